@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Source reads artifacts by reference from wherever they are: a registry, its mirrors, a layout.
+// Errors wrap the sentinels of artifacts/fault; bytes are bounded and hashed before they are returned.
+type Source interface {
+	// Resolve asks what a tag points at: one HEAD when all is well. repository has no scheme.
+	Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error)
+	// Manifest returns a manifest's exact bytes, at most 1 MiB, and its descriptor.
+	Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error)
+	// Blob returns a blob's exact bytes; d.Size bounds the read, and limit bounds d.Size.
+	Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error)
+}
+
+// Kind is what an artifact is to the trust policy.
+type Kind string
+
+// Kinds of artifacts that a policy can speak about.
+const (
+	KindState     Kind = "state"
+	KindComponent Kind = "component"
+	KindImage     Kind = "image"
+)
+
+// Verdict is what a verifier found out about an artifact that it lets pass.
+type Verdict struct {
+	SignedBy []string // names of the policy's keys that signed, in the policy's order; empty: no signature was asked for
+	Insecure bool     // the policy allows unsigned artifacts here, spelled out
+}
+
+// Verifier holds an artifact against the device's trust policy. A nil error means: may be used.
+// It tells "could not find out" (fault.ErrTemporary) from "not signed", "badly signed" and "rejected".
+type Verifier interface {
+	Verify(ctx context.Context, kind Kind, repository string, d ocispec.Descriptor) (Verdict, error)
+}
+
+// Content keeps the small verified artifacts of this device: manifests, deployments, Compose Archives.
+type Content interface {
+	// Get returns bytes whose digest it has checked again. fault.ErrNotFound when they are not here, also when what is
+	// here is damaged.
+	Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
+	// Put is durable when it returns, and does nothing when the content is there.
+	Put(ctx context.Context, d ocispec.Descriptor, data []byte) error
+	// Retain removes everything but keep.
+	Retain(ctx context.Context, keep []digest.Digest) error
+}
+
+// Runtime realises workloads. Every call may be repeated: doing again what is done is no error.
+// It never touches an object that does not carry the labels of this device.
+type Runtime interface {
+	// Pull makes an image's content and its unpacked layers present and durable. progress may be nil.
+	Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) error
+	// Observe lists what is there, fresh from the runtime.
+	Observe(ctx context.Context) (workload.Observed, error)
+	// Prepare makes a project's networks, volumes and addresses, whatever containers exist.
+	Prepare(ctx context.Context, p *workload.Project) error
+	// Create makes a container, not started. The project must be prepared, the image pulled.
+	Create(ctx context.Context, p *workload.Project, c workload.Container) error
+	// Start runs a created or exited container, with its network.
+	Start(ctx context.Context, id string) error
+	// Stop ends a container's process: its stop signal, then SIGKILL after its grace period. Stopped is no error.
+	Stop(ctx context.Context, id string) error
+	// Remove deletes a container, stopped or not, its writable layer and its network namespace. Gone is no error.
+	Remove(ctx context.Context, id string) error
+	// Teardown deletes what a project without containers still owns. Volumes stay.
+	Teardown(ctx context.Context, project string) error
+	// Probe asks once. A nil error is healthy; ctx bounds it.
+	Probe(ctx context.Context, id string, p workload.Probe) error
+	// Events tells of changes until ctx ends. The channel is closed then, and after a lost connection once EventLost
+	// was sent.
+	Events(ctx context.Context) (<-chan workload.Event, error)
+	// Logs opens the output of a container. Follow ends with ctx.
+	Logs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error)
+	// Collect drops images and unpacked layers that are not in keep.
+	Collect(ctx context.Context, keep []workload.Image) error
+}
+
+// LogOptions choose a part of a container's output.
+type LogOptions struct {
+	Follow bool
+	Tail   int // last lines; 0: all that is kept
+}
+
+// Report is one message to the fleet endpoint. Sequence orders the reports of a device and makes them idempotent.
+type Report struct {
+	Sequence uint64    `json:"sequence"`
+	Kind     string    `json:"kind"`    // "status" or "capabilities"
+	Subject  string    `json:"subject"` // deployment id or device id
+	Body     []byte    `json:"body"`    // JSON, exactly as sent
+	At       time.Time `json:"at"`
+}
+
+// Reporter delivers one report. fault.ErrTemporary keeps it in the outbox; any other error drops it, with a log line.
+type Reporter interface {
+	Deliver(ctx context.Context, r Report) error
+}

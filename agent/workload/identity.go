@@ -1,0 +1,68 @@
+package workload
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Short is how many hexadecimal digits of a hash names carry.
+const Short = 8
+
+// ProjectName is the name of the project that a component of a deployment becomes: readable, unique, 32 characters at most.
+func ProjectName(deployment, component string) string {
+	return clip(component, 32-1-Short) + "-" + sum(deployment + "\x00" + component)[:Short]
+}
+
+// Hash is the identity of a service's configuration, 64 hexadecimal digits: equal hashes mean equal containers.
+// What only orders or describes (DependsOn, image tag and size) does not count.
+func (s Service) Hash() string {
+	s.DependsOn, s.Image.Tag, s.Image.Size = nil, "", 0
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("workload: service %q cannot be encoded: %v", s.Name, err)) // only plain values in Service
+	}
+	return sum(string(b))
+}
+
+// ContainerID names one replica of one revision of a service: at most 76 characters, as containerd allows.
+func ContainerID(project, service string, replica int, hash string) string {
+	return fmt.Sprintf("%s-%s-%d-%s", project, clip(service, 24), replica, hash[:Short])
+}
+
+// Containers are the containers that the project needs, in order of services.
+func (p *Project) Containers() []Container {
+	out := make([]Container, 0, len(p.Services))
+	for _, s := range p.Services {
+		h := s.Hash()
+		out = append(out, Container{ID: ContainerID(p.Name, s.Name, 1, h), Service: s, Replica: 1, Hash: h})
+	}
+	return out
+}
+
+func sum(s string) string {
+	h := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(h[:])
+}
+
+// clip makes a name safe for containerd, interfaces and files: lower case, [a-z0-9-], no dash at an end.
+func clip(s string, n int) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, s)
+	if len(s) > n {
+		s = s[:n]
+	}
+	if s = strings.Trim(s, "-"); s == "" {
+		return "x"
+	}
+	return s
+}

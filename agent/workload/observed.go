@@ -1,0 +1,61 @@
+package workload
+
+import "time"
+
+// Container is one container that a project needs: one replica of one revision of a service.
+type Container struct {
+	ID      string // see [ContainerID]
+	Service Service
+	Replica int // from 1
+	Hash    string
+}
+
+// Status is what a container's task is doing.
+type Status string
+
+// Statuses. A container whose task is gone (never started, or after a reboot) is Created.
+const (
+	Created Status = "created"
+	Running Status = "running"
+	Paused  Status = "paused"
+	Exited  Status = "exited"
+)
+
+// Observed is all that a runtime holds for this device: what carries our labels, nothing else.
+type Observed struct {
+	Containers []Observation
+	Projects   []string // projects that own anything, containers or networks
+}
+
+// Observation is one container as found.
+type Observation struct {
+	ID         string
+	Project    string
+	Deployment string
+	Component  string
+	Service    string
+	Replica    int
+	Hash       string
+	Image      string // Image.Name
+	Status     Status
+	PID        uint32 // of the first process; 0 when not running
+	ExitCode   uint32
+	StartedAt  time.Time // zero: unknown
+	ExitedAt   time.Time // zero: not exited
+}
+
+// EventKind tells what happened to a container.
+type EventKind string
+
+// Kinds of events. Lost says that events may have been missed: observe again.
+const (
+	EventExit EventKind = "exit"
+	EventOOM  EventKind = "oom"
+	EventLost EventKind = "lost"
+)
+
+// Event is a hint to observe again; it carries no state that Observed would not.
+type Event struct {
+	Kind EventKind
+	ID   string // container; "" for EventLost
+}

@@ -1,0 +1,97 @@
+// Package fault names the ways in which work on an artifact goes wrong.
+//
+// It is the vocabulary that the rooms share without knowing each other: the registry client, the signature verifier and
+// the document parsers wrap one of these sentinels, the agent and the programs branch on it with [errors.Is]. A sentinel
+// says what went wrong; the typed error around it says where; [Hint] and [RetryAfter] say what follows.
+package fault
+
+import (
+	"errors"
+	"time"
+)
+
+// What went wrong. Every error that crosses a room's border wraps exactly one of these, or none when it is a bug.
+var (
+	// ErrTemporary: nothing is known to be wrong with the thing asked for; the same call may work later (no route,
+	// timeouts, 429, 5xx).
+	ErrTemporary = errors.New("temporarily unavailable")
+	// ErrNotFound: the place answered, and the thing is not there.
+	ErrNotFound = errors.New("not found")
+	// ErrUnauthenticated: no or wrong credentials (401).
+	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrDenied: the credentials are known and do not suffice (403).
+	ErrDenied = errors.New("denied")
+	// ErrDigestMismatch: bytes arrived that are not the bytes that were asked for.
+	ErrDigestMismatch = errors.New("digest mismatch")
+	// ErrTooLarge: more bytes than the limit for this kind of thing.
+	ErrTooLarge = errors.New("too large")
+	// ErrUnsupported: a media type, artifact type, algorithm or field that cannot be honoured here.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrInvalid: a document, reference or archive that breaks its format.
+	ErrInvalid = errors.New("invalid")
+	// ErrConflict: it exists already with other content (an immutable tag, a generation).
+	ErrConflict = errors.New("conflict")
+	// ErrUnsigned: the place answered, and there is no signature.
+	ErrUnsigned = errors.New("not signed")
+	// ErrBadSignature: signatures are there and none satisfies the keys.
+	ErrBadSignature = errors.New("signature invalid")
+	// ErrRejected: the policy says no, or says nothing.
+	ErrRejected = errors.New("rejected by policy")
+	// ErrRollback: older than, or another content for, a generation that was accepted already.
+	ErrRollback = errors.New("rollback refused")
+	// ErrUnfit: this device does not meet what the deployment asks for.
+	ErrUnfit = errors.New("device does not fit")
+)
+
+// Retryable tells whether the same call may work later with nothing changed.
+func Retryable(err error) bool { return errors.Is(err, ErrTemporary) }
+
+type hinted struct {
+	err  error
+	hint string
+}
+
+func (h *hinted) Error() string { return h.err.Error() }
+func (h *hinted) Unwrap() error { return h.err }
+
+// WithHint attaches what a person can do next, one sentence, to err. A nil err stays nil.
+func WithHint(err error, hint string) error {
+	if err == nil {
+		return nil
+	}
+	return &hinted{err, hint}
+}
+
+// Hint returns the outermost hint of err, or "".
+func Hint(err error) string {
+	var h *hinted
+	if errors.As(err, &h) {
+		return h.hint
+	}
+	return ""
+}
+
+type delayed struct {
+	err   error
+	after time.Duration
+}
+
+func (d *delayed) Error() string { return d.err.Error() }
+func (d *delayed) Unwrap() error { return d.err }
+
+// WithRetryAfter attaches the delay that a server asked for (RFC 9110 section 10.2.3). A nil err stays nil.
+func WithRetryAfter(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &delayed{err, after}
+}
+
+// RetryAfter returns the delay that a server asked for; false when it asked for none.
+func RetryAfter(err error) (time.Duration, bool) {
+	var d *delayed
+	if errors.As(err, &d) {
+		return d.after, true
+	}
+	return 0, false
+}
