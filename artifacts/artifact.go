@@ -1,0 +1,68 @@
+// Package artifacts makes and reads what travels through a registry: device states, deployment bundles, Compose
+// components, application packages, and the names that they go by.
+//
+// It is pure: no network, no clock, no file system but the fs.FS that it is given; tests in testenv/rules hold that.
+// Packing is reproducible: the same input gives the same digest. Reading trusts nothing: sizes are bounded, types and
+// digests checked, archives held in memory and refused when they are not safe to extract.
+//
+// Entry points: [PackState] and [OpenState] for a device's state, [PackComponent] and [ReadArchive] for Compose,
+// [PackBundle] and [ReadBundle] for a set of deployments, [PackPackage] for an application. The documents inside are
+// those of package margo.
+package artifacts
+
+import (
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Artifact types and media types.
+const (
+	// TypeState is the artifact type of a device state, and the media type of the State Manifest in it.
+	TypeState = "application/vnd.margo.manifest.v1+json"
+	// TypeBundle is the artifact type of a deployment bundle, and the media type of its archive.
+	TypeBundle = "application/vnd.margo.bundle.v1+tar+gzip"
+	// TypeDeployment is the media type of one ApplicationDeployment.
+	TypeDeployment = "application/vnd.margo.deployment.v1+yaml"
+	// TypeComponent is the artifact type of a Compose component.
+	TypeComponent = "application/vnd.org.margo.component.compose+json"
+	// TypeComposeArchive is the media type of a Compose Archive.
+	TypeComposeArchive = "application/vnd.org.margo.component.compose.tar+gzip"
+	// TypePackage is the artifact type of an application package.
+	TypePackage = "application/vnd.margo.app.v1+json"
+	// TypeDescription is the media type of the margo.yaml in an application package.
+	TypeDescription = "application/vnd.margo.app.description.v1+yaml"
+	// TypeCurrentState is the artifact type of what a device reports of itself.
+	TypeCurrentState = "application/vnd.longshore.current-state.v1+json"
+)
+
+// Annotations that we write and read, beside those of the image specification.
+const (
+	AnnotationDevice           = "dev.longshore.device"
+	AnnotationGeneration       = "dev.longshore.generation" // = manifestVersion
+	AnnotationExpires          = "dev.longshore.expires"    // RFC 3339
+	AnnotationPrevious         = "dev.longshore.previous"   // digest of the generation before
+	AnnotationComponentType    = "org.margo.component.type"
+	AnnotationComponentVersion = "org.margo.component.version"
+	AnnotationResource         = "org.margo.app.resource"
+)
+
+// Limits on what is read.
+const (
+	MaxManifest = 1 << 20  // bytes of an artifact's manifest
+	MaxArchive  = 16 << 20 // compressed bytes of a Compose Archive or a bundle
+	MaxUnpacked = 48 << 20 // bytes of all files in an archive; they are held in memory
+	MaxEntries  = 4096     // entries of an archive
+	MaxDocument = 4 << 20  // bytes of one document
+)
+
+// Blob is content with its name.
+type Blob struct {
+	Descriptor ocispec.Descriptor
+	Data       []byte
+}
+
+// Artifact is one OCI image manifest and all of its blobs, the empty config included: ready to be pushed.
+type Artifact struct {
+	Descriptor ocispec.Descriptor // of Manifest, with artifact type and annotations
+	Manifest   []byte
+	Blobs      []Blob // in the order of the manifest: config, then layers; each once
+}

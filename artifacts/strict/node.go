@@ -1,0 +1,266 @@
+package strict
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// Node is one value of a document. A nil Node is a value that is not there.
+type Node struct {
+	doc    *document
+	parent *Node
+	key    string // in an Object
+	index  int    // in a List
+	Line   int    // from 1
+	Column int    // from 1, in characters
+	kind   Kind
+
+	text    string // String: the value; Number: as JSON would write it
+	truth   bool
+	items   []*Node          // List: elements; Object: members in order
+	members map[string]*Node // Object
+	asked   map[string]bool  // Object: keys that a reader knows
+}
+
+type document struct {
+	file    string
+	yaml    bool
+	faults  []Fault
+	dropped int
+}
+
+// Kind of the value; Null when it is not there.
+func (n *Node) Kind() Kind {
+	if n == nil {
+		return Null
+	}
+	return n.kind
+}
+
+// Key is the member's name when the value is a member of an object.
+func (n *Node) Key() string {
+	if n == nil {
+		return ""
+	}
+	return n.key
+}
+
+// Path leads from the root to the value: "spec.components[0].name". The root's is "".
+func (n *Node) Path() string {
+	if n == nil || n.parent == nil {
+		return ""
+	}
+	p := n.parent.Path()
+	if n.parent.kind == List {
+		return p + "[" + strconv.Itoa(n.index) + "]"
+	}
+	if p == "" {
+		return n.key
+	}
+	return p + "." + n.key
+}
+
+// Faultf records that something is wrong with the value.
+func (n *Node) Faultf(format string, args ...any) { n.HintFaultf("", format, args...) }
+
+// HintFaultf records that something is wrong with the value, and what a person can do.
+func (n *Node) HintFaultf(hint, format string, args ...any) {
+	if n == nil {
+		return
+	}
+	n.doc.fault(Fault{Line: n.Line, Column: n.Column, Path: n.Path(), Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (d *document) fault(f Fault) {
+	if len(d.faults) >= maxFaults {
+		d.dropped++
+		return
+	}
+	d.faults = append(d.faults, f)
+}
+
+// Err is everything recorded so far on the value's document, as an *[Error] in order of position; nil when nothing is.
+func (n *Node) Err() error {
+	if n == nil {
+		return nil
+	}
+	return n.doc.err()
+}
+
+func (d *document) err() error {
+	if len(d.faults) == 0 {
+		return nil
+	}
+	e := &Error{File: d.file, Faults: append([]Fault(nil), d.faults...)}
+	e.sort()
+	if d.dropped > 0 {
+		e.Faults = append(e.Faults, Fault{Message: fmt.Sprintf("and %d more faults", d.dropped)})
+	}
+	return e
+}
+
+func (n *Node) is(k Kind) bool {
+	if n == nil {
+		return false
+	}
+	if n.kind == k {
+		return true
+	}
+	hint := ""
+	if k == String && n.doc.yaml && (n.kind == Number || n.kind == Bool) {
+		hint = "put the value in quotes"
+	}
+	n.HintFaultf(hint, "must be %s, is %s", k, n.kind)
+	return false
+}
+
+// Get returns a member that may be missing: nil when it is, and also when it is left empty in YAML ("key:").
+func (n *Node) Get(key string) *Node {
+	if n == nil || n.kind != Object && !n.is(Object) {
+		return nil
+	}
+	n.ask(key)
+	m := n.members[key]
+	if m != nil && m.kind == Null && n.doc.yaml {
+		return nil
+	}
+	return m
+}
+
+// Need returns a member that must be there. When it is not, that is recorded, and the result is nil.
+func (n *Node) Need(key string) *Node {
+	if n == nil || n.kind != Object && !n.is(Object) {
+		return nil
+	}
+	n.ask(key)
+	m := n.members[key]
+	if m == nil {
+		n.Faultf("%s is missing", key)
+	}
+	return m
+}
+
+func (n *Node) ask(key string) {
+	if n.asked == nil {
+		n.asked = make(map[string]bool)
+	}
+	n.asked[key] = true
+}
+
+// Members are the members of an object in their order. They stay unknown to [Node.Close] until asked for.
+func (n *Node) Members() []*Node {
+	if !n.is(Object) {
+		return nil
+	}
+	return n.items
+}
+
+// Items are the elements of a list.
+func (n *Node) Items() []*Node {
+	if !n.is(List) {
+		return nil
+	}
+	return n.items
+}
+
+// Close records every member of an object that no Get or Need asked for and that known, which may be nil, does not know.
+func (n *Node) Close(known ...func(key string) bool) {
+	if n == nil || n.kind != Object {
+		return
+	}
+next:
+	for _, m := range n.items {
+		if n.asked[m.key] {
+			continue
+		}
+		for _, k := range known {
+			if k(m.key) {
+				continue next
+			}
+		}
+		if near := nearest(m.key, n.asked); near != "" {
+			m.Faultf("unknown key, did you mean %q?", near)
+		} else {
+			m.Faultf("unknown key")
+		}
+	}
+}
+
+// Text is a string.
+func (n *Node) Text() string {
+	if !n.is(String) {
+		return ""
+	}
+	return n.text
+}
+
+// Bool is a boolean.
+func (n *Node) Bool() bool { return n.is(Bool) && n.truth }
+
+// Filled is a string that must not be empty.
+func (n *Node) Filled() string {
+	s := n.Text()
+	if n.Kind() == String && s == "" {
+		n.Faultf("must not be empty")
+	}
+	return s
+}
+
+// Matching is a string that re must match; what says in words what is asked for.
+func (n *Node) Matching(re *regexp.Regexp, what string) string {
+	s := n.Text()
+	if n.Kind() == String && !re.MatchString(s) {
+		n.Faultf("%s is not %s", quoted(s), what)
+	}
+	return s
+}
+
+// OneOf is a string out of a closed set.
+func (n *Node) OneOf(values ...string) string {
+	s := n.Text()
+	if n.Kind() != String {
+		return s
+	}
+	set := make(map[string]bool, len(values))
+	for _, v := range values {
+		if v == s {
+			return s
+		}
+		set[v] = true
+	}
+	if near := nearest(s, set); near != "" {
+		n.Faultf("%s is none of %s, did you mean %q?", quoted(s), list(values), near)
+	} else {
+		n.Faultf("%s is none of %s", quoted(s), list(values))
+	}
+	return s
+}
+
+// Strings is a list of strings; nil when it is not there.
+func (n *Node) Strings() []string {
+	items := n.Items()
+	if items == nil {
+		return nil
+	}
+	out := make([]string, 0, len(items))
+	for _, i := range items {
+		out = append(out, i.Text())
+	}
+	return out
+}
+
+// Duration is a string like "1m30s", not negative.
+func (n *Node) Duration() time.Duration {
+	s := n.Text()
+	if n.Kind() != String {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		n.HintFaultf(`write it like "90s" or "1m30s"`, "%s is no duration", quoted(s))
+		return 0
+	}
+	return d
+}

@@ -1,0 +1,43 @@
+// Package strict reads YAML and JSON documents without forgiveness: every value knows its line, column and path, and all
+// faults of a document are told together.
+//
+// [YAML] and [JSON] give the root [Node] of one document. A reader walks it with typed methods; what does not fit is
+// recorded, reading goes on, and [Node.Err] ends it:
+//
+//	root, err := strict.YAML(file, data)
+//	if err != nil {
+//		return nil, err
+//	}
+//	c.Device = root.Need("device").Text()
+//	c.Poll = root.Get("poll").Duration()
+//	root.Close() // members that nobody asked for are faults, "did you mean" included
+//	return c, root.Err()
+//
+// Refused before anything is read: bytes that are not UTF-8, emptiness, more than [MaxSize] bytes, more than one
+// document, trailing data, duplicate keys, anchors, aliases, merge keys and tags, nesting deeper than [MaxDepth].
+// Methods of a nil Node do nothing and return zero values, so that optional members read without an if.
+package strict
+
+// Limits of one document.
+const (
+	MaxSize   = 4 << 20 // bytes; a state manifest of 10,000 deployments has 3 MB
+	MaxDepth  = 64      // nested objects and lists
+	maxFaults = 50      // more faults than this help nobody
+)
+
+// Kind tells the kinds of values apart.
+type Kind int
+
+// Kinds of values.
+const (
+	Null Kind = iota
+	Bool
+	Number
+	String
+	List
+	Object
+)
+
+func (k Kind) String() string {
+	return [...]string{"null", "a boolean", "a number", "a string", "a list", "an object"}[k]
+}
