@@ -1,0 +1,20 @@
+// Package network gives the containers of a project their networks, in-process: bridges, addresses, names and published ports.
+//
+// The entry point is [Open]; a [Manager] prepares a project's networks, attaches containers to them and takes all away
+// again. It uses netlink and one nftables table of its own, no helper programs, and touches nothing that it did not make.
+// Every call may be repeated, and may be cut short at any instruction: what is decided is durable before the kernel hears
+// of it, so the same call, or [Manager.Restore], finishes the work.
+//
+// # Why containers do not see each other's link
+//
+// Each container has its address as a /32 with the bridge as gateway. Everything it sends, also to its neighbour on the
+// same bridge, is routed by the host. So a service address (VIP) can be rewritten to the address of the container that
+// serves it and the replies come back through the same rewriting, while both sides still see each other's true address.
+// The alternative, one subnet on the link with source rewriting for neighbours, hides who is calling.
+//
+// # Why names never change
+//
+// Hosts files name services by their VIP, which belongs to the service for as long as the project has it. Which
+// container answers is one element of an nftables map, see [Manager.Switch]. So a hosts file is complete before its container
+// starts, stays true when other containers are replaced, and needs no name server, nor this program, to be alive.
+package network
