@@ -1,0 +1,122 @@
+package signing
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/sigstore/cosign/v2/pkg/cosign"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// MaxKeyBytes bounds a key file. A 4096 bit RSA key, encrypted, has 5 KiB.
+	MaxKeyBytes = 64 << 10
+
+	minRSABits = 2048
+)
+
+// GenerateKey makes an ECDSA P-256 key pair in cosign's files: the private key encrypted with password (scrypt and
+// secretbox, PEM "ENCRYPTED SIGSTORE PRIVATE KEY"), the public key as plain PEM. An empty password encrypts with the
+// empty password, as cosign does: keep the file as safe as an open key.
+func GenerateKey(password []byte) (private, public []byte, err error) {
+	keys, err := cosign.GenerateKeyPair(func(bool) ([]byte, error) { return password, nil })
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	return keys.PrivateBytes, keys.PublicBytes, nil
+}
+
+// Key is a public key under the name that people know it by.
+type Key struct {
+	Name        string
+	Algorithm   string        // "ECDSA P-256", "RSA 3072", "Ed25519"
+	Fingerprint digest.Digest // SHA-256 of the key's DER
+
+	hint      string               // how a bundle refers to the key
+	verifiers []signature.Verifier // the ways in which cosign's versions sign with this kind of key, usual one first
+}
+
+// ParsePublicKey reads one PEM public key: ECDSA P-256, P-384 or P-521, Ed25519, RSA of 2048 bits or more.
+func ParsePublicKey(name string, data []byte) (Key, error) {
+	if len(data) > MaxKeyBytes {
+		return Key{}, fmt.Errorf("public key %s: %w: more than %d bytes", name, fault.ErrTooLarge, MaxKeyBytes)
+	}
+	block, rest := pem.Decode(data)
+	if block == nil {
+		return Key{}, fmt.Errorf("public key %s: %w: no PEM block", name, fault.ErrInvalid)
+	}
+	switch block.Type {
+	case string(cosign.SigstorePrivateKeyPemType), string(cosign.CosignPrivateKeyPemType):
+		err := fmt.Errorf("public key %s: %w: this is a private key", name, fault.ErrInvalid)
+		return Key{}, fault.WithHint(err, "give the .pub file, and keep the private key away from here")
+	}
+	if len(bytes.TrimSpace(rest)) != 0 {
+		return Key{}, fmt.Errorf("public key %s: %w: more than one PEM block, or text after it", name, fault.ErrInvalid)
+	}
+	pub, err := cryptoutils.UnmarshalPEMToPublicKey(data)
+	if err != nil {
+		return Key{}, fmt.Errorf("public key %s: %w: %w", name, fault.ErrInvalid, err)
+	}
+	return newKey(name, pub)
+}
+
+func newKey(name string, pub crypto.PublicKey) (Key, error) {
+	der, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil {
+		return Key{}, fmt.Errorf("public key %s: %w: %w", name, fault.ErrInvalid, err)
+	}
+	sum := sha256.Sum256(der)
+	k := Key{
+		Name:        name,
+		Fingerprint: digest.NewDigestFromBytes(digest.SHA256, sum[:]),
+		hint:        base64.StdEncoding.EncodeToString(sum[:]),
+	}
+	loads := [][]signature.LoadOption{{options.WithHash(crypto.SHA256)}}
+	switch p := pub.(type) {
+	case *ecdsa.PublicKey:
+		k.Algorithm = "ECDSA " + p.Curve.Params().Name
+		// Newer versions hash as wide as the curve is, older ones always with SHA-256.
+		switch p.Curve {
+		case elliptic.P256():
+		case elliptic.P384():
+			loads = append(loads, []signature.LoadOption{options.WithHash(crypto.SHA384)})
+		case elliptic.P521():
+			loads = append(loads, []signature.LoadOption{options.WithHash(crypto.SHA512)})
+		default:
+			return Key{}, fmt.Errorf("public key %s: %w: curve %s", name, fault.ErrUnsupported, p.Curve.Params().Name)
+		}
+	case ed25519.PublicKey:
+		k.Algorithm = "Ed25519"
+		// cosign's keys sign the prehash by default, bundles of other tools the message.
+		loads = [][]signature.LoadOption{{options.WithED25519ph()}, nil}
+	case *rsa.PublicKey:
+		k.Algorithm = fmt.Sprintf("RSA %d", p.N.BitLen())
+		if p.N.BitLen() < minRSABits {
+			return Key{}, fmt.Errorf("public key %s: %w: %s is shorter than %d bits", name, fault.ErrUnsupported, k.Algorithm, minRSABits)
+		}
+	default:
+		return Key{}, fmt.Errorf("public key %s: %w: key type %T", name, fault.ErrUnsupported, pub)
+	}
+	for _, o := range loads {
+		v, err := signature.LoadVerifierWithOpts(pub, o...)
+		if err != nil {
+			return Key{}, fmt.Errorf("public key %s: %w: %w", name, fault.ErrUnsupported, err)
+		}
+		k.verifiers = append(k.verifiers, v)
+	}
+	return k, nil
+}
