@@ -1,0 +1,134 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/internal/wire"
+)
+
+// Error tells what was tried, on what, and why it did not work. It wraps one sentinel of artifacts/fault, or a context's
+// error.
+type Error struct {
+	Op        string // "resolve", "push blob"
+	Reference string // host/path with tag or digest, or a layout's path
+	err       error
+}
+
+func (e *Error) Error() string { return e.Op + " " + e.Reference + ": " + e.err.Error() }
+func (e *Error) Unwrap() error { return e.err }
+
+// newError wraps err once: an *Error that comes from below keeps its own operation and reference.
+func newError(op, reference string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &Error{op, reference, classify(err)}
+}
+
+// sentinels are all that classify leaves alone.
+func classified(err error) bool {
+	for _, s := range []error{
+		fault.ErrTemporary, fault.ErrNotFound, fault.ErrUnauthenticated, fault.ErrDenied, fault.ErrDigestMismatch,
+		fault.ErrTooLarge, fault.ErrUnsupported, fault.ErrInvalid, fault.ErrConflict, fault.ErrUnsigned,
+		fault.ErrBadSignature, fault.ErrRejected, fault.ErrRollback, fault.ErrUnfit, context.Canceled,
+	} {
+		if errors.Is(err, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// classify gives err its sentinel and, where a person can do something, a hint. What cannot be recognised came from the
+// way to the registry and is temporary: nothing is known to be wrong with the thing that was asked for.
+func classify(err error) error {
+	if classified(err) {
+		return err
+	}
+	var (
+		response *errcode.ErrorResponse
+		link     *url.Error
+	)
+	switch {
+	case errors.As(err, &response):
+		return wire.StatusError(response.StatusCode, codeOf(response), messageOf(response))
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", fault.ErrTemporary, context.DeadlineExceeded)
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return fault.WithHint(fmt.Errorf("it asks for a user name and password, none are known: %w", fault.ErrUnauthenticated),
+			"log in, or set LONGSHORE_USERNAME and LONGSHORE_PASSWORD")
+	case errors.Is(err, errdef.ErrNotFound):
+		return fmt.Errorf("%w", fault.ErrNotFound)
+	case errors.Is(err, http.ErrSchemeMismatch), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return fault.WithHint(fmt.Errorf("it speaks plain HTTP, HTTPS was expected: %w", fault.ErrUnsupported),
+			"if that is meant to be so, allow it explicitly with --plain-http")
+	}
+	if tlsErr := classifyTLS(err); tlsErr != nil {
+		return tlsErr
+	}
+	if strings.Contains(err.Error(), "bearer realm") {
+		return fault.WithHint(fmt.Errorf("its token server is at an address that credentials are not sent to: %w", fault.ErrUnauthenticated),
+			"a token server on a private address has to share the registry's host name")
+	}
+	if errors.As(err, &link) {
+		err = link.Err // without the URL: download links carry secrets
+	}
+	return fmt.Errorf("%s: %w", wire.Clean(err.Error()), fault.ErrTemporary)
+}
+
+// classifyTLS recognises that one side does not accept who the other is. It returns nil for everything else.
+func classifyTLS(err error) error {
+	var (
+		authority x509.UnknownAuthorityError
+		hostname  x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		verify    *tls.CertificateVerificationError
+		alert     tls.AlertError
+	)
+	switch {
+	case errors.As(err, &authority):
+		return fault.WithHint(fmt.Errorf("its certificate is signed by an unknown authority: %w", fault.ErrUnauthenticated),
+			"name the authority with --ca-file, or put it into the host's hosts.toml")
+	case errors.As(err, &hostname):
+		return fmt.Errorf("%s: %w", wire.Clean(hostname.Error()), fault.ErrUnauthenticated)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fault.WithHint(fmt.Errorf("its certificate has expired or is not yet valid: %w", fault.ErrUnauthenticated),
+			"is this machine's clock right?")
+	case errors.As(err, &verify):
+		return fmt.Errorf("%s: %w", wire.Clean(verify.Err.Error()), fault.ErrUnauthenticated)
+	case errors.As(err, &alert):
+		return fault.WithHint(fmt.Errorf("it ended the TLS handshake (%s): %w", alert.Error(), fault.ErrUnauthenticated),
+			"does it ask for a client certificate? see --cert-file and --key-file")
+	}
+	return nil
+}
+
+func codeOf(r *errcode.ErrorResponse) string {
+	if len(r.Errors) == 0 {
+		return ""
+	}
+	return r.Errors[0].Code
+}
+
+func messageOf(r *errcode.ErrorResponse) string {
+	if len(r.Errors) == 0 {
+		return ""
+	}
+	return r.Errors[0].Message
+}

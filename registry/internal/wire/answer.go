@@ -1,0 +1,126 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	maxErrorBody    = 64 << 10 // an error answer is a few hundred bytes; the rest is a web page
+	maxErrorMessage = 300      // what of a registry's words is repeated
+)
+
+// AnswerError reads an answer that is not what was asked for. It consumes and closes the body.
+func AnswerError(resp *http.Response) error {
+	defer resp.Body.Close()
+	delay, asked := RetryAfter(resp)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err != nil {
+		body = nil
+	}
+	code, message := readBody(resp.Header.Get("Content-Type"), body)
+	out := StatusError(resp.StatusCode, code, message)
+	if asked {
+		out = fault.WithRetryAfter(out, min(delay, maxRetryAfter))
+	}
+	return out
+}
+
+// readBody finds the registry's words: its JSON errors, or one line of text. A web page says nothing.
+func readBody(contentType string, body []byte) (code, message string) {
+	var answer struct {
+		Errors []struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"errors"`
+	}
+	if json.Unmarshal(body, &answer) == nil {
+		if len(answer.Errors) > 0 {
+			return Clean(answer.Errors[0].Code), Clean(answer.Errors[0].Message)
+		}
+		return "", ""
+	}
+	text := strings.TrimSpace(string(body))
+	if strings.Contains(contentType, "html") || bytes.HasPrefix(body, []byte("<")) || !utf8.Valid(body) {
+		return "", ""
+	}
+	line, _, _ := strings.Cut(text, "\n")
+	return "", Clean(line)
+}
+
+// StatusError gives a status its sentinel. code and message are the registry's words, if any.
+func StatusError(status int, code, message string) error {
+	said := fmt.Sprintf("%d %s", status, http.StatusText(status))
+	if code != "" {
+		said += " " + code
+	}
+	if message != "" {
+		said += " (" + Clean(message) + ")"
+	}
+	err := fmt.Errorf("%s: %w", strings.TrimSpace(said), sentinel(status, code, message))
+	switch {
+	case status == http.StatusUnauthorized:
+		return fault.WithHint(err, "log in, or check the user name and password or token for this registry")
+	case status == http.StatusForbidden:
+		return fault.WithHint(err, "this account may not do that here")
+	case strings.Contains(message, "HTTP request to an HTTPS server"):
+		return fault.WithHint(err, "this registry speaks HTTPS; leave out --plain-http")
+	}
+	return err
+}
+
+func sentinel(status int, code, message string) error {
+	lower := strings.ToLower(message)
+	switch {
+	case code == "TOOMANYREQUESTS", status == http.StatusRequestTimeout, status == http.StatusTooEarly,
+		status == http.StatusTooManyRequests, status >= 500 && status != http.StatusNotImplemented:
+		return fault.ErrTemporary
+	case status == http.StatusUnauthorized:
+		return fault.ErrUnauthenticated
+	case status == http.StatusForbidden:
+		return fault.ErrDenied
+	case status == http.StatusNotFound, status == http.StatusGone:
+		return fault.ErrNotFound
+	case status == http.StatusConflict, status == http.StatusPreconditionFailed,
+		status == http.StatusBadRequest && (strings.Contains(lower, "immutable") || strings.Contains(lower, "already exists")):
+		return fault.ErrConflict
+	case status == http.StatusRequestEntityTooLarge:
+		return fault.ErrTooLarge
+	case code == "DIGEST_INVALID":
+		return fault.ErrDigestMismatch
+	case status == http.StatusBadRequest && code != "UNSUPPORTED":
+		return fault.ErrInvalid
+	case status >= 300 && status < 400:
+		return fault.ErrTemporary // a proxy or a login page, not an answer of the registry
+	}
+	return fault.ErrUnsupported
+}
+
+// Clean makes foreign words fit for one line of ours: printable, short, without what could move a terminal's cursor.
+func Clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t', r == '\r':
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, ""))
+	if len(s) > maxErrorMessage {
+		s = strings.ToValidUTF8(s[:maxErrorMessage], "") + "…"
+	}
+	return strings.TrimSpace(s)
+}
+
+// maxRetryAfter bounds what a registry may ask for; more is a mistake or an attempt to silence a device.
+const maxRetryAfter = 24 * time.Hour

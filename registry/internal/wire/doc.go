@@ -1,0 +1,3 @@
+// Package wire is the distribution protocol below repositories: transports with TLS and proxies, retries by class of
+// error, links to next pages, and what error answers say.
+package wire

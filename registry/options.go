@@ -1,0 +1,113 @@
+package registry
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Defaults of Options.
+const (
+	defaultConcurrency  = 3                // blobs in flight; what registries and oras-go are used to
+	defaultRetryBudget  = time.Minute      // all waits of one request together
+	defaultStallTimeout = 60 * time.Second // a body that brings no byte for so long is given up and resumed
+	defaultUserAgent    = "longshore"
+)
+
+// Options say how registries are reached. The zero value is strict: HTTPS with the system's roots, no credentials, no
+// mirrors, and, without Getenv, no environment.
+type Options struct {
+	// PlainHTTP speaks HTTP to every registry. Without it only PlainHTTPHosts, hosts whose hosts.toml says http://, and
+	// loopback addresses without TLS settings of their own are spoken to in the clear.
+	PlainHTTP      bool
+	PlainHTTPHosts []string // host[:port], as in references
+
+	SkipVerify        bool   // accept any server certificate
+	CAFile            string // PEM; added to the system's roots
+	CertFile, KeyFile string // client certificate, PEM; both or none
+
+	// Username with Password, or Token (a registry bearer token), go to Host only; with an empty Host, to every registry
+	// that is opened, but never to a mirror. They come before any file. The environment variables LONGSHORE_USERNAME,
+	// LONGSHORE_PASSWORD and LONGSHORE_TOKEN fill in what is empty here.
+	Host               string
+	Username, Password string
+	Token              string
+
+	// AuthFile is a Docker config.json or podman auth.json that is read before (and written by Login instead of) the
+	// files that Docker and podman use: REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json, ~/.docker/config.json,
+	// $XDG_RUNTIME_DIR/containers/auth.json, ~/.config/containers/auth.json.
+	AuthFile string
+
+	// CertsDir holds containerd's <host>/hosts.toml files: mirrors, CAs, client certificates. Empty: none.
+	CertsDir string
+
+	UserAgent    string
+	Logger       *slog.Logger  // nil: silent
+	Concurrency  int           // blobs moved at a time; 0: 3
+	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
+	StallTimeout time.Duration // how long a body may bring nothing before it is resumed; 0: one minute
+
+	// Getenv reads the environment (os.Getenv in programs). Nil: an empty environment: no HOME, no proxies.
+	Getenv func(string) string
+}
+
+func (o Options) withDefaults() Options {
+	if o.Getenv == nil {
+		o.Getenv = func(string) string { return "" }
+	}
+	if o.Username == "" && o.Password == "" && o.Token == "" {
+		o.Username, o.Password = o.Getenv("LONGSHORE_USERNAME"), o.Getenv("LONGSHORE_PASSWORD")
+		if o.Username == "" {
+			o.Token = o.Getenv("LONGSHORE_TOKEN")
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Concurrency <= 0 {
+		o.Concurrency = defaultConcurrency
+	}
+	if o.RetryBudget == 0 {
+		o.RetryBudget = defaultRetryBudget
+	}
+	if o.StallTimeout <= 0 {
+		o.StallTimeout = defaultStallTimeout
+	}
+	if o.UserAgent == "" {
+		o.UserAgent = defaultUserAgent
+	}
+	return o
+}
+
+func (o Options) check() error {
+	switch {
+	case (o.CertFile == "") != (o.KeyFile == ""):
+		return fmt.Errorf("registry options: a client certificate needs both a certificate and a key file: %w", fault.ErrInvalid)
+	case o.Token != "" && (o.Username != "" || o.Password != ""):
+		return fmt.Errorf("registry options: a token and a user name exclude each other: %w", fault.ErrInvalid)
+	case o.Username == "" && o.Password != "":
+		return fmt.Errorf("registry options: a password needs a user name: %w", fault.ErrInvalid)
+	}
+	return nil
+}
+
+// plain tells whether host is spoken to in the clear when hosts.toml says nothing about it.
+func (o Options) plain(host string) bool {
+	if o.PlainHTTP || slices.Contains(o.PlainHTTPHosts, host) {
+		return true
+	}
+	if o.CAFile != "" || o.CertFile != "" || o.SkipVerify {
+		return false
+	}
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	ip := net.ParseIP(strings.Trim(name, "[]"))
+	return name == "localhost" || (ip != nil && ip.IsLoopback())
+}

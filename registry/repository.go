@@ -1,0 +1,223 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Bounds of what is read. A registry that sends more is refused with fault.ErrTooLarge.
+const (
+	// MaxManifest bounds our own artifacts' manifests, as the design promises.
+	MaxManifest = 1 << 20
+	// MaxForeignManifest bounds manifests and indexes of others: what registries accept at most.
+	MaxForeignManifest = 4 << 20
+)
+
+// Repository is one repository of a registry, or an OCI layout on disk. It is safe for concurrent use.
+type Repository struct {
+	ref Reference
+	place
+	concurrency int
+}
+
+// place is what a registry repository and a layout both can do. desc.Digest is checked by the Repository, not by them.
+type place interface {
+	resolve(ctx context.Context, target string) (ocispec.Descriptor, error)
+	manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error)
+	openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
+	exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
+	referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
+	tags(ctx context.Context) ([]string, error)
+	pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) error
+	mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error)
+	pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
+	pushReferrer(ctx context.Context, subject, desc ocispec.Descriptor, data []byte) error
+}
+
+// Name is "host/path", or the path of a layout.
+func (r *Repository) Name() string { return r.ref.Name() }
+
+// Reference is what the repository was opened by.
+func (r *Repository) Reference() Reference { return r.ref }
+
+// Resolve asks what a tag points at, or whether a digest is there: one HEAD when all is well. Of the descriptor only
+// Digest is bound to anything, and only once [Repository.Manifest] has fetched and hashed the bytes.
+func (r *Repository) Resolve(ctx context.Context, tagOrDigest string) (ocispec.Descriptor, error) {
+	if err := checkTarget(tagOrDigest); err != nil {
+		return ocispec.Descriptor{}, r.fail("resolve", tagOrDigest, err)
+	}
+	d, err := r.resolve(ctx, tagOrDigest)
+	return d, r.fail("resolve", tagOrDigest, err)
+}
+
+// Manifest returns the exact bytes of a manifest of at most [MaxManifest] bytes; they have the digest that was asked for.
+func (r *Repository) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
+	return r.ManifestLimit(ctx, d, MaxManifest)
+}
+
+// ManifestLimit is Manifest with another bound, at most [MaxForeignManifest].
+func (r *Repository) ManifestLimit(ctx context.Context, d digest.Digest, limit int64) (ocispec.Descriptor, []byte, error) {
+	if err := checkDigest(d); err != nil {
+		return ocispec.Descriptor{}, nil, r.fail("fetch manifest", d.String(), err)
+	}
+	desc, data, err := r.manifest(ctx, d.String(), min(limit, MaxForeignManifest))
+	return desc, data, r.fail("fetch manifest", d.String(), err)
+}
+
+// Blob returns the exact bytes of a blob; desc.Size bounds the read, and limit bounds desc.Size.
+func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
+	target := desc.Digest.String()
+	if desc.Size > limit {
+		return nil, r.fail("fetch blob", target, fmt.Errorf("%d bytes, %d are allowed: %w", desc.Size, limit, fault.ErrTooLarge))
+	}
+	body, err := r.OpenBlob(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	data := make([]byte, desc.Size)
+	if _, err := io.ReadFull(body, data); err != nil {
+		return nil, r.fail("fetch blob", target, err)
+	}
+	// One more read reaches the end, where size and digest are checked.
+	if _, err := body.Read(make([]byte, 1)); err != io.EOF {
+		return nil, r.fail("fetch blob", target, err)
+	}
+	return data, nil
+}
+
+// OpenBlob streams a blob. The reader gives io.EOF only when size and digest were right; a connection that breaks is
+// resumed where it stopped. The caller closes it. ctx bounds the whole stream.
+func (r *Repository) OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	if err := checkDescriptor(desc); err != nil {
+		return nil, r.fail("fetch blob", desc.Digest.String(), err)
+	}
+	body, err := r.openBlob(ctx, desc)
+	if err != nil {
+		return nil, r.fail("fetch blob", desc.Digest.String(), err)
+	}
+	return body, nil
+}
+
+// Exists tells whether a blob, or a manifest by its media type, is there. "Could not ask" is an error.
+func (r *Repository) Exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
+	if err := checkDescriptor(desc); err != nil {
+		return false, r.fail("look for", desc.Digest.String(), err)
+	}
+	ok, err := r.exists(ctx, desc)
+	return ok, r.fail("look for", desc.Digest.String(), err)
+}
+
+// Referrers lists every manifest that names subject, unfiltered: what registries say about artifact types is not to be
+// relied on. An empty list means that the place answered and there are none.
+func (r *Repository) Referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	if err := checkDigest(subject.Digest); err != nil {
+		return nil, r.fail("list referrers of", subject.Digest.String(), err)
+	}
+	list, err := r.referrers(ctx, subject)
+	return list, r.fail("list referrers of", subject.Digest.String(), err)
+}
+
+// Tags lists all tags, sorted.
+func (r *Repository) Tags(ctx context.Context) ([]string, error) {
+	list, err := r.tags(ctx)
+	return list, r.fail("list tags", "", err)
+}
+
+// PushBlob makes sure that a blob is there; it sends nothing when it is already.
+func (r *Repository) PushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
+	if err := checkContent(desc, data); err != nil {
+		return r.fail("push blob", desc.Digest.String(), err)
+	}
+	ok, err := r.exists(ctx, desc)
+	if err == nil && !ok {
+		err = r.pushBlob(ctx, desc, data)
+	}
+	return r.fail("push blob", desc.Digest.String(), err)
+}
+
+// Mount makes a blob that another repository of the same registry holds available here, and sends data where the
+// registry does not mount. It tells whether it was mounted.
+func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error) {
+	if err := checkContent(desc, data); err != nil {
+		return false, r.fail("mount blob", desc.Digest.String(), err)
+	}
+	ok, err := r.mount(ctx, desc, from, data)
+	return ok, r.fail("mount blob", desc.Digest.String(), err)
+}
+
+// PushManifest puts a manifest, by its digest or under tag. Everything that it names has to be there. A manifest with a
+// subject goes through [Repository.PushReferrer].
+func (r *Repository) PushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
+	target := tag
+	if tag == "" {
+		target = desc.Digest.String()
+	}
+	err := checkContent(desc, data)
+	if err == nil {
+		err = checkTarget(target)
+	}
+	if err == nil && len(data) > MaxForeignManifest {
+		err = fmt.Errorf("%d bytes: %w", len(data), fault.ErrTooLarge)
+	}
+	if err == nil {
+		err = r.pushManifest(ctx, desc, data, tag)
+	}
+	return r.fail("push manifest", target, err)
+}
+
+// Tag points a tag at a manifest that is there.
+func (r *Repository) Tag(ctx context.Context, desc ocispec.Descriptor, tag string) error {
+	full, data, err := r.ManifestLimit(ctx, desc.Digest, MaxForeignManifest)
+	if err != nil {
+		return err
+	}
+	return r.PushManifest(ctx, full, data, tag)
+}
+
+func (r *Repository) fail(op, target string, err error) error {
+	if err == nil {
+		return nil
+	}
+	ref := r.ref
+	ref.Tag, ref.Digest = "", ""
+	name := ref.String()
+	switch {
+	case target == "":
+	case checkDigest(digest.Digest(target)) == nil:
+		name += "@" + target
+	default:
+		name += ":" + target
+	}
+	return newError(op, name, err)
+}
+
+func checkTarget(target string) error {
+	if checkDigest(digest.Digest(target)) == nil || validTag(target) {
+		return nil
+	}
+	return fmt.Errorf("%q is neither a tag nor a digest: %w", target, fault.ErrInvalid)
+}
+
+func checkDescriptor(desc ocispec.Descriptor) error {
+	if desc.Size < 0 {
+		return fmt.Errorf("size %d: %w", desc.Size, fault.ErrInvalid)
+	}
+	return checkDigest(desc.Digest)
+}
+
+func checkContent(desc ocispec.Descriptor, data []byte) error {
+	if err := checkDescriptor(desc); err != nil {
+		return err
+	}
+	if int64(len(data)) != desc.Size || desc.Digest.Algorithm().FromBytes(data) != desc.Digest {
+		return fmt.Errorf("%d bytes that are not the %d of their descriptor: %w", len(data), desc.Size, fault.ErrDigestMismatch)
+	}
+	return nil
+}
