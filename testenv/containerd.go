@@ -1,0 +1,252 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Limits on a containerd of ours. Generous: test machines are small and busy.
+const (
+	containerdReady = 30 * time.Second
+	containerdStop  = 10 * time.Second
+)
+
+// shimSocketDir is the longest folder that containerd 2.4 takes for the sockets of its shims.
+const shimSocketDir = 42
+
+// Daemon is a containerd of its own: own root, state, socket and log below Dir. It runs until Stop, which also ends
+// every container that it started.
+type Daemon struct {
+	Address string // unix socket of the API
+	Dir     string // everything of this daemon, on a real file system; gone after Stop
+	Root    string // content store, snapshots, metadata
+	State   string // running tasks
+	Bin     string // folder with containerd, ctr, containerd-shim-runc-v2 and runc
+	LogFile string // all of its output
+	// Namespace is one that no other daemon of this machine uses. Use it: runc's state and the cgroups of containers
+	// hang on namespace and container id, whatever the daemon.
+	Namespace string
+
+	stop func() error
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the current process has been waited for
+}
+
+// DaemonOptions of a containerd. The zero value is what most tests want.
+type DaemonOptions struct {
+	Box *Box      // where its traces are kept for clean-up; nil: a box of its own, emptied by Stop
+	Out io.Writer // where builds and installations are announced; nil: os.Stderr
+}
+
+// Containerd starts a containerd for one test, and stops it when the test ends. It needs root.
+func Containerd(t testing.TB) *Daemon {
+	t.Helper()
+	d, err := StartContainerd(t.Context(), DaemonOptions{})
+	if err != nil {
+		Unavailable(t, "%v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("end of the log of containerd:\n%s", d.Log(60))
+		}
+		if err := d.Stop(); err != nil {
+			t.Errorf("stop containerd: %v", err)
+		}
+	})
+	return d
+}
+
+// StartContainerd is the context form of [Containerd]. ctx bounds the preparation and the start, not the daemon's life:
+// call Stop.
+func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("start containerd: needs root")
+	}
+	if o.Out == nil {
+		o.Out = os.Stderr
+	}
+	bin, err := Prepare(ctx, o.Out, "containerd", "containerd-shim-runc-v2", "ctr", "runc")
+	if err != nil {
+		return nil, err
+	}
+	box, own := o.Box, false
+	if box == nil {
+		if box, err = OpenBox(ctx); err != nil {
+			return nil, err
+		}
+		own = true
+	}
+	dir, err := box.Folder("c")
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{
+		Address:   filepath.Join(dir, "sock"),
+		Namespace: strings.ReplaceAll(filepath.Base(box.Dir())+"-"+filepath.Base(dir), "/", "-"),
+		Dir:       dir,
+		Root:      filepath.Join(dir, "root"),
+		State:     filepath.Join(dir, "state"),
+		Bin:       bin,
+		LogFile:   filepath.Join(dir, "containerd.log"),
+	}
+	d.stop = box.Add("containerd", d.end)
+	if own {
+		d.stop = box.Empty
+	}
+	if err = d.configure(); err == nil {
+		err = d.Start(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("start containerd: %w\n%s", err, d.Log(20))
+		return nil, errors.Join(err, d.Stop())
+	}
+	return d, nil
+}
+
+// config keeps everything of the daemon below its folder, and everything out that a device does not need: CRI, NRI,
+// tracing, the snapshotters that want devices. The restart monitor stays: a service may opt in to it.
+const config = `version = 4
+root = %[1]q
+state = %[2]q
+disabled_plugins = [
+  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
+  "io.containerd.nri.v1.nri", "io.containerd.image-verifier.v1.bindir",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.differ.v1.erofs",
+  "io.containerd.mount-handler.v1.erofs",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
+]
+[plugins."io.containerd.server.v1.grpc"]
+  address = %[3]q
+[plugins."io.containerd.server.v1.ttrpc"]
+  address = %[4]q
+[plugins."io.containerd.internal.v1.opt"]
+  path = %[5]q
+[plugins."io.containerd.monitor.container.v1.restart"]
+  interval = "1s"
+%[6]s`
+
+func (d *Daemon) configure() error {
+	sockets := ""
+	if dir := filepath.Join(d.Dir, "s"); len(dir) <= shimSocketDir { // else they go where containerd puts them
+		sockets = fmt.Sprintf("[plugins.\"io.containerd.shim.v1.manager\"]\n  socket_dir = %q\n", dir)
+	}
+	text := fmt.Sprintf(config, d.Root, d.State, d.Address, d.Address+".ttrpc", filepath.Join(d.Dir, "opt"), sockets)
+	return os.WriteFile(filepath.Join(d.Dir, "config.toml"), []byte(text), 0o644)
+}
+
+// Start runs the daemon again after Kill, and waits until it answers. A running daemon is no error.
+func (d *Daemon) Start(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cmd != nil {
+		return nil
+	}
+	log, err := os.OpenFile(d.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(d.Bin, "containerd"), "--config", filepath.Join(d.Dir, "config.toml"))
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), "PATH="+d.Bin+":"+os.Getenv("PATH"), "TMPDIR="+d.Dir, boxVariable+"="+d.Dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, not for it
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() { // ends with the process, which end and Kill wait for
+		_ = cmd.Wait()
+		close(done)
+	}()
+	d.cmd, d.done = cmd, done
+	return Await(ctx, containerdReady, func() error {
+		select {
+		case <-done:
+			return errors.New("it ended at once")
+		default:
+		}
+		return d.ping(ctx)
+	})
+}
+
+// ping asks for the version, over the API.
+func (d *Daemon) ping(ctx context.Context) error {
+	_, err := d.Ctr(ctx, "version")
+	return err
+}
+
+// Kill ends the daemon with SIGKILL, as a crash does; its containers run on. Start brings it back.
+func (d *Daemon) Kill() { d.signal(syscall.SIGKILL) }
+
+// Restart ends the daemon as an upgrade does and starts it again; its containers run on.
+func (d *Daemon) Restart(ctx context.Context) error {
+	d.signal(syscall.SIGTERM)
+	return d.Start(ctx)
+}
+
+// PID is the daemon's process id, 0 while it is down.
+func (d *Daemon) PID() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cmd == nil {
+		return 0
+	}
+	return d.cmd.Process.Pid
+}
+
+// signal ends the daemon and waits for it.
+func (d *Daemon) signal(s syscall.Signal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cmd == nil {
+		return
+	}
+	_ = d.cmd.Process.Signal(s)
+	select {
+	case <-d.done:
+	case <-time.After(containerdStop):
+		_ = d.cmd.Process.Kill()
+		<-d.done
+	}
+	d.cmd = nil
+}
+
+// Stop ends the daemon and all that it started, and removes Dir.
+func (d *Daemon) Stop() error { return d.stop() }
+
+// end is Stop's work; it may be repeated.
+func (d *Daemon) end() error {
+	d.signal(syscall.SIGTERM)
+	return sweep(d.Dir)
+}
+
+// Ctr runs containerd's own client against this daemon and returns what it prints.
+func (d *Daemon) Ctr(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.Bin, "ctr"), append([]string{"--address", d.Address}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, tail(out, 5))
+	}
+	return string(out), nil
+}
+
+// Log returns the last lines of the daemon's log.
+func (d *Daemon) Log(lines int) string {
+	text, err := os.ReadFile(d.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	return tail(text, lines)
+}

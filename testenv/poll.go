@@ -1,0 +1,46 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Poll intervals grow from short, because most real programs answer within milliseconds, to long, to leave them the CPU.
+const (
+	pollFirst = 2 * time.Millisecond
+	pollLast  = 100 * time.Millisecond
+)
+
+// poll calls ask until it returns nil or ctx ends; the error then tells both.
+func poll(ctx context.Context, ask func() error) error {
+	for pause := pollFirst; ; pause = min(2*pause, pollLast) {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Await asks again and again until ask returns nil, at most for limit. It is for real programs only; what can run in a
+// testing/synctest bubble should.
+func Await(ctx context.Context, limit time.Duration, ask func() error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
+	defer cancel()
+	return poll(ctx, ask)
+}
+
+// Eventually is [Await] for tests: what names the thing waited for.
+func Eventually(t testing.TB, limit time.Duration, what string, ask func() error) {
+	t.Helper()
+	if err := Await(t.Context(), limit, ask); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}

@@ -1,0 +1,289 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// module is the path in the go.mod at the root of this repository; [Root] looks for it.
+const module = "github.com/longshore-dev/longshore"
+
+// cacheVariable overrides where programs, images and Debian packages are kept between runs.
+const cacheVariable = "LONGSHORE_TESTENV_CACHE"
+
+// program says how one binary is made.
+type program struct {
+	name    string   // how tests ask for it
+	pkg     string   // main package, in the module of testenv/tools
+	modules string   // module whose version is linked in by variable, "" when the program knows its own
+	ldvar   string   // variable for the version
+	cgo     bool     // needs a C compiler and the Debian packages below
+	tags    string   // build tags
+	debian  []string // Debian packages that must be installed to build it
+}
+
+// programs are all that tests run. Order is the order of building: what most tests need comes first.
+func programs() []program {
+	const containerd = "github.com/containerd/containerd/v2"
+	return []program{
+		{name: "gofumpt", pkg: "mvdan.cc/gofumpt"},
+		{name: "staticcheck", pkg: "honnef.co/go/tools/cmd/staticcheck"},
+		{name: "containerd", pkg: containerd + "/cmd/containerd", modules: containerd, ldvar: containerd + "/version.Version"},
+		{name: "containerd-shim-runc-v2", pkg: containerd + "/cmd/containerd-shim-runc-v2", modules: containerd, ldvar: containerd + "/version.Version"},
+		{name: "ctr", pkg: containerd + "/cmd/ctr", modules: containerd, ldvar: containerd + "/version.Version"},
+		// Without libseccomp runc refuses every container that has a seccomp profile.
+		{name: "runc", pkg: "github.com/opencontainers/runc", cgo: true, tags: "seccomp", debian: []string{"gcc", "libseccomp-dev", "pkg-config"}},
+		{name: "cosign3", pkg: "github.com/sigstore/cosign/v3/cmd/cosign"},
+		{name: "cosign2", pkg: "github.com/sigstore/cosign/v2/cmd/cosign"},
+	}
+}
+
+// ProgramNames lists what [Program] and [Prepare] know, in the order of building.
+func ProgramNames() []string {
+	var names []string
+	for _, p := range programs() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// Root is the top folder of this repository: the first folder at or above the working directory whose go.mod names it.
+func Root() (string, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if line, _, _ := bytes.Cut(data, []byte("\n")); err == nil && string(line) == "module "+module {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is not inside a clone of %s", wd, module)
+		}
+	}
+}
+
+// CacheDir is where everything is kept that is worth keeping between runs: ${LONGSHORE_TESTENV_CACHE}, else
+// longshore/testenv below the user's cache folder. It may be deleted at any time when no test runs.
+func CacheDir() (string, error) {
+	if dir := os.Getenv(cacheVariable); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a cache folder: %w (set %s)", err, cacheVariable)
+	}
+	return filepath.Join(dir, "longshore", "testenv"), nil
+}
+
+// Required tells whether missing things are failures (TESTENV_REQUIRE=1) rather than reasons to skip.
+func Required() bool { return os.Getenv("TESTENV_REQUIRE") == "1" }
+
+// Unavailable ends a test that the machine cannot run: skipped, or failed when [Required].
+func Unavailable(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if Required() {
+		t.Fatalf("TESTENV_REQUIRE=1: "+format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// Program returns the path of a pinned program, built into the cache when it is not there yet.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := BuildProgram(t.Context(), os.Stderr, name)
+	if err != nil {
+		Unavailable(t, "%v", err)
+	}
+	return path
+}
+
+// Prepare builds the named programs, all of them without names, and returns the folder that holds them. It says on out
+// what it is going to build and install before it does, and nothing when all is there.
+func Prepare(ctx context.Context, out io.Writer, names ...string) (string, error) {
+	if len(names) == 0 {
+		names = ProgramNames()
+	}
+	var dir string
+	for _, name := range names {
+		path, err := BuildProgram(ctx, out, name)
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Dir(path)
+	}
+	return dir, nil
+}
+
+// BuildProgram is the context form of [Program]. Several processes may ask for the same program at once: one builds, the
+// others wait for it.
+func BuildProgram(ctx context.Context, out io.Writer, name string) (string, error) {
+	if path, err := cachedProgram(name); !errors.Is(err, os.ErrNotExist) {
+		return path, err
+	}
+	p := programs()[slices.Index(ProgramNames(), name)]
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	tools := filepath.Join(root, "testenv", "tools")
+	dir, err := programDir(tools)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make the program cache: %w", err)
+	}
+	unlock, err := lockFile(ctx, path+".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil // built while we waited
+	}
+	if err := InstallDebian(ctx, out, p.debian...); err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	version, err := moduleVersion(tools, p.modules)
+	if err != nil {
+		return "", err
+	}
+	if err := p.build(ctx, out, tools, path, version); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// cachedProgram returns the path of a program that has been built; os.ErrNotExist when it has not.
+func cachedProgram(name string) (string, error) {
+	if !slices.Contains(ProgramNames(), name) {
+		return "", fmt.Errorf("program %q is not one of %s", name, strings.Join(ProgramNames(), ", "))
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	dir, err := programDir(filepath.Join(root, "testenv", "tools"))
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	_, err = os.Stat(path)
+	return path, err
+}
+
+// programDir is the cache folder for the current pins: everything that shapes the binaries is in its name.
+func programDir(tools string) (string, error) {
+	h := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(tools, name))
+		if err != nil {
+			return "", fmt.Errorf("read the pinned versions: %w", err)
+		}
+		fmt.Fprintf(h, "%s %d\n", name, len(data))
+		h.Write(data)
+	}
+	fmt.Fprintf(h, "%s %s %s %+v %v\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, programs(), buildFlags)
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "programs-"+hex.EncodeToString(h.Sum(nil))[:16]), nil
+}
+
+// buildFlags are common to all programs; part of the cache key.
+const buildFlags = "-trimpath -mod=readonly -buildvcs=false"
+
+func (p program) build(ctx context.Context, out io.Writer, tools, path, version string) error {
+	ldflags := "-s -w"
+	if p.ldvar != "" {
+		ldflags += " -X " + p.ldvar + "=" + version
+	}
+	args := append([]string{"build"}, strings.Fields(buildFlags)...)
+	args = append(args, "-ldflags", ldflags)
+	if p.tags != "" {
+		args = append(args, "-tags", p.tags)
+	}
+	tmp := path + ".new"
+	args = append(args, "-o", tmp, p.pkg)
+	fmt.Fprintf(out, "testenv: building %s (%s) into %s\n", p.name, p.pkg, filepath.Dir(path))
+	cgo := "CGO_ENABLED=0"
+	if p.cgo {
+		cgo = "CGO_ENABLED=1"
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = tools
+	cmd.Env = append(goEnv(), cgo)
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build %s: %w\n%s", p.name, err, tail(text, 40))
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("keep %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// goEnv is our environment without what would change how tools are built.
+func goEnv() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains([]string{"GOFLAGS", "GOOS", "GOARCH", "CGO_ENABLED", "GOWORK"}, name)
+	})
+}
+
+// moduleVersion finds a required module's version in the tools' go.mod; "" for "".
+func moduleVersion(tools, path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(filepath.Join(tools, "go.mod"))
+	if err != nil {
+		return "", fmt.Errorf("read the pinned versions: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == path {
+			return f[1], nil
+		}
+	}
+	return "", fmt.Errorf("%s is not required by %s/go.mod", path, tools)
+}
+
+// lockFile takes an exclusive lock that dies with the process, waiting until ctx ends.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	err = poll(ctx, func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for %s: %w", path, err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// tail returns the last n lines of text.
+func tail(text []byte, n int) string {
+	lines := strings.SplitAfter(strings.TrimRight(string(text), "\n"), "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, "")
+}

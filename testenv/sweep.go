@@ -1,0 +1,197 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// boxVariable marks every process that was started from a box, and its children, so that they can be found again. Its
+// value is a folder of the box.
+const boxVariable = "LONGSHORE_TESTENV_BOX"
+
+// runcState is where the runc shim keeps the state of containers, whatever containerd's own state folder is.
+const runcState = "/run/containerd/runc"
+
+// sweepLimit bounds the wait for killed processes to be gone.
+const sweepLimit = 10 * time.Second
+
+// sweep ends every process of a folder of a box with its containers, unmounts what is mounted below it, and removes it.
+// It knows only the folder, so it works for the leftovers of other processes too.
+func sweep(dir string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*sweepLimit)
+	defer cancel()
+	var errs []error
+	tasks, err := filepath.Glob(filepath.Join(dir, "*", "*", "io.containerd.runtime.v2.task", "*", "*"))
+	errs = append(errs, err)
+	more, err := filepath.Glob(filepath.Join(dir, "*", "io.containerd.runtime.v2.task", "*", "*"))
+	errs = append(errs, err)
+	tasks = append(tasks, more...)
+	errs = append(errs, killMarked(ctx, dir, "containerd")) // first: it would react to what follows
+	for _, task := range tasks {
+		namespace, id := filepath.Base(filepath.Dir(task)), filepath.Base(task)
+		removeContainer(ctx, namespace, id)
+	}
+	errs = append(errs, killMarked(ctx, dir, ""), unmountBelow(dir))
+	for _, task := range tasks {
+		_ = os.Remove(filepath.Join(runcState, filepath.Base(filepath.Dir(task)))) // when empty
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // keep the folder: it tells what is still there
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return nil
+}
+
+// removeContainer lets runc kill a container and remove its cgroups. Best effort: killMarked ends what remains.
+func removeContainer(ctx context.Context, namespace, id string) {
+	root := filepath.Join(runcState, namespace)
+	if _, err := os.Stat(filepath.Join(root, id)); err != nil {
+		return
+	}
+	runc, err := cachedProgram("runc")
+	if err != nil {
+		return
+	}
+	_ = exec.CommandContext(ctx, runc, "--root", root, "delete", "--force", id).Run()
+	// runc leaves the parent that the containers of a namespace share.
+	hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*")
+	for _, h := range append(hierarchies, "/sys/fs/cgroup") {
+		_ = os.Remove(filepath.Join(h, namespace))
+	}
+}
+
+// killMarked kills every process that is marked with dir or a folder below it, and all their descendants; name, when not
+// empty, restricts it to the marked processes that run a program of that name, without descendants.
+func killMarked(ctx context.Context, dir, name string) error {
+	return poll(ctx, func() error {
+		pids := markedProcesses(dir, name)
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		if len(pids) > 0 {
+			return fmt.Errorf("processes %v of %s are still there", pids, dir)
+		}
+		return nil
+	})
+}
+
+// markedProcesses lists living processes. Zombies do not count: their parent has to reap them.
+func markedProcesses(dir, name string) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	children := map[int][]int{}
+	var queue []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		comm, parent, state := processStat(pid)
+		if parent == 0 || state == "Z" {
+			continue
+		}
+		children[parent] = append(children[parent], pid)
+		// The kernel keeps 15 bytes of a program's name.
+		if name != "" && comm != name[:min(len(name), 15)] {
+			continue
+		}
+		if environ, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")); err == nil && isMarked(environ, dir) {
+			queue = append(queue, pid)
+		}
+	}
+	if name != "" {
+		return queue
+	}
+	var found []int
+	for len(queue) > 0 {
+		pid := queue[0]
+		queue = queue[1:]
+		if !slices.Contains(found, pid) {
+			found = append(found, pid)
+			queue = append(queue, children[pid]...)
+		}
+	}
+	return found
+}
+
+func isMarked(environ []byte, dir string) bool {
+	for kv := range bytes.SplitSeq(environ, []byte{0}) {
+		if value, ok := bytes.CutPrefix(kv, []byte(boxVariable+"=")); ok {
+			return string(value) == dir || strings.HasPrefix(string(value), dir+"/")
+		}
+	}
+	return false
+}
+
+// processStat reads name, parent and state of a process; parent 0 when it is gone.
+func processStat(pid int) (comm string, parent int, state string) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0, ""
+	}
+	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+	if open < 0 || end < open {
+		return "", 0, ""
+	}
+	fields := strings.Fields(string(data[end+1:]))
+	if len(fields) < 2 {
+		return "", 0, ""
+	}
+	parent, _ = strconv.Atoi(fields[1])
+	return string(data[open+1 : end]), parent, fields[0]
+}
+
+// alive tells whether a process exists and is no zombie.
+func alive(pid int) bool {
+	_, parent, state := processStat(pid)
+	return parent != 0 && state != "Z"
+}
+
+// unmountBelow detaches every mount at or below dir, the deepest first.
+func unmountBelow(dir string) error {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var targets []string
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		target := unescapeMount(f[4])
+		if target == dir || strings.HasPrefix(target, dir+"/") {
+			targets = append(targets, target)
+		}
+	}
+	var errs []error
+	for _, target := range slices.Backward(targets) { // mountinfo lists in the order of mounting
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", target, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unescapeMount undoes the octal escapes of mountinfo.
+func unescapeMount(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
