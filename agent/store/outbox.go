@@ -1,0 +1,115 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Append puts a report at the end of the outbox, in the transaction of the change that it tells, and returns its sequence
+// number. A capabilities report takes the place of an older undelivered one: only the newest means anything. When there is
+// no room the oldest report is dropped and counted in the [Gap].
+func (t *Tx) Append(r Report) (uint64, error) {
+	b := t.tx.Bucket(bucketOutbox)
+	meta := t.tx.Bucket(bucketMeta)
+	if r.Kind == KindCapabilities {
+		if old := number(meta, keyCapabilities); old != 0 {
+			if err := t.Delivered(old); err != nil {
+				return 0, err
+			}
+		}
+	}
+	seq, err := b.NextSequence()
+	if err != nil {
+		return 0, fmt.Errorf("append report: %w", err)
+	}
+	r.Sequence = seq
+	if err := put(b, seqKey(seq), r); err != nil {
+		return 0, err
+	}
+	if r.Kind == KindCapabilities {
+		if err := meta.Put(keyCapabilities, seqKey(seq)); err != nil {
+			return 0, fmt.Errorf("append report: %w", err)
+		}
+	}
+	depth := number(meta, keyDepth) + 1
+	if err := meta.Put(keyDepth, seqKey(depth)); err != nil {
+		return 0, fmt.Errorf("append report: %w", err)
+	}
+	for ; depth > uint64(t.limit); depth-- {
+		if err := t.drop(b, r.At); err != nil {
+			return 0, err
+		}
+	}
+	return seq, nil
+}
+
+func (t *Tx) drop(b *bbolt.Bucket, at time.Time) error {
+	k, _ := b.Cursor().First()
+	if len(k) != 8 {
+		return fmt.Errorf("read record outbox: key %x: %w", k, fault.ErrInvalid)
+	}
+	seq := binary.BigEndian.Uint64(k)
+	if err := t.gap(seq, at); err != nil {
+		return err
+	}
+	return t.Delivered(seq)
+}
+
+// First returns the oldest report that is not delivered; nil when all are.
+func (t *Tx) First() (*Report, error) {
+	k, v := t.tx.Bucket(bucketOutbox).Cursor().First()
+	if k == nil {
+		return nil, nil
+	}
+	var r Report
+	if err := decode("outbox", v, &r); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// Delivered removes a report. Gone is no error.
+func (t *Tx) Delivered(seq uint64) error {
+	b := t.tx.Bucket(bucketOutbox)
+	if b.Get(seqKey(seq)) == nil {
+		return nil
+	}
+	if err := b.Delete(seqKey(seq)); err != nil {
+		return fmt.Errorf("remove report %d: %w", seq, err)
+	}
+	meta := t.tx.Bucket(bucketMeta)
+	if number(meta, keyCapabilities) == seq {
+		if err := meta.Delete(keyCapabilities); err != nil {
+			return fmt.Errorf("remove report %d: %w", seq, err)
+		}
+	}
+	return meta.Put(keyDepth, seqKey(number(meta, keyDepth)-1))
+}
+
+// Depth is how many reports wait, and since when the oldest does.
+func (t *Tx) Depth() (n int, oldest time.Time, err error) {
+	r, err := t.First()
+	if err != nil || r == nil {
+		return 0, time.Time{}, err
+	}
+	return int(number(t.tx.Bucket(bucketMeta), keyDepth)), r.At, nil
+}
+
+// Gap tells of dropped reports; nil when none was.
+func (t *Tx) Gap() (*Gap, error) { return get[Gap](t.tx.Bucket(bucketMeta), keyGap) }
+
+func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+// number reads a counter; 0 when it was never written.
+func number(b *bbolt.Bucket, key []byte) uint64 {
+	v := b.Get(key)
+	if len(v) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(v)
+}

@@ -1,0 +1,153 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Limits of what is kept.
+const (
+	maxRecord = 1 << 20 // bytes of one record: a status of 1000 components with messages is far below
+	maxBad    = 64      // bad digests; the oldest goes
+)
+
+// State is one generation that passed every check, or that is being realised.
+type State struct {
+	Digest     digest.Digest `json:"digest"`    // of the state artifact's manifest
+	Size       int64         `json:"size"`      // of the manifest
+	MediaType  string        `json:"mediaType"` // of the manifest
+	Generation uint64        `json:"generation"`
+	Repository string        `json:"repository"` // where it was found, without scheme
+	AcceptedAt time.Time     `json:"acceptedAt"`
+	Created    time.Time     `json:"created,omitzero"` // as its annotation says; zero: not told
+	Expires    time.Time     `json:"expires,omitzero"` // zero: never
+	SignedBy   []string      `json:"signedBy,omitempty"`
+	Insecure   []string      `json:"insecure,omitempty"` // what was taken without a signature although one is the rule
+}
+
+// Refused is the newest state that was refused. At most one is kept: what the tag pointed at last.
+type Refused struct {
+	Digest     digest.Digest `json:"digest"`
+	Generation uint64        `json:"generation"` // 0: not known, it failed before it could be read
+	Code       string        `json:"code"`
+	Message    string        `json:"message"`
+	Hint       string        `json:"hint,omitempty"`
+	Temporary  bool          `json:"temporary"` // asked again at the next check
+	Since      time.Time     `json:"since"`
+	Policy     string        `json:"policy"` // fingerprint of policy and configuration that it was held against
+}
+
+// Bad is a state that was tried and did not run.
+type Bad struct {
+	Digest digest.Digest `json:"digest"`
+	Reason string        `json:"reason"`
+	Since  time.Time     `json:"since"`
+}
+
+// Status is what was last reported about a deployment.
+type Status struct {
+	DeploymentID string        `json:"deploymentId"`
+	Name         string        `json:"name"`
+	Digest       digest.Digest `json:"digest"` // of the deployment's document that the report is about
+	Generation   uint64        `json:"generation"`
+	State        margo.State   `json:"state"`
+	Since        time.Time     `json:"since"` // of State
+	Components   []Component   `json:"components"`
+}
+
+// Component is what was last reported about a component.
+type Component struct {
+	Name     string             `json:"name"`
+	Revision string             `json:"revision"`
+	Identity string             `json:"identity"` // of what runs: a hash of the project; "": nothing yet
+	State    margo.State        `json:"state"`
+	Since    time.Time          `json:"since"`
+	Error    *margo.StatusError `json:"error,omitempty"`
+}
+
+// Report is one message to the fleet endpoint. Sequence orders the reports of a device and makes them idempotent.
+type Report struct {
+	Sequence uint64    `json:"sequence"`
+	Kind     string    `json:"kind"`    // "status" or "capabilities"
+	Subject  string    `json:"subject"` // deployment id or device id
+	Body     []byte    `json:"body"`    // JSON, exactly as sent
+	At       time.Time `json:"at"`
+}
+
+// Kinds of reports.
+const (
+	KindStatus       = "status"
+	KindCapabilities = "capabilities"
+)
+
+// Gap says that reports were dropped undelivered because there was no room.
+type Gap struct {
+	First uint64    `json:"first"` // sequence of the first one dropped
+	Last  uint64    `json:"last"`
+	Count uint64    `json:"count"`
+	Since time.Time `json:"since"` // when the first one was dropped
+}
+
+// Mark names a saved generation.
+type Mark string
+
+// The marks. Accepted only rises; Target is what the device realises; Committed ran completely; LastGood is what ran
+// completely before Committed, kept on the device to fall back to.
+const (
+	Accepted  Mark = "accepted"
+	Target    Mark = "target"
+	Committed Mark = "committed"
+	LastGood  Mark = "last-good"
+)
+
+const keyRefused = "refused"
+
+// decode reads a record strictly: what is not one JSON value of v's shape is damage.
+func decode(what string, data []byte, v any) error {
+	if len(data) > maxRecord {
+		return fmt.Errorf("read record %s: %d bytes: %w", what, len(data), fault.ErrTooLarge)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("read record %s: %w: %w", what, fault.ErrInvalid, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("read record %s: trailing data: %w", what, fault.ErrInvalid)
+	}
+	return nil
+}
+
+func put(b *bbolt.Bucket, key []byte, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write record %q: %w", key, err)
+	}
+	if len(data) > maxRecord {
+		return fmt.Errorf("write record %q: %d bytes: %w", key, len(data), fault.ErrTooLarge)
+	}
+	if err := b.Put(key, data); err != nil {
+		return fmt.Errorf("write record %q: %w", key, err)
+	}
+	return nil
+}
+
+func get[T any](b *bbolt.Bucket, key []byte) (*T, error) {
+	data := b.Get(key)
+	if data == nil {
+		return nil, nil
+	}
+	v := new(T)
+	if err := decode(string(key), data, v); err != nil {
+		return nil, err
+	}
+	return v, nil
+}

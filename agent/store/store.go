@@ -1,0 +1,184 @@
+// Package store keeps what the agent must not forget, in one bbolt file: agent.db.
+//
+// Every [Store.Update] is one transaction that is on the disk when it returns, or has not happened. The file is locked
+// for as long as the store is open, so a second agent on the same directory is told so. Records are JSON in buckets of
+// their own; what other documents say (states, archives) is not here but in the agent's content store. Everything is
+// bounded: reports that were never delivered make room for newer ones and leave a visible [Gap].
+//
+// The entry point is [Open]. Only this package knows bbolt.
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Schema is the version of the records that this package writes. A file with a higher one is refused, untouched.
+const Schema = 1
+
+// lockWait is how long Open waits for another process to let go of the file: long enough for a restart of the agent.
+const lockWait = 2 * time.Second
+
+// Buckets.
+var (
+	bucketMeta   = []byte("meta")   // schema, device, epoch, gap
+	bucketMarks  = []byte("marks")  // accepted, target, committed, last-good, refused
+	bucketBad    = []byte("bad")    // digest -> Bad
+	bucketStatus = []byte("status") // deployment id -> Status
+	bucketOutbox = []byte("outbox") // sequence, big endian -> Report
+	bucketImages = []byte("images") // image name -> journal entry
+	bucketPins   = []byte("pins")   // state digest + NUL + reference -> digest
+)
+
+// Keys in the bucket "meta".
+var (
+	keySchema = []byte("schema")
+	keyDevice = []byte("device")
+	keyEpoch  = []byte("epoch")
+	keyGap    = []byte("gap")
+
+	keyDepth        = []byte("depth")        // of the outbox
+	keyCapabilities = []byte("capabilities") // sequence of the undelivered capabilities report
+)
+
+// Options open a store.
+type Options struct {
+	Path   string // of the file; its folder must exist
+	Device string // device id; a file of another device is refused
+	// OutboxLimit is how many undelivered reports are kept; 0: 10,000.
+	OutboxLimit int
+	// Commit is called before and after each transaction that writes, for tests that stop the agent there. An error before
+	// it undoes the transaction. nil: nothing.
+	Commit func(after bool) error
+}
+
+// Store is an open agent.db. Its methods may be called from several goroutines.
+type Store struct {
+	db     *bbolt.DB
+	epoch  string
+	device string
+	limit  int
+	commit func(after bool) error
+}
+
+// Open opens or creates the file. It fails with [fault.ErrConflict] when another process holds it or when it belongs to
+// another device, with [fault.ErrUnsupported] when a newer agent wrote it, with [fault.ErrInvalid] when it is damaged.
+func Open(o Options) (*Store, error) {
+	if o.OutboxLimit <= 0 {
+		o.OutboxLimit = 10_000
+	}
+	db, err := bbolt.Open(o.Path, 0o600, &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, fault.WithHint(fmt.Errorf("open %s: another process holds it: %w", o.Path, fault.ErrConflict),
+			"another longshore-agent runs on this data directory; stop it first")
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return nil, fault.WithHint(fmt.Errorf("open %s: %w: %w", o.Path, fault.ErrInvalid, err),
+			"move the file away: the agent then starts anew, adopts what runs, and accepts the state that the registry holds")
+	case err != nil:
+		return nil, fmt.Errorf("open %s: %w", o.Path, err)
+	}
+	s := &Store{db: db, device: o.Device, limit: o.OutboxLimit, commit: o.Commit}
+	if err := s.prepare(o); err != nil {
+		_ = db.Close() // the first error says it
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) prepare(o Options) error {
+	var ready bool
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		m := tx.Bucket(bucketMeta)
+		if m == nil {
+			return nil
+		}
+		v := m.Get(keySchema)
+		if len(v) != 4 {
+			return fmt.Errorf("open %s: schema record: %w", o.Path, fault.ErrInvalid)
+		}
+		if n := binary.BigEndian.Uint32(v); n > Schema {
+			return fault.WithHint(fmt.Errorf("open %s: schema %d, this program knows %d: %w", o.Path, n, Schema, fault.ErrUnsupported),
+				"a newer longshore-agent wrote it; install that version again")
+		}
+		if d := string(m.Get(keyDevice)); d != o.Device {
+			return fault.WithHint(fmt.Errorf("open %s: it belongs to device %q, not %q: %w", o.Path, d, o.Device, fault.ErrConflict),
+				"give each device a data directory of its own, or remove this one to start anew")
+		}
+		s.epoch = string(m.Get(keyEpoch))
+		ready = true
+		return nil
+	})
+	if err != nil || ready {
+		return err
+	}
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range [][]byte{bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return fmt.Errorf("prepare %s: %w", o.Path, err)
+			}
+		}
+		id, err := uuid.NewRandom()
+		if err != nil {
+			return fmt.Errorf("prepare %s: epoch: %w", o.Path, err)
+		}
+		s.epoch = id.String()
+		m := tx.Bucket(bucketMeta)
+		return errors.Join(
+			m.Put(keySchema, binary.BigEndian.AppendUint32(nil, Schema)),
+			m.Put(keyDevice, []byte(o.Device)),
+			m.Put(keyEpoch, []byte(s.epoch)),
+		)
+	})
+}
+
+// Close lets go of the file.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Device is the device that the file belongs to.
+func (s *Store) Device() string { return s.device }
+
+// Epoch names this file, a UUID made when it was created. Sequence numbers count within it.
+func (s *Store) Epoch() string { return s.epoch }
+
+// Tx is one transaction. It must not be used after the function that it was given to.
+type Tx struct {
+	tx    *bbolt.Tx
+	limit int
+}
+
+// View reads.
+func (s *Store) View(f func(*Tx) error) error {
+	return s.db.View(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
+}
+
+// Update writes. When it returns nil, all that f did is on the disk; when not, nothing of it is.
+func (s *Store) Update(f func(*Tx) error) error {
+	if s.commit != nil {
+		if err := s.commit(false); err != nil {
+			return err
+		}
+	}
+	err := s.db.Update(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
+	if err == nil && s.commit != nil {
+		return s.commit(true)
+	}
+	return full(err)
+}
+
+// full names the one error of a disk that an operator can do something about.
+func full(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fault.WithHint(err, "the agent must run as root, and its data directory must be writable")
+	}
+	return err
+}

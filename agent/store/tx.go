@@ -1,0 +1,155 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// State returns the generation under a mark; nil when there is none.
+func (t *Tx) State(m Mark) (*State, error) {
+	return get[State](t.tx.Bucket(bucketMarks), []byte(m))
+}
+
+// SetState moves a mark. The accepted mark never falls, and an equal generation keeps its digest: [fault.ErrRollback].
+func (t *Tx) SetState(m Mark, s State) error {
+	if m == Accepted {
+		old, err := t.State(Accepted)
+		if err != nil {
+			return err
+		}
+		if old != nil && (s.Generation < old.Generation || s.Generation == old.Generation && s.Digest != old.Digest) {
+			return fmt.Errorf("accept generation %d (%s) over %d (%s): %w", s.Generation, s.Digest, old.Generation, old.Digest, fault.ErrRollback)
+		}
+	}
+	return put(t.tx.Bucket(bucketMarks), []byte(m), s)
+}
+
+// Refused returns the state that was refused last; nil when the tag points at an accepted one.
+func (t *Tx) Refused() (*Refused, error) {
+	return get[Refused](t.tx.Bucket(bucketMarks), []byte(keyRefused))
+}
+
+// SetRefused remembers a refused state; nil forgets it.
+func (t *Tx) SetRefused(r *Refused) error {
+	b := t.tx.Bucket(bucketMarks)
+	if r == nil {
+		return b.Delete([]byte(keyRefused))
+	}
+	return put(b, []byte(keyRefused), r)
+}
+
+// AddBad remembers a state that did not run. The oldest of more than 64 is forgotten.
+func (t *Tx) AddBad(bad Bad) error {
+	b := t.tx.Bucket(bucketBad)
+	if err := put(b, []byte(bad.Digest), bad); err != nil {
+		return err
+	}
+	all, err := t.Bad()
+	if err != nil || len(all) <= maxBad {
+		return err
+	}
+	oldest := all[0]
+	for _, x := range all {
+		if x.Since.Before(oldest.Since) {
+			oldest = x
+		}
+	}
+	return b.Delete([]byte(oldest.Digest))
+}
+
+// Bad lists the states that did not run.
+func (t *Tx) Bad() ([]Bad, error) { return list[Bad](t.tx.Bucket(bucketBad)) }
+
+// Statuses lists what was last reported about each deployment, by deployment id.
+func (t *Tx) Statuses() ([]Status, error) { return list[Status](t.tx.Bucket(bucketStatus)) }
+
+// SetStatus remembers what is reported about a deployment.
+func (t *Tx) SetStatus(s Status) error {
+	return put(t.tx.Bucket(bucketStatus), []byte(s.DeploymentID), s)
+}
+
+// DeleteStatus forgets a deployment that was removed.
+func (t *Tx) DeleteStatus(deployment string) error {
+	return t.tx.Bucket(bucketStatus).Delete([]byte(deployment))
+}
+
+// Pins returns the digests that the references of a state were resolved to when it was accepted.
+func (t *Tx) Pins(state digest.Digest) (map[string]digest.Digest, error) {
+	out := map[string]digest.Digest{}
+	prefix := []byte(state.String() + "\x00")
+	c := t.tx.Bucket(bucketPins).Cursor()
+	for k, v := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, v = c.Next() {
+		d := digest.Digest(v)
+		if err := d.Validate(); err != nil {
+			return nil, fmt.Errorf("read record pin %q: %w: %w", k, fault.ErrInvalid, err)
+		}
+		out[string(k[len(prefix):])] = d
+	}
+	return out, nil
+}
+
+// SetPins remembers what the references of a state were resolved to.
+func (t *Tx) SetPins(state digest.Digest, pins map[string]digest.Digest) error {
+	b := t.tx.Bucket(bucketPins)
+	for ref, d := range pins {
+		if err := b.Put([]byte(state.String()+"\x00"+ref), []byte(d)); err != nil {
+			return fmt.Errorf("write pin %q: %w", ref, err)
+		}
+	}
+	return nil
+}
+
+// RetainPins forgets the pins of every state but these.
+func (t *Tx) RetainPins(states ...digest.Digest) error {
+	keep := map[string]bool{}
+	for _, s := range states {
+		keep[s.String()] = true
+	}
+	b := t.tx.Bucket(bucketPins)
+	var gone [][]byte
+	err := b.ForEach(func(k, _ []byte) error {
+		if state, _, _ := bytes.Cut(k, []byte{0}); !keep[string(state)] {
+			gone = append(gone, bytes.Clone(k))
+		}
+		return nil
+	})
+	for _, k := range gone {
+		if err == nil {
+			err = b.Delete(k)
+		}
+	}
+	return err
+}
+
+func list[T any](b *bbolt.Bucket) ([]T, error) {
+	var out []T
+	err := b.ForEach(func(k, v []byte) error {
+		var x T
+		if err := decode(string(k), v, &x); err != nil {
+			return err
+		}
+		out = append(out, x)
+		return nil
+	})
+	return out, err
+}
+
+// gap widens the record of dropped reports.
+func (t *Tx) gap(seq uint64, at time.Time) error {
+	b := t.tx.Bucket(bucketMeta)
+	g, err := get[Gap](b, keyGap)
+	if err != nil {
+		return err
+	}
+	if g == nil {
+		g = &Gap{First: seq, Since: at}
+	}
+	g.Last, g.Count = seq, g.Count+1
+	return put(b, keyGap, g)
+}
