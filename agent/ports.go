@@ -3,11 +3,11 @@ package agent
 import (
 	"context"
 	"io"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -56,7 +56,8 @@ type Content interface {
 }
 
 // Runtime realises workloads. Every call may be repeated: doing again what is done is no error.
-// It never touches an object that does not carry the labels of this device.
+// It never touches an object that does not carry the labels of this device. Calls come from several goroutines at once,
+// but never two about the same container, and Prepare and Teardown of a project never beside each other.
 type Runtime interface {
 	// Pull makes an image's content and its unpacked layers present and durable. progress may be nil.
 	Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) error
@@ -64,7 +65,8 @@ type Runtime interface {
 	Observe(ctx context.Context) (workload.Observed, error)
 	// Prepare makes a project's networks, volumes and addresses, whatever containers exist.
 	Prepare(ctx context.Context, p *workload.Project) error
-	// Create makes a container, not started. The project must be prepared, the image pulled.
+	// Create makes a container, not started. The project must be prepared, the image pulled: fault.ErrNotFound asks for
+	// the image to be pulled again.
 	Create(ctx context.Context, p *workload.Project, c workload.Container) error
 	// Start runs a created or exited container, with its network.
 	Start(ctx context.Context, id string) error
@@ -92,13 +94,7 @@ type LogOptions struct {
 }
 
 // Report is one message to the fleet endpoint. Sequence orders the reports of a device and makes them idempotent.
-type Report struct {
-	Sequence uint64    `json:"sequence"`
-	Kind     string    `json:"kind"`    // "status" or "capabilities"
-	Subject  string    `json:"subject"` // deployment id or device id
-	Body     []byte    `json:"body"`    // JSON, exactly as sent
-	At       time.Time `json:"at"`
-}
+type Report = store.Report
 
 // Reporter delivers one report. fault.ErrTemporary keeps it in the outbox; any other error drops it, with a log line.
 type Reporter interface {

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Defaults of [Options].
+const (
+	DefaultInterval = time.Minute
+	minInterval     = time.Second
+)
+
+// Options make an [Agent]. The caller opens and closes everything in it; it must outlive [Agent.Run].
+type Options struct {
+	Device     artifacts.DeviceID
+	Repository string // where the device's state is, without scheme: "harbor.example/plant/state"
+	Tag        string // "": Device.Tag()
+
+	// Capabilities are what the device tells of itself; deployments' constraints are held against them. Their extensions
+	// are completed with the agent's own report and must not be changed afterwards.
+	Capabilities margo.DeviceCapabilities
+	Platform     string // "linux/arm64": which images fit
+
+	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
+	RequirePins   bool          // refuse components and images that are named by a tag only
+	RestartMax    time.Duration // longest pause between restarts of a container; 0: 1 min
+	StepRetryMax  time.Duration // longest pause between attempts at a step that fails; 0: 1 min
+	ParallelPulls int           // images pulled at a time; 0: 2
+
+	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was
+	// refused for good is held against the checks again when it changes. It is called at every check. nil: never changes.
+	Fingerprint func() string
+
+	Store    *store.Store
+	Source   Source
+	Verifier Verifier
+	Content  Content
+	Runtime  Runtime
+	Reporter Reporter // nil: there is no fleet endpoint, nothing is kept for one
+
+	Version string // of the agent, for reports
+	Logger  *slog.Logger
+	Now     func() time.Time
+	Random  func() float64 // [0,1), for jitter; nil: none
+}
+
+func (o *Options) check() error {
+	for name, missing := range map[string]bool{
+		"Device": o.Device == "", "Repository": o.Repository == "", "Store": o.Store == nil, "Source": o.Source == nil,
+		"Verifier": o.Verifier == nil, "Content": o.Content == nil, "Runtime": o.Runtime == nil, "Now": o.Now == nil,
+	} {
+		if missing {
+			return fmt.Errorf("agent: option %s is missing: %w", name, fault.ErrInvalid)
+		}
+	}
+	if d := o.Store.Device(); d != string(o.Device) {
+		return fmt.Errorf("agent: store of device %q for device %q: %w", d, o.Device, fault.ErrConflict)
+	}
+	if o.Interval != 0 && o.Interval < minInterval {
+		return fmt.Errorf("agent: interval %v is below %v: %w", o.Interval, minInterval, fault.ErrInvalid)
+	}
+	if o.Tag == "" {
+		o.Tag = o.Device.Tag()
+	}
+	if o.Interval == 0 {
+		o.Interval = DefaultInterval
+	}
+	if o.RestartMax <= 0 {
+		o.RestartMax = time.Minute
+	}
+	if o.StepRetryMax <= 0 {
+		o.StepRetryMax = time.Minute
+	}
+	if o.ParallelPulls <= 0 {
+		o.ParallelPulls = 2
+	}
+	if o.Fingerprint == nil {
+		o.Fingerprint = func() string { return "" }
+	}
+	if o.Random == nil {
+		o.Random = func() float64 { return 0.5 }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Phase is what the device is at, in one word.
+type Phase string
+
+// Phases.
+const (
+	PhaseEmpty       Phase = "empty"       // nothing was ever accepted
+	PhaseLoading     Phase = "loading"     // a generation is accepted, its images are being pulled; the old one runs
+	PhaseApplying    Phase = "applying"    // the device is being changed
+	PhaseInSync      Phase = "in sync"     // what is accepted runs
+	PhaseDegraded    Phase = "degraded"    // what is accepted does not run completely
+	PhaseUnavailable Phase = "unavailable" // the agent cannot see the device's containers
+)
+
+// Status is all that a technician or a program wants to know of a device. Its JSON keys are stable.
+type Status struct {
+	Device     string `json:"device"`
+	Repository string `json:"repository"`
+	Tag        string `json:"tag"`
+	Version    string `json:"agentVersion"`
+	Epoch      string `json:"epoch"` // of the agent's database
+	Phase      Phase  `json:"phase"`
+
+	Problems []Problem `json:"problems"` // the worst first
+
+	CheckedAt time.Time `json:"checkedAt,omitzero"` // last time that the registry answered; zero: not since the agent started
+	NextCheck time.Time `json:"nextCheck,omitzero"`
+	Checking  bool      `json:"checking"`
+
+	Accepted  *Generation `json:"accepted"`  // newest that passed every check; null: none
+	Running   *Generation `json:"running"`   // what the device is being kept at; null: nothing
+	Committed *Generation `json:"committed"` // newest that ran completely
+	Stale     bool        `json:"stale"`     // Running has expired
+	Insecure  []string    `json:"insecure"`  // what was taken unsigned because the policy says so
+
+	Deployments []DeploymentStatus `json:"deployments"`
+	Loading     *Loading           `json:"loading"` // null: nothing is being pulled
+	Outbox      Outbox             `json:"outbox"`
+	Now         time.Time          `json:"now"`
+}
+
+// Problem is one thing that is not as it should be.
+type Problem struct {
+	Code    Code      `json:"code"`
+	Message string    `json:"message"` // what is wrong
+	Doing   string    `json:"doing"`   // what the agent does about it
+	Hint    string    `json:"hint"`    // what a person can do
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// Generation is one state of the device.
+type Generation struct {
+	Generation uint64        `json:"generation"`
+	Digest     digest.Digest `json:"digest"`
+	Repository string        `json:"repository"`
+	SignedBy   []string      `json:"signedBy"`
+	Insecure   bool          `json:"insecure"`
+	Created    time.Time     `json:"created,omitzero"`
+	AcceptedAt time.Time     `json:"acceptedAt"`
+	Expires    time.Time     `json:"expires,omitzero"`
+}
+
+// DeploymentStatus is one application.
+type DeploymentStatus struct {
+	ID         string             `json:"id"`
+	Name       string             `json:"name"`
+	Generation uint64             `json:"generation"`
+	State      margo.State        `json:"state"`
+	Since      time.Time          `json:"since"`
+	Error      *margo.StatusError `json:"error"`
+	Components []ComponentStatus  `json:"components"`
+}
+
+// ComponentStatus is one component of a deployment.
+type ComponentStatus struct {
+	Name     string             `json:"name"`
+	Revision string             `json:"revision"`
+	State    margo.State        `json:"state"`
+	Since    time.Time          `json:"since"`
+	Error    *margo.StatusError `json:"error"`
+	Services []ServiceStatus    `json:"services"`
+}
+
+// ServiceStatus is one container.
+type ServiceStatus struct {
+	Name      string          `json:"name"`
+	Container string          `json:"container"`
+	Image     string          `json:"image"`
+	Status    workload.Status `json:"status"` // "" when there is no container yet
+	Health    Health          `json:"health"` // "" without a health check
+	Restarts  int             `json:"restarts"`
+	ExitCode  uint32          `json:"exitCode"`
+	PID       uint32          `json:"pid"`
+	StartedAt time.Time       `json:"startedAt,omitzero"`
+	NextStart time.Time       `json:"nextStart,omitzero"` // when a restart waits
+	Output    string          `json:"output,omitempty"`   // last words of a failing health check
+}
+
+// Loading is how far the images of the accepted generation are here.
+type Loading struct {
+	Generation uint64    `json:"generation"`
+	Images     int       `json:"images"`
+	Ready      int       `json:"ready"`
+	Done       int64     `json:"done"`  // bytes, of the images being pulled
+	Total      int64     `json:"total"` // bytes, as far as known
+	NextTry    time.Time `json:"nextTry,omitzero"`
+}
+
+// Outbox is what waits for the fleet endpoint.
+type Outbox struct {
+	Enabled   bool      `json:"enabled"`
+	Depth     int       `json:"depth"`
+	Oldest    time.Time `json:"oldest,omitzero"`
+	Lost      uint64    `json:"lost"` // reports dropped because there was no room
+	LastError string    `json:"lastError,omitempty"`
+	NextTry   time.Time `json:"nextTry,omitzero"`
+}
+
+// SyncResult is how a requested check ended.
+type SyncResult struct {
+	Outcome    string `json:"outcome"` // one of the constants
+	Generation uint64 `json:"generation"`
+	Code       Code   `json:"code,omitempty"`
+	Message    string `json:"message,omitempty"`
+	Hint       string `json:"hint,omitempty"`
+}
+
+// Outcomes of a sync.
+const (
+	SyncUnchanged   = "unchanged"   // the device is where the registry wants it
+	SyncInstalled   = "installed"   // a generation came and runs completely
+	SyncRefused     = "refused"     // what the tag points at was refused
+	SyncFailed      = "failed"      // the accepted generation does not run completely
+	SyncUnreachable = "unreachable" // the registry could not be asked
+)
+
+// LogRequest chooses containers' output.
+type LogRequest struct {
+	Deployment string // id or name; "": every one
+	Service    string // "": every service
+	LogOptions
+}
