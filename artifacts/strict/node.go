@@ -1,10 +1,12 @@
 package strict
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"strconv"
 	"time"
+	"unicode/utf8"
 )
 
 // Node is one value of a document. A nil Node is a value that is not there.
@@ -13,9 +15,10 @@ type Node struct {
 	parent *Node
 	key    string // in an Object
 	index  int    // in a List
-	Line   int    // from 1
-	Column int    // from 1, in characters
 	kind   Kind
+
+	Line, Column       int // where the value begins, from 1, in characters
+	KeyLine, KeyColumn int // where the member's key begins; 0 when the value is no member
 
 	text    string // String: the value; Number: as JSON would write it
 	truth   bool
@@ -27,8 +30,62 @@ type Node struct {
 type document struct {
 	file    string
 	yaml    bool
+	values  int
 	faults  []Fault
 	dropped int
+}
+
+// open starts a document with the checks that come before reading; its err tells whether there is use in reading on.
+func open(file string, data []byte, yaml bool, limit int) *document {
+	d := &document{file: file, yaml: yaml}
+	switch bad := invalidUTF8(data); {
+	case len(data) > limit:
+		d.fault(Fault{Message: fmt.Sprintf("has %d bytes, more than the %d that are allowed", len(data), limit)})
+	case bad >= 0:
+		line, column := position(data, bad)
+		d.fault(Fault{Line: line, Column: column, Message: "is not UTF-8 text"})
+	case bytes.HasPrefix(data, []byte("\ufeff")):
+		d.fault(Fault{Line: 1, Column: 1, Message: "begins with a byte order mark", Hint: "save the file as UTF-8 without a byte order mark"})
+	case len(bytes.TrimSpace(data)) == 0:
+		d.fault(Fault{Message: "is empty"})
+	}
+	return d
+}
+
+// value takes a node into account; false when there are too many of them.
+func (d *document) value(line, column int) bool {
+	d.values++
+	if d.values == maxValues+1 {
+		d.fault(Fault{Line: line, Column: column, Message: fmt.Sprintf("more than %d values", maxValues)})
+	}
+	return d.values <= maxValues
+}
+
+// member adds m to the object n; a key that is there already is a fault.
+func (n *Node) member(m *Node) {
+	if first := n.members[m.key]; first != nil {
+		m.keyFaultf("duplicate key, first at line %d", first.KeyLine)
+		return
+	}
+	n.members[m.key] = m
+	n.items = append(n.items, m)
+}
+
+func invalidUTF8(data []byte) int {
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+// position counts lines and characters up to a byte.
+func position(data []byte, offset int) (line, column int) {
+	before := data[:offset]
+	return 1 + bytes.Count(before, []byte("\n")), 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
 }
 
 // Kind of the value; Null when it is not there.
@@ -71,6 +128,11 @@ func (n *Node) HintFaultf(hint, format string, args ...any) {
 		return
 	}
 	n.doc.fault(Fault{Line: n.Line, Column: n.Column, Path: n.Path(), Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// keyFaultf records that something is wrong with the member as such.
+func (n *Node) keyFaultf(format string, args ...any) {
+	n.doc.fault(Fault{Line: n.KeyLine, Column: n.KeyColumn, Path: n.Path(), Message: fmt.Sprintf(format, args...)})
 }
 
 func (d *document) fault(f Fault) {
@@ -181,9 +243,9 @@ next:
 			}
 		}
 		if near := nearest(m.key, n.asked); near != "" {
-			m.Faultf("unknown key, did you mean %q?", near)
+			m.keyFaultf("unknown key, did you mean %q?", near)
 		} else {
-			m.Faultf("unknown key")
+			m.keyFaultf("unknown key")
 		}
 	}
 }

@@ -13,15 +13,20 @@
 //	root.Close() // members that nobody asked for are faults, "did you mean" included
 //	return c, root.Err()
 //
-// Refused before anything is read: bytes that are not UTF-8, emptiness, more than [MaxSize] bytes, more than one
-// document, trailing data, duplicate keys, anchors, aliases, merge keys and tags, nesting deeper than [MaxDepth].
+// Refused before anything is read: bytes that are not UTF-8, emptiness, too many bytes, more than one document, trailing
+// data, duplicate keys, anchors, aliases, merge keys and tags, nesting deeper than [MaxDepth], numbers that YAML's
+// versions read differently ("017", "1_000", "0x1f").
+//
 // Methods of a nil Node do nothing and return zero values, so that optional members read without an if.
 package strict
 
 // Limits of one document.
 const (
-	MaxSize   = 4 << 20 // bytes; a state manifest of 10,000 deployments has 3 MB
+	MaxYAML   = 1 << 20 // bytes
+	MaxJSON   = 4 << 20 // bytes; a state manifest of 10,000 deployments has 3 MB
 	MaxDepth  = 64      // nested objects and lists
+	maxValues = 100_000 // values, so that a small document cannot ask for much memory
+	maxKeys   = 10_000  // keys of a YAML document: the parser's time grows with their square
 	maxFaults = 50      // more faults than this help nobody
 )
 

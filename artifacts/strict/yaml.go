@@ -1,6 +1,241 @@
 package strict
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
 
-// YAML reads one YAML document. file is its name in errors.
-func YAML(file string, data []byte) (*Node, error) { return nil, errors.New("not there yet") }
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// plainNumber is what every version of YAML, and JSON, reads as the same decimal number.
+var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
+
+// YAML reads one YAML document. file is its name in errors. The error is an *[Error].
+func YAML(file string, data []byte) (root *Node, err error) {
+	d := open(file, data, true, MaxYAML)
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	if line := emptyRun(data); line > 0 {
+		d.fault(Fault{Line: line, Column: 1, Message: fmt.Sprintf("more than %d empty lines in a row", maxEmptyRun)})
+		return nil, d.err()
+	}
+	// The parser is a library that sees bytes from anywhere: should it panic, the document is refused, the agent lives on.
+	defer func() {
+		if r := recover(); r != nil {
+			d.fault(Fault{Message: "cannot be read as YAML"})
+			root, err = nil, d.err()
+		}
+	}()
+	tokens := lexer.Tokenize(string(data))
+	if d.screen(tokens); d.err() != nil {
+		return nil, d.err()
+	}
+	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		d.fault(syntaxFault(err))
+		return nil, d.err()
+	}
+	for _, doc := range f.Docs {
+		if doc.Body != nil {
+			root = d.yamlNode(doc.Body, &Node{}, 1)
+			break
+		}
+	}
+	if root == nil && d.err() == nil {
+		d.fault(Fault{Message: "is empty"})
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	return root, nil
+}
+
+// maxEmptyRun bounds empty lines in a row: the lexer's time grows with their square (65,536 of them take 15 s).
+const maxEmptyRun = 100
+
+// emptyRun finds the line at which too many empty lines in a row end; 0 when there is none.
+func emptyRun(data []byte) int {
+	run, line := 0, 1
+	for _, b := range data {
+		switch b {
+		case '\n', '\r':
+			if run++; run > 2*maxEmptyRun { // "\r\n" counts twice
+				return line
+			}
+			if b == '\n' {
+				line++
+			}
+		case ' ', '\t':
+		default:
+			run = 0
+		}
+	}
+	return 0
+}
+
+// screen refuses, before the recursive parser sees them, tokens that have no place in a strict document, and nesting or
+// size that would cost the parser its stack or much time.
+func (d *document) screen(tokens token.Tokens) {
+	var content, ended bool
+	var flow, keys, run, runLine int
+	for _, t := range tokens {
+		at := func(format string, args ...any) {
+			d.fault(Fault{Line: t.Position.Line, Column: t.Position.Column, Message: fmt.Sprintf(format, args...)})
+		}
+		switch t.Type {
+		case token.AnchorType:
+			at("anchors are not allowed")
+		case token.AliasType:
+			at("aliases are not allowed")
+		case token.MergeKeyType:
+			at("merge keys are not allowed")
+		case token.TagType:
+			at("tags are not allowed")
+		case token.DirectiveType:
+			at("directives are not allowed")
+			return
+		case token.DocumentHeaderType:
+			if content {
+				at("a second document begins; only one is allowed")
+				return
+			}
+			continue
+		case token.DocumentEndType:
+			ended = true
+			continue
+		case token.CommentType:
+			continue
+		case token.MappingStartType, token.SequenceStartType:
+			flow++
+		case token.MappingEndType, token.SequenceEndType:
+			flow--
+		case token.MappingValueType:
+			keys++
+		case token.SequenceEntryType, token.MappingKeyType:
+			if t.Position.Line != runLine {
+				run, runLine = 0, t.Position.Line
+			}
+			run++
+		}
+		if ended {
+			at("a second document begins; only one is allowed")
+			return
+		}
+		content = true
+		if flow > MaxDepth || run > MaxDepth {
+			at("nested deeper than %d", MaxDepth)
+			return
+		}
+		if keys > maxKeys {
+			at("more than %d keys", maxKeys)
+			return
+		}
+	}
+	if len(tokens) > 3*maxValues {
+		d.fault(Fault{Message: fmt.Sprintf("more than %d values", maxValues)})
+	}
+}
+
+func syntaxFault(err error) Fault {
+	var at interface {
+		GetToken() *token.Token
+		GetMessage() string
+	}
+	if !errors.As(err, &at) || at.GetToken() == nil {
+		line, _, _ := strings.Cut(err.Error(), "\n")
+		return Fault{Message: line}
+	}
+	p := at.GetToken().Position
+	return Fault{Line: p.Line, Column: p.Column, Message: at.GetMessage()}
+}
+
+// yamlNode converts a parsed value. place carries parent, key and index.
+func (d *document) yamlNode(v ast.Node, place *Node, depth int) *Node {
+	n := place
+	n.doc = d
+	p := start(v)
+	n.Line, n.Column = p.Line, p.Column
+	if !d.value(n.Line, n.Column) {
+		return n
+	}
+	if depth > MaxDepth {
+		n.Faultf("nested deeper than %d", MaxDepth)
+		return n
+	}
+	switch v := v.(type) {
+	case *ast.NullNode:
+		n.kind = Null
+	case *ast.BoolNode:
+		n.kind, n.truth = Bool, v.Value
+	case *ast.IntegerNode:
+		n.plain(v.Token.Value)
+	case *ast.FloatNode:
+		n.plain(v.Token.Value)
+	case *ast.InfinityNode, *ast.NanNode:
+		n.Faultf("is not a number that can be held")
+	case *ast.StringNode:
+		n.kind, n.text = String, v.Value
+		if v.Token.Type == token.StringType && plainNumber.MatchString(v.Value) {
+			n.kind = Number // the library takes large and exponential numbers for strings
+		}
+	case *ast.LiteralNode:
+		n.kind, n.text = String, v.Value.Value
+	case *ast.SequenceNode:
+		n.kind = List
+		for i, item := range v.Values {
+			n.items = append(n.items, d.yamlNode(item, &Node{parent: n, index: i}, depth+1))
+		}
+	case *ast.MappingNode:
+		d.yamlObject(n, v.Values, depth)
+	case *ast.MappingValueNode:
+		d.yamlObject(n, []*ast.MappingValueNode{v}, depth)
+	default:
+		n.Faultf("is not allowed here")
+	}
+	return n
+}
+
+func (d *document) yamlObject(n *Node, values []*ast.MappingValueNode, depth int) {
+	n.kind, n.members = Object, make(map[string]*Node, len(values))
+	for _, kv := range values {
+		p := kv.Key.GetToken().Position
+		key, ok := kv.Key.(*ast.StringNode)
+		if !ok {
+			d.fault(Fault{
+				Line: p.Line, Column: p.Column, Path: n.Path(), Message: "keys must be strings",
+				Hint: "put the key in quotes",
+			})
+			continue
+		}
+		m := &Node{parent: n, key: key.Value, KeyLine: p.Line, KeyColumn: p.Column}
+		n.member(d.yamlNode(kv.Value, m, depth+1))
+	}
+}
+
+// plain is a number when all readers of YAML agree on it.
+func (n *Node) plain(text string) {
+	if !plainNumber.MatchString(text) {
+		n.HintFaultf("write a plain decimal number, or put the value in quotes",
+			"%s is not the same number to every reader of YAML", quoted(text))
+	}
+	n.kind, n.text = Number, text
+}
+
+// start is where a value begins; the library's token of a block object is its first colon.
+func start(v ast.Node) *token.Position {
+	switch m := v.(type) {
+	case *ast.MappingNode:
+		if !m.IsFlowStyle && len(m.Values) > 0 {
+			return m.Values[0].Key.GetToken().Position
+		}
+	case *ast.MappingValueNode:
+		return m.Key.GetToken().Position
+	}
+	return v.GetToken().Position
+}
