@@ -2,7 +2,13 @@ package compose
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
+	"maps"
+	"path"
+	"slices"
+
+	"github.com/distribution/reference"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -10,6 +16,9 @@ import (
 
 // File is the name of the Compose file in an archive.
 const File = "compose.yaml"
+
+// projectVariable is what Compose itself defines for interpolation.
+const projectVariable = "COMPOSE_PROJECT_NAME"
 
 // Options say for what and with which values a Compose file is read.
 type Options struct {
@@ -21,16 +30,107 @@ type Options struct {
 	AllowUnpinned bool              // images without a digest pass, with an empty Image.Digest
 }
 
-// Load translates the archive's compose.yaml. Its errors are a [strict.Error] with every fault found, a
-// fault.ErrUnfit when an image is not made for o.Platform, or the context's.
+// Load translates the archive's compose.yaml. Its errors are a strict.Error with every fault found, a fault.ErrUnfit
+// when an image is not made for o.Platform, or the context's.
 func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload.Project, error) {
-	return nil, nil
+	name := workload.ProjectName(o.Deployment, o.Component)
+	d, err := open(path.Join(archive.Root, File), archive.Compose, environment(o.Environment, name), false)
+	if err != nil {
+		return nil, err
+	}
+	t := &translation{document: d, files: archive.FS, lock: archive.Lock, platform: o.Platform, unpinned: o.AllowUnpinned}
+	p, err := t.translate(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	p.Deployment, p.Component, p.Generation = o.Deployment, o.Component, o.Generation
+	return p, nil
 }
 
 // Images lists the image references of a Compose file as they are written once env is filled in, in order of
-// appearance, each once. A reference that needs a variable that env does not tell is a fault.
-func Images(file string, compose []byte, env map[string]string) ([]string, error) { return nil, nil }
+// appearance, each once. A reference that needs a variable that env does not tell is a fault: what is released names
+// its images. Other parts of the file are not looked at; see [Check].
+func Images(file string, compose []byte, env map[string]string) ([]string, error) {
+	d, err := openImages(file, compose, env)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	services := d.root.get("services")
+	for _, name := range services.keys {
+		n := services.get(name, "image")
+		switch {
+		case n == nil:
+			d.fault(services.fields[name], "every service names its image with \"image:\"", "there is no image")
+			continue
+		case n.isNull() || n.kind != scalarKind:
+			d.fault(n, "", "must be an image reference")
+			continue
+		case len(d.unset[n]) > 0:
+			d.fault(n, fmt.Sprintf("write a default, ${%s:-…}, or give the value when the component is pushed", d.unset[n][0]),
+				"variable %s has no value here, and a released image must be known", d.unset[n][0])
+			continue
+		}
+		if _, err := reference.ParseNormalizedNamed(n.str()); err != nil {
+			d.fault(n, "", "%q: %v", n.str(), err)
+			continue
+		}
+		if !slices.Contains(out, n.str()) {
+			out = append(out, n.str())
+		}
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// openImages reads a file with nothing but its images in it.
+func openImages(file string, compose []byte, env map[string]string) (*document, error) {
+	d := &document{file: file, env: env}
+	d.root, d.faults = parse(compose)
+	if len(d.faults) > 0 {
+		return nil, d.err()
+	}
+	services := d.root.get("services")
+	if services == nil || services.kind != mapKind || len(services.keys) == 0 {
+		d.fault(d.root, "", "there are no services")
+		return nil, d.err()
+	}
+	i := &interpolation{env: env, unset: map[*node][]string{}}
+	for _, name := range services.keys {
+		if n := services.get(name, "image"); n != nil {
+			i.walk(n)
+		}
+	}
+	d.faults, d.unset = i.faults, i.unset
+	if len(d.faults) > 0 {
+		return nil, d.err()
+	}
+	return d, nil
+}
 
 // Check validates a Compose file as far as that is possible without a device's values: what needs a variable that has
 // no default is left out. fsys is the archive's directory and may be nil; then env files are not looked at.
-func Check(file string, compose []byte, fsys fs.FS) error { return nil }
+func Check(ctx context.Context, file string, compose []byte, fsys fs.FS) error {
+	const name = "check"
+	d, err := open(file, compose, environment(nil, name), true)
+	if err != nil {
+		return err
+	}
+	t := &translation{document: d, files: fsys, unpinned: true}
+	_, err = t.translate(ctx, name)
+	return err
+}
+
+// environment adds what Compose defines itself.
+func environment(env map[string]string, project string) map[string]string {
+	out := maps.Clone(env)
+	if out == nil {
+		out = map[string]string{}
+	}
+	if _, ok := out[projectVariable]; !ok {
+		out[projectVariable] = project
+	}
+	return out
+}

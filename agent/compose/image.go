@@ -1,0 +1,113 @@
+package compose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// image pins a service's image: by the archive's lock, else by the digest in the reference itself.
+func (t *translation) image(service *node) workload.Image {
+	n := service.get("image")
+	if n.isNull() || n.str() == "" {
+		if !t.cut[service.path+".image"] {
+			t.fault(service, "", "there is no image")
+		}
+		return workload.Image{}
+	}
+	ref := n.str()
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		hint := ""
+		if strings.Contains(ref, "://") {
+			hint = "write host/path:tag, without a scheme"
+		}
+		t.fault(n, hint, "%q: %v", ref, err)
+		return workload.Image{}
+	}
+	image := workload.Image{Repository: named.Name(), Platform: t.platform}
+	if tagged, ok := named.(reference.Tagged); ok {
+		image.Tag = tagged.Tag()
+	}
+	if digested, ok := named.(reference.Digested); ok {
+		image.Digest = digested.Digest()
+	} else if image.Tag == "" {
+		image.Tag = "latest"
+	}
+	if locked, ok := t.locked(ref); ok {
+		if image.Digest != "" && image.Digest != locked.Digest {
+			t.fault(n, "push the component again", "the lock says %s", locked.Digest)
+		}
+		image.Digest = locked.Digest
+		image.Size = t.fit(service, ref, locked)
+	}
+	if image.Digest == "" && !t.unpinned {
+		t.fault(n, "push the component with longshore component push, which resolves and locks its images", "%s is not pinned by a digest", ref)
+	}
+	return image
+}
+
+func (t *translation) locked(ref string) (artifacts.LockedImage, bool) {
+	if t.lock == nil {
+		return artifacts.LockedImage{}, false
+	}
+	i := slices.IndexFunc(t.lock.Images, func(l artifacts.LockedImage) bool { return l.Reference == ref })
+	if i < 0 {
+		return artifacts.LockedImage{}, false
+	}
+	return t.lock.Images[i], true
+}
+
+// fit finds the platform's size, and notes an image that is not made for it.
+func (t *translation) fit(service *node, ref string, locked artifacts.LockedImage) int64 {
+	if t.platform == "" || len(locked.Platforms) == 0 {
+		return 0
+	}
+	var have []string
+	for _, want := range runnable(t.platform) {
+		for _, p := range locked.Platforms {
+			if canonical(p.Platform) == want {
+				return p.Size
+			}
+		}
+	}
+	for _, p := range locked.Platforms {
+		have = append(have, p.Platform)
+	}
+	t.unfit = append(t.unfit, fmt.Sprintf("%s: image %s has %s, not %s", service.path, ref, strings.Join(have, ", "), t.platform))
+	return 0
+}
+
+func (t *translation) fits() error {
+	if len(t.unfit) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", strings.Join(t.unfit, "; "), fault.ErrUnfit)
+}
+
+// canonical writes the variants that mean nothing the short way.
+func canonical(platform string) string {
+	switch platform {
+	case "linux/arm64/v8":
+		return "linux/arm64"
+	case "linux/arm":
+		return "linux/arm/v7"
+	}
+	return platform
+}
+
+// runnable lists what a machine runs, best first: newer 32-bit ARM runs what was made for older.
+func runnable(platform string) []string {
+	platform = canonical(platform)
+	all := []string{"linux/arm/v8", "linux/arm/v7", "linux/arm/v6", "linux/arm/v5"}
+	if i := slices.Index(all, platform); i >= 0 {
+		return all[i:]
+	}
+	return []string{platform}
+}
