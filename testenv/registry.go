@@ -1,0 +1,302 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cuelabs.dev/go/oci/ociregistry/ocimem"
+	"cuelabs.dev/go/oci/ociregistry/ociserver"
+	"github.com/distribution/distribution/v3/configuration"
+	"github.com/distribution/distribution/v3/registry/handlers"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/crypto/bcrypt"
+
+	// What the configurations below name.
+	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
+	_ "github.com/distribution/distribution/v3/registry/auth/token"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
+)
+
+// Kind names a registry server and how it is set up.
+type Kind string
+
+// The kinds. The first four are CNCF distribution v3, which has no referrers API.
+const (
+	Distribution         Kind = "distribution"          // plain HTTP, no credentials
+	DistributionTLS      Kind = "distribution-tls"      // HTTPS under a CA of its own
+	DistributionHtpasswd Kind = "distribution-htpasswd" // basic authentication
+	DistributionToken    Kind = "distribution-token"    // bearer tokens of a token server, for push and pull
+	Referrers            Kind = "referrers"             // ociregistry: referrers API with filters, subject header
+	Lax                  Kind = "lax"                   // go-containerregistry's: no check of manifests' digests on PUT, no open ranges, wrong artifact types
+)
+
+// Kinds lists all kinds, for tests that hold for each.
+func Kinds() []Kind {
+	return []Kind{Distribution, DistributionTLS, DistributionHtpasswd, DistributionToken, Referrers, Lax}
+}
+
+// RegistryServer is a real registry, in this process, with faults in front of it.
+type RegistryServer struct {
+	Kind     Kind
+	Host     string // "127.0.0.1:port", the same for the server's life
+	URL      string // with scheme, without path
+	CAFile   string // PEM of its CA; "": plain HTTP
+	CertFile string // client certificate and key, when [WithClientCert] asks for one
+	KeyFile  string
+	Username string // "": none needed
+	Password string
+	Faults   *Faults
+
+	ca      *x509.CertPool
+	tls     *tls.Config
+	handler http.Handler
+	mu      sync.Mutex
+	server  *http.Server
+	done    chan struct{}
+	close   func() error
+}
+
+// RegistryOption changes how a registry is set up.
+type RegistryOption func(*registrySetup)
+
+type registrySetup struct {
+	tls        bool
+	clientCert bool
+	storage    string
+	address    string
+	dir        string
+}
+
+// WithTLS serves any kind over HTTPS.
+func WithTLS() RegistryOption { return func(s *registrySetup) { s.tls = true } }
+
+// WithClientCert asks clients for a certificate; it implies [WithTLS].
+func WithClientCert() RegistryOption {
+	return func(s *registrySetup) { s.tls, s.clientCert = true, true }
+}
+
+// WithStorage keeps the content of a distribution registry in a folder, so that another one can serve it later.
+func WithStorage(dir string) RegistryOption { return func(s *registrySetup) { s.storage = dir } }
+
+// WithAddress listens there instead of on a free port of 127.0.0.1.
+func WithAddress(address string) RegistryOption {
+	return func(s *registrySetup) { s.address = address }
+}
+
+// Registry starts a registry for one test.
+func Registry(t testing.TB, kind Kind, opts ...RegistryOption) *RegistryServer {
+	t.Helper()
+	s, err := StartRegistry(t.TempDir(), kind, opts...)
+	if err != nil {
+		t.Fatalf("start registry %s: %v", kind, err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("stop registry %s: %v", kind, err)
+		}
+	})
+	return s
+}
+
+// StartRegistry is the context-free form of [Registry]: dir takes certificates and keys, and the caller closes.
+func StartRegistry(dir string, kind Kind, opts ...RegistryOption) (*RegistryServer, error) {
+	setup := registrySetup{address: "127.0.0.1:0", dir: dir, tls: kind == DistributionTLS}
+	for _, o := range opts {
+		o(&setup)
+	}
+	l, err := net.Listen("tcp", setup.address)
+	if err != nil {
+		return nil, err
+	}
+	s := &RegistryServer{Kind: kind, Host: l.Addr().String(), Faults: &Faults{}, close: func() error { return nil }}
+	s.URL = "http://" + s.Host
+	if setup.tls {
+		s.URL = "https://" + s.Host
+		err = s.useTLS(setup)
+	}
+	if err == nil {
+		err = s.build(setup)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	s.handler = s.Faults.Wrap(s.handler)
+	s.serve(l)
+	return s, nil
+}
+
+// Client is an HTTP client that trusts the registry's CA and shows the client certificate; it sends no credentials.
+// The caller closes its idle connections.
+func (s *RegistryServer) Client() *http.Client {
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca}}
+	if s.CertFile != "" {
+		tr.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)
+			return &pair, err
+		}
+	}
+	return &http.Client{Transport: tr}
+}
+
+// Reference is a reference on this registry: Host, "/", and what is given.
+func (s *RegistryServer) Reference(repositoryAndTag string) string {
+	return s.Host + "/" + strings.TrimPrefix(repositoryAndTag, "/")
+}
+
+// Down makes the registry unreachable: connections break, new ones are refused. Its content stays.
+func (s *RegistryServer) Down() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		return
+	}
+	s.Faults.Clear() // nothing may hold a connection
+	_ = s.server.Close()
+	<-s.done
+	s.server = nil
+}
+
+// Up ends Down, on the same port.
+func (s *RegistryServer) Up() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil {
+		return nil
+	}
+	var l net.Listener
+	// Another process may have the port for a moment, as the local end of a connection.
+	err := Await(context.Background(), 5*time.Second, func() (err error) {
+		l, err = net.Listen("tcp", s.Host)
+		return err
+	})
+	if err == nil {
+		s.serve(l)
+	}
+	return err
+}
+
+// Close stops the registry for good.
+func (s *RegistryServer) Close() error {
+	s.Down()
+	return s.close()
+}
+
+// serve runs a server on l; Down waits for its goroutine.
+func (s *RegistryServer) serve(l net.Listener) {
+	server := &http.Server{Handler: s.handler, TLSConfig: s.tls, ErrorLog: log.New(io.Discard, "", 0)}
+	done := make(chan struct{})
+	s.server, s.done = server, done
+	go func() {
+		defer close(done)
+		if s.tls != nil {
+			_ = server.ServeTLS(l, "", "")
+			return
+		}
+		_ = server.Serve(l)
+	}()
+}
+
+func (s *RegistryServer) useTLS(setup registrySetup) error {
+	ca, err := newAuthority("longshore test registry")
+	if err != nil {
+		return err
+	}
+	cert, err := ca.issue("registry", "127.0.0.1", "::1", "localhost")
+	if err != nil {
+		return err
+	}
+	s.ca = ca.pool()
+	s.CAFile = filepath.Join(setup.dir, "ca.pem")
+	s.tls = &tls.Config{Certificates: []tls.Certificate{cert}}
+	if setup.clientCert {
+		s.tls.ClientAuth, s.tls.ClientCAs = tls.RequireAndVerifyClientCert, s.ca
+		client, err := ca.issue("client")
+		if err != nil {
+			return err
+		}
+		s.CertFile, s.KeyFile = filepath.Join(setup.dir, "client.pem"), filepath.Join(setup.dir, "client.key")
+		if err := writePair(client, s.CertFile, s.KeyFile); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(s.CAFile, ca.pem, 0o644)
+}
+
+func (s *RegistryServer) build(setup registrySetup) error {
+	switch s.Kind {
+	case Referrers:
+		s.handler = ociserver.New(ocimem.New(), &ociserver.Options{})
+		return nil
+	case Lax:
+		s.handler = registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+		return nil
+	case Distribution, DistributionTLS:
+		return s.distribution(setup, "")
+	case DistributionHtpasswd:
+		s.Username, s.Password = "robot", "correct horse"
+		hash, err := bcrypt.GenerateFromPassword([]byte(s.Password), bcrypt.MinCost)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(setup.dir, "htpasswd")
+		if err := os.WriteFile(file, append([]byte(s.Username+":"), hash...), 0o600); err != nil {
+			return err
+		}
+		return s.distribution(setup, fmt.Sprintf("auth:\n  htpasswd:\n    realm: longshore test\n    path: %q\n", file))
+	case DistributionToken:
+		s.Username, s.Password = "robot", "correct horse"
+		issuer, err := newTokenServer(s.Username, s.Password)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(setup.dir, "jwks.json")
+		if err := os.WriteFile(file, issuer.keys(), 0o600); err != nil {
+			return err
+		}
+		auth := fmt.Sprintf("auth:\n  token:\n    realm: %q\n    service: %q\n    issuer: %q\n    jwks: %q\n    signingalgorithms: [ES256]\n",
+			s.URL+tokenPath, tokenService, tokenIssuer, file)
+		if err := s.distribution(setup, auth); err != nil {
+			return err
+		}
+		mux := http.NewServeMux()
+		mux.Handle("/", s.handler)
+		mux.Handle(tokenPath, issuer)
+		s.handler = mux
+		return nil
+	}
+	return fmt.Errorf("no registry is of kind %q", s.Kind)
+}
+
+// distribution builds a distribution registry; auth is a part of its configuration file.
+func (s *RegistryServer) distribution(setup registrySetup, auth string) error {
+	storage := "  inmemory: {}\n"
+	if setup.storage != "" {
+		storage = fmt.Sprintf("  filesystem: {rootdirectory: %q}\n", setup.storage)
+	}
+	text := "version: 0.1\nlog: {level: error}\nhttp: {secret: testenv}\nstorage:\n" + storage +
+		"  delete: {enabled: true}\n  maintenance: {uploadpurging: {enabled: false}}\n" + auth
+	c, err := configuration.Parse(bytes.NewReader([]byte(text)))
+	if err != nil {
+		return err
+	}
+	logrus.SetOutput(io.Discard) // it takes no logger
+	app := handlers.NewApp(context.Background(), c)
+	s.handler, s.close = app, app.Shutdown
+	return nil
+}
