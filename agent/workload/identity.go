@@ -47,21 +47,22 @@ func sum(s string) string {
 	return hex.EncodeToString(h[:])
 }
 
-// clip makes a name safe for containerd, interfaces and files: lower case, [a-z0-9-], no dash at an end.
+// clip makes a name safe for containerd, interfaces and files: lower case, [a-z0-9-], no dash at an end and no two in a
+// row, which containerd refuses. Different names may clip to one; whoever needs them apart adds a hash.
 func clip(s string, n int) string {
-	s = strings.Map(func(r rune) rune {
+	var b strings.Builder
+	for _, r := range s {
 		switch {
+		case b.Len() >= n:
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
+			b.WriteRune(r)
 		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
+			b.WriteRune(r + 'a' - 'A')
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
 		}
-		return '-'
-	}, s)
-	if len(s) > n {
-		s = s[:n]
 	}
-	if s = strings.Trim(s, "-"); s == "" {
+	if s = strings.TrimRight(b.String(), "-"); s == "" {
 		return "x"
 	}
 	return s
