@@ -40,10 +40,9 @@ func open(file string, data []byte, env map[string]string, assume bool) (*docume
 	}
 	d.screen(d.root, supported(), "")
 	d.root.drop("version")
-	i := &interpolation{env: env, assume: assume, open: map[*node]bool{}, unset: map[*node][]string{}}
+	i := &interpolation{env: env, assume: assume, open: map[*node]bool{}}
 	i.walk(d.root)
 	d.faults = append(d.faults, i.faults...)
-	d.unset = i.unset
 	if len(i.faults) > 0 {
 		return nil, d.err() // what is left would be judged by wrong values
 	}

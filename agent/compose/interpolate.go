@@ -29,7 +29,7 @@ type interpolation struct {
 	added  int  // bytes of variables put in
 	faults []strict.Fault
 	open   map[*node]bool // assume: values that need a variable nobody has told
-	unset  map[*node][]string
+	unset  map[*node][]string // when not nil: variables without value and default that a value needs
 }
 
 func (i *interpolation) walk(n *node) {
@@ -60,18 +60,18 @@ func (i *interpolation) scalar(n *node, s string) {
 		return
 	}
 	if i.assume {
-		if open := unknown(s, i.env); len(open) > 0 {
+		if len(unknown(s, i.env)) > 0 && wellFormed(s) {
 			i.open[n] = true
 			return
 		}
+	}
+	if i.unset != nil {
+		i.unset[n] = unknown(s, i.env)
 	}
 	lookup := func(name string) (string, bool) {
 		v, ok := i.env[name]
 		if i.added += len(v); i.added > maxInterpolated {
 			return "", ok
-		}
-		if !ok {
-			i.unset[n] = append(i.unset[n], name)
 		}
 		return v, ok
 	}
@@ -110,6 +110,12 @@ func nesting(s string) int {
 		}
 	}
 	return deepest
+}
+
+// wellFormed tells whether a value can be filled in, whatever the variables are.
+func wellFormed(s string) bool {
+	_, err := template.SubstituteWithOptions(s, func(string) (string, bool) { return "x", true }, template.WithoutLogging)
+	return err == nil
 }
 
 // unknown lists the variables that env does not set and that have no default either.
