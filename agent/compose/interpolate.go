@@ -28,7 +28,7 @@ type interpolation struct {
 	total  int  // bytes of templates read
 	added  int  // bytes of variables put in
 	faults []strict.Fault
-	open   map[*node]bool // assume: values that need a variable nobody has told
+	open   map[*node]bool     // assume: values that need a variable nobody has told
 	unset  map[*node][]string // when not nil: variables without value and default that a value needs
 }
 

@@ -115,8 +115,6 @@ type parser struct {
 	nodes  int
 }
 
-var errTooMuch = errors.New("too many values")
-
 // parse reads one YAML document with the parser that compose-go uses.
 func parse(data []byte) (*node, []strict.Fault) {
 	whole := func(format string, args ...any) (*node, []strict.Fault) {
