@@ -206,24 +206,41 @@ var otherPair = sync.OnceValues(func() ([]byte, []byte) {
 	return private, public
 })
 
-func newSigner(t testing.TB, o SignOptions) *Signer {
-	t.Helper()
-	private, _ := pair()
-	s, err := NewSigner(private, []byte(testPassword), o)
+// unlocked keys, once: scrypt makes each unlocking slow too.
+var (
+	unlocked      = sync.OnceValue(func() *Signer { return unlock(pair()) })
+	unlockedOther = sync.OnceValue(func() *Signer { return unlock(otherPair()) })
+)
+
+func unlock(private, _ []byte) *Signer {
+	s, err := NewSigner(private, []byte(testPassword), SignOptions{})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return s
 }
 
+func newSigner(t testing.TB, o SignOptions) *Signer {
+	t.Helper()
+	return withOptions(t, *unlocked(), o)
+}
+
 func otherSigner(t testing.TB, o SignOptions) *Signer {
 	t.Helper()
-	private, _ := otherPair()
-	s, err := NewSigner(private, []byte(testPassword), o)
-	if err != nil {
+	return withOptions(t, *unlockedOther(), o)
+}
+
+func withOptions(t testing.TB, s Signer, o SignOptions) *Signer {
+	t.Helper()
+	var err error
+	if o.Format, err = ParseFormat(string(o.Format)); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	s.options = o
+	if o.Name != "" {
+		s.key.Name = o.Name
+	}
+	return &s
 }
 
 func releaseKey(t testing.TB) Key {

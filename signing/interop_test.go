@@ -1,0 +1,385 @@
+package signing_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// repository is a plain transport over oras-go, so that these tests hold signing alone against the real cosign.
+type repository struct {
+	*remote.Repository
+	name string
+}
+
+func openRepository(t *testing.T, name string) repository {
+	t.Helper()
+	r, err := remote.NewRepository(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.PlainHTTP, r.SkipReferrersGC = true, true
+	return repository{r, name}
+}
+
+func named(err error) error {
+	if errors.Is(err, errdef.ErrNotFound) {
+		return errors.Join(err, fault.ErrNotFound)
+	}
+	return err
+}
+
+func (r repository) Name() string { return r.name }
+
+func (r repository) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error) {
+	d, err := r.Repository.Resolve(ctx, tag)
+	return d, named(err)
+}
+
+func (r repository) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
+	desc, body, err := r.FetchReference(ctx, d.String())
+	if err != nil {
+		return desc, nil, named(err)
+	}
+	defer body.Close()
+	data, err := content.ReadAll(body, desc)
+	return desc, data, err
+}
+
+func (r repository) Blob(ctx context.Context, d ocispec.Descriptor, _ int64) ([]byte, error) {
+	data, err := content.FetchAll(ctx, r.Blobs(), d)
+	return data, named(err)
+}
+
+func (r repository) Referrers(ctx context.Context, subject ocispec.Descriptor) (all []ocispec.Descriptor, err error) {
+	err = r.Repository.Referrers(ctx, subject, "", func(page []ocispec.Descriptor) error {
+		all = append(all, page...)
+		return nil
+	})
+	return all, err
+}
+
+func (r repository) PushBlob(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	if there, err := r.Blobs().Exists(ctx, d); err != nil || there {
+		return err
+	}
+	return r.Push(ctx, d, bytes.NewReader(data))
+}
+
+func (r repository) PushManifest(ctx context.Context, d ocispec.Descriptor, data []byte, tag string) error {
+	if tag == "" {
+		return r.Push(ctx, d, bytes.NewReader(data))
+	}
+	return r.PushReference(ctx, d, bytes.NewReader(data), tag)
+}
+
+func (r repository) PushReferrer(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return r.Push(ctx, d, bytes.NewReader(data))
+}
+
+var _ signing.Store = repository{}
+
+// cosign is one real cosign with its own idea of flags.
+type cosign struct {
+	program string // for testenv.Program
+	sign    map[signing.Format][]string
+	// verify is what is needed to stay offline; the trusted root is an empty one.
+	verify []string
+	// claims tells that annotations are signed in, and asked of, bundles too. cosign 2.6.5 drops them without a word.
+	claims bool
+}
+
+func cosigns() map[string]cosign {
+	return map[string]cosign{
+		"cosign2": {
+			program: "cosign2",
+			sign: map[signing.Format][]string{
+				signing.FormatBundle: {"--tlog-upload=false", "--new-bundle-format"},
+				signing.FormatLegacy: {"--tlog-upload=false"},
+			},
+			verify: []string{"--insecure-ignore-tlog", "--trusted-root", "empty-root.json"},
+		},
+		"cosign3": {
+			program: "cosign3",
+			sign: map[signing.Format][]string{
+				signing.FormatBundle: {"--signing-config", "empty-config.json"},
+				signing.FormatLegacy: {"--tlog-upload=false", "--use-signing-config=false", "--new-bundle-format=false"},
+			},
+			verify: []string{"--insecure-ignore-tlog"},
+			claims: true,
+		},
+	}
+}
+
+const password = "correct horse"
+
+// run runs cosign in dir. Proxies that answer nobody keep it from any network but the registry on this machine.
+func (c cosign) run(t *testing.T, dir string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testenv.Program(t, c.program), args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(),
+		"HOME="+dir, "TUF_ROOT="+filepath.Join(dir, "tuf"), "COSIGN_PASSWORD="+password,
+		"HTTPS_PROXY=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1",
+	)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// workdir holds what the programs read: keys and the two documents that say that there are no sigstore services.
+func workdir(t *testing.T, private, public []byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range map[string][]byte{
+		"k.key":             private,
+		"k.pub":             public,
+		"empty-root.json":   []byte(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`),
+		"empty-config.json": []byte(`{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// pushArtifact pushes a small artifact with an own artifact type, as a state is one.
+func pushArtifact(t *testing.T, r repository, text string) ocispec.Descriptor {
+	t.Helper()
+	blob := ocispec.Descriptor{MediaType: "text/plain", Digest: digest.FromString(text), Size: int64(len(text))}
+	data, err := json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: "application/vnd.margo.manifest.v1+json",
+		Config:       ocispec.Descriptor{MediaType: ocispec.MediaTypeEmptyJSON, Digest: ocispec.DescriptorEmptyJSON.Digest, Size: 2},
+		Layers:       []ocispec.Descriptor{blob},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data))}
+	if err := errors.Join(
+		r.PushBlob(t.Context(), blob, []byte(text)),
+		r.PushBlob(t.Context(), ocispec.DescriptorEmptyJSON, []byte("{}")),
+		r.PushManifest(t.Context(), d, data, ""),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Every format, both ways, with both cosigns, on registries with and without the referrers API, and on a lax one.
+func TestInteroperatesWithCosign(t *testing.T) {
+	private, public, err := signing.GenerateKey([]byte(password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := signing.ParsePublicKey("release", public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range cosigns() {
+		testenv.Program(t, c.program)
+		for _, kind := range []testenv.Kind{testenv.Referrers, testenv.Distribution, testenv.Lax} {
+			t.Run(name+"/"+string(kind), func(t *testing.T) {
+				server := testenv.Registry(t, kind)
+				dir := workdir(t, private, public)
+				for _, f := range []signing.Format{signing.FormatBundle, signing.FormatLegacy, signing.FormatBoth} {
+					t.Run("ours "+string(f), func(t *testing.T) {
+						oursVerifiedByCosign(t, c, dir, openRepository(t, server.Reference("ours/"+string(f))), private, f)
+					})
+				}
+				for f, flags := range c.sign {
+					t.Run("theirs "+string(f), func(t *testing.T) {
+						theirsVerifiedByUs(t, c, dir, openRepository(t, server.Reference("theirs/"+string(f))), key, f, flags)
+					})
+				}
+			})
+		}
+	}
+}
+
+func oursVerifiedByCosign(t *testing.T, c cosign, dir string, r repository, private []byte, f signing.Format) {
+	subject := pushArtifact(t, r, "hello")
+	signer, err := signing.NewSigner(private, []byte(password), signing.SignOptions{Format: f, Annotations: map[string]string{"generation": "42"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := signer.Sign(t.Context(), r, subject); err != nil {
+		t.Fatal(err)
+	}
+	ref := r.Name() + "@" + subject.Digest.String()
+	args := append([]string{"verify", "--key", "k.pub"}, c.verify...)
+	if out, err := c.run(t, dir, append(args, "-a", "generation=42", ref)...); err != nil {
+		t.Errorf("%s does not take our signature: %v\n%s", c.program, err, out)
+	}
+	if c.claims || f == signing.FormatLegacy {
+		if out, err := c.run(t, dir, append(args, "-a", "generation=41", ref)...); err == nil {
+			t.Errorf("%s takes our signature for another generation:\n%s", c.program, out)
+		}
+	}
+	other := pushArtifact(t, r, "other")
+	if out, err := c.run(t, dir, append(args, r.Name()+"@"+other.Digest.String())...); err == nil {
+		t.Errorf("%s takes what nobody signed:\n%s", c.program, out)
+	}
+}
+
+func theirsVerifiedByUs(t *testing.T, c cosign, dir string, r repository, key signing.Key, f signing.Format, flags []string) {
+	subject := pushArtifact(t, r, "hello")
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); !errors.Is(err, fault.ErrUnsigned) {
+		t.Errorf("Verify before signing = %v, want %v", err, fault.ErrUnsigned)
+	}
+	ref := r.Name() + "@" + subject.Digest.String()
+	args := append([]string{"sign", "--key", "k.key", "--yes", "-a", "generation=42"}, flags...)
+	if out, err := c.run(t, dir, append(args, ref)...); err != nil {
+		t.Fatalf("%s sign: %v\n%s", c.program, err, out)
+	}
+	got, err := signing.Verify(t.Context(), r, subject, []signing.Key{key})
+	if err != nil {
+		t.Fatalf("we do not take the signature of %s: %v", c.program, err)
+	}
+	if len(got) != 1 || got[0].Format != f || got[0].Key != "release" {
+		t.Errorf("Verify = %+v, want one %s by release", got, f)
+	}
+	if (c.claims || f == signing.FormatLegacy) && got[0].Annotations["generation"] != "42" {
+		t.Errorf("claims = %v, want generation 42", got[0].Annotations)
+	}
+	_, strange, err := signing.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := signing.ParsePublicKey("other", strange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{other}); !errors.Is(err, fault.ErrBadSignature) {
+		t.Errorf("Verify with another key = %v, want %v", err, fault.ErrBadSignature)
+	}
+}
+
+// cosign opens our private keys, and we open its.
+func TestKeysInteroperateWithCosign(t *testing.T) {
+	for name, c := range cosigns() {
+		t.Run(name, func(t *testing.T) {
+			server := testenv.Registry(t, testenv.Referrers)
+			dir := workdir(t, nil, nil)
+			if out, err := c.run(t, dir, "generate-key-pair", "--output-key-prefix", "theirs"); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			private, err := os.ReadFile(filepath.Join(dir, "theirs.key"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := openRepository(t, server.Reference("keys"))
+			subject := pushArtifact(t, r, "hello")
+			signer, err := signing.NewSigner(private, []byte(password), signing.SignOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := signer.Sign(t.Context(), r, subject); err != nil {
+				t.Fatal(err)
+			}
+			args := append([]string{"verify", "--key", "theirs.pub"}, c.verify...)
+			if out, err := c.run(t, dir, append(args, r.Name()+"@"+subject.Digest.String())...); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// An attestation that the real cosign 2 takes for a signature is none to us.
+func TestCosignAttestationIsNoSignature(t *testing.T) {
+	private, public, err := signing.GenerateKey([]byte(password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := signing.ParsePublicKey("release", public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cosigns()["cosign2"]
+	server := testenv.Registry(t, testenv.Distribution)
+	dir := workdir(t, private, public)
+	if err := os.WriteFile(filepath.Join(dir, "scan.json"), []byte(`{"result":"FAILED"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := openRepository(t, server.Reference("attested"))
+	subject := pushArtifact(t, r, "hello")
+	ref := r.Name() + "@" + subject.Digest.String()
+	if out, err := c.run(t, dir, "attest", "--key", "k.key", "--yes", "--tlog-upload=false", "--new-bundle-format",
+		"--type", "https://example.com/scan-result/v1", "--predicate", "scan.json", ref); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); !errors.Is(err, fault.ErrUnsigned) {
+		t.Errorf("Verify(attested) = %v, want %v", err, fault.ErrUnsigned)
+	}
+}
+
+// A registry that answers 503 for one referrer does not make a signed artifact unsigned.
+func TestRegistryFaultIsTemporary(t *testing.T) {
+	private, public, err := signing.GenerateKey([]byte(password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := signing.ParsePublicKey("release", public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testenv.Registry(t, testenv.Referrers)
+	r := openRepository(t, server.Reference("faulty"))
+	r.Client = &http.Client{Transport: http.DefaultTransport}
+	subject := pushArtifact(t, r, "hello")
+	signer, err := signing.NewSigner(private, []byte(password), signing.SignOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := signer.Sign(t.Context(), r, subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Client = &http.Client{Transport: answering{made[0].Digest.String(), http.StatusServiceUnavailable}}
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); !fault.Retryable(err) {
+		t.Errorf("Verify = %v, want %v", err, fault.ErrTemporary)
+	}
+	r.Client = &http.Client{Transport: http.DefaultTransport}
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); err != nil {
+		t.Errorf("Verify after the fault = %v", err)
+	}
+}
+
+// answering gives a status to every request whose path names part.
+type answering struct {
+	part   string
+	status int
+}
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.Contains(r.URL.Path, a.part) {
+		return http.DefaultTransport.RoundTrip(r)
+	}
+	return &http.Response{
+		Status: http.StatusText(a.status), StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: r,
+	}, nil
+}
