@@ -3,30 +3,105 @@ package registry
 import (
 	"context"
 	"net/http"
+	"net/url"
+	"path/filepath"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/longshore-dev/longshore/registry/internal/auths"
+	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
+
+// maxOpen bounds what a client remembers of repositories (tokens, entity tags); beyond it everything is forgotten, which
+// costs a few requests.
+const maxOpen = 1024
 
 // Client reaches registries and layouts with one set of options. It is safe for concurrent use. Close it when done.
 type Client struct {
-	o Options
+	o     Options
+	files auths.Files
+	proxy func(*http.Request) (*url.URL, error)
+	locks locks
+
+	mu      sync.Mutex
+	byHost  map[string][]*endpoint
+	opened  map[string]*remotePlace // by "host/path"
+	layouts map[string]*layoutPlace // by absolute path
 }
 
-// New checks the options; it connects to nothing.
+// New checks the options; it connects to nothing and reads no file.
 func New(o Options) (*Client, error) {
+	o = o.withDefaults()
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	return &Client{o: o.withDefaults()}, nil
+	return &Client{
+		o: o, files: auths.Find(o.AuthFile, o.Getenv), proxy: wire.Proxy(o.Getenv), locks: newLocks(),
+		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
+	}, nil
 }
 
-// Close drops idle connections. Calls that are under way are not ended.
-func (c *Client) Close() {}
+// Close drops idle connections. Calls that are under way are not ended; the client stays usable.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, all := range c.byHost {
+		for _, e := range all {
+			e.transport.CloseIdleConnections()
+		}
+	}
+}
 
 // Open gives the place that ref names. It connects to nothing; a layout's folder is made by the first write.
-func (c *Client) Open(ctx context.Context, ref Reference) (*Repository, error) {
-	panic("not yet")
+func (c *Client) Open(_ context.Context, ref Reference) (*Repository, error) {
+	r := &Repository{ref: ref, concurrency: c.o.Concurrency}
+	if ref.Scheme == SchemeLayout {
+		path, err := filepath.Abs(ref.Repository)
+		if err != nil {
+			return nil, newError("open", ref.String(), err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.layouts[path] == nil {
+			c.layouts[path] = &layoutPlace{path: path}
+		}
+		r.place = c.layouts[path]
+		return r, nil
+	}
+	all, err := c.endpoints(ref.Registry)
+	if err != nil {
+		return nil, newError("open", ref.String(), err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.opened[ref.Name()]
+	if p == nil {
+		if len(c.opened) >= maxOpen {
+			clear(c.opened)
+		}
+		p = c.newRemote(ref, all)
+		c.opened[ref.Name()] = p
+	}
+	r.place = p
+	return r, nil
+}
+
+func (c *Client) newRemote(ref Reference, all []*endpoint) *remotePlace {
+	p := &remotePlace{c: c, host: ref.Registry, name: ref.Repository, tagged: map[string]entityTag{}}
+	for _, e := range all {
+		find := func(ctx context.Context, at string) (auth.Credential, error) {
+			if at != e.host {
+				return auth.EmptyCredential, nil
+			}
+			return c.lookup(ctx, e, ref.Registry, ref.Repository)
+		}
+		// A cache for each repository: podman's files have credentials for parts of a host.
+		p.at = append(p.at, &access{e, e.newAuth(find, auth.NewCache())})
+	}
+	return p
 }
 
 // OpenName opens a repository by "host/path", or a layout by "oci-layout:PATH".
@@ -65,16 +140,28 @@ func (c *Client) Blob(ctx context.Context, repository string, desc ocispec.Descr
 	return r.Blob(ctx, desc, limit)
 }
 
-// Endpoint is one place where a host's images may be asked for, for a container runtime that does its own requests.
-type Endpoint struct {
-	Scheme string       // "https" or "http"
-	Host   string       // host[:port] to connect to
-	Path   string       // what stands before the repository: "/v2"
-	Client *http.Client // with this endpoint's certificates, proxy and retries; without credentials
-	// Credentials gives what the endpoint's host may be told; both empty: nothing. An empty user with a secret is an
-	// identity (refresh) token.
-	Credentials func(ctx context.Context, host string) (user, secret string, err error)
+// locks serialise read-merge-write on one name within this process, without growing: names share slots.
+type locks [64]chan struct{}
+
+func newLocks() locks {
+	var l locks
+	for i := range l {
+		l[i] = make(chan struct{}, 1)
+	}
+	return l
 }
 
-// Endpoints lists where host's content may be read, in order: mirrors, then the registry itself.
-func (c *Client) Endpoints(host string) ([]Endpoint, error) { panic("not yet") }
+// lock waits for the name's slot, at most as long as ctx lasts.
+func (l *locks) lock(ctx context.Context, name string) (unlock func(), err error) {
+	var sum uint32
+	for i := range len(name) {
+		sum = sum*31 + uint32(name[i])
+	}
+	slot := l[sum%uint32(len(l))]
+	select {
+	case slot <- struct{}{}:
+		return func() { <-slot }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -2,25 +2,203 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
+	specs "github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
+
+// maxContent bounds what Layout reads back: the largest artifact that the device keeps here is an archive of 16 MiB.
+const maxContent = 64 << 20
+
+// ingestFolder is where oras-go and we write before renaming; what a power cut leaves in it is removed at the next start.
+const ingestFolder = "ingest"
 
 // Layout is a device's small content store: an OCI image layout whose writes survive a power cut once they return.
 // It is safe for concurrent use by one process.
-type Layout struct{ root string }
+//
+// oras-go's own store does not sync what it writes, and its index.json grows with every manifest; here the caller keeps
+// the list of what is wanted, so index.json stays empty.
+type Layout struct {
+	place *layoutPlace
+	mu    sync.RWMutex // Retain excludes Put, which would else lose what it just wrote
+}
 
 // OpenLayout makes the folder when it is missing and removes what an interrupted write left.
-func OpenLayout(path string) (*Layout, error) { panic("not yet") }
+func OpenLayout(path string) (*Layout, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, newError("open layout", path, onDisk(err))
+	}
+	l := &Layout{place: &layoutPlace{path: path}}
+	return l, newError("open layout", path, l.prepare())
+}
+
+func (l *Layout) prepare() error {
+	root := l.place.path
+	if err := os.RemoveAll(filepath.Join(root, ingestFolder)); err != nil {
+		return onDisk(err)
+	}
+	for _, folder := range []string{root, filepath.Join(root, ingestFolder), filepath.Join(root, ocispec.ImageBlobsDir, digest.SHA256.String())} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return onDisk(err)
+		}
+	}
+	files := map[string]any{
+		ocispec.ImageLayoutFile: ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion},
+		ocispec.ImageIndexFile: ocispec.Index{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{},
+		},
+	}
+	for name, content := range files {
+		file := filepath.Join(root, name)
+		if data, err := os.ReadFile(file); err == nil && json.Valid(data) {
+			continue
+		}
+		data, err := json.Marshal(content)
+		if err != nil {
+			return err
+		}
+		if err := l.write(file, data); err != nil {
+			return err
+		}
+	}
+	for _, folder := range []string{filepath.Join(root, ocispec.ImageBlobsDir), root, filepath.Dir(root)} {
+		if err := syncFolder(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Get returns bytes whose digest was checked again; fault.ErrNotFound also when what is there is damaged.
-func (l *Layout) Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) { panic("not yet") }
+func (l *Layout) Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	if err := l.check(ctx, desc); err != nil {
+		return nil, newError("get", desc.Digest.String(), err)
+	}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	data, err := l.place.file(desc.Digest, desc.Size, maxContent)
+	if errors.Is(err, fault.ErrDigestMismatch) {
+		err = fmt.Errorf("the file is damaged: %w", fault.ErrNotFound)
+	}
+	return data, newError("get", desc.Digest.String(), err)
+}
 
 // Put is durable when it returns, and does nothing when the content is there undamaged.
 func (l *Layout) Put(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
-	panic("not yet")
+	err := l.check(ctx, desc)
+	if err == nil {
+		err = checkContent(desc, data)
+	}
+	if err != nil {
+		return newError("put", desc.Digest.String(), err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	file := l.place.blobPath(desc.Digest)
+	if _, err := l.place.file(desc.Digest, desc.Size, maxContent); err == nil {
+		// It may be there from a Put that was killed between its rename and its sync.
+		return newError("put", desc.Digest.String(), syncFolder(filepath.Dir(file)))
+	}
+	return newError("put", desc.Digest.String(), l.write(file, data))
 }
 
 // Retain removes everything but keep.
-func (l *Layout) Retain(ctx context.Context, keep []digest.Digest) error { panic("not yet") }
+func (l *Layout) Retain(ctx context.Context, keep []digest.Digest) error {
+	wanted := map[string]bool{}
+	for _, d := range keep {
+		if checkDigest(d) == nil && d.Algorithm() == digest.SHA256 {
+			wanted[d.Encoded()] = true
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	folder := filepath.Join(l.place.path, ocispec.ImageBlobsDir, digest.SHA256.String())
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return newError("clean", l.place.path, onDisk(err))
+	}
+	removed := false
+	for _, e := range entries {
+		if wanted[e.Name()] {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return newError("clean", l.place.path, err)
+		}
+		if err := os.RemoveAll(filepath.Join(folder, e.Name())); err != nil {
+			return newError("clean", l.place.path, onDisk(err))
+		}
+		removed = true
+	}
+	if !removed {
+		return nil
+	}
+	return newError("clean", l.place.path, syncFolder(folder))
+}
+
+func (l *Layout) check(ctx context.Context, desc ocispec.Descriptor) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := checkDescriptor(desc); err != nil {
+		return err
+	}
+	if desc.Digest.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("digest algorithm %s: %w", desc.Digest.Algorithm(), fault.ErrUnsupported)
+	}
+	if desc.Size > maxContent {
+		return fmt.Errorf("%d bytes: %w", desc.Size, fault.ErrTooLarge)
+	}
+	return nil
+}
+
+// write makes a file appear at once and for good: content first, then its name, then the folder that holds the name.
+func (l *Layout) write(file string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Join(l.place.path, ingestFolder), "put-*")
+	if err != nil {
+		return onDisk(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name()) // the first error counts
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		f.Close()
+		return onDisk(err)
+	}
+	if err := f.Sync(); err != nil {
+		f.Close()
+		return onDisk(err)
+	}
+	if err := f.Close(); err != nil {
+		return onDisk(err)
+	}
+	if err := os.Rename(f.Name(), file); err != nil {
+		return onDisk(err)
+	}
+	return syncFolder(filepath.Dir(file))
+}
+
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return onDisk(err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, fs.ErrInvalid) {
+		return onDisk(err)
+	}
+	return nil
+}

@@ -1,14 +1,86 @@
 package registry
 
-import "context"
+import (
+	"context"
+	"fmt"
 
-// Login checks credentials against a registry and then stores them where Docker and podman find them. user is empty when
-// secret is an identity token.
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/credentials"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Login checks credentials against a registry and then stores them where Docker and podman find them: in a credential
+// helper when the file names one, else in the file that it returns. user is empty when secret is an identity token.
 func (c *Client) Login(ctx context.Context, host, user, secret string) (stored string, err error) {
-	panic("not yet")
+	if secret == "" {
+		return "", newError("log in to", host, fmt.Errorf("the password or token is empty: %w", fault.ErrInvalid))
+	}
+	if err := c.ping(ctx, host, user, secret); err != nil {
+		return "", newError("log in to", host, err)
+	}
+	stored, err = c.files.Store(ctx, host, credential(user, secret))
+	return stored, newError("log in to", host, err)
 }
 
-// Logout removes the stored credentials of host; none is no error.
-func (c *Client) Logout(ctx context.Context, host string) (removedFrom string, err error) {
-	panic("not yet")
+// Logout removes the stored credentials of host, and tells from which files; none is no error.
+func (c *Client) Logout(ctx context.Context, host string) (removedFrom []string, err error) {
+	if _, err := ParseReference(host + "/x"); err != nil {
+		return nil, newError("log out of", host, fmt.Errorf("it is no registry host: %w", fault.ErrInvalid))
+	}
+	removedFrom, err = c.files.Erase(ctx, host)
+	return removedFrom, newError("log out of", host, err)
+}
+
+func credential(user, secret string) auth.Credential {
+	if user == "" {
+		return auth.Credential{RefreshToken: secret}
+	}
+	return auth.Credential{Username: user, Password: secret}
+}
+
+// ping asks the registry's base address with these credentials and no others.
+func (c *Client) ping(ctx context.Context, host, user, secret string) error {
+	if _, err := ParseReference(host + "/x"); err != nil {
+		return fmt.Errorf("it is no registry host: %w", fault.ErrInvalid)
+	}
+	all, err := c.endpoints(host)
+	if err != nil {
+		return err
+	}
+	e := all[len(all)-1]
+	client := e.newAuth(func(_ context.Context, at string) (auth.Credential, error) {
+		if at != e.host {
+			return auth.EmptyCredential, nil
+		}
+		return credential(user, secret), nil
+	}, auth.NewCache())
+	resp, err := e.send(ctx, client, request{method: "GET", suffix: ""})
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// lookup finds the credential for a repository at one endpoint.
+func (c *Client) lookup(ctx context.Context, e *endpoint, registryHost, repository string) (auth.Credential, error) {
+	if !e.mirror && (c.o.Host == "" || c.o.Host == registryHost || c.o.Host == e.host) {
+		switch {
+		case c.o.Username != "":
+			return auth.Credential{Username: c.o.Username, Password: c.o.Password}, nil
+		case c.o.Token != "":
+			return auth.Credential{AccessToken: c.o.Token}, nil
+		}
+	}
+	host := e.host
+	if !e.mirror && e.host == dockerHubHost {
+		host = dockerHub
+	}
+	cred, err := c.files.Lookup(ctx, host, repository)
+	if err == nil && cred == auth.EmptyCredential && !e.mirror && host != registryHost &&
+		credentials.ServerAddressFromRegistry(host) != credentials.ServerAddressFromRegistry(registryHost) {
+		// The registry answers under another name than it is written with; people log in to the written one.
+		cred, err = c.files.Lookup(ctx, registryHost, repository)
+	}
+	return cred, err
 }

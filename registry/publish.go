@@ -1,9 +1,17 @@
 package registry
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // Signer signs what is about to be published. Its signature has to be listed when it returns.
@@ -11,11 +19,23 @@ type Signer interface {
 	Sign(ctx context.Context, repo *Repository, subject ocispec.Descriptor) error
 }
 
-// Progress is one step of a push, for people to look at.
+// Action is what became of one thing that Publish had to do.
+type Action string
+
+// What Publish tells about.
+const (
+	ActionPushed  Action = "pushed"
+	ActionMounted Action = "mounted" // shared from another repository: no bytes were sent
+	ActionExists  Action = "exists"  // there already
+	ActionSigned  Action = "signed"
+	ActionTagged  Action = "tagged"
+)
+
+// Progress is one finished step of a push, for people to look at.
 type Progress struct {
+	Action     Action
 	Descriptor ocispec.Descriptor
-	Action     string // "pushed", "mounted", "exists", "signed", "tagged"
-	Tag        string // of "tagged"
+	Tag        string // of ActionTagged
 }
 
 // PublishOptions choose what happens around the push.
@@ -24,5 +44,154 @@ type PublishOptions struct {
 	HistoryTag string         // immutable tag, set before Tags; "" for none. Taken by another digest: fault.ErrConflict
 	Tags       []string       // moving tags, set last, in this order
 	MountFrom  []string       // repositories of the same registry (path without host) that may hold blobs already
-	Progress   func(Progress) // nil: silent; never called concurrently
+	Progress   func(Progress) // nil: silent; never called by two goroutines at once
+}
+
+// Publish pushes an artifact so that whoever reads meanwhile sees the old one or the new one, whole and signed: blobs,
+// manifest by digest, signature, a look whether it is really there, history tag, moving tags. It may be repeated after any
+// interruption; what is there is not sent again.
+func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o PublishOptions) (ocispec.Descriptor, error) {
+	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
+	if err := r.checkPublish(a, o); err != nil {
+		return desc, r.fail("publish", desc.Digest.String(), err)
+	}
+	tell := teller(o.Progress)
+	// Before anything is sent: a history tag that is taken makes the rest pointless.
+	if _, err := r.historyFree(ctx, desc, o.HistoryTag); err != nil {
+		return desc, err
+	}
+	if err := r.pushBlobs(ctx, a.Blobs, o.MountFrom, tell); err != nil {
+		return desc, err
+	}
+	if err := r.PushManifest(ctx, desc, a.Manifest, ""); err != nil {
+		return desc, err
+	}
+	tell(Progress{Action: ActionPushed, Descriptor: desc})
+	if o.Signer != nil {
+		if err := o.Signer.Sign(ctx, r, desc); err != nil {
+			return desc, fmt.Errorf("sign %s@%s: %w", r.Name(), desc.Digest, err)
+		}
+		tell(Progress{Action: ActionSigned, Descriptor: desc})
+	}
+	if _, back, err := r.ManifestLimit(ctx, desc.Digest, MaxForeignManifest); err != nil {
+		return desc, err
+	} else if !bytes.Equal(back, a.Manifest) {
+		return desc, r.fail("read back", desc.Digest.String(), fmt.Errorf("another manifest: %w", fault.ErrDigestMismatch))
+	}
+	free, err := r.historyFree(ctx, desc, o.HistoryTag)
+	if err != nil {
+		return desc, err
+	}
+	tags := o.Tags
+	if free {
+		tags = append([]string{o.HistoryTag}, tags...)
+	}
+	for _, tag := range tags {
+		if err := r.PushManifest(ctx, desc, a.Manifest, tag); err != nil {
+			return desc, err
+		}
+		tell(Progress{Action: ActionTagged, Descriptor: desc, Tag: tag})
+	}
+	return desc, nil
+}
+
+// teller keeps calls of a progress function apart.
+func teller(f func(Progress)) func(Progress) {
+	if f == nil {
+		return func(Progress) {}
+	}
+	var mu sync.Mutex
+	return func(p Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		f(p)
+	}
+}
+
+func (r *Repository) checkPublish(a *artifacts.Artifact, o PublishOptions) error {
+	if err := checkContent(a.Descriptor, a.Manifest); err != nil {
+		return err
+	}
+	if len(a.Manifest) > MaxManifest {
+		return fmt.Errorf("a manifest of %d bytes, %d are allowed: %w", len(a.Manifest), MaxManifest, fault.ErrTooLarge)
+	}
+	for _, b := range a.Blobs {
+		if err := checkContent(b.Descriptor, b.Data); err != nil {
+			return err
+		}
+	}
+	for _, t := range append([]string{o.HistoryTag}, o.Tags...) {
+		if t != "" && !validTag(t) {
+			return fmt.Errorf("tag %q: %w", t, fault.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// historyFree tells whether the history tag has still to be set. One that names another digest stays as it is.
+func (r *Repository) historyFree(ctx context.Context, desc ocispec.Descriptor, tag string) (bool, error) {
+	if tag == "" {
+		return false, nil
+	}
+	there, err := r.Resolve(ctx, tag)
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return true, nil
+	case err != nil:
+		return false, err
+	case there.Digest != desc.Digest:
+		return false, fault.WithHint(r.fail("publish", tag, fmt.Errorf("it names %s already: %w", there.Digest, fault.ErrConflict)),
+			"somebody else published this generation; look at it and publish the next one")
+	}
+	return false, nil
+}
+
+func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from []string, tell func(Progress)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(max(r.concurrency, 1))
+	for _, b := range blobs {
+		group.Go(func() error {
+			action, err := r.bring(ctx, b, from)
+			if err != nil {
+				return r.fail("push blob", b.Descriptor.Digest.String(), err)
+			}
+			tell(Progress{Action: action, Descriptor: b.Descriptor})
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// bring makes a blob present the cheapest way: there already, in another repository, sent.
+func (r *Repository) bring(ctx context.Context, b artifacts.Blob, from []string) (Action, error) {
+	if len(from) > 0 {
+		there, err := r.exists(ctx, b.Descriptor)
+		if err != nil {
+			return "", err
+		}
+		if there {
+			return ActionExists, nil
+		}
+	}
+	for i, repository := range from {
+		if i < len(from)-1 && !r.holds(ctx, repository, b.Descriptor) {
+			continue
+		}
+		mounted, err := r.mount(ctx, b.Descriptor, repository, b.Data)
+		if err != nil {
+			return "", err
+		}
+		if mounted {
+			return ActionMounted, nil
+		}
+		return ActionPushed, nil
+	}
+	sent, err := r.pushBlob(ctx, b.Descriptor, b.Data)
+	if err != nil {
+		return "", err
+	}
+	if !sent {
+		return ActionExists, nil
+	}
+	return ActionPushed, nil
 }

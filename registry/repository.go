@@ -30,12 +30,14 @@ type Repository struct {
 type place interface {
 	resolve(ctx context.Context, target string) (ocispec.Descriptor, error)
 	manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error)
+	blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error)
 	openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 	exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
 	referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
 	tags(ctx context.Context) ([]string, error)
-	pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) error
+	pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (sent bool, err error)
 	mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error)
+	holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool
 	pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
 	pushReferrer(ctx context.Context, subject, desc ocispec.Descriptor, data []byte) error
 }
@@ -76,20 +78,11 @@ func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, limit in
 	if desc.Size > limit {
 		return nil, r.fail("fetch blob", target, fmt.Errorf("%d bytes, %d are allowed: %w", desc.Size, limit, fault.ErrTooLarge))
 	}
-	body, err := r.OpenBlob(ctx, desc)
-	if err != nil {
-		return nil, err
-	}
-	defer body.Close()
-	data := make([]byte, desc.Size)
-	if _, err := io.ReadFull(body, data); err != nil {
+	if err := checkDescriptor(desc); err != nil {
 		return nil, r.fail("fetch blob", target, err)
 	}
-	// One more read reaches the end, where size and digest are checked.
-	if _, err := body.Read(make([]byte, 1)); err != io.EOF {
-		return nil, r.fail("fetch blob", target, err)
-	}
-	return data, nil
+	data, err := r.blob(ctx, desc)
+	return data, r.fail("fetch blob", target, err)
 }
 
 // OpenBlob streams a blob. The reader gives io.EOF only when size and digest were right; a connection that breaks is
@@ -135,10 +128,7 @@ func (r *Repository) PushBlob(ctx context.Context, desc ocispec.Descriptor, data
 	if err := checkContent(desc, data); err != nil {
 		return r.fail("push blob", desc.Digest.String(), err)
 	}
-	ok, err := r.exists(ctx, desc)
-	if err == nil && !ok {
-		err = r.pushBlob(ctx, desc, data)
-	}
+	_, err := r.pushBlob(ctx, desc, data)
 	return r.fail("push blob", desc.Digest.String(), err)
 }
 
@@ -152,8 +142,8 @@ func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from st
 	return ok, r.fail("mount blob", desc.Digest.String(), err)
 }
 
-// PushManifest puts a manifest, by its digest or under tag. Everything that it names has to be there. A manifest with a
-// subject goes through [Repository.PushReferrer].
+// PushManifest puts a manifest, by its digest when tag is empty, else under tag. Everything that it names has to be there.
+// It does not make a manifest with a subject findable everywhere; [Repository.PushReferrer] does.
 func (r *Repository) PushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
 	target := tag
 	if tag == "" {
@@ -170,6 +160,21 @@ func (r *Repository) PushManifest(ctx context.Context, desc ocispec.Descriptor, 
 		err = r.pushManifest(ctx, desc, data, tag)
 	}
 	return r.fail("push manifest", target, err)
+}
+
+// PushReferrer puts a manifest with a subject, and returns when the subject's referrers list it. Where the registry has no
+// referrers API it keeps the list under the fallback tag of the distribution specification, together with what others
+// write there.
+func (r *Repository) PushReferrer(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
+	err := checkContent(desc, data)
+	var subject ocispec.Descriptor
+	if err == nil {
+		subject, err = subjectOf(data)
+	}
+	if err == nil {
+		err = r.pushReferrer(ctx, subject, desc, data)
+	}
+	return r.fail("push referrer", desc.Digest.String(), err)
 }
 
 // Tag points a tag at a manifest that is there.

@@ -1,0 +1,216 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/internal/wire"
+)
+
+// A blob's connection may break this often without having brought resumeProgress bytes since the last time.
+const (
+	maxResumes     = 5
+	resumeProgress = 64 << 10
+)
+
+// blob reads a whole blob. When a mirror's bytes are wrong in the end, the next place is asked.
+func (p *remotePlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	var last error
+	for from := 0; from < len(p.at); from++ {
+		b := &blobReader{ctx: ctx, p: p, desc: desc, at: from, hash: desc.Digest.Verifier()}
+		data, err := b.all()
+		if err == nil || ctx.Err() != nil {
+			return data, err
+		}
+		if last = err; b.at > from {
+			from = b.at - 1 // part came from elsewhere; this place alone may be right
+		}
+	}
+	return nil, last
+}
+
+func (p *remotePlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	b := &blobReader{ctx: ctx, p: p, desc: desc, hash: desc.Digest.Verifier()}
+	if err := b.open(); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// blobReader streams one blob from the first place that has it, and goes on where a connection broke.
+type blobReader struct {
+	ctx   context.Context
+	p     *remotePlace
+	desc  ocispec.Descriptor
+	at    int // index of the place that is read from
+	hash  digest.Verifier
+	body  io.ReadCloser
+	off   int64
+	tries int   // resumes since mark
+	mark  int64 // off at the last resume that counted
+	err   error // what every further Read gives
+}
+
+func (b *blobReader) all() ([]byte, error) {
+	defer b.Close()
+	data := make([]byte, b.desc.Size)
+	if _, err := io.ReadFull(b, data); err != nil {
+		return nil, broken(err)
+	}
+	// One more read reaches the end, where the digest is checked.
+	if _, err := b.Read(make([]byte, 1)); err != io.EOF {
+		return nil, err
+	}
+	return data, nil
+}
+
+// Read gives io.EOF only when all bytes were there and had the digest.
+func (b *blobReader) Read(buf []byte) (int, error) {
+	for b.err == nil {
+		if b.off == b.desc.Size {
+			b.finish()
+			break
+		}
+		if len(buf) == 0 {
+			return 0, nil
+		}
+		if b.body == nil {
+			if err := b.open(); err != nil {
+				b.err = err
+				break
+			}
+		}
+		n, err := b.body.Read(buf[:min(int64(len(buf)), b.desc.Size-b.off)])
+		if n > 0 {
+			b.off += int64(n)
+			_, _ = b.hash.Write(buf[:n]) // a hash does not fail
+			return n, nil                // an error that came along comes again
+		}
+		if err != nil {
+			b.interrupted(err)
+		}
+	}
+	return 0, b.err
+}
+
+func (b *blobReader) finish() {
+	b.drop()
+	b.err = io.EOF
+	if !b.hash.Verified() {
+		b.err = fmt.Errorf("%d bytes with another digest arrived: %w", b.off, fault.ErrDigestMismatch)
+	}
+}
+
+// interrupted decides whether to go on after a body ended too early.
+func (b *blobReader) interrupted(err error) {
+	b.drop()
+	if cause := context.Cause(b.ctx); cause != nil {
+		b.err = cause
+		return
+	}
+	if b.off-b.mark >= resumeProgress {
+		b.tries = 0
+	}
+	b.tries, b.mark = b.tries+1, b.off
+	if b.tries > maxResumes {
+		b.err = fmt.Errorf("cut off at byte %d of %d again and again: %w", b.off, b.desc.Size, broken(err))
+		return
+	}
+	if b.tries > 1 {
+		b.err = sleep(b.ctx, wire.Backoff(b.tries-2))
+	}
+}
+
+// open asks for the bytes from off on, at the first place from at on that gives them.
+func (b *blobReader) open() error {
+	for {
+		a := b.p.at[b.at]
+		err := fmt.Errorf("%w", fault.ErrNotFound)
+		if a.pull {
+			err = b.openAt(a)
+		}
+		if err == nil || b.ctx.Err() != nil || b.at == len(b.p.at)-1 {
+			return err
+		}
+		b.at++
+	}
+}
+
+func (b *blobReader) openAt(a *access) error {
+	r := request{method: http.MethodGet, suffix: b.p.name + "/blobs/" + b.desc.Digest.String(), header: http.Header{}}
+	if b.off > 0 {
+		// Closed at both ends: some registries know no other form.
+		r.header.Set("Range", fmt.Sprintf("bytes=%d-%d", b.off, b.desc.Size-1))
+		r.accept = []int{http.StatusPartialContent}
+	}
+	resp, err := a.do(b.p.reading(b.ctx, a), r)
+	if err != nil {
+		return err
+	}
+	if err := b.accept(resp); err != nil {
+		resp.Body.Close()
+		return err
+	}
+	b.body = resp.Body
+	return nil
+}
+
+// accept checks that the answer is about the bytes from off on, and skips to them where the range was ignored.
+func (b *blobReader) accept(resp *http.Response) error {
+	rest := b.desc.Size
+	if resp.StatusCode == http.StatusPartialContent {
+		var first, last int64
+		if _, err := fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-%d", &first, &last); err != nil || first != b.off {
+			return fmt.Errorf("it resumes at another place than byte %d: %w", b.off, fault.ErrTemporary)
+		}
+		rest -= b.off
+	}
+	switch {
+	case mediaType(resp) == "text/html" && resp.ContentLength != rest:
+		return errPage
+	case resp.ContentLength >= 0 && resp.ContentLength != rest:
+		return fmt.Errorf("%d bytes announced, %d expected: %w", resp.ContentLength, rest, fault.ErrDigestMismatch)
+	}
+	if resp.StatusCode == http.StatusOK && b.off > 0 {
+		if _, err := io.CopyN(io.Discard, resp.Body, b.off); err != nil {
+			return broken(err)
+		}
+	}
+	return nil
+}
+
+func (b *blobReader) drop() {
+	if b.body != nil {
+		b.body.Close()
+		b.body = nil
+	}
+}
+
+// Close ends the transfer.
+func (b *blobReader) Close() error {
+	b.drop()
+	if b.err == nil {
+		b.err = errors.New("read of a closed blob")
+	}
+	return nil
+}
+
+// sleep waits, at most as long as ctx lasts.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

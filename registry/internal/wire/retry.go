@@ -1,0 +1,101 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	firstWait = 250 * time.Millisecond
+	maxTries  = 32 // of one request, also when the registry keeps asking for tiny delays
+)
+
+// Budget bounds the retries of one request. The zero value allows none.
+type Budget struct {
+	Attempts int           // further tries when nobody said when to come back
+	Wait     time.Duration // all waits together, those that the registry asked for included
+}
+
+// WithRetry repeats requests that failed for a reason that may pass. What the registry asks for in Retry-After is obeyed
+// exactly, or not at all: a delay beyond the budget ends the tries and is left for the caller to see.
+func WithRetry(base http.RoundTripper, b Budget) http.RoundTripper {
+	return &retry.Transport{Base: base, Policy: func() retry.Policy { return &policy{Budget: b} }}
+}
+
+// policy is of one request: oras-go asks for a new one for each.
+type policy struct {
+	Budget
+}
+
+// Retry decides by class of error; a negative duration ends the tries and hands over what came last.
+func (p *policy) Retry(attempt int, resp *http.Response, err error) (time.Duration, error) {
+	if attempt >= maxTries || !passing(resp, err) {
+		return -1, nil
+	}
+	if resp != nil {
+		if d, ok := RetryAfter(resp); ok {
+			p.Wait -= d
+			if p.Wait < 0 {
+				return -1, nil
+			}
+			return d, nil
+		}
+	}
+	if p.Attempts <= 0 {
+		return -1, nil
+	}
+	d := Backoff(attempt)
+	p.Attempts--
+	p.Wait -= d
+	if p.Wait < 0 {
+		return -1, nil
+	}
+	return d, nil
+}
+
+// Backoff is the wait before try n+1: 250 ms doubled each time up to 16 s, of which a random half is left out so that a
+// fleet does not come back all at once.
+func Backoff(n int) time.Duration {
+	d := firstWait << min(max(n, 0), 6)
+	return d/2 + rand.N(d/2)
+}
+
+// passing tells whether the same request may work later.
+func passing(resp *http.Response, err error) bool {
+	if err == nil {
+		switch resp.StatusCode {
+		case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
+			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			return true
+		}
+		return false
+	}
+	var (
+		verify *tls.CertificateVerificationError
+		alert  tls.AlertError
+		header tls.RecordHeaderError
+		host   x509.HostnameError
+		lookup *net.DNSError
+	)
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, fault.ErrDenied),
+		errors.Is(err, http.ErrSchemeMismatch), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return false
+	case errors.As(err, &verify), errors.As(err, &alert), errors.As(err, &header), errors.As(err, &host):
+		return false
+	case errors.As(err, &lookup):
+		return lookup.IsTemporary || lookup.IsTimeout
+	}
+	return true // refused, reset, cut, timed out
+}

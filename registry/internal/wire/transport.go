@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	maxPEM          = 4 << 20 // a whole system bundle of roots is about 250 KiB
+	maxRedirects    = 10
+	dialTimeout     = 15 * time.Second
+	tlsTimeout      = 15 * time.Second
+	answerTimeout   = 90 * time.Second // from the last byte of the request; a registry stores a blob before it answers
+	idleTimeout     = 90 * time.Second
+	maxAnswerHeader = 64 << 10
+)
+
+// TLS is whom to believe, and who to be.
+type TLS struct {
+	CAFiles    []string    // PEM, beside the system's roots
+	Pairs      [][2]string // certificate file, key file (may be the same)
+	SkipVerify bool
+}
+
+// Proxy reads the usual variables. Loopback addresses are never sent through a proxy.
+func Proxy(getenv func(string) string) func(*http.Request) (*url.URL, error) {
+	either := func(upper, lower string) string {
+		if v := getenv(upper); v != "" {
+			return v
+		}
+		return getenv(lower)
+	}
+	c := httpproxy.Config{
+		HTTPProxy:  either("HTTP_PROXY", "http_proxy"),
+		HTTPSProxy: either("HTTPS_PROXY", "https_proxy"),
+		NoProxy:    either("NO_PROXY", "no_proxy"),
+	}
+	f := c.ProxyFunc()
+	return func(r *http.Request) (*url.URL, error) { return f(r.URL) }
+}
+
+// NewTransport makes a transport of its own; the caller closes its idle connections.
+func NewTransport(o TLS, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.SkipVerify} // only when spelled out by a person
+	if len(o.CAFiles) > 0 {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		for _, f := range o.CAFiles {
+			pem, err := readFile(f)
+			if err != nil {
+				return nil, fmt.Errorf("read CA file: %w", err)
+			}
+			if !pool.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("CA file %s holds no PEM certificate: %w", f, fault.ErrInvalid)
+			}
+		}
+		c.RootCAs = pool
+	}
+	for _, p := range o.Pairs {
+		cert, err := readFile(p[0])
+		if err != nil {
+			return nil, fmt.Errorf("read client certificate: %w", err)
+		}
+		key, err := readFile(p[1])
+		if err != nil {
+			return nil, fmt.Errorf("read client key: %w", err)
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			// The text of X509KeyPair names types and never holds key material.
+			return nil, fmt.Errorf("client certificate %s with key %s: %w: %w", p[0], p[1], err, fault.ErrInvalid)
+		}
+		c.Certificates = append(c.Certificates, pair)
+	}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		Proxy:                  proxy,
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        c,
+		TLSHandshakeTimeout:    tlsTimeout,
+		ResponseHeaderTimeout:  answerTimeout,
+		ExpectContinueTimeout:  time.Second,
+		IdleConnTimeout:        idleTimeout,
+		MaxIdleConns:           64,
+		MaxIdleConnsPerHost:    8,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true, // sizes, ranges and digests are of the bytes on the wire
+	}, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", path, fault.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxPEM+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+	}
+	if len(data) > maxPEM {
+		return nil, fmt.Errorf("%s: more than %d bytes: %w", path, maxPEM, fault.ErrTooLarge)
+	}
+	return data, nil
+}
+
+// Redirect refuses to leave HTTPS, and to go in circles.
+func Redirect(next *http.Request, via []*http.Request) error {
+	if via[len(via)-1].URL.Scheme == "https" && next.URL.Scheme != "https" {
+		return fmt.Errorf("it redirects from https to %s: %w", next.URL.Scheme, fault.ErrDenied)
+	}
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("stopped after %d redirects: %w", maxRedirects, fault.ErrTemporary)
+	}
+	return nil
+}
+
+// WithHeader adds header to requests for host, and to no other: redirects and token servers do not get it.
+func WithHeader(base http.RoundTripper, host string, header http.Header) http.RoundTripper {
+	if len(header) == 0 {
+		return base
+	}
+	return &scoped{base, host, header}
+}
+
+type scoped struct {
+	base   http.RoundTripper
+	host   string
+	header http.Header
+}
+
+func (s *scoped) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == s.host {
+		r = r.Clone(r.Context())
+		for k, v := range s.header {
+			r.Header[k] = append(r.Header[k], v...)
+		}
+	}
+	return s.base.RoundTrip(r)
+}

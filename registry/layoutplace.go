@@ -1,0 +1,352 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content/oci"
+	"oras.land/oras-go/v2/errdef"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// layoutPlace is an OCI image layout on disk as a place like a registry. What another program changes in it is seen at the
+// next call; two programs that write at the same time are not kept apart.
+type layoutPlace struct {
+	path string
+
+	mu    sync.Mutex
+	store *oci.Store
+	index fs.FileInfo // of index.json when store read it
+}
+
+// maxLayoutIndex bounds index.json, which oras-go reads whole.
+const maxLayoutIndex = 64 << 20
+
+// open gives oras-go's store, read again when index.json has changed. Only a writer makes a layout.
+func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) {
+	index, err := os.Stat(filepath.Join(p.path, ocispec.ImageIndexFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && write:
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("there is no OCI layout: %w", fault.ErrNotFound)
+	case err != nil:
+		return nil, onDisk(err)
+	case index.Size() > maxLayoutIndex:
+		return nil, fmt.Errorf("%s of %d bytes: %w", ocispec.ImageIndexFile, index.Size(), fault.ErrTooLarge)
+	}
+	if p.store != nil && index != nil && p.index != nil && index.ModTime().Equal(p.index.ModTime()) && index.Size() == p.index.Size() {
+		return p.store, nil
+	}
+	if err := checkLayoutFile(p.path, write); err != nil {
+		return nil, err
+	}
+	store, err := oci.NewWithContext(ctx, p.path)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("no OCI layout that can be read: %w", onDisk(err))
+	}
+	p.store = store
+	p.remember()
+	return store, nil
+}
+
+// remember takes note of index.json as this process wrote or read it.
+func (p *layoutPlace) remember() {
+	p.index, _ = os.Stat(filepath.Join(p.path, ocispec.ImageIndexFile)) // nil makes the next call read it again
+}
+
+// checkLayoutFile refuses to turn some other folder into a layout by accident.
+func checkLayoutFile(path string, write bool) error {
+	if _, err := os.Stat(filepath.Join(path, ocispec.ImageLayoutFile)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return onDisk(err)
+	}
+	entries, err := os.ReadDir(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && write, err == nil && len(entries) == 0 && write:
+		return nil
+	case err != nil:
+		return onDisk(err)
+	}
+	return fault.WithHint(fmt.Errorf("a folder that is no OCI layout: %w", fault.ErrInvalid), "name an empty or new folder, or a layout")
+}
+
+// onDisk gives an error of the file system its class.
+func onDisk(err error) error {
+	switch {
+	case err == nil || classified(err):
+		return err
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errdef.ErrNotFound):
+		return fmt.Errorf("%w", fault.ErrNotFound)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %w", err, fault.ErrDenied)
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // no space, an input/output error
+	}
+	return fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+}
+
+func (p *layoutPlace) resolve(ctx context.Context, target string) (ocispec.Descriptor, error) {
+	desc, _, err := p.manifest(ctx, target, MaxForeignManifest)
+	return desc, err
+}
+
+func (p *layoutPlace) manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	store, err := p.open(ctx, false)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	return p.read(ctx, store, target, limit)
+}
+
+func (p *layoutPlace) read(ctx context.Context, store *oci.Store, target string, limit int64) (ocispec.Descriptor, []byte, error) {
+	desc, err := store.Resolve(ctx, target)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, onDisk(err)
+	}
+	if err := checkDescriptor(desc); err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	data, err := p.file(desc.Digest, desc.Size, limit)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	media, err := manifestType(data, desc.MediaType)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	return ocispec.Descriptor{MediaType: media, Digest: desc.Digest, Size: int64(len(data))}, data, nil
+}
+
+func (p *layoutPlace) blobPath(d digest.Digest) string {
+	return filepath.Join(p.path, ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
+}
+
+// file reads one blob file and checks it.
+func (p *layoutPlace) file(d digest.Digest, size, limit int64) ([]byte, error) {
+	if size > limit {
+		return nil, fmt.Errorf("%d bytes, %d are allowed: %w", size, limit, fault.ErrTooLarge)
+	}
+	f, err := os.Open(p.blobPath(d))
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, size+1))
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	if int64(len(data)) != size || d.Algorithm().FromBytes(data) != d {
+		return nil, fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch)
+	}
+	return data, nil
+}
+
+func (p *layoutPlace) blob(_ context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	return p.file(desc.Digest, desc.Size, desc.Size)
+}
+
+func (p *layoutPlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	f, err := os.Open(p.blobPath(desc.Digest))
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	return &fileReader{ctx: ctx, f: f, left: desc.Size, hash: desc.Digest.Verifier()}, nil
+}
+
+// fileReader gives io.EOF only when size and digest were right.
+type fileReader struct {
+	ctx  context.Context
+	f    *os.File
+	left int64
+	hash digest.Verifier
+}
+
+func (r *fileReader) Read(b []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	n, err := r.f.Read(b)
+	_, _ = r.hash.Write(b[:n]) // a hash does not fail
+	r.left -= int64(n)
+	switch {
+	case err != nil && err != io.EOF:
+		return n, onDisk(err)
+	case r.left < 0, err == io.EOF && (r.left != 0 || !r.hash.Verified()):
+		return n, fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch)
+	}
+	return n, err
+}
+
+func (r *fileReader) Close() error { return r.f.Close() }
+
+func (p *layoutPlace) exists(_ context.Context, desc ocispec.Descriptor) (bool, error) {
+	info, err := os.Stat(p.blobPath(desc.Digest))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, onDisk(err)
+	}
+	return desc.Size == 0 || info.Size() == desc.Size, nil
+}
+
+// referrers reads the graph that oras-go keeps, and the fallback tag that a tool may have copied along.
+func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	store, err := p.open(ctx, false)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The graph knows nodes by media type, digest and size: complete what the caller may have left out.
+	if full, _, err := p.read(ctx, store, subject.Digest.String(), MaxForeignManifest); err == nil {
+		subject = full
+	}
+	nodes, err := store.Predecessors(ctx, subject)
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	var out []ocispec.Descriptor
+	for _, n := range nodes {
+		desc, data, err := p.read(ctx, store, n.Digest.String(), MaxForeignManifest)
+		if err != nil {
+			return nil, err
+		}
+		if s, err := subjectOf(data); err == nil && s.Digest == subject.Digest {
+			out = append(out, listed(desc, data))
+		}
+	}
+	if len(out) == 0 {
+		desc, data, err := p.read(ctx, store, fallbackTag(subject.Digest), maxIndex)
+		return fallbackList(desc, data, err, subject.Digest)
+	}
+	slices.SortFunc(out, func(a, b ocispec.Descriptor) int { return bytes.Compare([]byte(a.Digest), []byte(b.Digest)) })
+	return out, nil
+}
+
+func (p *layoutPlace) tags(ctx context.Context) ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	store, err := p.open(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	out := []string{}
+	err = store.Tags(ctx, "", func(tags []string) error {
+		out = append(out, slices.DeleteFunc(slices.Clone(tags), func(t string) bool { return !validTag(t) })...)
+		return nil
+	})
+	slices.Sort(out)
+	return out, onDisk(err)
+}
+
+// pushBlob repairs a file of the wrong size, which a full disk or a power cut leaves.
+func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	store, err := p.open(ctx, true)
+	if err != nil {
+		return false, err
+	}
+	if _, err := p.file(desc.Digest, desc.Size, desc.Size); err == nil {
+		return false, nil
+	} else if !errors.Is(err, fault.ErrNotFound) {
+		if err := os.Remove(p.blobPath(desc.Digest)); err != nil {
+			return false, onDisk(err)
+		}
+	}
+	if desc.MediaType == "" || isManifest(desc.MediaType) {
+		desc.MediaType = "application/octet-stream" // as a blob: no entry in the index
+	}
+	return true, onDisk(store.Push(ctx, desc, bytes.NewReader(data)))
+}
+
+func (p *layoutPlace) mount(ctx context.Context, desc ocispec.Descriptor, _ string, data []byte) (bool, error) {
+	_, err := p.pushBlob(ctx, desc, data)
+	return false, err
+}
+
+func (p *layoutPlace) holds(context.Context, string, ocispec.Descriptor) bool { return false }
+
+func (p *layoutPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	store, err := p.open(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer p.remember()
+	if err := p.complete(data); err != nil {
+		return err
+	}
+	plain := ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}
+	err = store.Push(ctx, plain, bytes.NewReader(data))
+	if errors.Is(err, errdef.ErrAlreadyExists) {
+		if _, err = p.file(desc.Digest, desc.Size, desc.Size); errors.Is(err, fault.ErrDigestMismatch) {
+			if err := os.Remove(p.blobPath(desc.Digest)); err != nil {
+				return onDisk(err)
+			}
+			err = store.Push(ctx, plain, bytes.NewReader(data))
+		}
+	}
+	if err != nil {
+		return onDisk(err)
+	}
+	if tag == "" {
+		tag = desc.Digest.String()
+	}
+	return onDisk(store.Tag(ctx, plain, tag))
+}
+
+// complete refuses a manifest before what it names, as registries do: a layout is never half of something.
+func (p *layoutPlace) complete(manifest []byte) error {
+	var m struct {
+		Config    *ocispec.Descriptor  `json:"config"`
+		Layers    []ocispec.Descriptor `json:"layers"`
+		Manifests []ocispec.Descriptor `json:"manifests"`
+	}
+	if _, err := manifestType(manifest, ""); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(manifest, &m); err != nil {
+		return err
+	}
+	all := append(m.Layers, m.Manifests...)
+	if m.Config != nil {
+		all = append(all, *m.Config)
+	}
+	for _, d := range all {
+		if err := checkDescriptor(d); err != nil {
+			return err
+		}
+		if info, err := os.Stat(p.blobPath(d.Digest)); err != nil || info.Size() != d.Size {
+			return fmt.Errorf("it names %s, which is not here: %w", d.Digest, fault.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+func (p *layoutPlace) pushReferrer(ctx context.Context, _, desc ocispec.Descriptor, data []byte) error {
+	return p.pushManifest(ctx, desc, data, "")
+}

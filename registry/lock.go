@@ -1,0 +1,134 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	maxImagePlatforms = 64
+	maxImageConfig    = 4 << 20
+)
+
+// LockImage resolves an image reference as Compose files write it: what it means now, for which platforms, and how many
+// compressed bytes each is. The result's Reference is ref as it was given.
+func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedImage, error) {
+	out := artifacts.LockedImage{Reference: ref}
+	parsed, err := ParseImage(ref)
+	if err != nil {
+		return out, err
+	}
+	repo, err := c.Open(ctx, parsed)
+	if err != nil {
+		return out, err
+	}
+	desc, err := repo.Resolve(ctx, parsed.Target())
+	if err != nil {
+		return out, err
+	}
+	out.Digest = desc.Digest
+	desc, data, err := repo.ManifestLimit(ctx, desc.Digest, MaxForeignManifest)
+	if err != nil {
+		return out, err
+	}
+	if isIndex(desc.MediaType) {
+		out.Platforms, err = lockIndex(ctx, repo, data)
+	} else {
+		out.Platforms, err = lockSingle(ctx, repo, desc.Digest, data)
+	}
+	if err == nil && len(out.Platforms) == 0 {
+		err = fmt.Errorf("an image without a platform: %w", fault.ErrUnsupported)
+	}
+	return out, repo.fail("lock image", parsed.Target(), err)
+}
+
+func lockIndex(ctx context.Context, repo *Repository, data []byte) ([]artifacts.LockedPlatform, error) {
+	var index ocispec.Index
+	if err := json.Unmarshal(data, &index); err != nil {
+		return nil, fmt.Errorf("an index that is not JSON: %w", fault.ErrInvalid)
+	}
+	var out []artifacts.LockedPlatform
+	for _, m := range index.Manifests {
+		// Attestations stand beside images, with a platform that is none.
+		if m.Platform == nil || m.Platform.OS == "unknown" || m.Platform.Architecture == "unknown" || !isManifest(m.MediaType) {
+			continue
+		}
+		if len(out) == maxImagePlatforms {
+			return nil, fmt.Errorf("more than %d platforms: %w", maxImagePlatforms, fault.ErrTooLarge)
+		}
+		name := platformName(*m.Platform)
+		if slices.ContainsFunc(out, func(p artifacts.LockedPlatform) bool { return p.Platform == name }) {
+			continue // the first of a kind is what a runtime takes
+		}
+		_, child, err := repo.ManifestLimit(ctx, m.Digest, MaxForeignManifest)
+		if err != nil {
+			return nil, err
+		}
+		size, _, err := imageSize(child)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, artifacts.LockedPlatform{Platform: name, Digest: m.Digest, Size: size})
+	}
+	slices.SortFunc(out, func(a, b artifacts.LockedPlatform) int { return strings.Compare(a.Platform, b.Platform) })
+	return out, nil
+}
+
+// lockSingle reads the platform of an image without an index from its configuration.
+func lockSingle(ctx context.Context, repo *Repository, d digest.Digest, data []byte) ([]artifacts.LockedPlatform, error) {
+	size, config, err := imageSize(data)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := repo.Blob(ctx, config, maxImageConfig)
+	if err != nil {
+		return nil, err
+	}
+	var image struct {
+		ocispec.Platform
+	}
+	if err := json.Unmarshal(raw, &image); err != nil {
+		return nil, fmt.Errorf("an image configuration that is not JSON: %w", fault.ErrInvalid)
+	}
+	if image.OS == "" || image.Architecture == "" {
+		return nil, nil
+	}
+	return []artifacts.LockedPlatform{{Platform: platformName(image.Platform), Digest: d, Size: size}}, nil
+}
+
+func platformName(p ocispec.Platform) string {
+	return platforms.Format(platforms.Normalize(ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}))
+}
+
+// imageSize adds what a pull moves: layers and configuration, each content once.
+func imageSize(data []byte) (int64, ocispec.Descriptor, error) {
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return 0, m.Config, fmt.Errorf("an image manifest that is not JSON: %w", fault.ErrInvalid)
+	}
+	var sum int64
+	counted := map[digest.Digest]bool{}
+	for _, d := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
+		if err := checkDescriptor(d); err != nil {
+			return 0, m.Config, err
+		}
+		if counted[d.Digest] {
+			continue
+		}
+		counted[d.Digest] = true
+		if sum += d.Size; sum < 0 {
+			return 0, m.Config, fmt.Errorf("sizes beyond all bounds: %w", fault.ErrInvalid)
+		}
+	}
+	return sum, m.Config, nil
+}

@@ -1,0 +1,328 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	orasregistry "oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Media types of Docker's manifests, which registries still serve for most images.
+const (
+	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	dockerIndex    = "application/vnd.docker.distribution.manifest.list.v2+json"
+)
+
+// acceptManifests is sent with every question about a manifest: a registry that finds nothing acceptable says "not found".
+const acceptManifests = ocispec.MediaTypeImageManifest + ", " + ocispec.MediaTypeImageIndex + ", " + dockerManifest + ", " + dockerIndex
+
+// remotePlace is a repository of a registry: the registry itself, last in at, and its mirrors before it.
+type remotePlace struct {
+	c    *Client
+	host string // as written in references
+	name string // the repository's path
+	at   []*access
+
+	mu     sync.Mutex
+	tagged map[string]entityTag // by endpoint and tag, for registries that have to be asked with GET
+}
+
+// access is an endpoint with the tokens for one repository.
+type access struct {
+	*endpoint
+	auth *auth.Client
+}
+
+// entityTag remembers an answer that If-None-Match can ask about.
+type entityTag struct {
+	tag  string
+	desc ocispec.Descriptor
+}
+
+func (a *access) do(ctx context.Context, r request) (*http.Response, error) {
+	return a.send(ctx, a.auth, r)
+}
+
+func (p *remotePlace) upstream() *access { return p.at[len(p.at)-1] }
+
+// reading asks for a token that may read. Mirrors say themselves what they want: their repositories may have other names.
+func (p *remotePlace) reading(ctx context.Context, a *access) context.Context {
+	if a.mirror {
+		return ctx
+	}
+	return auth.AppendRepositoryScope(ctx, p.reference(a), auth.ActionPull)
+}
+
+func (p *remotePlace) writing(ctx context.Context) context.Context {
+	return auth.AppendRepositoryScope(ctx, p.reference(p.upstream()), auth.ActionPull, auth.ActionPush)
+}
+
+func (p *remotePlace) reference(a *access) orasregistry.Reference {
+	return orasregistry.Reference{Registry: a.host, Repository: p.name}
+}
+
+// each tries the endpoints in order until one gives what is wanted. The registry itself comes last and has the last word:
+// its error is the one that counts.
+func (p *remotePlace) each(ctx context.Context, may func(*access) bool, try func(context.Context, *access) error) error {
+	var last error
+	for _, a := range p.at {
+		if !may(a) {
+			continue
+		}
+		if last = try(p.reading(ctx, a), a); last == nil || ctx.Err() != nil {
+			return last
+		}
+		if a.mirror {
+			p.c.o.Logger.DebugContext(ctx, "mirror passed over", "mirror", a.host, "repository", p.name, "error", last)
+		}
+	}
+	return last
+}
+
+func pulls(a *access) bool { return a.pull }
+
+func (p *remotePlace) resolve(ctx context.Context, target string) (desc ocispec.Descriptor, err error) {
+	may := pulls
+	if checkDigest(digest.Digest(target)) != nil {
+		may = func(a *access) bool { return a.resolve }
+	}
+	err = p.each(ctx, may, func(ctx context.Context, a *access) error {
+		var err error
+		desc, err = p.resolveAt(ctx, a, target)
+		return err
+	})
+	return desc, err
+}
+
+// resolveAt asks with HEAD, and with GET where the registry does not answer that, or leaves out what is needed.
+func (p *remotePlace) resolveAt(ctx context.Context, a *access, target string) (ocispec.Descriptor, error) {
+	resp, err := a.do(ctx, request{
+		method: http.MethodHead, suffix: p.name + "/manifests/" + target, header: http.Header{"Accept": {acceptManifests}},
+	})
+	if err == nil {
+		resp.Body.Close()
+		d := digest.Digest(resp.Header.Get("Docker-Content-Digest"))
+		if checkDigest(d) == nil && resp.ContentLength > 0 {
+			if wanted := digest.Digest(target); checkDigest(wanted) == nil && wanted != d {
+				return ocispec.Descriptor{}, fmt.Errorf("it answers for %s: %w", d, fault.ErrDigestMismatch)
+			}
+			return ocispec.Descriptor{MediaType: mediaType(resp), Digest: d, Size: resp.ContentLength}, nil
+		}
+	}
+	switch statusOf(err) {
+	case 0:
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+	case http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusNotAcceptable, http.StatusNotImplemented:
+	default:
+		return ocispec.Descriptor{}, err
+	}
+	return p.resolveByGet(ctx, a, target)
+}
+
+func (p *remotePlace) resolveByGet(ctx context.Context, a *access, target string) (ocispec.Descriptor, error) {
+	key := a.host + a.path + " " + target
+	p.mu.Lock()
+	known := p.tagged[key]
+	p.mu.Unlock()
+	r := p.manifestRequest(target)
+	if known.tag != "" {
+		r.header.Set("If-None-Match", known.tag)
+		r.accept = []int{http.StatusNotModified}
+	}
+	resp, err := a.do(ctx, r)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotModified {
+		return known.desc, nil
+	}
+	desc, _, err := readManifest(resp, target, MaxForeignManifest)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if tag := resp.Header.Get("ETag"); tag != "" {
+		p.mu.Lock()
+		if len(p.tagged) >= maxOpen {
+			clear(p.tagged)
+		}
+		p.tagged[key] = entityTag{tag, desc}
+		p.mu.Unlock()
+	}
+	return desc, nil
+}
+
+func (p *remotePlace) manifestRequest(target string) request {
+	return request{
+		method: http.MethodGet, suffix: p.name + "/manifests/" + target, header: http.Header{"Accept": {acceptManifests}},
+	}
+}
+
+func (p *remotePlace) manifest(ctx context.Context, target string, limit int64) (desc ocispec.Descriptor, data []byte, err error) {
+	may := pulls
+	if checkDigest(digest.Digest(target)) != nil {
+		may = func(a *access) bool { return a.resolve }
+	}
+	err = p.each(ctx, may, func(ctx context.Context, a *access) error {
+		var err error
+		desc, data, err = p.manifestAt(ctx, a, target, limit)
+		return err
+	})
+	return desc, data, err
+}
+
+func (p *remotePlace) manifestAt(ctx context.Context, a *access, target string, limit int64) (ocispec.Descriptor, []byte, error) {
+	resp, err := a.do(ctx, p.manifestRequest(target))
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	defer resp.Body.Close()
+	return readManifest(resp, target, limit)
+}
+
+// readManifest reads a bounded manifest and hashes it itself; what the answer's headers claim must agree.
+func readManifest(resp *http.Response, target string, limit int64) (ocispec.Descriptor, []byte, error) {
+	if resp.ContentLength > limit {
+		return ocispec.Descriptor{}, nil, fmt.Errorf("%d bytes, %d are allowed: %w", resp.ContentLength, limit, fault.ErrTooLarge)
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return ocispec.Descriptor{}, nil, broken(err)
+	}
+	if int64(len(data)) > limit {
+		return ocispec.Descriptor{}, nil, fmt.Errorf("more than %d bytes: %w", limit, fault.ErrTooLarge)
+	}
+	if isPage(resp, data) {
+		return ocispec.Descriptor{}, nil, errPage
+	}
+	wanted := digest.Digest(target)
+	if checkDigest(wanted) != nil {
+		wanted = digest.Digest(resp.Header.Get("Docker-Content-Digest"))
+	}
+	d := digest.FromBytes(data)
+	if checkDigest(wanted) == nil {
+		if d = wanted.Algorithm().FromBytes(data); d != wanted {
+			return ocispec.Descriptor{}, nil, fmt.Errorf("%d bytes with digest %s arrived: %w", len(data), d, fault.ErrDigestMismatch)
+		}
+	}
+	media, err := manifestType(data, mediaType(resp))
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	return ocispec.Descriptor{MediaType: media, Digest: d, Size: int64(len(data))}, data, nil
+}
+
+// errPage is a web page where a registry's answer should be: a login page, a proxy's complaint.
+var errPage = fault.WithHint(fmt.Errorf("a web page came instead of an answer: %w", fault.ErrTemporary),
+	"is there a proxy or a login page between here and the registry?")
+
+func isPage(resp *http.Response, data []byte) bool {
+	head := strings.TrimSpace(string(data[:min(len(data), 64)]))
+	return mediaType(resp) == "text/html" || strings.HasPrefix(head, "<")
+}
+
+// mediaType is the answer's content type without parameters.
+func mediaType(resp *http.Response) string {
+	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil {
+		return ""
+	}
+	return t
+}
+
+// manifestType tells what a manifest is. Its own word counts before the header's: it is covered by the digest.
+func manifestType(data []byte, header string) (string, error) {
+	var m struct {
+		MediaType string          `json:"mediaType"`
+		Config    json.RawMessage `json:"config"`
+		Layers    json.RawMessage `json:"layers"`
+		Manifests json.RawMessage `json:"manifests"`
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return "", fmt.Errorf("a manifest that is not JSON: %w", fault.ErrInvalid)
+	}
+	if m.Manifests != nil && (m.Layers != nil || m.Config != nil) {
+		return "", fmt.Errorf("a manifest that is an index and an image at once: %w", fault.ErrInvalid)
+	}
+	for _, t := range []string{m.MediaType, header} {
+		switch t {
+		case ocispec.MediaTypeImageManifest, dockerManifest, ocispec.MediaTypeImageIndex, dockerIndex:
+			if isIndex(t) == (m.Manifests != nil) {
+				return t, nil
+			}
+			return "", fmt.Errorf("a manifest that says %s and is none: %w", t, fault.ErrInvalid)
+		}
+		if t != "" && m.MediaType != "" {
+			return "", fmt.Errorf("manifest of type %q: %w", t, fault.ErrUnsupported)
+		}
+	}
+	switch {
+	case m.Manifests != nil:
+		return ocispec.MediaTypeImageIndex, nil
+	case m.Layers != nil && m.Config != nil:
+		return ocispec.MediaTypeImageManifest, nil
+	}
+	return "", fmt.Errorf("neither an image manifest nor an index: %w", fault.ErrUnsupported)
+}
+
+func isIndex(media string) bool { return media == ocispec.MediaTypeImageIndex || media == dockerIndex }
+
+func isManifest(media string) bool {
+	return isIndex(media) || media == ocispec.MediaTypeImageManifest || media == dockerManifest
+}
+
+// broken is an answer that ended early or not at all.
+func broken(err error) error {
+	if classified(err) {
+		return err
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return fmt.Errorf("the answer was cut off: %w", fault.ErrTemporary)
+	}
+	return classify(err)
+}
+
+func (p *remotePlace) exists(ctx context.Context, desc ocispec.Descriptor) (found bool, err error) {
+	err = p.each(ctx, pulls, func(ctx context.Context, a *access) error {
+		var err error
+		found, err = p.existsAt(ctx, a, desc)
+		if err == nil && !found && a.mirror {
+			return fault.ErrNotFound // the next may have it
+		}
+		return err
+	})
+	return found, err
+}
+
+func (p *remotePlace) existsAt(ctx context.Context, a *access, desc ocispec.Descriptor) (bool, error) {
+	kind := "/blobs/"
+	if isManifest(desc.MediaType) {
+		kind = "/manifests/"
+	}
+	resp, err := a.do(ctx, request{
+		method: http.MethodHead, suffix: p.name + kind + desc.Digest.String(), header: http.Header{"Accept": {acceptManifests}},
+	})
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	resp.Body.Close()
+	// A wrong length is a damaged copy; it has to be sent again.
+	return resp.ContentLength < 0 || desc.Size == 0 || resp.ContentLength == desc.Size, nil
+}
