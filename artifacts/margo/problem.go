@@ -1,5 +1,7 @@
 package margo
 
+import "github.com/longshore-dev/longshore/artifacts/strict"
+
 // ProblemBase is the base of the problem types that Margo registers.
 const ProblemBase = "https://docs.margo.org/specification/problem-types#"
 
@@ -23,4 +25,40 @@ type Problem struct {
 type ProblemField struct {
 	Field   string `json:"field"`
 	Message string `json:"message"`
+}
+
+// ParseProblem reads an error answer of the management API (JSON). Members that it does not know are ignored.
+func ParseProblem(file string, data []byte) (*Problem, error) {
+	root, err := strict.JSON(file, data)
+	if err != nil {
+		return nil, err
+	}
+	p := &Problem{
+		Type:            root.Need("type").Filled(),
+		Title:           root.Need("title").Text(),
+		Detail:          root.Get("detail").Text(),
+		Instance:        root.Get("instance").Text(),
+		BackoffStrategy: root.Get("backoffStrategy").OneOf("none", "fixed", "exponential"),
+	}
+	status := root.Need("status")
+	if p.Status = int(status.Int64()); status.Kind() == strict.Number && (p.Status < 100 || p.Status > 599) {
+		status.Faultf("must be an HTTP status code")
+	}
+	after := root.Get("retryAfterSeconds")
+	if s := after.Int64(); s < 0 || s > 1<<31-1 {
+		after.Faultf("must be from 0 to 2147483647")
+	} else {
+		p.RetryAfterSeconds = int(s)
+	}
+	if r := root.Get("retryable"); r != nil {
+		v := r.Bool()
+		p.Retryable = &v
+	}
+	for _, e := range root.Get("errors").Items() {
+		p.Errors = append(p.Errors, ProblemField{Field: e.Get("field").Text(), Message: e.Get("message").Text()})
+	}
+	if err := root.Err(); err != nil {
+		return nil, err
+	}
+	return p, nil
 }

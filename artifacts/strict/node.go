@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -136,6 +137,9 @@ func (n *Node) keyFaultf(format string, args ...any) {
 }
 
 func (d *document) fault(f Fault) {
+	if slices.Contains(d.faults, f) {
+		return // a value of the wrong kind is asked for several members, and has one fault
+	}
 	if len(d.faults) >= maxFaults {
 		d.dropped++
 		return

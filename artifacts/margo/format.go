@@ -1,0 +1,105 @@
+package margo
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// Formats that the specification gives as patterns.
+var (
+	uuidFormat        = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
+	applicationFormat = regexp.MustCompile(`^[-a-z0-9]{1,200}$`)
+	deviceFormat      = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*$`)
+	assignmentFormat  = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*(/\*)?$`)
+	componentFormat   = regexp.MustCompile(`^[a-z0-9-]{1,200}$`)
+	repositoryFormat  = regexp.MustCompile(`^oci://[^\s]+$`)
+	tagFormat         = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	revisionFormat    = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)` +
+		`(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?` +
+		`(_[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`)
+	timeoutFormat   = regexp.MustCompile(`^(\d{1,6})m(\d{1,6})s$`)
+	extensionFormat = regexp.MustCompile(`^x-[a-z][a-z0-9-]*-extensions$`)
+	digestFormat    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	variableFormat  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	memoryFormat    = regexp.MustCompile(`^[0-9]{1,19}(Mi|Gi|Ki)$`)
+	storageFormat   = regexp.MustCompile(`^[0-9]{1,19}(Mi|Gi|Ki|Ti|Pi|Ei)$`)
+	capacityFormat  = regexp.MustCompile(`^([0-9]{1,19}(\.[0-9]{1,9})?) ?(Ki|Mi|Gi|Ti|Pi|Ei)$`)
+)
+
+// ValidDeviceID tells whether s is a device id as the specification writes them: "press-07", "gateway-1/press-07".
+func ValidDeviceID(s string) bool { return deviceFormat.MatchString(s) }
+
+func uuid(n *strict.Node) string { return n.Matching(uuidFormat, "a UUID") }
+
+func sha256Digest(n *strict.Node) digest.Digest {
+	return digest.Digest(n.Matching(digestFormat, `a digest of the form "sha256:" and 64 lower-case hexadecimal digits`))
+}
+
+// extensions reads the "x-<name>-extensions" members of an object. They are free in what they hold.
+func extensions(n *strict.Node) Extensions {
+	if n.Kind() != strict.Object {
+		return nil
+	}
+	var out Extensions
+	for _, m := range n.Members() {
+		if !isExtension(m.Key()) {
+			continue
+		}
+		if m.Kind() != strict.Object {
+			m.Faultf("must be an object, is %s", m.Kind())
+			continue
+		}
+		if out == nil {
+			out = make(Extensions)
+		}
+		out[m.Key()], _ = m.Value().(map[string]any)
+	}
+	return out
+}
+
+func isExtension(key string) bool { return extensionFormat.MatchString(key) }
+
+// timeout reads minutes and seconds, "8m30s".
+func timeout(n *strict.Node) time.Duration {
+	m := timeoutFormat.FindStringSubmatch(n.Matching(timeoutFormat, `a time of the form "8m30s"`))
+	if m == nil {
+		return 0
+	}
+	minutes, _ := strconv.Atoi(m[1]) // six digits at most
+	seconds, _ := strconv.Atoi(m[2])
+	return time.Duration(minutes)*time.Minute + time.Duration(seconds)*time.Second
+}
+
+// stringMap reads an object of strings.
+func stringMap(n *strict.Node) map[string]string {
+	if n == nil {
+		return nil
+	}
+	out := make(map[string]string)
+	for _, m := range n.Members() {
+		out[m.Key()] = m.Text()
+	}
+	return out
+}
+
+// unique records every node whose text another one before it had.
+func unique(nodes []*strict.Node, what string) {
+	lines := make(map[string]int, len(nodes))
+	for _, n := range nodes {
+		if n.Kind() != strict.String {
+			continue
+		}
+		key := strings.ToLower(n.Text())
+		if first, ok := lines[key]; ok {
+			n.Faultf("the %s %q is there already, at line %d", what, n.Text(), first)
+			continue
+		}
+		lines[key] = n.Line
+	}
+}

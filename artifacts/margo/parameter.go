@@ -1,0 +1,55 @@
+package margo
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// EnvironmentValue is the value as Compose's interpolation gets it: strings as they are, numbers in decimal, "true" or
+// "false", nothing for null, and compact JSON for lists and objects.
+func (p Parameter) EnvironmentValue() (string, error) {
+	switch v := p.Value.(type) {
+	case nil:
+		return "", nil
+	case string:
+		if strings.ContainsRune(v, 0) {
+			return "", fmt.Errorf("a value with a NUL character cannot be an environment variable: %w", fault.ErrInvalid)
+		}
+		return v, nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case int:
+		return strconv.Itoa(v), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case uint64:
+		return strconv.FormatUint(v, 10), nil
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64), nil
+	case []any, map[string]any:
+		b, err := plainJSON(v)
+		if err != nil {
+			return "", fmt.Errorf("write value %v as JSON: %w: %w", v, fault.ErrInvalid, err)
+		}
+		return string(b), nil
+	}
+	return "", fmt.Errorf("a value of type %T cannot be an environment variable: %w", p.Value, fault.ErrInvalid)
+}
+
+func parameterError(name string, err error) error { return fmt.Errorf("parameter %q: %w", name, err) }
+
+// plainJSON is compact JSON with sorted keys and without the escapes that are for HTML.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
