@@ -76,7 +76,10 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
 	}
-	bin, err := Prepare(ctx, o.Out, "containerd", "containerd-shim-runc-v2", "ctr", "runc")
+	if err := Prepare(ctx, o.Out, "containerd", "containerd-shim-runc-v2", "ctr", "runc"); err != nil {
+		return nil, err
+	}
+	program, err := cachedProgram("containerd")
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +100,7 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 		Dir:       dir,
 		Root:      filepath.Join(dir, "root"),
 		State:     filepath.Join(dir, "state"),
-		Bin:       bin,
+		Bin:       filepath.Dir(program),
 		LogFile:   filepath.Join(dir, "containerd.log"),
 	}
 	d.stop = box.Add("containerd", d.end)

@@ -27,13 +27,14 @@ const cacheVariable = "LONGSHORE_TESTENV_CACHE"
 
 // program says how one binary is made.
 type program struct {
-	name    string   // how tests ask for it
-	pkg     string   // main package, in the module of testenv/tools
-	modules string   // module whose version is linked in by variable, "" when the program knows its own
-	ldvar   string   // variable for the version
-	cgo     bool     // needs a C compiler and the Debian packages below
-	tags    string   // build tags
-	debian  []string // Debian packages that must be installed to build it
+	name   string   // how tests ask for it
+	pkg    string   // main package, in the module of testenv/tools
+	module string   // module whose version is linked in by variable, "" when the program knows its own
+	ldvar  string   // variable for the version
+	cgo    bool     // needs a C compiler and the Debian packages below
+	tags   string   // build tags
+	debian []string // Debian packages that must be installed to build it
+	apps   bool     // pinned in testenv/tools/apps: it goes into images and never runs here
 }
 
 // programs are all that tests run. Order is the order of building: what most tests need comes first.
@@ -42,11 +43,13 @@ func programs() []program {
 	return []program{
 		{name: "gofumpt", pkg: "mvdan.cc/gofumpt"},
 		{name: "staticcheck", pkg: "honnef.co/go/tools/cmd/staticcheck"},
-		{name: "containerd", pkg: containerd + "/cmd/containerd", modules: containerd, ldvar: containerd + "/version.Version"},
-		{name: "containerd-shim-runc-v2", pkg: containerd + "/cmd/containerd-shim-runc-v2", modules: containerd, ldvar: containerd + "/version.Version"},
-		{name: "ctr", pkg: containerd + "/cmd/ctr", modules: containerd, ldvar: containerd + "/version.Version"},
+		{name: "containerd", pkg: containerd + "/cmd/containerd", module: containerd, ldvar: containerd + "/version.Version"},
+		{name: "containerd-shim-runc-v2", pkg: containerd + "/cmd/containerd-shim-runc-v2", module: containerd, ldvar: containerd + "/version.Version"},
+		{name: "ctr", pkg: containerd + "/cmd/ctr", module: containerd, ldvar: containerd + "/version.Version"},
 		// Without libseccomp runc refuses every container that has a seccomp profile.
 		{name: "runc", pkg: "github.com/opencontainers/runc", cgo: true, tags: "seccomp", debian: []string{"gcc", "libseccomp-dev", "pkg-config"}},
+		{name: "nats-server", pkg: "github.com/nats-io/nats-server/v2", apps: true},
+		{name: "caddy", pkg: "github.com/caddyserver/caddy/v2/cmd/caddy", apps: true},
 		{name: "cosign3", pkg: "github.com/sigstore/cosign/v3/cmd/cosign"},
 		{name: "cosign2", pkg: "github.com/sigstore/cosign/v2/cmd/cosign"},
 	}
@@ -113,40 +116,33 @@ func Program(t testing.TB, name string) string {
 	return path
 }
 
-// Prepare builds the named programs, all of them without names, and returns the folder that holds them. It says on out
-// what it is going to build and install before it does, and nothing when all is there.
-func Prepare(ctx context.Context, out io.Writer, names ...string) (string, error) {
+// Prepare builds the named programs, all of them without names. It says on out what it is going to build and install
+// before it does, and nothing when all is there.
+func Prepare(ctx context.Context, out io.Writer, names ...string) error {
 	if len(names) == 0 {
 		names = ProgramNames()
 	}
-	var dir string
 	for _, name := range names {
-		path, err := BuildProgram(ctx, out, name)
-		if err != nil {
-			return "", err
+		if _, err := BuildProgram(ctx, out, name); err != nil {
+			return err
 		}
-		dir = filepath.Dir(path)
 	}
-	return dir, nil
+	return nil
 }
 
 // BuildProgram is the context form of [Program]. Several processes may ask for the same program at once: one builds, the
 // others wait for it.
 func BuildProgram(ctx context.Context, out io.Writer, name string) (string, error) {
-	if path, err := cachedProgram(name); !errors.Is(err, os.ErrNotExist) {
+	path, err := cachedProgram(name)
+	if !errors.Is(err, os.ErrNotExist) {
 		return path, err
 	}
 	p := programs()[slices.Index(ProgramNames(), name)]
-	root, err := Root()
+	tools, err := p.tools()
 	if err != nil {
 		return "", err
 	}
-	tools := filepath.Join(root, "testenv", "tools")
-	dir, err := programDir(tools)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, name)
+	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make the program cache: %w", err)
 	}
@@ -161,7 +157,7 @@ func BuildProgram(ctx context.Context, out io.Writer, name string) (string, erro
 	if err := InstallDebian(ctx, out, p.debian...); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
-	version, err := moduleVersion(tools, p.modules)
+	version, err := moduleVersion(tools, p.module)
 	if err != nil {
 		return "", err
 	}
@@ -171,16 +167,30 @@ func BuildProgram(ctx context.Context, out io.Writer, name string) (string, erro
 	return path, nil
 }
 
-// cachedProgram returns the path of a program that has been built; os.ErrNotExist when it has not.
-func cachedProgram(name string) (string, error) {
-	if !slices.Contains(ProgramNames(), name) {
-		return "", fmt.Errorf("program %q is not one of %s", name, strings.Join(ProgramNames(), ", "))
-	}
+// tools is the folder of the module that pins the program.
+func (p program) tools() (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	dir, err := programDir(filepath.Join(root, "testenv", "tools"))
+	if p.apps {
+		return filepath.Join(root, "testenv", "tools", "apps"), nil
+	}
+	return filepath.Join(root, "testenv", "tools"), nil
+}
+
+// cachedProgram returns where a program is; with os.ErrNotExist, where it will be.
+func cachedProgram(name string) (string, error) {
+	i := slices.Index(ProgramNames(), name)
+	if i < 0 {
+		return "", fmt.Errorf("program %q is not one of %s", name, strings.Join(ProgramNames(), ", "))
+	}
+	p := programs()[i]
+	tools, err := p.tools()
+	if err != nil {
+		return "", err
+	}
+	dir, err := programDir(tools, p.apps)
 	if err != nil {
 		return "", err
 	}
@@ -190,7 +200,7 @@ func cachedProgram(name string) (string, error) {
 }
 
 // programDir is the cache folder for the current pins: everything that shapes the binaries is in its name.
-func programDir(tools string) (string, error) {
+func programDir(tools string, apps bool) (string, error) {
 	h := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum"} {
 		data, err := os.ReadFile(filepath.Join(tools, name))
@@ -200,7 +210,12 @@ func programDir(tools string) (string, error) {
 		fmt.Fprintf(h, "%s %d\n", name, len(data))
 		h.Write(data)
 	}
-	fmt.Fprintf(h, "%s %s %s %+v %v\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, programs(), buildFlags)
+	fmt.Fprintf(h, "%s %s %s %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, buildFlags)
+	for _, p := range programs() {
+		if p.apps == apps {
+			fmt.Fprintln(h, p.name, p.pkg, p.ldvar, p.cgo, p.tags)
+		}
+	}
 	cache, err := CacheDir()
 	if err != nil {
 		return "", err

@@ -1,0 +1,216 @@
+// Command toolbox is what test containers run: one small static program that behaves as its arguments say, so that images
+// need no shell.
+//
+//	toolbox serve PORT [TEXT]     HTTP server: / answers TEXT (or $TEXT, or the hostname), /env the environment,
+//	                              /file?path= a file, /get?url= what another server answers, /resolve?name= its addresses,
+//	                              /exit?code= ends the process
+//	toolbox sleep [SECONDS]       waits, forever without SECONDS; ends at SIGTERM
+//	toolbox stubborn              waits forever and ignores SIGTERM
+//	toolbox exit CODE [SECONDS]   ends with a code, at once or later
+//	toolbox write FILE TEXT       writes a file, appending a line
+//	toolbox cat FILE...           prints files
+//	toolbox print TEXT            prints a line; toolbox print-err TEXT on stderr
+//	toolbox lines N               prints N numbered lines
+//	toolbox env                   prints environment, working directory, user, arguments
+//	toolbox get URL               prints what a server answers; ends with 1 unless it is 2xx
+//	toolbox tcp HOST:PORT         ends with 0 when it accepts
+//	toolbox exists FILE           ends with 0 when it is there
+//	toolbox memory MIB            takes memory and keeps it
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "toolbox:", err)
+		os.Exit(1)
+	}
+}
+
+// arg is the argument at i, or unset.
+func arg(args []string, i int, unset string) string {
+	if i < len(args) {
+		return args[i]
+	}
+	return unset
+}
+
+func run(args []string) error {
+	switch arg(args, 0, "") {
+	case "serve":
+		return serve(arg(args, 1, "8080"), arg(args, 2, os.Getenv("TEXT")))
+	case "sleep":
+		return wait(arg(args, 1, ""), true)
+	case "stubborn":
+		return wait("", false)
+	case "exit":
+		code, err := strconv.Atoi(arg(args, 1, "0"))
+		if err != nil {
+			return err
+		}
+		if len(args) > 2 {
+			if err := wait(args[2], true); err != nil {
+				return err
+			}
+		}
+		os.Exit(code)
+	case "write":
+		f, err := os.OpenFile(arg(args, 1, ""), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(f, arg(args, 2, ""))
+		return errors.Join(err, f.Sync(), f.Close())
+	case "cat":
+		for _, name := range args[1:] {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			os.Stdout.Write(data)
+		}
+	case "print":
+		fmt.Println(arg(args, 1, ""))
+	case "print-err":
+		fmt.Fprintln(os.Stderr, arg(args, 1, ""))
+	case "lines":
+		n, err := strconv.Atoi(arg(args, 1, "1"))
+		for i := range n {
+			fmt.Printf("line %d\n", i+1)
+		}
+		return err
+	case "env":
+		fmt.Print(describe())
+	case "get":
+		text, err := get(arg(args, 1, ""))
+		fmt.Print(text)
+		return err
+	case "tcp":
+		conn, err := net.DialTimeout("tcp", arg(args, 1, ""), 2*time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	case "exists":
+		_, err := os.Stat(arg(args, 1, ""))
+		return err
+	case "memory":
+		return hold(arg(args, 1, "1"))
+	default:
+		return fmt.Errorf("no such behaviour: %q", args)
+	}
+	return nil
+}
+
+// wait ends after seconds, "" is never, or at SIGTERM when polite.
+func wait(seconds string, polite bool) error {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
+	var after <-chan time.Time
+	if seconds != "" {
+		s, err := strconv.ParseFloat(seconds, 64)
+		if err != nil {
+			return err
+		}
+		after = time.After(time.Duration(s * float64(time.Second)))
+	}
+	for {
+		select {
+		case <-after:
+			return nil
+		case s := <-term:
+			fmt.Println("got", s)
+			if polite {
+				return nil
+			}
+		}
+	}
+}
+
+func hold(mib string) error {
+	n, err := strconv.Atoi(mib)
+	if err != nil {
+		return err
+	}
+	held := make([]byte, n<<20)
+	for i := 0; i < len(held); i += 4096 {
+		held[i] = 1
+	}
+	fmt.Println("holding", len(held))
+	err = wait("", true)
+	held[0] = 2 // alive until here
+	return err
+}
+
+func describe() string {
+	wd, _ := os.Getwd()
+	hostname, _ := os.Hostname()
+	return fmt.Sprintf("%s\nwd=%s\nuser=%d:%d\nhostname=%s\nargs=%q\n", strings.Join(os.Environ(), "\n"), wd, os.Getuid(), os.Getgid(), hostname, os.Args)
+}
+
+func get(url string) (string, error) {
+	client := &http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err == nil && resp.StatusCode/100 != 2 {
+		err = errors.New(resp.Status)
+	}
+	return string(body), err
+}
+
+func serve(port, text string) error {
+	if text == "" {
+		text, _ = os.Hostname()
+	}
+	answer := func(w http.ResponseWriter, text string, err error) {
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		_, _ = io.WriteString(w, text)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { answer(w, text+"\n", nil) })
+	mux.HandleFunc("GET /env", func(w http.ResponseWriter, _ *http.Request) { answer(w, describe(), nil) })
+	mux.HandleFunc("GET /file", func(w http.ResponseWriter, r *http.Request) {
+		data, err := os.ReadFile(r.FormValue("path"))
+		answer(w, string(data), err)
+	})
+	mux.HandleFunc("GET /get", func(w http.ResponseWriter, r *http.Request) {
+		body, err := get(r.FormValue("url"))
+		answer(w, body, err)
+	})
+	mux.HandleFunc("GET /resolve", func(w http.ResponseWriter, r *http.Request) {
+		addrs, err := net.LookupHost(r.FormValue("name"))
+		answer(w, strings.Join(addrs, "\n"), err)
+	})
+	mux.HandleFunc("GET /exit", func(_ http.ResponseWriter, r *http.Request) {
+		code, _ := strconv.Atoi(r.FormValue("code"))
+		os.Exit(code)
+	})
+	server := &http.Server{Addr: ":" + port, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	go func() { // ends with the process
+		_ = wait("", true)
+		_ = server.Close()
+	}()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
