@@ -1,26 +1,56 @@
 package network
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
+
+// Defaults of [Options].
+const (
+	DefaultPool  = "10.210.0.0/16"
+	DefaultTable = "longshore"
+)
+
+const maxSalt = 16 // tries for an interface name that no other network has
 
 // Options say where a manager keeps its things and which names it may use. Managers on one machine need different
 // DataDir, RunDir, Pool and Table.
 type Options struct {
 	DataDir string       // network.json; survives reboots; needed
 	RunDir  string       // pinned namespaces, hosts files; does not survive reboots; needed
-	Pool    netip.Prefix // IPv4 addresses to hand out; zero: 10.210.0.0/16
-	Table   string       // nftables table; interface names derive from it; "": "longshore"
+	Pool    netip.Prefix // IPv4 addresses to hand out, /8 to /26; zero: DefaultPool
+	Table   string       // nftables table; interface names derive from it; "": DefaultTable
 	NetNS   string       // path of the network namespace that plays the host; "": the one of the process
 	Logger  *slog.Logger // nil: silent
 }
 
-// Manager makes and keeps the networks of projects. Its methods may be called from several goroutines.
-type Manager struct{}
+// Manager makes and keeps the networks of projects. Its methods may be called from several goroutines; they take turns.
+type Manager struct {
+	o    Options
+	log  *slog.Logger
+	host *host
+
+	mu    sync.Mutex
+	state *state
+	table table
+	lost  bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
+	notes []string // see Notes
+}
 
 // Attachment is what a container needs to know of its networks.
 type Attachment struct {
@@ -30,37 +60,283 @@ type Attachment struct {
 	Hostname   string
 }
 
-// Open reads the saved state. It changes nothing on the host; see [Manager.Restore].
-func Open(o Options) (*Manager, error) { return &Manager{}, nil }
-
-// Close lets go of the kernel's sockets. Networks stay.
-func (m *Manager) Close() error { return nil }
-
-// Prepare makes a project's networks and gives every service its addresses.
-func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error { return nil }
-
-// Attach makes a container's namespace, links, routes and files.
-func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
-	return Attachment{}, nil
+// Open reads the saved state. It changes nothing in the kernel: call [Manager.Restore] before anything else after a
+// start. A damaged state file is set aside and rebuilt from the run directory's copy; see [Manager.Notes]. The caller
+// closes the manager.
+func Open(o Options) (*Manager, error) {
+	if o.DataDir == "" || o.RunDir == "" {
+		return nil, fmt.Errorf("network manager: DataDir and RunDir are needed: %w", fault.ErrInvalid)
+	}
+	if !o.Pool.IsValid() {
+		o.Pool = netip.MustParsePrefix(DefaultPool)
+	}
+	o.Pool, o.Table = o.Pool.Masked(), cmp.Or(o.Table, DefaultTable)
+	if !o.Pool.Addr().Is4() || o.Pool.Bits() < minPoolBits || o.Pool.Bits() > maxPoolBits {
+		return nil, fmt.Errorf("network pool %s: needs an IPv4 network of /%d to /%d: %w", o.Pool, minPoolBits, maxPoolBits, fault.ErrInvalid)
+	}
+	if !validName(o.Table) || len(o.Table) > 31 {
+		return nil, fmt.Errorf("network table %q: %w", o.Table, fault.ErrInvalid)
+	}
+	for _, dir := range []string{o.DataDir, o.RunDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("network manager: %w", err)
+		}
+	}
+	found, err := load(o.DataDir, o.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	h, err := openHost(o.NetNS, o.Table)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{o: o, log: o.Logger, host: h, state: found.state, lost: found.lost, notes: found.notes, table: table{name: o.Table}}
+	if m.log == nil {
+		m.log = slog.New(slog.DiscardHandler)
+	}
+	if !h.own {
+		m.table.ns = h.ns
+	}
+	for _, n := range found.notes {
+		m.log.Warn(n)
+	}
+	return m, nil
 }
 
-// Switch makes a container the one that answers for its service.
-func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error { return nil }
+// Close lets go of the kernel's sockets. Networks stay.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.host.close()
+	return nil
+}
 
-// Detach removes a container's namespace, links and files. Gone is no error.
-func (m *Manager) Detach(ctx context.Context, id string) error { return nil }
-
-// Teardown removes all that a project has. Gone is no error.
-func (m *Manager) Teardown(ctx context.Context, project string) error { return nil }
-
-// Verify compares the host with the saved state.
-func (m *Manager) Verify(ctx context.Context) error { return nil }
-
-// Restore makes the host as the saved state says.
-func (m *Manager) Restore(ctx context.Context) error { return nil }
+// Notes are things about this host that an operator should know, one sentence each: a setting that had to be changed, a
+// damaged file that was set aside.
+func (m *Manager) Notes() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.notes)
+}
 
 // Projects are the names of the projects that own anything, sorted.
-func (m *Manager) Projects() []string { return nil }
+func (m *Manager) Projects() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.state.Projects))
+}
 
-// Notes are things about this host that an operator should know, one sentence each.
-func (m *Manager) Notes() []string { return nil }
+// Attached are the ids of a project's attached containers, sorted.
+func (m *Manager) Attached(project string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.state.Projects[project]; p != nil {
+		return slices.Sorted(maps.Keys(p.Attachments))
+	}
+	return nil
+}
+
+// Addresses are where a container is, by network. Empty when it is not attached.
+func (m *Manager) Addresses(id string) map[string]netip.Addr {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]netip.Addr{}
+	if _, p := m.state.find(id); p != nil {
+		for _, n := range p.Attachments[id].Networks {
+			out[n] = p.address(p.Attachments[id], n)
+		}
+	}
+	return out
+}
+
+// ServiceAddress is the address that a service's name means on one of its networks; invalid when there is none.
+func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.state.Projects[project]; p != nil && p.Services[service] != nil && p.Services[service].Places[network] != nil {
+		return p.Services[service].Places[network].VIP
+	}
+	return netip.Addr{}
+}
+
+// Active is the id of the container that answers for a service, "" when none does.
+func (m *Manager) Active(project, service string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.state.Projects[project]; p != nil && p.Services[service] != nil {
+		return p.Services[service].Active
+	}
+	return ""
+}
+
+// commit saves next and makes it the state. The copy in the run directory is what a damaged file is rebuilt from.
+func (m *Manager) commit(next *state) error {
+	data, err := encodeState(next)
+	if err != nil {
+		return err
+	}
+	if len(data) > maxState {
+		return fmt.Errorf("save the state of the networks: more than %d bytes: %w", maxState, fault.ErrTooLarge)
+	}
+	if err := writeDurable(filepath.Join(m.o.DataDir, stateFile), data); err != nil {
+		return err
+	}
+	m.state = next
+	return writeQuick(filepath.Join(m.o.RunDir, stateFile), data)
+}
+
+// applyTable makes the table follow s, and ends the tracked connections that would miss the change.
+func (m *Manager) applyTable(s *state) error {
+	before, after := m.table.applied, s.elements()
+	if err := m.table.apply(after); err != nil {
+		return err
+	}
+	if gone := staleAfter(before, after); !gone.empty() {
+		_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, gone)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return fmt.Errorf("end stale connections: %w", err)
+		}
+	}
+	return nil
+}
+
+func (m *Manager) netnsPath(id string) string { return filepath.Join(m.o.RunDir, "netns", id) }
+func (m *Manager) filesDir(id string) string  { return filepath.Join(m.o.RunDir, "files", id) }
+
+// Prepare makes a project's networks and gives every service its addresses. What an earlier revision had and its containers
+// still use stays until they are detached. A port that another project has is fault.ErrConflict.
+func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := m.prepare(p); err != nil {
+		return fmt.Errorf("prepare the networks of project %q: %w", p.Name, err)
+	}
+	return nil
+}
+
+func (m *Manager) prepare(p *workload.Project) error {
+	before := m.state
+	next := before.clone()
+	var live []netip.Prefix // looked up only when a network is new
+	choose := func(network string) (bridge, error) {
+		if live == nil {
+			var err error
+			if live, err = m.host.foreign(); err != nil {
+				return bridge{}, err
+			}
+		}
+		return m.choose(next, p.Name, network, live)
+	}
+	if err := next.prepare(p, choose); err != nil {
+		return err
+	}
+	if err := m.commit(next); err != nil {
+		return err
+	}
+	if err := m.ensureForwarding(); err != nil {
+		return err
+	}
+	own := m.state.Projects[p.Name]
+	for _, n := range slices.Sorted(maps.Keys(own.Networks)) {
+		if _, err := m.host.ensureBridge(own.Networks[n], p.Name+"/"+n); err != nil {
+			return fmt.Errorf("network %q: %w", n, err)
+		}
+	}
+	if err := m.applyTable(m.state); err != nil {
+		return err
+	}
+	if err := m.ensureAllFiles(own); err != nil {
+		return err
+	}
+	return m.removeBridges(before.Projects[p.Name], own)
+}
+
+// removeBridges deletes the bridges that a project had and has no more.
+func (m *Manager) removeBridges(before, after *project) error {
+	if before == nil {
+		return nil
+	}
+	for n, b := range before.Networks {
+		if after != nil && after.Networks[n] != nil && after.Networks[n].Name == b.Name {
+			continue
+		}
+		if err := removeLink(m.host.links, b.Name); err != nil {
+			return fmt.Errorf("network %q: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// choose gives a new network a subnet that nothing on this host uses, and an interface name.
+func (m *Manager) choose(s *state, project, network string, live []netip.Prefix) (bridge, error) {
+	key := project + "/" + network
+	names := map[string]bool{}
+	for _, p := range s.Projects {
+		for _, b := range p.Networks {
+			live, names[b.Name] = append(live, b.Subnet), true
+		}
+	}
+	subnet, ok := chooseSubnet(m.o.Pool, key, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(live, p.Overlaps)
+	})
+	if !ok {
+		return bridge{}, fault.WithHint(fmt.Errorf("network %q: %w %s: %w", network, errNoSubnet, m.o.Pool, fault.ErrConflict),
+			"set network.pool to a range that no interface or route of this device uses")
+	}
+	for salt := range maxSalt {
+		if name := hashName(m.host.prefix, "b", key, salt); !names[name] {
+			return bridge{Subnet: subnet, Name: name}, nil
+		}
+	}
+	return bridge{}, fmt.Errorf("network %q: no interface name left: %w", network, fault.ErrConflict)
+}
+
+// ensureForwarding lets the host route, and notes when it did not before.
+func (m *Manager) ensureForwarding() error {
+	return m.host.do(func() error {
+		v, err := sysctl("net/ipv4/ip_forward")
+		if err != nil || v == "1" {
+			return err
+		}
+		if err := setSysctl("net/ipv4/ip_forward", "1"); err != nil {
+			return err
+		}
+		const note = "net.ipv4.ip_forward was 0 and is now 1: this host forwards packets between its interfaces"
+		if !slices.Contains(m.notes, note) {
+			m.notes = append(m.notes, note)
+		}
+		m.log.Warn(note)
+		return nil
+	})
+}
+
+// Switch makes a container the one that answers for its service: by the service's name and at its published ports. New
+// connections go there at once; those that exist stay where they are.
+func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	fail := func(err error) error {
+		return fmt.Errorf("switch service %q of project %q to container %q: %w", service, project, containerID, err)
+	}
+	p := m.state.Projects[project]
+	if p == nil || p.Services[service] == nil || p.Attachments[containerID] == nil || p.Attachments[containerID].Service != service {
+		return fail(fmt.Errorf("not attached: %w", fault.ErrNotFound))
+	}
+	if p.Services[service].Active != containerID {
+		next := m.state.clone()
+		next.Projects[project].Services[service].Active = containerID
+		if err := m.commit(next); err != nil {
+			return fail(err)
+		}
+	}
+	if err := m.applyTable(m.state); err != nil {
+		return fail(err)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Attach makes a container's namespace, links, routes and files, or what is missing of them. The project must be prepared.
+// The first container of a service answers for it; a later one does from [Manager.Switch] on, or when the first is
+// detached. Call it again before every start of the container: after a reboot it makes everything anew.
+func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return Attachment{}, err
+	}
+	a, err := m.attach(ctx, project, c)
+	if err != nil {
+		return Attachment{}, fmt.Errorf("attach container %q of project %q: %w", c.ID, project, err)
+	}
+	return a, nil
+}
+
+func (m *Manager) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
+	next := m.state.clone()
+	changed, err := next.attach(project, c)
+	if err != nil {
+		return Attachment{}, err
+	}
+	if changed {
+		if err := m.commit(next); err != nil {
+			return Attachment{}, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return Attachment{}, err
+	}
+	p := m.state.Projects[project]
+	if err := m.ensureForwarding(); err != nil {
+		return Attachment{}, err
+	}
+	if err := m.ensureContainer(project, p, c.ID); err != nil {
+		return Attachment{}, err
+	}
+	if err := m.applyTable(m.state); err != nil {
+		return Attachment{}, err
+	}
+	dir := m.filesDir(c.ID)
+	return Attachment{
+		NetNS: m.netnsPath(c.ID), HostsFile: filepath.Join(dir, "hosts"), ResolvConf: filepath.Join(dir, "resolv.conf"),
+		Hostname: p.Attachments[c.ID].Hostname,
+	}, nil
+}
+
+// ensureContainer makes all that one attached container has, but the table.
+func (m *Manager) ensureContainer(name string, p *project, id string) error {
+	a := p.Attachments[id]
+	indexes := make([]int, len(a.Networks))
+	for i, n := range a.Networks {
+		var err error
+		if indexes[i], err = m.host.ensureBridge(p.Networks[n], name+"/"+n); err != nil {
+			return fmt.Errorf("network %q: %w", n, err)
+		}
+	}
+	path := m.netnsPath(id)
+	ok, err := pinned(path)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if err := pin(path); err != nil {
+			return err
+		}
+	}
+	in, ns, err := inside(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	defer in.Close()
+	if err := raiseLoopback(in); err != nil {
+		return err
+	}
+	for i, n := range a.Networks {
+		b := p.Networks[n]
+		w := wire{
+			outer: m.wireName(id, n), label: id + "/" + n, inner: fmt.Sprintf("eth%d", i),
+			bridge: indexes[i], address: p.address(a, n), gateway: b.gateway(),
+		}
+		if i > 0 {
+			w.route = b.Subnet
+		}
+		if err := m.host.ensureWire(w, in, ns); err != nil {
+			return fmt.Errorf("network %q: %w", n, err)
+		}
+	}
+	return m.ensureFiles(p, id)
+}
+
+// wireName is the host's end of a container's link to a network.
+func (m *Manager) wireName(id, network string) string {
+	return hashName(m.host.prefix, "v", id+"/"+network, 0)
+}
+
+// ensureFiles writes a container's hosts and resolv.conf.
+func (m *Manager) ensureFiles(p *project, id string) error {
+	servers, err := resolv(resolvConf, resolvedConf)
+	if err != nil {
+		return err
+	}
+	dir := m.filesDir(id)
+	if err := placeFile(filepath.Join(dir, "resolv.conf"), servers); err != nil {
+		return err
+	}
+	return placeFile(filepath.Join(dir, "hosts"), p.hosts(p.Attachments[id]))
+}
+
+// ensureAllFiles brings the files of a project's containers up to date, where they are: services may have come or gone.
+func (m *Manager) ensureAllFiles(p *project) error {
+	for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
+		if _, err := os.Stat(m.filesDir(id)); errors.Is(err, os.ErrNotExist) {
+			continue // after a reboot: Attach or Restore makes them
+		}
+		if err := m.ensureFiles(p, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Detach removes a container's namespace, links and files. Gone is no error. When it answered for its service, another
+// attached container of the service does from now on. The container's process should have ended.
+func (m *Manager) Detach(ctx context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := m.detach([]string{id}); err != nil {
+		return fmt.Errorf("detach container %q: %w", id, err)
+	}
+	return nil
+}
+
+// detach takes containers out of the table first, then out of the kernel, and forgets them last, so that a call that was
+// cut short can be repeated.
+func (m *Manager) detach(ids []string) error {
+	before, next := m.state, m.state.clone()
+	for _, id := range ids {
+		next.detach(id)
+	}
+	if err := m.applyTable(next); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !validName(id) {
+			continue // never attached, and not a path to look at
+		}
+		name, p := before.find(id)
+		if p != nil {
+			for _, n := range p.Attachments[id].Networks {
+				if err := removeLink(m.host.links, m.wireName(id, n)); err != nil {
+					return fmt.Errorf("network %q: %w", n, err)
+				}
+			}
+			if err := m.removeBridges(p, next.Projects[name]); err != nil {
+				return err
+			}
+		}
+		if err := unpin(m.netnsPath(id)); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(m.filesDir(id)); err != nil {
+			return fmt.Errorf("remove its files: %w", err)
+		}
+	}
+	for _, id := range ids {
+		if name, _ := before.find(id); name != "" {
+			return m.commit(next)
+		}
+	}
+	return nil
+}
+
+// Teardown removes all that a project has: containers' links and namespaces, networks, addresses, names and ports. Gone
+// is no error.
+func (m *Manager) Teardown(ctx context.Context, project string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := m.teardown(project); err != nil {
+		return fmt.Errorf("tear down the networks of project %q: %w", project, err)
+	}
+	return nil
+}
+
+func (m *Manager) teardown(project string) error {
+	p := m.state.Projects[project]
+	if p == nil {
+		return nil
+	}
+	if err := m.detach(slices.Sorted(maps.Keys(p.Attachments))); err != nil {
+		return err
+	}
+	next := m.state.clone()
+	delete(next.Projects, project)
+	if len(next.Projects) == 0 {
+		if err := m.table.remove(); err != nil {
+			return err
+		}
+	} else if err := m.applyTable(next); err != nil {
+		return err
+	}
+	if err := m.removeBridges(m.state.Projects[project], nil); err != nil {
+		return err
+	}
+	return m.commit(next)
+}

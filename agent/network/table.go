@@ -1,0 +1,264 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// table is our nftables table. The kernel takes every change whole or not at all.
+type table struct {
+	name    string
+	ns      *os.File // nil: the namespace of the process
+	applied elements // what we last put there; nil: not known
+}
+
+func (t *table) conn() (*nftables.Conn, error) {
+	var o []nftables.ConnOption
+	if t.ns != nil {
+		o = append(o, nftables.WithNetNSFd(int(t.ns.Fd())))
+	}
+	c, err := nftables.New(o...)
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	return c, nil
+}
+
+func (t *table) family() *nftables.Table {
+	return &nftables.Table{Name: t.name, Family: nftables.TableFamilyIPv4}
+}
+
+// apply makes the table hold want. It sends only the difference to what it last applied; where that does not fit, because
+// somebody changed the table, it replaces the whole table, in one transaction too.
+func (t *table) apply(want elements) error {
+	if t.applied != nil && t.change(want) == nil {
+		t.applied = want
+		return nil
+	}
+	t.applied = nil
+	if err := t.replace(want); err != nil {
+		return err
+	}
+	t.applied = want
+	return nil
+}
+
+// change sends what differs between what was applied and want.
+func (t *table) change(want elements) error {
+	c, err := t.conn()
+	if err != nil {
+		return err
+	}
+	same := true
+	for _, s := range sets(t.family()) {
+		var gone, added []nftables.SetElement
+		for _, k := range slices.Sorted(maps.Keys(t.applied[s.Name])) {
+			v := t.applied[s.Name][k]
+			if w, ok := want[s.Name][k]; !ok || w != v {
+				gone = append(gone, nftables.SetElement{Key: []byte(k), Val: []byte(v)})
+			}
+		}
+		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
+			v := want[s.Name][k]
+			if w, ok := t.applied[s.Name][k]; !ok || w != v {
+				added = append(added, nftables.SetElement{Key: []byte(k), Val: []byte(v)})
+			}
+		}
+		same = same && len(gone)+len(added) == 0
+		for chunk := range slices.Chunk(gone, maxElements) {
+			if err := c.SetDeleteElements(s, chunk); err != nil {
+				return fmt.Errorf("change table %s: %w", t.name, err)
+			}
+		}
+		for chunk := range slices.Chunk(added, maxElements) {
+			if err := c.SetAddElements(s, chunk); err != nil {
+				return fmt.Errorf("change table %s: %w", t.name, err)
+			}
+		}
+	}
+	if same {
+		return nil
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("change table %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// replace sends the whole table. Packets see the old one or the new one.
+func (t *table) replace(want elements) error {
+	c, err := t.conn()
+	if err != nil {
+		return err
+	}
+	f := t.family()
+	c.AddTable(f) // so that there is one to delete
+	c.DelTable(f)
+	c.AddTable(f)
+	ids := map[string]uint32{}
+	for _, s := range sets(f) {
+		ids[s.Name] = s.ID
+		if err := c.AddSet(s, nil); err != nil {
+			return fmt.Errorf("make table %s: set %s: %w", t.name, s.Name, err)
+		}
+		var list []nftables.SetElement
+		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
+			list = append(list, nftables.SetElement{Key: []byte(k), Val: []byte(want[s.Name][k])})
+		}
+		for chunk := range slices.Chunk(list, maxElements) {
+			if err := c.SetAddElements(s, chunk); err != nil {
+				return fmt.Errorf("make table %s: set %s: %w", t.name, s.Name, err)
+			}
+		}
+	}
+	accept := nftables.ChainPolicyAccept
+	for _, ch := range chains() {
+		chain := c.AddChain(&nftables.Chain{Table: f, Name: ch.name, Type: ch.kind, Hooknum: ch.hook, Priority: ch.priority, Policy: &accept})
+		for _, r := range ch.rules {
+			c.AddRule(&nftables.Rule{Table: f, Chain: chain, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.says)})
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("make table %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// remove deletes the table. Gone is no error.
+func (t *table) remove() error {
+	c, err := t.conn()
+	if err != nil {
+		return err
+	}
+	f := t.family()
+	c.AddTable(f)
+	c.DelTable(f)
+	t.applied = nil
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("remove table %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// exists tells whether the table is there.
+func (t *table) exists() (bool, error) {
+	c, err := t.conn()
+	if err != nil {
+		return false, err
+	}
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyIPv4)
+	if err != nil {
+		return false, fmt.Errorf("list tables: %w", err)
+	}
+	return slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.name }), nil
+}
+
+// drift compares the kernel's table with want and says what differs.
+func (t *table) drift(want elements) ([]string, error) {
+	there, err := t.exists()
+	if err != nil {
+		return nil, err
+	}
+	if !there {
+		return []string{"nftables table " + t.name + " is gone"}, nil
+	}
+	c, err := t.conn()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	f := t.family()
+	for _, ch := range chains() {
+		rules, err := c.GetRules(f, &nftables.Chain{Name: ch.name, Table: f})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("list chain %s of table %s: %w", ch.name, t.name, err)
+		}
+		same := len(rules) == len(ch.rules)
+		for i := 0; same && i < len(rules); i++ {
+			says, _ := userdata.GetString(rules[i].UserData, userdata.TypeComment)
+			same = says == ch.rules[i].says
+		}
+		if !same {
+			out = append(out, fmt.Sprintf("chain %s of table %s has other rules", ch.name, t.name))
+		}
+	}
+	for _, s := range sets(f) {
+		list, err := c.GetSetElements(s)
+		if err != nil {
+			out = append(out, fmt.Sprintf("set %s of table %s cannot be read: %v", s.Name, t.name, err))
+			continue
+		}
+		live := map[string]string{}
+		for _, e := range list {
+			live[string(e.Key)] = string(e.Val)
+		}
+		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
+			if v, ok := live[k]; !ok || v != want[s.Name][k] {
+				out = append(out, fmt.Sprintf("table %s lacks %s", t.name, describe(s.Name, k, want[s.Name][k])))
+			}
+		}
+		for _, k := range slices.Sorted(maps.Keys(live)) {
+			if _, ok := want[s.Name][k]; !ok {
+				out = append(out, fmt.Sprintf("table %s has a foreign %s", t.name, describe(s.Name, k, live[k])))
+			}
+		}
+	}
+	return out, nil
+}
+
+// stale matches tracked connections that would go on to an old place: datagrams whose rewriting changed, and everything
+// that was sent to a container that is gone. Without this a sender that never pauses would never reach the new one.
+type stale struct {
+	dead  map[string]bool // container addresses
+	moved map[string]bool // service addresses
+	ports map[uint16]bool // published UDP ports
+}
+
+// MatchConntrackFlow implements netlink's filter.
+func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	if s.dead[string(f.Reverse.SrcIP.To4())] && !f.Forward.DstIP.Equal(f.Reverse.SrcIP) {
+		return true
+	}
+	return f.Forward.Protocol == unix.IPPROTO_UDP && (s.moved[string(f.Forward.DstIP.To4())] || s.ports[f.Forward.DstPort])
+}
+
+func (s *stale) empty() bool { return len(s.dead)+len(s.moved)+len(s.ports) == 0 }
+
+// staleAfter finds what a change of the table leaves behind.
+func staleAfter(before, after elements) *stale {
+	s := &stale{dead: map[string]bool{}, moved: map[string]bool{}, ports: map[uint16]bool{}}
+	for k := range before[setContainers] {
+		if _, ok := after[setContainers][k]; !ok {
+			s.dead[k] = true
+		}
+	}
+	for k, v := range before[mapVIP] {
+		if w := after[mapVIP][k]; w != v {
+			s.moved[k[nameBytes:]] = true
+		}
+	}
+	for _, m := range []struct {
+		set   string
+		proto int // offset in the key
+	}{{mapPublish, 0}, {mapPublishAt, 4}} {
+		keys := maps.Clone(before[m.set])
+		if keys == nil {
+			keys = map[string]string{}
+		}
+		maps.Copy(keys, after[m.set])
+		for k := range keys {
+			if before[m.set][k] != after[m.set][k] && k[m.proto] == unix.IPPROTO_UDP {
+				s.ports[uint16(k[m.proto+4])<<8|uint16(k[m.proto+5])] = true
+			}
+		}
+	}
+	return s
+}
