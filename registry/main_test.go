@@ -1,0 +1,67 @@
+package registry_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+
+// newClient makes a client that is closed when the test ends, with an empty home unless the test sets one.
+func newClient(t testing.TB, o registry.Options) *registry.Client {
+	t.Helper()
+	if o.Getenv == nil {
+		o.Getenv = environment(map[string]string{"HOME": t.TempDir()})
+	}
+	if testing.Verbose() {
+		o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	c, err := registry.New(o)
+	if err != nil {
+		t.Fatalf("New = %v", err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func environment(m map[string]string) func(string) string {
+	return func(key string) string { return m[key] }
+}
+
+// clientFor makes a client that reaches s as it wants to be reached.
+func clientFor(t testing.TB, s *testenv.RegistryServer) *registry.Client {
+	t.Helper()
+	return newClient(t, registry.Options{
+		RetryBudget: time.Second,
+		CAFile:      s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile, Username: s.Username, Password: s.Password,
+	})
+}
+
+func openName(t testing.TB, c *registry.Client, name string) *registry.Repository {
+	t.Helper()
+	r, err := c.OpenName(t.Context(), name)
+	if err != nil {
+		t.Fatalf("OpenName(%q) = %v", name, err)
+	}
+	return r
+}
+
+func writeFile(t testing.TB, content string, parts ...string) string {
+	t.Helper()
+	path := filepath.Join(parts...)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
