@@ -2,36 +2,90 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // Agent keeps one device at its desired state. Make it with [New], run it with [Agent.Run], once; the other methods may be
 // called from any goroutine while it runs.
 type Agent struct {
-	o Options
+	o        Options
+	verdicts verdicts
+	mail     chan func(*loop) // to the loop, which owns all that changes
+	status   atomic.Pointer[Status]
+	progress progress
+	pump     pump
+	started  atomic.Bool
+	done     chan struct{} // closed when Run returns
+	once     sync.Once
 }
 
-// New checks the options and reads the saved state. It asks neither the network nor the runtime.
+// New checks the options. It asks neither the network nor the runtime.
 func New(o Options) (*Agent, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	return &Agent{o: o}, nil
+	a := &Agent{o: o, mail: make(chan func(*loop), 64), done: make(chan struct{})}
+	a.pump.wake = make(chan struct{}, 1)
+	a.status.Store(&Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: PhaseEmpty})
+	return a, nil
 }
 
 // Run keeps the device at its desired state until ctx ends. Then it returns nil, with every goroutine ended and every
 // workload left running. Another error means that the saved state cannot be used: nothing was touched.
 func (a *Agent) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	if a.started.Swap(true) {
+		return errors.New("agent: run twice")
+	}
+	defer close(a.done)
+	ctx, cancel := context.WithCancel(ctx)
+	l := newLoop(ctx, a)
+	err := l.boot()
+	if err == nil {
+		l.run()
+	}
+	cancel()
+	l.wait()
+	return err
 }
 
 // Status tells how the device is. It never waits for anything.
-func (a *Agent) Status() Status { return Status{Device: string(a.o.Device)} }
+func (a *Agent) Status() Status {
+	s := *a.status.Load()
+	s.Now = a.o.Now()
+	s.Loading = a.progress.status()
+	a.outbox(&s)
+	return s
+}
 
 // Sync checks the registry now and waits for the outcome: also for a new generation to run, as long as ctx lasts.
-func (a *Agent) Sync(ctx context.Context) (SyncResult, error) { return SyncResult{}, ctx.Err() }
+func (a *Agent) Sync(ctx context.Context) (SyncResult, error) {
+	reply := make(chan SyncResult, 1)
+	select {
+	case a.mail <- func(l *loop) { l.sync(reply) }:
+	case <-a.done:
+		return SyncResult{}, errStopped
+	case <-ctx.Done():
+		return SyncResult{}, ctx.Err()
+	}
+	select {
+	case r := <-reply:
+		return r, nil
+	case <-a.done:
+		return SyncResult{}, errStopped
+	case <-ctx.Done():
+		return SyncResult{}, ctx.Err()
+	}
+}
+
+var errStopped = fault.WithHint(errors.Join(errors.New("the agent is stopping"), fault.ErrTemporary), "try again in a moment")
 
 // Logs opens the output of containers. With several of them each line starts with the service's name. The caller closes it;
 // following ends with ctx.
-func (a *Agent) Logs(ctx context.Context, r LogRequest) (io.ReadCloser, error) { return nil, ctx.Err() }
+func (a *Agent) Logs(ctx context.Context, r LogRequest) (io.ReadCloser, error) {
+	return a.logs(ctx, r)
+}

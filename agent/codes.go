@@ -120,10 +120,5 @@ func hintOf(err error) string {
 	if h := fault.Hint(err); h != "" {
 		return h
 	}
-	for _, d := range Codes() {
-		if d.Code == CodeOf(err) {
-			return d.Action
-		}
-	}
-	return ""
+	return docOf(CodeOf(err)).Action
 }

@@ -1,0 +1,324 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// builder makes a [Desired] of a state whose manifest was verified: checks 7 to 9.
+type builder struct {
+	a        *Agent
+	c        courier
+	x        *artifacts.StateIndex
+	state    digest.Digest            // of the state artifact's manifest
+	pins     map[string]digest.Digest // what references without a digest were resolved to; grows
+	trusted  bool                     // accepted before: signatures and pins were held against the policy then
+	insecure []string
+}
+
+// build reads and checks all that the state's manifest names.
+func (b *builder) build(ctx context.Context) (*Desired, error) {
+	st, err := b.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &Desired{Digest: b.state, Generation: st.Manifest.ManifestVersion}
+	for i := range st.Deployments {
+		if err := b.fits(st.Deployments[i].Document); err != nil {
+			return nil, err
+		}
+	}
+	for i := range st.Deployments {
+		dep, err := b.deployment(ctx, &st.Deployments[i], d.Generation)
+		if err != nil {
+			return nil, err
+		}
+		d.Deployments = append(d.Deployments, dep)
+	}
+	if err := distinctPorts(d); err != nil {
+		return nil, err
+	}
+	slices.Sort(b.c.brought)
+	d.Blobs = slices.Compact(b.c.brought)
+	return d, nil
+}
+
+// read is check 7 up to the documents: in one request when most of them are missing, else only those.
+func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
+	var bundle digest.Digest
+	fetch := func(d ocispec.Descriptor) ([]byte, error) {
+		// A bundle is not kept when its documents are: the device would hold everything twice.
+		return b.c.blob(ctx, b.c.repository, d, artifacts.MaxArchive, d.Digest != bundle)
+	}
+	data, err := fetch(b.x.Manifest)
+	if err != nil {
+		return nil, refuse(b.code(err, CodeContentDigest, CodeContentMissing, CodeStateInvalid), err)
+	}
+	m, err := margo.ParseStateManifest("State Manifest", data)
+	if err != nil {
+		return nil, refuse(CodeStateInvalid, err)
+	}
+	if m.ManifestVersion != b.x.Generation {
+		return nil, refusef(CodeStateInvalid, "state %s: its annotation says generation %d, its State Manifest %d: %w",
+			b.state, b.x.Generation, m.ManifestVersion, fault.ErrInvalid)
+	}
+	missing := 0
+	for _, d := range b.x.Deployments {
+		if !b.c.has(ctx, d) {
+			missing++
+		}
+	}
+	read := b.x.Read
+	if b.x.Bundle != nil && missing > 1 && 2*missing > len(b.x.Deployments) {
+		read, bundle = b.x.ReadBundle, b.x.Bundle.Digest
+	}
+	st, err := read(fetch)
+	if err != nil {
+		return nil, refuse(b.code(err, CodeContentDigest, CodeContentMissing, CodeDeploymentInvalid), err)
+	}
+	if bundle == "" {
+		return st, nil
+	}
+	for _, d := range b.x.Deployments {
+		for i := range st.Deployments {
+			if st.Deployments[i].Digest == d.Digest {
+				if err := b.c.keep(ctx, d, st.Deployments[i].Bytes); err != nil {
+					return nil, err
+				}
+				b.c.brought = append(b.c.brought, d.Digest)
+			}
+		}
+	}
+	return st, nil
+}
+
+// code names what went wrong with content.
+func (b *builder) code(err error, mismatch, missing, invalid Code) Code {
+	switch {
+	case errors.Is(err, errLocal):
+		return CodeOf(err)
+	case errors.Is(err, fault.ErrDigestMismatch):
+		return mismatch
+	case errors.Is(err, fault.ErrNotFound):
+		return missing
+	case errors.Is(err, fault.ErrTemporary):
+		return CodeSourceUnreachable
+	case errors.Is(err, fault.ErrUnauthenticated):
+		return CodeSourceUnauthenticated
+	case errors.Is(err, fault.ErrDenied):
+		return CodeSourceDenied
+	case errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrUnsupported), errors.Is(err, fault.ErrTooLarge):
+		return invalid
+	}
+	return CodeInternal
+}
+
+// fits holds a deployment against this device: its id, its type, its constraints.
+func (b *builder) fits(d *margo.ApplicationDeployment) error {
+	if id := d.Metadata.DeviceID; id != "" && id != string(b.a.o.Device) {
+		return refusef(CodeWrongDevice, "deployment %s: it is for device %q, this is %q: %w", d.Metadata.Name, id, b.a.o.Device, fault.ErrUnfit)
+	}
+	p := d.Spec.DeploymentProfile
+	if p.Type != "compose" {
+		return refusef(CodeComponentUnsupported, "deployment %s: type %q is not run by this device: %w", d.Metadata.Name, p.Type, fault.ErrUnsupported)
+	}
+	if b.trusted {
+		return nil
+	}
+	if err := p.DeviceConstraints.Check(&b.a.o.Capabilities); err != nil {
+		return refuse(CodeDeviceUnfit, fmt.Errorf("deployment %s: %w", d.Metadata.Name, err))
+	}
+	return nil
+}
+
+// deployment is checks 8 and 9 of one deployment.
+func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, generation uint64) (Deployment, error) {
+	doc := d.Document
+	out := Deployment{ID: doc.ID, Name: doc.Metadata.Name, Digest: d.Digest}
+	for _, c := range doc.Spec.DeploymentProfile.Components {
+		env, err := environment(doc, c.Name)
+		if err != nil {
+			return out, refuse(CodeDeploymentInvalid, fmt.Errorf("deployment %s: %w", doc.Metadata.Name, err))
+		}
+		archive, err := b.component(ctx, doc.Metadata.Name, c)
+		if err != nil {
+			return out, err
+		}
+		p, err := compose.Load(ctx, archive, compose.Options{
+			Deployment: doc.ID, Component: c.Name, Generation: generation, Environment: env,
+			Platform: b.a.o.Platform, AllowUnpinned: true,
+		})
+		if err != nil {
+			code := CodeComponentInvalid
+			if errors.Is(err, fault.ErrUnfit) {
+				code = CodeImagePlatform
+			}
+			return out, refuse(code, fmt.Errorf("deployment %s, component %s: %w", doc.Metadata.Name, c.Name, err))
+		}
+		if err := b.images(ctx, doc.Metadata.Name, p); err != nil {
+			return out, err
+		}
+		comp := NewComponent(c.Name, c.Properties.Revision, p)
+		comp.Wait, comp.Timeout = c.Properties.Wait, c.Properties.Timeout
+		out.Components = append(out.Components, comp)
+	}
+	return out, nil
+}
+
+// component brings one component's archive, by its digest.
+func (b *builder) component(ctx context.Context, deployment string, c margo.Component) (*artifacts.Archive, error) {
+	about := fmt.Sprintf("deployment %s, component %s", deployment, c.Name)
+	repository := strings.TrimPrefix(c.Properties.Repository, "oci://")
+	d, pinned, err := c.Pinned()
+	if err != nil {
+		return nil, refuse(CodeDeploymentInvalid, fmt.Errorf("%s: %w", about, err))
+	}
+	if !pinned {
+		if d, err = b.pin(ctx, repository, c.Properties.Revision, CodeComponentUnpinned, CodeComponentMissing); err != nil {
+			return nil, fmt.Errorf("%s: %w", about, err)
+		}
+	}
+	desc, manifest, err := b.c.manifest(ctx, repository, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d}, true)
+	if err != nil {
+		return nil, refuse(b.code(err, CodeComponentDigest, CodeComponentMissing, CodeComponentInvalid), fmt.Errorf("%s: %w", about, err))
+	}
+	if err := b.verify(ctx, KindComponent, repository, desc); err != nil {
+		return nil, fmt.Errorf("%s: %w", about, err)
+	}
+	x, err := artifacts.OpenComponent(manifest)
+	if err != nil {
+		return nil, refuse(CodeComponentInvalid, fmt.Errorf("%s: %s@%s: %w", about, repository, d, err))
+	}
+	data, err := b.c.blob(ctx, repository, x.Archive, artifacts.MaxArchive, true)
+	if err != nil {
+		return nil, refuse(b.code(err, CodeComponentDigest, CodeComponentMissing, CodeComponentInvalid), fmt.Errorf("%s: %w", about, err))
+	}
+	archive, err := artifacts.ReadArchive(data)
+	if err != nil {
+		return nil, refuse(CodeComponentInvalid, fmt.Errorf("%s: archive: %w", about, err))
+	}
+	return archive, nil
+}
+
+// images is check 9: digests, signatures. The platform was held against the lock before.
+func (b *builder) images(ctx context.Context, deployment string, p *workload.Project) error {
+	for i := range p.Services {
+		img := &p.Services[i].Image
+		about := fmt.Sprintf("deployment %s, component %s, service %s", deployment, p.Component, p.Services[i].Name)
+		if img.Digest == "" {
+			tag := img.Tag
+			if tag == "" {
+				tag = "latest"
+			}
+			d, err := b.pin(ctx, img.Repository, tag, CodeImageUnpinned, CodeImageMissing)
+			if err != nil {
+				return fmt.Errorf("%s: %w", about, err)
+			}
+			img.Digest = d
+		}
+		if err := b.verify(ctx, KindImage, img.Repository, ocispec.Descriptor{Digest: img.Digest}); err != nil {
+			return fmt.Errorf("%s: %w", about, err)
+		}
+	}
+	return nil
+}
+
+// pin resolves a reference that a foreign publisher left open, once: what it was when the state was accepted, it stays.
+func (b *builder) pin(ctx context.Context, repository, tag string, unpinned, missing Code) (digest.Digest, error) {
+	ref := repository + ":" + tag
+	if d, ok := b.pins[ref]; ok {
+		return d, nil
+	}
+	if b.a.o.RequirePins && !b.trusted {
+		return "", refusef(unpinned, "%s: it is named by a tag only, and this device wants digests: %w", ref, fault.ErrRejected)
+	}
+	if b.c.offline {
+		return "", refusef(missing, "%s: its digest is not on the device: %w", ref, fault.ErrNotFound)
+	}
+	d, err := b.a.o.Source.Resolve(ctx, repository, tag)
+	if err != nil {
+		return "", refuse(b.code(err, missing, missing, missing), fmt.Errorf("resolve %s: %w", ref, err))
+	}
+	b.pins[ref] = d.Digest
+	return d.Digest, nil
+}
+
+// verify asks the policy about a component or an image, unless it did so when the state was accepted.
+func (b *builder) verify(ctx context.Context, kind Kind, repository string, d ocispec.Descriptor) error {
+	if b.trusted {
+		return nil
+	}
+	v, err := b.a.verified(ctx, kind, repository, d)
+	if err != nil {
+		return err
+	}
+	if v.Insecure {
+		b.insecure = append(b.insecure, fmt.Sprintf("%s %s", kind, repository))
+	}
+	return nil
+}
+
+// environment is what a deployment's parameters say to a component.
+func environment(d *margo.ApplicationDeployment, component string) (map[string]string, error) {
+	env, by := map[string]string{}, map[string]string{}
+	for name, p := range d.Spec.Parameters {
+		for _, t := range p.Targets {
+			if !slices.Contains(t.Components, component) {
+				continue
+			}
+			v, err := p.EnvironmentValue()
+			if err != nil {
+				return nil, fmt.Errorf("parameter %s: %w", name, err)
+			}
+			key := strings.TrimPrefix(t.Pointer, "ENV.")
+			if old, ok := env[key]; ok && old != v {
+				return nil, fmt.Errorf("parameters %s and %s both set %s of component %s: %w", min(name, by[key]), max(name, by[key]), key, component, fault.ErrInvalid)
+			}
+			env[key], by[key] = v, name
+		}
+	}
+	return env, nil
+}
+
+// distinctPorts refuses two services that publish the same port of the device.
+func distinctPorts(d *Desired) error {
+	type claim struct {
+		p     workload.Port
+		owner string
+	}
+	var claims []claim
+	for _, dep := range d.Deployments {
+		for _, c := range dep.Components {
+			for _, s := range c.Project.Services {
+				for _, p := range s.Ports {
+					owner := fmt.Sprintf("%s, component %s, service %s", dep.Name, c.Name, s.Name)
+					for _, x := range claims {
+						if x.p.HostPort == p.HostPort && x.p.Protocol == p.Protocol && overlap(x.p, p) {
+							return refusef(CodePortConflict, "deployment %s: publishes %d/%s, as does deployment %s: %w",
+								owner, p.HostPort, p.Protocol, x.owner, fault.ErrConflict)
+						}
+					}
+					claims = append(claims, claim{p, owner})
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func overlap(a, b workload.Port) bool {
+	every := func(p workload.Port) bool { return !p.HostIP.IsValid() || p.HostIP.IsUnspecified() }
+	return every(a) || every(b) || a.HostIP == b.HostIP
+}

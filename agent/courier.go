@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// courier brings small artifacts: from the device when they are here, else from the source, and then keeps them. It trusts
+// neither: bytes that do not hash to their digest do not pass.
+type courier struct {
+	a          *Agent
+	repository string
+	offline    bool            // never ask the source
+	brought    []digest.Digest // everything that passed
+}
+
+// manifest brings an artifact's manifest. d needs a digest only; keep says whether it may stay on the device yet.
+func (c *courier) manifest(ctx context.Context, repository string, d ocispec.Descriptor, keep bool) (ocispec.Descriptor, []byte, error) {
+	data, err := c.a.o.Content.Get(ctx, d)
+	if err == nil && digest.FromBytes(data) == d.Digest {
+		c.brought = append(c.brought, d.Digest)
+		d.Size = int64(len(data))
+		return d, data, nil
+	}
+	if c.offline {
+		return d, nil, fmt.Errorf("read %s from the device: %w", d.Digest, fault.ErrNotFound)
+	}
+	got, data, err := c.a.o.Source.Manifest(ctx, repository, d.Digest)
+	if err != nil {
+		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, err)
+	}
+	if err := whole(d.Digest, data, artifacts.MaxManifest); err != nil {
+		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, err)
+	}
+	got.Digest, got.Size = d.Digest, int64(len(data))
+	if keep {
+		if err := c.keep(ctx, got, data); err != nil {
+			return d, nil, err
+		}
+	}
+	c.brought = append(c.brought, d.Digest)
+	return got, data, nil
+}
+
+// blob brings a layer of an artifact.
+func (c *courier) blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64, keep bool) ([]byte, error) {
+	data, err := c.a.o.Content.Get(ctx, d)
+	if err == nil && digest.FromBytes(data) == d.Digest {
+		c.brought = append(c.brought, d.Digest)
+		return data, nil
+	}
+	if c.offline {
+		return nil, fmt.Errorf("read %s from the device: %w", d.Digest, fault.ErrNotFound)
+	}
+	if d.Size > limit {
+		return nil, fmt.Errorf("fetch %s@%s: %d bytes, at most %d: %w", repository, d.Digest, d.Size, limit, fault.ErrTooLarge)
+	}
+	if data, err = c.a.o.Source.Blob(ctx, repository, d, limit); err != nil {
+		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, err)
+	}
+	if err := whole(d.Digest, data, limit); err != nil {
+		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, err)
+	}
+	if keep {
+		if err := c.keep(ctx, d, data); err != nil {
+			return nil, err
+		}
+	}
+	c.brought = append(c.brought, d.Digest)
+	return data, nil
+}
+
+func (c *courier) keep(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	if err := c.a.o.Content.Put(ctx, d, data); err != nil {
+		return fmt.Errorf("keep %s on the device: %w", d.Digest, errors.Join(err, errLocal))
+	}
+	return nil
+}
+
+// has tells whether content is on the device.
+func (c *courier) has(ctx context.Context, d ocispec.Descriptor) bool {
+	_, err := c.a.o.Content.Get(ctx, d)
+	return err == nil
+}
+
+// whole holds bytes against their name.
+func whole(d digest.Digest, data []byte, limit int64) error {
+	if int64(len(data)) > limit {
+		return fmt.Errorf("%d bytes, at most %d: %w", len(data), limit, fault.ErrTooLarge)
+	}
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("digest %q: %w", d, fault.ErrUnsupported)
+	}
+	if got := d.Algorithm().FromBytes(data); got != d {
+		return fmt.Errorf("got %s: %w", got, fault.ErrDigestMismatch)
+	}
+	return nil
+}
+
+// errLocal marks what went wrong on the device itself, not at the source.
+var errLocal = errors.New("on this device")

@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Desired is one generation with nothing left to look up: what the device shall run, completely.
+type Desired struct {
+	Digest      digest.Digest // of the state artifact's manifest
+	Generation  uint64
+	Deployments []Deployment
+	Blobs       []digest.Digest // of everything small that it was made of, to keep on the device
+}
+
+// Deployment is one application. Deployments do not depend on each other.
+type Deployment struct {
+	ID         string
+	Name       string
+	Digest     digest.Digest // of its document
+	Components []Component   // installed in this order
+}
+
+// Component is one project of a deployment. Make it with [NewComponent].
+type Component struct {
+	Name       string
+	Revision   string
+	Wait       bool          // the next component waits until this one is up, not only started
+	Timeout    time.Duration // to be up; 0: none
+	Project    *workload.Project
+	Containers []workload.Container // that Project needs
+	Identity   string               // equal identities run the same: all that shapes containers, networks and volumes
+	surround   string               // of what Prepare makes: networks, volumes, addresses, ports
+}
+
+// NewComponent computes what follows from the project, once, since plans are made often.
+func NewComponent(name, revision string, p *workload.Project) Component {
+	c := Component{Name: name, Revision: revision, Wait: true, Project: p, Containers: p.Containers()}
+	ids := make([]string, 0, len(c.Containers))
+	type place struct {
+		Service  string
+		Networks []workload.Attachment
+		Ports    []workload.Port
+	}
+	var places []place
+	for _, x := range c.Containers {
+		ids = append(ids, x.ID)
+		places = append(places, place{x.Service.Name, x.Service.Networks, x.Service.Ports})
+	}
+	c.surround = hashOf(p.Networks, p.Volumes, places)
+	c.Identity = hashOf(ids, c.surround)
+	return c
+}
+
+func hashOf(parts ...any) string {
+	b, err := json.Marshal(parts)
+	if err != nil {
+		panic(fmt.Sprintf("agent: cannot encode: %v", err)) // only plain values come here
+	}
+	h := sha256.Sum256(b)
+	return hex.EncodeToString(h[:16])
+}
+
+// images lists every image that the generation needs, each once, in order of use.
+func (d *Desired) images() []workload.Image {
+	var out []workload.Image
+	seen := map[string]bool{}
+	for _, dep := range d.Deployments {
+		for _, c := range dep.Components {
+			for _, x := range c.Containers {
+				if n := x.Service.Image.Name(); !seen[n] {
+					seen[n] = true
+					out = append(out, x.Service.Image)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// deployment finds one by id; nil when it is not there.
+func (d *Desired) deployment(id string) *Deployment {
+	if d == nil {
+		return nil
+	}
+	for i := range d.Deployments {
+		if d.Deployments[i].ID == id {
+			return &d.Deployments[i]
+		}
+	}
+	return nil
+}
+
+// component finds one by name; nil when it is not there.
+func (d *Deployment) component(name string) *Component {
+	if d == nil {
+		return nil
+	}
+	for i := range d.Components {
+		if d.Components[i].Name == name {
+			return &d.Components[i]
+		}
+	}
+	return nil
+}
+
+// container finds a needed container and its component by id.
+func (d *Desired) container(id string) (*Deployment, *Component, *workload.Container) {
+	if d == nil {
+		return nil, nil, nil
+	}
+	for i := range d.Deployments {
+		for j := range d.Deployments[i].Components {
+			c := &d.Deployments[i].Components[j]
+			for k := range c.Containers {
+				if c.Containers[k].ID == id {
+					return &d.Deployments[i], c, &c.Containers[k]
+				}
+			}
+		}
+	}
+	return nil, nil, nil
+}

@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	observeLimit = 30 * time.Second // of one look at the runtime
+	observeEvery = 2 * time.Minute  // without any event, in case one was lost
+	stepsAtOnce  = 8                // steps in progress, but for stops, which mostly wait
+)
+
+// loop is the one goroutine that owns what changes: everything here is touched only by functions that it runs. Work that
+// waits (checks, pulls, steps, probes) runs beside it and comes back as mail.
+type loop struct {
+	*Agent
+	ctx context.Context
+	wg  sync.WaitGroup
+	log *slog.Logger
+	p   Policy
+
+	accepted, running, committed, lastGood *store.State
+	refused                                *store.Refused
+	before                                 map[string]store.Status // what was last reported, by deployment
+	target, next                           *Desired
+	damaged                                error // why target or next is not loaded although it is accepted
+	stale                                  bool  // as last reported
+	reported                               bool  // capabilities, since the start
+
+	sup      *Supervision
+	seen     workload.Observed
+	look     bool // observe before the next plan
+	blind    error
+	blindTry int
+	unsaved  error // the store could not be written
+	slots    chan struct{}
+	probers  map[string]prober
+	wake     time.Time // from the last plan
+	lookAt   time.Time
+	retryAt  time.Time // after the runtime or the store failed
+
+	poll    poll
+	pull    pulling
+	waiters []waiter
+	tidy    bool // something may be left over on the device
+}
+
+func newLoop(ctx context.Context, a *Agent) *loop {
+	return &loop{
+		Agent: a, ctx: ctx, log: a.o.Logger, p: a.o.policy(), sup: NewSupervision(), before: map[string]store.Status{},
+		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, tidy: true,
+	}
+}
+
+// spawn runs f beside the loop; Run waits for it.
+func (l *loop) spawn(f func()) { l.wg.Go(f) }
+
+// post brings a result to the loop, unless the agent is stopping.
+func (l *loop) post(f func(*loop)) {
+	select {
+	case l.mail <- f:
+	case <-l.ctx.Done():
+	}
+}
+
+func (l *loop) wait() { l.wg.Wait() }
+
+// boot reads the saved state: no network.
+func (l *loop) boot() error {
+	err := l.o.Store.View(func(tx *store.Tx) error {
+		var errs [6]error
+		l.accepted, errs[0] = tx.State(store.Accepted)
+		l.running, errs[1] = tx.State(store.Target)
+		l.committed, errs[2] = tx.State(store.Committed)
+		l.lastGood, errs[3] = tx.State(store.LastGood)
+		l.refused, errs[4] = tx.Refused()
+		statuses, err := tx.Statuses()
+		errs[5] = err
+		for _, s := range statuses {
+			l.before[s.DeploymentID] = s
+		}
+		return errors.Join(errs[:]...)
+	})
+	if err != nil {
+		return fault.WithHint(err, "move agent.db away: the agent then starts anew and accepts the state that the registry holds")
+	}
+	if l.running != nil {
+		l.target, l.damaged = l.load(l.ctx, *l.running, true)
+	}
+	if l.accepted != nil && (l.running == nil || l.accepted.Digest != l.running.Digest) {
+		var err error
+		if l.next, err = l.load(l.ctx, *l.accepted, true); err != nil {
+			l.damaged = err
+		}
+	}
+	if l.damaged != nil {
+		l.log.Error("saved documents are damaged; what runs is left alone", "err", l.damaged)
+	}
+	l.poll.first(l)
+	return nil
+}
+
+// run is the loop.
+func (l *loop) run() {
+	l.spawn(l.watch)
+	l.spawn(func() { l.pump.run(l.ctx, l.Agent) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-l.ctx.Done():
+			return
+		case f := <-l.mail:
+			f(l)
+			l.drain()
+		case <-timer.C:
+		}
+		if l.ctx.Err() != nil {
+			return
+		}
+		l.pass()
+		timer.Reset(l.pause())
+	}
+}
+
+// drain takes the mail that is there, so that one pass answers it all.
+func (l *loop) drain() {
+	for {
+		select {
+		case f := <-l.mail:
+			f(l)
+		default:
+			return
+		}
+	}
+}
+
+// pause is the time until something is due by itself.
+func (l *loop) pause() time.Duration {
+	now := l.o.Now()
+	next := l.lookAt
+	for _, t := range []time.Time{l.wake, l.retryAt, l.poll.due(), l.expiry()} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	return max(next.Sub(now), time.Millisecond)
+}
+
+// expiry is when the running state becomes stale; zero: never, or it is.
+func (l *loop) expiry() time.Time {
+	if l.running == nil || l.stale {
+		return time.Time{}
+	}
+	return l.running.Expires
+}
+
+// pass compares what is desired with what is there and does the next steps. Everything is repeatable; whatever is
+// interrupted here is found again by the next pass, or by the next process.
+func (l *loop) pass() {
+	now := l.o.Now()
+	if l.observe(now) {
+		l.sup.update(now, l.target, l.seen, l.p)
+		saved := l.save(now)
+		l.act(now, saved)
+		l.probe()
+	}
+	l.poll.start(l, now)
+	l.pull.start(l)
+	l.collect()
+	l.answer()
+	l.publish(now)
+}
+
+// observe brings l.seen up to date when something may have changed; false: the runtime does not answer.
+func (l *loop) observe(now time.Time) bool {
+	if l.blind != nil && now.Before(l.retryAt) {
+		return false
+	}
+	if !l.look && l.blind == nil && now.Before(l.lookAt) && (l.wake.IsZero() || now.Before(l.wake)) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, observeLimit)
+	defer cancel()
+	seen, err := l.o.Runtime.Observe(ctx)
+	if err != nil {
+		if l.ctx.Err() == nil && l.blind == nil {
+			l.log.Error("the runtime does not answer; containers run on without supervision", "err", err)
+		}
+		l.blind = err
+		l.blindTry++
+		l.retryAt = now.Add(backoff(l.blindTry, 500*time.Millisecond, 15*time.Second))
+		return false
+	}
+	if l.blind != nil {
+		l.log.Info("the runtime answers again")
+	}
+	l.blind, l.blindTry, l.retryAt = nil, 0, time.Time{}
+	l.seen, l.look, l.lookAt = seen, false, now.Add(observeEvery)
+	return true
+}
+
+// act does what the plan says. Without a saved state only what keeps containers running is done.
+func (l *loop) act(now time.Time, saved bool) {
+	plan := Plan(now, l.target, l.seen, l.sup, l.p)
+	l.wake = plan.Wake
+	for _, st := range plan.Steps {
+		if !saved && st.Verb != Start {
+			continue
+		}
+		l.sup.Busy[st.Subject()] = true
+		l.spawn(func() { l.step(st) })
+	}
+}
+
+// watch turns the runtime's events into looks.
+func (l *loop) watch() {
+	tries := 0
+	for l.ctx.Err() == nil {
+		events, err := l.o.Runtime.Events(l.ctx)
+		if err == nil {
+			tries = 0
+			l.post(func(l *loop) { l.look = true })
+			for e := range events {
+				l.post(func(l *loop) { l.event(e) })
+			}
+		}
+		tries++
+		l.post(func(l *loop) { l.look = true })
+		select {
+		case <-l.ctx.Done():
+		case <-time.After(backoff(tries, 500*time.Millisecond, 15*time.Second)):
+		}
+	}
+}
+
+func (l *loop) event(e workload.Event) {
+	l.look = true
+	if e.Kind == workload.EventOOM {
+		d, c, x := l.target.container(e.ID)
+		if x != nil {
+			l.log.Warn("a container ran out of memory", "deployment", d.Name, "component", c.Name, "service", x.Service.Name)
+		}
+	}
+}

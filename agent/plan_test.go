@@ -1,0 +1,378 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+var (
+	t0      = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	numbers = (&Options{RestartMax: time.Minute, StepRetryMax: time.Minute}).policy()
+)
+
+// service makes a service whose configuration is named by its image.
+func service(name, image string, deps ...workload.Dependency) workload.Service {
+	return workload.Service{
+		Name: name, Image: workload.Image{Repository: "r.example/" + name, Digest: digest.FromString(image)}, DependsOn: deps,
+		Restart: workload.Restart{Policy: workload.RestartAlways},
+	}
+}
+
+func healthy(s workload.Service) workload.Service {
+	s.Health = &workload.Health{Probe: workload.Probe{TCP: 80}, Interval: time.Second, Timeout: time.Second, Retries: 2}
+	return s
+}
+
+func component(deployment, name string, services ...workload.Service) Component {
+	return NewComponent(name, "1.0.0", &workload.Project{
+		Name: workload.ProjectName(deployment, name), Deployment: deployment, Component: name, Services: services,
+	})
+}
+
+func desired(generation uint64, ds ...Deployment) *Desired {
+	return &Desired{Digest: digest.FromString(fmt.Sprint(generation)), Generation: generation, Deployments: ds}
+}
+
+func deployment(id string, cs ...Component) Deployment {
+	return Deployment{ID: id, Name: id, Digest: digest.FromString(fmt.Sprint(id, cs)), Components: cs}
+}
+
+// model is a device that does what it is told, at once.
+type model struct {
+	containers map[string]workload.Observation
+	projects   map[string]bool
+	pid        uint32
+	log        []string
+}
+
+func newModel() *model {
+	return &model{containers: map[string]workload.Observation{}, projects: map[string]bool{}}
+}
+
+func (m *model) observe() workload.Observed {
+	var o workload.Observed
+	for _, c := range m.containers {
+		o.Containers = append(o.Containers, c)
+	}
+	for p := range m.projects {
+		o.Projects = append(o.Projects, p)
+	}
+	return o
+}
+
+func (m *model) apply(s Step) error {
+	m.log = append(m.log, s.Key())
+	c, ok := m.containers[s.Container]
+	switch s.Verb {
+	case Prepare:
+		m.projects[s.Project] = true
+		return nil
+	case Teardown:
+		delete(m.projects, s.Project)
+		return nil
+	case Create:
+		if !m.projects[s.Project] {
+			return fmt.Errorf("create %s: project not prepared", s.Container)
+		}
+		for _, o := range m.containers {
+			if o.Project == s.Project && o.Service == s.unit.Service.Name {
+				return fmt.Errorf("create %s: %s is still there", s.Container, o.ID)
+			}
+		}
+		c = workload.Observation{
+			ID: s.Container, Project: s.Project, Deployment: s.spec.Deployment, Component: s.spec.Component,
+			Service: s.unit.Service.Name, Replica: 1, Hash: s.unit.Hash, Status: workload.Created,
+		}
+	case Start:
+		if !ok {
+			return fmt.Errorf("start %s: not there", s.Container)
+		}
+		m.pid++
+		c.Status, c.PID = workload.Running, m.pid
+	case Stop:
+		c.Status, c.PID = workload.Exited, 0
+	case Remove:
+		delete(m.containers, s.Container)
+		return nil
+	}
+	m.containers[s.Container] = c
+	return nil
+}
+
+// round plans and applies once; false when there was nothing to do.
+func (m *model) round(t *testing.T, now *time.Time, d *Desired, s *Supervision) bool {
+	t.Helper()
+	o := m.observe()
+	s.update(*now, d, o, numbers)
+	for id, c := range s.Containers { // probes all succeed
+		if c.Health == HealthStarting {
+			s.Containers[id] = c.probed(*now, &workload.Health{Retries: 1}, nil)
+		}
+	}
+	p := Plan(*now, d, o, s, numbers)
+	for _, st := range p.Steps {
+		if err := m.apply(st); err != nil {
+			t.Fatalf("step %s: %v", st.Key(), err)
+		}
+		s.done(st)
+	}
+	if len(p.Steps) == 0 && !p.Wake.IsZero() {
+		*now = p.Wake
+		return true
+	}
+	return len(p.Steps) > 0
+}
+
+func (m *model) converge(t *testing.T, now *time.Time, d *Desired, s *Supervision) {
+	t.Helper()
+	for range 200 {
+		if !m.round(t, now, d, s) {
+			return
+		}
+	}
+	t.Fatalf("no end after 200 rounds; log %v", m.log)
+}
+
+func TestPlanOrdersServicesAndComponents(t *testing.T) {
+	db := healthy(service("db", "1"))
+	web := service("web", "1", workload.Dependency{Service: "db", Condition: workload.Healthy})
+	first, second := component("d", "first", db, web), component("d", "second", service("x", "1"))
+	d := desired(1, deployment("d", first, second))
+	m, now := newModel(), t0
+	m.converge(t, &now, d, NewSupervision())
+	id := func(c Component, i int) string { return c.Containers[i].ID }
+	want := []string{
+		"prepare " + first.Project.Name,
+		"create " + id(first, 0), "create " + id(first, 1),
+		"start " + id(first, 0), "start " + id(first, 1),
+		"prepare " + second.Project.Name,
+		"create " + id(second, 0), "start " + id(second, 0),
+	}
+	if diff := cmp.Diff(want, m.log); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+func TestPlanReplacesOnlyWhatChanged(t *testing.T) {
+	keep, old, gone := service("keep", "1"), service("web", "1"), service("gone", "1")
+	m, now, s := newModel(), t0, NewSupervision()
+	v1 := component("d", "app", keep, old, gone)
+	m.converge(t, &now, desired(1, deployment("d", v1)), s)
+	before := m.containers[v1.Containers[0].ID]
+	m.log = nil
+	v2 := component("d", "app", keep, service("web", "2"))
+	m.converge(t, &now, desired(2, deployment("d", v2)), s)
+	want := []string{
+		"stop " + v1.Containers[2].ID, "stop " + v1.Containers[1].ID, "prepare " + v1.Project.Name,
+		"remove " + v1.Containers[2].ID, "remove " + v1.Containers[1].ID,
+		"create " + v2.Containers[1].ID, "start " + v2.Containers[1].ID,
+	}
+	sortedEqual(t, want, m.log)
+	if got := m.containers[before.ID]; got.PID != before.PID {
+		t.Errorf("unchanged container: pid %d, want %d", got.PID, before.PID)
+	}
+	if len(m.containers) != 2 {
+		t.Errorf("%d containers, want 2", len(m.containers))
+	}
+}
+
+func sortedEqual(t *testing.T, want, got []string) {
+	t.Helper()
+	w, g := map[string]int{}, map[string]int{}
+	for _, x := range want {
+		w[x]++
+	}
+	for _, x := range got {
+		g[x]++
+	}
+	if diff := cmp.Diff(w, g); diff != "" {
+		t.Errorf("steps (-want +got):\n%s\nin order: %v", diff, got)
+	}
+}
+
+func TestPlanRemovesDependentsFirst(t *testing.T) {
+	dep := func(image string) []workload.Service {
+		return []workload.Service{
+			service("db", image),
+			service("web", image, workload.Dependency{Service: "db", Condition: workload.Started}),
+		}
+	}
+	m, now, s := newModel(), t0, NewSupervision()
+	v1 := component("d", "app", dep("1")...)
+	m.converge(t, &now, desired(1, deployment("d", v1)), s)
+	p := Plan(now, desired(2, deployment("d", component("d", "app", dep("2")...))), m.observe(), s, numbers)
+	if got := len(p.Steps); got != 1 || p.Steps[0].Key() != "stop "+v1.Containers[1].ID {
+		t.Errorf("first steps = %v, want only the dependent to stop", p.Steps)
+	}
+}
+
+func TestPlanTouchesNothingBeforeAStateIsAccepted(t *testing.T) {
+	m, now, s := newModel(), t0, NewSupervision()
+	m.converge(t, &now, desired(1, deployment("d", component("d", "app", service("web", "1")))), s)
+	if p := Plan(now, nil, m.observe(), s, numbers); len(p.Steps) != 0 {
+		t.Errorf("steps = %v, want none", p.Steps)
+	}
+}
+
+func TestPlanEmptyStateRemovesEverything(t *testing.T) {
+	m, now, s := newModel(), t0, NewSupervision()
+	m.converge(t, &now, desired(1, deployment("d", component("d", "app", service("web", "1")))), s)
+	m.converge(t, &now, desired(2), s)
+	if len(m.containers)+len(m.projects) != 0 {
+		t.Errorf("left %v %v, want nothing", m.containers, m.projects)
+	}
+}
+
+func TestPlanAfterReboot(t *testing.T) {
+	first := component("d", "first", service("a", "1"))
+	second := component("d", "second", service("b", "1"))
+	d := desired(1, deployment("d", first, second))
+	m, now := newModel(), t0
+	m.converge(t, &now, d, NewSupervision())
+	for id, c := range m.containers {
+		c.Status, c.PID = workload.Created, 0
+		m.containers[id] = c
+	}
+	s := NewSupervision()
+	p := Plan(now, d, m.observe(), s, numbers)
+	if len(p.Steps) != 1 || p.Steps[0].Key() != "prepare "+first.Project.Name {
+		t.Fatalf("first steps after reboot = %v", p.Steps)
+	}
+	s.done(p.Steps[0])
+	start := Step{Verb: Start, Project: first.Project.Name, Container: first.Containers[0].ID}
+	s.fail(now, start, fmt.Errorf("no such device"), numbers)
+	p = Plan(now, d, m.observe(), s, numbers)
+	if len(p.Steps) != 1 || p.Steps[0].Key() != "prepare "+second.Project.Name {
+		t.Errorf("steps with a broken first component = %v, want the second to come back", p.Steps)
+	}
+}
+
+func TestRestartBackoff(t *testing.T) {
+	c := component("d", "app", service("web", "1"))
+	d := desired(1, deployment("d", c))
+	m, now, s := newModel(), t0, NewSupervision()
+	m.converge(t, &now, d, s)
+	id := c.Containers[0].ID
+	var pauses []time.Duration
+	for range 4 {
+		o := m.containers[id]
+		o.Status, o.ExitCode, o.PID = workload.Exited, 1, 0
+		m.containers[id] = o
+		begin := now
+		for m.containers[id].Status == workload.Exited {
+			if !m.round(t, &now, d, s) {
+				t.Fatal("nothing to do for a container that exited")
+			}
+		}
+		pauses = append(pauses, now.Sub(begin))
+	}
+	ms := time.Millisecond
+	if diff := cmp.Diff([]time.Duration{100 * ms, 200 * ms, 400 * ms, 800 * ms}, pauses); diff != "" {
+		t.Errorf("pauses (-want +got):\n%s", diff)
+	}
+	m.converge(t, &now, d, s) // settles
+	if got := s.Containers[id].Restarts; got != 0 {
+		t.Errorf("restarts in a row after settling = %d, want 0", got)
+	}
+	if got := s.Containers[id].Total; got != 4 {
+		t.Errorf("restarts in all = %d, want 4", got)
+	}
+}
+
+func TestRestartPolicies(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		restart workload.Restart
+		code    uint32
+		already int
+		want    bool
+	}{
+		{"none", workload.Restart{}, 1, 0, false},
+		{"no", workload.Restart{Policy: workload.RestartNo}, 1, 0, false},
+		{"always after success", workload.Restart{Policy: workload.RestartAlways}, 0, 9, true},
+		{"unless-stopped", workload.Restart{Policy: workload.RestartUnlessStopped}, 0, 0, true},
+		{"on-failure after success", workload.Restart{Policy: workload.RestartOnFailure}, 0, 0, false},
+		{"on-failure", workload.Restart{Policy: workload.RestartOnFailure}, 2, 99, true},
+		{"on-failure within limit", workload.Restart{Policy: workload.RestartOnFailure, Max: 3}, 2, 2, true},
+		{"on-failure at limit", workload.Restart{Policy: workload.RestartOnFailure, Max: 3}, 2, 3, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := workload.Container{Service: workload.Service{Restart: tc.restart}}
+			if got := restarts(c, workload.Observation{ExitCode: tc.code}, tc.already); got != tc.want {
+				t.Errorf("restarts(%+v, exit %d, %d) = %v, want %v", tc.restart, tc.code, tc.already, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestProbes(t *testing.T) {
+	h := &workload.Health{Retries: 2, StartPeriod: 10 * time.Second}
+	bad := fmt.Errorf("connection refused")
+	s := Supervised{Health: HealthStarting, Since: t0}
+	for i, step := range []struct {
+		after time.Duration
+		err   error
+		want  Health
+	}{
+		{time.Second, bad, HealthStarting},     // start period
+		{9 * time.Second, bad, HealthStarting}, // still
+		{11 * time.Second, bad, HealthStarting},
+		{12 * time.Second, bad, HealthUnhealthy},
+		{13 * time.Second, nil, HealthHealthy},
+		{14 * time.Second, bad, HealthHealthy},
+		{15 * time.Second, bad, HealthUnhealthy},
+	} {
+		if s = s.probed(t0.Add(step.after), h, step.err); s.Health != step.want {
+			t.Errorf("probe %d at %v: %s, want %s", i, step.after, s.Health, step.want)
+		}
+	}
+}
+
+func TestAssessWalksThroughTheStates(t *testing.T) {
+	m, now, s := newModel(), t0, NewSupervision()
+	c := component("d", "app", service("web", "1"))
+	d := desired(7, deployment("d", c))
+	before := map[string]store.Status{}
+	var seen []margo.State
+	look := func(target, next *Desired) bool {
+		a := assess(question{now: now, target: target, next: next, o: m.observe(), s: s, p: numbers, before: before})
+		for _, st := range append(a.statuses, a.removed...) {
+			if before[st.DeploymentID].State != st.State {
+				seen = append(seen, st.State)
+			}
+			before[st.DeploymentID] = st
+			if st.State == margo.StateRemoved {
+				delete(before, st.DeploymentID)
+			}
+		}
+		return a.settled
+	}
+	look(nil, d)
+	look(d, nil)
+	for m.round(t, &now, d, s) {
+		look(d, nil)
+	}
+	if !look(d, nil) {
+		t.Error("not settled although installed")
+	}
+	empty := desired(8)
+	look(empty, nil)
+	for m.round(t, &now, empty, s) {
+		look(empty, nil)
+	}
+	if !look(empty, nil) {
+		t.Error("not settled although empty")
+	}
+	want := []margo.State{"pending", "installing", "installed", "removing", "removed"}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+}

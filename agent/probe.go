@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// prober asks one run of one container, again and again.
+type prober struct {
+	run    string
+	cancel context.CancelFunc
+}
+
+// earlyProbe is the first pause between probes of a container that starts: it doubles up to the check's interval, so that
+// what waits for a healthy container does not wait for the interval. Only good answers count before that.
+const earlyProbe = 250 * time.Millisecond
+
+// probe starts and ends probers so that exactly the running containers with a health check have one.
+func (l *loop) probe() {
+	wanted := map[string]bool{}
+	for id, s := range l.sup.Containers {
+		if s.run == "" || s.Health == "" {
+			continue
+		}
+		wanted[id] = true
+		if p, ok := l.probers[id]; ok {
+			if p.run == s.run {
+				continue
+			}
+			p.cancel()
+		}
+		_, _, c := l.target.container(id)
+		if c == nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(l.ctx)
+		l.probers[id] = prober{s.run, cancel}
+		h, run := *c.Service.Health, s.run
+		l.spawn(func() { l.ask(ctx, id, run, h) })
+	}
+	for id, p := range l.probers {
+		if !wanted[id] {
+			p.cancel()
+			delete(l.probers, id)
+		}
+	}
+}
+
+func (l *loop) ask(ctx context.Context, id, run string, h workload.Health) {
+	early, spent := earlyProbe, time.Duration(0)
+	for {
+		wait := h.Interval
+		if spent < h.Interval {
+			wait = min(early, h.Interval-spent)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		spent, early = spent+wait, early*2
+		pctx, cancel := context.WithTimeout(ctx, h.Timeout)
+		err := l.o.Runtime.Probe(pctx, id, h.Probe)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			spent = h.Interval
+		} else if spent < h.Interval {
+			continue
+		}
+		l.post(func(l *loop) { l.probed(id, run, &h, err) })
+	}
+}
+
+func (l *loop) probed(id, run string, h *workload.Health, err error) {
+	s := l.sup.Containers[id]
+	if s.run != run {
+		return
+	}
+	was := s.Health
+	s = s.probed(l.o.Now(), h, err)
+	l.sup.Containers[id] = s
+	if s.Health != was {
+		l.log.Info("health changed", "container", id, "health", s.Health, "output", s.Output)
+	}
+}

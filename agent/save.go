@@ -1,0 +1,290 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// saveRetry is the pause after the store could not be written.
+const saveRetry = 5 * time.Second
+
+// Extension is the member of the capabilities report that tells what the agent is at. It is an [Extra].
+const Extension = "x-longshore-extensions"
+
+// Extra is what a device tells of itself beyond Margo, in its capabilities report under [Extension].
+type Extra struct {
+	AgentVersion        string        `json:"agentVersion"`
+	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // 0: none
+	Digest              string        `json:"digest,omitempty"`   // of the accepted state
+	RunningGeneration   uint64        `json:"runningGeneration"`
+	CommittedGeneration uint64        `json:"committedGeneration"`
+	Refused             *ExtraRefused `json:"refused,omitempty"`
+	Stale               bool          `json:"stale"`
+	Insecure            []string      `json:"insecure"`
+	ReportsLost         uint64        `json:"reportsLost"`
+}
+
+// ExtraRefused is the state that the tag points at and that this device does not take.
+type ExtraRefused struct {
+	Digest     string    `json:"digest"`
+	Generation uint64    `json:"generation"` // 0: not known
+	Code       string    `json:"code"`
+	Message    string    `json:"message"`
+	Since      time.Time `json:"since"`
+}
+
+// capabilities appends the device's report of itself.
+func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
+	if l.o.Reporter == nil {
+		return nil
+	}
+	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, Insecure: l.insecure()}
+	if l.accepted != nil {
+		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
+	}
+	if l.running != nil {
+		x.RunningGeneration = l.running.Generation
+	}
+	if l.committed != nil {
+		x.CommittedGeneration = l.committed.Generation
+	}
+	if r := l.refused; r != nil {
+		x.Refused = &ExtraRefused{r.Digest.String(), r.Generation, r.Code, r.Message, r.Since.UTC()}
+	}
+	gap, err := tx.Gap()
+	if err != nil {
+		return err
+	}
+	if gap != nil {
+		x.ReportsLost = gap.Count
+	}
+	c := l.o.Capabilities
+	c.Extensions = maps.Clone(c.Extensions)
+	if c.Extensions == nil {
+		c.Extensions = margo.Extensions{}
+	}
+	c.Extensions[Extension] = x
+	b, err := c.Encode()
+	if err != nil {
+		return fmt.Errorf("write capabilities: %w", err)
+	}
+	_, err = tx.Append(store.Report{Kind: store.KindCapabilities, Subject: string(l.o.Device), Body: b, At: now})
+	return err
+}
+
+func (l *loop) insecure() []string {
+	out := []string{}
+	if l.accepted != nil {
+		out = append(out, l.accepted.Insecure...)
+	}
+	return out
+}
+
+// save derives what the device is at and makes it durable together with its reports, before anything is done about it. So
+// no transition is lost, whenever the process ends. False: it could not be saved.
+func (l *loop) save(now time.Time) bool {
+	for {
+		a := assess(l.question(now))
+		changed, err := l.saved(now, a)
+		if err != nil {
+			if l.unsaved == nil {
+				l.log.Error("cannot save what the device is at; nothing is changed until it can", "err", err)
+			}
+			l.unsaved, l.retryAt = err, now.Add(saveRetry)
+			return false
+		}
+		l.unsaved, l.retryAt = nil, time.Time{}
+		if !changed {
+			return true
+		}
+		l.pump.nudge()
+	}
+}
+
+func (l *loop) question(now time.Time) question {
+	return question{now: now, target: l.target, next: l.next, o: l.seen, s: l.sup, p: l.p, pulls: l.pull.troubles, before: l.before}
+}
+
+// saved writes what is new in an assessment, in one transaction; false: nothing is.
+func (l *loop) saved(now time.Time, a assessment) (bool, error) {
+	stale := l.running != nil && !l.running.Expires.IsZero() && !now.Before(l.running.Expires)
+	commit := a.settled && l.running != nil && (l.committed == nil || l.committed.Digest != l.running.Digest)
+	tell := !l.reported || stale != l.stale || commit
+	var fresh []store.Status
+	for _, s := range a.statuses {
+		if !same(l.before[s.DeploymentID], s) {
+			fresh = append(fresh, s)
+		}
+	}
+	if len(fresh)+len(a.removed) == 0 && !tell {
+		return false, nil
+	}
+	old := [3]any{l.committed, l.lastGood, l.stale}
+	l.stale = stale
+	if commit {
+		if l.committed != nil {
+			l.lastGood = l.committed
+		}
+		l.committed = l.running
+	}
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		if err := l.statuses(tx, now, fresh, a.removed); err != nil {
+			return err
+		}
+		if commit {
+			if err := tx.SetState(store.Committed, *l.committed); err != nil {
+				return err
+			}
+			if l.lastGood != nil {
+				if err := tx.SetState(store.LastGood, *l.lastGood); err != nil {
+					return err
+				}
+			}
+		}
+		if tell {
+			return l.capabilities(tx, now)
+		}
+		return nil
+	})
+	if err != nil {
+		l.committed, l.lastGood, l.stale = old[0].(*store.State), old[1].(*store.State), old[2].(bool)
+		return false, err
+	}
+	l.reported = true
+	l.remember(fresh, a.removed)
+	if commit {
+		l.tidy = true
+		l.log.Info("generation runs completely", "generation", l.committed.Generation, "digest", l.committed.Digest)
+	}
+	return true, nil
+}
+
+// statuses writes statuses and their reports.
+func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Status) error {
+	for _, s := range slices.Concat(fresh, removed) {
+		var err error
+		if s.State == margo.StateRemoved {
+			err = tx.DeleteStatus(s.DeploymentID)
+		} else {
+			err = tx.SetStatus(s)
+		}
+		if err != nil {
+			return err
+		}
+		if l.o.Reporter == nil {
+			continue
+		}
+		b, err := body(string(l.o.Device), s)
+		if err != nil {
+			return fmt.Errorf("write status of %s: %w", s.DeploymentID, err)
+		}
+		if old, err := body(string(l.o.Device), l.before[s.DeploymentID]); err == nil && bytes.Equal(old, b) {
+			continue // nothing that a report tells has changed
+		}
+		if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: s.DeploymentID, Body: b, At: now}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remember takes over what was written.
+func (l *loop) remember(fresh, removed []store.Status) {
+	for _, s := range fresh {
+		if was := l.before[s.DeploymentID]; was.State != s.State || was.Digest != s.Digest {
+			args := []any{"deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation}
+			if e := overallError(s); e != nil {
+				args = append(args, "code", e.Code, "err", e.Message)
+			}
+			l.log.Info("deployment", args...)
+		}
+		l.before[s.DeploymentID] = s
+	}
+	for _, s := range removed {
+		l.log.Info("deployment", "deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation)
+		delete(l.before, s.DeploymentID)
+	}
+}
+
+// same compares everything but times, which follow from the rest.
+func same(a, b store.Status) bool {
+	return a.DeploymentID == b.DeploymentID && a.Name == b.Name && a.Digest == b.Digest && a.Generation == b.Generation &&
+		a.State == b.State && slices.EqualFunc(a.Components, b.Components, func(x, y store.Component) bool {
+		return x.Name == y.Name && x.Revision == y.Revision && x.Identity == y.Identity && x.State == y.State && sameError(x.Error, y.Error)
+	})
+}
+
+func sameError(a, b *margo.StatusError) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// accept makes a state that passed every check the device's own: the high-water mark, what it was resolved to, the first
+// statuses, all at once. Its images are not here yet and nothing is stopped.
+func (l *loop) accept(now time.Time, r answer) error {
+	next := l.next
+	accepted, refused := l.accepted, l.refused
+	l.next, l.accepted, l.refused = r.desired, r.state, nil
+	a := assess(l.question(now))
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		return errors.Join(
+			tx.SetState(store.Accepted, *r.state),
+			tx.SetPins(r.state.Digest, r.pins),
+			tx.SetRefused(nil),
+			l.statuses(tx, now, slices.DeleteFunc(slices.Clone(a.statuses), func(s store.Status) bool {
+				return same(l.before[s.DeploymentID], s)
+			}), a.removed),
+			l.capabilities(tx, now),
+		)
+	})
+	if err != nil {
+		l.next, l.accepted, l.refused = next, accepted, refused
+		return err
+	}
+	l.reported = true
+	l.remember(a.statuses, a.removed)
+	l.pump.nudge()
+	l.log.Info("accepted", "generation", r.state.Generation, "digest", r.state.Digest, "signedBy", r.state.SignedBy, "insecure", r.state.Insecure)
+	return nil
+}
+
+// refuse remembers a state that failed a check, and reports it. A refusal that is known already is not written again.
+func (l *loop) refuse(now time.Time, r store.Refused) error {
+	if old := l.refused; old != nil && old.Digest == r.Digest && old.Code == r.Code && old.Policy == r.Policy {
+		return nil
+	}
+	old := l.refused
+	l.refused = &r
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.SetRefused(&r), l.capabilities(tx, now))
+	})
+	if err != nil {
+		l.refused = old
+		return err
+	}
+	l.pump.nudge()
+	l.log.Warn("refused", "generation", r.Generation, "digest", r.Digest, "code", r.Code, "err", r.Message, "hint", r.Hint)
+	return nil
+}
+
+// retarget makes the accepted generation, all of whose bytes are here, the one that the device is kept at.
+func (l *loop) retarget() error {
+	err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetState(store.Target, *l.accepted) })
+	if err != nil {
+		return err
+	}
+	l.running, l.target, l.next = l.accepted, l.next, nil
+	clear(l.sup.Begun)
+	l.look = true
+	l.log.Info("all of the generation is on the device; applying it", "generation", l.running.Generation)
+	return nil
+}
