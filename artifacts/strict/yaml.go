@@ -161,6 +161,9 @@ func (d *document) yamlNode(v ast.Node, place *Node, depth int) *Node {
 	n.doc = d
 	p := start(v)
 	n.Line, n.Column = p.Line, p.Column
+	if v.GetToken().Type == token.ImplicitNullType && n.KeyLine > 0 {
+		n.Line, n.Column = n.KeyLine, n.KeyColumn // nothing stands there
+	}
 	if !d.value(n.Line, n.Column) {
 		return n
 	}
