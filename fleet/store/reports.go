@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// keptEpochs bounds what one device can make the store remember.
+const keptEpochs = 16
+
+// PutCapabilities implements [Reports].
+func (s *SQLite) PutCapabilities(ctx context.Context, r Capabilities) (Outcome, error) {
+	var out Outcome // the writer's until write returns nil
+	if err := s.write(ctx, func(ctx context.Context, w *writer) (err error) {
+		out, err = w.putCapabilities(ctx, r)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	return out, nil
+}
+
+func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, error) {
+	if parent, ok := parentOf(r.Device); ok {
+		known, err := w.registered(ctx, parent)
+		if err != nil {
+			return 0, broken("find gateway", err)
+		}
+		if !known {
+			return 0, fmt.Errorf("register %s: gateway %s: %w", r.Device, parent, fault.ErrNotFound)
+		}
+	}
+	var has bool
+	var epoch, sequence int64
+	known, err := w.row(ctx, "SELECT capabilities IS NOT NULL, epoch, sequence FROM devices WHERE id = ?", []any{r.Device}, &has, &epoch, &sequence)
+	if err != nil {
+		return 0, broken("find device", err)
+	}
+	ordinal, err := w.ordinal(ctx, r.Device, r.Stamp.Epoch)
+	if err != nil {
+		return 0, err
+	}
+	if has && !r.Stamp.after(ordinal, epoch, sequence) {
+		return Repeated, w.heard(ctx, r.Device, r.By, millis(r.At))
+	}
+	err = w.exec(ctx, `INSERT INTO devices (id, capabilities, alarm, epoch, sequence, first_heard, last_heard) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET capabilities = excluded.capabilities, alarm = excluded.alarm, epoch = excluded.epoch, sequence = excluded.sequence`,
+		r.Device, r.Body, r.Alarm, ordinal, int64(r.Stamp.Sequence), millis(r.At), millis(r.At))
+	if err != nil {
+		return 0, broken("write device", err)
+	}
+	if err := w.heard(ctx, r.Device, r.By, millis(r.At)); err != nil {
+		return 0, err
+	}
+	if known && has {
+		return Updated, nil
+	}
+	return Created, nil
+}
+
+// PutStatus implements [Reports].
+func (s *SQLite) PutStatus(ctx context.Context, r Status) (Outcome, error) {
+	var out Outcome // the writer's until write returns nil
+	if err := s.write(ctx, func(ctx context.Context, w *writer) (err error) {
+		out, err = w.putStatus(ctx, r)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	return out, nil
+}
+
+func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
+	if r.Registered {
+		known, err := w.registered(ctx, r.Device)
+		if err != nil {
+			return 0, broken("find device", err)
+		}
+		if !known {
+			return 0, fmt.Errorf("report on %s: %w", r.Device, fault.ErrNotFound)
+		}
+	}
+	now := millis(r.At)
+	if err := w.exec(ctx, "INSERT INTO devices (id, first_heard, last_heard) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING", r.Device, now, now); err != nil {
+		return 0, broken("write device", err)
+	}
+	if err := w.heard(ctx, r.Device, r.By, now); err != nil {
+		return 0, err
+	}
+	ordinal, err := w.ordinal(ctx, r.Device, r.Stamp.Epoch)
+	if err != nil {
+		return 0, err
+	}
+	var epoch, sequence int64
+	known, err := w.row(ctx, "SELECT epoch, sequence FROM deployments WHERE device = ? AND id = ?", []any{r.Device, r.Deployment}, &epoch, &sequence)
+	if err != nil {
+		return 0, broken("find deployment", err)
+	}
+	if known && !r.Stamp.after(ordinal, epoch, sequence) {
+		return Repeated, nil
+	}
+	err = w.exec(ctx, `INSERT INTO deployments (device, id, state, body, epoch, sequence, since, reported) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (device, id) DO UPDATE SET since = iif(state = excluded.state, since, excluded.since), state = excluded.state,
+		body = excluded.body, epoch = excluded.epoch, sequence = excluded.sequence, reported = excluded.reported`,
+		r.Device, r.Deployment, string(r.State), r.Body, ordinal, int64(r.Stamp.Sequence), now, now)
+	if err != nil {
+		return 0, broken("write deployment", err)
+	}
+	if known {
+		return Updated, nil
+	}
+	return Created, nil
+}
+
+// after tells whether a report is newer than what is held. ordinal is that of the report's epoch.
+func (s Stamp) after(ordinal, heldOrdinal, heldSequence int64) bool {
+	switch {
+	case ordinal == 0: // no order told
+		return true
+	case ordinal != heldOrdinal:
+		return ordinal > heldOrdinal
+	}
+	return s.Sequence > uint64(heldSequence)
+}
+
+// ordinal numbers a device's epochs from 1 as they are first seen; 0 is no epoch.
+func (w *writer) ordinal(ctx context.Context, device, epoch string) (int64, error) {
+	if epoch == "" {
+		return 0, nil
+	}
+	var n int64
+	known, err := w.row(ctx, "SELECT ordinal FROM epochs WHERE device = ? AND epoch = ?", []any{device, epoch}, &n)
+	if err != nil {
+		return 0, broken("find epoch", err)
+	}
+	if known {
+		return n, nil
+	}
+	if _, err := w.row(ctx, "SELECT coalesce(max(ordinal), 0) + 1 FROM epochs WHERE device = ?", []any{device}, &n); err != nil {
+		return 0, broken("number epoch", err)
+	}
+	if err := w.exec(ctx, "INSERT INTO epochs (device, epoch, ordinal) VALUES (?, ?, ?)", device, epoch, n); err != nil {
+		return 0, broken("write epoch", err)
+	}
+	if err := w.exec(ctx, "DELETE FROM epochs WHERE device = ? AND ordinal <= ?", device, n-keptEpochs); err != nil {
+		return 0, broken("forget epochs", err)
+	}
+	return n, nil
+}
+
+// heard notes that a device, and the gateway that spoke for it, are there.
+func (w *writer) heard(ctx context.Context, device, by string, now int64) error {
+	return broken("write device", w.exec(ctx, "UPDATE devices SET last_heard = max(last_heard, ?) WHERE id IN (?, ?)", now, device, by))
+}
+
+func (w *writer) registered(ctx context.Context, id string) (bool, error) {
+	var one int
+	return w.row(ctx, "SELECT 1 FROM devices WHERE id = ? AND capabilities IS NOT NULL", []any{id}, &one)
+}
+
+// DeleteDevice implements [Reports]. Epochs stay, so that an old report does not bring the device back as new.
+func (s *SQLite) DeleteDevice(ctx context.Context, id string) error {
+	return s.write(ctx, func(ctx context.Context, w *writer) error {
+		known, err := w.registered(ctx, id)
+		if err != nil {
+			return broken("find device", err)
+		}
+		if !known {
+			return fmt.Errorf("remove device %s: %w", id, fault.ErrNotFound)
+		}
+		from, to := id+"/", id+"0" // "0" follows "/": everything that begins with id/
+		if err := w.exec(ctx, "DELETE FROM deployments WHERE device = ? OR device > ? AND device < ?", id, from, to); err != nil {
+			return broken("remove deployments", err)
+		}
+		return broken("remove device", w.exec(ctx, "DELETE FROM devices WHERE id = ? OR id > ? AND id < ?", id, from, to))
+	})
+}
+
+func parentOf(id string) (string, bool) {
+	i := strings.LastIndexByte(id, '/')
+	if i < 0 {
+		return "", false
+	}
+	return id[:i], true
+}

@@ -1,0 +1,149 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+const (
+	readers       = 4                      // connections that only read
+	busyTimeout   = 5 * time.Second        // another process, such as "token create", holds the file
+	migrationTry  = 5                      // two processes may open a new file at once
+	migrationWait = 200 * time.Millisecond // between tries
+)
+
+// SQLite is a [Store] in one file. Close it.
+type SQLite struct {
+	read *sql.DB
+	file *sql.DB // one connection, the writer's
+	*writer
+}
+
+var _ Store = (*SQLite)(nil)
+
+// Open opens the database, makes it when it is missing, and brings its tables up to date. The file is for its owner
+// only: it holds hashes of tokens.
+func Open(ctx context.Context, path string, log *slog.Logger) (*SQLite, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	s := &SQLite{}
+	if s.file, err = connect(path, 1, "_txlock=immediate"); err != nil {
+		return nil, err
+	}
+	if err := s.start(ctx, path, log); err != nil {
+		return nil, errors.Join(err, s.file.Close())
+	}
+	return s, nil
+}
+
+func (s *SQLite) start(ctx context.Context, path string, log *slog.Logger) error {
+	if err := migrate(ctx, s.file, path); err != nil {
+		return err
+	}
+	var err error
+	if s.read, err = connect(path, readers, "_pragma=query_only(1)"); err != nil {
+		return err
+	}
+	if s.writer, err = newWriter(ctx, s.file, log); err != nil {
+		return errors.Join(fmt.Errorf("open database %s: %w", path, err), s.read.Close())
+	}
+	return nil
+}
+
+// connect makes a pool. FULL syncs the log at each commit, so that a power cut takes nothing that was answered for.
+func connect(path string, conns int, more string) (*sql.DB, error) {
+	u := url.URL{Scheme: "file", Path: path}
+	dsn := fmt.Sprintf("%s?_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&%s", u.String(), busyTimeout.Milliseconds(), more)
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	return db, nil
+}
+
+func migrate(ctx context.Context, db *sql.DB, path string) error {
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", path, err)
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, dir)
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", path, err)
+	}
+	for try := 1; ; try++ {
+		_, err = p.Up(ctx)
+		if err == nil || try == migrationTry {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("migrate %s: %w", path, context.Cause(ctx))
+		case <-time.After(migrationWait):
+		}
+	}
+	if err != nil {
+		return fault.WithHint(fmt.Errorf("migrate %s: %w", path, err), "is it a database of longshore-fleet, and writable?")
+	}
+	current, target, err := p.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", path, err)
+	}
+	if current > target {
+		return fault.WithHint(fmt.Errorf("open database %s: made by a newer version (%d, this one knows %d): %w", path, current, target, fault.ErrUnsupported),
+			"use the newer longshore-fleet, or a backup of the file")
+	}
+	return nil
+}
+
+// Close writes what is queued and closes the file.
+func (s *SQLite) Close() error {
+	if !s.stop() {
+		return nil
+	}
+	return errors.Join(s.read.Close(), s.file.Close())
+}
+
+// broken marks an error of the database as one that may pass.
+func broken(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: %w", what, err, fault.ErrTemporary)
+}
+
+func millis(t time.Time) int64 { return t.UnixMilli() }
+
+func at(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}

@@ -1,0 +1,153 @@
+// Package store keeps what devices report: who they are, how their deployments are, and which tokens they may use.
+//
+// [Store] is the contract and package storetest its suite, so that another database can follow. [Open] is SQLite in one
+// file. Bodies of reports are kept as they arrived; only what queries need is beside them.
+//
+// # Order
+//
+// A report of our agent carries a [Stamp]: the epoch of the agent's database and a sequence number within it. A report
+// that is not newer than what is held about the same subject changes nothing and is answered like an accepted one, so
+// an agent may send whatever it is not sure of again. An epoch seen for the first time is newer than all before it.
+// Reports without a stamp come from other vendors' agents: the last one wins.
+//
+// # Durability
+//
+// When a call that writes returns nil, the write survives a crash of the process and of the machine. Reports that
+// arrive together share one transaction and one fsync, see writer.go.
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Store is everything. Errors wrap fault.ErrNotFound, fault.ErrConflict or fault.ErrTemporary.
+type Store interface {
+	Reports
+	View
+	Tokens
+	// Close waits for calls under way. Calls after it are fault.ErrTemporary.
+	Close() error
+}
+
+// Reports takes what devices say.
+type Reports interface {
+	// PutCapabilities registers a device or updates it. fault.ErrNotFound: the device is a child and its parent is not
+	// registered.
+	PutCapabilities(ctx context.Context, r Capabilities) (Outcome, error)
+	// DeleteDevice removes a device, the children behind it, and their deployments. fault.ErrNotFound: not registered.
+	DeleteDevice(ctx context.Context, id string) error
+	// PutStatus records the state of a deployment. fault.ErrNotFound: r.Registered is asked for and the device is not.
+	PutStatus(ctx context.Context, r Status) (Outcome, error)
+}
+
+// View is what pages and programs read.
+type View interface {
+	Device(ctx context.Context, id string) (Device, error)
+	Devices(ctx context.Context, q DeviceQuery) ([]Device, error)             // by id
+	Deployments(ctx context.Context, q DeploymentQuery) ([]Deployment, error) // by device and deployment id
+	Summary(ctx context.Context) (Summary, error)
+}
+
+// Tokens knows the tokens of devices. A token itself is never stored.
+type Tokens interface {
+	// AddToken fails with fault.ErrConflict when the id is taken.
+	AddToken(ctx context.Context, t Token) error
+	// Token finds a token that is not revoked.
+	Token(ctx context.Context, id string) (Token, error)
+	// ListTokens lists the tokens of a device, revoked ones too; "" lists all.
+	ListTokens(ctx context.Context, device string) ([]Token, error)
+	// RevokeToken ends a token. Ending it again is no error.
+	RevokeToken(ctx context.Context, id string, at time.Time) error
+}
+
+// Stamp orders the reports of one agent. The zero Stamp is a report that tells no order.
+type Stamp struct {
+	Epoch    string // UUID of the agent's database
+	Sequence uint64
+}
+
+// Capabilities is a device's report about itself.
+type Capabilities struct {
+	Device string
+	Body   []byte // the JSON as it arrived
+	Alarm  bool   // it says that something is refused
+	Stamp  Stamp
+	By     string // the device whose token was used: the device or a gateway above it
+	At     time.Time
+}
+
+// Status is a device's report about a deployment.
+type Status struct {
+	Device     string
+	Deployment string
+	State      margo.State
+	Body       []byte // the JSON as it arrived
+	Registered bool   // only for a device that is registered; else an unknown one is noted without capabilities
+	Stamp      Stamp
+	By         string
+	At         time.Time
+}
+
+// Outcome is what became of a report.
+type Outcome int
+
+// Outcomes.
+const (
+	Updated  Outcome = iota // of what was known
+	Created                 // first report of its subject
+	Repeated                // not newer than what is held: nothing changed
+)
+
+// Device is what is known of a device.
+type Device struct {
+	ID           string
+	Capabilities []byte // nil: it reported a status and never its capabilities
+	Alarm        bool
+	FirstHeard   time.Time
+	LastHeard    time.Time // any report, repeated ones too
+}
+
+// Deployment is what is known of a deployment on a device.
+type Deployment struct {
+	Device   string
+	ID       string
+	State    margo.State
+	Body     []byte    // the last report
+	Since    time.Time // when the state became this one, as far as reports tell
+	Reported time.Time // when the last report was accepted
+}
+
+// DeviceQuery chooses devices.
+type DeviceQuery struct {
+	After string // ids greater than this
+	Limit int    // > 0
+	Alarm bool   // only those with an alarm
+}
+
+// DeploymentQuery chooses deployments. All conditions must hold.
+type DeploymentQuery struct {
+	Device   string      // "": all
+	From, To string      // device ids, inclusive; "": open
+	After    [2]string   // device and deployment greater than this
+	State    margo.State // "": all
+	Limit    int         // > 0
+}
+
+// Summary counts.
+type Summary struct {
+	Devices     int
+	Alarms      int
+	Deployments map[margo.State]int
+}
+
+// Token lets a device in. Only a hash of its secret is kept.
+type Token struct {
+	ID      string
+	Device  string // and the children behind it
+	Hash    []byte // SHA-256 of the secret
+	Created time.Time
+	Revoked time.Time // zero: valid
+}

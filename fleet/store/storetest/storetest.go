@@ -1,0 +1,392 @@
+// Package storetest is the suite that every store.Store must pass.
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+// Open opens the store that lives at a place; the same place gives the same content. The suite closes it.
+type Open func(t *testing.T, place string) store.Store
+
+// Run holds a store to its contract.
+func Run(t *testing.T, open Open) {
+	for _, c := range []struct {
+		name  string
+		check func(*testing.T, store.Store)
+	}{
+		{"devices", devices},
+		{"children", children},
+		{"deployments", deployments},
+		{"unregistered", unregistered},
+		{"repeated reports", repeated},
+		{"epochs", epochs},
+		{"reports without order", unordered},
+		{"pages", pages},
+		{"summary", summary},
+		{"tokens", tokens},
+		{"together", together},
+		{"bytes", verbatim},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := open(t, t.TempDir())
+			c.check(t, s)
+			if err := s.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+	}
+	t.Run("reopen", func(t *testing.T) { reopen(t, open) })
+	t.Run("closed", func(t *testing.T) { closed(t, open) })
+}
+
+// noon is the time of the reports.
+func noon(seconds int) time.Time {
+	return time.Date(2026, 11, 20, 12, 0, seconds, 0, time.UTC)
+}
+
+func caps(id string) store.Capabilities {
+	return store.Capabilities{Device: id, By: id, Body: []byte(`{"id":"` + id + `"}`), At: noon(0)}
+}
+
+func status(device, id string, state margo.State) store.Status {
+	return store.Status{Device: device, By: device, Deployment: id, State: state, Body: []byte(`{"state":"` + string(state) + `"}`), At: noon(0)}
+}
+
+func put(t *testing.T, s store.Store, report any, want store.Outcome) {
+	t.Helper()
+	var got store.Outcome
+	var err error
+	switch r := report.(type) {
+	case store.Capabilities:
+		got, err = s.PutCapabilities(t.Context(), r)
+	case store.Status:
+		got, err = s.PutStatus(t.Context(), r)
+	}
+	if err != nil || got != want {
+		t.Fatalf("report %+v = %v, %v, want %v", report, got, err, want)
+	}
+}
+
+func wantErr(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func devices(t *testing.T, s store.Store) {
+	put(t, s, caps("a"), store.Created)
+	later := caps("a")
+	later.Body, later.Alarm, later.At = []byte(`{}`), true, noon(5)
+	put(t, s, later, store.Updated)
+	got, err := s.Device(t.Context(), "a")
+	want := store.Device{ID: "a", Capabilities: []byte(`{}`), Alarm: true, FirstHeard: noon(0), LastHeard: noon(5)}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Device: %v (-want +got):\n%s", err, diff)
+	}
+	_, err = s.Device(t.Context(), "b")
+	wantErr(t, "Device(b)", err, fault.ErrNotFound)
+	put(t, s, status("a", "d", margo.StateInstalled), store.Created)
+	if err := s.DeleteDevice(t.Context(), "a"); err != nil {
+		t.Errorf("DeleteDevice: %v", err)
+	}
+	wantErr(t, "DeleteDevice again", s.DeleteDevice(t.Context(), "a"), fault.ErrNotFound)
+	if left, err := s.Deployments(t.Context(), store.DeploymentQuery{Limit: 10}); err != nil || len(left) > 0 {
+		t.Errorf("deployments of a removed device: %v, %v", left, err)
+	}
+	put(t, s, caps("a"), store.Created)
+}
+
+func children(t *testing.T, s store.Store) {
+	_, err := s.PutCapabilities(t.Context(), caps("gw/a"))
+	wantErr(t, "child without gateway", err, fault.ErrNotFound)
+	put(t, s, caps("gw"), store.Created)
+	child := caps("gw/a")
+	child.By, child.At = "gw", noon(7)
+	put(t, s, child, store.Created)
+	if gw, err := s.Device(t.Context(), "gw"); err != nil || !gw.LastHeard.Equal(noon(7)) {
+		t.Errorf("gateway last heard %v, %v, want %v: it spoke for its child", gw.LastHeard, err, noon(7))
+	}
+	_, err = s.PutCapabilities(t.Context(), caps("gw/b/c"))
+	wantErr(t, "grandchild without parent", err, fault.ErrNotFound)
+	put(t, s, caps("gw/a/x"), store.Created)
+	put(t, s, caps("gw-2"), store.Created) // sorts near gw/
+	put(t, s, caps("gw0"), store.Created)
+	put(t, s, status("gw/a/x", "d", margo.StateFailed), store.Created)
+	if err := s.DeleteDevice(t.Context(), "gw"); err != nil {
+		t.Fatal(err)
+	}
+	left, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 10})
+	if err != nil || len(left) != 2 || left[0].ID != "gw-2" || left[1].ID != "gw0" {
+		t.Errorf("after the gateway is gone: %v, %v, want gw-2 and gw0", left, err)
+	}
+}
+
+func deployments(t *testing.T, s store.Store) {
+	put(t, s, caps("a"), store.Created)
+	put(t, s, status("a", "d1", margo.StatePending), store.Created)
+	for i, state := range []margo.State{margo.StateInstalling, margo.StateInstalling, margo.StateInstalled} {
+		r := status("a", "d1", state)
+		r.At = noon(10 * (i + 1))
+		put(t, s, r, store.Updated)
+	}
+	r := status("a", "d1", margo.StateInstalled)
+	r.At, r.Body = noon(90), []byte(`{"again":1}`)
+	put(t, s, r, store.Updated)
+	got, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: "a", Limit: 10})
+	want := []store.Deployment{{Device: "a", ID: "d1", State: margo.StateInstalled, Body: []byte(`{"again":1}`), Since: noon(30), Reported: noon(90)}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Deployments: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func unregistered(t *testing.T, s store.Store) {
+	r := status("a", "d", margo.StatePending)
+	r.Registered = true
+	_, err := s.PutStatus(t.Context(), r)
+	wantErr(t, "status of an unregistered child", err, fault.ErrNotFound)
+	r.Registered = false
+	put(t, s, r, store.Created)
+	if d, err := s.Device(t.Context(), "a"); err != nil || d.Capabilities != nil {
+		t.Errorf("Device = %+v, %v, want one without capabilities", d, err)
+	}
+	wantErr(t, "DeleteDevice", s.DeleteDevice(t.Context(), "a"), fault.ErrNotFound)
+	put(t, s, caps("a"), store.Created)
+}
+
+func repeated(t *testing.T, s store.Store) {
+	r := caps("a")
+	r.Stamp = store.Stamp{Epoch: "e1", Sequence: 1}
+	put(t, s, r, store.Created)
+	put(t, s, r, store.Repeated)
+	one := status("a", "d", margo.StateInstalling)
+	one.Stamp = store.Stamp{Epoch: "e1", Sequence: 2}
+	two := status("a", "d", margo.StateInstalled)
+	two.Stamp = store.Stamp{Epoch: "e1", Sequence: math.MaxUint64} // more than an int64 holds
+	put(t, s, one, store.Created)
+	put(t, s, two, store.Updated)
+	one.At = noon(50)
+	put(t, s, one, store.Repeated)
+	put(t, s, two, store.Repeated)
+	if got := state(t, s, "a", "d"); got != margo.StateInstalled {
+		t.Errorf("state = %s after an old report came again", got)
+	}
+	if d, err := s.Device(t.Context(), "a"); err != nil || !d.LastHeard.Equal(noon(50)) {
+		t.Errorf("last heard %v, %v, want %v: a repeated report is a sign of life", d.LastHeard, err, noon(50))
+	}
+}
+
+func state(t *testing.T, s store.Store, device, id string) margo.State {
+	t.Helper()
+	all, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: device, Limit: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(d store.Deployment) bool { return d.ID == id })
+	if i < 0 {
+		t.Fatalf("no deployment %s", id)
+	}
+	return all[i].State
+}
+
+func epochs(t *testing.T, s store.Store) {
+	report := func(epoch string, n uint64, state margo.State, want store.Outcome) {
+		t.Helper()
+		r := status("a", "d", state)
+		r.Stamp = store.Stamp{Epoch: epoch, Sequence: n}
+		put(t, s, r, want)
+	}
+	report("e1", 100, margo.StateInstalled, store.Created)
+	report("e2", 1, margo.StateInstalling, store.Updated) // the device's disk was replaced
+	report("e1", 101, margo.StateFailed, store.Repeated)
+	report("e2", 2, margo.StateInstalled, store.Updated)
+	for i := range 40 {
+		report(fmt.Sprint("more", i), 1, margo.StateInstalled, store.Updated)
+	}
+	report("more39", 1, margo.StateFailed, store.Repeated)
+	report("more38", 9, margo.StateFailed, store.Repeated)
+}
+
+func unordered(t *testing.T, s store.Store) {
+	put(t, s, status("a", "d", margo.StateInstalled), store.Created)
+	put(t, s, status("a", "d", margo.StatePending), store.Updated)
+	if got := state(t, s, "a", "d"); got != margo.StatePending {
+		t.Errorf("state = %s, want the last one", got)
+	}
+}
+
+func pages(t *testing.T, s store.Store) {
+	for i := range 9 {
+		id := fmt.Sprintf("dev-%d", i)
+		c := caps(id)
+		c.Alarm = i%4 == 0
+		put(t, s, c, store.Created)
+		for _, d := range []string{"x", "y"} {
+			state := margo.StateInstalled
+			if i == 5 && d == "y" {
+				state = margo.StateFailed
+			}
+			put(t, s, status(id, d, state), store.Created)
+		}
+	}
+	var ids []string
+	for after := ""; ; {
+		page, err := s.Devices(t.Context(), store.DeviceQuery{After: after, Limit: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, d := range page {
+			ids = append(ids, d.ID)
+		}
+		after = page[len(page)-1].ID
+	}
+	if len(ids) != 9 || !slices.IsSorted(ids) {
+		t.Errorf("pages of devices: %v", ids)
+	}
+	if alarms, err := s.Devices(t.Context(), store.DeviceQuery{Alarm: true, Limit: 10}); err != nil || len(alarms) != 3 {
+		t.Errorf("alarms: %v, %v, want 3", alarms, err)
+	}
+	count := func(q store.DeploymentQuery, want int) {
+		t.Helper()
+		q.Limit = 100
+		if got, err := s.Deployments(t.Context(), q); err != nil || len(got) != want {
+			t.Errorf("Deployments(%+v) = %d, %v, want %d", q, len(got), err, want)
+		}
+	}
+	count(store.DeploymentQuery{}, 18)
+	count(store.DeploymentQuery{From: "dev-2", To: "dev-4"}, 6)
+	count(store.DeploymentQuery{State: margo.StateFailed}, 1)
+	count(store.DeploymentQuery{Device: "dev-5", State: margo.StateInstalled}, 1)
+	count(store.DeploymentQuery{After: [2]string{"dev-7", "x"}}, 3)
+	count(store.DeploymentQuery{Device: "nobody"}, 0)
+}
+
+func summary(t *testing.T, s store.Store) {
+	c := caps("a")
+	c.Alarm = true
+	put(t, s, c, store.Created)
+	put(t, s, caps("b"), store.Created)
+	put(t, s, status("a", "1", margo.StateInstalled), store.Created)
+	put(t, s, status("b", "1", margo.StateInstalled), store.Created)
+	put(t, s, status("b", "2", margo.StateFailed), store.Created)
+	got, err := s.Summary(t.Context())
+	want := store.Summary{Devices: 2, Alarms: 1, Deployments: map[margo.State]int{margo.StateInstalled: 2, margo.StateFailed: 1}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Summary: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func tokens(t *testing.T, s store.Store) {
+	one := store.Token{ID: "t1", Device: "a", Hash: []byte{1, 2, 3}, Created: noon(1)}
+	two := store.Token{ID: "t2", Device: "b", Hash: []byte{4}, Created: noon(2)}
+	for _, tok := range []store.Token{one, two} {
+		if err := s.AddToken(t.Context(), tok); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantErr(t, "AddToken twice", s.AddToken(t.Context(), one), fault.ErrConflict)
+	got, err := s.Token(t.Context(), "t1")
+	if diff := cmp.Diff(one, got); err != nil || diff != "" {
+		t.Errorf("Token: %v (-want +got):\n%s", err, diff)
+	}
+	for range 2 {
+		if err := s.RevokeToken(t.Context(), "t1", noon(9)); err != nil {
+			t.Errorf("RevokeToken: %v", err)
+		}
+	}
+	wantErr(t, "RevokeToken(t3)", s.RevokeToken(t.Context(), "t3", noon(9)), fault.ErrNotFound)
+	_, err = s.Token(t.Context(), "t1")
+	wantErr(t, "revoked token", err, fault.ErrNotFound)
+	one.Revoked = noon(9)
+	all, err := s.ListTokens(t.Context(), "")
+	if diff := cmp.Diff([]store.Token{one, two}, all); err != nil || diff != "" {
+		t.Errorf("ListTokens: %v (-want +got):\n%s", err, diff)
+	}
+	if of, err := s.ListTokens(t.Context(), "b"); err != nil || len(of) != 1 {
+		t.Errorf("ListTokens(b) = %v, %v", of, err)
+	}
+}
+
+// together has many devices report at once: reports that fail take nobody else's along.
+func together(t *testing.T, s store.Store) {
+	const n, each = 40, 10
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			id := fmt.Sprintf("dev-%02d", i)
+			for j := range each {
+				r := status(id, "d", margo.StateInstalling)
+				r.Stamp = store.Stamp{Epoch: "e", Sequence: uint64(j + 1)}
+				if _, err := s.PutStatus(t.Context(), r); err != nil {
+					t.Errorf("PutStatus: %v", err)
+				}
+				if _, err := s.PutCapabilities(t.Context(), caps("nobody/"+id)); !errors.Is(err, fault.ErrNotFound) {
+					t.Errorf("PutCapabilities: %v, want ErrNotFound", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got, err := s.Summary(t.Context()); err != nil || got.Devices != n || got.Deployments[margo.StateInstalling] != n {
+		t.Errorf("Summary = %+v, %v, want %d devices", got, err, n)
+	}
+}
+
+func verbatim(t *testing.T, s store.Store) {
+	odd := "a%_'\"\x00;--ü"
+	r := status(odd, odd, margo.StateInstalled)
+	r.Body = []byte("{\r\n \"x\" : 18446744073709551615 }\n")
+	put(t, s, r, store.Created)
+	got, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: odd, Limit: 1})
+	if err != nil || len(got) != 1 || string(got[0].Body) != string(r.Body) || got[0].ID != odd {
+		t.Errorf("Deployments = %+v, %v, want the body as it arrived", got, err)
+	}
+}
+
+func reopen(t *testing.T, open Open) {
+	place := t.TempDir()
+	s := open(t, place)
+	put(t, s, caps("a"), store.Created)
+	r := status("a", "d", margo.StateInstalled)
+	r.Stamp = store.Stamp{Epoch: "e", Sequence: 4}
+	put(t, s, r, store.Created)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, place)
+	put(t, s, r, store.Repeated)
+	if got := state(t, s, "a", "d"); got != margo.StateInstalled {
+		t.Errorf("state = %s", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func closed(t *testing.T, open Open) {
+	s := open(t, t.TempDir())
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatalf("Close: %v", err)
+		}
+	}
+	_, err := s.PutCapabilities(t.Context(), caps("a"))
+	wantErr(t, "after Close", err, fault.ErrTemporary)
+	_, err = s.Devices(t.Context(), store.DeviceQuery{Limit: 1})
+	wantErr(t, "after Close", err, fault.ErrTemporary)
+}

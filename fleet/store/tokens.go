@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const tokenColumns = "id, device, hash, created, revoked"
+
+// AddToken implements [Tokens].
+func (s *SQLite) AddToken(ctx context.Context, t Token) error {
+	return s.write(ctx, func(ctx context.Context, w *writer) error {
+		n, err := w.change(ctx, "INSERT INTO tokens (id, device, hash, created) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+			t.ID, t.Device, t.Hash, millis(t.Created))
+		if err == nil && n == 0 {
+			return fmt.Errorf("add token %s: %w", t.ID, fault.ErrConflict)
+		}
+		return broken("add token", err)
+	})
+}
+
+// Token implements [Tokens].
+func (s *SQLite) Token(ctx context.Context, id string) (Token, error) {
+	t, err := scanToken(s.read.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ? AND revoked = 0", id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Token{}, fmt.Errorf("token: %w", fault.ErrNotFound)
+	}
+	return t, broken("read token", err)
+}
+
+// ListTokens implements [Tokens].
+func (s *SQLite) ListTokens(ctx context.Context, device string) ([]Token, error) {
+	if device == "" {
+		return collect(ctx, s.read, scanToken, "SELECT "+tokenColumns+" FROM tokens ORDER BY device, created, id")
+	}
+	return collect(ctx, s.read, scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE device = ? ORDER BY created, id", device)
+}
+
+// RevokeToken implements [Tokens].
+func (s *SQLite) RevokeToken(ctx context.Context, id string, when time.Time) error {
+	return s.write(ctx, func(ctx context.Context, w *writer) error {
+		n, err := w.change(ctx, "UPDATE tokens SET revoked = iif(revoked = 0, ?, revoked) WHERE id = ?", millis(when), id)
+		if err == nil && n == 0 {
+			return fmt.Errorf("revoke token %s: %w", id, fault.ErrNotFound)
+		}
+		return broken("revoke token", err)
+	})
+}
+
+func scanToken(r scanner) (Token, error) {
+	var t Token
+	var created, revoked int64
+	err := r.Scan(&t.ID, &t.Device, &t.Hash, &created, &revoked)
+	t.Created, t.Revoked = at(created), at(revoked)
+	return t, err
+}
