@@ -1,0 +1,434 @@
+package rules
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/longshore-dev/longshore"
+
+// mayImport says which of our folders a folder may import; a folder stands for those below it that have no line of their
+// own, on both sides. Everything may import what is below its own line. A folder without a line is an error.
+var mayImport = map[string][]string{
+	"artifacts":        {},
+	"registry":         {"artifacts"},
+	"signing":          {"artifacts"},
+	"agent":            {"artifacts", "agent/workload", "agent/store", "agent/compose"},
+	"agent/workload":   {"artifacts"},
+	"agent/compose":    {"artifacts", "agent/workload"},
+	"agent/store":      {"artifacts", "agent", "agent/workload"},
+	"agent/containerd": {"artifacts", "agent", "agent/workload"},
+	"agent/network":    {"artifacts", "agent/workload"},
+	"agent/report":     {"artifacts", "agent"},
+	"agent/control":    {"artifacts", "agent", "agent/workload"},
+	"fleet":            {"artifacts"},
+	"cmd":              {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
+	"cmd/testenv":      {"testenv"},
+	"testenv":          {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
+	"testenv/images":   {}, // what runs in test containers: standard library only
+	"testenv/rules":    {},
+}
+
+// testsMayImport comes on top of mayImport in _test.go files. A suite that runs on fakes and on the real thing lives in the
+// room of the port and so needs the adapters there.
+var testsMayImport = map[string][]string{
+	"registry": {"testenv"},
+	"signing":  {"testenv", "registry"}, // real transport under the real signature
+	"agent":    {"testenv", "registry", "signing", "agent/*"},
+	"agent/*":  {"testenv", "registry", "agent", "agent/*"},
+	"fleet":    {"testenv"},
+	"cmd":      {"testenv"},
+	"testenv":  {},
+}
+
+// onlyIn says in which folders a library may be imported. In tests and in testenv every library may be, except by pure
+// code.
+var onlyIn = map[string][]string{
+	"oras.land/oras-go":                          {"registry"},
+	"github.com/sigstore":                        {"signing"},
+	"github.com/secure-systems-lab":              {"signing"},
+	"github.com/containerd/containerd":           {"agent/containerd"},
+	"github.com/containerd/go-cni":               {"agent/network"},
+	"github.com/vishvananda/netlink":             {"agent/network"},
+	"github.com/vishvananda/netns":               {"agent/network"},
+	"github.com/google/nftables":                 {"agent/network"},
+	"github.com/compose-spec/compose-go":         {"agent/compose"},
+	"go.etcd.io/bbolt":                           {"agent/store"},
+	"database/sql":                               {"fleet/store"},
+	"modernc.org/sqlite":                         {"fleet/store"},
+	"github.com/pressly/goose":                   {"fleet/store"},
+	"github.com/urfave/cli":                      {"cmd"},
+	"github.com/vbauerster/mpb":                  {"cmd"},
+	"github.com/google/go-containerregistry":     {"signing"}, // in cosign's API
+	"github.com/goccy/go-yaml":                   {"artifacts"},
+	"github.com/distribution/distribution":       {},
+	"cuelabs.dev":                                {},
+	"testing":                                    {"registry/storetest", "agent/runtimetest"},
+	"os/exec":                                    {"cmd/longshore"}, // credential helpers are oras-go's business
+	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},
+}
+
+// pure folders compute: their files come in as fs.FS, their time as a value.
+var pure = []string{"artifacts", "agent/workload", "agent/compose"}
+
+// impure is what pure code may not import.
+var impure = []string{"os", "net", "net/http", "os/exec", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "unsafe", "golang.org/x/sys"}
+
+// calls may be made in programs and in testenv only: elsewhere they come in as parameters.
+var calls = map[string][]string{
+	"context":  {"Background", "TODO"},
+	"time":     {"Now", "Since", "Until"},
+	"os":       {"Getenv", "LookupEnv", "Environ", "Exit", "Stdout", "Stderr", "Stdin", "Args"},
+	"net/http": {"DefaultClient", "DefaultTransport", "Get", "Post", "Head", "DefaultServeMux"},
+	"fmt":      {"Print", "Printf", "Println"},
+	"log":      {"Print", "Printf", "Println", "Fatal", "Fatalf", "Fatalln", "Panic"},
+	"log/slog": {"Default", "SetDefault", "Info", "Warn", "Error", "Debug"},
+}
+
+// Limits of length, in lines.
+const (
+	maxFile     = 600
+	maxTestFile = 1000
+	maxFunction = 100
+	maxReadme   = 150
+)
+
+// forbidden names say nothing about what is in a folder.
+var forbidden = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "pkg", "consts", "shared", "lib"}
+
+// leaks lists the folders whose tests must find every goroutine ended.
+var leaks = []string{"registry", "agent", "agent/containerd", "agent/control", "agent/network", "agent/report", "testenv"}
+
+// source is one parsed Go file.
+type source struct {
+	path string // from the top, with slashes
+	dir  string
+	test bool
+	file *ast.File
+	set  *token.FileSet
+}
+
+func TestImports(t *testing.T) {
+	for _, s := range sources(t) {
+		row, ok := line(keys(mayImport), s.dir)
+		if !ok {
+			t.Errorf("%s: folder has no line in mayImport", s.path)
+			continue
+		}
+		for _, spec := range s.file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := s.set.Position(spec.Pos())
+			if ours, ok := strings.CutPrefix(imported, module+"/"); ok {
+				if !s.allowed(row, ours) {
+					t.Errorf("%s:%d: %s may not import %s", s.path, at.Line, row, ours)
+				}
+			}
+			for library, owners := range onlyIn {
+				if within(library, imported) && !s.test && !within("testenv", s.dir) && !slices.ContainsFunc(owners, func(o string) bool { return within(o, s.dir) }) {
+					t.Errorf("%s:%d: %s belongs to %s", s.path, at.Line, imported, owners)
+				}
+			}
+			if isPure := slices.ContainsFunc(pure, func(p string) bool { return within(p, s.dir) }); isPure && !s.test && slices.ContainsFunc(impure, func(i string) bool { return i == imported || strings.Contains(i, ".") && within(i, imported) }) {
+				t.Errorf("%s:%d: pure code imports %s", s.path, at.Line, imported)
+			}
+		}
+	}
+}
+
+// allowed tells whether a file in the folder of row may import one of our packages.
+func (s source) allowed(row, ours string) bool {
+	target, ok := line(keys(mayImport), ours)
+	if !ok || target == row && within(row, ours) {
+		return true // a missing line is told once, where the folder is
+	}
+	list := mayImport[row]
+	if row == "cmd/testenv" {
+		list = append(slices.Clone(list), mayImport["cmd"]...)
+	}
+	if s.test {
+		for pattern, more := range testsMayImport {
+			if matches(pattern, row) || pattern == top(row) && pattern != "agent" {
+				list = append(slices.Clone(list), more...)
+			}
+		}
+	}
+	return slices.ContainsFunc(list, func(allowed string) bool { return matches(allowed, target) })
+}
+
+// matches compares a row with a name or a pattern like "agent/*".
+func matches(pattern, row string) bool {
+	ok, err := path.Match(pattern, row)
+	return err == nil && ok
+}
+
+func top(dir string) string {
+	first, _, _ := strings.Cut(dir, "/")
+	return first
+}
+
+func TestCalls(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || top(s.dir) == "cmd" || top(s.dir) == "testenv" {
+			continue
+		}
+		names := map[string]string{} // local name to import path
+		for _, spec := range s.file.Imports {
+			imported, _ := strconv.Unquote(spec.Path.Value)
+			name := path.Base(imported)
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+			names[name] = imported
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name == "init" && f.Recv == nil {
+				t.Errorf("%s: func init: work at start belongs to programs", s.set.Position(n.Pos()))
+			}
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			id, ok := sel.X.(*ast.Ident)
+			if ok && slices.Contains(calls[names[id.Name]], sel.Sel.Name) {
+				t.Errorf("%s: %s.%s: let the caller pass it in", s.set.Position(n.Pos()), id.Name, sel.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
+func TestLengths(t *testing.T) {
+	for _, s := range sources(t) {
+		limit := maxFile
+		if s.test {
+			limit = maxTestFile
+		}
+		if n := s.set.File(s.file.Pos()).LineCount(); n > limit {
+			t.Errorf("%s: %d lines, at most %d", s.path, n, limit)
+		}
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || s.test {
+				continue
+			}
+			if n := s.set.Position(f.End()).Line - s.set.Position(f.Pos()).Line; n > maxFunction {
+				t.Errorf("%s: func %s has %d lines, at most %d", s.path, f.Name.Name, n, maxFunction)
+			}
+		}
+	}
+}
+
+func TestPackageComments(t *testing.T) {
+	comments, packages := map[string][]string{}, map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		packages[s.dir] = true
+		if s.file.Doc != nil {
+			comments[s.dir] = append(comments[s.dir], s.path)
+		}
+		if slices.Contains(forbidden, path.Base(s.dir)) || slices.Contains(forbidden, s.file.Name.Name) {
+			t.Errorf("%s: the name of the package says nothing", s.path)
+		}
+	}
+	for dir := range packages {
+		if n := len(comments[dir]); n != 1 {
+			t.Errorf("%s: %d files have the package comment, want one: %v", dir, n, comments[dir])
+		}
+	}
+}
+
+func TestLeaksAreLookedFor(t *testing.T) {
+	found := map[string]bool{}
+	for _, s := range sources(t) {
+		if !s.test {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "VerifyTestMain" {
+				found[s.dir] = true
+			}
+			return true
+		})
+	}
+	for _, dir := range leaks {
+		if !found[dir] {
+			t.Errorf("%s: no test calls goleak.VerifyTestMain", dir)
+		}
+	}
+}
+
+func TestReadme(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	if n := strings.Count(text, "\n"); n >= maxReadme {
+		t.Errorf("README.md has %d lines, want fewer than %d", n, maxReadme)
+	}
+	for _, command := range []string{"go run ./cmd/testenv demo", "go run ./cmd/testenv test"} {
+		if !strings.Contains(text, command) {
+			t.Errorf("README.md does not show %q", command)
+		}
+	}
+	entries, err := os.ReadDir(root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if _, ok := line(keys(mayImport), e.Name()); e.IsDir() && ok && !strings.Contains(text, "`"+e.Name()) {
+			t.Errorf("README.md does not say what is in `%s`", e.Name())
+		}
+	}
+}
+
+// TestTablesAreAlive finds lines of the tables that no folder needs any more.
+func TestTablesAreAlive(t *testing.T) {
+	dirs := map[string]bool{}
+	for _, s := range sources(t) {
+		row, _ := line(keys(mayImport), s.dir)
+		dirs[row] = true
+	}
+	for row := range mayImport {
+		if !dirs[row] {
+			t.Errorf("mayImport has a line for %s, which has no Go files", row)
+		}
+	}
+}
+
+func TestAllowed(t *testing.T) {
+	tests := []struct {
+		dir, imported string
+		test          bool
+		want          bool
+	}{
+		{"registry", "artifacts/fault", false, true},
+		{"registry", "registry/internal/wire", false, true},
+		{"registry", "agent", false, false},
+		{"registry", "testenv", false, false},
+		{"registry", "testenv", true, true},
+		{"registry", "signing", true, false},
+		{"artifacts/margo", "registry", false, false},
+		{"artifacts/margo", "testenv", true, false},
+		{"agent", "agent/containerd", false, false},
+		{"agent", "agent/containerd", true, true},
+		{"agent/workload", "agent", false, false},
+		{"agent/store", "testenv", true, true},
+		{"agent/store", "agent/network", false, false},
+		{"cmd/longshore", "signing", false, true},
+		{"cmd/longshore-agent", "agent/containerd", false, true},
+		{"cmd/longshore", "testenv", false, false},
+		{"cmd/testenv", "testenv/demo", false, true},
+		{"testenv/demo", "registry", false, true},
+		{"testenv", "cmd/longshore", false, false},
+	}
+	for _, tt := range tests {
+		row, _ := line(keys(mayImport), tt.dir)
+		if got := (source{dir: tt.dir, test: tt.test}).allowed(row, tt.imported); got != tt.want {
+			t.Errorf("%s (test: %v) may import %s: %v, want %v", tt.dir, tt.test, tt.imported, got, tt.want)
+		}
+	}
+}
+
+func TestWithin(t *testing.T) {
+	tests := []struct {
+		prefix, of string
+		want       bool
+	}{
+		{"agent", "agent", true},
+		{"agent", "agent/store", true},
+		{"agent", "agents", false},
+		{"oras.land/oras-go", "oras.land/oras-go/v2/registry", true},
+		{"os", "os/exec", true},
+	}
+	for _, tt := range tests {
+		if got := within(tt.prefix, tt.of); got != tt.want {
+			t.Errorf("within(%q, %q) = %v, want %v", tt.prefix, tt.of, got, tt.want)
+		}
+	}
+	if row, ok := line([]string{"agent", "agent/store"}, "agent/store/x"); row != "agent/store" || !ok {
+		t.Errorf("line = %q, %v, want the longest", row, ok)
+	}
+}
+
+// within tells whether a path is prefix or below it.
+func within(prefix, of string) bool { return of == prefix || strings.HasPrefix(of, prefix+"/") }
+
+// line finds the longest row that a path is within.
+func line(rows []string, dir string) (string, bool) {
+	best, ok := "", false
+	for _, row := range rows {
+		if within(row, dir) && len(row) > len(best) {
+			best, ok = row, true
+		}
+	}
+	return best, ok
+}
+
+func keys(m map[string][]string) []string {
+	var all []string
+	for k := range m {
+		all = append(all, k)
+	}
+	return all
+}
+
+// root is the top of the repository; tests run in their own folder.
+func root(t *testing.T) string {
+	t.Helper()
+	return filepath.Join("..", "..")
+}
+
+// sources parses every Go file of the module.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	top := root(t)
+	err := filepath.WalkDir(top, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(top, p)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		if e.IsDir() {
+			name := e.Name()
+			_, nested := os.Stat(filepath.Join(p, "go.mod"))
+			if rel != "." && (nested == nil || name == "testdata" || name == "node_modules" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(rel, ".go") {
+			return nil
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, p, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return fmt.Errorf("parse %s: %w", rel, err)
+		}
+		all = append(all, source{rel, path.Dir(rel), strings.HasSuffix(rel, "_test.go"), f, set})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
