@@ -1,7 +1,8 @@
 // Command sensor stands for a machine on a production line: it publishes a reading to a NATS server every POLL_SECONDS,
 // forever, through every outage of the server.
 //
-// Environment: BROKER (broker:4222), LINE (line-1), POLL_SECONDS (1).
+// Environment: BROKER (broker:4222), LINE (line-1), POLL_SECONDS (1), STATE_FILE (/data/sequence): where the number of the
+// last reading is kept, so that counting goes on after a restart; its folder need not exist.
 package main
 
 import (
@@ -37,9 +38,14 @@ func main() {
 		log.Fatalf("POLL_SECONDS: %q is no positive number", os.Getenv("POLL_SECONDS"))
 	}
 	every := time.Duration(seconds * float64(time.Second))
+	file := env("STATE_FILE", "/data/sequence")
 	var sequence uint64
+	if data, err := os.ReadFile(file); err == nil {
+		sequence, _ = strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+		log.Printf("going on after reading %d", sequence)
+	}
 	for ctx.Err() == nil {
-		if err := publish(ctx, broker, line, every, &sequence); err != nil && ctx.Err() == nil {
+		if err := publish(ctx, broker, line, file, every, &sequence); err != nil && ctx.Err() == nil {
 			log.Printf("publish to %s: %v", broker, err)
 		}
 		select {
@@ -57,7 +63,7 @@ func env(name, unset string) string {
 }
 
 // publish holds one connection for as long as it lasts.
-func publish(ctx context.Context, broker, line string, every time.Duration, sequence *uint64) error {
+func publish(ctx context.Context, broker, line, file string, every time.Duration, sequence *uint64) error {
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", broker)
 	if err != nil {
 		return err
@@ -97,6 +103,7 @@ func publish(ctx context.Context, broker, line string, every time.Duration, sequ
 		if _, err := fmt.Fprintf(conn, "PUB readings.%s %d\r\n%s\r\n", line, len(data), data); err != nil {
 			return err
 		}
+		_ = os.WriteFile(file, strconv.AppendUint(nil, *sequence, 10), 0o644) // without a volume there is no such folder
 		select {
 		case <-tick.C:
 		case err := <-lost:
