@@ -2,71 +2,177 @@ package containerd
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	runtimeName = "io.containerd.runc.v2"
+	// reconnectDelay is the longest pause before the connection to a restarted containerd is tried again.
+	reconnectDelay = 2 * time.Second
+	// killWait is how long a process may take to vanish after SIGKILL; longer means that the kernel holds it.
+	killWait = 15 * time.Second
+	// cleanupWait bounds what is undone after the caller's context has ended.
+	cleanupWait = 10 * time.Second
 )
 
 var _ agent.Runtime = (*Runtime)(nil)
 
-// Runtime is the agent's runtime on containerd.
+// Runtime is the agent's runtime on containerd. Its methods may be called from several goroutines.
 type Runtime struct {
-	o Options
+	o      Options
+	client *client.Client
+	log    *slog.Logger
+	mute   *log.Entry // the client library logs to stderr otherwise
+
+	ids     *keys         // one change of a container at a time
+	pulling chan struct{} // holds one token: one pull or repair at a time
+	trust   *trust        // what this process wrote or verified
+	images  *imageCache
+	logs    *logTable
+	host    hostFeatures
+
+	wg sync.WaitGroup // event streams
 }
 
-var errTodo = errors.New("not built yet")
-
-// New connects to containerd. It does not wait for it: calls made while containerd is away end in fault.ErrTemporary.
-func New(ctx context.Context, o Options) (*Runtime, error) { return &Runtime{o: o}, nil }
-
-// Close ends the connection and waits for what this runtime started.
-func (r *Runtime) Close() error { return nil }
-
-// Pull makes an image's content and its unpacked layers present and durable.
-func (r *Runtime) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) error {
-	return errTodo
+// New makes a runtime. It does not wait for containerd: calls made while it is away end in fault.ErrTemporary.
+// The caller closes it.
+func New(ctx context.Context, o Options) (*Runtime, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, fmt.Errorf("set up the containerd runtime: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c, err := client.New(o.Address,
+		client.WithDefaultNamespace(o.Namespace),
+		client.WithDefaultRuntime(runtimeName), // else the library asks containerd for it
+		client.WithTimeout(reconnectDelay),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd at %s: %w", o.Address, classify(err))
+	}
+	mute := logrus.New()
+	mute.SetOutput(io.Discard)
+	mute.SetLevel(logrus.PanicLevel)
+	r := &Runtime{
+		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute),
+		ids: newKeys(), pulling: make(chan struct{}, 1), trust: newTrust(), images: newImageCache(), logs: newLogTable(),
+	}
+	return r, nil
 }
 
-// Observe lists this device's containers and projects.
-func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
-	return workload.Observed{}, errTodo
+// Close ends the connection and waits for the event streams to end.
+func (r *Runtime) Close() error {
+	err := r.client.Close()
+	r.wg.Wait()
+	if err != nil {
+		return fmt.Errorf("close the connection to containerd: %w", err)
+	}
+	return nil
 }
 
-// Prepare makes what the containers of a project need around them.
-func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error { return errTodo }
-
-// Create makes a container, not started.
-func (r *Runtime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
-	return errTodo
+// in puts a call into our namespace, with the client library silent.
+func (r *Runtime) in(ctx context.Context) context.Context {
+	return log.WithLogger(namespaces.WithNamespace(ctx, r.o.Namespace), r.mute)
 }
 
-// Start runs a created or exited container, with its network.
-func (r *Runtime) Start(ctx context.Context, id string) error { return errTodo }
-
-// Stop ends a container's process.
-func (r *Runtime) Stop(ctx context.Context, id string) error { return errTodo }
-
-// Remove deletes a container and what is only its own.
-func (r *Runtime) Remove(ctx context.Context, id string) error { return errTodo }
-
-// Teardown deletes what a project without containers still owns. Volumes stay.
-func (r *Runtime) Teardown(ctx context.Context, project string) error { return errTodo }
-
-// Probe asks once whether a container is well.
-func (r *Runtime) Probe(ctx context.Context, id string, p workload.Probe) error { return errTodo }
-
-// Events tells of changes until ctx ends.
-func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) { return nil, errTodo }
-
-// Logs opens the output of a container.
-func (r *Runtime) Logs(ctx context.Context, id string, o agent.LogOptions) (io.ReadCloser, error) {
-	return nil, errTodo
+// after is a context to clean up in when ctx may have ended.
+func after(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanupWait)
 }
 
-// Rotate keeps the logs within their limits. Call it every few seconds.
-func (r *Runtime) Rotate(ctx context.Context) error { return errTodo }
+func (r *Runtime) snapshots() snapshots.Snapshotter { return r.client.SnapshotService(r.o.Snapshotter) }
 
-// Collect drops images and unpacked layers that are not in keep.
-func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error { return errTodo }
+func (o Options) complete() (Options, error) {
+	set := func(s *string, d string) {
+		if *s == "" {
+			*s = d
+		}
+	}
+	set(&o.Address, DefaultAddress)
+	set(&o.Namespace, DefaultNamespace)
+	set(&o.Snapshotter, DefaultSnapshotter)
+	if o.Downloads <= 0 {
+		o.Downloads = DefaultDownloads
+	}
+	if o.Unpacks <= 0 {
+		o.Unpacks = DefaultUnpacks
+	}
+	if o.Logs.MaxSize <= 0 {
+		o.Logs.MaxSize = DefaultLogMaxSize
+	}
+	if o.Logs.MaxFiles <= 0 {
+		o.Logs.MaxFiles = DefaultLogMaxFiles
+	}
+	if o.Logs.Budget <= 0 {
+		o.Logs.Budget = DefaultLogBudget
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case o.Device == "":
+		return o, fmt.Errorf("no device id: %w", fault.ErrInvalid)
+	case !filepath.IsAbs(o.DataDir):
+		return o, fmt.Errorf("data directory %q is not an absolute path: %w", o.DataDir, fault.ErrInvalid)
+	case !filepath.IsAbs(o.RunDir):
+		return o, fmt.Errorf("run directory %q is not an absolute path: %w", o.RunDir, fault.ErrInvalid)
+	case o.Journal == nil, o.Networks == nil, o.Now == nil:
+		return o, fmt.Errorf("journal, networks and clock are needed: %w", fault.ErrInvalid)
+	}
+	return o, nil
+}
+
+// keys are locks by name.
+type keys struct {
+	mu   sync.Mutex
+	held map[string]*key
+}
+
+type key struct {
+	token chan struct{} // one token: held
+	users int
+}
+
+func newKeys() *keys { return &keys{held: map[string]*key{}} }
+
+// lock waits for a name and returns its unlock.
+func (k *keys) lock(ctx context.Context, name string) (func(), error) {
+	k.mu.Lock()
+	e := k.held[name]
+	if e == nil {
+		e = &key{token: make(chan struct{}, 1)}
+		k.held[name] = e
+	}
+	e.users++
+	k.mu.Unlock()
+	leave := func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if e.users--; e.users == 0 {
+			delete(k.held, name)
+		}
+	}
+	select {
+	case e.token <- struct{}{}:
+		return func() { <-e.token; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}

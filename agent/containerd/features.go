@@ -1,0 +1,128 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/containerd/v2/contrib/apparmor"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	hostapparmor "github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/opencontainers/runtime-spec/specs-go/features"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// appArmorProfile is the name under which containerd's default profile is loaded.
+const appArmorProfile = "longshore-default"
+
+// Features is what containers of this device get, as found on the machine.
+type Features struct {
+	Containerd     string // version
+	Runtime        string // version of runc or what stands in for it
+	Snapshotter    string
+	CgroupVersion  int // 1 or 2
+	Seccomp        bool
+	AppArmor       bool
+	ParallelUnpack bool
+	Degraded       []string // protections that this machine cannot give, in plain words; empty when all is well
+}
+
+// hostFeatures asks once and remembers a good answer.
+type hostFeatures struct {
+	mu    sync.Mutex
+	known *Features
+	root  string // of the snapshotter; "": unknown
+}
+
+// Features asks containerd and the kernel what they can do. The first good answer is kept.
+func (r *Runtime) Features(ctx context.Context) (Features, error) {
+	f, err := r.features(r.in(ctx))
+	if err != nil {
+		return Features{}, fmt.Errorf("ask containerd what it can do: %w", err)
+	}
+	return f, nil
+}
+
+func (r *Runtime) features(ctx context.Context) (Features, error) {
+	h := &r.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known != nil {
+		return *h.known, nil
+	}
+	version, err := r.client.Version(ctx)
+	if err != nil {
+		return Features{}, classify(err)
+	}
+	info, err := r.client.RuntimeInfo(ctx, runtimeName, nil)
+	if err != nil {
+		return Features{}, classify(err)
+	}
+	caps, err := r.client.GetSnapshotterCapabilities(ctx, r.o.Snapshotter)
+	if err != nil {
+		return Features{}, classify(err)
+	}
+	plugins, err := r.client.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==io.containerd.snapshotter.v1,id==%s", r.o.Snapshotter))
+	if err != nil {
+		return Features{}, classify(err)
+	}
+	for _, p := range plugins.Plugins {
+		h.root = p.Exports["root"]
+	}
+	f := Features{
+		Containerd: version.Version, Runtime: info.Version.Version, Snapshotter: r.o.Snapshotter, CgroupVersion: 1,
+		ParallelUnpack: canUnpackInParallel(caps) && r.o.Unpacks > 1,
+	}
+	if cgroups.Mode() == cgroups.Unified {
+		f.CgroupVersion = 2
+	}
+	if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
+		f.Seccomp = *rf.Linux.Seccomp.Enabled
+	}
+	if !f.Seccomp {
+		f.Degraded = append(f.Degraded, "the OCI runtime was built without seccomp: no system call filter")
+	}
+	if hostapparmor.HostSupports() {
+		if err := apparmor.LoadDefaultProfile(appArmorProfile); err != nil {
+			f.Degraded = append(f.Degraded, "AppArmor's default profile could not be loaded: "+err.Error())
+		} else {
+			f.AppArmor = true
+		}
+	}
+	h.known = &f
+	return f, nil
+}
+
+// confined refuses to run without a system call filter unless the device's owner said so.
+func (r *Runtime) confined(f Features) error {
+	if f.Seccomp || r.o.AllowNoSeccomp {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("the OCI runtime has no seccomp support: %w", fault.ErrUnfit),
+		"install a runc built with seccomp, or allow containers without it in the agent's configuration")
+}
+
+func (r *Runtime) snapshotterRoot(ctx context.Context) (string, error) {
+	if _, err := r.features(ctx); err != nil {
+		return "", err
+	}
+	r.host.mu.Lock()
+	defer r.host.mu.Unlock()
+	return r.host.root, nil
+}
+
+func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snapshots.RebaseCap) }
+
+// limitsSwap tells whether this kernel counts swap by cgroup; without it, asking for a limit fails.
+func limitsSwap(cgroupVersion int) bool {
+	if cgroupVersion == 2 {
+		return true
+	}
+	_, err := os.Stat(filepath.Join("/sys/fs/cgroup/memory", "memory.memsw.limit_in_bytes"))
+	return err == nil
+}

@@ -1,0 +1,193 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apievents "github.com/containerd/containerd/api/events"
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// clockTick is the unit of start times in /proc; the kernel fixed it for user space.
+const clockTick = 100
+
+// Observe lists this device's containers and the projects that own anything, fresh from containerd.
+func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
+	ctx = r.in(ctx)
+	var out workload.Observed
+	boxes, err := r.client.ContainerService().List(ctx, r.filter())
+	if err != nil {
+		return out, fmt.Errorf("list containers: %w", classify(err))
+	}
+	list, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return out, fmt.Errorf("list tasks: %w", classify(errgrpc.ToNative(err)))
+	}
+	running := map[string]*task.Process{}
+	for _, t := range list.Tasks {
+		running[t.ID] = t
+	}
+	projects := map[string]bool{}
+	for _, b := range boxes {
+		replica, err := strconv.Atoi(b.Labels[labelReplica])
+		if err != nil {
+			r.log.Warn("a container with a broken label", "container", b.ID, "label", labelReplica, "value", b.Labels[labelReplica])
+		}
+		o := workload.Observation{
+			ID: b.ID, Project: b.Labels[labelProject], Deployment: b.Labels[labelDeployment], Component: b.Labels[labelComponent],
+			Service: b.Labels[labelService], Replica: replica, Hash: b.Labels[labelHash], Image: b.Image, Status: workload.Created,
+		}
+		if t := running[b.ID]; t != nil {
+			describe(&o, t)
+		}
+		projects[o.Project] = true
+		out.Containers = append(out.Containers, o)
+	}
+	dirs, err := os.ReadDir(r.logRoot())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return out, fmt.Errorf("list projects: %w", err)
+	}
+	for _, d := range dirs {
+		projects[d.Name()] = true
+	}
+	for p := range projects {
+		out.Projects = append(out.Projects, p)
+	}
+	slices.Sort(out.Projects)
+	return out, nil
+}
+
+func describe(o *workload.Observation, t *task.Process) {
+	switch t.Status {
+	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
+		o.Status, o.PID = workload.Running, t.Pid
+		if t.Status != task.Status_RUNNING {
+			o.Status = workload.Paused
+		}
+		o.StartedAt = startTime(t.Pid)
+	case task.Status_STOPPED:
+		o.Status, o.ExitCode = workload.Exited, t.ExitStatus
+		if t.ExitedAt != nil {
+			o.ExitedAt = t.ExitedAt.AsTime()
+		}
+	}
+}
+
+// startTime asks the kernel when a process began; the zero time when it does not say.
+func startTime(pid uint32) time.Time {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.FormatUint(uint64(pid), 10), "stat"))
+	if err != nil {
+		return time.Time{}
+	}
+	_, after, ok := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" ")) // the name may hold spaces
+	fields := strings.Fields(string(after))
+	if !ok || len(fields) < 20 {
+		return time.Time{}
+	}
+	ticks, err := strconv.ParseInt(fields[19], 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	kernel, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return time.Time{}
+	}
+	_, after, ok = bytes.Cut(kernel, []byte("\nbtime "))
+	line, _, _ := bytes.Cut(after, []byte("\n"))
+	boot, err := strconv.ParseInt(string(line), 10, 64)
+	if !ok || err != nil {
+		return time.Time{}
+	}
+	return time.Unix(boot, 0).Add(time.Duration(ticks) * time.Second / clockTick).UTC()
+}
+
+// Events tells of exits and lack of memory of this device's containers until ctx ends. When the connection to containerd
+// is lost, workload.EventLost is sent and the channel is closed: the caller observes and calls Events again, which
+// fails with fault.ErrTemporary until containerd is back. The caller reads until the channel is closed.
+func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
+	ctx = r.in(ctx)
+	if _, err := r.client.Version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
+		return nil, fmt.Errorf("subscribe to events: %w", classify(err))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ns := ",namespace==" + strconv.Quote(r.o.Namespace)
+	envelopes, errs := r.client.Subscribe(ctx, `topic=="/tasks/exit"`+ns, `topic=="/tasks/oom"`+ns)
+	out := make(chan workload.Event)
+	r.wg.Add(1)
+	go func() {
+		defer r.wg.Done()
+		defer close(out)
+		r.forward(ctx, envelopes, errs, out)
+		cancel()
+		for range errs { // the library's reader has ended when this channel is closed
+		}
+	}()
+	return out, nil
+}
+
+func (r *Runtime) forward(ctx context.Context, in <-chan *events.Envelope, errs <-chan error, out chan<- workload.Event) {
+	send := func(e workload.Event) {
+		select {
+		case out <- e:
+		case <-ctx.Done():
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-errs:
+			if ctx.Err() == nil {
+				r.log.Warn("the event stream from containerd broke", "error", err)
+				send(workload.Event{Kind: workload.EventLost})
+			}
+			return
+		case e := <-in:
+			if ev, ok := r.translate(ctx, e); ok {
+				send(ev)
+			}
+		}
+	}
+}
+
+// translate drops what is not about a container of ours as a whole.
+func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.Event, bool) {
+	v, err := typeurl.UnmarshalAny(e.Event)
+	if err != nil {
+		r.log.Warn("an event that cannot be read", "topic", e.Topic, "error", err)
+		return workload.Event{}, false
+	}
+	var ev workload.Event
+	switch t := v.(type) {
+	case *apievents.TaskExit:
+		if t.ID != t.ContainerID { // a probe's process
+			return ev, false
+		}
+		ev = workload.Event{Kind: workload.EventExit, ID: t.ContainerID}
+	case *apievents.TaskOOM:
+		ev = workload.Event{Kind: workload.EventOOM, ID: t.ContainerID}
+	default:
+		return ev, false
+	}
+	box, err := r.client.ContainerService().Get(ctx, ev.ID)
+	if errdefs.IsNotFound(err) {
+		return ev, true // removed meanwhile; a hint too many does no harm
+	}
+	return ev, err == nil && box.Labels[labelDevice] == r.o.Device
+}

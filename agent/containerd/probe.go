@@ -1,0 +1,246 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// probeWait bounds a probe whose caller's context does not.
+	probeWait = time.Minute
+	// maxProbeBody is how much of an answer is read so that the server can finish sending it.
+	maxProbeBody = 64 << 10
+)
+
+// Probe asks a running container once. HTTP and TCP are asked from inside its network namespace, on the loopback
+// addresses first and then on its others; the image needs no tools for it.
+func (r *Runtime) Probe(ctx context.Context, id string, p workload.Probe) error {
+	ctx, cancel := context.WithTimeout(r.in(ctx), probeWait)
+	defer cancel()
+	var err error
+	switch {
+	case len(p.Exec) > 0:
+		err = r.probeExec(ctx, id, p.Exec)
+	case p.HTTP != nil:
+		err = r.probeHTTP(ctx, id, *p.HTTP)
+	case p.TCP != 0:
+		err = r.probeTCP(ctx, id, p.TCP)
+	default:
+		err = fmt.Errorf("an empty probe: %w", fault.ErrInvalid)
+	}
+	if err != nil {
+		return fmt.Errorf("probe container %s: %w", id, classify(err))
+	}
+	return nil
+}
+
+func (r *Runtime) probeExec(ctx context.Context, id string, argv []string) (err error) {
+	box, _, err := r.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	var spec oci.Spec
+	if err := typeurl.UnmarshalTo(box.Spec, &spec); err != nil {
+		return err
+	}
+	proc, err := typeurl.MarshalAnyToProto(processSpec(&spec, argv))
+	if err != nil {
+		return err
+	}
+	svc, exec := r.client.TaskService(), "probe-"+strings.ToLower(rand.Text())
+	if _, err := svc.Exec(ctx, &tasks.ExecProcessRequest{ContainerID: id, ExecID: exec, Spec: proc}); err != nil {
+		return errgrpc.ToNative(err)
+	}
+	defer func() {
+		if cerr := r.endExec(ctx, id, exec); cerr != nil {
+			r.log.Warn("clean up after a probe", "container", id, "error", cerr)
+		}
+	}()
+	if _, err := svc.Start(ctx, &tasks.StartRequest{ContainerID: id, ExecID: exec}); err != nil {
+		return errgrpc.ToNative(err)
+	}
+	res, err := svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id, ExecID: exec})
+	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%q did not end in time: %w", argv[0], ctx.Err())
+		}
+		return errgrpc.ToNative(err)
+	}
+	if res.ExitStatus != 0 {
+		return fmt.Errorf("%q exited with %d", argv[0], res.ExitStatus)
+	}
+	return nil
+}
+
+// endExec removes a probe's process, killing it when it did not end by itself.
+func (r *Runtime) endExec(ctx context.Context, id, exec string) error {
+	ctx, cancel := after(ctx)
+	defer cancel()
+	svc := r.client.TaskService()
+	del := func() error {
+		_, err := svc.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: id, ExecID: exec})
+		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	got, err := svc.Get(ctx, &tasks.GetRequest{ContainerID: id, ExecID: exec})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err == nil && got.Process.Status == task.Status_RUNNING {
+		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, ExecID: exec, Signal: uint32(syscall.SIGKILL)})
+		if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if _, err := svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id, ExecID: exec}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			return errgrpc.ToNative(err)
+		}
+	}
+	return del()
+}
+
+func (r *Runtime) probeHTTP(ctx context.Context, id string, p workload.HTTPProbe) error {
+	_, rec, err := r.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialIn(ctx, rec.NetNS, p.Port)
+		},
+	}
+	client := &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	where := p.Path
+	if !strings.HasPrefix(where, "/") {
+		where = "/" + where
+	}
+	host := net.JoinHostPort("localhost", strconv.Itoa(int(p.Port)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+where, nil)
+	if err != nil {
+		return as(fault.ErrInvalid, err)
+	}
+	req.Header.Set("User-Agent", "longshore-probe")
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	// Only the status counts; a server that cannot send its body is told apart by the next probe.
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxProbeBody))
+	if res.StatusCode < 200 || res.StatusCode > 399 {
+		return fmt.Errorf("GET %s answered %s", where, res.Status)
+	}
+	return nil
+}
+
+func (r *Runtime) probeTCP(ctx context.Context, id string, port uint16) error {
+	_, rec, err := r.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	c, err := dialIn(ctx, rec.NetNS, port)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// dialIn connects to a port inside a network namespace. The thread that enters the namespace never runs anything else.
+func dialIn(ctx context.Context, netns string, port uint16) (net.Conn, error) {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		c, err := enterAndDial(ctx, netns, port)
+		done <- result{c, err}
+	}()
+	res := <-done // the dial ends with ctx
+	return res.conn, res.err
+}
+
+func enterAndDial(ctx context.Context, netns string, port uint16) (net.Conn, error) {
+	ns, err := os.Open(netns)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("enter %s: %w", netns, err)
+	}
+	var d net.Dialer
+	dial := func(a netip.Addr) (net.Conn, error) {
+		// One literal address: the socket is made on this thread, in this namespace.
+		return d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, port).String())
+	}
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	c, first := dial(loopback)
+	if first == nil || ctx.Err() != nil {
+		return c, first
+	}
+	for _, a := range ownAddresses() {
+		if a == loopback {
+			continue
+		}
+		if c, err := dial(a); err == nil {
+			return c, nil
+		}
+	}
+	return nil, first
+}
+
+// ownAddresses are the addresses of the current thread's network namespace.
+func ownAddresses() []netip.Addr {
+	var out []netip.Addr
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.IsLinkLocalUnicast() {
+				out = append(out, ip.Unmap())
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Addr) int { // loopback first
+		switch {
+		case a.IsLoopback() == b.IsLoopback():
+			return a.Compare(b)
+		case a.IsLoopback():
+			return -1
+		}
+		return 1
+	})
+	return out
+}

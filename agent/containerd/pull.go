@@ -1,0 +1,336 @@
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/unpack"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// labelImage names the image that a lease is for.
+const labelImage = labelPrefix + "image"
+
+// Pull makes an image's content and its unpacked layers present and durable, from the registry's endpoints in order.
+// Partial layers survive failures, restarts and kills, and are continued. An image that is durable already costs no
+// request at all. progress counts compressed bytes of this platform; it is called from several goroutines, never at once.
+func (r *Runtime) Pull(ctx context.Context, i workload.Image, progress func(done, total int64)) error {
+	ctx = r.in(ctx)
+	err := func() error {
+		if err := i.Digest.Validate(); err != nil {
+			return as(fault.ErrInvalid, err)
+		}
+		if img, err := r.present(ctx, i); err != nil || img != nil {
+			return err
+		}
+		if r.o.Endpoints == nil {
+			return fmt.Errorf("no registry endpoints are configured: %w", fault.ErrInvalid)
+		}
+		host, _, _ := strings.Cut(i.Repository, "/")
+		endpoints, err := r.o.Endpoints(host)
+		if err != nil {
+			return err
+		}
+		if len(endpoints) == 0 {
+			return fmt.Errorf("no endpoint serves %s: %w", host, fault.ErrNotFound)
+		}
+		_, err = r.settle(ctx, i, endpoints, progress)
+		return err
+	}()
+	if err != nil {
+		return fmt.Errorf("pull image %s: %w", i.Name(), classify(err))
+	}
+	return nil
+}
+
+// ready returns an image that is safe to run, repairing it from what is on the device when the journal does not call it
+// durable. fault.ErrNotFound: pull it.
+func (r *Runtime) ready(ctx context.Context, i workload.Image) (*image, error) {
+	if img, err := r.present(ctx, i); err != nil || img != nil {
+		return img, err
+	}
+	img, err := r.settle(ctx, i, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", i.Name(), err)
+	}
+	return img, nil
+}
+
+// present returns an image that is durable and complete, else nil.
+func (r *Runtime) present(ctx context.Context, i workload.Image) (*image, error) {
+	durable, err := r.o.Journal.IsDurable(i.Name())
+	if err != nil || !durable {
+		return nil, err
+	}
+	img, err := r.local(ctx, i)
+	if err == nil && img.top() != "" {
+		_, err = r.snapshots().Stat(ctx, img.top())
+		err = classify(err)
+	}
+	switch {
+	case err == nil:
+		return img, nil
+	case errors.Is(err, fault.ErrTemporary), errors.Is(err, fault.ErrUnfit), ctx.Err() != nil:
+		return nil, err
+	}
+	// Somebody removed or damaged it behind our back.
+	r.log.Warn("a durable image is not complete any more", "image", i.Name(), "error", err)
+	r.images.clear()
+	return nil, r.o.Journal.Forget(i.Name())
+}
+
+// settle fetches what is missing, verifies what an earlier process left, unpacks, and makes it durable.
+func (r *Runtime) settle(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*image, error) {
+	select {
+	case r.pulling <- struct{}{}:
+		defer func() { <-r.pulling }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if img, err := r.present(ctx, i); err != nil || img != nil { // another call was faster
+		return img, err
+	}
+	lease, err := r.lease(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	img, err := r.settleLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
+	if diskFull(err) {
+		// Our lease would keep the partial bytes for ever on a disk that has no room for the rest.
+		ctx, cancel := after(ctx)
+		defer cancel()
+		if derr := r.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); derr != nil {
+			r.log.Warn("drop a partial image from a full disk", "image", i.Name(), "error", derr)
+		}
+	}
+	return img, err
+}
+
+func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*image, error) {
+	match, err := platform(i)
+	if err != nil {
+		return nil, err
+	}
+	f, err := r.newFetcher(ctx, i.Name(), endpoints, progress)
+	if err != nil {
+		return nil, err
+	}
+	img, err := readImage(ctx, i.Digest, match, f.document)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.o.Journal.Unpacking(i.Name()); err != nil {
+		return nil, err
+	}
+	if err := r.distrust(ctx, i, img); err != nil {
+		return nil, err
+	}
+	f.expect(img.size())
+	if err := r.unpack(ctx, f, img); err != nil {
+		return nil, err
+	}
+	if err := r.pin(ctx, i, img); err != nil {
+		return nil, err
+	}
+	if err := r.syncSnapshots(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.o.Journal.Durable(i.Name()); err != nil {
+		return nil, err
+	}
+	return img, nil
+}
+
+// unpack fetches the layers and unpacks them as they arrive.
+func (r *Runtime) unpack(ctx context.Context, f *fetcher, img *image) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	store := r.client.ContentStore()
+	caps, err := r.client.GetSnapshotterCapabilities(ctx, r.o.Snapshotter)
+	if err != nil {
+		return classify(err)
+	}
+	opts := []unpack.UnpackerOpt{
+		unpack.WithUnpackPlatform(unpack.Platform{
+			SnapshotterKey:          r.o.Snapshotter,
+			Snapshotter:             r.snapshots(),
+			Applier:                 r.client.DiffService(),
+			SnapshotterCapabilities: caps,
+		}),
+		unpack.WithLimiter(semaphore.NewWeighted(int64(r.o.Downloads))),
+		unpack.WithFetchAllContent(), // a repair needs the blobs; it also makes Wait wait for the downloads
+	}
+	if r.o.Unpacks > 1 && canUnpackInParallel(caps) {
+		opts = append(opts, unpack.WithUnpackLimiter(semaphore.NewWeighted(int64(r.o.Unpacks))))
+	}
+	u, err := unpack.NewUnpacker(ctx, store, opts...)
+	if err != nil {
+		return classify(err)
+	}
+	walk := images.Handlers(
+		images.HandlerFunc(f.handle),
+		images.SetChildrenMappedLabels(store, images.HandlerFunc(img.children), nil), // keeps children with their parents
+	)
+	err = images.Dispatch(ctx, u.Unpack(walk), nil, img.root)
+	if err != nil {
+		cancel()
+	}
+	done, werr := u.Wait()
+	switch {
+	case err != nil:
+		return err
+	case werr != nil:
+		return werr
+	case done.Unpacks == 0 && len(img.chain) > 0:
+		return fmt.Errorf("containerd has no way to unpack it: %w", fault.ErrUnsupported)
+	}
+	return nil
+}
+
+// pin lets the image's name keep its content, and lets go of the lease, which also keeps what failed attempts left.
+func (r *Runtime) pin(ctx context.Context, i workload.Image, img *image) error {
+	store := r.client.ImageService()
+	want := images.Image{Name: i.Name(), Target: img.root, Labels: map[string]string{labelDevice: r.o.Device}}
+	_, err := store.Create(ctx, want)
+	if errdefs.IsAlreadyExists(err) {
+		have, err := store.Get(ctx, i.Name())
+		if err != nil {
+			return classify(err)
+		}
+		if have.Labels[labelDevice] != r.o.Device {
+			return nil // somebody else's, who may remove it: our lease stays
+		}
+	} else if err != nil {
+		return classify(err)
+	}
+	err = r.client.LeasesService().Delete(ctx, leases.Lease{ID: leaseID(r.o.Device, i.Name())})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return classify(err)
+}
+
+// lease is what keeps the bytes of an image that is not complete yet.
+func (r *Runtime) lease(ctx context.Context, i workload.Image) (leases.Lease, error) {
+	id := leaseID(r.o.Device, i.Name())
+	l, err := r.client.LeasesService().Create(ctx, leases.WithID(id),
+		leases.WithLabels(map[string]string{labelDevice: r.o.Device, labelImage: i.Name()}))
+	if errdefs.IsAlreadyExists(err) {
+		return leases.Lease{ID: id}, nil
+	}
+	return l, classify(err)
+}
+
+func leaseID(device, image string) string {
+	h := sha256.Sum256([]byte(device + "\x00" + image))
+	return "longshore-pull-" + hex.EncodeToString(h[:16])
+}
+
+// syncSnapshots writes everything unpacked to the disk: containerd syncs blobs, but not what it unpacks from them.
+func (r *Runtime) syncSnapshots(ctx context.Context) error {
+	dir, err := r.snapshotterRoot(ctx)
+	if err != nil {
+		return err
+	}
+	if dir == "" {
+		unix.Sync() // this snapshotter does not say where it lives
+		return nil
+	}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s to sync it: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Syncfs(fd); err != nil {
+		return fmt.Errorf("sync the filesystem of %s: %w", dir, classify(err))
+	}
+	return nil
+}
+
+// Collect drops images and unpacked layers that are not in keep, partial ones too, and what half-made containers left.
+// Containers that exist keep the layers they stand on.
+func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
+	ctx = r.in(ctx)
+	if err := r.collect(ctx, keep); err != nil {
+		return fmt.Errorf("collect unused images: %w", classify(err))
+	}
+	return nil
+}
+
+func (r *Runtime) collect(ctx context.Context, keep []workload.Image) error {
+	select {
+	case r.pulling <- struct{}{}:
+		defer func() { <-r.pulling }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	stay := map[string]bool{}
+	for _, i := range keep {
+		stay[i.Name()] = true
+	}
+	have, err := r.client.ImageService().List(ctx, r.filter())
+	if err != nil {
+		return err
+	}
+	held, err := r.client.LeasesService().List(ctx, r.filter())
+	if err != nil {
+		return err
+	}
+	drop := map[string]bool{}
+	for _, i := range have {
+		drop[i.Name] = !stay[i.Name]
+	}
+	for _, l := range held {
+		drop[l.Labels[labelImage]] = !stay[l.Labels[labelImage]]
+	}
+	maps.DeleteFunc(drop, func(_ string, yes bool) bool { return !yes })
+	for name := range drop {
+		if err := r.o.Journal.Forget(name); err != nil {
+			return err
+		}
+	}
+	for _, i := range have {
+		if drop[i.Name] {
+			if err := r.client.ImageService().Delete(ctx, i.Name); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+	}
+	for _, l := range held {
+		if drop[l.Labels[labelImage]] {
+			if err := r.client.LeasesService().Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+	}
+	if err := r.sweep(ctx, ""); err != nil {
+		return err
+	}
+	if len(drop) == 0 {
+		return nil
+	}
+	r.images.clear()
+	r.trust.clear()
+	return r.collectNow(ctx)
+}
+
+// collectNow runs containerd's collector to its end: deleting any lease synchronously does.
+func (r *Runtime) collectNow(ctx context.Context) error {
+	l, err := r.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithLabel(labelDevice, r.o.Device))
+	if err != nil {
+		return classify(err)
+	}
+	return classify(r.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
+}

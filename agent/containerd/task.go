@@ -1,0 +1,343 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"syscall"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// defaultGrace is Compose's stop_grace_period.
+const defaultGrace = 10 * time.Second
+
+// Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then
+// a new task in place of the one that ended.
+func (r *Runtime) Start(ctx context.Context, id string) error {
+	return r.change(ctx, "start", id, r.start)
+}
+
+// Stop ends a container's process: its stop signal, then SIGKILL after its grace period. What is left tells the exit code
+// until the next Start.
+func (r *Runtime) Stop(ctx context.Context, id string) error {
+	return r.change(ctx, "stop", id, r.stop)
+}
+
+// Remove deletes a container, stopped or not, with its writable layer, its place in the networks and its volumes without
+// names. Its output stays until Teardown.
+func (r *Runtime) Remove(ctx context.Context, id string) error {
+	return r.change(ctx, "remove", id, r.remove)
+}
+
+func (r *Runtime) change(ctx context.Context, what, id string, do func(context.Context, string) error) error {
+	ctx = r.in(ctx)
+	unlock, err := r.ids.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := do(ctx, id); err != nil {
+		return fmt.Errorf("%s container %s: %w", what, id, classify(err))
+	}
+	return nil
+}
+
+func (r *Runtime) start(ctx context.Context, id string) error {
+	box, rec, err := r.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	status, err := r.taskStatus(ctx, id)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	switch {
+	case err != nil: // no task
+	case status == task.Status_RUNNING, status == task.Status_PAUSING:
+		return nil
+	case status == task.Status_PAUSED:
+		_, err := r.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
+		return errgrpc.ToNative(err)
+	default:
+		if err := r.endTask(ctx, id); err != nil {
+			return err
+		}
+	}
+	at, err := r.o.Networks.Attach(ctx, box.Labels[labelProject], rec.Container)
+	if err != nil {
+		return err
+	}
+	if at.NetNS != rec.NetNS {
+		if err := r.rejoin(ctx, box, rec, at); err != nil {
+			return err
+		}
+	}
+	layer, err := r.snapshots().Mounts(ctx, box.SnapshotKey)
+	if err != nil {
+		return err
+	}
+	out, err := r.output(box.Labels)
+	if err != nil {
+		return err
+	}
+	return r.runTask(ctx, id, layer, out)
+}
+
+// runTask makes a task and starts it; what could not be started does not stay.
+func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, out string) (err error) {
+	svc := r.client.TaskService()
+	defer func() {
+		if err == nil {
+			return
+		}
+		ctx, cancel := after(ctx)
+		defer cancel()
+		if cerr := r.endTask(ctx, id); cerr != nil {
+			r.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
+		}
+	}()
+	_, err = svc.Create(ctx, &tasks.CreateTaskRequest{ContainerID: id, Rootfs: mount.ToProto(layer), Stdout: out, Stderr: out})
+	if err != nil {
+		return errgrpc.ToNative(err)
+	}
+	_, err = svc.Start(ctx, &tasks.StartRequest{ContainerID: id})
+	return errgrpc.ToNative(err)
+}
+
+// rejoin writes a network namespace's new path into a container.
+func (r *Runtime) rejoin(ctx context.Context, box containers.Container, rec record, at Attachment) error {
+	var spec oci.Spec
+	if err := typeurl.UnmarshalTo(box.Spec, &spec); err != nil {
+		return err
+	}
+	for n := range spec.Linux.Namespaces {
+		if spec.Linux.Namespaces[n].Type == specs.NetworkNamespace {
+			spec.Linux.Namespaces[n].Path = at.NetNS
+		}
+	}
+	rec.NetNS = at.NetNS
+	ext, err := rec.extension()
+	if err != nil {
+		return err
+	}
+	if box.Spec, err = typeurl.MarshalAny(&spec); err != nil {
+		return err
+	}
+	box.Extensions = ext
+	_, err = r.client.ContainerService().Update(ctx, box, "spec", "extensions."+extensionKey)
+	return err
+}
+
+// output is where a container's task writes: a file that the shim opens for appending.
+func (r *Runtime) output(labels map[string]string) (string, error) {
+	file, err := r.logFile(labels)
+	if err != nil {
+		return "", err
+	}
+	dir, err := r.logDir(labels[labelProject])
+	if err != nil {
+		return "", err
+	}
+	if err := makeDir(dir, 0o755); err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640) // the shim would make it readable for all
+	if err != nil {
+		return "", err
+	}
+	return (&url.URL{Scheme: "file", Path: file}).String(), f.Close()
+}
+
+func (r *Runtime) taskStatus(ctx context.Context, id string) (task.Status, error) {
+	t, err := r.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	if err != nil {
+		return task.Status_UNKNOWN, errgrpc.ToNative(err)
+	}
+	return t.Process.Status, nil
+}
+
+func (r *Runtime) stop(ctx context.Context, id string) error {
+	_, rec, err := r.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	status, err := r.taskStatus(ctx, id)
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case status == task.Status_STOPPED:
+		return nil
+	case status == task.Status_CREATED: // nothing ran in it
+		return r.endTask(ctx, id)
+	case status == task.Status_PAUSED: // a frozen process takes no signal
+		if _, err := r.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id}); err != nil {
+			return errgrpc.ToNative(err)
+		}
+	}
+	sig, err := parseSignal(rec.StopSignal)
+	if err != nil {
+		return err
+	}
+	grace := rec.Container.Service.StopGrace
+	if grace == 0 {
+		grace = defaultGrace
+	}
+	gone, stopWaiting := r.wait(ctx, id)
+	defer stopWaiting()
+	if err := r.kill(ctx, id, sig); err != nil {
+		return err
+	}
+	if done, err := within(ctx, grace, gone); done || err != nil {
+		return err
+	}
+	return r.killHard(ctx, id, gone)
+}
+
+// killHard kills a task and waits until it is gone.
+func (r *Runtime) killHard(ctx context.Context, id string, gone <-chan error) error {
+	if err := r.kill(ctx, id, syscall.SIGKILL); err != nil {
+		return err
+	}
+	done, err := within(ctx, killWait, gone)
+	if err == nil && !done {
+		err = fmt.Errorf("its process did not end %v after SIGKILL: %w", killWait, fault.ErrTemporary)
+	}
+	return err
+}
+
+// wait tells when a task has ended. The caller calls the function when it has heard enough; it returns when the waiting
+// has ended.
+func (r *Runtime) wait(ctx context.Context, id string) (<-chan error, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	gone, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := r.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+			err = nil
+		}
+		gone <- err
+	}()
+	return gone, func() { cancel(); <-ended }
+}
+
+// within waits for gone at most d. false, nil: not yet.
+func within(ctx context.Context, d time.Duration, gone <-chan error) (bool, error) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case err := <-gone:
+		return err == nil, err
+	case <-t.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// kill signals a task; one that has ended is no error.
+func (r *Runtime) kill(ctx context.Context, id string, sig syscall.Signal) error {
+	_, err := r.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// endTask kills a task if need be and deletes it. No task is no error.
+func (r *Runtime) endTask(ctx context.Context, id string) error {
+	status, err := r.taskStatus(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if status != task.Status_STOPPED {
+		if status == task.Status_PAUSED {
+			if _, err := r.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id}); err != nil {
+				return errgrpc.ToNative(err)
+			}
+		}
+		gone, stopWaiting := r.wait(ctx, id)
+		defer stopWaiting()
+		if err := r.killHard(ctx, id, gone); err != nil {
+			return err
+		}
+	}
+	_, err = r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) remove(ctx context.Context, id string) error {
+	_, _, err := r.own(ctx, id)
+	gone := errors.Is(err, fault.ErrNotFound)
+	if err != nil && !gone {
+		return err
+	}
+	if !gone {
+		if err := r.endTask(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := r.discard(ctx, id); err != nil {
+		return err
+	}
+	if gone {
+		return nil
+	}
+	if err := r.client.ContainerService().Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// Teardown deletes what a project without containers still owns: its networks, its output, what half-made containers left.
+// Volumes stay.
+func (r *Runtime) Teardown(ctx context.Context, project string) error {
+	ctx = r.in(ctx)
+	err := func() error {
+		have, err := r.client.ContainerService().List(ctx, r.filter(labelProject, project))
+		if err != nil {
+			return err
+		}
+		if len(have) > 0 {
+			return fmt.Errorf("%d containers are left, %s first: %w", len(have), have[0].ID, fault.ErrConflict)
+		}
+		if err := r.sweep(ctx, project); err != nil {
+			return err
+		}
+		if err := r.o.Networks.Teardown(ctx, project); err != nil {
+			return err
+		}
+		dir, err := r.logDir(project)
+		if err != nil {
+			return err
+		}
+		r.logs.forget(dir)
+		return os.RemoveAll(dir)
+	}()
+	if err != nil {
+		return fmt.Errorf("tear down project %s: %w", project, classify(err))
+	}
+	return nil
+}
