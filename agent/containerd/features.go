@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	hostapparmor "github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -55,9 +56,9 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	if h.known != nil {
 		return *h.known, nil
 	}
-	version, err := r.client.Version(ctx)
+	version, err := r.version(ctx)
 	if err != nil {
-		return Features{}, classify(err)
+		return Features{}, err
 	}
 	info, err := r.client.RuntimeInfo(ctx, runtimeName, nil)
 	if err != nil {
@@ -75,7 +76,7 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 		h.root = p.Exports["root"]
 	}
 	f := Features{
-		Containerd: version.Version, Runtime: info.Version.Version, Snapshotter: r.o.Snapshotter, CgroupVersion: 1,
+		Containerd: version, Runtime: info.Version.Version, Snapshotter: r.o.Snapshotter, CgroupVersion: 1,
 		ParallelUnpack: canUnpackInParallel(caps) && r.o.Unpacks > 1,
 	}
 	if cgroups.Mode() == cgroups.Unified {
@@ -96,6 +97,12 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	}
 	h.known = &f
 	return f, nil
+}
+
+// version also is the cheapest question whether containerd is there.
+func (r *Runtime) version(ctx context.Context) (string, error) {
+	v, err := r.client.Version(ctx)
+	return v.Version, classify(errgrpc.ToNative(err))
 }
 
 // confined refuses to run without a system call filter unless the device's owner said so.

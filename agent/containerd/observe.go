@@ -122,7 +122,7 @@ func startTime(pid uint32) time.Time {
 // fails with fault.ErrTemporary until containerd is back. The caller reads until the channel is closed.
 func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	ctx = r.in(ctx)
-	if _, err := r.client.Version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
+	if _, err := r.version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
 		return nil, fmt.Errorf("subscribe to events: %w", classify(err))
 	}
 	ctx, cancel := context.WithCancel(ctx)

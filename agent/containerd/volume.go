@@ -46,7 +46,7 @@ func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Co
 	var out []specs.Mount
 	for target, source := range map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf} {
 		if source != "" {
-			out = append(out, specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate", "rw"}})
+			out = append(out, specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", "rprivate", "ro"}})
 		}
 	}
 	for n, m := range c.Service.Mounts {

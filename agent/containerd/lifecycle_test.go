@@ -1,0 +1,419 @@
+package containerd_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+func TestStartServesAndRestartsInTheSameNetwork(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	p := project("line", server(img))
+	c := r.created(p)[0]
+	if o := r.seen(c.ID); o.Status != workload.Created || o.PID != 0 {
+		t.Errorf("after Create: %+v, want created and no process", o)
+	}
+	before := r.o.Now()
+	if err := r.Start(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.serving(c.ID)
+	if got := r.get(c.ID, "/"); got != "hello\n" {
+		t.Errorf("GET / = %q, want hello", got)
+	}
+	o := r.seen(c.ID)
+	want := workload.Observation{
+		ID: c.ID, Project: "line", Deployment: "dep-line", Component: "comp-line", Service: "web", Replica: 1, Hash: c.Hash,
+		Image: img.Name(), Status: workload.Running, PID: o.PID, StartedAt: o.StartedAt,
+	}
+	if o != want || o.PID == 0 {
+		t.Errorf("Observe = %+v, want %+v", o, want)
+	}
+	if d := o.StartedAt.Sub(before); d < -2*time.Second || d > 10*time.Second {
+		t.Errorf("StartedAt = %v, started at %v", o.StartedAt, before)
+	}
+	netns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", o.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context(), c.ID); err != nil || r.seen(c.ID).PID != o.PID {
+		t.Errorf("Start of a running container = %v, pid %d, want the same process %d", err, r.seen(c.ID).PID, o.PID)
+	}
+	for range 2 {
+		if err := r.Stop(t.Context(), c.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o := r.seen(c.ID); o.Status != workload.Exited || o.ExitCode != 0 || o.PID != 0 || o.ExitedAt.IsZero() {
+		t.Errorf("after Stop: %+v, want exited with 0", o)
+	}
+	if err := r.Start(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.serving(c.ID)
+	if again, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", r.seen(c.ID).PID)); err != nil || again != netns {
+		t.Errorf("network namespace after restart = %s, %v, want %s", again, err, netns)
+	}
+}
+
+func TestProcessIsWhatImageAndServiceSay(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(func(c *v1.Config) {
+		c.Env = append(c.Env, "FROM=image", "KEPT=yes")
+		c.User, c.WorkingDir = "www-data", "/tmp"
+		c.Cmd = []string{"serve", "8080"}
+	})
+	s := workload.Service{Name: "plain", Image: img}
+	own := workload.Service{
+		Name: "own", Image: img, Entrypoint: []string{"/toolbox", "serve"}, Command: []string{"8080", "mine"},
+		Environment: []string{"FROM=service", "MORE=x"}, User: "4242:4243", WorkingDir: "/", Hostname: "boss", ReadOnly: true,
+	}
+	cs := r.up(project("env", s, own))
+	want := map[string][]string{
+		"plain": {"FROM=image", "KEPT=yes", "user=33:33", "wd=/tmp", "hostname=plain", `args=["/toolbox" "serve" "8080"]`, "HOSTNAME=plain"},
+		"own": {
+			"FROM=service", "MORE=x", "KEPT=yes", "user=4242:4243", "wd=/", "hostname=boss",
+			`args=["/toolbox" "serve" "8080" "mine"]`,
+		},
+	}
+	for _, c := range cs {
+		r.serving(c.ID)
+		env := strings.Split(r.get(c.ID, "/env"), "\n")
+		for _, line := range want[c.Service.Name] {
+			if !slices.Contains(env, line) {
+				t.Errorf("%s: %q is not in %q", c.Service.Name, line, env)
+			}
+		}
+	}
+	tmp := workload.Probe{Exec: []string{"/toolbox", "write", "/tmp/x", "y"}}
+	if err := r.Probe(t.Context(), cs[0].ID, tmp); err != nil {
+		t.Errorf("write to a writable root: %v", err)
+	}
+	if err := r.Probe(t.Context(), cs[1].ID, tmp); err == nil {
+		t.Error("write to a read-only root succeeded")
+	}
+	hosts := r.get(cs[0].ID, "/file?path=/etc/hosts")
+	if !strings.Contains(hosts, "own") {
+		t.Errorf("/etc/hosts = %q, want the other service in it", hosts)
+	}
+}
+
+func TestEntrypointReplacesTheCommand(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(func(c *v1.Config) { c.Cmd = []string{"serve", "8080"} })
+	c := r.up(project("ep", workload.Service{Name: "one", Image: img, Entrypoint: []string{"/toolbox", "exit", "7"}}))[0]
+	if o := r.exited(c.ID); o.ExitCode != 7 {
+		t.Errorf("exit code = %d, want 7", o.ExitCode)
+	}
+}
+
+func TestMounts(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil, []testenv.File{
+		{Path: "data/seed.txt", Data: []byte("from the image\n"), UID: 33, Mode: 0o640},
+		{Path: "escape", Link: "/etc"},
+	})
+	host := t.TempDir()
+	if err := os.WriteFile(filepath.Join(host, "in.txt"), []byte("from the host\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := server(img)
+	s.Mounts = []workload.Mount{
+		{Kind: workload.MountVolume, Source: "store", Target: "/data"},
+		{Kind: workload.MountVolume, Target: "/anon"},
+		{Kind: workload.MountBind, Source: host, Target: "/host", ReadOnly: true},
+		{Kind: workload.MountBind, Source: filepath.Join(host, "made"), Target: "/made", Create: true},
+		{Kind: workload.MountTmpfs, Target: "/scratch", TmpfsMax: 1 << 20, TmpfsPerm: 0o700},
+	}
+	p := project("vol", s)
+	p.Volumes = []workload.Volume{{Name: "store"}}
+	c := r.up(p)[0]
+	r.serving(c.ID)
+	exec := func(argv ...string) error {
+		return r.Probe(t.Context(), c.ID, workload.Probe{Exec: append([]string{"/toolbox"}, argv...)})
+	}
+	if got := r.get(c.ID, "/file?path=/data/seed.txt"); got != "from the image\n" {
+		t.Errorf("seed in the volume = %q", got)
+	}
+	if got := r.get(c.ID, "/file?path=/host/in.txt"); got != "from the host\n" {
+		t.Errorf("bound file = %q", got)
+	}
+	for _, file := range []string{"/data/new", "/anon/new", "/made/new", "/scratch/new"} {
+		if err := exec("write", file, "x"); err != nil {
+			t.Errorf("write %s: %v", file, err)
+		}
+	}
+	if err := exec("write", "/host/new", "x"); err == nil {
+		t.Error("write through a read-only bind succeeded")
+	}
+	mounts := r.get(c.ID, "/file?path=/proc/mounts")
+	if !strings.Contains(mounts, " /scratch tmpfs rw,nosuid,nodev,noexec") || !strings.Contains(mounts, "size=1024k,mode=700") {
+		t.Errorf("mounts = %s, want a bounded tmpfs", mounts)
+	}
+	data := filepath.Join(r.o.DataDir, "volumes", "vol", "store", "_data")
+	if _, err := os.Stat(filepath.Join(data, "new")); err != nil {
+		t.Error(err)
+	}
+	// A volume outlives its containers and its project, and is filled once.
+	if err := os.Remove(filepath.Join(data, "seed.txt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Remove(t.Context(), c.ID), r.Teardown(t.Context(), "vol")); err != nil {
+		t.Fatal(err)
+	}
+	r.up(p)
+	r.serving(c.ID)
+	if got := r.get(c.ID, "/file?path=/data/new"); got != "x\n" {
+		t.Errorf("volume after removal = %q, want what was written", got)
+	}
+	if err := exec("exists", "/data/seed.txt"); err == nil {
+		t.Error("the volume was filled again")
+	}
+	if err := exec("exists", "/anon/new"); err == nil {
+		t.Error("an anonymous volume outlived its container")
+	}
+}
+
+func TestMountRefusals(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil, []testenv.File{{Path: "file", Data: []byte("x")}})
+	for name, tc := range map[string]struct {
+		mount workload.Mount
+		want  error
+	}{
+		"no host directory": {workload.Mount{Kind: workload.MountBind, Source: "/nowhere/at/all", Target: "/x"}, fault.ErrNotFound},
+		"relative source":   {workload.Mount{Kind: workload.MountBind, Source: "x", Target: "/x"}, fault.ErrInvalid},
+		"relative target":   {workload.Mount{Kind: workload.MountTmpfs, Target: "x"}, fault.ErrInvalid},
+		"root as target":    {workload.Mount{Kind: workload.MountTmpfs, Target: "/."}, fault.ErrInvalid},
+		"unknown kind":      {workload.Mount{Kind: "npipe", Target: "/x"}, fault.ErrUnsupported},
+		"volume on a file":  {workload.Mount{Kind: workload.MountVolume, Source: "v", Target: "/file"}, fault.ErrInvalid},
+		"volume name":       {workload.Mount{Kind: workload.MountVolume, Source: "../v", Target: "/x"}, fault.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := server(img)
+			s.Mounts = []workload.Mount{tc.mount}
+			p := project("bad", s)
+			if err := r.Prepare(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Create(t.Context(), p, p.Containers()[0]); !errors.Is(err, tc.want) {
+				t.Errorf("Create = %v, want %v", err, tc.want)
+			}
+			if err := r.Teardown(t.Context(), "bad"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.Resources = workload.Resources{NanoCPUs: 500_000_000, MemoryBytes: 64 << 20, PIDs: 33}
+	c := r.up(project("lim", s))[0]
+	r.serving(c.ID)
+	f, err := r.Features(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(controller, file string) string {
+		t.Helper()
+		dir := "/sys/fs/cgroup"
+		if f.CgroupVersion == 1 {
+			dir = filepath.Join(dir, controller)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, r.o.Namespace, c.ID, file))
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	want := [][3]string{
+		{"cpu", "cpu.cfs_quota_us", "50000"},
+		{"cpu", "cpu.cfs_period_us", "100000"},
+		{"memory", "memory.limit_in_bytes", "67108864"},
+		{"pids", "pids.max", "33"},
+	}
+	if f.CgroupVersion == 2 {
+		want = [][3]string{{"", "cpu.max", "50000 100000"}, {"", "memory.max", "67108864"}, {"", "pids.max", "33"}}
+	}
+	for _, w := range want {
+		if got := at(w[0], w[1]); got != w[2] {
+			t.Errorf("%s = %q, want %q", w[1], got, w[2])
+		}
+	}
+	if !f.Seccomp {
+		t.Skip("no seccomp here")
+	}
+	status := r.get(c.ID, "/file?path=/proc/self/status")
+	if !strings.Contains(status, "Seccomp:\t2") || !strings.Contains(status, "NoNewPrivs:\t0") {
+		t.Errorf("status = %s, want a seccomp filter and set-uid allowed", status)
+	}
+}
+
+func TestOutOfMemoryIsTold(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	events, err := r.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := workload.Service{
+		Name: "greedy", Image: img, Command: []string{"memory", "200"},
+		Resources: workload.Resources{MemoryBytes: 32 << 20},
+	}
+	c := r.up(project("oom", s))[0]
+	kinds := map[workload.EventKind]bool{}
+	limit := time.After(20 * time.Second)
+	for !kinds[workload.EventExit] {
+		select {
+		case e := <-events:
+			if e.ID != c.ID {
+				t.Errorf("event %+v of a stranger", e)
+			}
+			kinds[e.Kind] = true
+		case <-limit:
+			t.Fatalf("events = %v, want an exit", kinds)
+		}
+	}
+	if o := r.seen(c.ID); o.Status != workload.Exited || o.ExitCode != 137 {
+		t.Errorf("Observe = %+v, want exit 137", o)
+	}
+	if !kinds[workload.EventOOM] {
+		t.Log("the out-of-memory event came after the exit or not at all") // they race in the shim
+	}
+}
+
+func TestStop(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(func(c *v1.Config) { c.StopSignal = "SIGINT" })
+	out := func(c workload.Container) string { return r.output(c.ID) }
+	polite := workload.Service{Name: "polite", Image: img, Command: []string{"sleep"}}
+	named := workload.Service{Name: "named", Image: img, Command: []string{"sleep"}, StopSignal: "SIGTERM"}
+	stubborn := workload.Service{Name: "stubborn", Image: img, Command: []string{"stubborn"}, StopGrace: 300 * time.Millisecond}
+	cs := r.up(project("stop", polite, named, stubborn))
+	testenv.Eventually(t, 10*time.Second, "the signals are awaited", func() error {
+		for _, c := range cs {
+			if o := r.seen(c.ID); o.Status != workload.Running {
+				return fmt.Errorf("%s is %s", c.Service.Name, o.Status)
+			}
+			// The program asks for signals at once; that its mask shows it is the only way to know.
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.seen(c.ID).PID))
+			if err != nil || !strings.Contains(string(b), "SigCgt:\tfffffff") {
+				return fmt.Errorf("%s: %v", c.Service.Name, err)
+			}
+		}
+		return nil
+	})
+	for _, c := range cs {
+		began := time.Now()
+		if err := r.Stop(t.Context(), c.ID); err != nil {
+			t.Fatal(err)
+		}
+		took, o := time.Since(began), r.seen(c.ID)
+		switch c.Service.Name {
+		case "polite":
+			if o.ExitCode != 0 || !strings.Contains(out(c), "got interrupt") {
+				t.Errorf("exit %d, output %q: want the image's signal", o.ExitCode, out(c))
+			}
+		case "named":
+			if o.ExitCode != 0 || !strings.Contains(out(c), "got terminated") {
+				t.Errorf("exit %d, output %q: want the service's signal", o.ExitCode, out(c))
+			}
+		case "stubborn":
+			if o.ExitCode != 137 || took < 300*time.Millisecond || took > 8*time.Second {
+				t.Errorf("exit %d after %v, want 137 after the grace period", o.ExitCode, took)
+			}
+		}
+	}
+}
+
+func TestOneShimAProject(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	a, b, own := server(img), server(img), server(img)
+	a.Name, b.Name, own.Name, own.OwnShim = "a", "b", "own", true
+	cs := r.up(project("grp", a, b, own))
+	for _, c := range cs {
+		r.serving(c.ID)
+	}
+	if n := r.shims(); n != 2 {
+		t.Errorf("%d shims, want 2: one of the project and one of its own", n)
+	}
+	pid := r.seen(cs[1].ID).PID
+	// The first container's shim is the group's: neither its stop nor its removal may touch the others.
+	if err := r.Stop(t.Context(), cs[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Remove(t.Context(), cs[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.daemon.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 20*time.Second, "the connection comes back", func() error {
+		_, err := r.Observe(t.Context())
+		return err
+	})
+	if o := r.seen(cs[1].ID); o.Status != workload.Running || o.PID != pid {
+		t.Errorf("the other container = %+v, want running as %d", o, pid)
+	}
+	r.serving(cs[1].ID)
+	if err := r.Create(t.Context(), project("grp", a, b, own), cs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context(), cs[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	r.serving(cs[0].ID)
+	if n := r.shims(); n != 2 {
+		t.Errorf("%d shims after the leader came back, want 2", n)
+	}
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	good := containerd.Options{
+		Device: "d", DataDir: "/var/lib/x", RunDir: "/run/x", Journal: newJournal(), Networks: adapted{}, Now: time.Now,
+		Address: filepath.Join(t.TempDir(), "none.sock"),
+	}
+	for name, change := range map[string]func(*containerd.Options){
+		"no device":    func(o *containerd.Options) { o.Device = "" },
+		"relative dir": func(o *containerd.Options) { o.DataDir = "x" },
+		"no run dir":   func(o *containerd.Options) { o.RunDir = "" },
+		"no journal":   func(o *containerd.Options) { o.Journal = nil },
+		"no networks":  func(o *containerd.Options) { o.Networks = nil },
+		"no clock":     func(o *containerd.Options) { o.Now = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := good
+			change(&o)
+			if _, err := containerd.New(t.Context(), o); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("New = %v, want %v", err, fault.ErrInvalid)
+			}
+		})
+	}
+	r, err := containerd.New(t.Context(), good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Observe(t.Context()); !fault.Retryable(err) {
+		t.Errorf("Observe without containerd = %v, want %v", err, fault.ErrTemporary)
+	}
+	if _, err := r.Events(t.Context()); !fault.Retryable(err) {
+		t.Errorf("Events without containerd = %v, want %v", err, fault.ErrTemporary)
+	}
+}

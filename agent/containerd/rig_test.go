@@ -1,0 +1,406 @@
+package containerd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/opencontainers/go-digest"
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/network"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+
+// rig is a device in a test: its own containerd, networks, directories and registry.
+type rig struct {
+	t       testing.TB
+	daemon  *testenv.Daemon
+	reg     *testenv.RegistryServer
+	nets    *network.Manager
+	journal *journal
+	o       containerd.Options
+	*containerd.Runtime
+}
+
+var rigs atomic.Int32 // numbers the tables and address pools of this process's rigs
+
+func newRig(t testing.TB, change ...func(*containerd.Options)) *rig {
+	t.Helper()
+	d := testenv.Containerd(t)
+	n := rigs.Add(1)
+	r := &rig{t: t, daemon: d, journal: newJournal()}
+	nets, err := network.Open(network.Options{
+		DataDir: t.TempDir(), RunDir: t.TempDir(),
+		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 222, byte(n), 0}), 24),
+		Table: fmt.Sprintf("lsct%d_%d", os.Getpid(), n),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nets.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.nets = nets
+	r.o = containerd.Options{
+		Address: d.Address, Namespace: d.Namespace, Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(),
+		Journal: r.journal, Networks: adapted{nets}, Now: time.Now, Endpoints: r.endpoints,
+		Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+	}
+	for _, c := range change {
+		c(&r.o)
+	}
+	r.Runtime = r.open()
+	t.Cleanup(r.close)
+	return r
+}
+
+// open makes a runtime like a new process of the agent would.
+func (r *rig) open() *containerd.Runtime {
+	r.t.Helper()
+	rt, err := containerd.New(r.t.Context(), r.o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rt
+}
+
+// close removes everything as a plan would and proves that nothing is left.
+func (r *rig) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	seen, err := r.Observe(ctx)
+	if err != nil {
+		r.t.Errorf("Observe at the end: %v", err)
+	}
+	for _, c := range seen.Containers {
+		if err := r.Remove(ctx, c.ID); err != nil {
+			r.t.Error(err)
+		}
+	}
+	for _, p := range seen.Projects {
+		if err := r.Teardown(ctx, p); err != nil {
+			r.t.Error(err)
+		}
+	}
+	if err := r.Collect(ctx, nil); err != nil {
+		r.t.Error(err)
+	}
+	r.nothingLeft(ctx)
+	if err := errors.Join(r.Runtime.Close(), r.nets.Close()); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// nothingLeft looks for what a driver that forgets would leave behind.
+func (r *rig) nothingLeft(ctx context.Context) {
+	r.t.Helper()
+	for _, what := range [][]string{{"containers"}, {"tasks"}, {"snapshots"}, {"images"}, {"leases"}, {"content"}} {
+		out, err := r.daemon.Ctr(ctx, append([]string{"-n", r.o.Namespace}, append(what, "list", "-q")...)...)
+		if what[0] == "snapshots" {
+			out, err = r.daemon.Ctr(ctx, "-n", r.o.Namespace, "snapshots", "ls")
+		}
+		if err != nil {
+			r.t.Error(err)
+		}
+		for line := range strings.Lines(out) {
+			if !strings.HasPrefix(line, "time=") && !strings.HasPrefix(line, "KEY") { // a warning about cgroups, a heading
+				r.t.Errorf("%s left: %s", what[0], line)
+			}
+		}
+	}
+	if err := testenv.Await(ctx, 10*time.Second, func() error {
+		if n := r.shims(); n != 0 {
+			return fmt.Errorf("%d shims left", n)
+		}
+		return nil
+	}); err != nil {
+		r.t.Error(err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, dir := range []string{r.o.DataDir, r.o.RunDir} {
+		if strings.Contains(string(mounts), dir) {
+			r.t.Errorf("a mount below %s is left", dir)
+		}
+	}
+	for _, dir := range []string{filepath.Join(r.o.RunDir, "rootfs"), filepath.Join(r.o.DataDir, "logs"), filepath.Join(r.o.DataDir, "anonymous")} {
+		if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+			r.t.Errorf("%s is not empty: %v", dir, entries)
+		}
+	}
+	if p := r.nets.Projects(); len(p) > 0 {
+		r.t.Errorf("networks left: %v", p)
+	}
+}
+
+// shims counts the shim processes of this rig's namespace.
+func (r *rig) shims() int {
+	n := 0
+	dirs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, f := range dirs {
+		b, _ := os.ReadFile(f)
+		if strings.Contains(string(b), "containerd-shim-runc-v2\x00") && strings.Contains(string(b), "\x00"+r.o.Namespace+"\x00") {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *rig) registry() *testenv.RegistryServer {
+	if r.reg == nil {
+		r.reg = testenv.Registry(r.t, testenv.Distribution)
+	}
+	return r.reg
+}
+
+func (r *rig) endpoints(host string) ([]containerd.Endpoint, error) {
+	return []containerd.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: r.client()}}, nil
+}
+
+func (r *rig) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+// toolbox is the image that tests run; extra layers go on top.
+func (r *rig) toolbox(change func(*v1.Config), extra ...[]testenv.File) v1.Image {
+	r.t.Helper()
+	img, err := testenv.SoftwareImage(r.t.Context(), os.Stderr, "toolbox", testenv.HostPlatform())
+	if err != nil {
+		testenv.Unavailable(r.t, "%v", err)
+	}
+	if len(extra) > 0 {
+		more, err := testenv.BuildImage(testenv.HostPlatform(), v1.Config{}, extra...)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		layers, err := more.Layers()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, l := range layers {
+			mt, err := l.MediaType()
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			if img, err = mutate.Append(img, mutate.Addendum{Layer: l, MediaType: mt}); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+	}
+	if change != nil {
+		f, err := img.ConfigFile()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		f = f.DeepCopy()
+		change(&f.Config)
+		if img, err = mutate.ConfigFile(img, f); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return img
+}
+
+func (r *rig) push(img v1.Image, name string) workload.Image {
+	r.t.Helper()
+	p, err := r.registry().Push(r.t.Context(), name+":1", img)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return workload.Image{Repository: p.Repository, Tag: p.Tag, Digest: digest.Digest(p.Digest)}
+}
+
+// pulled is an image that is on the device.
+func (r *rig) pulled(change func(*v1.Config), extra ...[]testenv.File) workload.Image {
+	r.t.Helper()
+	img := r.push(r.toolbox(change, extra...), "plant/toolbox")
+	if err := r.Pull(r.t.Context(), img, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	return img
+}
+
+// project makes a project of services that all share one network.
+func project(name string, services ...workload.Service) *workload.Project {
+	p := &workload.Project{
+		Name: name, Deployment: "dep-" + name, Component: "comp-" + name, Generation: 3,
+		Networks: []workload.Network{{Name: "default"}},
+	}
+	for _, s := range services {
+		if s.Networks == nil {
+			s.Networks = []workload.Attachment{{Network: "default"}}
+		}
+		p.Services = append(p.Services, s)
+	}
+	return p
+}
+
+// up prepares a project and creates and starts its containers.
+func (r *rig) up(p *workload.Project) []workload.Container {
+	r.t.Helper()
+	r.created(p)
+	for _, c := range p.Containers() {
+		if err := r.Start(r.t.Context(), c.ID); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return p.Containers()
+}
+
+func (r *rig) created(p *workload.Project) []workload.Container {
+	r.t.Helper()
+	if err := r.Prepare(r.t.Context(), p); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, c := range p.Containers() {
+		if err := r.Create(r.t.Context(), p, c); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return p.Containers()
+}
+
+// seen is one container as observed now.
+func (r *rig) seen(id string) workload.Observation {
+	r.t.Helper()
+	all, err := r.Observe(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, c := range all.Containers {
+		if c.ID == id {
+			return c
+		}
+	}
+	r.t.Fatalf("container %s is not observed", id)
+	return workload.Observation{}
+}
+
+// exited waits for a container's end.
+func (r *rig) exited(id string) workload.Observation {
+	r.t.Helper()
+	var o workload.Observation
+	testenv.Eventually(r.t, 20*time.Second, "the container ends", func() error {
+		if o = r.seen(id); o.Status != workload.Exited {
+			return fmt.Errorf("it is %s", o.Status)
+		}
+		return nil
+	})
+	return o
+}
+
+// serving waits until a container answers HTTP on 8080.
+func (r *rig) serving(id string) {
+	r.t.Helper()
+	testenv.Eventually(r.t, 20*time.Second, "the container answers", func() error {
+		return r.Probe(r.t.Context(), id, workload.Probe{HTTP: &workload.HTTPProbe{Port: 8080}})
+	})
+}
+
+// get asks a container's server from the host.
+func (r *rig) get(id, path string) string {
+	r.t.Helper()
+	addr := r.nets.Addresses(id)["default"]
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+netip.AddrPortFrom(addr, 8080).String()+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	res, err := r.client().Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Sprintf("%s: %s", res.Status, b)
+	}
+	return string(b)
+}
+
+func server(img workload.Image) workload.Service {
+	return workload.Service{Name: "web", Image: img, Command: []string{"serve", "8080", "hello"}}
+}
+
+// adapted gives the network manager the driver's own type of attachment, as the program's wiring does.
+type adapted struct{ *network.Manager }
+
+func (a adapted) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
+	at, err := a.Manager.Attach(ctx, project, c)
+	return containerd.Attachment(at), err
+}
+
+// journal is a journal whose entries a test can look at and spoil.
+type journal struct {
+	mu    sync.Mutex
+	m     map[string]string
+	notes []string
+}
+
+func newJournal() *journal { return &journal{m: map[string]string{}} }
+
+func (j *journal) note(image, what string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.m[image] = what
+	j.notes = append(j.notes, what)
+	return nil
+}
+
+func (j *journal) Unpacking(image string) error { return j.note(image, "unpacking") }
+func (j *journal) Durable(image string) error   { return j.note(image, "durable") }
+func (j *journal) Forget(image string) error    { return j.note(image, "") }
+
+func (j *journal) IsDurable(image string) (bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.m[image] == "durable", nil
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// output is all that a container has written.
+func (r *rig) output(id string) string {
+	r.t.Helper()
+	l, err := r.Logs(r.t.Context(), id, agent.LogOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer l.Close()
+	b, err := io.ReadAll(l)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(b)
+}
