@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -64,4 +65,17 @@ func writeFile(t testing.TB, content string, parts ...string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// requests waits until so many matching requests have ended on the server's side, which may be after the client had its
+// answer, and returns what there is.
+func requests(t testing.TB, s *testenv.RegistryServer, method, path string, n int) []testenv.Request {
+	t.Helper()
+	_ = testenv.Await(t.Context(), 2*time.Second, func() error {
+		if got := len(s.Faults.Requests(method, path)); got < n {
+			return fmt.Errorf("%d requests", got)
+		}
+		return nil
+	})
+	return s.Faults.Requests(method, path)
 }

@@ -42,6 +42,7 @@ var (
 func TestStores(t *testing.T) {
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			s := testenv.Registry(t, kind)
 			c, n := clientFor(t, s), 0
 			storetest.Run(t, func(t *testing.T) storetest.Store {
@@ -51,6 +52,7 @@ func TestStores(t *testing.T) {
 		})
 	}
 	t.Run("layout", func(t *testing.T) {
+		t.Parallel()
 		c := newClient(t, registry.Options{})
 		storetest.Run(t, func(t *testing.T) storetest.Store {
 			return openName(t, c, "oci-layout:"+t.TempDir())

@@ -138,7 +138,8 @@ func Parse(file string, data []byte) (Config, error) {
 		}
 		h, err := d.Host[address].host(folder, address)
 		if err != nil {
-			return Config{}, fmt.Errorf("%s: host %q: %w", file, address, err)
+			// Without what stands before "@": that would be a password.
+			return Config{}, fmt.Errorf("%s: host %q: %w", file, address[strings.LastIndexByte(address, '@')+1:], err)
 		}
 		if h.Pull || h.Resolve {
 			c.Mirrors = append(c.Mirrors, h)

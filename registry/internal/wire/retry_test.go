@@ -1,0 +1,216 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/longshore-dev/longshore/registry/internal/wire"
+)
+
+// answers is a transport that gives one answer after the other and notes when it was asked.
+type answers struct {
+	list []answer
+	at   []time.Time
+	body []string // what came with each request
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	n := min(len(a.at), len(a.list)-1)
+	a.at = append(a.at, time.Now())
+	if r.Body != nil {
+		data, _ := io.ReadAll(r.Body)
+		a.body = append(a.body, string(data))
+	}
+	one := a.list[n]
+	if one.err != nil {
+		return nil, one.err
+	}
+	if one.header == nil {
+		one.header = http.Header{}
+	}
+	return &http.Response{StatusCode: one.status, Header: one.header, Body: io.NopCloser(strings.NewReader(one.body)), Request: r}, nil
+}
+
+func send(t *testing.T, rt http.RoundTripper, method, body string) (*http.Response, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://registry.test/v2/", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rt.RoundTrip(r)
+}
+
+func retryAfter(v string) http.Header { return http.Header{"Retry-After": {v}} }
+
+func TestRetryObeysTheRegistryExactly(t *testing.T) {
+	date := http.Header{"Date": {"Fri, 20 Nov 2026 10:00:00 GMT"}, "Retry-After": {"Fri, 20 Nov 2026 10:00:07 GMT"}}
+	tests := map[string]struct {
+		first answer
+		want  time.Duration
+	}{
+		"seconds":                    {answer{status: 429, header: retryAfter("5")}, 5 * time.Second},
+		"longer than oras-go allows": {answer{status: 429, header: retryAfter("40")}, 40 * time.Second},
+		"of a 503":                   {answer{status: 503, header: retryAfter("2")}, 2 * time.Second},
+		"at once":                    {answer{status: 429, header: retryAfter("0")}, 0},
+		"HTTP date":                  {answer{status: 429, header: date}, 7 * time.Second},
+		"Go duration in the header":  {answer{status: 429, header: retryAfter("1.5s")}, 1500 * time.Millisecond},
+		"GHCR, in the body": {
+			answer{status: 429, body: `{"errors":[{"code":"TOOMANYREQUESTS","message":"retry-after: 1.16676ms, allowed: 44000/minute"}]}`},
+			1166760 * time.Nanosecond,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &answers{list: []answer{tt.first, {status: 200}}}
+				rt := wire.WithRetry(a, wire.Budget{Attempts: 5, Wait: time.Minute})
+				resp, err := send(t, rt, http.MethodPut, "the body")
+				if err != nil || resp.StatusCode != 200 || len(a.at) != 2 {
+					t.Fatalf("RoundTrip = %v, %v after %d requests, want 200 after 2", resp, err, len(a.at))
+				}
+				if got := a.at[1].Sub(a.at[0]); got != tt.want {
+					t.Errorf("waited %v, want %v", got, tt.want)
+				}
+				if a.body[1] != "the body" {
+					t.Errorf("second request's body = %q, want the same again", a.body[1])
+				}
+			})
+		})
+	}
+}
+
+func TestRetryByClass(t *testing.T) {
+	tests := map[string]struct {
+		first answer
+		tries int
+	}{
+		"408":                {answer{status: 408}, 3},
+		"429":                {answer{status: 429}, 3},
+		"500":                {answer{status: 500}, 3},
+		"502 web page":       {answer{status: 502, body: "<html>"}, 3},
+		"503":                {answer{status: 503}, 3},
+		"504":                {answer{status: 504}, 3},
+		"501":                {answer{status: 501}, 1},
+		"400":                {answer{status: 400}, 1},
+		"401":                {answer{status: 401}, 1},
+		"404":                {answer{status: 404}, 1},
+		"416":                {answer{status: 416}, 1},
+		"reset":              {answer{err: &net.OpError{Op: "read", Err: errors.New("connection reset by peer")}}, 3},
+		"cut":                {answer{err: io.ErrUnexpectedEOF}, 3},
+		"name server silent": {answer{err: &net.DNSError{IsTimeout: true}}, 3},
+		"no such host":       {answer{err: &net.DNSError{IsNotFound: true}}, 1},
+		"caller gave up":     {answer{err: context.Canceled}, 1},
+		"wrong scheme":       {answer{err: http.ErrSchemeMismatch}, 1},
+		"asks for too much":  {answer{status: 429, header: retryAfter("61")}, 1},
+		"asks for ever":      {answer{status: 429, header: retryAfter("99999999999999999999")}, 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &answers{list: []answer{tt.first}}
+				resp, err := send(t, wire.WithRetry(a, wire.Budget{Attempts: 2, Wait: time.Minute}), http.MethodGet, "")
+				if len(a.at) != tt.tries {
+					t.Errorf("%d requests, want %d", len(a.at), tt.tries)
+				}
+				if (err == nil) != (tt.first.err == nil) || err == nil && resp.StatusCode != tt.first.status {
+					t.Errorf("RoundTrip = %v, %v, want the last answer", resp, err)
+				}
+			})
+		})
+	}
+}
+
+func TestRetryIsBounded(t *testing.T) {
+	for name, first := range map[string]answer{
+		"that asks for nothing": {status: 429, header: retryAfter("0")},
+		"that asks for seconds": {status: 429, header: retryAfter("7")},
+		"that says nothing":     {status: 503},
+	} {
+		t.Run("a registry "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &answers{list: []answer{first}}
+				if _, err := send(t, wire.WithRetry(a, wire.Budget{Attempts: 50, Wait: time.Minute}), http.MethodGet, ""); err != nil {
+					t.Fatal(err)
+				}
+				if took := a.at[len(a.at)-1].Sub(a.at[0]); took > time.Minute || len(a.at) > 40 {
+					t.Errorf("%d requests in %v, want at most a minute and 40", len(a.at), took)
+				}
+			})
+		})
+	}
+}
+
+func TestRetryEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://registry.test/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		_, err = wire.WithRetry(&answers{list: []answer{{status: 429, header: retryAfter("30")}}}, wire.Budget{Wait: time.Minute}).RoundTrip(r)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 3*time.Second {
+			t.Errorf("RoundTrip = %v after %v, want the deadline after 3s", err, time.Since(start))
+		}
+	})
+}
+
+// slow is a body whose nth read never brings anything until it is ended.
+type slow struct {
+	ctx  context.Context
+	left int
+}
+
+func (s *slow) Read(b []byte) (int, error) {
+	if s.left--; s.left < 0 {
+		<-s.ctx.Done()
+		return 0, s.ctx.Err()
+	}
+	b[0] = 'x'
+	return 1, nil
+}
+
+func (s *slow) Close() error { return nil }
+
+type bodies func(*http.Request) io.ReadCloser
+
+func (f bodies) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Body: f(r), Header: http.Header{}, Request: r}, nil
+}
+
+func TestStallEndsABodyThatBringsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := wire.WithStall(bodies(func(r *http.Request) io.ReadCloser { return &slow{r.Context(), 3} }), 10*time.Second)
+		resp, err := send(t, rt, http.MethodGet, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // a slow reader is not the registry's fault
+		start := time.Now()
+		data, err := io.ReadAll(resp.Body)
+		if string(data) != "xxx" || err == nil || !strings.Contains(err.Error(), "nothing arrived") {
+			t.Errorf("ReadAll = %q, %v, want xxx and a stall", data, err)
+		}
+		if took := time.Since(start); took != 10*time.Second {
+			t.Errorf("ended after %v, want 10s", took)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Errorf("Close = %v", err)
+		}
+	})
+}
