@@ -1,0 +1,534 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// twoServices is a prepared and attached project whose web container answers on port 80.
+func twoServices(w *world) (*workload.Project, map[string]Attachment) {
+	w.t.Helper()
+	p := proj("line", svc("web", []string{"front", "back"}, "8080:80", "8080:80/udp"), svc("client", []string{"back"}))
+	w.prepare(p)
+	a := w.attach(p)
+	w.answer(a["web"].NetNS, "web", 80)
+	return p, a
+}
+
+// serves wants web to answer wherever it should.
+func serves(w *world, p *workload.Project, a map[string]Attachment) {
+	w.t.Helper()
+	w.reaches(a["client"].NetNS, at(w.vip(p, "web", "back"), 80), "web", w.addr(idOf(p, "client"), "back").String())
+	w.reaches(w.lan, at(w.hostAddr, 8080), "web", w.lanAddr.String())
+	w.verified()
+}
+
+func TestAddressesOutliveTheProgram(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	before, vip := w.m.Addresses(idOf(p, "web")), w.vip(p, "web", "back")
+	w.reopen()
+	serves(w, p, a) // traffic does not need the program, nor does its return disturb it
+	w.must(w.m.Restore(w.ctx()))
+	serves(w, p, a)
+	w.prepare(p)
+	if again := w.attach(p); again["web"] != a["web"] {
+		t.Errorf("attached again: %+v, want %+v", again["web"], a["web"])
+	}
+	serves(w, p, a)
+	if after := w.m.Addresses(idOf(p, "web")); fmt.Sprint(after) != fmt.Sprint(before) || w.vip(p, "web", "back") != vip {
+		t.Errorf("addresses %v, %v, want %v, %v", after, w.vip(p, "web", "back"), before, vip)
+	}
+	// Detached, gone from the kernel, and back: still the same address.
+	w.must(w.m.Detach(w.ctx(), idOf(p, "web")))
+	w.reopen()
+	w.attach(p)
+	if after := w.m.Addresses(idOf(p, "web")); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("addresses after coming back %v, want %v", after, before)
+	}
+}
+
+func TestRestoreMends(t *testing.T) {
+	for _, tt := range []struct {
+		name, drift string
+		breakIt     func(w *world, p *workload.Project)
+		gone        bool // the namespace: what ran in it is cut off
+	}{
+		{name: "flushed ruleset", drift: "is gone", breakIt: func(w *world, _ *workload.Project) { w.run("nft", "flush", "ruleset") }},
+		{name: "flushed chain", drift: "other rules", breakIt: func(w *world, _ *workload.Project) { w.run("nft", "flush", "chain", "longshore", "prerouting") }},
+		{name: "removed chain", drift: "other rules", breakIt: func(w *world, _ *workload.Project) { w.run("nft", "delete", "chain", "longshore", "forward") }},
+		{name: "emptied map", drift: "lacks vip", breakIt: func(w *world, _ *workload.Project) { w.run("nft", "flush", "map", "longshore", "vip") }},
+		{name: "foreign element", drift: "foreign publish 81/tcp", breakIt: func(w *world, _ *workload.Project) {
+			w.run("nft", "add", "element", "longshore", "publish", "{ tcp . 81 : 10.210.1.1 . 81 }")
+		}},
+		{name: "removed bridge", drift: "bridge", breakIt: func(w *world, p *workload.Project) {
+			w.run("ip", "link", "del", w.m.state.Projects[p.Name].Networks["back"].Name)
+		}},
+		{name: "bridge without address", drift: "lost its address", breakIt: func(w *world, p *workload.Project) {
+			w.run("ip", "addr", "flush", "dev", w.m.state.Projects[p.Name].Networks["back"].Name)
+		}},
+		{name: "bridge down", drift: "is down", breakIt: func(w *world, p *workload.Project) {
+			w.run("ip", "link", "set", w.m.state.Projects[p.Name].Networks["back"].Name, "down")
+		}},
+		{name: "removed link", drift: "link to network", breakIt: func(w *world, p *workload.Project) {
+			w.run("ip", "link", "del", w.m.wireName(idOf(p, "web"), "back"))
+		}},
+		{name: "link taken out of the bridge", drift: "not in the bridge", breakIt: func(w *world, p *workload.Project) {
+			w.run("ip", "link", "set", w.m.wireName(idOf(p, "web"), "front"), "nomaster")
+		}},
+		{name: "forwarding off", breakIt: func(w *world, _ *workload.Project) { w.run("sysctl", "-qw", "net.ipv4.ip_forward=0") }},
+		{name: "removed files", drift: "hosts is gone", breakIt: func(w *world, p *workload.Project) {
+			w.must(os.Remove(filepath.Join(w.m.filesDir(idOf(p, "web")), "hosts")))
+		}},
+		{name: "removed namespace", drift: "namespace is gone", gone: true, breakIt: func(w *world, p *workload.Project) {
+			w.must(unpin(w.m.netnsPath(idOf(p, "web"))))
+			w.run("ip", "link", "del", w.m.wireName(idOf(p, "web"), "front"))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			p, a := twoServices(w)
+			serves(w, p, a)
+			tt.breakIt(w, p)
+			err := w.m.Verify(w.ctx())
+			var drift *Drift
+			if tt.drift != "" && (!errors.As(err, &drift) || !strings.Contains(err.Error(), tt.drift) || !errors.Is(err, fault.ErrTemporary)) {
+				t.Errorf("Verify = %v, want a drift with %q", err, tt.drift)
+			}
+			w.must(w.m.Restore(w.ctx()))
+			if tt.gone {
+				w.answer(a["web"].NetNS, "web", 80)
+			}
+			serves(w, p, a)
+		})
+	}
+}
+
+func TestAnotherToolsFlushIsMendedByAnyChange(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	w.run("nft", "flush", "ruleset")
+	more := proj("more", svc("x", []string{"default"}))
+	w.prepare(more)
+	serves(w, p, a)
+}
+
+func TestReboot(t *testing.T) {
+	w := newWorld(t)
+	p, _ := twoServices(w)
+	before := w.m.Addresses(idOf(p, "web"))
+	w.must(w.m.Close())
+	// The kernel forgets everything, and so does the run directory.
+	names, _ := filepath.Glob(filepath.Join(w.o.RunDir, "netns", "*"))
+	for _, n := range names {
+		w.must(unpin(n))
+	}
+	w.must(os.RemoveAll(w.o.RunDir))
+	w.removeHost()
+	w.makeHost()
+	w.open()
+
+	var drift *Drift
+	if err := w.m.Verify(w.ctx()); !errors.As(err, &drift) || len(drift.Things) < 5 {
+		t.Errorf("Verify after a reboot = %v, want everything to be missing", err)
+	}
+	w.must(w.m.Restore(w.ctx()))
+	w.verified()
+	a := w.attach(p)
+	if after := w.m.Addresses(idOf(p, "web")); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("addresses %v, want %v", after, before)
+	}
+	w.answer(a["web"].NetNS, "web", 80)
+	serves(w, p, a)
+}
+
+func TestAttachAfterRebootNeedsNoRestore(t *testing.T) {
+	w := newWorld(t)
+	p, _ := twoServices(w)
+	w.must(w.m.Close())
+	names, _ := filepath.Glob(filepath.Join(w.o.RunDir, "netns", "*"))
+	for _, n := range names {
+		w.must(unpin(n))
+	}
+	w.must(os.RemoveAll(w.o.RunDir))
+	w.removeHost()
+	w.makeHost()
+	w.open()
+	a := w.attach(p)
+	w.answer(a["web"].NetNS, "web", 80)
+	serves(w, p, a)
+}
+
+func TestOrphansAreSweptAndOthersAreNot(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	w.must(w.m.Close())
+	// A second container that the state forgets, as after a disk was restored from a backup.
+	path := filepath.Join(w.o.DataDir, stateFile)
+	saved, err := os.ReadFile(path)
+	w.must(err)
+	w.open()
+	more := proj("more", svc("x", []string{"default"}))
+	w.prepare(more)
+	w.attach(more)
+	w.must(w.m.Close())
+	w.must(os.WriteFile(path, saved, 0o600))
+
+	w.run("ip", "link", "add", "br-theirs", "type", "bridge")
+	w.run("ip", "link", "add", namePrefix(DefaultTable)+"b12345678", "type", "bridge") // our pattern by chance, their alias
+	w.run("ip", "link", "set", namePrefix(DefaultTable)+"b12345678", "alias", "theirs")
+	w.run("nft", "add", "table", "ip", "theirs")
+	w.open()
+	w.must(w.m.Restore(w.ctx()))
+	links := w.run("ip", "-br", "link")
+	for _, name := range []string{"br-theirs", namePrefix(DefaultTable) + "b12345678"} {
+		if !strings.Contains(links, name) {
+			t.Errorf("%s is gone", name)
+		}
+	}
+	if !strings.Contains(w.run("nft", "list", "tables"), "theirs") {
+		t.Error("table theirs is gone")
+	}
+	for _, name := range []string{hashName(w.m.host.prefix, "b", "more/default", 0), w.m.wireName(idOf(more, "x"), "default")} {
+		if strings.Contains(links, name) {
+			t.Errorf("%s was not swept", name)
+		}
+	}
+	if _, err := os.Stat(w.m.netnsPath(idOf(more, "x"))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("namespace was not swept: %v", err)
+	}
+	serves(w, p, a)
+}
+
+func TestDamagedState(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	path := filepath.Join(w.o.DataDir, stateFile)
+	for _, tt := range []struct {
+		name string
+		data func(whole []byte) []byte
+	}{
+		{"empty", func([]byte) []byte { return nil }},
+		{"truncated", func(b []byte) []byte { return b[:len(b)/2] }},
+		{"flipped bit", func(b []byte) []byte { b = slices.Clone(b); b[len(b)/2] ^= 4; return b }},
+		{"trailing data", func(b []byte) []byte { return append(slices.Clone(b), "{}"...) }},
+		{"not JSON", func([]byte) []byte { return []byte("\xff\x00") }},
+		{"too large", func(b []byte) []byte { return append(slices.Clone(b), make([]byte, maxState)...) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := &world{t: t, m: w.m, o: w.o, host: w.host, lan: w.lan, hostAddr: w.hostAddr, lanAddr: w.lanAddr}
+			whole, err := os.ReadFile(path)
+			w.must(err)
+			damaged := tt.data(whole)
+			w.must(os.WriteFile(path, damaged, 0o600))
+			m, err := Open(w.o)
+			w.must(err)
+			defer m.Close()
+			w.m = m
+			if notes := strings.Join(m.Notes(), "; "); !strings.Contains(notes, "damaged") {
+				t.Errorf("notes %q, want the damage told", notes)
+			}
+			aside, _ := filepath.Glob(path + ".damaged-*")
+			if len(aside) != 1 {
+				t.Fatalf("set aside: %q, want one file", aside)
+			}
+			if kept, err := os.ReadFile(aside[0]); err != nil || len(kept) != len(damaged) {
+				t.Errorf("kept %d bytes, %v, want %d", len(kept), err, len(damaged))
+			}
+			w.must(os.Remove(aside[0]))
+			w.must(m.Restore(w.ctx()))
+			serves(w, p, a)
+			if again, err := os.ReadFile(path); err != nil || string(again) != string(whole) {
+				t.Errorf("the state was not rebuilt: %v", err)
+			}
+		})
+	}
+	t.Run("no copy either", func(t *testing.T) {
+		w.must(os.WriteFile(path, []byte("x"), 0o600))
+		w.must(os.Remove(filepath.Join(w.o.RunDir, stateFile)))
+		w.reopen()
+		w.must(w.m.Restore(w.ctx())) // must not sweep what may belong to running containers
+		w.reaches(w.lan, at(w.hostAddr, 8080), "web", "")
+		w.prepare(p)
+		a := w.attach(p)
+		serves(w, p, a)
+	})
+	t.Run("from a newer program", func(t *testing.T) {
+		w.must(os.WriteFile(path, []byte(`{"version":2,"sum":"","state":{}}`), 0o600))
+		if _, err := Open(w.o); !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) == "" {
+			t.Errorf("Open = %v, want ErrUnsupported with a hint", err)
+		}
+	})
+}
+
+// TestInterrupted stops an attach and a detach after each kernel object, as SIGKILL would, by taking away what came later.
+func TestInterrupted(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	id := idOf(p, "web")
+	ns := w.m.netnsPath(id)
+	for _, tt := range []struct {
+		name  string
+		undo  func()
+		fresh bool
+	}{
+		{"namespace file not mounted", func() {
+			w.must(unpin(ns))
+			w.must(os.WriteFile(ns, nil, 0o444))
+		}, true},
+		{"link without bridge", func() { w.run("ip", "link", "set", w.m.wireName(id, "front"), "nomaster") }, false},
+		{"link without alias", func() { w.run("ip", "link", "set", w.m.wireName(id, "front"), "alias", "") }, false},
+		{"link to nowhere", func() {
+			w.run("ip", "link", "del", w.m.wireName(id, "front"))
+			w.run("ip", "link", "add", w.m.wireName(id, "front"), "type", "veth", "peer", "name", "lost")
+		}, false},
+		{"no address", func() { w.inside(ns, "ip", "addr", "flush", "dev", "eth0") }, false},
+		{"no route", func() { w.inside(ns, "ip", "route", "flush", "dev", "eth1") }, false},
+		{"lo down", func() { w.inside(ns, "ip", "link", "set", "lo", "down") }, false},
+		{"temporary files", func() {
+			w.must(os.WriteFile(filepath.Join(w.m.filesDir(id), "hosts.tmp"), []byte("x"), 0o644))
+			w.must(os.WriteFile(filepath.Join(w.o.DataDir, stateFile+".tmp"), []byte("x"), 0o644))
+		}, false},
+		{"rules without elements", func() { w.run("nft", "delete", "table", "ip", "longshore") }, false},
+		{"detach after the table", func() { w.run("nft", "flush", "map", "ip", "longshore", "publish") }, false},
+		{"detach after a link", func() { w.run("ip", "link", "del", w.m.wireName(id, "back")) }, false},
+	} {
+		tt.undo()
+		w.reopen()
+		again := w.attach(p)
+		if again["web"] != a["web"] {
+			t.Errorf("%s: attached as %+v, want %+v", tt.name, again["web"], a["web"])
+		}
+		if tt.fresh {
+			w.answer(ns, "web", 80)
+		}
+		w.must(w.m.Restore(w.ctx()))
+		serves(w, p, a)
+		if t.Failed() {
+			t.Fatal(tt.name)
+		}
+	}
+	// A detach that was cut short after everything but the state's record.
+	w.must(unpin(ns))
+	for _, n := range []string{"front", "back"} {
+		w.run("ip", "link", "del", w.m.wireName(id, n))
+	}
+	w.must(w.m.Detach(w.ctx(), id))
+	w.must(w.m.Detach(w.ctx(), id))
+	w.verified()
+	w.must(w.m.Teardown(w.ctx(), p.Name))
+	w.must(w.m.Teardown(w.ctx(), p.Name))
+	w.clean()
+}
+
+func (w *world) inside(ns, name string, args ...string) {
+	w.t.Helper()
+	w.must(w.in(ns, func() error { return runCommand(w, name, args...) }))
+}
+
+func TestStaleNamespaceOfADeadLink(t *testing.T) {
+	// eth0 of an earlier, interrupted attach, whose other end went elsewhere.
+	w := newWorld(t)
+	p := proj("line", svc("web", []string{"default"}), svc("client", []string{"default"}))
+	w.prepare(p)
+	w.must(pin(w.m.netnsPath(idOf(p, "web"))))
+	w.inside(w.m.netnsPath(idOf(p, "web")), "ip", "link", "add", "eth0", "type", "bridge")
+	a := w.attach(p)
+	w.answer(a["web"].NetNS, "web", 80)
+	w.reaches(a["client"].NetNS, at(w.vip(p, "web", "default"), 80), "web", "")
+}
+
+func TestDatagramsFollowTheService(t *testing.T) {
+	w := newWorld(t)
+	p := proj("line", svc("web", []string{"default"}, "5353:53/udp"), svc("client", []string{"default"}))
+	w.prepare(p)
+	client, err := w.m.Attach(w.ctx(), p.Name, containerOf(p, "client"))
+	w.must(err)
+	dial := func(ns, to string) net.Conn {
+		var c net.Conn
+		w.must(w.in(ns, func() (err error) { c, err = net.Dial("udp4", to); return err }))
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	// Both senders keep their ports and never stop: to the host's port before anybody has it, and to the service.
+	far, near := dial(w.lan, at(w.hostAddr, 5353)), dial(client.NetNS, at(w.vip(p, "web", "default"), 53))
+	hears := func(c net.Conn, who string) {
+		t.Helper()
+		deadline := time.Now().Add(patience)
+		buf := make([]byte, 64)
+		for time.Now().Before(deadline) {
+			_, _ = c.Write([]byte("?"))
+			_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+			if n, err := c.Read(buf); err == nil && strings.HasPrefix(string(buf[:n]), who+" ") {
+				return
+			}
+		}
+		t.Errorf("a sender with a fixed port never heard %s", who)
+	}
+	for range 3 {
+		_, _ = far.Write([]byte("?"))
+	}
+	old, err := w.m.Attach(w.ctx(), p.Name, containerOf(p, "web"))
+	w.must(err)
+	w.answer(old.NetNS, "old", 53)
+	hears(far, "old")
+	hears(near, "old")
+	q := revised(p, "web", "2")
+	w.prepare(q)
+	fresh, err := w.m.Attach(w.ctx(), q.Name, containerOf(q, "web"))
+	w.must(err)
+	w.answer(fresh.NetNS, "new", 53)
+	w.must(w.m.Switch(w.ctx(), q.Name, "web", idOf(q, "web")))
+	hears(far, "new")
+	hears(near, "new")
+	w.must(w.m.Detach(w.ctx(), idOf(q, "web")))
+	hears(far, "old")
+	hears(near, "old")
+}
+
+func TestFiftyAttachmentsLeaveNothing(t *testing.T) {
+	w := newWorld(t)
+	var services []workload.Service
+	for i := range 25 {
+		services = append(services, svc(fmt.Sprintf("s%02d", i), []string{"default"}, fmt.Sprintf("%d:80", 9000+i)))
+	}
+	p, q := proj("one", services...), proj("two")
+	for i := range services {
+		s := services[i]
+		s.Ports = nil
+		q.Services = append(q.Services, s)
+	}
+	q.Networks = p.Networks
+	w.prepare(p)
+	w.prepare(q)
+	a := w.attach(p)
+	w.attach(q)
+	w.answer(a["s24"].NetNS, "s24", 80)
+	w.reaches(a["s00"].NetNS, at(w.vip(p, "s24", "default"), 80), "s24", "")
+	if got, err := w.ask(w.lan, "tcp4", at(w.hostAddr, 9024), patience); err != nil || got != "s24 "+w.lanAddr.String() {
+		t.Errorf("published port: %q, %v", got, err)
+	}
+	w.verified()
+	fds := countFiles(w)
+	for range 2 {
+		w.attach(p)
+		w.verified()
+	}
+	if now := countFiles(w); now > fds {
+		t.Errorf("%d open files after attaching again, %d before", now, fds)
+	}
+	w.must(w.m.Teardown(w.ctx(), "one"))
+	for _, c := range q.Containers() {
+		w.must(w.m.Detach(w.ctx(), c.ID))
+	}
+	w.must(w.m.Teardown(w.ctx(), "two"))
+	if got := w.m.Projects(); len(got) > 0 {
+		t.Errorf("projects %q, want none", got)
+	}
+	w.clean()
+}
+
+func countFiles(w *world) int {
+	w.t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	w.must(err)
+	return len(entries)
+}
+
+func TestManagersDoNotDisturbEachOther(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	other := *w
+	other.o = Options{
+		DataDir: w.o.DataDir + "2", RunDir: w.o.RunDir + "2", NetNS: w.host, Table: "longshore_demo",
+		Pool: netip.MustParsePrefix("10.210.0.0/16"), // even the same pool: live routes are avoided
+	}
+	other.open()
+	t.Cleanup(func() {
+		names, _ := filepath.Glob(filepath.Join(other.o.RunDir, "netns", "*"))
+		for _, n := range names {
+			_ = unpin(n)
+		}
+		other.m.Close()
+	})
+	q := proj("line", svc("web", []string{"front", "back"}, "8081:80"), svc("client", []string{"back"}))
+	other.prepare(q)
+	b := other.attach(q)
+	other.answer(b["web"].NetNS, "other", 80)
+	w.must(w.m.Restore(w.ctx()))
+	other.must(other.m.Restore(w.ctx()))
+	serves(w, p, a)
+	other.reaches(b["client"].NetNS, at(other.vip(q, "web", "back"), 80), "other", "")
+	if got, err := w.ask(w.lan, "tcp4", at(w.hostAddr, 8081), patience); err != nil || !strings.HasPrefix(got, "other ") {
+		t.Errorf("the other's port: %q, %v", got, err)
+	}
+	other.must(other.m.Teardown(w.ctx(), "line"))
+	other.clean()
+	serves(w, p, a)
+}
+
+func TestPoolAvoidsWhatTheHostUses(t *testing.T) {
+	w := newWorld(t)
+	w.run("ip", "route", "add", "10.210.0.0/17", "via", w.lanAddr.String())
+	w.must(w.m.Close())
+	w.o.Pool = netip.MustParsePrefix("10.210.0.0/16")
+	w.open()
+	p := proj("line")
+	for i := range 20 {
+		p.Networks = append(p.Networks, workload.Network{Name: fmt.Sprintf("n%d", i)})
+	}
+	w.prepare(p)
+	for n, b := range w.m.state.Projects["line"].Networks {
+		if b.Subnet.Overlaps(netip.MustParsePrefix("10.210.0.0/17")) {
+			t.Errorf("network %s got %s", n, b.Subnet)
+		}
+	}
+	w.must(w.m.Teardown(w.ctx(), "line"))
+	w.run("ip", "route", "add", "10.0.0.0/8", "via", w.lanAddr.String())
+	err := w.m.Prepare(w.ctx(), p)
+	if !errors.Is(err, fault.ErrConflict) || !errors.Is(err, errNoSubnet) || fault.Hint(err) == "" {
+		t.Errorf("Prepare = %v, want ErrConflict with a hint", err)
+	}
+	if got := w.m.Projects(); len(got) > 0 {
+		t.Errorf("projects after a refusal: %q", got)
+	}
+	w.clean()
+}
+
+func TestCancelledCallsChangeNothing(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	ctx, cancel := context.WithCancel(w.ctx())
+	cancel()
+	_, attachErr := w.m.Attach(ctx, p.Name, containerOf(p, "web"))
+	for name, err := range map[string]error{
+		"Prepare": w.m.Prepare(ctx, proj("x")), "Attach": attachErr, "Detach": w.m.Detach(ctx, idOf(p, "web")),
+		"Teardown": w.m.Teardown(ctx, p.Name), "Switch": w.m.Switch(ctx, p.Name, "web", idOf(p, "web")),
+		"Verify": w.m.Verify(ctx), "Restore": w.m.Restore(ctx),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s = %v, want context.Canceled", name, err)
+		}
+	}
+	serves(w, p, a)
+}
+
+func TestUnreadableNamespacePath(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	if _, err := Open(Options{DataDir: dir, RunDir: dir, NetNS: filepath.Join(dir, "none")}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Open = %v, want not exist", err)
+	}
+}
