@@ -46,7 +46,7 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	if err := m.ensureForwarding(); err != nil {
 		return Attachment{}, err
 	}
-	if err := m.ensureContainer(project, p, c.ID); err != nil {
+	if err := m.ensureContainer(ctx, project, p, c.ID); err != nil {
 		return Attachment{}, err
 	}
 	if err := m.applyTable(m.state); err != nil {
@@ -60,7 +60,7 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 }
 
 // ensureContainer makes all that one attached container has, but the table.
-func (m *Manager) ensureContainer(name string, p *project, id string) error {
+func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, id string) error {
 	a := p.Attachments[id]
 	indexes := make([]int, len(a.Networks))
 	for i, n := range a.Networks {
@@ -88,6 +88,7 @@ func (m *Manager) ensureContainer(name string, p *project, id string) error {
 	if err := raiseLoopback(in); err != nil {
 		return err
 	}
+	var outer, inner []string
 	for i, n := range a.Networks {
 		b := p.Networks[n]
 		w := wire{
@@ -100,8 +101,15 @@ func (m *Manager) ensureContainer(name string, p *project, id string) error {
 		if err := m.host.ensureWire(w, in, ns); err != nil {
 			return fmt.Errorf("network %q: %w", n, err)
 		}
+		outer, inner = append(outer, b.Name, w.outer), append(inner, w.inner)
 	}
-	return m.ensureFiles(p, id)
+	if err := m.ensureFiles(p, id); err != nil {
+		return err
+	}
+	if err := settle(ctx, m.host.links, outer...); err != nil {
+		return err
+	}
+	return settle(ctx, in, inner...)
 }
 
 // wireName is the host's end of a container's link to a network.

@@ -350,6 +350,28 @@ func TestStaleNamespaceOfADeadLink(t *testing.T) {
 	w.reaches(a["client"].NetNS, at(w.vip(p, "web", "default"), 80), "web", "")
 }
 
+func TestLinkEndsNeverShareAnIndex(t *testing.T) {
+	w := newWorld(t)
+	p := proj("line", svc("web", []string{"default"}))
+	w.prepare(p)
+	bridge, err := byName(w.m.host.links, w.m.state.Projects["line"].Networks["default"].Name)
+	w.must(err)
+	ns := w.m.netnsPath(idOf(p, "web"))
+	w.must(pin(ns))
+	for range bridge.Attrs().Index - 1 { // the container's next index is then the host's next one
+		w.inside(ns, "ip", "link", "add", "x", "type", "bridge")
+		w.inside(ns, "ip", "link", "del", "x")
+	}
+	a := w.attach(p)
+	l, err := byName(w.m.host.links, w.m.wireName(idOf(p, "web"), "default"))
+	w.must(err)
+	if l.Attrs().Index == l.Attrs().ParentIndex || l.Attrs().Index != bridge.Attrs().Index+1 {
+		t.Errorf("index %d, of the other end %d, of the bridge %d", l.Attrs().Index, l.Attrs().ParentIndex, bridge.Attrs().Index)
+	}
+	w.answer(a["web"].NetNS, "web", 80)
+	w.reaches(w.host, at(w.vip(p, "web", "default"), 80), "web", "")
+}
+
 func TestDatagramsFollowTheService(t *testing.T) {
 	w := newWorld(t)
 	p := proj("line", svc("web", []string{"default"}, "5353:53/udp"), svc("client", []string{"default"}))

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -21,6 +22,8 @@ const (
 	netlinkTimeout = 10 * time.Second // the kernel answers in microseconds; more is a bug that must not hang the agent
 	maxAlias       = 255              // IFALIASZ less one
 	eui64Off       = 1                // IN6_ADDR_GEN_MODE_NONE
+	settleTries    = 400              // looks at a new link until it carries packets: mostly one, a fifth of a second at most
+	settlePause    = 500 * time.Microsecond
 )
 
 // host is the network namespace in which bridges live.
@@ -202,9 +205,9 @@ func (h *host) ensureWire(w wire, in *netlink.Handle, ns *os.File) error {
 	if err != nil {
 		return err
 	}
-	if outer == nil {
+	for try, index := 0, 0; outer == nil; try++ {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name = w.outer
+		attrs.Name, attrs.Index = w.outer, index
 		v := &netlink.Veth{
 			LinkAttrs: attrs, PeerName: w.inner, PeerHardwareAddr: hardware(w.address), PeerNamespace: netlink.NsFd(int(ns.Fd())),
 		}
@@ -213,6 +216,14 @@ func (h *host) ensureWire(w wire, in *netlink.Handle, ns *os.File) error {
 		}
 		if outer, inner, err = h.wireEnds(w, in); err != nil || outer == nil {
 			return fmt.Errorf("make link %s: not there afterwards: %w", w.outer, errors.Join(err, fault.ErrTemporary))
+		}
+		// A pair whose ends have the same index looks like no pair to the kernel, which then takes up to a second to let
+		// packets through. Made again with this end's index, the other end gets the next one.
+		if index = outer.Attrs().Index; index == inner.Attrs().Index && try == 0 {
+			if err := removeLink(h.links, w.outer); err != nil {
+				return err
+			}
+			outer = nil
 		}
 	}
 	if want := h.alias(w.label); outer.Attrs().Alias != want {
@@ -292,6 +303,35 @@ func (w wire) ensureInner(in *netlink.Handle, l netlink.Link) error {
 		return fmt.Errorf("route by %s: %w", w.gateway, err)
 	}
 	return nil
+}
+
+// settle waits until links carry packets. The kernel lets a link that was raised carry them a little later, in its own time; a
+// packet sent before is lost, and the sender tries again only after a second.
+func settle(ctx context.Context, links *netlink.Handle, names ...string) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for range settleTries {
+		up := 0
+		for _, n := range names {
+			l, err := byName(links, n)
+			if err != nil {
+				return err
+			}
+			if l == nil || l.Attrs().OperState == netlink.OperUp {
+				up++
+			}
+		}
+		if up == len(names) {
+			return nil
+		}
+		pause.Reset(settlePause)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause.C:
+		}
+	}
+	return nil // not an error: packets are late, not lost for good
 }
 
 // inside opens a namespace that was pinned at path.

@@ -211,7 +211,7 @@ func (m *Manager) restoreProject(ctx context.Context, name string) error {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		if err := m.ensureContainer(name, p, id); err != nil {
+		if err := m.ensureContainer(ctx, name, p, id); err != nil {
 			errs = append(errs, fmt.Errorf("container %q: %w", id, err))
 		}
 	}

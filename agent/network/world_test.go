@@ -76,6 +76,8 @@ func (w *world) makeHost() {
 	for _, ns := range []string{w.host, w.lan} {
 		w.must(pin(ns))
 	}
+	// A new namespace starts with this machine's settings; ours has those of a machine that nobody set up.
+	w.must(w.in(w.host, func() error { return setSysctl("net/ipv4/ip_forward", "0") }))
 	hl, hf, err := inside(w.host)
 	w.must(err)
 	defer hf.Close()
@@ -85,7 +87,7 @@ func (w *world) makeHost() {
 	defer lf.Close()
 	defer ll.Close()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "uplink"
+	attrs.Name, attrs.Index = "uplink", 77 // not the peer's: see ensureWire
 	w.must(hl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "uplink", PeerNamespace: netlink.NsFd(int(lf.Fd()))}))
 	for h, a := range map[*netlink.Handle]netip.Addr{hl: w.hostAddr, ll: w.lanAddr} {
 		w.must(raiseLoopback(h))
@@ -94,6 +96,8 @@ func (w *world) makeHost() {
 		w.must(h.AddrAdd(l, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 24))}))
 		w.must(h.LinkSetUp(l))
 	}
+	w.must(settle(w.ctx(), hl, "uplink"))
+	w.must(settle(w.ctx(), ll, "uplink"))
 }
 
 func (w *world) removeHost() { _, _ = unpin(w.host), unpin(w.lan) }

@@ -1,0 +1,515 @@
+package network
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// plan is a state and a choice of subnets without a kernel.
+func plan(t testing.TB, s *state, p *workload.Project) error {
+	t.Helper()
+	next := s.clone()
+	err := next.prepare(p, func(network string) (bridge, error) {
+		var taken []netip.Prefix
+		for _, q := range next.Projects {
+			for _, b := range q.Networks {
+				taken = append(taken, b.Subnet)
+			}
+		}
+		subnet, ok := chooseSubnet(netip.MustParsePrefix(DefaultPool), p.Name+"/"+network, func(c netip.Prefix) bool {
+			for _, o := range taken {
+				if o.Overlaps(c) {
+					return true
+				}
+			}
+			return false
+		})
+		if !ok {
+			return bridge{}, errNoSubnet
+		}
+		return bridge{Subnet: subnet, Name: hashName("ls0000", "b", p.Name+"/"+network, 0)}, nil
+	})
+	if err == nil {
+		*s = *next
+	}
+	return err
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	web := func(ports ...string) workload.Service { return svc("web", []string{"default"}, ports...) }
+	aliased := web()
+	aliased.Networks[0].Aliases = []string{"a b"}
+	hostname := web()
+	hostname.Hostname = "x\n10.0.0.1 evil"
+	lonely := web("80:80")
+	lonely.Networks = nil
+	six := web("80:80")
+	six.Ports[0].HostIP = netip.MustParseAddr("::1")
+	zero, sctp := web("80:80"), web("80:80")
+	zero.Ports[0].HostPort = 0
+	sctp.Ports[0].Protocol = "sctp"
+	stranger := proj("x", web())
+	stranger.Networks = nil
+	for _, tt := range []struct {
+		name string
+		p    *workload.Project
+		want error
+		says string
+	}{
+		{"port of another project", proj("x", web("8080:1")), fault.ErrConflict, `service "web": port 8080/tcp is held by service "front" of project "held"`},
+		{"port on one address of another's port on all", proj("x", web("127.0.0.1:8080:1")), fault.ErrConflict, "127.0.0.1:8080/tcp is held"},
+		{"port on all of another's port on one address", proj("x", web("9090:1")), fault.ErrConflict, `"front"`},
+		{"port twice in one project", proj("x", web("70:1"), svc("b", []string{"default"}, "70:2")), fault.ErrConflict, "of the same project"},
+		{"port that only a running container has", proj("x", web("7070:1")), fault.ErrConflict, `"front"`},
+		{"IPv6 host address", proj("x", six), fault.ErrUnsupported, "IPv4"},
+		{"no host port", proj("x", zero), fault.ErrInvalid, "port"},
+		{"protocol", proj("x", sctp), fault.ErrInvalid, "sctp"},
+		{"ports without a network", proj("x", lonely), fault.ErrInvalid, "no network"},
+		{"network of nobody", stranger, fault.ErrInvalid, "default"},
+		{"alias", proj("x", aliased), fault.ErrInvalid, "aliases"},
+		{"hostname", proj("x", hostname), fault.ErrInvalid, "hostname"},
+		{"service name", proj("x", svc("a/b", nil)), fault.ErrInvalid, "a/b"},
+		{"service twice", proj("x", web(), web()), fault.ErrInvalid, "twice"},
+		{"project name", proj("../x"), fault.ErrInvalid, "../x"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := (&state{}).clone()
+			old := proj("held", svc("front", []string{"default"}, "8080:80", "127.0.0.1:9090:90", "7070:70"))
+			if err := plan(t, s, old); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.attach("held", containerOf(old, "front")); err != nil {
+				t.Fatal(err)
+			}
+			if err := plan(t, s, proj("held", svc("front", []string{"default"}, "8080:80", "127.0.0.1:9090:90"))); err != nil {
+				t.Fatal(err)
+			}
+			before := s.clone()
+			err := plan(t, s, tt.p)
+			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("prepare = %v, want %v saying %q", err, tt.want, tt.says)
+			}
+			if d := cmp.Diff(before, s, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); d != "" {
+				t.Errorf("a refusal changed the state:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestAttachRefuses(t *testing.T) {
+	s := (&state{}).clone()
+	p := proj("line", svc("web", []string{"default"}))
+	if err := plan(t, s, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := plan(t, s, proj("other", svc("web", []string{"default"}))); err != nil {
+		t.Fatal(err)
+	}
+	c := containerOf(p, "web")
+	if _, err := s.attach("line", c); err != nil {
+		t.Fatal(err)
+	}
+	stranger, nowhere, badID := c, c, c
+	stranger.ID, stranger.Service.Name = "s", "stranger"
+	nowhere.ID, nowhere.Service.Networks = "n", []workload.Attachment{{Network: "none"}}
+	badID.ID = "../x"
+	for _, tt := range []struct {
+		name, project string
+		c             workload.Container
+		want          error
+	}{
+		{"project that is not prepared", "none", c, fault.ErrNotFound},
+		{"service that is not prepared", "line", stranger, fault.ErrNotFound},
+		{"network that is not prepared", "line", nowhere, fault.ErrInvalid},
+		{"container of another project", "other", c, fault.ErrConflict},
+		{"id that is a path", "line", badID, fault.ErrInvalid},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := s.clone().attach(tt.project, tt.c); !errors.Is(err, tt.want) {
+				t.Errorf("attach = %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestUpdateKeepsWhatIsUsed(t *testing.T) {
+	s := (&state{}).clone()
+	old := proj("line", svc("web", []string{"front", "old"}, "80:80"), svc("db", []string{"old"}))
+	if err := plan(t, s, old); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range old.Containers() {
+		if _, err := s.attach("line", c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := s.clone().Projects["line"]
+	fresh := proj("line", svc("web", []string{"front", "new"}, "81:80"), svc("cache", []string{"new"}, "80:80"))
+	if err := plan(t, s, fresh); err != nil {
+		t.Fatal(err)
+	}
+	now := s.Projects["line"]
+	if now.Networks["old"] == nil || now.Services["db"] == nil || now.Networks["old"].Wanted || now.Services["db"].Wanted {
+		t.Error("what containers use must stay, unwanted")
+	}
+	if now.Services["web"].Places["front"].VIP != before.Services["web"].Places["front"].VIP {
+		t.Error("a service that stays must keep its address")
+	}
+	// Port 80 goes to cache as soon as cache is there, although the old web still has it.
+	target := func() string {
+		for k, v := range s.elements()[mapPublish] {
+			if k[5] == 80 {
+				a, _ := netip.AddrFromSlice([]byte(v[:4]))
+				for id, at := range now.Attachments {
+					if len(at.Networks) > 0 && now.address(at, at.Networks[0]) == a {
+						return id
+					}
+				}
+			}
+		}
+		return ""
+	}
+	if got := target(); got != idOf(old, "web") {
+		t.Errorf("port 80 goes to %q, want the old web", got)
+	}
+	if _, err := s.attach("line", containerOf(fresh, "cache")); err != nil {
+		t.Fatal(err)
+	}
+	if got := target(); got != idOf(fresh, "cache") {
+		t.Errorf("port 80 goes to %q, want cache", got)
+	}
+	s.detach(idOf(old, "web"))
+	s.detach(idOf(old, "db"))
+	if now.Networks["old"] != nil || now.Services["db"] != nil || now.Services["web"].Places["old"] != nil {
+		t.Error("what nobody uses must go")
+	}
+	if err := s.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSubnetsAreSteadyAndDistinct(t *testing.T) {
+	for _, tt := range []struct {
+		pool string
+		bits int
+		room int
+	}{
+		{"10.210.0.0/16", 24, 256},
+		{"10.0.0.0/8", 24, 1000},
+		{"192.168.4.0/22", 26, 16},
+		{"172.20.1.0/24", 28, 16},
+		{"172.20.1.0/26", 29, 8},
+	} {
+		t.Run(tt.pool, func(t *testing.T) {
+			pool := netip.MustParsePrefix(tt.pool)
+			taken := map[netip.Prefix]bool{}
+			isTaken := func(p netip.Prefix) bool { return taken[p] }
+			for i := range tt.room {
+				key := fmt.Sprintf("p%d/default", i)
+				p, ok := chooseSubnet(pool, key, isTaken)
+				again, _ := chooseSubnet(pool, key, isTaken)
+				if !ok || p != again || taken[p] || p.Bits() != tt.bits || !pool.Overlaps(p) || p != p.Masked() {
+					t.Fatalf("network %d: %s, %s, %v", i, p, again, ok)
+				}
+				taken[p] = true
+			}
+			if _, ok := chooseSubnet(pool, "more", isTaken); ok != (tt.pool == "10.0.0.0/8") {
+				t.Errorf("more networks: %v", ok)
+			}
+		})
+	}
+}
+
+func TestNetworkRunsOutOfAddresses(t *testing.T) {
+	s := (&state{}).clone()
+	var many []workload.Service
+	for i := range 126 {
+		many = append(many, svc(fmt.Sprintf("s%d", i), []string{"default"}))
+	}
+	if err := plan(t, s, proj("x", many...)); err != nil {
+		t.Fatalf("126 services: %v", err)
+	}
+	err := plan(t, s, proj("x", append(many, svc("more", []string{"default"}))...))
+	if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "no address left") {
+		t.Errorf("127 services: %v, want ErrConflict", err)
+	}
+	if err := s.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStateRoundTrip(t *testing.T) {
+	s := sampleState(t)
+	b, err := encodeState(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeState(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); d != "" {
+		t.Error(d)
+	}
+	golden(t, "network.json", b)
+}
+
+func sampleState(t testing.TB) *state {
+	t.Helper()
+	s := (&state{}).clone()
+	web := svc("web", []string{"front", "back"}, "8080:80", "127.0.0.1:53:53/udp")
+	web.Networks[1].Aliases = []string{"www", "alt"}
+	p := proj("line", web, svc("db", []string{"back"}))
+	if err := plan(t, s, p); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range append(p.Containers(), containerOf(revised(p, "web", "2"), "web")) {
+		if _, err := s.attach("line", c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// golden compares with testdata; UPDATE_GOLDEN=1 rewrites it.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if os.Getenv("UPDATE_GOLDEN") == "1" {
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, got, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s differs:\n%s", path, d)
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	for _, tt := range []struct {
+		name, in, want string
+		usable         bool
+	}{
+		{"plain", "# x\nnameserver 192.0.2.1\nsearch a.example b.example\n", "nameserver 192.0.2.1\nsearch a.example b.example\n", true},
+		{"stub", "nameserver 127.0.0.53\noptions edns0 trust-ad\n", "options edns0 trust-ad\n", false},
+		{"mixed", "nameserver ::1\nnameserver fe80::1%eth0\nnameserver 127.0.0.1\nnameserver ::ffff:192.0.2.2\n", "nameserver 192.0.2.2\n", true},
+		{"nonsense", "nameserver\nnameserver x\nfoo bar\nsearch a\x01b\nnameserver 0.0.0.0\n\xff\xfe\n", "", false},
+		{"too many", strings.Repeat("nameserver 192.0.2.1\n", 40), strings.Repeat("nameserver 192.0.2.1\n", maxNameservers), true},
+		{"empty", "", "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, usable := filterResolv([]byte(tt.in))
+			if string(got) != tt.want || usable != tt.usable {
+				t.Errorf("filterResolv(%q) = %q, %v, want %q, %v", tt.in, got, usable, tt.want, tt.usable)
+			}
+		})
+	}
+	dir := t.TempDir()
+	stub, real := filepath.Join(dir, "stub"), filepath.Join(dir, "real")
+	for path, text := range map[string]string{stub: "nameserver 127.0.0.53\nsearch a\n", real: "nameserver 192.0.2.1\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, paths := range map[string][]string{
+		"nameserver 192.0.2.1\n": {stub, real},
+		"# the host has no name server that a container can reach\nsearch a\n": {stub, filepath.Join(dir, "none")},
+		"# the host has no name server that a container can reach\n":           {filepath.Join(dir, "none")},
+	} {
+		if got, err := resolv(paths...); err != nil || string(got) != want {
+			t.Errorf("resolv(%q) = %q, %v, want %q", paths, got, err, want)
+		}
+	}
+	if err := os.WriteFile(stub, bytes.Repeat([]byte("#"), maxResolv+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := resolv(stub); !errors.Is(err, fault.ErrTooLarge) {
+		t.Errorf("resolv of a huge file: %v, want ErrTooLarge", err)
+	}
+}
+
+func TestHostsFile(t *testing.T) {
+	s := sampleState(t)
+	p := s.Projects["line"]
+	var all bytes.Buffer
+	for _, sv := range []string{"db", "web"} {
+		for _, id := range p.replicas(sv) {
+			fmt.Fprintf(&all, "== %s slot %d\n%s", sv, p.Attachments[id].Slot, p.hosts(p.Attachments[id]))
+		}
+	}
+	golden(t, "hosts", all.Bytes())
+}
+
+func TestPlacedFileKeepsItsInode(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d", "hosts")
+	var first os.FileInfo
+	for _, text := range []string{"one two three", "one two three", "one", "one two three four"} {
+		if err := placeFile(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != text {
+			t.Fatalf("after writing %q: %q, %v", text, got, err)
+		}
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = st
+		} else if !os.SameFile(first, st) {
+			t.Error("another file: a container that mounted the first would not see this one")
+		}
+	}
+}
+
+func FuzzState(f *testing.F) {
+	whole, err := encodeState(sampleState(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range [][]byte{
+		whole, whole[:len(whole)/2], nil, []byte("null"), []byte("{}"), []byte(`{"version":1,"sum":"x","state":null}`),
+		[]byte(`{"version":2}`), []byte(`[]`),
+		{0xff},
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := decodeState(data)
+		if err != nil {
+			if !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrDigestMismatch) {
+				t.Errorf("decodeState: %v wraps no sentinel", err)
+			}
+			return
+		}
+		sound(t, s)
+	})
+}
+
+// FuzzStateBody goes past the checksum.
+func FuzzStateBody(f *testing.F) {
+	whole, err := encodeState(sampleState(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	var d document
+	if err := decodeStrict(whole, &d); err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range [][]byte{
+		d.State, []byte("null"), []byte(`{"projects":null}`), []byte(`{"projects":{"a":null}}`), []byte(`{"projects":{"a":{}}}`),
+		[]byte(`{"projects":{"a":{"networks":{"n":null},"services":{"s":null},"attachments":{"c":null}}}}`),
+		[]byte(`{"projects":{"a":{"networks":{"n":{"subnet":"10.0.0.0/30","name":"x","wanted":true}}}}}`),
+		[]byte(`{"projects":{"a":{"services":{"s":{"places":{"n":{"vip":"10.0.0.1"}}}}}}}`),
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := &state{}
+		if decodeStrict(data, s) == nil && s.check() == nil {
+			sound(t, s.clone())
+		}
+	})
+}
+
+// sound does with a state whatever the manager does with one that it read.
+func sound(t *testing.T, s *state) {
+	t.Helper()
+	s.elements()
+	for _, p := range s.Projects {
+		for id, a := range p.Attachments {
+			if bytes.Contains(p.hosts(a), []byte("invalid")) && !strings.Contains(id, "invalid") && !strings.Contains(a.Hostname, "invalid") {
+				t.Error("hosts file with an invalid address")
+			}
+		}
+	}
+	b, err := encodeState(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := decodeState(b)
+	if err != nil {
+		t.Fatalf("what was read cannot be read again: %v", err)
+	}
+	if c, err := encodeState(again); err != nil || !bytes.Equal(b, c) {
+		t.Errorf("not steady: %v", err)
+	}
+	for _, p := range s.clone().Projects {
+		for id := range p.Attachments {
+			s.detach(id)
+		}
+	}
+	if err := s.check(); err != nil {
+		t.Errorf("detaching broke the state: %v", err)
+	}
+}
+
+func FuzzResolv(f *testing.F) {
+	for _, seed := range []string{"nameserver 192.0.2.1\n", "nameserver 127.0.0.53\nsearch a b\n", "options x\r\n", "\x00", "nameserver 1.1.1.1 # x\nsortlist 1/2\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		out, usable := filterResolv(data)
+		if len(out) > 2*len(data)+64 {
+			t.Errorf("%d bytes from %d", len(out), len(data))
+		}
+		again, stillUsable := filterResolv(out)
+		if !bytes.Equal(out, again) || usable != stillUsable {
+			t.Errorf("not steady: %q, then %q", out, again)
+		}
+	})
+}
+
+func FuzzHosts(f *testing.F) {
+	f.Add("web", "www", "host.example")
+	f.Add("a b", "\n10.0.0.1 x", "-")
+	f.Add("", "", "")
+	f.Fuzz(func(t *testing.T, service, alias, hostname string) {
+		s := (&state{}).clone()
+		sv := svc(service, []string{"default"})
+		sv.Networks[0].Aliases, sv.Hostname = []string{alias}, hostname
+		p := proj("line", sv, svc("peer", []string{"default"}))
+		if plan(t, s, p) != nil {
+			return
+		}
+		for _, c := range p.Containers() {
+			if _, err := s.attach("line", c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		own := s.Projects["line"]
+		for id, a := range own.Attachments {
+			for line := range strings.Lines(string(own.hosts(a))) {
+				fields := strings.Fields(line)
+				if len(fields) < 2 {
+					t.Fatalf("%s: line %q", id, line)
+				}
+				if _, err := netip.ParseAddr(fields[0]); err != nil {
+					t.Errorf("%s: line %q: %v", id, line, err)
+				}
+				for _, n := range fields[1:] {
+					if !validName(n) {
+						t.Errorf("%s: name %q", id, n)
+					}
+				}
+			}
+		}
+	})
+}
