@@ -1,0 +1,249 @@
+// Package config reads agent.yaml: what this device is, where its desired state comes from, and where things are kept.
+//
+// It is pure: bytes in, values out, every fault with its line. Paths are not opened and nothing is dialled; relative
+// paths are relative to the file, and resolved by the caller's base folder.
+package config
+
+import (
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// Config is one agent.yaml with every default filled in.
+type Config struct {
+	Device  artifacts.DeviceID
+	State   string // "host/path": repository of device states, without scheme
+	Trust   string // trust.yaml
+	DataDir string // survives a reboot
+	RunDir  string // does not need to
+
+	Containerd   Containerd
+	Poll         Poll
+	Fleet        Fleet
+	Registry     Registry
+	Capabilities Capabilities
+	Network      Network
+	Logs         Logs
+
+	AllowNoSeccomp bool // run containers without a seccomp profile where the runtime has none; shown in every status
+}
+
+// Containerd says where the daemon is.
+type Containerd struct {
+	Address     string // unix socket
+	Namespace   string
+	Snapshotter string
+}
+
+// Poll says how often the tag is asked.
+type Poll struct {
+	Interval time.Duration // at least 1 s
+}
+
+// Fleet is the endpoint that status goes to. An empty URL means that nothing is reported.
+type Fleet struct {
+	URL       string
+	TokenFile string // "": no bearer token
+	CAFile    string // "": the system's roots
+}
+
+// Registry says how registries are reached, for artifacts and images alike.
+type Registry struct {
+	AuthFile  string // "": as Docker and podman look for it
+	CAFile    string
+	CertFile  string
+	KeyFile   string
+	CertsDir  string   // hosts.toml folders
+	PlainHTTP []string // hosts that are spoken to without TLS
+}
+
+// Capabilities are what the device cannot find out about itself.
+type Capabilities struct {
+	Vendor       string
+	ModelNumber  string
+	SerialNumber string
+	Labels       map[string]any
+}
+
+// Network is the pool that project networks are cut from, and the name that keeps two agents of one machine apart.
+type Network struct {
+	Pool  netip.Prefix
+	Table string // nftables table and prefix of interfaces
+}
+
+// Logs bound what containers may write.
+type Logs struct {
+	MaxSize  int64 // bytes of one file
+	MaxFiles int   // rotated files kept beside the current one
+	Budget   int64 // bytes of all files of the device
+}
+
+// Defaults of a device.
+const (
+	DefaultPath     = "/etc/longshore/agent.yaml"
+	DefaultDataDir  = "/var/lib/longshore"
+	DefaultRunDir   = "/run/longshore"
+	DefaultInterval = time.Minute
+	MinInterval     = time.Second
+)
+
+// Parse reads an agent.yaml. file is its path: it names faults, and relative paths in the document start at its folder.
+func Parse(file string, data []byte) (*Config, error) {
+	root, err := strict.YAML(file, data)
+	if err != nil {
+		return nil, err
+	}
+	r := reader{base: filepath.Dir(file)}
+	c := &Config{
+		Device:  r.device(root.Need("device")),
+		State:   r.repository(root.Need("state")),
+		Trust:   r.path(root.Get("trust"), filepath.Join(r.base, "trust.yaml")),
+		DataDir: r.path(root.Get("dataDir"), DefaultDataDir),
+		RunDir:  r.path(root.Get("runDir"), DefaultRunDir),
+	}
+	c.AllowNoSeccomp = root.Get("allowNoSeccomp").Bool()
+	r.sections(root, c)
+	root.Close(isExtension)
+	if err := root.Err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func isExtension(key string) bool { return strings.HasPrefix(key, "x-") }
+
+type reader struct{ base string }
+
+func (r reader) sections(root *strict.Node, c *Config) {
+	n := root.Get("containerd")
+	c.Containerd = Containerd{
+		Address:     r.path(n.Get("address"), "/run/containerd/containerd.sock"),
+		Namespace:   text(n.Get("namespace"), "longshore"),
+		Snapshotter: text(n.Get("snapshotter"), "overlayfs"),
+	}
+	n.Close()
+
+	n = root.Get("poll")
+	c.Poll.Interval = DefaultInterval
+	if i := n.Get("interval"); i != nil {
+		if c.Poll.Interval = i.Duration(); c.Poll.Interval < MinInterval {
+			i.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	n.Close()
+
+	n = root.Get("fleet")
+	if u := n.Get("url"); u != nil {
+		c.Fleet.URL = u.Filled()
+		if p, err := url.Parse(c.Fleet.URL); err != nil || p.Host == "" || p.Scheme != "https" && p.Scheme != "http" {
+			u.HintFaultf("write it like https://fleet.example", "not a web address")
+		}
+	}
+	c.Fleet.TokenFile = r.path(n.Get("tokenFile"), "")
+	c.Fleet.CAFile = r.path(n.Get("caFile"), "")
+	n.Close()
+
+	n = root.Get("registry")
+	c.Registry = Registry{
+		AuthFile:  r.path(n.Get("authFile"), ""),
+		CAFile:    r.path(n.Get("caFile"), ""),
+		CertFile:  r.path(n.Get("certFile"), ""),
+		KeyFile:   r.path(n.Get("keyFile"), ""),
+		CertsDir:  r.path(n.Get("certsDir"), "/etc/containerd/certs.d"),
+		PlainHTTP: n.Get("plainHTTP").Strings(),
+	}
+	if (c.Registry.CertFile == "") != (c.Registry.KeyFile == "") {
+		n.Faultf("certFile and keyFile belong together")
+	}
+	n.Close()
+
+	n = root.Get("capabilities")
+	c.Capabilities = Capabilities{
+		Vendor:       text(n.Get("vendor"), "unknown"),
+		ModelNumber:  text(n.Get("modelNumber"), "unknown"),
+		SerialNumber: text(n.Get("serialNumber"), string(c.Device)),
+	}
+	if l := n.Get("labels"); l != nil {
+		c.Capabilities.Labels, _ = l.Value().(map[string]any)
+		if l.Kind() != strict.Object {
+			l.Faultf("must be a mapping of label names to values")
+		}
+	}
+	n.Close()
+
+	n = root.Get("network")
+	c.Network = Network{Pool: netip.MustParsePrefix("10.210.0.0/16"), Table: text(n.Get("table"), "longshore")}
+	if p := n.Get("pool"); p != nil {
+		pool, err := netip.ParsePrefix(p.Text())
+		switch {
+		case err != nil:
+			p.HintFaultf("write it like 10.210.0.0/16", "not an address range")
+		case !pool.Addr().Is4() || pool.Bits() > 20 || pool.Bits() < 8:
+			p.Faultf("must be an IPv4 range between /8 and /20")
+		default:
+			c.Network.Pool = pool.Masked()
+		}
+	}
+	n.Close()
+
+	n = root.Get("logs")
+	c.Logs = Logs{MaxSize: size(n.Get("maxSize"), 10<<20), MaxFiles: 3, Budget: size(n.Get("budget"), 1<<30)}
+	if f := n.Get("maxFiles"); f != nil {
+		if c.Logs.MaxFiles = int(f.Uint64()); c.Logs.MaxFiles > 100 {
+			f.Faultf("must be at most 100")
+		}
+	}
+	n.Close()
+}
+
+func (r reader) device(n *strict.Node) artifacts.DeviceID {
+	s := n.Text()
+	if n == nil {
+		return ""
+	}
+	id, err := artifacts.ParseDeviceID(s)
+	if err != nil {
+		n.Faultf("%v", err)
+	}
+	return id
+}
+
+// repository takes "oci://host/path" or "host/path" and refuses a tag: the device's name makes the tag.
+func (r reader) repository(n *strict.Node) string {
+	s := strings.TrimPrefix(n.Text(), "oci://")
+	if n == nil {
+		return ""
+	}
+	host, path, ok := strings.Cut(s, "/")
+	switch {
+	case !ok || host == "" || path == "" || strings.Contains(s, "://"):
+		n.HintFaultf("write it like oci://harbor.example/plant/state", "not a repository")
+	case strings.ContainsAny(path, ":@"):
+		n.HintFaultf("leave the tag out: the device's id is the tag", "must be a repository without tag or digest")
+	}
+	return s
+}
+
+func (r reader) path(n *strict.Node, fallback string) string {
+	if n == nil {
+		return fallback
+	}
+	p := n.Filled()
+	if p == "" || filepath.IsAbs(p) {
+		return p
+	}
+	return filepath.Join(r.base, p)
+}
+
+func text(n *strict.Node, fallback string) string {
+	if n == nil {
+		return fallback
+	}
+	return n.Filled()
+}

@@ -1,0 +1,110 @@
+package config_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func TestParseFillsDefaults(t *testing.T) {
+	c, err := config.Parse("/etc/longshore/agent.yaml", []byte("device: press-07\nstate: oci://harbor.acme.example/plant/state\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, got, want string }{
+		{"device", string(c.Device), "press-07"},
+		{"state", c.State, "harbor.acme.example/plant/state"},
+		{"trust", c.Trust, "/etc/longshore/trust.yaml"},
+		{"dataDir", c.DataDir, "/var/lib/longshore"},
+		{"runDir", c.RunDir, "/run/longshore"},
+		{"address", c.Containerd.Address, "/run/containerd/containerd.sock"},
+		{"namespace", c.Containerd.Namespace, "longshore"},
+		{"interval", c.Poll.Interval.String(), "1m0s"},
+		{"pool", c.Network.Pool.String(), "10.210.0.0/16"},
+		{"serial", c.Capabilities.SerialNumber, "press-07"},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%s = %q, want %q", tc.name, tc.got, tc.want)
+		}
+	}
+	if c.Logs.MaxSize != 10<<20 || c.AllowNoSeccomp {
+		t.Errorf("logs.maxSize = %d, allowNoSeccomp = %v, want 10 MiB and false", c.Logs.MaxSize, c.AllowNoSeccomp)
+	}
+}
+
+func TestParseReadsEverySection(t *testing.T) {
+	doc := `
+device: plant/press-07
+state: harbor.acme.example:5000/plant/state
+trust: keys/trust.yaml
+dataDir: data
+runDir: /run/elsewhere
+allowNoSeccomp: true
+containerd: {address: /run/c.sock, namespace: edge, snapshotter: native}
+poll: {interval: 5s}
+fleet: {url: "https://fleet.example", tokenFile: token, caFile: ca.pem}
+registry: {authFile: auth.json, caFile: r.pem, certFile: c.pem, keyFile: k.pem, certsDir: certs.d, plainHTTP: ["127.0.0.1:5000"]}
+capabilities: {vendor: Acme, modelNumber: E1, serialNumber: "7", labels: {site: graz, rack: 3}}
+network: {pool: 10.99.0.0/16, table: edge}
+logs: {maxSize: 1MiB, maxFiles: 2, budget: 20M}
+x-note: kept out
+`
+	c, err := config.Parse("/srv/dev/agent.yaml", []byte(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Trust != "/srv/dev/keys/trust.yaml" || c.DataDir != "/srv/dev/data" || c.Fleet.TokenFile != "/srv/dev/token" {
+		t.Errorf("relative paths = %q %q %q, want them below /srv/dev", c.Trust, c.DataDir, c.Fleet.TokenFile)
+	}
+	if c.Poll.Interval != 5*time.Second || c.Logs.Budget != 20e6 || c.Logs.MaxFiles != 2 || !c.AllowNoSeccomp {
+		t.Errorf("poll, logs, seccomp = %v %d %d %v", c.Poll.Interval, c.Logs.Budget, c.Logs.MaxFiles, c.AllowNoSeccomp)
+	}
+	if c.Capabilities.Labels["site"] != "graz" || c.Network.Table != "edge" || c.Registry.PlainHTTP[0] != "127.0.0.1:5000" {
+		t.Errorf("labels, table, plainHTTP = %v %q %v", c.Capabilities.Labels, c.Network.Table, c.Registry.PlainHTTP)
+	}
+}
+
+func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
+	const good = "device: d\nstate: h/r\n"
+	for _, tc := range []struct{ name, doc, want string }{
+		{"empty", "", "agent.yaml"},
+		{"no device", "state: h/r\n", "device"},
+		{"unknown key", good + "pol: 1\n", `agent.yaml:3:1: pol: unknown`},
+		{"wrong type", "device: [a]\nstate: h/r\n", "agent.yaml:1:9: device:"},
+		{"tagged state", "device: d\nstate: h/r:press-07\n", "agent.yaml:2:8: state: must be a repository without tag"},
+		{"state is no repository", "device: d\nstate: http://h/r\n", "state: not a repository"},
+		{"poll too fast", good + "poll: {interval: 10ms}\n", "poll.interval: must be at least 1s"},
+		{"bad url", good + "fleet: {url: fleet}\n", "fleet.url: not a web address"},
+		{"bad pool", good + "network: {pool: 10.0.0.0/30}\n", "network.pool: must be an IPv4 range"},
+		{"bad size", good + "logs: {maxSize: big}\n", "logs.maxSize: not a size"},
+		{"huge size", good + "logs: {maxSize: 999999999999999GiB}\n", "logs.maxSize: out of range"},
+		{"half a key pair", good + "registry: {certFile: c}\n", "certFile and keyFile belong together"},
+		{"duplicate", good + "device: e\n", "device"},
+		{"labels", good + "capabilities: {labels: [1]}\n", "capabilities.labels: must be a mapping"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := config.Parse("agent.yaml", []byte(tc.doc))
+			if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Parse = %v, want a fault with %q", err, tc.want)
+			}
+		})
+	}
+	_, err := config.Parse("agent.yaml", []byte("pol: 1\nlogs: {maxSize: x}\n"))
+	if n := strings.Count(err.Error(), "\n") + 1; n < 4 {
+		t.Errorf("Parse told %d faults, want all 4 together:\n%v", n, err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("device: d\nstate: h/r\n"))
+	f.Add([]byte("device: d\nstate: h/r\nlogs: {maxSize: 1MiB}\nnetwork: {pool: 10.0.0.0/16}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if c, err := config.Parse("agent.yaml", data); err == nil && (c.Device == "" || c.State == "" || c.Poll.Interval <= 0) {
+			t.Errorf("Parse accepted a config without device, state or interval: %+v", c)
+		}
+	})
+}
