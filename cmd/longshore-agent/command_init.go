@@ -1,0 +1,216 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+func (p *program) initCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "init",
+		Usage: "write the configuration of this device",
+		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so the two files are all\n" +
+			"that a device needs. Existing files are kept unless --force is given.\n\n" +
+			"Examples:\n" +
+			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
+			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
+			"    --fleet-url https://fleet.acme.example --fleet-token-file /etc/longshore/token",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "device", Usage: "id of this device", Required: true, EnvVars: env("DEVICE")},
+			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", Required: true, EnvVars: env("STATE")},
+			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", Required: true, EnvVars: env("KEY")},
+			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys speak for (default: the folder above the state's repository)", EnvVars: env("SCOPE")},
+			&cli.StringFlag{Name: "fleet-url", Usage: "where status goes", EnvVars: env("FLEET_URL")},
+			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
+			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
+			&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
+			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
+			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is spoken to without TLS; repeat for several", EnvVars: env("PLAIN_HTTP")},
+			&cli.StringFlag{Name: "containerd", Usage: "containerd's `SOCKET`", EnvVars: env("CONTAINERD")},
+			&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for what survives a reboot", EnvVars: env("DATA_DIR")},
+			&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for what does not", EnvVars: env("RUN_DIR")},
+			&cli.DurationFlag{Name: "poll", Usage: "how often the registry is asked", EnvVars: env("POLL")},
+			&cli.StringFlag{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), EnvVars: env("CONFIG_DIR")},
+			&cli.BoolFlag{Name: "force", Usage: "replace existing files", EnvVars: env("FORCE")},
+		},
+		Action: p.initialise,
+	}
+}
+
+func (p *program) initialise(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(c.String("config-dir"))
+	if err != nil {
+		return fmt.Errorf("find %s: %w", c.String("config-dir"), err)
+	}
+	agentFile, trustFile := filepath.Join(dir, "agent.yaml"), filepath.Join(dir, "trust.yaml")
+	if !c.Bool("force") {
+		for _, f := range []string{agentFile, trustFile} {
+			if _, err := os.Lstat(f); err == nil {
+				return fault.WithHint(fmt.Errorf("write %s: %w: there is one", f, fault.ErrConflict), "add --force to replace it")
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	trust, err := trustDocument(c)
+	if err != nil {
+		return err
+	}
+	agent, err := agentDocument(c)
+	if err != nil {
+		return err
+	}
+	// What is written must be readable: a slip in a flag is told now and not at the first start of a device far away.
+	if _, err := config.Parse(agentFile, agent); err != nil {
+		return err
+	}
+	if _, err := signing.ParsePolicy(trustFile, trust, os.ReadFile); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{{trustFile, trust}, {agentFile, agent}} {
+		if err := replaceFile(f.name, f.text); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(p.stderr, "  wrote %s, %s\n", agentFile, trustFile)
+	return nil
+}
+
+// agentDocument writes only what differs from the defaults: a file that a person reads at a glance.
+func agentDocument(c *cli.Context) ([]byte, error) {
+	section := func(pairs ...any) (out yaml.MapSlice) {
+		for i := 0; i+1 < len(pairs); i += 2 {
+			switch v := pairs[i+1].(type) {
+			case string:
+				if v != "" {
+					out = append(out, yaml.MapItem{Key: pairs[i], Value: v})
+				}
+			case []string:
+				if len(v) > 0 {
+					out = append(out, yaml.MapItem{Key: pairs[i], Value: v})
+				}
+			case yaml.MapSlice:
+				if len(v) > 0 {
+					out = append(out, yaml.MapItem{Key: pairs[i], Value: v})
+				}
+			}
+		}
+		return out
+	}
+	interval := ""
+	if d := c.Duration("poll"); d != 0 {
+		interval = d.String()
+	}
+	return yaml.Marshal(section(
+		"device", c.String("device"),
+		"state", c.String("state"),
+		"dataDir", absolute(c.String("data-dir")),
+		"runDir", absolute(c.String("run-dir")),
+		"containerd", section("address", absolute(c.String("containerd"))),
+		"poll", section("interval", interval),
+		"fleet", section("url", c.String("fleet-url"), "tokenFile", absolute(c.String("fleet-token-file")), "caFile", absolute(c.String("fleet-ca-file"))),
+		"registry", section("authFile", absolute(c.String("registry-config")), "caFile", absolute(c.String("ca-file")), "plainHTTP", c.StringSlice("plain-http")),
+	))
+}
+
+func trustDocument(c *cli.Context) ([]byte, error) {
+	scope := c.String("scope")
+	if scope == "" {
+		scope = strings.TrimPrefix(c.String("state"), "oci://")
+		if i := strings.LastIndex(scope, "/"); strings.Count(scope, "/") > 1 {
+			scope = scope[:i] + "/**"
+		}
+	}
+	var keys []yaml.MapSlice
+	for _, file := range c.StringSlice("key") {
+		data, err := readBounded(file, signing.MaxKeyBytes)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+		if _, err := signing.ParsePublicKey(name, data); err != nil {
+			return nil, fmt.Errorf("key %s: %w", file, err)
+		}
+		keys = append(keys, yaml.MapSlice{{Key: "name", Value: name}, {Key: "pem", Value: strings.ReplaceAll(string(data), "\r\n", "\n")}})
+	}
+	rule := yaml.MapSlice{{Key: "scope", Value: scope}, {Key: "keys", Value: keys}}
+	return yaml.MarshalWithOptions(yaml.MapSlice{{Key: "rules", Value: []yaml.MapSlice{rule}}}, yaml.UseLiteralStyleIfMultiline(true))
+}
+
+// replaceFile puts a whole new file in place, or leaves the old one: a power cut must not cost a device its identity.
+func replaceFile(name string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	return err
+}
+
+func (p *program) checkConfigCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "check-config",
+		Usage: "check agent.yaml and what it names, without changing or contacting anything",
+		Description: "Reads agent.yaml and the files that it names, and tells every fault with its line.\n\n" +
+			"Examples:\n  longshore-agent check-config\n  longshore-agent check-config --config ./agent.yaml",
+		Flags:  []cli.Flag{configFlag()},
+		Action: p.checkConfig,
+	}
+}
+
+func (p *program) checkConfig(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	cfg, err := readConfig(c.String("config"))
+	if err != nil {
+		return err
+	}
+	policy, trustErr := readPolicy(cfg.Trust)
+	errs := []error{trustErr}
+	for _, f := range []struct{ key, file string }{
+		{"fleet.tokenFile", cfg.Fleet.TokenFile},
+		{"fleet.caFile", cfg.Fleet.CAFile},
+		{"registry.authFile", cfg.Registry.AuthFile},
+		{"registry.caFile", cfg.Registry.CAFile},
+		{"registry.certFile", cfg.Registry.CertFile},
+		{"registry.keyFile", cfg.Registry.KeyFile},
+	} {
+		if f.file == "" {
+			continue
+		}
+		if _, err := readBounded(f.file, maxConfigBytes); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.stdout, "%s: ok: device %s, state %s, %d trust rules\n", c.String("config"), cfg.Device, cfg.State, len(policy.Rules))
+	return nil
+}

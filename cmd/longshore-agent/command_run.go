@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/machine"
+	"github.com/longshore-dev/longshore/agent/network"
+	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+func (p *program) runCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "run",
+		Usage: "run the agent until it is told to stop; workloads run on without it",
+		Description: "Keeps the device at the newest state that it may accept. SIGINT and SIGTERM end the agent and leave every\n" +
+			"container running.\n\n" +
+			"Examples:\n  longshore-agent run\n  longshore-agent run --config ./agent.yaml --debug",
+		Flags: []cli.Flag{
+			configFlag(),
+			&cli.BoolFlag{Name: "debug", Usage: "log every step", EnvVars: env("DEBUG")},
+			&cli.StringFlag{Name: "log-format", Usage: "text or json", Value: "text", EnvVars: env("LOG_FORMAT")},
+		},
+		Action: p.runAgent,
+	}
+}
+
+func (p *program) runAgent(c *cli.Context) (err error) {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	log, err := p.logger(c)
+	if err != nil {
+		return err
+	}
+	cfg, err := readConfig(c.String("config"))
+	if err != nil {
+		return err
+	}
+	if _, err := readPolicy(cfg.Trust); err != nil {
+		return err
+	}
+	for _, dir := range []string{cfg.DataDir, cfg.RunDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make %s: %w", dir, err)
+		}
+	}
+	parts, err := assemble(c.Context, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, parts.close()) }()
+
+	socket, err := control.Listen(socketPath(cfg))
+	if err != nil {
+		return err
+	}
+	log.Info("agent starts", "device", cfg.Device, "state", cfg.State, "version", version)
+	// The socket ends with the agent and the agent with the socket; both end with the signal.
+	ctx, cancel := context.WithCancel(c.Context)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		defer cancel()
+		served <- control.Serve(ctx, socket, parts.agent, log)
+	}()
+	err = parts.agent.Run(ctx)
+	cancel()
+	if err := errors.Join(err, <-served); err != nil && c.Context.Err() == nil {
+		return err
+	}
+	log.Info("agent ends, workloads run on")
+	return nil
+}
+
+func socketPath(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "agent.sock") }
+
+func (p *program) logger(c *cli.Context) (*slog.Logger, error) {
+	o := &slog.HandlerOptions{}
+	if c.Bool("debug") {
+		o.Level = slog.LevelDebug
+	}
+	switch f := c.String("log-format"); f {
+	case "text":
+		return slog.New(slog.NewTextHandler(p.stderr, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(p.stderr, o)), nil
+	default:
+		return nil, usageError{fmt.Errorf("--log-format: %q is neither text nor json", f)}
+	}
+}
+
+// parts are the rooms of one device, wired.
+type parts struct {
+	agent    *agent.Agent
+	store    *store.Store
+	registry *registry.Client
+	runtime  *containerd.Runtime
+	networks *network.Manager
+}
+
+func (p *parts) close() error {
+	var errs []error
+	if p.runtime != nil {
+		errs = append(errs, p.runtime.Close())
+	}
+	if p.networks != nil {
+		errs = append(errs, p.networks.Close())
+	}
+	if p.registry != nil {
+		p.registry.Close()
+	}
+	if p.store != nil {
+		errs = append(errs, p.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *parts, err error) {
+	p = &parts{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	// The store first: its lock is what keeps a second agent away from everything that follows.
+	if p.store, err = store.Open(store.Options{Path: filepath.Join(cfg.DataDir, "agent.db"), Device: string(cfg.Device)}); err != nil {
+		return nil, err
+	}
+	if p.registry, err = registry.New(registry.Options{
+		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
+		CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile,
+		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir,
+		UserAgent: "longshore-agent/" + version, Logger: log, Getenv: os.Getenv,
+	}); err != nil {
+		return nil, err
+	}
+	content, err := registry.OpenLayout(filepath.Join(cfg.DataDir, "content"))
+	if err != nil {
+		return nil, err
+	}
+	if p.networks, err = network.Open(network.Options{
+		DataDir: cfg.DataDir, RunDir: cfg.RunDir, Pool: cfg.Network.Pool, Table: cfg.Network.Table, Logger: log,
+	}); err != nil {
+		return nil, err
+	}
+	if p.runtime, err = containerd.New(ctx, containerd.Options{
+		Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter,
+		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
+		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
+		AllowNoSeccomp: cfg.AllowNoSeccomp,
+		Logs:           containerd.LogLimits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
+		Logger:         log, Now: time.Now,
+	}); err != nil {
+		return nil, err
+	}
+	trust := &verifier{file: cfg.Trust, registry: p.registry}
+	o := agent.Options{
+		Device: cfg.Device, Repository: cfg.State, Capabilities: capabilities(cfg),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval,
+		Store: p.store, Source: p.registry, Verifier: trust, Content: content, Runtime: p.runtime,
+		Fingerprint: trust.Fingerprint, Version: version, Logger: log, Now: time.Now, Random: rand.Float64,
+	}
+	if cfg.Fleet.URL != "" {
+		if o.Reporter, err = report.New(report.Options{
+			URL: cfg.Fleet.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(),
+			TokenFile: cfg.Fleet.TokenFile, CAFile: cfg.Fleet.CAFile, UserAgent: "longshore-agent/" + version,
+		}); err != nil {
+			return nil, err
+		}
+	}
+	// What a reboot or a flush took away is made again before any container starts.
+	if err := p.networks.Restore(ctx); err != nil {
+		return nil, err
+	}
+	for _, note := range p.networks.Notes() {
+		log.Info("network", "note", note)
+	}
+	p.agent, err = agent.New(o)
+	return p, err
+}
+
+func capabilities(cfg *config.Config) margo.DeviceCapabilities {
+	facts := machine.Read(os.DirFS("/"), cfg.DataDir, runtime.NumCPU(), runtime.GOARCH)
+	return facts.Capabilities(margo.DeviceProperties{
+		ID: string(cfg.Device), Vendor: cfg.Capabilities.Vendor,
+		ModelNumber: cfg.Capabilities.ModelNumber, SerialNumber: cfg.Capabilities.SerialNumber,
+	}, cfg.Capabilities.Labels)
+}
+
+// endpoints lets containers' images come from where the artifacts come from: the same mirrors, CAs and credentials.
+func endpoints(client *registry.Client) func(host string) ([]containerd.Endpoint, error) {
+	return func(host string) ([]containerd.Endpoint, error) {
+		found, err := client.Endpoints(host)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]containerd.Endpoint, len(found))
+		for i, e := range found {
+			out[i] = containerd.Endpoint(e)
+		}
+		return out, nil
+	}
+}

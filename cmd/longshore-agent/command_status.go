@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func outputFlag() cli.Flag {
+	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text, json or yaml", Value: "text", EnvVars: env("OUTPUT")}
+}
+
+func (p *program) statusCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "status",
+		Usage: "tell how this device is: problems first",
+		Description: "Asks the running agent. Exit code 4 when no agent runs.\n\n" +
+			"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
+		Flags: []cli.Flag{configFlag(), outputFlag()},
+		Action: func(c *cli.Context) error {
+			client, err := clientOf(c)
+			if err != nil {
+				return err
+			}
+			s, err := client.Status(c.Context)
+			if err != nil {
+				return err
+			}
+			return p.render(c, s, func(w io.Writer) { writeStatus(w, s) })
+		},
+	}
+}
+
+func (p *program) syncCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "sync",
+		Usage: "have the agent check the registry now, and wait for the outcome",
+		Description: "Ends when what the registry holds runs, was refused, or could not be asked for.\n" +
+			"Exit code 0 in sync, 1 accepted but not running completely, 6 refused, 75 registry not reached.\n\n" +
+			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
+		Flags: []cli.Flag{
+			configFlag(), outputFlag(),
+			&cli.DurationFlag{Name: "timeout", Usage: "how long to wait; 0 is for ever", EnvVars: env("TIMEOUT")},
+		},
+		Action: p.sync,
+	}
+}
+
+func (p *program) sync(c *cli.Context) error {
+	client, err := clientOf(c)
+	if err != nil {
+		return err
+	}
+	ctx := c.Context
+	if d := c.Duration("timeout"); d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	r, err := client.Sync(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.render(c, r, func(w io.Writer) {
+		fmt.Fprintf(w, "%s   generation %d\n", r.Outcome, r.Generation)
+	}); err != nil {
+		return err
+	}
+	told := fmt.Errorf("generation %d: %s: %s", r.Generation, r.Code, r.Message)
+	switch r.Outcome {
+	case agent.SyncRefused:
+		told = fmt.Errorf("%w: %w", told, fault.ErrRejected)
+	case agent.SyncUnreachable:
+		told = fmt.Errorf("%s: %s: %w", r.Code, r.Message, fault.ErrTemporary)
+	case agent.SyncFailed:
+	default:
+		return nil
+	}
+	return fault.WithHint(told, r.Hint)
+}
+
+func (p *program) logsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "logs",
+		Usage:     "show what containers wrote",
+		ArgsUsage: "[DEPLOYMENT [SERVICE]]",
+		Description: "DEPLOYMENT is a deployment's name or id; without it every container of the device is shown.\n\n" +
+			"Examples:\n  longshore-agent logs line-monitor web\n  longshore-agent logs --follow --tail 20 line-monitor",
+		Flags: []cli.Flag{
+			configFlag(),
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted"},
+			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines; 0 is all"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.NArg() > 2 {
+				return usageError{fmt.Errorf("logs takes a deployment and a service, got %d arguments", c.NArg())}
+			}
+			if c.Int("tail") < 0 {
+				return usageError{fmt.Errorf("--tail: %d is less than nothing", c.Int("tail"))}
+			}
+			client, err := clientOf(c)
+			if err != nil {
+				return err
+			}
+			r, err := client.Logs(c.Context, agent.LogRequest{
+				Deployment: c.Args().Get(0), Service: c.Args().Get(1),
+				LogOptions: agent.LogOptions{Follow: c.Bool("follow"), Tail: c.Int("tail")},
+			})
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(p.stdout, r)
+			if c.Context.Err() != nil {
+				err = nil // interrupted: that is how following ends
+			}
+			return errors.Join(err, r.Close())
+		},
+	}
+}
+
+func clientOf(c *cli.Context) (*control.Client, error) {
+	if c.Command.Name != "logs" {
+		if err := noArguments(c); err != nil {
+			return nil, err
+		}
+	}
+	cfg, err := readConfig(c.String("config"))
+	if err != nil {
+		return nil, err
+	}
+	return control.NewClient(socketPath(cfg)), nil
+}
+
+func (p *program) render(c *cli.Context, v any, text func(io.Writer)) error {
+	switch format := c.String("output"); format {
+	case "text":
+		text(p.stdout)
+		return nil
+	case "json":
+		e := json.NewEncoder(p.stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	case "yaml":
+		data, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		if data, err = yaml.JSONToYAML(data); err != nil {
+			return err
+		}
+		_, err = p.stdout.Write(data)
+		return err
+	default:
+		return usageError{fmt.Errorf("--output: %q is not text, json or yaml", format)}
+	}
+}
+
+// ago tells a span as a person would: one unit, rounded down.
+func ago(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", max(0, int(d/time.Second)))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d/time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d/time.Hour))
+	}
+	return fmt.Sprintf("%d d", int(d/(24*time.Hour)))
+}
+
+func colour(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" {
+		return false
+	}
+	return term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// command runs the program as main does.
+func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"longshore-agent"}, args...), strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func keyFile(t *testing.T) string {
+	t.Helper()
+	_, public, err := signing.GenerateKey([]byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "release.pub")
+	if err := os.WriteFile(name, public, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestInitWritesWhatCheckConfigAccepts(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{
+		"init", "--config-dir", dir, "--device", "press-07", "--state", "oci://harbor.acme.example/plant/state",
+		"--key", keyFile(t), "--plain-http", "127.0.0.1:5000", "--poll", "5s", "--fleet-url", "https://fleet.acme.example",
+		"--data-dir", filepath.Join(dir, "data"),
+	}
+	if code, _, errs := command(t, args...); code != 0 {
+		t.Fatalf("init = %d\n%s", code, errs)
+	}
+	for _, name := range []string{"agent.yaml", "trust.yaml"} {
+		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Mode().Perm() != 0o644 {
+			t.Errorf("%s: %v, %v, want a file of mode 0644", name, st, err)
+		}
+	}
+	code, out, errs := command(t, "check-config", "--config", filepath.Join(dir, "agent.yaml"))
+	if code != 0 || !strings.Contains(out, "ok: device press-07, state harbor.acme.example/plant/state, 1 trust rules") {
+		t.Errorf("check-config = %d\n%s%s", code, out, errs)
+	}
+	before, err := os.ReadFile(filepath.Join(dir, "agent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := command(t, args...); code == 0 || !strings.Contains(errs, "--force") {
+		t.Errorf("second init = %d\n%s, want a refusal that names --force", code, errs)
+	}
+	if after, _ := os.ReadFile(filepath.Join(dir, "agent.yaml")); !bytes.Equal(before, after) {
+		t.Error("a refused init changed agent.yaml")
+	}
+	if code, _, errs := command(t, append(args, "--force")...); code != 0 {
+		t.Errorf("init --force = %d\n%s", code, errs)
+	}
+}
+
+func TestWrongUseIsTold(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "agent.yaml")
+	if err := os.WriteFile(bad, []byte("device: d\nstate: h/r\npol: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	notKey := filepath.Join(dir, "x.pub")
+	if err := os.WriteFile(notKey, []byte("no key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		args []string
+		code int
+		want string
+	}{
+		{"unknown command", []string{"frobnicate"}, 2, "not a command"},
+		{"unknown flag", []string{"status", "--colour"}, 2, "colour"},
+		{"missing flag", []string{"init", "--device", "d"}, 1, "state"},
+		{"no config", []string{"status", "--config", filepath.Join(dir, "none.yaml")}, 4, "longshore-agent init"},
+		{"bad config", []string{"check-config", "--config", bad}, 2, "agent.yaml:3:1: pol"},
+		{"no agent", []string{"status", "--config", writeConfig(t)}, 4, "agent"},
+		{"bad key", []string{"init", "--config-dir", dir, "--force", "--device", "d", "--state", "h/r/s", "--key", notKey}, 2, "x.pub"},
+		{"bad device", []string{"init", "--config-dir", dir, "--force", "--device", "a b", "--state", "h/r/s", "--key", keyFile(t)}, 2, "device"},
+		{"bad output", []string{"status", "-o", "xml", "--config", writeConfig(t)}, 4, ""},
+		{"bad log format", []string{"run", "--log-format", "xml", "--config", writeConfig(t)}, 2, "--log-format"},
+		{"too many arguments", []string{"check-config", "here"}, 2, "takes no argument"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, out, errs := command(t, tc.args...)
+			if code != tc.code || !strings.Contains(errs, tc.want) || !strings.HasPrefix(errs, "longshore-agent: ") {
+				t.Errorf("%v = %d, want %d with %q\n%s", tc.args, code, tc.code, tc.want, errs)
+			}
+			if out != "" && tc.code != 0 && !strings.Contains(out, "USAGE") {
+				t.Errorf("stdout = %q, want nothing", out)
+			}
+		})
+	}
+	if left, _ := os.ReadFile(bad); string(left) != "device: d\nstate: h/r\npol: 1\n" {
+		t.Errorf("a refused init changed agent.yaml:\n%s", left)
+	}
+}
+
+func writeConfig(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "agent.yaml")
+	if err := os.WriteFile(name, []byte("device: d\nstate: h/r\ndataDir: data\nrunDir: run\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestStatusText(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	running := &agent.Generation{
+		Generation: 42, Digest: "sha256:c0de000000000000000000000000000000000000000000000000000000000000",
+		SignedBy: []string{"release"}, AcceptedAt: now.Add(-50 * time.Hour),
+	}
+	s := &agent.Status{
+		Device: "press-07", Repository: "harbor.acme.example/plant/state", Tag: "press-07", Version: "1.0.0", Phase: agent.PhaseInSync,
+		CheckedAt: now.Add(-12 * time.Second), NextCheck: now.Add(48 * time.Second), Now: now, Accepted: running, Running: running,
+		Problems: []agent.Problem{{
+			Code: agent.CodeSignatureInvalid, Message: "generation 43 refused: signature of sha256:dead… matches no key",
+			Doing: "the device keeps generation 42", Hint: "check who signed it: longshore verify", Since: now.Add(-5 * time.Minute),
+		}},
+		Deployments: []agent.DeploymentStatus{{
+			Name: "line-monitor", State: margo.StateInstalled, Since: now.Add(-49 * time.Hour),
+			Components: []agent.ComponentStatus{{
+				Name: "line-monitor", Revision: "1.4.0", State: margo.StateInstalled, Since: now.Add(-49 * time.Hour),
+				Services: []agent.ServiceStatus{
+					{Name: "web", Status: workload.Running, Health: "healthy"},
+					{Name: "sensor", Status: workload.Exited, Restarts: 3},
+				},
+			}},
+		}},
+		Outbox: agent.Outbox{Enabled: true},
+	}
+	var b bytes.Buffer
+	writeStatus(&b, s)
+	golden(t, "status.golden", b.Bytes())
+
+	b.Reset()
+	writeStatus(&b, &agent.Status{Device: "d", Repository: "h/r", Tag: "d", Phase: agent.PhaseEmpty, Now: now, Version: "1.0.0"})
+	golden(t, "status-empty.golden", b.Bytes())
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE_GOLDEN") == "1" {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s (-want +got):\n%s", name, d)
+	}
+}
+
+func TestAgo(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0 s", 12 * time.Second: "12 s", 61 * time.Second: "1 min", 3 * time.Hour: "3 h", 47 * time.Hour: "47 h", 50 * time.Hour: "2 d",
+	} {
+		if got := ago(d); got != want {
+			t.Errorf("ago(%v) = %q, want %q", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// writeStatus tells a technician how the device is: problems first, then what runs, then what comes next.
+func writeStatus(w io.Writer, s *agent.Status) {
+	bold, red, plain := "", "", ""
+	if colour(w) {
+		bold, red, plain = "\x1b[1m", "\x1b[31m", "\x1b[0m"
+	}
+	fmt.Fprintf(w, "%s%s%s   oci://%s:%s   %s%s\n", bold, s.Device, plain, s.Repository, s.Tag, s.Phase, checked(s))
+	if g := s.Running; g != nil {
+		fmt.Fprintf(w, "generation %d (%s)%s, accepted %s ago\n", g.Generation, short(g.Digest), signedBy(g), ago(s.Now.Sub(g.AcceptedAt)))
+	} else {
+		fmt.Fprintln(w, "nothing was accepted yet")
+	}
+	if a := s.Accepted; a != nil && s.Running != nil && a.Digest != s.Running.Digest {
+		fmt.Fprintf(w, "generation %d (%s)%s is accepted and being loaded\n", a.Generation, short(a.Digest), signedBy(a))
+	}
+	if len(s.Problems) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, p := range s.Problems {
+		since := ""
+		if !p.Since.IsZero() {
+			since = " for " + ago(s.Now.Sub(p.Since))
+		}
+		fmt.Fprintf(w, "%s!%s %s (%s%s)\n", red, plain, p.Message, p.Code, since)
+		for _, line := range []string{p.Doing, p.Hint} {
+			if line != "" {
+				fmt.Fprintf(w, "  %s\n", line)
+			}
+		}
+	}
+	if len(s.Deployments) > 0 {
+		fmt.Fprintln(w)
+		writeDeployments(w, s)
+	}
+	fmt.Fprintf(w, "\n%s\n", strings.Join(footer(s), " · "))
+}
+
+func writeDeployments(w io.Writer, s *agent.Status) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "  DEPLOYMENT\tVERSION\tSTATE\tSINCE\tSERVICES")
+	for _, d := range s.Deployments {
+		if len(d.Components) == 0 {
+			fmt.Fprintf(t, "  %s\t\t%s\t%s\t\n", d.Name, d.State, ago(s.Now.Sub(d.Since)))
+		}
+		for i, c := range d.Components {
+			name := d.Name
+			if len(d.Components) > 1 {
+				if name = "  " + c.Name; i == 0 {
+					name = d.Name + "/" + c.Name
+				}
+			}
+			services := make([]string, len(c.Services))
+			for j, sv := range c.Services {
+				services[j] = sv.Name + " " + mark(sv)
+			}
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", name, c.Revision, c.State, ago(s.Now.Sub(c.Since)), strings.Join(services, "   "))
+			if c.Error != nil {
+				fmt.Fprintf(t, "  \t\t\t\t%s (%s)\n", c.Error.Message, c.Error.Code)
+			}
+		}
+	}
+	_ = t.Flush() // the writer's own errors show at the next Fprintf
+}
+
+func mark(s agent.ServiceStatus) string {
+	out := "✗"
+	switch s.Status {
+	case workload.Running:
+		out = "✓"
+	case "":
+		out = "…"
+	}
+	if s.Health != "" {
+		out += " " + string(s.Health)
+	}
+	if s.Restarts > 0 {
+		out += fmt.Sprintf(" (%d restarts)", s.Restarts)
+	}
+	return out
+}
+
+func checked(s *agent.Status) string {
+	switch {
+	case s.Checking:
+		return ", checking now"
+	case s.CheckedAt.IsZero():
+		return ", not checked yet"
+	}
+	return ", checked " + ago(s.Now.Sub(s.CheckedAt)) + " ago"
+}
+
+func signedBy(g *agent.Generation) string {
+	switch {
+	case len(g.SignedBy) > 0:
+		return ", signed by " + strings.Join(g.SignedBy, ", ")
+	case g.Insecure:
+		return ", NOT SIGNED (the policy allows it)"
+	}
+	return ""
+}
+
+func footer(s *agent.Status) []string {
+	var out []string
+	if l := s.Loading; l != nil {
+		out = append(out, fmt.Sprintf("loading generation %d: %d of %d images, %.1f of %.1f MB", l.Generation, l.Ready, l.Images, float64(l.Done)/1e6, float64(l.Total)/1e6))
+	}
+	if !s.NextCheck.IsZero() {
+		out = append(out, "next check in "+ago(s.NextCheck.Sub(s.Now)))
+	}
+	switch o := s.Outbox; {
+	case !o.Enabled:
+		out = append(out, "no fleet endpoint")
+	case o.Depth == 0:
+		out = append(out, "all reports delivered")
+	default:
+		out = append(out, fmt.Sprintf("%d reports wait for the fleet endpoint", o.Depth))
+	}
+	return append(out, "longshore-agent "+s.Version)
+}
+
+func short(d digest.Digest) string {
+	s := d.String()
+	if i := strings.IndexByte(s, ':'); i >= 0 && len(s) > i+13 {
+		return s[:i+13] + "…"
+	}
+	return s
+}
