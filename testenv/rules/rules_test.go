@@ -70,7 +70,7 @@ var onlyIn = map[string][]string{
 	"github.com/urfave/cli":                      {"cmd"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
 	"github.com/google/go-containerregistry":     {"signing"}, // in cosign's API
-	"github.com/goccy/go-yaml":                   {"artifacts"},
+	"github.com/goccy/go-yaml":                   {"artifacts", "cmd"}, // cmd prints it
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {},
 	"testing":                                    {"registry/storetest", "agent/runtimetest"},
