@@ -1,0 +1,42 @@
+package status
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Extension is the member of the capabilities in which longshore-agent tells what it is at.
+const Extension = "x-longshore-extensions"
+
+// Extra is what longshore-agent tells of its device beyond Margo. Members that are not known here are ignored.
+type Extra struct {
+	AgentVersion        string        `json:"agentVersion"`
+	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // newest that passed every check; 0: none
+	Digest              string        `json:"digest"`             // of the accepted state
+	RunningGeneration   uint64        `json:"runningGeneration"`
+	CommittedGeneration uint64        `json:"committedGeneration"` // newest that ran completely
+	Refused             *ExtraRefused `json:"refused"`             // null: the device takes what is published for it
+	Stale               bool          `json:"stale"`               // what runs has expired
+	Insecure            []string      `json:"insecure"`            // what was taken unsigned because the policy says so
+	ReportsLost         uint64        `json:"reportsLost"`         // reports dropped for want of room
+}
+
+// ExtraRefused is a published state that a device does not take.
+type ExtraRefused struct {
+	Digest     string    `json:"digest"`
+	Generation uint64    `json:"generation"` // 0: not known
+	Code       string    `json:"code"`
+	Message    string    `json:"message"`
+	Since      time.Time `json:"since"`
+}
+
+// extraOf reads the extension of a capabilities body. The specification wants what is not understood to be ignored.
+func extraOf(body []byte) Extra {
+	var doc struct {
+		Extra Extra `json:"x-longshore-extensions"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return Extra{}
+	}
+	return doc.Extra
+}

@@ -1,0 +1,157 @@
+// Package status is the HTTP side of the fleet endpoint: the Margo management API for what devices report
+// (capabilities and deployment status, 1.0.0-rc.3), and the same knowledge as JSON for people and programs.
+//
+// [API] is for devices, [Views] for those who watch. Both answer every error with a problem detail (RFC 9457), of a type
+// that Margo registers where it has one.
+//
+// # Who may report what
+//
+// A device proves itself with a bearer token, see [Mint]; mutual TLS may follow. A token is good for its device and for
+// the children behind it ("gateway-1/press-07" with the token of gateway-1). rc.3 knows no 401: whoever is not known or
+// may not is answered 403, not-authorized.
+//
+// # Sequence
+//
+// Our agent numbers its reports in the headers Longshore-Epoch and Longshore-Sequence; a report that comes again is
+// answered 200 and changes nothing. Reports without these headers, from other vendors' agents, are taken as they come.
+package status
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+// Headers that number the reports of our agent.
+const (
+	HeaderEpoch    = "Longshore-Epoch"    // UUID of the agent's database
+	HeaderSequence = "Longshore-Sequence" // decimal, within the epoch
+)
+
+// Limits that a request meets.
+const (
+	MaxCapabilities = 256 << 10        // bytes of a capabilities body
+	MaxStatus       = 256 << 10        // bytes of a status body
+	callTimeout     = 10 * time.Second // of the store
+	busySeconds     = 5                // Retry-After of a 503
+)
+
+// Options make the handlers. Store, Now and Logger must be set.
+type Options struct {
+	Store    store.Store
+	Now      func() time.Time
+	Logger   *slog.Logger
+	Changed  func()                // called after a report changed something; nil: nobody asks
+	Metrics  prometheus.Registerer // nil: no metrics
+	Rate     float64               // reports a second and token, on average; 0: 50
+	Burst    int                   // reports at once of a token; 0: 500, an outbox after a day offline
+	InFlight int                   // requests at once; 0: 512
+}
+
+type api struct {
+	Options
+	limits  *limits
+	metrics *metrics
+}
+
+// API handles /api/v1/.
+func API(o Options) http.Handler {
+	a := &api{Options: o, limits: newLimits(o.Rate, o.Burst, o.InFlight), metrics: newMetrics(o)}
+	mux := http.NewServeMux()
+	mux.Handle("PUT /api/v1/capabilities/{deviceId...}", a.device(a.putCapabilities))
+	mux.Handle("DELETE /api/v1/capabilities/{deviceId...}", a.device(a.deleteCapabilities))
+	mux.Handle("/api/v1/capabilities/{deviceId...}", a.plain(allow("PUT, DELETE")))
+	mux.Handle("POST /api/v1/deployments/{deploymentId}/status", a.device(a.postStatus))
+	mux.Handle("/api/v1/deployments/{deploymentId}/status", a.plain(allow("POST")))
+	for _, path := range []string{"/api/v1/deployments", "/api/v1/deployments/{deploymentId}/{digest}", "/api/v1/bundles/{digest}"} {
+		mux.Handle(path, a.plain(desired))
+	}
+	mux.Handle("/", a.plain(func(http.ResponseWriter, *http.Request) *problem {
+		return blank(http.StatusNotFound, "there is nothing here")
+	}))
+	return mux
+}
+
+// desired answers for what a registry serves here.
+func desired(http.ResponseWriter, *http.Request) *problem {
+	return blank(http.StatusNotImplemented, "this endpoint receives reports; desired state is read from the registry")
+}
+
+func allow(methods string) func(http.ResponseWriter, *http.Request) *problem {
+	return func(w http.ResponseWriter, _ *http.Request) *problem {
+		w.Header().Set("Allow", methods)
+		return blank(http.StatusMethodNotAllowed, "only "+methods+" here")
+	}
+}
+
+// plain serves what needs no device.
+func (a *api) plain(serve func(http.ResponseWriter, *http.Request) *problem) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := serve(w, r); p != nil {
+			a.refuse(w, r, p)
+		}
+	})
+}
+
+// device serves a request of a device that has proved itself.
+func (a *api) device(serve func(http.ResponseWriter, *http.Request, caller) *problem) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := a.Now()
+		w.Header().Set("Cache-Control", "no-store")
+		done, ok := a.limits.enter()
+		if !ok {
+			a.refuse(w, r, busy("too many requests at once"))
+			return
+		}
+		defer done()
+		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
+		c, p := a.authenticate(r)
+		if p == nil && !a.limits.allow(c.token, began) {
+			p = slower()
+		}
+		if p == nil {
+			p = serve(w, r, c)
+		}
+		if p != nil {
+			a.refuse(w, r, p)
+		}
+		a.metrics.took(a.Now().Sub(began))
+	})
+}
+
+// refuse answers with a problem and counts it. What the caller did wrong is his to know; what broke here is logged.
+func (a *api) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
+	if p.cause != nil {
+		a.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
+	}
+	a.metrics.problem(p.Status)
+	p.Instance = r.URL.EscapedPath()
+	p.write(w)
+}
+
+// broke is the answer to an error of the store that the handler did not expect.
+func broke(err error) *problem {
+	if errors.Is(err, fault.ErrTemporary) {
+		p := busy("the database does not answer")
+		p.cause = err
+		return p
+	}
+	p := blank(http.StatusInternalServerError, "")
+	p.cause = err
+	return p
+}
+
+func (a *api) changed() {
+	if a.Changed != nil {
+		a.Changed()
+	}
+}

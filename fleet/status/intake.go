@@ -1,0 +1,185 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c caller) *problem {
+	id, p := pathDevice(r, c)
+	if p != nil {
+		return p
+	}
+	body, p := read(w, r, MaxCapabilities)
+	if p != nil {
+		return p
+	}
+	const file = "capabilities"
+	doc, err := margo.ParseDeviceCapabilities(file, body)
+	if err != nil {
+		return malformed(file, body, err)
+	}
+	if doc.Properties.ID != id {
+		return semantic("the body is about another device than the path", margo.ProblemField{Field: "properties.id", Message: fmt.Sprintf("must be %q", id)})
+	}
+	stamp, p := stampOf(r)
+	if p != nil {
+		return p
+	}
+	out, err := a.Store.PutCapabilities(r.Context(), store.Capabilities{
+		Device: id, Body: body, Alarm: extraOf(body).Refused != nil, Stamp: stamp, By: c.device, At: a.Now(),
+	})
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return gatewayNotFound("the gateway of " + id + " has not reported its own capabilities yet")
+	case err != nil:
+		return broke(err)
+	}
+	a.accepted(w, "capabilities", out)
+	return nil
+}
+
+func (a *api) deleteCapabilities(w http.ResponseWriter, r *http.Request, c caller) *problem {
+	id, p := pathDevice(r, c)
+	if p != nil {
+		return p
+	}
+	switch err := a.Store.DeleteDevice(r.Context(), id); {
+	case errors.Is(err, fault.ErrNotFound):
+		return deviceNotFound("no device " + id + " is registered")
+	case err != nil:
+		return broke(err)
+	}
+	a.changed()
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c caller) *problem {
+	body, p := read(w, r, MaxStatus)
+	if p != nil {
+		return p
+	}
+	const file = "status"
+	doc, err := margo.ParseDeploymentStatus(file, body)
+	if err != nil {
+		return malformed(file, body, err)
+	}
+	device := doc.DeviceID
+	if device == "" {
+		device = c.device
+	}
+	if !c.speaksFor(device) {
+		return notAuthorized("the token is not good for device " + device)
+	}
+	if wrong := inconsistent(r.PathValue("deploymentId"), doc); len(wrong) > 0 {
+		return semantic("the report contradicts itself or its path", wrong...)
+	}
+	stamp, p := stampOf(r)
+	if p != nil {
+		return p
+	}
+	out, err := a.Store.PutStatus(r.Context(), store.Status{
+		Device: device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: body,
+		Registered: device != c.device, Stamp: stamp, By: c.device, At: a.Now(),
+	})
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return semantic("the device is not registered", margo.ProblemField{Field: "deviceId", Message: "no device " + device + " has reported its capabilities"})
+	case err != nil:
+		return broke(err)
+	}
+	a.accepted(w, "status", out)
+	return nil
+}
+
+// inconsistent lists what a report says twice and differently. The overall state follows from the components by
+// precedence; failed with an error of its own stands for itself, as when a gateway could not reach the device.
+func inconsistent(id string, doc *margo.DeploymentStatus) []margo.ProblemField {
+	var out []margo.ProblemField
+	if doc.DeploymentID != id {
+		out = append(out, margo.ProblemField{Field: "deploymentId", Message: fmt.Sprintf("must be %q, as in the path", id)})
+	}
+	own := doc.Status.State == margo.StateFailed && doc.Status.Error != nil
+	if want := margo.Overall(doc.Components); len(doc.Components) > 0 && !own && doc.Status.State != want {
+		out = append(out, margo.ProblemField{Field: "status.state", Message: fmt.Sprintf("must be %q, which the states of the components come to", want)})
+	}
+	return out
+}
+
+func (a *api) accepted(w http.ResponseWriter, kind string, out store.Outcome) {
+	a.metrics.report(kind, out)
+	if out != store.Repeated {
+		a.changed()
+	}
+	if out == store.Created {
+		w.WriteHeader(http.StatusCreated)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// deviceID is the form that the specification gives to device ids in paths; "/" leads to children.
+var deviceID = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*$`)
+
+const maxDeviceID = 1024 // bytes
+
+func pathDevice(r *http.Request, c caller) (string, *problem) {
+	id := r.PathValue("deviceId")
+	if len(id) > maxDeviceID || !deviceID.MatchString(id) {
+		return "", invalid(fmt.Sprintf("%q is no device id", id))
+	}
+	if !c.speaksFor(id) {
+		return "", notAuthorized("the token is not good for device " + id)
+	}
+	return id, nil
+}
+
+// read takes a JSON body of limited size.
+func read(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *problem) {
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" || !slices.Contains([]string{"", "utf-8", "UTF-8"}, params["charset"]) {
+		return nil, invalid("Content-Type must be application/json")
+	}
+	if r.Header.Get("Content-Encoding") != "" {
+		return nil, invalid("a body with Content-Encoding is not taken")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return nil, invalid(fmt.Sprintf("the body is larger than %d bytes", limit))
+	case err != nil:
+		return nil, invalid("the body ended early")
+	}
+	return body, nil
+}
+
+// stampOf reads the headers that number a report: both or none.
+func stampOf(r *http.Request) (store.Stamp, *problem) {
+	epoch, number := r.Header.Get(HeaderEpoch), r.Header.Get(HeaderSequence)
+	if epoch == "" && number == "" {
+		return store.Stamp{}, nil
+	}
+	id, err := uuid.Parse(epoch)
+	if err != nil || len(epoch) != len(id.String()) {
+		return store.Stamp{}, invalid(HeaderEpoch + " must be a UUID")
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return store.Stamp{}, invalid(HeaderSequence + " must be a decimal number below 2^64")
+	}
+	return store.Stamp{Epoch: id.String(), Sequence: n}, nil
+}

@@ -1,0 +1,96 @@
+package status
+
+import (
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+// metrics counts what devices report. Without a registerer it counts for nobody.
+type metrics struct {
+	reports  *prometheus.CounterVec
+	problems *prometheus.CounterVec
+	seconds  prometheus.Histogram
+}
+
+func newMetrics(o Options) *metrics {
+	m := &metrics{
+		reports: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "longshore_fleet_reports_total", Help: "Reports accepted, by kind and by what became of them.",
+		}, []string{"kind", "outcome"}),
+		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "longshore_fleet_problems_total", Help: "Requests of devices answered with a problem, by status code.",
+		}, []string{"code"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "longshore_fleet_report_seconds", Help: "Time to answer a report.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5},
+		}),
+	}
+	for _, kind := range []string{"capabilities", "status"} {
+		for _, out := range []store.Outcome{store.Created, store.Updated, store.Repeated} {
+			m.reports.WithLabelValues(kind, outcomeName(out))
+		}
+	}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(m.reports, m.problems, m.seconds)
+	}
+	return m
+}
+
+func (m *metrics) report(kind string, out store.Outcome) {
+	m.reports.WithLabelValues(kind, outcomeName(out)).Inc()
+}
+
+func (m *metrics) problem(code int)     { m.problems.WithLabelValues(strconv.Itoa(code)).Inc() }
+func (m *metrics) took(d time.Duration) { m.seconds.Observe(d.Seconds()) }
+
+func outcomeName(out store.Outcome) string {
+	switch out {
+	case store.Created:
+		return "created"
+	case store.Repeated:
+		return "repeated"
+	}
+	return "updated"
+}
+
+// Metrics serves /metrics: everything in reg, and what the store holds, counted at each scrape.
+func Metrics(view store.View, reg *prometheus.Registry, log *slog.Logger) http.Handler {
+	devices := prometheus.NewGauge(prometheus.GaugeOpts{Name: "longshore_fleet_devices", Help: "Devices known."})
+	refusing := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "longshore_fleet_devices_refusing", Help: "Devices that refuse the state published for them.",
+	})
+	deployments := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "longshore_fleet_deployments", Help: "Deployments on devices, by state.",
+	}, []string{"state"})
+	reg.MustRegister(devices, refusing, deployments)
+	serve := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, err := view.Summary(r.Context())
+		if err != nil {
+			log.Error("count for /metrics", "error", err)
+			http.Error(w, "the database does not answer", http.StatusServiceUnavailable)
+			return
+		}
+		devices.Set(float64(s.Devices))
+		refusing.Set(float64(s.Alarms))
+		for _, state := range states() {
+			deployments.WithLabelValues(string(state)).Set(float64(s.Deployments[state]))
+		}
+		serve.ServeHTTP(w, r)
+	})
+}
+
+// states are all that a deployment may have.
+func states() []margo.State {
+	return []margo.State{
+		margo.StatePending, margo.StateInstalling, margo.StateInstalled, margo.StateFailed, margo.StateRemoving, margo.StateRemoved,
+	}
+}

@@ -1,0 +1,112 @@
+package status
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// Types of problems that Margo registers and that are used here.
+const (
+	typeInvalidRequest  = margo.ProblemBase + "invalid-request"
+	typeSemanticError   = margo.ProblemBase + "semantic-error"
+	typeNotAuthorized   = margo.ProblemBase + "not-authorized"
+	typeGatewayNotFound = margo.ProblemBase + "gateway-not-found"
+	typeDeviceNotFound  = margo.ProblemBase + "device-not-found"
+	typeBlank           = "about:blank"
+)
+
+// problem is an answer that is an error, and the cause that only the log is told.
+type problem struct {
+	margo.Problem
+	cause error
+}
+
+func newProblem(kind, title string, status int, detail string) *problem {
+	no := false
+	return &problem{Problem: margo.Problem{Type: kind, Title: title, Status: status, Detail: detail, Retryable: &no}}
+}
+
+func invalid(detail string) *problem {
+	return newProblem(typeInvalidRequest, "Invalid request", http.StatusBadRequest, detail)
+}
+
+func notAuthorized(detail string) *problem {
+	return newProblem(typeNotAuthorized, "Not authorized", http.StatusForbidden, detail)
+}
+
+func semantic(detail string, fields ...margo.ProblemField) *problem {
+	p := newProblem(typeSemanticError, "Semantic error", http.StatusUnprocessableEntity, detail)
+	p.Errors = fields
+	return p
+}
+
+func gatewayNotFound(detail string) *problem {
+	return newProblem(typeGatewayNotFound, "Gateway not found", http.StatusNotFound, detail)
+}
+
+func deviceNotFound(detail string) *problem {
+	return newProblem(typeDeviceNotFound, "Device not found", http.StatusNotFound, detail)
+}
+
+func blank(status int, detail string) *problem {
+	return newProblem(typeBlank, http.StatusText(status), status, detail)
+}
+
+// busy is a 503: nothing is wrong with the report.
+func busy(detail string) *problem { return again(http.StatusServiceUnavailable, detail, busySeconds) }
+
+// slower is a 429.
+func slower() *problem {
+	return again(http.StatusTooManyRequests, "this token reports faster than it may", 1)
+}
+
+func again(status int, detail string, seconds int) *problem {
+	p, yes := blank(status, detail), true
+	p.Retryable, p.RetryAfterSeconds, p.BackoffStrategy = &yes, seconds, "exponential"
+	return p
+}
+
+// malformed tells what a body got wrong: 400 when it is no JSON object, 422 with every fault when its content is wrong.
+func malformed(file string, body []byte, err error) *problem {
+	root, bad := strict.JSON(file, body)
+	if bad == nil && root.Kind() != strict.Object {
+		bad = err
+	}
+	var faults *strict.Error
+	if bad != nil || !errors.As(err, &faults) {
+		p := invalid("the body is no JSON object that can be read")
+		if errors.As(bad, &faults) {
+			p.Errors = fields(faults)
+		}
+		return p
+	}
+	return semantic("the body is not what the specification asks for", fields(faults)...)
+}
+
+func fields(e *strict.Error) []margo.ProblemField {
+	out := make([]margo.ProblemField, len(e.Faults))
+	for i, f := range e.Faults {
+		out[i] = margo.ProblemField{Field: f.Path, Message: f.Message}
+	}
+	return out
+}
+
+func (p *problem) write(w http.ResponseWriter) {
+	b, err := p.Encode()
+	if err != nil { // only with a title or status that this package does not write
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", margo.ProblemMediaType)
+	h.Set("X-Content-Type-Options", "nosniff")
+	if p.RetryAfterSeconds > 0 {
+		h.Set("Retry-After", strconv.Itoa(p.RetryAfterSeconds))
+	}
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(b)
+}
