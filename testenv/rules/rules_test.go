@@ -69,7 +69,7 @@ var onlyIn = map[string][]string{
 	"github.com/pressly/goose":                   {"fleet/store"},
 	"github.com/urfave/cli":                      {"cmd"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
-	"github.com/google/go-containerregistry":     {"signing"}, // in cosign's API
+	"github.com/google/go-containerregistry":     {"signing"},          // in cosign's API
 	"github.com/goccy/go-yaml":                   {"artifacts", "cmd"}, // cmd prints it
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {},
