@@ -1,0 +1,64 @@
+// Package release assembles what is going to be published: components whose images are locked, and device states whose
+// components are pinned and whose generation follows the one that is there.
+//
+// It reads through small ports, which registry.Client and registry.Repository satisfy, and writes nothing; publishing in
+// the safe order is Repository.Publish. The same input gives the same artifact, byte for byte.
+package release
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+)
+
+// lookups at a time, of images or components.
+const concurrency = 4
+
+// Images resolves image references as Compose files write them.
+type Images interface {
+	LockImage(ctx context.Context, reference string) (artifacts.LockedImage, error)
+}
+
+// Components reads components by repository ("host/path").
+type Components interface {
+	Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error)
+	Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error)
+}
+
+// Repository is where the states are.
+type Repository interface {
+	Name() string
+	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
+	Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error)
+	Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error)
+}
+
+// Pack packs the Compose project in fsys with a lock of its images, given as compose.yaml writes them. o.Lock is
+// what this makes.
+func Pack(ctx context.Context, from Images, fsys fs.FS, images []string, o artifacts.ComponentOptions) (*artifacts.Artifact, *artifacts.Lock, error) {
+	lock := &artifacts.Lock{Images: make([]artifacts.LockedImage, len(images))}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for i, reference := range images {
+		g.Go(func() error {
+			locked, err := from.LockImage(ctx, reference)
+			if err != nil {
+				return fmt.Errorf("lock %s: %w", reference, err)
+			}
+			lock.Images[i] = locked
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	o.Lock = lock
+	a, err := artifacts.PackComponent(fsys, o)
+	return a, lock, err
+}

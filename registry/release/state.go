@@ -1,0 +1,341 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Document is an ApplicationDeployment to be released. File is its name in errors.
+type Document struct {
+	File string
+	Data []byte
+}
+
+// Options say what a device is to run from now on.
+type Options struct {
+	Device      artifacts.DeviceID
+	Deployments []Document // all of them, unless KeepOthers
+	// KeepOthers takes over the deployments of the current generation that are not among Deployments. Without it they
+	// are removed from the device.
+	KeepOthers  bool
+	Generation  uint64    // 0: the one after the current; else it must be above it
+	Expires     time.Time // zero: never
+	Created     time.Time // zero: left out
+	Annotations map[string]string
+}
+
+// Next is a state that is ready to be published.
+type Next struct {
+	Artifact   *artifacts.Artifact
+	Generation uint64
+	Previous   digest.Digest // of the current generation; "": there is none
+	Tag        string        // moving
+	HistoryTag string
+	Changes    []Change // by name
+}
+
+// Changes of a deployment.
+const (
+	New       = "new"
+	Changed   = "changed"
+	Unchanged = "unchanged"
+	Removed   = "removed"
+)
+
+// Change is what a release does to one deployment.
+type Change struct {
+	Deployment string      `json:"deployment"` // id
+	Name       string      `json:"name"`
+	Change     string      `json:"change"`
+	Was        []Component `json:"was,omitempty"` // before, unless new or unchanged
+	Components []Component `json:"components,omitempty"`
+}
+
+// Component is one component as a state names it.
+type Component struct {
+	Name       string        `json:"name"`
+	Repository string        `json:"repository"`
+	Version    string        `json:"version"`
+	Digest     digest.Digest `json:"digest,omitempty"` // "": not pinned
+}
+
+// Current is what a device's tag points at.
+type Current struct {
+	Descriptor ocispec.Descriptor
+	Index      *artifacts.StateIndex
+	State      *artifacts.State
+}
+
+// Read reads a state by tag or digest, with every digest in it checked. fault.ErrNotFound when it is not there.
+func Read(ctx context.Context, repo Repository, target string) (*Current, error) {
+	d := digest.Digest(target)
+	if d.Validate() != nil {
+		desc, err := repo.Resolve(ctx, target)
+		if err != nil {
+			return nil, err
+		}
+		d = desc.Digest
+	}
+	desc, manifest, err := repo.Manifest(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), d, err)
+	}
+	state, err := x.Read(func(l ocispec.Descriptor) ([]byte, error) {
+		return repo.Blob(ctx, l, artifacts.MaxArchive)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), d, err)
+	}
+	return &Current{Descriptor: desc, Index: x, State: state}, nil
+}
+
+// State makes the state that follows the current one of o.Device in repo: its components are pinned to what their tags
+// mean now, unless they are pinned already.
+func State(ctx context.Context, from Components, repo Repository, o Options) (*Next, error) {
+	tag := o.Device.Tag()
+	current, err := Read(ctx, repo, tag)
+	if errors.Is(err, fault.ErrNotFound) {
+		current, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the current generation: %w", err)
+	}
+	next := &Next{Tag: tag, Generation: o.Generation}
+	if err := next.follow(current, o, repo.Name()); err != nil {
+		return nil, err
+	}
+	next.HistoryTag = artifacts.HistoryTag(tag, next.Generation)
+	deployments, err := pinAll(ctx, from, o)
+	if err != nil {
+		return nil, err
+	}
+	deployments = next.compare(current, deployments, o.KeepOthers)
+	data := make([][]byte, len(deployments))
+	for i, d := range deployments {
+		data[i] = d.Bytes
+	}
+	next.Artifact, err = artifacts.PackState(artifacts.StateOptions{
+		Device: o.Device, Generation: next.Generation, Deployments: data,
+		Expires: o.Expires, Previous: next.Previous, Created: o.Created, Annotations: o.Annotations,
+	})
+	return next, err
+}
+
+// follow sets generation and predecessor.
+func (n *Next) follow(current *Current, o Options, where string) error {
+	if current == nil {
+		n.Generation = max(n.Generation, 1)
+		return nil
+	}
+	if current.Index.Device != o.Device {
+		return fmt.Errorf("%s:%s is the state of %s and not of %s: %w", where, n.Tag, current.Index.Device, o.Device, fault.ErrConflict)
+	}
+	n.Previous = current.Descriptor.Digest
+	was := current.Index.Generation
+	switch {
+	case n.Generation == 0 && was == ^uint64(0):
+		return fmt.Errorf("%s:%s: generation %d has no next one: %w", where, n.Tag, was, fault.ErrInvalid)
+	case n.Generation == 0:
+		n.Generation = was + 1
+	case n.Generation <= was:
+		err := fmt.Errorf("generation %d of %s: %w: generation %d is there, and devices take nothing older", n.Generation, o.Device, fault.ErrRollback, was)
+		return fault.WithHint(err, fmt.Sprintf("to go back to older content, publish it again as generation %d", was+1))
+	}
+	return nil
+}
+
+// pinAll parses the documents and pins their components.
+func pinAll(ctx context.Context, from Components, o Options) ([]artifacts.Deployment, error) {
+	out := make([]artifacts.Deployment, len(o.Deployments))
+	files := map[string]string{} // by deployment id
+	for i, doc := range o.Deployments {
+		d, err := artifacts.ReadDeployment(doc.File, doc.Data)
+		if err != nil {
+			return nil, err
+		}
+		if first, twice := files[d.Document.ID]; twice {
+			return nil, fmt.Errorf("%s: %w: deployment %s is in %s already", doc.File, fault.ErrInvalid, d.Document.ID, first)
+		}
+		files[d.Document.ID] = doc.File
+		if err := checkDevice(doc.File, d.Document.Metadata.DeviceID, o.Device); err != nil {
+			return nil, err
+		}
+		out[i] = *d
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for i := range out {
+		g.Go(func() error {
+			pinned, err := pin(ctx, from, o.Deployments[i].File, out[i])
+			if err == nil {
+				out[i] = *pinned
+			}
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// checkDevice wants a deployment to be for this device, or for whichever child its gateway chooses.
+func checkDevice(file, said string, device artifacts.DeviceID) error {
+	gateway, child := strings.CutSuffix(said, "/*")
+	if said == "" || said == string(device) || child && (gateway == string(device) || strings.HasPrefix(string(device), gateway+"/")) {
+		return nil
+	}
+	return fmt.Errorf("%s: metadata.deviceId: %w: it is for %s, not for %s", file, fault.ErrInvalid, said, device)
+}
+
+// pin writes what the tags of a deployment's components mean now into it.
+func pin(ctx context.Context, from Components, file string, d artifacts.Deployment) (*artifacts.Deployment, error) {
+	pins := map[string]digest.Digest{}
+	for _, c := range d.Document.Spec.DeploymentProfile.Components {
+		repository, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
+		if !ok {
+			return nil, fmt.Errorf("%s: component %s: %w: it is in no registry", file, c.Name, fault.ErrUnsupported)
+		}
+		pinned, there, err := c.Pinned()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if !there {
+			desc, err := from.Resolve(ctx, repository, c.Properties.Revision)
+			if err != nil {
+				return nil, fmt.Errorf("%s: component %s: %w", file, c.Name, err)
+			}
+			pinned = desc.Digest
+		}
+		if d.Document.Spec.DeploymentProfile.Type == "compose" {
+			if err := checkComponent(ctx, from, repository, pinned, c.Properties.Revision); err != nil {
+				return nil, fmt.Errorf("%s: component %s: %w", file, c.Name, err)
+			}
+		}
+		pins[c.Name] = pinned
+	}
+	data, err := margo.Pin(file, d.Bytes, pins)
+	if err != nil {
+		return nil, err
+	}
+	return artifacts.ReadDeployment(file, data)
+}
+
+// checkComponent finds out now what a device would refuse later.
+func checkComponent(ctx context.Context, from Components, repository string, d digest.Digest, version string) error {
+	_, manifest, err := from.Manifest(ctx, repository, d)
+	if err != nil {
+		return err
+	}
+	x, err := artifacts.OpenComponent(manifest)
+	if err != nil {
+		err = fmt.Errorf("%s@%s: %w", repository, d, err)
+		return fault.WithHint(err, "push it with: longshore component push")
+	}
+	if x.Version != "" && x.Version != version {
+		return fmt.Errorf("%s:%s: %w: it says that it is version %s", repository, version, fault.ErrInvalid, x.Version)
+	}
+	return nil
+}
+
+// compare says what changes, and returns the deployments of the next state.
+func (n *Next) compare(current *Current, deployments []artifacts.Deployment, keep bool) []artifacts.Deployment {
+	was := map[string]artifacts.Deployment{}
+	if current != nil {
+		for _, d := range current.State.Deployments {
+			was[d.Document.ID] = d
+		}
+	}
+	for _, d := range deployments {
+		c := change(d, New)
+		if old, there := was[d.Document.ID]; there {
+			c.Change = Unchanged
+			if old.Digest != d.Digest {
+				c.Change, c.Was = Changed, ComponentsOf(old)
+			}
+			delete(was, d.Document.ID)
+		}
+		n.Changes = append(n.Changes, c)
+	}
+	for _, d := range was {
+		if keep {
+			deployments = append(deployments, d)
+			n.Changes = append(n.Changes, change(d, Unchanged))
+			continue
+		}
+		c := change(d, Removed)
+		c.Was, c.Components = c.Components, nil
+		n.Changes = append(n.Changes, c)
+	}
+	slices.SortFunc(n.Changes, func(a, b Change) int {
+		return strings.Compare(a.Name+"\n"+a.Deployment, b.Name+"\n"+b.Deployment)
+	})
+	slices.SortFunc(deployments, func(a, b artifacts.Deployment) int {
+		return strings.Compare(a.Document.ID, b.Document.ID)
+	})
+	return deployments
+}
+
+func change(d artifacts.Deployment, kind string) Change {
+	return Change{Deployment: d.Document.ID, Name: d.Document.Metadata.Name, Change: kind, Components: ComponentsOf(d)}
+}
+
+// ComponentsOf lists the components of a deployment.
+func ComponentsOf(d artifacts.Deployment) []Component {
+	var out []Component
+	for _, c := range d.Document.Spec.DeploymentProfile.Components {
+		pinned, _, err := c.Pinned()
+		if err != nil { // the parser has refused it before
+			pinned = ""
+		}
+		out = append(out, Component{
+			Name: c.Name, Repository: strings.TrimPrefix(c.Properties.Repository, "oci://"), Version: c.Properties.Revision, Digest: pinned,
+		})
+	}
+	return out
+}
+
+// ReadBundle reads the deployments of a bundle by tag or digest, with every digest in it checked.
+func ReadBundle(ctx context.Context, repo Repository, target string) ([]Document, error) {
+	d := digest.Digest(target)
+	if d.Validate() != nil {
+		desc, err := repo.Resolve(ctx, target)
+		if err != nil {
+			return nil, err
+		}
+		d = desc.Digest
+	}
+	_, manifest, err := repo.Manifest(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	name := repo.Name() + "@" + d.String()
+	x, err := artifacts.OpenBundle(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	deployments, err := x.Read(func(l ocispec.Descriptor) ([]byte, error) {
+		return repo.Blob(ctx, l, artifacts.MaxArchive)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	var out []Document
+	for _, d := range deployments {
+		out = append(out, Document{File: "deployment " + d.Document.ID + " in " + name, Data: d.Bytes})
+	}
+	return out, nil
+}
