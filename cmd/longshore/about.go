@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (p *program) versionCommand() *cli.Command {
+	return p.command("", command{
+		name: "version", usage: "say which version this is",
+		about:    "Tells the version of the module, the commit that it was built from, and the Go version.",
+		examples: []string{"", "-o json"},
+		run:      p.version,
+	})
+}
+
+type versionInfo struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // built from more than the commit
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (v versionInfo) essence() string { return v.Version }
+func (v versionInfo) text(w io.Writer) {
+	fmt.Fprintf(w, "longshore %s", v.Version)
+	if v.Commit != "" {
+		fmt.Fprintf(w, " (%.12s)", v.Commit)
+	}
+	fmt.Fprintf(w, " %s %s\n", v.Go, v.Platform)
+}
+
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+func (p *program) version(c *cli.Context, _ []string) error {
+	v := versionInfo{Version: buildVersion(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				v.Commit = s.Value
+			case "vcs.modified":
+				v.Modified = s.Value == "true"
+			}
+		}
+	}
+	return p.show(c, v)
+}
+
+// The scripts ask the program itself, so that they need not be installed again when it learns something.
+const (
+	bashScript = `_longshore() {
+  local IFS=$'\n'
+  COMPREPLY=($(longshore __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o bashdefault -o default -F _longshore longshore
+`
+	zshScript = `#compdef longshore
+_longshore() {
+  local -a found
+  found=("${(@f)$(longshore __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  if [[ -n "$found" ]]; then compadd -a found; else _files; fi
+}
+compdef _longshore longshore
+`
+	fishScript = `function __longshore
+  set -l words (commandline -opc) (commandline -ct)
+  longshore __complete $words[2..-1] 2>/dev/null
+end
+complete -c longshore -a '(__longshore)'
+`
+)
+
+func (p *program) completionCommand() *cli.Command {
+	return p.command("", command{
+		name: "completion", args: "bash|zsh|fish", min: 1, max: 1,
+		usage:    "write the completion script of a shell",
+		about:    "bash: source it, or put it into /etc/bash_completion.d. zsh: source it behind compinit. fish: put it into ~/.config/fish/completions.",
+		examples: []string{"bash > /etc/bash_completion.d/longshore", "zsh > ~/.longshore-completion.zsh"},
+		run: func(_ *cli.Context, args []string) error {
+			script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[args[0]]
+			if !ok {
+				return usagef("completion", "completion: %q is not bash, zsh or fish", args[0])
+			}
+			_, err := io.WriteString(p.stdout, script)
+			return err
+		},
+	})
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// app is the tree of commands.
+func (p *program) app() *cli.App {
+	return &cli.App{
+		Name:                      "longshore",
+		Usage:                     "publish signed releases for devices to a container registry",
+		Description:               "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + exitCodes,
+		Writer:                    p.stdout,
+		ErrWriter:                 p.stderr,
+		HideVersion:               true,
+		ExitErrHandler:            func(*cli.Context, error) {},
+		DisableSliceFlagSeparator: true,
+		Commands: []*cli.Command{
+			p.loginCommand(),
+			p.logoutCommand(),
+			group("key", "make keys for signing", p.keyGenerateCommand()),
+			group("component", "publish Compose projects", p.componentPushCommand()),
+			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
+			group("state", "publish and look at what devices are to run", p.statePushCommand(), p.stateShowCommand()),
+			p.signCommand(),
+			p.verifyCommand(),
+			p.checkCommand(),
+			p.versionCommand(),
+			p.completionCommand(),
+		},
+	}
+}
+
+func group(name, usage string, commands ...*cli.Command) *cli.Command {
+	return &cli.Command{Name: name, Usage: usage, Subcommands: commands, HideHelpCommand: true}
+}
+
+// command makes a command that does one thing. examples are whole lines without the program's name.
+type command struct {
+	name, args, usage, about string
+	examples                 []string
+	flags                    []cli.Flag
+	min, max                 int // arguments; max < 0: any number
+	run                      func(c *cli.Context, args []string) error
+}
+
+func (p *program) command(parent string, d command) *cli.Command {
+	full := strings.TrimPrefix(parent+" "+d.name, " ")
+	about := d.about
+	for i, e := range d.examples {
+		if i == 0 {
+			about += "\n\nExamples:"
+		}
+		about += "\n   longshore " + full + " " + e
+	}
+	c := &cli.Command{
+		Name: d.name, Usage: d.usage, ArgsUsage: d.args, Description: about + "\n\n" + exitCodes,
+		Flags:           append(d.flags, outputFlags()...),
+		HideHelpCommand: true,
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return usagef(full, "%s: %v", full, err)
+		},
+		Action: func(c *cli.Context) error {
+			args := c.Args().Slice()
+			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
+				return usagef(full, "%s: %d arguments, expected: %s", full, len(args), strings.TrimSpace("longshore "+full+" "+d.args))
+			}
+			if o := c.String("output"); !slices.Contains([]string{"text", "json", "yaml"}, o) {
+				return usagef(full, "%s: --output %q is not text, json or yaml", full, o)
+			}
+			if t := c.Duration("timeout"); t > 0 {
+				ctx, cancel := context.WithTimeout(c.Context, t)
+				defer cancel()
+				c.Context = ctx
+			}
+			return d.run(c, args)
+		},
+	}
+	for _, f := range c.Flags {
+		describe(f)
+	}
+	return c
+}
+
+// describe adds its variable to the description of a flag.
+func describe(f cli.Flag) {
+	suffix := " [$" + variable(f) + "]"
+	switch f := f.(type) {
+	case *cli.StringFlag:
+		f.Usage += suffix
+	case *cli.StringSliceFlag:
+		f.Usage += suffix
+	case *cli.BoolFlag:
+		f.Usage += suffix
+		f.DisableDefaultText = true
+	case *cli.Uint64Flag:
+		f.Usage += suffix
+		f.DefaultText = "the next"
+	case *cli.IntFlag:
+		f.Usage += suffix
+	case *cli.DurationFlag:
+		f.Usage += suffix
+		f.DefaultText = "never"
+	}
+}
+
+func outputFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`FORMAT` of the result: text, json or yaml"},
+		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "only the digest of the result"},
+		&cli.BoolFlag{Name: "debug", Usage: "requests and what came of them, on stderr"},
+	}
+}
+
+// registryFlags are how registries are reached, spelled as the ecosystem does.
+func registryFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "plain-http", Category: registryCategory, Usage: "speak HTTP without TLS; registries on this machine are without it too"},
+		&cli.BoolFlag{Name: "insecure-skip-tls-verify", Aliases: []string{"insecure"}, Category: registryCategory, Usage: "accept any server certificate"},
+		&cli.StringFlag{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with certificates to trust beside the system's"},
+		&cli.StringFlag{Name: "cert-file", Category: registryCategory, Usage: "`FILE` with a client certificate"},
+		&cli.StringFlag{Name: "key-file", Category: registryCategory, Usage: "`FILE` with the client certificate's key"},
+		&cli.StringFlag{Name: "username", Aliases: []string{"u"}, Category: registryCategory, Usage: "registry `USER`"},
+		&cli.StringFlag{Name: "password", Aliases: []string{"p"}, Category: registryCategory, Usage: "registry `PASSWORD`; others may see it in the list of processes"},
+		&cli.BoolFlag{Name: "password-stdin", Category: registryCategory, Usage: "read the registry password from stdin"},
+		&cli.StringFlag{Name: "token", Category: registryCategory, Usage: "registry bearer `TOKEN` instead of user and password"},
+		&cli.StringFlag{Name: "registry-config", Category: registryCategory, Usage: "credentials `FILE` in Docker's or podman's format instead of theirs"},
+		&cli.StringFlag{Name: "certs-dir", Category: registryCategory, Usage: "`DIRECTORY` with containerd's HOST/hosts.toml: mirrors and certificates"},
+		&cli.IntFlag{Name: "concurrency", Category: registryCategory, Value: 3, Usage: "`NUMBER` of blobs moved at a time"},
+		&cli.DurationFlag{Name: "timeout", Category: registryCategory, Usage: "give up after this `TIME`; 0 is never"},
+	}
+}
+
+const registryCategory = "Registry"
+
+// client reaches registries as the flags say. The caller closes it.
+func (p *program) client(c *cli.Context) (*registry.Client, error) {
+	password, err := p.registryPassword(c)
+	if err != nil {
+		return nil, err
+	}
+	level := slog.LevelError + 1
+	if c.Bool("debug") {
+		level = slog.LevelDebug
+	}
+	return registry.New(registry.Options{
+		PlainHTTP:  c.Bool("plain-http"),
+		SkipVerify: c.Bool("insecure-skip-tls-verify"),
+		CAFile:     c.String("ca-file"), CertFile: c.String("cert-file"), KeyFile: c.String("key-file"),
+		Username: c.String("username"), Password: password, Token: c.String("token"),
+		AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
+		UserAgent: "longshore/" + buildVersion(), Concurrency: c.Int("concurrency"),
+		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
+		Getenv: p.getenv,
+	})
+}
+
+// created is the time that goes into what is pushed: SOURCE_DATE_EPOCH, or none, so that the same input has one digest.
+func (p *program) created() (time.Time, error) {
+	s := p.getenv("SOURCE_DATE_EPOCH")
+	if s == "" {
+		return time.Time{}, nil
+	}
+	var seconds int64
+	if n, err := fmt.Sscanf(s, "%d", &seconds); err != nil || n != 1 || fmt.Sprint(seconds) != s || seconds < 0 {
+		return time.Time{}, usagef("", "SOURCE_DATE_EPOCH=%q is no number of seconds", s)
+	}
+	return time.Unix(seconds, 0).UTC(), nil
+}
+
+// pairs reads KEY=VALUE, parted at the first "=".
+func pairs(flag string, values []string) (map[string]string, error) {
+	var out map[string]string
+	for _, v := range values {
+		key, value, ok := strings.Cut(v, "=")
+		if !ok || key == "" {
+			return nil, usagef("", "--%s %q is not KEY=VALUE", flag, v)
+		}
+		if _, twice := out[key]; twice {
+			return nil, usagef("", "--%s tells %s twice", flag, key)
+		}
+		if out == nil {
+			out = make(map[string]string)
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+func annotationFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` to annotate the artifact with; may be repeated"}
+}
+
+// lastElement is the name that a repository suggests.
+func lastElement(ref registry.Reference) string { return path.Base(ref.Repository) }
+
+// reference parses a reference that must name a tag.
+func tagged(s, what string) (registry.Reference, error) {
+	ref, err := registry.ParseReference(s)
+	if err != nil {
+		return ref, err
+	}
+	if ref.Tag == "" || ref.Digest != "" {
+		return ref, usagef("", "%s: a %s is pushed to a tag: HOST/PATH:VERSION", s, what)
+	}
+	return ref, nil
+}

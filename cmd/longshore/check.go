@@ -1,0 +1,332 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// kinds of things that check knows, in the order in which --kind lists them.
+const (
+	kindProject      = "project" // a directory with compose.yaml
+	kindPackage      = "package" // a directory with margo.yaml
+	kindArchive      = "archive" // a Compose Archive
+	kindBundle       = "bundle"
+	kindCompose      = "compose"
+	kindDeployment   = "deployment"
+	kindDescription  = "description"
+	kindManifest     = "manifest" // a State Manifest
+	kindStatus       = "status"
+	kindCapabilities = "capabilities"
+	kindProblem      = "problem"
+	kindLock         = "lock"
+	kindTrust        = "trust"
+	kindAgent        = "agent"
+)
+
+func (p *program) checkCommand() *cli.Command {
+	kinds := strings.Join(checkKinds(), ", ")
+	return p.command("", command{
+		name: "check", args: "FILE|DIRECTORY...", min: 1, max: -1,
+		usage: "find what is wrong with documents, offline",
+		about: "Reads Margo documents, Compose projects (the directory with compose.yaml), Compose Archives, bundles, locks, " +
+			"trust.yaml and agent.yaml, as strictly as a device does, and tells every fault with its position. What something is " +
+			"shows in its content; --kind says it: " + kinds + ".",
+		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
+		flags: []cli.Flag{
+			&cli.StringFlag{Name: "kind", Usage: "`KIND` of every argument, instead of finding it out"},
+		},
+		run: p.check,
+	})
+}
+
+// reader checks the bytes of one kind of document.
+type reader func(c *cli.Context, file string, data []byte) error
+
+func readers() map[string]reader {
+	parsed := func(f func(string, []byte) error) reader {
+		return func(_ *cli.Context, file string, data []byte) error { return f(file, data) }
+	}
+	return map[string]reader{
+		kindArchive: checkArchive,
+		kindBundle: parsed(func(file string, data []byte) error {
+			_, err := artifacts.ReadBundle(data)
+			return named(file, err)
+		}),
+		kindCompose: func(c *cli.Context, file string, data []byte) error {
+			return compose.Check(c.Context, file, data, nil)
+		},
+		kindDeployment:   parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDeployment(f, d); return err }),
+		kindDescription:  parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDescription(f, d); return err }),
+		kindManifest:     parsed(func(f string, d []byte) error { _, err := margo.ParseStateManifest(f, d); return err }),
+		kindStatus:       parsed(func(f string, d []byte) error { _, err := margo.ParseDeploymentStatus(f, d); return err }),
+		kindCapabilities: parsed(func(f string, d []byte) error { _, err := margo.ParseDeviceCapabilities(f, d); return err }),
+		kindProblem:      parsed(func(f string, d []byte) error { _, err := margo.ParseProblem(f, d); return err }),
+		kindLock:         parsed(func(f string, d []byte) error { _, err := artifacts.ParseLock(f, d); return err }),
+		kindAgent:        parsed(func(f string, d []byte) error { _, err := config.Parse(f, d); return err }),
+		kindTrust:        parsed(func(f string, d []byte) error { _, err := readPolicy(f, d); return err }),
+	}
+}
+
+func checkKinds() []string {
+	return []string{
+		kindProject, kindPackage, kindArchive, kindBundle, kindCompose, kindDeployment, kindDescription, kindManifest, kindStatus,
+		kindCapabilities, kindProblem, kindLock, kindTrust, kindAgent,
+	}
+}
+
+type checkResult struct {
+	Files []checkedFile `json:"files"`
+}
+
+type checkedFile struct {
+	File   string       `json:"file"`
+	Kind   string       `json:"kind,omitempty"`
+	Valid  bool         `json:"valid"`
+	Faults []checkFault `json:"faults"`
+}
+
+type checkFault struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (r checkResult) essence() string { return "" }
+
+func (r checkResult) text(w io.Writer) {
+	for _, f := range r.Files {
+		if f.Valid {
+			row(w, "valid", "%s (%s)", f.File, f.Kind)
+		}
+	}
+}
+
+// failures are the errors of several things, each shown for itself.
+type failures []error
+
+func (f failures) Error() string   { return errors.Join(f...).Error() }
+func (f failures) Unwrap() []error { return f }
+
+func (p *program) check(c *cli.Context, args []string) error {
+	if k := c.String("kind"); k != "" && !slices.Contains(checkKinds(), k) {
+		return usagef("check", "check: --kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
+	}
+	r := checkResult{Files: []checkedFile{}}
+	var failed failures
+	for _, name := range args {
+		kind, err := p.checkOne(c, name)
+		f := checkedFile{File: name, Kind: kind, Valid: err == nil, Faults: []checkFault{}}
+		if err != nil {
+			f.Faults = faultsOf(name, err)
+			failed = append(failed, err)
+		}
+		r.Files = append(r.Files, f)
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+func faultsOf(file string, err error) []checkFault {
+	var document *strict.Error
+	if !errors.As(err, &document) {
+		return []checkFault{{File: file, Message: err.Error(), Hint: fault.Hint(err)}}
+	}
+	var out []checkFault
+	for _, f := range document.Faults {
+		out = append(out, checkFault{document.File, f.Line, f.Column, f.Path, f.Message, f.Hint})
+	}
+	return out
+}
+
+// checkOne finds out what something is, and checks it.
+func (p *program) checkOne(c *cli.Context, name string) (kind string, err error) {
+	kind = c.String("kind")
+	if info, err := os.Stat(name); name != "-" && err == nil && info.IsDir() {
+		return checkDirectory(c, name, kind)
+	}
+	data, err := p.readChecked(name)
+	if err != nil {
+		return kind, err
+	}
+	if kind == "" {
+		if kind, err = detect(name, data); err != nil {
+			return "", err
+		}
+	}
+	read, ok := readers()[kind]
+	if !ok {
+		return kind, usagef("check", "check: %s: %s is checked as a directory", name, kind)
+	}
+	return kind, read(c, name, data)
+}
+
+// readChecked reads what may be a document or an archive.
+func (p *program) readChecked(name string) ([]byte, error) {
+	if name == "-" {
+		return p.readDocument(name)
+	}
+	return readBounded(name, artifacts.MaxArchive)
+}
+
+func checkDirectory(c *cli.Context, name, kind string) (string, error) {
+	dir := os.DirFS(name)
+	if kind == "" {
+		switch {
+		case exists(dir, compose.File):
+			kind = kindProject
+		case exists(dir, "margo.yaml"):
+			kind = kindPackage
+		default:
+			err := fmt.Errorf("%s: %w: there is neither compose.yaml nor margo.yaml in it", name, fault.ErrInvalid)
+			return "", fault.WithHint(err, "name the documents in it one by one")
+		}
+	}
+	switch kind {
+	case kindProject:
+		file := path.Join(filepath.ToSlash(name), compose.File)
+		data, err := readComposeFile(dir, file)
+		if err != nil {
+			return kind, err
+		}
+		if err := compose.Check(c.Context, file, data, dir); err != nil {
+			return kind, err
+		}
+		_, err = artifacts.PackComponent(dir, artifacts.ComponentOptions{Name: "check", Version: "0.0.0"})
+		return kind, named(name, err)
+	case kindPackage:
+		_, _, err := artifacts.PackPackage(dir, artifacts.PackageOptions{})
+		return kind, named(name, err)
+	}
+	return kind, usagef("check", "check: %s is a directory, and --kind %s is a file", name, kind)
+}
+
+func exists(dir fs.FS, name string) bool {
+	_, err := fs.Stat(dir, name)
+	return err == nil
+}
+
+// named puts the name of a file before an error that may not have it.
+func named(file string, err error) error {
+	var document *strict.Error
+	if err == nil || errors.As(err, &document) || strings.HasPrefix(err.Error(), file) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", file, err)
+}
+
+// checkArchive checks a Compose Archive and the compose.yaml in it.
+func checkArchive(c *cli.Context, file string, data []byte) error {
+	a, err := artifacts.ReadArchive(data)
+	if err != nil {
+		return named(file, err)
+	}
+	return compose.Check(c.Context, file+":"+path.Join(a.Root, compose.File), a.Compose, a.FS)
+}
+
+// byName are files whose name says what they are.
+func byName() map[string]string {
+	return map[string]string{
+		compose.File: kindCompose, artifacts.LockFile: kindLock, "margo.yaml": kindDescription, "trust.yaml": kindTrust, "agent.yaml": kindAgent,
+	}
+}
+
+// detect finds out what a file is: by its first bytes, its name, its members.
+func detect(name string, data []byte) (string, error) {
+	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+		return archiveKind(data), nil
+	}
+	if kind, ok := byName()[filepath.Base(name)]; ok {
+		return kind, nil
+	}
+	root, err := parseAny(name, data)
+	if err != nil {
+		return "", err
+	}
+	has := func(keys ...string) bool {
+		for _, k := range keys {
+			if root.Get(k) == nil {
+				return false
+			}
+		}
+		return true
+	}
+	switch {
+	case root.Kind() != strict.Object:
+	case has("manifestVersion"):
+		return kindManifest, nil
+	case has("deploymentId"):
+		return kindStatus, nil
+	case has("deploymentProfiles"):
+		return kindDescription, nil
+	case has("metadata", "spec"), has("spec", "id"):
+		return kindDeployment, nil
+	case has("properties"):
+		return kindCapabilities, nil
+	case has("services"):
+		return kindCompose, nil
+	case has("rules"):
+		return kindTrust, nil
+	case has("images"):
+		return kindLock, nil
+	case has("device", "state"):
+		return kindAgent, nil
+	case has("type", "title"):
+		return kindProblem, nil
+	}
+	err = fmt.Errorf("%s: %w: it looks like none of %s", name, fault.ErrUnsupported, strings.Join(checkKinds(), ", "))
+	return "", fault.WithHint(err, "say what it is with --kind")
+}
+
+// parseAny reads JSON where it begins as JSON, else YAML.
+func parseAny(name string, data []byte) (*strict.Node, error) {
+	if t := bytes.TrimSpace(data); len(t) > 0 && (t[0] == '{' || t[0] == '[') {
+		return strict.JSON(name, data)
+	}
+	return strict.YAML(name, data)
+}
+
+// archiveKind looks for a compose.yaml below a top directory; what cannot be read is left to the reader of bundles.
+func archiveKind(data []byte) string {
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return kindBundle
+	}
+	t := tar.NewReader(io.LimitReader(z, artifacts.MaxUnpacked))
+	for range artifacts.MaxEntries {
+		h, err := t.Next()
+		if err != nil {
+			break
+		}
+		if parts := strings.Split(strings.TrimPrefix(path.Clean(h.Name), "./"), "/"); len(parts) == 2 && parts[1] == compose.File {
+			return kindArchive
+		}
+	}
+	return kindBundle
+}

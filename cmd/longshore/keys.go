@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+const maxSecret = 64 << 10 // bytes of a password or token
+
+// signFlags are how to sign.
+func signFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "key", Usage: "sign with this private key `FILE`"},
+		&cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password; else LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
+		&cli.StringFlag{Name: "signature-format", Value: string(signing.FormatBundle), Usage: "`FORMAT` of the signature: bundle, legacy or both"},
+	}
+}
+
+func (p *program) keyGenerateCommand() *cli.Command {
+	return p.command("key", command{
+		name: "generate", args: "[NAME]", max: 1,
+		usage: "make a key pair",
+		about: "Writes NAME.key, the private key, encrypted and readable by you alone, and NAME.pub, the public key for devices. " +
+			"Both are in cosign's format. NAME may have a directory and is longshore when it is left out. Existing files stay.",
+		examples: []string{"release", "--key-password-file password.txt keys/release"},
+		flags:    []cli.Flag{signFlags()[1]},
+		run:      p.keyGenerate,
+	})
+}
+
+type keyResult struct {
+	Private     string `json:"private"`
+	Public      string `json:"public"`
+	Algorithm   string `json:"algorithm"`
+	Fingerprint string `json:"fingerprint"`
+}
+
+func (r keyResult) text(w io.Writer) {
+	row(w, "wrote", "%s (encrypted), %s", r.Private, r.Public)
+	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
+}
+func (r keyResult) essence() string { return r.Fingerprint }
+
+func (p *program) keyGenerate(c *cli.Context, args []string) error {
+	name := "longshore"
+	if len(args) == 1 {
+		name = strings.TrimSuffix(args[0], ".key")
+	}
+	if base := filepath.Base(name); name == "" || base == "." || base == string(filepath.Separator) {
+		return usagef("key generate", "key generate: %q is no name for a file", name)
+	}
+	for _, file := range []string{name + ".key", name + ".pub"} {
+		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("generate key %s: %w: %s", name, fault.ErrConflict, cmp.Or(errText(err), file+" is there already"))
+			return fault.WithHint(err, "choose another name; whoever trusts the old key still needs it")
+		}
+	}
+	password, err := p.keyPassword(c, name+".key", true)
+	if err != nil {
+		return err
+	}
+	private, public, err := signing.GenerateKey(password)
+	if err != nil {
+		return err
+	}
+	key, err := signing.ParsePublicKey(filepath.Base(name), public)
+	if err != nil {
+		return err
+	}
+	if err := writeNew(name+".key", private, 0o600); err != nil {
+		return err
+	}
+	if err := writeNew(name+".pub", public, 0o644); err != nil {
+		return errors.Join(err, os.Remove(name+".key"))
+	}
+	return p.show(c, keyResult{name + ".key", name + ".pub", key.Algorithm, key.Fingerprint.String()})
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// writeNew writes a file that must not be there yet.
+func writeNew(name string, data []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(name))
+	}
+	return nil
+}
+
+// keyPassword finds the password of a key file. twice asks a person to repeat it.
+func (p *program) keyPassword(c *cli.Context, file string, twice bool) ([]byte, error) {
+	if from := c.String("key-password-file"); from != "" {
+		data, err := readBounded(from, maxSecret)
+		return bytes.TrimRight(data, "\r\n"), err
+	}
+	for _, name := range []string{"LONGSHORE_KEY_PASSWORD", "COSIGN_PASSWORD"} {
+		if s := p.getenv(name); s != "" {
+			return []byte(s), nil
+		}
+	}
+	password, err := p.prompt("password of " + file + ": ")
+	if err != nil || !twice {
+		return password, err
+	}
+	again, err := p.prompt("the same again: ")
+	if err == nil && !bytes.Equal(password, again) {
+		err = usagef("key generate", "key generate: the two passwords differ")
+	}
+	return password, err
+}
+
+// prompt asks a person for a secret.
+func (p *program) prompt(question string) ([]byte, error) {
+	f, ok := p.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		err := fmt.Errorf("%s%w: there is no terminal to ask at", question, fault.ErrUnauthenticated)
+		return nil, fault.WithHint(err, "set LONGSHORE_KEY_PASSWORD, or use --key-password-file")
+	}
+	fmt.Fprint(p.stderr, question)
+	secret, err := term.ReadPassword(int(f.Fd()))
+	fmt.Fprintln(p.stderr)
+	return secret, err
+}
+
+// registryPassword is the password of a registry, read once when it comes from stdin.
+func (p *program) registryPassword(c *cli.Context) (string, error) {
+	if !c.Bool("password-stdin") || p.stdinSecret != "" {
+		return cmp.Or(p.stdinSecret, c.String("password")), nil
+	}
+	line, err := bufio.NewReader(io.LimitReader(p.stdin, maxSecret)).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return "", fmt.Errorf("read stdin: %w", err)
+	}
+	if p.stdinSecret = strings.TrimRight(line, "\r\n"); p.stdinSecret == "" {
+		return "", usagef("", "--password-stdin: stdin is empty")
+	}
+	return p.stdinSecret, nil
+}
+
+// signer signs with the key of --key while an artifact is published.
+type signer struct {
+	*signing.Signer
+	made []signing.Signature
+}
+
+var _ registry.Signer = (*signer)(nil)
+
+func (s *signer) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	made, err := s.Signer.Sign(ctx, repo, subject)
+	s.made = made
+	return err
+}
+
+// newSigner unlocks the key of --key; nil when there is none. once does not repeat a signature that is there.
+func (p *program) newSigner(c *cli.Context, claims map[string]string, once bool) (*signer, error) {
+	file := c.String("key")
+	if file == "" {
+		return nil, nil
+	}
+	format, err := signing.ParseFormat(c.String("signature-format"))
+	if err != nil {
+		return nil, err
+	}
+	private, err := readBounded(file, signing.MaxKeyBytes)
+	if err != nil {
+		return nil, err
+	}
+	password, err := p.keyPassword(c, file, false)
+	if err != nil {
+		return nil, err
+	}
+	at, err := p.created()
+	if err != nil {
+		return nil, err
+	}
+	if at.IsZero() {
+		at = p.now().UTC().Truncate(1e9)
+	}
+	s, err := signing.NewSigner(private, password, signing.SignOptions{
+		Name: keyName(file), Format: format, Annotations: claims, Time: at, Once: once,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return &signer{Signer: s}, nil
+}
+
+// keyName is what a key file's name says of the key.
+func keyName(file string) string {
+	base := filepath.Base(file)
+	return strings.TrimSuffix(base, filepath.Ext(base))
+}
+
+// readBounded reads a file of at most limit bytes.
+func readBounded(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%s: %w: more than %s", name, fault.ErrTooLarge, size(limit))
+	}
+	return data, err
+}

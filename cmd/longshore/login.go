@@ -1,0 +1,96 @@
+package main
+
+import (
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (p *program) loginCommand() *cli.Command {
+	return p.command("", command{
+		name: "login", args: "HOST", min: 1, max: 1,
+		usage: "log in to a registry",
+		about: "Asks the registry whether user and password are right, and stores them where Docker and podman find them: in a " +
+			"credential helper where one is configured. What docker, podman, oras or crane logged in to is known already. " +
+			"With --token alone, an identity token is stored.",
+		examples: []string{"-u anna harbor.acme.example", "-u 'robot$ci' --password-stdin harbor.acme.example < token.txt"},
+		flags:    registryFlags(),
+		run:      p.login,
+	})
+}
+
+func (p *program) logoutCommand() *cli.Command {
+	return p.command("", command{
+		name: "logout", args: "HOST", min: 1, max: 1,
+		usage:    "forget the credentials of a registry",
+		about:    "Removes what login stored. Not having been logged in is no error.",
+		examples: []string{"harbor.acme.example", "--registry-config ci.json harbor.acme.example"},
+		flags:    registryFlags(),
+		run:      p.logout,
+	})
+}
+
+type loginResult struct {
+	Host string `json:"host"`
+	User string `json:"user,omitempty"`
+	// Files has where the credentials are, or were.
+	Files []string `json:"files"`
+	in    bool
+}
+
+func (r loginResult) text(w io.Writer) {
+	switch {
+	case r.in:
+		row(w, "in", "%s, kept in %s", r.Host, strings.Join(r.Files, ", "))
+	case len(r.Files) == 0:
+		row(w, "out", "%s (nothing was kept)", r.Host)
+	default:
+		row(w, "out", "%s, removed from %s", r.Host, strings.Join(r.Files, ", "))
+	}
+}
+func (r loginResult) essence() string { return "" }
+
+func (p *program) login(c *cli.Context, args []string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	user := c.String("username")
+	secret, err := p.registryPassword(c)
+	if err != nil {
+		return err
+	}
+	if secret == "" {
+		secret = c.String("token")
+	}
+	if secret == "" {
+		if user == "" {
+			return usagef("login", "login: who? use --username")
+		}
+		typed, err := p.prompt("password of " + user + " at " + args[0] + ": ")
+		if err != nil {
+			return usagef("login", "login: there is no terminal to ask for the password at: use --password-stdin")
+		}
+		secret = string(typed)
+	}
+	stored, err := client.Login(c.Context, args[0], user, secret)
+	if err != nil {
+		return err
+	}
+	return p.show(c, loginResult{Host: args[0], User: user, Files: []string{stored}, in: true})
+}
+
+func (p *program) logout(c *cli.Context, args []string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	removed, err := client.Logout(c.Context, args[0])
+	if err != nil {
+		return err
+	}
+	return p.show(c, loginResult{Host: args[0], Files: append([]string{}, removed...)})
+}

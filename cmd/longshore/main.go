@@ -1,0 +1,49 @@
+// Command longshore is the release engineer's tool: it packs and pushes components, publishes signed states for devices,
+// signs, verifies and checks. `longshore help` lists what it does.
+//
+// It holds no logic: flags become one call into a room, and the result is shown. run is the whole program, without the
+// process around it, so that tests call it as a shell would.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
+	stop()
+	os.Exit(code)
+}
+
+// run runs one command line and returns the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv, now: time.Now}
+	app := p.app()
+	if len(args) > 0 && args[0] == completeCommand {
+		complete(app, args[1:], stdout)
+		return codeOK
+	}
+	line, err := arrange(app.Commands, args, getenv)
+	if err == nil {
+		err = app.RunContext(ctx, append([]string{app.Name}, line...))
+	}
+	if err != nil {
+		showError(stderr, err)
+	}
+	return exitCode(err)
+}
+
+// program is what commands share: the process around them, and how results are shown.
+type program struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	now            func() time.Time
+	stdinSecret    string // what --password-stdin read
+}

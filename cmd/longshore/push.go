@@ -1,0 +1,395 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// pushed is what every push has in common.
+type pushed struct {
+	Reference    string          `json:"reference"`
+	Digest       digest.Digest   `json:"digest"`
+	MediaType    string          `json:"mediaType"`
+	ArtifactType string          `json:"artifactType"`
+	Size         int64           `json:"size"` // of the manifest
+	Signatures   []signatureInfo `json:"signatures"`
+}
+
+func (r pushed) essence() string { return r.Digest.String() }
+
+func (r pushed) text(w io.Writer) {
+	for _, s := range r.Signatures {
+		s.text(w)
+	}
+	row(w, "pushed", "%s", r.Reference)
+	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+}
+
+// publish pushes an artifact and says what is there now.
+func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s *signer, o registry.PublishOptions) (pushed, error) {
+	if s != nil {
+		o.Signer = s
+	}
+	d, err := repo.Publish(c.Context, a, o)
+	r := pushed{
+		Reference: repo.Reference().WithTag(o.Tags[len(o.Tags)-1]).String(), Digest: d.Digest, MediaType: d.MediaType,
+		ArtifactType: a.Descriptor.ArtifactType, Size: d.Size, Signatures: []signatureInfo{},
+	}
+	if s != nil {
+		r.Signatures = signatureInfos(s.made)
+	}
+	return r, err
+}
+
+func (p *program) componentPushCommand() *cli.Command {
+	return p.command("component", command{
+		name: "push", args: "DIRECTORY HOST/PATH:VERSION", min: 2, max: 2,
+		usage: "pack a Compose project and push it",
+		about: "Checks compose.yaml for what devices honour, resolves every image to its digest and writes them into the lock that " +
+			"travels in the archive, packs the directory reproducibly, and pushes it. Images are pushed before, by whatever built them.",
+		examples: []string{
+			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
+			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
+			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` that image references in compose.yaml ask for; may be repeated"},
+			annotationFlag(),
+		}, signFlags(), registryFlags()),
+		run: p.componentPush,
+	})
+}
+
+type componentResult struct {
+	pushed
+	Name    string        `json:"name"`
+	Version string        `json:"version"`
+	Files   []string      `json:"files"`
+	Bytes   int64         `json:"bytes"` // of the archive
+	Images  []lockedImage `json:"images"`
+}
+
+type lockedImage struct {
+	Reference string        `json:"reference"`
+	Digest    digest.Digest `json:"digest"`
+	Platforms []string      `json:"platforms"`
+}
+
+func (r componentResult) text(w io.Writer) {
+	row(w, "packed", "%s (%s, %s)", topLevel(r.Files), count(len(r.Files), "file"), size(r.Bytes))
+	width := 0
+	for _, i := range r.Images {
+		width = max(width, len(i.Reference))
+	}
+	label := "locked"
+	for _, i := range r.Images {
+		row(w, label, "%-*s  %s  %s", width, i.Reference, short(i.Digest), strings.Join(i.Platforms, ", "))
+		label = ""
+	}
+	r.pushed.text(w)
+}
+
+func (p *program) componentPush(c *cli.Context, args []string) error {
+	ref, err := tagged(args[1], "component")
+	if err != nil {
+		return err
+	}
+	env, err := pairs("env", c.StringSlice("env"))
+	if err != nil {
+		return err
+	}
+	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	if err != nil {
+		return err
+	}
+	created, err := p.created()
+	if err != nil {
+		return err
+	}
+	dir := os.DirFS(args[0])
+	file := path.Join(args[0], compose.File)
+	data, err := readComposeFile(dir, file)
+	if err != nil {
+		return err
+	}
+	if err := compose.Check(c.Context, file, data, dir); err != nil {
+		return err
+	}
+	images, err := compose.Images(file, data, env)
+	if err != nil {
+		return err
+	}
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	name := c.String("name")
+	if name == "" {
+		name = lastElement(ref)
+	}
+	a, lock, err := release.Pack(c.Context, client, dir, images, artifacts.ComponentOptions{
+		Name: name, Version: ref.Tag, Created: created, Annotations: annotations,
+	})
+	if err != nil {
+		return err
+	}
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	r := componentResult{Name: name, Version: ref.Tag, Images: []lockedImage{}}
+	if err := r.describe(a, lock); err != nil {
+		return err
+	}
+	if r.pushed, err = publish(c, repo, a, signer, registry.PublishOptions{Tags: []string{ref.Tag}}); err != nil {
+		return err
+	}
+	return p.show(c, r)
+}
+
+func readComposeFile(dir fs.FS, file string) ([]byte, error) {
+	f, err := dir.Open(compose.File)
+	if err != nil {
+		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, err), "give the directory that holds compose.yaml; no other name is valid")
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, artifacts.MaxDocument+1))
+	if err == nil && len(data) > artifacts.MaxDocument {
+		err = fmt.Errorf("%s: %w: more than %s", file, fault.ErrTooLarge, size(artifacts.MaxDocument))
+	}
+	return data, err
+}
+
+// describe reads what was packed, as a device will.
+func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) error {
+	x, err := artifacts.OpenComponent(a.Manifest)
+	if err != nil {
+		return err
+	}
+	for _, b := range a.Blobs {
+		if b.Descriptor.Digest != x.Archive.Digest {
+			continue
+		}
+		archive, err := artifacts.ReadArchive(b.Data)
+		if err != nil {
+			return err
+		}
+		if r.Files, err = files(archive.FS); err != nil {
+			return err
+		}
+		r.Bytes = int64(len(b.Data))
+	}
+	for _, i := range lock.Images {
+		l := lockedImage{Reference: i.Reference, Digest: i.Digest, Platforms: []string{}}
+		for _, p := range i.Platforms {
+			l.Platforms = append(l.Platforms, p.Platform)
+		}
+		r.Images = append(r.Images, l)
+	}
+	return nil
+}
+
+func files(fsys fs.FS) ([]string, error) {
+	var out []string
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			out = append(out, name)
+		}
+		return err
+	})
+	return out, err
+}
+
+// topLevel shortens a list of files to what is at the top.
+func topLevel(files []string) string {
+	var out []string
+	for _, f := range files {
+		top, _, below := strings.Cut(f, "/")
+		if below {
+			top += "/"
+		}
+		if !slices.Contains(out, top) {
+			out = append(out, top)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func (p *program) bundlePushCommand() *cli.Command {
+	return p.command("bundle", command{
+		name: "push", args: "FILE... HOST/PATH:VERSION", min: 2, max: -1,
+		usage: "push ApplicationDeployments as one bundle",
+		about: "Checks the documents, packs them byte for byte into one reproducible archive, and pushes it. A state takes them " +
+			"from there: longshore state push --bundle.",
+		examples: []string{
+			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
+			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
+		},
+		flags: slices.Concat([]cli.Flag{annotationFlag()}, signFlags(), registryFlags()),
+		run:   p.bundlePush,
+	})
+}
+
+type bundleResult struct {
+	pushed
+	Deployments []deploymentInfo `json:"deployments"`
+}
+
+type deploymentInfo struct {
+	ID         string              `json:"id"`
+	Name       string              `json:"name"`
+	Digest     digest.Digest       `json:"digest"`
+	Components []release.Component `json:"components"`
+}
+
+func describeDeployment(d artifacts.Deployment) deploymentInfo {
+	return deploymentInfo{ID: d.Document.ID, Name: d.Document.Metadata.Name, Digest: d.Digest, Components: release.ComponentsOf(d)}
+}
+
+func (r bundleResult) text(w io.Writer) {
+	label := "packed"
+	for _, d := range r.Deployments {
+		row(w, label, "%s %s", d.Name, versions(d.Components))
+		label = ""
+	}
+	r.pushed.text(w)
+}
+
+// versions says which version a deployment has: of its one component, or of each.
+func versions(all []release.Component) string {
+	var out []string
+	for _, c := range all {
+		if len(all) == 1 {
+			return c.Version
+		}
+		out = append(out, c.Name+" "+c.Version)
+	}
+	return strings.Join(out, ", ")
+}
+
+func (p *program) bundlePush(c *cli.Context, args []string) error {
+	ref, err := tagged(args[len(args)-1], "bundle")
+	if err != nil {
+		return err
+	}
+	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	if err != nil {
+		return err
+	}
+	o := artifacts.BundleOptions{Name: lastElement(ref), Version: ref.Tag, Annotations: annotations}
+	if o.Created, err = p.created(); err != nil {
+		return err
+	}
+	r := bundleResult{Deployments: []deploymentInfo{}}
+	for _, file := range args[:len(args)-1] {
+		data, err := p.readDocument(file)
+		if err != nil {
+			return err
+		}
+		d, err := artifacts.ReadDeployment(file, data)
+		if err != nil {
+			return err
+		}
+		o.Deployments = append(o.Deployments, data)
+		r.Deployments = append(r.Deployments, describeDeployment(*d))
+	}
+	a, err := artifacts.PackBundleArtifact(o)
+	if err != nil {
+		return err
+	}
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	if r.pushed, err = publish(c, repo, a, signer, registry.PublishOptions{Tags: []string{ref.Tag}}); err != nil {
+		return err
+	}
+	return p.show(c, r)
+}
+
+// readDocument reads a file, or stdin for "-".
+func (p *program) readDocument(file string) ([]byte, error) {
+	if file != "-" {
+		return readBounded(file, artifacts.MaxDocument)
+	}
+	var b bytes.Buffer
+	n, err := io.Copy(&b, io.LimitReader(p.stdin, artifacts.MaxDocument+1))
+	if err == nil && n > artifacts.MaxDocument {
+		err = fmt.Errorf("stdin: %w: more than %s", fault.ErrTooLarge, size(artifacts.MaxDocument))
+	}
+	return b.Bytes(), err
+}
+
+// signatureInfo is one signature for people and machines.
+type signatureInfo struct {
+	Key         string            `json:"key"`
+	Algorithm   string            `json:"algorithm,omitempty"`
+	Fingerprint digest.Digest     `json:"fingerprint,omitempty"`
+	Format      signing.Format    `json:"format,omitempty"`
+	Digest      digest.Digest     `json:"digest,omitempty"` // of the referrer, or of the signed payload
+	Time        string            `json:"time,omitempty"`   // as the signer says
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+func signatureInfos(all []signing.Signature) []signatureInfo {
+	out := []signatureInfo{}
+	for _, s := range all {
+		i := signatureInfo{
+			Key: s.Key, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Format: s.Format, Digest: s.Digest, Annotations: s.Annotations,
+		}
+		if !s.Time.IsZero() {
+			i.Time = s.Time.UTC().Format("2006-01-02T15:04:05Z")
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+func (s signatureInfo) text(w io.Writer) {
+	if s.Fingerprint == "" {
+		row(w, "signed", "%s", s.Key)
+		return
+	}
+	at := ""
+	if s.Time != "" {
+		at = ", " + s.Time
+	}
+	row(w, "signed", "%s (%s, %s), %s%s", s.Key, s.Algorithm, short(s.Fingerprint), s.Format, at)
+}

@@ -1,0 +1,363 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+)
+
+func (p *program) statePushCommand() *cli.Command {
+	return p.command("state", command{
+		name: "push", args: "HOST/PATH", min: 1, max: 1,
+		usage: "publish what a device is to run",
+		about: "Makes the next generation of the device's state: everything that it is to run from now on. What is not named is " +
+			"removed from the device, unless --keep-others. Deployments come from files, from a bundle, or, for one component, from " +
+			"--component and --set alone. Every component is pinned to the digest that its tag has now. The state is signed before " +
+			"the device's tag moves to it.",
+		examples: []string{
+			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
+			"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"},
+			&cli.StringSliceFlag{Name: "deployment", Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
+			&cli.StringSliceFlag{Name: "bundle", Usage: "`REFERENCE` of a bundle; may be repeated"},
+			&cli.StringFlag{Name: "component", Usage: "`REFERENCE` of the one component to deploy"},
+			&cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE` for the Compose file of --component; may be repeated"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of --component; else its repository's last element"},
+			&cli.StringFlag{Name: "namespace", Usage: "`NAME` space of --component's deployment; else default"},
+			&cli.BoolFlag{Name: "keep-others", Usage: "keep what else the device runs now"},
+			&cli.BoolFlag{Name: "empty", Usage: "publish a state with nothing in it: the device removes everything"},
+			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation; else the one after the current"},
+			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
+			annotationFlag(),
+		}, signFlags(), registryFlags()),
+		run: p.statePush,
+	})
+}
+
+type stateResult struct {
+	pushed
+	Device     string           `json:"device"`
+	Generation uint64           `json:"generation"`
+	Previous   digest.Digest    `json:"previous,omitempty"`
+	History    string           `json:"history"` // the tag that this generation keeps
+	Expires    string           `json:"expires,omitempty"`
+	Changes    []release.Change `json:"changes"`
+}
+
+func (r stateResult) text(w io.Writer) {
+	label := fmt.Sprintf("generation %d", r.Generation)
+	if len(r.Changes) == 0 {
+		fmt.Fprintf(w, "  %s  nothing to run\n", label)
+	}
+	for _, c := range r.Changes {
+		fmt.Fprintf(w, "  %-*s  %s\n", len(fmt.Sprintf("generation %d", r.Generation)), label, changeText(c))
+		label = ""
+	}
+	if len(r.Signatures) == 0 {
+		row(w, "unsigned", "devices refuse it unless their policy allows that")
+	}
+	r.pushed.text(w)
+}
+
+func changeText(c release.Change) string {
+	was, is := versions(c.Was), versions(c.Components)
+	switch {
+	case c.Change == release.Removed:
+		return fmt.Sprintf("%s %s (removed)", c.Name, was)
+	case c.Change == release.Changed && was != is:
+		return fmt.Sprintf("%s %s → %s", c.Name, was, is)
+	default:
+		return fmt.Sprintf("%s %s (%s)", c.Name, is, c.Change)
+	}
+}
+
+func (p *program) statePush(c *cli.Context, args []string) error {
+	if err := checkStateFlags(c); err != nil {
+		return err
+	}
+	ref, err := registry.ParseReference(args[0])
+	if err != nil {
+		return err
+	}
+	if ref.Tag != "" || ref.Digest != "" {
+		return usagef("state push", "state push: %s: name the repository only, the tag comes from the device", args[0])
+	}
+	o := release.Options{KeepOthers: c.Bool("keep-others"), Generation: c.Uint64("generation")}
+	if o.Device, err = artifacts.ParseDeviceID(c.String("device")); err != nil {
+		return err
+	}
+	if o.Created, err = p.created(); err != nil {
+		return err
+	}
+	if o.Expires, err = p.expires(c.String("expires")); err != nil {
+		return err
+	}
+	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
+		return err
+	}
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if o.Deployments, err = p.deployments(c, client, o.Device); err != nil {
+		return err
+	}
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	next, err := release.State(c.Context, client, repo, o)
+	if err != nil {
+		return err
+	}
+	r := stateResult{
+		Device: string(o.Device), Generation: next.Generation, Previous: next.Previous, History: next.HistoryTag, Changes: next.Changes,
+	}
+	if !o.Expires.IsZero() {
+		r.Expires = o.Expires.UTC().Format(time.RFC3339)
+	}
+	if r.Changes == nil {
+		r.Changes = []release.Change{}
+	}
+	r.pushed, err = publish(c, repo, next.Artifact, signer, registry.PublishOptions{HistoryTag: next.HistoryTag, Tags: []string{next.Tag}})
+	if err != nil {
+		return err
+	}
+	return p.show(c, r)
+}
+
+// checkStateFlags refuses what contradicts itself.
+func checkStateFlags(c *cli.Context) error {
+	const name = "state push"
+	documents := len(c.StringSlice("deployment")) + len(c.StringSlice("bundle"))
+	component := c.String("component") != ""
+	switch {
+	case c.String("device") == "":
+		return usagef(name, "state push: which device? use --device")
+	case c.String("key") == "" && !c.Bool("unsigned"):
+		return usagef(name, "state push: sign with --key, or say --unsigned")
+	case c.String("key") != "" && c.Bool("unsigned"):
+		return usagef(name, "state push: --key and --unsigned exclude each other")
+	case !component && (len(c.StringSlice("set")) > 0 || c.String("name") != "" || c.String("namespace") != ""):
+		return usagef(name, "state push: --set, --name and --namespace are for --component; documents have parameters of their own")
+	case c.Bool("empty") && (component || documents > 0 || c.Bool("keep-others")):
+		return usagef(name, "state push: --empty means that there is nothing to deploy")
+	case !c.Bool("empty") && !component && documents == 0:
+		return usagef(name, "state push: what is to run? use --component, --deployment or --bundle, or --empty for nothing")
+	}
+	return nil
+}
+
+func (p *program) expires(s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return p.now().Add(d).UTC().Truncate(time.Second), nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return t, usagef("state push", "state push: --expires %q is neither a time like 2027-01-31T00:00:00Z nor a duration like 720h", s)
+	}
+	if !t.After(p.now()) {
+		return t, usagef("state push", "state push: --expires %s is in the past", s)
+	}
+	return t.UTC(), nil
+}
+
+// deployments collects the documents that the flags name.
+func (p *program) deployments(c *cli.Context, client *registry.Client, device artifacts.DeviceID) ([]release.Document, error) {
+	var out []release.Document
+	for _, file := range c.StringSlice("deployment") {
+		data, err := p.readDocument(file)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, release.Document{File: file, Data: data})
+	}
+	for _, s := range c.StringSlice("bundle") {
+		repo, target, err := openTarget(c, client, s)
+		if err != nil {
+			return nil, err
+		}
+		bundle, err := release.ReadBundle(c.Context, repo, target)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, bundle...)
+	}
+	if s := c.String("component"); s != "" {
+		ref, err := registry.ParseReference(s)
+		if err != nil {
+			return nil, err
+		}
+		if ref.Scheme != registry.SchemeOCI {
+			return nil, usagef("state push", "state push: --component %s: devices fetch components from registries only", s)
+		}
+		values, err := pairs("set", c.StringSlice("set"))
+		if err != nil {
+			return nil, err
+		}
+		data, err := release.Single{
+			Device: device, Repository: ref.Name(), Tag: ref.Tag, Digest: ref.Digest,
+			Name: c.String("name"), Namespace: c.String("namespace"), Parameters: values,
+		}.Deployment()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, release.Document{File: "--component " + s, Data: data})
+	}
+	return out, nil
+}
+
+// openTarget opens the repository of a reference that names something in it.
+func openTarget(c *cli.Context, client *registry.Client, s string) (*registry.Repository, string, error) {
+	ref, err := registry.ParseReference(s)
+	if err != nil {
+		return nil, "", err
+	}
+	if ref.Target() == "" {
+		return nil, "", usagef("", "%s: a tag or a digest is missing", s)
+	}
+	repo, err := client.Open(c.Context, ref)
+	return repo, ref.Target(), err
+}
+
+func (p *program) stateShowCommand() *cli.Command {
+	return p.command("state", command{
+		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
+		usage: "show what a device is to run",
+		about: "Reads a state and every document in it, by the device with --device, or by tag or digest. It checks digests and " +
+			"documents; who signed is asked with longshore verify.",
+		examples: []string{"--device press-07 harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state:press-07.v41"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"},
+		}, registryFlags()),
+		run: p.stateShow,
+	})
+}
+
+type stateInfo struct {
+	Reference   string            `json:"reference"`
+	Digest      digest.Digest     `json:"digest"`
+	Device      string            `json:"device"`
+	Generation  uint64            `json:"generation"`
+	Previous    digest.Digest     `json:"previous,omitempty"`
+	Expires     string            `json:"expires,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Deployments []shownDeployment `json:"deployments"`
+}
+
+type shownDeployment struct {
+	deploymentInfo
+	Parameters map[string]any `json:"parameters,omitempty"`
+}
+
+func (r stateInfo) essence() string { return r.Digest.String() }
+
+func (r stateInfo) text(w io.Writer) {
+	row(w, "device", "%s", r.Device)
+	row(w, "state", "%s", r.Reference)
+	if r.Previous != "" {
+		row(w, "previous", "%s", short(r.Previous))
+	}
+	if r.Expires != "" {
+		row(w, "expires", "%s", r.Expires)
+	}
+	label := fmt.Sprintf("generation %d", r.Generation)
+	width := len(label)
+	if len(r.Deployments) == 0 {
+		fmt.Fprintf(w, "  %s  nothing to run\n", label)
+	}
+	for _, d := range r.Deployments {
+		fmt.Fprintf(w, "  %-*s  %s %s\n", width, label, d.Name, versions(d.Components))
+		label = ""
+		for _, c := range d.Components {
+			pin := "not pinned"
+			if c.Digest != "" {
+				pin = short(c.Digest)
+			}
+			fmt.Fprintf(w, "  %-*s    %s:%s  %s\n", width, "", c.Repository, c.Version, pin)
+		}
+	}
+	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+}
+
+func (p *program) stateShow(c *cli.Context, args []string) error {
+	ref, err := registry.ParseReference(args[0])
+	if err != nil {
+		return err
+	}
+	if s := c.String("device"); s != "" {
+		id, err := artifacts.ParseDeviceID(s)
+		if err != nil {
+			return err
+		}
+		if ref.Target() != "" {
+			return usagef("state show", "state show: %s has a tag or digest already, --device is one too many", args[0])
+		}
+		ref = ref.WithTag(id.Tag())
+	}
+	if ref.Target() == "" {
+		return usagef("state show", "state show: which device? use --device, a tag or a digest")
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	s, err := release.Read(c.Context, repo, ref.Target())
+	if err != nil {
+		return err
+	}
+	return p.show(c, describeState(ref, s))
+}
+
+func describeState(ref registry.Reference, s *release.Current) stateInfo {
+	r := stateInfo{
+		Reference: ref.String(), Digest: s.Descriptor.Digest, Device: string(s.Index.Device), Generation: s.Index.Generation,
+		Previous: s.Index.Previous, Annotations: map[string]string{}, Deployments: []shownDeployment{},
+	}
+	if !s.Index.Expires.IsZero() {
+		r.Expires = s.Index.Expires.UTC().Format(time.RFC3339)
+	}
+	for k, v := range s.Index.Annotations {
+		if !strings.HasPrefix(k, "dev.longshore.") {
+			r.Annotations[k] = v
+		}
+	}
+	for _, d := range s.State.Deployments {
+		r.Deployments = append(r.Deployments, shownDeployment{describeDeployment(d), parameterValues(d.Document.Spec.Parameters)})
+	}
+	return r
+}
+
+func parameterValues(all map[string]margo.Parameter) map[string]any {
+	out := map[string]any{}
+	for name, p := range all {
+		out[name] = p.Value
+	}
+	return out
+}
