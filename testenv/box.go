@@ -20,9 +20,10 @@ const boxes = "longshore"
 // Box is a folder together with everything that was started from it. Emptying it ends and removes all of that, last
 // first, whatever state it is in. Should the process die without emptying it, the next [OpenBox] does.
 type Box struct {
-	dir   string
-	mu    sync.Mutex
-	items []*item
+	dir    string
+	mu     sync.Mutex
+	items  []*item
+	tables []string // see OwnTable
 }
 
 type item struct {
@@ -37,9 +38,7 @@ func OpenBox(ctx context.Context) (*Box, error) {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, err
 	}
-	if err := SweepDead(ctx); err != nil {
-		return nil, err
-	}
+	_ = SweepDead(ctx) // what resists there is not in our way here
 	dir, err := os.MkdirTemp(parent, strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
 		return nil, err

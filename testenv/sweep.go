@@ -45,7 +45,7 @@ func sweep(dir string) error {
 		namespace, id := filepath.Base(filepath.Dir(task)), filepath.Base(task)
 		removeContainer(ctx, namespace, id)
 	}
-	errs = append(errs, killMarked(ctx, dir, ""), unmountBelow(dir))
+	errs = append(errs, killMarked(ctx, dir, ""), removeNetworks(ctx, dir), unmountBelow(dir))
 	for _, task := range tasks {
 		_ = os.Remove(filepath.Join(runcState, filepath.Base(filepath.Dir(task)))) // when empty
 	}
@@ -165,11 +165,11 @@ func alive(pid int) bool {
 	return parent != 0 && state != "Z"
 }
 
-// unmountBelow detaches every mount at or below dir, the deepest first.
-func unmountBelow(dir string) error {
+// mountsBelow lists the mounts at or below dir, in the order of mounting.
+func mountsBelow(dir string) ([]string, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var targets []string
 	for line := range strings.Lines(string(data)) {
@@ -182,8 +182,14 @@ func unmountBelow(dir string) error {
 			targets = append(targets, target)
 		}
 	}
-	var errs []error
-	for _, target := range slices.Backward(targets) { // mountinfo lists in the order of mounting
+	return targets, nil
+}
+
+// unmountBelow detaches every mount at or below dir, the last first.
+func unmountBelow(dir string) error {
+	targets, err := mountsBelow(dir)
+	errs := []error{err}
+	for _, target := range slices.Backward(targets) {
 		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", target, err))
 		}

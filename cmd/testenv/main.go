@@ -1,0 +1,97 @@
+// Command testenv prepares real containerd, registries and images, and runs the demo, the tests and the benchmarks.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/testenv/bench"
+	"github.com/longshore-dev/longshore/testenv/demo"
+	"github.com/longshore-dev/longshore/testenv/suite"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := app().RunContext(ctx, os.Args)
+	stop()
+	if err != nil {
+		if !errors.Is(err, errTold) {
+			fmt.Fprintln(os.Stderr, "testenv:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// errTold is a failure that the output has told of already.
+var errTold = errors.New("told")
+
+func app() *cli.App {
+	return &cli.App{
+		Name:            "testenv",
+		Usage:           "real containerd, registries and images: demo, tests, benchmarks",
+		HideHelpCommand: true,
+		Description: "Everything is built from the Go module proxy and from Debian packages, once, into a cache:\n" +
+			"$LONGSHORE_TESTENV_CACHE, else longshore/testenv in your cache folder. What is installed is said before.",
+		Commands: []*cli.Command{
+			{
+				Name:  "demo",
+				Usage: "show the main job on real servers, narrated; needs root",
+				Flags: []cli.Flag{&cli.BoolFlag{Name: "keep", Usage: "leave everything running until Ctrl-C, and say how to look at it"}},
+				Action: func(c *cli.Context) error {
+					return demo.Run(c.Context, demo.Options{Out: c.App.Writer, Keep: c.Bool("keep")})
+				},
+			},
+			{
+				Name:      "test",
+				Usage:     "check everything: formatting, vet, staticcheck, all tests with the race detector on real programs",
+				ArgsUsage: "[PACKAGE...]",
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "run", Usage: "only tests that match this `REGEXP`"},
+					&cli.BoolFlag{Name: "no-lint", Usage: "leave out formatting, vet and staticcheck"},
+					&cli.BoolFlag{Name: "no-race", Usage: "leave out the race detector"},
+					&cli.BoolFlag{Name: "lenient", Usage: "skip what this machine lacks instead of failing"},
+				},
+				Action: test,
+			},
+			{
+				Name:   "prepare",
+				Usage:  "build and download all that the other commands need",
+				Action: func(c *cli.Context) error { return suite.Prepare(c.Context, c.App.Writer, false) },
+			},
+			{
+				Name:  "bench",
+				Usage: "measure, against the peers' floor, on this machine; needs root",
+				Flags: []cli.Flag{&cli.StringFlag{Name: "run", Usage: "only rows that match this `REGEXP`"}},
+				Action: func(c *cli.Context) error {
+					return bench.Run(c.Context, bench.Options{Out: c.App.Writer, Run: c.String("run")})
+				},
+			},
+			{
+				Name:   "up",
+				Usage:  "start containerd and a registry with images, say where they are, and stay until Ctrl-C; needs root",
+				Action: func(c *cli.Context) error { return demo.Up(c.Context, c.App.Writer) },
+			},
+		},
+	}
+}
+
+func test(c *cli.Context) error {
+	counts, err := suite.Run(c.Context, suite.Options{
+		Out: c.App.Writer, Packages: c.Args().Slice(), Run: c.String("run"),
+		NoLint: c.Bool("no-lint"), NoRace: c.Bool("no-race"), Lenient: c.Bool("lenient"),
+	})
+	if err != nil {
+		fmt.Fprintln(c.App.ErrWriter, "testenv:", err)
+	}
+	fmt.Fprintln(c.App.Writer, counts)
+	if err != nil {
+		return errTold
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+# Every recipe is a line or two that can be typed by hand. Get just with: npm install rust-just
+
+tool := "go tool -modfile=testenv/tools/go.mod"
+programs := "longshore longshore-agent longshore-fleet"
+
+# list the recipes
+default:
+    @{{just_executable()}} --list
+
+# what a commit must pass, on any machine
+check: fmt-check lint test
+
+# format all files
+fmt:
+    git ls-files '*.go' | xargs {{tool}} gofumpt -w
+
+# fail when a file is not formatted
+fmt-check:
+    test -z "$(git ls-files '*.go' | xargs {{tool}} gofumpt -l | tee /dev/stderr)"
+
+# vet, staticcheck, and the import rules
+lint:
+    go vet ./... && {{tool}} staticcheck ./...
+    go test ./testenv/rules
+
+# all tests; those that this machine cannot run are skipped
+test *packages='./...':
+    go test -race -shuffle=on {{packages}}
+
+# all tests on real programs, as continuous integration runs them
+test-real:
+    go run ./cmd/testenv test
+
+# fuzz one target: just fuzz ./artifacts/strict FuzzYAML 1m
+fuzz package target time='30s':
+    go test -run '^$' -fuzz '^{{target}}$' -fuzztime {{time}} {{package}}
+
+# rewrite the golden files, and show which changed
+golden *packages='./...':
+    UPDATE_GOLDEN=1 go test {{packages}}
+    git diff --stat
+
+# write the modules that each program links into cmd/*/deps.txt, and show what changed
+deps:
+    for c in {{programs}}; do go list -deps -f '{{{{with .Module}}{{{{.Path}}{{{{end}}' ./cmd/$c | sort -u >cmd/$c/deps.txt || exit; done
+    git diff --stat -- 'cmd/*/deps.txt'
+
+# static stripped binaries for every platform, in dist/
+build:
+    for a in amd64 arm64 arm riscv64; do CGO_ENABLED=0 GOOS=linux GOARCH=$a GOARM=7 go build -trimpath -ldflags '-s -w' -o dist/linux-$a/ ./cmd/longshore ./cmd/longshore-agent ./cmd/longshore-fleet || exit; done
+
+# the main job on real servers, narrated; needs root
+demo *flags:
+    go run ./cmd/testenv demo {{flags}}
+
+# measure; needs root
+bench *flags:
+    go run ./cmd/testenv bench {{flags}}

@@ -1,0 +1,140 @@
+package testenv
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestBoxEndsAllThatItStarted(t *testing.T) {
+	b, err := OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, name := range []string{"first", "second", "third"} {
+		stop := b.Add(name, func() error { order = append(order, name); return nil })
+		if name == "second" {
+			if err := errors.Join(stop(), stop()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	polite, err := b.Start("polite", nil, "sleep", "600")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A process that ignores what it is told, and has a child in a session of its own.
+	stubborn := exec.Command("sh", "-c", "trap '' TERM; setsid sleep 601 & wait")
+	b.Mark(stubborn)
+	if err := stubborn.Start(); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, 5*time.Second, "the child", func() error {
+		if n := len(markedProcesses(b.Dir(), "")); n < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	waited := make(chan error, 1)
+	go func() { waited <- stubborn.Wait() }()
+	if err := b.Empty(); err != nil {
+		t.Fatal(err)
+	}
+	<-waited
+	if want := []string{"second", "third", "first"}; !slices.Equal(order, want) {
+		t.Errorf("ended %v, want %v", order, want)
+	}
+	if polite.PID() != 0 {
+		t.Error("a process of the box runs on")
+	}
+	if traces := b.Traces(t.Context()); len(traces) > 0 {
+		t.Errorf("traces = %v", traces)
+	}
+	if _, err := os.Stat(b.Dir()); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", b.Dir(), err)
+	}
+}
+
+func TestProcessKilledAndStartedAgain(t *testing.T) {
+	b, err := OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Empty(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p, err := b.Start("p", []string{"GREETING=hello"}, "sh", "-c", "echo $GREETING; exec sleep 600")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := p.PID()
+	p.Kill()
+	if p.PID() != 0 || p.Running() == nil {
+		t.Errorf("PID() = %d, Running() = %v after Kill", p.PID(), p.Running())
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if again := p.PID(); again == 0 || again == first {
+		t.Errorf("PID() = %d after a new start, was %d", again, first)
+	}
+	Eventually(t, 5*time.Second, "output of both", func() error {
+		if p.Log(10) != "hello\nhello" {
+			return errors.New(p.Log(10))
+		}
+		return nil
+	})
+}
+
+// What a killed process left is swept by the next one.
+func TestSweepDead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		Unavailable(t, "needs root")
+	}
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := filepath.Join(filepath.Dir(b.Dir()), strconv.Itoa(gone.Process.Pid)+"-dead")
+	mounted := filepath.Join(dead, "run", "netns", "x")
+	if err := os.MkdirAll(mounted, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", mounted, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	left := exec.Command("sleep", "600")
+	left.Env = append(os.Environ(), boxVariable+"="+dead)
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- left.Wait() }()
+	if err := SweepDead(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-waited
+	if _, err := os.Stat(dead); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", dead, err)
+	}
+	if _, err := os.Stat(b.Dir()); err != nil {
+		t.Errorf("the box of a living process: %v", err)
+	}
+	if err := b.Empty(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,72 @@
+// Package demo shows the main job on real servers, narrated: a signed release goes from a registry to running containers,
+// is updated, survives faults, and a tampered one is refused.
+//
+// [Run] plays the scenes in order on a [Stage]. Whatever happens, also Ctrl-C and a panic, it ends by removing everything
+// that was started, and by looking for what is left of it.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// Options of the demo.
+type Options struct {
+	Out  io.Writer
+	Keep bool // stay after the last scene, until ctx ends
+}
+
+// scene is a part of the demo under a title of its own.
+type scene struct {
+	title string
+	play  func(ctx context.Context, w *world) error
+}
+
+// world is what the scenes hand to each other.
+type world struct {
+	*Stage
+	containerd *testenv.Daemon
+	registry   *testenv.RegistryServer
+	images     map[string]testenv.Pushed // version 1, by service
+}
+
+// Run plays the demo. Its error is that of the first scene that failed, or tells what was left behind.
+func Run(ctx context.Context, o Options) error { return run(ctx, o, scenes()) }
+
+func run(ctx context.Context, o Options, scenes []scene) (err error) {
+	stage, err := newStage(ctx, o.Out)
+	if err != nil {
+		return err
+	}
+	defer func() { // also while panicking
+		if ctx.Err() != nil {
+			fmt.Fprintln(o.Out, "\nCleaning up.")
+		}
+		clean := stage.Box.Empty()
+		if traces := stage.Box.Traces(context.WithoutCancel(ctx)); len(traces) > 0 {
+			clean = errors.Join(clean, fmt.Errorf("left behind:\n  %s", strings.Join(traces, "\n  ")))
+		}
+		if clean == nil {
+			fmt.Fprintln(o.Out, "\nNothing is left behind: no process, mount, namespace, interface, nftables table or cgroup.")
+		}
+		err = errors.Join(err, clean)
+	}()
+	w := &world{Stage: stage}
+	for _, s := range scenes {
+		stage.Chapter(s.title)
+		if err := s.play(ctx, w); err != nil {
+			return err
+		}
+	}
+	stage.table()
+	if o.Keep {
+		w.howToLook()
+		<-ctx.Done()
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+
+func TestSetUpLeavesNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "needs root")
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), Options{Out: &out}, []scene{{"set up", setUp}}); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"containerd: process", "CNCF distribution on 127.0.0.1:", "images of version 1", "Nothing is left behind"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("output lacks %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestCleansUpAfterTrouble(t *testing.T) {
+	started := func(w *world) *testenv.Process {
+		p, err := w.Box.Start("sleeper", nil, "sleep", "600")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	boom := errors.New("boom")
+	tests := []struct {
+		name string
+		play func(ctx context.Context, w *world, cancel func()) error
+		want string
+	}{
+		{"error", func(ctx context.Context, w *world, _ func()) error {
+			return w.Step(ctx, "step", func(context.Context) (string, error) { return "", boom })
+		}, "step: boom"},
+		{"interrupted", func(ctx context.Context, w *world, cancel func()) error {
+			cancel()
+			return w.Step(ctx, "step", func(context.Context) (string, error) { return "", nil })
+		}, "context canceled"},
+		{"panic", func(context.Context, *world, func()) error { panic(boom) }, "boom"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var p *testenv.Process
+			var dir string
+			err := func() (err error) {
+				defer func() {
+					if r := recover(); r != nil {
+						err = r.(error)
+					}
+				}()
+				return run(ctx, Options{Out: &bytes.Buffer{}}, []scene{{"trouble", func(ctx context.Context, w *world) error {
+					p, dir = started(w), w.Box.Dir()
+					return tt.play(ctx, w, cancel)
+				}}})
+			}()
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("run = %v, want %q in it", err, tt.want)
+			}
+			if p.PID() != 0 {
+				t.Error("a process of the demo still runs")
+			}
+			if _, err := os.Stat(dir); !os.IsNotExist(err) {
+				t.Errorf("%s is still there: %v", dir, err)
+			}
+		})
+	}
+}
+
+func TestStaysWithKeep(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	var out bytes.Buffer
+	stay := func(_ context.Context, w *world) error {
+		w.containerd, w.registry = &testenv.Daemon{}, &testenv.RegistryServer{}
+		return nil
+	}
+	if err := run(ctx, Options{Out: &out, Keep: true}, []scene{{"stay", stay}}); err != nil {
+		t.Fatal(err)
+	}
+	if ctx.Err() == nil || !strings.Contains(out.String(), "Ctrl-C ends and removes it") {
+		t.Errorf("did not stay:\n%s", out.String())
+	}
+}

@@ -1,0 +1,146 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// processStop is how long a process may take to end after SIGTERM.
+const processStop = 15 * time.Second
+
+// Process is a program of a box that runs beside this one, with its output in a file.
+type Process struct {
+	LogFile string
+
+	name string
+	argv []string
+	env  []string
+	box  *Box
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has been waited for
+	err  error         // how it ended; valid once done is closed
+}
+
+// Start runs a program; it ends with the box at the latest. env comes on top of the environment.
+func (b *Box) Start(name string, env []string, argv ...string) (*Process, error) {
+	p := &Process{LogFile: filepath.Join(b.dir, name+".log"), name: name, argv: argv, env: env, box: b}
+	if err := p.Start(); err != nil {
+		return nil, err
+	}
+	b.Add(name, p.Stop)
+	return p, nil
+}
+
+// Start runs the program again after it ended. Running is no error.
+func (p *Process) Start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		select {
+		case <-p.done:
+		default:
+			return nil
+		}
+	}
+	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.argv[0], p.argv[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), p.env...)
+	p.box.Mark(cmd)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, not for it
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	done := make(chan struct{})
+	p.cmd, p.done = cmd, done
+	go func() { // ends with the process, which Stop and Kill wait for
+		p.err = cmd.Wait()
+		close(done)
+	}()
+	return nil
+}
+
+// PID is the process id, 0 once it ended.
+func (p *Process) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.done:
+		return 0
+	default:
+		return p.cmd.Process.Pid
+	}
+}
+
+// Done is closed when the process that runs now has ended.
+func (p *Process) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done
+}
+
+// Kill ends it with SIGKILL and waits until it is gone.
+func (p *Process) Kill() { p.signal(syscall.SIGKILL) }
+
+// signal sends a signal and returns what tells the end.
+func (p *Process) signal(s syscall.Signal) <-chan struct{} {
+	p.mu.Lock()
+	done := p.done
+	_ = p.cmd.Process.Signal(s) // an error says that it has ended
+	p.mu.Unlock()
+	if s == syscall.SIGKILL {
+		<-done
+	}
+	return done
+}
+
+// Stop ends it with SIGTERM, with SIGKILL after a while, and tells when that was necessary. Ended is no error.
+func (p *Process) Stop() error {
+	select {
+	case <-p.signal(syscall.SIGTERM):
+		return nil
+	case <-time.After(processStop):
+		p.Kill()
+		return fmt.Errorf("%s did not end within %v of SIGTERM", p.name, processStop)
+	}
+}
+
+// Err tells how the process ended: nil for exit 0, or while it runs.
+func (p *Process) Err() error {
+	select {
+	case <-p.Done():
+		if p.err != nil {
+			return fmt.Errorf("%s: %w\n%s", p.name, p.err, p.Log(20))
+		}
+	default:
+	}
+	return nil
+}
+
+// Log returns the last lines of its output.
+func (p *Process) Log(lines int) string {
+	text, err := os.ReadFile(p.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	return tail(text, lines)
+}
+
+// Running returns an error when the process has ended, which is useful inside [Await].
+func (p *Process) Running() error {
+	if p.PID() == 0 {
+		return errors.Join(fmt.Errorf("%s has ended", p.name), p.Err())
+	}
+	return nil
+}
