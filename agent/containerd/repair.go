@@ -209,5 +209,8 @@ func (r *Runtime) dropSnapshots(ctx context.Context, suspect, sound map[string]b
 			return fmt.Errorf("remove snapshot %s: %w", name, err)
 		}
 	}
-	return nil
+	if len(gone) == 0 {
+		return nil
+	}
+	return r.collectNow(ctx) // gives the space back before it is needed again
 }

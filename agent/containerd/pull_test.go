@@ -1,0 +1,533 @@
+package containerd_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// noise is content that does not compress.
+func noise(seed uint64, size int) []byte {
+	out := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed)}).Read(out) // never fails
+	return out
+}
+
+// heavy is an image with layers of a given size beside the program.
+func (r *rig) heavy(layers, size int) v1.Image {
+	var extra [][]testenv.File
+	for n := range layers {
+		extra = append(extra, []testenv.File{{Path: fmt.Sprintf("heavy/%d", n), Data: noise(uint64(n+1), size)}})
+	}
+	return r.toolbox(nil, extra...)
+}
+
+// weight is the number of bytes of an image in a registry.
+func weight(t testing.TB, img v1.Image) int64 {
+	t.Helper()
+	m, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := img.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size += m.Config.Size
+	for _, l := range m.Layers {
+		size += l.Size
+	}
+	return size
+}
+
+func manifestSize(t testing.TB, img v1.Image) int64 {
+	t.Helper()
+	n, err := img.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestPullIsDurableAndThenCostsNothing(t *testing.T) {
+	r := newRig(t)
+	other, err := testenv.BuildImage("linux/s390x", v1.Config{}, []testenv.File{{Path: "x", Data: []byte("x")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := r.heavy(2, 1<<20)
+	p, err := r.registry().Push(t.Context(), "plant/multi:1", other, mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img := workload.Image{Repository: p.Repository, Digest: digest.Digest(p.Digest)}
+	var (
+		mu    sync.Mutex
+		calls [][2]int64
+	)
+	progress := func(done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, [2]int64{done, total})
+	}
+	if err := r.Pull(t.Context(), img, progress); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"unpacking", "durable"}; !slices.Equal(r.journal.notes, want) {
+		t.Errorf("journal = %v, want %v", r.journal.notes, want)
+	}
+	last := calls[len(calls)-1]
+	if last[0] != last[1] || last[1] < weight(t, mine) || last[1] > weight(t, mine)+4096 {
+		t.Errorf("progress ended at %v, want all of about %d", last, weight(t, mine))
+	}
+	if !slices.IsSortedFunc(calls, func(a, b [2]int64) int { return int(a[0] - b[0]) }) {
+		t.Errorf("progress went back: %v", calls)
+	}
+	requests := len(r.reg.Faults.Requests("", ""))
+	again := r.open()
+	defer again.Close()
+	for _, rt := range []*containerd.Runtime{r.Runtime, again} {
+		if err := rt.Pull(t.Context(), img, progress); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := len(r.reg.Faults.Requests("", "")); n != requests {
+		t.Errorf("pulling a durable image made %d requests", n-requests)
+	}
+	r.up(project("multi", server(img)))
+}
+
+func TestPullIsContinued(t *testing.T) {
+	r := newRig(t)
+	built := r.heavy(3, 4<<20)
+	img := r.push(built, "plant/heavy")
+	size := weight(t, built)
+	r.reg.Faults.Forget()
+	// Two connections are cut; then the registry is gone for the rest of the attempt.
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 2, Times: 2, Effect: testenv.Cut(2 << 20)})
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 4, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
+	if err := r.Pull(t.Context(), img, nil); !fault.Retryable(err) {
+		t.Fatalf("Pull = %v, want %v", err, fault.ErrTemporary)
+	}
+	if ok, _ := r.journal.IsDurable(img.Name()); ok {
+		t.Error("half an image is durable")
+	}
+	// The agent and containerd are both killed meanwhile.
+	r.daemon.Kill()
+	if err := r.daemon.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.reg.Faults.Clear()
+	again := r.open()
+	defer again.Close()
+	if err := again.Pull(t.Context(), img, nil); err != nil {
+		t.Fatal(err)
+	}
+	sent, _ := r.reg.Faults.Bytes("GET", "")
+	if limit := size * 105 / 100; sent > limit {
+		t.Errorf("%d bytes travelled for an image of %d, want at most %d", sent, size, limit)
+	}
+	t.Logf("%d bytes travelled for an image of %d: %.3f", sent, size, float64(sent)/float64(size))
+	r.up(project("heavy", server(img)))
+}
+
+func TestPullKilledAtHalf(t *testing.T) {
+	r := newRig(t)
+	built := r.heavy(1, 12<<20)
+	img := r.push(built, "plant/one")
+	r.reg.Faults.Forget()
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 2, Times: 1, Effect: r.reg.Faults.Stall(6 << 20)})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	progress := func(done, total int64) {
+		if done > total*2/5 {
+			cancel()
+		}
+	}
+	if err := r.Pull(ctx, img, progress); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Pull = %v, want %v", err, context.Canceled)
+	}
+	r.reg.Faults.Clear()
+	if err := r.Pull(t.Context(), img, nil); err != nil {
+		t.Fatal(err)
+	}
+	sent, _ := r.reg.Faults.Bytes("GET", "")
+	t.Logf("%d bytes travelled for an image of %d: %.3f", sent, weight(t, built), float64(sent)/float64(weight(t, built)))
+	if sent > weight(t, built)+4<<20 { // what filled the sockets' buffers when it was cut is lost
+		t.Errorf("%d bytes travelled for an image of %d", sent, weight(t, built))
+	}
+}
+
+func TestPullFromARegistryWithoutRanges(t *testing.T) {
+	r := newRig(t)
+	img := r.push(r.heavy(1, 2<<20), "plant/norange")
+	cut := testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 2, Times: 1, Effect: testenv.Cut(1 << 20)}
+	r.reg.Faults.Add(cut)
+	refuse := func(w http.ResponseWriter, q *http.Request, next http.Handler) {
+		if q.Header.Get("Range") != "" {
+			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+			return
+		}
+		next.ServeHTTP(w, q)
+	}
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Effect: refuse})
+	if err := r.Pull(t.Context(), img, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPullRefusesWrongBytes(t *testing.T) {
+	r := newRig(t)
+	img := r.push(r.heavy(1, 1<<20), "plant/liar")
+	for name, rule := range map[string]testenv.Rule{
+		"a layer":    {Method: "GET", Path: "/blobs/", Skip: 1, Effect: testenv.Corrupt()},
+		"everything": {Method: "GET", Path: "/(blobs|manifests)/", Effect: testenv.Corrupt()},
+	} {
+		r.reg.Faults.Add(rule)
+		if err := r.Pull(t.Context(), img, nil); !errors.Is(err, fault.ErrDigestMismatch) {
+			t.Errorf("%s: Pull = %v, want %v", name, err, fault.ErrDigestMismatch)
+		}
+		r.reg.Faults.Clear()
+	}
+	if ok, _ := r.journal.IsDurable(img.Name()); ok {
+		t.Error("an image of wrong bytes is durable")
+	}
+	if err := r.Pull(t.Context(), img, nil); err != nil {
+		t.Errorf("Pull after the registry stopped lying: %v", err)
+	}
+}
+
+func TestPullSurvivesALyingMirror(t *testing.T) {
+	r := newRig(t)
+	built := r.heavy(1, 1<<20)
+	img := r.push(built, "plant/web")
+	mirror := testenv.Registry(t, testenv.Distribution)
+	if _, err := mirror.Push(t.Context(), "plant/web:1", built); err != nil {
+		t.Fatal(err)
+	}
+	mirror.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Effect: testenv.Corrupt()})
+	r.o.Endpoints = func(host string) ([]containerd.Endpoint, error) {
+		return []containerd.Endpoint{
+			{Scheme: "http", Host: "127.0.0.1:1", Client: r.client()}, // nobody is there
+			{Scheme: "http", Host: mirror.Host, Client: r.client()},
+			{Scheme: "http", Host: host, Client: r.client()},
+		}, nil
+	}
+	rt := r.open()
+	defer rt.Close()
+	if err := rt.Pull(t.Context(), img, nil); err != nil {
+		t.Error(err)
+	}
+	if n := len(mirror.Faults.Requests("GET", "/blobs/")); n == 0 {
+		t.Error("the mirror was not asked")
+	}
+}
+
+func TestPullWithCredentialsAndCA(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.DistributionTLS, testenv.DistributionHtpasswd, testenv.DistributionToken, testenv.Referrers, testenv.Lax} {
+		t.Run(string(kind), func(t *testing.T) {
+			r := newRig(t)
+			r.reg = testenv.Registry(t, kind)
+			img := r.push(r.toolbox(nil), "plant/secret")
+			client := r.client()
+			scheme := "http"
+			if r.reg.CAFile != "" {
+				pem, err := os.ReadFile(r.reg.CAFile)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pool := x509.NewCertPool()
+				pool.AppendCertsFromPEM(pem)
+				client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
+				scheme = "https"
+			}
+			secret := r.reg.Password
+			r.o.Endpoints = func(host string) ([]containerd.Endpoint, error) {
+				return []containerd.Endpoint{{
+					Scheme: scheme, Host: host, Client: client,
+					Credentials: func(context.Context, string) (string, string, error) { return r.reg.Username, secret, nil },
+				}}, nil
+			}
+			rt := r.open()
+			defer rt.Close()
+			if r.reg.Username != "" {
+				secret = "wrong"
+				err := rt.Pull(t.Context(), img, nil)
+				if !errors.Is(err, fault.ErrUnauthenticated) && !errors.Is(err, fault.ErrDenied) {
+					t.Errorf("Pull with a wrong password = %v, want %v", err, fault.ErrUnauthenticated)
+				}
+				if strings.Contains(fmt.Sprint(err), secret) {
+					t.Errorf("the secret is in the error: %v", err)
+				}
+				secret = r.reg.Password
+			}
+			if err := rt.Pull(t.Context(), img, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPullRefusals(t *testing.T) {
+	r := newRig(t)
+	foreign, err := testenv.BuildImage("linux/s390x", v1.Config{}, []testenv.File{{Path: "x", Data: []byte("x")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	single := r.push(foreign, "plant/foreign")
+	p, err := r.registry().Push(t.Context(), "plant/foreigners:1", foreign, foreign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := single
+	missing.Digest = digest.FromString("nothing")
+	unpinned := single
+	unpinned.Digest = ""
+	platform := single
+	platform.Platform = "linux/amd64/v1/x/y"
+	for name, tc := range map[string]struct {
+		image workload.Image
+		want  error
+	}{
+		"another platform":       {single, fault.ErrUnfit},
+		"an index without ours":  {workload.Image{Repository: p.Repository, Digest: digest.Digest(p.Digest)}, fault.ErrUnfit},
+		"not there":              {missing, fault.ErrNotFound},
+		"without a digest":       {unpinned, fault.ErrInvalid},
+		"a platform that is not": {platform, fault.ErrInvalid},
+	} {
+		if err := r.Pull(t.Context(), tc.image, nil); !errors.Is(err, tc.want) {
+			t.Errorf("%s: Pull = %v, want %v", name, err, tc.want)
+		}
+	}
+	web := project("nope", server(single))
+	if err := r.Prepare(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Create(t.Context(), web, web.Containers()[0]); !errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrUnfit) {
+		t.Errorf("Create without the image = %v, want %v", err, fault.ErrNotFound)
+	}
+	r.reg.Down()
+	missing.Digest = digest.FromString("other")
+	if err := r.Pull(t.Context(), missing, nil); !fault.Retryable(err) {
+		t.Errorf("Pull without a registry = %v, want %v", err, fault.ErrTemporary)
+	}
+}
+
+func TestPullOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	img := r.push(r.heavy(2, 4<<20), "plant/big")
+	blobs := filepath.Join(r.daemon.Root, "io.containerd.content.v1.content")
+	if err := unix.Mount("tmpfs", blobs, "tmpfs", 0, "size=6m"); err != nil {
+		t.Fatal(err)
+	}
+	mounted := true
+	unmount := func() {
+		if mounted {
+			mounted = false
+			if err := unix.Unmount(blobs, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(unmount)
+	for _, d := range []string{"blobs/sha256", "ingest"} {
+		if err := os.MkdirAll(filepath.Join(blobs, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := r.Pull(t.Context(), img, nil)
+	if !fault.Retryable(err) || fault.Hint(err) == "" || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("Pull on a full disk = %v (hint %q), want a temporary error that says so", err, fault.Hint(err))
+	}
+	out, err := r.daemon.Ctr(t.Context(), "-n", r.o.Namespace, "leases", "list", "-q")
+	if err != nil || strings.Contains(out, "longshore-pull") {
+		t.Errorf("leases = %q, %v, want none that keeps the partial image", out, err)
+	}
+	var st unix.Statfs_t
+	testenv.Eventually(t, 10*time.Second, "the space comes back", func() error {
+		if err := unix.Statfs(blobs, &st); err != nil || st.Bfree*10 < st.Blocks*9 {
+			return fmt.Errorf("%d of %d blocks free, %w", st.Bfree, st.Blocks, err)
+		}
+		return nil
+	})
+	unmount()
+	if err := os.MkdirAll(filepath.Join(blobs, "ingest"), 0o700); err != nil { // containerd made it once, at its start
+		t.Fatal(err)
+	}
+	if err := r.Pull(t.Context(), img, nil); err != nil {
+		t.Errorf("Pull after space was made: %v", err)
+	}
+}
+
+// upper finds a file of an unpacked image on the host.
+func (r *rig) upper(path string) string {
+	r.t.Helper()
+	m, err := filepath.Glob(filepath.Join(r.daemon.Root, "io.containerd.snapshotter.v1.overlayfs", "snapshots", "*", "fs", path))
+	if err != nil || len(m) != 1 {
+		r.t.Fatalf("%s is at %v, %v, want it once", path, m, err)
+	}
+	return m[0]
+}
+
+func (r *rig) blob(d digest.Digest) string {
+	return filepath.Join(r.daemon.Root, "io.containerd.content.v1.content", "blobs", "sha256", d.Encoded())
+}
+
+func TestDamagedLayersAreRepairedFromLocalContent(t *testing.T) {
+	r := newRig(t)
+	base := r.pulled(nil)
+	top := r.push(r.toolbox(nil, []testenv.File{{Path: "app", Data: noise(9, 4096)}}), "plant/app")
+	if err := r.Pull(t.Context(), top, nil); err != nil {
+		t.Fatal(err)
+	}
+	running := r.up(project("base", server(base)))[0]
+	r.serving(running.ID)
+	// The power was cut before the upper image was durable: its file is there and empty.
+	if err := os.Truncate(r.upper("app"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.journal.Unpacking(top.Name()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(r.upper("toolbox"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.reg.Down()
+	rt := r.open()
+	defer rt.Close()
+	p := project("app", server(top))
+	if err := errors.Join(rt.Prepare(t.Context(), p), rt.Create(t.Context(), p, p.Containers()[0])); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(r.upper("app")); err != nil || !slices.Equal(got, noise(9, 4096)) {
+		t.Errorf("the file has %d bytes, %v, want it whole", len(got), err)
+	}
+	if now, err := os.Stat(r.upper("toolbox")); err != nil || !os.SameFile(before, now) {
+		t.Errorf("the layer of a durable image was unpacked again: %v", err)
+	}
+	if ok, _ := r.journal.IsDurable(top.Name()); !ok {
+		t.Error("the image is not durable after its repair")
+	}
+	r.serving(running.ID)
+}
+
+func TestDamagedBlobsAreFetchedAgain(t *testing.T) {
+	r := newRig(t)
+	built := r.heavy(2, 1<<20)
+	img := r.push(built, "plant/broken")
+	if err := r.Pull(t.Context(), img, nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := built.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		blob  digest.Digest
+		bytes int64
+	}{
+		"layer":    {digest.Digest(m.Layers[1].Digest.String()), m.Layers[1].Size},
+		"config":   {digest.Digest(m.Config.Digest.String()), m.Config.Size},
+		"manifest": {img.Digest, weight(t, built) - manifestSize(t, built)}, // nothing names the rest any more: it goes too
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := r.blob(tc.blob)
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			clear(data[len(data)/2:])
+			if err := errors.Join(os.Chmod(file, 0o600), os.WriteFile(file, data, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.journal.Unpacking(img.Name()); err != nil {
+				t.Fatal(err)
+			}
+			rt := r.open()
+			defer rt.Close()
+			p := project("broken", server(img))
+			if err := rt.Create(t.Context(), p, p.Containers()[0]); !errors.Is(err, fault.ErrNotFound) {
+				t.Errorf("Create on a damaged image = %v, want %v: it has to be pulled", err, fault.ErrNotFound)
+			}
+			r.reg.Faults.Forget()
+			if err := rt.Pull(t.Context(), img, nil); err != nil {
+				t.Fatal(err)
+			}
+			if sent, _ := r.reg.Faults.Bytes("GET", "/blobs/"); sent != tc.bytes {
+				t.Errorf("%d bytes of blobs travelled, want %d", sent, tc.bytes)
+			}
+		})
+	}
+	r.up(project("broken", server(img)))
+}
+
+func TestCollectKeepsWhatIsAskedFor(t *testing.T) {
+	r := newRig(t)
+	base := r.pulled(nil)
+	old := r.push(r.toolbox(nil, []testenv.File{{Path: "old", Data: noise(3, 1<<16)}}), "plant/old")
+	next := r.push(r.toolbox(nil, []testenv.File{{Path: "next", Data: noise(4, 1<<16)}}), "plant/next")
+	half := r.push(r.heavy(1, 1<<20), "plant/half")
+	for _, i := range []workload.Image{old, next} {
+		if err := r.Pull(t.Context(), i, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 1, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
+	if err := r.Pull(t.Context(), half, nil); err == nil {
+		t.Fatal("Pull succeeded, want half an image")
+	}
+	r.reg.Faults.Clear()
+	if _, err := r.daemon.Ctr(t.Context(), "-n", r.o.Namespace, "images", "tag", base.Name(), "somebody/else:1"); err != nil {
+		t.Fatal(err)
+	}
+	running := r.up(project("old", server(old)))[0]
+	r.serving(running.ID)
+	if err := r.Collect(t.Context(), []workload.Image{next}); err != nil {
+		t.Fatal(err)
+	}
+	images, err := r.daemon.Ctr(t.Context(), "-n", r.o.Namespace, "images", "list", "-q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{next.Name(): true, "somebody/else:1": true, old.Name(): false, base.Name(): false} {
+		if got := strings.Contains(images, name); got != want {
+			t.Errorf("image %s is there: %v, want %v", name, got, want)
+		}
+	}
+	if ok, _ := r.journal.IsDurable(old.Name()); ok {
+		t.Error("the journal still knows a dropped image")
+	}
+	// The running container keeps its layers, also over a restart of its process.
+	if err := errors.Join(r.Stop(t.Context(), running.ID), r.Start(t.Context(), running.ID)); err != nil {
+		t.Fatal(err)
+	}
+	r.serving(running.ID)
+	r.reg.Faults.Forget()
+	if err := r.Pull(t.Context(), next, nil); err != nil || len(r.reg.Faults.Requests("", "")) != 0 {
+		t.Errorf("Pull of a kept image = %v and %d requests", err, len(r.reg.Faults.Requests("", "")))
+	}
+	if _, err := r.daemon.Ctr(t.Context(), "-n", r.o.Namespace, "images", "rm", "somebody/else:1"); err != nil {
+		t.Fatal(err)
+	}
+}
