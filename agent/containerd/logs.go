@@ -60,9 +60,9 @@ type logTable struct {
 
 // logState counts what was cut from a file's front: position in the whole output = cut + position in the file.
 type logState struct {
-	mu       sync.Mutex
-	cut      int64 // bytes cut since this process began
-	previous int64 // length of the first rotated file: it holds [cut-previous, cut)
+	mu    sync.Mutex
+	cut   int64   // bytes cut since this process began
+	moved []int64 // lengths of the rotated files that this process made, newest first: the first holds [cut-moved[0], cut)
 }
 
 func newLogTable() *logTable { return &logTable{m: map[string]*logState{}} }
@@ -139,9 +139,9 @@ func openLog(ctx context.Context, state *logState, file string, o agent.LogOptio
 
 // seekTail puts the files where the last lines begin; it closes those that are wholly before.
 func (l *logReader) seekTail(files []*os.File, lines int) ([]*os.File, error) {
-	left := lines
+	left, final := lines, true
 	if l.cur != nil {
-		pos, n, err := lastLines(l.cur, left, true)
+		pos, n, err := lastLines(l.cur, left, &final)
 		if err != nil {
 			return files, err
 		}
@@ -157,7 +157,7 @@ func (l *logReader) seekTail(files []*os.File, lines int) ([]*os.File, error) {
 			}
 			return files[:i], nil
 		}
-		pos, n, err := lastLines(f, left, false)
+		pos, n, err := lastLines(f, left, &final)
 		if err != nil {
 			return files, err
 		}
@@ -169,14 +169,15 @@ func (l *logReader) seekTail(files []*os.File, lines int) ([]*os.File, error) {
 	return files, nil
 }
 
-// lastLines finds where the last lines of a file begin and how many line ends lie after that. final: the file's end is
-// the end of the output, so a last line end closes the last line and does not begin another.
-func lastLines(f *os.File, lines int, final bool) (pos int64, ends int, err error) {
+// lastLines finds where the last lines of a file begin and how many line ends lie after that. While final, the file's end
+// is the end of the output, so a last line end closes the last line and does not begin another; a file with content ends that.
+func lastLines(f *os.File, lines int, final *bool) (pos int64, ends int, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, 0, err
 	}
-	end := info.Size()
+	end, last := info.Size(), *final
+	*final = last && end == 0
 	buf := make([]byte, tailChunk)
 	for hi := end; hi > 0; {
 		lo := max(0, hi-tailChunk)
@@ -185,7 +186,7 @@ func lastLines(f *os.File, lines int, final bool) (pos int64, ends int, err erro
 			return 0, 0, err
 		}
 		for i := len(b) - 1; i >= 0; i-- {
-			if b[i] != '\n' || final && lo+int64(i) == end-1 {
+			if b[i] != '\n' || last && lo+int64(i) == end-1 {
 				continue
 			}
 			if ends++; ends == lines {
@@ -200,8 +201,11 @@ func lastLines(f *os.File, lines int, final bool) (pos int64, ends int, err erro
 func (l *logReader) Read(p []byte) (int, error) {
 	for {
 		n, err := l.readSome(p)
-		if n > 0 || err != nil && !errors.Is(err, io.EOF) {
-			return n, err
+		if n > 0 {
+			return n, nil
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
 		}
 		if !l.follow {
 			return 0, io.EOF
@@ -251,25 +255,36 @@ func (l *logReader) readSome(p []byte) (int, error) {
 	return n, err
 }
 
-// readCut reads what was moved to the first rotated file after this reader had come to it.
+// readCut reads what was moved to rotated files after this reader had come to it. What was deleted meanwhile is passed over.
 func (l *logReader) readCut(p []byte) (int, error) {
-	begin := l.state.cut - l.state.previous
-	l.at = max(l.at, begin) // a reader that slept through two rotations misses what lies in the older one
-	f, err := os.Open(rotated(l.file, 1))
-	if errors.Is(err, fs.ErrNotExist) {
-		l.at = l.state.cut
-		return 0, io.EOF
+	end := l.state.cut
+	for n, size := range l.state.moved {
+		begin := end - size
+		if l.at < begin && n+1 < len(l.state.moved) {
+			end = begin
+			continue
+		}
+		l.at = max(l.at, begin)
+		f, err := os.Open(rotated(l.file, n+1))
+		if errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		k, err := f.ReadAt(p[:min(int64(len(p)), end-l.at)], l.at-begin)
+		l.at += int64(k)
+		if k > 0 || err != nil && !errors.Is(err, io.EOF) {
+			return k, err
+		}
+		break // shorter than it should be
 	}
-	if err != nil {
-		return 0, err
+	l.at = end
+	if end < l.state.cut {
+		return l.readCut(p)
 	}
-	defer f.Close()
-	n, err := f.ReadAt(p[:min(int64(len(p)), l.state.cut-l.at)], l.at-begin)
-	l.at += int64(n)
-	if n == 0 {
-		l.at = l.state.cut // shorter than it should be: go on with what is there
-	}
-	return n, err
+	return 0, io.EOF
 }
 
 // Close ends the reader, also one that waits in Read.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -404,3 +405,20 @@ func (r *rig) output(id string) string {
 	}
 	return string(b)
 }
+
+// reopened makes a runtime with other options, closed with the test.
+func (r *rig) reopened(o containerd.Options) *containerd.Runtime {
+	r.t.Helper()
+	rt, err := containerd.New(r.t.Context(), o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if err := rt.Close(); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return rt
+}
+
+func itoa(pid uint32) string { return strconv.FormatUint(uint64(pid), 10) }

@@ -144,7 +144,8 @@ func (r *Runtime) rotate(file string) error {
 		return fmt.Errorf("move the front of %s: %w", file, err)
 	}
 	state.cut += moved
-	state.previous = moved
+	state.moved = append([]int64{moved}, state.moved...)
+	state.moved = state.moved[:min(len(state.moved), r.o.Logs.MaxFiles)]
 	return nil
 }
 

@@ -1,0 +1,80 @@
+package containerd_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func TestLogsOfAContainerOverRotation(t *testing.T) {
+	r := newRig(t, func(o *containerd.Options) { o.Logs = containerd.LogLimits{MaxSize: 32 << 10, MaxFiles: 10000} })
+	img := r.pulled(nil)
+	const lines = 100_000
+	p := project("log", workload.Service{Name: "busy", Image: img, Command: []string{"lines", fmt.Sprint(lines)}})
+	c := r.created(p)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	follow, err := r.Logs(ctx, c.ID, agent.LogOptions{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer follow.Close()
+	rotating := make(chan error)
+	rctx, stop := context.WithCancel(ctx)
+	go func() { rotating <- r.RotateEvery(rctx, 3*time.Millisecond) }()
+	if err := r.Start(ctx, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	s := bufio.NewScanner(follow)
+	n := 0
+	for n < lines && s.Scan() {
+		n++
+		if want := fmt.Sprintf("line %d", n); s.Text() != want {
+			t.Fatalf("line %d = %q", n, s.Text())
+		}
+	}
+	if n != lines {
+		t.Fatalf("%d lines of %d were followed: %v", n, lines, s.Err())
+	}
+	stop()
+	if err := <-rotating; err != nil {
+		t.Error(err)
+	}
+	r.exited(c.ID)
+	if got := strings.Count(r.output(c.ID), "\n"); got != lines {
+		t.Errorf("%d lines are kept, want %d", got, lines)
+	}
+	// The next run of the container appends, and so does the next revision of the service.
+	if err := r.Start(ctx, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.exited(c.ID)
+	p.Services[0].Command = []string{"print", "the next revision"}
+	next := r.up(p)[0]
+	r.exited(next.ID)
+	tail, err := r.Logs(ctx, next.ID, agent.LogOptions{Tail: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Close()
+	s = bufio.NewScanner(tail)
+	var got []string
+	for s.Scan() {
+		got = append(got, s.Text())
+	}
+	if want := fmt.Sprintf("line %d|the next revision", lines); strings.Join(got, "|") != want {
+		t.Errorf("tail = %q, want %q", got, want)
+	}
+	if _, err := r.Logs(ctx, "nobody", agent.LogOptions{}); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Logs of no container = %v, want %v", err, fault.ErrNotFound)
+	}
+}
