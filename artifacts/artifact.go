@@ -62,7 +62,7 @@ type Blob struct {
 
 // Artifact is one OCI image manifest and all of its blobs, the empty config included: ready to be pushed.
 type Artifact struct {
-	Descriptor ocispec.Descriptor // of Manifest, with artifact type and annotations
+	Descriptor ocispec.Descriptor // of Manifest, with its artifact type
 	Manifest   []byte
 	Blobs      []Blob // in the order of the manifest: config, then layers; each once
 }

@@ -1,17 +1,68 @@
 package artifacts
 
-import "errors"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 
-var errUnfinished = errors.New("not there yet")
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// maxDeviceID is more than any name needs and keeps annotations short.
+const maxDeviceID = 512
 
 // DeviceID names a device: "press-07", or "gateway-1/press-07" behind a gateway.
 type DeviceID string
 
-// ParseDeviceID checks a device id.
-func ParseDeviceID(s string) (DeviceID, error) { return "", errUnfinished }
+// ParseDeviceID checks a device id: letters, digits and ". _ ~ -", parts joined by "/".
+func ParseDeviceID(s string) (DeviceID, error) {
+	switch {
+	case s == "":
+		return "", fmt.Errorf("device id is empty: %w", fault.ErrInvalid)
+	case len(s) > maxDeviceID:
+		return "", fmt.Errorf("device id has %d characters, more than %d: %w", len(s), maxDeviceID, fault.ErrInvalid)
+	case !margo.ValidDeviceID(s):
+		return "", fault.WithHint(fmt.Errorf("%q is not a device id: %w", s, fault.ErrInvalid),
+			`use letters, digits and ". _ ~ -", and "/" between a gateway and its devices`)
+	}
+	return DeviceID(s), nil
+}
 
-// Tag is the tag of the device's state: readable where the id allows, unique always.
-func (d DeviceID) Tag() string { return "" }
+const (
+	maxTagFromID = 100 // leaves room for ".v18446744073709551615" and ".current" in a tag's 128 characters
+	hashedPrefix = "d-"
+)
+
+var (
+	readableTag  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+	reservedTag  = regexp.MustCompile(`\.(v[0-9]+|current|sig|att|sbom)$|^sha[0-9]+-`) // ours, and those of signatures
+	hashedTag    = regexp.MustCompile(`^d-[0-9a-f]{32}$`)
+	ambiguousIDs = regexp.MustCompile(`__|_/|/_`) // "/" becomes "__", so these could meet another id's tag
+)
+
+// Tag is the tag of the device's state: the id where it can be read as a tag, with "__" for "/"; else "d-" and 32
+// hexadecimal digits of its SHA-256. Two ids never share a tag. What binds a state to a device is in the signed bytes.
+func (d DeviceID) Tag() string {
+	tag := strings.ReplaceAll(string(d), "/", "__")
+	if len(tag) > maxTagFromID || !readableTag.MatchString(tag) || reservedTag.MatchString(tag) || hashedTag.MatchString(tag) ||
+		ambiguousIDs.MatchString(string(d)) {
+		sum := sha256.Sum256([]byte(d))
+		return hashedPrefix + hex.EncodeToString(sum[:16])
+	}
+	return tag
+}
+
+// Covers tells whether a deployment that is assigned to another id belongs into this device's state: to the device, to one
+// behind it, or ("press-07/*") to any behind it. Documents of the 1.0.0 line are assigned to nobody, which every device covers.
+func (d DeviceID) Covers(assigned string) bool {
+	return assigned == "" || assigned == string(d) || strings.HasPrefix(assigned, string(d)+"/")
+}
 
 // HistoryTag is the tag that one generation keeps: "press-07.v42".
-func HistoryTag(tag string, generation uint64) string { return "" }
+func HistoryTag(tag string, generation uint64) string {
+	return tag + ".v" + strconv.FormatUint(generation, 10)
+}

@@ -1,34 +1,138 @@
 package artifacts
 
-import "github.com/opencontainers/go-digest"
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
 
 // LockFile is the name of the lock beside compose.yaml in a Compose Archive.
 const LockFile = "longshore.lock"
 
+const lockVersion = 1
+
 // Lock says which images a Compose project's references meant when it was packed.
 type Lock struct {
-	Images []LockedImage
+	Images []LockedImage `json:"images"` // each reference once
 }
 
 // LockedImage is one reference as written in compose.yaml, resolved.
 type LockedImage struct {
-	Reference string
-	Digest    digest.Digest // of the image index, or of the manifest when there is no index
-	Platforms []LockedPlatform
+	Reference string           `json:"reference"`
+	Digest    digest.Digest    `json:"digest"` // of the image index, or of the manifest when there is no index
+	Platforms []LockedPlatform `json:"platforms"`
 }
 
 // LockedPlatform is one platform of an image.
 type LockedPlatform struct {
-	Platform string        // "linux/arm64", "linux/arm/v7"
-	Digest   digest.Digest // of the platform's manifest
-	Size     int64         // compressed bytes of its layers and config
+	Platform string        `json:"platform"` // "linux/arm64", "linux/arm/v7"
+	Digest   digest.Digest `json:"digest"`   // of the platform's manifest
+	Size     int64         `json:"size"`     // compressed bytes of its layers and config
 }
 
-// ParseLock reads a longshore.lock.
-func ParseLock(file string, data []byte) (*Lock, error) { return nil, errUnfinished }
+var (
+	referenceFormat = regexp.MustCompile(`^[!-~]{1,1000}$`)
+	platformFormat  = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._-]+)?$`)
+	digestFormat    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
 
-// Encode writes the lock, the same bytes for the same content.
-func (l *Lock) Encode() ([]byte, error) { return nil, errUnfinished }
+const digestWords = `a digest of the form "sha256:" and 64 lower-case hexadecimal digits`
 
-// Image finds what a reference was locked to.
-func (l *Lock) Image(reference string) (LockedImage, bool) { return LockedImage{}, false }
+// ParseLock reads a longshore.lock (JSON). Every object in it is closed.
+func ParseLock(file string, data []byte) (*Lock, error) {
+	root, err := strict.JSON(file, data)
+	if err != nil {
+		return nil, err
+	}
+	version := root.Need("version")
+	if v := version.Uint64(); version.Kind() == strict.Number && v != lockVersion {
+		version.HintFaultf("use a newer longshore", "version %d is not known here", v)
+	}
+	l := &Lock{}
+	seen := make(map[string]bool)
+	for _, n := range root.Need("images").Items() {
+		reference := n.Need("reference")
+		i := LockedImage{
+			Reference: reference.Matching(referenceFormat, "an image reference"),
+			Digest:    digest.Digest(n.Need("digest").Matching(digestFormat, digestWords)),
+		}
+		if seen[i.Reference] && i.Reference != "" {
+			reference.Faultf("the reference %q is there already", i.Reference)
+		}
+		seen[i.Reference] = true
+		platforms := make(map[string]bool)
+		for _, pn := range n.Need("platforms").Items() {
+			name, size := pn.Need("platform"), pn.Need("size")
+			p := LockedPlatform{
+				Platform: name.Matching(platformFormat, `a platform like "linux/arm64"`),
+				Digest:   digest.Digest(pn.Need("digest").Matching(digestFormat, digestWords)),
+				Size:     size.Int64(),
+			}
+			if p.Size < 0 {
+				size.Faultf("must not be negative")
+			}
+			if platforms[p.Platform] && p.Platform != "" {
+				name.Faultf("the platform %q is there already", p.Platform)
+			}
+			platforms[p.Platform] = true
+			pn.Close()
+			i.Platforms = append(i.Platforms, p)
+		}
+		n.Close()
+		l.Images = append(l.Images, i)
+	}
+	root.Close()
+	if err := root.Err(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Encode writes the lock: images and platforms sorted, the same bytes for the same content. What ParseLock would refuse
+// is an error.
+func (l *Lock) Encode() ([]byte, error) {
+	doc := struct {
+		Version int           `json:"version"`
+		Images  []LockedImage `json:"images"`
+	}{lockVersion, []LockedImage{}}
+	for _, i := range l.Images {
+		i.Platforms = append([]LockedPlatform{}, i.Platforms...)
+		slices.SortFunc(i.Platforms, func(a, b LockedPlatform) int { return strings.Compare(a.Platform, b.Platform) })
+		doc.Images = append(doc.Images, i)
+	}
+	slices.SortFunc(doc.Images, func(a, b LockedImage) int {
+		return cmp.Or(strings.Compare(a.Reference, b.Reference), strings.Compare(a.Digest.String(), b.Digest.String()))
+	})
+	data, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w: %w", LockFile, fault.ErrInvalid, err)
+	}
+	data = append(data, '\n')
+	if _, err := ParseLock(LockFile, data); err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return data, nil
+}
+
+// Image finds what a reference was locked to. A nil lock knows nothing.
+func (l *Lock) Image(reference string) (LockedImage, bool) {
+	if l == nil {
+		return LockedImage{}, false
+	}
+	i := slices.IndexFunc(l.Images, func(i LockedImage) bool { return i.Reference == reference })
+	if i < 0 {
+		return LockedImage{}, false
+	}
+	return l.Images[i], true
+}
+
+func validDigest(d digest.Digest) bool { return margo.ValidDigest(d) }

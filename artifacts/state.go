@@ -1,27 +1,83 @@
 package artifacts
 
 import (
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 // StateOptions say what a device is to run.
 type StateOptions struct {
 	Device      DeviceID
-	Generation  uint64 // from 1
-	Deployments [][]byte
+	Generation  uint64        // from 1
+	Deployments [][]byte      // ApplicationDeployments; none: the device is to run nothing
 	Expires     time.Time     // zero: never
-	Previous    digest.Digest // "": none
+	Previous    digest.Digest // of the generation before; "": none
 	Created     time.Time     // zero: left out
 	Annotations map[string]string
 }
 
-// PackState makes the state of one device.
-func PackState(o StateOptions) (*Artifact, error) { return nil, errUnfinished }
+// PackState makes the state of one device: State Manifest, bundle archive, each deployment. Same options, same digest,
+// in whatever order the deployments come.
+func PackState(o StateOptions) (*Artifact, error) {
+	fail := func(err error) (*Artifact, error) {
+		return nil, fmt.Errorf("pack state %d of %s: %w", o.Generation, o.Device, err)
+	}
+	if _, err := ParseDeviceID(string(o.Device)); err != nil {
+		return fail(err)
+	}
+	if o.Previous != "" && !validDigest(o.Previous) {
+		return fail(fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid))
+	}
+	ds, err := readDeployments(numbered(o.Deployments))
+	if err != nil {
+		return fail(err)
+	}
+	m := &margo.StateManifest{ManifestVersion: o.Generation}
+	var layers []Blob
+	for _, d := range ds {
+		if to := d.Document.Metadata.DeviceID; !o.Device.Covers(to) {
+			return fail(fmt.Errorf("deployment %s (%s) is for device %q: %w", d.Document.ID, d.Document.Metadata.Name, to, fault.ErrInvalid))
+		}
+		m.Deployments = append(m.Deployments, margo.DeploymentRef{
+			DeploymentID: d.Document.ID, Digest: d.Digest, SizeBytes: uint64(len(d.Bytes)), URL: margo.DeploymentPath(d.Document.ID, d.Digest),
+		})
+	}
+	if len(ds) > 0 {
+		archive, err := packBundle(ds)
+		if err != nil {
+			return fail(err)
+		}
+		b := layer(TypeBundle, "bundle.tar.gz", archive)
+		m.Bundle = &margo.BundleRef{MediaType: TypeBundle, Digest: b.Descriptor.Digest, SizeBytes: uint64(len(archive)), URL: margo.BundlePath(b.Descriptor.Digest)}
+		layers = append([]Blob{b}, deploymentLayers(ds)...)
+	}
+	data, err := m.Encode()
+	if err != nil {
+		return fail(err)
+	}
+	own := map[string]string{
+		AnnotationDevice:          string(o.Device),
+		AnnotationGeneration:      strconv.FormatUint(o.Generation, 10),
+		AnnotationPrevious:        o.Previous.String(),
+		ocispec.AnnotationTitle:   string(o.Device),
+		ocispec.AnnotationVersion: strconv.FormatUint(o.Generation, 10),
+	}
+	if !o.Expires.IsZero() {
+		own[AnnotationExpires] = o.Expires.UTC().Truncate(time.Second).Format(time.RFC3339)
+	}
+	a, err := pack(TypeState, append([]Blob{layer(TypeState, "state.json", data)}, layers...), o.Created, own, o.Annotations)
+	if err != nil {
+		return fail(err)
+	}
+	return a, nil
+}
 
 // StateIndex is what the manifest of a device state says. Nothing in it is trusted before the manifest's signature is.
 type StateIndex struct {
@@ -31,12 +87,59 @@ type StateIndex struct {
 	Previous    digest.Digest // "": none told
 	Manifest    ocispec.Descriptor
 	Bundle      *ocispec.Descriptor  // nil exactly when there is nothing to deploy
-	Deployments []ocispec.Descriptor // may be empty when a foreign publisher pushed the bundle only
+	Deployments []ocispec.Descriptor // empty when a foreign publisher pushed the bundle only
 	Annotations map[string]string
 }
 
-// OpenState checks the manifest of a device state.
-func OpenState(manifest []byte) (*StateIndex, error) { return nil, errUnfinished }
+// OpenState checks the manifest of a device state: its types, its annotations, its layers and their sizes.
+func OpenState(manifest []byte) (*StateIndex, error) {
+	x, err := openState(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	return x, nil
+}
+
+func openState(manifest []byte) (*StateIndex, error) {
+	i, err := open(manifest, TypeState)
+	if err != nil {
+		return nil, err
+	}
+	x := &StateIndex{Annotations: i.annotations}
+	if x.Device, err = ParseDeviceID(i.annotations[AnnotationDevice]); err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", AnnotationDevice, err)
+	}
+	g := i.annotations[AnnotationGeneration]
+	if x.Generation, err = strconv.ParseUint(g, 10, 64); err != nil || x.Generation == 0 || strconv.FormatUint(x.Generation, 10) != g {
+		return nil, fmt.Errorf("annotation %s: %q is no whole number from 1 to 18446744073709551615: %w", AnnotationGeneration, g, fault.ErrInvalid)
+	}
+	if e, ok := i.annotations[AnnotationExpires]; ok {
+		if x.Expires, err = time.Parse(time.RFC3339, e); err != nil {
+			return nil, fmt.Errorf("annotation %s: %q is no time (RFC 3339): %w", AnnotationExpires, e, fault.ErrInvalid)
+		}
+		x.Expires = x.Expires.UTC()
+	}
+	if p, ok := i.annotations[AnnotationPrevious]; ok {
+		if x.Previous = digest.Digest(p); !validDigest(x.Previous) {
+			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationPrevious, p, digestWords, fault.ErrInvalid)
+		}
+	}
+	x.Manifest = i.layers[0]
+	if x.Manifest.MediaType != TypeState {
+		return nil, fmt.Errorf("first layer: media type %q, want %q: %w", x.Manifest.MediaType, TypeState, fault.ErrUnsupported)
+	}
+	if err := bounded(x.Manifest, MaxDocument); err != nil {
+		return nil, err
+	}
+	x.Bundle, x.Deployments, err = documentLayers(i.layers[1:])
+	if err == nil && x.Bundle == nil && len(x.Deployments) > 0 {
+		err = fmt.Errorf("there are deployments and no bundle: %w", fault.ErrInvalid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x, nil
+}
 
 // State is a device's desired state, parsed and with every digest checked.
 type State struct {
@@ -45,13 +148,114 @@ type State struct {
 	Deployments   []Deployment // in the order of the manifest
 }
 
-// Read fetches and checks the state by its single documents; blobs that the caller keeps need not be fetched again.
-// When the artifact has no such layers, it takes the bundle.
+// Read fetches and checks the state by its single documents; blob may answer from what the caller keeps, the bytes are
+// hashed here in any case. When the artifact has no such layers, Read takes the bundle.
+//
+// The documents' metadata.deviceId is for the caller to compare: see [DeviceID.Covers].
 func (x *StateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*State, error) {
-	return nil, errUnfinished
+	if len(x.Deployments) == 0 {
+		return x.ReadBundle(blob)
+	}
+	s, err := x.manifest(blob)
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	layers := make(map[digest.Digest]ocispec.Descriptor, len(x.Deployments))
+	for _, l := range x.Deployments {
+		layers[l.Digest] = l
+	}
+	err = s.fill(func(d digest.Digest) ([]byte, error) {
+		l, ok := layers[d]
+		if !ok {
+			return nil, fmt.Errorf("deployment %s has no layer: %w", d, fault.ErrInvalid)
+		}
+		return fetch(blob, l)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	return s, nil
 }
 
-// ReadBundle is Read in one request for all documents: the way of a device that has few of them.
+// ReadBundle is Read with one request for all documents: the way of a device that has few of them.
 func (x *StateIndex) ReadBundle(blob func(ocispec.Descriptor) ([]byte, error)) (*State, error) {
-	return nil, errUnfinished
+	s, err := x.manifest(blob)
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	if x.Bundle == nil {
+		return s, nil
+	}
+	data, err := fetch(blob, *x.Bundle)
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	ds, err := ReadBundle(data)
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	if len(ds) != len(s.Manifest.Deployments) {
+		return nil, fmt.Errorf("read state: the bundle has %d deployments, the manifest %d: %w", len(ds), len(s.Manifest.Deployments), fault.ErrInvalid)
+	}
+	files := make(map[digest.Digest][]byte, len(ds))
+	for _, d := range ds {
+		files[d.Digest] = d.Bytes
+	}
+	err = s.fill(func(d digest.Digest) ([]byte, error) {
+		f, ok := files[d]
+		if !ok {
+			return nil, fmt.Errorf("deployment %s is not in the bundle: %w", d, fault.ErrInvalid)
+		}
+		return f, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	return s, nil
+}
+
+// manifest fetches the State Manifest and holds it against what the artifact's manifest says.
+func (x *StateIndex) manifest(blob func(ocispec.Descriptor) ([]byte, error)) (*State, error) {
+	data, err := fetch(blob, x.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	m, err := margo.ParseStateManifest("state.json", data)
+	if err != nil {
+		return nil, err
+	}
+	if m.ManifestVersion != x.Generation {
+		return nil, fmt.Errorf("manifestVersion is %d, annotation %s is %d: %w", m.ManifestVersion, AnnotationGeneration, x.Generation, fault.ErrInvalid)
+	}
+	switch {
+	case m.Bundle == nil && x.Bundle != nil:
+		return nil, fmt.Errorf("there is a bundle that the manifest does not name: %w", fault.ErrInvalid)
+	case m.Bundle != nil && (x.Bundle == nil || x.Bundle.Digest != m.Bundle.Digest):
+		return nil, fmt.Errorf("bundle %s is not among the layers: %w", m.Bundle.Digest, fault.ErrInvalid)
+	case len(x.Deployments) > 0 && len(x.Deployments) != len(m.Deployments):
+		return nil, fmt.Errorf("%d layers for the %d deployments of the manifest: %w", len(x.Deployments), len(m.Deployments), fault.ErrInvalid)
+	}
+	return &State{Manifest: m, ManifestBytes: data}, nil
+}
+
+// fill parses each document that the manifest refers to, from the bytes of its digest.
+func (s *State) fill(get func(digest.Digest) ([]byte, error)) error {
+	for _, ref := range s.Manifest.Deployments {
+		data, err := get(ref.Digest)
+		if err != nil {
+			return err
+		}
+		d, err := ReadDeployment(ref.DeploymentID+".yaml", data)
+		if err != nil {
+			return err
+		}
+		if d.Document.ID != ref.DeploymentID {
+			return fmt.Errorf("the manifest calls deployment %s %s: %w", d.Document.ID, ref.DeploymentID, fault.ErrInvalid)
+		}
+		if d.Digest != ref.Digest {
+			return fmt.Errorf("deployment %s: %s, want %s: %w", d.Document.ID, d.Digest, ref.Digest, fault.ErrDigestMismatch)
+		}
+		s.Deployments = append(s.Deployments, *d)
+	}
+	return nil
 }

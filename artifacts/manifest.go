@@ -1,0 +1,164 @@
+package artifacts
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// layer makes a blob. title, which may be "", is the file name that other tools give it.
+func layer(mediaType, title string, data []byte) Blob {
+	b := Blob{
+		Descriptor: ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))},
+		Data:       data,
+	}
+	if title != "" {
+		b.Descriptor.Annotations = map[string]string{ocispec.AnnotationTitle: title}
+	}
+	return b
+}
+
+// pack makes an artifact of layers. own annotations may not be overruled by given ones.
+func pack(artifactType string, layers []Blob, created time.Time, own, given map[string]string) (*Artifact, error) {
+	annotations := make(map[string]string)
+	for _, k := range slices.Sorted(maps.Keys(given)) {
+		if strings.HasPrefix(k, "dev.longshore.") || strings.HasPrefix(k, "org.margo.") {
+			return nil, fmt.Errorf("annotation %q cannot be given, it follows from the content: %w", k, fault.ErrInvalid)
+		}
+		annotations[k] = given[k]
+	}
+	for k, v := range own {
+		if v != "" {
+			annotations[k] = v
+		}
+	}
+	if !created.IsZero() {
+		annotations[ocispec.AnnotationCreated] = created.UTC().Truncate(time.Second).Format(time.RFC3339)
+	}
+	empty := ocispec.DescriptorEmptyJSON
+	m := ocispec.Manifest{
+		Versioned:    specs.Versioned{SchemaVersion: 2},
+		MediaType:    ocispec.MediaTypeImageManifest,
+		ArtifactType: artifactType,
+		Config:       empty,
+		Annotations:  annotations,
+	}
+	a := &Artifact{Blobs: []Blob{{Descriptor: ocispec.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size}, Data: slices.Clone(empty.Data)}}}
+	for _, l := range layers {
+		m.Layers = append(m.Layers, l.Descriptor)
+		if !slices.ContainsFunc(a.Blobs, func(b Blob) bool { return b.Descriptor.Digest == l.Descriptor.Digest }) {
+			a.Blobs = append(a.Blobs, l)
+		}
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("write manifest: %w", err)
+	}
+	if len(data) > MaxManifest {
+		return nil, fmt.Errorf("write manifest: %d bytes, more than %d: %w", len(data), MaxManifest, fault.ErrTooLarge)
+	}
+	a.Manifest = data
+	a.Descriptor = ocispec.Descriptor{MediaType: m.MediaType, ArtifactType: artifactType, Digest: digest.FromBytes(data), Size: int64(len(data))}
+	return a, nil
+}
+
+// image is what we read of an OCI image manifest.
+type image struct {
+	layers      []ocispec.Descriptor
+	annotations map[string]string
+}
+
+// open reads an image manifest of one artifact type. Data that descriptors carry inline is not looked at.
+func open(data []byte, artifactType string) (*image, error) {
+	if len(data) > MaxManifest {
+		return nil, fmt.Errorf("read manifest: %d bytes, more than %d: %w", len(data), MaxManifest, fault.ErrTooLarge)
+	}
+	root, err := strict.JSON("manifest", data)
+	if err != nil {
+		return nil, err
+	}
+	if t, ok := root.Get("mediaType").Value().(string); ok && t != ocispec.MediaTypeImageManifest {
+		return nil, fmt.Errorf("read manifest: media type %q, want %q: %w", t, ocispec.MediaTypeImageManifest, fault.ErrUnsupported)
+	}
+	config := root.Need("config")
+	kind, ok := root.Get("artifactType").Value().(string)
+	if !ok || kind == "" { // what tools did before image-spec 1.1
+		kind, _ = config.Get("mediaType").Value().(string)
+	}
+	if root.Kind() == strict.Object && kind != artifactType {
+		return nil, fmt.Errorf("read manifest: artifact type %q, want %q: %w", kind, artifactType, fault.ErrUnsupported)
+	}
+	version := root.Need("schemaVersion")
+	if v := version.Uint64(); version.Kind() == strict.Number && v != 2 {
+		version.Faultf("must be 2")
+	}
+	root.Need("mediaType").Text()
+	descriptor(config)
+	i := &image{annotations: texts(root.Get("annotations"))}
+	layers := root.Need("layers")
+	for _, l := range layers.Items() {
+		i.layers = append(i.layers, descriptor(l))
+	}
+	if layers.Kind() == strict.List && len(i.layers) == 0 {
+		layers.Faultf("must have at least one layer")
+	}
+	if err := root.Err(); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+func descriptor(n *strict.Node) ocispec.Descriptor {
+	size := n.Need("size")
+	d := ocispec.Descriptor{
+		MediaType:   n.Need("mediaType").Filled(),
+		Digest:      digest.Digest(n.Need("digest").Matching(digestFormat, digestWords)),
+		Size:        size.Int64(),
+		Annotations: texts(n.Get("annotations")),
+	}
+	if d.Size < 0 {
+		size.Faultf("must not be negative")
+	}
+	return d
+}
+
+func texts(n *strict.Node) map[string]string {
+	if n == nil {
+		return nil
+	}
+	out := make(map[string]string)
+	for _, m := range n.Members() {
+		out[m.Key()] = m.Text()
+	}
+	return out
+}
+
+// bounded refuses a layer whose told size is over its limit, before anything is fetched.
+func bounded(d ocispec.Descriptor, limit int64) error {
+	if d.Size > limit {
+		return fmt.Errorf("layer %s (%s): %d bytes, more than %d: %w", d.Digest, d.MediaType, d.Size, limit, fault.ErrTooLarge)
+	}
+	return nil
+}
+
+// fetch gets a blob and checks that it is what the descriptor names, whatever the caller's function did.
+func fetch(blob func(ocispec.Descriptor) ([]byte, error), d ocispec.Descriptor) ([]byte, error) {
+	data, err := blob(d)
+	if err != nil {
+		return nil, err
+	}
+	if got := digest.FromBytes(data); got != d.Digest || int64(len(data)) != d.Size {
+		return nil, fmt.Errorf("blob %s of %d bytes: got %s of %d bytes: %w", d.Digest, d.Size, got, len(data), fault.ErrDigestMismatch)
+	}
+	return data, nil
+}

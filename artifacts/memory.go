@@ -1,0 +1,136 @@
+package artifacts
+
+import (
+	"bytes"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// memory is a read-only file tree in memory.
+type memory map[string]*memoryFile // "." is always there
+
+type memoryFile struct {
+	name     string
+	data     []byte
+	mode     fs.FileMode
+	children []fs.DirEntry
+}
+
+// newMemory makes a tree of entries, with the directories that they are in.
+func newMemory(entries []entry) memory {
+	m := memory{".": {name: ".", mode: fs.ModeDir | 0o755}}
+	for _, e := range entries {
+		f := &memoryFile{name: path.Base(e.name), data: e.data, mode: 0o644}
+		switch {
+		case e.dir:
+			f.mode = fs.ModeDir | 0o755
+		case e.exec:
+			f.mode = 0o755
+		}
+		m.put(e.name, f)
+	}
+	for _, f := range m {
+		slices.SortFunc(f.children, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	}
+	return m
+}
+
+func (m memory) put(name string, f *memoryFile) {
+	if m[name] != nil {
+		return // a directory that was made for a file in it
+	}
+	m[name] = f
+	dir := path.Dir(name)
+	if m[dir] == nil {
+		m.put(dir, &memoryFile{name: path.Base(dir), mode: fs.ModeDir | 0o755})
+	}
+	m[dir].children = append(m[dir].children, fs.FileInfoToDirEntry(f))
+}
+
+func (m memory) find(op, name string) (*memoryFile, error) {
+	if !fs.ValidPath(name) {
+		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	if f := m[name]; f != nil {
+		return f, nil
+	}
+	return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+}
+
+// Open implements fs.FS.
+func (m memory) Open(name string) (fs.File, error) {
+	f, err := m.find("open", name)
+	if err != nil {
+		return nil, err
+	}
+	if f.IsDir() {
+		return &openDir{memoryFile: f}, nil
+	}
+	return &openFile{f, bytes.NewReader(f.data)}, nil
+}
+
+// Stat implements fs.StatFS.
+func (m memory) Stat(name string) (fs.FileInfo, error) {
+	f, err := m.find("stat", name)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// ReadFile implements fs.ReadFileFS.
+func (m memory) ReadFile(name string) ([]byte, error) {
+	f, err := m.find("read", name)
+	if err != nil {
+		return nil, err
+	}
+	if f.IsDir() {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: fs.ErrInvalid}
+	}
+	return bytes.Clone(f.data), nil
+}
+
+func (f *memoryFile) Name() string       { return f.name }
+func (f *memoryFile) Size() int64        { return int64(len(f.data)) }
+func (f *memoryFile) Mode() fs.FileMode  { return f.mode }
+func (f *memoryFile) ModTime() time.Time { return time.Unix(0, 0) }
+func (f *memoryFile) IsDir() bool        { return f.mode.IsDir() }
+func (f *memoryFile) Sys() any           { return nil }
+
+type openFile struct {
+	*memoryFile
+	*bytes.Reader
+}
+
+func (f *openFile) Size() int64                { return f.memoryFile.Size() }
+func (f *openFile) Stat() (fs.FileInfo, error) { return f.memoryFile, nil }
+func (f *openFile) Close() error               { return nil }
+
+type openDir struct {
+	*memoryFile
+	at int
+}
+
+func (d *openDir) Stat() (fs.FileInfo, error) { return d.memoryFile, nil }
+func (d *openDir) Close() error               { return nil }
+
+func (d *openDir) Read([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "read", Path: d.name, Err: fs.ErrInvalid}
+}
+
+// ReadDir implements fs.ReadDirFile.
+func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
+	rest := d.children[d.at:]
+	if n > 0 {
+		if len(rest) == 0 {
+			return nil, io.EOF
+		}
+		rest = rest[:min(n, len(rest))]
+	}
+	d.at += len(rest)
+	return slices.Clone(rest), nil
+}
