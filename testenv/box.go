@@ -15,7 +15,7 @@ import (
 
 // boxes is the folder below os.TempDir that holds one folder for each box. Its fixed name lets a later run find what a
 // killed one left behind.
-const boxes = "longshore"
+const boxes = "longshore-box"
 
 // Box is a folder together with everything that was started from it. Emptying it ends and removes all of that, last
 // first, whatever state it is in. Should the process die without emptying it, the next [OpenBox] does.

@@ -17,15 +17,22 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGPIPE) // a reader that goes away must not keep us from cleaning up
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
 	err := app().RunContext(ctx, os.Args)
-	stop()
-	if err != nil {
-		if !errors.Is(err, errTold) {
+	switch {
+	case err == nil:
+		return
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "testenv: interrupted")
+		if !errors.Is(err, context.Canceled) {
 			fmt.Fprintln(os.Stderr, "testenv:", err)
 		}
-		os.Exit(1)
+	case !errors.Is(err, errTold):
+		fmt.Fprintln(os.Stderr, "testenv:", err)
 	}
+	os.Exit(1)
 }
 
 // errTold is a failure that the output has told of already.
