@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -68,7 +69,10 @@ func (a *Agent) check(ctx context.Context, q ask) (out answer) {
 
 // examine is checks 2 to 9 of a state that was not seen before, in order.
 func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *answer) error {
-	c := courier{a: a, repository: a.o.Repository}
+	c := courier{a: a, repository: a.o.Repository, sizes: map[digest.Digest]int64{}}
+	if q.accepted != nil {
+		maps.Copy(c.sizes, q.accepted.Sizes)
+	}
 	name := a.o.Repository + "@" + d.Digest.String()
 	desc, data, err := c.manifest(ctx, a.o.Repository, d, false)
 	switch {
@@ -106,7 +110,12 @@ func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *a
 	out.pins = b.pins
 	out.state = &store.State{
 		Digest: d.Digest, Size: desc.Size, MediaType: desc.MediaType, Generation: x.Generation, Repository: a.o.Repository,
-		AcceptedAt: a.o.Now(), Created: created(x), Expires: x.Expires, SignedBy: v.SignedBy, Insecure: b.insecure,
+		AcceptedAt: a.o.Now(), Created: created(x), Expires: x.Expires, SignedBy: v.SignedBy, Insecure: b.insecure, Sizes: map[digest.Digest]int64{},
+	}
+	for _, blob := range out.desired.Blobs {
+		if n, ok := b.c.sizes[blob]; ok {
+			out.state.Sizes[blob] = n
+		}
 	}
 	if v.Insecure {
 		out.state.Insecure = append([]string{"state " + a.o.Repository}, b.insecure...)
@@ -146,7 +155,10 @@ func (a *Agent) load(ctx context.Context, s store.State, offline bool) (*Desired
 	if err != nil {
 		return nil, refuse(CodeContentDamaged, err)
 	}
-	c := courier{a: a, repository: s.Repository, offline: offline}
+	c := courier{a: a, repository: s.Repository, offline: offline, sizes: maps.Clone(s.Sizes)}
+	if c.sizes == nil {
+		c.sizes = map[digest.Digest]int64{}
+	}
 	_, data, err := c.manifest(ctx, s.Repository, ocispec.Descriptor{MediaType: s.MediaType, Digest: s.Digest, Size: s.Size}, true)
 	if err != nil {
 		return nil, refuse(CodeContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))

@@ -17,16 +17,19 @@ import (
 type courier struct {
 	a          *Agent
 	repository string
-	offline    bool            // never ask the source
-	brought    []digest.Digest // everything that passed
+	offline    bool                    // never ask the source
+	brought    []digest.Digest         // everything that passed
+	sizes      map[digest.Digest]int64 // of manifests that are named by digest only, as far as known; grows
 }
 
-// manifest brings an artifact's manifest. d needs a digest only; keep says whether it may stay on the device yet.
+// manifest brings an artifact's manifest. d's size may be 0: not known. keep says whether it may stay on the device yet.
 func (c *courier) manifest(ctx context.Context, repository string, d ocispec.Descriptor, keep bool) (ocispec.Descriptor, []byte, error) {
+	if d.Size == 0 {
+		d.Size = c.sizes[d.Digest]
+	}
 	data, err := c.a.o.Content.Get(ctx, d)
 	if err == nil && digest.FromBytes(data) == d.Digest {
 		c.brought = append(c.brought, d.Digest)
-		d.Size = int64(len(data))
 		return d, data, nil
 	}
 	if c.offline {
@@ -46,6 +49,7 @@ func (c *courier) manifest(ctx context.Context, repository string, d ocispec.Des
 		}
 	}
 	c.brought = append(c.brought, d.Digest)
+	c.sizes[d.Digest] = got.Size
 	return got, data, nil
 }
 

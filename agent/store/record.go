@@ -32,6 +32,8 @@ type State struct {
 	Expires    time.Time     `json:"expires,omitzero"` // zero: never
 	SignedBy   []string      `json:"signedBy,omitempty"`
 	Insecure   []string      `json:"insecure,omitempty"` // what was taken without a signature although one is the rule
+	// Sizes of the components' manifests, which nothing that is signed tells: with them they are found on the device.
+	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`
 }
 
 // Refused is the newest state that was refused. At most one is kept: what the tag pointed at last.

@@ -1,0 +1,397 @@
+// Package runtimetest holds what every [agent.Runtime] must do: [Run] is the suite, [Memory] the runtime in memory that
+// passes it and that the agent's own tests run on. The same suite runs on real containerd, so that Memory cannot lie.
+package runtimetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+var _ agent.Runtime = (*Memory)(nil)
+
+// Memory is a runtime whose containers are values. It outlives the agents that use it, as containerd does. Hooks may be
+// set before it is used.
+type Memory struct {
+	// Now stamps starts and exits. nil: they have no time.
+	Now func() time.Time
+	// Images says whether an image can be pulled; nil: every one can.
+	Images func(workload.Image) error
+	// Probing answers probes of running containers; nil: all are well.
+	Probing func(ctx context.Context, o workload.Observation, p workload.Probe) error
+	// Running is called with a container that was started: an exit code other than -1 ends it at once. nil: all run on.
+	Running func(o workload.Observation) int
+	// Stopping is how long a container takes to stop.
+	Stopping time.Duration
+
+	mu       sync.Mutex
+	images   map[string]bool
+	projects map[string]*memoryProject
+	objects  map[string]*memoryContainer
+	volumes  map[string]string // "project/volume" -> what was written into it
+	watchers map[chan workload.Event]bool
+	pid      uint32
+	calls    []string
+}
+
+type memoryProject struct{ spec workload.Project }
+
+type memoryContainer struct {
+	workload.Observation
+	service workload.Service
+	output  bytes.Buffer
+}
+
+// NewMemory makes an empty runtime.
+func NewMemory() *Memory {
+	return &Memory{
+		images: map[string]bool{}, projects: map[string]*memoryProject{}, objects: map[string]*memoryContainer{},
+		volumes: map[string]string{}, watchers: map[chan workload.Event]bool{}, pid: 100,
+	}
+}
+
+// Calls lists what was done so far: "start <id>", in order. Questions are not listed.
+func (m *Memory) Calls() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.calls)
+}
+
+// Volumes maps "project/volume" to its content; writing to it is up to [Memory.Write].
+func (m *Memory) Volumes() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.volumes)
+}
+
+// Write puts content into a volume that exists.
+func (m *Memory) Write(volume, content string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.volumes[volume]; !ok {
+		return fmt.Errorf("write volume %s: %w", volume, fault.ErrNotFound)
+	}
+	m.volumes[volume] = content
+	return nil
+}
+
+// Pulled lists the images that are here, sorted.
+func (m *Memory) Pulled() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.images))
+}
+
+// Exit ends a running container as if its process had.
+func (m *Memory) Exit(id string, code uint32) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, ok := m.objects[id]
+	if !ok || c.Status != workload.Running {
+		return fmt.Errorf("exit %s: not running: %w", id, fault.ErrNotFound)
+	}
+	m.exit(c, code)
+	return nil
+}
+
+// Reboot ends every process without an exit: containers are there, their tasks and networks are not.
+func (m *Memory) Reboot() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.objects {
+		c.Status, c.PID, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Created, 0, 0, time.Time{}, time.Time{}
+	}
+	for p := range m.projects {
+		m.projects[p] = &memoryProject{}
+	}
+}
+
+// Lose drops an image behind the agent's back.
+func (m *Memory) Lose(image string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.images, image)
+}
+
+func (m *Memory) now() time.Time {
+	if m.Now == nil {
+		return time.Time{}
+	}
+	return m.Now()
+}
+
+func (m *Memory) note(verb, what string) { m.calls = append(m.calls, verb+" "+what) }
+
+// Pull makes an image present.
+func (m *Memory) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if m.Images != nil {
+		if err := m.Images(image); err != nil {
+			return fmt.Errorf("pull %s: %w", image.Name(), err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.images[image.Name()] = true
+	if progress != nil {
+		progress(image.Size, image.Size)
+	}
+	m.note("pull", image.Name())
+	return nil
+}
+
+// Observe lists what is there.
+func (m *Memory) Observe(ctx context.Context) (workload.Observed, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var o workload.Observed
+	for _, id := range slices.Sorted(maps.Keys(m.objects)) {
+		o.Containers = append(o.Containers, m.objects[id].Observation)
+	}
+	o.Projects = slices.Sorted(maps.Keys(m.projects))
+	return o, ctx.Err()
+}
+
+// Prepare makes a project's volumes.
+func (m *Memory) Prepare(ctx context.Context, p *workload.Project) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.projects[p.Name] = &memoryProject{spec: *p}
+	for _, v := range p.Volumes {
+		if _, ok := m.volumes[p.Name+"/"+v.Name]; !ok {
+			m.volumes[p.Name+"/"+v.Name] = ""
+		}
+	}
+	m.note("prepare", p.Name)
+	return nil
+}
+
+// Create makes a container.
+func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, ok := m.objects[c.ID]; ok {
+		return nil
+	}
+	if !m.images[c.Service.Image.Name()] {
+		return fmt.Errorf("create %s: image %s: %w", c.ID, c.Service.Image.Name(), fault.ErrNotFound)
+	}
+	if pr := m.projects[p.Name]; pr == nil || pr.spec.Name == "" {
+		return fmt.Errorf("create %s: project %s is not prepared: %w", c.ID, p.Name, fault.ErrInvalid)
+	}
+	m.objects[c.ID] = &memoryContainer{
+		Observation: workload.Observation{
+			ID: c.ID, Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: c.Service.Name,
+			Replica: c.Replica, Hash: c.Hash, Image: c.Service.Image.Name(), Status: workload.Created,
+		},
+		service: c.Service,
+	}
+	m.note("create", c.ID)
+	return nil
+}
+
+// Start runs a container.
+func (m *Memory) Start(ctx context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c, ok := m.objects[id]
+	if !ok {
+		return fmt.Errorf("start %s: %w", id, fault.ErrNotFound)
+	}
+	if c.Status == workload.Running {
+		return nil
+	}
+	if err := m.ports(c); err != nil {
+		return fmt.Errorf("start %s: %w", id, err)
+	}
+	m.pid++
+	c.Status, c.PID, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Running, m.pid, 0, m.now(), time.Time{}
+	fmt.Fprintf(&c.output, "%s started\n", c.Service)
+	m.note("start", id)
+	if m.Running != nil {
+		if code := m.Running(c.Observation); code >= 0 {
+			m.exit(c, uint32(code))
+		}
+	}
+	return nil
+}
+
+// ports finds out whether a running container publishes a port that c wants.
+func (m *Memory) ports(c *memoryContainer) error {
+	for _, o := range m.objects {
+		if o.ID == c.ID || o.Status != workload.Running {
+			continue
+		}
+		for _, a := range o.service.Ports {
+			for _, b := range c.service.Ports {
+				if a.HostPort == b.HostPort && a.Protocol == b.Protocol {
+					return fmt.Errorf("port %d/%s is in use by %s: %w", a.HostPort, a.Protocol, o.ID, fault.ErrConflict)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (m *Memory) exit(c *memoryContainer, code uint32) {
+	c.Status, c.PID, c.ExitCode, c.ExitedAt = workload.Exited, 0, code, m.now()
+	for w := range m.watchers {
+		select {
+		case w <- workload.Event{Kind: workload.EventExit, ID: c.ID}:
+		default: // full: whoever reads it will observe anyway
+		}
+	}
+}
+
+// Stop ends a container's process.
+func (m *Memory) Stop(ctx context.Context, id string) error {
+	if m.Stopping > 0 {
+		select {
+		case <-time.After(m.Stopping):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if c, ok := m.objects[id]; ok && c.Status == workload.Running {
+		m.exit(c, 143)
+		m.note("stop", id)
+	}
+	return nil
+}
+
+// Remove deletes a container.
+func (m *Memory) Remove(ctx context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, ok := m.objects[id]; ok {
+		delete(m.objects, id)
+		m.note("remove", id)
+	}
+	return nil
+}
+
+// Teardown forgets a project. Volumes stay.
+func (m *Memory) Teardown(ctx context.Context, project string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, c := range m.objects {
+		if c.Project == project {
+			return fmt.Errorf("take down %s: container %s is there: %w", project, c.ID, fault.ErrConflict)
+		}
+	}
+	delete(m.projects, project)
+	m.note("teardown", project)
+	return nil
+}
+
+// Probe asks once.
+func (m *Memory) Probe(ctx context.Context, id string, p workload.Probe) error {
+	m.mu.Lock()
+	c, ok := m.objects[id]
+	var o workload.Observation
+	if ok {
+		o = c.Observation
+	}
+	m.mu.Unlock()
+	switch {
+	case !ok:
+		return fmt.Errorf("probe %s: %w", id, fault.ErrNotFound)
+	case o.Status != workload.Running:
+		return fmt.Errorf("probe %s: it is %s", id, o.Status)
+	case m.Probing != nil:
+		return m.Probing(ctx, o, p)
+	}
+	return ctx.Err()
+}
+
+// Events tells of exits until ctx ends.
+func (m *Memory) Events(ctx context.Context) (<-chan workload.Event, error) {
+	w := make(chan workload.Event, 16)
+	m.mu.Lock()
+	m.watchers[w] = true
+	m.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watchers, w)
+		close(w)
+	})
+	return w, nil
+}
+
+// Logs opens what a container wrote.
+func (m *Memory) Logs(ctx context.Context, id string, o agent.LogOptions) (io.ReadCloser, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, ok := m.objects[id]
+	if !ok {
+		return nil, fmt.Errorf("logs of %s: %w", id, fault.ErrNotFound)
+	}
+	lines := strings.SplitAfter(c.output.String(), "\n")
+	lines = lines[:len(lines)-1]
+	if o.Tail > 0 && len(lines) > o.Tail {
+		lines = lines[len(lines)-o.Tail:]
+	}
+	text := strings.NewReader(strings.Join(lines, ""))
+	if !o.Follow {
+		return io.NopCloser(text), nil
+	}
+	r, w := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = w.Close() }) // never fails
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(text, r), r}, nil
+}
+
+// Collect drops images.
+func (m *Memory) Collect(ctx context.Context, keep []workload.Image) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, k := range keep {
+		wanted[k.Name()] = true
+	}
+	for name := range m.images {
+		if !wanted[name] {
+			delete(m.images, name)
+			m.note("drop", name)
+		}
+	}
+	return nil
+}
