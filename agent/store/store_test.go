@@ -1,0 +1,301 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var t0 = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func open(t *testing.T, path string, edit func(*store.Options)) *store.Store {
+	t.Helper()
+	o := store.Options{Path: path, Device: "press-07"}
+	if edit != nil {
+		edit(&o)
+	}
+	s, err := store.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func update(t *testing.T, s *store.Store, f func(*store.Tx) error) {
+	t.Helper()
+	if err := s.Update(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func state(generation uint64) store.State {
+	return store.State{
+		Digest: digest.FromString(fmt.Sprint(generation)), Size: 7, MediaType: "m", Generation: generation, Repository: "r.example/state",
+		AcceptedAt: t0, Expires: t0.Add(time.Hour), SignedBy: []string{"release"}, Sizes: map[digest.Digest]int64{digest.FromString("c"): 9},
+	}
+}
+
+func TestEverythingSurvivesReopening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	s := open(t, path, nil)
+	epoch := s.Epoch()
+	refused := &store.Refused{Digest: digest.FromString("x"), Generation: 9, Code: "c", Message: "m", Since: t0, Policy: "p"}
+	status := store.Status{DeploymentID: "d", Name: "n", State: margo.StateFailed, Since: t0, Components: []store.Component{
+		{Name: "c", Identity: "i", State: margo.StateFailed, Since: t0, Error: &margo.StatusError{Code: "c", Source: "s", Message: "m"}},
+	}}
+	pins := map[string]digest.Digest{"r.example/c:1": digest.FromString("pin")}
+	update(t, s, func(tx *store.Tx) error {
+		return errors.Join(
+			tx.SetState(store.Accepted, state(1<<63+1)), tx.SetState(store.Target, state(1)), tx.SetState(store.Committed, state(2)),
+			tx.SetState(store.LastGood, state(3)), tx.SetRefused(refused), tx.SetStatus(status),
+			tx.AddBad(store.Bad{Digest: digest.FromString("bad"), Reason: "r", Since: t0}), tx.SetPins(state(1).Digest, pins),
+		)
+	})
+	if err := errors.Join(s.Unpacking("a"), s.Unpacking("b"), s.Durable("b"), s.Unpacking("c"), s.Durable("c"), s.Forget("c"), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, nil)
+	if s.Epoch() != epoch || len(epoch) != 36 {
+		t.Errorf("epoch %q, was %q", s.Epoch(), epoch)
+	}
+	err := s.View(func(tx *store.Tx) error {
+		for m, want := range map[store.Mark]uint64{store.Accepted: 1<<63 + 1, store.Target: 1, store.Committed: 2, store.LastGood: 3} {
+			got, err := tx.State(m)
+			if err != nil {
+				return err
+			}
+			if diff := cmp.Diff(state(want), *got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", m, diff)
+			}
+		}
+		r, err1 := tx.Refused()
+		st, err2 := tx.Statuses()
+		bad, err3 := tx.Bad()
+		p, err4 := tx.Pins(state(1).Digest)
+		other, err5 := tx.Pins(state(2).Digest)
+		if diff := cmp.Diff([]any{refused, []store.Status{status}, 1, pins, 0}, []any{r, st, len(bad), p, len(other)}); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+		return errors.Join(err1, err2, err3, err4, err5)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for image, want := range map[string]bool{"a": false, "b": true, "c": false, "d": false} {
+		if got, err := s.IsDurable(image); got != want || err != nil {
+			t.Errorf("IsDurable(%s) = %v, %v, want %v", image, got, err, want)
+		}
+	}
+}
+
+func TestAcceptedOnlyRises(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "agent.db"), nil)
+	set := func(st store.State) error {
+		return s.Update(func(tx *store.Tx) error { return tx.SetState(store.Accepted, st) })
+	}
+	other := state(5)
+	other.Digest = digest.FromString("other")
+	for _, tc := range []struct {
+		name string
+		st   store.State
+		ok   bool
+	}{
+		{"first", state(5), true},
+		{"again", state(5), true},
+		{"same generation, other content", other, false},
+		{"older", state(4), false},
+		{"newer", state(6), true},
+	} {
+		if err := set(tc.st); (err == nil) != tc.ok || err != nil && !errors.Is(err, fault.ErrRollback) {
+			t.Errorf("%s: %v, want ok %v", tc.name, err, tc.ok)
+		}
+	}
+}
+
+func TestOutbox(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	s := open(t, path, func(o *store.Options) { o.OutboxLimit = 3 })
+	add := func(kind, subject string) (seq uint64) {
+		update(t, s, func(tx *store.Tx) (err error) {
+			seq, err = tx.Append(store.Report{Kind: kind, Subject: subject, Body: []byte(subject), At: t0})
+			return err
+		})
+		return seq
+	}
+	drain := func() (got []string) {
+		for {
+			var r *store.Report
+			update(t, s, func(tx *store.Tx) (err error) {
+				if r, err = tx.First(); err != nil || r == nil {
+					return err
+				}
+				return errors.Join(tx.Delivered(r.Sequence), tx.Delivered(r.Sequence))
+			})
+			if r == nil {
+				return got
+			}
+			got = append(got, fmt.Sprintf("%d %s", r.Sequence, r.Subject))
+		}
+	}
+	add(store.KindCapabilities, "press-07")
+	add(store.KindStatus, "a")
+	add(store.KindCapabilities, "press-07")
+	depth := func() (n int) {
+		if err := s.View(func(tx *store.Tx) (err error) { n, _, err = tx.Depth(); return err }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if got := depth(); got != 2 {
+		t.Errorf("depth = %d, want 2: the newer capabilities take the place of the older", got)
+	}
+	if diff := cmp.Diff([]string{"2 a", "3 press-07"}, drain()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+	if seq := add(store.KindStatus, "b"); seq != 4 {
+		t.Errorf("sequence = %d, want 4: never used twice", seq)
+	}
+	for range 4 {
+		add(store.KindStatus, "c")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, func(o *store.Options) { o.OutboxLimit = 3 })
+	var gap *store.Gap
+	if err := s.View(func(tx *store.Tx) (err error) { gap, err = tx.Gap(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&store.Gap{First: 4, Last: 5, Count: 2, Since: t0}, gap); diff != "" {
+		t.Errorf("gap (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"6 c", "7 c", "8 c"}, drain()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+	if got := depth(); got != 0 {
+		t.Errorf("depth = %d, want 0", got)
+	}
+}
+
+func TestBoundsOfBadAndPins(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "agent.db"), nil)
+	update(t, s, func(tx *store.Tx) error {
+		for i := range 70 {
+			if err := tx.AddBad(store.Bad{Digest: digest.FromString(fmt.Sprint(i)), Since: t0.Add(time.Duration(i))}); err != nil {
+				return err
+			}
+		}
+		return errors.Join(
+			tx.SetPins(state(1).Digest, map[string]digest.Digest{"x": digest.FromString("x")}),
+			tx.SetPins(state(2).Digest, map[string]digest.Digest{"x": digest.FromString("y")}),
+			tx.RetainPins(state(2).Digest),
+		)
+	})
+	update(t, s, func(tx *store.Tx) error {
+		bad, err := tx.Bad()
+		p1, err1 := tx.Pins(state(1).Digest)
+		p2, err2 := tx.Pins(state(2).Digest)
+		if len(bad) != 64 || len(p1) != 0 || len(p2) != 1 {
+			t.Errorf("%d bad, %d and %d pins, want 64, 0 and 1", len(bad), len(p1), len(p2))
+		}
+		return errors.Join(err, err1, err2)
+	})
+}
+
+func TestOneAgentADevice(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	s := open(t, path, nil)
+	if _, err := store.Open(store.Options{Path: path, Device: "press-07"}); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+		t.Errorf("second Open = %v, want a conflict with a hint", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Open(store.Options{Path: path, Device: "other"}); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("Open for another device = %v, want a conflict", err)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v, want 0600", fi.Mode(), err)
+	}
+}
+
+func TestDamageIsTold(t *testing.T) {
+	dir := t.TempDir()
+	raw := func(name string, edit func(*bbolt.Tx) error) string {
+		path := filepath.Join(dir, name)
+		if err := open(t, path, nil).Close(); err != nil {
+			t.Fatal(err)
+		}
+		db, err := bbolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(db.Update(edit), db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	newer := raw("newer", func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("schema"), []byte{0, 0, 0, 2}) })
+	if _, err := store.Open(store.Options{Path: newer, Device: "press-07"}); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("newer schema: %v, want unsupported", err)
+	}
+	garbage := filepath.Join(dir, "garbage")
+	if err := os.WriteFile(garbage, make([]byte, 1<<16), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Open(store.Options{Path: garbage, Device: "press-07"}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no database: %v, want invalid", err)
+	}
+	half := raw("half", func(tx *bbolt.Tx) error { return tx.Bucket([]byte("marks")).Put([]byte("accepted"), []byte(`{"gen`)) })
+	err := open(t, half, nil).View(func(tx *store.Tx) error { _, err := tx.State(store.Accepted); return err })
+	if !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("half a record: %v, want invalid", err)
+	}
+}
+
+func TestAFailedUpdateChangesNothing(t *testing.T) {
+	var fail error
+	s := open(t, filepath.Join(t.TempDir(), "agent.db"), func(o *store.Options) { o.Commit = func(bool) error { return fail } })
+	fail = errors.New("power cut")
+	if err := s.Update(func(tx *store.Tx) error { return tx.SetState(store.Target, state(1)) }); !errors.Is(err, fail) {
+		t.Errorf("Update = %v", err)
+	}
+	err := s.View(func(tx *store.Tx) error {
+		st, err := tx.State(store.Target)
+		if st != nil {
+			t.Errorf("state = %v, want none", st)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzRecords(f *testing.F) {
+	for _, s := range []string{"", "{}", "null", `{"generation":18446744073709551615}`, `{"generation":-1}`, `{"digest":"sha256:x","components":[{}]} x`, `[[[[`, "\xff"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for name, err := range store.DecodeAll(data) {
+			if err != nil && !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrTooLarge) {
+				t.Errorf("decode %s: %v has no kind", name, err)
+			}
+		}
+	})
+}
