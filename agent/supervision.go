@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -119,6 +120,19 @@ func (s *Supervision) update(now time.Time, d *Desired, o workload.Observed, p P
 	for id := range s.Containers {
 		if !needed[id] {
 			delete(s.Containers, id)
+		}
+	}
+	for k := range s.Retries { // of steps that nobody will take again
+		verb, subject, _ := strings.Cut(k, " ")
+		switch Verb(verb) {
+		case Create, Start:
+			if !needed[subject] {
+				delete(s.Retries, k)
+			}
+		case Stop, Remove:
+			if _, ok := seen[subject]; !ok {
+				delete(s.Retries, k)
+			}
 		}
 	}
 	s.time(now, d, o, p)

@@ -77,7 +77,7 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 		v.up = v.up && len(c.Containers) > 0 // after a restart of the agent what runs is up; an empty project is not yet made
 	}
 	st := Step{Verb: Prepare, Project: c.Project.Name}
-	if r, ok := pl.s.Retries[st.Key()]; ok {
+	if r, ok := pl.s.Retries[st.Key()]; ok && pl.s.Prepared[c.Project.Name] != c.surround {
 		v.worse(trouble{r.Code, r.Message, r.Failures >= pl.p.Patience})
 		v.up = false
 	}
@@ -87,10 +87,12 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 // judge adds one container to the view.
 func (pl *planner) judge(v *view, c workload.Container, o workload.Observation, there bool) {
 	s := pl.s.Containers[c.ID]
-	for _, verb := range []Verb{Create, Start} {
-		if r, ok := pl.s.Retries[Step{Verb: verb, Container: c.ID}.Key()]; ok {
-			v.worse(trouble{r.Code, r.Message, r.Failures >= pl.p.Patience})
-		}
+	verb := Create
+	if there {
+		verb = Start
+	}
+	if r, ok := pl.s.Retries[Step{Verb: verb, Container: c.ID}.Key()]; ok && o.Status != workload.Running && o.Status != workload.Paused {
+		v.worse(trouble{r.Code, r.Message, r.Failures >= pl.p.Patience})
 	}
 	switch {
 	case !there || o.Status == workload.Created:
