@@ -1,0 +1,62 @@
+package agenttest_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memoryEnv is a device in memory; edit may be nil.
+func memoryEnv(edit func(*runtimetest.Memory)) func(t *testing.T) agenttest.Env {
+	return func(t *testing.T) agenttest.Env {
+		t.Helper()
+		m := runtimetest.NewMemory()
+		m.Now = time.Now
+		m.Images = func(i workload.Image) error {
+			if strings.HasSuffix(i.Repository, "missing") {
+				return fmt.Errorf("%s: %w", i.Name(), fault.ErrNotFound)
+			}
+			return nil
+		}
+		if edit != nil {
+			edit(m)
+		}
+		return agenttest.Env{
+			Runtime: func(*testing.T) agent.Runtime { return m },
+			Image: func(name string) agenttest.Image {
+				return agenttest.Image{Reference: "registry.example/images/" + name, Digest: digest.FromString(name)}
+			},
+			WriteVolume: func(t *testing.T, project, volume, content string) {
+				t.Helper()
+				if err := m.Write(project+"/"+volume, content); err != nil {
+					t.Fatal(err)
+				}
+			},
+			ReadVolume: func(_ *testing.T, project, volume string) string { return m.Volumes()[project+"/"+volume] },
+			Exit: func(t *testing.T, id string) {
+				t.Helper()
+				if err := m.Exit(id, 1); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Reboot: func(*testing.T) { m.Reboot() },
+		}
+	}
+}
+
+func TestScenarios(t *testing.T) {
+	agenttest.Run(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test})
+}

@@ -1,0 +1,285 @@
+// Package agenttest tests an agent against a world of its own: a registry, a trust policy, content and a fleet endpoint in
+// memory, made of really packed artifacts, beside any runtime.
+//
+// [Run] holds the scenarios that every runtime must pass; the runtime, the images and the passing of time come from the
+// caller, so the same scenarios run on a runtime in memory and on real containerd. [Killer] ends an agent at any step.
+package agenttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Registry is a source in memory. Fail, when set, may answer a request with an error or change the bytes of an answer.
+type Registry struct {
+	mu       sync.Mutex
+	tags     map[string]ocispec.Descriptor // "repository:tag"
+	content  map[string][]byte             // "repository@digest"
+	requests []string
+	fail     func(request string) error
+	change   func(request string, data []byte) []byte
+}
+
+// NewRegistry makes an empty one.
+func NewRegistry() *Registry {
+	return &Registry{tags: map[string]ocispec.Descriptor{}, content: map[string][]byte{}}
+}
+
+// Push stores an artifact and points tags at it.
+func (r *Registry) Push(repository string, a *artifacts.Artifact, tags ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range a.Blobs {
+		r.content[repository+"@"+b.Descriptor.Digest.String()] = b.Data
+	}
+	r.content[repository+"@"+a.Descriptor.Digest.String()] = a.Manifest
+	for _, t := range tags {
+		r.tags[repository+":"+t] = a.Descriptor
+	}
+}
+
+// Tag points a tag at any descriptor.
+func (r *Registry) Tag(repository, tag string, d ocispec.Descriptor) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tags[repository+":"+tag] = d
+}
+
+// Fail sets what happens to requests ("resolve host/repo:tag", "manifest host/repo@sha256:…", "blob …"): an error is the
+// answer. nil: all is well.
+func (r *Registry) Fail(f func(request string) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = f
+}
+
+// Change sets what becomes of the bytes of an answer. nil: nothing.
+func (r *Registry) Change(f func(request string, data []byte) []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.change = f
+}
+
+// Requests returns the requests since it was last called.
+func (r *Registry) Requests() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.requests
+	r.requests = nil
+	return out
+}
+
+func (r *Registry) request(what string) error {
+	r.requests = append(r.requests, what)
+	if r.fail != nil {
+		return r.fail(what)
+	}
+	return nil
+}
+
+// Resolve implements [agent.Source].
+func (r *Registry) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	what := "resolve " + repository + ":" + tag
+	if err := errors.Join(ctx.Err(), r.request(what)); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	d, ok := r.tags[repository+":"+tag]
+	if !ok {
+		return d, fmt.Errorf("%s: %w", what, fault.ErrNotFound)
+	}
+	return ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, nil
+}
+
+// Manifest implements [agent.Source].
+func (r *Registry) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
+	data, err := r.get(ctx, "manifest "+repository+"@"+d.String(), repository, d)
+	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d, Size: int64(len(data))}, data, err
+}
+
+// Blob implements [agent.Source].
+func (r *Registry) Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	if d.Size > limit {
+		return nil, fmt.Errorf("blob %s: %w", d.Digest, fault.ErrTooLarge)
+	}
+	return r.get(ctx, "blob "+repository+"@"+d.Digest.String(), repository, d.Digest)
+}
+
+// get may return other bytes than were asked for: whoever asks must look.
+func (r *Registry) get(ctx context.Context, what, repository string, d digest.Digest) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := errors.Join(ctx.Err(), r.request(what)); err != nil {
+		return nil, err
+	}
+	data, ok := r.content[repository+"@"+d.String()]
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", what, fault.ErrNotFound)
+	}
+	if r.change != nil {
+		data = r.change(what, slices.Clone(data))
+	}
+	return slices.Clone(data), nil
+}
+
+// Verifier lets artifacts pass that were signed; a test may put another rule in its place.
+type Verifier struct {
+	mu     sync.Mutex
+	signed map[digest.Digest]bool
+	rule   func(kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error)
+}
+
+// Sign makes a state pass.
+func (v *Verifier) Sign(d digest.Digest) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.signed == nil {
+		v.signed = map[digest.Digest]bool{}
+	}
+	v.signed[d] = true
+}
+
+// Rule replaces the verdict; nil: states must be signed, nothing else.
+func (v *Verifier) Rule(f func(kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.rule = f
+}
+
+// Verify implements [agent.Verifier].
+func (v *Verifier) Verify(ctx context.Context, kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return agent.Verdict{}, ctx.Err()
+	case v.rule != nil:
+		return v.rule(kind, repository, d)
+	case kind != agent.KindState:
+		return agent.Verdict{}, nil
+	case v.signed[d.Digest]:
+		return agent.Verdict{SignedBy: []string{"release"}}, nil
+	}
+	return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, fault.ErrUnsigned)
+}
+
+// Content keeps artifacts in memory.
+type Content struct {
+	mu   sync.Mutex
+	data map[digest.Digest][]byte
+}
+
+// NewContent makes an empty one.
+func NewContent() *Content { return &Content{data: map[digest.Digest][]byte{}} }
+
+// Get implements [agent.Content]. A wrong size is damage, as with files.
+func (c *Content) Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, ok := c.data[d.Digest]
+	if !ok || int64(len(data)) != d.Size || digest.FromBytes(data) != d.Digest {
+		return nil, fmt.Errorf("content %s: %w", d.Digest, fault.ErrNotFound)
+	}
+	return slices.Clone(data), ctx.Err()
+}
+
+// Put implements [agent.Content].
+func (c *Content) Put(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if digest.FromBytes(data) != d.Digest || int64(len(data)) != d.Size {
+		return fmt.Errorf("content %s: %w", d.Digest, fault.ErrDigestMismatch)
+	}
+	c.data[d.Digest] = slices.Clone(data)
+	return nil
+}
+
+// Retain implements [agent.Content].
+func (c *Content) Retain(ctx context.Context, keep []digest.Digest) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.data, func(d digest.Digest, _ []byte) bool { return !slices.Contains(keep, d) })
+	return ctx.Err()
+}
+
+// Len is how many blobs are kept.
+func (c *Content) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.data)
+}
+
+// Damage changes every kept blob whose digest pick tells, or all when pick is nil.
+func (c *Content) Damage(pick func(digest.Digest) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d, data := range c.data {
+		if pick == nil || pick(d) {
+			c.data[d] = append(slices.Clone(data), 'x')
+		}
+	}
+}
+
+// Fleet is a fleet endpoint: it remembers every report that it took.
+type Fleet struct {
+	mu      sync.Mutex
+	reports []agent.Report
+	fail    func(agent.Report) error
+}
+
+// Fail sets the answer to reports; nil: all are taken.
+func (f *Fleet) Fail(g func(agent.Report) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = g
+}
+
+// Deliver implements [agent.Reporter].
+func (f *Fleet) Deliver(ctx context.Context, r agent.Report) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", fault.ErrTemporary, err)
+	}
+	if f.fail != nil {
+		if err := f.fail(r); err != nil {
+			return err
+		}
+	}
+	f.reports = append(f.reports, r)
+	return nil
+}
+
+// Reports lists what was taken, in order, repetitions left out.
+func (f *Fleet) Reports() []agent.Report {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []agent.Report
+	for _, r := range f.reports {
+		if len(out) == 0 || out[len(out)-1].Sequence != r.Sequence {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// unreachable is what a registry says that is not there.
+func unreachable(request string) error {
+	return fmt.Errorf("%s: connection refused: %w", strings.SplitN(request, " ", 2)[0], fault.ErrTemporary)
+}

@@ -1,0 +1,423 @@
+package agenttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Names of the world.
+const (
+	Device     = artifacts.DeviceID("press-07")
+	Repository = "registry.example/plant/state"
+	components = "registry.example/plant/components/"
+	platform   = "linux/amd64"
+)
+
+// Image is a container image that a scenario's service runs.
+type Image struct {
+	Reference string        // as compose.yaml names it: "host/repo:tag"
+	Digest    digest.Digest // what the lock pins it to
+	Platform  string        // that the lock lists; "": linux/amd64
+}
+
+// Env is what a scenario needs beside the world: a runtime and images for it.
+type Env struct {
+	// Runtime opens the device's runtime, again for each agent. Containers outlive it.
+	Runtime func(t *testing.T) agent.Runtime
+	// Image is the image behind a name: "web:1", "web:2", "broker:1", "sensor:1". Its default command runs until stopped.
+	Image func(name string) Image
+	// Volume tells a volume's directory content marker and writes one; nil: volumes are not looked at.
+	WriteVolume func(t *testing.T, project, volume, content string)
+	ReadVolume  func(t *testing.T, project, volume string) string
+	// Exit ends a running container's process with code 1; nil: such scenarios are skipped.
+	Exit func(t *testing.T, id string)
+	// Reboot ends all processes as a reboot does; nil: such scenarios are skipped.
+	Reboot func(t *testing.T)
+	// Platform of the device; "": linux/amd64.
+	Platform string
+	// Patience is how long a scenario waits for anything; 0: 30 s.
+	Patience time.Duration
+}
+
+// World is one device and all that it talks to.
+type World struct {
+	Env
+	Registry *Registry
+	Verifier *Verifier
+	Content  *Content
+	Fleet    *Fleet
+	Path     string // of agent.db
+	Log      *slog.Logger
+	Now      func() time.Time
+	Edit     func(*agent.Options)
+
+	policy   string
+	observer agent.Runtime
+}
+
+// NewWorld makes a world where nothing is published.
+func NewWorld(t *testing.T, e Env) *World {
+	t.Helper()
+	if e.Patience == 0 {
+		e.Patience = 30 * time.Second
+	}
+	if e.Platform == "" {
+		e.Platform = platform
+	}
+	return &World{
+		Env: e, Registry: NewRegistry(), Verifier: &Verifier{}, Content: NewContent(), Fleet: &Fleet{},
+		Path: filepath.Join(t.TempDir(), "agent.db"), Now: time.Now, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+}
+
+// SetPolicy changes the fingerprint of the policy.
+func (w *World) SetPolicy(p string) { w.policy = p }
+
+// Options are an agent's options in this world, without the store.
+func (w *World) Options(t *testing.T) agent.Options {
+	yes := true
+	o := agent.Options{
+		Device: Device, Repository: Repository, Platform: w.Platform, Interval: time.Minute,
+		Capabilities: margo.DeviceCapabilities{Properties: margo.DeviceProperties{
+			ID: string(Device), Vendor: "v", ModelNumber: "m", SerialNumber: "s", CPUs: []margo.CPU{{Cores: 4, Architecture: "amd64"}},
+			Memory: "8Gi", Storage: "32Gi", OTELCollector: &yes, SupportedRuntimes: []string{"oci"}, SupportedDeploymentTypes: []string{"compose"},
+			Peripherals: []margo.Peripheral{}, Interfaces: []margo.Interface{{Type: "ethernet"}},
+		}},
+		Source: w.Registry, Verifier: w.Verifier, Content: w.Content, Reporter: w.Fleet, Runtime: w.Runtime(t),
+		Fingerprint: func() string { return w.policy }, Version: "0.0.0-test", Logger: w.Log, Now: w.Now,
+	}
+	if w.Edit != nil {
+		w.Edit(&o)
+	}
+	return o
+}
+
+// Running is an agent that runs.
+type Running struct {
+	*agent.Agent
+	store  *store.Store
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// Start runs an agent until Stop, or the end of the test.
+func (w *World) Start(t *testing.T) *Running {
+	t.Helper()
+	return w.start(t, w.Options(t), nil)
+}
+
+func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
+	t.Helper()
+	so := store.Options{Path: w.Path, Device: string(Device)}
+	if k != nil {
+		o = k.Wrap(o)
+		so.Commit = k.Commit
+	}
+	st, err := store.Open(so)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Store = st
+	a, err := agent.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	r := &Running{Agent: a, store: st, cancel: cancel, done: make(chan error, 1)}
+	if k != nil {
+		k.cancel = cancel
+	}
+	go func() { r.done <- a.Run(ctx) }()
+	t.Cleanup(func() { r.Stop(t) })
+	return r
+}
+
+// Stop ends the agent and closes its store, and waits for both. It may be called again.
+func (r *Running) Stop(t *testing.T) {
+	t.Helper()
+	r.cancel()
+	err, ok := <-r.done
+	if !ok {
+		return
+	}
+	close(r.done)
+	if err = errors.Join(err, r.store.Close()); err != nil {
+		t.Errorf("agent: %v", err)
+	}
+}
+
+// App is an application that a scenario publishes.
+type App struct {
+	ID         int // number; the deployment's id is a UUID made of it
+	Name       string
+	Components []Comp
+	Parameters string // YAML under "parameters:", indented by four; "": none
+	Extra      string // YAML lines under "deploymentProfile:", indented by four
+	DeviceID   string // "": this device
+	Type       string // "": compose
+}
+
+// Comp is a component of an app.
+type Comp struct {
+	Name     string
+	Version  string // "": 1.0.0
+	Services []Service
+	Compose  string // compose.yaml as a whole, in place of Services
+	Extra    string // YAML lines under "properties:", indented by ten
+	Unpinned bool   // named by tag only
+	NoLock   bool   // images named by tag only
+}
+
+// Service is one service of a component's project.
+type Service struct {
+	Name  string
+	Image string // for Env.Image
+	Extra string // YAML lines under the service, indented by four
+}
+
+// DeploymentID is the id of an app's deployment.
+func (a App) DeploymentID() string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", a.ID) }
+
+// Project is the name of the project of an app's component.
+func (a App) Project(component string) string {
+	return workload.ProjectName(a.DeploymentID(), component)
+}
+
+// compose writes a component's compose.yaml and its lock.
+func (w *World) compose(c Comp) (string, *artifacts.Lock) {
+	lock := &artifacts.Lock{}
+	var b strings.Builder
+	b.WriteString("services:\n")
+	if len(c.Services) == 0 {
+		b.Reset()
+		b.WriteString("services: {}\n")
+	}
+	volumes := map[string]bool{}
+	seen := map[string]bool{}
+	for _, s := range c.Services {
+		img := w.Image(s.Image)
+		fmt.Fprintf(&b, "  %s:\n    image: %s\n", s.Name, img.Reference)
+		b.WriteString(s.Extra)
+		if _, after, ok := strings.Cut(s.Extra, "- data"); ok && strings.HasPrefix(after, ":") {
+			volumes["data"] = true
+		}
+		if p := img.Platform; !seen[img.Reference] {
+			if p == "" {
+				p = w.Platform
+			}
+			seen[img.Reference] = true
+			lock.Images = append(lock.Images, artifacts.LockedImage{
+				Reference: img.Reference, Digest: img.Digest,
+				Platforms: []artifacts.LockedPlatform{{Platform: p, Digest: img.Digest, Size: 1000}},
+			})
+		}
+	}
+	for v := range volumes {
+		fmt.Fprintf(&b, "volumes:\n  %s: {}\n", v)
+	}
+	if c.Compose != "" {
+		return c.Compose, lock
+	}
+	return b.String(), lock
+}
+
+// Component packs and pushes a component and returns its manifest's digest.
+func (w *World) Component(t *testing.T, c Comp) digest.Digest {
+	t.Helper()
+	text, lock := w.compose(c)
+	if c.NoLock {
+		lock = nil
+	}
+	a, err := artifacts.PackComponent(fstest.MapFS{"compose.yaml": {Data: []byte(text)}}, artifacts.ComponentOptions{
+		Name: c.Name, Version: c.version(), Lock: lock,
+	})
+	if err != nil {
+		t.Fatalf("pack component %s: %v\n%s", c.Name, err, text)
+	}
+	w.Registry.Push(components+c.Name, a, c.version())
+	return a.Descriptor.Digest
+}
+
+func (c Comp) version() string {
+	if c.Version == "" {
+		return "1.0.0"
+	}
+	return c.Version
+}
+
+// Deployment writes an app's ApplicationDeployment, its components pushed and pinned.
+func (w *World) Deployment(t *testing.T, a App) []byte {
+	t.Helper()
+	device, kind := a.DeviceID, a.Type
+	if device == "" {
+		device = string(Device)
+	}
+	if kind == "" {
+		kind = "compose"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "id: %s\nmetadata:\n  name: %s\n  namespace: plant\n  deviceId: %s\nspec:\n  applicationId: %s\n", a.DeploymentID(), a.Name, device, a.Name)
+	fmt.Fprintf(&b, "  deploymentProfile:\n    type: %s\n%s    components:\n", kind, a.Extra)
+	for _, c := range a.Components {
+		d := w.Component(t, c)
+		fmt.Fprintf(&b, "      - name: %s\n        properties:\n          repository: oci://%s%s\n          revision: %s\n%s", c.Name, components, c.Name, c.version(), c.Extra)
+		if !c.Unpinned {
+			fmt.Fprintf(&b, "        x-longshore-extensions:\n          digest: %q\n", d)
+		}
+	}
+	if a.Parameters == "" {
+		b.WriteString("  parameters: {}\n")
+	} else {
+		b.WriteString("  parameters:\n" + a.Parameters)
+	}
+	return []byte(b.String())
+}
+
+// State packs a state. edit may be nil.
+func (w *World) State(t *testing.T, generation uint64, edit func(*artifacts.StateOptions), apps ...App) *artifacts.Artifact {
+	t.Helper()
+	o := artifacts.StateOptions{Device: Device, Generation: generation}
+	for _, a := range apps {
+		o.Deployments = append(o.Deployments, w.Deployment(t, a))
+	}
+	if edit != nil {
+		edit(&o)
+	}
+	s, err := artifacts.PackState(o)
+	if err != nil {
+		t.Fatalf("pack state: %v", err)
+	}
+	return s
+}
+
+// Publish packs, signs and pushes a state.
+func (w *World) Publish(t *testing.T, generation uint64, apps ...App) digest.Digest {
+	t.Helper()
+	s := w.State(t, generation, nil, apps...)
+	w.Verifier.Sign(s.Descriptor.Digest)
+	w.Registry.Push(Repository, s, Device.Tag())
+	return s.Descriptor.Digest
+}
+
+// Wait polls until ok. In a bubble of testing/synctest the pauses take no time.
+func (w *World) Wait(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(w.Patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited %v for: %s", w.Patience, what)
+}
+
+// Committed waits until a generation runs completely.
+func (w *World) Committed(t *testing.T, r *Running, generation uint64) {
+	t.Helper()
+	end := time.Now().Add(w.Patience)
+	for ; time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if s := r.Status(); s.Committed != nil && s.Committed.Generation == generation && s.Phase == agent.PhaseInSync && !s.Checking {
+			return
+		}
+	}
+	b, _ := json.MarshalIndent(r.Status(), "", "  ") // plain values
+	t.Fatalf("waited %v for generation %d; status %s", w.Patience, generation, b)
+}
+
+// Sync asks for a check and waits for its outcome.
+func (w *World) Sync(t *testing.T, r *Running) agent.SyncResult {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), w.Patience)
+	defer cancel()
+	res, err := r.Sync(ctx)
+	if err != nil {
+		b, _ := json.MarshalIndent(r.Status(), "", "  ") // plain values
+		t.Fatalf("sync: %v; status %s", err, b)
+	}
+	return res
+}
+
+// Observe lists the device's containers by "component/service".
+func (w *World) Observe(t *testing.T) map[string]workload.Observation {
+	t.Helper()
+	if w.observer == nil {
+		w.observer = w.Runtime(t)
+	}
+	o, err := w.observer.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]workload.Observation{}
+	for _, c := range o.Containers {
+		out[c.Component+"/"+c.Service] = c
+	}
+	if len(out) != len(o.Containers) {
+		t.Errorf("%d containers under %d names: %v", len(o.Containers), len(out), o.Containers)
+	}
+	return out
+}
+
+// States are the states that the fleet endpoint was told of a deployment, "state@generation", in order; the same twice in
+// a row counts once.
+func (w *World) States(t *testing.T, deployment string) []string {
+	t.Helper()
+	var out []string
+	last := uint64(0)
+	for _, r := range w.Fleet.Reports() {
+		if r.Sequence < last {
+			t.Errorf("report %d came after %d", r.Sequence, last)
+		}
+		last = r.Sequence
+		if r.Kind != store.KindStatus || r.Subject != deployment {
+			continue
+		}
+		s, err := margo.ParseDeploymentStatus("report", r.Body)
+		if err != nil {
+			t.Fatalf("report %d: %v", r.Sequence, err)
+		}
+		if s.DeviceID != string(Device) || s.DeploymentID != deployment {
+			t.Errorf("report %d is about %s on %s", r.Sequence, s.DeploymentID, s.DeviceID)
+		}
+		x := fmt.Sprintf("%s@%d", s.Status.State, s.AdoptedManifestVersion)
+		if len(out) == 0 || out[len(out)-1] != x {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// Extra is what the newest capabilities report tells beyond Margo.
+func (w *World) Extra(t *testing.T) agent.Extra {
+	t.Helper()
+	var x struct {
+		Extra agent.Extra `json:"x-longshore-extensions"`
+	}
+	for _, r := range w.Fleet.Reports() {
+		if r.Kind != store.KindCapabilities {
+			continue
+		}
+		if _, err := margo.ParseDeviceCapabilities("report", r.Body); err != nil {
+			t.Fatalf("report %d: %v\n%s", r.Sequence, err, r.Body)
+		}
+		x.Extra = agent.Extra{}
+		if err := json.Unmarshal(r.Body, &x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return x.Extra
+}
