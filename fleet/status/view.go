@@ -262,3 +262,16 @@ func deploymentOf(s store.Deployment) Deployment {
 	}
 	return out
 }
+
+// Failed reads deployments that failed, by device.
+func Failed(ctx context.Context, view store.View, limit int) ([]Deployment, error) {
+	all, err := view.Deployments(ctx, store.DeploymentQuery{State: margo.StateFailed, Limit: limit})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Deployment, 0, len(all))
+	for _, s := range all {
+		out = append(out, deploymentOf(s))
+	}
+	return out, nil
+}

@@ -1,0 +1,111 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	maxStreams   = 512
+	coalesce     = 500 * time.Millisecond // between two events of one stream
+	heartbeat    = 15 * time.Second       // an event although nothing changed: ages on the page move on, proxies keep the connection
+	writeTimeout = 20 * time.Second       // a reader that does not read is let go
+)
+
+// Hub tells pages that something changed.
+type Hub struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	subs   map[chan struct{}]struct{}
+	closed chan struct{}
+	over   bool
+}
+
+// NewHub makes a hub. now must be the time of the machine: connections get deadlines by it.
+func NewHub(now func() time.Time) *Hub {
+	return &Hub{now: now, subs: map[chan struct{}]struct{}{}, closed: make(chan struct{})}
+}
+
+// Notify tells every page. It never waits.
+func (h *Hub) Notify() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.subs {
+		select {
+		case c <- struct{}{}:
+		default: // told already
+		}
+	}
+}
+
+// Close ends the streams, so that a server can shut down.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.over {
+		h.over = true
+		close(h.closed)
+	}
+}
+
+func (h *Hub) subscribe() (changes chan struct{}, closed <-chan struct{}, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over || len(h.subs) >= maxStreams {
+		return nil, nil, false
+	}
+	c := make(chan struct{}, 1)
+	h.subs[c] = struct{}{}
+	return c, h.closed, true
+}
+
+func (h *Hub) unsubscribe(c chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.subs, c)
+}
+
+// ServeHTTP streams "change" events: one at once, one after each change, one now and then.
+func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	changes, closed, ok := h.subscribe()
+	if !ok {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+		return
+	}
+	defer h.unsubscribe(changes)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx holds streams back otherwise
+	out := http.NewResponseController(w)
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for n := 1; ; n++ {
+		_ = out.SetWriteDeadline(h.now().Add(writeTimeout)) // not every writer knows deadlines
+		if _, err := fmt.Fprintf(w, "event: change\nid: %d\nretry: 3000\ndata: %d\n\n", n, n); err != nil {
+			return
+		}
+		if err := out.Flush(); err != nil {
+			return
+		}
+		if !wait(r, time.After(coalesce), nil, nil, closed) || !wait(r, nil, changes, beat.C, closed) {
+			return
+		}
+	}
+}
+
+// wait returns false when the stream has to end.
+func wait(r *http.Request, pause <-chan time.Time, changes <-chan struct{}, beat <-chan time.Time, closed <-chan struct{}) bool {
+	select {
+	case <-pause:
+	case <-changes:
+	case <-beat:
+	case <-closed:
+		return false
+	case <-r.Context().Done():
+		return false
+	}
+	return true
+}

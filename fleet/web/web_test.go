@@ -1,0 +1,275 @@
+package web_test
+
+import (
+	"bufio"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet/store"
+	"github.com/longshore-dev/longshore/fleet/web"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func noon() time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
+
+func start(t *testing.T) (*store.SQLite, *web.Hub, *httptest.Server) {
+	t.Helper()
+	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "fleet.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := web.NewHub(time.Now)
+	h, err := web.New(web.Options{View: s, Hub: hub, Now: noon, Logger: slog.New(slog.DiscardHandler), Version: "0.1.0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(h)
+	t.Cleanup(func() {
+		hub.Close()
+		srv.Close()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, hub, srv
+}
+
+func get(t *testing.T, srv *httptest.Server, path string) (*http.Response, string) {
+	t.Helper()
+	res, err := srv.Client().Get(srv.URL + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(b)
+}
+
+func fill(t *testing.T, s store.Store, id, extra string, alarm bool) {
+	t.Helper()
+	body := fmt.Sprintf(`{"properties":{"id":%q,"vendor":"<script>alert(1)</script>","modelNumber":"P7","serialNumber":"1"}%s}`, id, extra)
+	if _, err := s.PutCapabilities(t.Context(), store.Capabilities{Device: id, Body: []byte(body), Alarm: alarm, At: noon().Add(-3 * time.Minute)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func deploy(t *testing.T, s store.Store, device string, state margo.State, message string) {
+	t.Helper()
+	d := margo.DeploymentStatus{DeploymentID: "a3e2f5dc-912e-494f-8395-52cf3769bc06", DeviceID: device, AdoptedManifestVersion: 1}
+	d.Status.State = state
+	c := margo.ComponentStatus{Name: "line-monitor", State: state}
+	if message != "" {
+		c.Error = &margo.StatusError{Code: "image-pull", Source: "line-monitor", Message: message}
+		d.Status.Error = c.Error
+	}
+	d.Components = []margo.ComponentStatus{c}
+	b, err := d.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.PutStatus(t.Context(), store.Status{Device: device, Deployment: d.DeploymentID, State: state, Body: b, At: noon().Add(-2 * time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEmptyPage(t *testing.T) {
+	_, _, srv := start(t)
+	res, body := get(t, srv, "/")
+	if res.StatusCode != 200 || !strings.Contains(body, "No device has reported yet") || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") {
+		t.Errorf("GET / = %d %s\n%s", res.StatusCode, res.Header.Get("Content-Type"), body)
+	}
+	if csp := res.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+		t.Errorf("policy %q", csp)
+	}
+}
+
+func TestPage(t *testing.T) {
+	s, _, srv := start(t)
+	fill(t, s, "press-07", `,"x-longshore-extensions":{"agentVersion":"0.1.0","acceptedGeneration":42,"runningGeneration":41,"digest":"sha256:c0dec0dec0dec0dec0de",`+
+		`"insecure":["state r.example/x"],"stale":true,"refused":{"digest":"sha256:deaddeaddeaddead","generation":43,"code":"signature-invalid","message":"no key matches <b>"}}`, true)
+	deploy(t, s, "press-07", margo.StateInstalled, "")
+	fill(t, s, "press-08", "", false)
+	deploy(t, s, "press-08", margo.StateFailed, "image not found & gone")
+	_, body := get(t, srv, "/")
+	for _, want := range []string{
+		"refuses generation 43", "no key matches &lt;b&gt;", "signature-invalid", "generation 41 runs on", `<span class="badge installed">installed</span>`,
+		`<span class="badge failed">failed</span>`, "image not found &amp; gone", "line-monitor", "&lt;script&gt;alert(1)&lt;/script&gt;", "insecure", "expired",
+		"heard <b>3 min</b> ago", "2 h", "sha256:deaddeaddead…", `<b class="installed">1</b>`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(body, "<script>alert") {
+		t.Error("a device put a script on the page")
+	}
+	if t.Failed() {
+		t.Log(body)
+	}
+	_, part := get(t, srv, "/fragment")
+	if strings.Contains(part, "<html") || !strings.Contains(body, part) {
+		t.Error("the fragment is not the part of the page that changes")
+	}
+	wellFormed(t, part)
+}
+
+// wellFormed finds tags that are not closed.
+func wellFormed(t *testing.T, part string) {
+	t.Helper()
+	d := xml.NewDecoder(strings.NewReader("<main>" + part + "</main>"))
+	d.Strict, d.AutoClose, d.Entity = false, []string{"br"}, xml.HTMLEntity
+	depth := 0
+	for {
+		tok, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("the fragment is not well formed: %v", err)
+		}
+		switch tok.(type) {
+		case xml.StartElement:
+			depth++
+		case xml.EndElement:
+			depth--
+		}
+	}
+	if depth != 0 {
+		t.Errorf("%d tags are not closed", depth)
+	}
+}
+
+func TestPages(t *testing.T) {
+	s, _, srv := start(t)
+	for i := range 130 {
+		fill(t, s, fmt.Sprintf("dev-%03d", i), "", false)
+	}
+	_, body := get(t, srv, "/")
+	if n := strings.Count(body, "<article"); n != 100 || !strings.Contains(body, `href="?after=dev-099"`) {
+		t.Errorf("first page has %d devices", n)
+	}
+	_, body = get(t, srv, "/?after=dev-099")
+	if n := strings.Count(body, "<article"); n != 30 || strings.Contains(body, "next page") || !strings.Contains(body, "first page") {
+		t.Errorf("second page has %d devices", n)
+	}
+}
+
+func TestStatic(t *testing.T) {
+	_, _, srv := start(t)
+	for path, kind := range map[string]string{"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"} {
+		res, body := get(t, srv, "/static/"+path)
+		if res.StatusCode != 200 || !strings.HasPrefix(res.Header.Get("Content-Type"), kind) {
+			t.Errorf("GET %s = %d %s", path, res.StatusCode, res.Header.Get("Content-Type"))
+		}
+		if strings.Contains(strings.ReplaceAll(body, "http://www.w3.org/2000/svg", ""), "://") {
+			t.Errorf("%s names another place", path)
+		}
+	}
+	if res, _ := get(t, srv, "/else"); res.StatusCode != 404 {
+		t.Errorf("GET /else = %d", res.StatusCode)
+	}
+}
+
+func TestDatabaseGone(t *testing.T) {
+	s, _, srv := start(t)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if res, _ := get(t, srv, "/"); res.StatusCode != 503 {
+		t.Errorf("GET / = %d, want 503", res.StatusCode)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	_, hub, srv := start(t)
+	res, err := srv.Client().Get(srv.URL + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if got := res.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Errorf("Content-Type = %q", got)
+	}
+	lines := bufio.NewScanner(res.Body)
+	next := func() string {
+		t.Helper()
+		var event []string
+		for lines.Scan() && lines.Text() != "" {
+			event = append(event, lines.Text())
+		}
+		return strings.Join(event, "|")
+	}
+	if got, want := next(), "event: change|id: 1|retry: 3000|data: 1"; got != want {
+		t.Errorf("first event %q, want %q", got, want)
+	}
+	for range 100 {
+		hub.Notify()
+	}
+	if got := next(); !strings.HasPrefix(got, "event: change|id: 2|") {
+		t.Errorf("second event %q", got)
+	}
+	hub.Close()
+	if got := next(); got != "" {
+		t.Errorf("event %q after Close", got)
+	}
+	res2, _ := get(t, srv, "/events")
+	if res2.StatusCode != 503 || res2.Header.Get("Retry-After") == "" {
+		t.Errorf("GET /events after Close = %d", res2.StatusCode)
+	}
+}
+
+// stream counts flushes.
+type stream struct {
+	http.ResponseWriter
+	events chan struct{}
+}
+
+func (s stream) Flush() { s.events <- struct{}{} }
+
+func TestHeartbeatAndCoalescing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hub := web.NewHub(time.Now)
+		out := stream{httptest.NewRecorder(), make(chan struct{}, 1000)}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			hub.ServeHTTP(out, httptest.NewRequestWithContext(t.Context(), "GET", "/events", nil))
+		}()
+		synctest.Wait()
+		for range 20 { // ten changes a second for two seconds
+			hub.Notify()
+			time.Sleep(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := len(out.events); n < 3 || n > 6 {
+			t.Errorf("%d events for 20 changes within 2 s", n)
+		}
+		for len(out.events) > 0 {
+			<-out.events
+		}
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		if n := len(out.events); n < 3 || n > 5 {
+			t.Errorf("%d events in a quiet minute, want one each 15 s", n)
+		}
+		hub.Close()
+		<-done
+	})
+}
