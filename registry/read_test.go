@@ -21,6 +21,7 @@ import (
 )
 
 func TestUnchangedPollIsOneRequest(t *testing.T) {
+	t.Parallel()
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			s := testenv.Registry(t, kind)
@@ -46,6 +47,7 @@ func TestUnchangedPollIsOneRequest(t *testing.T) {
 }
 
 func TestResolveWhereHeadIsNotAnswered(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		kind  testenv.Kind
 		fault testenv.Effect
@@ -104,6 +106,7 @@ func (h *headerDropper) WriteHeader(status int) {
 }
 
 func TestLyingRegistryIsFoundOut(t *testing.T) {
+	t.Parallel()
 	other := []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{},"layers":[]}`)
 	page := []byte("<html>please log in</html>")
 	tests := map[string]struct {
@@ -167,6 +170,7 @@ func randomBytes(n int) []byte {
 }
 
 func TestBlobResumesWhereItWasCut(t *testing.T) {
+	t.Parallel()
 	const size = 1 << 20
 	data := randomBytes(size)
 	desc := storetest.BlobOf(data)
@@ -200,6 +204,7 @@ func TestBlobResumesWhereItWasCut(t *testing.T) {
 }
 
 func TestBlobWhereRangesAreIgnored(t *testing.T) {
+	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientFor(t, s), s.Reference("line/blob"))
 	data := randomBytes(200_000)
@@ -218,6 +223,7 @@ func TestBlobWhereRangesAreIgnored(t *testing.T) {
 }
 
 func TestBlobStream(t *testing.T) {
+	t.Parallel()
 	data := randomBytes(100_000)
 	desc := storetest.BlobOf(data)
 	tests := map[string]struct {
@@ -259,6 +265,7 @@ func TestBlobStream(t *testing.T) {
 }
 
 func TestStalledBodyIsResumed(t *testing.T) {
+	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	c := newClient(t, registry.Options{StallTimeout: 200 * time.Millisecond})
 	r := openName(t, c, s.Reference("line/blob"))
@@ -274,6 +281,7 @@ func TestStalledBodyIsResumed(t *testing.T) {
 }
 
 func TestCallerEndsAStream(t *testing.T) {
+	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientFor(t, s), s.Reference("line/blob"))
 	data := randomBytes(100_000)
@@ -302,6 +310,7 @@ func TestCallerEndsAStream(t *testing.T) {
 }
 
 func TestRateLimits(t *testing.T) {
+	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	c := newClient(t, registry.Options{RetryBudget: 2 * time.Second})
 	r := openName(t, c, s.Reference("line/state"))
@@ -332,6 +341,7 @@ func TestRateLimits(t *testing.T) {
 }
 
 func TestUnreachableIsTemporary(t *testing.T) {
+	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	c := newClient(t, registry.Options{RetryBudget: time.Millisecond})
 	r := openName(t, c, s.Reference("line/state"))

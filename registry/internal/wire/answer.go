@@ -82,7 +82,7 @@ func sentinel(status int, code, message string) error {
 	lower := strings.ToLower(message)
 	switch {
 	case code == "TOOMANYREQUESTS", status == http.StatusRequestTimeout, status == http.StatusTooEarly,
-		status == http.StatusTooManyRequests, status >= 500 && status != http.StatusNotImplemented:
+		status == http.StatusTooManyRequests, status >= 500:
 		return fault.ErrTemporary
 	case status == http.StatusUnauthorized:
 		return fault.ErrUnauthenticated
