@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -99,7 +100,7 @@ func classifyTLS(err error) error {
 		hostname  x509.HostnameError
 		invalid   x509.CertificateInvalidError
 		verify    *tls.CertificateVerificationError
-		alert     tls.AlertError
+		alert     *net.OpError
 	)
 	switch {
 	case errors.As(err, &authority):
@@ -112,8 +113,8 @@ func classifyTLS(err error) error {
 			"is this machine's clock right?")
 	case errors.As(err, &verify):
 		return fmt.Errorf("%s: %w", wire.Clean(verify.Err.Error()), fault.ErrUnauthenticated)
-	case errors.As(err, &alert):
-		return fault.WithHint(fmt.Errorf("it ended the TLS handshake (%s): %w", alert.Error(), fault.ErrUnauthenticated),
+	case errors.As(err, &alert) && alert.Op == wire.RemoteAlert:
+		return fault.WithHint(fmt.Errorf("it ended the TLS handshake (%s): %w", wire.Clean(alert.Err.Error()), fault.ErrUnauthenticated),
 			"does it ask for a client certificate? see --cert-file and --key-file")
 	}
 	return nil

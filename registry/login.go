@@ -25,8 +25,8 @@ func (c *Client) Login(ctx context.Context, host, user, secret string) (stored s
 
 // Logout removes the stored credentials of host, and tells from which files; none is no error.
 func (c *Client) Logout(ctx context.Context, host string) (removedFrom []string, err error) {
-	if _, err := ParseReference(host + "/x"); err != nil {
-		return nil, newError("log out of", host, fmt.Errorf("it is no registry host: %w", fault.ErrInvalid))
+	if err := checkHost(host); err != nil {
+		return nil, newError("log out of", host, err)
 	}
 	removedFrom, err = c.files.Erase(ctx, host)
 	return removedFrom, newError("log out of", host, err)
@@ -39,10 +39,17 @@ func credential(user, secret string) auth.Credential {
 	return auth.Credential{Username: user, Password: secret}
 }
 
+func checkHost(host string) error {
+	if r, err := ParseReference(host + "/x"); err != nil || r.Scheme != SchemeOCI || r.Registry != host {
+		return fmt.Errorf("it is no registry host: %w", fault.ErrInvalid)
+	}
+	return nil
+}
+
 // ping asks the registry's base address with these credentials and no others.
 func (c *Client) ping(ctx context.Context, host, user, secret string) error {
-	if _, err := ParseReference(host + "/x"); err != nil {
-		return fmt.Errorf("it is no registry host: %w", fault.ErrInvalid)
+	if err := checkHost(host); err != nil {
+		return err
 	}
 	all, err := c.endpoints(host)
 	if err != nil {

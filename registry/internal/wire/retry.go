@@ -21,6 +21,9 @@ const (
 	maxTries  = 32 // of one request, also when the registry keeps asking for tiny delays
 )
 
+// RemoteAlert is the Op of a *net.OpError by which crypto/tls tells that the other side ended the handshake.
+const RemoteAlert = "remote error"
+
 // Budget bounds the retries of one request. The zero value allows none.
 type Budget struct {
 	Attempts int           // further tries when nobody said when to come back
@@ -83,7 +86,7 @@ func passing(resp *http.Response, err error) bool {
 	}
 	var (
 		verify *tls.CertificateVerificationError
-		alert  tls.AlertError
+		remote *net.OpError
 		header tls.RecordHeaderError
 		host   x509.HostnameError
 		lookup *net.DNSError
@@ -92,7 +95,9 @@ func passing(resp *http.Response, err error) bool {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, fault.ErrDenied),
 		errors.Is(err, http.ErrSchemeMismatch), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return false
-	case errors.As(err, &verify), errors.As(err, &alert), errors.As(err, &header), errors.As(err, &host):
+	case errors.As(err, &verify), errors.As(err, &header), errors.As(err, &host):
+		return false
+	case errors.As(err, &remote) && remote.Op == RemoteAlert:
 		return false
 	case errors.As(err, &lookup):
 		return lookup.IsTemporary || lookup.IsTimeout
