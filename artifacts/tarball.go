@@ -104,14 +104,14 @@ func readFault(err error, limited *io.LimitedReader) error {
 }
 
 // onlyPadding reads to the end, which checks gzip's sum, and refuses data that hides behind the archive.
-func onlyPadding(r io.Reader) error {
+func onlyPadding(r *io.LimitedReader) error {
 	buf := make([]byte, 4096)
 	for {
 		n, err := r.Read(buf)
 		if len(bytes.Trim(buf[:n], "\x00")) > 0 {
 			return errors.New("data after the end of the archive")
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) && r.N > 0 {
 			return nil
 		}
 		if err != nil {
