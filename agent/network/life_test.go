@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -223,6 +224,7 @@ func TestDamagedState(t *testing.T) {
 		{"empty", func([]byte) []byte { return nil }},
 		{"truncated", func(b []byte) []byte { return b[:len(b)/2] }},
 		{"flipped bit", func(b []byte) []byte { b = slices.Clone(b); b[len(b)/2] ^= 4; return b }},
+		{"another address", func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(`.254"`), []byte(`.250"`)) }},
 		{"trailing data", func(b []byte) []byte { return append(slices.Clone(b), "{}"...) }},
 		{"not JSON", func([]byte) []byte { return []byte("\xff\x00") }},
 		{"too large", func(b []byte) []byte { return append(slices.Clone(b), make([]byte, maxState)...) }},

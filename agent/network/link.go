@@ -45,7 +45,7 @@ func openHost(path, table string) (*host, error) {
 	if h.ns, err = os.Open(path); err != nil {
 		return nil, fmt.Errorf("open the host's network namespace: %w", err)
 	}
-	h.links, err = netlink.NewHandleAt(netns.NsHandle(h.ns.Fd()), unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
+	h.links, err = netlink.NewHandleAt(netns.NsHandle(h.ns.Fd()), unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER, unix.NETLINK_INET_DIAG)
 	if err == nil {
 		err = h.links.SetSocketTimeout(netlinkTimeout)
 	}

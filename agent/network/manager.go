@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -47,6 +48,7 @@ type Manager struct {
 
 	mu    sync.Mutex
 	state *state
+	saved []byte // the bytes that are in both files; nil: not known
 	table table
 	lost  bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
 	notes []string // see Notes
@@ -169,11 +171,16 @@ func (m *Manager) Active(project, service string) string {
 	return ""
 }
 
-// commit saves next and makes it the state. The copy in the run directory is what a damaged file is rebuilt from.
+// commit saves next, unless that is what is saved, and makes it the state. The copy in the run directory is what a damaged
+// file is rebuilt from.
 func (m *Manager) commit(next *state) error {
 	data, err := encodeState(next)
 	if err != nil {
 		return err
+	}
+	if bytes.Equal(data, m.saved) {
+		m.state = next
+		return nil
 	}
 	if len(data) > maxState {
 		return fmt.Errorf("save the state of the networks: more than %d bytes: %w", maxState, fault.ErrTooLarge)
@@ -182,7 +189,11 @@ func (m *Manager) commit(next *state) error {
 		return err
 	}
 	m.state = next
-	return writeQuick(filepath.Join(m.o.RunDir, stateFile), data)
+	if err := writeQuick(filepath.Join(m.o.RunDir, stateFile), data); err != nil {
+		return err
+	}
+	m.saved = data
+	return nil
 }
 
 // applyTable makes the table follow s, and ends the tracked connections that would miss the change.
@@ -233,10 +244,18 @@ func (m *Manager) prepare(p *workload.Project) error {
 	if err := next.prepare(p, choose); err != nil {
 		return err
 	}
+	for _, s := range p.Services {
+		if err := m.checkListeners(s.Name, portsOf(s.Ports), before.portsOf(p.Name)); err != nil {
+			return err
+		}
+	}
 	if err := m.commit(next); err != nil {
 		return err
 	}
 	if err := m.ensureForwarding(); err != nil {
+		return err
+	}
+	if err := m.noteDroppers(); err != nil {
 		return err
 	}
 	own := m.state.Projects[p.Name]
@@ -304,11 +323,7 @@ func (m *Manager) ensureForwarding() error {
 		if err := setSysctl("net/ipv4/ip_forward", "1"); err != nil {
 			return err
 		}
-		const note = "net.ipv4.ip_forward was 0 and is now 1: this host forwards packets between its interfaces"
-		if !slices.Contains(m.notes, note) {
-			m.notes = append(m.notes, note)
-		}
-		m.log.Warn(note)
+		m.note("net.ipv4.ip_forward was 0 and is now 1: this host forwards packets between its interfaces")
 		return nil
 	})
 }

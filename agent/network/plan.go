@@ -114,7 +114,7 @@ func checkProject(p *workload.Project) error {
 }
 
 func checkService(s workload.Service, networks map[string]bool) error {
-	if s.Hostname != "" && !validName(s.Hostname) {
+	if s.Hostname != "" && (!validName(s.Hostname) || len(s.Hostname) > maxHostname) {
 		return fmt.Errorf("hostname %q: %w", s.Hostname, fault.ErrInvalid)
 	}
 	seen := map[string]bool{}
@@ -147,6 +147,22 @@ func portsOf(ports []workload.Port) []port {
 			host = netip.Addr{}
 		}
 		out = append(out, port{host, p.HostPort, p.ContainerPort, p.Protocol})
+	}
+	return out
+}
+
+// portsOf are all ports that a project has: its services' and its containers'.
+func (s *state) portsOf(project string) []port {
+	p := s.Projects[project]
+	if p == nil {
+		return nil
+	}
+	var out []port
+	for _, sv := range p.Services {
+		out = append(out, sv.Ports...)
+	}
+	for _, a := range p.Attachments {
+		out = append(out, a.Ports...)
 	}
 	return out
 }
@@ -220,7 +236,7 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 		}
 		a = &attachment{
 			Service: c.Service.Name, Replica: c.Replica, Slot: p.freeSlot(c.Service.Name, c.Replica),
-			Hostname: cmp.Or(c.Service.Hostname, c.Service.Name), Ports: portsOf(c.Service.Ports),
+			Hostname: clip(cmp.Or(c.Service.Hostname, c.Service.Name), maxHostname), Ports: portsOf(c.Service.Ports),
 		}
 		for _, at := range c.Service.Networks {
 			if err := p.seat(sv, a, at.Network); err != nil {

@@ -185,6 +185,9 @@ func (m *Manager) restoreTable() error {
 	if err := m.ensureForwarding(); err != nil {
 		return err
 	}
+	if err := m.noteDroppers(); err != nil {
+		return err
+	}
 	want := m.state.elements()
 	what, err := m.table.drift(want)
 	if err != nil {

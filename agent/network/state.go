@@ -276,7 +276,10 @@ func checkPorts(ports []port) error {
 	return nil
 }
 
-const maxName = 253 // characters of a DNS name; also more than a container id or a project has
+const (
+	maxName     = 253 // characters of a DNS name; also more than a container id or a project has
+	maxHostname = 64  // what the kernel takes
+)
 
 // validName tells whether s can stand in a hosts file and be a file name: letters, digits, dots, dashes, underscores,
 // neither a dot nor a dash in front.

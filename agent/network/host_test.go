@@ -1,0 +1,235 @@
+package network
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func TestPortsOfTheHostsProgramsAreRefused(t *testing.T) {
+	w := newWorld(t)
+	w.answer(w.host, "theirs", 8080)
+	var six net.Listener
+	w.must(w.in(w.host, func() (err error) { six, err = net.Listen("tcp", ":8443"); return err }))
+	t.Cleanup(func() { six.Close() })
+	own := filepath.Base(os.Args[0])
+	for _, ports := range []string{"8080:80", "8080:80/udp", "127.0.0.1:8080:80", "8443:443"} {
+		err := w.m.Prepare(w.ctx(), proj("line", svc("web", []string{"default"}, ports)))
+		if !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" || !strings.Contains(err.Error(), "in use by program "+own[:min(15, len(own))]) {
+			t.Errorf("Prepare with %s = %v, want ErrConflict naming this program", ports, err)
+		}
+	}
+	if got := w.m.Projects(); len(got) > 0 {
+		t.Errorf("projects after refusals: %q", got)
+	}
+	w.prepare(proj("line", svc("web", []string{"default"}, "8081:80", "8443:443/udp")))
+	// What is published already stays so, whoever listens later.
+	w.answer(w.host, "late", 8081)
+	w.prepare(proj("line", svc("web", []string{"default"}, "8081:80")))
+}
+
+func TestOtherFirewallsAreNoted(t *testing.T) {
+	w := newWorld(t)
+	w.run("nft", "add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }")
+	w.prepare(proj("line", svc("web", []string{"default"})))
+	w.prepare(proj("line", svc("web", []string{"default"})))
+	notes := w.m.Notes()
+	if len(notes) != 2 || !strings.Contains(notes[1], "chain FORWARD of table filter") || !strings.Contains(notes[1], w.m.host.prefix+"*") {
+		t.Errorf("notes %q, want one about the other chain", notes)
+	}
+}
+
+func TestUnchangedCallsWriteNothing(t *testing.T) {
+	w := newWorld(t)
+	p, _ := twoServices(w)
+	before, err := os.Stat(filepath.Join(w.o.DataDir, stateFile))
+	w.must(err)
+	w.prepare(p)
+	w.attach(p)
+	w.must(w.m.Switch(w.ctx(), p.Name, "web", idOf(p, "web")))
+	w.must(w.m.Restore(w.ctx()))
+	w.must(w.m.Detach(w.ctx(), "never-seen"))
+	after, err := os.Stat(filepath.Join(w.o.DataDir, stateFile))
+	w.must(err)
+	if !os.SameFile(before, after) {
+		t.Error("the state file was written again")
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	w := newWorld(t)
+	var services []workload.Service
+	for i := range 8 {
+		services = append(services, svc(fmt.Sprintf("s%d", i), []string{"default"}))
+	}
+	p := proj("line", services...)
+	w.prepare(p)
+	var wg sync.WaitGroup
+	for _, c := range p.Containers() {
+		wg.Go(func() {
+			for range 3 {
+				if _, err := w.m.Attach(t.Context(), p.Name, c); err != nil {
+					t.Error(err)
+				}
+				if err := w.m.Detach(t.Context(), c.ID); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := w.m.Attach(t.Context(), p.Name, c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	w.verified()
+	w.must(w.m.Teardown(w.ctx(), p.Name))
+	w.clean()
+}
+
+// again runs this test program once more, for one test, with another part to play.
+func again(t *testing.T, test, part string, o Options) *exec.Cmd {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.count=1")
+	c.Env = append(os.Environ(), "NETWORK_PART="+part, "NETWORK_DATA="+o.DataDir, "NETWORK_RUN="+o.RunDir, "NETWORK_NS="+o.NetNS)
+	return c
+}
+
+func killProject(revision string) *workload.Project {
+	return revised(proj("line", svc("web", []string{"front", "back"}, "8080:80", "8080:80/udp"), svc("client", []string{"back"})), "web", revision)
+}
+
+// TestKilledAnywhere kills a program that prepares, attaches, switches, detaches and tears down without pause, at a moment
+// that chance picks, and wants the next one to come to the same place.
+func TestKilledAnywhere(t *testing.T) {
+	if os.Getenv("NETWORK_PART") == "victim" {
+		playVictim(t)
+		return
+	}
+	w := newWorld(t)
+	w.must(w.m.Close())
+	dead := 0
+	for range 25 {
+		c := again(t, "TestKilledAnywhere", "victim", w.o)
+		var out bytes.Buffer
+		c.Stdout, c.Stderr = &out, &out
+		w.must(c.Start())
+		timer := time.AfterFunc(20*time.Millisecond+rand.N(220*time.Millisecond), func() { _ = c.Process.Kill() })
+		err := c.Wait()
+		timer.Stop()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("victim: %v\n%s", err, out.String())
+		}
+		dead++
+		w.open()
+		p := killProject("3")
+		w.must(w.m.Restore(w.ctx()))
+		w.verified()
+		w.prepare(p)
+		a := w.attach(p)
+		for _, id := range w.m.Attached(p.Name) { // older revisions that the victim left
+			if id != idOf(p, "web") && id != idOf(p, "client") {
+				w.must(w.m.Detach(w.ctx(), id))
+			}
+		}
+		t.Run(fmt.Sprint(dead), func(t *testing.T) {
+			in := *w
+			in.t = t
+			in.answer(a["web"].NetNS, "web", 80)
+			serves(&in, p, a)
+		})
+		if t.Failed() {
+			return
+		}
+		if dead%2 == 0 { // else the next victim begins with what is there
+			w.must(w.m.Teardown(w.ctx(), p.Name))
+			w.clean()
+		}
+		w.must(w.m.Close())
+	}
+	w.open()
+	w.must(w.m.Teardown(w.ctx(), "line"))
+	w.clean()
+}
+
+func playVictim(t *testing.T) {
+	m, err := Open(Options{DataDir: os.Getenv("NETWORK_DATA"), RunDir: os.Getenv("NETWORK_RUN"), NetNS: os.Getenv("NETWORK_NS")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(m.Restore(ctx))
+	for {
+		for _, revision := range []string{"1", "2"} {
+			p := killProject(revision)
+			check(m.Prepare(ctx, p))
+			for _, c := range p.Containers() {
+				_, err := m.Attach(ctx, p.Name, c)
+				check(err)
+			}
+			check(m.Switch(ctx, p.Name, "web", idOf(p, "web")))
+			for _, id := range m.Attached(p.Name) {
+				if id != idOf(p, "web") && id != idOf(p, "client") {
+					check(m.Detach(ctx, id))
+				}
+			}
+		}
+		check(m.Teardown(ctx, "line"))
+	}
+}
+
+// TestOwnNamespace is the way of the agent: the host is the namespace of the process. To keep this machine's out of it, the
+// process is started in a new one.
+func TestOwnNamespace(t *testing.T) {
+	needRoot(t)
+	if os.Getenv("NETWORK_PART") == "own" {
+		playOwn(t)
+		return
+	}
+	dir := t.TempDir()
+	o := Options{DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run")}
+	c := again(t, "TestOwnNamespace", "own", o)
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("in its own namespace: %v\n%s", err, out)
+	}
+}
+
+func playOwn(t *testing.T) {
+	w := &world{t: t, host: "/proc/self/ns/net", lan: "/proc/self/ns/net", hostAddr: netip.MustParseAddr("127.0.0.1")}
+	w.o = Options{DataDir: os.Getenv("NETWORK_DATA"), RunDir: os.Getenv("NETWORK_RUN")}
+	w.open()
+	defer w.m.Close()
+	w.must(raiseLoopback(w.m.host.links))
+	p := proj("line", svc("web", []string{"default"}, "8080:80", "8080:80/udp"), svc("client", []string{"default"}))
+	w.prepare(p)
+	a := w.attach(p)
+	w.answer(a["web"].NetNS, "web", 80)
+	w.reaches(a["client"].NetNS, at(w.vip(p, "web", "default"), 80), "web", w.addr(idOf(p, "client"), "default").String())
+	w.reaches(w.host, "127.0.0.1:8080", "web", "")
+	w.run("nft", "flush", "ruleset")
+	w.must(w.m.Restore(w.ctx()))
+	w.verified()
+	w.reaches(w.host, "127.0.0.1:8080", "web", "")
+	w.must(w.m.Teardown(w.ctx(), p.Name))
+	w.clean()
+}

@@ -1,0 +1,151 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	tcpListen = 10 // the kernel's TCP_LISTEN
+	udpClosed = 7  // TCP_CLOSE: a datagram socket that is bound and not connected
+	maxComm   = 64
+)
+
+// listener is a socket of the host that waits for strangers.
+type listener struct {
+	addr  netip.Addr // zero: every address
+	port  uint16
+	inode uint32
+}
+
+// listeners lists the host's waiting sockets of one protocol. A kernel that cannot tell is not an error: the check that
+// needs them is a service, not a promise.
+func (h *host) listeners(protocol string) ([]listener, error) {
+	var out []listener
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		list, state, err := []*netlink.Socket(nil), uint8(tcpListen), error(nil)
+		if protocol == "udp" {
+			state = udpClosed
+			list, err = h.links.SocketDiagUDP(family)
+		} else {
+			list, err = h.links.SocketDiagTCP(family)
+		}
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+			continue
+		}
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("list the host's %s sockets: %w", protocol, err)
+		}
+		for _, s := range list {
+			if s.State != state {
+				continue
+			}
+			a, _ := netip.AddrFromSlice(s.ID.Source)
+			if a = a.Unmap(); a.Is6() && !a.IsUnspecified() {
+				continue // published ports are IPv4
+			}
+			if a.IsUnspecified() {
+				a = netip.Addr{}
+			}
+			out = append(out, listener{a, s.ID.SourcePort, s.INode})
+		}
+	}
+	return out, nil
+}
+
+// checkListeners refuses to publish a port that a program of the host listens on: it would be cut off without a word. Ports
+// in known were published before and are not looked at again.
+func (m *Manager) checkListeners(service string, ports, known []port) error {
+	listed := map[string][]listener{}
+	for _, q := range ports {
+		if slices.ContainsFunc(known, q.clashes) {
+			continue
+		}
+		if _, ok := listed[q.Protocol]; !ok {
+			l, err := m.host.listeners(q.Protocol)
+			if err != nil {
+				return err
+			}
+			listed[q.Protocol] = l
+		}
+		for _, l := range listed[q.Protocol] {
+			if l.port == q.HostPort && (!l.addr.IsValid() || !q.Host.IsValid() || l.addr == q.Host) {
+				return fault.WithHint(fmt.Errorf("service %q: port %s is in use by %s of this host: %w", service, q, program(l.inode), fault.ErrConflict),
+					"publish another port, or stop that program")
+			}
+		}
+	}
+	return nil
+}
+
+// program names who holds a socket, as well as it can.
+func program(inode uint32) string {
+	want := "socket:[" + strconv.FormatUint(uint64(inode), 10) + "]"
+	links, err := filepath.Glob("/proc/[0-9]*/fd/[0-9]*")
+	if err != nil {
+		return "a program"
+	}
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && to == want {
+			pid := strings.Split(l, "/")[2]
+			if comm, err := readBounded("/proc/"+pid+"/comm", maxComm); err == nil {
+				return fmt.Sprintf("program %s (process %s)", strings.TrimSpace(string(comm)), pid)
+			}
+		}
+	}
+	return "a program"
+}
+
+// droppers names the base chains of others that drop forwarded packets by their policy. An accept of ours does not save a
+// packet from them.
+func (t *table) droppers() ([]string, error) {
+	c, err := t.conn()
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	var out []string
+	for _, ch := range list {
+		inet := ch.Table.Family == nftables.TableFamilyIPv4 || ch.Table.Family == nftables.TableFamilyINet
+		if inet && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop &&
+			ch.Table.Name != t.name {
+			out = append(out, fmt.Sprintf("chain %s of table %s", ch.Name, ch.Table.Name))
+		}
+	}
+	return out, nil
+}
+
+// noteDroppers tells the operator about other firewalls that stand in the way.
+func (m *Manager) noteDroppers() error {
+	who, err := m.table.droppers()
+	if err != nil {
+		return err
+	}
+	for _, w := range who {
+		m.note(fmt.Sprintf("%s drops forwarded packets unless it is told otherwise: allow those from and to interfaces %s*", w, m.host.prefix))
+	}
+	return nil
+}
+
+// note keeps and logs something an operator should know, once.
+func (m *Manager) note(s string) {
+	if !slices.Contains(m.notes, s) {
+		m.notes = append(m.notes, s)
+		m.log.Warn(s)
+	}
+}
