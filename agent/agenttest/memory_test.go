@@ -60,3 +60,7 @@ func memoryEnv(edit func(*runtimetest.Memory)) func(t *testing.T) agenttest.Env 
 func TestScenarios(t *testing.T) {
 	agenttest.Run(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test})
 }
+
+func TestKills(t *testing.T) {
+	agenttest.Kills(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test}, 1)
+}

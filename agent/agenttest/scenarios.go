@@ -150,7 +150,7 @@ func update(t *testing.T, w *World) {
 }
 
 func remove(t *testing.T, w *World) {
-	other := App{ID: 2, Name: "other", Components: []Comp{{Name: "other", Services: []Service{{Name: "sensor", Image: "sensor:1"}}}}}
+	other := other()
 	w.Publish(t, 1, Line("1"), other)
 	r := w.Start(t)
 	w.Sync(t, r)

@@ -1,0 +1,136 @@
+package agenttest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// change is something that a state does to a device.
+type change struct {
+	name          string
+	before, after []App    // before: nil is a device that never saw a state
+	want          []string // containers in the end
+	keep          []string // of them, those that must not be touched
+	states        []string // what the fleet endpoint is told about the application, not more and not less
+}
+
+// other is an application that stays as it is.
+func other() App {
+	return App{ID: 2, Name: "other", Components: []Comp{{Name: "other", Services: []Service{{Name: "sensor", Image: "sensor:1"}}}}}
+}
+
+func changes() []change {
+	all := []string{line + "/broker", line + "/sensor", line + "/web"}
+	first := []string{"pending@1", "installing@1", "installed@1"}
+	return []change{
+		{"add", nil, []App{Line("1")}, all, nil, first},
+		{
+			"update",
+			[]App{Line("1"), other()},
+			[]App{Line("2"), other()},
+			append([]string{"other/sensor"}, all...),
+			[]string{line + "/broker", line + "/sensor", "other/sensor"},
+			append(first[:3:3], "pending@2", "installing@2", "installed@2"),
+		},
+		{
+			"remove",
+			[]App{Line("1"), other()},
+			[]App{other()},
+			[]string{"other/sensor"},
+			[]string{"other/sensor"},
+			append(first[:3:3], "removing@2", "removed@2"),
+		},
+	}
+}
+
+// Kills kills an agent at every boundary of an addition, an update and a removal, starts another one, and wants the same
+// end each time: the same containers, what was not to change untouched, volumes with what was in them, and every status
+// reported once and in order. With stride n it takes every n-th boundary.
+func Kills(t *testing.T, s Setup, stride int) {
+	for _, c := range changes() {
+		t.Run(c.name, func(t *testing.T) {
+			n := 0
+			s.scenario(t, func(t *testing.T, w *World) { n = c.kill(t, w, 0) })
+			if n < 10 && !t.Failed() {
+				t.Errorf("met %d boundaries only", n)
+			}
+			t.Logf("%d boundaries", n)
+			for at := 1; at <= n; at += stride {
+				t.Run(fmt.Sprint(at), func(t *testing.T) {
+					s.scenario(t, func(t *testing.T, w *World) { c.kill(t, w, at) })
+				})
+			}
+		})
+	}
+}
+
+// kill makes the change with an agent that dies at a boundary; 0: it lives. It returns how many boundaries were met.
+func (c change) kill(t *testing.T, w *World, at int) int {
+	generation := uint64(1)
+	check := func(*testing.T) {}
+	var before map[string]workload.Observation
+	if c.before != nil {
+		w.Publish(t, 1, c.before...)
+		r := w.Start(t)
+		w.Sync(t, r)
+		before = w.Observe(t)
+		check = w.mark(t, Line("1"))
+		w.delivered(t, r)
+		r.Stop(t)
+		generation = 2
+	}
+	w.Publish(t, generation, c.after...)
+	k := &Killer{At: at}
+	r := w.start(t, w.Options(t), k)
+	w.Wait(t, "the kill, or the end", func() bool {
+		if k.Where() != "" {
+			return true
+		}
+		s := r.Status()
+		return s.Committed != nil && s.Committed.Generation == generation && s.Outbox.Depth == 0 && w.quiet(k)
+	})
+	r.Stop(t)
+	if at != 0 {
+		t.Logf("killed at %q", k.Where())
+	}
+	if k.Where() == "" && at != 0 {
+		t.Logf("boundary %d was not met: the order differs a little from run to run", at)
+	}
+	r = w.Start(t)
+	if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled && res.Outcome != agent.SyncUnchanged || res.Generation != generation {
+		t.Fatalf("sync after the kill = %+v", res)
+	}
+	w.delivered(t, r)
+	after := w.allRun(t, c.want...)
+	for _, name := range c.keep {
+		if a, b := before[name], after[name]; a.ID != b.ID || a.PID != b.PID {
+			t.Errorf("%s was touched: %s (%d), now %s (%d)", name, a.ID, a.PID, b.ID, b.PID)
+		}
+	}
+	check(t)
+	expect(t, "states", w.States(t, Line("1").DeploymentID()), c.states)
+	r.Stop(t)
+	return k.Met()
+}
+
+// quiet waits a moment to see that nothing is done any more: tidying comes last.
+func (w *World) quiet(k *Killer) bool {
+	for range 5 {
+		n := k.Met()
+		time.Sleep(20 * time.Millisecond)
+		if k.Met() != n {
+			return false
+		}
+	}
+	return true
+}
+
+// delivered waits until the fleet endpoint has everything.
+func (w *World) delivered(t *testing.T, r *Running) {
+	t.Helper()
+	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
+}
