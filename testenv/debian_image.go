@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -87,13 +88,19 @@ func debianImage(ctx context.Context, out io.Writer, name string) (v1.Image, err
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%+v", software))
+	config, err := json.Marshal(software.config)
+	if err != nil {
+		return nil, err
+	}
+	// Not %+v of everything: the configuration holds pointers.
+	sum := sha256.Sum256(fmt.Append(config, software.packages, software.program, software.data, software.files))
 	dir := filepath.Join(cache, "debian-"+name+"-"+hex.EncodeToString(sum[:8]))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	return cachedImage(ctx, filepath.Join(dir, name), name, func() (v1.Image, error) {
 		tree := filepath.Join(dir, "tree")
+		defer os.RemoveAll(tree) // the image has what is needed of it
 		if err := unpackDebian(ctx, out, tree, software.packages); err != nil {
 			return nil, fmt.Errorf("image of %s: %w", name, err)
 		}
@@ -149,27 +156,27 @@ func unpackDebian(ctx context.Context, out io.Writer, tree string, packages []st
 	return nil
 }
 
-// debianClosure adds the libraries that packages depend on, at any depth.
+// debianClosure adds the libraries that packages depend on, at any depth. What programs and scripts they also want, an
+// image of one program does not need.
 func debianClosure(ctx context.Context, packages []string) ([]string, error) {
-	query := append([]string{
-		"depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks",
-		"--no-replaces", "--no-enhances",
-	}, packages...)
-	text, err := exec.CommandContext(ctx, "apt-cache", query...).Output()
-	if err != nil || len(text) == 0 {
-		if _, err := apt(ctx, "", "update", "-q"); err != nil {
-			return nil, err
-		}
-		if text, err = exec.CommandContext(ctx, "apt-cache", query...).Output(); err != nil {
-			return nil, fmt.Errorf("apt-cache depends %s: %w", strings.Join(packages, " "), err)
-		}
-	}
 	all := slices.Clone(packages)
-	for line := range strings.Lines(string(text)) {
-		p := strings.TrimSpace(line)
-		library := strings.HasPrefix(p, "lib") || strings.HasPrefix(p, "zlib") || strings.HasPrefix(p, "lua-")
-		if line == p+"\n" && library && !strings.HasPrefix(p, "libpam") && !slices.Contains(all, p) {
-			all = append(all, p)
+	for next := packages; len(next) > 0; {
+		text, err := exec.CommandContext(ctx, "apt-cache", append([]string{"depends"}, next...)...).Output()
+		if err != nil { // the lists of packages are not here yet
+			if _, err := apt(ctx, "", "update", "-q"); err != nil {
+				return nil, err
+			}
+			if text, err = exec.CommandContext(ctx, "apt-cache", append([]string{"depends"}, next...)...).Output(); err != nil {
+				return nil, fmt.Errorf("apt-cache depends %s: %w", strings.Join(next, " "), err)
+			}
+		}
+		next = nil
+		for line := range strings.Lines(string(text)) {
+			_, p, ok := strings.Cut(strings.TrimSpace(line), "Depends: ")
+			library := strings.HasPrefix(p, "lib") || strings.HasPrefix(p, "zlib") || strings.HasPrefix(p, "lua-")
+			if ok && library && !slices.Contains(all, p) {
+				all, next = append(all, p), append(next, p)
+			}
 		}
 	}
 	slices.Sort(all)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -20,6 +21,18 @@ type Counts struct {
 // String is the last line of a run.
 func (c Counts) String() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", c.Passed, c.Failed, c.Skipped)
+}
+
+// brief leaves out what is zero.
+func (c Counts) brief() string {
+	text := fmt.Sprintf("%d passed", c.Passed)
+	if c.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", c.Failed)
+	}
+	if c.Skipped > 0 {
+		text += fmt.Sprintf(", %d skipped", c.Skipped)
+	}
+	return text
 }
 
 // event is one line of go test -json.
@@ -137,13 +150,14 @@ func (p *packageRun) report(out io.Writer, e event) {
 	if p.counts.Failed > 0 {
 		word = "FAIL"
 	}
-	fmt.Fprintf(out, "%s  %-50s %.1f s, %s\n", word, short(e.Package), e.Elapsed, p.counts)
+	fmt.Fprintf(out, "%s  %-50s %.1f s, %s\n", word, short(e.Package), e.Elapsed, p.counts.brief())
 	for _, name := range p.skips {
 		fmt.Fprintf(out, "      skipped %s: %s\n", name, reason(p.output[name]))
 	}
 	if e.Action != "fail" {
 		return
 	}
+	slices.Sort(p.failed) // a test before its cases
 	for _, name := range p.failed {
 		p.print(out, p.output[name])
 		delete(p.output, name)
