@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -41,18 +42,35 @@ func (r pushed) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
+// overwriteFlag goes with tags that stand for one content for ever.
+func overwriteFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "overwrite", Usage: "move the version's tag when it stands for something else already"}
+}
+
+// once publishes under a version, which stands for one content unless --overwrite.
+func once(c *cli.Context, version string) registry.PublishOptions {
+	if c.Bool("overwrite") {
+		return registry.PublishOptions{Tags: []string{version}}
+	}
+	return registry.PublishOptions{HistoryTag: version}
+}
+
 // publish pushes an artifact and says what is there now.
 func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s *signer, o registry.PublishOptions) (pushed, error) {
 	if s != nil {
 		o.Signer = s
 	}
 	d, err := repo.Publish(c.Context, a, o)
+	tags := append([]string{o.HistoryTag}, o.Tags...)
 	r := pushed{
-		Reference: repo.Reference().WithTag(o.Tags[len(o.Tags)-1]).String(), Digest: d.Digest, MediaType: d.MediaType,
+		Reference: repo.Reference().WithTag(tags[len(tags)-1]).String(), Digest: d.Digest, MediaType: d.MediaType,
 		ArtifactType: a.Descriptor.ArtifactType, Size: d.Size, Signatures: []signatureInfo{},
 	}
 	if s != nil {
 		r.Signatures = signatureInfos(s.made)
+	}
+	if errors.Is(err, fault.ErrConflict) && o.Tags == nil {
+		err = fault.WithHint(err, "push it as a new version, or move the tag with --overwrite: devices keep what they were given")
 	}
 	return r, err
 }
@@ -70,7 +88,7 @@ func (p *program) componentPushCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
 			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` that image references in compose.yaml ask for; may be repeated"},
-			annotationFlag(),
+			overwriteFlag(), annotationFlag(),
 		}, signFlags(), registryFlags()),
 		run: p.componentPush,
 	})
@@ -162,7 +180,7 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err := r.describe(a, lock); err != nil {
 		return err
 	}
-	if r.pushed, err = publish(c, repo, a, signer, registry.PublishOptions{Tags: []string{ref.Tag}}); err != nil {
+	if r.pushed, err = publish(c, repo, a, signer, once(c, ref.Tag)); err != nil {
 		return err
 	}
 	return p.show(c, r)
@@ -253,7 +271,7 @@ func (p *program) bundlePushCommand() *cli.Command {
 			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
 			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
 		},
-		flags: slices.Concat([]cli.Flag{annotationFlag()}, signFlags(), registryFlags()),
+		flags: slices.Concat([]cli.Flag{overwriteFlag(), annotationFlag()}, signFlags(), registryFlags()),
 		run:   p.bundlePush,
 	})
 }
@@ -338,7 +356,7 @@ func (p *program) bundlePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if r.pushed, err = publish(c, repo, a, signer, registry.PublishOptions{Tags: []string{ref.Tag}}); err != nil {
+	if r.pushed, err = publish(c, repo, a, signer, once(c, ref.Tag)); err != nil {
 		return err
 	}
 	return p.show(c, r)

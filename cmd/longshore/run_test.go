@@ -1,0 +1,483 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// host is what the registry is called in these tests: hosts.toml says where it really is. So references, and with them
+// digests, are the same in every run.
+const host = "harbor.acme.example"
+
+// epoch is the time of everything that is pushed here.
+const epoch = "1763654400"
+
+// shell types command lines in a directory of its own.
+type shell struct {
+	t      *testing.T
+	env    map[string]string
+	server *testenv.RegistryServer
+	log    bytes.Buffer // what was typed and what came of it
+}
+
+// newShell starts a registry with images for the line monitor in it, and copies its Compose project and a key.
+func newShell(t *testing.T, kind testenv.Kind) *shell {
+	t.Helper()
+	testdata, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	t.Chdir(dir)
+	s := &shell{t: t, server: testenv.Registry(t, kind), env: map[string]string{
+		"HOME": dir, "SOURCE_DATE_EPOCH": epoch, "LONGSHORE_CERTS_DIR": filepath.Join(dir, "certs.d"), "COSIGN_PASSWORD": "longshore",
+	}}
+	s.write("certs.d/"+host+"/hosts.toml", "server = \""+s.server.URL+"\"\n")
+	if err := os.CopyFS(".", os.DirFS(testdata)); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range []string{"library/caddy:2.10", "library/nats:2.12"} {
+		s.pushImage(image, "linux/amd64", "linux/arm64")
+	}
+	return s
+}
+
+func (s *shell) pushImage(reference string, platforms ...string) {
+	s.t.Helper()
+	var images []v1.Image
+	for _, p := range platforms {
+		image, err := testenv.BuildImage(p, v1.Config{}, []testenv.File{{Path: "app", Data: []byte(reference + p)}})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		images = append(images, image)
+	}
+	if _, err := s.server.Push(s.t.Context(), reference, images...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *shell) write(name, text string) {
+	s.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// try runs a command line and returns what came of it.
+func (s *shell) try(args ...string) (code int, stdout, stderr string) {
+	s.t.Helper()
+	var out, errs bytes.Buffer
+	code = run(s.t.Context(), args, strings.NewReader(s.env["stdin"]), &out, &errs, func(name string) string { return s.env[name] })
+	return code, out.String(), errs.String()
+}
+
+// do runs a command line that must end with a code, and writes it into the log.
+func (s *shell) do(want int, args ...string) string {
+	s.t.Helper()
+	code, stdout, stderr := s.try(args...)
+	fmt.Fprintf(&s.log, "$ longshore %s\n%s", strings.Join(args, " "), stdout)
+	if stderr != "" {
+		fmt.Fprintf(&s.log, "--- stderr\n%s", stderr)
+	}
+	fmt.Fprintf(&s.log, "--- exit %d\n\n", code)
+	if code != want {
+		s.t.Fatalf("longshore %s: exit %d, want %d\n%s%s", strings.Join(args, " "), code, want, stdout, stderr)
+	}
+	return stdout
+}
+
+// golden compares the log with testdata/NAME.golden, which UPDATE_GOLDEN=1 rewrites.
+func (s *shell) golden(testdata string) {
+	s.t.Helper()
+	got := strings.ReplaceAll(s.log.String(), s.server.Host, "127.0.0.1:PORT")
+	// No two signatures of the same thing are equal.
+	got = regexp.MustCompile(`("format": "\w+",\n\s+"digest": ")sha256:[0-9a-f]{64}`).ReplaceAllString(got, "${1}SIGNATURE")
+	file := filepath.Join(testdata, strings.ReplaceAll(s.t.Name(), "/", "-")+".golden")
+	if os.Getenv("UPDATE_GOLDEN") == "1" {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		s.t.Errorf("%s (-want +got):\n%s", file, diff)
+	}
+}
+
+// golden files are beside the other test data, wherever a test has gone meanwhile.
+func goldenDir(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("testdata/golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+const (
+	monitor = host + "/plant/components/line-monitor"
+	states  = host + "/plant/state"
+)
+
+// The road of UX.md: from a Compose project to a signed state, and on from there.
+func TestRelease(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Distribution)
+	s.do(codeOK, "check", "line-monitor")
+	s.do(codeOK, "component", "push", "./line-monitor", monitor+":1.4.0")
+	s.do(codeOK, "state", "push", "--device", "press-07", "--key", "release.key", states, "--component", "oci://"+monitor+":1.4.0", "--set", "POLL_SECONDS=30")
+	s.do(codeOK, "verify", "--key", "release.pub", states+":press-07")
+	s.do(codeOK, "state", "show", "--device", "press-07", states)
+	s.write("line-monitor/config/limits.json", `{"max": 12}`)
+	s.do(codeOK, "component", "push", "-o", "json", "./line-monitor", monitor+":1.4.1")
+	s.do(codeOK, "state", "push", "-d", "press-07", "--key=release.key", "--component="+monitor+":1.4.1", "--set", "POLL_SECONDS=30", states, "-o", "json")
+	s.do(codeOK, "state", "show", "-o", "yaml", states+":press-07")
+	s.do(codeOK, "state", "show", "-o", "json", states+":press-07.v1")
+	s.do(codeOK, "bundle", "push", "vision.yaml", host+"/plant/bundles/press:2026.11")
+	s.do(codeOK, "component", "push", "-q", "./line-monitor", host+"/plant/components/vision:0.9.2")
+	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--keep-others", "--bundle", host+"/plant/bundles/press:2026.11", states)
+	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--deployment", "vision.yaml", "--expires", "2099-01-01T00:00:00Z", states)
+	s.do(codeOK, "state", "push", "-d", "press-07", "--unsigned", "--empty", "--generation", "10", states)
+	s.do(codeOK, "state", "show", "-d", "press-07", states)
+	s.golden(golden)
+}
+
+// What goes wrong has one shape, and a code that scripts can branch on.
+func TestErrors(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Referrers)
+	component := monitor + ":1.4.0"
+	s.do(codeOK, "component", "push", "-q", "./line-monitor", component)
+	push := []string{"state", "push", "-d", "press-07", "--key", "release.key", "--component", component, states}
+	s.do(codeOK, append(push, "-q")...)
+	s.do(codeRefused, append(push, "--generation", "1")...)
+	s.do(codeNotFound, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":9.9.9", states)
+	s.do(codeNotFound, "state", "show", "-d", "press-08", states)
+	s.do(codeUsage, "state", "push", "-d", "press-07", "--component", component, states)
+	s.do(codeUsage, "state", "push", "-d", "press-07", "--unsigned", states)
+	s.do(codeUsage, "state", "push", "-d", "press 07", "--unsigned", "--empty", states)
+	s.do(codeUsage, "state", "push", "-d", "press-08", "--unsigned", "--deployment", "vision.yaml", states)
+	s.do(codeUsage, "state", "push", "-d", "press-07", "--unsigned", "--component", host+"/library/caddy:2.10", states)
+	s.do(codeUsage, "state", "push", "-d", "press-07", "--unsigned", "--component", monitor, states)
+	s.do(codeUsage, "component", "push", "./line-monitor", monitor)
+	s.do(codeNotFound, "component", "push", "./nothing", component)
+	s.do(codeUsage, "component", "push", "./broken", component)
+	s.do(codeNotFound, "component", "push", "./missing", component)
+	s.write("line-monitor/config/more.json", "{}")
+	s.do(codeRefused, "component", "push", "./line-monitor", component)
+	s.do(codeOK, "component", "push", "-q", "--overwrite", "./line-monitor", component)
+	s.do(codeVerification, "verify", "--key", "release.pub", component)
+	s.do(codeVerification, "verify", "--key", "other.pub", states+":press-07")
+	s.do(codeNotFound, "verify", "--key", "release.pub", states+":press-09")
+	s.do(codeRefused, "verify", "--policy", "reject.yaml", states+":press-07")
+	s.do(codeUsage, "verify", states+":press-07")
+	s.do(codeUsage, "verify", "--key", "release.key", states+":press-07")
+	s.do(codeUsage, "verify", "--policy", "broken/trust.yaml", states+":press-07")
+	s.env["COSIGN_PASSWORD"] = "wrong"
+	s.do(codeAuth, append(push, "-q")...)
+	s.env["COSIGN_PASSWORD"] = ""
+	s.do(codeAuth, append(push, "-q")...)
+	s.env["COSIGN_PASSWORD"] = "longshore"
+	s.do(codeUsage, "state", "pull")
+	s.do(codeUsage, "stat")
+	s.do(codeUsage, "verify", "--kye", "release.pub", states+":press-07")
+	s.do(codeUsage, "verify", "-o", "xml", "--key", "release.pub", states+":press-07")
+	s.do(codeUsage, "verify", "--key", "release.pub", "http://"+states+":press-07")
+	s.do(codeUsage, "sign", states+":press-07")
+	s.do(codeUsage, "login", host)
+	s.do(codeUsage, "completion", "tcsh")
+	s.golden(golden)
+}
+
+// Every fault of everything is told, with its position, and nothing else is needed for that.
+func TestCheck(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Lax)
+	s.do(codeOK, "check", "line-monitor", "vision.yaml", "trust.yaml", "agent.yaml", "state.json", "capabilities.json", "status.json", "problem.json")
+	s.do(codeUsage, "check", "broken", "broken/trust.yaml", "broken/deployment.yaml", "broken/state.json", "broken/empty.json", "broken/what.yaml", "vision.yaml")
+	s.do(codeUsage, "check", "-o", "json", "broken/trust.yaml", "vision.yaml")
+	s.do(codeNotFound, "check", "gone.yaml")
+	s.env["stdin"] = string(mustRead(t, "vision.yaml"))
+	s.do(codeOK, "check", "-")
+	s.do(codeUsage, "check", "--kind", "trust", "-")
+	s.do(codeUsage, "check", "--kind", "letter", "-")
+	s.golden(golden)
+}
+
+func mustRead(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Archives are checked as they travel.
+func TestCheckArchives(t *testing.T) {
+	s := newShell(t, testenv.Lax)
+	s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(codeOK, "bundle", "push", "-q", "vision.yaml", host+"/plant/bundles/press:1")
+	for _, c := range []struct{ name, repository, tag, kind string }{
+		{"component.tar.gz", "plant/components/line-monitor", "1.4.0", kindArchive},
+		{"bundle.tar.gz", "plant/bundles/press", "1", kindBundle},
+	} {
+		data := s.firstLayer(c.repository, c.tag)
+		s.write(c.name, string(data))
+		var r checkResult
+		if err := json.Unmarshal([]byte(s.do(codeOK, "check", "-o", "json", c.name)), &r); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Files) != 1 || r.Files[0].Kind != c.kind || !r.Files[0].Valid {
+			t.Errorf("check %s = %+v, want a valid %s", c.name, r.Files, c.kind)
+		}
+		s.write("cut-"+c.name, string(data[:len(data)/2]))
+		s.do(codeUsage, "check", "cut-"+c.name)
+		s.write("noise-"+c.name, "\x1f\x8bnoise")
+		s.do(codeUsage, "check", "noise-"+c.name)
+	}
+}
+
+// firstLayer asks the registry for what was pushed, past all of our code.
+func (s *shell) firstLayer(repository, tag string) []byte {
+	s.t.Helper()
+	client := s.server.Client()
+	defer client.CloseIdleConnections()
+	get := func(path string) []byte {
+		response, err := client.Get(s.server.URL + "/v2/" + repository + path)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		defer response.Body.Close()
+		var b bytes.Buffer
+		if _, err := b.ReadFrom(response.Body); err != nil || response.StatusCode != 200 {
+			s.t.Fatalf("GET %s: %s, %v", path, response.Status, err)
+		}
+		return b.Bytes()
+	}
+	var m struct{ Layers []struct{ Digest string } }
+	if err := json.Unmarshal(get("/manifests/"+tag), &m); err != nil {
+		s.t.Fatal(err)
+	}
+	return get("/blobs/" + m.Layers[0].Digest)
+}
+
+// The same input gives the same digest, in another registry, too.
+func TestReproducible(t *testing.T) {
+	var first []string
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newShell(t, kind)
+			push := func(args ...string) string { return strings.TrimSpace(s.do(codeOK, append(args, "-q")...)) }
+			component := push("component", "push", "./line-monitor", monitor+":1.4.0")
+			if again := push("component", "push", "./line-monitor", monitor+":1.4.0"); component != again {
+				t.Errorf("pushed twice: %s and %s", component, again)
+			}
+			got := []string{
+				component,
+				push("bundle", "push", "vision.yaml", host+"/plant/bundles/press:1"),
+				push("state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states),
+			}
+			if first == nil {
+				first = got
+			}
+			if diff := cmp.Diff(first, got); diff != "" {
+				t.Errorf("digests differ between registries:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A flag beats its variable, and a variable that may hold several has one a line.
+func TestVariables(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.env["LONGSHORE_KEY"] = "release.key"
+	s.env["LONGSHORE_DEVICE"] = "press-07"
+	s.env["LONGSHORE_COMPONENT"] = monitor + ":1.4.0"
+	s.env["LONGSHORE_SET"] = "A=1,2\nB=x=y\n"
+	s.env["LONGSHORE_OUTPUT"] = "json"
+	var shown stateInfo
+	s.do(codeOK, "state", "push", states)
+	s.do(codeOK, "state", "push", "--device", "press-08", states)
+	for _, device := range []string{"press-07", "press-08"} {
+		if err := json.Unmarshal([]byte(s.do(codeOK, "state", "show", "--device", device, states)), &shown); err != nil {
+			t.Fatal(err)
+		}
+		if shown.Device != device || shown.Generation != 1 {
+			t.Errorf("state = %+v, want generation 1 of %s", shown, device)
+		}
+		if diff := cmp.Diff(map[string]any{"A": "1,2", "B": "x=y"}, shown.Deployments[0].Parameters); diff != "" {
+			t.Errorf("parameters:\n%s", diff)
+		}
+	}
+	s.env["LONGSHORE_PUBLIC_KEY"] = "other.pub\nrelease.pub"
+	s.do(codeOK, "verify", states+":press-07")
+	s.env["LONGSHORE_TIMEOUT"] = "soon"
+	s.do(codeUsage, "verify", states+":press-07")
+}
+
+func TestPolicies(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	component := monitor + ":1.4.0"
+	s.do(codeOK, "component", "push", "-q", "./line-monitor", component)
+	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", component, states)
+	for _, c := range []struct {
+		args []string
+		code int
+		want string // in stdout
+	}{
+		{[]string{"--policy", "trust.yaml", states + ":press-07"}, codeOK, "release"},
+		{[]string{"--policy", "trust.yaml", "--kind", "component", component}, codeVerification, ""},
+		{[]string{"--policy", "trust.yaml", "--kind", "image", host + "/library/caddy:2.10"}, codeOK, "no signature"},
+		{[]string{"--policy", "trust.yaml", "--kind", "thing", component}, codeUsage, ""},
+		{[]string{"--policy", "allow.yaml", component}, codeOK, "not secure"},
+		{[]string{"--policy", "reject.yaml", states + ":press-07"}, codeRefused, ""},
+	} {
+		code, stdout, stderr := s.try(append([]string{"verify"}, c.args...)...)
+		if code != c.code || !strings.Contains(stdout, c.want) {
+			t.Errorf("verify %v: exit %d\n%s%s", c.args, code, stdout, stderr)
+		}
+	}
+	s.do(codeOK, "sign", "--key", "release.key", "-a", "approved=yes", component)
+	s.do(codeOK, "verify", "--policy", "trust.yaml", "--kind", "component", component)
+	s.do(codeOK, "verify", "--key", "release.pub", "-a", "approved=yes", component)
+	s.do(codeVerification, "verify", "--key", "release.pub", "-a", "approved=no", component)
+	first := s.do(codeOK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component)
+	if again := s.do(codeOK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component); first != again {
+		t.Errorf("signed twice:\n%s\n%s", first, again)
+	}
+}
+
+// Temporary failures say so, and change nothing.
+func TestTemporary(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	component := monitor + ":1.4.0"
+	s.do(codeOK, "component", "push", "-q", "./line-monitor", component)
+	s.do(codeOK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", component, states)
+	s.server.Down()
+	for _, args := range [][]string{
+		{"state", "push", "-d", "press-07", "--key", "release.key", "--component", component, states},
+		{"state", "show", "-d", "press-07", states},
+		{"verify", "--key", "release.pub", states + ":press-07"},
+	} {
+		code, _, stderr := s.try(append(args, "--timeout", "2s")...)
+		if code != codeTemporary || !strings.Contains(stderr, "temporar") {
+			t.Errorf("%v without a registry: exit %d, want %d\n%s", args, code, codeTemporary, stderr)
+		}
+	}
+	if err := s.server.Up(); err != nil {
+		t.Fatal(err)
+	}
+	s.do(codeOK, "verify", "--key", "release.pub", states+":press-07")
+}
+
+func TestLogin(t *testing.T) {
+	s := newShell(t, testenv.DistributionTLS)
+	private := testenv.Registry(t, testenv.DistributionHtpasswd)
+	s.write("certs.d/private.example/hosts.toml", "server = \""+private.URL+"\"\n")
+	target := "private.example/plant/state"
+	push := []string{"state", "push", "-d", "press-07", "--key", "release.key", "--empty", target}
+	s.do(codeAuth, push...)
+	s.env["stdin"] = "wrong\n"
+	s.do(codeAuth, "login", "private.example", "-u", private.Username, "--password-stdin")
+	s.env["stdin"] = private.Password + "\n"
+	s.do(codeOK, "login", "private.example", "-u", private.Username, "--password-stdin")
+	s.do(codeOK, push...)
+	s.do(codeOK, "verify", "--key", "release.pub", target+":press-07")
+	s.do(codeOK, "logout", "private.example")
+	s.do(codeAuth, "state", "show", "-d", "press-07", target)
+	s.do(codeOK, "state", "show", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
+	if log := s.log.String(); strings.Contains(strings.ReplaceAll(log, "-p "+private.Password, ""), private.Password) {
+		t.Errorf("the password is in the output:\n%s", log)
+	}
+}
+
+func TestKeyGenerate(t *testing.T) {
+	s := newShell(t, testenv.Lax)
+	s.env["LONGSHORE_KEY_PASSWORD"] = "open sesame"
+	s.do(codeOK, "key", "generate", "mine")
+	info, err := os.Stat("mine.key")
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mine.key: %v, %v, want mode 0600", info, err)
+	}
+	before := mustRead(t, "mine.key")
+	s.do(codeRefused, "key", "generate", "mine")
+	if !bytes.Equal(before, mustRead(t, "mine.key")) {
+		t.Error("mine.key was overwritten")
+	}
+	if err := os.Remove("mine.key"); err != nil {
+		t.Fatal(err)
+	}
+	s.do(codeRefused, "key", "generate", "mine")
+	if _, err := os.Stat("mine.key"); err == nil {
+		t.Error("mine.key was made although mine.pub is there")
+	}
+	s.do(codeUsage, "key", "generate", "a", "b")
+	s.do(codeNotFound, "key", "generate", "no/such/folder/mine")
+	s.env["LONGSHORE_KEY_PASSWORD"], s.env["COSIGN_PASSWORD"] = "", ""
+	s.do(codeAuth, "key", "generate", "other2")
+	s.write("password", "from a file\r\n")
+	s.do(codeOK, "key", "generate", "--key-password-file", "password", "other2")
+	s.write("exact", "from a file")
+	s.do(codeOK, "component", "push", "-q", "--key", "other2.key", "--key-password-file", "exact", "./line-monitor", monitor+":1.4.0")
+	s.do(codeOK, "verify", "--key", "other2.pub", monitor+":1.4.0")
+}
+
+// An OCI layout is as good a place as a registry.
+func TestLayout(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "oci-layout:stick")
+	s.do(codeOK, "verify", "--key", "release.pub", "oci-layout:stick:press-07")
+	s.do(codeOK, "state", "show", "oci-layout:stick:press-07.v1")
+}
+
+// The real cosign, of both lines, verifies what state push signed, and signs what verify takes.
+func TestCosign(t *testing.T) {
+	for _, name := range []string{"cosign2", "cosign3"} {
+		t.Run(name, func(t *testing.T) {
+			program := testenv.Program(t, name)
+			s := newShell(t, testenv.Distribution)
+			s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+			s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+			s.write("root.json", `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`)
+			s.write("config.json", `{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`)
+			verify := []string{"verify", "--key", "release.pub", "--insecure-ignore-tlog", s.server.Reference("plant/state:press-07")}
+			sign := []string{"sign", "--key", "release.key", "--yes", s.server.Reference("plant/components/line-monitor:1.4.0")}
+			if name == "cosign2" {
+				verify = append(verify, "--trusted-root", "root.json")
+				sign = append(sign, "--tlog-upload=false")
+			} else {
+				sign = append(sign, "--signing-config", "config.json")
+			}
+			for _, args := range [][]string{verify, sign} {
+				cmd := exec.CommandContext(t.Context(), program, args...)
+				cmd.Env = append(os.Environ(), "HOME="+s.env["HOME"], "COSIGN_PASSWORD=longshore", "HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1")
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+				}
+			}
+			s.do(codeOK, "verify", "--key", "release.pub", monitor+":1.4.0")
+		})
+	}
+}
