@@ -2,6 +2,7 @@ package containerd_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +30,18 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+func TestMain(m *testing.M) {
+	if arg := os.Getenv(victimVariable); arg != "" {
+		var o orders
+		err := json.Unmarshal([]byte(arg), &o)
+		if err == nil {
+			err = victim(o)
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
+}
 
 // rig is a device in a test: its own containerd, networks, directories and registry.
 type rig struct {

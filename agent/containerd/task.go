@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -22,8 +23,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// defaultGrace is Compose's stop_grace_period.
-const defaultGrace = 10 * time.Second
+const (
+	// defaultGrace is Compose's stop_grace_period.
+	defaultGrace = 10 * time.Second
+	// leftoverWait is how long containerd may take to undo a call whose client was killed.
+	leftoverWait  = 10 * time.Second
+	leftoverPause = 20 * time.Millisecond
+)
 
 // Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then
 // a new task in place of the one that ended.
@@ -94,7 +100,31 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return r.runTask(ctx, id, layer, out)
+	return r.runOver(ctx, id, layer, out)
+}
+
+// runOver runs a task where containerd may still hold what a killed call left: it undoes such calls on its own, but some
+// time after the connection broke, and a deletion that was cut off it does not finish unless it is asked again.
+func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, out string) error {
+	limit := time.NewTimer(leftoverWait)
+	defer limit.Stop()
+	for pause := leftoverPause; ; pause *= 2 {
+		err := r.runTask(ctx, id, layer, out)
+		if err == nil || !errdefs.IsAlreadyExists(err) && !strings.Contains(err.Error(), syscall.EEXIST.Error()) {
+			return err
+		}
+		r.log.Debug("containerd still holds an earlier task", "container", id, "error", err)
+		next := time.NewTimer(pause)
+		select {
+		case <-next.C:
+		case <-limit.C:
+			next.Stop()
+			return as(fault.ErrTemporary, err)
+		case <-ctx.Done():
+			next.Stop()
+			return ctx.Err()
+		}
+	}
 }
 
 // runTask makes a task and starts it; what could not be started does not stay.
@@ -263,24 +293,23 @@ func (r *Runtime) kill(ctx context.Context, id string, sig syscall.Signal) error
 // endTask kills a task if need be and deletes it. No task is no error.
 func (r *Runtime) endTask(ctx context.Context, id string) error {
 	status, err := r.taskStatus(ctx, id)
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	gone := errdefs.IsNotFound(err)
+	if err != nil && !gone {
 		return err
 	}
-	if status != task.Status_STOPPED {
+	if !gone && status != task.Status_STOPPED {
 		if status == task.Status_PAUSED {
 			if _, err := r.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id}); err != nil {
 				return errgrpc.ToNative(err)
 			}
 		}
-		gone, stopWaiting := r.wait(ctx, id)
+		ended, stopWaiting := r.wait(ctx, id)
 		defer stopWaiting()
-		if err := r.killHard(ctx, id, gone); err != nil {
+		if err := r.killHard(ctx, id, ended); err != nil {
 			return err
 		}
 	}
+	// Also when there is no task: a deletion that was cut off leaves its shim behind until it is asked for again.
 	_, err = r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 		return nil
