@@ -49,6 +49,7 @@ type rig struct {
 	daemon  *testenv.Daemon
 	reg     *testenv.RegistryServer
 	nets    *network.Manager
+	netRun  string
 	journal *journal
 	o       containerd.Options
 	*containerd.Runtime
@@ -60,9 +61,9 @@ func newRig(t testing.TB, change ...func(*containerd.Options)) *rig {
 	t.Helper()
 	d := testenv.Containerd(t)
 	n := rigs.Add(1)
-	r := &rig{t: t, daemon: d, journal: newJournal()}
+	r := &rig{t: t, daemon: d, journal: newJournal(), netRun: t.TempDir()}
 	nets, err := network.Open(network.Options{
-		DataDir: t.TempDir(), RunDir: t.TempDir(),
+		DataDir: t.TempDir(), RunDir: r.netRun,
 		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 222, byte(n), 0}), 24),
 		Table: fmt.Sprintf("lsct%d_%d", os.Getpid(), n),
 	})
@@ -168,19 +169,26 @@ func (r *rig) nothingLeft(ctx context.Context) {
 }
 
 // shims counts the shim processes of this rig's namespace.
-func (r *rig) shims() int {
-	n := 0
-	dirs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+func (r *rig) shims() int { return len(r.shimPIDs()) }
+
+func (r *rig) shimPIDs() []int {
+	var pids []int
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		r.t.Error(err)
 	}
-	for _, f := range dirs {
+	for _, f := range files {
 		b, _ := os.ReadFile(f)
-		if strings.Contains(string(b), "containerd-shim-runc-v2\x00") && strings.Contains(string(b), "\x00"+r.o.Namespace+"\x00") {
-			n++
+		if !strings.Contains(string(b), "containerd-shim-runc-v2\x00") || !strings.Contains(string(b), "\x00"+r.o.Namespace+"\x00") {
+			continue
 		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err != nil {
+			r.t.Error(err)
+		}
+		pids = append(pids, pid)
 	}
-	return n
+	return pids
 }
 
 func (r *rig) registry() *testenv.RegistryServer {
