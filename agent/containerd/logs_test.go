@@ -16,7 +16,9 @@ import (
 )
 
 func TestLogsOfAContainerOverRotation(t *testing.T) {
-	r := newRig(t, func(o *containerd.Options) { o.Logs = containerd.LogLimits{MaxSize: 32 << 10, MaxFiles: 10000} })
+	r := newRig(t, func(o *containerd.Options) {
+		o.Logs = containerd.LogLimits{MaxSize: 32 << 10, MaxFiles: 10000, Every: 3 * time.Millisecond}
+	})
 	img := r.pulled(nil)
 	const lines = 100_000
 	p := project("log", workload.Service{Name: "busy", Image: img, Command: []string{"lines", fmt.Sprint(lines)}})
@@ -28,9 +30,6 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer follow.Close()
-	rotating := make(chan error)
-	rctx, stop := context.WithCancel(ctx)
-	go func() { rotating <- r.RotateEvery(rctx, 3*time.Millisecond) }()
 	if err := r.Start(ctx, c.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +43,6 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 	}
 	if n != lines {
 		t.Fatalf("%d lines of %d were followed: %v", n, lines, s.Err())
-	}
-	stop()
-	if err := <-rotating; err != nil {
-		t.Error(err)
 	}
 	r.exited(c.ID)
 	if got := strings.Count(r.output(c.ID), "\n"); got != lines {

@@ -3,6 +3,7 @@ package containerd
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,8 +25,13 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// clockTick is the unit of start times in /proc; the kernel fixed it for user space.
-const clockTick = 100
+const (
+	// clockTick is the unit of start times in /proc; the kernel fixed it for user space.
+	clockTick = 100
+	// markTopic is where a new subscription listens for itself.
+	markTopic = "/longshore/subscribed"
+	markEvery = 100 * time.Millisecond
+)
 
 // Observe lists this device's containers and the projects that own anything, fresh from containerd.
 func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
@@ -127,18 +133,56 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ns := ",namespace==" + strconv.Quote(r.o.Namespace)
-	envelopes, errs := r.client.Subscribe(ctx, `topic=="/tasks/exit"`+ns, `topic=="/tasks/oom"`+ns)
-	out := make(chan workload.Event)
+	envelopes, errs := r.client.Subscribe(ctx, `topic=="/tasks/exit"`+ns, `topic=="/tasks/oom"`+ns, `topic=="`+markTopic+`"`+ns)
+	out, begun := make(chan workload.Event), make(chan error, 1)
 	r.wg.Add(1)
 	go func() {
 		defer r.wg.Done()
 		defer close(out)
-		r.forward(ctx, envelopes, errs, out)
-		cancel()
-		for range errs { // the library's reader has ended when this channel is closed
+		defer func() { // the library's reader has ended when its errors are closed
+			cancel()
+			for range errs {
+			}
+		}()
+		if err := r.begin(ctx, envelopes, errs); err != nil {
+			begun <- err
+			return
 		}
+		begun <- nil
+		r.forward(ctx, envelopes, errs, out)
 	}()
+	if err := <-begun; err != nil {
+		return nil, fmt.Errorf("subscribe to events: %w", classify(errgrpc.ToNative(err)))
+	}
 	return out, nil
+}
+
+// begin waits until containerd really sends: a subscription is heard some time after it was made, and what happens in
+// between would be missed. It publishes a mark of its own until the mark comes back.
+func (r *Runtime) begin(ctx context.Context, in <-chan *events.Envelope, errs <-chan error) error {
+	mark := rand.Text()
+	again := time.NewTicker(markEvery)
+	defer again.Stop()
+	for {
+		if err := r.client.EventService().Publish(ctx, markTopic, &apievents.NamespaceUpdate{Name: mark}); err != nil {
+			return err
+		}
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case err := <-errs:
+				return err
+			case <-again.C:
+				waiting = false
+			case e := <-in: // another event is before the caller's next observation
+				v, err := typeurl.UnmarshalAny(e.Event)
+				if m, ok := v.(*apievents.NamespaceUpdate); err == nil && ok && m.Name == mark {
+					return nil
+				}
+			}
+		}
+	}
 }
 
 func (r *Runtime) forward(ctx context.Context, in <-chan *events.Envelope, errs <-chan error, out chan<- workload.Event) {

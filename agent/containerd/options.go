@@ -20,6 +20,7 @@ const (
 	DefaultLogMaxSize  = 10 << 20
 	DefaultLogMaxFiles = 3
 	DefaultLogBudget   = 256 << 20
+	DefaultLogEvery    = 10 * time.Second
 )
 
 // Options say which containerd, whose objects, and where things are kept.
@@ -51,6 +52,8 @@ type LogLimits struct {
 	MaxSize  int64 // bytes of a file before it is rotated; 0: DefaultLogMaxSize
 	MaxFiles int   // rotated files kept of a replica beside the current one; 0: DefaultLogMaxFiles
 	Budget   int64 // bytes of all rotated files on the device; 0: DefaultLogBudget
+
+	Every time.Duration // between two looks at the files; 0: DefaultLogEvery
 }
 
 // Endpoint is one server of a registry host's content: a mirror or the host itself.

@@ -18,8 +18,8 @@ import (
 )
 
 // Rotate keeps what containers wrote within the limits: a file over LogLimits.MaxSize becomes the first of its rotated
-// files, of which MaxFiles stay, and of all rotated files on the device the oldest go until Budget holds. Call it every
-// few seconds, see RotateEvery. It asks the filesystem alone, so it works while containerd is away.
+// files, of which MaxFiles stay, and of all rotated files on the device the oldest go until Budget holds. The
+// runtime calls it every LogLimits.Every. It asks the filesystem alone, so it works while containerd is away.
 func (r *Runtime) Rotate(ctx context.Context) error {
 	var (
 		errs  []error
@@ -73,14 +73,14 @@ func (r *Runtime) Rotate(ctx context.Context) error {
 	return nil
 }
 
-// RotateEvery calls Rotate until ctx ends; problems are logged.
-func (r *Runtime) RotateEvery(ctx context.Context, every time.Duration) error {
+// rotateEvery calls Rotate until ctx ends.
+func (r *Runtime) rotateEvery(ctx context.Context, every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-t.C:
 			if err := r.Rotate(ctx); err != nil && ctx.Err() == nil {
 				r.log.Warn("logs were not rotated", "error", err)

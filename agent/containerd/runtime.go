@@ -45,11 +45,12 @@ type Runtime struct {
 	logs    *logTable
 	host    hostFeatures
 
-	wg sync.WaitGroup // event streams
+	end context.CancelFunc // ends the rotation
+	wg  sync.WaitGroup     // event streams and the rotation
 }
 
-// New makes a runtime. It does not wait for containerd: calls made while it is away end in fault.ErrTemporary.
-// The caller closes it.
+// New makes a runtime and keeps its logs within their limits until Close. It does not wait for containerd: calls made while
+// it is away end in fault.ErrTemporary. The caller closes it.
 func New(ctx context.Context, o Options) (*Runtime, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -73,11 +74,15 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute),
 		ids: newKeys(), pulling: make(chan struct{}, 1), trust: newTrust(), images: newImageCache(), logs: newLogTable(),
 	}
+	var life context.Context
+	life, r.end = context.WithCancel(context.WithoutCancel(ctx))
+	r.wg.Go(func() { r.rotateEvery(life, o.Logs.Every) })
 	return r, nil
 }
 
-// Close ends the connection and waits for the event streams to end.
+// Close ends the connection, the rotation and the event streams, and waits for them.
 func (r *Runtime) Close() error {
+	r.end()
 	err := r.client.Close()
 	r.wg.Wait()
 	if err != nil {
@@ -121,6 +126,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.Logs.Budget <= 0 {
 		o.Logs.Budget = DefaultLogBudget
+	}
+	if o.Logs.Every <= 0 {
+		o.Logs.Every = DefaultLogEvery
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
