@@ -1,0 +1,364 @@
+package registry_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/storetest"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// site is a registry and a mirror of it, which a hosts.toml names.
+type site struct {
+	upstream, mirror *testenv.RegistryServer
+	certs            string
+	client           *registry.Client
+	repo             *registry.Repository // through the mirror
+	direct           *registry.Repository // at the registry
+	atMirror         *registry.Repository // at the mirror
+}
+
+// newSite sets both up; lines are added to the mirror's table.
+func newSite(t *testing.T, lines ...string) *site {
+	t.Helper()
+	s := &site{upstream: testenv.Registry(t, testenv.Distribution), mirror: testenv.Registry(t, testenv.Distribution), certs: t.TempDir()}
+	writeFile(t, fmt.Sprintf("[host.%q]\n%s\n", s.mirror.URL, strings.Join(lines, "\n")), s.certs, s.upstream.Host, "hosts.toml")
+	s.client = newClient(t, registry.Options{CertsDir: s.certs, RetryBudget: 50 * time.Millisecond})
+	s.repo = openName(t, s.client, s.upstream.Reference("line/state"))
+	plain := newClient(t, registry.Options{RetryBudget: -1})
+	s.direct = openName(t, plain, s.upstream.Reference("line/state"))
+	s.atMirror = openName(t, plain, s.mirror.Reference("line/state"))
+	return s
+}
+
+func TestMirrorIsReadFirst(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	desc, _ := storetest.Put(t, s.direct, "state", nil, "press-07")
+	storetest.Put(t, s.atMirror, "state", nil, "press-07")
+	s.upstream.Faults.Forget()
+	s.mirror.Faults.Forget()
+	s.upstream.Down() // a site without a way out
+	if got, err := s.repo.Resolve(t.Context(), "press-07"); err != nil || got.Digest != desc.Digest {
+		t.Errorf("Resolve = %v, %v", got.Digest, err)
+	}
+	if _, _, err := s.repo.Manifest(t.Context(), desc.Digest); err != nil {
+		t.Errorf("Manifest = %v", err)
+	}
+	if got, err := s.repo.Blob(t.Context(), storetest.BlobOf([]byte("state")), 100); err != nil || string(got) != "state" {
+		t.Errorf("Blob = %q, %v", got, err)
+	}
+	if ok, err := s.repo.Exists(t.Context(), desc); !ok || err != nil {
+		t.Errorf("Exists = %v, %v", ok, err)
+	}
+	for _, q := range s.mirror.Faults.Requests("", "") {
+		if !strings.Contains(q.Query, "ns="+url.QueryEscape(s.upstream.Host)) {
+			t.Errorf("the mirror was asked %s?%s, want ns=%s", q.Path, q.Query, s.upstream.Host)
+		}
+	}
+	// That something is missing, only the registry itself may say.
+	if _, err := s.repo.Resolve(t.Context(), "other"); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("Resolve of what the mirror lacks = %v, want fault.ErrTemporary", err)
+	}
+	if list, err := s.repo.Referrers(t.Context(), desc); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("Referrers where the mirror has none = %v, %v, want fault.ErrTemporary", list, err)
+	}
+	if ok, err := s.repo.Exists(t.Context(), storetest.BlobOf([]byte("x"))); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("Exists of what the mirror lacks = %v, %v, want fault.ErrTemporary", ok, err)
+	}
+	storetest.Put(t, s.atMirror, "signature", &desc, "")
+	if list, err := s.repo.Referrers(t.Context(), desc); err != nil || len(list) != 1 {
+		t.Errorf("Referrers that the mirror has = %v, %v, want one", list, err)
+	}
+}
+
+func TestMirrorThatFailsIsPassedOver(t *testing.T) {
+	t.Parallel()
+	data := randomBytes(100_000)
+	for name, effect := range map[string]testenv.Effect{
+		"not found": testenv.Status(404, 0), "down": testenv.Status(503, 0), "throttled": testenv.Status(429, time.Hour),
+		"forbids": testenv.Status(403, 0), "asks for a password": testenv.Status(401, 0), "resets": testenv.Reset(),
+		"lies": testenv.Corrupt(), "shortens": testenv.Truncate(30), "swaps": testenv.Swap([]byte("{}")),
+		"shows a page": answer("text/html", []byte("<html>")), "cuts": testenv.Cut(10), "other digest": testenv.WrongDigest(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			desc, manifest := storetest.Put(t, s.direct, string(data), nil, "press-07")
+			signature, _ := storetest.Put(t, s.direct, "signature", &desc, "")
+			storetest.Put(t, s.atMirror, string(data), nil, "press-07")
+			s.mirror.Faults.Add(testenv.Rule{Method: http.MethodGet, Effect: effect})
+			if _, got, err := s.repo.Manifest(t.Context(), desc.Digest); err != nil || !bytes.Equal(got, manifest) {
+				t.Errorf("Manifest = %v", err)
+			}
+			if got, err := s.repo.Blob(t.Context(), storetest.BlobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("Blob = %d bytes, %v", len(got), err)
+			}
+			if list, err := s.repo.Referrers(t.Context(), desc); err != nil || len(list) != 1 || list[0].Digest != signature.Digest {
+				t.Errorf("Referrers = %v, %v", list, err)
+			}
+			if s.mirror.Faults.Hits() == 0 {
+				t.Error("the mirror was not asked")
+			}
+		})
+	}
+}
+
+func TestMirrorCapabilitiesAndWrites(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, `capabilities = ["pull"]`)
+	desc, _ := storetest.Put(t, s.repo, "state", nil, "press-07")
+	storetest.Put(t, s.repo, "signature", &desc, "")
+	for _, method := range []string{http.MethodPut, http.MethodPost, http.MethodPatch} {
+		if all := s.mirror.Faults.Requests(method, ""); len(all) != 0 {
+			t.Errorf("the mirror was written to: %+v", all)
+		}
+	}
+	s.mirror.Faults.Forget()
+	if _, err := s.repo.Resolve(t.Context(), "press-07"); err != nil {
+		t.Errorf("Resolve = %v", err)
+	}
+	if _, err := s.repo.Tags(t.Context()); err != nil {
+		t.Errorf("Tags = %v", err)
+	}
+	if all := s.mirror.Faults.Requests("", "press-07|tags/list"); len(all) != 0 {
+		t.Errorf("a mirror that may only pull was asked about tags: %+v", all)
+	}
+}
+
+// TestMirrorUnderAPath has Harbor's shape of a proxy project: the registry's repositories below another path.
+func TestMirrorUnderAPath(t *testing.T) {
+	t.Parallel()
+	behind := testenv.Registry(t, testenv.Distribution)
+	target, err := url.Parse(behind.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var header string
+	proxy := &httputil.ReverseProxy{Transport: behind.Client().Transport, Rewrite: func(r *httputil.ProxyRequest) {
+		header = r.In.Header.Get("X-Site")
+		r.SetURL(target)
+		r.Out.URL.Path = "/v2/" + strings.TrimPrefix(r.In.URL.Path, "/v2/hub-proxy/")
+		if !strings.HasPrefix(r.In.URL.Path, "/v2/hub-proxy/") {
+			r.Out.URL.Path = "/nowhere"
+		}
+	}}
+	front := httptest.NewServer(proxy)
+	t.Cleanup(front.Close)
+	t.Cleanup(func() { proxy.Transport.(*http.Transport).CloseIdleConnections() })
+	desc, _ := storetest.Put(t, openName(t, newClient(t, registry.Options{}), behind.Reference("library/redis")), "layer", nil, "7")
+	certs := t.TempDir()
+	writeFile(t, fmt.Sprintf("[host.\"%s/v2/hub-proxy\"]\noverride_path = true\n[host.\"%s/v2/hub-proxy\".header]\nx-site = \"hall 3\"\n", front.URL, front.URL), certs, "docker.io", "hosts.toml")
+	c := newClient(t, registry.Options{CertsDir: certs, RetryBudget: -1})
+	r := openName(t, c, "docker.io/library/redis")
+	if got, err := r.Resolve(t.Context(), "7"); err != nil || got.Digest != desc.Digest {
+		t.Errorf("Resolve = %v, %v", got.Digest, err)
+	}
+	if got, err := r.Blob(t.Context(), storetest.BlobOf([]byte("layer")), 100); err != nil || string(got) != "layer" {
+		t.Errorf("Blob = %q, %v", got, err)
+	}
+	if header != "hall 3" {
+		t.Errorf("X-Site: %q, want what hosts.toml says", header)
+	}
+}
+
+// TestServerOfHostsFile has the registry itself at another address, under a path and a CA of its own.
+func TestServerOfHostsFile(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Distribution, testenv.WithTLS())
+	certs := t.TempDir()
+	ca, err := os.ReadFile(s.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, string(ca), certs, "registry.example.com", "ca.crt")
+	writeFile(t, fmt.Sprintf("server = %q\nca = \"ca.crt\"\n", s.URL), certs, "registry.example.com", "hosts.toml")
+	c := newClient(t, registry.Options{CertsDir: certs})
+	r := openName(t, c, "registry.example.com/line/state")
+	desc, _ := storetest.Put(t, r, "state", nil, "press-07")
+	if got, err := r.Resolve(t.Context(), "press-07"); err != nil || got.Digest != desc.Digest {
+		t.Errorf("Resolve = %v, %v", got.Digest, err)
+	}
+}
+
+func TestBadHostsFile(t *testing.T) {
+	t.Parallel()
+	certs := t.TempDir()
+	writeFile(t, "server = ", certs, "registry.example.com", "hosts.toml")
+	writeFile(t, `ca = "missing.crt"`, certs, "other.example.com", "hosts.toml")
+	c := newClient(t, registry.Options{CertsDir: certs})
+	if _, err := c.Resolve(t.Context(), "registry.example.com/x", "t"); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "hosts.toml:1") {
+		t.Errorf("Resolve = %v, want fault.ErrInvalid with the place", err)
+	}
+	if _, err := c.Endpoints("registry.example.com"); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("Endpoints = %v, want fault.ErrInvalid", err)
+	}
+	if _, err := c.Resolve(t.Context(), "other.example.com/x", "t"); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(err.Error(), "missing.crt") {
+		t.Errorf("Resolve = %v, want the missing file named", err)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.DistributionHtpasswd)
+	certs := t.TempDir()
+	writeFile(t, fmt.Sprintf("[host.\"https://resolver.test\"]\ncapabilities=[\"resolve\"]\n[host.%q]\n[host.\"https://harbor.test/v2/hub\"]\noverride_path=true\n", s.URL), certs, "docker.io", "hosts.toml")
+	config := `{"auths":{"https://index.docker.io/v1/":{"auth":"aHViOnB3"},"` + s.Host + `":{"auth":"bWlycm9yOnB3"},"harbor.test":{"auth":"dTo=","identitytoken":"refresh"}}}`
+	c := newClient(t, registry.Options{CertsDir: certs, AuthFile: writeFile(t, config, certs, "config.json"), RetryBudget: -1})
+	for _, host := range []string{"docker.io", "registry-1.docker.io"} {
+		all, err := c.Endpoints(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range all {
+			user, secret, err := e.Credentials(t.Context(), e.Host)
+			if err != nil {
+				t.Errorf("Credentials(%s) = %v", e.Host, err)
+			}
+			other, _, err := e.Credentials(t.Context(), "elsewhere.test")
+			if other != "" || err != nil {
+				t.Errorf("Credentials for another host = %q, %v, want none", other, err)
+			}
+			got = append(got, fmt.Sprint(e.Scheme, "://", e.Host, e.Path, " ", user, ":", secret))
+		}
+		want := []string{"http://" + s.Host + "/v2 mirror:pw", "https://harbor.test/v2/hub :refresh", "https://registry-1.docker.io/v2 hub:pw"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("Endpoints(%s) (-want +got):\n%s", host, diff)
+		}
+		resp, err := all[0].Client.Get(s.URL + "/v2/")
+		if err != nil || resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("its client = %v, %v, want one without credentials", resp, err)
+		}
+		if err == nil {
+			resp.Body.Close()
+		}
+	}
+}
+
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Distribution)
+	storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
+	var asked []string
+	direct := s.Client()
+	t.Cleanup(direct.CloseIdleConnections)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.Host)
+		out, err := http.NewRequestWithContext(r.Context(), r.Method, s.URL+r.URL.Path, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		out.Header = r.Header.Clone()
+		resp, err := direct.Do(out)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer resp.Body.Close()
+		for k, v := range resp.Header {
+			w.Header()[k] = v
+		}
+		w.WriteHeader(resp.StatusCode)
+		_, _ = io.Copy(w, resp.Body)
+	}))
+	t.Cleanup(proxy.Close)
+	c := newClient(t, registry.Options{PlainHTTP: true, Getenv: environment(map[string]string{"HTTP_PROXY": proxy.URL})})
+	if _, err := c.Resolve(t.Context(), "registry.example.com/line/state", "press-07"); err != nil {
+		t.Errorf("Resolve = %v", err)
+	}
+	if want := []string{"HEAD registry.example.com"}; !cmp.Equal(asked, want) {
+		t.Errorf("the proxy was asked %q, want %q", asked, want)
+	}
+}
+
+func TestLayoutAsAPlace(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, registry.Options{})
+	dir := filepath.Join(t.TempDir(), "usb")
+	r := openName(t, c, "oci-layout:"+dir)
+	if _, err := r.Resolve(t.Context(), "t"); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Resolve in a missing layout = %v, want fault.ErrNotFound", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("reading made the folder: %v", err)
+	}
+	desc, _ := storetest.Put(t, r, "one", nil, "press-07")
+	storetest.Put(t, r, "signature", &desc, "")
+	other := newClient(t, registry.Options{}) // another process
+	again := openName(t, other, "oci-layout:"+dir)
+	if got, err := again.Resolve(t.Context(), "press-07"); err != nil || got.Digest != desc.Digest {
+		t.Errorf("Resolve by another = %v, %v", got.Digest, err)
+	}
+	if list, err := again.Referrers(t.Context(), desc); err != nil || len(list) != 1 || list[0].ArtifactType == "" {
+		t.Errorf("Referrers by another = %v, %v, want one with its type", list, err)
+	}
+	moved, _ := storetest.Put(t, r, "two", nil, "press-07")
+	if got, err := again.Resolve(t.Context(), "press-07"); err != nil || got.Digest != moved.Digest {
+		t.Errorf("Resolve after it moved = %v, %v, want %v", got.Digest, err, moved.Digest)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", storetest.BlobOf([]byte("two")).Digest.Encoded()), []byte("TWO"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Blob(t.Context(), storetest.BlobOf([]byte("two")), 100); !errors.Is(err, fault.ErrDigestMismatch) {
+		t.Errorf("Blob of a damaged file = %v, want fault.ErrDigestMismatch", err)
+	}
+	body, err := again.OpenBlob(t.Context(), storetest.BlobOf([]byte("two")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(body); !errors.Is(err, fault.ErrDigestMismatch) {
+		t.Errorf("ReadAll of a damaged file = %v, want fault.ErrDigestMismatch", err)
+	}
+	body.Close()
+	storetest.Put(t, again, "two", nil, "press-07")
+	if _, err := again.Blob(t.Context(), storetest.BlobOf([]byte("two")), 100); err != nil {
+		t.Errorf("Blob after it was pushed again = %v", err)
+	}
+}
+
+func TestNoLayout(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, registry.Options{})
+	for name, put := range map[string]func(dir string){
+		"some folder": func(dir string) { writeFile(t, "x", dir, "letters.txt") },
+		"a file":      func(dir string) { writeFile(t, "x", dir) },
+		"broken index": func(dir string) {
+			writeFile(t, `{"imageLayoutVersion":"1.0.0"}`, dir, "oci-layout")
+			writeFile(t, "{", dir, "index.json")
+		},
+		"other version": func(dir string) {
+			writeFile(t, `{"imageLayoutVersion":"9"}`, dir, "oci-layout")
+			writeFile(t, "{}", dir, "index.json")
+		},
+		"not a layout file": func(dir string) { writeFile(t, `[]`, dir, "oci-layout"); writeFile(t, "{}", dir, "index.json") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "x")
+			put(dir)
+			r := openName(t, c, "oci-layout:"+dir)
+			if err := r.PushBlob(t.Context(), storetest.Empty(), []byte("{}")); err == nil || errors.Is(err, fault.ErrNotFound) {
+				t.Errorf("PushBlob = %v, want a refusal", err)
+			}
+			if _, err := r.Resolve(t.Context(), "t"); err == nil {
+				t.Errorf("Resolve = %v, want an error", err)
+			}
+		})
+	}
+}
