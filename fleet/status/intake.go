@@ -6,12 +6,12 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/store"
@@ -131,14 +131,9 @@ func (a *api) accepted(w http.ResponseWriter, kind string, out store.Outcome) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// deviceID is the form that the specification gives to device ids in paths; "/" leads to children.
-var deviceID = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*$`)
-
-const maxDeviceID = 1024 // bytes
-
 func pathDevice(r *http.Request, c caller) (string, *problem) {
 	id := r.PathValue("deviceId")
-	if len(id) > maxDeviceID || !deviceID.MatchString(id) {
+	if _, err := artifacts.ParseDeviceID(id); err != nil {
 		return "", invalid(fmt.Sprintf("%q is no device id", id))
 	}
 	if !c.speaksFor(id) {

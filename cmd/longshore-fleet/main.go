@@ -1,0 +1,154 @@
+// Command longshore-fleet receives what devices report about themselves and their deployments, in the form of the Margo
+// management API, and shows it on one page and as JSON.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+// version is set when a release is built.
+var version = ""
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// program is what the commands share.
+type program struct {
+	stdout, stderr io.Writer
+	now            func() time.Time
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	p := &program{stdout: stdout, stderr: stderr, now: time.Now}
+	app := &cli.App{
+		Name:                 "longshore-fleet",
+		Usage:                "receive and show what devices report",
+		HideVersion:          true,
+		Writer:               stdout,
+		ErrWriter:            stderr,
+		EnableBashCompletion: true,
+		ExitErrHandler:       func(*cli.Context, error) {}, // errors are told once, below
+		Commands: []*cli.Command{
+			p.serveCommand(), p.tokenCommand(),
+			{Name: "version", Usage: "print the version", Action: func(c *cli.Context) error {
+				if err := noArguments(c); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintln(stdout, buildVersion())
+				return err
+			}},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return usageError{fmt.Errorf("%q is not a command of longshore-fleet", c.Args().First())}
+			}
+			return cli.ShowAppHelp(c)
+		},
+	}
+	onUsageError(app.Commands)
+	app.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+	err := app.RunContext(ctx, args)
+	if err == nil {
+		return 0
+	}
+	for _, line := range strings.Split(err.Error(), "\n") {
+		fmt.Fprintf(stderr, "longshore-fleet: %s\n", line)
+	}
+	if hint := hintFor(err); hint != "" {
+		fmt.Fprintf(stderr, "  hint: %s\n", hint)
+	}
+	return exitCode(err)
+}
+
+func onUsageError(commands []*cli.Command) {
+	for _, c := range commands {
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+		onUsageError(c.Subcommands)
+	}
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func hintFor(err error) string {
+	if h := fault.Hint(err); h != "" {
+		return h
+	}
+	if errors.As(err, &usageError{}) {
+		return "longshore-fleet --help, or --help after a command"
+	}
+	return ""
+}
+
+// exitCode tells scripts what to do next.
+func exitCode(err error) int {
+	switch {
+	case errors.As(err, &usageError{}), errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrUnsupported):
+		return 2
+	case errors.Is(err, fault.ErrNotFound):
+		return 4
+	case errors.Is(err, fault.ErrTemporary):
+		return 75
+	}
+	return 70
+}
+
+const exitCodes = "Exit codes: 0 done; 2 usage; 4 not found; 75 temporary, try again; 70 anything else."
+
+// env names the variable of a flag. A flag beats the variable, the variable beats the default.
+func env(flag string) []string {
+	return []string{"LONGSHORE_FLEET_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+}
+
+const defaultDatabase = "/var/lib/longshore-fleet/fleet.db"
+
+func databaseFlag() cli.Flag {
+	return &cli.StringFlag{Name: "database", Usage: "SQLite `FILE`, made when it is missing", Value: defaultDatabase, EnvVars: env("database")}
+}
+
+func noArguments(c *cli.Context) error {
+	if c.Args().Present() {
+		return usageError{fmt.Errorf("%s takes no argument, got %q", c.Command.Name, c.Args().First())}
+	}
+	return nil
+}
+
+// open opens the database that the flags name.
+func (p *program) open(c *cli.Context, log *slog.Logger) (*store.SQLite, error) {
+	s, err := store.Open(c.Context, c.String("database"), log)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "make its folder, or name another file with --database")
+	}
+	return s, err
+}
+
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append([]string{"longshore-fleet"}, args...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// log collects what a server writes while it runs.
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+var listening = regexp.MustCompile(`listening url=(\S+)`)
+
+// serve runs a server until the test ends, and returns its address and its log.
+func serve(t *testing.T, args ...string) (url string, out *log, stop func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out = &log{}
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, append([]string{"longshore-fleet", "serve", "--listen", "127.0.0.1:0"}, args...), io.Discard, out)
+	}()
+	var once sync.Once
+	got := -1
+	stop = func() int {
+		once.Do(func() { cancel(); got = <-code })
+		return got
+	}
+	t.Cleanup(func() { stop() })
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+		if m := listening.FindStringSubmatch(out.String()); m != nil {
+			return m[1], out, stop
+		}
+		select {
+		case c := <-code:
+			t.Fatalf("serve = %d\n%s", c, out)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	t.Fatalf("the server does not listen:\n%s", out)
+	return "", nil, nil
+}
+
+func do(t *testing.T, client *http.Client, method, url, token, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+func client(t *testing.T) *http.Client {
+	tr := &http.Transport{}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+const gateway = `{"properties":{"id":"press-07","vendor":"Acme","modelNumber":"P7","serialNumber":"1"}}`
+
+func TestServe(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "fleet.db")
+	c := client(t)
+	url, out, stop := serve(t, "--database", db)
+	code, token, errs := command(t, "token", "create", "--device", "press-07", "--database", db) // beside the running server
+	if code != 0 || strings.Count(token, "\n") != 1 || strings.Contains(errs, strings.TrimSpace(token)) {
+		t.Fatalf("token create = %d %q\n%s", code, token, errs)
+	}
+	token = strings.TrimSpace(token)
+	if code, body := do(t, c, "PUT", url+"/api/v1/capabilities/press-07", token, gateway); code != 201 {
+		t.Errorf("PUT = %d %s", code, body)
+	}
+	for path, want := range map[string]string{
+		"/fleet/v1/devices": `"id": "press-07"`, "/": "press-07", "/healthz": "ok\n", "/metrics": "longshore_fleet_devices 1\n", "/static/page.js": "EventSource",
+	} {
+		if code, body := do(t, c, "GET", url+path, "", ""); code != 200 || !strings.Contains(body, want) {
+			t.Errorf("GET %s = %d, lacks %q:\n%s", path, code, want, body)
+		}
+	}
+	code, list, _ := command(t, "token", "list", "-o", "json", "--database", db)
+	var tokens []tokenInfo
+	if err := json.Unmarshal([]byte(list), &tokens); err != nil || code != 0 || len(tokens) != 1 || tokens[0].Device != "press-07" {
+		t.Fatalf("token list = %d %s", code, list)
+	}
+	if code, _, errs := command(t, "token", "revoke", "--database", db, tokens[0].ID); code != 0 {
+		t.Errorf("token revoke = %d\n%s", code, errs)
+	}
+	if code, _ := do(t, c, "PUT", url+"/api/v1/capabilities/press-07", token, gateway); code != 403 {
+		t.Errorf("PUT with a revoked token = %d", code)
+	}
+	stream, err := c.Get(url + "/events") // an open page does not hold the end up
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	began := time.Now()
+	if code := stop(); code != 0 || time.Since(began) > 5*time.Second {
+		t.Errorf("serve = %d after %v\n%s", code, time.Since(began), out)
+	}
+	if strings.Contains(out.String(), token) {
+		t.Error("the log tells the token")
+	}
+	if code, list, _ := command(t, "token", "list", "--database", db); code != 0 || !strings.Contains(list, "press-07") {
+		t.Errorf("token list = %d %s", code, list)
+	}
+}
+
+func TestViewerPassword(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "password")
+	if err := os.WriteFile(file, []byte("see-it\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ := serve(t, "--database", filepath.Join(dir, "fleet.db"), "--viewer-password-file", file)
+	c := client(t)
+	for path, want := range map[string]int{"/": 401, "/fleet/v1/devices": 401, "/metrics": 401, "/events": 401, "/healthz": 200, "/api/v1/capabilities/x": 405} {
+		if code, _ := do(t, c, "GET", url+path, "", ""); code != want {
+			t.Errorf("GET %s = %d, want %d", path, code, want)
+		}
+	}
+	with := strings.Replace(url, "http://", "http://anybody:see-it@", 1)
+	if code, _ := do(t, c, "GET", with+"/fleet/v1/devices", "", ""); code != 200 {
+		t.Errorf("GET with the password = %d", code)
+	}
+	if code, _ := do(t, c, "GET", strings.Replace(with, "see-it", "see", 1)+"/", "", ""); code != 401 {
+		t.Errorf("GET with another password = %d", code)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	pem := httptest.NewUnstartedServer(nil)
+	pem.StartTLS()
+	pair := pem.TLS.Certificates[0]
+	pem.Close()
+	cert, key := writePair(t, dir, pair)
+	url, _, _ := serve(t, "--database", filepath.Join(dir, "fleet.db"), "--tls-cert", cert, "--tls-key", key)
+	if !strings.HasPrefix(url, "https://") {
+		t.Fatalf("url = %s", url)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(pair.Leaf)
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	defer tr.CloseIdleConnections()
+	if code, body := do(t, &http.Client{Transport: tr}, "GET", url+"/healthz", "", ""); code != 200 {
+		t.Errorf("GET /healthz = %d %s", code, body)
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	dir := t.TempDir()
+	db := filepath.Join(dir, "fleet.db")
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		tell string
+	}{
+		{"unknown command", []string{"server"}, 2, "is not a command"},
+		{"unknown flag", []string{"serve", "--port", "1"}, 2, "port"},
+		{"argument", []string{"serve", "x"}, 2, "takes no argument"},
+		{"version argument", []string{"version", "x"}, 2, "takes no argument"},
+		{"half of TLS", []string{"serve", "--tls-cert", "x"}, 2, "belong together"},
+		{"no certificate", []string{"serve", "--database", db, "--tls-cert", empty, "--tls-key", empty}, 2, "load certificate"},
+		{"plain to others", []string{"serve", "--database", db, "--listen", ":0"}, 2, "without TLS"},
+		{"password empty", []string{"serve", "--database", db, "--viewer-password-file", empty}, 2, "is empty"},
+		{"password missing", []string{"serve", "--database", db, "--viewer-password-file", empty + "x"}, 2, "viewer password"},
+		{"address", []string{"serve", "--database", db, "--listen", "127.0.0.1:99999"}, 70, "listen on"},
+		{"no folder", []string{"serve", "--database", filepath.Join(dir, "no", "fleet.db")}, 4, "make its folder"},
+		{"token without device", []string{"token", "create", "--database", db}, 2, "device"},
+		{"device id", []string{"token", "create", "--device", "a b", "--database", db}, 2, "not a device id"},
+		{"output", []string{"token", "list", "-o", "xml", "--database", db}, 2, "none of"},
+		{"revoke nothing", []string{"token", "revoke", "--database", db}, 2, "--device"},
+		{"revoke unknown", []string{"token", "revoke", "--database", db, "abc"}, 4, "not found"},
+		{"revoke nobody's", []string{"token", "revoke", "--database", db, "--device", "a"}, 4, "not found"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, out, errs := command(t, c.args...)
+			if code != c.code || !strings.Contains(errs, c.tell) || out != "" {
+				t.Errorf("%v = %d, want %d and %q\nstdout %q\n%s", c.args, code, c.code, c.tell, out, errs)
+			}
+		})
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	if code, out, _ := command(t, "version"); code != 0 || strings.TrimSpace(out) == "" {
+		t.Errorf("version = %d %q", code, out)
+	}
+	for _, args := range [][]string{{}, {"--help"}, {"serve", "--help"}, {"token", "create", "--help"}} {
+		if code, out, _ := command(t, args...); code != 0 || !strings.Contains(out, "longshore-fleet") {
+			t.Errorf("%v = %d %q", args, code, out)
+		}
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "fleet.db")
+	t.Setenv("LONGSHORE_FLEET_DATABASE", db)
+	t.Setenv("LONGSHORE_FLEET_DEVICE", "press-09")
+	if code, _, errs := command(t, "token", "create"); code != 0 || !strings.Contains(errs, "press-09") {
+		t.Errorf("token create = %d\n%s", code, errs)
+	}
+	if _, err := os.Stat(db); err != nil {
+		t.Error(err)
+	}
+}
