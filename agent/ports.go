@@ -96,6 +96,12 @@ type LogOptions struct {
 // Report is one message to the fleet endpoint. Sequence orders the reports of a device and makes them idempotent.
 type Report = store.Report
 
+// Kinds of reports.
+const (
+	ReportStatus       = store.KindStatus       // Body is a Margo deployment status, Subject the deployment's id
+	ReportCapabilities = store.KindCapabilities // Body is a Margo capabilities document, Subject the device's id
+)
+
 // Reporter delivers one report. fault.ErrTemporary keeps it in the outbox; any other error drops it, with a log line.
 type Reporter interface {
 	Deliver(ctx context.Context, r Report) error

@@ -121,7 +121,7 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 func (w *World) quiet(k *Killer) bool {
 	for range 5 {
 		n := k.Met()
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(pause)
 		if k.Met() != n {
 			return false
 		}

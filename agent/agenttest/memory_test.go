@@ -35,6 +35,7 @@ func memoryEnv(edit func(*runtimetest.Memory)) func(t *testing.T) agenttest.Env 
 			edit(m)
 		}
 		return agenttest.Env{
+			Now:     time.Now,
 			Runtime: func(*testing.T) agent.Runtime { return m },
 			Image: func(name string) agenttest.Image {
 				return agenttest.Image{Reference: "registry.example/images/" + name, Digest: digest.FromString(name)}

@@ -29,6 +29,9 @@ const (
 	platform   = "linux/amd64"
 )
 
+// pause is the time between two looks at something that is waited for.
+const pause = 20 * time.Millisecond
+
 // Image is a container image that a scenario's service runs.
 type Image struct {
 	Reference string        // as compose.yaml names it: "host/repo:tag"
@@ -49,6 +52,8 @@ type Env struct {
 	Exit func(t *testing.T, id string)
 	// Reboot ends all processes as a reboot does; nil: such scenarios are skipped.
 	Reboot func(t *testing.T)
+	// Now is the device's clock; needed.
+	Now func() time.Time
 	// Platform of the device; "": linux/amd64.
 	Platform string
 	// Patience is how long a scenario waits for anything; 0: 30 s.
@@ -64,7 +69,6 @@ type World struct {
 	Fleet    *Fleet
 	Path     string // of agent.db
 	Log      *slog.Logger
-	Now      func() time.Time
 	Edit     func(*agent.Options)
 
 	policy   string
@@ -82,7 +86,7 @@ func NewWorld(t *testing.T, e Env) *World {
 	}
 	return &World{
 		Env: e, Registry: NewRegistry(), Verifier: &Verifier{}, Content: NewContent(), Fleet: &Fleet{},
-		Path: filepath.Join(t.TempDir(), "agent.db"), Now: time.Now, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Path: filepath.Join(t.TempDir(), "agent.db"), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 
@@ -318,10 +322,11 @@ func (w *World) Publish(t *testing.T, generation uint64, apps ...App) digest.Dig
 // Wait polls until ok. In a bubble of testing/synctest the pauses take no time.
 func (w *World) Wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(w.Patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for waited := time.Duration(0); waited < w.Patience; waited += pause {
 		if ok() {
 			return
 		}
+		time.Sleep(pause)
 	}
 	t.Fatalf("waited %v for: %s", w.Patience, what)
 }
@@ -329,11 +334,11 @@ func (w *World) Wait(t *testing.T, what string, ok func() bool) {
 // Committed waits until a generation runs completely.
 func (w *World) Committed(t *testing.T, r *Running, generation uint64) {
 	t.Helper()
-	end := time.Now().Add(w.Patience)
-	for ; time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for waited := time.Duration(0); waited < w.Patience; waited += pause {
 		if s := r.Status(); s.Committed != nil && s.Committed.Generation == generation && s.Phase == agent.PhaseInSync && !s.Checking {
 			return
 		}
+		time.Sleep(pause)
 	}
 	b, _ := json.MarshalIndent(r.Status(), "", "  ") // plain values
 	t.Fatalf("waited %v for generation %d; status %s", w.Patience, generation, b)

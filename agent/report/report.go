@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -112,7 +111,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // but the answers that say that the report itself is at fault.
 func (c *Client) Deliver(ctx context.Context, r agent.Report) error {
 	method, path := http.MethodPost, "/api/v1/deployments/"+url.PathEscape(r.Subject)+"/status"
-	if r.Kind == store.KindCapabilities {
+	if r.Kind == agent.ReportCapabilities {
 		method, path = http.MethodPut, "/api/v1/capabilities/"+escapeDevice(r.Subject)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, bytes.NewReader(r.Body))

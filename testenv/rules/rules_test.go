@@ -73,7 +73,7 @@ var onlyIn = map[string][]string{
 	"github.com/goccy/go-yaml":                   {"artifacts", "cmd"}, // cmd prints it
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {},
-	"testing":                                    {"registry/storetest", "agent/runtimetest", "fleet/store/storetest"},
+	"testing":                                    {"registry/storetest", "agent/runtimetest", "agent/agenttest", "fleet/store/storetest"},
 	"os/exec":                                    {"cmd/longshore"}, // credential helpers are oras-go's business
 	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},
 }
