@@ -16,11 +16,12 @@ import (
 )
 
 func TestBundle(t *testing.T) {
-	one, err := artifacts.PackBundle([][]byte{document(idB, ""), document(idA, "press-07")})
+	_, err := artifacts.PackBundle([][]byte{document(idB, ""), document(idA, "press-07")})
 	if err == nil || !strings.Contains(err.Error(), "deployment[0]:3:3: metadata: deviceId is missing") {
 		t.Fatalf("PackBundle of an invalid document = %v", err)
 	}
-	if one, err = artifacts.PackBundle([][]byte{document(idB, "a"), document(idA, "b")}); err != nil {
+	one, err := artifacts.PackBundle([][]byte{document(idB, "a"), document(idA, "b")})
+	if err != nil {
 		t.Fatal(err)
 	}
 	two, err := artifacts.PackBundle([][]byte{document(idA, "b"), document(idB, "a")})

@@ -47,13 +47,15 @@ func TestRefusedDocuments(t *testing.T) {
 		{"yaml many keys", strict.YAML, strings.Repeat("a:\n", 20_000), "f:10001:2: more than 10000 keys"},
 		{"yaml many values", strict.YAML, "[" + strings.Repeat("1,", 120_000) + "1]", "f:1:200000: more than 100000 values"},
 		{"yaml empty lines", strict.YAML, "a: |\n x" + strings.Repeat(" \n", 60_000), "f:202:1: more than 100 empty lines in a row"},
-		{"yaml key types", strict.YAML, "1: a\ntrue: b\n", "f:1:1: keys must be strings\nf:2:1: keys must be strings"},
+		{"yaml key types", strict.YAML, "1: a\ntrue: b\n08: c\n", "f:1:1: keys must be strings\nf:2:1: keys must be strings\nf:3:1: keys must be strings"},
+		{"yaml glued colon", strict.YAML, "a: {b:c, \"d\":1, e:{f: 2}, g:}\n", "f:1:6: a space must follow \":\""},
 		{"yaml explicit key", strict.YAML, "? a\n: b\n", "f:1:1: keys must be strings"},
-		{"yaml ambiguous numbers", strict.YAML, "a: 017\nb: 0x1f\nc: 1_000\nd: .inf\ne: +1\n", `f:1:4: a: "017" is not the same number to every reader of YAML
+		{"yaml ambiguous numbers", strict.YAML, "a: 017\nb: 0x1f\nc: 1_000\nd: .inf\ne: +1\nf: 08\n", `f:1:4: a: "017" is not the same number to every reader of YAML
 f:2:4: b: "0x1f" is not the same number to every reader of YAML
 f:3:4: c: "1_000" is not the same number to every reader of YAML
 f:4:4: d: is not a number that can be held
-f:5:4: e: "+1" is not the same number to every reader of YAML`},
+f:5:4: e: "+1" is not the same number to every reader of YAML
+f:6:4: f: "08" is not the same number to every reader of YAML`},
 		{"json missing", strict.JSON, "", "f: is empty"},
 		{"json not utf-8", strict.JSON, "{\n\"a\":\"\xc3\x28\"}", "f:2:6: is not UTF-8 text"},
 		{"json byte order mark", strict.JSON, "\ufeff{}", "f:1:1: begins with a byte order mark"},

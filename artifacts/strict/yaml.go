@@ -15,6 +15,9 @@ import (
 // plainNumber is what every version of YAML, and JSON, reads as the same decimal number.
 var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
 
+// numeric is what some version of YAML, or some reader, takes for a number.
+var numeric = regexp.MustCompile(`^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?$|^[-+]?0[xXoObB][0-9a-fA-F_]+$`)
+
 // YAML reads one YAML document. file is its name in errors. The error is an *[Error].
 func YAML(file string, data []byte) (root *Node, err error) {
 	d := open(file, data, true, MaxYAML)
@@ -117,6 +120,9 @@ func (d *document) screen(tokens token.Tokens) {
 			flow--
 		case token.MappingValueType:
 			keys++
+			if flow > 0 && gluedColon(t) {
+				at(`a space must follow ":"`)
+			}
 		case token.SequenceEntryType, token.MappingKeyType:
 			if t.Position.Line != runLine {
 				run, runLine = 0, t.Position.Line
@@ -140,6 +146,18 @@ func (d *document) screen(tokens token.Tokens) {
 	if len(tokens) > 3*maxValues {
 		d.fault(Fault{Message: fmt.Sprintf("more than %d values", maxValues)})
 	}
+}
+
+// gluedColon finds "{a:b}", which the library reads as a key and a value, and YAML as the one key "a:b".
+func gluedColon(t *token.Token) bool {
+	if t.Prev == nil || t.Next == nil || t.Prev.Type == token.DoubleQuoteType || t.Prev.Type == token.SingleQuoteType {
+		return false
+	}
+	switch t.Next.Type {
+	case token.CollectEntryType, token.MappingStartType, token.MappingEndType, token.SequenceStartType, token.SequenceEndType:
+		return false
+	}
+	return t.Next.Position.Line == t.Position.Line && t.Next.Position.Column == t.Position.Column+1
 }
 
 func syntaxFault(err error) Fault {
@@ -184,8 +202,8 @@ func (d *document) yamlNode(v ast.Node, place *Node, depth int) *Node {
 		n.Faultf("is not a number that can be held")
 	case *ast.StringNode:
 		n.kind, n.text = String, v.Value
-		if v.Token.Type == token.StringType && plainNumber.MatchString(v.Value) {
-			n.kind = Number // the library takes large and exponential numbers for strings
+		if v.Token.Type == token.StringType && numeric.MatchString(v.Value) {
+			n.plain(v.Value) // the library takes large and exponential numbers for strings
 		}
 	case *ast.LiteralNode:
 		n.kind, n.text = String, v.Value.Value
@@ -209,7 +227,7 @@ func (d *document) yamlObject(n *Node, values []*ast.MappingValueNode, depth int
 	for _, kv := range values {
 		p := kv.Key.GetToken().Position
 		key, ok := kv.Key.(*ast.StringNode)
-		if !ok {
+		if !ok || key.Token.Type == token.StringType && numeric.MatchString(key.Value) {
 			d.fault(Fault{
 				Line: p.Line, Column: p.Column, Path: n.Path(), Message: "keys must be strings",
 				Hint: "put the key in quotes",
