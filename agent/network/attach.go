@@ -75,6 +75,11 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 		return err
 	}
 	if !ok {
+		if ok, err = m.rescue(p, id); err != nil {
+			return err
+		}
+	}
+	if !ok {
 		if err := pin(path); err != nil {
 			return err
 		}

@@ -100,6 +100,44 @@ func TestManyAtOnce(t *testing.T) {
 	w.clean()
 }
 
+func TestNamespaceOfARunningContainerIsPinnedAgain(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	id := idOf(p, "web")
+	process := exec.CommandContext(t.Context(), "sleep", "600")
+	w.must(w.in(a["web"].NetNS, process.Start))
+	t.Cleanup(func() { _, _ = process.Process.Kill(), process.Wait() })
+	w.must(unpin(a["web"].NetNS))
+	var drift *Drift
+	if err := w.m.Verify(w.ctx()); !errors.As(err, &drift) {
+		t.Errorf("Verify = %v, want a drift", err)
+	}
+	before, err := byName(w.m.host.links, w.m.wireName(id, "front"))
+	w.must(err)
+	w.must(w.m.Restore(w.ctx()))
+	after, err := byName(w.m.host.links, w.m.wireName(id, "front"))
+	w.must(err)
+	if before.Attrs().Index != after.Attrs().Index {
+		t.Error("the link of a running container was made anew")
+	}
+	serves(w, p, a)
+}
+
+func TestNewServicesAreKnownToRunningContainers(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	mounted, err := os.Open(a["client"].HostsFile) // as a container has it
+	w.must(err)
+	defer mounted.Close()
+	q := proj("line", p.Services[0], p.Services[1], svc("cache", []string{"back"}))
+	w.prepare(q)
+	b := make([]byte, 4096)
+	n, _ := mounted.ReadAt(b, 0)
+	if want := w.vip(q, "cache", "back").String() + "\tcache\n"; !strings.Contains(string(b[:n]), want) {
+		t.Errorf("hosts file of a running container:\n%swant %q", b[:n], want)
+	}
+}
+
 // again runs this test program once more, for one test, with another part to play.
 func again(t *testing.T, test, part string, o Options) *exec.Cmd {
 	t.Helper()
