@@ -176,8 +176,8 @@ func (l *loop) pass() {
 	l.poll.start(l, now)
 	l.pull.start(l)
 	l.collect()
+	l.publish(now) // first: who is answered looks at the status next
 	l.answer()
-	l.publish(now)
 }
 
 // observe brings l.seen up to date when something may have changed; false: the runtime does not answer.

@@ -3,6 +3,7 @@ package agenttest_test
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,8 +27,12 @@ func memoryEnv(edit func(*runtimetest.Memory)) func(t *testing.T) agenttest.Env 
 		m := runtimetest.NewMemory()
 		m.Now = time.Now
 		m.Images = func(i workload.Image) error {
-			if strings.HasSuffix(i.Repository, "missing") {
-				return fmt.Errorf("%s: %w", i.Name(), fault.ErrNotFound)
+			for name, err := range map[string]error{
+				"missing": fault.ErrNotFound, "tampered": fault.ErrDigestMismatch, "broken": agenttest.ErrBroken, "huge": syscall.ENOSPC,
+			} {
+				if strings.HasSuffix(i.Repository, name) {
+					return fmt.Errorf("%s: %w", i.Name(), err)
+				}
 			}
 			return nil
 		}
@@ -38,7 +43,11 @@ func memoryEnv(edit func(*runtimetest.Memory)) func(t *testing.T) agenttest.Env 
 			Now:     time.Now,
 			Runtime: func(*testing.T) agent.Runtime { return m },
 			Image: func(name string) agenttest.Image {
-				return agenttest.Image{Reference: "registry.example/images/" + name, Digest: digest.FromString(name)}
+				img := agenttest.Image{Reference: "registry.example/images/" + name, Digest: digest.FromString(name)}
+				if name == "foreign:1" {
+					img.Platform = "linux/riscv64"
+				}
+				return img
 			},
 			WriteVolume: func(t *testing.T, project, volume, content string) {
 				t.Helper()
@@ -60,6 +69,10 @@ func memoryEnv(edit func(*runtimetest.Memory)) func(t *testing.T) agenttest.Env 
 
 func TestScenarios(t *testing.T) {
 	agenttest.Run(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test})
+}
+
+func TestRefusals(t *testing.T) {
+	agenttest.Refusals(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test})
 }
 
 func TestKills(t *testing.T) {

@@ -1,0 +1,306 @@
+package agenttest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// refusal is a state, or a registry, that an agent must not follow.
+type refusal struct {
+	code agent.Code
+	name string
+	do   func(t *testing.T, w *World) // after generation 5 of the line-monitoring application was installed
+}
+
+// breakManifest publishes a signed state whose manifest was edited after packing.
+func breakManifest(t *testing.T, w *World, edit func(string) string) {
+	t.Helper()
+	s := w.State(t, 6, nil, Line("2"))
+	s.Manifest = []byte(edit(string(s.Manifest)))
+	s.Descriptor.Digest, s.Descriptor.Size = digest.FromBytes(s.Manifest), int64(len(s.Manifest))
+	w.Verifier.Sign(s.Descriptor.Digest)
+	w.Registry.Push(Repository, s, Device.Tag())
+}
+
+// signed publishes a signed state made with options.
+func signed(t *testing.T, w *World, generation uint64, edit func(*artifacts.StateOptions), apps ...App) *artifacts.Artifact {
+	t.Helper()
+	s := w.State(t, generation, edit, apps...)
+	w.Verifier.Sign(s.Descriptor.Digest)
+	w.Registry.Push(Repository, s, Device.Tag())
+	return s
+}
+
+// answerTo fails the requests that contain part.
+func answerTo(w *World, part string, err error) {
+	w.Registry.Fail(func(request string) error {
+		if strings.Contains(request, part) {
+			return fmt.Errorf("%s: %w", request, err)
+		}
+		return nil
+	})
+}
+
+// tamper changes the bytes of answers to requests that contain part.
+func tamper(w *World, part string) {
+	w.Registry.Change(func(request string, data []byte) []byte {
+		if strings.Contains(request, part) {
+			data[len(data)/2] ^= 1
+		}
+		return data
+	})
+}
+
+// verdict lets the policy say no to one kind of artifact.
+func verdict(w *World, kind agent.Kind, err error) {
+	w.SetPolicy("another")
+	w.Verifier.Rule(func(k agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+		if k == kind {
+			return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, err)
+		}
+		return agent.Verdict{SignedBy: []string{"release"}}, nil
+	})
+}
+
+func withComponent(edit func(*Comp)) App {
+	a := Line("2")
+	edit(&a.Components[0])
+	return a
+}
+
+// firstChecks are those of checks 1 to 6.
+func firstChecks() []refusal {
+	return []refusal{
+		{agent.CodeSourceUnreachable, "registry away", func(_ *testing.T, w *World) { w.Registry.Fail(unreachable) }},
+		{agent.CodeSourceUnauthenticated, "credentials", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrUnauthenticated) }},
+		{agent.CodeSourceDenied, "rights", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrDenied) }},
+		{agent.CodeStateNotFound, "tag deleted", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrNotFound) }},
+		{agent.CodeStateDigest, "manifest tampered", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			tamper(w, "manifest "+Repository)
+		}},
+		{agent.CodeStateTooLarge, "manifest too large", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			w.Registry.Change(func(request string, data []byte) []byte {
+				if strings.HasPrefix(request, "manifest "+Repository) {
+					return make([]byte, 2<<20)
+				}
+				return data
+			})
+		}},
+		{agent.CodeStateUnsupported, "another artifact", func(t *testing.T, w *World) {
+			a, err := artifacts.PackBundleArtifact(artifacts.BundleOptions{Deployments: [][]byte{w.Deployment(t, Line("2"))}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Verifier.Sign(a.Descriptor.Digest)
+			w.Registry.Push(Repository, a, Device.Tag())
+		}},
+		{agent.CodeSignatureMissing, "not signed", func(t *testing.T, w *World) {
+			w.Registry.Push(Repository, w.State(t, 6, nil, Line("2")), Device.Tag())
+		}},
+		{agent.CodeSignatureInvalid, "signed by someone else", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrBadSignature)
+		}},
+		{agent.CodeSignatureRejected, "no rule", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrRejected)
+		}},
+		{agent.CodeSourceUnreachable, "signature cannot be fetched", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrTemporary)
+		}},
+		{agent.CodeWrongDevice, "state of another device", func(t *testing.T, w *World) {
+			a := Line("2")
+			a.DeviceID = "press-08"
+			signed(t, w, 6, func(o *artifacts.StateOptions) { o.Device = "press-08" }, a)
+		}},
+		{agent.CodeRollback, "older generation", func(t *testing.T, w *World) { signed(t, w, 4, nil, Line("2")) }},
+		{agent.CodeGenerationConflict, "same generation, other content", func(t *testing.T, w *World) { signed(t, w, 5, nil, Line("2")) }},
+		{agent.CodeExpired, "expired", func(t *testing.T, w *World) {
+			signed(t, w, 6, func(o *artifacts.StateOptions) { o.Expires = w.Now().Add(-time.Minute) }, Line("2"))
+		}},
+	}
+}
+
+// lastChecks are those of checks 7 to 9.
+func lastChecks() []refusal {
+	return []refusal{
+		{agent.CodeStateInvalid, "annotation and manifest differ", func(t *testing.T, w *World) {
+			breakManifest(t, w, func(s string) string {
+				return strings.Replace(s, `"dev.longshore.generation":"6"`, `"dev.longshore.generation":"7"`, 1)
+			})
+		}},
+		{agent.CodeStateInvalid, "annotation is no number", func(t *testing.T, w *World) {
+			breakManifest(t, w, func(s string) string {
+				return strings.Replace(s, `"dev.longshore.generation":"6"`, `"dev.longshore.generation":"six"`, 1)
+			})
+		}},
+		{agent.CodeContentDigest, "deployment tampered", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			tamper(w, "blob "+Repository)
+		}},
+		{agent.CodeContentMissing, "deployment missing", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			answerTo(w, "blob "+Repository, fault.ErrNotFound)
+		}},
+		{agent.CodeSourceUnreachable, "registry goes away in the middle", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			answerTo(w, "blob", fault.ErrTemporary)
+		}},
+		{agent.CodeDeploymentInvalid, "parameters that contradict", func(t *testing.T, w *World) {
+			a := Line("2")
+			a.Parameters = "    a:\n      value: x\n      targets: [{pointer: P, components: [line-monitor]}]\n" +
+				"    b:\n      value: \"y\"\n      targets: [{pointer: P, components: [line-monitor]}]\n"
+			signed(t, w, 6, nil, a)
+		}},
+		{agent.CodeDeviceUnfit, "too little memory", func(t *testing.T, w *World) {
+			a := Line("2")
+			a.Extra = "    deviceConstraints:\n      capacityRequirements:\n        memory: 64Gi\n"
+			signed(t, w, 6, nil, a)
+		}},
+		{agent.CodeComponentUnpinned, "component by tag", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Unpinned = true }))
+		}},
+		{agent.CodeComponentMissing, "component missing", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			answerTo(w, "manifest "+components, fault.ErrNotFound)
+		}},
+		{agent.CodeComponentDigest, "archive tampered", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			tamper(w, "blob "+components)
+		}},
+		{agent.CodeComponentUnsigned, "component not signed", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindComponent, fault.ErrUnsigned)
+		}},
+		{agent.CodeComponentSignature, "component signed by someone else", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindComponent, fault.ErrBadSignature)
+		}},
+		{agent.CodeComponentRejected, "component rejected", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindComponent, fault.ErrRejected)
+		}},
+		{agent.CodeComponentInvalid, "field that cannot be honoured", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Extra = "    privileged: true\n" }))
+		}},
+		{agent.CodeComponentUnsupported, "helm", func(t *testing.T, w *World) {
+			a := Line("2")
+			a.Type = "helm"
+			signed(t, w, 6, nil, a)
+		}},
+		{agent.CodePortConflict, "one port twice", func(t *testing.T, w *World) {
+			ports := "    ports: [\"18080:80\"]\n"
+			b := other()
+			b.Components[0].Services[0].Extra = ports
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Extra += ports }), b)
+		}},
+		{agent.CodeImageUnpinned, "image by tag", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.NoLock = true }))
+		}},
+		{agent.CodeImageUnsigned, "image not signed", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindImage, fault.ErrUnsigned)
+		}},
+		{agent.CodeImageSignature, "image signed by someone else", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindImage, fault.ErrBadSignature)
+		}},
+		{agent.CodeImageRejected, "image rejected", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindImage, fault.ErrRejected)
+		}},
+		{agent.CodeImagePlatform, "image for another platform", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "foreign:1" }))
+		}},
+		{agent.CodeImageMissing, "image missing", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "missing:1" }))
+		}},
+		{agent.CodeImageDigest, "image tampered", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "tampered:1" }))
+		}},
+		{agent.CodeImagePull, "image cannot be unpacked", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "broken:1" }))
+		}},
+		{agent.CodeDiskFull, "disk full", func(t *testing.T, w *World) {
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "huge:1" }))
+		}},
+	}
+}
+
+// Refusals goes through everything that checks 1 to 9 refuse. Each has its code in the answer to sync, in the status with a
+// hint, and with the fleet endpoint; and each leaves the running workloads exactly as they are, also when the agent starts
+// anew, until a good generation comes. Env.Image must answer "foreign:1" (locked for another platform only), "missing:1",
+// "tampered:1", "broken:1" and "huge:1": a pull of them ends as the name says.
+func Refusals(t *testing.T, s Setup) {
+	for _, r := range append(firstChecks(), lastChecks()...) {
+		t.Run(string(r.code)+"/"+r.name, func(t *testing.T) {
+			s.scenario(t, func(t *testing.T, w *World) { r.run(t, w) })
+		})
+	}
+}
+
+func (r refusal) run(t *testing.T, w *World) {
+	w.Edit = func(o *agent.Options) { o.RequirePins = true }
+	good := w.Publish(t, 5, Line("1"))
+	a := w.Start(t)
+	w.Sync(t, a)
+	before := w.Observe(t)
+	check := w.mark(t, Line("1"))
+	r.do(t, w)
+	look := func(a *Running) {
+		t.Helper()
+		res := w.Sync(t, a)
+		if res.Code != r.code || res.Outcome == agent.SyncInstalled || res.Outcome == agent.SyncUnchanged || res.Message == "" {
+			t.Errorf("sync = %+v, want code %s", res, r.code)
+		}
+		w.same(t, before)
+		st := a.Status()
+		if st.Running.Digest != good || st.Committed.Digest != good {
+			t.Errorf("running %+v, committed %+v, want generation 5", st.Running, st.Committed)
+		}
+		if len(st.Problems) == 0 || st.Problems[0].Code != r.code || st.Problems[0].Hint == "" || st.Problems[0].Message == "" {
+			t.Errorf("problems %+v, want %s with a hint first", st.Problems, r.code)
+		}
+		if res.Outcome == agent.SyncRefused {
+			w.delivered(t, a)
+			if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(r.code) || x.AcceptedGeneration != 5 {
+				t.Errorf("the fleet endpoint knows %+v", x)
+			}
+		}
+	}
+	look(a)
+	a.Stop(t)
+	w.same(t, before)
+	a = w.Start(t)
+	look(a)
+
+	w.Registry.Fail(nil)
+	w.Registry.Change(nil)
+	w.Verifier.Rule(nil)
+	w.SetPolicy("")
+	w.Publish(t, 9, Line("2"))
+	if res := w.Sync(t, a); res.Outcome != agent.SyncInstalled || res.Generation != 9 {
+		t.Errorf("sync to a good generation = %+v", res)
+	}
+	check(t)
+	w.allRun(t, line+"/broker", line+"/sensor", line+"/web")
+	if p := a.Status().Problems; len(p) != 0 {
+		t.Errorf("problems left: %+v", p)
+	}
+}
+
+// ErrBroken is what pulling "broken:1" ends in: an error that has no name.
+var ErrBroken = errors.New("layer is not a tar archive")
