@@ -37,7 +37,7 @@ type Rule struct {
 	Artifacts []string // kinds; empty is KindState alone
 	Keys      []Key    // any one of them suffices
 	Reject    bool
-	// AllowUnsigned lets pass what nobody signed, and what Keys, if there are any, did not sign badly.
+	// AllowUnsigned lets pass what nobody signed. Beside Keys, what somebody did sign must be signed by one of them.
 	AllowUnsigned bool
 }
 

@@ -107,7 +107,7 @@ func (s *shell) golden(testdata string) {
 	s.t.Helper()
 	got := strings.ReplaceAll(s.log.String(), s.server.Host, "127.0.0.1:PORT")
 	// No two signatures of the same thing are equal.
-	got = regexp.MustCompile(`("format": "\w+",\n\s+"digest": ")sha256:[0-9a-f]{64}`).ReplaceAllString(got, "${1}SIGNATURE")
+	got = regexp.MustCompile(`("format": "\w+",\n\s+"digest": "|referrer )sha256:[0-9a-f]{64}`).ReplaceAllString(got, "${1}SIGNATURE")
 	file := filepath.Join(testdata, strings.ReplaceAll(s.t.Name(), "/", "-")+".golden")
 	if os.Getenv("UPDATE_GOLDEN") == "1" {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {

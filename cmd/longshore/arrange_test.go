@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+func testProgram(stdout, stderr *bytes.Buffer) *program {
+	return &program{stdin: strings.NewReader(""), stdout: stdout, stderr: stderr, now: time.Now, getenv: func(string) string { return "" }}
+}
+
+func TestArrange(t *testing.T) {
+	var out, errs bytes.Buffer
+	commands := testProgram(&out, &errs).app().Commands
+	env := map[string]string{}
+	cases := []struct{ name, line, env, want string }{
+		{"as the flag package wants it", "sign --key k REF", "", "sign --key k -- REF"},
+		{"flags behind", "sign REF --key k", "", "sign --key k -- REF"},
+		{"flags before the command", "--debug -o json sign REF", "", "sign --debug -o json -- REF"},
+		{"flags between the words", "state --debug push REF --device d", "", "state push --debug --device d -- REF"},
+		{"joined by =", "verify REF --key=a --key=b", "", "verify --key=a --key=b -- REF"},
+		{"one dash", "state push -d x REF", "", "state push -d x -- REF"},
+		{"value with a dash", "state push --set A=-1 REF", "", "state push --set A=-1 -- REF"},
+		{"two dashes", "check -- --odd-name", "", "check -- --odd-name"},
+		{"stdin", "check - --kind trust", "", "check --kind trust -- -"},
+		{"an argument like a command", "check sign", "", "check -- sign"},
+		{"unknown flag", "check --odd x", "", "check --odd -- x"},
+		{"flag without its value", "sign REF --key", "", "sign --key -- REF"},
+		{"variable", "sign REF", "LONGSHORE_KEY=k", "sign --key=k -- REF"},
+		{"flag beats variable", "sign REF --key a", "LONGSHORE_KEY=k", "sign --key a -- REF"},
+		{"alias beats variable", "state show -d a REF", "LONGSHORE_DEVICE=b", "state show -d a -- REF"},
+		{"help", "help", "", "help"},
+		{"help of a command", "sign --help", "", "sign --help --"},
+		{"nothing", "", "", ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			clear(env)
+			if name, value, ok := strings.Cut(c.env, "="); ok {
+				env[name] = value
+			}
+			got, err := arrange(commands, strings.Fields(c.line), func(name string) string { return env[name] })
+			if diff := cmp.Diff(strings.Fields(c.want), got, cmp.Transformer("empty", func(s []string) []string { return append([]string{}, s...) })); diff != "" || err != nil {
+				t.Errorf("arrange(%s) = %v, %v, want %s", c.line, got, err, c.want)
+			}
+		})
+	}
+}
+
+// No word makes the program fail in another way than by an exit code.
+func FuzzArrange(f *testing.F) {
+	f.Add("state push -d x --set A=B REF")
+	f.Add("--key sign -- --")
+	f.Add("- -- --= -o")
+	f.Fuzz(func(t *testing.T, line string) {
+		var out, errs bytes.Buffer
+		commands := testProgram(&out, &errs).app().Commands
+		args := strings.Fields(line)
+		got, err := arrange(commands, args, func(string) string { return "" })
+		if err != nil {
+			return
+		}
+		for _, a := range args {
+			if a != "--" && a != "help" && !slices.Contains(got, a) && find(commands, a) == nil {
+				t.Errorf("arrange(%q) = %q: %q is lost", args, got, a)
+			}
+		}
+	})
+}
+
+// Every flag of every command has a variable of its own, and tells it.
+func TestFlags(t *testing.T) {
+	var out, errs bytes.Buffer
+	var walk func(path string, all []*cli.Command)
+	walk = func(path string, all []*cli.Command) {
+		for _, c := range all {
+			name := strings.TrimSpace(path + " " + c.Name)
+			walk(name, c.Subcommands)
+			if len(c.Subcommands) > 0 {
+				continue
+			}
+			if !strings.Contains(c.Description, "Exit codes") || strings.Count(c.Description, "longshore "+name) < 2 {
+				t.Errorf("%s: --help has no exit codes or not two examples:\n%s", name, c.Description)
+			}
+			seen := map[string]bool{}
+			for _, f := range c.Flags {
+				d := f.(cli.DocGenerationFlag)
+				if v := variable(f); seen[v] || !strings.Contains(d.GetUsage(), "[$"+v+"]") {
+					t.Errorf("%s --%s: %s is taken or not told: %s", name, f.Names()[0], v, d.GetUsage())
+				}
+				seen[variable(f)] = true
+			}
+		}
+	}
+	walk("", testProgram(&out, &errs).app().Commands)
+}
+
+func TestComplete(t *testing.T) {
+	var out, errs bytes.Buffer
+	for _, c := range []struct{ line, want string }{
+		{"__complete sta", "state\n"},
+		{"__complete state ", "push\nshow\n"},
+		{"__complete state push --dep", "--deployment\n"},
+		{"__complete state push x", ""},
+		{"__complete", "login\nlogout\nkey\ncomponent\nbundle\nstate\nsign\nverify\ncheck\nversion\ncompletion\n"},
+	} {
+		out.Reset()
+		if code := run(t.Context(), strings.Split(c.line, " "), nil, &out, &errs, func(string) string { return "" }); code != 0 || out.String() != c.want {
+			t.Errorf("%s: %d, %q, want %q", c.line, code, out.String(), c.want)
+		}
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{usagef("", "x"), 2},
+		{fault.ErrInvalid, 2},
+		{&strict.Error{File: "x"}, 2},
+		{fault.ErrUnsupported, 2},
+		{fault.ErrUnauthenticated, 3},
+		{fault.ErrDenied, 3},
+		{fault.ErrNotFound, 4},
+		{fs.ErrNotExist, 4},
+		{fault.ErrUnsigned, 5},
+		{fault.ErrBadSignature, 5},
+		{fault.ErrDigestMismatch, 5},
+		{fault.ErrRejected, 6},
+		{fault.ErrRollback, 6},
+		{fault.ErrConflict, 6},
+		{fault.ErrUnfit, 6},
+		{fault.ErrTemporary, 75},
+		{context.DeadlineExceeded, 75},
+		{errors.Join(fault.ErrTemporary, fault.ErrBadSignature), 75},
+		{context.Canceled, 130},
+		{os.ErrPermission, 70},
+		{failures{fault.ErrInvalid, fault.ErrNotFound}, 4},
+	} {
+		wrapped := c.err
+		if wrapped != nil {
+			wrapped = fmt.Errorf("do something: %w", c.err)
+		}
+		if got := exitCode(wrapped); got != c.want {
+			t.Errorf("exitCode(%v) = %d, want %d", c.err, got, c.want)
+		}
+	}
+}
+
+// Whatever bytes are checked as whatever kind: faults, no panic, and a code for usage.
+func FuzzCheck(f *testing.F) {
+	for _, name := range []string{"vision.yaml", "trust.yaml", "agent.yaml", "state.json", "capabilities.json", "status.json", "problem.json", "line-monitor/compose.yaml", "broken/what.yaml"} {
+		data, err := os.ReadFile("testdata/" + name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := cli.NewContext(nil, nil, nil)
+		c.Context = t.Context()
+		if kind, err := detect("document", data); err == nil && readers()[kind] == nil {
+			t.Errorf("detect = %s, which nobody reads", kind)
+		}
+		for kind, read := range readers() {
+			if err := read(c, "document", data); err != nil && exitCode(err) == codeOther {
+				t.Errorf("%s: %v is of no kind", kind, err)
+			}
+		}
+	})
+}
