@@ -263,7 +263,11 @@ func (r *Runtime) syncSnapshots(ctx context.Context) error {
 // Containers that exist keep the layers they stand on.
 func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
 	ctx = r.in(ctx)
-	if err := r.collect(ctx, keep); err != nil {
+	err := r.sweep(ctx, "") // before the turn is taken: a Create may hold its container and wait for it
+	if err == nil {
+		err = r.collect(ctx, keep)
+	}
+	if err != nil {
 		return fmt.Errorf("collect unused images: %w", classify(err))
 	}
 	return nil
@@ -314,9 +318,6 @@ func (r *Runtime) collect(ctx context.Context, keep []workload.Image) error {
 				return err
 			}
 		}
-	}
-	if err := r.sweep(ctx, ""); err != nil {
-		return err
 	}
 	if len(drop) == 0 {
 		return nil

@@ -432,6 +432,28 @@ func TestDamagedLayersAreRepairedFromLocalContent(t *testing.T) {
 	r.serving(running.ID)
 }
 
+func TestLostJournalNeedsNoNetwork(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	c := r.up(project("lost", server(img)))[0]
+	r.serving(c.ID)
+	pid := r.seen(c.ID).PID
+	if err := r.journal.Forget(img.Name()); err != nil { // with everything else that the agent's store held
+		t.Fatal(err)
+	}
+	r.reg.Down()
+	rt := r.reopened(r.o)
+	if err := rt.Pull(t.Context(), img, nil); err != nil {
+		t.Errorf("Pull of what is there, without a registry: %v", err)
+	}
+	if ok, _ := r.journal.IsDurable(img.Name()); !ok {
+		t.Error("the image is not durable again")
+	}
+	if o := r.seen(c.ID); o.Status != workload.Running || o.PID != pid {
+		t.Errorf("the container = %+v, want running as %d", o, pid)
+	}
+}
+
 func TestDamagedBlobsAreFetchedAgain(t *testing.T) {
 	r := newRig(t)
 	built := r.heavy(2, 1<<20)

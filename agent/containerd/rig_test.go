@@ -64,7 +64,7 @@ func newRig(t testing.TB, change ...func(*containerd.Options)) *rig {
 	r := &rig{t: t, daemon: d, journal: newJournal(), netRun: t.TempDir()}
 	nets, err := network.Open(network.Options{
 		DataDir: t.TempDir(), RunDir: r.netRun,
-		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 222, byte(n), 0}), 24),
+		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(130 + n%60), 0, 0}), 16),
 		Table: fmt.Sprintf("lsct%d_%d", os.Getpid(), n),
 	})
 	if err != nil {
