@@ -38,7 +38,11 @@ func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload
 	if err != nil {
 		return nil, err
 	}
-	t := &translation{document: d, files: archive.FS, lock: archive.Lock, platform: o.Platform, unpinned: o.AllowUnpinned}
+	files := archive.FS
+	if files == nil {
+		files = noFiles{}
+	}
+	t := &translation{document: d, files: files, lock: archive.Lock, platform: o.Platform, unpinned: o.AllowUnpinned}
 	p, err := t.translate(ctx, name)
 	if err != nil {
 		return nil, err
@@ -133,4 +137,11 @@ func environment(env map[string]string, project string) map[string]string {
 		out[projectVariable] = project
 	}
 	return out
+}
+
+// noFiles is an archive with nothing beside compose.yaml.
+type noFiles struct{}
+
+func (noFiles) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }

@@ -92,6 +92,13 @@ func TestCheckLooksAtEnvFiles(t *testing.T) {
 	wantFault(t, err, "services.a.env_file", "larger than")
 }
 
+func TestLoadWithoutFiles(t *testing.T) {
+	a := of("services: {a: {image: x, env_file: a.env}}")
+	a.FS = nil
+	_, err := compose.Load(t.Context(), a, compose.Options{AllowUnpinned: true})
+	wantFault(t, err, "services.a.env_file", "not in the archive")
+}
+
 func TestPins(t *testing.T) {
 	one := func(image string, l *artifacts.Lock, o compose.Options) (string, error) {
 		a := of("services: {a: {image: \"" + image + "\"}}")

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,10 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -153,6 +158,49 @@ func TestServe(t *testing.T) {
 	}
 	if code, list, _ := command(t, "token", "list", "--database", db); code != 0 || !strings.Contains(list, "press-07") {
 		t.Errorf("token list = %d %s", code, list)
+	}
+}
+
+// The agent's own client against the endpoint, as on a device.
+func TestAgentReports(t *testing.T) {
+	dir := t.TempDir()
+	db := filepath.Join(dir, "fleet.db")
+	url, _, stop := serve(t, "--database", db)
+	tokenFile := filepath.Join(dir, "token")
+	_, token, _ := command(t, "token", "create", "--device", "gw/press-07", "--database", db)
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const id = "a3e2f5dc-912e-494f-8395-52cf3769bc06"
+	agents, err := report.New(report.Options{URL: url, Device: "gw/press-07", Epoch: "0195f6a0-0000-7000-8000-000000000001", TokenFile: tokenFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agents.Close()
+	capabilities := agent.Report{Sequence: 1, Kind: "capabilities", Subject: "gw/press-07", Body: []byte(strings.ReplaceAll(gateway, "press-07", "gw/press-07"))}
+	if err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("Deliver before the gateway: %v, want ErrTemporary", err)
+	}
+	for i, state := range []string{"installing", "installed", "installing"} {
+		r := agent.Report{Sequence: []uint64{2, 3, 2}[i], Kind: "status", Subject: id, Body: []byte(`{"deploymentId":"` + id +
+			`","deviceId":"gw/press-07","adoptedManifestVersion":1,"status":{"state":"` + state + `"},"components":[]}`)}
+		if err := agents.Deliver(t.Context(), r); err != nil {
+			t.Errorf("Deliver %s: %v", state, err)
+		}
+	}
+	_, body := do(t, client(t), "GET", url+"/fleet/v1/deployments?device=gw/press-07", "", "")
+	if !strings.Contains(body, `"state": "installed"`) {
+		t.Errorf("after a report came again: %s", body)
+	}
+	if code, _, errs := command(t, "token", "revoke", "--device", "gw/press-07", "--database", db); code != 0 {
+		t.Errorf("token revoke = %d %s", code, errs)
+	}
+	if err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, fault.ErrUnauthenticated) {
+		t.Errorf("Deliver with a revoked token: %v: it must wait for a new one", err)
+	}
+	stop()
+	if err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("Deliver to nobody: %v", err)
 	}
 }
 

@@ -594,38 +594,3 @@ func TestMint(t *testing.T) {
 		t.Errorf("tokens %q and %q", a, b)
 	}
 }
-
-// FuzzReports holds both bodies to one of the answers of the specification, whatever comes.
-func FuzzReports(f *testing.F) {
-	f.Add([]byte(caps(press)))
-	f.Add([]byte(report(press, margo.StateInstalled, component("a", margo.StateInstalled))))
-	f.Add([]byte(`{"properties":{"id":"press-07"},"x-longshore-extensions":7}`))
-	f.Add([]byte(`{`))
-	st, err := store.Open(f.Context(), filepath.Join(f.TempDir(), "fleet.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = st.Close() })
-	text, tok, err := status.Mint(press, time.Unix(1, 0))
-	if err != nil {
-		f.Fatal(err)
-	}
-	if err := st.AddToken(f.Context(), tok); err != nil {
-		f.Fatal(err)
-	}
-	h := status.API(status.Options{Store: st, Now: func() time.Time { return time.Unix(2, 0) }, Logger: slog.New(slog.DiscardHandler), Rate: 1e9, Burst: 1 << 30})
-	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, q := range []request{put(press, ""), post("")} {
-			req := httptest.NewRequestWithContext(t.Context(), q.method, q.path, bytes.NewReader(body))
-			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set("Authorization", "Bearer "+text)
-			rec := httptest.NewRecorder()
-			h.ServeHTTP(rec, req)
-			switch rec.Code {
-			case 200, 201, 400, 403, 422:
-			default:
-				t.Errorf("%s %s %q = %d %s", q.method, q.path, body, rec.Code, rec.Body)
-			}
-		}
-	})
-}
