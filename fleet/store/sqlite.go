@@ -31,8 +31,9 @@ const (
 
 // SQLite is a [Store] in one file. Close it.
 type SQLite struct {
-	read *sql.DB
-	file *sql.DB // one connection, the writer's
+	read  *sql.DB
+	token *sql.Stmt // every report asks for its token
+	file  *sql.DB   // one connection, the writer's
 	*writer
 }
 
@@ -70,8 +71,11 @@ func (s *SQLite) start(ctx context.Context, path string, log *slog.Logger) error
 	if s.read, err = connect(path, readers, "_pragma=query_only(1)"); err != nil {
 		return err
 	}
-	if s.writer, err = newWriter(ctx, s.file, log); err != nil {
+	if s.token, err = s.read.PrepareContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ? AND revoked = 0"); err != nil {
 		return errors.Join(fmt.Errorf("open database %s: %w", path, err), s.read.Close())
+	}
+	if s.writer, err = newWriter(ctx, s.file, log); err != nil {
+		return errors.Join(fmt.Errorf("open database %s: %w", path, err), s.token.Close(), s.read.Close())
 	}
 	return nil
 }
@@ -128,7 +132,7 @@ func (s *SQLite) Close() error {
 	if !s.stop() {
 		return nil
 	}
-	return errors.Join(s.read.Close(), s.file.Close())
+	return errors.Join(s.token.Close(), s.read.Close(), s.file.Close())
 }
 
 // broken marks an error of the database as one that may pass.

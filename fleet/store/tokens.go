@@ -26,7 +26,7 @@ func (s *SQLite) AddToken(ctx context.Context, t Token) error {
 
 // Token implements [Tokens].
 func (s *SQLite) Token(ctx context.Context, id string) (Token, error) {
-	t, err := scanToken(s.read.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ? AND revoked = 0", id))
+	t, err := scanToken(s.token.QueryRowContext(ctx, id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Token{}, fmt.Errorf("token: %w", fault.ErrNotFound)
 	}
