@@ -242,7 +242,8 @@ func TestFaultsAreBounded(t *testing.T) {
 	}
 }
 
-// TestParserCost holds the promise that no document within the limits costs seconds: repeated tokens of every kind.
+// TestParserCost looks for input that costs the parser the square of its length: repeated tokens of every kind. 64 KiB
+// take milliseconds when all is well; the limit is for machines that are busy with other things.
 func TestParserCost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -251,9 +252,9 @@ func TestParserCost(t *testing.T) {
 		"a: b\n", "a:\n", "- ", "-\n", "? ", ": ", "[", "{", "[]", "{},", "\"", "'", "\\", "|", ">\n", "|\n ", "#", "# \n", "&a ", "*a ", "! ", "!!str ", "%", "@",
 		"`", "---\n", "...\n", "\t", " ", "\n", "\r", "\r\n", "a", "a ", "a\n", " a\n", "a: |\n  b\n", "a: \"\\n\"\n", "a: 'b\n c'\n", "<<: ", ",", "]", "\\\n", "\"\\\n", "- a: b\n", "{a: b}, ", "'' ", "ä", "- |\n", " \n", "x\n\n\n\n", " x" + strings.Repeat("\n", 200),
 	} {
-		for _, prefix := range []string{"", "a: ", "a: \"", "a: '", "a: [", "a: |\n ", "[", "- "} {
+		for _, prefix := range []string{"", "a: \"", "a: [", "a: |\n ", "- "} {
 			begin := time.Now()
-			if _, err := strict.YAML("f", []byte(prefix+strings.Repeat(atom, (32<<10)/len(atom)))); time.Since(begin) > 2*time.Second {
+			if _, err := strict.YAML("f", []byte(prefix+strings.Repeat(atom, (64<<10)/len(atom)))); time.Since(begin) > 10*time.Second {
 				t.Errorf("%q and %q repeated took %v (%.80s)", prefix, atom, time.Since(begin), fmt.Sprint(err))
 			}
 		}
