@@ -2,7 +2,6 @@ package margo
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -231,23 +230,4 @@ func parameters(n *strict.Node, compose, needValue bool) map[string]Parameter {
 		out[m.Key()] = p
 	}
 	return out
-}
-
-// Environment is what Compose's interpolation gets for a component: each parameter that has the component among the
-// targets, under the target's name.
-func (s DeploymentSpec) Environment(component string) (map[string]string, error) {
-	out := make(map[string]string)
-	for name, p := range s.Parameters {
-		for _, t := range p.Targets {
-			if !slices.Contains(t.Components, component) {
-				continue
-			}
-			v, err := p.EnvironmentValue()
-			if err != nil {
-				return nil, parameterError(name, err)
-			}
-			out[t.Pointer] = v
-		}
-	}
-	return out, nil
 }

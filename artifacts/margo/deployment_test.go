@@ -86,14 +86,6 @@ func TestParseApplicationDeployment(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ParseApplicationDeployment (-want +got):\n%s", diff)
 	}
-	for component, want := range map[string]map[string]string{
-		"web": {"POLL_SECONDS": "30", "TITLE": "Hall 3"}, "broker": {"POLL_SECONDS": "30"}, "none": {},
-	} {
-		env, err := got.Spec.Environment(component)
-		if diff := cmp.Diff(want, env); err != nil || diff != "" {
-			t.Errorf("Environment(%s): %v (-want +got):\n%s", component, err, diff)
-		}
-	}
 }
 
 func TestDeploymentFaults(t *testing.T) {

@@ -169,8 +169,10 @@ func FuzzParse(f *testing.F) {
 				if _, _, err := c.Pinned(); err != nil {
 					t.Errorf("Pinned of a parsed component: %v", err)
 				}
-				if _, err := d.Spec.Environment(c.Name); err != nil && !errors.Is(err, fault.ErrInvalid) {
-					t.Errorf("Environment: %v", err)
+			}
+			for _, p := range d.Spec.Parameters {
+				if _, err := p.EnvironmentValue(); err != nil && !errors.Is(err, fault.ErrInvalid) {
+					t.Errorf("EnvironmentValue: %v", err)
 				}
 			}
 			if err := d.Spec.DeploymentProfile.DeviceConstraints.Check(&margo.DeviceCapabilities{}); err != nil && !errors.Is(err, fault.ErrUnfit) {

@@ -41,8 +41,6 @@ func (p Parameter) EnvironmentValue() (string, error) {
 	return "", fmt.Errorf("a value of type %T cannot be an environment variable: %w", p.Value, fault.ErrInvalid)
 }
 
-func parameterError(name string, err error) error { return fmt.Errorf("parameter %q: %w", name, err) }
-
 // plainJSON is compact JSON with sorted keys and without the escapes that are for HTML.
 func plainJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
