@@ -164,12 +164,16 @@ func (x *StateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*State
 	for _, l := range x.Deployments {
 		layers[l.Digest] = l
 	}
-	err = s.fill(func(d digest.Digest) ([]byte, error) {
-		l, ok := layers[d]
+	err = s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
+		l, ok := layers[ref.Digest]
 		if !ok {
-			return nil, fmt.Errorf("deployment %s has no layer: %w", d, fault.ErrInvalid)
+			return nil, fmt.Errorf("deployment %s has no layer: %w", ref.Digest, fault.ErrInvalid)
 		}
-		return fetch(blob, l)
+		data, err := fetch(blob, l)
+		if err != nil {
+			return nil, err
+		}
+		return ReadDeployment(ref.DeploymentID+".yaml", data)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
@@ -197,16 +201,16 @@ func (x *StateIndex) ReadBundle(blob func(ocispec.Descriptor) ([]byte, error)) (
 	if len(ds) != len(s.Manifest.Deployments) {
 		return nil, fmt.Errorf("read state: the bundle has %d deployments, the manifest %d: %w", len(ds), len(s.Manifest.Deployments), fault.ErrInvalid)
 	}
-	files := make(map[digest.Digest][]byte, len(ds))
-	for _, d := range ds {
-		files[d.Digest] = d.Bytes
+	packed := make(map[digest.Digest]*Deployment, len(ds))
+	for i := range ds {
+		packed[ds[i].Digest] = &ds[i]
 	}
-	err = s.fill(func(d digest.Digest) ([]byte, error) {
-		f, ok := files[d]
+	err = s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
+		d, ok := packed[ref.Digest]
 		if !ok {
-			return nil, fmt.Errorf("deployment %s is not in the bundle: %w", d, fault.ErrInvalid)
+			return nil, fmt.Errorf("deployment %s is not in the bundle: %w", ref.Digest, fault.ErrInvalid)
 		}
-		return f, nil
+		return d, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
@@ -238,14 +242,10 @@ func (x *StateIndex) manifest(blob func(ocispec.Descriptor) ([]byte, error)) (*S
 	return &State{Manifest: m, ManifestBytes: data}, nil
 }
 
-// fill parses each document that the manifest refers to, from the bytes of its digest.
-func (s *State) fill(get func(digest.Digest) ([]byte, error)) error {
+// fill gets each document that the manifest refers to, and checks that it is that one.
+func (s *State) fill(get func(margo.DeploymentRef) (*Deployment, error)) error {
 	for _, ref := range s.Manifest.Deployments {
-		data, err := get(ref.Digest)
-		if err != nil {
-			return err
-		}
-		d, err := ReadDeployment(ref.DeploymentID+".yaml", data)
+		d, err := get(ref)
 		if err != nil {
 			return err
 		}
