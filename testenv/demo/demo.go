@@ -32,11 +32,19 @@ type world struct {
 	*Stage
 	containerd *testenv.Daemon
 	registry   *testenv.RegistryServer
-	images     map[string]testenv.Pushed // version 1, by service
+	agent      *testenv.Process // nil until its first start
+	fleetURL   string
+	webURL     string // of the application's front
 }
 
 // Run plays the demo. Its error is that of the first scene that failed, or tells what was left behind.
-func Run(ctx context.Context, o Options) error { return run(ctx, o, scenes()) }
+func Run(ctx context.Context, o Options) error {
+	play := scenes()
+	if o.Keep {
+		play = play[:len(play)-1] // all but the removal
+	}
+	return run(ctx, o, play)
+}
 
 func run(ctx context.Context, o Options, scenes []scene) (err error) {
 	stage, err := newStage(ctx, o.Out)

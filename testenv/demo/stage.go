@@ -100,9 +100,12 @@ type Result struct {
 	Code   int
 }
 
-// Exec runs a program of Bin to its end. A code other than 0 is no error here: scenes compare it.
+// Exec runs a program of Bin, or by its full path, to its end. A code other than 0 is no error here: scenes compare it.
 func (s *Stage) Exec(ctx context.Context, env []string, program string, args ...string) (Result, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, program), args...)
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(s.Bin, program)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = s.Box.Dir()
 	cmd.Env = append(os.Environ(), env...)
 	s.Box.Mark(cmd)

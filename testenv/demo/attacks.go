@@ -1,0 +1,147 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// attacks are what somebody does who may write to the registry, or sits between it and the device. Each is refused with
+// its code while the workload answers every request.
+func attacks(ctx context.Context, w *world) error {
+	return w.steps(ctx, []step{
+		{"a blob tampered with on its way is refused", w.refused(agent.CodeContentDigest, w.tamper)},
+		{"an unsigned state is refused", w.refused(agent.CodeSignatureMissing, w.unsigned)},
+		{"an old generation, signed and all, is refused", w.refused(agent.CodeRollback, w.old)},
+		{"another device's state is refused", w.refused(agent.CodeWrongDevice, w.foreign)},
+	})
+}
+
+// refused plays an attack and ends it: the device must tell the code, and be in sync again once the attack is over.
+func (w *world) refused(code agent.Code, attack func(context.Context) (undo func(context.Context) error, err error)) func(context.Context) (string, error) {
+	return func(ctx context.Context) (seen string, err error) {
+		before, err := w.status(ctx)
+		if err != nil {
+			return "", err
+		}
+		customer := startWatch(ctx, w.webURL+"/readings")
+		defer func() {
+			watched, lost := customer.end()
+			seen, err = string(code)+"; "+watched, errors.Join(err, lost)
+		}()
+		undo, err := attack(ctx)
+		if err != nil {
+			return "", err
+		}
+		if err := testenv.Await(ctx, 30*time.Second, func() error { return w.hasProblem(ctx, code) }); err != nil {
+			return "", err
+		}
+		s, err := w.status(ctx)
+		if err != nil {
+			return "", err
+		}
+		if was, is := processes(before), processes(s); was["web"] != is["web"] || was["broker"] != is["broker"] || was["sensor"] != is["sensor"] {
+			return "", fmt.Errorf("processes were %v and are %v: nothing should have been touched", was, is)
+		}
+		if err := undo(ctx); err != nil {
+			return "", err
+		}
+		return "", testenv.Await(ctx, 60*time.Second, func() error {
+			if w.hasProblem(ctx, code) == nil {
+				return fmt.Errorf("the attack is over and %s is still told", code)
+			}
+			return nil
+		})
+	}
+}
+
+// tamper flips a bit in the documents of a new generation between registry and device; its signature arrives unharmed.
+func (w *world) tamper(ctx context.Context) (func(context.Context) error, error) {
+	s, err := w.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.registry.Faults.Add(testenv.Rule{Method: "GET", Path: `^/v2/plant/state/blobs/`, Effect: corruptDocuments})
+	if _, err := w.pushState(ctx, "1.0.0", "--set", "POLL_SECONDS=1"); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		w.registry.Faults.Clear()
+		return w.settled(ctx, s.Running.Generation+1)
+	}, nil
+}
+
+// unsigned pushes a state that says all the right things and bears no signature.
+func (w *world) unsigned(ctx context.Context) (func(context.Context) error, error) {
+	return w.hijack(ctx, func(repo *registry.Repository) error {
+		forged, err := artifacts.PackState(artifacts.StateOptions{Device: device, Generation: 99})
+		if err != nil {
+			return err
+		}
+		_, err = repo.Publish(ctx, forged, registry.PublishOptions{Tags: []string{device}})
+		return err
+	})
+}
+
+// old points the tag at the first generation again: every byte of it was signed by the right key.
+func (w *world) old(ctx context.Context) (func(context.Context) error, error) {
+	return w.hijack(ctx, func(repo *registry.Repository) error {
+		first, err := repo.Resolve(ctx, artifacts.HistoryTag(device, 1))
+		if err != nil {
+			return err
+		}
+		return repo.Tag(ctx, first, device)
+	})
+}
+
+// foreign points the device's tag at a state that the right key signed for another device.
+func (w *world) foreign(ctx context.Context) (func(context.Context) error, error) {
+	return w.hijack(ctx, func(repo *registry.Repository) error {
+		if _, err := w.longshore(ctx, "state", "push", "--device", "press-08", "--key", "release.key", "--generation", "99",
+			"--component", "oci://"+w.registry.Reference("plant/components/line-monitor:1.1.0"), w.registry.Reference("plant/state")); err != nil {
+			return err
+		}
+		other, err := repo.Resolve(ctx, "press-08")
+		if err != nil {
+			return err
+		}
+		return repo.Tag(ctx, other, device)
+	})
+}
+
+// hijack does something to the device's tag with the rights of whoever may write to the registry; undo puts it back.
+func (w *world) hijack(ctx context.Context, do func(*registry.Repository) error) (undo func(context.Context) error, err error) {
+	client, err := registry.New(registry.Options{Username: w.registry.Username, Password: w.registry.Password, CAFile: w.registry.CAFile})
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	repo, err := client.OpenName(ctx, w.registry.Reference("plant/state"))
+	if err != nil {
+		return nil, err
+	}
+	honest, err := repo.Resolve(ctx, device)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return repo.Tag(ctx, honest, device) }, do(repo)
+}
+
+func corruptDocuments(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+	seen := httptest.NewRecorder()
+	next.ServeHTTP(seen, r.Clone(r.Context()))
+	if bytes.Contains(seen.Body.Bytes(), []byte("dsseEnvelope")) {
+		next.ServeHTTP(rw, r)
+		return
+	}
+	testenv.Corrupt()(rw, r, next)
+}

@@ -1,0 +1,164 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/network"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// Names of the device. The nftables table and the addresses are not the defaults, so that a demo on a machine that runs
+// an agent leaves it alone.
+const (
+	device = "press-07"
+	table  = "lsdemo"
+	pool   = "10.219.0.0/16"
+)
+
+// configure sets the device up as its owner would, and gives it a corner of this machine of its own.
+func (w *world) configure(ctx context.Context) error {
+	if _, err := w.longshore(ctx, "longshore-agent", "init", "--config-dir", w.path("etc"),
+		"--device", device, "--state", "oci://"+w.registry.Reference("plant/state"), "--key", w.path("release.pub"),
+		"--ca-file", w.registry.CAFile, "--registry-config", w.path("home/.docker/config.json"), "--poll", "1s",
+		"--data-dir", w.path("data"), "--run-dir", w.path("run"),
+		"--fleet-url", w.fleetURL, "--fleet-token-file", w.path("etc/token")); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(w.path("etc/agent.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(file, "containerd:\n  address: %s\n  namespace: %s\nnetwork:\n  pool: %s\n  table: %s\n", w.containerd.Address, w.containerd.Namespace, pool, table)
+	return errors.Join(err, file.Close())
+}
+
+// boot starts the agent and waits until it answers.
+func (w *world) boot(ctx context.Context) (err error) {
+	if w.agent == nil {
+		w.Box.Add("networks of the device", func() error { return w.removeNetworks(context.WithoutCancel(ctx)) })
+		w.agent, err = w.Box.Start("longshore-agent", w.environment(), filepath.Join(w.Bin, "longshore-agent"), "run", "--config", w.path("etc/agent.yaml"))
+	} else {
+		err = w.agent.Start()
+	}
+	if err != nil {
+		return err
+	}
+	return testenv.Await(ctx, 20*time.Second, func() error {
+		_, err := w.status(ctx)
+		return err
+	})
+}
+
+// removeNetworks takes away what the device's projects still have, once the agent is down and its containers are gone.
+func (w *world) removeNetworks(ctx context.Context) error {
+	if _, err := os.Stat(w.path("data/network.json")); err != nil {
+		return nil // no network was ever made
+	}
+	m, err := network.Open(network.Options{DataDir: w.path("data"), RunDir: w.path("run"), Table: table})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, project := range m.Projects() {
+		errs = append(errs, m.Teardown(ctx, project))
+	}
+	return errors.Join(append(errs, m.Close())...)
+}
+
+func (w *world) status(ctx context.Context) (*agent.Status, error) {
+	text, err := w.longshore(ctx, "longshore-agent", "status", "-o", "json", "--config", w.path("etc/agent.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var s agent.Status
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	return &s, nil
+}
+
+// processes are the first processes of the device's containers, by service.
+func processes(s *agent.Status) map[string]uint32 {
+	out := map[string]uint32{}
+	for _, d := range s.Deployments {
+		for _, c := range d.Components {
+			for _, sv := range c.Services {
+				out[sv.Name] = sv.PID
+			}
+		}
+	}
+	return out
+}
+
+// settled waits until a generation runs completely.
+func (w *world) settled(ctx context.Context, generation uint64) error {
+	return testenv.Await(ctx, 60*time.Second, func() error {
+		s, err := w.status(ctx)
+		if err != nil {
+			return err
+		}
+		if s.Committed == nil || s.Committed.Generation != generation || s.Phase != agent.PhaseInSync {
+			return fmt.Errorf("device is %q, want generation %d in sync; problems %+v", s.Phase, generation, s.Problems)
+		}
+		return nil
+	})
+}
+
+// hasProblem is nil when the device tells of a problem with the code.
+func (w *world) hasProblem(ctx context.Context, code agent.Code) error {
+	s, err := w.status(ctx)
+	if err != nil {
+		return err
+	}
+	var codes []string
+	for _, problem := range s.Problems {
+		if problem.Code == code {
+			return nil
+		}
+		codes = append(codes, string(problem.Code))
+	}
+	return fmt.Errorf("problems are %v, want %s", codes, code)
+}
+
+// answers asks the web front until it tells of a reading, which has to travel from sensor to broker to front.
+func (w *world) answers(ctx context.Context) (string, error) {
+	var body []byte
+	err := testenv.Await(ctx, 20*time.Second, func() (err error) {
+		if body, err = fetch(ctx, w.webURL+"/readings"); err == nil && !strings.Contains(string(body), `"`+device+`"`) {
+			err = fmt.Errorf("no reading of %s in %s", device, body)
+		}
+		return err
+	})
+	return string(body), err
+}
+
+// maxAnswer bounds what the demo reads of its own servers.
+const maxAnswer = 1 << 20
+
+func fetch(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("get %s: status %d", url, resp.StatusCode)
+	}
+	return body, err
+}
