@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -106,7 +107,7 @@ func (w *world) old(ctx context.Context) (func(context.Context) error, error) {
 // foreign points the device's tag at a state that the right key signed for another device.
 func (w *world) foreign(ctx context.Context) (func(context.Context) error, error) {
 	return w.hijack(ctx, func(repo *registry.Repository) error {
-		if _, err := w.longshore(ctx, "state", "push", "--device", "press-08", "--key", "release.key", "--generation", "99",
+		if _, err := w.longshore(ctx, "longshore", "state", "push", "--device", "press-08", "--key", "release.key", "--generation", "99",
 			"--component", "oci://"+w.registry.Reference("plant/components/line-monitor:1.1.0"), w.registry.Reference("plant/state")); err != nil {
 			return err
 		}
@@ -137,6 +138,10 @@ func (w *world) hijack(ctx context.Context, do func(*registry.Repository) error)
 }
 
 func corruptDocuments(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+	if !strings.HasPrefix(r.UserAgent(), "longshore-agent/") {
+		next.ServeHTTP(rw, r)
+		return
+	}
 	seen := httptest.NewRecorder()
 	next.ServeHTTP(seen, r.Clone(r.Context()))
 	if bytes.Contains(seen.Body.Bytes(), []byte("dsseEnvelope")) {
