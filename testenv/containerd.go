@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -232,15 +233,19 @@ func (d *Daemon) Stop() error { return d.stop() }
 // end is Stop's work; it may be repeated.
 func (d *Daemon) end() error {
 	d.signal(syscall.SIGTERM)
-	return sweep(d.Dir)
+	err := sweep(d.Dir)
+	removeParents(d.Namespace)
+	return err
 }
 
 // Ctr runs containerd's own client against this daemon and returns what it prints.
 func (d *Daemon) Ctr(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(d.Bin, "ctr"), append([]string{"--address", d.Address}, args...)...)
-	out, err := cmd.CombinedOutput()
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, tail(out, 5))
+		return string(out), fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, tail(append(out, errs.Bytes()...), 5))
 	}
 	return string(out), nil
 }

@@ -69,9 +69,13 @@ func removeContainer(ctx context.Context, namespace, id string) {
 		return
 	}
 	_ = exec.CommandContext(ctx, runc, "--root", root, "delete", "--force", id).Run()
-	// runc leaves the parent that the containers of a namespace share.
+	removeParents(namespace)
+}
+
+// removeParents removes what runc leaves of a namespace once its last container is gone: empty folders.
+func removeParents(namespace string) {
 	hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*")
-	for _, h := range append(hierarchies, "/sys/fs/cgroup") {
+	for _, h := range append(hierarchies, "/sys/fs/cgroup", runcState) {
 		_ = os.Remove(filepath.Join(h, namespace))
 	}
 }

@@ -13,17 +13,16 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// Names of the device. The nftables table and the addresses are not the defaults, so that a demo on a machine that runs
-// an agent leaves it alone.
 const (
 	device = "press-07"
-	table  = "lsdemo"
-	pool   = "10.219.0.0/16"
+	pool   = "10.219.0.0/16" // not the default: an agent of this machine may have that
 )
+
+// table of this demo alone, as other demos may run.
+func (w *world) table() string { return fmt.Sprintf("lsdemo%d", os.Getpid()) }
 
 // configure sets the device up as its owner would, and gives it a corner of this machine of its own.
 func (w *world) configure(ctx context.Context) error {
@@ -38,14 +37,16 @@ func (w *world) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(file, "containerd:\n  address: %s\n  namespace: %s\nnetwork:\n  pool: %s\n  table: %s\n", w.containerd.Address, w.containerd.Namespace, pool, table)
+	_, err = fmt.Fprintf(file, "containerd:\n  address: %s\n  namespace: %s\nnetwork:\n  pool: %s\n  table: %s\n", w.containerd.Address, w.containerd.Namespace, pool, w.table())
 	return errors.Join(err, file.Close())
 }
 
 // boot starts the agent and waits until it answers.
 func (w *world) boot(ctx context.Context) (err error) {
 	if w.agent == nil {
-		w.Box.Add("networks of the device", func() error { return w.removeNetworks(context.WithoutCancel(ctx)) })
+		if err := w.Box.OwnTable(ctx, w.out, w.table()); err != nil {
+			return err
+		}
 		w.agent, err = w.Box.Start("longshore-agent", w.environment(), filepath.Join(w.Bin, "longshore-agent"), "run", "--config", w.path("etc/agent.yaml"))
 	} else {
 		err = w.agent.Start()
@@ -57,22 +58,6 @@ func (w *world) boot(ctx context.Context) (err error) {
 		_, err := w.status(ctx)
 		return err
 	})
-}
-
-// removeNetworks takes away what the device's projects still have, once the agent is down and its containers are gone.
-func (w *world) removeNetworks(ctx context.Context) error {
-	if _, err := os.Stat(w.path("data/network.json")); err != nil {
-		return nil // no network was ever made
-	}
-	m, err := network.Open(network.Options{DataDir: w.path("data"), RunDir: w.path("run"), Table: table})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, project := range m.Projects() {
-		errs = append(errs, m.Teardown(ctx, project))
-	}
-	return errors.Join(append(errs, m.Close())...)
 }
 
 func (w *world) status(ctx context.Context) (*agent.Status, error) {
