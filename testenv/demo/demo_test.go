@@ -16,19 +16,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
 
-func TestSetUpLeavesNothing(t *testing.T) {
+// TestDemo is the README's first command. Each step of it fails when it does not show what it says.
+func TestDemo(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), Options{Out: &out}, []scene{{"set up", setUp}}); err != nil {
+	if err := Run(t.Context(), Options{Out: &out}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, want := range []string{"containerd: process", "CNCF distribution on 127.0.0.1:", "images of version 1", "Nothing is left behind"} {
+	for _, want := range []string{
+		"HTTP answers", "broker and sensor keep process ids", "3 × SIGKILL", "content-digest-mismatch", "signature-missing",
+		"generation-rollback", "wrong-device", "the application is removed", "Nothing is left behind",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output lacks %q:\n%s", want, out.String())
 		}
 	}
+	t.Log(out.String())
 }
 
 func TestCleansUpAfterTrouble(t *testing.T) {
