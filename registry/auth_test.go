@@ -177,6 +177,29 @@ func TestTokenServerTrouble(t *testing.T) {
 	}
 }
 
+// TestTokenServerOfAnotherName has GitLab's shape: registry and token server are two names on one private network.
+func TestTokenServerOfAnotherName(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.DistributionToken)
+	s.Faults.Add(testenv.Rule{Path: "^/v2/", Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		next.ServeHTTP(&realmChanger{w}, r)
+	}})
+	r := openName(t, clientFor(t, s), s.Reference("line/state"))
+	desc, _ := storetest.Put(t, r, "state", nil, "press-07")
+	if got, err := r.Resolve(t.Context(), "press-07"); err != nil || got.Digest != desc.Digest {
+		t.Errorf("Resolve = %v, %v", got.Digest, err)
+	}
+}
+
+type realmChanger struct{ http.ResponseWriter }
+
+func (c *realmChanger) WriteHeader(status int) {
+	if v := c.Header().Get("Www-Authenticate"); v != "" {
+		c.Header().Set("Www-Authenticate", strings.Replace(v, "127.0.0.1", "localhost", 1))
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
 func redirectTo(target string) testenv.Effect {
 	return func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 		http.Redirect(w, r, target, http.StatusFound)

@@ -145,7 +145,8 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	e := &endpoint{
 		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, userAgent: c.o.UserAgent,
 		client: &http.Client{
-			Transport:     wire.WithRetry(wire.WithStall(wire.WithHeader(transport, h.Host, h.Header), c.o.StallTimeout), budget),
+			Transport: wire.WithTokenServers(
+				wire.WithRetry(wire.WithStall(wire.WithHeader(transport, h.Host, h.Header), c.o.StallTimeout), budget), h.Host),
 			CheckRedirect: wire.Redirect,
 		},
 	}

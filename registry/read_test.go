@@ -46,6 +46,21 @@ func TestUnchangedPollIsOneRequest(t *testing.T) {
 	}
 }
 
+func BenchmarkUnchangedPoll(b *testing.B) {
+	s := testenv.Registry(b, testenv.Distribution)
+	c := clientFor(b, s)
+	name := s.Reference("line/state")
+	storetest.Put(b, openName(b, c, name), "state", nil, "press-07")
+	s.Faults.Forget()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Resolve(b.Context(), name, "press-07"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(s.Faults.Requests("", "")))/float64(b.N), "requests/op")
+}
+
 func TestResolveWhereHeadIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -214,3 +214,41 @@ func TestStallEndsABodyThatBringsNothing(t *testing.T) {
 		}
 	})
 }
+
+func TestStallEndsARequestThatIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := bodiesOrError(func(r *http.Request) error {
+			buf := make([]byte, 1)
+			for range 3 { // slowly, and then not at all
+				time.Sleep(6 * time.Second)
+				if _, err := r.Body.Read(buf); err != nil {
+					return err
+				}
+			}
+			<-r.Context().Done()
+			return r.Context().Err()
+		})
+		start := time.Now()
+		_, err := send(t, wire.WithStall(base, 10*time.Second), http.MethodPut, "a body")
+		if err == nil || !strings.Contains(err.Error(), "nothing") || time.Since(start) != 28*time.Second {
+			t.Errorf("RoundTrip = %v after %v, want a stall after 28s", err, time.Since(start))
+		}
+		base = func(r *http.Request) error {
+			_, err := io.Copy(io.Discard, r.Body)
+			time.Sleep(time.Minute) // it stores what it got; that has a limit of its own
+			return err
+		}
+		if _, err := send(t, wire.WithStall(base, 10*time.Second), http.MethodPut, "a body"); err != nil {
+			t.Errorf("RoundTrip of what was taken = %v", err)
+		}
+	})
+}
+
+type bodiesOrError func(*http.Request) error
+
+func (f bodiesOrError) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := f(r); err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: 201, Body: http.NoBody, Header: http.Header{}, Request: r}, nil
+}

@@ -1,0 +1,150 @@
+package wire
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// WithTokenServers lets a registry on a private network name a token server of another name on that network, as GitLab's
+// does. oras-go refuses every token server whose address is private unless it shares the registry's host name, so that a
+// registry out there cannot have credentials or requests sent to what only this machine can reach. That reason holds for
+// registries out there; one that is itself inside gains nothing.
+//
+// The challenge is rewritten to a path below the registry's own host, which oras-go takes, and requests for that path go
+// to the real address. Never let through: link-local addresses (where clouds keep their metadata), http from https.
+func WithTokenServers(base http.RoundTripper, host string) http.RoundTripper {
+	return &tokenServers{base: base, host: host, lookup: (&net.Resolver{}), real: map[string]*url.URL{}}
+}
+
+// tokenPath is what a rewritten challenge names; no registry has such a path.
+const tokenPath = "/.longshore-token-server/"
+
+// maxTokenServers bounds what a registry that names ever new ones can make us remember.
+const maxTokenServers = 16
+
+type tokenServers struct {
+	base   http.RoundTripper
+	host   string
+	lookup *net.Resolver
+
+	mu   sync.Mutex
+	real map[string]*url.URL // by number
+}
+
+func (t *tokenServers) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != t.host {
+		return t.base.RoundTrip(r)
+	}
+	if number, ok := strings.CutPrefix(r.URL.Path, tokenPath); ok {
+		return t.base.RoundTrip(t.toReal(r, number))
+	}
+	resp, err := t.base.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+		return resp, err
+	}
+	if header := resp.Header.Get("Www-Authenticate"); header != "" {
+		if changed, ok := t.rewrite(r, header); ok {
+			resp.Header.Set("Www-Authenticate", changed)
+		}
+	}
+	return resp, nil
+}
+
+// toReal sends a request on to the token server that the number stands for.
+func (t *tokenServers) toReal(r *http.Request, number string) *http.Request {
+	t.mu.Lock()
+	real := t.real[number]
+	t.mu.Unlock()
+	if real == nil {
+		return r // the registry will say that there is no such thing
+	}
+	out := r.Clone(r.Context())
+	u := *real
+	q := u.Query()
+	for k, v := range r.URL.Query() {
+		q[k] = v
+	}
+	u.RawQuery = q.Encode()
+	out.URL, out.Host = &u, u.Host
+	return out
+}
+
+// rewrite puts our path into a Bearer challenge whose token server oras-go would refuse and we need not.
+func (t *tokenServers) rewrite(r *http.Request, header string) (string, bool) {
+	scheme, _, _ := strings.Cut(header, " ")
+	at := regexp.MustCompile(`(?i)[\s,]realm="([^"\\]+)"`).FindStringSubmatchIndex(header)
+	if !strings.EqualFold(scheme, "bearer") || at == nil {
+		return "", false
+	}
+	real, err := url.Parse(header[at[2]:at[3]])
+	switch {
+	case err != nil, real.Host == "", real.User != nil, real.Scheme != "https" && real.Scheme != "http",
+		real.Scheme == "http" && r.URL.Scheme == "https", strings.EqualFold(real.Hostname(), r.URL.Hostname()):
+		return "", false // oras-go takes it, or rightly does not
+	}
+	if !t.neighbours(r, real.Hostname()) {
+		return "", false
+	}
+	u := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: tokenPath + t.remember(real)}
+	return header[:at[2]] + u.String() + header[at[3]:], true
+}
+
+// neighbours tells whether the token server is on the private network that the registry is on.
+func (t *tokenServers) neighbours(r *http.Request, server string) bool {
+	registry, other := t.addresses(r, r.URL.Hostname()), t.addresses(r, server)
+	if len(registry) == 0 || len(other) == 0 {
+		return false
+	}
+	loopback := true
+	for _, a := range registry {
+		if !a.IsPrivate() && !a.IsLoopback() {
+			return false
+		}
+		loopback = loopback && a.IsLoopback()
+	}
+	for _, a := range other {
+		if !a.IsPrivate() && (!a.IsLoopback() || !loopback) {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *tokenServers) addresses(r *http.Request, host string) []netip.Addr {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a.Unmap()}
+	}
+	list, err := t.lookup.LookupNetIP(r.Context(), "ip", host)
+	if err != nil {
+		return nil
+	}
+	for i := range list {
+		list[i] = list[i].Unmap()
+	}
+	return list
+}
+
+func (t *tokenServers) remember(real *url.URL) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for number, known := range t.real {
+		if known.String() == real.String() {
+			return number
+		}
+	}
+	if len(t.real) >= maxTokenServers {
+		clear(t.real)
+	}
+	for n := 0; ; n++ {
+		if number := strconv.Itoa(n); t.real[number] == nil {
+			t.real[number] = real
+			return number
+		}
+	}
+}
