@@ -18,7 +18,7 @@ import (
 func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.ready(ctx); err != nil {
 		return Attachment{}, err
 	}
 	a, err := m.attach(ctx, project, c)
@@ -153,7 +153,7 @@ func (m *Manager) ensureAllFiles(p *project) error {
 func (m *Manager) Detach(ctx context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.ready(ctx); err != nil {
 		return err
 	}
 	if err := m.detach([]string{id}); err != nil {
@@ -207,7 +207,7 @@ func (m *Manager) detach(ids []string) error {
 func (m *Manager) Teardown(ctx context.Context, project string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.ready(ctx); err != nil {
 		return err
 	}
 	if err := m.teardown(project); err != nil {

@@ -549,6 +549,21 @@ func TestCancelledCallsChangeNothing(t *testing.T) {
 	serves(w, p, a)
 }
 
+func TestClosedManagerRefuses(t *testing.T) {
+	w := newWorld(t)
+	p, _ := twoServices(w)
+	w.must(w.m.Close())
+	w.must(w.m.Close())
+	for name, err := range map[string]error{
+		"Prepare": w.m.Prepare(w.ctx(), p), "Verify": w.m.Verify(w.ctx()), "Restore": w.m.Restore(w.ctx()), "Teardown": w.m.Teardown(w.ctx(), p.Name),
+	} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s = %v, want closed", name, err)
+		}
+	}
+	w.open()
+}
+
 func TestUnreadableNamespacePath(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()

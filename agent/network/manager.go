@@ -46,12 +46,13 @@ type Manager struct {
 	log  *slog.Logger
 	host *host
 
-	mu    sync.Mutex
-	state *state
-	saved []byte // the bytes that are in both files; nil: not known
-	table table
-	lost  bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
-	notes []string // see Notes
+	mu     sync.Mutex
+	state  *state
+	closed bool
+	saved  []byte // the bytes that are in both files; nil: not known
+	table  table
+	lost   bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
+	notes  []string // see Notes
 }
 
 // Attachment is what a container needs to know of its networks.
@@ -109,8 +110,19 @@ func Open(o Options) (*Manager, error) {
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.host.close()
+	if !m.closed {
+		m.host.close()
+		m.closed = true
+	}
 	return nil
+}
+
+// ready tells whether a call may begin. A closed manager's sockets would silently be replaced by ones of another namespace.
+func (m *Manager) ready(ctx context.Context) error {
+	if m.closed {
+		return fmt.Errorf("network manager: %w", os.ErrClosed)
+	}
+	return ctx.Err()
 }
 
 // Notes are things about this host that an operator should know, one sentence each: a setting that had to be changed, a
@@ -219,7 +231,7 @@ func (m *Manager) filesDir(id string) string  { return filepath.Join(m.o.RunDir,
 func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.ready(ctx); err != nil {
 		return err
 	}
 	if err := m.prepare(p); err != nil {
@@ -333,7 +345,7 @@ func (m *Manager) ensureForwarding() error {
 func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.ready(ctx); err != nil {
 		return err
 	}
 	fail := func(err error) error {

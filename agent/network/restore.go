@@ -32,6 +32,9 @@ func (d *Drift) Unwrap() error { return fault.ErrTemporary }
 func (m *Manager) Verify(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
 	things, err := m.drift(ctx)
 	if err != nil {
 		return fmt.Errorf("verify the container networks: %w", err)
@@ -151,7 +154,7 @@ func (m *Manager) containerDrift(p *project, id string) (string, error) {
 func (m *Manager) Restore(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.ready(ctx); err != nil {
 		return err
 	}
 	var errs []error
