@@ -8,6 +8,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // blobs answers from an artifact in memory, as a registry would.
@@ -136,4 +137,23 @@ func ExampleDeviceID_Tag() {
 	// press-07.v42
 	// gateway-1__press-07.v42
 	// d-0aa4429fc405e35b1899ef59bbd0d5e6.v42
+}
+
+func ExampleReadDeployment() {
+	d, err := artifacts.ReadDeployment("line-monitor.yaml", document(idA, "press-07"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(d.Document.Metadata.DeviceID, d.Digest)
+	// Output: press-07 sha256:db239b53ba2acb0da48a3a679d82a12af1edeee2c204154eda04472a91d65d8a
+}
+
+func ExampleParseDeviceID() {
+	_, err := artifacts.ParseDeviceID("press 07")
+	fmt.Println(err)
+	fmt.Println(fault.Hint(err))
+	// Output:
+	// "press 07" is not a device id: invalid
+	// use letters, digits and ". _ ~ -", and "/" between a gateway and its devices
 }

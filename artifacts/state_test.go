@@ -348,6 +348,29 @@ func TestBundleOnlyState(t *testing.T) {
 	}
 }
 
+// TestBundleWithMore refuses a bundle that holds a document that the manifest does not refer to.
+func TestBundleWithMore(t *testing.T) {
+	a := pack(t, options())
+	manifest := a.Blobs[1].Data
+	second := bytes.Index(manifest, []byte(`,{"deploymentId":"`+idB))
+	end := bytes.Index(manifest, []byte(`],"manifestVersion"`))
+	if second < 0 || end < second {
+		t.Fatalf("no second deployment in %s", manifest)
+	}
+	forged := forge(t, a, artifacts.TypeState, 0, append(bytes.Clone(manifest[:second]), manifest[end:]...))
+	x, err := artifacts.OpenState(forged.Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Read(from(forged, nil)); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "2 layers for the 1 deployments") {
+		t.Errorf("Read = %v", err)
+	}
+	x.Deployments = x.Deployments[:1]
+	if _, err := x.ReadBundle(from(forged, nil)); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "the bundle has 2 deployments, the manifest 1") {
+		t.Errorf("ReadBundle = %v", err)
+	}
+}
+
 func FuzzOpenState(f *testing.F) {
 	for _, o := range []artifacts.StateOptions{options(), {Device: "d", Generation: 1}} {
 		a, err := artifacts.PackState(o)
