@@ -38,7 +38,7 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 }
 
 // Stop ends a container's process: its stop signal, then SIGKILL after its grace period. What is left tells the exit code
-// until the next Start.
+// until the next Start. A container that is gone is stopped.
 func (r *Runtime) Stop(ctx context.Context, id string) error {
 	return r.change(ctx, "stop", id, r.stop)
 }
@@ -104,13 +104,14 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 }
 
 // runOver runs a task where containerd may still hold what a killed call left: it undoes such calls on its own, but some
-// time after the connection broke, and a deletion that was cut off it does not finish unless it is asked again.
+// time after the connection broke, and then may take the new task's directory for the old one's; and a deletion that was
+// cut off it does not finish unless it is asked again.
 func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, out string) error {
 	limit := time.NewTimer(leftoverWait)
 	defer limit.Stop()
 	for pause := leftoverPause; ; pause *= 2 {
 		err := r.runTask(ctx, id, layer, out)
-		if err == nil || !errdefs.IsAlreadyExists(err) && !strings.Contains(err.Error(), syscall.EEXIST.Error()) {
+		if err == nil || !leftover(err, pause) {
 			return err
 		}
 		r.log.Debug("containerd still holds an earlier task", "container", id, "error", err)
@@ -125,6 +126,14 @@ func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, o
 			return ctx.Err()
 		}
 	}
+}
+
+// leftover tells whether an earlier task of the same name is behind an error. A shim that does not start at all may have
+// other reasons: it gets two more tries.
+func leftover(err error, pause time.Duration) bool {
+	text := err.Error()
+	return errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
+		pause <= 2*leftoverPause && strings.Contains(text, "failed to start shim")
 }
 
 // runTask makes a task and starts it; what could not be started does not stay.
@@ -202,6 +211,9 @@ func (r *Runtime) taskStatus(ctx context.Context, id string) (task.Status, error
 
 func (r *Runtime) stop(ctx context.Context, id string) error {
 	_, rec, err := r.own(ctx, id)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
