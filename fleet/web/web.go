@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func New(o Options) (http.Handler, error) {
 	var err error
 	p.tmpl, err = template.New("").Funcs(template.FuncMap{
 		"ago": func(t time.Time) string { return ago(o.Now(), t) }, "short": short, "utc": utc, "order": order,
-		"dict": dict, "lower": strings.ToLower,
+		"told": told,
 	}).ParseFS(files, "page.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse the page: %w", err)
@@ -187,11 +188,7 @@ func short(s string) string {
 	return s
 }
 
-// dict passes several values to a template.
-func dict(pairs ...any) map[string]any {
-	m := map[string]any{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		m[fmt.Sprint(pairs[i])] = pairs[i+1]
-	}
-	return m
+// told tells whether a component says what went wrong: the deployment's own error only repeats it then.
+func told(d status.Deployment) bool {
+	return slices.ContainsFunc(d.Components, func(c margo.ComponentStatus) bool { return c.Error != nil })
 }
