@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/storetest"
@@ -174,6 +176,34 @@ func TestTokenServerTrouble(t *testing.T) {
 				t.Errorf("Resolve = %v after %d questions, want %v", err, s.Faults.Hits(), tt.is)
 			}
 		})
+	}
+}
+
+// TestGivenCredentialsStayAtTheTarget: a Compose file names registries of everybody, the flags are for one.
+func TestGivenCredentialsStayAtTheTarget(t *testing.T) {
+	t.Parallel()
+	target, images := testenv.Registry(t, testenv.DistributionHtpasswd), testenv.Registry(t, testenv.DistributionHtpasswd)
+	for _, s := range []*testenv.RegistryServer{target, images} {
+		r := openName(t, clientFor(t, s), s.Reference("line/web"))
+		putImage(t, r, ocispec.MediaTypeImageManifest, `{"os":"linux","architecture":"amd64"}`, "1", "layer")
+	}
+	var seen []string
+	images.Faults.Add(testenv.Rule{Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		seen = append(seen, r.Header.Get("Authorization"))
+		next.ServeHTTP(w, r)
+	}})
+	for name, host := range map[string]string{"by opening it": "", "by name": target.Host} {
+		c := newClient(t, registry.Options{Username: target.Username, Password: target.Password, Host: host})
+		openName(t, c, target.Reference("line/state"))
+		if _, err := c.LockImage(t.Context(), target.Reference("line/web:1")); err != nil {
+			t.Errorf("%s: LockImage at the target = %v", name, err)
+		}
+		if _, err := c.LockImage(t.Context(), images.Reference("line/web:1")); !errors.Is(err, fault.ErrUnauthenticated) {
+			t.Errorf("%s: LockImage elsewhere = %v, want fault.ErrUnauthenticated", name, err)
+		}
+	}
+	if got := strings.Join(seen, ""); got != "" {
+		t.Errorf("the other registry was sent %q", got)
 	}
 }
 

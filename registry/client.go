@@ -30,6 +30,7 @@ type Client struct {
 	byHost  map[string][]*endpoint
 	opened  map[string]*remotePlace // by "host/path"
 	layouts map[string]*layoutPlace // by absolute path
+	given   map[string]bool         // hosts that the caller opened, which may have the credentials of Options
 }
 
 // New checks the options; it connects to nothing and reads no file.
@@ -41,6 +42,7 @@ func New(o Options) (*Client, error) {
 	return &Client{
 		o: o, files: auths.Find(o.AuthFile, o.Getenv), proxy: wire.Proxy(o.Getenv), locks: newLocks(),
 		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
+		given: map[string]bool{},
 	}, nil
 }
 
@@ -57,6 +59,16 @@ func (c *Client) Close() {
 
 // Open gives the place that ref names. It connects to nothing; a layout's folder is made by the first write.
 func (c *Client) Open(_ context.Context, ref Reference) (*Repository, error) {
+	if ref.Scheme != SchemeLayout {
+		c.mu.Lock()
+		c.given[ref.Registry] = true
+		c.mu.Unlock()
+	}
+	return c.open(ref)
+}
+
+// open is Open for a place that a document names, not the caller: the credentials of Options are not for it.
+func (c *Client) open(ref Reference) (*Repository, error) {
 	r := &Repository{ref: ref, concurrency: c.o.Concurrency}
 	if ref.Scheme == SchemeLayout {
 		path, err := filepath.Abs(ref.Repository)
@@ -102,6 +114,16 @@ func (c *Client) newRemote(ref Reference, all []*endpoint) *remotePlace {
 		p.at = append(p.at, &access{e, e.newAuth(find, auth.NewCache())})
 	}
 	return p
+}
+
+// isFor tells whether the credentials of Options may go to a registry.
+func (c *Client) isFor(host string) bool {
+	if c.o.Host != "" {
+		return c.o.Host == host
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.given[host]
 }
 
 // OpenName opens a repository by "host/path", or a layout by "oci-layout:PATH".

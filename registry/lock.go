@@ -21,14 +21,15 @@ const (
 )
 
 // LockImage resolves an image reference as Compose files write it: what it means now, for which platforms, and how many
-// compressed bytes each is. The result's Reference is ref as it was given.
+// compressed bytes each is. The result's Reference is ref as it was given. The credentials of Options go only to a host
+// that they were meant for: Compose files name registries of everybody.
 func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedImage, error) {
 	out := artifacts.LockedImage{Reference: ref}
 	parsed, err := ParseImage(ref)
 	if err != nil {
 		return out, err
 	}
-	repo, err := c.Open(ctx, parsed)
+	repo, err := c.open(parsed)
 	if err != nil {
 		return out, err
 	}

@@ -71,7 +71,7 @@ func (c *Client) ping(ctx context.Context, host, user, secret string) error {
 
 // lookup finds the credential for a repository at one endpoint.
 func (c *Client) lookup(ctx context.Context, e *endpoint, registryHost, repository string) (auth.Credential, error) {
-	if !e.mirror && (c.o.Host == "" || c.o.Host == registryHost || c.o.Host == e.host) {
+	if !e.mirror && c.isFor(registryHost) {
 		switch {
 		case c.o.Username != "":
 			return auth.Credential{Username: c.o.Username, Password: c.o.Password}, nil
