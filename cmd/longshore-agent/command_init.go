@@ -38,6 +38,9 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
 			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is spoken to without TLS; repeat for several", EnvVars: env("PLAIN_HTTP")},
 			&cli.StringFlag{Name: "containerd", Usage: "containerd's `SOCKET`", EnvVars: env("CONTAINERD")},
+			&cli.StringFlag{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", EnvVars: env("CONTAINERD_NAMESPACE")},
+			&cli.StringFlag{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", EnvVars: env("NETWORK_TABLE")},
+			&cli.StringFlag{Name: "network-pool", Usage: "`RANGE` of addresses for containers", EnvVars: env("NETWORK_POOL")},
 			&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for what survives a reboot", EnvVars: env("DATA_DIR")},
 			&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for what does not", EnvVars: env("RUN_DIR")},
 			&cli.DurationFlag{Name: "poll", Usage: "how often the registry is asked", EnvVars: env("POLL")},
@@ -126,9 +129,10 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 		"state", c.String("state"),
 		"dataDir", absolute(c.String("data-dir")),
 		"runDir", absolute(c.String("run-dir")),
-		"containerd", section("address", absolute(c.String("containerd"))),
+		"containerd", section("address", absolute(c.String("containerd")), "namespace", c.String("containerd-namespace")),
 		"poll", section("interval", interval),
 		"fleet", section("url", c.String("fleet-url"), "tokenFile", absolute(c.String("fleet-token-file")), "caFile", absolute(c.String("fleet-ca-file"))),
+		"network", section("pool", c.String("network-pool"), "table", c.String("network-table")),
 		"registry", section("authFile", absolute(c.String("registry-config")), "caFile", absolute(c.String("ca-file")), "plainHTTP", c.StringSlice("plain-http")),
 	))
 }

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,19 +25,13 @@ func (w *world) table() string { return fmt.Sprintf("lsdemo%d", os.Getpid()) }
 
 // configure sets the device up as its owner would, and gives it a corner of this machine of its own.
 func (w *world) configure(ctx context.Context) error {
-	if _, err := w.longshore(ctx, "longshore-agent", "init", "--config-dir", w.path("etc"),
+	_, err := w.longshore(ctx, "longshore-agent", "init", "--config-dir", w.path("etc"),
 		"--device", device, "--state", "oci://"+w.registry.Reference("plant/state"), "--key", w.path("release.pub"),
 		"--ca-file", w.registry.CAFile, "--registry-config", w.path("home/.docker/config.json"), "--poll", "1s",
-		"--data-dir", w.path("data"), "--run-dir", w.path("run"),
-		"--fleet-url", w.fleetURL, "--fleet-token-file", w.path("etc/token")); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(w.path("etc/agent.yaml"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(file, "containerd:\n  address: %s\n  namespace: %s\nnetwork:\n  pool: %s\n  table: %s\n", w.containerd.Address, w.containerd.Namespace, pool, w.table())
-	return errors.Join(err, file.Close())
+		"--fleet-url", w.fleetURL, "--fleet-token-file", w.path("etc/token"),
+		"--data-dir", w.path("data"), "--run-dir", w.path("run"), "--network-pool", pool, "--network-table", w.table(),
+		"--containerd", w.containerd.Address, "--containerd-namespace", w.containerd.Namespace)
+	return err
 }
 
 // boot starts the agent and waits until it answers.
