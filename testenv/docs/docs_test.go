@@ -1,0 +1,251 @@
+package docs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+
+// TestPages types every command of README.md and docs into a shell, one page after the other.
+func TestPages(t *testing.T) {
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("docs: %d pages, %v", len(pages), err)
+	}
+	bin := programs(t, root)
+	for _, name := range append(pages, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Parse(filepath.Base(name), string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Commands) > 0 {
+			t.Run(p.Name, func(t *testing.T) { play(t, p, bin) })
+		}
+	}
+}
+
+// programs builds ours, as a reader has them.
+func programs(t *testing.T, root string) string {
+	t.Helper()
+	bin := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", bin+"/", "./cmd/longshore", "./cmd/longshore-agent", "./cmd/longshore-fleet")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return bin
+}
+
+// play gives a page what it needs and types its commands.
+func play(t *testing.T, p *Page, bin string) {
+	box, err := testenv.OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := box.Empty(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &writer{t: t, box: box, bin: bin, stands: map[string]string{}, env: map[string]string{
+		"HOME": box.Dir(), "DOCKER_CONFIG": filepath.Join(box.Dir(), ".docker"), "LONGSHORE_KEY_PASSWORD": "reader", "COSIGN_PASSWORD": "reader",
+	}}
+	known := map[string]func(){
+		"registry": w.registry, "images": w.images, "device": w.device, "fleet": w.fleet, "published": w.published, "cosign": w.cosign,
+	}
+	for _, need := range p.Needs {
+		provide, ok := known[need]
+		if !ok {
+			t.Fatalf("%s needs %q, which is none of %v", p.Name, need, slices.Sorted(maps.Keys(known)))
+		}
+		provide()
+	}
+	if out, err := w.shell(p.Script(w.stands)); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// writer is where a reader of a page sits.
+type writer struct {
+	t      testing.TB
+	box    *testenv.Box
+	bin    string
+	server *testenv.RegistryServer
+	stands map[string]string // what a page says -> what is here
+	env    map[string]string
+	path   []string
+}
+
+func (w *writer) registry() {
+	w.server = testenv.Registry(w.t, testenv.Distribution)
+	w.stands["harbor.acme.example"] = w.server.Host
+}
+
+func (w *writer) images() {
+	dir := filepath.Join(w.box.Dir(), "line-monitor")
+	if _, err := testenv.LineMonitor(w.t.Context(), os.Stderr, w.server, dir, 1); err != nil {
+		w.t.Fatal(err)
+	}
+	file := filepath.Join(dir, "compose.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	text = bytes.ReplaceAll(text, []byte("WEB_PORT:-8080"), []byte("WEB_PORT:-"+freeAddress(w.t))) // 8080 may be taken here
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *writer) published() {
+	script := `longshore key generate release &&
+		longshore component push line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0 &&
+		longshore state push --device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 harbor.acme.example/plant/state`
+	if out, err := w.shell(strings.ReplaceAll(script, "harbor.acme.example", w.server.Host)); err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func (w *writer) cosign() { w.path = append(w.path, filepath.Dir(testenv.Program(w.t, "cosign3"))) }
+
+func (w *writer) fleet() {
+	if err := testenv.InstallDebian(w.t.Context(), os.Stderr, "curl"); err != nil {
+		testenv.Unavailable(w.t, "curl: %v", err)
+	}
+	w.stands["127.0.0.1:8440"] = freeAddress(w.t)
+}
+
+// device is a containerd, a folder in the place of /etc/longshore, and a systemctl that does to the agent what the unit
+// says: this machine may have no systemd.
+func (w *writer) device() {
+	d := testenv.Containerd(w.t)
+	etc := filepath.Join(w.box.Dir(), "etc")
+	table := fmt.Sprintf("lsdocs%d", os.Getpid())
+	if err := w.box.OwnTable(w.t.Context(), os.Stderr, table); err != nil {
+		w.t.Fatal(err)
+	}
+	w.stands["/etc/longshore"] = etc
+	maps.Copy(w.env, map[string]string{
+		"LONGSHORE_CONFIG_DIR": etc, "LONGSHORE_CONFIG": filepath.Join(etc, "agent.yaml"), "LONGSHORE_POLL": "1s",
+		"LONGSHORE_CONTAINERD": d.Address, "LONGSHORE_CONTAINERD_NAMESPACE": d.Namespace,
+		"LONGSHORE_NETWORK_TABLE": table, "LONGSHORE_NETWORK_POOL": "10.218.0.0/16",
+		"LONGSHORE_DATA_DIR": filepath.Join(w.box.Dir(), "data"), "LONGSHORE_RUN_DIR": filepath.Join(w.box.Dir(), "run"),
+	})
+	systemctl := `#!/bin/bash
+case "$*" in
+"enable --now longshore-agent")
+	longshore-agent run >agent.log 2>&1 &
+	echo $! >agent.pid
+	for i in $(seq 200); do [ -S "$LONGSHORE_RUN_DIR/agent.sock" ] && exit 0; sleep 0.05; done
+	cat agent.log >&2; exit 1;;
+"stop longshore-agent")
+	kill "$(cat agent.pid)"
+	while kill -0 "$(cat agent.pid)" 2>/dev/null; do sleep 0.05; done;;
+*) echo "systemctl $*: not on this page" >&2; exit 1;;
+esac
+`
+	dir := filepath.Join(w.box.Dir(), "bin")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(systemctl), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	w.path = append(w.path, dir)
+}
+
+// shell runs a script where the reader sits. What it leaves running ends with the box.
+func (w *writer) shell(script string) (string, error) {
+	out, err := os.CreateTemp(w.box.Dir(), "shell-*.log") // a file, not a pipe: what runs in the background may keep it
+	if err != nil {
+		return "", err
+	}
+	defer out.Close()
+	cmd := exec.CommandContext(w.t.Context(), "bash", "-c", script)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = w.box.Dir(), out, out
+	cmd.Env = append(os.Environ(), "PATH="+strings.Join(append(slices.Clone(w.path), w.bin, os.Getenv("PATH")), ":"))
+	for k, v := range w.env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	w.box.Mark(cmd)
+	err = cmd.Run()
+	text, readErr := os.ReadFile(out.Name())
+	if readErr != nil {
+		return "", readErr
+	}
+	return string(text), err
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(context.WithoutCancel(t.Context()), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestTroubleshootHasEveryCode holds docs/troubleshoot.md to the codes that the agent can tell; UPDATE_GOLDEN=1 writes
+// its table.
+func TestTroubleshootHasEveryCode(t *testing.T) {
+	const begin, end = "<!-- codes -->\n", "<!-- end of codes -->\n"
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(root, "docs", "troubleshoot.md")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s lacks %q or %q", file, begin, end)
+	}
+	var b strings.Builder
+	b.WriteString("| code | check | what happened | what to do |\n|---|---|---|---|\n")
+	for _, c := range agent.Codes() {
+		check := "–"
+		if c.Check > 0 {
+			check = fmt.Sprint(c.Check)
+		}
+		retried := ""
+		if c.Retried {
+			retried = " (tried again by itself)"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s%s | %s |\n", c.Code, check, c.Meaning, retried, c.Action)
+	}
+	want := before + begin + b.String() + end + after
+	if os.Getenv("UPDATE_GOLDEN") == "1" {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Errorf("%s is not what agent.Codes says; run with UPDATE_GOLDEN=1", file)
+	}
+}
