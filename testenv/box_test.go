@@ -77,6 +77,15 @@ func TestProcessKilledAndStartedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	printed := func(want string) func() error {
+		return func() error {
+			if got := p.Log(10); got != want {
+				return errors.New(got)
+			}
+			return nil
+		}
+	}
+	Eventually(t, 5*time.Second, "its output", printed("hello"))
 	first := p.PID()
 	p.Kill()
 	if p.PID() != 0 || p.Running() == nil {
@@ -88,12 +97,7 @@ func TestProcessKilledAndStartedAgain(t *testing.T) {
 	if again := p.PID(); again == 0 || again == first {
 		t.Errorf("PID() = %d after a new start, was %d", again, first)
 	}
-	Eventually(t, 5*time.Second, "output of both", func() error {
-		if p.Log(10) != "hello\nhello" {
-			return errors.New(p.Log(10))
-		}
-		return nil
-	})
+	Eventually(t, 5*time.Second, "the output of both", printed("hello\nhello"))
 }
 
 // What a killed process left is swept by the next one.
