@@ -8,10 +8,12 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,14 +36,16 @@ type Options struct {
 
 // row is one line of the table.
 type row struct {
-	name   string
-	bench  string  // "agent/network.BenchmarkAttach" or with "/case"
-	peer   string  // the same for the peer in the same run; "": none
-	unit   string  // "ns/op", "MB", or one that the benchmark reports itself
-	theirs string  // a figure that was published or measured elsewhere, as text
-	target string  // in words
-	ratio  float64 // ours/peer may be at most this; 0: no such target
-	limit  float64 // ours may be at most this, in unit; 0: no such target
+	name     string
+	bench    string  // "agent/network.BenchmarkAttach" or with "/case"
+	unit     string  // "ns/op", "MiB", or one that the benchmark reports itself; a prefix like "ours-" is not printed
+	peer     string  // the benchmark of the peer in the same run; "": bench, when peerUnit is there, else none
+	peerUnit string  // "": unit
+	theirs   string  // a figure that was published or measured elsewhere, as text
+	target   string  // in words
+	ratio    float64 // ours/peer may be at most this; 0: no such target
+	limit    float64 // ours may be at most this, in unit; 0: no such target
+	least    float64 // ours must be at least this, in unit; 0: no such target
 }
 
 // sample is what one benchmark reported: the median by unit.
@@ -63,8 +67,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	var errs []error
-	for pkg, names := range packages(selected) {
-		got, err := measure(ctx, o, pkg, names)
+	byPackage := packages(selected)
+	for _, pkg := range slices.Sorted(maps.Keys(byPackage)) {
+		got, err := measure(ctx, o, pkg, byPackage[pkg])
 		errs = append(errs, err)
 		for name, s := range got {
 			samples[pkg+"."+name] = s
@@ -183,9 +188,9 @@ func table(out io.Writer, rows []row, samples map[string]sample) {
 			fmt.Fprintf(w, "| %s\t| not measured\t| \t| \t| %s\t|\n", r.name, r.target)
 			continue
 		}
-		peer, ratio, met := r.theirs, "", r.limit == 0 || ours <= r.limit
-		if theirs, ok := samples[r.peer][r.unit]; ok && theirs > 0 {
-			peer = figure(theirs, r.unit)
+		peer, ratio, met := r.theirs, "", (r.limit == 0 || ours <= r.limit) && ours >= r.least
+		if theirs := samples[cmp.Or(r.peer, r.bench)][cmp.Or(r.peerUnit, r.unit)]; theirs > 0 && (r.peer != "" || r.peerUnit != "") {
+			peer = figure(theirs, cmp.Or(r.peerUnit, r.unit))
 			if r.theirs != "" {
 				peer += " (" + r.theirs + ")"
 			}
@@ -215,6 +220,9 @@ func figure(v float64, unit string) string {
 			unit = "ns"
 		}
 	}
+	if _, after, ok := strings.Cut(unit, "-"); ok {
+		unit = after
+	}
 	digits := 2
 	for limit := 10.0; v >= limit && digits > 0; limit *= 10 {
 		digits--
@@ -241,4 +249,7 @@ func machine(ctx context.Context, out io.Writer) {
 	before, _, _ := strings.Cut(string(load), " ")
 	fmt.Fprintf(out, "%s, %d cores%s, Linux %s, %s, load %s at the start\n\n", model, runtime.NumCPU(), memory,
 		strings.TrimSpace(string(kernel)), runtime.Version(), before)
+	if busy, err := strconv.ParseFloat(before, 64); err == nil && busy > float64(runtime.NumCPU())/2 {
+		fmt.Fprint(out, "Something else keeps this machine busy: compare only ratios of figures of one row.\n\n")
+	}
 }
