@@ -130,16 +130,22 @@ func matchExpression(n *strict.Node, pointer bool) MatchExpression {
 	contains := e.Operator == ContainsAll || e.Operator == ContainsAny
 	switch e.Operator {
 	case In, NotIn:
-		if n.Need("values") != nil && values.Kind() == strict.List && !sameKind(values.Items()) {
-			values.Faultf("must be strings, or numbers, or one boolean")
+		if v := n.Need("values"); v.Kind() != strict.List {
+			v.Items() // records the wrong kind
+		} else if !sameKind(v.Items()) {
+			v.Faultf("must be strings, or numbers, or one boolean")
 		}
 	case Gt, Lt:
-		if n.Need("values") != nil && values.Kind() == strict.List && (len(e.Values) != 1 || values.Items()[0].Kind() != strict.Number) {
-			values.Faultf("must be exactly one number")
+		if v := n.Need("values"); v.Kind() != strict.List {
+			v.Items() // records the wrong kind
+		} else if len(e.Values) != 1 || v.Items()[0].Kind() != strict.Number {
+			v.Faultf("must be exactly one number")
 		}
 	case ContainsAll, ContainsAny:
-		if n.Need("itemSelector") != nil && len(e.ItemSelector.MatchExpressions) == 0 {
-			items.Faultf("needs at least one expression")
+		if i := n.Need("itemSelector"); e.ItemSelector == nil {
+			i.Members() // records that it is null
+		} else if len(e.ItemSelector.MatchExpressions) == 0 {
+			i.Faultf("needs at least one expression")
 		}
 	}
 	if items != nil && !contains {
