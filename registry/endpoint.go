@@ -146,7 +146,7 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, userAgent: c.o.UserAgent,
 		client: &http.Client{
 			Transport: wire.WithTokenServers(
-				wire.WithRetry(wire.WithStall(wire.WithHeader(transport, h.Host, h.Header), c.o.StallTimeout), budget), h.Host),
+				wire.WithRetry(wire.WithStall(wire.WithHeader(traced{transport, c.o.Logger}, h.Host, h.Header), c.o.StallTimeout), budget), h.Host),
 			CheckRedirect: wire.Redirect,
 		},
 	}

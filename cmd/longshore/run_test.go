@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -407,6 +408,11 @@ func TestLogin(t *testing.T) {
 	s.do(codeOK, "logout", "private.example")
 	s.do(codeAuth, "state", "show", "-d", "press-07", target)
 	s.do(codeOK, "state", "show", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
+	code, _, debug := s.try("state", "show", "--debug", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
+	basic := base64.StdEncoding.EncodeToString([]byte(private.Username + ":" + private.Password))
+	if code != codeOK || debug == "" || strings.Contains(debug, private.Password) || strings.Contains(debug, basic) {
+		t.Errorf("--debug: exit %d, stderr:\n%s", code, debug)
+	}
 	if log := s.log.String(); strings.Contains(strings.ReplaceAll(log, "-p "+private.Password, ""), private.Password) {
 		t.Errorf("the password is in the output:\n%s", log)
 	}
