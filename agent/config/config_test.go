@@ -2,6 +2,8 @@ package config_test
 
 import (
 	"errors"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -107,4 +109,37 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("Parse accepted a config without device, state or interval: %+v", c)
 		}
 	})
+}
+
+// TestDocumentedKeysAreKnown holds docs/configuration.md to what is read.
+func TestDocumentedKeysAreKnown(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "## agent.yaml")
+	table, _, _ = strings.Cut(table, "\n## ")
+	keys := 0
+	for _, line := range strings.Split(table, "\n") {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		section := ""
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(strings.SplitN(line, "|", 3)[1], -1) {
+			key := m[1]
+			if rest, ok := strings.CutPrefix(key, "."); ok {
+				key = section + "." + rest
+			}
+			section, _, _ = strings.Cut(key, ".")
+			doc := strings.ReplaceAll(key, ".", ": {") + ": {}" + strings.Repeat("}", strings.Count(key, ".")) + "\n"
+			_, err := config.Parse("agent.yaml", []byte(doc))
+			if err != nil && strings.Contains(err.Error(), key+": unknown") {
+				t.Errorf("docs/configuration.md has %q, which is no key", key)
+			}
+			keys++
+		}
+	}
+	if keys < 25 {
+		t.Errorf("found %d keys in docs/configuration.md, want the whole table", keys)
+	}
 }
