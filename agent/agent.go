@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 	"sync/atomic"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -21,7 +20,6 @@ type Agent struct {
 	pump     pump
 	started  atomic.Bool
 	done     chan struct{} // closed when Run returns
-	once     sync.Once
 }
 
 // New checks the options. It asks neither the network nor the runtime.

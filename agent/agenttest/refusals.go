@@ -3,6 +3,7 @@ package agenttest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,8 +135,8 @@ func firstChecks() []refusal {
 	}
 }
 
-// lastChecks are those of checks 7 to 9.
-func lastChecks() []refusal {
+// stateChecks are those of check 7.
+func stateChecks() []refusal {
 	return []refusal{
 		{agent.CodeStateInvalid, "annotation and manifest differ", func(t *testing.T, w *World) {
 			breakManifest(t, w, func(s string) string {
@@ -170,6 +171,12 @@ func lastChecks() []refusal {
 			a.Extra = "    deviceConstraints:\n      capacityRequirements:\n        memory: 64Gi\n"
 			signed(t, w, 6, nil, a)
 		}},
+	}
+}
+
+// contentChecks are those of checks 8 and 9.
+func contentChecks() []refusal {
+	return []refusal{
 		{agent.CodeComponentUnpinned, "component by tag", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Unpinned = true }))
 		}},
@@ -245,7 +252,7 @@ func lastChecks() []refusal {
 // anew, until a good generation comes. Env.Image must answer "foreign:1" (locked for another platform only), "missing:1",
 // "tampered:1", "broken:1" and "huge:1": a pull of them ends as the name says.
 func Refusals(t *testing.T, s Setup) {
-	for _, r := range append(firstChecks(), lastChecks()...) {
+	for _, r := range slices.Concat(firstChecks(), stateChecks(), contentChecks()) {
 		t.Run(string(r.code)+"/"+r.name, func(t *testing.T) {
 			s.scenario(t, func(t *testing.T, w *World) { r.run(t, w) })
 		})
