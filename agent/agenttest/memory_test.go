@@ -16,9 +16,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
 
 // memoryEnv is a device in memory; edit may be nil.
 func memoryEnv(edit func(*runtimetest.Memory)) func(t *testing.T) agenttest.Env {

@@ -44,8 +44,9 @@ type Env struct {
 	// Runtime opens the device's runtime, again for each agent. Containers outlive it.
 	Runtime func(t *testing.T) agent.Runtime
 	// Image is the image behind a name: "web:1", "web:2", "broker:1", "sensor:1". Its default command runs until stopped.
+	// Without a Reference the scenario is skipped.
 	Image func(name string) Image
-	// Volume tells a volume's directory content marker and writes one; nil: volumes are not looked at.
+	// WriteVolume puts a file with content into a volume, ReadVolume reads it; nil: volumes are not looked at.
 	WriteVolume func(t *testing.T, project, volume, content string)
 	ReadVolume  func(t *testing.T, project, volume string) string
 	// Exit ends a running container's process with code 1; nil: such scenarios are skipped.
@@ -83,6 +84,15 @@ func NewWorld(t *testing.T, e Env) *World {
 	}
 	if e.Platform == "" {
 		e.Platform = platform
+	}
+	image := e.Image
+	e.Image = func(name string) Image {
+		t.Helper()
+		img := image(name)
+		if img.Reference == "" {
+			t.Skipf("there is no image %s here", name)
+		}
+		return img
 	}
 	return &World{
 		Env: e, Registry: NewRegistry(), Verifier: &Verifier{}, Content: NewContent(), Fleet: &Fleet{},

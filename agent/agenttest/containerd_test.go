@@ -1,0 +1,250 @@
+package agenttest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/network"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// real is the containerd, the registry and the images that the tests of this file share; each device has networks, a
+// namespace and directories of its own.
+type real struct {
+	daemon *testenv.Daemon
+	reg    *testenv.RegistryServer
+	mu     sync.Mutex
+	images map[string]agenttest.Image
+}
+
+var devices atomic.Int32 // numbers the tables, pools and namespaces of this process
+
+func newReal(t *testing.T) *real {
+	t.Helper()
+	return &real{daemon: testenv.Containerd(t), reg: testenv.Registry(t, testenv.Distribution), images: map[string]agenttest.Image{}}
+}
+
+// image pushes an image that runs until it is stopped; each name has a digest of its own.
+func (r *real) image(t *testing.T, name string) agenttest.Image {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if img, ok := r.images[name]; ok {
+		return img
+	}
+	switch name {
+	case "tampered:1", "broken:1", "huge:1":
+		return agenttest.Image{}
+	case "missing:1":
+		return agenttest.Image{Reference: r.reg.Host + "/plant/missing:1", Digest: digest.FromString(name), Platform: testenv.HostPlatform()}
+	}
+	img, err := testenv.SoftwareImage(t.Context(), os.Stderr, "toolbox", testenv.HostPlatform())
+	if err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	f, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = f.DeepCopy()
+	f.Config.Cmd = []string{"serve", "8080", name}
+	if img, err = mutate.ConfigFile(img, f); err != nil {
+		t.Fatal(err)
+	}
+	out := r.push(t, name, img)
+	if name == "foreign:1" {
+		out.Platform = "linux/riscv64"
+	}
+	r.images[name] = out
+	return out
+}
+
+func (r *real) push(t *testing.T, name string, img v1.Image) agenttest.Image {
+	t.Helper()
+	p, err := r.reg.Push(t.Context(), "plant/"+name, img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return agenttest.Image{Reference: p.Repository + ":" + p.Tag, Digest: digest.Digest(p.Digest), Platform: testenv.HostPlatform()}
+}
+
+// device makes an empty device. Its runtime is opened anew for every agent.
+func (r *real) device(t *testing.T) (o containerd.Options, open func(t *testing.T) agent.Runtime) {
+	t.Helper()
+	n := devices.Add(1)
+	nets, err := network.Open(network.Options{
+		DataDir: t.TempDir(), RunDir: t.TempDir(),
+		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(190 + n%60), 0, 0}), 16),
+		Table: fmt.Sprintf("lsag%d_%d", os.Getpid(), n),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nets.Restore(t.Context()); err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	o = containerd.Options{
+		Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, n), Device: string(agenttest.Device),
+		DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: &notes{m: map[string]string{}}, Networks: attacher{nets}, Now: time.Now,
+		AllowNoSeccomp: true,
+		Endpoints: func(host string) ([]containerd.Endpoint, error) {
+			return []containerd.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
+		},
+	}
+	open = func(t *testing.T) agent.Runtime {
+		t.Helper()
+		rt, err := containerd.New(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = rt.Close() }) // the device is emptied by another one
+		return rt
+	}
+	t.Cleanup(func() {
+		rt, err := containerd.New(context.Background(), o)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := errors.Join(empty(ctx, rt), rt.Close(), nets.Close()); err != nil {
+			t.Errorf("empty the device: %v", err)
+		}
+	})
+	return o, open
+}
+
+// empty removes everything.
+func empty(ctx context.Context, rt agent.Runtime) error {
+	o, err := rt.Observe(ctx)
+	for _, c := range o.Containers {
+		err = errors.Join(err, rt.Remove(ctx, c.ID))
+	}
+	for _, p := range o.Projects {
+		err = errors.Join(err, rt.Teardown(ctx, p))
+	}
+	return errors.Join(err, rt.Collect(ctx, nil))
+}
+
+func (r *real) env(t *testing.T) agenttest.Env {
+	t.Helper()
+	o, open := r.device(t)
+	volume := func(project, name string) string {
+		return filepath.Join(o.DataDir, "volumes", project, name, "_data", "marker")
+	}
+	return agenttest.Env{
+		Runtime: open, Now: time.Now, Platform: testenv.HostPlatform(), Patience: 2 * time.Minute,
+		Image: func(name string) agenttest.Image { return r.image(t, name) },
+		WriteVolume: func(t *testing.T, project, name, content string) {
+			t.Helper()
+			if err := os.WriteFile(volume(project, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		ReadVolume: func(t *testing.T, project, name string) string {
+			t.Helper()
+			b, err := os.ReadFile(volume(project, name))
+			if err != nil {
+				t.Error(err)
+			}
+			return string(b)
+		},
+		Exit: func(t *testing.T, id string) {
+			t.Helper()
+			seen, err := open(t).Observe(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range seen.Containers {
+				if c.ID == id {
+					if err := syscall.Kill(int(c.PID), syscall.SIGKILL); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		},
+	}
+}
+
+func TestContainerdScenarios(t *testing.T) {
+	r := newReal(t)
+	agenttest.Run(t, agenttest.Setup{Open: r.env})
+}
+
+func TestContainerdRefusals(t *testing.T) {
+	if testing.Short() {
+		t.Skip("minutes")
+	}
+	r := newReal(t)
+	agenttest.Refusals(t, agenttest.Setup{Open: r.env})
+}
+
+func TestContainerdKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("minutes")
+	}
+	r := newReal(t)
+	agenttest.Kills(t, agenttest.Setup{Open: r.env}, 5)
+}
+
+func TestContainerdRuntime(t *testing.T) {
+	r := newReal(t)
+	runtimetest.Run(t, func(t *testing.T) runtimetest.Env {
+		_, open := r.device(t)
+		return runtimetest.Env{Runtime: open(t), Again: open, Image: func(name string) workload.Image {
+			img := r.image(t, name+":1")
+			return workload.Image{Repository: img.Reference[:len(img.Reference)-2], Digest: img.Digest, Tag: "1"}
+		}}
+	})
+}
+
+// attacher gives the network manager the driver's own type of attachment, as the program's wiring does.
+type attacher struct{ *network.Manager }
+
+func (a attacher) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
+	at, err := a.Manager.Attach(ctx, project, c)
+	return containerd.Attachment(at), err
+}
+
+// notes is a journal that lives as long as the device.
+type notes struct {
+	mu sync.Mutex
+	m  map[string]string
+}
+
+func (j *notes) note(image, what string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.m[image] = what
+	return nil
+}
+
+func (j *notes) Unpacking(image string) error { return j.note(image, "unpacking") }
+func (j *notes) Durable(image string) error   { return j.note(image, "durable") }
+func (j *notes) Forget(image string) error    { return j.note(image, "") }
+
+func (j *notes) IsDurable(image string) (bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.m[image] == "durable", nil
+}
