@@ -21,10 +21,9 @@ import (
 
 // memory is one registry with one repository of each name, for reading.
 type memory struct {
-	name     string
-	tags     map[string]digest.Digest // by repository:tag
-	content  map[digest.Digest][]byte
-	resolved []string
+	name    string
+	tags    map[string]digest.Digest // by repository:tag
+	content map[digest.Digest][]byte
 }
 
 func newMemory() *memory {
@@ -41,7 +40,6 @@ func (m *memory) put(repository, tag string, a *artifacts.Artifact) digest.Diges
 }
 
 func (m *memory) Resolve(_ context.Context, repository, tag string) (ocispec.Descriptor, error) {
-	m.resolved = append(m.resolved, repository+":"+tag)
 	d, ok := m.tags[repository+":"+tag]
 	if !ok {
 		return ocispec.Descriptor{}, fmt.Errorf("resolve %s:%s: %w", repository, tag, fault.ErrNotFound)
