@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -27,9 +28,9 @@ func (p *program) initCommand() *cli.Command {
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
 			"    --fleet-url https://fleet.acme.example --fleet-token-file /etc/longshore/token",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "device", Usage: "id of this device", Required: true, EnvVars: env("DEVICE")},
-			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", Required: true, EnvVars: env("STATE")},
-			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", Required: true, EnvVars: env("KEY")},
+			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
+			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
+			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("KEY")},
 			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys speak for (default: the folder above the state's repository)", EnvVars: env("SCOPE")},
 			&cli.StringFlag{Name: "fleet-url", Usage: "where status goes", EnvVars: env("FLEET_URL")},
 			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
@@ -54,6 +55,11 @@ func (p *program) initCommand() *cli.Command {
 func (p *program) initialise(c *cli.Context) error {
 	if err := noArguments(c); err != nil {
 		return err
+	}
+	for _, name := range []string{"device", "state", "key"} {
+		if !c.IsSet(name) {
+			return outcome.Usagef("init", "--%s is missing", name)
+		}
 	}
 	dir, err := filepath.Abs(c.String("config-dir"))
 	if err != nil {

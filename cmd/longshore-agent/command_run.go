@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -102,7 +103,7 @@ func (p *program) logger(c *cli.Context) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(p.stderr, o)), nil
 	default:
-		return nil, usageError{fmt.Errorf("--log-format: %q is neither text nor json", f)}
+		return nil, outcome.Usagef(c.Command.Name, "--log-format: %q is neither text nor json", f)
 	}
 }
 

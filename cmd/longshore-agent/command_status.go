@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func outputFlag() cli.Flag {
@@ -85,6 +86,7 @@ func (p *program) sync(c *cli.Context) error {
 	case agent.SyncUnreachable:
 		told = fmt.Errorf("%s: %s: %w", r.Code, r.Message, fault.ErrTemporary)
 	case agent.SyncFailed:
+		told = outcome.WithCode(told, outcome.Differs)
 	default:
 		return nil
 	}
@@ -105,10 +107,10 @@ func (p *program) logsCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 2 {
-				return usageError{fmt.Errorf("logs takes a deployment and a service, got %d arguments", c.NArg())}
+				return outcome.Usagef(c.Command.Name, "logs takes a deployment and a service, got %d arguments", c.NArg())
 			}
 			if c.Int("tail") < 0 {
-				return usageError{fmt.Errorf("--tail: %d is less than nothing", c.Int("tail"))}
+				return outcome.Usagef(c.Command.Name, "--tail: %d is less than nothing", c.Int("tail"))
 			}
 			client, err := clientOf(c)
 			if err != nil {
@@ -163,7 +165,7 @@ func (p *program) render(c *cli.Context, v any, text func(io.Writer)) error {
 		_, err = p.stdout.Write(data)
 		return err
 	default:
-		return usageError{fmt.Errorf("--output: %q is not text, json or yaml", format)}
+		return outcome.Usagef(c.Command.Name, "--output: %q is not text, json or yaml", format)
 	}
 }
 

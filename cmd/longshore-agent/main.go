@@ -9,13 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -45,8 +45,8 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 		ErrWriter:            stderr,
 		EnableBashCompletion: true,
 		ExitErrHandler:       func(*cli.Context, error) {}, // errors are told once, below
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return usageError{err}
+		OnUsageError: func(c *cli.Context, err error, _ bool) error {
+			return outcome.Usagef("", "%v", err)
 		},
 		Commands: []*cli.Command{
 			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.logsCommand(), p.checkConfigCommand(),
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	}
 	app.Action = func(c *cli.Context) error {
 		if c.Args().Present() {
-			return usageError{fmt.Errorf("%q is not a command of longshore-agent", c.Args().First())}
+			return outcome.Usagef("", "%q is not a command of longshore-agent", c.Args().First())
 		}
 		return cli.ShowAppHelp(c)
 	}
@@ -72,47 +72,8 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	if err == nil {
 		return 0
 	}
-	for _, line := range strings.Split(err.Error(), "\n") {
-		fmt.Fprintf(stderr, "longshore-agent: %s\n", line)
-	}
-	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(stderr, "  hint: %s\n", hint)
-	}
-	return exitCode(err)
-}
-
-// usageError is a command line that cannot be understood.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func hintFor(err error) string {
-	if h := fault.Hint(err); h != "" {
-		return h
-	}
-	if errors.As(err, &usageError{}) {
-		return "longshore-agent --help, or --help after a command"
-	}
-	return ""
-}
-
-// exitCode tells scripts what to do next; docs/exit-codes.md lists them.
-func exitCode(err error) int {
-	switch {
-	case errors.As(err, &usageError{}), errors.Is(err, fault.ErrInvalid):
-		return 2
-	case errors.Is(err, fault.ErrUnauthenticated), errors.Is(err, fault.ErrDenied):
-		return 3
-	case errors.Is(err, fault.ErrNotFound):
-		return 4
-	case errors.Is(err, fault.ErrUnsigned), errors.Is(err, fault.ErrBadSignature), errors.Is(err, fault.ErrDigestMismatch):
-		return 5
-	case errors.Is(err, fault.ErrRejected), errors.Is(err, fault.ErrRollback), errors.Is(err, fault.ErrUnfit):
-		return 6
-	case errors.Is(err, fault.ErrTemporary):
-		return 75
-	}
-	return 1
+	outcome.Tell(stderr, "longshore-agent", err)
+	return outcome.Code(err)
 }
 
 func env(name string) []string { return []string{"LONGSHORE_" + name} }
@@ -123,7 +84,7 @@ func configFlag() cli.Flag {
 
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return usageError{fmt.Errorf("%s takes no argument, got %q", c.Command.Name, c.Args().First())}
+		return outcome.Usagef(c.Command.Name, "%s takes no argument, got %q", c.Command.Name, c.Args().First())
 	}
 	return nil
 }

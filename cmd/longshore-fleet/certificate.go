@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 // certificate is a key pair in two files that may be renewed while the program runs.
@@ -20,7 +22,7 @@ type certificate struct {
 func newCertificate(cert, key string) (*certificate, error) {
 	c := &certificate{cert: cert, key: key}
 	if _, err := c.get(nil); err != nil {
-		return nil, usageError{err}
+		return nil, outcome.Usagef("", "%v", err)
 	}
 	return c, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
@@ -59,59 +60,26 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
-				return usageError{fmt.Errorf("%q is not a command of longshore-fleet", c.Args().First())}
+				return outcome.Usagef("", "%q is not a command of longshore-fleet", c.Args().First())
 			}
 			return cli.ShowAppHelp(c)
 		},
 	}
 	onUsageError(app.Commands)
-	app.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+	app.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return outcome.Usagef("", "%v", err) }
 	err := app.RunContext(ctx, args)
 	if err == nil {
 		return 0
 	}
-	for _, line := range strings.Split(err.Error(), "\n") {
-		fmt.Fprintf(stderr, "longshore-fleet: %s\n", line)
-	}
-	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(stderr, "  hint: %s\n", hint)
-	}
-	return exitCode(err)
+	outcome.Tell(stderr, "longshore-fleet", err)
+	return outcome.Code(err)
 }
 
 func onUsageError(commands []*cli.Command) {
 	for _, c := range commands {
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return outcome.Usagef("", "%v", err) }
 		onUsageError(c.Subcommands)
 	}
-}
-
-// usageError is a command line that cannot be understood.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func hintFor(err error) string {
-	if h := fault.Hint(err); h != "" {
-		return h
-	}
-	if errors.As(err, &usageError{}) {
-		return "longshore-fleet --help, or --help after a command"
-	}
-	return ""
-}
-
-// exitCode tells scripts what to do next.
-func exitCode(err error) int {
-	switch {
-	case errors.As(err, &usageError{}), errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrUnsupported):
-		return 2
-	case errors.Is(err, fault.ErrNotFound):
-		return 4
-	case errors.Is(err, fault.ErrTemporary):
-		return 75
-	}
-	return 70
 }
 
 const exitCodes = "Exit codes: 0 done; 2 usage; 4 not found; 75 temporary, try again; 70 anything else."
@@ -129,7 +97,7 @@ func databaseFlag() cli.Flag {
 
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return usageError{fmt.Errorf("%s takes no argument, got %q", c.Command.Name, c.Args().First())}
+		return outcome.Usagef("", "%s takes no argument, got %q", c.Command.Name, c.Args().First())
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/fleet/web"
@@ -131,11 +132,11 @@ func (p *program) transport(c *cli.Context) (*certificate, error) {
 	cert, key := c.String("tls-cert"), c.String("tls-key")
 	switch {
 	case (cert == "") != (key == ""):
-		return nil, usageError{errors.New("--tls-cert and --tls-key belong together")}
+		return nil, outcome.Usagef("", "--tls-cert and --tls-key belong together")
 	case cert != "":
 		return newCertificate(cert, key)
 	case !loopback(c.String("listen")) && !c.Bool("plain-http"):
-		err := usageError{fmt.Errorf("%s is reached by others, and without TLS tokens can be read on the way", c.String("listen"))}
+		err := outcome.Usagef("", "%s is reached by others, and without TLS tokens can be read on the way", c.String("listen"))
 		return nil, fault.WithHint(err, "give --tls-cert and --tls-key, or --plain-http when something in front of it speaks TLS")
 	}
 	return nil, nil
@@ -159,7 +160,7 @@ func viewerPassword(file string) (*[sha256.Size]byte, error) {
 	}
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("read the viewer password: %w", err)}
+		return nil, outcome.Usagef("", "read the viewer password: %v", err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
@@ -168,7 +169,7 @@ func viewerPassword(file string) (*[sha256.Size]byte, error) {
 	}
 	text := strings.TrimRight(string(data), "\r\n")
 	if text == "" || len(data) > maxPassword {
-		return nil, usageError{fmt.Errorf("read the viewer password: %s is empty or longer than %d bytes", file, maxPassword)}
+		return nil, outcome.Usagef("", "read the viewer password: %s is empty or longer than %d bytes", file, maxPassword)
 	}
 	sum := sha256.Sum256([]byte(text))
 	return &sum, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
@@ -76,7 +77,7 @@ func (p *program) withStore(do func(*cli.Context, *store.SQLite) error) cli.Acti
 
 func (p *program) createToken(c *cli.Context, db *store.SQLite) error {
 	if c.String("device") == "" {
-		return usageError{errors.New("name the device with --device ID")}
+		return outcome.Usagef("", "name the device with --device ID")
 	}
 	text, t, err := status.Mint(artifacts.DeviceID(c.String("device")), p.now())
 	if err != nil {
@@ -101,7 +102,7 @@ type tokenInfo struct {
 func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 	output := c.String("output")
 	if output != "text" && output != "json" {
-		return usageError{fmt.Errorf("output %q is none of text, json", output)}
+		return outcome.Usagef("", "output %q is none of text, json", output)
 	}
 	all, err := db.ListTokens(c.Context, c.String("device"))
 	if err != nil {
@@ -132,7 +133,7 @@ func (p *program) revokeTokens(c *cli.Context, db *store.SQLite) error {
 	ids := c.Args().Slice()
 	device := c.String("device")
 	if (device == "") == (len(ids) == 0) {
-		return usageError{errors.New("name tokens by their id, or all of a device with --device")}
+		return outcome.Usagef("", "name tokens by their id, or all of a device with --device")
 	}
 	if device != "" {
 		all, err := db.ListTokens(c.Context, device)

@@ -1,0 +1,133 @@
+// Package outcome is how our programs end: where an error becomes an exit code and lines on standard error. There is one
+// such place, so that scripts and people find all programs alike. docs/exit-codes.md lists the codes.
+package outcome
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// Exit codes. They are part of the interface: scripts branch on them.
+const (
+	OK           = 0
+	Differs      = 1   // for commands that compare
+	Misused      = 2   // the command line, or a document or reference that it names, is not valid
+	Auth         = 3   // not logged in, wrong password, or no right
+	NotFound     = 4   // the place answered, and the thing is not there
+	Verification = 5   // not signed, badly signed, or other bytes than named
+	Refused      = 6   // a policy says no, or it would be a rollback or overwrite what is there
+	Other        = 70  // none of the others: a full disk, a bug
+	Temporary    = 75  // the same may work later
+	Interrupted  = 130 // Ctrl-C
+)
+
+// Usage is a command line that cannot be understood.
+type Usage struct {
+	Message string
+	Command string // for the hint; "" is the program
+}
+
+func (e *Usage) Error() string { return e.Message }
+
+// Usagef makes a [Usage].
+func Usagef(command, format string, args ...any) error {
+	return &Usage{fmt.Sprintf(format, args...), command}
+}
+
+// coded is an error whose exit code says more than its identity.
+type coded struct {
+	error
+	code int
+}
+
+func (e *coded) Unwrap() error { return e.error }
+
+// WithCode gives an error an exit code of its own.
+func WithCode(err error, code int) error {
+	if err == nil {
+		return nil
+	}
+	return &coded{err, code}
+}
+
+// Code is the exit code of an error; nil is [OK].
+func Code(err error) int {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	var usage *Usage
+	var own *coded
+	switch {
+	case err == nil:
+		return OK
+	case errors.As(err, &own):
+		return own.code
+	case errors.As(err, &usage):
+		return Misused
+	case is(context.Canceled):
+		return Interrupted
+	case is(fault.ErrTemporary, context.DeadlineExceeded):
+		return Temporary
+	case is(fault.ErrUnsigned, fault.ErrBadSignature, fault.ErrDigestMismatch):
+		return Verification
+	case is(fault.ErrRejected, fault.ErrRollback, fault.ErrConflict, fault.ErrUnfit, fs.ErrExist):
+		return Refused
+	case is(fault.ErrUnauthenticated, fault.ErrDenied):
+		return Auth
+	case is(fault.ErrNotFound, fs.ErrNotExist):
+		return NotFound
+	case is(fault.ErrInvalid, fault.ErrUnsupported, fault.ErrTooLarge):
+		return Misused
+	}
+	return Other
+}
+
+// Tell writes an error in the one shape that there is: what happened, then what to do. The faults of a document stand by
+// themselves, as compilers write them; joined errors are told one by one.
+func Tell(w io.Writer, program string, err error) {
+	var document *strict.Error
+	var usage *Usage
+	if several, ok := err.(interface{ Unwrap() []error }); ok && strings.Contains(err.Error(), "\n") {
+		for _, one := range several.Unwrap() {
+			Tell(w, program, one)
+		}
+		return
+	}
+	switch {
+	case errors.As(err, &document):
+		for _, f := range document.Faults {
+			one := strict.Error{File: document.File, Faults: []strict.Fault{f}}
+			fmt.Fprintln(w, one.Error())
+			tellHint(w, f.Hint)
+		}
+		return
+	case errors.As(err, &usage):
+		fmt.Fprintf(w, "%s: %s\n", program, usage.Message)
+		tellHint(w, strings.Join(strings.Fields(program+" "+usage.Command+" --help"), " "))
+		return
+	}
+	text := err.Error()
+	if Code(err) == Temporary && !strings.Contains(text, fault.ErrTemporary.Error()) {
+		text += " (temporary)"
+	}
+	fmt.Fprintf(w, "%s: %s\n", program, text)
+	tellHint(w, fault.Hint(err))
+}
+
+func tellHint(w io.Writer, hint string) {
+	if hint != "" {
+		fmt.Fprintf(w, "  hint: %s\n", hint)
+	}
+}

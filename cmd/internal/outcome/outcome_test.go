@@ -1,0 +1,56 @@
+package outcome_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+func TestCodeAndText(t *testing.T) {
+	document := &strict.Error{File: "agent.yaml", Faults: []strict.Fault{
+		{Line: 9, Column: 3, Path: "pol", Message: "unknown key", Hint: "did you mean poll?"},
+		{Line: 1, Column: 1, Message: "no device"},
+	}}
+	for _, tc := range []struct {
+		name string
+		err  error
+		code int
+		text string
+	}{
+		{"usage", outcome.Usagef("state push", "no device"), outcome.Misused, "x: no device\n  hint: x state push --help\n"},
+		{"usage of the program", outcome.Usagef("", "what?"), outcome.Misused, "x: what?\n  hint: x --help\n"},
+		{"document", fmt.Errorf("read: %w", document), outcome.Misused, "agent.yaml:9:3: pol: unknown key\n  hint: did you mean poll?\nagent.yaml:1:1: no device\n"},
+		{"hint", fault.WithHint(fmt.Errorf("push a: %w", fault.ErrDenied), "log in"), outcome.Auth, "x: push a: denied\n  hint: log in\n"},
+		{"not logged in", fault.ErrUnauthenticated, outcome.Auth, "x: not authenticated\n"},
+		{"not found", fault.ErrNotFound, outcome.NotFound, "x: not found\n"},
+		{"no file", fs.ErrNotExist, outcome.NotFound, "x: file does not exist\n"},
+		{"unsigned", fault.ErrUnsigned, outcome.Verification, "x: not signed\n"},
+		{"other bytes", fault.ErrDigestMismatch, outcome.Verification, "x: digest mismatch\n"},
+		{"policy", fault.ErrRejected, outcome.Refused, "x: rejected by policy\n"},
+		{"rollback", fault.ErrRollback, outcome.Refused, "x: rollback refused\n"},
+		{"temporary", fmt.Errorf("get a: %w", context.DeadlineExceeded), outcome.Temporary, "x: get a: context deadline exceeded (temporary)\n"},
+		{"told as temporary", fault.ErrTemporary, outcome.Temporary, "x: temporarily unavailable\n"},
+		{"interrupted", context.Canceled, outcome.Interrupted, "x: context canceled\n"},
+		{"its own", outcome.WithCode(errors.New("behind"), outcome.Differs), outcome.Differs, "x: behind\n"},
+		{"other", errors.New("disk full"), outcome.Other, "x: disk full\n"},
+		{"several", errors.Join(fault.WithHint(fault.ErrNotFound, "look"), errors.New("b")), outcome.NotFound, "x: not found\n  hint: look\nx: b\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var b bytes.Buffer
+			outcome.Tell(&b, "x", tc.err)
+			if got := outcome.Code(tc.err); got != tc.code || b.String() != tc.text {
+				t.Errorf("Code, Tell = %d, %q, want %d, %q", got, b.String(), tc.code, tc.text)
+			}
+		})
+	}
+	if outcome.Code(nil) != outcome.OK || outcome.WithCode(nil, 1) != nil {
+		t.Error("nil is an error")
+	}
+}
