@@ -157,7 +157,7 @@ func TestSoftwareRuns(t *testing.T) {
 	}{
 		{"toolbox", []string{"/toolbox", "print", "hello"}, "hello"},
 		{"caddy", []string{"/caddy", "validate", "--config", "/etc/caddy/Caddyfile"}, "Valid configuration"},
-		{"nginx", []string{"/usr/sbin/nginx", "-t"}, "test is successful"},
+		{"nginx", []string{"/usr/sbin/nginx", "-T"}, "listen 8080"},
 		{"redis", []string{"/usr/bin/redis-server", "--version"}, "Redis server v="},
 		{"busybox", []string{"/bin/sh", "-c", "echo $((6*7))"}, "42"},
 	}
