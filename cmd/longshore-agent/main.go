@@ -125,6 +125,6 @@ func readPolicy(name string) (*signing.Policy, error) {
 		return nil, err
 	}
 	return signing.ParsePolicy(name, data, func(path string) ([]byte, error) {
-		return readBounded(beside(name, path), signing.MaxKeyBytes)
+		return readBounded(path, signing.MaxKeyBytes)
 	})
 }

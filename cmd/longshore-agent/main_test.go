@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,9 +10,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/signing"
 )
@@ -68,6 +71,41 @@ func TestInitWritesWhatCheckConfigAccepts(t *testing.T) {
 	}
 	if code, _, errs := command(t, append(args, "--force")...); code != 0 {
 		t.Errorf("init --force = %d\n%s", code, errs)
+	}
+}
+
+func TestKeysAreBesideThePolicy(t *testing.T) {
+	dir := t.TempDir()
+	public, err := os.ReadFile(keyFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for name, text := range map[string]string{
+		"etc/agent.yaml":              "device: d\nstate: h/r\ntrust: policy/trust.yaml\n",
+		"etc/policy/trust.yaml":       "rules:\n  - {scope: h/r, keys: [{name: release, file: keys/release.pub}]}\n",
+		"etc/policy/keys/release.pub": string(public),
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, _, errs := command(t, "check-config", "--config", "etc/agent.yaml"); code != 0 {
+		t.Errorf("check-config = %d\n%s", code, errs)
+	}
+	v := &verifier{file: "etc/policy/trust.yaml"}
+	before := v.Fingerprint()
+	if v.err != nil {
+		t.Errorf("policy: %v", v.err)
+	}
+	if err := os.WriteFile("etc/policy/keys/release.pub", []byte("gone"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if after := v.Fingerprint(); after == before || v.err == nil {
+		t.Error("a changed key does not change the fingerprint, or a broken one is no error")
+	}
+	if _, err := v.Verify(t.Context(), agent.KindState, "h/r", ocispec.Descriptor{}); !errors.Is(err, fault.ErrRejected) {
+		t.Errorf("Verify with a broken policy = %v, want rejected", err)
 	}
 }
 

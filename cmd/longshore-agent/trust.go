@@ -48,7 +48,7 @@ func (v *verifier) read() {
 	v.policy, v.err = nil, err
 	if err == nil {
 		v.policy, v.err = signing.ParsePolicy(v.file, data, func(path string) ([]byte, error) {
-			return keep(beside(v.file, path), signing.MaxKeyBytes)
+			return keep(path, signing.MaxKeyBytes)
 		})
 	}
 	v.print = hex.EncodeToString(sum.Sum(nil))

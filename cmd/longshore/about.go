@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func (p *program) versionCommand() *cli.Command {
@@ -90,7 +92,7 @@ func (p *program) completionCommand() *cli.Command {
 		run: func(_ *cli.Context, args []string) error {
 			script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[args[0]]
 			if !ok {
-				return usagef("completion", "completion: %q is not bash, zsh or fish", args[0])
+				return outcome.Usagef("completion", "completion: %q is not bash, zsh or fish", args[0])
 			}
 			_, err := io.WriteString(p.stdout, script)
 			return err

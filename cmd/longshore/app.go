@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -19,7 +20,7 @@ func (p *program) app() *cli.App {
 	return &cli.App{
 		Name:                      "longshore",
 		Usage:                     "publish signed releases for devices to a container registry",
-		Description:               "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + exitCodes,
+		Description:               "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
 		Writer:                    p.stdout,
 		ErrWriter:                 p.stderr,
 		HideVersion:               true,
@@ -64,19 +65,19 @@ func (p *program) command(parent string, d command) *cli.Command {
 		about += "\n   longshore " + full + " " + e
 	}
 	c := &cli.Command{
-		Name: d.name, Usage: d.usage, ArgsUsage: d.args, Description: about + "\n\n" + exitCodes,
+		Name: d.name, Usage: d.usage, ArgsUsage: d.args, Description: about + "\n\n" + outcome.Help,
 		Flags:           append(d.flags, outputFlags()...),
 		HideHelpCommand: true,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return usagef(full, "%s: %v", full, err)
+			return outcome.Usagef(full, "%s: %v", full, err)
 		},
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
-				return usagef(full, "%s: %d arguments, expected: %s", full, len(args), strings.TrimSpace("longshore "+full+" "+d.args))
+				return outcome.Usagef(full, "%s: %d arguments, expected: %s", full, len(args), strings.TrimSpace("longshore "+full+" "+d.args))
 			}
 			if o := c.String("output"); !slices.Contains([]string{"text", "json", "yaml"}, o) {
-				return usagef(full, "%s: --output %q is not text, json or yaml", full, o)
+				return outcome.Usagef(full, "%s: --output %q is not text, json or yaml", full, o)
 			}
 			if t := c.Duration("timeout"); t > 0 {
 				ctx, cancel := context.WithTimeout(c.Context, t)
@@ -173,7 +174,7 @@ func (p *program) created() (time.Time, error) {
 	}
 	var seconds int64
 	if n, err := fmt.Sscanf(s, "%d", &seconds); err != nil || n != 1 || fmt.Sprint(seconds) != s || seconds < 0 {
-		return time.Time{}, usagef("", "SOURCE_DATE_EPOCH=%q is no number of seconds", s)
+		return time.Time{}, outcome.Usagef("", "SOURCE_DATE_EPOCH=%q is no number of seconds", s)
 	}
 	return time.Unix(seconds, 0).UTC(), nil
 }
@@ -184,10 +185,10 @@ func pairs(flag string, values []string) (map[string]string, error) {
 	for _, v := range values {
 		key, value, ok := strings.Cut(v, "=")
 		if !ok || key == "" {
-			return nil, usagef("", "--%s %q is not KEY=VALUE", flag, v)
+			return nil, outcome.Usagef("", "--%s %q is not KEY=VALUE", flag, v)
 		}
 		if _, twice := out[key]; twice {
-			return nil, usagef("", "--%s tells %s twice", flag, key)
+			return nil, outcome.Usagef("", "--%s tells %s twice", flag, key)
 		}
 		if out == nil {
 			out = make(map[string]string)
@@ -211,7 +212,7 @@ func tagged(s, what string) (registry.Reference, error) {
 		return ref, err
 	}
 	if ref.Tag == "" || ref.Digest != "" {
-		return ref, usagef("", "%s: a %s is pushed to a tag: HOST/PATH:VERSION", s, what)
+		return ref, outcome.Usagef("", "%s: a %s is pushed to a tag: HOST/PATH:VERSION", s, what)
 	}
 	return ref, nil
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 // arrange brings a command line into the order that the flag package wants: the command, its flags, its arguments. It
@@ -58,7 +60,7 @@ func unknownCommand(path []string, commands []*cli.Command, name string) error {
 			names = append(names, c.Name)
 		}
 	}
-	return usagef(strings.Join(path, " "), "%q is no command: it is one of %s", strings.Join(append(path, name), " "), strings.Join(names, ", "))
+	return outcome.Usagef(strings.Join(path, " "), "%q is no command: it is one of %s", strings.Join(append(path, name), " "), strings.Join(names, ", "))
 }
 
 func find(commands []*cli.Command, name string) *cli.Command {

@@ -2,10 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -15,8 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func testProgram(stdout, stderr *bytes.Buffer) *program {
@@ -125,44 +120,6 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-func TestExitCode(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want int
-	}{
-		{nil, 0},
-		{usagef("", "x"), 2},
-		{fault.ErrInvalid, 2},
-		{&strict.Error{File: "x"}, 2},
-		{fault.ErrUnsupported, 2},
-		{fault.ErrUnauthenticated, 3},
-		{fault.ErrDenied, 3},
-		{fault.ErrNotFound, 4},
-		{fs.ErrNotExist, 4},
-		{fault.ErrUnsigned, 5},
-		{fault.ErrBadSignature, 5},
-		{fault.ErrDigestMismatch, 5},
-		{fault.ErrRejected, 6},
-		{fault.ErrRollback, 6},
-		{fault.ErrConflict, 6},
-		{fault.ErrUnfit, 6},
-		{fault.ErrTemporary, 75},
-		{context.DeadlineExceeded, 75},
-		{errors.Join(fault.ErrTemporary, fault.ErrBadSignature), 75},
-		{context.Canceled, 130},
-		{os.ErrPermission, 70},
-		{failures{fault.ErrInvalid, fault.ErrNotFound}, 4},
-	} {
-		wrapped := c.err
-		if wrapped != nil {
-			wrapped = fmt.Errorf("do something: %w", c.err)
-		}
-		if got := exitCode(wrapped); got != c.want {
-			t.Errorf("exitCode(%v) = %d, want %d", c.err, got, c.want)
-		}
-	}
-}
-
 // Whatever bytes are checked as whatever kind: faults, no panic, and a code for usage.
 func FuzzCheck(f *testing.F) {
 	for _, name := range []string{"vision.yaml", "trust.yaml", "agent.yaml", "state.json", "capabilities.json", "status.json", "problem.json", "line-monitor/compose.yaml", "broken/what.yaml"} {
@@ -180,7 +137,7 @@ func FuzzCheck(f *testing.F) {
 			t.Errorf("detect = %s, which nobody reads", kind)
 		}
 		for kind, read := range readers() {
-			if err := read(c, "document", data); err != nil && exitCode(err) == codeOther {
+			if err := read(c, "document", data); err != nil && outcome.Code(err) == outcome.Other {
 				t.Errorf("%s: %v is of no kind", kind, err)
 			}
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 // kinds of things that check knows, in the order in which --kind lists them.
@@ -123,18 +124,12 @@ func (r checkResult) text(w io.Writer) {
 	}
 }
 
-// failures are the errors of several things, each shown for itself.
-type failures []error
-
-func (f failures) Error() string   { return errors.Join(f...).Error() }
-func (f failures) Unwrap() []error { return f }
-
 func (p *program) check(c *cli.Context, args []string) error {
 	if k := c.String("kind"); k != "" && !slices.Contains(checkKinds(), k) {
-		return usagef("check", "check: --kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
+		return outcome.Usagef("check", "check: --kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
 	}
 	r := checkResult{Files: []checkedFile{}}
-	var failed failures
+	var failed []error
 	for _, name := range args {
 		kind, err := p.checkOne(c, name)
 		f := checkedFile{File: name, Kind: kind, Valid: err == nil, Faults: []checkFault{}}
@@ -147,10 +142,7 @@ func (p *program) check(c *cli.Context, args []string) error {
 	if err := p.show(c, r); err != nil {
 		return err
 	}
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
+	return errors.Join(failed...)
 }
 
 func faultsOf(file string, err error) []checkFault {
@@ -182,7 +174,7 @@ func (p *program) checkOne(c *cli.Context, name string) (kind string, err error)
 	}
 	read, ok := readers()[kind]
 	if !ok {
-		return kind, usagef("check", "check: %s: %s is checked as a directory", name, kind)
+		return kind, outcome.Usagef("check", "check: %s: %s is checked as a directory", name, kind)
 	}
 	return kind, read(c, name, data)
 }
@@ -224,7 +216,7 @@ func checkDirectory(c *cli.Context, name, kind string) (string, error) {
 		_, _, err := artifacts.PackPackage(dir, artifacts.PackageOptions{})
 		return kind, named(name, err)
 	}
-	return kind, usagef("check", "check: %s is a directory, and --kind %s is a file", name, kind)
+	return kind, outcome.Usagef("check", "check: %s is a directory, and --kind %s is a file", name, kind)
 }
 
 func exists(dir fs.FS, name string) bool {

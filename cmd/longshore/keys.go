@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 )
@@ -63,7 +64,7 @@ func (p *program) keyGenerate(c *cli.Context, args []string) error {
 		name = strings.TrimSuffix(args[0], ".key")
 	}
 	if base := filepath.Base(name); name == "" || base == "." || base == string(filepath.Separator) {
-		return usagef("key generate", "key generate: %q is no name for a file", name)
+		return outcome.Usagef("key generate", "key generate: %q is no name for a file", name)
 	}
 	for _, file := range []string{name + ".key", name + ".pub"} {
 		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
@@ -129,7 +130,7 @@ func (p *program) keyPassword(c *cli.Context, file string, twice bool) ([]byte, 
 	}
 	again, err := p.prompt("the same again: ")
 	if err == nil && !bytes.Equal(password, again) {
-		err = usagef("key generate", "key generate: the two passwords differ")
+		err = outcome.Usagef("key generate", "key generate: the two passwords differ")
 	}
 	return password, err
 }
@@ -157,7 +158,7 @@ func (p *program) registryPassword(c *cli.Context) (string, error) {
 		return "", fmt.Errorf("read stdin: %w", err)
 	}
 	if p.stdinSecret = strings.TrimRight(line, "\r\n"); p.stdinSecret == "" {
-		return "", usagef("", "--password-stdin: stdin is empty")
+		return "", outcome.Usagef("", "--password-stdin: stdin is empty")
 	}
 	return p.stdinSecret, nil
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func (p *program) loginCommand() *cli.Command {
@@ -67,11 +69,11 @@ func (p *program) login(c *cli.Context, args []string) error {
 	}
 	if secret == "" {
 		if user == "" {
-			return usagef("login", "login: who? use --username")
+			return outcome.Usagef("login", "login: who? use --username")
 		}
 		typed, err := p.prompt("password of " + user + " at " + args[0] + ": ")
 		if err != nil {
-			return usagef("login", "login: there is no terminal to ask for the password at: use --password-stdin")
+			return outcome.Usagef("login", "login: there is no terminal to ask for the password at: use --password-stdin")
 		}
 		secret = string(typed)
 	}

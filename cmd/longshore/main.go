@@ -12,6 +12,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func main() {
@@ -27,16 +29,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	app := p.app()
 	if len(args) > 0 && args[0] == completeCommand {
 		complete(app, args[1:], stdout)
-		return codeOK
+		return outcome.OK
 	}
 	line, err := arrange(app.Commands, args, getenv)
 	if err == nil {
 		err = app.RunContext(ctx, append([]string{app.Name}, line...))
 	}
 	if err != nil {
-		showError(stderr, err)
+		outcome.Tell(stderr, "longshore", err)
 	}
-	return exitCode(err)
+	return outcome.Code(err)
 }
 
 // program is what commands share: the process around them, and how results are shown.

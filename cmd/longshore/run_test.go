@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -143,22 +144,22 @@ const (
 func TestRelease(t *testing.T) {
 	golden := goldenDir(t)
 	s := newShell(t, testenv.Distribution)
-	s.do(codeOK, "check", "line-monitor")
-	s.do(codeOK, "component", "push", "./line-monitor", monitor+":1.4.0")
-	s.do(codeOK, "state", "push", "--device", "press-07", "--key", "release.key", states, "--component", "oci://"+monitor+":1.4.0", "--set", "POLL_SECONDS=30")
-	s.do(codeOK, "verify", "--key", "release.pub", states+":press-07")
-	s.do(codeOK, "state", "show", "--device", "press-07", states)
+	s.do(outcome.OK, "check", "line-monitor")
+	s.do(outcome.OK, "component", "push", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "state", "push", "--device", "press-07", "--key", "release.key", states, "--component", "oci://"+monitor+":1.4.0", "--set", "POLL_SECONDS=30")
+	s.do(outcome.OK, "verify", "--key", "release.pub", states+":press-07")
+	s.do(outcome.OK, "state", "show", "--device", "press-07", states)
 	s.write("line-monitor/config/limits.json", `{"max": 12}`)
-	s.do(codeOK, "component", "push", "-o", "json", "./line-monitor", monitor+":1.4.1")
-	s.do(codeOK, "state", "push", "-d", "press-07", "--key=release.key", "--component="+monitor+":1.4.1", "--set", "POLL_SECONDS=30", states, "-o", "json")
-	s.do(codeOK, "state", "show", "-o", "yaml", states+":press-07")
-	s.do(codeOK, "state", "show", "-o", "json", states+":press-07.v1")
-	s.do(codeOK, "bundle", "push", "vision.yaml", host+"/plant/bundles/press:2026.11")
-	s.do(codeOK, "component", "push", "-q", "./line-monitor", host+"/plant/components/vision:0.9.2")
-	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--keep-others", "--bundle", host+"/plant/bundles/press:2026.11", states)
-	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--deployment", "vision.yaml", "--expires", "2099-01-01T00:00:00Z", states)
-	s.do(codeOK, "state", "push", "-d", "press-07", "--unsigned", "--empty", "--generation", "10", states)
-	s.do(codeOK, "state", "show", "-d", "press-07", states)
+	s.do(outcome.OK, "component", "push", "-o", "json", "./line-monitor", monitor+":1.4.1")
+	s.do(outcome.OK, "state", "push", "-d", "press-07", "--key=release.key", "--component="+monitor+":1.4.1", "--set", "POLL_SECONDS=30", states, "-o", "json")
+	s.do(outcome.OK, "state", "show", "-o", "yaml", states+":press-07")
+	s.do(outcome.OK, "state", "show", "-o", "json", states+":press-07.v1")
+	s.do(outcome.OK, "bundle", "push", "vision.yaml", host+"/plant/bundles/press:2026.11")
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", host+"/plant/components/vision:0.9.2")
+	s.do(outcome.OK, "state", "push", "-d", "press-07", "--key", "release.key", "--keep-others", "--bundle", host+"/plant/bundles/press:2026.11", states)
+	s.do(outcome.OK, "state", "push", "-d", "press-07", "--key", "release.key", "--deployment", "vision.yaml", "--expires", "2099-01-01T00:00:00Z", states)
+	s.do(outcome.OK, "state", "push", "-d", "press-07", "--unsigned", "--empty", "--generation", "10", states)
+	s.do(outcome.OK, "state", "show", "-d", "press-07", states)
 	s.golden(golden)
 }
 
@@ -167,45 +168,45 @@ func TestErrors(t *testing.T) {
 	golden := goldenDir(t)
 	s := newShell(t, testenv.Referrers)
 	component := monitor + ":1.4.0"
-	s.do(codeOK, "component", "push", "-q", "./line-monitor", component)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", component)
 	push := []string{"state", "push", "-d", "press-07", "--key", "release.key", "--component", component, states}
-	s.do(codeOK, append(push, "-q")...)
-	s.do(codeRefused, append(push, "--generation", "1")...)
-	s.do(codeNotFound, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":9.9.9", states)
-	s.do(codeNotFound, "state", "show", "-d", "press-08", states)
-	s.do(codeUsage, "state", "push", "-d", "press-07", "--component", component, states)
-	s.do(codeUsage, "state", "push", "-d", "press-07", "--unsigned", states)
-	s.do(codeUsage, "state", "push", "-d", "press 07", "--unsigned", "--empty", states)
-	s.do(codeUsage, "state", "push", "-d", "press-08", "--unsigned", "--deployment", "vision.yaml", states)
-	s.do(codeUsage, "state", "push", "-d", "press-07", "--unsigned", "--component", host+"/library/caddy:2.10", states)
-	s.do(codeUsage, "state", "push", "-d", "press-07", "--unsigned", "--component", monitor, states)
-	s.do(codeUsage, "component", "push", "./line-monitor", monitor)
-	s.do(codeNotFound, "component", "push", "./nothing", component)
-	s.do(codeUsage, "component", "push", "./broken", component)
-	s.do(codeNotFound, "component", "push", "./missing", component)
+	s.do(outcome.OK, append(push, "-q")...)
+	s.do(outcome.Refused, append(push, "--generation", "1")...)
+	s.do(outcome.NotFound, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":9.9.9", states)
+	s.do(outcome.NotFound, "state", "show", "-d", "press-08", states)
+	s.do(outcome.Misused, "state", "push", "-d", "press-07", "--component", component, states)
+	s.do(outcome.Misused, "state", "push", "-d", "press-07", "--unsigned", states)
+	s.do(outcome.Misused, "state", "push", "-d", "press 07", "--unsigned", "--empty", states)
+	s.do(outcome.Misused, "state", "push", "-d", "press-08", "--unsigned", "--deployment", "vision.yaml", states)
+	s.do(outcome.Misused, "state", "push", "-d", "press-07", "--unsigned", "--component", host+"/library/caddy:2.10", states)
+	s.do(outcome.Misused, "state", "push", "-d", "press-07", "--unsigned", "--component", monitor, states)
+	s.do(outcome.Misused, "component", "push", "./line-monitor", monitor)
+	s.do(outcome.NotFound, "component", "push", "./nothing", component)
+	s.do(outcome.Misused, "component", "push", "./broken", component)
+	s.do(outcome.NotFound, "component", "push", "./missing", component)
 	s.write("line-monitor/config/more.json", "{}")
-	s.do(codeRefused, "component", "push", "./line-monitor", component)
-	s.do(codeOK, "component", "push", "-q", "--overwrite", "./line-monitor", component)
-	s.do(codeVerification, "verify", "--key", "release.pub", component)
-	s.do(codeVerification, "verify", "--key", "other.pub", states+":press-07")
-	s.do(codeNotFound, "verify", "--key", "release.pub", states+":press-09")
-	s.do(codeRefused, "verify", "--policy", "reject.yaml", states+":press-07")
-	s.do(codeUsage, "verify", states+":press-07")
-	s.do(codeUsage, "verify", "--key", "release.key", states+":press-07")
-	s.do(codeUsage, "verify", "--policy", "broken/trust.yaml", states+":press-07")
+	s.do(outcome.Refused, "component", "push", "./line-monitor", component)
+	s.do(outcome.OK, "component", "push", "-q", "--overwrite", "./line-monitor", component)
+	s.do(outcome.Verification, "verify", "--key", "release.pub", component)
+	s.do(outcome.Verification, "verify", "--key", "other.pub", states+":press-07")
+	s.do(outcome.NotFound, "verify", "--key", "release.pub", states+":press-09")
+	s.do(outcome.Refused, "verify", "--policy", "reject.yaml", states+":press-07")
+	s.do(outcome.Misused, "verify", states+":press-07")
+	s.do(outcome.Misused, "verify", "--key", "release.key", states+":press-07")
+	s.do(outcome.Misused, "verify", "--policy", "broken/trust.yaml", states+":press-07")
 	s.env["COSIGN_PASSWORD"] = "wrong"
-	s.do(codeAuth, append(push, "-q")...)
+	s.do(outcome.Auth, append(push, "-q")...)
 	s.env["COSIGN_PASSWORD"] = ""
-	s.do(codeAuth, append(push, "-q")...)
+	s.do(outcome.Auth, append(push, "-q")...)
 	s.env["COSIGN_PASSWORD"] = "longshore"
-	s.do(codeUsage, "state", "pull")
-	s.do(codeUsage, "stat")
-	s.do(codeUsage, "verify", "--kye", "release.pub", states+":press-07")
-	s.do(codeUsage, "verify", "-o", "xml", "--key", "release.pub", states+":press-07")
-	s.do(codeUsage, "verify", "--key", "release.pub", "http://"+states+":press-07")
-	s.do(codeUsage, "sign", states+":press-07")
-	s.do(codeUsage, "login", host)
-	s.do(codeUsage, "completion", "tcsh")
+	s.do(outcome.Misused, "state", "pull")
+	s.do(outcome.Misused, "stat")
+	s.do(outcome.Misused, "verify", "--kye", "release.pub", states+":press-07")
+	s.do(outcome.Misused, "verify", "-o", "xml", "--key", "release.pub", states+":press-07")
+	s.do(outcome.Misused, "verify", "--key", "release.pub", "http://"+states+":press-07")
+	s.do(outcome.Misused, "sign", states+":press-07")
+	s.do(outcome.Misused, "login", host)
+	s.do(outcome.Misused, "completion", "tcsh")
 	s.golden(golden)
 }
 
@@ -213,14 +214,14 @@ func TestErrors(t *testing.T) {
 func TestCheck(t *testing.T) {
 	golden := goldenDir(t)
 	s := newShell(t, testenv.Lax)
-	s.do(codeOK, "check", "line-monitor", "vision.yaml", "trust.yaml", "agent.yaml", "state.json", "capabilities.json", "status.json", "problem.json")
-	s.do(codeUsage, "check", "broken", "broken/trust.yaml", "broken/deployment.yaml", "broken/state.json", "broken/empty.json", "broken/what.yaml", "vision.yaml")
-	s.do(codeUsage, "check", "-o", "json", "broken/trust.yaml", "vision.yaml")
-	s.do(codeNotFound, "check", "gone.yaml")
+	s.do(outcome.OK, "check", "line-monitor", "vision.yaml", "trust.yaml", "agent.yaml", "state.json", "capabilities.json", "status.json", "problem.json")
+	s.do(outcome.Misused, "check", "broken", "broken/trust.yaml", "broken/deployment.yaml", "broken/state.json", "broken/empty.json", "broken/what.yaml", "vision.yaml")
+	s.do(outcome.Misused, "check", "-o", "json", "broken/trust.yaml", "vision.yaml")
+	s.do(outcome.NotFound, "check", "gone.yaml")
 	s.env["stdin"] = string(mustRead(t, "vision.yaml"))
-	s.do(codeOK, "check", "-")
-	s.do(codeUsage, "check", "--kind", "trust", "-")
-	s.do(codeUsage, "check", "--kind", "letter", "-")
+	s.do(outcome.OK, "check", "-")
+	s.do(outcome.Misused, "check", "--kind", "trust", "-")
+	s.do(outcome.Misused, "check", "--kind", "letter", "-")
 	s.golden(golden)
 }
 
@@ -236,8 +237,8 @@ func mustRead(t *testing.T, name string) []byte {
 // Archives are checked as they travel.
 func TestCheckArchives(t *testing.T) {
 	s := newShell(t, testenv.Lax)
-	s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
-	s.do(codeOK, "bundle", "push", "-q", "vision.yaml", host+"/plant/bundles/press:1")
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "bundle", "push", "-q", "vision.yaml", host+"/plant/bundles/press:1")
 	for _, c := range []struct{ name, repository, tag, kind string }{
 		{"component.tar.gz", "plant/components/line-monitor", "1.4.0", kindArchive},
 		{"bundle.tar.gz", "plant/bundles/press", "1", kindBundle},
@@ -245,16 +246,16 @@ func TestCheckArchives(t *testing.T) {
 		data := s.firstLayer(c.repository, c.tag)
 		s.write(c.name, string(data))
 		var r checkResult
-		if err := json.Unmarshal([]byte(s.do(codeOK, "check", "-o", "json", c.name)), &r); err != nil {
+		if err := json.Unmarshal([]byte(s.do(outcome.OK, "check", "-o", "json", c.name)), &r); err != nil {
 			t.Fatal(err)
 		}
 		if len(r.Files) != 1 || r.Files[0].Kind != c.kind || !r.Files[0].Valid {
 			t.Errorf("check %s = %+v, want a valid %s", c.name, r.Files, c.kind)
 		}
 		s.write("cut-"+c.name, string(data[:len(data)/2]))
-		s.do(codeUsage, "check", "cut-"+c.name)
+		s.do(outcome.Misused, "check", "cut-"+c.name)
 		s.write("noise-"+c.name, "\x1f\x8bnoise")
-		s.do(codeUsage, "check", "noise-"+c.name)
+		s.do(outcome.Misused, "check", "noise-"+c.name)
 	}
 }
 
@@ -288,7 +289,7 @@ func TestReproducible(t *testing.T) {
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newShell(t, kind)
-			push := func(args ...string) string { return strings.TrimSpace(s.do(codeOK, append(args, "-q")...)) }
+			push := func(args ...string) string { return strings.TrimSpace(s.do(outcome.OK, append(args, "-q")...)) }
 			component := push("component", "push", "./line-monitor", monitor+":1.4.0")
 			if again := push("component", "push", "./line-monitor", monitor+":1.4.0"); component != again {
 				t.Errorf("pushed twice: %s and %s", component, again)
@@ -311,17 +312,17 @@ func TestReproducible(t *testing.T) {
 // A flag beats its variable, and a variable that may hold several has one a line.
 func TestVariables(t *testing.T) {
 	s := newShell(t, testenv.Referrers)
-	s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
 	s.env["LONGSHORE_KEY"] = "release.key"
 	s.env["LONGSHORE_DEVICE"] = "press-07"
 	s.env["LONGSHORE_COMPONENT"] = monitor + ":1.4.0"
 	s.env["LONGSHORE_SET"] = "A=1,2\nB=x=y\n"
 	s.env["LONGSHORE_OUTPUT"] = "json"
 	var shown stateInfo
-	s.do(codeOK, "state", "push", states)
-	s.do(codeOK, "state", "push", "--device", "press-08", states)
+	s.do(outcome.OK, "state", "push", states)
+	s.do(outcome.OK, "state", "push", "--device", "press-08", states)
 	for _, device := range []string{"press-07", "press-08"} {
-		if err := json.Unmarshal([]byte(s.do(codeOK, "state", "show", "--device", device, states)), &shown); err != nil {
+		if err := json.Unmarshal([]byte(s.do(outcome.OK, "state", "show", "--device", device, states)), &shown); err != nil {
 			t.Fatal(err)
 		}
 		if shown.Device != device || shown.Generation != 1 {
@@ -332,39 +333,39 @@ func TestVariables(t *testing.T) {
 		}
 	}
 	s.env["LONGSHORE_PUBLIC_KEY"] = "other.pub\nrelease.pub"
-	s.do(codeOK, "verify", states+":press-07")
+	s.do(outcome.OK, "verify", states+":press-07")
 	s.env["LONGSHORE_TIMEOUT"] = "soon"
-	s.do(codeUsage, "verify", states+":press-07")
+	s.do(outcome.Misused, "verify", states+":press-07")
 }
 
 func TestPolicies(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	component := monitor + ":1.4.0"
-	s.do(codeOK, "component", "push", "-q", "./line-monitor", component)
-	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", component, states)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", component)
+	s.do(outcome.OK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", component, states)
 	for _, c := range []struct {
 		args []string
 		code int
 		want string // in stdout
 	}{
-		{[]string{"--policy", "trust.yaml", states + ":press-07"}, codeOK, "release"},
-		{[]string{"--policy", "trust.yaml", "--kind", "component", component}, codeVerification, ""},
-		{[]string{"--policy", "trust.yaml", "--kind", "image", host + "/library/caddy:2.10"}, codeOK, "no signature"},
-		{[]string{"--policy", "trust.yaml", "--kind", "thing", component}, codeUsage, ""},
-		{[]string{"--policy", "allow.yaml", component}, codeOK, "not secure"},
-		{[]string{"--policy", "reject.yaml", states + ":press-07"}, codeRefused, ""},
+		{[]string{"--policy", "trust.yaml", states + ":press-07"}, outcome.OK, "release"},
+		{[]string{"--policy", "trust.yaml", "--kind", "component", component}, outcome.Verification, ""},
+		{[]string{"--policy", "trust.yaml", "--kind", "image", host + "/library/caddy:2.10"}, outcome.OK, "no signature"},
+		{[]string{"--policy", "trust.yaml", "--kind", "thing", component}, outcome.Misused, ""},
+		{[]string{"--policy", "allow.yaml", component}, outcome.OK, "not secure"},
+		{[]string{"--policy", "reject.yaml", states + ":press-07"}, outcome.Refused, ""},
 	} {
 		code, stdout, stderr := s.try(append([]string{"verify"}, c.args...)...)
 		if code != c.code || !strings.Contains(stdout, c.want) {
 			t.Errorf("verify %v: exit %d\n%s%s", c.args, code, stdout, stderr)
 		}
 	}
-	s.do(codeOK, "sign", "--key", "release.key", "-a", "approved=yes", component)
-	s.do(codeOK, "verify", "--policy", "trust.yaml", "--kind", "component", component)
-	s.do(codeOK, "verify", "--key", "release.pub", "-a", "approved=yes", component)
-	s.do(codeVerification, "verify", "--key", "release.pub", "-a", "approved=no", component)
-	first := s.do(codeOK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component)
-	if again := s.do(codeOK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component); first != again {
+	s.do(outcome.OK, "sign", "--key", "release.key", "-a", "approved=yes", component)
+	s.do(outcome.OK, "verify", "--policy", "trust.yaml", "--kind", "component", component)
+	s.do(outcome.OK, "verify", "--key", "release.pub", "-a", "approved=yes", component)
+	s.do(outcome.Verification, "verify", "--key", "release.pub", "-a", "approved=no", component)
+	first := s.do(outcome.OK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component)
+	if again := s.do(outcome.OK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component); first != again {
 		t.Errorf("signed twice:\n%s\n%s", first, again)
 	}
 }
@@ -373,8 +374,8 @@ func TestPolicies(t *testing.T) {
 func TestTemporary(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	component := monitor + ":1.4.0"
-	s.do(codeOK, "component", "push", "-q", "./line-monitor", component)
-	s.do(codeOK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", component, states)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", component)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", component, states)
 	s.server.Down()
 	for _, args := range [][]string{
 		{"state", "push", "-d", "press-07", "--key", "release.key", "--component", component, states},
@@ -382,14 +383,14 @@ func TestTemporary(t *testing.T) {
 		{"verify", "--key", "release.pub", states + ":press-07"},
 	} {
 		code, _, stderr := s.try(append(args, "--timeout", "2s")...)
-		if code != codeTemporary || !strings.Contains(stderr, "temporar") {
-			t.Errorf("%v without a registry: exit %d, want %d\n%s", args, code, codeTemporary, stderr)
+		if code != outcome.Temporary || !strings.Contains(stderr, "temporar") {
+			t.Errorf("%v without a registry: exit %d, want %d\n%s", args, code, outcome.Temporary, stderr)
 		}
 	}
 	if err := s.server.Up(); err != nil {
 		t.Fatal(err)
 	}
-	s.do(codeOK, "verify", "--key", "release.pub", states+":press-07")
+	s.do(outcome.OK, "verify", "--key", "release.pub", states+":press-07")
 }
 
 func TestLogin(t *testing.T) {
@@ -398,19 +399,19 @@ func TestLogin(t *testing.T) {
 	s.write("certs.d/private.example/hosts.toml", "server = \""+private.URL+"\"\n")
 	target := "private.example/plant/state"
 	push := []string{"state", "push", "-d", "press-07", "--key", "release.key", "--empty", target}
-	s.do(codeAuth, push...)
+	s.do(outcome.Auth, push...)
 	s.env["stdin"] = "wrong\n"
-	s.do(codeAuth, "login", "private.example", "-u", private.Username, "--password-stdin")
+	s.do(outcome.Auth, "login", "private.example", "-u", private.Username, "--password-stdin")
 	s.env["stdin"] = private.Password + "\n"
-	s.do(codeOK, "login", "private.example", "-u", private.Username, "--password-stdin")
-	s.do(codeOK, push...)
-	s.do(codeOK, "verify", "--key", "release.pub", target+":press-07")
-	s.do(codeOK, "logout", "private.example")
-	s.do(codeAuth, "state", "show", "-d", "press-07", target)
-	s.do(codeOK, "state", "show", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
+	s.do(outcome.OK, "login", "private.example", "-u", private.Username, "--password-stdin")
+	s.do(outcome.OK, push...)
+	s.do(outcome.OK, "verify", "--key", "release.pub", target+":press-07")
+	s.do(outcome.OK, "logout", "private.example")
+	s.do(outcome.Auth, "state", "show", "-d", "press-07", target)
+	s.do(outcome.OK, "state", "show", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
 	code, _, debug := s.try("state", "show", "--debug", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
 	basic := base64.StdEncoding.EncodeToString([]byte(private.Username + ":" + private.Password))
-	if code != codeOK || debug == "" || strings.Contains(debug, private.Password) || strings.Contains(debug, basic) {
+	if code != outcome.OK || debug == "" || strings.Contains(debug, private.Password) || strings.Contains(debug, basic) {
 		t.Errorf("--debug: exit %d, stderr:\n%s", code, debug)
 	}
 	if log := s.log.String(); strings.Contains(strings.ReplaceAll(log, "-p "+private.Password, ""), private.Password) {
@@ -421,41 +422,41 @@ func TestLogin(t *testing.T) {
 func TestKeyGenerate(t *testing.T) {
 	s := newShell(t, testenv.Lax)
 	s.env["LONGSHORE_KEY_PASSWORD"] = "open sesame"
-	s.do(codeOK, "key", "generate", "mine")
+	s.do(outcome.OK, "key", "generate", "mine")
 	info, err := os.Stat("mine.key")
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mine.key: %v, %v, want mode 0600", info, err)
 	}
 	before := mustRead(t, "mine.key")
-	s.do(codeRefused, "key", "generate", "mine")
+	s.do(outcome.Refused, "key", "generate", "mine")
 	if !bytes.Equal(before, mustRead(t, "mine.key")) {
 		t.Error("mine.key was overwritten")
 	}
 	if err := os.Remove("mine.key"); err != nil {
 		t.Fatal(err)
 	}
-	s.do(codeRefused, "key", "generate", "mine")
+	s.do(outcome.Refused, "key", "generate", "mine")
 	if _, err := os.Stat("mine.key"); err == nil {
 		t.Error("mine.key was made although mine.pub is there")
 	}
-	s.do(codeUsage, "key", "generate", "a", "b")
-	s.do(codeNotFound, "key", "generate", "no/such/folder/mine")
+	s.do(outcome.Misused, "key", "generate", "a", "b")
+	s.do(outcome.NotFound, "key", "generate", "no/such/folder/mine")
 	s.env["LONGSHORE_KEY_PASSWORD"], s.env["COSIGN_PASSWORD"] = "", ""
-	s.do(codeAuth, "key", "generate", "other2")
+	s.do(outcome.Auth, "key", "generate", "other2")
 	s.write("password", "from a file\r\n")
-	s.do(codeOK, "key", "generate", "--key-password-file", "password", "other2")
+	s.do(outcome.OK, "key", "generate", "--key-password-file", "password", "other2")
 	s.write("exact", "from a file")
-	s.do(codeOK, "component", "push", "-q", "--key", "other2.key", "--key-password-file", "exact", "./line-monitor", monitor+":1.4.0")
-	s.do(codeOK, "verify", "--key", "other2.pub", monitor+":1.4.0")
+	s.do(outcome.OK, "component", "push", "-q", "--key", "other2.key", "--key-password-file", "exact", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "verify", "--key", "other2.pub", monitor+":1.4.0")
 }
 
 // An OCI layout is as good a place as a registry.
 func TestLayout(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
-	s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
-	s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "oci-layout:stick")
-	s.do(codeOK, "verify", "--key", "release.pub", "oci-layout:stick:press-07")
-	s.do(codeOK, "state", "show", "oci-layout:stick:press-07.v1")
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "oci-layout:stick")
+	s.do(outcome.OK, "verify", "--key", "release.pub", "oci-layout:stick:press-07")
+	s.do(outcome.OK, "state", "show", "oci-layout:stick:press-07.v1")
 }
 
 // The real cosign, of both lines, verifies what state push signed, and signs what verify takes.
@@ -464,8 +465,8 @@ func TestCosign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			program := testenv.Program(t, name)
 			s := newShell(t, testenv.Distribution)
-			s.do(codeOK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
-			s.do(codeOK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+			s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+			s.do(outcome.OK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
 			s.write("root.json", `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`)
 			s.write("config.json", `{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`)
 			verify := []string{"verify", "--key", "release.pub", "--insecure-ignore-tlog", s.server.Reference("plant/state:press-07")}
@@ -483,7 +484,7 @@ func TestCosign(t *testing.T) {
 					t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 				}
 			}
-			s.do(codeOK, "verify", "--key", "release.pub", monitor+":1.4.0")
+			s.do(outcome.OK, "verify", "--key", "release.pub", monitor+":1.4.0")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -62,7 +63,7 @@ func (p *program) sign(c *cli.Context, args []string) error {
 		return err
 	}
 	if signer == nil {
-		return usagef("sign", "sign: with which key? use --key")
+		return outcome.Usagef("sign", "sign: with which key? use --key")
 	}
 	client, err := p.client(c)
 	if err != nil {
@@ -114,14 +115,14 @@ func (p *program) verifyCommand() *cli.Command {
 func (p *program) verify(c *cli.Context, args []string) error {
 	files, policyFile := c.StringSlice("key"), c.String("policy")
 	if (len(files) == 0) == (policyFile == "") {
-		return usagef("verify", "verify: give one of --key and --policy")
+		return outcome.Usagef("verify", "verify: give one of --key and --policy")
 	}
 	claims, err := pairs("annotation", c.StringSlice("annotation"))
 	if err != nil {
 		return err
 	}
 	if claims != nil && policyFile != "" {
-		return usagef("verify", "verify: --annotation goes with --key, policies do not know annotations")
+		return outcome.Usagef("verify", "verify: --annotation goes with --key, policies do not know annotations")
 	}
 	var keys []signing.Key
 	for _, file := range files {

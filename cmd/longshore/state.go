@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -93,7 +94,7 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Tag != "" || ref.Digest != "" {
-		return usagef("state push", "state push: %s: name the repository only, the tag comes from the device", args[0])
+		return outcome.Usagef("state push", "state push: %s: name the repository only, the tag comes from the device", args[0])
 	}
 	o := release.Options{KeepOthers: c.Bool("keep-others"), Generation: c.Uint64("generation")}
 	if o.Device, err = artifacts.ParseDeviceID(c.String("device")); err != nil {
@@ -151,17 +152,17 @@ func checkStateFlags(c *cli.Context) error {
 	component := c.String("component") != ""
 	switch {
 	case c.String("device") == "":
-		return usagef(name, "state push: which device? use --device")
+		return outcome.Usagef(name, "state push: which device? use --device")
 	case c.String("key") == "" && !c.Bool("unsigned"):
-		return usagef(name, "state push: sign with --key, or say --unsigned")
+		return outcome.Usagef(name, "state push: sign with --key, or say --unsigned")
 	case c.String("key") != "" && c.Bool("unsigned"):
-		return usagef(name, "state push: --key and --unsigned exclude each other")
+		return outcome.Usagef(name, "state push: --key and --unsigned exclude each other")
 	case !component && (len(c.StringSlice("set")) > 0 || c.String("name") != "" || c.String("namespace") != ""):
-		return usagef(name, "state push: --set, --name and --namespace are for --component; documents have parameters of their own")
+		return outcome.Usagef(name, "state push: --set, --name and --namespace are for --component; documents have parameters of their own")
 	case c.Bool("empty") && (component || documents > 0 || c.Bool("keep-others")):
-		return usagef(name, "state push: --empty means that there is nothing to deploy")
+		return outcome.Usagef(name, "state push: --empty means that there is nothing to deploy")
 	case !c.Bool("empty") && !component && documents == 0:
-		return usagef(name, "state push: what is to run? use --component, --deployment or --bundle, or --empty for nothing")
+		return outcome.Usagef(name, "state push: what is to run? use --component, --deployment or --bundle, or --empty for nothing")
 	}
 	return nil
 }
@@ -175,10 +176,10 @@ func (p *program) expires(s string) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return t, usagef("state push", "state push: --expires %q is neither a time like 2027-01-31T00:00:00Z nor a duration like 720h", s)
+		return t, outcome.Usagef("state push", "state push: --expires %q is neither a time like 2027-01-31T00:00:00Z nor a duration like 720h", s)
 	}
 	if !t.After(p.now()) {
-		return t, usagef("state push", "state push: --expires %s is in the past", s)
+		return t, outcome.Usagef("state push", "state push: --expires %s is in the past", s)
 	}
 	return t.UTC(), nil
 }
@@ -210,7 +211,7 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 			return nil, err
 		}
 		if ref.Scheme != registry.SchemeOCI {
-			return nil, usagef("state push", "state push: --component %s: devices fetch components from registries only", s)
+			return nil, outcome.Usagef("state push", "state push: --component %s: devices fetch components from registries only", s)
 		}
 		values, err := pairs("set", c.StringSlice("set"))
 		if err != nil {
@@ -235,7 +236,7 @@ func openTarget(c *cli.Context, client *registry.Client, s string) (*registry.Re
 		return nil, "", err
 	}
 	if ref.Target() == "" {
-		return nil, "", usagef("", "%s: a tag or a digest is missing", s)
+		return nil, "", outcome.Usagef("", "%s: a tag or a digest is missing", s)
 	}
 	repo, err := client.Open(c.Context, ref)
 	return repo, ref.Target(), err
@@ -312,12 +313,12 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 			return err
 		}
 		if ref.Target() != "" {
-			return usagef("state show", "state show: %s has a tag or digest already, --device is one too many", args[0])
+			return outcome.Usagef("state show", "state show: %s has a tag or digest already, --device is one too many", args[0])
 		}
 		ref = ref.WithTag(id.Tag())
 	}
 	if ref.Target() == "" {
-		return usagef("state show", "state show: which device? use --device, a tag or a digest")
+		return outcome.Usagef("state show", "state show: which device? use --device, a tag or a digest")
 	}
 	client, err := p.client(c)
 	if err != nil {

@@ -28,6 +28,10 @@ const (
 	Interrupted  = 130 // Ctrl-C
 )
 
+// Help is what --help of our commands ends with.
+const Help = "Exit codes: 0 done; 2 usage or an invalid document; 3 authentication; 4 not found; 5 verification;\n" +
+	"6 refused by policy, rollback or conflict; 75 temporary, try again."
+
 // Usage is a command line that cannot be understood.
 type Usage struct {
 	Message string
@@ -99,8 +103,8 @@ func Code(err error) int {
 func Tell(w io.Writer, program string, err error) {
 	var document *strict.Error
 	var usage *Usage
-	if several, ok := err.(interface{ Unwrap() []error }); ok && strings.Contains(err.Error(), "\n") {
-		for _, one := range several.Unwrap() {
+	if several := joined(err); several != nil {
+		for _, one := range several {
 			Tell(w, program, one)
 		}
 		return
@@ -124,6 +128,22 @@ func Tell(w io.Writer, program string, err error) {
 	}
 	fmt.Fprintf(w, "%s: %s\n", program, text)
 	tellHint(w, fault.Hint(err))
+}
+
+// joined are the parts of what [errors.Join] made; nil for every other error, also one that wraps several in a sentence.
+func joined(err error) []error {
+	several, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var texts []string
+	for _, one := range several.Unwrap() {
+		texts = append(texts, one.Error())
+	}
+	if strings.Join(texts, "\n") != err.Error() {
+		return nil
+	}
+	return several.Unwrap()
 }
 
 func tellHint(w io.Writer, hint string) {
