@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -72,7 +73,7 @@ type World struct {
 	Log      *slog.Logger
 	Edit     func(*agent.Options)
 
-	policy   string
+	policy   atomic.Value // string
 	observer agent.Runtime
 }
 
@@ -101,7 +102,7 @@ func NewWorld(t *testing.T, e Env) *World {
 }
 
 // SetPolicy changes the fingerprint of the policy.
-func (w *World) SetPolicy(p string) { w.policy = p }
+func (w *World) SetPolicy(p string) { w.policy.Store(p) }
 
 // Options are an agent's options in this world, without the store.
 func (w *World) Options(t *testing.T) agent.Options {
@@ -114,7 +115,7 @@ func (w *World) Options(t *testing.T) agent.Options {
 			Peripherals: []margo.Peripheral{}, Interfaces: []margo.Interface{{Type: "ethernet"}},
 		}},
 		Source: w.Registry, Verifier: w.Verifier, Content: w.Content, Reporter: w.Fleet, Runtime: w.Runtime(t),
-		Fingerprint: func() string { return w.policy }, Version: "0.0.0-test", Logger: w.Log, Now: w.Now,
+		Fingerprint: func() string { p, _ := w.policy.Load().(string); return p }, Version: "0.0.0-test", Logger: w.Log, Now: w.Now,
 	}
 	if w.Edit != nil {
 		w.Edit(&o)
@@ -226,7 +227,7 @@ func (w *World) compose(c Comp) (string, *artifacts.Lock) {
 	seen := map[string]bool{}
 	for _, s := range c.Services {
 		img := w.Image(s.Image)
-		fmt.Fprintf(&b, "  %s:\n    image: %s\n", s.Name, img.Reference)
+		fmt.Fprintf(&b, "  %s:\n    image: %s\n    stop_grace_period: 200ms\n", s.Name, img.Reference)
 		b.WriteString(s.Extra)
 		if _, after, ok := strings.Cut(s.Extra, "- data"); ok && strings.HasPrefix(after, ":") {
 			volumes["data"] = true
