@@ -3,6 +3,9 @@ package containerd_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -163,4 +166,48 @@ func (r *rig) powerOff(cs []workload.Container) {
 	if err := os.MkdirAll(r.netRun, 0o755); err != nil { // /run is there after a boot, systemd makes the rest
 		r.t.Error(err)
 	}
+}
+
+func TestUpdateMovesThePublishedPort(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := server(img)
+	s.Ports = []workload.Port{{HostPort: port, ContainerPort: 8080, Protocol: "tcp"}}
+	ask := func(want string) {
+		t.Helper()
+		testenv.Eventually(t, 20*time.Second, "the published port answers", func() error {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+			if err != nil {
+				return err
+			}
+			res, err := r.client().Do(req)
+			if err != nil {
+				return err
+			}
+			defer res.Body.Close()
+			if b, err := io.ReadAll(res.Body); err != nil || string(b) != want+"\n" {
+				return fmt.Errorf("it says %q, %w, want %s", b, err, want)
+			}
+			return nil
+		})
+	}
+	p := project("port", s)
+	old := r.up(p)[0]
+	ask("hello")
+	// As a plan updates: the new container is there before the old one stops, and takes its port.
+	p.Services[0].Command = []string{"serve", "8080", "second"}
+	next := r.created(p)[0]
+	ask("hello")
+	if err := errors.Join(r.Stop(t.Context(), old.ID), r.Remove(t.Context(), old.ID), r.Start(t.Context(), next.ID)); err != nil {
+		t.Fatal(err)
+	}
+	ask("second")
 }
