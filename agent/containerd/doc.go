@@ -2,7 +2,8 @@
 //
 // Start at [New]; [Runtime] has one method for each step that a plan can contain. All of them may be repeated after a kill
 // at any point: what is there is found again by its labels and completed or replaced, never by notes of our own.
-// It touches nothing that does not carry the label of this device.
+// It touches nothing that does not carry the label of this device. TestKilledAnywhereConverges holds that promise, and
+// runtimetest's suite the ones that every runtime makes.
 //
 // # Why
 //
