@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -59,6 +60,57 @@ func BenchmarkUnchangedPoll(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(len(s.Faults.Requests("", "")))/float64(b.N), "requests/op")
+}
+
+// BenchmarkUnchangedPollClient is the client's part alone: what answers allocates nothing.
+func BenchmarkUnchangedPollClient(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed below
+			}
+			answerPolls(conn)
+		}
+	}()
+	c := newClient(b, registry.Options{})
+	b.Cleanup(func() {
+		_ = l.Close()
+		c.Close() // ends the connection
+		<-done
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Resolve(b.Context(), l.Addr().String()+"/line/state", "press-07"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// answerPolls answers every HEAD with the same, until the client closes.
+func answerPolls(conn net.Conn) {
+	defer conn.Close()
+	answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.manifest.v1+json\r\nContent-Length: 25302\r\n" +
+		"Docker-Content-Digest: " + someDigest + "\r\n\r\n")
+	request := make([]byte, 4096)
+	for n := 0; ; {
+		more, err := conn.Read(request[n:])
+		if err != nil || n+more == len(request) {
+			return
+		}
+		if n += more; bytes.HasSuffix(request[:n], []byte("\r\n\r\n")) {
+			if _, err := conn.Write(answer); err != nil {
+				return
+			}
+			n = 0
+		}
+	}
 }
 
 func TestResolveWhereHeadIsNotAnswered(t *testing.T) {

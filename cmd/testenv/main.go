@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -74,9 +75,16 @@ func app() *cli.App {
 			{
 				Name:  "bench",
 				Usage: "measure, against the peers' floor, on this machine; needs root",
-				Flags: []cli.Flag{&cli.StringFlag{Name: "run", Usage: "only rows that match this `REGEXP`"}},
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "run", Usage: "only rows that match this `REGEXP`"},
+					&cli.IntFlag{Name: "count", Usage: "take the median of `N` runs", Value: 3},
+					&cli.DurationFlag{Name: "span", Usage: "watch the idle agent for this `TIME`", Value: 40 * time.Second},
+					&cli.StringFlag{Name: "write", Usage: "put the figures into this `FILE` too, between its markers"},
+				},
 				Action: func(c *cli.Context) error {
-					return bench.Run(c.Context, bench.Options{Out: c.App.Writer, Run: c.String("run")})
+					return bench.Run(c.Context, bench.Options{
+						Out: c.App.Writer, Run: c.String("run"), Count: c.Int("count"), Span: c.Duration("span"), Write: c.String("write"),
+					})
 				},
 			},
 			{

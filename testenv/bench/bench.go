@@ -14,15 +14,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -30,8 +30,10 @@ import (
 // Options of a run.
 type Options struct {
 	Out   io.Writer
-	Run   string // regular expression of row names; "": all
-	Count int    // runs of each benchmark, the median counts; 0: 3
+	Run   string        // regular expression of row names; "": all
+	Count int           // runs of each benchmark, the median counts; 0: 3
+	Span  time.Duration // how long the idle agent is watched; 0: 40 s
+	Write string        // a document to put the figures into as well, between its markers; "": none
 }
 
 // row is one line of the table.
@@ -51,23 +53,35 @@ type row struct {
 // sample is what one benchmark reported: the median by unit.
 type sample map[string]float64
 
-// Run measures and prints. Its error tells which rows could not be measured; a missed target is printed, not an error.
+// Run measures and prints. Its error tells what could not be measured; a target that is not reached is printed, no error.
 func Run(ctx context.Context, o Options) error {
-	if o.Count == 0 {
-		o.Count = 3
-	}
+	o.Count, o.Span = cmp.Or(o.Count, 3), cmp.Or(o.Span, 40*time.Second)
 	want, err := regexp.Compile(o.Run)
 	if err != nil {
 		return fmt.Errorf("rows to run: %w", err)
 	}
-	selected := slices.DeleteFunc(rows(), func(r row) bool { return !want.MatchString(r.name) })
-	machine(ctx, o.Out)
-	samples, err := sizes(ctx)
-	if err != nil {
+	selected := slices.DeleteFunc(rows(o.Span), func(r row) bool { return !want.MatchString(r.name) })
+	if len(selected) == 0 {
+		return fmt.Errorf("no row matches %q", o.Run)
+	}
+	var figures bytes.Buffer
+	both := io.MultiWriter(o.Out, &figures)
+	if err := machine(ctx, both); err != nil {
 		return err
 	}
+	samples, err := collect(ctx, o, selected)
+	errs := append([]error{err}, table(both, selected, samples)...)
+	if o.Write != "" {
+		errs = append(errs, write(o.Write, figures.Bytes()))
+	}
+	return errors.Join(errs...)
+}
+
+// collect takes the samples that rows ask for. Those it could take are valid with an error too.
+func collect(ctx context.Context, o Options, rows []row) (samples map[string]sample, err error) {
+	samples = map[string]sample{}
 	var errs []error
-	byPackage := packages(selected)
+	byPackage := packages(rows)
 	for _, pkg := range slices.Sorted(maps.Keys(byPackage)) {
 		got, err := measure(ctx, o, pkg, byPackage[pkg])
 		errs = append(errs, err)
@@ -75,8 +89,29 @@ func Run(ctx context.Context, o Options) error {
 			samples[pkg+"."+name] = s
 		}
 	}
-	table(o.Out, selected, samples)
-	return errors.Join(errs...)
+	asked := func(prefix string) bool {
+		return slices.ContainsFunc(rows, func(r row) bool { return strings.HasPrefix(r.bench, prefix) })
+	}
+	if asked("size of ") || asked("idle ") {
+		box, err := testenv.OpenBox(ctx)
+		if err != nil {
+			return samples, errors.Join(append(errs, err)...)
+		}
+		defer func() { err = errors.Join(err, box.Empty()) }()
+		bin, err := box.Folder("bin")
+		if err != nil {
+			return samples, errors.Join(append(errs, err)...)
+		}
+		got, err := sizes(ctx, bin)
+		errs = append(errs, err)
+		maps.Copy(samples, got)
+		if err == nil && asked("idle ") {
+			got, err = idle(ctx, box, bin, os.Stderr, o.Span)
+			errs = append(errs, err)
+			maps.Copy(samples, got)
+		}
+	}
+	return samples, errors.Join(errs...)
 }
 
 // packages groups the benchmarks of rows by package.
@@ -145,70 +180,36 @@ func parse(in io.Reader) (map[string]sample, error) {
 	return samples, lines.Err()
 }
 
-// sizes builds our programs as a release does and weighs them.
-func sizes(ctx context.Context) (map[string]sample, error) {
-	root, err := testenv.Root()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "longshore-bench-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	samples := map[string]sample{}
-	for _, program := range []string{"longshore", "longshore-agent", "longshore-fleet"} {
-		if _, err := os.Stat(filepath.Join(root, "cmd", program, "main.go")); err != nil {
-			continue
-		}
-		file := filepath.Join(dir, program)
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "./cmd/"+program)
-		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w\n%s", program, err, text)
-		}
-		info, err := os.Stat(file)
-		if err != nil {
-			return nil, err
-		}
-		samples["size of "+program] = sample{"MiB": float64(info.Size()) / (1 << 20)}
-	}
-	return samples, nil
-}
-
-// table writes the rows, as Markdown, which docs/benchmarks.md takes as it is.
-func table(out io.Writer, rows []row, samples map[string]sample) {
+// table writes the rows, as Markdown. Its errors name the rows without a figure.
+func table(out io.Writer, rows []row, samples map[string]sample) (errs []error) {
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "| what\t| ours\t| peer\t| ratio\t| target\t|")
-	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|")
+	fmt.Fprintln(w, "| what\t| ours\t| peer\t| ratio\t| target\t| \t|")
+	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|")
 	for _, r := range rows {
 		ours, ok := samples[r.bench][r.unit]
 		if !ok {
-			fmt.Fprintf(w, "| %s\t| not measured\t| \t| \t| %s\t|\n", r.name, r.target)
+			errs = append(errs, fmt.Errorf("not measured: %s", r.name))
+			fmt.Fprintf(w, "| %s\t| not measured\t| \t| \t| %s\t| \t|\n", r.name, r.target)
 			continue
 		}
 		peer, ratio, met := r.theirs, "", (r.limit == 0 || ours <= r.limit) && ours >= r.least
 		if theirs := samples[cmp.Or(r.peer, r.bench)][cmp.Or(r.peerUnit, r.unit)]; theirs > 0 && (r.peer != "" || r.peerUnit != "") {
-			peer = figure(theirs, cmp.Or(r.peerUnit, r.unit))
-			if r.theirs != "" {
-				peer += " (" + r.theirs + ")"
-			}
+			peer = strings.TrimSpace(figure(theirs, cmp.Or(r.peerUnit, r.unit)) + " " + r.theirs)
 			ratio = fmt.Sprintf("%.2f", ours/theirs)
 			met = met && (r.ratio == 0 || ours/theirs <= r.ratio)
 		}
-		target := r.target
-		if !met {
-			target += " **missed**"
+		verdict := ""
+		if r.target != "" {
+			verdict = map[bool]string{true: "within", false: "**over**"}[met]
 		}
-		fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t|\n", r.name, figure(ours, r.unit), peer, ratio, target)
+		fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n", r.name, figure(ours, r.unit), peer, ratio, r.target, verdict)
 	}
-	_ = w.Flush()
+	return append(errs, w.Flush())
 }
 
 // figure writes a value with three digits and a unit that people read.
 func figure(v float64, unit string) string {
-	if unit == "ns/op" {
+	if strings.HasPrefix(unit, "ns/") {
 		switch {
 		case v >= 1e9:
 			v, unit = v/1e9, "s"
@@ -223,33 +224,18 @@ func figure(v float64, unit string) string {
 	if _, after, ok := strings.Cut(unit, "-"); ok {
 		unit = after
 	}
+	switch what, per, _ := strings.Cut(unit, "/"); {
+	case what == "B" && v >= 1024:
+		v, unit = v/1024, "KiB"
+	case per != "s" && per != "h": // which once is meant is what the row is about
+		unit = what
+	}
 	digits := 2
-	for limit := 10.0; v >= limit && digits > 0; limit *= 10 {
+	for limit := 10.0; math.Abs(v) >= limit && digits > 0; limit *= 10 {
 		digits--
 	}
+	if v == math.Trunc(v) {
+		digits = 0
+	}
 	return strconv.FormatFloat(v, 'f', digits, 64) + " " + unit
-}
-
-// machine says where the figures come from.
-func machine(ctx context.Context, out io.Writer) {
-	model, memory := "unknown processor", ""
-	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		if m := regexp.MustCompile(`(?m)^model name\s*: (.*)$`).FindSubmatch(data); m != nil {
-			model = string(m[1])
-		}
-	}
-	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
-		if m := regexp.MustCompile(`MemTotal:\s*(\d+) kB`).FindSubmatch(data); m != nil {
-			kib, _ := strconv.Atoi(string(m[1]))
-			memory = fmt.Sprintf(", %d GiB", (kib+1<<19)>>20)
-		}
-	}
-	kernel, _ := exec.CommandContext(ctx, "uname", "-r").Output()
-	load, _ := os.ReadFile("/proc/loadavg")
-	before, _, _ := strings.Cut(string(load), " ")
-	fmt.Fprintf(out, "%s, %d cores%s, Linux %s, %s, load %s at the start\n\n", model, runtime.NumCPU(), memory,
-		strings.TrimSpace(string(kernel)), runtime.Version(), before)
-	if busy, err := strconv.ParseFloat(before, 64); err == nil && busy > float64(runtime.NumCPU())/2 {
-		fmt.Fprint(out, "Something else keeps this machine busy: compare only ratios of figures of one row.\n\n")
-	}
 }

@@ -2,10 +2,16 @@ package bench
 
 import (
 	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestParse(t *testing.T) {
@@ -31,29 +37,91 @@ PASS
 func TestTable(t *testing.T) {
 	rows := []row{
 		{name: "met", bench: "a.BenchmarkX", peer: "a.BenchmarkY", unit: "ns/op", target: "≤ 1.3", ratio: 1.3},
-		{name: "missed", bench: "a.BenchmarkY", peer: "a.BenchmarkX", unit: "ns/op", target: "≤ 1.3", ratio: 1.3, theirs: "elsewhere"},
+		{name: "missed", bench: "a.BenchmarkY", peer: "a.BenchmarkX", unit: "ns/op", target: "≤ 1.3", ratio: 1.3, theirs: "its peer"},
 		{name: "too big", bench: "size", unit: "MiB", target: "≤ 32 MiB", limit: 32},
 		{name: "own peer", bench: "pair", unit: "ours-ms", peerUnit: "floor-ms", target: "≤ 1.3", ratio: 1.3},
 		{name: "too few", bench: "rate", unit: "reports/s", target: "≥ 5000", least: 5000},
+		{name: "count", bench: "count", unit: "requests/change"},
 		{name: "unknown", bench: "a.BenchmarkZ", unit: "ns/op", target: "none"},
 	}
 	samples := map[string]sample{
 		"a.BenchmarkX": {"ns/op": 1.5e6}, "a.BenchmarkY": {"ns/op": 3e9}, "size": {"MiB": 33},
-		"pair": {"ours-ms": 90, "floor-ms": 80}, "rate": {"reports/s": 4000},
+		"pair": {"ours-ms": 90, "floor-ms": 80.5}, "rate": {"reports/s": 4000}, "count": {"requests/change": 8},
 	}
 	var out bytes.Buffer
-	table(&out, rows, samples)
-	want := `| what     | ours           | peer                | ratio   | target              |
-|---       |---             |---                  |---      |---                  |
-| met      | 1.50 ms        | 3.00 s              | 0.00    | ≤ 1.3               |
-| missed   | 3.00 s         | 1.50 ms (elsewhere) | 2000.00 | ≤ 1.3 **missed**    |
-| too big  | 33.0 MiB       |                     |         | ≤ 32 MiB **missed** |
-| own peer | 90.0 ms        | 80.0 ms             | 1.12    | ≤ 1.3               |
-| too few  | 4000 reports/s |                     |         | ≥ 5000 **missed**   |
-| unknown  | not measured   |                     |         | none                |
+	errs := errors.Join(table(&out, rows, samples)...)
+	if want := "not measured: unknown"; errs == nil || errs.Error() != want {
+		t.Errorf("table = %v, want %s", errs, want)
+	}
+	want := `| what     | ours           | peer             | ratio   | target   |          |
+|---       |---             |---               |---      |---       |---       |
+| met      | 1.50 ms        | 3 s              | 0.00    | ≤ 1.3    | within   |
+| missed   | 3 s            | 1.50 ms its peer | 2000.00 | ≤ 1.3    | **over** |
+| too big  | 33 MiB         |                  |         | ≤ 32 MiB | **over** |
+| own peer | 90 ms          | 80.5 ms          | 1.12    | ≤ 1.3    | within   |
+| too few  | 4000 reports/s |                  |         | ≥ 5000   | **over** |
+| count    | 8 requests     |                  |         |          |          |
+| unknown  | not measured   |                  |         | none     |          |
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}
+
+func TestFigure(t *testing.T) {
+	for want, give := range map[string]struct {
+		v    float64
+		unit string
+	}{
+		"999 ns": {999, "ns/op"}, "1.50 µs": {1500, "ns/median"}, "0 KiB/h": {0, "written-KiB/h"}, "664 B": {664, "wire-B/poll"},
+		"2.50 KiB": {2560, "B/op"}, "-12.3 KiB": {-12.3, "growth-KiB/day"}, "0.07 %": {0.0711, "cpu-%"},
+	} {
+		if got := figure(give.v, give.unit); got != want {
+			t.Errorf("figure(%v, %q) = %q, want %q", give.v, give.unit, got, want)
+		}
+	}
+}
+
+func TestInsert(t *testing.T) {
+	page := "# Title\n\n" + beginMarker + "\nold\n" + endMarker + "\n\nMore.\n"
+	want := "# Title\n\n" + beginMarker + "\n\n| new |\n\n" + endMarker + "\n\nMore.\n"
+	for range 2 { // again is the same
+		got, err := insert([]byte(page), []byte("| new |\n\n"))
+		if page = string(got); page != want || err != nil {
+			t.Fatalf("insert = %q, %v, want %q", got, err, want)
+		}
+	}
+	for name, document := range map[string]string{"empty": "", "no end": beginMarker + "\n", "no begin": endMarker + "\n"} {
+		if got, err := insert([]byte(document), nil); err == nil {
+			t.Errorf("%s: %q, want an error", name, got)
+		}
+	}
+}
+
+// TestRows finds rows that name no benchmark and nothing that Run measures itself.
+func TestRows(t *testing.T) {
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg, names := range packages(rows(time.Minute)) {
+		files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var code strings.Builder
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(text)
+		}
+		for _, name := range names {
+			if !strings.Contains(code.String(), "func "+name+"(b *testing.B)") {
+				t.Errorf("%s has no %s", pkg, name)
+			}
+		}
 	}
 }
 

@@ -1,0 +1,336 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// The idle device: a few applications of a few services each.
+const (
+	idleDevice     = artifacts.DeviceID("press-07")
+	idleApps       = 4
+	idleServices   = 5
+	idleContainers = idleApps * idleServices
+	idlePoll       = 10 * time.Second // six times the default's, so that a short span holds some
+	idlePool       = "10.218.0.0/16"
+	idleSettle     = 5 * time.Second // after the last container started: reports are delivered, leftovers looked for
+	installLimit   = 3 * time.Minute
+)
+
+// device is a real agent on a real containerd, with a registry and a fleet endpoint, all in a box.
+type device struct {
+	box        *testenv.Box
+	bin        string
+	out        io.Writer
+	registry   *testenv.RegistryServer
+	containerd *testenv.Daemon
+	agent      *testenv.Process
+}
+
+// idle measures what a device of 20 containers costs while nothing changes.
+func idle(ctx context.Context, box *testenv.Box, bin string, out io.Writer, span time.Duration) (map[string]sample, error) {
+	d := &device{box: box, bin: bin, out: out}
+	for _, step := range []func(context.Context) error{d.servers, d.publish, d.boot} {
+		if err := step(ctx); err != nil {
+			return nil, fmt.Errorf("idle agent: %w\n%s", err, d.log())
+		}
+	}
+	s, err := d.watch(ctx, span)
+	if err != nil {
+		return nil, fmt.Errorf("idle agent: %w\n%s", err, d.log())
+	}
+	return map[string]sample{"idle agent": s}, d.agent.Stop()
+}
+
+func (d *device) log() string {
+	if d.agent == nil {
+		return ""
+	}
+	return d.agent.Log(15)
+}
+
+func (d *device) path(name string) string { return filepath.Join(d.box.Dir(), name) }
+
+// run runs one of our programs to its end and returns what it prints.
+func (d *device) run(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, program), args...)
+	cmd.Dir = d.box.Dir()
+	cmd.Env = append(os.Environ(), d.environment()...)
+	d.box.Mark(cmd)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	text, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, errs.String())
+	}
+	return string(text), err
+}
+
+// environment leaves the caller's home alone.
+func (d *device) environment() []string {
+	return []string{"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=bench", "NO_COLOR=1"}
+}
+
+func (d *device) servers(ctx context.Context) (err error) {
+	if d.containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: d.box, Out: d.out}); err != nil {
+		return err
+	}
+	dir, err := d.box.Folder("registry")
+	if err != nil {
+		return err
+	}
+	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution); err != nil {
+		return err
+	}
+	d.box.Add("registry", d.registry.Close)
+	image, err := testenv.SoftwareImage(ctx, d.out, "toolbox", testenv.HostPlatform())
+	if err != nil {
+		return err
+	}
+	_, err = d.registry.Push(ctx, "plant/toolbox:1", image)
+	return err
+}
+
+// publish releases the applications and assigns them to the device, one after the other.
+func (d *device) publish(ctx context.Context) error {
+	if _, err := d.run(ctx, "longshore", "key", "generate", "release"); err != nil {
+		return err
+	}
+	for app := range idleApps {
+		name := fmt.Sprintf("app-%d", app)
+		var b strings.Builder
+		b.WriteString("services:\n")
+		for service := range idleServices {
+			fmt.Fprintf(&b, "  s%d:\n    image: %s\n    command: [sleep]\n    restart: always\n", service, d.registry.Reference("plant/toolbox:1"))
+		}
+		if err := os.MkdirAll(d.path(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(d.path(name+"/compose.yaml"), []byte(b.String()), 0o644); err != nil {
+			return err
+		}
+		component := d.registry.Reference("plant/components/" + name + ":1.0.0")
+		if _, err := d.run(ctx, "longshore", "component", "push", name, component); err != nil {
+			return err
+		}
+		_, err := d.run(ctx, "longshore", "state", "push", "--device", string(idleDevice), "--key", "release.key", "--keep-others",
+			"--component", component, d.registry.Reference("plant/state"))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fleet starts the endpoint that the agent reports to.
+func (d *device) fleet(ctx context.Context) (address string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	address = l.Addr().String()
+	if err := l.Close(); err != nil {
+		return "", err
+	}
+	token, err := d.run(ctx, "longshore-fleet", "token", "create", "--database", d.path("fleet.db"), "--device", string(idleDevice))
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(d.path("token"), []byte(token), 0o600); err != nil {
+		return "", err
+	}
+	_, err = d.box.Start("longshore-fleet", d.environment(), filepath.Join(d.bin, "longshore-fleet"), "serve", "--database", d.path("fleet.db"), "--listen", address)
+	return address, err
+}
+
+// boot starts the agent and waits until all containers run and all reports are out.
+func (d *device) boot(ctx context.Context) error {
+	address, err := d.fleet(ctx)
+	if err != nil {
+		return err
+	}
+	table := fmt.Sprintf("lsbench%d", os.Getpid())
+	if err := d.box.OwnTable(ctx, d.out, table); err != nil {
+		return err
+	}
+	_, err = d.run(ctx, "longshore-agent", "init", "--config-dir", d.path("etc"), "--device", string(idleDevice),
+		"--state", "oci://"+d.registry.Reference("plant/state"), "--key", d.path("release.pub"), "--poll", idlePoll.String(),
+		"--fleet-url", "http://"+address, "--fleet-token-file", d.path("token"),
+		"--data-dir", d.path("data"), "--run-dir", d.path("run"), "--network-pool", idlePool, "--network-table", table,
+		"--containerd", d.containerd.Address, "--containerd-namespace", d.containerd.Namespace)
+	if err != nil {
+		return err
+	}
+	d.agent, err = d.box.Start("longshore-agent", d.environment(), filepath.Join(d.bin, "longshore-agent"), "run", "--config", d.path("etc/agent.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := testenv.Await(ctx, installLimit, func() error { return errors.Join(d.agent.Running(), d.settled(ctx)) }); err != nil {
+		return err
+	}
+	return sleep(ctx, idleSettle)
+}
+
+// settled is nil when everything runs and nothing waits to be reported.
+func (d *device) settled(ctx context.Context) error {
+	text, err := d.run(ctx, "longshore-agent", "status", "-o", "json", "--config", d.path("etc/agent.yaml"))
+	if err != nil {
+		return err
+	}
+	var s agent.Status
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	running := 0
+	for _, x := range s.Deployments {
+		for _, c := range x.Components {
+			for _, service := range c.Services {
+				if service.PID != 0 {
+					running++
+				}
+			}
+		}
+	}
+	if s.Committed == nil || s.Phase != agent.PhaseInSync || running != idleContainers {
+		return fmt.Errorf("device is %q with %d of %d containers; problems %+v", s.Phase, running, idleContainers, s.Problems)
+	}
+	return nil
+}
+
+// watch looks at the agent's process at both ends of the span.
+func (d *device) watch(ctx context.Context, span time.Duration) (sample, error) {
+	before, err := look(d.agent.PID())
+	if err != nil {
+		return nil, err
+	}
+	d.registry.Faults.Forget()
+	began := time.Now()
+	if err := sleep(ctx, span); err != nil {
+		return nil, err
+	}
+	if err := d.agent.Running(); err != nil {
+		return nil, err
+	}
+	after, err := look(d.agent.PID())
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(began)
+	beside, err := d.beside()
+	const mib = 1 << 20
+	return sample{
+		"rss-MiB":       after.rss / mib,
+		"anon-MiB":      after.anonymous / mib,
+		"cpu-%":         100 * (after.cpu - before.cpu).Seconds() / took.Seconds(),
+		"written-KiB/h": (after.written - before.written) / 1024 * time.Hour.Seconds() / took.Seconds(),
+		"beside-MiB":    beside / mib,
+		"polls":         float64(len(d.registry.Faults.Requests("", ""))),
+	}, err
+}
+
+// usage is what a process has taken. Memory is in bytes.
+type usage struct {
+	rss, anonymous, written float64
+	cpu                     time.Duration
+}
+
+// look reads the kernel's accounts of a process.
+func look(pid int) (u usage, err error) {
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	fields, err := account(dir + "status")
+	if err != nil {
+		return u, err
+	}
+	u.rss, u.anonymous = fields["VmRSS"]*1024, fields["RssAnon"]*1024
+	if fields, err = account(dir + "io"); err != nil {
+		return u, err
+	}
+	u.written = fields["write_bytes"] // towards a block device; not what goes to a tmpfs or a socket
+	// stat counts whole ticks, too coarse for what is idle.
+	tasks, err := filepath.Glob(dir + "task/*/schedstat")
+	if err != nil || len(tasks) == 0 {
+		return u, errors.Join(fmt.Errorf("no schedstat of process %d", pid), err)
+	}
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			return u, err
+		}
+		first, _, _ := strings.Cut(string(text), " ")
+		ns, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return u, fmt.Errorf("%s: %w", task, err)
+		}
+		u.cpu += time.Duration(ns)
+	}
+	return u, nil
+}
+
+// account reads lines like "VmRSS:  123 kB".
+func account(file string) (map[string]float64, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fields := map[string]float64{}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		key, rest, _ := strings.Cut(lines.Text(), ":")
+		value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		if v, err := strconv.ParseFloat(value, 64); err == nil {
+			fields[key] += v
+		}
+	}
+	return fields, lines.Err()
+}
+
+// beside is what containerd and its shims hold, each page shared by n processes counted as an nth.
+func (d *device) beside() (float64, error) {
+	all, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return 0, err
+	}
+	total := 0.0
+	for _, exe := range all {
+		program, err := os.Readlink(exe)
+		if err != nil || filepath.Dir(program) != d.containerd.Bin {
+			continue
+		}
+		environment, err := os.ReadFile(filepath.Join(filepath.Dir(exe), "environ"))
+		if err != nil || !bytes.Contains(environment, []byte(d.containerd.Dir)) {
+			continue
+		}
+		fields, err := account(filepath.Join(filepath.Dir(exe), "smaps_rollup"))
+		if err != nil {
+			return 0, err
+		}
+		total += fields["Pss"] * 1024
+	}
+	return total, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
