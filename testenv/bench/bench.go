@@ -83,6 +83,7 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 	var errs []error
 	byPackage := packages(rows)
 	for _, pkg := range slices.Sorted(maps.Keys(byPackage)) {
+		fmt.Fprintf(os.Stderr, "measuring %s in %s\n", strings.Join(byPackage[pkg], ", "), pkg)
 		got, err := measure(ctx, o, pkg, byPackage[pkg])
 		errs = append(errs, err)
 		for name, s := range got {
@@ -92,26 +93,34 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 	asked := func(prefix string) bool {
 		return slices.ContainsFunc(rows, func(r row) bool { return strings.HasPrefix(r.bench, prefix) })
 	}
-	if asked("size of ") || asked("idle ") {
-		box, err := testenv.OpenBox(ctx)
-		if err != nil {
-			return samples, errors.Join(append(errs, err)...)
-		}
-		defer func() { err = errors.Join(err, box.Empty()) }()
-		bin, err := box.Folder("bin")
-		if err != nil {
-			return samples, errors.Join(append(errs, err)...)
-		}
-		got, err := sizes(ctx, bin)
-		errs = append(errs, err)
-		maps.Copy(samples, got)
-		if err == nil && asked("idle ") {
-			got, err = idle(ctx, box, bin, os.Stderr, o.Span)
-			errs = append(errs, err)
-			maps.Copy(samples, got)
-		}
+	if !asked("size of ") && !asked("idle ") {
+		return samples, errors.Join(errs...)
 	}
-	return samples, errors.Join(errs...)
+	box, err := testenv.OpenBox(ctx)
+	if err != nil {
+		return samples, errors.Join(append(errs, err)...)
+	}
+	defer func() { err = errors.Join(err, box.Empty()) }()
+	bin, err := box.Folder("bin")
+	steps := []struct {
+		what string
+		need bool
+		take func() (map[string]sample, error)
+	}{
+		{"our programs", true, func() (map[string]sample, error) { return sizes(ctx, bin) }},
+		{"an idle agent", asked("idle "), func() (map[string]sample, error) { return idle(ctx, box, bin, os.Stderr, o.Span) }},
+		{"the agent for every platform", asked("size of longshore-agent for "), func() (map[string]sample, error) { return agentSizes(ctx, bin) }},
+	}
+	for _, s := range steps {
+		if err != nil || !s.need {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "measuring %s\n", s.what)
+		var got map[string]sample
+		got, err = s.take()
+		maps.Copy(samples, got)
+	}
+	return samples, errors.Join(append(errs, err)...)
 }
 
 // packages groups the benchmarks of rows by package.

@@ -17,11 +17,11 @@ import (
 
 // machine says where the figures come from.
 func machine(ctx context.Context, out io.Writer) error {
-	containerd, err := version(ctx, "containerd", `v(\d\S*)`)
+	containerd, err := version(ctx, "containerd")
 	if err != nil {
 		return err
 	}
-	runc, err := version(ctx, "runc", `version (\S+)`)
+	runc, err := version(ctx, "runc")
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func machine(ctx context.Context, out io.Writer) error {
 }
 
 // version asks a program of testenv for its version.
-func version(ctx context.Context, program, pattern string) (string, error) {
+func version(ctx context.Context, program string) (string, error) {
 	path, err := testenv.BuildProgram(ctx, os.Stderr, program)
 	if err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func version(ctx context.Context, program, pattern string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("version of %s: %w", program, err)
 	}
-	if m := regexp.MustCompile(pattern).FindSubmatch(text); m != nil {
+	if m := regexp.MustCompile(`\sv?(\d+\.\d\S*)`).FindSubmatch(text); m != nil {
 		return string(m[1]), nil
 	}
 	return strings.TrimSpace(string(text)), nil

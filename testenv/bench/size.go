@@ -14,8 +14,7 @@ import (
 // platforms that a release of the agent is built for.
 func platforms() []string { return []string{"amd64", "arm64", "arm/v7", "riscv64"} }
 
-// sizes builds our programs into bin as a release does, and weighs them: all for this machine, the agent for every
-// platform too.
+// sizes builds our programs for this machine into bin, as a release does, and weighs them.
 func sizes(ctx context.Context, bin string) (map[string]sample, error) {
 	samples := map[string]sample{}
 	for _, program := range []string{"longshore", "longshore-agent", "longshore-fleet"} {
@@ -25,6 +24,12 @@ func sizes(ctx context.Context, bin string) (map[string]sample, error) {
 		}
 		samples["size of "+program] = sample{"MiB": size}
 	}
+	return samples, nil
+}
+
+// agentSizes weighs the agent for every platform. What the compiler has not done before takes minutes.
+func agentSizes(ctx context.Context, bin string) (map[string]sample, error) {
+	samples := map[string]sample{}
 	for _, platform := range platforms() {
 		size, err := build(ctx, "longshore-agent", platform, filepath.Join(bin, "other-agent"))
 		if err != nil {
