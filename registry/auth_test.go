@@ -62,7 +62,7 @@ func TestCredentialsAreFound(t *testing.T) {
 			for name, tt := range tests {
 				t.Run(name, func(t *testing.T) {
 					tt.o.Getenv = environment(tt.env)
-					_, err := newClient(t, tt.o).Resolve(t.Context(), s.Reference("line/state"), "press-07")
+					_, err := openName(t, newClient(t, tt.o), s.Reference("line/state")).Resolve(t.Context(), "press-07")
 					if !errors.Is(err, tt.is) {
 						t.Errorf("Resolve = %v, want %v", err, tt.is)
 					}
@@ -171,7 +171,7 @@ func TestTokenServerTrouble(t *testing.T) {
 			s := testenv.Registry(t, testenv.DistributionToken)
 			c := newClient(t, registry.Options{Username: s.Username, Password: s.Password, RetryBudget: time.Millisecond})
 			s.Faults.Add(testenv.Rule{Path: "^/token", Effect: tt.effect})
-			_, err := c.Resolve(t.Context(), s.Reference("line/state"), "press-07")
+			_, err := openName(t, c, s.Reference("line/state")).Resolve(t.Context(), "press-07")
 			if s.Faults.Hits() == 0 || !errors.Is(err, tt.is) || strings.Contains(err.Error(), s.Password) {
 				t.Errorf("Resolve = %v after %d questions, want %v", err, s.Faults.Hits(), tt.is)
 			}
@@ -179,7 +179,7 @@ func TestTokenServerTrouble(t *testing.T) {
 	}
 }
 
-// TestGivenCredentialsStayAtTheTarget: a Compose file names registries of everybody, the flags are for one.
+// TestGivenCredentialsStayAtTheTarget: Compose files and deployments name registries of everybody, the flags are for one.
 func TestGivenCredentialsStayAtTheTarget(t *testing.T) {
 	t.Parallel()
 	target, images := testenv.Registry(t, testenv.DistributionHtpasswd), testenv.Registry(t, testenv.DistributionHtpasswd)
@@ -200,6 +200,19 @@ func TestGivenCredentialsStayAtTheTarget(t *testing.T) {
 		}
 		if _, err := c.LockImage(t.Context(), images.Reference("line/web:1")); !errors.Is(err, fault.ErrUnauthenticated) {
 			t.Errorf("%s: LockImage elsewhere = %v, want fault.ErrUnauthenticated", name, err)
+		}
+		desc, err := c.Resolve(t.Context(), target.Reference("line/web"), "1")
+		if err != nil {
+			t.Errorf("%s: Resolve at the target = %v", name, err)
+		}
+		elsewhere := images.Reference("line/web")
+		_, resolve := c.Resolve(t.Context(), elsewhere, "1")
+		_, _, manifest := c.Manifest(t.Context(), elsewhere, desc.Digest)
+		_, blob := c.Blob(t.Context(), elsewhere, desc, 1<<20)
+		for what, err := range map[string]error{"Resolve": resolve, "Manifest": manifest, "Blob": blob} {
+			if !errors.Is(err, fault.ErrUnauthenticated) {
+				t.Errorf("%s: %s elsewhere = %v, want fault.ErrUnauthenticated", name, what, err)
+			}
 		}
 	}
 	if got := strings.Join(seen, ""); got != "" {
@@ -380,7 +393,7 @@ func FuzzChallenge(f *testing.F) {
 		if strings.Contains(challenge, "//") && !strings.Contains(challenge, "127.0.0.1") && !strings.Contains(challenge, "169.254.") {
 			return // nothing out there is asked
 		}
-		c, err := registry.New(registry.Options{Username: "robot", Password: "hunter2", RetryBudget: -1})
+		c, err := registry.New(registry.Options{Host: s.Host, Username: "robot", Password: "hunter2", RetryBudget: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

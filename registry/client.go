@@ -57,7 +57,8 @@ func (c *Client) Close() {
 	}
 }
 
-// Open gives the place that ref names. It connects to nothing; a layout's folder is made by the first write.
+// Open gives the place that ref names. It connects to nothing; a layout's folder is made by the first write. Without
+// Options.Host the credentials of Options may go to ref's host from now on: open only what the user named.
 func (c *Client) Open(_ context.Context, ref Reference) (*Repository, error) {
 	if ref.Scheme != SchemeLayout {
 		c.mu.Lock()
@@ -126,7 +127,7 @@ func (c *Client) isFor(host string) bool {
 	return c.given[host]
 }
 
-// OpenName opens a repository by "host/path", or a layout by "oci-layout:PATH".
+// OpenName is Open by "host/path", or a layout by "oci-layout:PATH".
 func (c *Client) OpenName(ctx context.Context, name string) (*Repository, error) {
 	ref, err := ParseReference(name)
 	if err != nil {
@@ -135,27 +136,39 @@ func (c *Client) OpenName(ctx context.Context, name string) (*Repository, error)
 	return c.Open(ctx, ref)
 }
 
-// Resolve is Repository.Resolve on a repository given by name.
+// named opens what a document names, as OpenName does without trusting it with the credentials of Options.
+func (c *Client) named(name string) (*Repository, error) {
+	ref, err := ParseReference(name)
+	if err != nil {
+		return nil, err
+	}
+	return c.open(ref)
+}
+
+// Resolve is Repository.Resolve on a repository that a document names: it is not told the credentials of Options, unless they
+// are for its host anyway.
 func (c *Client) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
-	r, err := c.OpenName(ctx, repository)
+	r, err := c.named(repository)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	return r.Resolve(ctx, tag)
 }
 
-// Manifest is Repository.Manifest on a repository given by name.
+// Manifest is Repository.Manifest on a repository that a document names: it is not told the credentials of Options, unless they
+// are for its host anyway.
 func (c *Client) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
-	r, err := c.OpenName(ctx, repository)
+	r, err := c.named(repository)
 	if err != nil {
 		return ocispec.Descriptor{}, nil, err
 	}
 	return r.Manifest(ctx, d)
 }
 
-// Blob is Repository.Blob on a repository given by name.
+// Blob is Repository.Blob on a repository that a document names: it is not told the credentials of Options, unless they
+// are for its host anyway.
 func (c *Client) Blob(ctx context.Context, repository string, desc ocispec.Descriptor, limit int64) ([]byte, error) {
-	r, err := c.OpenName(ctx, repository)
+	r, err := c.named(repository)
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,8 @@ type Options struct {
 	CertFile, KeyFile string // client certificate, PEM; both or none
 
 	// Username with Password, or Token (a registry bearer token), go to Host only; with an empty Host, to the registries of
-	// references that were opened by the caller. Never to a mirror, nor to a registry that only an image reference names.
-	// They come before any file. The environment variables LONGSHORE_USERNAME,
+	// references that were opened by the caller. Never to a mirror, nor to a registry that only a document or an image
+	// reference names. They come before any file. The environment variables LONGSHORE_USERNAME,
 	// LONGSHORE_PASSWORD and LONGSHORE_TOKEN fill in what is empty here.
 	Host               string
 	Username, Password string

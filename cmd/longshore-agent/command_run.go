@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -144,7 +145,9 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	if p.store, err = store.Open(store.Options{Path: filepath.Join(cfg.DataDir, "agent.db"), Device: string(cfg.Device)}); err != nil {
 		return nil, err
 	}
+	stateHost, _, _ := strings.Cut(cfg.State, "/")
 	if p.registry, err = registry.New(registry.Options{
+		Host:           stateHost, // what the environment holds is for it, not for the hosts that deployments name
 		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
 		CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile,
 		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir,

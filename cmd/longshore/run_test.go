@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -487,4 +488,28 @@ func TestCosign(t *testing.T) {
 			s.do(outcome.OK, "verify", "--key", "release.pub", monitor+":1.4.0")
 		})
 	}
+}
+
+// Registry credentials of flags are for hosts that the command line names, not for those that documents name.
+func TestCredentialsStayWithTheCommandLine(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	elsewhere, private := testenv.Registry(t, testenv.DistributionHtpasswd), testenv.Registry(t, testenv.DistributionHtpasswd)
+	var told []string
+	elsewhere.Faults.Add(testenv.Rule{Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		told = append(told, r.Header.Get("Authorization"))
+		next.ServeHTTP(w, r)
+	}})
+	s.write("certs.d/elsewhere.example/hosts.toml", "server = \""+elsewhere.URL+"\"\n")
+	s.write("certs.d/private.example/hosts.toml", "server = \""+private.URL+"\"\n")
+	s.write("elsewhere.yaml", strings.ReplaceAll(string(mustRead(t, "vision.yaml")), host, "elsewhere.example"))
+	login := []string{"-u", private.Username, "-p", private.Password}
+	s.do(outcome.OK, append(login, "bundle", "push", "elsewhere.yaml", "private.example/plant/bundles/press:1")...)
+	push := append(login, "state", "push", "-d", "press-07", "--key", "release.key", "private.example/plant/state")
+	s.do(outcome.Auth, append(push, "--deployment", "elsewhere.yaml")...)
+	s.do(outcome.Auth, append(push, "--bundle", "private.example/plant/bundles/press:1")...)
+	if got := strings.Join(told, ""); got != "" || len(told) == 0 {
+		t.Errorf("the registry of a document was asked %d times and told %q", len(told), got)
+	}
+	s.do(outcome.OK, append(login, "component", "push", "./line-monitor", "private.example/plant/line-monitor:1.4.0")...)
+	s.do(outcome.OK, append(push, "--component", "private.example/plant/line-monitor:1.4.0")...)
 }

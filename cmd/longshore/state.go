@@ -213,6 +213,10 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 		if ref.Scheme != registry.SchemeOCI {
 			return nil, outcome.Usagef("state push", "state push: --component %s: devices fetch components from registries only", s)
 		}
+		// Named by the user, unlike what documents name: it may be told the credentials of the flags.
+		if _, err := client.Open(c.Context, ref); err != nil {
+			return nil, err
+		}
 		values, err := pairs("set", c.StringSlice("set"))
 		if err != nil {
 			return nil, err
