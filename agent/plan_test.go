@@ -248,7 +248,9 @@ func TestPlanAfterReboot(t *testing.T) {
 	}
 	s.done(p.Steps[0])
 	start := Step{Verb: Start, Project: first.Project.Name, Container: first.Containers[0].ID}
-	s.fail(now, start, fmt.Errorf("no such device"), numbers)
+	for range 2 {
+		s.fail(now, start, fmt.Errorf("no such device"), numbers)
+	}
 	p = Plan(now, d, m.observe(), s, numbers)
 	if len(p.Steps) != 1 || p.Steps[0].Key() != "prepare "+second.Project.Name {
 		t.Errorf("steps with a broken first component = %v, want the second to come back", p.Steps)

@@ -78,7 +78,7 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 	}
 	st := Step{Verb: Prepare, Project: c.Project.Name}
 	if r, ok := pl.s.Retries[st.Key()]; ok && pl.s.Prepared[c.Project.Name] != c.surround {
-		v.worse(trouble{r.Code, r.Message, r.Failures >= pl.p.Patience})
+		v.step(r, pl.p)
 		v.up = false
 	}
 	return v
@@ -92,7 +92,7 @@ func (pl *planner) judge(v *view, c workload.Container, o workload.Observation, 
 		verb = Start
 	}
 	if r, ok := pl.s.Retries[Step{Verb: verb, Container: c.ID}.Key()]; ok && o.Status != workload.Running && o.Status != workload.Paused {
-		v.worse(trouble{r.Code, r.Message, r.Failures >= pl.p.Patience})
+		v.step(r, pl.p)
 	}
 	switch {
 	case !there || o.Status == workload.Created:
@@ -136,6 +136,13 @@ func (pl *planner) expire(v *view) {
 		return
 	}
 	v.worse(trouble{CodeTimeout, fmt.Sprintf("not up after %v", v.c.Timeout), true})
+}
+
+// step adds a step that failed, from the second time on: the first may have been a moment's hiccup of the runtime.
+func (v *view) step(r Retry, p Policy) {
+	if r.Failures > 1 {
+		v.worse(trouble{r.Code, r.Message, r.Failures >= p.Patience})
+	}
 }
 
 // worse keeps the first trouble, but prefers one that lasts.

@@ -106,9 +106,7 @@ func (r *real) device(t *testing.T) (o containerd.Options, open func(t *testing.
 		Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, n), Device: string(agenttest.Device),
 		DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: &notes{m: map[string]string{}}, Networks: attacher{nets}, Now: time.Now,
 		AllowNoSeccomp: true,
-		Endpoints: func(host string) ([]containerd.Endpoint, error) {
-			return []containerd.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
-		},
+		Endpoints:      plainEndpoints,
 	}
 	open = func(t *testing.T) agent.Runtime {
 		t.Helper()
@@ -132,6 +130,10 @@ func (r *real) device(t *testing.T) (o containerd.Options, open func(t *testing.
 		}
 	})
 	return o, open
+}
+
+func plainEndpoints(host string) ([]containerd.Endpoint, error) {
+	return []containerd.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
 }
 
 // empty removes everything.

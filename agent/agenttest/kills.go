@@ -85,7 +85,7 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 	}
 	w.Publish(t, generation, c.after...)
 	k := &Killer{At: at}
-	r := w.start(t, w.Options(t), k)
+	r := w.StartToDie(t, k)
 	w.Wait(t, "the kill, or the end", func() bool {
 		if k.Where() != "" {
 			return true

@@ -128,7 +128,7 @@ func firstChecks() []refusal {
 			signed(t, w, 6, func(o *artifacts.StateOptions) { o.Device = "press-08" }, a)
 		}},
 		{agent.CodeRollback, "older generation", func(t *testing.T, w *World) { signed(t, w, 4, nil, Line("2")) }},
-		{agent.CodeGenerationConflict, "same generation, other content", func(t *testing.T, w *World) { signed(t, w, 5, nil, Line("2")) }},
+		{agent.CodeGenerationConflict, "same generation with other content", func(t *testing.T, w *World) { signed(t, w, 5, nil, Line("2")) }},
 		{agent.CodeExpired, "expired", func(t *testing.T, w *World) {
 			signed(t, w, 6, func(o *artifacts.StateOptions) { o.Expires = w.Now().Add(-time.Minute) }, Line("2"))
 		}},
@@ -263,7 +263,9 @@ func (r refusal) run(t *testing.T, w *World) {
 	w.Edit = func(o *agent.Options) { o.RequirePins = true }
 	good := w.Publish(t, 5, Line("1"))
 	a := w.Start(t)
-	w.Sync(t, a)
+	if res := w.Sync(t, a); res.Outcome != agent.SyncInstalled {
+		t.Fatalf("sync to what shall run on = %+v", res)
+	}
 	before := w.Observe(t)
 	check := w.mark(t, Line("1"))
 	r.do(t, w)

@@ -72,6 +72,7 @@ type World struct {
 	Path     string // of agent.db
 	Log      *slog.Logger
 	Edit     func(*agent.Options)
+	Prepare  func(*store.Store) // is called with each agent's store before the agent runs
 
 	policy   atomic.Value // string
 	observer agent.Runtime
@@ -137,6 +138,12 @@ func (w *World) Start(t *testing.T) *Running {
 	return w.start(t, w.Options(t), nil)
 }
 
+// StartToDie runs an agent that k kills.
+func (w *World) StartToDie(t *testing.T, k *Killer) *Running {
+	t.Helper()
+	return w.start(t, w.Options(t), k)
+}
+
 func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 	t.Helper()
 	so := store.Options{Path: w.Path, Device: string(Device)}
@@ -149,6 +156,9 @@ func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 		t.Fatal(err)
 	}
 	o.Store = st
+	if w.Prepare != nil {
+		w.Prepare(st)
+	}
 	a, err := agent.New(o)
 	if err != nil {
 		t.Fatal(err)
