@@ -29,6 +29,7 @@ type Options struct {
 	Platform     string // "linux/arm64": which images fit
 
 	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
+	Weakened      []string      // what the configuration gives up, in plain words; told in every status
 	RequirePins   bool          // refuse components and images that are named by a tag only
 	RestartMax    time.Duration // longest pause between restarts of a container; 0: 1 min
 	StepRetryMax  time.Duration // longest pause between attempts at a step that fails; 0: 1 min

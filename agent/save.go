@@ -80,7 +80,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 }
 
 func (l *loop) insecure() []string {
-	out := []string{}
+	out := append([]string{}, l.o.Weakened...)
 	if l.accepted != nil {
 		out = append(out, l.accepted.Insecure...)
 	}

@@ -32,6 +32,7 @@ type Config struct {
 	Logs         Logs
 
 	AllowNoSeccomp bool // run containers without a seccomp profile where the runtime has none; shown in every status
+	RequirePins    bool // refuse components and images that are named by a tag only
 }
 
 // Containerd says where the daemon is.
@@ -108,6 +109,7 @@ func Parse(file string, data []byte) (*Config, error) {
 		RunDir:  r.path(root.Get("runDir"), DefaultRunDir),
 	}
 	c.AllowNoSeccomp = root.Get("allowNoSeccomp").Bool()
+	c.RequirePins = root.Get("requirePins").Bool()
 	r.sections(root, c)
 	root.Close(isExtension)
 	if err := root.Err(); err != nil {
@@ -141,7 +143,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n = root.Get("fleet")
 	if u := n.Get("url"); u != nil {
 		c.Fleet.URL = u.Filled()
-		if p, err := url.Parse(c.Fleet.URL); err != nil || p.Host == "" || p.Scheme != "https" && p.Scheme != "http" {
+		if p, err := url.Parse(c.Fleet.URL); err != nil || p.Host == "" || p.Scheme != "https" && p.Scheme != "http" || p.RawQuery != "" || p.Fragment != "" || p.User != nil {
 			u.HintFaultf("write it like https://fleet.example", "not a web address")
 		}
 	}
@@ -195,8 +197,10 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n = root.Get("logs")
 	c.Logs = Logs{MaxSize: size(n.Get("maxSize"), 10<<20), MaxFiles: 3, Budget: size(n.Get("budget"), 1<<30)}
 	if f := n.Get("maxFiles"); f != nil {
-		if c.Logs.MaxFiles = int(f.Uint64()); c.Logs.MaxFiles > 100 {
+		if n := f.Uint64(); n > 100 {
 			f.Faultf("must be at most 100")
+		} else {
+			c.Logs.MaxFiles = int(n)
 		}
 	}
 	n.Close()

@@ -30,14 +30,14 @@ func (p *program) initCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
 			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
-			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("KEY")},
+			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("PUBLIC_KEY")},
 			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys speak for (default: the folder above the state's repository)", EnvVars: env("SCOPE")},
 			&cli.StringFlag{Name: "fleet-url", Usage: "where status goes", EnvVars: env("FLEET_URL")},
 			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
 			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
 			&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
 			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
-			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is spoken to without TLS; repeat for several", EnvVars: env("PLAIN_HTTP")},
+			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is spoken to without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
 			&cli.StringFlag{Name: "containerd", Usage: "containerd's `SOCKET`", EnvVars: env("CONTAINERD")},
 			&cli.StringFlag{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", EnvVars: env("CONTAINERD_NAMESPACE")},
 			&cli.StringFlag{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", EnvVars: env("NETWORK_TABLE")},
@@ -87,7 +87,7 @@ func (p *program) initialise(c *cli.Context) error {
 	if _, err := config.Parse(agentFile, agent); err != nil {
 		return err
 	}
-	if _, err := signing.ParsePolicy(trustFile, trust, os.ReadFile); err != nil {
+	if _, err := signing.ParsePolicy(trustFile, trust, readKey); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -56,7 +58,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		return err
 	}
 	if _, err := readPolicy(cfg.Trust); err != nil {
-		return err
+		log.Error("nothing new is accepted until the trust policy is repaired; what was accepted runs", "file", cfg.Trust, "err", err)
 	}
 	for _, dir := range []string{cfg.DataDir, cfg.RunDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -73,7 +75,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	log.Info("agent starts", "device", cfg.Device, "state", cfg.State, "version", version)
+	log.Info("agent starts", "device", cfg.Device, "state", cfg.State, "version", build.Version())
 	// The socket ends with the agent and the agent with the socket; both end with the signal.
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
@@ -145,15 +147,17 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	if p.store, err = store.Open(store.Options{Path: filepath.Join(cfg.DataDir, "agent.db"), Device: string(cfg.Device)}); err != nil {
 		return nil, err
 	}
+	var broken *unusable
 	stateHost, _, _ := strings.Cut(cfg.State, "/")
 	if p.registry, err = registry.New(registry.Options{
 		Host:           stateHost, // what the environment holds is for it, not for the hosts that deployments name
 		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
 		CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile,
 		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir,
-		UserAgent: "longshore-agent/" + version, Logger: log, Getenv: os.Getenv,
+		UserAgent: "longshore-agent/" + build.Version(), Logger: log, Getenv: os.Getenv,
 	}); err != nil {
-		return nil, err
+		log.Error("no registry can be asked until this is repaired and the agent started again; what was accepted runs", "err", err)
+		broken = &unusable{err}
 	}
 	content, err := registry.OpenLayout(filepath.Join(cfg.DataDir, "content"))
 	if err != nil {
@@ -167,7 +171,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	if p.runtime, err = containerd.New(ctx, containerd.Options{
 		Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter,
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
-		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
+		Endpoints: endpoints(p.registry, broken), Journal: p.store, Networks: attacher{p.networks},
 		AllowNoSeccomp: cfg.AllowNoSeccomp,
 		Logs:           containerd.LogLimits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
 		Logger:         log, Now: time.Now,
@@ -179,25 +183,38 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 		Device: cfg.Device, Repository: cfg.State, Capabilities: capabilities(cfg),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval,
 		Store: p.store, Source: p.registry, Verifier: trust, Content: content, Runtime: p.runtime,
-		Fingerprint: trust.Fingerprint, Version: version, Logger: log, Now: time.Now, Random: rand.Float64,
+		Fingerprint: trust.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
+	}
+	if broken != nil {
+		o.Source, o.Verifier = *broken, *broken
 	}
 	if cfg.Fleet.URL != "" {
 		if o.Reporter, err = report.New(report.Options{
 			URL: cfg.Fleet.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(),
-			TokenFile: cfg.Fleet.TokenFile, CAFile: cfg.Fleet.CAFile, UserAgent: "longshore-agent/" + version,
+			TokenFile: cfg.Fleet.TokenFile, CAFile: cfg.Fleet.CAFile, UserAgent: "longshore-agent/" + build.Version(),
+			Proxy: http.ProxyFromEnvironment,
 		}); err != nil {
-			return nil, err
+			log.Error("reports wait on the device until this is repaired and the agent started again", "err", err)
+			o.Reporter = unusable{err}
 		}
 	}
 	// What a reboot or a flush took away is made again before any container starts.
 	if err := p.networks.Restore(ctx); err != nil {
-		return nil, err
+		log.Error("networks are not all restored; each is tried again with its project", "err", err)
 	}
 	for _, note := range p.networks.Notes() {
 		log.Info("network", "note", note)
 	}
 	p.agent, err = agent.New(o)
 	return p, err
+}
+
+// weakened is what agent.yaml gives up; trust.yaml's allowUnsigned is told with what passed by it.
+func weakened(cfg *config.Config) []string {
+	if cfg.AllowNoSeccomp {
+		return []string{"containers may run without a system call filter (allowNoSeccomp)"}
+	}
+	return nil
 }
 
 func capabilities(cfg *config.Config) margo.DeviceCapabilities {
@@ -209,8 +226,11 @@ func capabilities(cfg *config.Config) margo.DeviceCapabilities {
 }
 
 // endpoints lets containers' images come from where the artifacts come from: the same mirrors, CAs and credentials.
-func endpoints(client *registry.Client) func(host string) ([]containerd.Endpoint, error) {
+func endpoints(client *registry.Client, broken *unusable) func(host string) ([]containerd.Endpoint, error) {
 	return func(host string) ([]containerd.Endpoint, error) {
+		if broken != nil {
+			return nil, broken.told()
+		}
 		found, err := client.Endpoints(host)
 		if err != nil {
 			return nil, err

@@ -102,8 +102,8 @@ func (p *program) logsCommand() *cli.Command {
 			"Examples:\n  longshore-agent logs line-monitor web\n  longshore-agent logs --follow --tail 20 line-monitor",
 		Flags: []cli.Flag{
 			configFlag(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted"},
-			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines; 0 is all"},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted", EnvVars: env("FOLLOW")},
+			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines; 0 is all", EnvVars: env("TAIL")},
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 2 {

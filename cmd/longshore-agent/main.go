@@ -9,18 +9,17 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
 )
-
-// version is set when a release is built.
-var version = "devel"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -39,7 +38,7 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	app := &cli.App{
 		Name:                 "longshore-agent",
 		Usage:                "keep this device at its signed release",
-		Version:              version,
+		Version:              build.Version(),
 		HideVersion:          true,
 		Writer:               stdout,
 		ErrWriter:            stderr,
@@ -49,11 +48,12 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 			return outcome.Usagef("", "%v", err)
 		},
 		Commands: []*cli.Command{
-			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.logsCommand(), p.checkConfigCommand(),
+			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.logsCommand(),
+			p.capabilitiesCommand(), p.checkConfigCommand(), p.unitCommand(),
 			{
 				Name: "version", Usage: "print the version",
 				Action: func(*cli.Context) error {
-					_, err := fmt.Fprintln(stdout, version)
+					_, err := fmt.Fprintln(stdout, build.Version())
 					return err
 				},
 			},
@@ -61,6 +61,9 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError = app.OnUsageError
+		if c.Description != "" && !strings.Contains(c.Description, "xit code") {
+			c.Description += "\n\n" + outcome.Help
+		}
 	}
 	app.Action = func(c *cli.Context) error {
 		if c.Args().Present() {
@@ -124,7 +127,7 @@ func readPolicy(name string) (*signing.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return signing.ParsePolicy(name, data, func(path string) ([]byte, error) {
-		return readBounded(path, signing.MaxKeyBytes)
-	})
+	return signing.ParsePolicy(name, data, readKey)
 }
+
+func readKey(path string) ([]byte, error) { return readBounded(path, signing.MaxKeyBytes) }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,6 +107,37 @@ func TestKeysAreBesideThePolicy(t *testing.T) {
 	}
 	if _, err := v.Verify(t.Context(), agent.KindState, "h/r", ocispec.Descriptor{}); !errors.Is(err, fault.ErrRejected) {
 		t.Errorf("Verify with a broken policy = %v, want rejected", err)
+	}
+}
+
+// A slip in what is only needed for something new must not keep workloads from starting after a boot.
+func TestAgentStartsInSpiteOfASlip(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "agent.yaml")
+	doc := "device: d\nstate: 127.0.0.1:1/r\ndataDir: data\nrunDir: run\ntrust: none.yaml\nregistry: {caFile: none.pem}\n" +
+		"fleet: {url: 'https://127.0.0.1:1', caFile: none.pem}\ncontainerd: {address: none.sock}\nnetwork: {table: lsslip}\n"
+	if err := errors.Join(os.WriteFile(file, []byte(doc), 0o600), os.MkdirAll(filepath.Join(dir, "data"), 0o700), os.MkdirAll(filepath.Join(dir, "run"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := readConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	parts, err := assemble(t.Context(), cfg, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatalf("assemble = %v\n%s", err, log.String())
+	}
+	defer func() {
+		if err := parts.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if n := strings.Count(log.String(), "until this is repaired"); n != 2 {
+		t.Errorf("told %d slips, want the registry's and the fleet endpoint's:\n%s", n, log.String())
+	}
+	if _, err := (unusable{fault.ErrInvalid}).Resolve(t.Context(), "h/r", "t"); !fault.Retryable(err) {
+		t.Errorf("Resolve of what is unusable = %v, want temporary", err)
 	}
 }
 

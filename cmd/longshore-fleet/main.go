@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -18,12 +17,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
-
-// version is set when a release is built.
-var version = ""
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -54,7 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 				if err := noArguments(c); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintln(stdout, buildVersion())
+				_, err := fmt.Fprintln(stdout, build.Version())
 				return err
 			}},
 		},
@@ -109,14 +106,4 @@ func (p *program) open(c *cli.Context, log *slog.Logger) (*store.SQLite, error) 
 		return nil, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "make its folder, or name another file with --database")
 	}
 	return s, err
-}
-
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "devel"
 }

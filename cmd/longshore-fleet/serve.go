@@ -20,6 +20,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
@@ -94,7 +95,7 @@ func (p *program) serve(c *cli.Context) (err error) {
 	if certificate != nil {
 		srv.TLSConfig, scheme = certificate.config(), "https"
 	}
-	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", buildVersion())
+	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", build.Version())
 	if password == nil && !loopback(l.Addr().String()) {
 		log.Warn("everybody who reaches this address can look at the fleet; --viewer-password-file asks for a password")
 	}
@@ -179,7 +180,7 @@ func viewerPassword(file string) (*[sha256.Size]byte, error) {
 func (p *program) handler(db *store.SQLite, hub *web.Hub, log *slog.Logger, password *[sha256.Size]byte) (http.Handler, error) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	page, err := web.New(web.Options{View: db, Hub: hub, Now: p.now, Logger: log, Version: buildVersion()})
+	page, err := web.New(web.Options{View: db, Hub: hub, Now: p.now, Logger: log, Version: build.Version()})
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -160,7 +161,7 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		CAFile:     c.String("ca-file"), CertFile: c.String("cert-file"), KeyFile: c.String("key-file"),
 		Username: c.String("username"), Password: password, Token: c.String("token"),
 		AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
-		UserAgent: "longshore/" + buildVersion(), Concurrency: c.Int("concurrency"),
+		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"),
 		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
 		Getenv: p.getenv,
 	})

@@ -1,0 +1,52 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (p *program) capabilitiesCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "capabilities",
+		Usage: "print what this device tells of itself, as Margo's DeviceCapabilities",
+		Description: "What deployments' constraints are held against. The agent need not run.\n\n" +
+			"Examples:\n  longshore-agent capabilities\n  longshore-agent capabilities --config ./agent.yaml",
+		Flags: []cli.Flag{configFlag()},
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			cfg, err := readConfig(c.String("config"))
+			if err != nil {
+				return err
+			}
+			device := capabilities(cfg)
+			data, err := device.Encode()
+			if err == nil {
+				_, err = fmt.Fprintf(p.stdout, "%s\n", data)
+			}
+			return err
+		},
+	}
+}
+
+//go:embed longshore-agent.service
+var unit []byte
+
+func (p *program) unitCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "unit",
+		Usage: "print the systemd unit",
+		Description: "It expects the program at /usr/local/bin/longshore-agent.\n\n" +
+			"Examples:\n  longshore-agent unit >/etc/systemd/system/longshore-agent.service",
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			_, err := p.stdout.Write(unit)
+			return err
+		},
+	}
+}
