@@ -147,7 +147,6 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	if p.store, err = store.Open(store.Options{Path: filepath.Join(cfg.DataDir, "agent.db"), Device: string(cfg.Device)}); err != nil {
 		return nil, err
 	}
-	var broken *unusable
 	stateHost, _, _ := strings.Cut(cfg.State, "/")
 	if p.registry, err = registry.New(registry.Options{
 		Host:           stateHost, // what the environment holds is for it, not for the hosts that deployments name
@@ -156,8 +155,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir,
 		UserAgent: "longshore-agent/" + build.Version(), Logger: log, Getenv: os.Getenv,
 	}); err != nil {
-		log.Error("no registry can be asked until this is repaired and the agent started again; what was accepted runs", "err", err)
-		broken = &unusable{err}
+		return nil, err
 	}
 	content, err := registry.OpenLayout(filepath.Join(cfg.DataDir, "content"))
 	if err != nil {
@@ -171,7 +169,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	if p.runtime, err = containerd.New(ctx, containerd.Options{
 		Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter,
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
-		Endpoints: endpoints(p.registry, broken), Journal: p.store, Networks: attacher{p.networks},
+		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
 		AllowNoSeccomp: cfg.AllowNoSeccomp,
 		Logs:           containerd.LogLimits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
 		Logger:         log, Now: time.Now,
@@ -185,9 +183,6 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 		Store: p.store, Source: p.registry, Verifier: trust, Content: content, Runtime: p.runtime,
 		Fingerprint: trust.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 	}
-	if broken != nil {
-		o.Source, o.Verifier = *broken, *broken
-	}
 	if cfg.Fleet.URL != "" {
 		if o.Reporter, err = report.New(report.Options{
 			URL: cfg.Fleet.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(),
@@ -195,7 +190,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 			Proxy: http.ProxyFromEnvironment,
 		}); err != nil {
 			log.Error("reports wait on the device until this is repaired and the agent started again", "err", err)
-			o.Reporter = unusable{err}
+			o.Reporter = unreachable{err}
 		}
 	}
 	// What a reboot or a flush took away is made again before any container starts.
@@ -226,11 +221,8 @@ func capabilities(cfg *config.Config) margo.DeviceCapabilities {
 }
 
 // endpoints lets containers' images come from where the artifacts come from: the same mirrors, CAs and credentials.
-func endpoints(client *registry.Client, broken *unusable) func(host string) ([]containerd.Endpoint, error) {
+func endpoints(client *registry.Client) func(host string) ([]containerd.Endpoint, error) {
 	return func(host string) ([]containerd.Endpoint, error) {
-		if broken != nil {
-			return nil, broken.told()
-		}
 		found, err := client.Endpoints(host)
 		if err != nil {
 			return nil, err

@@ -194,6 +194,9 @@ func (w *world) fleetSays(ctx context.Context, want margo.State) error {
 	})
 }
 
+// maxUpdate bounds what release 1.1.0 may cost: documents, signatures and one small layer. The image has megabytes.
+const maxUpdate = 64 << 10
+
 func (w *world) update(ctx context.Context) (string, error) {
 	before, err := w.status(ctx)
 	if err != nil {
@@ -217,7 +220,16 @@ func (w *world) update(ctx context.Context) (string, error) {
 	if is["web"] == was["web"] || is["broker"] != was["broker"] || is["sensor"] != was["sensor"] || is["broker"] == 0 {
 		return "", fmt.Errorf("processes were %v and are %v: only web should have changed", was, is)
 	}
+	// Only web's image changed, and of it only the layer with its title: everything else is on the device already.
+	for _, image := range []string{"nats", "sensor"} {
+		if r := w.registry.Faults.Requests("GET", "/plant/"+image+"/"); len(r) > 0 {
+			return "", fmt.Errorf("%s did not change, and %d requests were made for it: %v", image, len(r), r[0].Path)
+		}
+	}
 	sent, _ := w.registry.Faults.Bytes("GET", "")
+	if sent > maxUpdate {
+		return "", fmt.Errorf("%d bytes travelled for an update of a title, want at most %d", sent, maxUpdate)
+	}
 	if _, err := w.answers(ctx); err != nil {
 		return "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -147,7 +148,17 @@ func (w *writer) device() {
 	if err := w.box.OwnTable(w.t.Context(), os.Stderr, table); err != nil {
 		w.t.Fatal(err)
 	}
-	w.stands["/etc/longshore"] = etc
+	bin, units, dist := filepath.Join(w.box.Dir(), "local-bin"), filepath.Join(w.box.Dir(), "units"), filepath.Join(w.box.Dir(), "dist")
+	for _, dir := range []string{bin, units, dist} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(w.bin, filepath.Join(dist, "linux-amd64")); err != nil {
+		w.t.Fatal(err)
+	}
+	w.path = append(w.path, bin)
+	maps.Copy(w.stands, map[string]string{"/etc/longshore": etc, "/usr/local/bin": bin, "/etc/systemd/system": units})
 	maps.Copy(w.env, map[string]string{
 		"LONGSHORE_CONFIG_DIR": etc, "LONGSHORE_CONFIG": filepath.Join(etc, "agent.yaml"), "LONGSHORE_POLL": "1s",
 		"LONGSHORE_CONTAINERD": d.Address, "LONGSHORE_CONTAINERD_NAMESPACE": d.Namespace,
@@ -157,6 +168,7 @@ func (w *writer) device() {
 	systemctl := `#!/bin/bash
 case "$*" in
 "enable --now longshore-agent")
+	[ -s units/longshore-agent.service ] || { echo "no unit is installed" >&2; exit 1; }
 	longshore-agent run >agent.log 2>&1 &
 	echo $! >agent.pid
 	for i in $(seq 200); do [ -S "$LONGSHORE_RUN_DIR/agent.sock" ] && exit 0; sleep 0.05; done
@@ -247,5 +259,34 @@ func TestTroubleshootHasEveryCode(t *testing.T) {
 		}
 	} else if want != string(text) {
 		t.Errorf("%s is not what agent.Codes says; run with UPDATE_GOLDEN=1", file)
+	}
+}
+
+// TestLinks finds links of pages to files that are not there.
+func TestLinks(t *testing.T) {
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	links := 0
+	for _, name := range append(pages, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			links++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(name), m[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", filepath.Base(name), m[1])
+			}
+		}
+	}
+	if links < 10 {
+		t.Errorf("found %d links, want at least the README's table", links)
 	}
 }

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// unreachable stands in for a fleet endpoint that could not be set up, because its CA file is gone, say. A slip there must
+// not keep workloads from starting after a boot: reports wait, as if the endpoint did not answer, and tell the reason.
+type unreachable struct{ err error }
+
+var _ agent.Reporter = unreachable{}
+
+// Deliver implements [agent.Reporter].
+func (u unreachable) Deliver(context.Context, agent.Report) error {
+	return fmt.Errorf("%w: %w", u.err, fault.ErrTemporary)
+}
