@@ -95,9 +95,10 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) prepare(o Options) error {
+func (s *Store) prepare(o Options) (err error) {
+	defer damaged(&err)
 	var ready bool
-	err := s.db.View(func(tx *bbolt.Tx) error {
+	err = s.db.View(func(tx *bbolt.Tx) error {
 		m := tx.Bucket(bucketMeta)
 		if m == nil {
 			return nil
@@ -157,22 +158,33 @@ type Tx struct {
 }
 
 // View reads.
-func (s *Store) View(f func(*Tx) error) error {
+func (s *Store) View(f func(*Tx) error) (err error) {
+	defer damaged(&err)
 	return s.db.View(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
 }
 
 // Update writes. When it returns nil, all that f did is on the disk; when not, nothing of it is.
-func (s *Store) Update(f func(*Tx) error) error {
+func (s *Store) Update(f func(*Tx) error) (err error) {
+	defer damaged(&err)
 	if s.commit != nil {
 		if err := s.commit(false); err != nil {
 			return err
 		}
 	}
-	err := s.db.Update(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
+	err = s.db.Update(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
 	if err == nil && s.commit != nil {
 		return s.commit(true)
 	}
 	return full(err)
+}
+
+// damaged makes an error of what bbolt does about pages that make no sense: it panics, and a panic in a loop that systemd
+// starts again and again helps nobody.
+func damaged(err *error) {
+	if p := recover(); p != nil {
+		*err = fault.WithHint(fmt.Errorf("agent.db: %w: %v", fault.ErrInvalid, p),
+			"move agent.db away: the agent then starts anew and accepts the state that the registry holds")
+	}
 }
 
 // full names the one error of a disk that an operator can do something about.

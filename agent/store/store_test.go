@@ -268,6 +268,41 @@ func TestDamageIsTold(t *testing.T) {
 	}
 }
 
+func TestFlippedBitsDoNotPanic(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "agent.db")
+	s := open(t, path, nil)
+	update(t, s, func(tx *store.Tx) error {
+		_, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: "d", Body: []byte("{}"), At: t0})
+		return errors.Join(err, tx.SetState(store.Accepted, state(1)))
+	})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < len(good); at += 1 + at%97 {
+		bad := append([]byte(nil), good...)
+		bad[at] ^= 0xa5
+		file := filepath.Join(dir, "bad.db")
+		if err := os.WriteFile(file, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := store.Open(store.Options{Path: file, Device: "press-07"})
+		if err != nil {
+			continue
+		}
+		_ = s.View(func(tx *store.Tx) error { // whatever it says, it says it
+			_, err := tx.First()
+			_, err2 := tx.State(store.Accepted)
+			return errors.Join(err, err2)
+		})
+		_ = s.Close()
+	}
+}
+
 func TestAFailedUpdateChangesNothing(t *testing.T) {
 	var fail error
 	s := open(t, filepath.Join(t.TempDir(), "agent.db"), func(o *store.Options) { o.Commit = func(bool) error { return fail } })
