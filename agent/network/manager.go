@@ -227,7 +227,8 @@ func (m *Manager) netnsPath(id string) string { return filepath.Join(m.o.RunDir,
 func (m *Manager) filesDir(id string) string  { return filepath.Join(m.o.RunDir, "files", id) }
 
 // Prepare makes a project's networks and gives every service its addresses. What an earlier revision had and its containers
-// still use stays until they are detached. A port that another project has is fault.ErrConflict.
+// still use stays until they are detached. A port that an attached container of another project has is fault.ErrConflict,
+// until that container is detached.
 func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

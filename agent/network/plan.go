@@ -167,43 +167,50 @@ func (s *state) portsOf(project string) []port {
 	return out
 }
 
-// checkPorts refuses a project whose ports another project has, by its prepared services or by its containers. Within a
-// project only prepared services count: a port may move from one service to another in an update.
+// checkPorts refuses a project whose ports an attached container of another project has. What another project is merely
+// prepared for does not count: in an update that swaps two projects' ports each would wait for the other for ever. So a
+// conflict ends when the other's old containers are detached; that one set of projects is without conflicts is for those
+// who accept it to see.
 func (s *state) checkPorts(p *workload.Project) error {
-	type held struct {
-		port
-		by string
-	}
-	var taken []held
-	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
-		other := s.Projects[name]
-		if name == p.Name {
-			continue
-		}
-		for _, sv := range slices.Sorted(maps.Keys(other.Services)) {
-			by := fmt.Sprintf("service %q of project %q", sv, name)
-			if other.Services[sv].Wanted {
-				for _, q := range other.Services[sv].Ports {
-					taken = append(taken, held{q, by})
-				}
-			}
-			for _, id := range other.replicas(sv) {
-				for _, q := range other.Attachments[id].Ports {
-					taken = append(taken, held{q, by})
+	for i, sv := range p.Services {
+		for j, q := range portsOf(sv.Ports) {
+			for k, other := range p.Services[:i+1] {
+				for l, r := range portsOf(other.Ports) {
+					if (k < i || l < j) && r.clashes(q) {
+						return portHeld(sv.Name, q, fmt.Sprintf("service %q of the same project", other.Name))
+					}
 				}
 			}
 		}
-	}
-	for _, sv := range p.Services {
-		for _, q := range portsOf(sv.Ports) {
-			if i := slices.IndexFunc(taken, func(h held) bool { return h.clashes(q) }); i >= 0 {
-				return fault.WithHint(fmt.Errorf("service %q: port %s is held by %s: %w", sv.Name, q, taken[i].by, fault.ErrConflict),
-					"publish another port, or remove the other application first")
-			}
-			taken = append(taken, held{q, fmt.Sprintf("service %q of the same project", sv.Name)})
+		if err := s.checkFree(p.Name, sv.Name, portsOf(sv.Ports)); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// checkFree refuses ports of a service that an attached container of another project has.
+func (s *state) checkFree(project, service string, ports []port) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
+		if name == project {
+			continue // within a project a port may move from one service to another in an update, see publish
+		}
+		other := s.Projects[name]
+		for _, id := range slices.Sorted(maps.Keys(other.Attachments)) {
+			a := other.Attachments[id]
+			for _, q := range ports {
+				if slices.ContainsFunc(a.Ports, q.clashes) {
+					return portHeld(service, q, fmt.Sprintf("service %q of project %q", a.Service, name))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func portHeld(service string, q port, by string) error {
+	return fault.WithHint(fmt.Errorf("service %q: port %s is held by %s: %w", service, q, by, fault.ErrConflict),
+		"publish another port, or remove the other application first; a port that is about to be given up is waited for")
 }
 
 // attach records a container, gives it addresses and, when its service has none that answers, makes it the one. It tells
@@ -232,6 +239,9 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 			networks[n] = true
 		}
 		if err := checkService(c.Service, networks); err != nil {
+			return false, err
+		}
+		if err := s.checkFree(name, c.Service.Name, portsOf(c.Service.Ports)); err != nil {
 			return false, err
 		}
 		a = &attachment{
