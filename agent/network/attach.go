@@ -124,7 +124,7 @@ func (m *Manager) wireName(id, network string) string {
 
 // ensureFiles writes a container's hosts and resolv.conf.
 func (m *Manager) ensureFiles(p *project, id string) error {
-	servers, err := resolv(resolvConf, resolvedConf)
+	servers, err := resolv(m.names...)
 	if err != nil {
 		return err
 	}

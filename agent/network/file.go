@@ -98,18 +98,24 @@ func readBounded(path string, limit int64) ([]byte, error) {
 
 // loaded is what load found out.
 type loaded struct {
-	state *state
-	notes []string
-	lost  bool // a damaged file, and nothing to replace it with
+	state  *state
+	saved  []byte // what the file holds; nil: not known
+	copied []byte // what the run directory's copy holds; nil: not known
+	notes  []string
+	lost   bool // a damaged file, and nothing to replace it with
 }
 
 // load reads the saved state. A damaged file is renamed, never overwritten; the copy in the run directory, which is as
 // young as the containers that run, takes its place.
 func load(dataDir, runDir string) (loaded, error) {
 	path, copyPath := filepath.Join(dataDir, stateFile), filepath.Join(runDir, stateFile)
-	s, err := loadFile(path)
+	s, data, err := loadFile(path)
 	if err == nil {
-		return loaded{state: s}, nil
+		found := loaded{state: s, saved: data}
+		if copied, err := readBounded(copyPath, maxState); err == nil { // after a reboot there is none
+			found.copied = copied
+		}
+		return found, nil
 	}
 	if errors.Is(err, fault.ErrUnsupported) {
 		return loaded{}, err
@@ -126,26 +132,30 @@ func load(dataDir, runDir string) (loaded, error) {
 		}
 		found.notes = append(found.notes, fmt.Sprintf("the saved state of the networks was damaged and is now %s: %v", aside, err))
 	}
-	s, copyErr := loadFile(copyPath)
+	s, data, copyErr := loadFile(copyPath)
 	if copyErr == nil {
-		found.state = s
+		found.state, found.copied = s, data
 		found.notes = append(found.notes, fmt.Sprintf("the state of the networks was taken from %s", copyPath))
-		return found, saveFile(path, s)
+		if err := saveFile(path, s); err != nil { // the next change saves it: what runs must not wait for space on the disk
+			found.notes = append(found.notes, err.Error())
+		}
+		return found, nil
 	}
 	found.state, found.lost = (&state{}).clone(), !missing
 	return found, nil
 }
 
-func loadFile(path string) (*state, error) {
+// loadFile returns what a file says and its bytes.
+func loadFile(path string) (*state, []byte, error) {
 	data, err := readBounded(path, maxState)
 	if err != nil {
-		return nil, fmt.Errorf("read the state of the networks: %w", err)
+		return nil, nil, fmt.Errorf("read the state of the networks: %w", err)
 	}
 	s, err := decodeState(data)
 	if err != nil {
-		return nil, fmt.Errorf("read the state of the networks from %s: %w", path, err)
+		return nil, nil, fmt.Errorf("read the state of the networks from %s: %w", path, err)
 	}
-	return s, nil
+	return s, data, nil
 }
 
 // setAside renames a damaged file to a name that its content gives, so that doing it again does no harm.
@@ -192,6 +202,7 @@ func writeDurable(path string, data []byte) error {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
+		_ = os.Remove(tmp) // half a file on a full disk is of no use
 		return fmt.Errorf("save %s: %w", path, err)
 	}
 	return syncDir(filepath.Dir(path))

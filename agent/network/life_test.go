@@ -89,7 +89,7 @@ func TestRestoreMends(t *testing.T) {
 		{name: "link taken out of the bridge", drift: "not in the bridge", breakIt: func(w *world, p *workload.Project) {
 			w.run("ip", "link", "set", w.m.wireName(idOf(p, "web"), "front"), "nomaster")
 		}},
-		{name: "forwarding off", breakIt: func(w *world, _ *workload.Project) { w.run("sysctl", "-qw", "net.ipv4.ip_forward=0") }},
+		{name: "forwarding off", drift: "ip_forward is off", breakIt: func(w *world, _ *workload.Project) { w.run("sysctl", "-qw", "net.ipv4.ip_forward=0") }},
 		{name: "removed files", drift: "hosts is gone", breakIt: func(w *world, p *workload.Project) {
 			w.must(os.Remove(filepath.Join(w.m.filesDir(idOf(p, "web")), "hosts")))
 		}},

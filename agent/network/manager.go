@@ -49,8 +49,10 @@ type Manager struct {
 	mu     sync.Mutex
 	state  *state
 	closed bool
-	saved  []byte // the bytes that are in both files; nil: not known
+	saved  []byte // the bytes in the data directory's file; nil: not known
+	copied []byte // the bytes in the run directory's copy; nil: not known
 	table  table
+	names  []string // resolver configurations of the host, the first that a container can use counts
 	lost   bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
 	notes  []string // see Notes
 }
@@ -93,7 +95,8 @@ func Open(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{o: o, log: o.Logger, host: h, state: found.state, lost: found.lost, notes: found.notes, table: table{name: o.Table}}
+	m := &Manager{o: o, log: o.Logger, host: h, state: found.state, saved: found.saved, copied: found.copied, lost: found.lost, notes: found.notes, table: table{name: o.Table}}
+	m.names = []string{resolvConf, resolvedConf}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
@@ -183,28 +186,33 @@ func (m *Manager) Active(project, service string) string {
 	return ""
 }
 
-// commit saves next, unless that is what is saved, and makes it the state. The copy in the run directory is what a damaged
-// file is rebuilt from.
+// commit saves next, unless that is what is saved, and makes it the state. What is saved already is not written again,
+// also not by the first call after a restart: a full disk must not keep what is prepared from starting. The copy in the run
+// directory is what a damaged file is rebuilt from.
 func (m *Manager) commit(next *state) error {
 	data, err := encodeState(next)
 	if err != nil {
 		return err
 	}
-	if bytes.Equal(data, m.saved) {
-		m.state = next
-		return nil
-	}
 	if len(data) > maxState {
 		return fmt.Errorf("save the state of the networks: more than %d bytes: %w", maxState, fault.ErrTooLarge)
 	}
-	if err := writeDurable(filepath.Join(m.o.DataDir, stateFile), data); err != nil {
-		return err
+	if !bytes.Equal(data, m.saved) {
+		m.saved = nil // until it is known to be written
+		if err := writeDurable(filepath.Join(m.o.DataDir, stateFile), data); err != nil {
+			return err
+		}
+		m.saved = data
 	}
 	m.state = next
+	if bytes.Equal(data, m.copied) {
+		return nil
+	}
+	m.copied = nil
 	if err := writeQuick(filepath.Join(m.o.RunDir, stateFile), data); err != nil {
 		return err
 	}
-	m.saved = data
+	m.copied = data
 	return nil
 }
 
@@ -324,6 +332,17 @@ func (m *Manager) choose(s *state, project, network string, live []netip.Prefix)
 		}
 	}
 	return bridge{}, fmt.Errorf("network %q: no interface name left: %w", network, fault.ErrConflict)
+}
+
+// forwards tells whether the host routes.
+func (m *Manager) forwards() (bool, error) {
+	on := false
+	err := m.host.do(func() error {
+		v, err := sysctl("net/ipv4/ip_forward")
+		on = v == "1"
+		return err
+	})
+	return on, err
 }
 
 // ensureForwarding lets the host route, and notes when it did not before.

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,10 @@ func (m *Manager) Verify(ctx context.Context) error {
 
 func (m *Manager) drift(ctx context.Context) ([]string, error) {
 	var out []string
+	servers, err := resolv(m.names...)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -62,7 +67,7 @@ func (m *Manager) drift(ctx context.Context) ([]string, error) {
 			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
-			what, err := m.containerDrift(p, id)
+			what, err := m.containerDrift(p, id, servers)
 			if err != nil {
 				return nil, err
 			}
@@ -72,6 +77,13 @@ func (m *Manager) drift(ctx context.Context) ([]string, error) {
 		}
 	}
 	if len(m.state.Projects) > 0 {
+		forwards, err := m.forwards()
+		if err != nil {
+			return nil, err
+		}
+		if !forwards {
+			out = append(out, "net.ipv4.ip_forward is off")
+		}
 		what, err := m.table.drift(m.state.elements())
 		if err != nil {
 			return nil, err
@@ -100,7 +112,7 @@ func (m *Manager) bridgeDrift(b *bridge) (string, error) {
 	return "", err
 }
 
-func (m *Manager) containerDrift(p *project, id string) (string, error) {
+func (m *Manager) containerDrift(p *project, id string, servers []byte) (string, error) {
 	a := p.Attachments[id]
 	ok, err := pinned(m.netnsPath(id))
 	if err != nil {
@@ -141,9 +153,13 @@ func (m *Manager) containerDrift(p *project, id string) (string, error) {
 			return fmt.Sprintf("it has lost its address on network %q", n), err
 		}
 	}
-	for _, f := range []string{"hosts", "resolv.conf"} {
-		if _, err := os.Stat(filepath.Join(m.filesDir(id), f)); err != nil {
+	for f, want := range map[string][]byte{"hosts": p.hosts(a), "resolv.conf": servers} {
+		data, err := readBounded(filepath.Join(m.filesDir(id), f), maxState)
+		switch {
+		case err != nil:
 			return "its file " + f + " is gone", nil
+		case !bytes.Equal(data, want):
+			return "its file " + f + " is out of date", nil
 		}
 	}
 	return "", nil

@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errTableGone makes apply replace the table.
+var errTableGone = errors.New("the table is gone")
+
 // table is our nftables table. The kernel takes every change whole or not at all.
 type table struct {
 	name    string
@@ -37,7 +40,8 @@ func (t *table) family() *nftables.Table {
 }
 
 // apply makes the table hold want. It sends only the difference to what it last applied; where that does not fit, because
-// somebody changed the table, it replaces the whole table, in one transaction too.
+// somebody changed the table, it replaces the whole table, in one transaction too. Where there is no difference it looks
+// whether the table is still there: a firewall that reloads may have taken it away. For all else there is drift.
 func (t *table) apply(want elements) error {
 	if t.applied != nil && t.change(want) == nil {
 		t.applied = want
@@ -85,6 +89,9 @@ func (t *table) change(want elements) error {
 		}
 	}
 	if same {
+		if there, err := t.exists(); err != nil || !there {
+			return errors.Join(err, errTableGone)
+		}
 		return nil
 	}
 	if err := c.Flush(); err != nil {

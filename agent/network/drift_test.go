@@ -1,0 +1,66 @@
+package network
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A firewall's reload flushes all tables. A call that changes nothing must not believe its memory.
+func TestUnchangedAttachMendsAFlushedRuleset(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	w.run("nft", "flush", "ruleset")
+	w.attach(p)
+	serves(w, p, a)
+}
+
+// A host that roams gets other name servers; containers that run see them through the file that they have mounted.
+func TestRestoreRefreshesNameServers(t *testing.T) {
+	w := newWorld(t)
+	hosts := filepath.Join(t.TempDir(), "resolv.conf")
+	w.must(os.WriteFile(hosts, []byte("nameserver 192.0.2.1\n"), 0o600))
+	w.m.names = []string{hosts}
+	_, a := twoServices(w)
+	w.verified()
+	before, err := os.Stat(a["web"].ResolvConf)
+	w.must(err)
+	w.must(os.WriteFile(hosts, []byte("nameserver 192.0.2.99\n"), 0o600))
+	var drift *Drift
+	if err := w.m.Verify(w.ctx()); !errors.As(err, &drift) || !strings.Contains(err.Error(), "resolv.conf is out of date") {
+		t.Errorf("Verify = %v, want a drift about resolv.conf", err)
+	}
+	w.must(w.m.Restore(w.ctx()))
+	w.verified()
+	after, err := os.Stat(a["web"].ResolvConf)
+	w.must(err)
+	if data, err := os.ReadFile(a["web"].ResolvConf); err != nil || string(data) != "nameserver 192.0.2.99\n" || !os.SameFile(before, after) {
+		t.Errorf("resolv.conf holds %q, %v, same file %v", data, err, os.SameFile(before, after))
+	}
+}
+
+// The disk is full and the program starts again: nothing changed, so nothing may need to be written.
+func TestUnchangedPrepareAfterARestartWritesNothing(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	w.reopen()
+	for _, dir := range []string{w.o.DataDir, w.o.RunDir} { // a directory in the place of the temporary file: no write succeeds
+		w.must(os.MkdirAll(filepath.Join(dir, stateFile+".tmp", "full"), 0o700))
+	}
+	w.prepare(p)
+	w.attach(p)
+	serves(w, p, a)
+	more := proj("more", svc("x", []string{"default"}))
+	if err := w.m.Prepare(w.ctx(), more); err == nil {
+		t.Error("a new project was not saved, and nobody said so")
+	}
+	if got := w.m.Projects(); len(got) != 1 {
+		t.Errorf("projects %q, want the one that is saved", got)
+	}
+	for _, dir := range []string{w.o.DataDir, w.o.RunDir} {
+		w.must(os.RemoveAll(filepath.Join(dir, stateFile+".tmp")))
+	}
+	w.prepare(more)
+}
