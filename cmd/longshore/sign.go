@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
@@ -124,27 +123,13 @@ func (p *program) verify(c *cli.Context, args []string) error {
 	if claims != nil && policyFile != "" {
 		return outcome.Usagef("verify", "verify: --annotation goes with --key, policies do not know annotations")
 	}
-	var keys []signing.Key
-	for _, file := range files {
-		data, err := readBounded(file, signing.MaxKeyBytes)
-		if err != nil {
-			return err
-		}
-		key, err := signing.ParsePublicKey(keyName(file), data)
-		if err != nil {
-			return err
-		}
-		keys = append(keys, key)
+	keys, err := publicKeys(files)
+	if err != nil {
+		return err
 	}
-	var policy *signing.Policy
-	if policyFile != "" {
-		data, err := p.readDocument(policyFile)
-		if err != nil {
-			return err
-		}
-		if policy, err = readPolicy(policyFile, data); err != nil {
-			return err
-		}
+	policy, err := p.policy(c)
+	if err != nil {
+		return err
 	}
 	client, err := p.client(c)
 	if err != nil {
@@ -194,12 +179,5 @@ func claiming(all []signing.Signature, claims map[string]string) []signing.Signa
 			}
 		}
 		return false
-	})
-}
-
-// readPolicy reads a trust policy and the keys beside it.
-func readPolicy(file string, data []byte) (*signing.Policy, error) {
-	return signing.ParsePolicy(file, data, func(path string) ([]byte, error) {
-		return readBounded(filepath.Clean(path), signing.MaxKeyBytes)
 	})
 }

@@ -24,7 +24,8 @@ func (p *program) statePushCommand() *cli.Command {
 		about: "Makes the next generation of the device's state: everything that it is to run from now on. What is not named is " +
 			"removed from the device, unless --keep-others. Deployments come from files, from a bundle, or, for one component, from " +
 			"--component and --set alone. Every component is pinned to the digest that its tag has now. The state is signed before " +
-			"the device's tag moves to it.",
+			"the device's tag moves to it. Its number, and what --keep-others keeps, come from a state that the same key signed; after a " +
+			"change of keys, name the old one with --verify-key.",
 		examples: []string{
 			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
 			"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
@@ -42,6 +43,8 @@ func (p *program) statePushCommand() *cli.Command {
 			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation; else the one after the current"},
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
+			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the current state, beside --key; may be repeated"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the current state may be signed, beside --key"},
 			annotationFlag(),
 		}, signFlags(), registryFlags()),
 		run: p.statePush,
@@ -56,6 +59,7 @@ type stateResult struct {
 	History    string           `json:"history"` // the tag that this generation keeps
 	Expires    string           `json:"expires,omitempty"`
 	Changes    []release.Change `json:"changes"`
+	Notes      []string         `json:"notes,omitempty"` // what was unusual about the tags
 }
 
 func (r stateResult) text(w io.Writer) {
@@ -66,6 +70,9 @@ func (r stateResult) text(w io.Writer) {
 	for _, c := range r.Changes {
 		fmt.Fprintf(w, "  %-*s  %s\n", len(fmt.Sprintf("generation %d", r.Generation)), label, changeText(c))
 		label = ""
+	}
+	for _, note := range r.Notes {
+		row(w, "note", "%s", note)
 	}
 	if len(r.Signatures) == 0 {
 		row(w, "unsigned", "devices refuse it unless their policy allows that")
@@ -113,6 +120,10 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	vouching, err := p.vouching(c, signer)
+	if err != nil {
+		return err
+	}
 	client, err := p.client(c)
 	if err != nil {
 		return err
@@ -125,12 +136,16 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if vouching != nil {
+		o.Verify = vouching(repo)
+	}
 	next, err := release.State(c.Context, client, repo, o)
 	if err != nil {
 		return err
 	}
 	r := stateResult{
 		Device: string(o.Device), Generation: next.Generation, Previous: next.Previous, History: next.HistoryTag, Changes: next.Changes,
+		Notes: next.Notes,
 	}
 	if !o.Expires.IsZero() {
 		r.Expires = o.Expires.UTC().Format(time.RFC3339)

@@ -37,6 +37,7 @@ type Repository interface {
 	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
 	Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error)
 	Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error)
+	Tags(ctx context.Context) ([]string, error)
 }
 
 // Pack packs the Compose project in fsys with a lock of its images, given as compose.yaml writes them. o.Lock is

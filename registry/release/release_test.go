@@ -85,6 +85,16 @@ func (s states) Blob(_ context.Context, d ocispec.Descriptor, _ int64) ([]byte, 
 	return data, nil
 }
 
+func (s states) Tags(context.Context) ([]string, error) {
+	var out []string
+	for name := range s.tags {
+		if tag, ok := strings.CutPrefix(name, s.name+":"); ok {
+			out = append(out, tag)
+		}
+	}
+	return out, nil
+}
+
 func project(text string) fstest.MapFS {
 	return fstest.MapFS{"compose.yaml": {Data: []byte("services:\n  a:\n    image: example/a:1\n"), Mode: 0o644}, "note": {Data: []byte(text), Mode: 0o644}}
 }

@@ -2,7 +2,6 @@ package release
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,8 +28,12 @@ type Options struct {
 	Deployments []Document // all of them, unless KeepOthers
 	// KeepOthers takes over the deployments of the current generation that are not among Deployments. Without it they
 	// are removed from the device.
-	KeepOthers  bool
-	Generation  uint64    // 0: the one after the current; else it must be above it
+	KeepOthers bool
+	Generation uint64 // 0: the one after the current; else it must be above it
+	// Verify tells whether a state in the repository may be followed: an error that wraps fault.ErrUnsigned,
+	// fault.ErrBadSignature or fault.ErrRejected says that it may not, any other ends everything. Without it every state
+	// counts, which suits who does not sign: a signature on the next state vouches for its number and what it keeps.
+	Verify      func(ctx context.Context, state ocispec.Descriptor) error
 	Expires     time.Time // zero: never
 	Created     time.Time // zero: left out
 	Annotations map[string]string
@@ -40,10 +43,11 @@ type Options struct {
 type Next struct {
 	Artifact   *artifacts.Artifact
 	Generation uint64
-	Previous   digest.Digest // of the current generation; "": there is none
+	Previous   digest.Digest // of the generation that it follows; "": there is none
 	Tag        string        // moving
 	HistoryTag string
 	Changes    []Change // by name
+	Notes      []string // what is unusual about the tags, in sentences
 }
 
 // Changes of a deployment.
@@ -105,59 +109,63 @@ func Read(ctx context.Context, repo Repository, target string) (*Current, error)
 	return &Current{Descriptor: desc, Index: x, State: state}, nil
 }
 
-// State makes the state that follows the current one of o.Device in repo: its components are pinned to what their tags
-// mean now, unless they are pinned already.
+// State makes the state that follows the newest one of o.Device in repo: its components are pinned to what their tags
+// mean now, unless they are pinned already. A push that was interrupted before the device's tag moved is taken up again
+// when it was of the same content; else the next free generation follows it.
 func State(ctx context.Context, from Components, repo Repository, o Options) (*Next, error) {
-	tag := o.Device.Tag()
-	current, err := Read(ctx, repo, tag)
-	if errors.Is(err, fault.ErrNotFound) {
-		current, err = nil, nil
-	}
+	b, err := findBase(ctx, repo, o)
 	if err != nil {
 		return nil, fmt.Errorf("read the current generation: %w", err)
 	}
-	next := &Next{Tag: tag, Generation: o.Generation}
-	if err := next.follow(current, o, repo.Name()); err != nil {
+	if err := b.check(o); err != nil {
 		return nil, err
 	}
-	next.HistoryTag = artifacts.HistoryTag(tag, next.Generation)
 	deployments, err := pinAll(ctx, from, o)
 	if err != nil {
 		return nil, err
 	}
-	deployments = next.compare(current, deployments, o.KeepOthers)
+	next := &Next{Tag: b.tag}
+	deployments = next.compare(b.current, deployments, o.KeepOthers)
+	if b.lags() && (o.Generation == 0 || o.Generation == b.generation()) {
+		if err := next.pack(o, b.generation(), b.current.Index.Previous, deployments); err != nil {
+			return nil, err
+		}
+		if next.Artifact.Descriptor.Digest == b.current.Descriptor.Digest {
+			next.Notes = b.notes(next, true)
+			return next, nil
+		}
+		if o.Generation != 0 {
+			return nil, b.rollback(o.Generation)
+		}
+	}
+	generation, previous := o.Generation, digest.Digest("")
+	if generation == 0 {
+		if generation, err = b.next(); err != nil {
+			return nil, err
+		}
+	}
+	if b.current != nil {
+		previous = b.current.Descriptor.Digest
+	}
+	if err := next.pack(o, generation, previous, deployments); err != nil {
+		return nil, err
+	}
+	next.Notes = b.notes(next, false)
+	return next, nil
+}
+
+// pack makes the artifact of a generation.
+func (n *Next) pack(o Options, generation uint64, previous digest.Digest, deployments []artifacts.Deployment) (err error) {
 	data := make([][]byte, len(deployments))
 	for i, d := range deployments {
 		data[i] = d.Bytes
 	}
-	next.Artifact, err = artifacts.PackState(artifacts.StateOptions{
-		Device: o.Device, Generation: next.Generation, Deployments: data,
-		Expires: o.Expires, Previous: next.Previous, Created: o.Created, Annotations: o.Annotations,
+	n.Generation, n.Previous, n.HistoryTag = generation, previous, artifacts.HistoryTag(n.Tag, generation)
+	n.Artifact, err = artifacts.PackState(artifacts.StateOptions{
+		Device: o.Device, Generation: generation, Deployments: data,
+		Expires: o.Expires, Previous: previous, Created: o.Created, Annotations: o.Annotations,
 	})
-	return next, err
-}
-
-// follow sets generation and predecessor.
-func (n *Next) follow(current *Current, o Options, where string) error {
-	if current == nil {
-		n.Generation = max(n.Generation, 1)
-		return nil
-	}
-	if current.Index.Device != o.Device {
-		return fmt.Errorf("%s:%s is the state of %s and not of %s: %w", where, n.Tag, current.Index.Device, o.Device, fault.ErrConflict)
-	}
-	n.Previous = current.Descriptor.Digest
-	was := current.Index.Generation
-	switch {
-	case n.Generation == 0 && was == ^uint64(0):
-		return fmt.Errorf("%s:%s: generation %d has no next one: %w", where, n.Tag, was, fault.ErrInvalid)
-	case n.Generation == 0:
-		n.Generation = was + 1
-	case n.Generation <= was:
-		err := fmt.Errorf("generation %d of %s: %w: generation %d is there, and devices take nothing older", n.Generation, o.Device, fault.ErrRollback, was)
-		return fault.WithHint(err, fmt.Sprintf("to go back to older content, publish it again as generation %d", was+1))
-	}
-	return nil
+	return err
 }
 
 // pinAll parses the documents and pins their components.

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// publicKeys reads the files that a flag names.
+func publicKeys(files []string) ([]signing.Key, error) {
+	var keys []signing.Key
+	for _, file := range files {
+		data, err := readBounded(file, signing.MaxKeyBytes)
+		if err != nil {
+			return nil, err
+		}
+		key, err := signing.ParsePublicKey(keyName(file), data)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// policy reads the trust policy that --policy names; nil when it names none.
+func (p *program) policy(c *cli.Context) (*signing.Policy, error) {
+	file := c.String("policy")
+	if file == "" {
+		return nil, nil
+	}
+	data, err := p.readDocument(file)
+	if err != nil {
+		return nil, err
+	}
+	return readPolicy(file, data)
+}
+
+// readPolicy reads a trust policy and the keys beside it.
+func readPolicy(file string, data []byte) (*signing.Policy, error) {
+	return signing.ParsePolicy(file, data, func(path string) ([]byte, error) {
+		return readBounded(filepath.Clean(path), signing.MaxKeyBytes)
+	})
+}
+
+// vouching tells which states a new one may follow: those that its own key signed, or --verify-key, or that --policy lets
+// pass because of a signature. It is nil when nothing is signed and nothing is asked.
+func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Repository) func(context.Context, ocispec.Descriptor) error, error) {
+	keys, err := publicKeys(c.StringSlice("verify-key"))
+	if err != nil {
+		return nil, err
+	}
+	policy, err := p.policy(c)
+	if err != nil {
+		return nil, err
+	}
+	if s != nil {
+		keys = append(keys, s.Key())
+	}
+	if len(keys) == 0 && policy == nil {
+		return nil, nil
+	}
+	return func(repo *registry.Repository) func(context.Context, ocispec.Descriptor) error {
+		return func(ctx context.Context, state ocispec.Descriptor) error {
+			var byKey error
+			if len(keys) > 0 {
+				if _, byKey = signing.Verify(ctx, repo, state, keys); byKey == nil {
+					return nil
+				}
+			}
+			if policy == nil {
+				return byKey
+			}
+			_, insecure, byPolicy := policy.Verify(ctx, repo, signing.KindState, state)
+			if insecure {
+				byPolicy = fmt.Errorf("%s@%s: %w: the policy lets it pass without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
+			}
+			if byPolicy != nil && byKey != nil && !errors.Is(byPolicy, fault.ErrTemporary) {
+				return byKey
+			}
+			return byPolicy
+		}
+	}, nil
+}
