@@ -41,11 +41,13 @@ type loop struct {
 	blind    error
 	blindTry int
 	unsaved  error // the store could not be written
+	observed bool  // the runtime answered, since the start
 	slots    chan struct{}
 	probers  map[string]prober
 	wake     time.Time // from the last plan
 	lookAt   time.Time
-	retryAt  time.Time // after the runtime or the store failed
+	retryAt  time.Time // of the runtime, while blind
+	saveAt   time.Time // of the store, while something is unsaved
 
 	poll    poll
 	pull    pulling
@@ -143,11 +145,18 @@ func (l *loop) drain() {
 	}
 }
 
-// pause is the time until something is due by itself.
+// pause is the time until something is due by itself. What cannot be done before the runtime or the store is back is not
+// due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next := l.lookAt
-	for _, t := range []time.Time{l.wake, l.retryAt, l.poll.due(), l.expiry()} {
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(), l.expiry()}
+	switch {
+	case l.blind != nil:
+		next, others = l.retryAt, []time.Time{l.poll.due()}
+	case l.unsaved != nil:
+		others = []time.Time{l.wake, l.poll.due(), l.saveAt}
+	}
+	for _, t := range others {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -203,7 +212,7 @@ func (l *loop) observe(now time.Time) bool {
 	if l.blind != nil {
 		l.log.Info("the runtime answers again")
 	}
-	l.blind, l.blindTry, l.retryAt = nil, 0, time.Time{}
+	l.blind, l.blindTry, l.observed = nil, 0, true
 	l.seen, l.look, l.lookAt = seen, false, now.Add(observeEvery)
 	return true
 }

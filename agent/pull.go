@@ -74,8 +74,8 @@ func (l *loop) pulled(d *Desired, ok bool) {
 	}
 	if l.next != nil && l.next.Digest == d.Digest {
 		if err := l.retarget(); err != nil {
-			l.unsaved, l.retryAt = err, l.o.Now().Add(saveRetry)
-			l.pull.after = l.retryAt
+			l.unsaved, l.saveAt = err, l.o.Now().Add(saveRetry)
+			l.pull.after = l.saveAt
 			l.log.Error("cannot save the new target", "err", err)
 		}
 		return

@@ -90,6 +90,9 @@ func (l *loop) insecure() []string {
 // save derives what the device is at and makes it durable together with its reports, before anything is done about it. So
 // no transition is lost, whenever the process ends. False: it could not be saved.
 func (l *loop) save(now time.Time) bool {
+	if l.unsaved != nil && now.Before(l.saveAt) {
+		return false
+	}
 	for {
 		a := assess(l.question(now))
 		changed, err := l.saved(now, a)
@@ -97,10 +100,10 @@ func (l *loop) save(now time.Time) bool {
 			if l.unsaved == nil {
 				l.log.Error("cannot save what the device is at; nothing is changed until it can", "err", err)
 			}
-			l.unsaved, l.retryAt = err, now.Add(saveRetry)
+			l.unsaved, l.saveAt = err, now.Add(saveRetry)
 			return false
 		}
-		l.unsaved, l.retryAt = nil, time.Time{}
+		l.unsaved = nil
 		if !changed {
 			return true
 		}

@@ -1,0 +1,110 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// away is a runtime that answers nothing at times.
+type away struct {
+	*runtimetest.Memory
+	gone  atomic.Bool
+	looks atomic.Int64
+}
+
+func (r *away) Observe(ctx context.Context) (workload.Observed, error) {
+	r.looks.Add(1)
+	if r.gone.Load() {
+		return workload.Observed{}, fault.ErrTemporary
+	}
+	return r.Memory.Observe(ctx)
+}
+
+func TestTheLoopRestsWhileTheRuntimeIsAway(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		rt := &away{Memory: m}
+		w.Env.Runtime = func(*testing.T) agent.Runtime { return rt }
+		var passes atomic.Int64 // every pass of the loop asks for the time
+		w.Env.Now = func() time.Time { passes.Add(1); return time.Now() }
+		s := w.State(t, 1, func(o *artifacts.StateOptions) { o.Expires = time.Now().Add(30 * time.Minute) }, anApp(1, "web:1"))
+		w.Verifier.Sign(s.Descriptor.Digest)
+		w.Registry.Push(agenttest.Repository, s, agenttest.Device.Tag())
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		rt.gone.Store(true)
+		w.Wait(t, "the problem", func() bool { return r.Status().Phase == agent.PhaseUnavailable })
+		passes.Store(0)
+		rt.looks.Store(0)
+		time.Sleep(time.Hour)
+		if n := passes.Load(); n > 5000 {
+			t.Errorf("the clock was read %d times in an hour without a runtime", n)
+		}
+		if n := rt.looks.Load(); n < 200 || n > 300 {
+			t.Errorf("%d looks in an hour, want one in 15 s", n)
+		}
+		rt.gone.Store(false)
+		w.Wait(t, "the runtime is back, the state is stale", func() bool { return r.Status().Stale })
+	})
+}
+
+func TestTheLoopRestsWhileTheStoreCannotBeWritten(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		s := w.State(t, 1, func(o *artifacts.StateOptions) { o.Expires = time.Now().Add(30 * time.Minute) }, anApp(1, "web:1"))
+		w.Verifier.Sign(s.Descriptor.Digest)
+		w.Registry.Push(agenttest.Repository, s, agenttest.Device.Tag())
+		var full atomic.Bool
+		var passes, writes atomic.Int64
+		o := w.Options(t)
+		o.Now = func() time.Time { passes.Add(1); return time.Now() }
+		st, err := store.Open(store.Options{Path: w.Path, Device: string(agenttest.Device), Commit: func(bool) error {
+			if full.Load() {
+				writes.Add(1)
+				return errors.New("no space")
+			}
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Store = st
+		a, err := agent.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		w.Wait(t, "in sync", func() bool { return a.Status().Phase == agent.PhaseInSync })
+		synctest.Wait()
+		full.Store(true)
+		time.Sleep(30 * time.Minute) // the expiry must be saved and cannot
+		passes.Store(0)
+		writes.Store(0)
+		time.Sleep(time.Hour)
+		if n := passes.Load(); n > 20_000 {
+			t.Errorf("the clock was read %d times in an hour without a disk", n)
+		}
+		if n := writes.Load(); n < 600 || n > 800 {
+			t.Errorf("%d writes were tried in an hour, want one in 5 s", n)
+		}
+		full.Store(false)
+		w.Wait(t, "the expiry is saved", func() bool { return a.Status().Stale })
+		cancel()
+		if err := errors.Join(<-done, st.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}

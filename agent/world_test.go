@@ -1,0 +1,48 @@
+package agent_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+)
+
+// inWorld runs f on a device in memory, in a bubble where time takes no time.
+func inWorld(t *testing.T, f func(t *testing.T, w *agenttest.World, m *runtimetest.Memory)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := runtimetest.NewMemory()
+		m.Now = time.Now
+		f(t, agenttest.NewWorld(t, agenttest.Env{
+			Now: time.Now, Patience: 5 * time.Minute,
+			Runtime: func(*testing.T) agent.Runtime { return m },
+			Image: func(name string) agenttest.Image {
+				return agenttest.Image{Reference: "registry.example/images/" + name, Digest: digest.FromString(name)}
+			},
+		}), m)
+	})
+}
+
+// anApp is an application of one component of one service "web".
+func anApp(id int, image string) agenttest.App {
+	name := fmt.Sprintf("app-%d", id)
+	return agenttest.App{ID: id, Name: name, Components: []agenttest.Comp{
+		{Name: name, Version: "1.0." + fmt.Sprint(len(image)) + image[len(image)-1:], Services: []agenttest.Service{{Name: "web", Image: image}}},
+	}}
+}
+
+// hasProblem tells whether a status names a code.
+func hasProblem(s agent.Status, code agent.Code) bool {
+	for _, p := range s.Problems {
+		if p.Code == code {
+			return true
+		}
+	}
+	return false
+}
