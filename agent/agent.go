@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 
@@ -13,6 +14,7 @@ import (
 // called from any goroutine while it runs.
 type Agent struct {
 	o        Options
+	self     string // what refusals depend on and stays while the agent runs
 	verdicts verdicts
 	mail     chan func(*loop) // to the loop, which owns all that changes
 	status   atomic.Pointer[Status]
@@ -28,10 +30,18 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{o: o, mail: make(chan func(*loop), 64), done: make(chan struct{})}
+	capabilities, err := o.Capabilities.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("agent: option Capabilities: %w", err)
+	}
+	a.self = hashOf(o.Version, string(capabilities), o.Platform, o.RequirePins, o.Device, o.Repository, o.Tag)
 	a.pump.wake = make(chan struct{}, 1)
 	a.status.Store(&Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: PhaseEmpty})
 	return a, nil
 }
+
+// fingerprint names all that a refusal depends on beside the state: this program, its configuration and the trust policy.
+func (a *Agent) fingerprint() string { return a.self + "/" + a.o.Fingerprint() }
 
 // Run keeps the device at its desired state until ctx ends. Then it returns nil, with every goroutine ended and every
 // workload left running. Another error means that the saved state cannot be used: nothing was touched.

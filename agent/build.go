@@ -95,7 +95,7 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 		for i := range st.Deployments {
 			if st.Deployments[i].Digest == d.Digest {
 				if err := b.c.keep(ctx, d, st.Deployments[i].Bytes); err != nil {
-					return nil, err
+					return nil, refuse(CodeOf(err), err)
 				}
 				b.c.brought = append(b.c.brought, d.Digest)
 			}
@@ -104,21 +104,16 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 	return st, nil
 }
 
-// code names what went wrong with content.
+// code names what went wrong with content. invalid is only for what the bytes themselves got wrong.
 func (b *builder) code(err error, mismatch, missing, invalid Code) Code {
+	var fetch *fetchError
 	switch {
 	case errors.Is(err, errLocal):
 		return CodeOf(err)
 	case errors.Is(err, fault.ErrDigestMismatch):
 		return mismatch
-	case errors.Is(err, fault.ErrNotFound):
-		return missing
-	case errors.Is(err, fault.ErrTemporary):
-		return CodeSourceUnreachable
-	case errors.Is(err, fault.ErrUnauthenticated):
-		return CodeSourceUnauthenticated
-	case errors.Is(err, fault.ErrDenied):
-		return CodeSourceDenied
+	case errors.As(err, &fetch), errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrTemporary):
+		return sourceCode(err, missing)
 	case errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrUnsupported), errors.Is(err, fault.ErrTooLarge):
 		return invalid
 	}
@@ -249,7 +244,10 @@ func (b *builder) pin(ctx context.Context, repository, tag string, unpinned, mis
 	}
 	d, err := b.a.o.Source.Resolve(ctx, repository, tag)
 	if err != nil {
-		return "", refuse(b.code(err, missing, missing, missing), fmt.Errorf("resolve %s: %w", ref, err))
+		return "", refuse(sourceCode(err, missing), fmt.Errorf("resolve %s: %w", ref, err))
+	}
+	if err := hashable(d.Digest); err != nil {
+		return "", refuse(missing, fmt.Errorf("resolve %s: %w", ref, err)) // a tag can move: asked again
 	}
 	b.pins[ref] = d.Digest
 	return d.Digest, nil

@@ -64,6 +64,9 @@ func (a *Agent) check(ctx context.Context, q ask) (out answer) {
 		return out
 	}
 	out.err = a.examine(ctx, q, d, &out)
+	if a.fingerprint() != q.policy {
+		out.policy = "" // who knows which one answered: equal to none, so that a refusal is looked at again
+	}
 	return out
 }
 
@@ -80,7 +83,7 @@ func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *a
 		return refuse(CodeStateTooLarge, err)
 	case errors.Is(err, fault.ErrDigestMismatch):
 		return refuse(CodeStateDigest, err)
-	case errors.Is(err, fault.ErrUnsupported):
+	case err != nil && hashable(d.Digest) != nil:
 		return refuse(CodeStateUnsupported, err)
 	case err != nil:
 		return refuse(sourceCode(err, CodeContentMissing), err)
@@ -183,7 +186,7 @@ func created(x *artifacts.StateIndex) time.Time {
 	return t
 }
 
-// sourceCode names why the source gave nothing.
+// sourceCode names why the source gave nothing. All of it may pass: none of these codes refuses a state for good.
 func sourceCode(err error, missing Code) Code {
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
@@ -192,8 +195,6 @@ func sourceCode(err error, missing Code) Code {
 		return CodeSourceUnauthenticated
 	case errors.Is(err, fault.ErrDenied):
 		return CodeSourceDenied
-	case errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrUnsupported):
-		return CodeStateUnsupported
 	}
 	return CodeSourceUnreachable
 }
@@ -225,9 +226,12 @@ func (a *Agent) verified(ctx context.Context, kind Kind, repository string, d oc
 	if err != nil {
 		return v, refuse(verdictCode(kind, err), fmt.Errorf("verify %s %s@%s: %w", kind, repository, d.Digest, err))
 	}
+	same := a.o.Fingerprint() == policy
 	a.verdicts.mu.Lock()
-	a.verdicts.passed[key] = v
-	a.verdicts.mu.Unlock()
+	defer a.verdicts.mu.Unlock()
+	if same && a.verdicts.policy == policy {
+		a.verdicts.passed[key] = v
+	}
 	return v, nil
 }
 
@@ -246,6 +250,8 @@ func verdictCode(kind Kind, err error) Code {
 		return codes[1]
 	case errors.Is(err, fault.ErrRejected):
 		return codes[2]
+	case errors.Is(err, fault.ErrTooLarge), errors.Is(err, fault.ErrDigestMismatch): // what is there as a signature is none
+		return codes[1]
 	}
 	return sourceCode(err, codes[0])
 }

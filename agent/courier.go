@@ -24,6 +24,9 @@ type courier struct {
 
 // manifest brings an artifact's manifest. d's size may be 0: not known. keep says whether it may stay on the device yet.
 func (c *courier) manifest(ctx context.Context, repository string, d ocispec.Descriptor, keep bool) (ocispec.Descriptor, []byte, error) {
+	if err := hashable(d.Digest); err != nil {
+		return d, nil, fmt.Errorf("manifest %s@%s: %w", repository, d.Digest, err)
+	}
 	if d.Size == 0 {
 		d.Size = c.sizes[d.Digest]
 	}
@@ -37,10 +40,10 @@ func (c *courier) manifest(ctx context.Context, repository string, d ocispec.Des
 	}
 	got, data, err := c.a.o.Source.Manifest(ctx, repository, d.Digest)
 	if err != nil {
-		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, err)
+		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
 	if err := whole(d.Digest, data, artifacts.MaxManifest); err != nil {
-		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, err)
+		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
 	got.Digest, got.Size = d.Digest, int64(len(data))
 	if keep {
@@ -55,6 +58,9 @@ func (c *courier) manifest(ctx context.Context, repository string, d ocispec.Des
 
 // blob brings a layer of an artifact.
 func (c *courier) blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64, keep bool) ([]byte, error) {
+	if err := hashable(d.Digest); err != nil {
+		return nil, fmt.Errorf("blob %s@%s: %w", repository, d.Digest, err)
+	}
 	data, err := c.a.o.Content.Get(ctx, d)
 	if err == nil && digest.FromBytes(data) == d.Digest {
 		c.brought = append(c.brought, d.Digest)
@@ -67,10 +73,10 @@ func (c *courier) blob(ctx context.Context, repository string, d ocispec.Descrip
 		return nil, fmt.Errorf("fetch %s@%s: %d bytes, at most %d: %w", repository, d.Digest, d.Size, limit, fault.ErrTooLarge)
 	}
 	if data, err = c.a.o.Source.Blob(ctx, repository, d, limit); err != nil {
-		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, err)
+		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
 	if err := whole(d.Digest, data, limit); err != nil {
-		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, err)
+		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
 	if keep {
 		if err := c.keep(ctx, d, data); err != nil {
@@ -94,19 +100,35 @@ func (c *courier) has(ctx context.Context, d ocispec.Descriptor) bool {
 	return err == nil
 }
 
-// whole holds bytes against their name.
+// hashable refuses names that bytes cannot be held against here: everything on the device is named by its sha256.
+func hashable(d digest.Digest) error {
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("digest %q: %w: %w", d, fault.ErrUnsupported, err)
+	}
+	if d.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("digest algorithm %s, this device knows sha256 only: %w", d.Algorithm(), fault.ErrUnsupported)
+	}
+	return nil
+}
+
+// whole holds bytes against their name, which is [hashable].
 func whole(d digest.Digest, data []byte, limit int64) error {
 	if int64(len(data)) > limit {
 		return fmt.Errorf("%d bytes, at most %d: %w", len(data), limit, fault.ErrTooLarge)
 	}
-	if err := d.Validate(); err != nil {
-		return fmt.Errorf("digest %q: %w", d, fault.ErrUnsupported)
-	}
-	if got := d.Algorithm().FromBytes(data); got != d {
+	if got := digest.FromBytes(data); got != d {
 		return fmt.Errorf("got %s: %w", got, fault.ErrDigestMismatch)
 	}
 	return nil
 }
+
+// fetchError is what came of asking the source. Whatever it says, it judges nothing that was signed: a proxy that answers
+// 400, a registry that hides behind a login page and an overlong answer all pass. Only bytes that hash to their digest can
+// be refused for good.
+type fetchError struct{ err error }
+
+func (e *fetchError) Error() string { return e.err.Error() }
+func (e *fetchError) Unwrap() error { return e.err }
 
 // errLocal marks what went wrong on the device itself, not at the source.
 var errLocal = errors.New("on this device")

@@ -34,6 +34,7 @@ type poll struct {
 	forced   bool // someone asked: look at refused states again, too
 	heal     time.Time
 	heals    int
+	fresh    bool // something was examined since the start: until then a refusal of an earlier run means nothing
 }
 
 func (p *poll) first(l *loop) {
@@ -63,12 +64,12 @@ func (p *poll) start(l *loop, now time.Time) {
 	if p.busy || p.tidying || now.Before(p.next) {
 		return
 	}
-	q := ask{accepted: l.accepted, refused: l.refused, policy: l.o.Fingerprint()}
+	q := ask{accepted: l.accepted, refused: l.refused, policy: l.fingerprint()}
 	if l.accepted != nil && (l.next != nil || l.target != nil && l.target.Digest == l.accepted.Digest) {
 		q.loaded = l.accepted.Digest
 	}
 	if r := l.refused; r != nil {
-		q.retry = p.forced || r.Policy != q.policy || r.Temporary && !now.Before(p.heal)
+		q.retry = p.forced || !p.fresh || r.Policy != q.policy || r.Temporary && !now.Before(p.heal)
 	}
 	p.started++
 	p.busy, p.forced = true, false
@@ -91,9 +92,11 @@ func (l *loop) checked(r answer) {
 	err := r.err
 	switch code := CodeOf(err); {
 	case err == nil:
+		p.fresh = true
 		err = l.take(now, r)
 	case sourceTrouble(code):
 	default:
+		p.fresh = true
 		err = l.turnDown(now, r)
 	}
 	p.judge(l, now, err)

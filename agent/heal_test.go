@@ -1,0 +1,210 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// TestWhatASourceSaysIsNeverFinal: proxies answer 400, 402, 407 and 451, captive portals and brownouts answer anything; none
+// of it judges the state, so the device comes to it by itself afterwards.
+func TestWhatASourceSaysIsNeverFinal(t *testing.T) {
+	components := "registry.example/plant/components/"
+	for _, part := range []string{"resolve", "manifest " + agenttest.Repository, "blob " + agenttest.Repository, "manifest " + components, "blob " + components} {
+		for _, err := range []error{fault.ErrInvalid, fault.ErrUnsupported, fault.ErrTooLarge, fault.ErrRejected, errors.New("unnamed")} {
+			t.Run(part+"/"+err.Error(), func(t *testing.T) {
+				inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+					w.Publish(t, 5, anApp(1, "web:1"))
+					r := w.Start(t)
+					w.Sync(t, r)
+					w.Registry.Fail(func(request string) error {
+						if strings.Contains(request, part) {
+							return fmt.Errorf("%s: %w", request, err)
+						}
+						return nil
+					})
+					w.Publish(t, 6, anApp(1, "web:2"))
+					want := agent.CodeSourceUnreachable
+					if errors.Is(err, fault.ErrTooLarge) && part == "manifest "+agenttest.Repository {
+						want = agent.CodeStateTooLarge
+					}
+					if res := w.Sync(t, r); res.Code != want {
+						t.Errorf("sync = %+v, want %s", res, want)
+					}
+					w.Registry.Fail(nil)
+					time.Sleep(20 * time.Minute)
+					w.Committed(t, r, 6)
+				})
+			})
+		}
+	}
+}
+
+func TestWhatTheVerifierCannotFindOutIsNotFinal(t *testing.T) {
+	for _, tc := range []struct {
+		kind agent.Kind
+		err  error
+		want agent.Code
+	}{
+		{agent.KindState, fault.ErrInvalid, agent.CodeSourceUnreachable},
+		{agent.KindState, fault.ErrUnsupported, agent.CodeSourceUnreachable},
+		{agent.KindState, fault.ErrTooLarge, agent.CodeSignatureInvalid},
+		{agent.KindState, fault.ErrDigestMismatch, agent.CodeSignatureInvalid},
+		{agent.KindState, fault.ErrRejected, agent.CodeSignatureRejected},
+		{agent.KindComponent, fault.ErrUnsupported, agent.CodeSourceUnreachable},
+		{agent.KindComponent, fault.ErrTooLarge, agent.CodeComponentSignature},
+		{agent.KindImage, fault.ErrInvalid, agent.CodeSourceUnreachable},
+		{agent.KindImage, fault.ErrDigestMismatch, agent.CodeImageSignature},
+	} {
+		t.Run(string(tc.kind)+"/"+tc.err.Error(), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+				r := w.Start(t)
+				w.Verifier.Rule(func(k agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+					if k == tc.kind {
+						return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, tc.err)
+					}
+					return agent.Verdict{}, nil
+				})
+				w.Publish(t, 6, anApp(1, "web:2"))
+				if res := w.Sync(t, r); res.Code != tc.want {
+					t.Errorf("sync = %+v, want %s", res, tc.want)
+				}
+				w.Verifier.Rule(nil)
+				time.Sleep(20 * time.Minute)
+				w.Committed(t, r, 6)
+			})
+		})
+	}
+}
+
+func TestOtherDigestAlgorithmsAreRefusedByName(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		r := w.Start(t)
+		a := anApp(1, "web:1")
+		a.Components[0].Unpinned = true
+		w.Publish(t, 1, a)
+		w.Registry.Tag("registry.example/plant/components/app-1", a.Components[0].Version, ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageManifest, Digest: "sha512:" + digest.Digest(strings.Repeat("ab", 64)), Size: 100,
+		})
+		res := w.Sync(t, r)
+		if res.Outcome != agent.SyncRefused || res.Code != agent.CodeComponentMissing || !strings.Contains(res.Message, "sha512") {
+			t.Errorf("sync = %+v, want a refusal that names the algorithm", res)
+		}
+	})
+}
+
+// publishRefused publishes a state that is refused for good: its component asks for what no device gives.
+func publishRefused(t *testing.T, w *agenttest.World, generation uint64) {
+	t.Helper()
+	a := anApp(1, "web:1")
+	a.Extra = "    deviceConstraints:\n      capacityRequirements:\n        memory: 64Gi\n"
+	w.Publish(t, generation, a)
+}
+
+func TestARefusalIsLookedAtAgainAfterAStart(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		publishRefused(t, w, 1)
+		r := w.Start(t)
+		if res := w.Sync(t, r); res.Code != agent.CodeDeviceUnfit {
+			t.Fatalf("sync = %+v", res)
+		}
+		r.Stop(t)
+		asked := 0
+		w.Verifier.Rule(func(agent.Kind, string, ocispec.Descriptor) (agent.Verdict, error) {
+			asked++
+			return agent.Verdict{}, nil
+		})
+		w.Registry.Fail(func(string) error { return fault.ErrTemporary })
+		r = w.Start(t)
+		time.Sleep(10 * time.Minute)
+		w.Registry.Fail(nil)
+		time.Sleep(time.Hour)
+		if asked != 1 {
+			t.Errorf("the refused state was examined %d times after a start, want once", asked)
+		}
+		r.Stop(t)
+	})
+}
+
+func TestARefusalHealsWithTheDevice(t *testing.T) {
+	for name, edit := range map[string]func(*agent.Options){
+		"more memory":   func(o *agent.Options) { o.Capabilities.Properties.Memory = "128Gi" },
+		"as it was":     nil,
+		"a new version": func(o *agent.Options) { o.Version = "0.0.1-test" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+				publishRefused(t, w, 1)
+				r := w.Start(t)
+				w.Sync(t, r)
+				r.Stop(t)
+				w.Edit = edit
+				r = w.Start(t)
+				time.Sleep(5 * time.Minute)
+				if got := r.Status().Committed != nil; got != (name == "more memory") {
+					t.Errorf("committed %v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestAPolicyThatChangesDuringACheck: the refusal was made by the policy that came in between, and must not be remembered as
+// that of the policy before it.
+func TestAPolicyThatChangesDuringACheck(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.SetPolicy("good")
+		r := w.Start(t)
+		w.Sync(t, r)
+		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
+			if k == agent.KindComponent { // in the middle
+				w.SetPolicy("bad")
+				return agent.Verdict{}, fmt.Errorf("component: %w", fault.ErrRejected)
+			}
+			return agent.Verdict{}, nil
+		})
+		w.Publish(t, 1, anApp(1, "web:1"))
+		if res := w.Sync(t, r); res.Code != agent.CodeComponentRejected {
+			t.Fatalf("sync = %+v", res)
+		}
+		w.Verifier.Rule(nil)
+		w.SetPolicy("good")
+		time.Sleep(5 * time.Minute)
+		w.Committed(t, r, 1)
+	})
+}
+
+func TestAVerdictOfAPolicyThatChangedIsNotKept(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.SetPolicy("strict")
+		r := w.Start(t)
+		w.Sync(t, r)
+		asked := 0
+		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
+			if k == agent.KindState {
+				if asked++; asked == 1 {
+					w.SetPolicy("loose") // the file changes while the question is asked
+					return agent.Verdict{}, nil
+				}
+				return agent.Verdict{}, fmt.Errorf("state: %w", fault.ErrRejected)
+			}
+			w.SetPolicy("strict")
+			return agent.Verdict{}, fmt.Errorf("component: %w", fault.ErrUnsigned)
+		})
+		w.Publish(t, 1, anApp(1, "web:1"))
+		w.Sync(t, r)
+		if res := w.Sync(t, r); res.Code != agent.CodeSignatureRejected {
+			t.Errorf("sync = %+v, want the state held against the strict policy", res)
+		}
+	})
+}
