@@ -81,6 +81,8 @@ func idleRows(span time.Duration) []row {
 		{name: "the same: anonymous memory of it", bench: "idle agent", unit: "anon-MiB", target: "≤ 12 MiB", limit: 12},
 		{name: "the same: share of one core", bench: "idle agent", unit: "cpu-%", target: "≤ 0.1 %", limit: 0.1},
 		{name: "the same: written to disk, extrapolated to an hour", bench: "idle agent", unit: "written-KiB/h", target: "< 1 KiB/h", limit: 1},
+		{name: "the same agent after its restart: RSS", bench: "idle agent, restarted", unit: "rss-MiB", target: "≤ 35 MiB", limit: 35},
+		{name: "the same agent after its restart: anonymous memory of it", bench: "idle agent, restarted", unit: "anon-MiB", target: "≤ 12 MiB", limit: 12},
 		{name: "containerd and its shims beside it, PSS", bench: "idle agent", unit: "beside-MiB"},
 	}
 }
