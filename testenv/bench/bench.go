@@ -56,6 +56,9 @@ type sample map[string]float64
 // Run measures and prints. Its error tells what could not be measured; a target that is not reached is printed, no error.
 func Run(ctx context.Context, o Options) error {
 	o.Count, o.Span = cmp.Or(o.Count, 3), cmp.Or(o.Span, 40*time.Second)
+	if o.Write != "" && o.Run != "" {
+		return errors.New("a document gets all rows or none: leave out either which rows to run, or the document")
+	}
 	want, err := regexp.Compile(o.Run)
 	if err != nil {
 		return fmt.Errorf("rows to run: %w", err)
