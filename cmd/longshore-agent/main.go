@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
 )
@@ -71,7 +72,10 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 		}
 		return cli.ShowAppHelp(c)
 	}
-	err := app.RunContext(ctx, args)
+	line, err := cmdline.Arrange(app, args[1:], nil)
+	if err == nil {
+		err = app.RunContext(ctx, append(args[:1:1], line...))
+	}
 	if err == nil {
 		return 0
 	}

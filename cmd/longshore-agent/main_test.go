@@ -160,7 +160,9 @@ func TestWrongUseIsTold(t *testing.T) {
 		code int
 		want string
 	}{
-		{"unknown command", []string{"frobnicate"}, 2, "not a command"},
+		{"unknown command", []string{"frobnicate"}, 2, "is no command"},
+		{"flags behind arguments", []string{"logs", "line-monitor", "web", "-f", "--config", filepath.Join(dir, "behind.yaml")}, 4, "behind.yaml"},
+		{"flags before the command", []string{"--config", filepath.Join(dir, "before.yaml"), "status"}, 4, "before.yaml"},
 		{"unknown flag", []string{"status", "--colour"}, 2, "colour"},
 		{"missing flag", []string{"init", "--device", "d"}, 2, "--state is missing"},
 		{"no config", []string{"status", "--config", filepath.Join(dir, "none.yaml")}, 4, "longshore-agent init"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
@@ -64,7 +65,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	onUsageError(app.Commands)
 	app.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return outcome.Usagef("", "%v", err) }
-	err := app.RunContext(ctx, args)
+	line, err := cmdline.Arrange(app, args[1:], nil)
+	if err == nil {
+		err = app.RunContext(ctx, append(args[:1:1], line...))
+	}
 	if err == nil {
 		return 0
 	}

@@ -259,7 +259,8 @@ func TestWrongUse(t *testing.T) {
 		code int
 		tell string
 	}{
-		{"unknown command", []string{"server"}, 2, "is not a command"},
+		{"unknown command", []string{"server"}, 2, "is no command"},
+		{"flags behind arguments", []string{"token", "revoke", "x", "--database", filepath.Join(dir, "behind", "fleet.db")}, 4, "behind"},
 		{"unknown flag", []string{"serve", "--port", "1"}, 2, "port"},
 		{"argument", []string{"serve", "x"}, 2, "takes no argument"},
 		{"version argument", []string{"version", "x"}, 2, "takes no argument"},

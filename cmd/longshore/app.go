@@ -77,7 +77,7 @@ func (p *program) command(parent string, d command) *cli.Command {
 			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
 				return outcome.Usagef(full, "%s: %d arguments, expected: %s", full, len(args), strings.TrimSpace("longshore "+full+" "+d.args))
 			}
-			if o := c.String("output"); !slices.Contains([]string{"text", "json", "yaml"}, o) {
+			if o := c.String("output"); !slices.Contains(outputFormats(), o) {
 				return outcome.Usagef(full, "%s: --output %q is not text, json or yaml", full, o)
 			}
 			if t := c.Duration("timeout"); t > 0 {
@@ -115,6 +115,8 @@ func describe(f cli.Flag) {
 		f.DefaultText = "never"
 	}
 }
+
+func outputFormats() []string { return []string{"text", "json", "yaml"} }
 
 func outputFlags() []cli.Flag {
 	return []cli.Flag{

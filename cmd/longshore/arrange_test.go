@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -20,8 +21,9 @@ func testProgram(stdout, stderr *bytes.Buffer) *program {
 
 func TestArrange(t *testing.T) {
 	var out, errs bytes.Buffer
-	commands := testProgram(&out, &errs).app().Commands
-	env := map[string]string{}
+	p, env := testProgram(&out, &errs), map[string]string{}
+	p.getenv = func(name string) string { return env[name] }
+	app := p.app()
 	cases := []struct{ name, line, env, want string }{
 		{"as the flag package wants it", "sign --key k REF", "", "sign --key k -- REF"},
 		{"flags behind", "sign REF --key k", "", "sign --key k -- REF"},
@@ -38,7 +40,11 @@ func TestArrange(t *testing.T) {
 		{"variable", "sign REF", "LONGSHORE_KEY=k", "sign --key=k -- REF"},
 		{"flag beats variable", "sign REF --key a", "LONGSHORE_KEY=k", "sign --key a -- REF"},
 		{"alias beats variable", "state show -d a REF", "LONGSHORE_DEVICE=b", "state show -d a -- REF"},
-		{"help", "help", "", "help"},
+		{"help", "help", "", "--help"},
+		{"help after a word", "help state push", "", "state push --help"},
+		{"help of a group", "state help", "", "state --help"},
+		{"version", "--version", "", "version --"},
+		{"version as JSON", "--version -o json", "", "version -o json --"},
 		{"help of a command", "sign --help", "", "sign --help --"},
 		{"nothing", "", "", ""},
 	}
@@ -48,7 +54,7 @@ func TestArrange(t *testing.T) {
 			if name, value, ok := strings.Cut(c.env, "="); ok {
 				env[name] = value
 			}
-			got, err := arrange(commands, strings.Fields(c.line), func(name string) string { return env[name] })
+			got, err := cmdline.Arrange(app, strings.Fields(c.line), p.environment)
 			if diff := cmp.Diff(strings.Fields(c.want), got, cmp.Transformer("empty", func(s []string) []string { return append([]string{}, s...) })); diff != "" || err != nil {
 				t.Errorf("arrange(%s) = %v, %v, want %s", c.line, got, err, c.want)
 			}
@@ -63,14 +69,14 @@ func FuzzArrange(f *testing.F) {
 	f.Add("- -- --= -o")
 	f.Fuzz(func(t *testing.T, line string) {
 		var out, errs bytes.Buffer
-		commands := testProgram(&out, &errs).app().Commands
+		app := testProgram(&out, &errs).app()
 		args := strings.Fields(line)
-		got, err := arrange(commands, args, func(string) string { return "" })
-		if err != nil {
+		got, err := cmdline.Arrange(app, args, nil)
+		if err != nil || slices.Contains(got, "--help") {
 			return
 		}
 		for _, a := range args {
-			if a != "--" && a != "help" && !slices.Contains(got, a) && find(commands, a) == nil {
+			if !slices.Contains([]string{"--", "--version", "-v", "--generate-bash-completion"}, a) && !slices.Contains(got, a) && cmdline.Find(app.Commands, a) == nil {
 				t.Errorf("arrange(%q) = %q: %q is lost", args, got, a)
 			}
 		}
@@ -111,6 +117,11 @@ func TestComplete(t *testing.T) {
 		{"__complete state ", "push\nshow\n"},
 		{"__complete state push --dep", "--deployment\n"},
 		{"__complete state push x", ""},
+		{"__complete state show -o ", "text\njson\nyaml\n"},
+		{"__complete state show --output=j", "--output=json\n"},
+		{"__complete verify --kind ", "state\ncomponent\nimage\n"},
+		{"__complete check --kind tr", "trust\n"},
+		{"__complete sign --signature-format b", "bundle\nboth\n"},
 		{"__complete", "login\nlogout\nkey\ncomponent\nbundle\nstate\nsign\nverify\ncheck\nversion\ncompletion\n"},
 	} {
 		out.Reset()

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -31,7 +32,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		complete(app, args[1:], stdout)
 		return outcome.OK
 	}
-	line, err := arrange(app.Commands, args, getenv)
+	line, err := cmdline.Arrange(app, args, p.environment)
 	if err == nil {
 		err = app.RunContext(ctx, append([]string{app.Name}, line...))
 	}

@@ -201,6 +201,10 @@ func TestErrors(t *testing.T) {
 	s.do(outcome.Auth, append(push, "-q")...)
 	s.env["COSIGN_PASSWORD"] = "longshore"
 	s.do(outcome.Misused, "state", "pull")
+	s.do(outcome.Misused, "--bogus")
+	s.do(outcome.Misused, "state", "--bogus")
+	s.do(outcome.Misused, "help", "bogus")
+	s.do(outcome.Misused, "help", "state", "bogus")
 	s.do(outcome.Misused, "stat")
 	s.do(outcome.Misused, "verify", "--kye", "release.pub", states+":press-07")
 	s.do(outcome.Misused, "verify", "-o", "xml", "--key", "release.pub", states+":press-07")
@@ -336,7 +340,9 @@ func TestVariables(t *testing.T) {
 	s.env["LONGSHORE_PUBLIC_KEY"] = "other.pub\nrelease.pub"
 	s.do(outcome.OK, "verify", states+":press-07")
 	s.env["LONGSHORE_TIMEOUT"] = "soon"
-	s.do(outcome.Misused, "verify", states+":press-07")
+	if code, _, stderr := s.try("verify", states+":press-07"); code != outcome.Misused || !strings.Contains(stderr, "LONGSHORE_TIMEOUT") {
+		t.Errorf("exit %d, want %d and the name of the variable\n%s", code, outcome.Misused, stderr)
+	}
 }
 
 func TestPolicies(t *testing.T) {
@@ -512,4 +518,22 @@ func TestCredentialsStayWithTheCommandLine(t *testing.T) {
 	}
 	s.do(outcome.OK, append(login, "component", "push", "./line-monitor", "private.example/plant/line-monitor:1.4.0")...)
 	s.do(outcome.OK, append(push, "--component", "private.example/plant/line-monitor:1.4.0")...)
+}
+
+// Help and version are asked for in every way that people try.
+func TestHelpAndVersion(t *testing.T) {
+	s := &shell{t: t, env: map[string]string{}}
+	same := func(args ...[]string) {
+		t.Helper()
+		first := s.do(outcome.OK, args[0]...)
+		for _, other := range args[1:] {
+			if got := s.do(outcome.OK, other...); got != first || got == "" {
+				t.Errorf("%v and %v differ:\n%s\n%s", args[0], other, first, got)
+			}
+		}
+	}
+	same([]string{"version"}, []string{"--version"}, []string{"-v"})
+	same([]string{"state", "push", "--help"}, []string{"help", "state", "push"}, []string{"state", "push", "-h"}, []string{"state", "help", "push"})
+	same([]string{"state", "--help"}, []string{"help", "state"})
+	same([]string{"--help"}, []string{"help"}, []string{"-h"})
 }

@@ -1,0 +1,196 @@
+// Package cmdline reads the command lines of our programs: flags may stand anywhere, help and version are asked for in
+// every usual way, and what is wrong is told in one line with exit code 2.
+package cmdline
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+// Environment gives the variable of a flag and its value; "" is a variable that is not set.
+type Environment func(f cli.Flag) (variable, value string)
+
+// completionFlag is what the shells' completion of the library adds at the end.
+const completionFlag = "--generate-bash-completion"
+
+// Arrange brings a command line, without the program's name, into the order that the flag package wants: the command, its
+// flags, its arguments. It lets flags stand anywhere, and fills in from the environment what is not there: a flag beats
+// its variable. env is nil when the flags know their variables themselves.
+func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
+	if len(args) > 0 && args[len(args)-1] == completionFlag {
+		return args, nil
+	}
+	var path, rest []string
+	var command *cli.Command
+	commands := app.Commands
+	help := false
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if strings.HasPrefix(a, "-") && a != "-" {
+			rest = append(rest, a)
+			if anyTakesValue(app.Commands, a) && i+1 < len(args) {
+				i++
+				rest = append(rest, args[i])
+			}
+			continue
+		}
+		next := Find(commands, a)
+		if next == nil && !help && (a == "help" || a == "h") {
+			help = true
+			continue
+		}
+		if next == nil {
+			return nil, unknownCommand(path, commands, a)
+		}
+		path, command, commands = append(path, next.Name), next, next.Subcommands
+		if len(commands) == 0 {
+			rest = append(rest, args[i+1:]...)
+			break
+		}
+	}
+	switch {
+	case help || len(commands) > 0 && slices.ContainsFunc(rest, isHelp):
+		return append(path, "--help"), nil
+	case command == nil && len(rest) > 0 && (rest[0] == "--version" || rest[0] == "-v") && Find(commands, "version") != nil:
+		path, command, commands, rest = []string{"version"}, Find(commands, "version"), nil, rest[1:]
+	}
+	if command == nil || len(commands) > 0 {
+		if len(rest) == 0 {
+			return path, nil
+		}
+		return nil, outcome.Usagef(strings.Join(path, " "), "%s: a command is missing, or this is no flag", rest[0])
+	}
+	flags, arguments := split(command, rest)
+	if env != nil {
+		more, err := fromEnvironment(strings.Join(path, " "), command, flags, env)
+		if err != nil {
+			return nil, err
+		}
+		flags = append(flags, more...)
+	}
+	return append(append(append(path, flags...), "--"), arguments...), nil
+}
+
+func isHelp(a string) bool { return a == "--help" || a == "-help" || a == "-h" }
+
+func unknownCommand(path []string, commands []*cli.Command, name string) error {
+	var names []string
+	for _, c := range commands {
+		if !c.Hidden {
+			names = append(names, c.Name)
+		}
+	}
+	return outcome.Usagef(strings.Join(path, " "), "%q is no command: it is one of %s", strings.Join(append(path, name), " "), strings.Join(names, ", "))
+}
+
+// Find finds a command by one of its names.
+func Find(commands []*cli.Command, name string) *cli.Command {
+	for _, c := range commands {
+		if c.HasName(name) {
+			return c
+		}
+	}
+	return nil
+}
+
+// split parts flags, each with its value, from arguments. What is no known flag stays a flag, to be refused by name.
+func split(c *cli.Command, args []string) (flags, arguments []string) {
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		switch {
+		case a == "--":
+			return flags, append(arguments, args[i+1:]...)
+		case !strings.HasPrefix(a, "-") || a == "-":
+			arguments = append(arguments, a)
+			continue
+		}
+		flags = append(flags, a)
+		f := FlagNamed(c, a)
+		if f != nil && takesValue(f) && !strings.Contains(a, "=") && i+1 < len(args) {
+			i++
+			flags = append(flags, args[i])
+		}
+	}
+	return flags, arguments
+}
+
+// FlagNamed finds the flag that a word of the command line means: "--key=k", "-o".
+func FlagNamed(c *cli.Command, written string) cli.Flag {
+	name, _, _ := strings.Cut(strings.TrimLeft(written, "-"), "=")
+	for _, f := range c.Flags {
+		if slices.Contains(f.Names(), name) {
+			return f
+		}
+	}
+	return nil
+}
+
+// anyTakesValue tells whether a flag before its command is known to some command with a value that is the next word.
+func anyTakesValue(commands []*cli.Command, written string) bool {
+	if strings.Contains(written, "=") {
+		return false
+	}
+	return slices.ContainsFunc(commands, func(c *cli.Command) bool {
+		f := FlagNamed(c, written)
+		return f != nil && takesValue(f) || anyTakesValue(c.Subcommands, written)
+	})
+}
+
+func takesValue(f cli.Flag) bool {
+	d, ok := f.(cli.DocGenerationFlag)
+	return ok && d.TakesValue()
+}
+
+// fromEnvironment makes flags of the variables of those that were not given. A flag that may be repeated takes one value
+// from each line of its variable.
+func fromEnvironment(path string, c *cli.Command, given []string, env Environment) ([]string, error) {
+	var out []string
+	for _, f := range c.Flags {
+		variable, value := env(f)
+		if value == "" || slices.ContainsFunc(given, func(a string) bool {
+			return strings.HasPrefix(a, "-") && FlagNamed(c, a) == f
+		}) {
+			continue
+		}
+		if err := checkValue(f, value); err != nil {
+			return nil, outcome.Usagef(path, "%s: %s=%q: %v", path, variable, value, err)
+		}
+		values := []string{value}
+		if d, ok := f.(cli.DocGenerationSliceFlag); ok && d.IsSliceFlag() {
+			values = strings.Split(strings.TrimSpace(value), "\n")
+		}
+		for _, v := range values {
+			out = append(out, "--"+f.Names()[0]+"="+v)
+		}
+	}
+	return out, nil
+}
+
+// checkValue finds out what the flag package would refuse without the variable's name.
+func checkValue(f cli.Flag, value string) (err error) {
+	switch f.(type) {
+	case *cli.BoolFlag:
+		if _, err = strconv.ParseBool(value); err != nil {
+			return outcome.Usagef("", "it is neither true nor false")
+		}
+	case *cli.IntFlag:
+		if _, err = strconv.ParseInt(value, 0, 64); err != nil {
+			return outcome.Usagef("", "it is no number")
+		}
+	case *cli.Uint64Flag:
+		if _, err = strconv.ParseUint(value, 0, 64); err != nil {
+			return outcome.Usagef("", "it is no number")
+		}
+	case *cli.DurationFlag:
+		if _, err = time.ParseDuration(value); err != nil {
+			return outcome.Usagef("", "it is no time like 30s")
+		}
+	}
+	return nil
+}
