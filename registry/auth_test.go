@@ -100,7 +100,7 @@ func TestRegistryToken(t *testing.T) {
 			seen = append(seen, r.Header.Get("Authorization"))
 			next.ServeHTTP(w, r)
 		}})
-		_, err := newClient(t, o).Resolve(t.Context(), s.Reference("line/state"), "press-07")
+		_, err := openName(t, newClient(t, o), s.Reference("line/state")).Resolve(t.Context(), "press-07")
 		if !errors.Is(err, fault.ErrUnauthenticated) {
 			t.Errorf("%s: Resolve with a made-up token = %v, want fault.ErrUnauthenticated", name, err)
 		}

@@ -49,17 +49,23 @@ func (p *remotePlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 	return list, nil
 }
 
-// referrersAt asks the API, and reads the fallback tag where there is no API, or the API knows nothing: lists that were
-// written before a registry learned the API stay under the tag.
+// referrersAt asks the API and reads the fallback tag, and gives what either lists: what was written before a registry
+// learned the API, or by a client that does not know it, stays under the tag alone, and may be the one good signature.
 func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	list, err := p.referrersByAPI(ctx, a, subject.Digest)
 	if err != nil && !errors.Is(err, errNoAPI) {
 		return nil, err
 	}
-	if len(list) > 0 {
-		return list, nil
+	more, err := p.referrersByTag(ctx, a, subject.Digest)
+	if err != nil {
+		return nil, err
 	}
-	return p.referrersByTag(ctx, a, subject.Digest)
+	for _, d := range more {
+		if !lists(list, d.Digest) {
+			list = append(list, d)
+		}
+	}
+	return list, nil
 }
 
 // errNoAPI: the registry answered, and does not know the referrers API.

@@ -55,6 +55,36 @@ func TestReferrersFallBackToTheTag(t *testing.T) {
 	}
 }
 
+// TestReferrersOfBothLists: a registry learned the API after a signature was listed under the tag, and a newer referrer,
+// an SBOM perhaps, is listed by the API alone.
+func TestReferrersOfBothLists(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Distribution)
+	r := openName(t, newClient(t, registry.Options{RetryBudget: time.Millisecond}), s.Reference("line/state"))
+	subject, signature := signed(t, r)
+	sbom, _ := storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/other")), "sbom", nil, "x")
+	both, err := json.Marshal(ocispec.Index{Manifests: []ocispec.Descriptor{sbom, signature}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := json.Marshal(ocispec.Index{Manifests: []ocispec.Descriptor{sbom}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, byAPI := range [][]byte{one, both} {
+		s.Faults.Clear()
+		s.Faults.Add(testenv.Rule{Path: "/referrers/", Effect: answer(ocispec.MediaTypeImageIndex, byAPI)})
+		list, err := r.Referrers(t.Context(), subject)
+		if err != nil || len(list) != 2 || list[0].Digest != sbom.Digest || list[1].Digest != signature.Digest {
+			t.Errorf("Referrers = %v, %v, want the SBOM and the signature, once each", list, err)
+		}
+	}
+	s.Faults.Add(testenv.Rule{Path: "/manifests/sha256-", Effect: testenv.Status(503, 0)})
+	if list, err := r.Referrers(t.Context(), subject); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("Referrers without an answer about the tag = %v, %v, want fault.ErrTemporary", list, err)
+	}
+}
+
 func words(status int) testenv.Effect {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		http.Error(w, "404 page not found", status)
