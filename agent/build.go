@@ -236,11 +236,12 @@ func (b *builder) pin(ctx context.Context, repository, tag string, unpinned, mis
 	if d, ok := b.pins[ref]; ok {
 		return d, nil
 	}
-	if b.a.o.RequirePins && !b.trusted {
-		return "", refusef(unpinned, "%s: it is named by a tag only, and this device wants digests: %w", ref, fault.ErrRejected)
+	if b.trusted { // a tag may say anything by now, and nobody holds it against the policy here
+		return "", fault.WithHint(refusef(missing, "%s: the digest that it was accepted with is lost: %w", ref, fault.ErrNotFound),
+			"publish a new generation")
 	}
-	if b.c.offline {
-		return "", refusef(missing, "%s: its digest is not on the device: %w", ref, fault.ErrNotFound)
+	if b.a.o.RequirePins {
+		return "", refusef(unpinned, "%s: it is named by a tag only, and this device wants digests: %w", ref, fault.ErrRejected)
 	}
 	d, err := b.a.o.Source.Resolve(ctx, repository, tag)
 	if err != nil {

@@ -34,7 +34,8 @@ type answer struct {
 	resolved   ocispec.Descriptor // what the tag points at; no digest: the source did not say
 	generation uint64             // 0: not known
 	state      *store.State       // to be accepted
-	desired    *Desired           // of state; or of the accepted one, read again
+	desired    *Desired           // of state
+	mended     *Desired           // the accepted one, read again
 	pins       map[string]digest.Digest
 	known      bool // a refused state, still refused: nothing was tried
 	policy     string
@@ -45,6 +46,10 @@ func (a *Agent) check(ctx context.Context, q ask) (out answer) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	out.policy = q.policy
+	var broken error
+	if q.accepted != nil && q.loaded == "" { // by its digest, whatever the tag says now
+		out.mended, broken = a.load(ctx, *q.accepted, false)
+	}
 	ref := a.o.Repository + ":" + a.o.Tag
 	d, err := a.o.Source.Resolve(ctx, a.o.Repository, a.o.Tag)
 	if err != nil {
@@ -55,15 +60,15 @@ func (a *Agent) check(ctx context.Context, q ask) (out answer) {
 	switch {
 	case q.accepted != nil && q.accepted.Digest == d.Digest:
 		out.generation = q.accepted.Generation
-		if q.loaded != d.Digest {
-			out.desired, out.err = a.load(ctx, *q.accepted, false)
-		}
+		out.err = broken
 		return out
 	case q.refused != nil && q.refused.Digest == d.Digest && !q.retry:
 		out.known, out.generation = true, q.refused.Generation
 		return out
 	}
-	out.err = a.examine(ctx, q, d, &out)
+	if out.err = a.examine(ctx, q, d, &out); out.err == nil {
+		out.mended = nil // not wanted any more
+	}
 	if a.fingerprint() != q.policy {
 		out.policy = "" // who knows which one answered: equal to none, so that a refusal is looked at again
 	}

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"crypto/sha512"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -93,9 +95,15 @@ func TestOtherDigestAlgorithmsAreRefusedByName(t *testing.T) {
 		a := anApp(1, "web:1")
 		a.Components[0].Unpinned = true
 		w.Publish(t, 1, a)
-		w.Registry.Tag("registry.example/plant/components/app-1", a.Components[0].Version, ocispec.Descriptor{
-			MediaType: ocispec.MediaTypeImageManifest, Digest: "sha512:" + digest.Digest(strings.Repeat("ab", 64)), Size: 100,
-		})
+		const repository = "registry.example/plant/components/app-1"
+		_, data, err := w.Registry.Manifest(t.Context(), repository, w.Component(t, a.Components[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha512.Sum512(data)
+		w.Registry.Push(repository, &artifacts.Artifact{Manifest: data, Descriptor: ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageManifest, Digest: digest.NewDigestFromBytes(digest.SHA512, sum[:]), Size: int64(len(data)),
+		}}, a.Components[0].Version)
 		res := w.Sync(t, r)
 		if res.Outcome != agent.SyncRefused || res.Code != agent.CodeComponentMissing || !strings.Contains(res.Message, "sha512") {
 			t.Errorf("sync = %+v, want a refusal that names the algorithm", res)
@@ -190,19 +198,19 @@ func TestAVerdictOfAPolicyThatChangedIsNotKept(t *testing.T) {
 		r := w.Start(t)
 		w.Sync(t, r)
 		asked := 0
-		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
-			if k == agent.KindState {
-				if asked++; asked == 1 {
-					w.SetPolicy("loose") // the file changes while the question is asked
-					return agent.Verdict{}, nil
-				}
-				return agent.Verdict{}, fmt.Errorf("state: %w", fault.ErrRejected)
+		w.Verifier.Rule(func(agent.Kind, string, ocispec.Descriptor) (agent.Verdict, error) {
+			if asked++; asked == 1 {
+				w.SetPolicy("loose") // the file changes while the question is asked
+				return agent.Verdict{}, nil
 			}
-			w.SetPolicy("strict")
-			return agent.Verdict{}, fmt.Errorf("component: %w", fault.ErrUnsigned)
+			return agent.Verdict{}, fmt.Errorf("state: %w", fault.ErrRejected)
 		})
-		w.Publish(t, 1, anApp(1, "web:1"))
-		w.Sync(t, r)
+		s := w.State(t, 1, func(o *artifacts.StateOptions) { o.Expires = w.Now().Add(-time.Hour) }, anApp(1, "web:1"))
+		w.Registry.Push(agenttest.Repository, s, agenttest.Device.Tag())
+		if res := w.Sync(t, r); res.Code != agent.CodeExpired {
+			t.Errorf("sync = %+v", res)
+		}
+		w.SetPolicy("strict")
 		if res := w.Sync(t, r); res.Code != agent.CodeSignatureRejected {
 			t.Errorf("sync = %+v, want the state held against the strict policy", res)
 		}

@@ -53,6 +53,7 @@ type loop struct {
 	pull    pulling
 	waiters []waiter
 	tidy    bool // something may be left over on the device
+	tidyAt  time.Time
 }
 
 func newLoop(ctx context.Context, a *Agent) *loop {

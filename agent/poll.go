@@ -89,6 +89,9 @@ func (l *loop) checked(r answer) {
 	if r.resolved.Digest != "" {
 		p.checked = now
 	}
+	if r.mended != nil {
+		l.mended(r.mended)
+	}
 	err := r.err
 	switch code := CodeOf(err); {
 	case err == nil:
@@ -112,6 +115,17 @@ func sourceTrouble(c Code) bool {
 	return false
 }
 
+// mended takes in the accepted state, whose documents were damaged and are whole again.
+func (l *loop) mended(d *Desired) {
+	if l.running != nil && l.running.Digest == d.Digest {
+		l.target = d
+	} else {
+		l.next = d
+	}
+	l.damaged = nil
+	l.log.Info("saved documents are whole again", "generation", d.Generation)
+}
+
 // take takes in a check that found nothing wrong.
 func (l *loop) take(now time.Time, r answer) error {
 	switch {
@@ -119,15 +133,6 @@ func (l *loop) take(now time.Time, r answer) error {
 		return nil
 	case r.state != nil:
 		return l.accept(now, r)
-	}
-	if r.desired != nil { // the accepted one, whose documents were damaged
-		if l.running != nil && l.running.Digest == r.desired.Digest {
-			l.target = r.desired
-		} else {
-			l.next = r.desired
-		}
-		l.damaged = nil
-		l.log.Info("saved documents are whole again", "generation", r.desired.Generation)
 	}
 	if l.refused != nil { // the tag points at the accepted state again
 		old := l.refused

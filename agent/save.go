@@ -285,7 +285,8 @@ func (l *loop) retarget() error {
 	if err != nil {
 		return err
 	}
-	l.running, l.target, l.next = l.accepted, l.next, nil
+	l.running, l.target, l.next, l.damaged = l.accepted, l.next, nil, nil
+	l.tidy = true // also of a device that never settles
 	clear(l.sup.Begun)
 	l.look = true
 	l.log.Info("all of the generation is on the device; applying it", "generation", l.running.Generation)
