@@ -28,6 +28,7 @@ type question struct {
 	p      Policy
 	pulls  map[string]trouble      // images of next that cannot be pulled, by name
 	before map[string]store.Status // by deployment id
+	unseen bool                    // o says nothing yet: the runtime was never observed
 }
 
 // assess is pure: the same question has the same answer.
@@ -157,7 +158,7 @@ func (q question) leaving(out *assessment, known map[string]bool) {
 		now := before
 		now.Generation = q.target.Generation
 		now.Components = slices.Clone(before.Components)
-		gone := true
+		gone := !q.unseen
 		for i := range now.Components {
 			c := &now.Components[i]
 			c.State, c.Error = margo.StateRemoving, nil

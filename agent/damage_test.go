@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 // saved opens the store of an agent that does not run.
@@ -65,9 +66,9 @@ func TestDamagedDocumentsAreFetchedWhateverTheTagSays(t *testing.T) {
 				if hasProblem(r.Status(), agent.CodeContentDamaged) {
 					t.Error("the documents of the accepted state are still missing")
 				}
-				w.Observe(t)
-				if s := r.Status(); s.Deployments[0].Components[0].Services[0].Status != workload.Running {
-					t.Errorf("services %+v", s.Deployments[0].Components)
+				s := r.Status().Deployments[0].Components[0].Services
+				if len(s) != 1 || s[0].Status != workload.Running {
+					t.Errorf("services %+v", s)
 				}
 			})
 		})
@@ -224,4 +225,92 @@ func breakRecord(t *testing.T, w *agenttest.World, text string) {
 	if err := os.WriteFile(w.Path, bytes.ReplaceAll(data, []byte(text), []byte("x"+text[1:])), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestDamagedRecordsDoNotKeepTheAgentFromStarting(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Publish(t, 5, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		w.Publish(t, 4, anApp(1, "web:1"))
+		w.Sync(t, r)
+		w.Fleet.Fail(func(agent.Report) error { return fault.ErrTemporary })
+		w.Publish(t, 3, anApp(1, "web:1"))
+		w.Sync(t, r)
+		before := w.Observe(t)
+		r.Stop(t)
+		for _, start := range []string{`{"deploymentId":`, `{"digest":"` + string(w.Publish(t, 3, anApp(1, "web:1"))), `{"sequence":`} {
+			breakRecord(t, w, start)
+		}
+		w.Fleet.Fail(nil)
+		r = w.Start(t)
+		if res := w.Sync(t, r); res.Code != agent.CodeRollback {
+			t.Errorf("sync = %+v, want the refusal found again", res)
+		}
+		if s := r.Status(); len(s.Deployments) != 1 || s.Accepted.Generation != 5 {
+			t.Errorf("accepted %+v, deployments %+v", s.Accepted, s.Deployments)
+		}
+		if after := w.Observe(t); after["app-1/web"].PID != before["app-1/web"].PID {
+			t.Error("what runs was touched")
+		}
+		w.Wait(t, "the reports", func() bool { return r.Status().Outbox.Depth == 0 })
+	})
+}
+
+func TestDamagedMarksAreFatal(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		s := w.Publish(t, 5, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		r.Stop(t)
+		breakRecord(t, w, `{"digest":"`+string(s))
+		o := w.Options(t)
+		st, err := store.Open(store.Options{Path: w.Path, Device: string(agenttest.Device)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		o.Store = st
+		a, err := agent.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(fault.Hint(err), "protection") {
+			t.Errorf("Run = %v, hint %q", err, fault.Hint(err))
+		}
+	})
+}
+
+// TestNothingIsReportedRemovedUnseen: a deployment was leaving when the agent ended; the next agent has never seen the
+// runtime when it accepts a generation, and must not take that for "gone".
+func TestNothingIsReportedRemovedUnseen(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		rt := &away{Memory: m}
+		w.Env.Runtime = func(*testing.T) agent.Runtime { return rt }
+		first, second := anApp(1, "web:1"), anApp(2, "web:2")
+		w.Publish(t, 1, first, second)
+		r := w.Start(t)
+		w.Sync(t, r)
+		r.Stop(t)
+		saved(t, w, func(tx *store.Tx) error {
+			all, err := tx.Statuses()
+			for _, s := range all {
+				if s.DeploymentID == second.DeploymentID() {
+					s.State = margo.StateRemoving
+					err = errors.Join(err, tx.SetStatus(s))
+				}
+			}
+			return err
+		})
+		rt.gone.Store(true)
+		w.Publish(t, 2, first)
+		r = w.Start(t)
+		w.Wait(t, "generation 2", func() bool { s := r.Status(); return s.Accepted != nil && s.Accepted.Generation == 2 })
+		time.Sleep(time.Minute)
+		if got := w.States(t, second.DeploymentID()); slices.Contains(got, "removed@2") || slices.Contains(got, "removed@1") {
+			t.Errorf("states %v, and it runs", got)
+		}
+		rt.gone.Store(false)
+		w.Wait(t, "removed", func() bool { return slices.Contains(w.States(t, second.DeploymentID()), "removed@2") })
+	})
 }

@@ -78,6 +78,9 @@ func (l *loop) wait() { l.wg.Wait() }
 
 // boot reads the saved state: no network.
 func (l *loop) boot() error {
+	if err := l.repair(); err != nil {
+		return err
+	}
 	err := l.o.Store.View(func(tx *store.Tx) error {
 		var errs [6]error
 		l.accepted, errs[0] = tx.State(store.Accepted)
@@ -93,7 +96,8 @@ func (l *loop) boot() error {
 		return errors.Join(errs[:]...)
 	})
 	if err != nil {
-		return fault.WithHint(err, "move agent.db away: the agent then starts anew and accepts the state that the registry holds")
+		return fault.WithHint(err, "move agent.db away: the agent then starts anew and accepts the state that the registry holds, whatever its "+
+			"generation: the protection against an older one begins anew")
 	}
 	if l.running != nil {
 		l.target, l.damaged = l.load(l.ctx, *l.running, true)
@@ -109,6 +113,26 @@ func (l *loop) boot() error {
 	}
 	l.poll.first(l)
 	return nil
+}
+
+// repair drops damaged records that the device can do without: it reports, or refuses, once more. Only damaged marks keep an
+// agent from starting, and it does not touch the file then.
+func (l *loop) repair() error {
+	var damaged []store.Damage
+	if err := l.o.Store.View(func(tx *store.Tx) error { damaged = tx.Damaged(); return nil }); err != nil || len(damaged) == 0 {
+		return err
+	}
+	for _, d := range damaged {
+		l.log.Error("a damaged record is dropped", "err", d.Err)
+	}
+	return l.o.Store.Update(func(tx *store.Tx) error {
+		for _, d := range damaged {
+			if err := tx.Drop(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // run is the loop.

@@ -112,7 +112,7 @@ func (l *loop) save(now time.Time) bool {
 }
 
 func (l *loop) question(now time.Time) question {
-	return question{now: now, target: l.target, next: l.next, o: l.seen, s: l.sup, p: l.p, pulls: l.pull.troubles, before: l.before}
+	return question{now: now, target: l.target, next: l.next, o: l.seen, s: l.sup, p: l.p, pulls: l.pull.troubles, before: l.before, unseen: !l.observed}
 }
 
 // saved writes what is new in an assessment, in one transaction; false: nothing is.

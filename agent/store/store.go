@@ -83,7 +83,8 @@ func Open(o Options) (*Store, error) {
 			"another longshore-agent runs on this data directory; stop it first")
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		return nil, fault.WithHint(fmt.Errorf("open %s: %w: %w", o.Path, fault.ErrInvalid, err),
-			"move the file away: the agent then starts anew, adopts what runs, and accepts the state that the registry holds")
+			"move the file away: the agent then starts anew, adopts what runs, and accepts the state that the registry holds, whatever "+
+				"its generation: the protection against an older one begins anew")
 	case err != nil:
 		return nil, fmt.Errorf("open %s: %w", o.Path, err)
 	}

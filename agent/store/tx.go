@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -77,6 +78,50 @@ func (t *Tx) SetStatus(s Status) error {
 // DeleteStatus forgets a deployment that was removed.
 func (t *Tx) DeleteStatus(deployment string) error {
 	return t.tx.Bucket(bucketStatus).Delete([]byte(deployment))
+}
+
+// Damage is a record that cannot be read and that the agent can do without.
+type Damage struct {
+	Err    error // what is wrong with it
+	bucket []byte
+	key    []byte
+}
+
+// Damaged lists the reported statuses, the refusal, undelivered reports and the gap that cannot be read. The marks are not
+// among them: who loses those loses the protection against rollback.
+func (t *Tx) Damaged() []Damage {
+	var out []Damage
+	if _, err := t.Refused(); err != nil {
+		out = append(out, Damage{err, bucketMarks, []byte(keyRefused)})
+	}
+	if _, err := t.Gap(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keyGap})
+	}
+	out = append(out, damagedIn[Status](t, bucketStatus)...)
+	return append(out, damagedIn[Report](t, bucketOutbox)...)
+}
+
+// damagedIn reads every record of a bucket.
+func damagedIn[T any](t *Tx, bucket []byte) []Damage {
+	var out []Damage
+	c := t.tx.Bucket(bucket).Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if err := decode(fmt.Sprintf("%s %q", bucket, k), v, new(T)); err != nil {
+			out = append(out, Damage{err, bucket, bytes.Clone(k)})
+		}
+	}
+	return out
+}
+
+// Drop removes a damaged record.
+func (t *Tx) Drop(d Damage) error {
+	if bytes.Equal(d.bucket, bucketOutbox) && len(d.key) == 8 {
+		return t.Delivered(binary.BigEndian.Uint64(d.key)) // it is counted, too
+	}
+	if err := t.tx.Bucket(d.bucket).Delete(d.key); err != nil {
+		return fmt.Errorf("drop a damaged record: %w", err)
+	}
+	return nil
 }
 
 // Pins returns the digests that the references of a state were resolved to when it was accepted.
