@@ -51,7 +51,7 @@ type Options struct {
 type LogLimits struct {
 	MaxSize  int64 // bytes of a file before it is rotated; 0: DefaultLogMaxSize
 	MaxFiles int   // rotated files kept of a replica beside the current one; 0: DefaultLogMaxFiles
-	Budget   int64 // bytes of all rotated files on the device; 0: DefaultLogBudget
+	Budget   int64 // bytes of all files on the device, rotated and current; 0: DefaultLogBudget
 
 	Every time.Duration // between two looks at the files; 0: DefaultLogEvery
 }

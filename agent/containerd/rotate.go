@@ -17,47 +17,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rotate keeps what containers wrote within the limits: a file over LogLimits.MaxSize becomes the first of its rotated
-// files, of which MaxFiles stay, and of all rotated files on the device the oldest go until Budget holds. The
-// runtime calls it every LogLimits.Every. It asks the filesystem alone, so it works while containerd is away.
+const (
+	// spareRoom is what a rotation leaves free on the disk, or a spareShare of a small one: its copy must not take the last
+	// bytes from others.
+	spareRoom  = 16 << 20
+	spareShare = 20
+	// keptTail is how much of a file's end is carried over in memory where its front cannot be cut off.
+	keptTail = 64 << 10
+	// copySuffix is of a directory with copies in the making; those that a kill left are overwritten by the next.
+	copySuffix = ".new"
+)
+
+// errNoRoom says that a file's front cannot be copied now.
+var errNoRoom = errors.New("no room for a copy")
+
+// Rotate keeps what containers wrote within the limits: what a file over LogLimits.MaxSize holds becomes the first of
+// its rotated files, of which MaxFiles stay, and of all rotated files on the device the oldest go until Budget holds for all files
+// together; if the current files alone exceed it, their fronts go. The runtime calls it every LogLimits.Every. It asks the
+// filesystem alone, so it works while containerd is away.
+//
+// On a full disk it gives space without needing any: what cannot be copied is cut off. It cannot undo what the full disk
+// did before: a shim whose write to a log fails stops copying that output for good, and its container blocks once the pipe
+// to it is full. That is told by nothing but a pipe that stays full, and mended by a restart of the container. Cutting
+// before the disk is full, here, and a Budget below the free space are what prevents it.
 func (r *Runtime) Rotate(ctx context.Context) error {
-	var (
-		errs  []error
-		olds  []oldLog
-		total int64
-	)
-	err := filepath.WalkDir(r.logRoot(), func(file string, d fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // torn down meanwhile
-			return nil
-		case err != nil:
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case !d.Type().IsRegular():
-			return nil
-		case strings.HasSuffix(file, logSuffix):
-			errs = append(errs, r.rotate(file))
-		}
-		return nil
-	})
+	var errs []error
+	logs, _, err := r.logFiles(ctx)
 	if err != nil {
 		return fmt.Errorf("rotate logs: %w", err)
 	}
-	err = filepath.WalkDir(r.logRoot(), func(file string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() || strings.HasSuffix(file, logSuffix) {
-			return ignoreMissing(err)
-		}
-		info, err := d.Info()
-		if err != nil {
-			return ignoreMissing(err)
-		}
-		olds = append(olds, oldLog{file, info.Size(), info.ModTime()})
-		total += info.Size()
-		return nil
-	})
-	errs = append(errs, err)
-	slices.SortFunc(olds, func(a, b oldLog) int {
+	for _, l := range logs {
+		errs = append(errs, r.rotate(l.file))
+	}
+	logs, olds, err := r.logFiles(ctx)
+	if err != nil {
+		return fmt.Errorf("rotate logs: %w", errors.Join(append(errs, err)...))
+	}
+	var total int64
+	for _, l := range slices.Concat(logs, olds) {
+		total += l.size
+	}
+	slices.SortFunc(olds, func(a, b logOnDisk) int {
 		return cmp.Or(a.written.Compare(b.written), -cmp.Compare(rotation(a.file), rotation(b.file)))
 	})
 	for _, o := range olds {
@@ -67,10 +67,52 @@ func (r *Runtime) Rotate(ctx context.Context) error {
 		errs = append(errs, ignoreMissing(os.Remove(o.file)))
 		total -= o.size
 	}
+	slices.SortFunc(logs, func(a, b logOnDisk) int { return -cmp.Compare(a.size, b.size) })
+	for _, l := range logs {
+		if total <= r.o.Logs.Budget {
+			break
+		}
+		cut, err := r.shorten(l.file, r.o.Logs.Budget/int64(len(logs)))
+		errs = append(errs, err)
+		total -= cut
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("rotate logs: %w", err)
 	}
 	return nil
+}
+
+// logOnDisk is a file that output is in.
+type logOnDisk struct {
+	file    string
+	size    int64
+	written time.Time
+}
+
+// logFiles lists the files that are written to, and the rotated ones.
+func (r *Runtime) logFiles(ctx context.Context) (current, old []logOnDisk, err error) {
+	err = filepath.WalkDir(r.logRoot(), func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return ignoreMissing(err) // torn down meanwhile
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !d.Type().IsRegular():
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		l := logOnDisk{file, info.Size(), info.ModTime()}
+		if strings.HasSuffix(file, logSuffix) {
+			current = append(current, l)
+		} else {
+			old = append(old, l)
+		}
+		return nil
+	})
+	return current, old, err
 }
 
 // rotateEvery calls Rotate until ctx ends.
@@ -89,12 +131,6 @@ func (r *Runtime) rotateEvery(ctx context.Context, every time.Duration) {
 	}
 }
 
-type oldLog struct {
-	file    string
-	size    int64
-	written time.Time
-}
-
 // rotation is the number at the end of a rotated file's name.
 func rotation(file string) int {
 	n, err := strconv.Atoi(strings.TrimPrefix(filepath.Ext(file), "."))
@@ -111,7 +147,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// rotate moves what a file holds into the first rotated file while the shim goes on appending.
+// rotate moves what a file holds into rotated files while the shim goes on appending. Where there is no room for that, the
+// front of the file goes and its end stays.
 func (r *Runtime) rotate(file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -123,73 +160,189 @@ func (r *Runtime) rotate(file string) error {
 	state := r.logs.get(file)
 	state.mu.Lock()
 	defer state.mu.Unlock()
-	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return ignoreMissing(err)
 	}
 	defer f.Close()
-	for n := r.o.Logs.MaxFiles; n > 0; n-- {
-		if n == r.o.Logs.MaxFiles {
-			if err := ignoreMissing(os.Remove(rotated(file, n))); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := ignoreMissing(os.Rename(rotated(file, n), rotated(file, n+1))); err != nil {
-			return err
-		}
+	cut, kept, err := r.moveFront(f, file)
+	if errors.Is(err, errNoRoom) || cut == 0 && err != nil && ignoreFull(err) == nil {
+		r.log.Warn("no room to rotate a log: its front is cut off", "file", file, "error", err)
+		cut, err = cutFront(f, r.o.Logs.MaxSize/2)
+		kept = nil
 	}
-	moved, err := moveFront(f, rotated(file, 1))
+	state.cutOff(cut, kept, r.o.Logs.MaxFiles)
 	if err != nil {
 		return fmt.Errorf("move the front of %s: %w", file, err)
 	}
-	state.cut += moved
-	state.moved = append([]int64{moved}, state.moved...)
-	state.moved = state.moved[:min(len(state.moved), r.o.Logs.MaxFiles)]
 	return nil
 }
 
-// moveFront copies a file's content to another and cuts it off. Where the filesystem can take whole blocks out of a
-// file's front (ext4, xfs), what is appended meanwhile stays, and so does the last incomplete block. Elsewhere what
-// arrives between the copy's end and the cut is lost: a few microseconds' worth.
-func moveFront(f *os.File, to string) (int64, error) {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		return 0, err
-	}
-	size, err := f.Seek(0, io.SeekEnd)
+// shorten cuts off a file's front until keep bytes are left, and tells how many went.
+func (r *Runtime) shorten(file string, keep int64) (int64, error) {
+	state := r.logs.get(file)
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
-		return 0, err
+		return 0, ignoreMissing(err)
 	}
-	block := int64(st.Bsize) //nolint:unconvert // narrower on 32-bit machines
+	defer f.Close()
+	cut, err := cutFront(f, keep)
+	state.cutOff(cut, nil, r.o.Logs.MaxFiles)
+	if err != nil {
+		return cut, fmt.Errorf("cut off the front of %s: %w", file, err)
+	}
+	return cut, nil
+}
+
+// cutOff notes that a file lost n bytes of its front, of which the last ones are its newest rotated files now, newest first.
+func (s *logState) cutOff(n int64, kept []int64, files int) {
+	if n == 0 {
+		return
+	}
+	s.cut += n
+	for _, k := range kept {
+		n -= k
+	}
+	if n > 0 { // a gap: what lies before it is not counted any more
+		s.moved = nil
+	}
+	s.moved = slices.Concat(kept, s.moved)
+	s.moved = s.moved[:min(len(s.moved), files)]
+}
+
+// moveFront copies a file's content to its newest rotated files, of MaxSize each, and cuts off what the file held. Of a file
+// that grew beyond all bounds between two looks it copies as much as MaxFiles hold, or the last MaxSize bytes where there is
+// no room for more. Nothing is moved or deleted before the copies are complete. Where the filesystem can take whole blocks
+// out of a file's front (ext4, xfs), what is appended meanwhile stays, and so does the last incomplete block. Elsewhere what
+// arrives between the copy's end and the cut is lost: a few microseconds' worth. It tells how much was cut, and the lengths
+// of the copies, newest first.
+func (r *Runtime) moveFront(f *os.File, file string) (cut int64, kept []int64, err error) {
+	size, block, free, err := measure(f)
+	if err != nil {
+		return 0, nil, err
+	}
+	most := r.o.Logs.MaxSize
 	whole := (size - 1) / block * block
+	from := max(0, whole-int64(r.o.Logs.MaxFiles)*most)
+	if free < size-from {
+		from = max(0, whole-most)
+	}
+	if free < size-from {
+		return 0, nil, errNoRoom
+	}
+	fresh := file + copySuffix
+	defer func() { err = errors.Join(err, os.RemoveAll(fresh)) }() // what was not placed
+	if err := os.Mkdir(fresh, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+		return 0, nil, err
+	}
+	var copies []string // oldest first
+	for at := from; at < whole || len(copies) == 0; at += most {
+		n := min(most, whole-at)
+		copies = append(copies, filepath.Join(fresh, strconv.Itoa(len(copies))))
+		if err := copyRange(copies[len(copies)-1], f, at, n); err != nil {
+			return 0, nil, err
+		}
+		kept = append([]int64{n}, kept...)
+	}
+	for n := r.o.Logs.MaxFiles; n > len(copies); n-- { // the last ones are overwritten
+		if err := ignoreMissing(os.Rename(rotated(file, n-len(copies)), rotated(file, n))); err != nil {
+			return 0, nil, err
+		}
+	}
+	for n, c := range copies {
+		if err := os.Rename(c, rotated(file, len(copies)-n)); err != nil {
+			return 0, nil, err
+		}
+	}
+	done, err := collapse(f, whole)
+	if err != nil {
+		return 0, nil, err
+	}
+	if done {
+		return whole, kept, nil
+	}
+	rest, err := moveRest(f, whole, rotated(file, 1))
+	kept[0] += rest
+	return whole + rest, kept, err
+}
+
+// copyRange writes n bytes of a file to a new one.
+func copyRange(to string, f *os.File, at, n int64) error {
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
 	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, io.NewSectionReader(f, at, n))
+	return errors.Join(err, out.Close())
+}
+
+// moveRest appends to a file what another holds from at on, until nothing more comes, and empties that one. On a full disk
+// the rest is dropped.
+func moveRest(f *os.File, at int64, to string) (moved int64, err error) {
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
 		return 0, err
 	}
-	defer out.Close()
-	if _, err := io.Copy(out, io.NewSectionReader(f, 0, whole)); err != nil {
+	defer func() { err = errors.Join(err, out.Close()) }()
+	for {
+		n, err := io.Copy(out, io.NewSectionReader(f, at+moved, 1<<62))
+		moved += n
+		if n == 0 || err != nil {
+			return moved, errors.Join(ignoreFull(err), f.Truncate(0))
+		}
+	}
+}
+
+// cutFront takes the front off a file until no more than about keep bytes are left. It needs no space.
+func cutFront(f *os.File, keep int64) (int64, error) {
+	size, block, _, err := measure(f)
+	if err != nil || size <= keep {
 		return 0, err
 	}
-	if whole > 0 {
-		err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_COLLAPSE_RANGE, 0, whole)
-		if err == nil {
-			return whole, out.Close()
-		}
-		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
-			return 0, err
-		}
+	cut := min((size-keep+block-1)/block, (size-1)/block) * block // whole blocks, and never all of the file
+	if done, err := collapse(f, cut); done {
+		return cut, err
 	}
-	for at := whole; ; { // until nothing more has come
-		n, err := io.Copy(out, io.NewSectionReader(f, at, 1<<62))
-		if err != nil {
-			return 0, err
-		}
-		if at += n; n == 0 {
-			if err := f.Truncate(0); err != nil {
-				return 0, err
-			}
-			return at, out.Close()
-		}
+	tail := make([]byte, min(keep, keptTail, size))
+	n, err := f.ReadAt(tail, size-int64(len(tail)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		n = 0
 	}
+	if err := f.Truncate(0); err != nil {
+		return 0, err
+	}
+	n, err = f.Write(tail[:n])
+	return size - int64(n), ignoreFull(err)
+}
+
+// collapse takes n bytes, whole blocks, out of a file's front, where the filesystem can.
+func collapse(f *os.File, n int64) (bool, error) {
+	if n == 0 {
+		return false, nil
+	}
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_COLLAPSE_RANGE, 0, n)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// measure tells a file's size and its filesystem's block size and bytes to use.
+func measure(f *os.File) (size, block, free int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return 0, 0, 0, err
+	}
+	size, err = f.Seek(0, io.SeekEnd)
+	block = int64(st.Bsize) //nolint:unconvert // narrower on 32-bit machines
+	return size, block, int64(st.Bavail)*block - min(spareRoom, int64(st.Blocks)*block/spareShare), err
+}
+
+func ignoreFull(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return nil
+	}
+	return err
 }
