@@ -162,7 +162,11 @@ func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Pol
 func (s Supervised) next(now time.Time, c workload.Container, o workload.Observation, p Policy) Supervised {
 	switch o.Status {
 	case workload.Running, workload.Paused:
-		if run := fmt.Sprintf("%d/%d", o.PID, o.StartedAt.UnixNano()); run != s.run {
+		run := o.Run
+		if run == "" {
+			run = fmt.Sprintf("%d/%d", o.PID, o.StartedAt.UnixNano())
+		}
+		if run != s.run {
 			s.run, s.Since, s.Failed, s.Output, s.Health = run, now, 0, "", ""
 			if hasHealth(c) {
 				s.Health = HealthStarting

@@ -86,7 +86,7 @@ func describe(o *workload.Observation, t *task.Process) {
 		if t.Status != task.Status_RUNNING {
 			o.Status = workload.Paused
 		}
-		o.StartedAt = startTime(t.Pid)
+		o.Run, o.StartedAt = started(t.Pid, "/proc")
 	case task.Status_STOPPED:
 		o.Status, o.ExitCode = workload.Exited, t.ExitStatus
 		if t.ExitedAt != nil {
@@ -95,32 +95,36 @@ func describe(o *workload.Observation, t *task.Process) {
 	}
 }
 
-// startTime asks the kernel when a process began; the zero time when it does not say.
-func startTime(pid uint32) time.Time {
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.FormatUint(uint64(pid), 10), "stat"))
+// started asks the kernel when a process began. run is the process with its ticks since the machine's start: no other
+// process has both until the machine starts again, which ends all runs. The time is of the clock as it is now: the
+// kernel's btime moves when the clock is set, so it names nothing. Both are zero when the kernel does not say.
+func started(pid uint32, proc string) (run string, at time.Time) {
+	id := strconv.FormatUint(uint64(pid), 10)
+	stat, err := os.ReadFile(filepath.Join(proc, id, "stat"))
 	if err != nil {
-		return time.Time{}
+		return "", time.Time{}
 	}
 	_, after, ok := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" ")) // the name may hold spaces
 	fields := strings.Fields(string(after))
 	if !ok || len(fields) < 20 {
-		return time.Time{}
+		return "", time.Time{}
 	}
 	ticks, err := strconv.ParseInt(fields[19], 10, 64)
 	if err != nil {
-		return time.Time{}
+		return "", time.Time{}
 	}
-	kernel, err := os.ReadFile("/proc/stat")
+	run = id + "/" + fields[19]
+	kernel, err := os.ReadFile(filepath.Join(proc, "stat"))
 	if err != nil {
-		return time.Time{}
+		return run, time.Time{}
 	}
 	_, after, ok = bytes.Cut(kernel, []byte("\nbtime "))
 	line, _, _ := bytes.Cut(after, []byte("\n"))
 	boot, err := strconv.ParseInt(string(line), 10, 64)
 	if !ok || err != nil {
-		return time.Time{}
+		return run, time.Time{}
 	}
-	return time.Unix(boot, 0).Add(time.Duration(ticks) * time.Second / clockTick).UTC()
+	return run, time.Unix(boot, 0).Add(time.Duration(ticks) * time.Second / clockTick).UTC()
 }
 
 // Events tells of exits and lack of memory of this device's containers until ctx ends. When the connection to containerd

@@ -109,7 +109,7 @@ func (m *Memory) Reboot() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.objects {
-		c.Status, c.PID, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Created, 0, 0, time.Time{}, time.Time{}
+		c.Status, c.PID, c.Run, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Created, 0, "", 0, time.Time{}, time.Time{}
 	}
 	for p := range m.projects {
 		m.projects[p] = &memoryProject{}
@@ -227,6 +227,7 @@ func (m *Memory) Start(ctx context.Context, id string) error {
 	}
 	m.pid++
 	c.Status, c.PID, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Running, m.pid, 0, m.now(), time.Time{}
+	c.Run = fmt.Sprint("run ", m.pid)
 	fmt.Fprintf(&c.output, "%s started\n", c.Service)
 	m.note("start", id)
 	if m.Running != nil {

@@ -40,7 +40,8 @@ type Observation struct {
 	Status     Status
 	PID        uint32 // of the first process; 0 when not running
 	ExitCode   uint32
-	StartedAt  time.Time // zero: unknown
+	Run        string    // names this run of the container, whatever happens to the clock; "": not running, or unknown
+	StartedAt  time.Time // for people: it moves when the clock is set; zero: unknown
 	ExitedAt   time.Time // zero: not exited
 }
 
