@@ -177,10 +177,7 @@ func (r *Runtime) discard(ctx context.Context, id string) error {
 	if err := r.o.Networks.Detach(ctx, id); err != nil {
 		return err
 	}
-	if err := r.dropLayer(ctx, id); err != nil {
-		return err
-	}
-	return r.dropAnonymous(id)
+	return r.dropLayer(ctx, id)
 }
 
 // sweep discards what half-made containers left: writable layers of ours that no container names. project "" is all.

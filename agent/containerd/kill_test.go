@@ -194,11 +194,10 @@ func sacrifice(t *testing.T, o orders, step int, part time.Duration) string {
 	for n := 0; n <= step && s.Scan(); n++ {
 		last = s.Text()
 	}
-	<-time.After(part)
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	for s.Scan() {
+	// The kill falls some time after the step began, wherever the victim is by then.
+	kill := time.AfterFunc(part, func() { _ = cmd.Process.Kill() })
+	defer kill.Stop()
+	for s.Scan() { // ends when the victim does
 		last = s.Text()
 	}
 	_ = cmd.Wait() // killed

@@ -1,6 +1,7 @@
 package containerd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -37,9 +38,9 @@ func TestStartServesAndRestartsInTheSameNetwork(t *testing.T) {
 	o := r.seen(c.ID)
 	want := workload.Observation{
 		ID: c.ID, Project: "line", Deployment: "dep-line", Component: "comp-line", Service: "web", Replica: 1, Hash: c.Hash,
-		Image: img.Name(), Status: workload.Running, PID: o.PID, StartedAt: o.StartedAt,
+		Image: img.Name(), Status: workload.Running, PID: o.PID, Run: o.Run, StartedAt: o.StartedAt,
 	}
-	if o != want || o.PID == 0 {
+	if o != want || o.PID == 0 || o.Run == "" {
 		t.Errorf("Observe = %+v, want %+v", o, want)
 	}
 	if d := o.StartedAt.Sub(before); d < -2*time.Second || d > 10*time.Second {
@@ -183,7 +184,36 @@ func TestMounts(t *testing.T) {
 		t.Error("the volume was filled again")
 	}
 	if err := exec("exists", "/anon/new"); err == nil {
-		t.Error("an anonymous volume outlived its container")
+		t.Error("an anonymous volume outlived its project")
+	}
+}
+
+// An update replaces the container; what it wrote into a volume, named or not, is there for the next one.
+func TestAnonymousVolumesOutliveAnUpdate(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.Mounts = []workload.Mount{{Kind: workload.MountVolume, Target: "/state"}, {Kind: workload.MountVolume, Target: "/other"}}
+	p := project("vol", s)
+	old := r.up(p)[0]
+	write := workload.Probe{Exec: []string{"/toolbox", "write", "/state/kept", "x"}}
+	if err := r.Probe(t.Context(), old.ID, write); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Stop(t.Context(), old.ID), r.Remove(t.Context(), old.ID)); err != nil {
+		t.Fatal(err)
+	}
+	s.Environment = []string{"REVISION=2"}
+	s.Mounts[0], s.Mounts[1] = s.Mounts[1], s.Mounts[0]
+	next := r.up(project("vol", s))[0]
+	if next.ID == old.ID {
+		t.Fatal("the update made no new container")
+	}
+	r.serving(next.ID)
+	if got := r.get(next.ID, "/file?path=/state/kept"); got != "x\n" {
+		t.Errorf("the anonymous volume after an update holds %q", got)
+	}
+	if got := r.get(next.ID, "/file?path=/other/kept"); got == "x\n" {
+		t.Error("two anonymous volumes are one")
 	}
 }
 
@@ -338,6 +368,22 @@ func TestStop(t *testing.T) {
 				t.Errorf("exit %d after %v, want 137 after the grace period", o.ExitCode, took)
 			}
 		}
+	}
+}
+
+// A grace period beyond the call's own deadline: SIGKILL still comes.
+func TestStopKillsBeforeItsDeadline(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	s := workload.Service{Name: "stubborn", Image: img, Command: []string{"stubborn"}, StopGrace: time.Hour}
+	c := r.up(project("stop", s))[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 16*time.Second) // killWait and a second
+	defer cancel()
+	if err := r.Stop(ctx, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	if o := r.seen(c.ID); o.Status != workload.Exited {
+		t.Errorf("the container is %s", o.Status)
 	}
 }
 

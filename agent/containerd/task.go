@@ -37,14 +37,15 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 	return r.change(ctx, "start", id, r.start)
 }
 
-// Stop ends a container's process: its stop signal, then SIGKILL after its grace period. What is left tells the exit code
+// Stop ends a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period
+// would not end before ctx does. What is left tells the exit code
 // until the next Start. A container that is gone is stopped.
 func (r *Runtime) Stop(ctx context.Context, id string) error {
 	return r.change(ctx, "stop", id, r.stop)
 }
 
-// Remove deletes a container, stopped or not, with its writable layer, its place in the networks and its volumes without
-// names. Its output stays until Teardown.
+// Remove deletes a container, stopped or not, with its writable layer and its place in the networks. Its volumes stay, and
+// until Teardown so do its volumes without names and its output.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	return r.change(ctx, "remove", id, r.remove)
 }
@@ -128,12 +129,12 @@ func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, o
 	}
 }
 
-// leftover tells whether an earlier task of the same name is behind an error. A shim that does not start at all may have
-// other reasons: it gets two more tries.
+// leftover tells whether an earlier task of the same name is behind an error. A shim that does not start at all, or a
+// directory that vanished under the new task, may have other reasons: they get two more tries.
 func leftover(err error, pause time.Duration) bool {
 	text := err.Error()
 	return errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
-		pause <= 2*leftoverPause && strings.Contains(text, "failed to start shim")
+		pause <= 2*leftoverPause && (strings.Contains(text, "failed to start shim") || strings.Contains(text, "unable to retrieve OCI runtime error"))
 }
 
 // runTask makes a task and starts it; what could not be started does not stay.
@@ -239,6 +240,9 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 	grace := rec.Container.Service.StopGrace
 	if grace == 0 {
 		grace = defaultGrace
+	}
+	if end, ok := ctx.Deadline(); ok { // SIGKILL comes in time, however long the service wants
+		grace = min(grace, end.Sub(r.o.Now())-killWait)
 	}
 	gone, stopWaiting := r.wait(ctx, id)
 	defer stopWaiting()
@@ -352,8 +356,8 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// Teardown deletes what a project without containers still owns: its networks, its output, what half-made containers left.
-// Volumes stay.
+// Teardown deletes what a project without containers still owns: its networks, its output, its volumes without names, what
+// half-made containers left. Volumes stay.
 func (r *Runtime) Teardown(ctx context.Context, project string) error {
 	ctx = r.in(ctx)
 	err := func() error {
@@ -370,7 +374,10 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 		if err := r.o.Networks.Teardown(ctx, project); err != nil {
 			return err
 		}
-		dir, err := r.logDir(project)
+		if err := r.dropAnonymous(project); err != nil {
+			return err
+		}
+		dir, err := r.logDir(project) // last: it says that the project owns something
 		if err != nil {
 			return err
 		}

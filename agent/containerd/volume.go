@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	copyfs "github.com/containerd/continuity/fs"
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -28,13 +29,15 @@ func (r *Runtime) volumeDir(project, name string) (string, error) {
 	return path(filepath.Join(r.o.DataDir, "volumes"), project, name)
 }
 
-// anonymousDir holds the volumes without a name of one container; they go with it.
-func (r *Runtime) anonymousDir(id string) (string, error) {
-	return path(filepath.Join(r.o.DataDir, "anonymous"), id)
+// anonymousDir is a volume without a name: of a replica of a service and its place there, so that the next revision finds
+// what the last one wrote. It goes with its project, for nobody could ask for it afterwards.
+func (r *Runtime) anonymousDir(project, service string, replica int, target string) (string, error) {
+	place := digest.FromString(filepath.Clean(target)).Encoded()[:2*workload.Short]
+	return path(filepath.Join(r.o.DataDir, "anonymous"), project, service, strconv.Itoa(replica)+"-"+place)
 }
 
-func (r *Runtime) dropAnonymous(id string) error {
-	dir, err := r.anonymousDir(id)
+func (r *Runtime) dropAnonymous(project string) error {
+	dir, err := path(filepath.Join(r.o.DataDir, "anonymous"), project)
 	if err != nil {
 		return err
 	}
@@ -113,9 +116,7 @@ func (r *Runtime) volume(ctx context.Context, p *workload.Project, c workload.Co
 	m := c.Service.Mounts[n]
 	dir, err := r.volumeDir(p.Name, m.Source)
 	if m.Source == "" {
-		if dir, err = r.anonymousDir(c.ID); err == nil {
-			dir = filepath.Join(dir, strconv.Itoa(n))
-		}
+		dir, err = r.anonymousDir(p.Name, c.Service.Name, c.Replica, m.Target)
 	}
 	if err != nil {
 		return specs.Mount{}, err

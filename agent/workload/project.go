@@ -92,7 +92,7 @@ type MountKind string
 
 // Kinds of mounts.
 const (
-	MountVolume MountKind = "volume" // Source is Volume.Name; "" is an anonymous volume
+	MountVolume MountKind = "volume" // Source is Volume.Name; "" is a volume of the replica's and target's own, which goes with the project
 	MountBind   MountKind = "bind"   // Source is an absolute path on the host
 	MountTmpfs  MountKind = "tmpfs"
 )
