@@ -16,13 +16,17 @@ import (
 )
 
 func testProgram(stdout, stderr *bytes.Buffer) *program {
-	return &program{stdin: strings.NewReader(""), stdout: stdout, stderr: stderr, now: time.Now, getenv: func(string) string { return "" }}
+	return &program{stdin: strings.NewReader(""), stdout: stdout, stderr: stderr, now: time.Now, lookup: nothingSet}
+}
+
+func nothingSet(string) (string, bool) {
+	return "", false
 }
 
 func TestArrange(t *testing.T) {
 	var out, errs bytes.Buffer
 	p, env := testProgram(&out, &errs), map[string]string{}
-	p.getenv = func(name string) string { return env[name] }
+	p.lookup = func(name string) (string, bool) { value, set := env[name]; return value, set }
 	app := p.app()
 	cases := []struct{ name, line, env, want string }{
 		{"as the flag package wants it", "sign --key k REF", "", "sign --key k -- REF"},
@@ -125,7 +129,7 @@ func TestComplete(t *testing.T) {
 		{"__complete", "login\nlogout\nkey\ncomponent\nbundle\nstate\nsign\nverify\ncheck\nversion\ncompletion\n"},
 	} {
 		out.Reset()
-		if code := run(t.Context(), strings.Split(c.line, " "), nil, &out, &errs, func(string) string { return "" }); code != 0 || out.String() != c.want {
+		if code := run(t.Context(), strings.Split(c.line, " "), nil, &out, &errs, nothingSet); code != 0 || out.String() != c.want {
 			t.Errorf("%s: %d, %q, want %q", c.line, code, out.String(), c.want)
 		}
 	}

@@ -120,7 +120,7 @@ func (p *program) keyPassword(c *cli.Context, file string, twice bool) ([]byte, 
 		return bytes.TrimRight(data, "\r\n"), err
 	}
 	for _, name := range []string{"LONGSHORE_KEY_PASSWORD", "COSIGN_PASSWORD"} {
-		if s := p.getenv(name); s != "" {
+		if s, set := p.lookup(name); set { // also to nothing: keys without a password have an empty one
 			return []byte(s), nil
 		}
 	}
@@ -146,6 +146,28 @@ func (p *program) prompt(question string) ([]byte, error) {
 	secret, err := term.ReadPassword(int(f.Fd()))
 	fmt.Fprintln(p.stderr)
 	return secret, err
+}
+
+// ask asks a person for something that others may see; "" without a terminal.
+func (p *program) ask(question string) (string, error) {
+	f, ok := p.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return "", nil
+	}
+	fmt.Fprint(p.stderr, question)
+	var line []byte
+	for b := make([]byte, 1); len(line) < maxSecret; { // no more than the line: the password may follow
+		n, err := f.Read(b)
+		if n == 1 && b[0] != '\n' {
+			line = append(line, b[0])
+			continue
+		}
+		if err != nil && err != io.EOF {
+			return "", fmt.Errorf("read stdin: %w", err)
+		}
+		break
+	}
+	return strings.TrimSpace(string(line)), nil
 }
 
 // registryPassword is the password of a registry, read once when it comes from stdin.

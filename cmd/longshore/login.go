@@ -1,11 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -53,7 +55,21 @@ func (r loginResult) text(w io.Writer) {
 }
 func (r loginResult) essence() string { return "" }
 
+// checkHost refuses what people copy from a browser.
+func checkHost(command, host string) error {
+	for _, scheme := range []string{"https://", "http://", "oci://"} {
+		if rest, ok := strings.CutPrefix(host, scheme); ok {
+			rest, _, _ = strings.Cut(rest, "/")
+			return fault.WithHint(fmt.Errorf("%s: %s is %w: a registry is named by its host alone", command, host, fault.ErrInvalid), "longshore "+command+" "+rest)
+		}
+	}
+	return nil
+}
+
 func (p *program) login(c *cli.Context, args []string) error {
+	if err := checkHost("login", args[0]); err != nil {
+		return err
+	}
 	client, err := p.client(c)
 	if err != nil {
 		return err
@@ -68,6 +84,11 @@ func (p *program) login(c *cli.Context, args []string) error {
 		secret = c.String("token")
 	}
 	if secret == "" {
+		if user == "" {
+			if user, err = p.ask("user at " + args[0] + ": "); err != nil {
+				return err
+			}
+		}
 		if user == "" {
 			return outcome.Usagef("login", "login: who? use --username")
 		}
@@ -85,6 +106,9 @@ func (p *program) login(c *cli.Context, args []string) error {
 }
 
 func (p *program) logout(c *cli.Context, args []string) error {
+	if err := checkHost("logout", args[0]); err != nil {
+		return err
+	}
 	client, err := p.client(c)
 	if err != nil {
 		return err

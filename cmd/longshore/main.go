@@ -19,14 +19,14 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.LookupEnv)
 	stop()
 	os.Exit(code)
 }
 
 // run runs one command line and returns the exit code.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
-	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv, now: time.Now}
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) int {
+	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, lookup: lookup, now: time.Now}
 	app := p.app()
 	if len(args) > 0 && args[0] == completeCommand {
 		complete(app, args[1:], stdout)
@@ -46,7 +46,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	getenv         func(string) string
+	lookup         func(string) (string, bool) // the environment
 	now            func() time.Time
 	stdinSecret    string // what --password-stdin read
+}
+
+// getenv is a variable's value; "" when it is not set.
+func (p *program) getenv(name string) string {
+	value, _ := p.lookup(name)
+	return value
 }

@@ -86,8 +86,13 @@ func (s *shell) write(name, text string) {
 func (s *shell) try(args ...string) (code int, stdout, stderr string) {
 	s.t.Helper()
 	var out, errs bytes.Buffer
-	code = run(s.t.Context(), args, strings.NewReader(s.env["stdin"]), &out, &errs, func(name string) string { return s.env[name] })
+	code = run(s.t.Context(), args, strings.NewReader(s.env["stdin"]), &out, &errs, s.lookup)
 	return code, out.String(), errs.String()
+}
+
+func (s *shell) lookup(name string) (string, bool) {
+	value, set := s.env[name]
+	return value, set
 }
 
 // do runs a command line that must end with a code, and writes it into the log.
@@ -211,6 +216,9 @@ func TestErrors(t *testing.T) {
 	s.do(outcome.Misused, "verify", "--key", "release.pub", "http://"+states+":press-07")
 	s.do(outcome.Misused, "sign", states+":press-07")
 	s.do(outcome.Misused, "login", host)
+	s.do(outcome.Misused, "login", "-u", "anna", "https://"+host+"/")
+	s.do(outcome.Misused, "component", "push", "./line-monitor", monitor+":v1")
+	s.do(outcome.Misused, "component", "push", "./line-monitor", monitor+":latest")
 	s.do(outcome.Misused, "completion", "tcsh")
 	s.golden(golden)
 }
@@ -370,7 +378,10 @@ func TestPolicies(t *testing.T) {
 	s.do(outcome.OK, "sign", "--key", "release.key", "-a", "approved=yes", component)
 	s.do(outcome.OK, "verify", "--policy", "trust.yaml", "--kind", "component", component)
 	s.do(outcome.OK, "verify", "--key", "release.pub", "-a", "approved=yes", component)
-	s.do(outcome.Verification, "verify", "--key", "release.pub", "-a", "approved=no", component)
+	s.do(outcome.Verification, "verify", "--key", "release.pub", "-a", "approved=no", "-a", "by=anna", component)
+	if !strings.Contains(s.log.String(), "approved=no, by=anna") {
+		t.Errorf("the claims are not told as they are written:\n%s", s.log.String())
+	}
 	first := s.do(outcome.OK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component)
 	if again := s.do(outcome.OK, "sign", "--key", "release.key", "-a", "approved=yes", "-o", "json", component); first != again {
 		t.Errorf("signed twice:\n%s\n%s", first, again)
@@ -414,6 +425,16 @@ func TestLogin(t *testing.T) {
 	s.do(outcome.OK, push...)
 	s.do(outcome.OK, "verify", "--key", "release.pub", target+":press-07")
 	s.do(outcome.OK, "logout", "private.example")
+	terminal, person := testTerminal(t)
+	if _, err := person.WriteString(private.Username + "\n" + private.Password + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"login", "private.example"}, terminal, &out, &errs, s.lookup); code != outcome.OK || !strings.Contains(errs.String(), "user at private.example: ") {
+		t.Errorf("login at a terminal: exit %d\n%s%s", code, &out, &errs)
+	}
+	s.do(outcome.OK, push...)
+	s.do(outcome.OK, "logout", "private.example")
 	s.do(outcome.Auth, "state", "show", "-d", "press-07", target)
 	s.do(outcome.OK, "state", "show", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
 	code, _, debug := s.try("state", "show", "--debug", "-d", "press-07", "-u", private.Username, "-p", private.Password, target)
@@ -448,8 +469,16 @@ func TestKeyGenerate(t *testing.T) {
 	}
 	s.do(outcome.Misused, "key", "generate", "a", "b")
 	s.do(outcome.NotFound, "key", "generate", "no/such/folder/mine")
-	s.env["LONGSHORE_KEY_PASSWORD"], s.env["COSIGN_PASSWORD"] = "", ""
+	delete(s.env, "LONGSHORE_KEY_PASSWORD")
+	delete(s.env, "COSIGN_PASSWORD")
 	s.do(outcome.Auth, "key", "generate", "other2")
+	for n, name := range []string{"LONGSHORE_KEY_PASSWORD", "COSIGN_PASSWORD"} {
+		s.env[name] = "" // set, to nothing
+		file := fmt.Sprintf("empty%d", n)
+		s.do(outcome.OK, "key", "generate", file)
+		s.do(outcome.OK, "component", "push", "-q", "--key", file+".key", "./line-monitor", fmt.Sprintf("%s:0.0.%d", monitor, n))
+		delete(s.env, name)
+	}
 	s.write("password", "from a file\r\n")
 	s.do(outcome.OK, "key", "generate", "--key-password-file", "password", "other2")
 	s.write("exact", "from a file")
@@ -464,6 +493,7 @@ func TestLayout(t *testing.T) {
 	s.do(outcome.OK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "oci-layout:stick")
 	s.do(outcome.OK, "verify", "--key", "release.pub", "oci-layout:stick:press-07")
 	s.do(outcome.OK, "state", "show", "oci-layout:stick:press-07.v1")
+	s.do(outcome.Misused, "verify", "--policy", "trust.yaml", "oci-layout:stick:press-07")
 }
 
 // The real cosign, of both lines, verifies what state push signed, and signs what verify takes.

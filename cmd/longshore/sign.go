@@ -3,13 +3,16 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -140,6 +143,9 @@ func (p *program) verify(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if policy != nil && repo.Reference().Scheme == registry.SchemeLayout {
+		return outcome.Usagef("verify", "verify: %s is on disk, and policies speak about repositories of registries: use --key", args[0])
+	}
 	subject, err := repo.Resolve(c.Context, target)
 	if err != nil {
 		return err
@@ -165,9 +171,18 @@ func (p *program) verify(c *cli.Context, args []string) error {
 		return err
 	}
 	if r.Signatures = signatureInfos(claiming(found, claims)); len(r.Signatures) == 0 {
-		return fmt.Errorf("verify %s: %w: nobody signed it with %v", args[0], fault.ErrBadSignature, claims)
+		return fmt.Errorf("verify %s: %w: nobody signed it with %s", args[0], fault.ErrBadSignature, spelled(claims))
 	}
 	return p.show(c, r)
+}
+
+// spelled writes claims as --annotation takes them.
+func spelled(claims map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(claims)) {
+		out = append(out, k+"="+claims[k])
+	}
+	return strings.Join(out, ", ")
 }
 
 // claiming keeps the signatures that say all of claims.

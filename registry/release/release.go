@@ -43,6 +43,11 @@ type Repository interface {
 // Pack packs the Compose project in fsys with a lock of its images, given as compose.yaml writes them. o.Lock is
 // what this makes.
 func Pack(ctx context.Context, from Images, fsys fs.FS, images []string, o artifacts.ComponentOptions) (*artifacts.Artifact, *artifacts.Lock, error) {
+	// What is wrong here is told before anybody is asked about images.
+	o.Lock = &artifacts.Lock{}
+	if _, err := artifacts.PackComponent(fsys, o); err != nil {
+		return nil, nil, err
+	}
 	lock := &artifacts.Lock{Images: make([]artifacts.LockedImage, len(images))}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)

@@ -356,3 +356,13 @@ func TestPackTellsWhichImage(t *testing.T) {
 		t.Errorf("Pack = %v", err)
 	}
 }
+
+// A version that is none is told before any image is looked for.
+func TestPackChecksFirst(t *testing.T) {
+	for _, version := range []string{"v1", "latest", "1.4"} {
+		_, _, err := Pack(t.Context(), newMemory(), project("x"), []string{"example/none:1"}, artifacts.ComponentOptions{Name: "a", Version: version})
+		if !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("Pack as version %s = %v, want fault.ErrInvalid", version, err)
+		}
+	}
+}
