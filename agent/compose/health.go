@@ -37,7 +37,7 @@ func (t *translation) health(n *node, c *types.HealthCheckConfig) (h *workload.H
 	case probe != nil:
 		h.Probe = t.probe(probe)
 	case len(c.Test) == 0:
-		t.fault(n, "write the test of the image here, or leave the healthcheck out to use the image's as it is", "there is no test")
+		t.fault(n, "write the test here, also where the image brings one", "there is no test")
 	default:
 		h.Probe.Exec = t.test(n.get("test"), c.Test)
 	}

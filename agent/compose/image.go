@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -36,6 +37,9 @@ func (t *translation) image(service *node) workload.Image {
 		image.Tag = tagged.Tag()
 	}
 	if digested, ok := named.(reference.Digested); ok {
+		if !t.checkPin(n, named) {
+			return workload.Image{}
+		}
 		image.Digest = digested.Digest()
 	} else if image.Tag == "" {
 		image.Tag = "latest"
@@ -51,6 +55,16 @@ func (t *translation) image(service *node) workload.Image {
 		t.fault(n, "push the component with longshore component push, which resolves and locks its images", "%s is not pinned by a digest", ref)
 	}
 	return image
+}
+
+// checkPin refuses a digest that registries, the lock and the agent's own checks do not all know.
+func (d *document) checkPin(n *node, named reference.Named) bool {
+	digested, ok := named.(reference.Digested)
+	if !ok || digested.Digest().Algorithm() == digest.SHA256 {
+		return true
+	}
+	d.fault(n, "pin the image by its sha256 digest", "images pinned by %s are not supported on a device", digested.Digest().Algorithm())
+	return false
 }
 
 func (t *translation) locked(ref string) (artifacts.LockedImage, bool) {

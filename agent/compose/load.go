@@ -75,8 +75,12 @@ func Images(file string, compose []byte, env map[string]string) ([]string, error
 				"variable %s has no value here, and a released image must be known", d.unset[n][0])
 			continue
 		}
-		if _, err := reference.ParseNormalizedNamed(n.str()); err != nil {
+		named, err := reference.ParseNormalizedNamed(n.str())
+		if err != nil {
 			d.fault(n, "", "%q: %v", n.str(), err)
+			continue
+		}
+		if !d.checkPin(n, named) {
 			continue
 		}
 		if !slices.Contains(out, n.str()) {

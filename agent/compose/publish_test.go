@@ -63,7 +63,8 @@ func TestCheckKnowsNoValues(t *testing.T) {
   b: {image: "x:${V:-1}"}
 volumes: {v: {labels: {a: "${L}"}}}
 `,
-		"project variable": "services: {a: {image: x, user: \"${COMPOSE_PROJECT_NAME}\"}}",
+		"health by variable": "services: {a: {image: x, healthcheck: {test: \"${T}\"}}, b: {image: x, depends_on: {a: {condition: service_healthy}}}}",
+		"project variable":   "services: {a: {image: x, user: \"${COMPOSE_PROJECT_NAME}\"}}",
 	}
 	for name, file := range good {
 		t.Run(name, func(t *testing.T) {
@@ -242,4 +243,9 @@ func FuzzLoad(f *testing.F) {
 		}
 		_, _ = compose.Images("f", data, nil)
 	})
+}
+
+func TestImagesRefusesOtherDigests(t *testing.T) {
+	_, err := compose.Images("compose.yaml", []byte("services: {a: {image: \"x@sha512:"+strings.Repeat("a", 128)+"\"}}"), nil)
+	wantFault(t, err, "services.a.image", "sha512")
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/types"
 
@@ -19,6 +20,13 @@ const maxServices = 128
 
 // maxLabel is containerd's limit on a label's key and value together.
 const maxLabel = 4096
+
+// maxStopGrace keeps an update or a removal from waiting for one service for hours. The agent's own limit on a stop is
+// longer, so that SIGKILL is always reached.
+const maxStopGrace = 10 * time.Minute
+
+// foreignLabels begin the labels that containerd takes for its own.
+const foreignLabels = "containerd.io/"
 
 // reservedLabels begin the labels that the agent finds its own objects by.
 const reservedLabels = "dev.longshore."
@@ -123,6 +131,8 @@ func (t *translation) service(name string, n *node) workload.Service {
 		switch s.StopGrace = duration(g); {
 		case s.StopGrace < 0:
 			t.fault(n.get("stop_grace_period"), "", "must not be negative")
+		case s.StopGrace > maxStopGrace:
+			t.fault(n.get("stop_grace_period"), "a service that needs longer should save its work while it runs", "%v is longer than %v", s.StopGrace, maxStopGrace)
 		case s.StopGrace == 0:
 			s.StopGrace = 1 // a nanosecond: killed at once, where zero would mean the default
 		}
@@ -171,6 +181,8 @@ func (t *translation) labels(n *node, labels map[string]string) map[string]strin
 		switch {
 		case strings.HasPrefix(k, reservedLabels):
 			t.fault(where, "", "labels that begin with %s are the agent's own", reservedLabels)
+		case strings.HasPrefix(k, foreignLabels):
+			t.fault(where, "", "labels that begin with %s are containerd's own", foreignLabels)
 		case k == "":
 			t.fault(where, "", "a label needs a name")
 		case len(k)+len(v) > maxLabel:

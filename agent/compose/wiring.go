@@ -110,7 +110,7 @@ func (t *translation) volumes(p *workload.Project) {
 }
 
 // dependencies reads depends_on and refuses what can never start: a cycle, or waiting for the health of a service
-// that has none.
+// that has none in the file: what the image may bring is not honoured yet.
 func (t *translation) dependencies(p *workload.Project) {
 	index := map[string]*workload.Service{}
 	for i := range p.Services {
@@ -150,6 +150,10 @@ func (t *translation) dependency(s *workload.Service, at *node, name, condition 
 		return
 	case condition == string(workload.Healthy) && on.NoHealth:
 		t.fault(at, "", "service %s has its healthcheck off and never becomes healthy", name)
+		return
+	case condition == string(workload.Healthy) && on.Health == nil && !t.cut["services."+name+".healthcheck"]:
+		t.fault(at, "write the test as \"healthcheck:\" of service "+name+", also where its image brings one",
+			"service %s has no healthcheck in this file and never becomes healthy: a HEALTHCHECK of an image is not asked on a device yet", name)
 		return
 	case slices.ContainsFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name }):
 		t.fault(at, "", "service %s is named twice", name)
