@@ -153,7 +153,9 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if r.Changes == nil {
 		r.Changes = []release.Change{}
 	}
-	r.pushed, err = publish(c, repo, next.Artifact, signer, registry.PublishOptions{HistoryTag: next.HistoryTag, Tags: []string{next.Tag}})
+	r.pushed, err = publish(c, repo, next.Artifact, signer, registry.PublishOptions{
+		HistoryTag: next.HistoryTag, Tags: []string{next.Tag}, MountFrom: bundlesBeside(c, ref),
+	})
 	if err != nil {
 		return err
 	}
@@ -246,6 +248,19 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 		out = append(out, release.Document{File: "--component " + s, Data: data})
 	}
 	return out, nil
+}
+
+// bundlesBeside are the repositories of --bundle in the registry of ref: pinned documents need not be sent again.
+func bundlesBeside(c *cli.Context, ref registry.Reference) []string {
+	var out []string
+	for _, s := range c.StringSlice("bundle") {
+		b, err := registry.ParseReference(s)
+		if err == nil && b.Scheme == registry.SchemeOCI && ref.Scheme == registry.SchemeOCI && b.Registry == ref.Registry &&
+			b.Repository != ref.Repository && !slices.Contains(out, b.Repository) {
+			out = append(out, b.Repository)
+		}
+	}
+	return out
 }
 
 // openTarget opens the repository of a reference that names something in it.
