@@ -102,7 +102,9 @@ const (
 	ReportCapabilities = store.KindCapabilities // Body is a Margo capabilities document, Subject the device's id
 )
 
-// Reporter delivers one report. fault.ErrTemporary keeps it in the outbox; any other error drops it, with a log line.
+// Reporter delivers one report. fault.ErrTemporary keeps it in the outbox; any other error drops it, with a log line. With
+// fault.ErrNotFound, ErrUnauthenticated, ErrDenied or ErrInvalid beside it the endpoint was reached and objects to this
+// report: the device's capabilities then do not keep the reports behind them waiting.
 type Reporter interface {
 	Deliver(ctx context.Context, r Report) error
 }

@@ -198,6 +198,35 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 	return nil
 }
 
+// recap reports the newest of everything once more: reports were dropped, and all that waited has been delivered.
+func (l *loop) recap() {
+	now, told := l.o.Now(), false
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		gap, err := tx.Gap()
+		if err != nil || gap == nil || gap.Told {
+			return err
+		}
+		told = true
+		for _, id := range slices.Sorted(maps.Keys(l.before)) {
+			b, err := body(string(l.o.Device), l.before[id])
+			if err != nil {
+				return fmt.Errorf("write status of %s: %w", id, err)
+			}
+			if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: id, Body: b, At: now}); err != nil {
+				return err
+			}
+		}
+		return errors.Join(l.capabilities(tx, now), tx.ToldGap())
+	})
+	switch {
+	case err != nil:
+		l.log.Warn("cannot report everything once more after reports were lost", "err", err)
+	case told:
+		l.log.Info("reports were lost; the newest of everything is reported once more")
+		l.pump.nudge()
+	}
+}
+
 // remember takes over what was written.
 func (l *loop) remember(fresh, removed []store.Status) {
 	for _, s := range fresh {

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,8 +33,12 @@ func inWorld(t *testing.T, f func(t *testing.T, w *agenttest.World, m *runtimete
 // anApp is an application of one component of one service "web".
 func anApp(id int, image string) agenttest.App {
 	name := fmt.Sprintf("app-%d", id)
+	version := "1.0.0"
+	if _, tag, ok := strings.Cut(image, ":"); ok {
+		version = "1.0." + tag
+	}
 	return agenttest.App{ID: id, Name: name, Components: []agenttest.Comp{
-		{Name: name, Version: "1.0." + fmt.Sprint(len(image)) + image[len(image)-1:], Services: []agenttest.Service{{Name: "web", Image: image}}},
+		{Name: name, Version: version, Services: []agenttest.Service{{Name: "web", Image: image}}},
 	}}
 }
 

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"os"
@@ -147,17 +148,14 @@ func (c *Client) Deliver(ctx context.Context, r agent.Report) error {
 	return c.judge(res, body)
 }
 
-// judge tells what is worth sending again. Who is not let in, or asks at the wrong place, has a setting to mend: the report
-// waits for that. A problem's own word on it goes first.
+// judge tells what is worth sending again. Only the API itself can say that a report is at fault, by a problem of a type that
+// it knows: proxies, captive portals and wrong addresses answer 400 and 422 as well, and what they say passes. Who is not let
+// in, or asks at the wrong place, has a setting to mend: the report waits for that.
 func (c *Client) judge(res *http.Response, body []byte) error {
 	again := true
-	switch res.StatusCode {
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusConflict:
-		again = false
-	}
 	detail := strings.TrimSpace(string(body[:min(len(body), maxDetail)]))
 	var delay time.Duration
-	if strings.HasPrefix(res.Header.Get("Content-Type"), margo.ProblemMediaType) {
+	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && kind == margo.ProblemMediaType {
 		if p, err := margo.ParseProblem("problem", body); err == nil {
 			detail = p.Title
 			if p.Detail != "" {
@@ -166,9 +164,7 @@ func (c *Client) judge(res *http.Response, body []byte) error {
 			for _, f := range p.Errors {
 				detail += "; " + f.Field + ": " + f.Message
 			}
-			if p.Retryable != nil && *p.Retryable {
-				again = true
-			}
+			again = !final(res.StatusCode) || !registered(p.Type) || p.Retryable != nil && *p.Retryable
 			delay = time.Duration(p.RetryAfterSeconds) * time.Second
 		}
 	}
@@ -177,11 +173,17 @@ func (c *Client) judge(res *http.Response, body []byte) error {
 		return fmt.Errorf("%w: %w", err, fault.ErrInvalid)
 	}
 	err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
-	switch res.StatusCode {
-	case http.StatusUnauthorized, http.StatusForbidden:
+	switch status := res.StatusCode; {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		err = fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnauthenticated), "check fleet.tokenFile; a new token: longshore-fleet token create --device "+c.o.Device)
-	case http.StatusNotFound:
-		err = fault.WithHint(err, "check fleet.url in agent.yaml")
+	case status == http.StatusNotFound:
+		hint := "check fleet.url in agent.yaml"
+		if i := strings.LastIndexByte(c.o.Device, '/'); i > 0 {
+			hint += "; the gateway " + c.o.Device[:i] + " must report its own capabilities first"
+		}
+		err = fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), hint)
+	case final(status):
+		err = fmt.Errorf("%w: %w", err, fault.ErrInvalid)
 	}
 	if d, ok := c.retryAfter(res.Header.Get("Retry-After")); ok {
 		delay = d
@@ -190,6 +192,24 @@ func (c *Client) judge(res *http.Response, body []byte) error {
 		err = fault.WithRetryAfter(err, min(delay, maxDelay))
 	}
 	return err
+}
+
+// final tells the status codes that speak about the report itself.
+func final(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusConflict:
+		return true
+	}
+	return false
+}
+
+// registered tells the types of problems that the API may answer a report with.
+func registered(kind string) bool {
+	switch kind {
+	case "about:blank", margo.ProblemBase + "invalid-request", margo.ProblemBase + "semantic-error":
+		return true
+	}
+	return false
 }
 
 // retryAfter reads RFC 9110 section 10.2.3: seconds or a date.

@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -71,6 +72,10 @@ func TestRequests(t *testing.T) {
 
 func TestDeliver(t *testing.T) {
 	problem := `{"type":"about:blank","title":"no","status":422,"retryable":true,"retryAfterSeconds":7,"errors":[{"field":"f","message":"m"}]}`
+	says := map[string]string{"Content-Type": "application/problem+json"}
+	kind := func(name string, status int) string {
+		return fmt.Sprintf(`{"type":"https://docs.margo.org/specification/problem-types#%s","title":"no","status":%d,"retryable":false}`, name, status)
+	}
 	for _, tc := range []struct {
 		name    string
 		status  int
@@ -82,10 +87,17 @@ func TestDeliver(t *testing.T) {
 	}{
 		{"created", 201, nil, "", false, 0, ""},
 		{"ok", 200, nil, "whatever", false, 0, ""},
-		{"bad request", 400, nil, "no such\nfield", false, 0, "no such field"},
-		{"unprocessable", 422, nil, "", false, 0, "422"},
+		{"bad request of a proxy", 400, nil, "no such\nfield", true, 0, "no such field"},
+		{"unprocessable, says nobody knows who", 422, nil, "", true, 0, "422"},
+		{"invalid request", 400, says, kind("invalid-request", 400), false, 0, "400"},
+		{"semantic error", 422, map[string]string{"Content-Type": "application/problem+json; charset=utf-8"}, kind("semantic-error", 422), false, 0, "422"},
+		{"conflict", 409, says, `{"type":"about:blank","title":"no","status":409}`, false, 0, "409"},
+		{"too large", 413, says, `{"type":"about:blank","title":"no","status":413}`, false, 0, "413"},
+		{"a problem of another API", 422, says, `{"type":"https://waf.example/blocked","title":"no","status":422}`, true, 0, "422"},
+		{"a problem that does not say so", 422, map[string]string{"Content-Type": "application/json"}, kind("semantic-error", 422), true, 0, "422"},
+		{"gateway not found", 404, says, kind("gateway-not-found", 404), true, 0, "404"},
 		{"unprocessable but retryable", 422, map[string]string{"Content-Type": "application/problem+json"}, problem, true, 7 * time.Second, "f: m"},
-		{"not a problem although it says so", 422, map[string]string{"Content-Type": "application/problem+json"}, "{", false, 0, "422"},
+		{"not a problem although it says so", 422, map[string]string{"Content-Type": "application/problem+json"}, "{", true, 0, "422"},
 		{"unauthorized", 401, nil, "", true, 0, "401"},
 		{"forbidden", 403, nil, "", true, 0, "403"},
 		{"wrong place", 404, nil, "", true, 0, "404"},

@@ -12,7 +12,7 @@ import (
 
 // Append puts a report at the end of the outbox, in the transaction of the change that it tells, and returns its sequence
 // number. A capabilities report takes the place of an older undelivered one: only the newest means anything. When there is
-// no room the oldest report is dropped and counted in the [Gap].
+// no room the oldest report is dropped and counted in the [Gap]; but of each subject the newest stays.
 func (t *Tx) Append(r Report) (uint64, error) {
 	b := t.tx.Bucket(bucketOutbox)
 	meta := t.tx.Bucket(bucketMeta)
@@ -36,6 +36,9 @@ func (t *Tx) Append(r Report) (uint64, error) {
 			return 0, fmt.Errorf("append report: %w", err)
 		}
 	}
+	if err := meta.Put(newestKey(r), seqKey(seq)); err != nil {
+		return 0, fmt.Errorf("append report: %w", err)
+	}
 	depth := number(meta, keyDepth) + 1
 	if err := meta.Put(keyDepth, seqKey(depth)); err != nil {
 		return 0, fmt.Errorf("append report: %w", err)
@@ -48,8 +51,24 @@ func (t *Tx) Append(r Report) (uint64, error) {
 	return seq, nil
 }
 
+// drop removes the oldest report that a newer one of its subject makes needless; the oldest of all when there is none.
 func (t *Tx) drop(b *bbolt.Bucket, at time.Time) error {
-	k, _ := b.Cursor().First()
+	meta := t.tx.Bucket(bucketMeta)
+	c := b.Cursor()
+	oldest, _ := c.First()
+	k := oldest
+	for ; k != nil; k, _ = c.Next() {
+		var r Report
+		if err := decode("outbox", b.Get(k), &r); err != nil {
+			return err
+		}
+		if newest := number(meta, newestKey(r)); newest != 0 && newest != r.Sequence {
+			break
+		}
+	}
+	if k == nil {
+		k = oldest
+	}
 	if len(k) != 8 {
 		return fmt.Errorf("read record outbox: key %x: %w", k, fault.ErrInvalid)
 	}
@@ -60,9 +79,12 @@ func (t *Tx) drop(b *bbolt.Bucket, at time.Time) error {
 	return t.Delivered(seq)
 }
 
-// First returns the oldest report that is not delivered; nil when all are.
-func (t *Tx) First() (*Report, error) {
-	k, v := t.tx.Bucket(bucketOutbox).Cursor().First()
+// newestKey is where the sequence of the newest undelivered report of a subject is.
+func newestKey(r Report) []byte { return []byte("newest\x00" + r.Kind + "\x00" + r.Subject) }
+
+// Next returns the oldest undelivered report behind seq; nil when there is none.
+func (t *Tx) Next(seq uint64) (*Report, error) {
+	k, v := t.tx.Bucket(bucketOutbox).Cursor().Seek(seqKey(seq + 1))
 	if k == nil {
 		return nil, nil
 	}
@@ -73,16 +95,37 @@ func (t *Tx) First() (*Report, error) {
 	return &r, nil
 }
 
+// ToldGap notes that the newest of every subject was appended again.
+func (t *Tx) ToldGap() error {
+	g, err := t.Gap()
+	if err != nil || g == nil {
+		return err
+	}
+	g.Told = true
+	return put(t.tx.Bucket(bucketMeta), keyGap, g)
+}
+
+// First returns the oldest report that is not delivered; nil when all are.
+func (t *Tx) First() (*Report, error) { return t.Next(0) }
+
 // Delivered removes a report. Gone is no error.
 func (t *Tx) Delivered(seq uint64) error {
 	b := t.tx.Bucket(bucketOutbox)
-	if b.Get(seqKey(seq)) == nil {
+	data := b.Get(seqKey(seq))
+	if data == nil {
 		return nil
 	}
+	var r Report
+	known := decode("outbox", data, &r) == nil // damaged ones go, too
 	if err := b.Delete(seqKey(seq)); err != nil {
 		return fmt.Errorf("remove report %d: %w", seq, err)
 	}
 	meta := t.tx.Bucket(bucketMeta)
+	if known && number(meta, newestKey(r)) == seq {
+		if err := meta.Delete(newestKey(r)); err != nil {
+			return fmt.Errorf("remove report %d: %w", seq, err)
+		}
+	}
 	if number(meta, keyCapabilities) == seq {
 		if err := meta.Delete(keyCapabilities); err != nil {
 			return fmt.Errorf("remove report %d: %w", seq, err)

@@ -97,6 +97,7 @@ type Gap struct {
 	Last  uint64    `json:"last"`
 	Count uint64    `json:"count"`
 	Since time.Time `json:"since"` // when the first one was dropped
+	Told  bool      `json:"told"`  // the newest of every subject was appended again since the last one was dropped
 }
 
 // Mark names a saved generation.

@@ -181,15 +181,53 @@ func TestOutbox(t *testing.T) {
 	if err := s.View(func(tx *store.Tx) (err error) { gap, err = tx.Gap(); return err }); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(&store.Gap{First: 4, Last: 5, Count: 2, Since: t0}, gap); diff != "" {
+	if diff := cmp.Diff(&store.Gap{First: 5, Last: 6, Count: 2, Since: t0}, gap); diff != "" {
 		t.Errorf("gap (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"6 c", "7 c", "8 c"}, drain()); diff != "" {
+	if diff := cmp.Diff([]string{"4 b", "7 c", "8 c"}, drain()); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)
 	}
 	if got := depth(); got != 0 {
 		t.Errorf("depth = %d, want 0", got)
 	}
+}
+
+func TestTheNewestReportOfEachSubjectIsNotDropped(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "agent.db"), func(o *store.Options) { o.OutboxLimit = 5 })
+	var got []string
+	update(t, s, func(tx *store.Tx) error {
+		for i := range 50 {
+			subject := "busy"
+			if i < 3 {
+				subject = fmt.Sprint("quiet ", i)
+			}
+			if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: subject, Body: []byte("{}"), At: t0}); err != nil {
+				return err
+			}
+		}
+		for r, err := tx.First(); r != nil; r, err = tx.Next(r.Sequence) {
+			if err != nil {
+				return err
+			}
+			got = append(got, fmt.Sprint(r.Sequence, " ", r.Subject))
+		}
+		return nil
+	})
+	if diff := cmp.Diff([]string{"1 quiet 0", "2 quiet 1", "3 quiet 2", "49 busy", "50 busy"}, got); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+	update(t, s, func(tx *store.Tx) error { // more subjects than room: the bound holds
+		for i := range 20 {
+			if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: fmt.Sprint("new ", i), Body: []byte("{}"), At: t0}); err != nil {
+				return err
+			}
+		}
+		n, _, err := tx.Depth()
+		if n != 5 {
+			t.Errorf("%d reports are kept, want 5", n)
+		}
+		return err
+	})
 }
 
 func TestBoundsOfBadAndPins(t *testing.T) {

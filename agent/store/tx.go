@@ -195,6 +195,6 @@ func (t *Tx) gap(seq uint64, at time.Time) error {
 	if g == nil {
 		g = &Gap{First: seq, Since: at}
 	}
-	g.Last, g.Count = seq, g.Count+1
+	g.First, g.Last, g.Count, g.Told = min(g.First, seq), max(g.Last, seq), g.Count+1, false
 	return put(b, keyGap, g)
 }

@@ -1,0 +1,118 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		tries := 0
+		w.Fleet.Fail(func(r agent.Report) error {
+			if r.Kind == agent.ReportCapabilities {
+				tries++
+				return fmt.Errorf("gateway not found: %w: %w", fault.ErrTemporary, fault.ErrNotFound)
+			}
+			return nil
+		})
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Hour)
+		id := anApp(1, "web:1").DeploymentID()
+		if got := fmt.Sprint(w.States(t, id)); got != "[pending@1 installing@1 installed@1]" {
+			t.Errorf("states %s", got)
+		}
+		if tries < 12 || tries > 30 {
+			t.Errorf("capabilities were tried %d times in an hour, want about one in 5 minutes", tries)
+		}
+		if o := r.Status().Outbox; o.Depth != 1 || o.LastError == "" || !hasProblem(r.Status(), agent.CodeFleetUnreachable) {
+			t.Errorf("outbox %+v", o)
+		}
+		w.Publish(t, 2, anApp(1, "web:2"))
+		w.Sync(t, r)
+		w.Fleet.Fail(nil)
+		time.Sleep(10 * time.Minute)
+		if got := w.Extra(t).CommittedGeneration; got != 2 || r.Status().Outbox.Depth != 0 || hasProblem(r.Status(), agent.CodeFleetUnreachable) {
+			t.Errorf("the fleet endpoint knows of generation %d, outbox %+v", got, r.Status().Outbox)
+		}
+	})
+}
+
+func TestStatusesKeepTheirOrder(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Fleet.Fail(func(r agent.Report) error {
+			if r.Kind == agent.ReportStatus {
+				return fmt.Errorf("not yet: %w: %w", fault.ErrTemporary, fault.ErrNotFound)
+			}
+			return nil
+		})
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Hour)
+		if got := w.States(t, anApp(1, "web:1").DeploymentID()); len(got) != 0 {
+			t.Errorf("states %v", got)
+		}
+		w.Fleet.Fail(nil)
+		time.Sleep(10 * time.Minute)
+		if got := fmt.Sprint(w.States(t, anApp(1, "web:1").DeploymentID())); got != "[pending@1 installing@1 installed@1]" {
+			t.Errorf("states %s", got)
+		}
+	})
+}
+
+// TestAfterAGapEverythingIsToldOnceMore: what codes say of reports-lost.
+func TestAfterAGapEverythingIsToldOnceMore(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Publish(t, 1, anApp(1, "web:1"), anApp(2, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		r.Stop(t)
+		s, err := store.Open(store.Options{Path: w.Path, Device: string(agenttest.Device), OutboxLimit: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.Update(func(tx *store.Tx) error {
+			for range 4 {
+				if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: anApp(1, "").DeploymentID(), Body: []byte("{}"), At: time.Now()}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		count := map[string]int{}
+		w.Fleet.Fail(func(r agent.Report) error {
+			count[r.Kind+" "+r.Subject]++
+			if string(r.Body) == "{}" {
+				return fault.ErrInvalid // dropped: it is none
+			}
+			return nil
+		})
+		r = w.Start(t)
+		time.Sleep(time.Hour)
+		for _, id := range []string{"status " + anApp(2, "web:1").DeploymentID(), "capabilities " + string(agenttest.Device)} {
+			if n := count[id]; n < 1 || n > 2 { // a start tells the capabilities, too
+				t.Errorf("%s was told %d times after the gap", id, n)
+			}
+		}
+		if n := count["status "+anApp(1, "").DeploymentID()]; n != 3 {
+			t.Errorf("the deployment with lost reports was told %d times, want the 2 kept and once more", n)
+		}
+		if o := r.Status().Outbox; o.Depth != 0 || o.Lost != 2 {
+			t.Errorf("outbox %+v", o)
+		}
+	})
+}
