@@ -78,7 +78,11 @@ func (p *program) command(parent string, d command) *cli.Command {
 				return outcome.Usagef(full, "%s: %d arguments, expected: %s", full, len(args), strings.TrimSpace("longshore "+full+" "+d.args))
 			}
 			if o := c.String("output"); !slices.Contains(outputFormats(), o) {
-				return outcome.Usagef(full, "%s: --output %q is not text, json or yaml", full, o)
+				from := "--output"
+				if p.getenv("LONGSHORE_OUTPUT") == o {
+					from = "LONGSHORE_OUTPUT"
+				}
+				return outcome.Usagef(full, "%s: %s %q is not text, json or yaml", full, from, o)
 			}
 			if t := c.Duration("timeout"); t > 0 {
 				ctx, cancel := context.WithTimeout(c.Context, t)

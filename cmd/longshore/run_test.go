@@ -347,6 +347,10 @@ func TestVariables(t *testing.T) {
 	}
 	s.env["LONGSHORE_PUBLIC_KEY"] = "other.pub\nrelease.pub"
 	s.do(outcome.OK, "verify", states+":press-07")
+	s.env["LONGSHORE_OUTPUT"] = "xml"
+	if code, _, stderr := s.try("verify", states+":press-07"); code != outcome.Misused || !strings.Contains(stderr, "LONGSHORE_OUTPUT") {
+		t.Errorf("exit %d, want %d and the name of the variable\n%s", code, outcome.Misused, stderr)
+	}
 	s.env["LONGSHORE_TIMEOUT"] = "soon"
 	if code, _, stderr := s.try("verify", states+":press-07"); code != outcome.Misused || !strings.Contains(stderr, "LONGSHORE_TIMEOUT") {
 		t.Errorf("exit %d, want %d and the name of the variable\n%s", code, outcome.Misused, stderr)
