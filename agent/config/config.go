@@ -108,6 +108,9 @@ func Parse(file string, data []byte) (*Config, error) {
 		DataDir: r.path(root.Get("dataDir"), DefaultDataDir),
 		RunDir:  r.path(root.Get("runDir"), DefaultRunDir),
 	}
+	if strings.Contains(c.RunDir, ",") {
+		root.Get("runDir").Faultf("must not contain a comma: runc takes no such path for a network namespace")
+	}
 	c.AllowNoSeccomp = root.Get("allowNoSeccomp").Bool()
 	c.RequirePins = root.Get("requirePins").Bool()
 	r.sections(root, c)

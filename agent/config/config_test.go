@@ -83,6 +83,7 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"bad url", good + "fleet: {url: fleet}\n", "fleet.url: not a web address"},
 		{"url with a query", good + "fleet: {url: \"https://f.example?x=1\"}\n", "fleet.url: not a web address"},
 		{"huge number of files", good + "logs: {maxFiles: 18446744073709551615}\n", "logs.maxFiles: must be at most 100"},
+		{"comma in runDir", good + "runDir: /run/a,b\n", "runDir: must not contain a comma"},
 		{"bad pool", good + "network: {pool: 10.0.0.0/30}\n", "network.pool: must be an IPv4 range"},
 		{"bad size", good + "logs: {maxSize: big}\n", "logs.maxSize: not a size"},
 		{"huge size", good + "logs: {maxSize: 999999999999999GiB}\n", "logs.maxSize: out of range"},
