@@ -76,6 +76,7 @@ func play(t *testing.T, p *Page, bin string) {
 	}}
 	known := map[string]func(){
 		"registry": w.registry, "images": w.images, "device": w.device, "fleet": w.fleet, "published": w.published, "cosign": w.cosign,
+		"running": w.running,
 	}
 	for _, need := range p.Needs {
 		provide, ok := known[need]
@@ -126,6 +127,15 @@ func (w *writer) published() {
 		longshore component push line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0 &&
 		longshore state push --device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 harbor.acme.example/plant/state`
 	if out, err := w.shell(strings.ReplaceAll(script, "harbor.acme.example", w.server.Host)); err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// running is a device that was set up as docs/device.md says.
+func (w *writer) running() {
+	if out, err := w.shell("install -m 0755 dist/linux-amd64/longshore-agent local-bin/ && longshore-agent unit >units/longshore-agent.service &&" +
+		"longshore-agent init --device press-07 --state oci://" + w.server.Host + "/plant/state --key release.pub &&" +
+		"systemctl enable --now longshore-agent"); err != nil {
 		w.t.Fatalf("%v\n%s", err, out)
 	}
 }
