@@ -49,6 +49,10 @@ type loop struct {
 	retryAt  time.Time // of the runtime, while blind
 	saveAt   time.Time // of the store, while something is unsaved
 
+	mend       chan struct{} // to call the mender now
+	unmended   error         // what the mender could not repair
+	unmendedAt time.Time
+
 	poll    poll
 	pull    pulling
 	waiters []waiter
@@ -60,6 +64,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 	return &loop{
 		Agent: a, ctx: ctx, log: a.o.Logger, p: a.o.policy(), sup: NewSupervision(), before: map[string]store.Status{},
 		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, tidy: true,
+		mend: make(chan struct{}, 1),
 	}
 }
 
@@ -138,6 +143,7 @@ func (l *loop) repair() error {
 // run is the loop.
 func (l *loop) run() {
 	l.spawn(l.watch)
+	l.spawn(l.mending)
 	l.spawn(func() { l.pump.run(l.ctx, l.Agent) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -278,6 +284,9 @@ func (l *loop) watch() {
 
 func (l *loop) event(e workload.Event) {
 	l.look = true
+	if e.Kind == workload.EventLost {
+		l.mendNow()
+	}
 	if e.Kind == workload.EventOOM {
 		d, c, x := l.target.container(e.ID)
 		if x != nil {

@@ -44,6 +44,7 @@ type Options struct {
 	Verifier Verifier
 	Content  Content
 	Runtime  Runtime
+	Mender   Mender   // nil: nothing beside the runtime needs looking after
 	Reporter Reporter // nil: there is no fleet endpoint, nothing is kept for one
 
 	Version string // of the agent, for reports

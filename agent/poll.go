@@ -90,7 +90,7 @@ func (l *loop) checked(r answer) {
 		p.checked = now
 	}
 	if r.mended != nil {
-		l.mended(r.mended)
+		l.whole(r.mended)
 	}
 	err := r.err
 	switch code := CodeOf(err); {
@@ -115,8 +115,8 @@ func sourceTrouble(c Code) bool {
 	return false
 }
 
-// mended takes in the accepted state, whose documents were damaged and are whole again.
-func (l *loop) mended(d *Desired) {
+// whole takes in the accepted state, whose documents were damaged and are whole again.
+func (l *loop) whole(d *Desired) {
 	if l.running != nil && l.running.Digest == d.Digest {
 		l.target = d
 	} else {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
@@ -104,6 +105,9 @@ func (l *loop) problems(now time.Time, s *Status) []Problem {
 	}
 	if l.blind != nil {
 		add(CodeRuntime, "the runtime does not answer: "+l.blind.Error(), "containers run on; tries again", "check containerd: systemctl status containerd", time.Time{})
+	}
+	if l.unmended != nil {
+		add(CodeRuntime, "what containers need of the device is not whole: "+l.unmended.Error(), "containers run on; repairs it again and again", fault.Hint(l.unmended), l.unmendedAt)
 	}
 	if l.unsaved != nil {
 		add(CodeOf(l.unsaved), "cannot save: "+l.unsaved.Error(), "changes nothing until it can", hintOf(l.unsaved), time.Time{})

@@ -14,7 +14,7 @@ import (
 )
 
 func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 		tries := 0
 		w.Fleet.Fail(func(r agent.Report) error {
 			if r.Kind == agent.ReportCapabilities {
@@ -36,6 +36,13 @@ func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
 		}
 		if o := r.Status().Outbox; o.Depth != 1 || o.LastError == "" || !hasProblem(r.Status(), agent.CodeFleetUnreachable) {
 			t.Errorf("outbox %+v", o)
+		}
+		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil { // told by a status behind the capabilities
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		if got := fmt.Sprint(w.States(t, id)); got != "[pending@1 installing@1 installed@1 failed@1]" {
+			t.Errorf("states %s", got)
 		}
 		w.Publish(t, 2, anApp(1, "web:2"))
 		w.Sync(t, r)
