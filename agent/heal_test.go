@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -137,6 +138,7 @@ func TestARefusalIsLookedAtAgainAfterAStart(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		w.Registry.Fail(nil)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if asked != 1 {
 			t.Errorf("the refused state was examined %d times after a start, want once", asked)
 		}

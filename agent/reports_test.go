@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -27,6 +28,7 @@ func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
 		r := w.Start(t)
 		w.Sync(t, r)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		id := anApp(1, "web:1").DeploymentID()
 		if got := fmt.Sprint(w.States(t, id)); got != "[pending@1 installing@1 installed@1]" {
 			t.Errorf("states %s", got)
@@ -110,6 +112,7 @@ func TestAfterAGapEverythingIsToldOnceMore(t *testing.T) {
 		})
 		r = w.Start(t)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		for _, id := range []string{"status " + anApp(2, "web:1").DeploymentID(), "capabilities " + string(agenttest.Device)} {
 			if n := count[id]; n < 1 || n > 2 { // a start tells the capabilities, too
 				t.Errorf("%s was told %d times after the gap", id, n)
