@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 
+	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -15,3 +17,15 @@ func (a attacher) Attach(ctx context.Context, project string, c workload.Contain
 	at, err := a.Manager.Attach(ctx, project, c)
 	return containerd.Attachment(at), err
 }
+
+// Mend implements [agent.Mender]: what a firewall reload or a curious hand took away is made again.
+func (a attacher) Mend(ctx context.Context) error {
+	err := a.Verify(ctx)
+	var drift *network.Drift
+	if !errors.As(err, &drift) {
+		return err
+	}
+	return a.Restore(ctx)
+}
+
+var _ agent.Mender = attacher{}

@@ -180,7 +180,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	o := agent.Options{
 		Device: cfg.Device, Repository: cfg.State, Capabilities: capabilities(cfg),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval,
-		Store: p.store, Source: p.registry, Verifier: trust, Content: content, Runtime: p.runtime,
+		Store: p.store, Source: p.registry, Verifier: trust, Content: content, Runtime: p.runtime, Mender: attacher{p.networks},
 		Fingerprint: trust.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 	}
 	if cfg.Fleet.URL != "" {

@@ -60,6 +60,7 @@ func release(ctx context.Context, w *world) error {
 func trouble(ctx context.Context, w *world) error {
 	return w.steps(ctx, []step{
 		{"the registry goes away and comes back", w.registryAway},
+		{"somebody flushes the firewall", w.flushed},
 		{"the agent is killed in the middle of an update and converges", w.killed},
 	})
 }
@@ -250,6 +251,22 @@ func (w *world) registryAway(ctx context.Context) (string, error) {
 	}
 	seen, lost := customer.end()
 	return "told as " + string(agent.CodeSourceUnreachable) + ", then checked again; " + seen, errors.Join(err, lost)
+}
+
+// flushed empties the device's nftables table, as a reload of a firewall does, and waits until it is whole again.
+func (w *world) flushed(ctx context.Context) (string, error) {
+	if _, err := w.sh(ctx, `nft flush table ip "$1"`, w.table()); err != nil {
+		return "", err
+	}
+	if _, err := fetch(ctx, w.webURL+"/readings"); err == nil {
+		return "", errors.New("the application answers without its rules: nothing was shown")
+	}
+	start := time.Now()
+	err := testenv.Await(ctx, 60*time.Second, func() error {
+		_, err := fetch(ctx, w.webURL+"/readings")
+		return err
+	})
+	return fmt.Sprintf("published again after %.0f s", time.Since(start).Seconds()), err
 }
 
 // killed goes back to the files of 1.0.0 in a new generation, and kills the agent three times: when it has taken the old
