@@ -58,8 +58,8 @@ func Containerd(t testing.TB) *Daemon {
 		Unavailable(t, "%v", err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("end of the log of containerd:\n%s", d.Log(60))
+		if text := d.warnings(); t.Failed() && text != "" {
+			t.Logf("end of the log of containerd:\n%s", text)
 		}
 		if err := d.Stop(); err != nil {
 			t.Errorf("stop containerd: %v", err)
@@ -162,7 +162,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(d.Bin, "containerd"), "--config", filepath.Join(d.Dir, "config.toml"))
+	cmd := exec.Command(filepath.Join(d.Bin, "containerd"), "--log-level", "warn", "--config", filepath.Join(d.Dir, "config.toml"))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "PATH="+d.Bin+":"+os.Getenv("PATH"), "TMPDIR="+d.Dir, boxVariable+"="+d.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, not for it
@@ -250,7 +250,30 @@ func (d *Daemon) Ctr(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Log returns the last lines of the daemon's log.
+// maxWarnings bounds what a failed test shows of the daemon's log, in lines and bytes of a line.
+const (
+	maxWarnings     = 20
+	maxWarningWidth = 300
+)
+
+// warnings are the end of the daemon's log without what every start says: "" when there is nothing to tell.
+func (d *Daemon) warnings() string {
+	text, err := os.ReadFile(d.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "level=info") || strings.Contains(line, "level=debug") || strings.Contains(line, "loading plugin") {
+			continue
+		}
+		line = strings.TrimRight(line, "\n")
+		lines = append(lines, line[:min(len(line), maxWarningWidth)])
+	}
+	return strings.Join(lines[max(0, len(lines)-maxWarnings):], "\n")
+}
+
+// Log returns the last lines of the daemon's log: warnings and worse.
 func (d *Daemon) Log(lines int) string {
 	text, err := os.ReadFile(d.LogFile)
 	if err != nil {

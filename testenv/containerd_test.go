@@ -70,3 +70,22 @@ func TestContainerdRunsAContainer(t *testing.T) {
 		}
 	}
 }
+
+func TestWarningsOfContainerd(t *testing.T) {
+	d := &Daemon{LogFile: filepath.Join(t.TempDir(), "log")}
+	text := "time=1 level=info msg=serving\ntime=2 level=warning msg=\"skip loading plugin\"\n"
+	for _, want := range []string{"", "time=3 level=warning msg=odd"} {
+		if err := os.WriteFile(d.LogFile, []byte(text+want+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimRight(d.warnings(), "\n"); strings.TrimSpace(got) != want {
+			t.Errorf("warnings() = %q, want %q", got, want)
+		}
+	}
+	if err := os.WriteFile(d.LogFile, []byte(strings.Repeat("level=error "+strings.Repeat("x", 1000)+"\n", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.warnings(); strings.Count(got, "\n") != maxWarnings-1 || len(got) > maxWarnings*(maxWarningWidth+1) {
+		t.Errorf("%d bytes of warnings", len(got))
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 )
 
@@ -47,6 +46,7 @@ type event struct {
 
 // packageRun collects what one package's tests say until they have ended.
 type packageRun struct {
+	name   string
 	counts Counts
 	output map[string]*bytes.Buffer // by test; "" is the package's own
 	failed []string                 // tests, in the order of failing
@@ -56,10 +56,18 @@ type packageRun struct {
 // maxLine bounds one line of a test's output.
 const maxLine = 16 << 20
 
-// Count reads the events of go test -json and prints a line for each package, with the output of what failed or why tests were
-// skipped.
-func Count(events io.Reader, out io.Writer) (Counts, error) {
-	var total Counts
+// Report reads the events of go test -json and prints a line for each package, with why tests were skipped and, of what
+// failed, first each test's own errors and then the end of its output.
+type Report struct {
+	Out    io.Writer
+	Counts Counts
+	Failed []Failure // in the order of failing
+	// Keep is where the whole output of failed tests goes: it writes a test's and returns the file. nil: nowhere.
+	Keep func(test string, output []byte) (file string, err error)
+}
+
+// Read reads until the events end.
+func (r *Report) Read(events io.Reader) error {
 	runs := map[string]*packageRun{}
 	builds := map[string]*bytes.Buffer{}
 	in := bufio.NewScanner(events)
@@ -67,7 +75,7 @@ func Count(events io.Reader, out io.Writer) (Counts, error) {
 	for in.Scan() {
 		var e event
 		if err := json.Unmarshal(in.Bytes(), &e); err != nil {
-			fmt.Fprintf(out, "%s\n", in.Bytes()) // not from the tests: go itself has something to say
+			fmt.Fprintf(r.Out, "%s\n", in.Bytes()) // not from the tests: go itself has something to say
 			continue
 		}
 		if e.Action == "build-output" {
@@ -79,33 +87,37 @@ func Count(events io.Reader, out io.Writer) (Counts, error) {
 		}
 		if e.Action == "build-fail" {
 			if b := builds[e.ImportPath]; b != nil {
-				_, _ = b.WriteTo(out)
+				_, _ = b.WriteTo(r.Out)
 			}
 			continue
 		}
 		run := runs[e.Package]
 		if run == nil {
-			run = &packageRun{output: map[string]*bytes.Buffer{}}
+			run = &packageRun{name: e.Package, output: map[string]*bytes.Buffer{}}
 			runs[e.Package] = run
 		}
 		if run.take(e) {
-			run.report(out, e)
-			total.Passed += run.counts.Passed
-			total.Failed += run.counts.Failed
-			total.Skipped += run.counts.Skipped
+			r.end(run, e)
 			delete(runs, e.Package)
 		}
 	}
 	// Packages that never ended: go test was killed.
 	for name, run := range runs {
-		total.Passed += run.counts.Passed
-		total.Failed += run.counts.Failed + 1
-		fmt.Fprintf(out, "FAIL  %-50s did not end\n", short(name))
+		run.counts.Failed++
+		r.add(run.counts)
+		fmt.Fprintf(r.Out, "FAIL  %-50s did not end\n", short(name))
+		r.Failed = append(r.Failed, Failure{Package: short(name), Errors: []string{"did not end"}})
 	}
 	if err := in.Err(); err != nil {
-		return total, fmt.Errorf("read the output of go test: %w", err)
+		return fmt.Errorf("read the output of go test: %w", err)
 	}
-	return total, nil
+	return nil
+}
+
+func (r *Report) add(c Counts) {
+	r.Counts.Passed += c.Passed
+	r.Counts.Failed += c.Failed
+	r.Counts.Skipped += c.Skipped
 }
 
 // take notes an event and tells whether it was the package's last.
@@ -138,48 +150,30 @@ func (p *packageRun) take(e event) bool {
 	return false
 }
 
-// report prints the line of a package that has ended with e.
-func (p *packageRun) report(out io.Writer, e event) {
+// end prints what there is to say of a package that has ended with e.
+func (r *Report) end(p *packageRun, e event) {
 	if e.Action == "fail" && p.counts.Failed == 0 {
 		p.counts.Failed = 1
 	}
 	if p.counts == (Counts{}) {
 		return // no tests
 	}
+	r.add(p.counts)
 	word := "ok  "
 	if p.counts.Failed > 0 {
 		word = "FAIL"
 	}
-	fmt.Fprintf(out, "%s  %-50s %.1f s, %s\n", word, short(e.Package), e.Elapsed, p.counts.brief())
-	for _, name := range p.skips {
-		fmt.Fprintf(out, "      skipped %s: %s\n", name, reason(p.output[name]))
-	}
-	if e.Action != "fail" {
-		return
-	}
-	slices.Sort(p.failed) // a test before its cases
-	for _, name := range p.failed {
-		p.print(out, p.output[name])
+	fmt.Fprintf(r.Out, "%s  %-50s %.1f s, %s\n", word, short(p.name), e.Elapsed, p.counts.brief())
+	why := make([]string, len(p.skips))
+	for i, name := range p.skips {
+		why[i] = reason(p.output[name])
 		delete(p.output, name)
 	}
-	p.print(out, p.output[""])
-	delete(p.output, "")
-	for _, b := range p.output { // tests that neither passed nor failed: a panic or the time limit
-		p.print(out, b)
+	if e.Action == "fail" {
+		r.failures(p)
 	}
-}
-
-// print shows a test's output without the lines that only say that it runs.
-func (p *packageRun) print(out io.Writer, b *bytes.Buffer) {
-	if b == nil {
-		return
-	}
-	for line := range strings.Lines(b.String()) {
-		t := strings.TrimSpace(line)
-		if strings.HasPrefix(t, "=== ") || strings.HasPrefix(t, "FAIL\t") || t == "FAIL" || t == "PASS" || strings.HasPrefix(t, "-test.shuffle") {
-			continue
-		}
-		fmt.Fprint(out, "      ", strings.TrimRight(line, "\n"), "\n")
+	for i, name := range p.skips {
+		fmt.Fprintf(r.Out, "      skipped %s: %s\n", name, cut(why[i]))
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestCount(t *testing.T) {
@@ -13,6 +15,7 @@ func TestCount(t *testing.T) {
 		want   Counts
 		says   []string
 		silent []string // must not be printed
+		failed []string // the lines of the summary
 	}{
 		{
 			name: "pass, fail, skip",
@@ -32,8 +35,9 @@ func TestCount(t *testing.T) {
 				`{"Action":"fail","Package":"p","Elapsed":1.5}`,
 			},
 			want:   Counts{1, 2, 1},
-			says:   []string{"FAIL  p", "1.5 s", "b_test.go:7: wrong", "skipped TestC: c_test.go:3: needs root"},
-			silent: []string{"quiet", "=== RUN"},
+			says:   []string{"FAIL  p", "1.5 s", "failed TestB/case\n          b_test.go:7: wrong\n", "skipped TestC: c_test.go:3: needs root"},
+			silent: []string{"quiet", "=== RUN", "failed TestB\n"},
+			failed: []string{"p TestB/case: b_test.go:7: wrong"},
 		},
 		{
 			name: "does not build",
@@ -44,19 +48,22 @@ func TestCount(t *testing.T) {
 				`{"Action":"output","Package":"p","Output":"FAIL\tp [build failed]\n"}`,
 				`{"Action":"fail","Package":"p","Elapsed":0,"FailedBuild":"p [p.test]"}`,
 			},
-			want: Counts{0, 1, 0},
-			says: []string{"undefined: x", "FAIL  p"},
+			want:   Counts{0, 1, 0},
+			says:   []string{"undefined: x", "FAIL  p"},
+			failed: []string{"p: FAIL\tp [build failed]"},
 		},
 		{
 			name: "panics, or leaks a goroutine",
 			events: []string{
 				`{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}`,
 				`{"Action":"output","Package":"p","Test":"TestB","Output":"panic: boom\n"}`,
+				`{"Action":"output","Package":"p","Test":"TestB","Output":"goroutine 1:\n"}`,
 				`{"Action":"output","Package":"p","Output":"goleak: found unexpected goroutines\n"}`,
 				`{"Action":"fail","Package":"p","Elapsed":0}`,
 			},
-			want: Counts{1, 1, 0},
-			says: []string{"panic: boom", "goleak: found"},
+			want:   Counts{1, 1, 0},
+			says:   []string{"failed TestB\n          panic: boom\n", "goroutine 1:", "goleak: found"},
+			failed: []string{"p: goleak: found unexpected goroutines", "p TestB: panic: boom"},
 		},
 		{
 			name:   "no tests",
@@ -69,6 +76,7 @@ func TestCount(t *testing.T) {
 			events: []string{`{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}`},
 			want:   Counts{1, 1, 0},
 			says:   []string{"did not end"},
+			failed: []string{"p: did not end"},
 		},
 		{
 			name:   "not from the tests",
@@ -79,9 +87,16 @@ func TestCount(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			got, err := Count(strings.NewReader(strings.Join(tt.events, "\n")), &out)
-			if err != nil || got != tt.want {
-				t.Errorf("Count = %v, %v, want %v", got, err, tt.want)
+			r := Report{Out: &out}
+			if err := r.Read(strings.NewReader(strings.Join(tt.events, "\n"))); err != nil || r.Counts != tt.want {
+				t.Errorf("counts %v, %v, want %v", r.Counts, err, tt.want)
+			}
+			var failed []string
+			for _, f := range r.Failed {
+				failed = append(failed, f.String())
+			}
+			if diff := cmp.Diff(tt.failed, failed); diff != "" {
+				t.Errorf("summary (-want +got):\n%s", diff)
 			}
 			for _, text := range tt.says {
 				if !strings.Contains(out.String(), text) {

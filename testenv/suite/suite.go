@@ -2,7 +2,7 @@
 // race detector, on real programs.
 //
 // [Run] is what "go run ./cmd/testenv test" and continuous integration do. It prints what it is about to prepare, then one
-// line for each package, the output of what failed, and counts.
+// line for each package with what failed in it, and in the end once more what failed, and counts.
 package suite
 
 import (
@@ -44,23 +44,31 @@ func Run(ctx context.Context, o Options) (Counts, error) {
 	if err := Prepare(ctx, o.Out, o.Lenient); err != nil {
 		return Counts{}, err
 	}
-	var errs []error
+	var (
+		errs   []error
+		failed []string
+	)
 	if !o.NoLint {
 		for _, step := range lints(root) {
 			start := time.Now()
 			if err := step.do(ctx); err != nil {
 				errs = append(errs, errors.New(step.name+" failed"))
+				failed = append(failed, step.name)
 				fmt.Fprintf(o.Out, "FAIL  %-50s %s\n%v\n", step.name, since(start), err)
 				continue
 			}
 			fmt.Fprintf(o.Out, "ok    %-50s %s\n", step.name, since(start))
 		}
 	}
-	counts, err := test(ctx, root, o)
-	errs = append(errs, err)
+	report := Report{Out: o.Out, Keep: keepIn(os.TempDir())}
+	errs = append(errs, test(ctx, root, o, &report))
 	// Tests that were killed cleaned up nothing.
 	errs = append(errs, testenv.SweepDead(context.WithoutCancel(ctx)))
-	return counts, errors.Join(errs...)
+	for _, f := range report.Failed {
+		failed = append(failed, f.String())
+	}
+	Summarize(o.Out, failed)
+	return report.Counts, errors.Join(errs...)
 }
 
 // Prepare makes everything that tests need, saying first what it installs and builds.
@@ -145,7 +153,7 @@ func formatted(ctx context.Context, root string) error {
 }
 
 // test runs go test and counts.
-func test(ctx context.Context, root string, o Options) (Counts, error) {
+func test(ctx context.Context, root string, o Options, report *Report) error {
 	args := []string{"test", "-json", "-shuffle=on", "-timeout", testTimeout.String()}
 	if !o.NoRace {
 		args = append(args, "-race")
@@ -170,21 +178,21 @@ func test(ctx context.Context, root string, o Options) (Counts, error) {
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return Counts{}, err
+		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return Counts{}, fmt.Errorf("start go test: %w", err)
+		return fmt.Errorf("start go test: %w", err)
 	}
-	counts, errRead := Count(out, o.Out)
+	errRead := report.Read(out)
 	errWait := cmd.Wait()
 	if ctx.Err() != nil {
-		return counts, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	if errWait != nil && counts.Failed == 0 {
-		return counts, errors.Join(fmt.Errorf("go test: %w", errWait), errRead)
+	if errWait != nil && report.Counts.Failed == 0 {
+		return errors.Join(fmt.Errorf("go test: %w", errWait), errRead)
 	}
-	if counts.Failed > 0 {
-		return counts, errors.New("tests failed")
+	if report.Counts.Failed > 0 {
+		return errors.New("tests failed")
 	}
-	return counts, errRead
+	return errRead
 }
