@@ -55,36 +55,61 @@ type Content interface {
 	Retain(ctx context.Context, keep []digest.Digest) error
 }
 
-// Runtime realises workloads. Every call may be repeated: doing again what is done is no error.
+// Runtime realises workloads, each part of it one side. Every call may be repeated: doing again what is done is no error.
 // It never touches an object that does not carry the labels of this device. Calls come from several goroutines at once,
 // but never two about the same container, and Prepare and Teardown of a project never beside each other.
 type Runtime interface {
+	Images
+	Projects
+	Containers
+	Observer
+}
+
+// Images keeps the images of this device.
+type Images interface {
 	// Pull makes an image's content and its unpacked layers present and durable. progress may be nil.
 	Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) error
-	// Observe lists what is there, fresh from the runtime.
-	Observe(ctx context.Context) (workload.Observed, error)
+	// Image tells what an image says about itself. fault.ErrNotFound asks for it to be pulled.
+	Image(ctx context.Context, image workload.Image) (workload.ImageInfo, error)
+	// Collect drops images and unpacked layers that are not in keep.
+	Collect(ctx context.Context, keep []workload.Image) error
+}
+
+// Projects makes what containers share.
+type Projects interface {
 	// Prepare makes a project's networks, volumes and addresses, whatever containers exist.
 	Prepare(ctx context.Context, p *workload.Project) error
+	// Switch lets a service's address and ports lead to container id in place of the other container of its replica, for
+	// connections from now on. What is established stays with the other one.
+	Switch(ctx context.Context, project, service, id string) error
+	// Teardown deletes what a project without containers still owns. Volumes stay.
+	Teardown(ctx context.Context, project string) error
+}
+
+// Containers changes containers, and asks them.
+type Containers interface {
 	// Create makes a container, not started. The project must be prepared, the image pulled: fault.ErrNotFound asks for
 	// the image to be pulled again.
 	Create(ctx context.Context, p *workload.Project, c workload.Container) error
-	// Start runs a created or exited container, with its network.
-	Start(ctx context.Context, id string) error
+	// Start runs a created or exited container, with its network, its configs and secrets and its hooks.
+	Start(ctx context.Context, p *workload.Project, c workload.Container) error
 	// Stop ends a container's process: its stop signal, then SIGKILL after its grace period. Stopped is no error.
 	Stop(ctx context.Context, id string) error
 	// Remove deletes a container, stopped or not, its writable layer and its network namespace. Gone is no error.
 	Remove(ctx context.Context, id string) error
-	// Teardown deletes what a project without containers still owns. Volumes stay.
-	Teardown(ctx context.Context, project string) error
 	// Probe asks once. A nil error is healthy; ctx bounds it.
 	Probe(ctx context.Context, id string, p workload.Probe) error
+}
+
+// Observer tells what is there and what happens.
+type Observer interface {
+	// Observe lists what is there, fresh from the runtime.
+	Observe(ctx context.Context) (workload.Observed, error)
 	// Events tells of changes until ctx ends. The channel is closed then, and after a lost connection once EventLost
 	// was sent.
 	Events(ctx context.Context) (<-chan workload.Event, error)
 	// Logs opens the output of a container. Follow ends with ctx.
 	Logs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error)
-	// Collect drops images and unpacked layers that are not in keep.
-	Collect(ctx context.Context, keep []workload.Image) error
 }
 
 // LogOptions choose a part of a container's output.

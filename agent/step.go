@@ -56,7 +56,7 @@ func (l *loop) perform(st Step) error {
 	case Create:
 		return rt.Create(ctx, st.spec, st.unit)
 	case Start:
-		return rt.Start(ctx, st.Container)
+		return rt.Start(ctx, st.spec, st.unit)
 	case Stop:
 		return rt.Stop(ctx, st.Container)
 	case Remove:

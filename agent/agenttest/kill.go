@@ -183,8 +183,19 @@ func (r killRuntime) Create(ctx context.Context, p *workload.Project, c workload
 	return r.k.around("create", func() error { return r.r.Create(ctx, p, c) })
 }
 
-func (r killRuntime) Start(ctx context.Context, id string) error {
-	return r.k.around("start", func() error { return r.r.Start(ctx, id) })
+func (r killRuntime) Start(ctx context.Context, p *workload.Project, c workload.Container) error {
+	return r.k.around("start", func() error { return r.r.Start(ctx, p, c) })
+}
+
+func (r killRuntime) Switch(ctx context.Context, project, service, id string) error {
+	return r.k.around("switch", func() error { return r.r.Switch(ctx, project, service, id) })
+}
+
+func (r killRuntime) Image(ctx context.Context, image workload.Image) (workload.ImageInfo, error) {
+	if err := r.k.alive(); err != nil {
+		return workload.ImageInfo{}, err
+	}
+	return r.r.Image(ctx, image)
 }
 
 func (r killRuntime) Stop(ctx context.Context, id string) error {

@@ -66,7 +66,7 @@ func (r *rig) benchOurs(img workload.Image, n int) time.Duration {
 	ctx, p := r.t.Context(), benchService(img, "ours", n)
 	c := p.Containers()[0]
 	began := time.Now()
-	if err := errors.Join(r.Prepare(ctx, p), r.Create(ctx, p, c), r.Start(ctx, c.ID)); err != nil {
+	if err := errors.Join(r.Prepare(ctx, p), r.Create(ctx, p, c), r.Start(ctx, p, c)); err != nil {
 		r.t.Fatal(err)
 	}
 	r.answers(c.ID)
@@ -153,10 +153,11 @@ func (r *rig) answers(id string) {
 // BenchmarkRestart is a crash's cost: a new task in the same network and layer, until it answers.
 func BenchmarkRestart(b *testing.B) {
 	r := newRig(b)
-	c := r.up(project("again", server(r.pulled(nil))))[0]
+	p := project("again", server(r.pulled(nil)))
+	c := r.up(p)[0]
 	r.answers(c.ID)
 	for b.Loop() {
-		if err := errors.Join(r.Stop(b.Context(), c.ID), r.Start(b.Context(), c.ID)); err != nil {
+		if err := errors.Join(r.Stop(b.Context(), c.ID), r.Start(b.Context(), p, c)); err != nil {
 			b.Fatal(err)
 		}
 		r.answers(c.ID)

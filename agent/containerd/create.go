@@ -45,6 +45,11 @@ func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error {
 	return nil
 }
 
+// Switch lets a service's address and ports lead to a container.
+func (r *Runtime) Switch(ctx context.Context, project, service, id string) error {
+	return classify(r.o.Networks.Switch(ctx, project, service, id))
+}
+
 // Create makes a container, not started: its writable layer first, for that is what Collect finds again when a kill comes
 // between, and its record last, for what has one is complete.
 func (r *Runtime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {

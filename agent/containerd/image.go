@@ -30,7 +30,8 @@ type image struct {
 	path     []ocispec.Descriptor
 	manifest ocispec.Manifest
 	config   ocispec.Image
-	chain    []digest.Digest // chain ids, bottom first; they name the snapshots
+	health   *workload.Health // Docker's HEALTHCHECK; nil: none
+	chain    []digest.Digest  // chain ids, bottom first; they name the snapshots
 }
 
 // top names the snapshot that containers start from; "" for an image without layers.
@@ -127,6 +128,9 @@ func (i *image) readManifest(ctx context.Context, data []byte, match platforms.M
 	}
 	if err := json.Unmarshal(data, &i.config); err != nil {
 		return fmt.Errorf("read image configuration %s: %w", i.manifest.Config.Digest, as(fault.ErrInvalid, err))
+	}
+	if i.health, err = imageHealth(data); err != nil {
+		return fmt.Errorf("read image configuration %s: %w", i.manifest.Config.Digest, err)
 	}
 	ids := i.config.RootFS.DiffIDs
 	if len(ids) != len(i.manifest.Layers) {

@@ -84,7 +84,7 @@ func live(ctx context.Context, p *workload.Project, r *containerd.Runtime, tell 
 			case "remove":
 				do = func() error { return r.Remove(ctx, c.ID) }
 			default:
-				do = func() error { return r.Start(ctx, c.ID) }
+				do = func() error { return r.Start(ctx, p, c) }
 			}
 			steps = append(steps, step{name, do})
 		}

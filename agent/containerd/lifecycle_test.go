@@ -28,7 +28,7 @@ func TestStartServesAndRestartsInTheSameNetwork(t *testing.T) {
 		t.Errorf("after Create: %+v, want created and no process", o)
 	}
 	before := r.o.Now()
-	if err := r.Start(t.Context(), c.ID); err != nil {
+	if err := r.start(c); err != nil {
 		t.Fatal(err)
 	}
 	r.serving(c.ID)
@@ -50,7 +50,7 @@ func TestStartServesAndRestartsInTheSameNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Start(t.Context(), c.ID); err != nil || r.seen(c.ID).PID != o.PID {
+	if err := r.start(c); err != nil || r.seen(c.ID).PID != o.PID {
 		t.Errorf("Start of a running container = %v, pid %d, want the same process %d", err, r.seen(c.ID).PID, o.PID)
 	}
 	for range 2 {
@@ -61,7 +61,7 @@ func TestStartServesAndRestartsInTheSameNetwork(t *testing.T) {
 	if o := r.seen(c.ID); o.Status != workload.Exited || o.ExitCode != 0 || o.PID != 0 || o.ExitedAt.IsZero() {
 		t.Errorf("after Stop: %+v, want exited with 0", o)
 	}
-	if err := r.Start(t.Context(), c.ID); err != nil {
+	if err := r.start(c); err != nil {
 		t.Fatal(err)
 	}
 	r.serving(c.ID)
@@ -421,7 +421,7 @@ func TestOneShimAProject(t *testing.T) {
 	if err := r.Create(t.Context(), project("grp", a, b, own), cs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Start(t.Context(), cs[0].ID); err != nil {
+	if err := r.start(cs[0]); err != nil {
 		t.Fatal(err)
 	}
 	r.serving(cs[0].ID)

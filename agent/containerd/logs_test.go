@@ -30,7 +30,7 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer follow.Close()
-	if err := r.Start(ctx, c.ID); err != nil {
+	if err := r.Start(ctx, p, c); err != nil {
 		t.Fatal(err)
 	}
 	s := bufio.NewScanner(follow)
@@ -49,7 +49,7 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 		t.Errorf("%d lines are kept, want %d", got, lines)
 	}
 	// The next run of the container appends, and so does the next revision of the service.
-	if err := r.Start(ctx, c.ID); err != nil {
+	if err := r.Start(ctx, p, c); err != nil {
 		t.Fatal(err)
 	}
 	r.exited(c.ID)

@@ -49,7 +49,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	for _, t := range list.Tasks {
 		running[t.ID] = t
 	}
-	projects := map[string]bool{}
+	projects, answering := map[string]bool{}, r.o.Networks.Answering()
 	for _, b := range boxes {
 		replica, err := strconv.Atoi(b.Labels[labelReplica])
 		if err != nil {
@@ -58,6 +58,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 		o := workload.Observation{
 			ID: b.ID, Project: b.Labels[labelProject], Deployment: b.Labels[labelDeployment], Component: b.Labels[labelComponent],
 			Service: b.Labels[labelService], Replica: replica, Hash: b.Labels[labelHash], Image: b.Image, Status: workload.Created,
+			Active: answering[b.ID],
 		}
 		if t := running[b.ID]; t != nil {
 			describe(&o, t)

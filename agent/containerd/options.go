@@ -88,4 +88,7 @@ type Networks interface {
 	Attach(ctx context.Context, project string, c workload.Container) (Attachment, error)
 	Detach(ctx context.Context, id string) error
 	Teardown(ctx context.Context, project string) error
+	Switch(ctx context.Context, project, service, id string) error
+	// Answering are the ids of the containers that their services' addresses lead to.
+	Answering() map[string]bool
 }

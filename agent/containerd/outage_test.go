@@ -60,7 +60,7 @@ func TestContainerdRestartIsSurvived(t *testing.T) {
 	if got := r.seen(c.ID); got != before {
 		t.Errorf("Observe = %+v, want %+v as before", got, before)
 	}
-	if err := errors.Join(r.Stop(t.Context(), c.ID), r.Start(t.Context(), c.ID)); err != nil {
+	if err := errors.Join(r.Stop(t.Context(), c.ID), r.start(c)); err != nil {
 		t.Error(err)
 	}
 	r.serving(c.ID)
@@ -83,7 +83,7 @@ func TestKilledShimIsObservedAndReplaced(t *testing.T) {
 			}
 			return nil
 		})
-		if err := r.Start(t.Context(), c.ID); err != nil {
+		if err := r.start(c); err != nil {
 			t.Fatal(err)
 		}
 		r.serving(c.ID)
@@ -116,7 +116,7 @@ func TestReboot(t *testing.T) {
 		if o := r.seen(c.ID); o.Status != workload.Created || o.PID != 0 {
 			t.Errorf("after the reboot %s = %+v, want created", c.ID, o)
 		}
-		if err := r.Start(t.Context(), c.ID); err != nil {
+		if err := r.start(c); err != nil {
 			t.Fatal(err)
 		}
 		r.serving(c.ID)
@@ -206,7 +206,7 @@ func TestUpdateMovesThePublishedPort(t *testing.T) {
 	p.Services[0].Command = []string{"serve", "8080", "second"}
 	next := r.created(p)[0]
 	ask("hello")
-	if err := errors.Join(r.Stop(t.Context(), old.ID), r.Remove(t.Context(), old.ID), r.Start(t.Context(), next.ID)); err != nil {
+	if err := errors.Join(r.Stop(t.Context(), old.ID), r.Remove(t.Context(), old.ID), r.start(next)); err != nil {
 		t.Fatal(err)
 	}
 	ask("second")

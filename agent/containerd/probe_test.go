@@ -155,7 +155,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		t.Errorf("Observe of another device = %v, %v, want nothing", seen.Containers, err)
 	}
 	for name, err := range map[string]error{
-		"Create": r2.Create(t.Context(), p, c), "Start": r2.Start(t.Context(), c.ID), "Stop": r2.Stop(t.Context(), c.ID),
+		"Create": r2.Create(t.Context(), p, c), "Start": r2.Start(t.Context(), p, c), "Stop": r2.Stop(t.Context(), c.ID),
 		"Remove": r2.Remove(t.Context(), c.ID),
 	} {
 		if !errors.Is(err, fault.ErrConflict) {
@@ -166,7 +166,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		t.Error(err)
 	}
 	r.serving(c.ID)
-	if err := errors.Join(r.Stop(t.Context(), c.ID), r.Start(t.Context(), c.ID)); err != nil {
+	if err := errors.Join(r.Stop(t.Context(), c.ID), r.start(c)); err != nil {
 		t.Error(err)
 	}
 	foreign := "mine-x-1-00000000"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/images"
@@ -66,6 +67,17 @@ func (r *Runtime) ready(ctx context.Context, i workload.Image) (*image, error) {
 		return nil, fmt.Errorf("image %s: %w", i.Name(), err)
 	}
 	return img, nil
+}
+
+// Image tells what an image says about itself.
+func (r *Runtime) Image(ctx context.Context, i workload.Image) (workload.ImageInfo, error) {
+	img, err := r.ready(r.in(ctx), i)
+	if err != nil {
+		return workload.ImageInfo{}, classify(err)
+	}
+	return workload.ImageInfo{
+		Health: img.health, Volumes: slices.Sorted(maps.Keys(img.config.Config.Volumes)),
+	}, nil
 }
 
 // present returns an image that is durable and complete, else nil.

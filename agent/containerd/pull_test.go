@@ -559,7 +559,7 @@ func TestCollectKeepsWhatIsAskedFor(t *testing.T) {
 		t.Error("the journal still knows a dropped image")
 	}
 	// The running container keeps its layers, also over a restart of its process.
-	if err := errors.Join(r.Stop(t.Context(), running.ID), r.Start(t.Context(), running.ID)); err != nil {
+	if err := errors.Join(r.Stop(t.Context(), running.ID), r.start(running)); err != nil {
 		t.Fatal(err)
 	}
 	r.serving(running.ID)

@@ -52,6 +52,7 @@ type rig struct {
 	netRun  string
 	journal *journal
 	o       containerd.Options
+	made    map[string]*workload.Project // by container id
 	*containerd.Runtime
 }
 
@@ -285,7 +286,7 @@ func (r *rig) up(p *workload.Project) []workload.Container {
 	r.t.Helper()
 	r.created(p)
 	for _, c := range p.Containers() {
-		if err := r.Start(r.t.Context(), c.ID); err != nil {
+		if err := r.Start(r.t.Context(), p, c); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -297,13 +298,20 @@ func (r *rig) created(p *workload.Project) []workload.Container {
 	if err := r.Prepare(r.t.Context(), p); err != nil {
 		r.t.Fatal(err)
 	}
+	if r.made == nil {
+		r.made = map[string]*workload.Project{}
+	}
 	for _, c := range p.Containers() {
+		r.made[c.ID] = p
 		if err := r.Create(r.t.Context(), p, c); err != nil {
 			r.t.Fatal(err)
 		}
 	}
 	return p.Containers()
 }
+
+// start starts a container that created made, again.
+func (r *rig) start(c workload.Container) error { return r.Start(r.t.Context(), r.made[c.ID], c) }
 
 // seen is one container as observed now.
 func (r *rig) seen(id string) workload.Observation {

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -33,8 +34,8 @@ const (
 
 // Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then
 // a new task in place of the one that ended.
-func (r *Runtime) Start(ctx context.Context, id string) error {
-	return r.change(ctx, "start", id, r.start)
+func (r *Runtime) Start(ctx context.Context, _ *workload.Project, c workload.Container) error {
+	return r.change(ctx, "start", c.ID, r.start)
 }
 
 // Stop ends a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period

@@ -186,6 +186,21 @@ func (m *Manager) Active(project, service string) string {
 	return ""
 }
 
+// Answering are the ids of the containers that their services' addresses and ports lead to.
+func (m *Manager) Answering() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]bool{}
+	for _, p := range m.state.Projects {
+		for _, s := range p.Services {
+			if s.Active != "" {
+				out[s.Active] = true
+			}
+		}
+	}
+	return out
+}
+
 // commit saves next, unless that is what is saved, and makes it the state. What is saved already is not written again,
 // also not by the first call after a restart: a full disk must not keep what is prepared from starting. The copy in the run
 // directory is what a damaged file is rebuilt from.

@@ -31,6 +31,8 @@ type Memory struct {
 	Probing func(ctx context.Context, o workload.Observation, p workload.Probe) error
 	// Running is called with a container that was started: an exit code other than -1 ends it at once. nil: all run on.
 	Running func(o workload.Observation) int
+	// Inspect tells what an image says about itself; nil: nothing.
+	Inspect func(workload.Image) workload.ImageInfo
 	// Stopping is how long a container takes to stop.
 	Stopping time.Duration
 
@@ -152,6 +154,19 @@ func (m *Memory) Pull(ctx context.Context, image workload.Image, progress func(d
 	return nil
 }
 
+// Image tells what Inspect says of an image that was pulled.
+func (m *Memory) Image(ctx context.Context, image workload.Image) (workload.ImageInfo, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.images[image.Name()] {
+		return workload.ImageInfo{}, fmt.Errorf("image %s: %w", image.Name(), fault.ErrNotFound)
+	}
+	if m.Inspect == nil {
+		return workload.ImageInfo{}, ctx.Err()
+	}
+	return m.Inspect(image), ctx.Err()
+}
+
 // Observe lists what is there.
 func (m *Memory) Observe(ctx context.Context) (workload.Observed, error) {
 	m.mu.Lock()
@@ -204,12 +219,14 @@ func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Con
 		},
 		service: c.Service,
 	}
+	m.objects[c.ID].Active = !m.answered(m.objects[c.ID])
 	m.note("create", c.ID)
 	return nil
 }
 
 // Start runs a container.
-func (m *Memory) Start(ctx context.Context, id string) error {
+func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.Container) error {
+	id := unit.ID
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -265,6 +282,40 @@ func (m *Memory) exit(c *memoryContainer, code uint32) {
 	}
 }
 
+// Switch lets a service's address lead to a container.
+func (m *Memory) Switch(ctx context.Context, project, service, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c, ok := m.objects[id]
+	if !ok || c.Project != project || c.Service != service {
+		return fmt.Errorf("switch service %s of %s to %s: %w", service, project, id, fault.ErrNotFound)
+	}
+	if c.Active {
+		return nil
+	}
+	for _, o := range m.objects {
+		if o.Project == project && o.Service == service && o.Replica == c.Replica {
+			o.Active = false
+		}
+	}
+	c.Active = true
+	m.note("switch", id)
+	return nil
+}
+
+// answered tells whether a container of the same replica answers for its service.
+func (m *Memory) answered(c *memoryContainer) bool {
+	for _, o := range m.objects {
+		if o.Active && o.Project == c.Project && o.Service == c.Service && o.Replica == c.Replica {
+			return true
+		}
+	}
+	return false
+}
+
 // Stop ends a container's process.
 func (m *Memory) Stop(ctx context.Context, id string) error {
 	if m.Stopping > 0 {
@@ -293,8 +344,13 @@ func (m *Memory) Remove(ctx context.Context, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if _, ok := m.objects[id]; ok {
+	if c, ok := m.objects[id]; ok {
 		delete(m.objects, id)
+		for _, o := range slices.Sorted(maps.Keys(m.objects)) { // as the networks do it: another one answers
+			if n := m.objects[o]; c.Active && n.Project == c.Project && n.Service == c.Service && n.Replica == c.Replica && !m.answered(n) {
+				n.Active = true
+			}
+		}
 		m.note("remove", id)
 	}
 	return nil

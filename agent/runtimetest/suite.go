@@ -89,7 +89,7 @@ func (d *device) up(t *testing.T, p *workload.Project) []workload.Container {
 	d.try(t, "prepare", d.Runtime.Prepare(ctx, p))
 	for _, c := range cs {
 		d.try(t, "create", d.Runtime.Create(ctx, p, c))
-		d.try(t, "start", d.Runtime.Start(ctx, c.ID))
+		d.try(t, "start", d.Runtime.Start(ctx, p, c))
 	}
 	return cs
 }
@@ -137,19 +137,19 @@ func life(t *testing.T, d *device) {
 	got.StartedAt, got.ExitedAt = time.Time{}, time.Time{}
 	want := workload.Observation{
 		ID: c.ID, Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: "web", Replica: 1, Hash: c.Hash,
-		Image: c.Service.Image.Name(), Status: workload.Created,
+		Image: c.Service.Image.Name(), Status: workload.Created, Active: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("created (-want +got):\n%s", diff)
 	}
-	d.try(t, "start", rt.Start(ctx, c.ID))
+	d.try(t, "start", rt.Start(ctx, p, c))
 	first := d.status(t, c.ID, workload.Running)
 	if first.PID == 0 {
 		t.Error("a running container has no process")
 	}
 	d.try(t, "stop", rt.Stop(ctx, c.ID))
 	d.status(t, c.ID, workload.Exited)
-	d.try(t, "start again", rt.Start(ctx, c.ID))
+	d.try(t, "start again", rt.Start(ctx, p, c))
 	if again := d.status(t, c.ID, workload.Running); again.PID == first.PID || again.PID == 0 {
 		t.Errorf("started again with pid %d, was %d", again.PID, first.PID)
 	}
@@ -173,7 +173,7 @@ func repeated(t *testing.T, d *device) {
 		{"pull", func() error { return rt.Pull(ctx, c.Service.Image, nil) }},
 		{"prepare", func() error { return rt.Prepare(ctx, p) }},
 		{"create", func() error { return rt.Create(ctx, p, c) }},
-		{"start", func() error { return rt.Start(ctx, c.ID) }},
+		{"start", func() error { return rt.Start(ctx, p, c) }},
 		{"create what runs", func() error { return rt.Create(ctx, p, c) }},
 		{"stop", func() error { return rt.Stop(ctx, c.ID) }},
 		{"remove", func() error { return rt.Remove(ctx, c.ID) }},
@@ -200,7 +200,7 @@ func missing(t *testing.T, d *device) {
 	if err := rt.Create(ctx, p, c); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("create without its image: %v, want not found", err)
 	}
-	if err := rt.Start(ctx, c.ID); err == nil {
+	if err := rt.Start(ctx, p, c); err == nil {
 		t.Error("start of nothing: no error")
 	}
 	if err := rt.Probe(ctx, c.ID, workload.Probe{TCP: 1}); err == nil {
@@ -314,7 +314,7 @@ func collecting(t *testing.T, d *device) {
 	}
 	d.try(t, "pull again", d.Runtime.Pull(ctx, x.Service.Image, nil))
 	d.try(t, "create", d.Runtime.Create(ctx, q, x))
-	d.try(t, "restart", errors.Join(d.Runtime.Stop(ctx, c.ID), d.Runtime.Start(ctx, c.ID)))
+	d.try(t, "restart", errors.Join(d.Runtime.Stop(ctx, c.ID), d.Runtime.Start(ctx, p, c)))
 }
 
 func many(t *testing.T, d *device) {
@@ -338,7 +338,7 @@ func many(t *testing.T, d *device) {
 	}
 	each("pull", func(c workload.Container) error { return d.Runtime.Pull(ctx, c.Service.Image, nil) })
 	each("create and start", func(c workload.Container) error {
-		return errors.Join(d.Runtime.Create(ctx, p, c), d.Runtime.Start(ctx, c.ID))
+		return errors.Join(d.Runtime.Create(ctx, p, c), d.Runtime.Start(ctx, p, c))
 	})
 	for _, c := range cs {
 		d.status(t, c.ID, workload.Running)

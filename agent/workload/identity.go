@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -17,9 +18,18 @@ func ProjectName(deployment, component string) string {
 }
 
 // Hash is the identity of a service's configuration, 64 hexadecimal digits: equal hashes mean equal containers.
-// What only orders or describes (DependsOn, image tag and size) does not count.
+// What only orders, counts or describes (DependsOn, Replicas, Update, Rollback, image tag and size) does not count.
 func (s Service) Hash() string {
 	s.DependsOn, s.Image.Tag, s.Image.Size = nil, "", 0
+	s.Replicas, s.Update, s.Rollback = 0, Update{}, Update{}
+	s.Mounts = slices.Clone(s.Mounts)
+	for n, m := range s.Mounts {
+		if m.Image != nil {
+			i := *m.Image
+			i.Tag, i.Size = "", 0
+			s.Mounts[n].Image = &i
+		}
+	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("workload: service %q cannot be encoded: %v", s.Name, err)) // only plain values in Service
@@ -32,12 +42,14 @@ func ContainerID(project, service string, replica int, hash string) string {
 	return fmt.Sprintf("%s-%s-%d-%s", project, clip(service, 24), replica, hash[:Short])
 }
 
-// Containers are the containers that the project needs, in order of services.
+// Containers are the containers that the project needs, in order of services and replicas.
 func (p *Project) Containers() []Container {
 	out := make([]Container, 0, len(p.Services))
 	for _, s := range p.Services {
 		h := s.Hash()
-		out = append(out, Container{ID: ContainerID(p.Name, s.Name, 1, h), Service: s, Replica: 1, Hash: h})
+		for n := range s.Count() {
+			out = append(out, Container{ID: ContainerID(p.Name, s.Name, n+1, h), Service: s, Replica: n + 1, Hash: h})
+		}
 	}
 	return out
 }

@@ -1,12 +1,14 @@
 package workload_test
 
 import (
+	"net/netip"
 	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -50,7 +52,7 @@ func TestHashLeavesOutWhatDoesNotShape(t *testing.T) {
 // Every other field must count: a field that is forgotten here is an update that never arrives.
 func TestHashCountsEveryField(t *testing.T) {
 	base := service().Hash()
-	free := map[string]bool{"DependsOn": true}
+	free := map[string]bool{"DependsOn": true, "Replicas": true, "Update": true, "Rollback": true}
 	typ := reflect.TypeFor[workload.Service]()
 	for i := range typ.NumField() {
 		name := typ.Field(i).Name
@@ -82,7 +84,7 @@ func disturb(t *testing.T, v reflect.Value) {
 		v.SetBool(!v.Bool())
 	case reflect.Int, reflect.Int64:
 		v.SetInt(v.Int() + 1)
-	case reflect.Uint16, reflect.Uint32:
+	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(v.Uint() + 1)
 	case reflect.Slice:
 		v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
@@ -133,7 +135,7 @@ func TestContainers(t *testing.T) {
 		{ID: "p-web-1-" + a.Hash()[:8], Service: a, Replica: 1, Hash: a.Hash()},
 		{ID: "p-web-1-" + b.Hash()[:8], Service: b, Replica: 1, Hash: b.Hash()},
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b workload.Port) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Errorf("Containers (-want +got):\n%s", diff)
 	}
 	if got[0].ID == got[1].ID {

@@ -37,6 +37,7 @@ type Observation struct {
 	Replica    int
 	Hash       string
 	Image      string // Image.Name
+	Active     bool   // its service's address and ports lead to it
 	Status     Status
 	PID        uint32 // of the first process; 0 when not running
 	ExitCode   uint32

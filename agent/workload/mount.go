@@ -1,0 +1,51 @@
+package workload
+
+import "github.com/opencontainers/go-digest"
+
+// Volume is a named volume. It outlives containers, updates and the removal of its project.
+type Volume struct {
+	Name     string // Compose key, unique in the project
+	Labels   map[string]string
+	Shared   string            `json:",omitzero"`  // name on the device, for every project that names it; "": the project's own
+	External bool              `json:",omitzero"`  // Shared must be there already
+	Options  map[string]string `json:",omitempty"` // of the local driver: "type", "o", "device", as for mount(8)
+}
+
+// MountKind tells the kinds of mounts apart.
+type MountKind string
+
+// Kinds of mounts.
+const (
+	MountVolume MountKind = "volume" // Source is Volume.Name; "" is a volume of the replica's and target's own, which goes with the project
+	MountBind   MountKind = "bind"   // Source is an absolute path on the host
+	MountTmpfs  MountKind = "tmpfs"
+	MountImage  MountKind = "image" // Image's files, read-only
+)
+
+// Mount puts something at Target in the container.
+type Mount struct {
+	Kind        MountKind
+	Source      string
+	Target      string
+	ReadOnly    bool
+	Create      bool     // bind: make the host directory when it is missing
+	TmpfsMax    int64    // tmpfs: bytes, 0: no limit of its own
+	TmpfsPerm   uint32   // tmpfs: mode bits, 0: 1777
+	Image       *Image   `json:",omitempty"` // image
+	Subpath     string   `json:",omitzero"`  // volume and image: this directory of it, relative and clean
+	NoCopy      bool     `json:",omitzero"`  // volume: a new one stays empty
+	Propagation string   `json:",omitzero"`  // bind: "shared", "rslave", …; "": "rprivate"
+	Options     []string `json:",omitempty"` // tmpfs: further mount options, sorted
+}
+
+// File is a config or a secret: a file that the agent puts into a container, from memory.
+type File struct {
+	Name    string // Compose key, for people
+	Secret  bool   `json:",omitzero"`
+	Target  string // absolute path in the container
+	UID     uint32 `json:",omitzero"`
+	GID     uint32 `json:",omitzero"`
+	Mode    uint32 `json:",omitzero"` // 0: 0444
+	Digest  digest.Digest
+	Content []byte `json:"-"` // never in a record
+}
