@@ -116,7 +116,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 
 // hasAddress tells whether l has exactly this address with this prefix length.
 func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, error) {
-	list, err := links.AddrList(l, netlink.FAMILY_V4)
+	list, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(l, netlink.FAMILY_V4) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
 	}
@@ -365,7 +365,7 @@ func raiseLoopback(in *netlink.Handle) error {
 
 // foreign are the addresses and routes of the host that are not ours, without default routes.
 func (h *host) foreign() ([]netip.Prefix, error) {
-	links, err := h.links.LinkList()
+	links, err := whole(h.links.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -384,14 +384,14 @@ func (h *host) foreign() ([]netip.Prefix, error) {
 			}
 		}
 	}
-	addrs, err := h.links.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.links.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addrs {
 		add(a.LinkIndex, a.IPNet)
 	}
-	routes, err := h.links.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := whole(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}

@@ -254,7 +254,7 @@ func (m *Manager) sweep() error {
 			}
 		}
 	}
-	list, err := m.host.links.LinkList()
+	list, err := whole(m.host.links.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
