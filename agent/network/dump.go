@@ -2,21 +2,32 @@ package network
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxDumps is how often a list is asked for that the kernel could not tell whole, since something changed meanwhile. On a
-// host where interfaces come and go all the time the last answer is as good as any later one.
-const maxDumps = 20
+const (
+	// maxDumps is how often a list is asked for that the kernel could not tell whole, since something changed meanwhile.
+	maxDumps     = 30
+	dumpPause    = 100 * time.Microsecond // doubles; telling a list takes a few milliseconds at most
+	dumpPauseMax = 20 * time.Millisecond
+)
 
 // whole asks for one of the kernel's lists until it is complete. Such a list may lack entries that were there all along, so
 // acting on it could take an address that is in use.
 func whole[T any](ask func() ([]T, error)) ([]T, error) {
-	for n := 1; ; n++ {
+	for n, pause := 1, dumpPause; ; n, pause = n+1, min(2*pause, dumpPauseMax) {
 		list, err := ask()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || n == maxDumps {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return list, err
 		}
+		if n == maxDumps {
+			return list, fmt.Errorf("%w: %w", fault.ErrTemporary, err)
+		}
+		time.Sleep(pause)
 	}
 }

@@ -2,6 +2,8 @@ package network
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -33,4 +35,49 @@ func TestWhole(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Others on the host give and take addresses all the time, as another container engine does.
+func TestAddressesOfOthersComeAndGo(t *testing.T) {
+	w := newWorld(t)
+	p := proj("line", svc("web", []string{"front", "back"}), svc("client", []string{"back"}))
+	h, f, err := inside(w.host)
+	w.must(err)
+	defer f.Close()
+	defer h.Close()
+	l, err := h.LinkByName("uplink")
+	w.must(err)
+	one := func(i int) *netlink.Addr {
+		a, err := netlink.ParseAddr(fmt.Sprintf("10.%d.%d.1/32", 100+i/256, i%256))
+		w.must(err)
+		return a
+	}
+	for i := range 1000 { // more than the kernel tells in one piece
+		w.must(h.AddrAdd(l, one(i)))
+	}
+	mine := one(1000)
+	stop, others := make(chan struct{}), sync.WaitGroup{}
+	others.Go(func() {
+		for {
+			if err := errors.Join(h.AddrAdd(l, mine), h.AddrDel(l, mine)); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	end := sync.OnceFunc(func() { close(stop); others.Wait() })
+	defer end()
+	for range 5 {
+		w.must(w.m.Restore(w.ctx()))
+		w.prepare(p)
+		w.attach(p)
+		w.must(w.m.Teardown(w.ctx(), "line"))
+	}
+	end()
+	w.clean()
 }

@@ -304,7 +304,7 @@ func (w *world) verified() {
 func (w *world) leftovers() []string {
 	w.t.Helper()
 	var out []string
-	list, err := w.m.host.links.LinkList()
+	list, err := whole(w.m.host.links.LinkList)
 	w.must(err)
 	for _, l := range list {
 		if strings.HasPrefix(l.Attrs().Name, w.m.host.prefix) {
