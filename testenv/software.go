@@ -51,15 +51,11 @@ func SoftwareImage(ctx context.Context, out io.Writer, software, platform string
 	case "collector":
 		return CollectorImage(ctx, platform, CollectorTitle)
 	case "sensor", "toolbox":
-		binary, err := ownBinary(ctx, software, platform)
-		if err != nil {
-			return nil, err
-		}
 		config := v1.Config{Entrypoint: []string{"/" + software}, Env: []string{"PATH=/"}, WorkingDir: "/"}
 		if software == "sensor" {
 			config.User = "nobody"
 		}
-		return BuildImage(platform, config, append(slices.Clone(accounts), File{Path: software, Mode: 0o755, From: binary}))
+		return ownImage(ctx, software, platform, config)
 	}
 	if platform != HostPlatform() {
 		return nil, fmt.Errorf("image of %s for %s: only %s", software, platform, HostPlatform())
@@ -77,16 +73,31 @@ func SoftwareImage(ctx context.Context, out io.Writer, software, platform string
 
 // CollectorImage makes the collector's image with another title, which is all that differs: one small layer.
 func CollectorImage(ctx context.Context, platform, title string) (v1.Image, error) {
-	binary, err := ownBinary(ctx, "collector", platform)
-	if err != nil {
-		return nil, err
-	}
-	return BuildImage(platform, v1.Config{
+	img, err := ownImage(ctx, "collector", platform, v1.Config{
 		Entrypoint: []string{"/collector"}, Env: []string{"PATH=/"}, WorkingDir: "/", User: "nobody",
 		ExposedPorts: map[string]struct{}{"8080/tcp": {}},
 		Healthcheck:  &v1.HealthConfig{Test: []string{"CMD", "/collector", "health"}},
-	}, append(slices.Clone(accounts), File{Path: "collector", Mode: 0o755, From: binary}),
-		[]File{{Path: "srv/title", Data: []byte(title + "\n")}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return appendLayers(img, []File{{Path: "srv/title", Data: []byte(title + "\n")}})
+}
+
+// ownImage makes the image of one of testenv/images, or takes it from the cache.
+func ownImage(ctx context.Context, software, platform string, config v1.Config) (v1.Image, error) {
+	binary, err := ownBinary(ctx, software, platform)
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	return cachedImage(ctx, binary, fmt.Sprintf("%s-%x", filepath.Base(binary), sum[:8]), func() (v1.Image, error) {
+		return BuildImage(platform, config, append(slices.Clone(accounts), File{Path: software, Mode: 0o755, Data: data}))
+	})
 }
 
 // ownBinary builds one of testenv/images for a platform, statically.

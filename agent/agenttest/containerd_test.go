@@ -33,6 +33,7 @@ type real struct {
 	daemon *testenv.Daemon
 	reg    *testenv.RegistryServer
 	mu     sync.Mutex
+	base   v1.Image // what all images are, but for their command
 	images map[string]agenttest.Image
 }
 
@@ -40,7 +41,7 @@ var devices atomic.Int32 // numbers the tables, pools and namespaces of this pro
 
 func newReal(t *testing.T) *real {
 	t.Helper()
-	return &real{daemon: testenv.Containerd(t), reg: testenv.Registry(t, testenv.Distribution), images: map[string]agenttest.Image{}}
+	return &real{daemon: testenv.Containerd(t), reg: testenv.Registry(t, testenv.Distribution, testenv.WithStorage(t.TempDir())), images: map[string]agenttest.Image{}}
 }
 
 // image pushes an image that runs until it is stopped; each name has a digest of its own.
@@ -57,17 +58,20 @@ func (r *real) image(t *testing.T, name string) agenttest.Image {
 	case "missing:1":
 		return agenttest.Image{Reference: r.reg.Host + "/plant/missing:1", Digest: digest.FromString(name), Platform: testenv.HostPlatform()}
 	}
-	img, err := testenv.SoftwareImage(t.Context(), os.Stderr, "toolbox", testenv.HostPlatform())
-	if err != nil {
-		testenv.Unavailable(t, "%v", err)
+	if r.base == nil {
+		var err error
+		if r.base, err = testenv.SoftwareImage(t.Context(), os.Stderr, "toolbox", testenv.HostPlatform()); err != nil {
+			testenv.Unavailable(t, "%v", err)
+		}
 	}
-	f, err := img.ConfigFile()
+	f, err := r.base.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
 	f = f.DeepCopy()
 	f.Config.Cmd = []string{"serve", "8080", name}
-	if img, err = mutate.ConfigFile(img, f); err != nil {
+	img, err := mutate.ConfigFile(r.base, f)
+	if err != nil {
 		t.Fatal(err)
 	}
 	out := r.push(t, name, img)

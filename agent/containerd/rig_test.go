@@ -194,7 +194,7 @@ func (r *rig) shimPIDs() []int {
 
 func (r *rig) registry() *testenv.RegistryServer {
 	if r.reg == nil {
-		r.reg = testenv.Registry(r.t, testenv.Distribution)
+		r.reg = testenv.Registry(r.t, testenv.Distribution, testenv.WithStorage(r.t.TempDir()))
 	}
 	return r.reg
 }
