@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,9 +23,6 @@ const (
 	containerdStop  = 10 * time.Second
 )
 
-// shimSocketDir is the longest folder that containerd 2.4 takes for the sockets of its shims.
-const shimSocketDir = 42
-
 // Daemon is a containerd of its own: own root, state, socket and log below Dir. It runs until Stop, which also ends
 // every container that it started.
 type Daemon struct {
@@ -32,11 +30,14 @@ type Daemon struct {
 	Dir     string // everything of this daemon, on a real file system; gone after Stop
 	Root    string // content store, snapshots, metadata
 	State   string // running tasks
-	Bin     string // folder with containerd, ctr, containerd-shim-runc-v2 and runc
+	Bin     string // folder with containerd, ctr and containerd-shim-runc-v2
 	LogFile string // all of its output
 	// Namespace is one that no other daemon of this machine uses. Use it: runc's state and the cgroups of containers
 	// hang on namespace and container id, whatever the daemon.
 	Namespace string
+
+	release Release
+	path    string // folders of programs that it finds before the machine's own
 
 	stop func() error
 	mu   sync.Mutex
@@ -46,14 +47,19 @@ type Daemon struct {
 
 // DaemonOptions of a containerd. The zero value is what most tests want.
 type DaemonOptions struct {
-	Box *Box      // where its traces are kept for clean-up; nil: a box of its own, emptied by Stop
-	Out io.Writer // where builds and installations are announced; nil: os.Stderr
+	Box     *Box      // where its traces are kept for clean-up; nil: a box of its own, emptied by Stop
+	Out     io.Writer // where builds and installations are announced; nil: os.Stderr
+	Release Release   // zero: Containerd24
+	Root    string    // content store, snapshots and metadata go here; "": below Dir
 }
 
 // Containerd starts a containerd for one test, and stops it when the test ends. It needs root.
-func Containerd(t testing.TB) *Daemon {
+func Containerd(t testing.TB) *Daemon { return ContainerdRelease(t, Containerd24) }
+
+// ContainerdRelease is [Containerd] of another release.
+func ContainerdRelease(t testing.TB, release Release) *Daemon {
 	t.Helper()
-	d, err := StartContainerd(t.Context(), DaemonOptions{})
+	d, err := StartContainerd(t.Context(), DaemonOptions{Release: release})
 	if err != nil {
 		Unavailable(t, "%v", err)
 	}
@@ -77,10 +83,7 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
 	}
-	if err := Prepare(ctx, o.Out, "containerd", "containerd-shim-runc-v2", "ctr", "runc"); err != nil {
-		return nil, err
-	}
-	program, err := cachedProgram("containerd")
+	bin, runc, err := o.Release.programs(ctx, o.Out)
 	if err != nil {
 		return nil, err
 	}
@@ -99,10 +102,12 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 		Address:   filepath.Join(dir, "sock"),
 		Namespace: strings.ReplaceAll(filepath.Base(box.Dir())+"-"+filepath.Base(dir), "/", "-"),
 		Dir:       dir,
-		Root:      filepath.Join(dir, "root"),
+		Root:      cmp.Or(o.Root, filepath.Join(dir, "root")),
 		State:     filepath.Join(dir, "state"),
-		Bin:       filepath.Dir(program),
+		Bin:       bin,
 		LogFile:   filepath.Join(dir, "containerd.log"),
+		release:   o.Release,
+		path:      bin + ":" + runc,
 	}
 	d.stop = box.Add("containerd", d.end)
 	if own {
@@ -116,38 +121,6 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 		return nil, errors.Join(err, d.Stop())
 	}
 	return d, nil
-}
-
-// config keeps everything of the daemon below its folder, and everything out that a device does not need: CRI, NRI,
-// tracing, the snapshotters that want devices. The restart monitor stays: a service may opt in to it.
-const config = `version = 4
-root = %[1]q
-state = %[2]q
-disabled_plugins = [
-  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
-  "io.containerd.nri.v1.nri", "io.containerd.image-verifier.v1.bindir",
-  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.differ.v1.erofs",
-  "io.containerd.mount-handler.v1.erofs",
-  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
-]
-[plugins."io.containerd.server.v1.grpc"]
-  address = %[3]q
-[plugins."io.containerd.server.v1.ttrpc"]
-  address = %[4]q
-[plugins."io.containerd.internal.v1.opt"]
-  path = %[5]q
-[plugins."io.containerd.monitor.container.v1.restart"]
-  interval = "1s"
-%[6]s`
-
-func (d *Daemon) configure() error {
-	sockets := ""
-	if dir := filepath.Join(d.Dir, "s"); len(dir) <= shimSocketDir { // else they go where containerd puts them
-		sockets = fmt.Sprintf("[plugins.\"io.containerd.shim.v1.manager\"]\n  socket_dir = %q\n", dir)
-	}
-	text := fmt.Sprintf(config, d.Root, d.State, d.Address, d.Address+".ttrpc", filepath.Join(d.Dir, "opt"), sockets)
-	return os.WriteFile(filepath.Join(d.Dir, "config.toml"), []byte(text), 0o644)
 }
 
 // Start runs the daemon again after Kill, and waits until it answers. A running daemon is no error.
@@ -164,7 +137,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	defer log.Close()
 	cmd := exec.Command(filepath.Join(d.Bin, "containerd"), "--log-level", "warn", "--config", filepath.Join(d.Dir, "config.toml"))
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), "PATH="+d.Bin+":"+os.Getenv("PATH"), "TMPDIR="+d.Dir, boxVariable+"="+d.Dir)
+	cmd.Env = append(os.Environ(), "PATH="+d.path+":"+os.Getenv("PATH"), "TMPDIR="+d.Dir, boxVariable+"="+d.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, not for it
 	if err := cmd.Start(); err != nil {
 		return err

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -34,12 +35,23 @@ type program struct {
 	cgo    bool     // needs a C compiler and the Debian packages below
 	tags   string   // build tags
 	debian []string // Debian packages that must be installed to build it
-	apps   bool     // pinned in testenv/tools/apps: it goes into images and never runs here
+	pins   string   // folder below testenv/tools that pins it; "": that folder itself
+	file   string   // name of the binary; "": name
 }
+
+// Folders below testenv/tools that pin programs.
+const (
+	appsPins         = "apps"         // they go into images and never run here
+	containerd17Pins = "containerd17" // an older containerd, beside the one that devices should have
+)
 
 // programs are all that tests run. Order is the order of building: what most tests need comes first.
 func programs() []program {
-	const containerd = "github.com/containerd/containerd/v2"
+	const (
+		containerd = "github.com/containerd/containerd/v2"
+		older      = "github.com/containerd/containerd"
+		shim       = "containerd-shim-runc-v2"
+	)
 	return []program{
 		{name: "gofumpt", pkg: "mvdan.cc/gofumpt"},
 		{name: "staticcheck", pkg: "honnef.co/go/tools/cmd/staticcheck"},
@@ -48,8 +60,11 @@ func programs() []program {
 		{name: "ctr", pkg: containerd + "/cmd/ctr", module: containerd, ldvar: containerd + "/version.Version"},
 		// Without libseccomp runc refuses every container that has a seccomp profile.
 		{name: "runc", pkg: "github.com/opencontainers/runc", cgo: true, tags: "seccomp", debian: []string{"gcc", "libseccomp-dev", "pkg-config"}},
-		{name: "nats-server", pkg: "github.com/nats-io/nats-server/v2", apps: true},
-		{name: "caddy", pkg: "github.com/caddyserver/caddy/v2/cmd/caddy", apps: true},
+		{name: "containerd17", pkg: older + "/cmd/containerd", module: older, ldvar: older + "/version.Version", pins: containerd17Pins, file: "containerd"},
+		{name: "containerd17-shim", pkg: older + "/cmd/" + shim, module: older, ldvar: older + "/version.Version", pins: containerd17Pins, file: shim},
+		{name: "containerd17-ctr", pkg: older + "/cmd/ctr", module: older, ldvar: older + "/version.Version", pins: containerd17Pins, file: "ctr"},
+		{name: "nats-server", pkg: "github.com/nats-io/nats-server/v2", pins: appsPins},
+		{name: "caddy", pkg: "github.com/caddyserver/caddy/v2/cmd/caddy", pins: appsPins},
 		{name: "cosign3", pkg: "github.com/sigstore/cosign/v3/cmd/cosign"},
 		{name: "cosign2", pkg: "github.com/sigstore/cosign/v2/cmd/cosign"},
 	}
@@ -173,10 +188,7 @@ func (p program) tools() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if p.apps {
-		return filepath.Join(root, "testenv", "tools", "apps"), nil
-	}
-	return filepath.Join(root, "testenv", "tools"), nil
+	return filepath.Join(root, "testenv", "tools", p.pins), nil
 }
 
 // cachedProgram returns where a program is; with os.ErrNotExist, where it will be.
@@ -190,17 +202,17 @@ func cachedProgram(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir, err := programDir(tools, p.apps)
+	dir, err := programDir(tools, p.pins)
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, name)
+	path := filepath.Join(dir, cmp.Or(p.file, name))
 	_, err = os.Stat(path)
 	return path, err
 }
 
 // programDir is the cache folder for the current pins: everything that shapes the binaries is in its name.
-func programDir(tools string, apps bool) (string, error) {
+func programDir(tools, pins string) (string, error) {
 	h := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum"} {
 		data, err := os.ReadFile(filepath.Join(tools, name))
@@ -212,7 +224,7 @@ func programDir(tools string, apps bool) (string, error) {
 	}
 	fmt.Fprintf(h, "%s %s %s %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, buildFlags)
 	for _, p := range programs() {
-		if p.apps == apps {
+		if p.pins == pins {
 			fmt.Fprintln(h, p.name, p.pkg, p.ldvar, p.cgo, p.tags)
 		}
 	}

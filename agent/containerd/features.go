@@ -9,9 +9,11 @@ import (
 	"sync"
 
 	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	hostapparmor "github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
@@ -24,13 +26,15 @@ const appArmorProfile = "longshore-default"
 // Features is what containers of this device get, as found on the machine.
 type Features struct {
 	Containerd     string // version
-	Runtime        string // version of runc or what stands in for it
+	Runtime        string // version of runc or what stands in for it; "": containerd cannot tell, before 2.0
 	Snapshotter    string
 	CgroupVersion  int // 1 or 2
 	Seccomp        bool
 	AppArmor       bool
 	ParallelUnpack bool
 	Degraded       []string // protections that this machine cannot give, in plain words; empty when all is well
+
+	caps []string // of the snapshotter
 }
 
 // hostFeatures asks once and remembers a good answer.
@@ -57,32 +61,38 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 		return *h.known, nil
 	}
 	version, err := r.version(ctx)
+	if err == nil {
+		err = recentDaemon(version)
+	}
 	if err != nil {
 		return Features{}, err
 	}
-	info, err := r.client.RuntimeInfo(ctx, runtimeName, nil)
+	info, err := r.runtimeInfo(ctx)
 	if err != nil {
-		return Features{}, classify(err)
-	}
-	caps, err := r.client.GetSnapshotterCapabilities(ctx, r.o.Snapshotter)
-	if err != nil {
-		return Features{}, classify(err)
+		return Features{}, err
 	}
 	plugins, err := r.client.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==io.containerd.snapshotter.v1,id==%s", r.o.Snapshotter))
 	if err != nil {
 		return Features{}, classify(err)
 	}
+	if len(plugins.Plugins) == 0 {
+		return Features{}, fault.WithHint(fmt.Errorf("containerd %s has no snapshotter %q: %w", version, r.o.Snapshotter, fault.ErrUnfit),
+			"name one that \"ctr plugins list\" shows in the agent's configuration")
+	}
+	var caps []string
 	for _, p := range plugins.Plugins {
-		h.root = p.Exports["root"]
+		h.root, caps = p.Exports["root"], p.Capabilities
 	}
 	f := Features{
 		Containerd: version, Runtime: info.Version.Version, Snapshotter: r.o.Snapshotter, CgroupVersion: 1,
-		ParallelUnpack: canUnpackInParallel(caps) && r.o.Unpacks > 1,
+		ParallelUnpack: canUnpackInParallel(caps) && r.o.Unpacks > 1, caps: caps,
 	}
 	if cgroups.Mode() == cgroups.Unified {
 		f.CgroupVersion = 2
 	}
-	if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
+	if info.Name == "" {
+		f.Seccomp = true // nobody tells: without it runc refuses each container, and says why
+	} else if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
 		f.Seccomp = *rf.Linux.Seccomp.Enabled
 	}
 	if !f.Seccomp {
@@ -97,6 +107,15 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	}
 	h.known = &f
 	return f, nil
+}
+
+// runtimeInfo is what containerd tells of runc; without a name from one before 2.0, which cannot tell.
+func (r *Runtime) runtimeInfo(ctx context.Context) (*client.RuntimeInfo, error) {
+	info, err := r.client.RuntimeInfo(ctx, runtimeName, nil)
+	if errdefs.IsNotImplemented(err) || errdefs.IsNotFound(err) {
+		return &client.RuntimeInfo{}, nil
+	}
+	return info, classify(err)
 }
 
 // version also is the cheapest question whether containerd is there.

@@ -170,21 +170,21 @@ func (r *Runtime) unpack(ctx context.Context, f *fetcher, img *image) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	store := r.client.ContentStore()
-	caps, err := r.client.GetSnapshotterCapabilities(ctx, r.o.Snapshotter)
+	host, err := r.features(ctx)
 	if err != nil {
-		return classify(err)
+		return err
 	}
 	opts := []unpack.UnpackerOpt{
 		unpack.WithUnpackPlatform(unpack.Platform{
 			SnapshotterKey:          r.o.Snapshotter,
 			Snapshotter:             r.snapshots(),
 			Applier:                 r.client.DiffService(),
-			SnapshotterCapabilities: caps,
+			SnapshotterCapabilities: host.caps,
 		}),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(r.o.Downloads))),
 		unpack.WithFetchAllContent(), // a repair needs the blobs; it also makes Wait wait for the downloads
 	}
-	if r.o.Unpacks > 1 && canUnpackInParallel(caps) {
+	if host.ParallelUnpack {
 		opts = append(opts, unpack.WithUnpackLimiter(semaphore.NewWeighted(int64(r.o.Unpacks))))
 	}
 	u, err := unpack.NewUnpacker(ctx, store, opts...)

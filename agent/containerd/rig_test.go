@@ -60,7 +60,16 @@ var rigs atomic.Int32 // numbers the tables and address pools of this process's 
 
 func newRig(t testing.TB, change ...func(*containerd.Options)) *rig {
 	t.Helper()
-	d := testenv.Containerd(t)
+	return newRigOn(t, testenv.Release(os.Getenv(releaseVariable)), change...)
+}
+
+// releaseVariable runs all tests on another release of containerd: "1.7" or "1.6".
+const releaseVariable = "LONGSHORE_TEST_CONTAINERD"
+
+// newRigOn is newRig on a release of containerd.
+func newRigOn(t testing.TB, release testenv.Release, change ...func(*containerd.Options)) *rig {
+	t.Helper()
+	d := testenv.ContainerdRelease(t, release)
 	n := rigs.Add(1)
 	r := &rig{t: t, daemon: d, journal: newJournal(), netRun: t.TempDir()}
 	nets, err := network.Open(network.Options{

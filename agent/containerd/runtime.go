@@ -59,6 +59,9 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if err := recentKernel(); err != nil {
+		return nil, fmt.Errorf("set up the containerd runtime: %w", err)
+	}
 	c, err := client.New(o.Address,
 		client.WithDefaultNamespace(o.Namespace),
 		client.WithDefaultRuntime(runtimeName), // else the library asks containerd for it

@@ -8,12 +8,19 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
-// TestRuntime runs the suite that also the agent's runtime in memory passes.
+// TestRuntime runs the suite that also the agent's runtime in memory passes, on every release of containerd.
 func TestRuntime(t *testing.T) {
+	for _, release := range testenv.Releases() {
+		t.Run(release.String(), func(t *testing.T) { runtimeSuite(t, release) })
+	}
+}
+
+func runtimeSuite(t *testing.T, release testenv.Release) {
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Env {
-		r := newRig(t)
+		r := newRigOn(t, release)
 		images := map[string]workload.Image{}
 		return runtimetest.Env{
 			Runtime: r.Runtime,
