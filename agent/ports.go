@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -108,6 +109,8 @@ type Observer interface {
 	// Events tells of changes until ctx ends. The channel is closed then, and after a lost connection once EventLost
 	// was sent.
 	Events(ctx context.Context) (<-chan workload.Event, error)
+	// Usage tells what running containers use, fresh from the runtime, and what the output of all takes.
+	Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error)
 	// Logs opens the output of a container. Follow ends with ctx.
 	Logs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error)
 }
@@ -116,6 +119,11 @@ type Observer interface {
 type LogOptions struct {
 	Follow bool
 	Tail   int // last lines; 0: all that is kept
+	// Since and Until bound when the output was written; zero: no bound. Times of output are known to within a few seconds:
+	// some lines more may come, none less.
+	Since, Until time.Time
+	// Stamps asks for lines that begin with their time, as far as it is known, in RFC 3339 and a space.
+	Stamps bool
 }
 
 // Report is one message to the fleet endpoint. Sequence orders the reports of a device and makes them idempotent.

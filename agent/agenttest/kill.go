@@ -224,6 +224,10 @@ func (r killRuntime) Events(ctx context.Context) (<-chan workload.Event, error) 
 	return r.r.Events(ctx)
 }
 
+func (r killRuntime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
+	return r.r.Usage(ctx)
+}
+
 func (r killRuntime) Logs(ctx context.Context, id string, o agent.LogOptions) (io.ReadCloser, error) {
 	return r.r.Logs(ctx, id, o)
 }

@@ -67,7 +67,7 @@ func TestRoundTrip(t *testing.T) {
 			if r.Service == "none" {
 				return nil, fault.WithHint(fmt.Errorf("no service %q: %w", r.Service, fault.ErrNotFound), "look at status")
 			}
-			return io.NopCloser(strings.NewReader(fmt.Sprintf("%+v", r))), nil
+			return io.NopCloser(strings.NewReader(fmt.Sprint(r.Deployment, " ", r.Service, " ", r.Tail, r.Follow))), nil
 		},
 	})
 	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
@@ -86,7 +86,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, err := io.ReadAll(rc)
-	if want := "{Deployment:a b&c Service:web LogOptions:{Follow:true Tail:5}}"; string(b) != want || err != nil {
+	if want := "a b&c web 5 true"; string(b) != want || err != nil {
 		t.Errorf("logs = %q, %v, want %q", b, err, want)
 	}
 	if err := rc.Close(); err != nil {

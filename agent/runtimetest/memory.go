@@ -408,6 +408,22 @@ func (m *Memory) Events(ctx context.Context) (<-chan workload.Event, error) {
 	return w, nil
 }
 
+// Usage tells made-up figures that grow with the process's number.
+func (m *Memory) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []workload.Usage
+	var logs []workload.LogUsage
+	for _, id := range slices.Sorted(maps.Keys(m.objects)) {
+		c := m.objects[id]
+		logs = append(logs, workload.LogUsage{Project: c.Project, Service: c.Service, Replica: c.Replica, Bytes: int64(c.output.Len())})
+		if c.Status == workload.Running {
+			out = append(out, workload.Usage{ID: id, At: m.now(), CPU: time.Duration(c.PID) * time.Millisecond, Memory: uint64(c.PID) << 10, PIDs: 1})
+		}
+	}
+	return out, logs, ctx.Err()
+}
+
 // Logs opens what a container wrote.
 func (m *Memory) Logs(ctx context.Context, id string, o agent.LogOptions) (io.ReadCloser, error) {
 	m.mu.Lock()

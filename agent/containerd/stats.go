@@ -1,0 +1,146 @@
+package containerd
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// maxNetDev bounds what is read of a namespace's interfaces: a line of 150 bytes each.
+const maxNetDev = 256 << 10
+
+// Usage tells what this device's running containers use, and what the output of all takes.
+func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
+	ctx = r.in(ctx)
+	boxes, err := r.client.ContainerService().List(ctx, r.filter())
+	if err != nil {
+		return nil, nil, fmt.Errorf("measure containers: %w", classify(err))
+	}
+	logs, err := r.logUsage(ctx)
+	if err != nil || len(boxes) == 0 {
+		return nil, logs, err
+	}
+	ours := map[string]bool{}
+	for _, b := range boxes {
+		ours[b.ID] = true
+	}
+	list, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("measure containers: %w", classify(errgrpc.ToNative(err)))
+	}
+	pids := map[string]uint32{}
+	for _, t := range list.Tasks {
+		pids[t.ID] = t.Pid
+	}
+	res, err := r.client.TaskService().Metrics(ctx, &tasks.MetricsRequest{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("measure containers: %w", classify(errgrpc.ToNative(err)))
+	}
+	var out []workload.Usage
+	for _, m := range res.Metrics {
+		if !ours[m.ID] || m.Data == nil {
+			continue
+		}
+		u, err := measured(m.Data.TypeUrl, m.Data.Value)
+		if err != nil {
+			r.log.Debug("a container's figures cannot be read", "container", m.ID, "error", err)
+			continue
+		}
+		u.ID, u.At = m.ID, r.o.Now()
+		if m.Timestamp != nil {
+			u.At = m.Timestamp.AsTime()
+		}
+		if pid := pids[m.ID]; pid != 0 {
+			countNetwork(&u, "/proc", pid)
+		}
+		out = append(out, u)
+	}
+	slices.SortFunc(out, func(a, b workload.Usage) int { return cmp.Compare(a.ID, b.ID) })
+	return out, logs, nil
+}
+
+// countNetwork adds up a process's interfaces, unless they are the host's.
+func countNetwork(u *workload.Usage, proc string, pid uint32) {
+	dir := filepath.Join(proc, strconv.FormatUint(uint64(pid), 10))
+	own, err := os.Readlink(filepath.Join(dir, "ns", "net"))
+	host, herr := os.Readlink(filepath.Join(proc, "self", "ns", "net"))
+	if err != nil || herr != nil || own == host {
+		return
+	}
+	f, err := os.Open(filepath.Join(dir, "net", "dev"))
+	if err != nil {
+		return // it has ended
+	}
+	defer f.Close()
+	data := make([]byte, maxNetDev)
+	n, err := f.Read(data) // the kernel gives whole lines
+	for err == nil && n < len(data) {
+		var k int
+		if k, err = f.Read(data[n:]); k == 0 {
+			break
+		}
+		n += k
+	}
+	addInterfaces(u, data[:n])
+}
+
+// addInterfaces reads the kernel's table: name: received bytes, packets, errors, drops, 4 more, transmitted the same.
+func addInterfaces(u *workload.Usage, table []byte) {
+	lines := bufio.NewScanner(bytes.NewReader(table))
+	for lines.Scan() {
+		name, row, ok := strings.Cut(lines.Text(), ":")
+		f := strings.Fields(row)
+		if !ok || len(f) < 16 || strings.TrimSpace(name) == "lo" {
+			continue
+		}
+		number := func(i int) uint64 {
+			n, err := strconv.ParseUint(f[i], 10, 64)
+			if err != nil {
+				return 0
+			}
+			return n
+		}
+		u.NetworkReceived += number(0)
+		u.NetworkTransmitted += number(8)
+		u.NetworkErrors += number(2) + number(3) + number(10) + number(11)
+	}
+}
+
+// logUsage adds up the files of each replica's output.
+func (r *Runtime) logUsage(ctx context.Context) ([]workload.LogUsage, error) {
+	current, old, err := r.logFiles(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("measure logs: %w", err)
+	}
+	sum := map[string]int64{}
+	for _, l := range slices.Concat(current, old) {
+		base, _, _ := strings.Cut(filepath.Base(l.file), logSuffix)
+		sum[filepath.Join(filepath.Dir(l.file), base)] += l.size
+	}
+	var out []workload.LogUsage
+	for at, size := range sum {
+		name := filepath.Base(at)
+		dash := strings.LastIndexByte(name, '-')
+		replica, err := strconv.Atoi(name[dash+1:])
+		if dash < 1 || err != nil {
+			continue // not ours
+		}
+		out = append(out, workload.LogUsage{Project: filepath.Base(filepath.Dir(at)), Service: name[:dash], Replica: replica, Bytes: size})
+	}
+	slices.SortFunc(out, func(a, b workload.LogUsage) int {
+		return cmp.Or(cmp.Compare(a.Project, b.Project), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Replica, b.Replica))
+	})
+	return out, nil
+}
