@@ -13,8 +13,8 @@ import (
 )
 
 // Attach makes a container's namespace, links, routes and files, or what is missing of them. The project must be prepared.
-// The first container of a service answers for it; a later one does from [Manager.Switch] on, or when the first is
-// detached. Call it again before every start of the container: after a reboot it makes everything anew.
+// The first container of a service answers for it; every other one, also the first of another replica, does from
+// [Manager.Switch] on, or when no other is left. Call it again before every start of the container: after a reboot it makes everything anew.
 func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,8 +148,8 @@ func (m *Manager) ensureAllFiles(p *project) error {
 	return nil
 }
 
-// Detach removes a container's namespace, links and files. Gone is no error. When it answered for its service, another
-// attached container of the service does from now on. The container's process should have ended.
+// Detach removes a container's namespace, links and files. Gone is no error. When it was the last that answered for its
+// service, another attached container of the service does from now on. The container's process should have ended.
 func (m *Manager) Detach(ctx context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,6 +15,7 @@
 // # Why names never change
 //
 // Hosts files name services by their VIP, which belongs to the service for as long as the project has it. Which
-// container answers is one element of an nftables map, see [Manager.Switch]. So a hosts file is complete before its container
-// starts, stays true when other containers are replaced, and needs no name server, nor this program, to be alive.
+// containers answer are elements of nftables maps, see [Manager.Switch]: one that gives the container, or as many as there are
+// shares when several answer, of which each new connection draws one. So a hosts file is complete before its container starts,
+// stays true when other containers are replaced, and needs no name server, nor this program, to be alive.
 package network

@@ -17,7 +17,7 @@ import (
 
 const (
 	stateFile    = "network.json"
-	stateVersion = 1
+	stateVersion = 2       // 1: one container of a service answered
 	maxState     = 8 << 20 // bytes: some ten thousand containers
 )
 
@@ -54,7 +54,7 @@ func decodeState(data []byte) (*state, error) {
 		return nil, fault.WithHint(fmt.Errorf("version %d: %w", d.Version, fault.ErrUnsupported),
 			"a newer longshore-agent wrote this file; run that one again, or move the file away")
 	}
-	if d.Version != stateVersion {
+	if d.Version < 1 {
 		return nil, fmt.Errorf("version %d: %w", d.Version, fault.ErrInvalid)
 	}
 	if sum := sha256.Sum256(d.State); d.Sum != hex.EncodeToString(sum[:]) {
@@ -64,10 +64,30 @@ func decodeState(data []byte) (*state, error) {
 	if err := decodeStrict(d.State, s); err != nil {
 		return nil, err
 	}
+	if d.Version == 1 {
+		s.fromVersion1()
+	}
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	return s.clone(), nil // no nil maps
+}
+
+// fromVersion1 finds out which replica each container is of that answers.
+func (s *state) fromVersion1() {
+	for _, p := range s.Projects {
+		if p == nil {
+			continue // refused by check
+		}
+		for _, sv := range p.Services {
+			if sv == nil || sv.Active[0] == "" {
+				continue
+			}
+			if a := p.Attachments[sv.Active[0]]; a != nil {
+				sv.Active = actives{a.Replica: sv.Active[0]}
+			}
+		}
+	}
 }
 
 func decodeStrict(data []byte, v any) error {
@@ -112,6 +132,9 @@ func load(dataDir, runDir string) (loaded, error) {
 	s, data, err := loadFile(path)
 	if err == nil {
 		found := loaded{state: s, saved: data}
+		if same, err := encodeState(s); err == nil {
+			found.saved = same // what an older program wrote is rewritten with the next change, not before: the disk may be full
+		}
 		if copied, err := readBounded(copyPath, maxState); err == nil { // after a reboot there is none
 			found.copied = copied
 		}

@@ -268,7 +268,7 @@ func TestDamagedState(t *testing.T) {
 		serves(w, p, a)
 	})
 	t.Run("from a newer program", func(t *testing.T) {
-		w.must(os.WriteFile(path, []byte(`{"version":2,"sum":"","state":{}}`), 0o600))
+		w.must(os.WriteFile(path, []byte(`{"version":3,"sum":"","state":{}}`), 0o600))
 		if _, err := Open(w.o); !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) == "" {
 			t.Errorf("Open = %v, want ErrUnsupported with a hint", err)
 		}

@@ -176,25 +176,16 @@ func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
 	return netip.Addr{}
 }
 
-// Active is the id of the container that answers for a service, "" when none does.
-func (m *Manager) Active(project, service string) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if p := m.state.Projects[project]; p != nil && p.Services[service] != nil {
-		return p.Services[service].Active
-	}
-	return ""
-}
-
-// Answering are the ids of the containers that their services' addresses and ports lead to.
+// Answering are the ids of the containers that their services' addresses and ports lead to: all that [Manager.Switch] made
+// answer, or the first that was attached while there is none.
 func (m *Manager) Answering() map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := map[string]bool{}
 	for _, p := range m.state.Projects {
-		for _, s := range p.Services {
-			if s.Active != "" {
-				out[s.Active] = true
+		for s := range p.Services {
+			for _, id := range p.answering(s) {
+				out[id] = true
 			}
 		}
 	}
@@ -375,30 +366,40 @@ func (m *Manager) ensureForwarding() error {
 	})
 }
 
-// Switch makes a container the one that answers for its service: by the service's name and at its published ports. New
-// connections go there at once; those that exist stay where they are.
+// Switch makes a container the one of its replica that answers: by the service's name, by the replica's own, and at the
+// published ports, which connections share evenly among the replicas that were switched to. New connections go there at
+// once; those that exist stay where they are, datagrams move.
 func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error {
+	return m.balance(ctx, fmt.Sprintf("switch service %q of project %q to container %q", service, project, containerID), func(s *state) (bool, error) {
+		return s.activate(project, service, containerID)
+	})
+}
+
+// Leave takes a container out of those that answer, until [Manager.Switch]: it is unhealthy, or about to stop. The last one
+// that answers goes on doing so, as does one that is not attached: both are no error.
+func (m *Manager) Leave(ctx context.Context, containerID string) error {
+	return m.balance(ctx, fmt.Sprintf("take container %q out of its service", containerID), func(s *state) (bool, error) {
+		return s.leave(containerID), nil
+	})
+}
+
+// balance changes who answers.
+func (m *Manager) balance(ctx context.Context, what string, change func(*state) (bool, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	fail := func(err error) error {
-		return fmt.Errorf("switch service %q of project %q to container %q: %w", service, project, containerID, err)
+	next := m.state.clone()
+	changed, err := change(next)
+	if err == nil && changed {
+		err = m.commit(next)
 	}
-	p := m.state.Projects[project]
-	if p == nil || p.Services[service] == nil || p.Attachments[containerID] == nil || p.Attachments[containerID].Service != service {
-		return fail(fmt.Errorf("not attached: %w", fault.ErrNotFound))
+	if err == nil {
+		err = m.applyTable(m.state)
 	}
-	if p.Services[service].Active != containerID {
-		next := m.state.clone()
-		next.Projects[project].Services[service].Active = containerID
-		if err := m.commit(next); err != nil {
-			return fail(err)
-		}
-	}
-	if err := m.applyTable(m.state); err != nil {
-		return fail(err)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

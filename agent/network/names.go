@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -42,18 +43,38 @@ func (p *project) hosts(a *attachment) []byte {
 			if pl == nil {
 				continue
 			}
-			var names []string
-			for _, name := range append([]string{sv}, pl.Aliases...) {
-				// A program that binds to its own name needs its own address, so the name must not also mean the service's.
-				if key := [2]string{sv, name}; !seen[key] && !(sv == a.Service && slices.Contains(own, name)) {
-					seen[key] = true
-					names = append(names, name)
+			line := func(to netip.Addr, all ...string) {
+				var names []string
+				for _, name := range all {
+					// A program that binds to its own name needs its own address, so the name must not also mean the service's.
+					if key := [2]string{sv, name}; !seen[key] && !(sv == a.Service && slices.Contains(own, name)) {
+						seen[key] = true
+						names = append(names, name)
+					}
 				}
+				writeHost(&b, to, names)
 			}
-			writeHost(&b, pl.VIP, names)
+			line(pl.VIP, append([]string{sv}, pl.Aliases...)...)
+			if p.Services[sv].Replicas == 1 {
+				line(pl.VIP, p.replicaNames(sv, n, 1)...)
+			}
+			for _, r := range slices.Sorted(maps.Keys(pl.Each)) {
+				line(pl.Each[r], p.replicaNames(sv, n, r)...)
+			}
 		}
 	}
 	return b.Bytes()
+}
+
+// replicaNames is the name of one replica on a network, unless it is what a service or an alias there is called.
+func (p *project) replicaNames(service, network string, replica int) []string {
+	name := service + "-" + strconv.Itoa(replica)
+	for sv, s := range p.Services {
+		if pl := s.Places[network]; pl != nil && (sv == name || slices.Contains(pl.Aliases, name)) {
+			return nil
+		}
+	}
+	return []string{name}
 }
 
 func writeHost(b *bytes.Buffer, a netip.Addr, names []string) {

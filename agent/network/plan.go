@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -53,7 +55,7 @@ func (s *state) prepare(p *workload.Project, choose func(network string) (bridge
 			own.Services[sv.Name] = &service{Places: map[string]*place{}}
 		}
 		t := own.Services[sv.Name]
-		t.Wanted, t.Ports = true, portsOf(sv.Ports)
+		t.Wanted, t.Ports, t.Replicas = true, portsOf(sv.Ports), sv.Count()
 		for _, at := range sv.Networks {
 			if err := own.sit(t, at); err != nil {
 				return fmt.Errorf("service %q: %w", sv.Name, err)
@@ -77,14 +79,29 @@ func (p *project) sit(s *service, at workload.Attachment) error {
 	}
 	pl.Wanted = true
 	pl.Aliases = slices.Compact(slices.Sorted(slices.Values(at.Aliases)))
-	if pl.Addresses[seat(1, 0)].IsValid() {
-		return nil
+	for n := range max(s.Replicas, 1) {
+		if pl.Addresses[seat(n+1, 0)].IsValid() {
+			continue
+		}
+		a, err := p.takeAddress(at.Network, false)
+		if err != nil {
+			return err
+		}
+		pl.Addresses[seat(n+1, 0)] = a
 	}
-	a, err := p.takeAddress(at.Network, false)
-	if err != nil {
-		return err
+	for n := range s.Replicas {
+		if s.Replicas == 1 || pl.Each[n+1].IsValid() {
+			continue // the only replica's name means the service
+		}
+		a, err := p.takeAddress(at.Network, true)
+		if err != nil {
+			return err
+		}
+		if pl.Each == nil {
+			pl.Each = map[int]netip.Addr{}
+		}
+		pl.Each[n+1] = a
 	}
-	pl.Addresses[seat(1, 0)] = a
 	return nil
 }
 
@@ -246,7 +263,7 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 		}
 		a = &attachment{
 			Service: c.Service.Name, Replica: c.Replica, Slot: p.freeSlot(c.Service.Name, c.Replica),
-			Hostname: clip(cmp.Or(c.Service.Hostname, c.Service.Name), maxHostname), Ports: portsOf(c.Service.Ports),
+			Hostname: hostname(c), Ports: portsOf(c.Service.Ports),
 		}
 		for _, at := range c.Service.Networks {
 			if err := p.seat(sv, a, at.Network); err != nil {
@@ -255,10 +272,55 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 		}
 		p.Attachments[c.ID], changed = a, true
 	}
-	if sv.Active == "" {
-		sv.Active, changed = c.ID, true
+	if len(p.answering(c.Service.Name)) == 0 {
+		sv.First, changed = c.ID, true
 	}
 	return changed, nil
+}
+
+// hostname is what a container calls itself: each replica of several has a name of its own.
+func hostname(c workload.Container) string {
+	name := cmp.Or(c.Service.Hostname, c.Service.Name)
+	if c.Service.Count() == 1 && c.Replica == 1 {
+		return clip(name, maxHostname)
+	}
+	number := "-" + strconv.Itoa(c.Replica)
+	host, domain, _ := strings.Cut(name, ".")
+	if host = clip(host, maxHostname-len(number)) + number; domain != "" {
+		host += "." + domain
+	}
+	return clip(host, maxHostname)
+}
+
+// activate makes a container the one of its replica that answers. It tells whether that is a change.
+func (s *state) activate(project, service, id string) (bool, error) {
+	p := s.Projects[project]
+	if p == nil || p.Services[service] == nil || p.Attachments[id] == nil || p.Attachments[id].Service != service {
+		return false, fmt.Errorf("not attached: %w", fault.ErrNotFound)
+	}
+	sv, replica := p.Services[service], p.Attachments[id].Replica
+	if sv.Active[replica] == id || sv.First == id && sv.Replicas <= 1 {
+		return false, nil
+	}
+	if sv.Active == nil {
+		sv.Active = actives{}
+	}
+	sv.Active[replica], sv.First = id, ""
+	return true, nil
+}
+
+// leave takes a container out of those that answer, unless there is no other. It tells whether that is a change.
+func (s *state) leave(id string) bool {
+	_, p := s.find(id)
+	if p == nil {
+		return false
+	}
+	sv, replica := p.Services[p.Attachments[id].Service], p.Attachments[id].Replica
+	if sv.Active[replica] != id || len(sv.Active) == 1 {
+		return false
+	}
+	delete(sv.Active, replica)
+	return true
 }
 
 // seat gives a container its address on a network.
@@ -294,7 +356,7 @@ func (p *project) freeSlot(service string, replica int) int {
 	return slot
 }
 
-// detach forgets a container. When it was the one that answered, another attached one of its service takes over.
+// detach forgets a container. When none is left that answers, another attached one of its service does.
 func (s *state) detach(id string) {
 	_, p := s.find(id)
 	if p == nil {
@@ -303,10 +365,13 @@ func (s *state) detach(id string) {
 	sv := p.Services[p.Attachments[id].Service]
 	name := p.Attachments[id].Service
 	delete(p.Attachments, id)
-	if sv != nil && sv.Active == id {
-		sv.Active = ""
-		if rest := p.replicas(name); len(rest) > 0 {
-			sv.Active = rest[0]
+	if sv != nil {
+		maps.DeleteFunc(sv.Active, func(_ int, active string) bool { return active == id })
+		if sv.First == id {
+			sv.First = ""
+		}
+		if rest := p.replicas(name); len(rest) > 0 && len(p.answering(name)) == 0 {
+			sv.First = rest[0]
 		}
 	}
 	p.prune()

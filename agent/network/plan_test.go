@@ -386,7 +386,7 @@ func FuzzState(f *testing.F) {
 	}
 	for _, seed := range [][]byte{
 		whole, whole[:len(whole)/2], nil, []byte("null"), []byte("{}"), []byte(`{"version":1,"sum":"x","state":null}`),
-		[]byte(`{"version":2}`), []byte(`[]`),
+		[]byte(`{"version":2}`), []byte(`{"version":3}`), []byte(`[]`),
 		{0xff},
 	} {
 		f.Add(seed)
@@ -418,6 +418,8 @@ func FuzzStateBody(f *testing.F) {
 		[]byte(`{"projects":{"a":{"networks":{"n":null},"services":{"s":null},"attachments":{"c":null}}}}`),
 		[]byte(`{"projects":{"a":{"networks":{"n":{"subnet":"10.0.0.0/30","name":"x","wanted":true}}}}}`),
 		[]byte(`{"projects":{"a":{"services":{"s":{"places":{"n":{"vip":"10.0.0.1"}}}}}}}`),
+		[]byte(`{"projects":{"a":{"services":{"s":{"active":"x","first":"y"}}}}}`),
+		[]byte(`{"projects":{"a":{"services":{"s":{"active":{"1":"x"}}}}}}`),
 	} {
 		f.Add(seed)
 	}

@@ -55,6 +55,9 @@ func (p *project) addresses(network string) map[netip.Addr]bool {
 			for _, a := range pl.Addresses {
 				used[a] = true
 			}
+			for _, a := range pl.Each {
+				used[a] = true
+			}
 		}
 	}
 	return used

@@ -25,13 +25,24 @@ const (
 	mapVIP        = "vip"        // bridge . service address : container
 	mapPublish    = "publish"    // protocol . port : container . port
 	mapPublishAt  = "publish_at" // host address . protocol . port : container . port
+
+	// Where several containers answer, keys of the three maps above stand here instead, once with each share.
+	mapVIPShared       = "vip_shared"
+	mapPublishShared   = "publish_shared"
+	mapPublishAtShared = "publish_at_shared"
 )
+
+// shares is how many parts the connections of one address or port are dealt out in, at random. It divides evenly among 2
+// to 6, 10, 12 and more containers; among others the largest part is at most a sixth above the smallest.
+const shares = 60
 
 const (
 	firstRegister = 1 // 16 bytes wide, also the 4 registers of 4 bytes from 8 on
 	nextRegister  = 2 // the 16 bytes after it
 	word0         = 8 // the first 4 bytes of firstRegister
 	word1, word2  = 9, 10
+	word3         = 11
+	word5         = 13 // the second 4 bytes of nextRegister
 	nameBytes     = 16 // IFNAMSIZ
 	dstNATStatus  = 1 << 5
 	rejectICMP    = 0 // NFT_REJECT_ICMP_UNREACH
@@ -49,6 +60,18 @@ func (e elements) put(set string, key, value []byte) {
 		e[set] = map[string]string{}
 	}
 	e[set][string(key)] = string(value)
+}
+
+// lead lets a key lead to targets: by itself, or by its shares.
+func (e elements) lead(direct, shared string, key []byte, targets [][]byte) {
+	if len(targets) == 1 {
+		e.put(direct, key, targets[0])
+	}
+	for i := range shares {
+		if len(targets) > 1 {
+			e.put(shared, slices.Concat(key, binaryutil.NativeEndian.PutUint32(uint32(i))), targets[i%len(targets)])
+		}
+	}
 }
 
 func ifname(name string) []byte {
@@ -91,12 +114,12 @@ func (s *state) elements() elements {
 				e.put(setSelf, slices.Concat(ip, ip), nil)
 			}
 		}
-		for _, sv := range p.Services {
-			active := p.Attachments[sv.Active]
+		for name, sv := range p.Services {
+			ids := p.answering(name)
 			for n, pl := range sv.Places {
-				e.put(setVIPs, pl.VIP.AsSlice(), nil)
-				if active != nil && slices.Contains(active.Networks, n) {
-					e.put(mapVIP, slices.Concat(ifname(p.Networks[n].Name), pl.VIP.AsSlice()), p.address(active, n).AsSlice())
+				p.serve(e, n, pl.VIP, ids)
+				for r, vip := range pl.Each {
+					p.serve(e, n, vip, []string{p.replica(name, r)})
 				}
 			}
 		}
@@ -105,28 +128,56 @@ func (s *state) elements() elements {
 	return e
 }
 
+// serve lets an address of a network lead to those of containers that are on it.
+func (p *project) serve(e elements, network string, vip netip.Addr, ids []string) {
+	e.put(setVIPs, vip.AsSlice(), nil)
+	var targets [][]byte
+	for _, id := range ids {
+		if a := p.Attachments[id]; a != nil && slices.Contains(a.Networks, network) {
+			targets = append(targets, p.address(a, network).AsSlice())
+		}
+	}
+	e.lead(mapVIP, mapVIPShared, slices.Concat(ifname(p.Networks[network].Name), vip.AsSlice()), targets)
+}
+
+// door is a published port without what is behind it.
+type door struct {
+	host     netip.Addr
+	port     uint16
+	protocol string
+}
+
+func (p port) door() door { return door{p.Host, p.HostPort, p.Protocol} }
+
 // publish adds a project's published ports: those of the containers that answer for their services. Where two services
 // of one project claim a port, which an update can bring about, the one that is to have it gets it.
 func (p *project) publish(e elements) {
 	var taken []port
 	for _, wanted := range []bool{true, false} {
 		for _, name := range slices.Sorted(maps.Keys(p.Services)) {
-			sv := p.Services[name]
-			a := p.Attachments[sv.Active]
-			if a == nil || len(a.Networks) == 0 {
-				continue
-			}
-			for _, q := range a.Ports {
-				if slices.Contains(sv.Ports, q) != wanted || slices.ContainsFunc(taken, q.clashes) {
+			sv, targets := p.Services[name], map[door][][]byte{}
+			var mine []port
+			for _, id := range p.answering(name) {
+				a := p.Attachments[id]
+				if len(a.Networks) == 0 {
 					continue
 				}
-				taken = append(taken, q)
-				to := slices.Concat(p.address(a, a.Networks[0]).AsSlice(), padded(q.ContainerPort, 2))
-				key := slices.Concat(padded(protocol(q.Protocol), 1), padded(q.HostPort, 2))
-				if q.Host.IsValid() {
-					e.put(mapPublishAt, slices.Concat(q.Host.AsSlice(), key), to)
+				for _, q := range a.Ports {
+					named := slices.ContainsFunc(sv.Ports, func(r port) bool { return r.door() == q.door() })
+					if named != wanted || slices.ContainsFunc(taken, q.clashes) {
+						continue
+					}
+					mine = append(mine, q)
+					targets[q.door()] = append(targets[q.door()], slices.Concat(p.address(a, a.Networks[0]).AsSlice(), padded(q.ContainerPort, 2)))
+				}
+			}
+			taken = append(taken, mine...)
+			for d, to := range targets {
+				key := slices.Concat(padded(protocol(d.protocol), 1), padded(d.port, 2))
+				if d.host.IsValid() {
+					e.lead(mapPublishAt, mapPublishAtShared, slices.Concat(d.host.AsSlice(), key), to)
 				} else {
-					e.put(mapPublish, key, to)
+					e.lead(mapPublish, mapPublishShared, key, to)
 				}
 			}
 		}
@@ -153,11 +204,11 @@ func describe(set, key, value string) string {
 		return set + " " + addr(key)
 	case set == setSelf && len(key) == 8:
 		return set + " " + addr(key[:4])
-	case set == mapVIP && len(key) == 20 && len(value) == 4:
-		return fmt.Sprintf("%s %s to %s", set, addr(key[16:]), addr(value))
-	case set == mapPublish && len(key) == 8 && len(value) == 8:
+	case set == mapVIP && len(key) == 20 && len(value) == 4, set == mapVIPShared && len(key) == 24 && len(value) == 4:
+		return fmt.Sprintf("%s %s to %s", set, addr(key[16:20]), addr(value))
+	case set == mapPublish && len(key) == 8 && len(value) == 8, set == mapPublishShared && len(key) == 12 && len(value) == 8:
 		return fmt.Sprintf("%s %s/%s to %s:%s", set, number(key[4:]), proto(key), addr(value[:4]), number(value[4:]))
-	case set == mapPublishAt && len(key) == 12 && len(value) == 8:
+	case set == mapPublishAt && len(key) == 12 && len(value) == 8, set == mapPublishAtShared && len(key) == 16 && len(value) == 8:
 		return fmt.Sprintf("%s %s:%s/%s to %s:%s", set, addr(key[:4]), number(key[8:]), proto(key[4:]), addr(value[:4]), number(value[4:]))
 	}
 	return fmt.Sprintf("%s %x %x", set, key, value)
@@ -166,6 +217,7 @@ func describe(set, key, value string) string {
 // sets declares the sets and maps of table t. Their ids tie the messages of one transaction together.
 func sets(t *nftables.Table) []*nftables.Set {
 	addr, name, proto, port := nftables.TypeIPAddr, nftables.TypeIFName, nftables.TypeInetProto, nftables.TypeInetService
+	share := nftables.TypeMark // a number in the machine's byte order that nft can print
 	concat := nftables.MustConcatSetType
 	list := []*nftables.Set{
 		{Name: setBridges, KeyType: name, KeyByteOrder: binaryutil.NativeEndian}, // tells nft how to print it
@@ -176,6 +228,9 @@ func sets(t *nftables.Table) []*nftables.Set {
 		{Name: mapVIP, KeyType: concat(name, addr), IsMap: true, DataType: addr},
 		{Name: mapPublish, KeyType: concat(proto, port), IsMap: true, DataType: concat(addr, port)},
 		{Name: mapPublishAt, KeyType: concat(addr, proto, port), IsMap: true, DataType: concat(addr, port)},
+		{Name: mapVIPShared, KeyType: concat(name, addr, share), IsMap: true, DataType: addr},
+		{Name: mapPublishShared, KeyType: concat(proto, port, share), IsMap: true, DataType: concat(addr, port)},
+		{Name: mapPublishAtShared, KeyType: concat(addr, proto, port, share), IsMap: true, DataType: concat(addr, port)},
 	}
 	for i, s := range list {
 		s.Table, s.ID = t, uint32(i+1)
@@ -228,6 +283,11 @@ func mapped(set string) expr.Any {
 	return &expr.Lookup{SourceRegister: firstRegister, SetName: set, DestRegister: firstRegister, IsDestRegSet: true}
 }
 
+// draw picks a share.
+func draw(register uint32) expr.Any {
+	return &expr.Numgen{Register: register, Modulus: shares, Type: unix.NFT_NG_RANDOM}
+}
+
 func is(value ...byte) expr.Any {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: value}
 }
@@ -275,10 +335,16 @@ func chains() []chain {
 	}
 	// rewrites sends a packet that goes through interface side to where it is meant to end.
 	rewrites := func(side expr.MetaKey) []rule {
+		vip := all(meta(side, firstRegister), destination(nextRegister))
+		one := all(local, destination(word0), meta(expr.MetaKeyL4PROTO, word1), targetPort(word2))
+		every := all(local, meta(expr.MetaKeyL4PROTO, word0), targetPort(word1))
 		return []rule{
-			{"service address to its container", all(meta(side, firstRegister), destination(nextRegister), mapped(mapVIP), rewrite(false))},
-			{"port published on one address", all(local, destination(word0), meta(expr.MetaKeyL4PROTO, word1), targetPort(word2), mapped(mapPublishAt), rewrite(true))},
-			{"port published on every address", all(local, meta(expr.MetaKeyL4PROTO, word0), targetPort(word1), mapped(mapPublish), rewrite(true))},
+			{"service address to its container", all(vip, mapped(mapVIP), rewrite(false))},
+			{"service address to one of its containers", all(vip, draw(word5), mapped(mapVIPShared), rewrite(false))},
+			{"port published on one address", all(one, mapped(mapPublishAt), rewrite(true))},
+			{"port published on one address, shared", all(one, draw(word3), mapped(mapPublishAtShared), rewrite(true))},
+			{"port published on every address", all(every, mapped(mapPublish), rewrite(true))},
+			{"port published on every address, shared", all(every, draw(word2), mapped(mapPublishShared), rewrite(true))},
 		}
 	}
 	from, to := meta(expr.MetaKeyIIFNAME, firstRegister), meta(expr.MetaKeyOIFNAME, firstRegister)

@@ -2,11 +2,13 @@ package network
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -33,10 +35,27 @@ type bridge struct {
 
 // service is what all replicas and revisions of one service share.
 type service struct {
-	Wanted bool              `json:"wanted"`
-	Active string            `json:"active"` // id of the attached container that answers; "": none
-	Ports  []port            `json:"ports"`  // as last prepared
-	Places map[string]*place `json:"places"` // by network
+	Wanted   bool              `json:"wanted"`
+	Replicas int               `json:"replicas,omitempty"` // as last prepared; 0: one
+	Active   actives           `json:"active,omitempty"`   // the attached containers that answer, by replica
+	First    string            `json:"first,omitempty"`    // id of the attached container that answers while none is active
+	Ports    []port            `json:"ports"`              // as last prepared
+	Places   map[string]*place `json:"places"`             // by network
+}
+
+// actives are ids of containers by replica.
+type actives map[int]string
+
+// UnmarshalJSON reads also what version 1 of the file had: the one id, or "". Its replica is not known yet: 0.
+func (a *actives) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		if *a = nil; one != "" {
+			*a = actives{0: one}
+		}
+		return nil
+	}
+	return json.Unmarshal(data, (*map[int]string)(a))
 }
 
 // place is a service's part of one network.
@@ -44,7 +63,8 @@ type place struct {
 	Wanted    bool                  `json:"wanted"`
 	VIP       netip.Addr            `json:"vip"`
 	Aliases   []string              `json:"aliases"`
-	Addresses map[string]netip.Addr `json:"addresses"` // by seat
+	Addresses map[string]netip.Addr `json:"addresses"`      // by seat
+	Each      map[int]netip.Addr    `json:"each,omitempty"` // address of each replica's name, where there are several
 }
 
 // attachment is one container.
@@ -114,10 +134,10 @@ func (s *state) clone() *state {
 		}
 		for n, sv := range p.Services {
 			v := *sv
-			v.Ports, v.Places = slices.Clone(sv.Ports), make(map[string]*place, len(sv.Places))
+			v.Ports, v.Places, v.Active = slices.Clone(sv.Ports), make(map[string]*place, len(sv.Places)), maps.Clone(sv.Active)
 			for k, pl := range sv.Places {
 				w := *pl
-				w.Aliases, w.Addresses = slices.Clone(pl.Aliases), maps.Clone(pl.Addresses)
+				w.Aliases, w.Addresses, w.Each = slices.Clone(pl.Aliases), maps.Clone(pl.Addresses), maps.Clone(pl.Each)
 				v.Places[k] = &w
 			}
 			q.Services[n] = &v
@@ -150,12 +170,63 @@ func (p *project) prune() {
 		}
 	}
 	for name, s := range p.Services {
+		p.pruneSeats(name)
 		maps.DeleteFunc(s.Places, func(n string, pl *place) bool { return !pl.Wanted && !usedPlace[[2]string{name, n}] })
 		if !s.Wanted && !usedService[name] {
 			delete(p.Services, name)
 		}
 	}
 	maps.DeleteFunc(p.Networks, func(n string, b *bridge) bool { return !b.Wanted && !usedNetwork[n] })
+}
+
+// pruneSeats drops the addresses of replicas that the service has no more.
+func (p *project) pruneSeats(name string) {
+	s, used := p.Services[name], map[string]bool{}
+	count := max(s.Replicas, 1)
+	last := count
+	for _, a := range p.Attachments {
+		if a.Service == name {
+			used[seat(a.Replica, a.Slot)], last = true, max(last, a.Replica)
+		}
+	}
+	for _, pl := range s.Places {
+		maps.DeleteFunc(pl.Addresses, func(key string, _ netip.Addr) bool {
+			r, _, _ := strings.Cut(key, ".")
+			n, err := strconv.Atoi(r)
+			return !used[key] && (err != nil || n > count)
+		})
+		maps.DeleteFunc(pl.Each, func(r int, _ netip.Addr) bool { return r > last || last == 1 })
+	}
+}
+
+// answering are the ids of the containers that a service's address and ports lead to, lowest replica first. A container
+// that nobody vouched for answers only when there is no other.
+func (p *project) answering(service string) []string {
+	s := p.Services[service]
+	if s == nil || len(s.Active) == 0 {
+		if s == nil || s.First == "" {
+			return nil
+		}
+		return []string{s.First}
+	}
+	ids := make([]string, 0, len(s.Active))
+	for _, r := range slices.Sorted(maps.Keys(s.Active)) {
+		ids = append(ids, s.Active[r])
+	}
+	return ids
+}
+
+// replica is the id of the container that a replica's own name leads to, "" when there is none.
+func (p *project) replica(service string, n int) string {
+	if id := p.Services[service].Active[n]; id != "" {
+		return id
+	}
+	for _, id := range p.replicas(service) {
+		if p.Attachments[id].Replica == n {
+			return id
+		}
+	}
+	return ""
 }
 
 // replicas are the ids of a service's attached containers, lowest replica first, then lowest slot.
@@ -231,7 +302,7 @@ func (p *project) check(containers map[string]string) error {
 			if b == nil || pl == nil {
 				return bad("service %q: no network %q", name, n)
 			}
-			for _, a := range append(slices.Collect(maps.Values(pl.Addresses)), pl.VIP) {
+			for _, a := range slices.Concat(slices.Collect(maps.Values(pl.Addresses)), slices.Collect(maps.Values(pl.Each)), []netip.Addr{pl.VIP}) {
 				if !b.Subnet.Contains(a) || a == b.gateway() || addresses[a] {
 					return bad("service %q: network %q: address %s", name, n, a)
 				}
@@ -244,8 +315,13 @@ func (p *project) check(containers map[string]string) error {
 		if err := checkPorts(s.Ports); err != nil {
 			return fmt.Errorf("service %q: %w", name, err)
 		}
-		if a := p.Attachments[s.Active]; s.Active != "" && (a == nil || a.Service != name) {
-			return bad("service %q: %q is active and not attached", name, s.Active)
+		for r, id := range s.Active {
+			if a := p.Attachments[id]; a == nil || a.Service != name || a.Replica != r {
+				return bad("service %q: %q is active and not attached", name, id)
+			}
+		}
+		if a := p.Attachments[s.First]; s.First != "" && (a == nil || a.Service != name) {
+			return bad("service %q: %q answers and is not attached", name, s.First)
 		}
 	}
 	for id, a := range p.Attachments {

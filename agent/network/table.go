@@ -224,48 +224,65 @@ func (t *table) drift(want elements) ([]string, error) {
 // stale matches tracked connections that would go on to an old place: datagrams whose rewriting changed, and everything
 // that was sent to a container that is gone. Without this a sender that never pauses would never reach the new one.
 type stale struct {
-	dead  map[string]bool // container addresses
-	moved map[string]bool // service addresses
-	ports map[uint16]bool // published UDP ports
+	dead  map[string]bool // addresses of containers that are gone
+	left  map[string]bool // addresses of containers that something leads to no more
+	ports map[uint16]bool // published UDP ports that led nowhere
 }
 
 // MatchConntrackFlow implements netlink's filter.
 func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	if s.dead[string(f.Reverse.SrcIP.To4())] && !f.Forward.DstIP.Equal(f.Reverse.SrcIP) {
+	from, rewritten := string(f.Reverse.SrcIP.To4()), !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
+	if rewritten && s.dead[from] {
 		return true
 	}
-	return f.Forward.Protocol == unix.IPPROTO_UDP && (s.moved[string(f.Forward.DstIP.To4())] || s.ports[f.Forward.DstPort])
+	return f.Forward.Protocol == unix.IPPROTO_UDP && (rewritten && s.left[from] || !rewritten && s.ports[f.Forward.DstPort])
 }
 
-func (s *stale) empty() bool { return len(s.dead)+len(s.moved)+len(s.ports) == 0 }
+func (s *stale) empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
 
 // staleAfter finds what a change of the table leaves behind.
 func staleAfter(before, after elements) *stale {
-	s := &stale{dead: map[string]bool{}, moved: map[string]bool{}, ports: map[uint16]bool{}}
+	s := &stale{dead: map[string]bool{}, left: map[string]bool{}, ports: map[uint16]bool{}}
 	for k := range before[setContainers] {
 		if _, ok := after[setContainers][k]; !ok {
 			s.dead[k] = true
 		}
 	}
-	for k, v := range before[mapVIP] {
-		if w := after[mapVIP][k]; w != v {
-			s.moved[k[nameBytes:]] = true
-		}
-	}
 	for _, m := range []struct {
-		set   string
-		proto int // offset in the key
-	}{{mapPublish, 0}, {mapPublishAt, 4}} {
-		keys := maps.Clone(before[m.set])
-		if keys == nil {
-			keys = map[string]string{}
+		direct, shared string
+		proto          int // where the protocol stands in the key; -1: it is of all protocols
+	}{{mapVIP, mapVIPShared, -1}, {mapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, 4}} {
+		old, now := targets(before, m.direct, m.shared), targets(after, m.direct, m.shared)
+		for k, addresses := range old {
+			for a := range addresses {
+				if !now[k][a] {
+					s.left[a] = true
+				}
+			}
 		}
-		maps.Copy(keys, after[m.set])
-		for k := range keys {
-			if before[m.set][k] != after[m.set][k] && k[m.proto] == unix.IPPROTO_UDP {
+		for k := range now {
+			if m.proto >= 0 && old[k] == nil && k[m.proto] == unix.IPPROTO_UDP {
 				s.ports[uint16(k[m.proto+4])<<8|uint16(k[m.proto+5])] = true
 			}
 		}
 	}
 	return s
+}
+
+// targets are the addresses that each key of a map leads to.
+func targets(e elements, direct, shared string) map[string]map[string]bool {
+	out := map[string]map[string]bool{}
+	add := func(k, v string) {
+		if out[k] == nil {
+			out[k] = map[string]bool{}
+		}
+		out[k][v[:4]] = true
+	}
+	for k, v := range e[direct] {
+		add(k, v)
+	}
+	for k, v := range e[shared] {
+		add(k[:len(k)-4], v)
+	}
+	return out
 }

@@ -211,8 +211,8 @@ func TestSwitchMovesAServiceWithoutAGap(t *testing.T) {
 	_, err = w.m.Attach(w.ctx(), r.Name, containerOf(r, "web"))
 	w.must(err)
 	w.must(w.m.Detach(w.ctx(), idOf(q, "web"))) // without a Switch, the one that is left answers
-	if got := w.m.Active(r.Name, "web"); got != idOf(r, "web") {
-		t.Errorf("active is %q, want %q", got, idOf(r, "web"))
+	if !w.m.Answering()[idOf(r, "web")] {
+		t.Errorf("%v answer, want %q", w.m.Answering(), idOf(r, "web"))
 	}
 	w.must(w.m.Detach(w.ctx(), idOf(r, "web")))
 	w.refuses(client, vip)
