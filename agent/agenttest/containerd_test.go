@@ -37,6 +37,9 @@ type real struct {
 	images map[string]agenttest.Image
 }
 
+// atOnce is how many devices live at a time. They mostly wait for containers and disks, so more than there are processors.
+const atOnce = 4
+
 var devices atomic.Int32 // numbers the tables, pools and namespaces of this process
 
 func newReal(t *testing.T) *real {
@@ -194,7 +197,7 @@ func (r *real) env(t *testing.T) agenttest.Env {
 
 func TestContainerdScenarios(t *testing.T) {
 	r := newReal(t)
-	agenttest.Run(t, agenttest.Setup{Open: r.env})
+	agenttest.Run(t, agenttest.Setup{Open: r.env, Parallel: atOnce})
 }
 
 func TestContainerdRefusals(t *testing.T) {
@@ -202,7 +205,7 @@ func TestContainerdRefusals(t *testing.T) {
 		t.Skip("minutes")
 	}
 	r := newReal(t)
-	agenttest.Refusals(t, agenttest.Setup{Open: r.env})
+	agenttest.Refusals(t, agenttest.Setup{Open: r.env, Parallel: atOnce})
 }
 
 func TestContainerdKills(t *testing.T) {
@@ -210,7 +213,7 @@ func TestContainerdKills(t *testing.T) {
 		t.Skip("minutes")
 	}
 	r := newReal(t)
-	agenttest.Kills(t, agenttest.Setup{Open: r.env}, 5)
+	agenttest.Kills(t, agenttest.Setup{Open: r.env, Parallel: atOnce}, 5)
 }
 
 func TestContainerdRuntime(t *testing.T) {

@@ -59,11 +59,13 @@ func Kills(t *testing.T, s Setup, stride int) {
 				t.Errorf("met %d boundaries only", n)
 			}
 			t.Logf("%d boundaries", n)
+			var scenes []scene
 			for at := 1; at <= n; at += stride {
-				t.Run(fmt.Sprint(at), func(t *testing.T) {
+				scenes = append(scenes, scene{fmt.Sprint(at), func(t *testing.T) {
 					s.scenario(t, func(t *testing.T, w *World) { c.kill(t, w, at) })
-				})
+				}})
 			}
+			s.each(t, scenes)
 		})
 	}
 }

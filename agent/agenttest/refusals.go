@@ -252,11 +252,13 @@ func contentChecks() []refusal {
 // anew, until a good generation comes. Env.Image must answer "foreign:1" (locked for another platform only), "missing:1",
 // "tampered:1", "broken:1" and "huge:1": a pull of them ends as the name says.
 func Refusals(t *testing.T, s Setup) {
+	var scenes []scene
 	for _, r := range slices.Concat(firstChecks(), stateChecks(), contentChecks()) {
-		t.Run(string(r.code)+"/"+r.name, func(t *testing.T) {
+		scenes = append(scenes, scene{string(r.code) + "/" + r.name, func(t *testing.T) {
 			s.scenario(t, func(t *testing.T, w *World) { r.run(t, w) })
-		})
+		}})
 	}
+	s.each(t, scenes)
 }
 
 func (r refusal) run(t *testing.T, w *World) {

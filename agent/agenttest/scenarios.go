@@ -3,6 +3,7 @@ package agenttest
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,10 +19,39 @@ type Setup struct {
 	Open func(t *testing.T) Env
 	// Around wraps each scenario, as synctest.Test does; nil: nothing.
 	Around func(t *testing.T, f func(*testing.T))
+	// Parallel is how many scenarios run at a time: those on real programs mostly wait. 0: one.
+	Parallel int
+}
+
+// scene is one named test.
+type scene struct {
+	name string
+	run  func(t *testing.T)
+}
+
+// each runs scenes, as many at a time as the setup says, however many processors there are.
+func (s Setup) each(t *testing.T, scenes []scene) {
+	t.Helper()
+	Each(s.Parallel, scenes, func(x scene) { t.Run(x.name, x.run) })
+}
+
+// Each calls f with every item, n calls at a time, and waits for all. 0 is one.
+func Each[T any](n int, items []T, f func(T)) {
+	slots := make(chan struct{}, max(n, 1))
+	var calls sync.WaitGroup
+	for _, x := range items {
+		slots <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-slots }()
+			f(x)
+		})
+	}
+	calls.Wait()
 }
 
 // Run runs every scenario, each on a device of its own.
 func Run(t *testing.T, s Setup) {
+	var scenes []scene
 	for _, sc := range []struct {
 		name string
 		run  func(t *testing.T, w *World)
@@ -37,8 +67,9 @@ func Run(t *testing.T, s Setup) {
 		{"a newer generation supersedes", supersede},
 		{"logs", logs},
 	} {
-		t.Run(sc.name, func(t *testing.T) { s.scenario(t, sc.run) })
+		scenes = append(scenes, scene{sc.name, func(t *testing.T) { s.scenario(t, sc.run) }})
 	}
+	s.each(t, scenes)
 }
 
 func (s Setup) scenario(t *testing.T, f func(t *testing.T, w *World)) {
@@ -190,6 +221,7 @@ func offline(t *testing.T, w *World) {
 	w.same(t, before)
 	r.Stop(t)
 	r = w.Start(t) // everything comes from the disk
+	w.Sync(t, r)
 	w.Wait(t, "status after a start without a network", func() bool {
 		s := r.Status()
 		return s.Committed != nil && len(s.Deployments) == 1 && len(s.Problems) > 0 && s.Problems[0].Code == agent.CodeSourceUnreachable

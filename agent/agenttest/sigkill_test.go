@@ -114,9 +114,13 @@ func TestSIGKILL(t *testing.T) {
 	r := newReal(t)
 	n := r.sigkill(t, 0)
 	t.Logf("%d boundaries", n)
+	var points []int
 	for at := 2; at <= n; at += 7 {
-		t.Run(fmt.Sprint(at), func(t *testing.T) { r.sigkill(t, at) })
+		points = append(points, at)
 	}
+	agenttest.Each(atOnce, points, func(at int) {
+		t.Run(fmt.Sprint(at), func(t *testing.T) { r.sigkill(t, at) })
+	})
 }
 
 // sigkill is one device's life; it returns how many boundaries the update met.

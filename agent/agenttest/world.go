@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -130,6 +131,7 @@ type Running struct {
 	store  *store.Store
 	cancel context.CancelFunc
 	done   chan error
+	asking sync.WaitGroup // see StartToDie
 }
 
 // Start runs an agent until Stop, or the end of the test.
@@ -138,10 +140,13 @@ func (w *World) Start(t *testing.T) *Running {
 	return w.start(t, w.Options(t), nil)
 }
 
-// StartToDie runs an agent that k kills.
+// StartToDie runs an agent that k kills. It checks the registry at once: devices that start again spread their first checks
+// over 10 s, which is not what is looked at.
 func (w *World) StartToDie(t *testing.T, k *Killer) *Running {
 	t.Helper()
-	return w.start(t, w.Options(t), k)
+	r := w.start(t, w.Options(t), k)
+	r.asking.Go(func() { _, _ = r.Sync(context.WithoutCancel(t.Context())) }) // ends with the agent
+	return r
 }
 
 func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
@@ -182,6 +187,7 @@ func (r *Running) Stop(t *testing.T) {
 		return
 	}
 	close(r.done)
+	r.asking.Wait()
 	if err = errors.Join(err, r.store.Close()); err != nil {
 		t.Errorf("agent: %v", err)
 	}
