@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -209,10 +210,11 @@ type Comp struct {
 	Name     string
 	Version  string // "": 1.0.0
 	Services []Service
-	Compose  string // compose.yaml as a whole, in place of Services
-	Extra    string // YAML lines under "properties:", indented by ten
-	Unpinned bool   // named by tag only
-	NoLock   bool   // images named by tag only
+	Compose  string       // compose.yaml as a whole, in place of Services, which then only name the images of the lock
+	Files    fstest.MapFS // further files of the archive
+	Extra    string       // YAML lines under "properties:", indented by ten
+	Unpinned bool         // named by tag only
+	NoLock   bool         // images named by tag only
 }
 
 // Service is one service of a component's project.
@@ -275,7 +277,12 @@ func (w *World) Component(t *testing.T, c Comp) digest.Digest {
 	if c.NoLock {
 		lock = nil
 	}
-	a, err := artifacts.PackComponent(fstest.MapFS{"compose.yaml": {Data: []byte(text)}}, artifacts.ComponentOptions{
+	files := maps.Clone(c.Files)
+	if files == nil {
+		files = fstest.MapFS{}
+	}
+	files["compose.yaml"] = &fstest.MapFile{Data: []byte(text)}
+	a, err := artifacts.PackComponent(files, artifacts.ComponentOptions{
 		Name: c.Name, Version: c.version(), Lock: lock,
 	})
 	if err != nil {

@@ -3,7 +3,9 @@
 //
 //	toolbox serve PORT [TEXT]     HTTP server: / answers TEXT (or $TEXT, or the hostname), /env the environment,
 //	                              /file?path= a file, /get?url= what another server answers, /resolve?name= its addresses,
-//	                              /exit?code= ends the process
+//	                              /exit?code= ends the process, /health answers 200 until /sicken, 503 until /heal;
+//	                              with SICK=1 in the environment it begins sick
+//	toolbox udp PORT [TEXT]       UDP server: answers every packet with TEXT (or what came)
 //	toolbox sleep [SECONDS]       waits, forever without SECONDS; ends at SIGTERM
 //	toolbox stubborn              waits forever and ignores SIGTERM
 //	toolbox exit CODE [SECONDS]   ends with a code, at once or later
@@ -12,9 +14,13 @@
 //	toolbox print TEXT            prints a line; toolbox print-err TEXT on stderr
 //	toolbox lines N               prints N numbered lines
 //	toolbox env                   prints environment, working directory, user, arguments
-//	toolbox get URL               prints what a server answers; ends with 1 unless it is 2xx
+//	toolbox get URL [TEXT]        prints what a server answers; ends with 1 unless it is 2xx and has TEXT
+//	toolbox ask HOST:PORT [TEXT]  asks a UDP server; ends with 1 unless the answer has TEXT
+//	toolbox resolves NAME [ADDR]  ends with 0 when the name has addresses, among them ADDR
 //	toolbox tcp HOST:PORT         ends with 0 when it accepts
 //	toolbox exists FILE           ends with 0 when it is there
+//	toolbox orphan                leaves a child behind that nobody waits for, then waits forever
+//	toolbox reads                 prints what comes on standard input, and waits for more
 //	toolbox memory MIB            takes memory and keeps it
 package main
 
@@ -26,8 +32,10 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -96,7 +104,26 @@ func run(args []string) error {
 	case "get":
 		text, err := get(arg(args, 1, ""))
 		fmt.Print(text)
+		if want := arg(args, 2, ""); err == nil && !strings.Contains(text, want) {
+			err = fmt.Errorf("no %q in the answer", want)
+		}
 		return err
+	case "udp":
+		return serveUDP(arg(args, 1, "8080"), arg(args, 2, ""))
+	case "ask":
+		return ask(arg(args, 1, ""), arg(args, 2, ""))
+	case "resolves":
+		addrs, err := net.LookupHost(arg(args, 1, ""))
+		fmt.Println(addrs)
+		if want := arg(args, 2, ""); err == nil && want != "" && !slices.Contains(addrs, want) {
+			err = fmt.Errorf("%s is not among %v", want, addrs)
+		}
+		return err
+	case "orphan":
+		return orphan()
+	case "reads":
+		_, err := io.Copy(os.Stdout, os.Stdin)
+		return errors.Join(err, wait("", true))
 	case "tcp":
 		conn, err := net.DialTimeout("tcp", arg(args, 1, ""), 2*time.Second)
 		if err != nil {
@@ -174,6 +201,74 @@ func get(url string) (string, error) {
 	return string(body), err
 }
 
+func serveUDP(port, text string) error {
+	conn, err := net.ListenPacket("udp", ":"+port)
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the process
+		_ = wait("", true)
+		_ = conn.Close()
+	}()
+	for buf := make([]byte, 1<<16); ; {
+		n, from, err := conn.ReadFrom(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		reply := buf[:n]
+		if text != "" {
+			reply = []byte(text)
+		}
+		if _, err := conn.WriteTo(reply, from); err != nil {
+			fmt.Fprintln(os.Stderr, "toolbox:", err)
+		}
+	}
+}
+
+func ask(server, want string) error {
+	conn, err := net.Dial("udp", server)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		return err
+	}
+	buf := make([]byte, 1<<16)
+	n, err := conn.Read(buf)
+	fmt.Println(string(buf[:n]))
+	if err == nil && !strings.Contains(string(buf[:n]), want) {
+		err = fmt.Errorf("no %q in the answer", want)
+	}
+	return err
+}
+
+// orphan starts a child that starts another and ends: the grandchild's end is for the first process to see.
+func orphan() error {
+	if os.Getenv("TOOLBOX_PARENT") != "" {
+		self, err := os.StartProcess("/toolbox", []string{"/toolbox", "exit", "0"}, &os.ProcAttr{Env: []string{}})
+		if err != nil {
+			return err
+		}
+		fmt.Println("orphan", self.Pid)
+		return self.Release()
+	}
+	child, err := os.StartProcess("/toolbox", []string{"/toolbox", "orphan"}, &os.ProcAttr{Env: []string{"TOOLBOX_PARENT=1"}, Files: []*os.File{nil, os.Stdout, os.Stderr}})
+	if err != nil {
+		return err
+	}
+	if _, err := child.Wait(); err != nil {
+		return err
+	}
+	return wait("", true)
+}
+
 func serve(port, text string) error {
 	if text == "" {
 		text, _ = os.Hostname()
@@ -204,6 +299,15 @@ func serve(port, text string) error {
 		code, _ := strconv.Atoi(r.FormValue("code"))
 		os.Exit(code)
 	})
+	var sick atomic.Bool
+	sick.Store(os.Getenv("SICK") == "1")
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		if sick.Load() {
+			http.Error(w, "sick", http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /sicken", func(http.ResponseWriter, *http.Request) { sick.Store(true) })
+	mux.HandleFunc("GET /heal", func(http.ResponseWriter, *http.Request) { sick.Store(false) })
 	server := &http.Server{Addr: ":" + port, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go func() { // ends with the process
 		_ = wait("", true)

@@ -1,0 +1,54 @@
+// Package scenario runs what a device does with Compose files, written down in text files that a reader understands: the
+// Compose file, the steps, and what must hold. README.md explains the format and every verb.
+//
+// The same files run on a runtime in memory, which checks the agent's own decisions within milliseconds, and on real
+// containerd with real networks, which checks all the rest.
+package scenario
+
+import (
+	"testing/fstest"
+)
+
+// Scenario is one file.
+type Scenario struct {
+	File      string
+	Title     string // the first paragraph of the prose
+	Revisions map[string]fstest.MapFS
+	Order     []string // of the revisions, as in the file
+	Steps     []Step
+	Pending   string // why it cannot pass yet; "": it must pass
+	Needs     []Need
+}
+
+// Need is what a device must have for a scenario; elsewhere it is skipped.
+type Need struct{ What, Why string }
+
+// Step is one line of the steps.
+type Step struct {
+	Line int
+	Text string
+	act  action
+}
+
+// action does a step. An error that is errContainers says that only real containers can do it: it is passed over.
+type action func(r *run) error
+
+// Containers tells whether a scenario can only run on real containers.
+func (s *Scenario) Containers() bool {
+	for _, n := range s.Needs {
+		if n.What == needContainers {
+			return true
+		}
+	}
+	return false
+}
+
+// OwnDaemon tells whether a scenario does something to containerd itself, which others must not share then.
+func (s *Scenario) OwnDaemon() bool {
+	for _, n := range s.Needs {
+		if n.What == needOwnDaemon {
+			return true
+		}
+	}
+	return false
+}
