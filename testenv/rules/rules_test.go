@@ -27,7 +27,8 @@ var mayImport = map[string][]string{
 	"agent/workload":   {"artifacts"},
 	"agent/compose":    {"artifacts", "agent/workload"},
 	"agent/store":      {"artifacts", "agent", "agent/workload"},
-	"agent/containerd": {"artifacts", "agent", "agent/workload"},
+	"agent/admission":  {"artifacts", "agent/workload"},
+	"agent/containerd": {"artifacts", "agent", "agent/workload", "agent/admission"},
 	"agent/network":    {"artifacts", "agent/workload"},
 	"agent/report":     {"artifacts", "agent", "agent/store"},
 	"agent/control":    {"artifacts", "agent", "agent/workload"},
@@ -82,7 +83,7 @@ var onlyIn = map[string][]string{
 var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "fleet/store/storetest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
-var pure = []string{"artifacts", "agent/workload", "agent/compose"}
+var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/admission"}
 
 // impure is what pure code may not import.
 var impure = []string{"os", "net", "net/http", "os/exec", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "unsafe", "golang.org/x/sys"}

@@ -1,0 +1,163 @@
+package admission
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Check holds the projects that shall run beside each other against the machine. The clashes are in order of deployment,
+// component and place. Where two projects want one thing, both are told, each with the other's name.
+func Check(m Machine, projects []*workload.Project) workload.Clashes {
+	c := &check{m: m}
+	for _, p := range projects {
+		for i := range p.Services {
+			c.service(p, &p.Services[i])
+		}
+		for _, v := range p.Volumes {
+			c.volume(p, v)
+		}
+	}
+	c.ports(projects)
+	c.lines(projects)
+	c.memory(projects)
+	slices.SortStableFunc(c.found, func(a, b workload.Clash) int {
+		return cmp.Or(cmp.Compare(a.Deployment, b.Deployment), cmp.Compare(a.Component, b.Component), cmp.Compare(a.Path, b.Path))
+	})
+	return c.found
+}
+
+// check collects clashes.
+type check struct {
+	m     Machine
+	found workload.Clashes
+}
+
+func (c *check) clash(p *workload.Project, service, key string, kind error, hint, format string, args ...any) {
+	c.found = append(c.found, workload.NewClash(p, service, key, kind, fmt.Sprintf(format, args...), hint))
+}
+
+// service checks what a service asks for by itself.
+func (c *check) service(p *workload.Project, s *workload.Service) {
+	c.confinement(p, s)
+	c.resources(p, s)
+	if s.Runtime != "" && !c.m.Runtimes[s.Runtime] {
+		c.clash(p, s.Name, "runtime", fault.ErrUnfit, "name it under \"runtime.allowed\" in the agent's configuration", "this device has no runtime %q", s.Runtime)
+	}
+	for n, d := range s.Devices {
+		if !c.m.Exists(d.HostPath) {
+			c.clash(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrUnfit,
+				"attach the device, or ask for what may appear later with \"device_cgroup_rules:\"", "this device has no %s", d.HostPath)
+		}
+	}
+	for n, mt := range s.Mounts {
+		if mt.Kind == workload.MountBind && !mt.Create && !c.m.Exists(mt.Source) {
+			c.clash(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
+				"make it on the device, or let it be made with \"create_host_path: true\"", "there is no %s on this device", mt.Source)
+		}
+	}
+}
+
+func (c *check) volume(p *workload.Project, v workload.Volume) {
+	if !v.External || c.m.Volume(v.Shared) {
+		return
+	}
+	clash := workload.NewClash(p, "", "", fault.ErrUnfit, fmt.Sprintf("there is no volume %q on this device", v.Shared),
+		"deploy the application that makes it first, or leave out \"external:\"")
+	clash.Path = "volumes." + v.Name
+	c.found = append(c.found, clash)
+}
+
+func (c *check) confinement(p *workload.Project, s *workload.Service) {
+	if s.Security == nil {
+		return
+	}
+	sec := s.Security
+	if sec.Privileged && !c.m.Privileged {
+		c.clash(p, s.Name, "privileged", fault.ErrRejected, "its owner can allow it with \"runtime.allowPrivileged: true\" in the agent's configuration",
+			"this device does not allow privileged containers")
+	}
+	if sec.Seccomp != "" && sec.Seccomp != "unconfined" && !c.m.Seccomp {
+		c.clash(p, s.Name, "security_opt", fault.ErrUnfit, "install a runc that was built with seccomp", "the runtime of this device cannot filter system calls")
+	}
+	if sec.AppArmor != "" && sec.AppArmor != "unconfined" && !c.m.AppArmor {
+		c.clash(p, s.Name, "security_opt", fault.ErrUnfit, "", "this device has no AppArmor for profile %q", sec.AppArmor)
+	}
+	if !c.m.SELinux && slices.ContainsFunc(sec.Label, func(l string) bool { return l != "disable" }) {
+		c.clash(p, s.Name, "security_opt", fault.ErrUnfit, "", "this device has no SELinux for label %s", strings.Join(sec.Label, ", "))
+	}
+}
+
+// need is a control that a service asks for.
+type need struct {
+	asked      bool
+	key        string
+	controller string
+}
+
+func (c *check) resources(p *workload.Project, s *workload.Service) {
+	r := s.Resources
+	io := r.Blkio != nil
+	for _, n := range []need{
+		{r.NanoCPUs > 0, "cpus", ControllerCPU},
+		{r.CPUQuota > 0 || r.CPUPeriod > 0, "cpu_quota", ControllerCPU},
+		{r.CPUShares > 0, "cpu_shares", ControllerCPU},
+		{r.CPUSet != "", "cpuset", ControllerCPUSet},
+		{r.MemoryBytes > 0, "mem_limit", ControllerMemory},
+		{r.MemoryReservation > 0, "mem_reservation", ControllerMemory},
+		{r.PIDs > 0, "pids_limit", ControllerPIDs},
+		{io, "blkio_config", ControllerIO},
+	} {
+		if n.asked && !c.m.Controllers[n.controller] {
+			c.clash(p, s.Name, n.key, fault.ErrUnfit, "switch it on in the kernel's command line, or leave the limit out",
+				"this device has no %s controller", n.controller)
+		}
+	}
+	if most := int64(c.m.Cores) * 1e9; c.m.Cores > 0 && r.NanoCPUs > most {
+		c.clash(p, s.Name, "cpus", fault.ErrUnfit, "", "%g processors are asked for, this device has %d", float64(r.NanoCPUs)/1e9, c.m.Cores)
+	}
+	if last, ok := highest(r.CPUSet); ok && c.m.Cores > 0 && last >= c.m.Cores {
+		c.clash(p, s.Name, "cpuset", fault.ErrUnfit, "", "processor %d is asked for, the last one of this device is %d", last, c.m.Cores-1)
+	}
+	if r.CPURealtime > 0 && (c.m.Cgroup == 2 || !c.m.Realtime) {
+		c.clash(p, s.Name, "cpu_rt_runtime", fault.ErrUnfit, "", "this kernel has no real-time groups")
+	}
+	if r.MemorySwap > 0 && !c.m.SwapLimit {
+		c.clash(p, s.Name, "memswap_limit", fault.ErrUnfit, "boot with swapaccount=1, or leave it out", "this kernel does not account for swap")
+	}
+	if c.m.Cgroup == 2 && r.OOMKillDisable {
+		c.clash(p, s.Name, "oom_kill_disable", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
+	}
+	if c.m.Cgroup == 2 && r.Swappiness != nil {
+		c.clash(p, s.Name, "mem_swappiness", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
+	}
+	if io {
+		for _, list := range [][]workload.BlkioRate{r.Blkio.WeightDevices, r.Blkio.ReadBps, r.Blkio.WriteBps, r.Blkio.ReadIOps, r.Blkio.WriteIOps} {
+			for _, d := range list {
+				if !c.m.Exists(d.Path) {
+					c.clash(p, s.Name, "blkio_config", fault.ErrUnfit, "", "this device has no %s", d.Path)
+				}
+			}
+		}
+	}
+}
+
+// highest is the last processor that a list like "0-2,4" names; false for "" and what is no list.
+func highest(set string) (int, bool) {
+	last, ok := 0, false
+	for part := range strings.SplitSeq(set, ",") {
+		_, end, ranged := strings.Cut(part, "-")
+		if !ranged {
+			end = part
+		}
+		var n int
+		if _, err := fmt.Sscanf(strings.TrimSpace(end), "%d", &n); err == nil {
+			last, ok = max(last, n), true
+		}
+	}
+	return last, ok
+}

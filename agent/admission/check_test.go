@@ -1,0 +1,210 @@
+package admission_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-dev/longshore/agent/admission"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// machine is a small device with version 1 of control groups.
+func machine() admission.Machine {
+	there := map[string]bool{"/dev/ttyS0": true, "/dev/null": true, "/data": true, "/dev/sda": true}
+	return admission.Machine{
+		Cores: 2, Memory: 1 << 30, Cgroup: 1, SwapLimit: true, Seccomp: true,
+		Controllers: map[string]bool{admission.ControllerCPU: true, admission.ControllerCPUSet: true, admission.ControllerMemory: true, admission.ControllerPIDs: true},
+		Runtimes:    map[string]bool{"runc": true},
+		Exists:      func(path string) bool { return there[path] },
+		Volume:      func(name string) bool { return name == "shared" },
+	}
+}
+
+func project(deployment, component string, services ...workload.Service) *workload.Project {
+	return &workload.Project{Name: workload.ProjectName(deployment, component), Deployment: deployment, Component: component, Services: services}
+}
+
+func port(host uint16, ip string) workload.Port {
+	p := workload.Port{HostPort: host, ContainerPort: 80, Protocol: "tcp"}
+	if ip != "" {
+		p.HostIP = netip.MustParseAddr(ip)
+	}
+	return p
+}
+
+func TestCheck(t *testing.T) {
+	swappiness := uint64(0)
+	service := func(edit func(*workload.Service)) []*workload.Project {
+		s := workload.Service{Name: "web"}
+		edit(&s)
+		return []*workload.Project{project("d1", "app", s)}
+	}
+	two := func(a, b workload.Service) []*workload.Project {
+		a.Name, b.Name = "a", "b"
+		return []*workload.Project{project("d1", "one", a), project("d2", "two", b)}
+	}
+	tests := []struct {
+		name     string
+		machine  func(*admission.Machine)
+		projects []*workload.Project
+		want     []string // Clash.Error
+		kind     error
+	}{
+		{"nothing asked", nil, service(func(*workload.Service) {}), nil, nil},
+		{
+			"all that is there", nil,
+			service(func(s *workload.Service) {
+				s.Runtime, s.Devices = "runc", []workload.Device{{HostPath: "/dev/ttyS0"}}
+				s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: "/data", Target: "/d"}}
+				s.Resources = workload.Resources{NanoCPUs: 2e9, MemoryBytes: 8 << 30, PIDs: 5, CPUSet: "0-1", MemoryReservation: 1 << 30, MemorySwap: 9 << 30}
+				s.Security = &workload.Security{Seccomp: "{}", AppArmor: "unconfined", Label: []string{"disable"}}
+			}),
+			nil, nil,
+		},
+		{
+			"one port, two applications", nil,
+			two(workload.Service{Ports: []workload.Port{port(80, "")}}, workload.Service{Ports: []workload.Port{port(80, "10.0.0.1")}}),
+			[]string{
+				"one: services.a.ports: port 80/tcp of the host is also wanted by service b of component two of deployment d2",
+				"two: services.b.ports: port 80/tcp of the host is also wanted by service a of component one of deployment d1",
+			},
+			fault.ErrConflict,
+		},
+		{"one port, two addresses", nil, two(workload.Service{Ports: []workload.Port{port(80, "10.0.0.2")}}, workload.Service{Ports: []workload.Port{port(80, "10.0.0.1")}}), nil, nil},
+		{"one port, replicas", nil, service(func(s *workload.Service) { s.Ports, s.Replicas = []workload.Port{port(80, "")}, 3 }), nil, nil},
+		{
+			"one serial line", nil,
+			two(workload.Service{Devices: []workload.Device{{HostPath: "/dev/ttyS0"}}}, workload.Service{Devices: []workload.Device{{HostPath: "/dev/null"}, {HostPath: "/dev/ttyS0"}}}),
+			[]string{"two: services.b.devices[1]: /dev/ttyS0 is also wanted by service a of component one of deployment d1"},
+			fault.ErrConflict,
+		},
+		{
+			"missing device", nil, service(func(s *workload.Service) { s.Devices = []workload.Device{{HostPath: "/dev/ttyUSB0"}} }),
+			[]string{"app: services.web.devices[0]: this device has no /dev/ttyUSB0"},
+			fault.ErrUnfit,
+		},
+		{
+			"missing directory", nil,
+			service(func(s *workload.Service) {
+				s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: "/nowhere", Create: true}, {Kind: workload.MountBind, Source: "/gone"}}
+			}),
+			[]string{"app: services.web.volumes[1]: there is no /gone on this device"},
+			fault.ErrUnfit,
+		},
+		{
+			"missing volume", nil,
+			[]*workload.Project{{Deployment: "d1", Component: "app", Volumes: []workload.Volume{
+				{Name: "v", Shared: "shared", External: true}, {Name: "w", Shared: "other", External: true}, {Name: "x", Shared: "made"},
+			}}},
+			[]string{`app: volumes.w: there is no volume "other" on this device`},
+			fault.ErrUnfit,
+		},
+		{
+			"privileged", nil, service(func(s *workload.Service) { s.Security = &workload.Security{Privileged: true} }),
+			[]string{"app: services.web.privileged: this device does not allow privileged containers"},
+			fault.ErrRejected,
+		},
+		{
+			"missing protections", func(m *admission.Machine) { m.Seccomp = false },
+			service(func(s *workload.Service) {
+				s.Security = &workload.Security{Seccomp: "{}", AppArmor: "mine", Label: []string{"type:a"}}
+			}),
+			[]string{
+				"app: services.web.security_opt: the runtime of this device cannot filter system calls",
+				`app: services.web.security_opt: this device has no AppArmor for profile "mine"`,
+				"app: services.web.security_opt: this device has no SELinux for label type:a",
+			},
+			fault.ErrUnfit,
+		},
+		{
+			"unknown runtime", nil, service(func(s *workload.Service) { s.Runtime = "kata" }),
+			[]string{`app: services.web.runtime: this device has no runtime "kata"`},
+			fault.ErrUnfit,
+		},
+		{
+			"too many processors", nil,
+			service(func(s *workload.Service) { s.Resources = workload.Resources{NanoCPUs: 25e8, CPUSet: "0,2-3"} }),
+			[]string{
+				"app: services.web.cpus: 2.5 processors are asked for, this device has 2",
+				"app: services.web.cpuset: processor 3 is asked for, the last one of this device is 1",
+			},
+			fault.ErrUnfit,
+		},
+		{
+			"no controllers", func(m *admission.Machine) { m.Controllers, m.SwapLimit = nil, false },
+			service(func(s *workload.Service) {
+				s.Resources = workload.Resources{
+					CPUShares: 5, CPUQuota: 1, MemoryBytes: 1, MemorySwap: 2, PIDs: 1,
+					Blkio: &workload.Blkio{Weight: 10, ReadBps: []workload.BlkioRate{{Path: "/dev/sda", Rate: 1}, {Path: "/dev/sdb", Rate: 1}}},
+				}
+			}),
+			[]string{
+				"app: services.web.blkio_config: this device has no io controller",
+				"app: services.web.blkio_config: this device has no /dev/sdb",
+				"app: services.web.cpu_quota: this device has no cpu controller",
+				"app: services.web.cpu_shares: this device has no cpu controller",
+				"app: services.web.mem_limit: this device has no memory controller",
+				"app: services.web.memswap_limit: this kernel does not account for swap",
+				"app: services.web.pids_limit: this device has no pids controller",
+			},
+			fault.ErrUnfit,
+		},
+		{
+			"version 2 of control groups", func(m *admission.Machine) { m.Cgroup, m.Realtime = 2, true },
+			service(func(s *workload.Service) {
+				s.Resources = workload.Resources{Swappiness: &swappiness, OOMKillDisable: true, CPURealtime: 1}
+			}),
+			[]string{
+				"app: services.web.cpu_rt_runtime: this kernel has no real-time groups",
+				"app: services.web.mem_swappiness: version 2 of control groups has no way to do it",
+				"app: services.web.oom_kill_disable: version 2 of control groups has no way to do it",
+			},
+			fault.ErrUnfit,
+		},
+		{
+			"more memory than there is", nil,
+			two(workload.Service{Replicas: 2, Resources: workload.Resources{MemoryReservation: 400 << 20}}, workload.Service{Resources: workload.Resources{MemoryReservation: 300 << 20}}),
+			[]string{"two: services.b.mem_reservation: with this service 1100 MiB of memory are reserved, this device has 1024 MiB"},
+			fault.ErrUnfit,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := machine()
+			if tt.machine != nil {
+				tt.machine(&m)
+			}
+			found := admission.Check(m, tt.projects)
+			var got []string
+			for _, c := range found {
+				got = append(got, c.Error())
+				if !errors.Is(c, tt.kind) {
+					t.Errorf("%v is no %v", c, tt.kind)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("clashes (-want +got):\n%s", diff)
+			}
+			if tt.kind != nil && !errors.Is(found, tt.kind) {
+				t.Errorf("all together are no %v", tt.kind)
+			}
+		})
+	}
+}
+
+// A clash keeps to its deployment: the others go on.
+func TestClashesOfADeployment(t *testing.T) {
+	a := workload.Service{Name: "a", Ports: []workload.Port{port(80, "")}}
+	b := workload.Service{Name: "b", Devices: []workload.Device{{HostPath: "/dev/none"}}}
+	found := admission.Check(machine(), []*workload.Project{project("d1", "one", a), project("d2", "two", b)})
+	if got := found.Of("d1"); got != nil {
+		t.Errorf("clashes of d1: %v", got)
+	}
+	if got := found.Of("d2"); len(got) != 1 || fault.Hint(got[0]) == "" {
+		t.Errorf("clashes of d2: %v, want one with a hint", got)
+	}
+}

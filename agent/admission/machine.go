@@ -1,0 +1,27 @@
+package admission
+
+// Machine is what a device has. The zero value has nothing and allows nothing.
+type Machine struct {
+	Cores       int
+	Memory      int64 // bytes; 0: unknown, not checked
+	SwapLimit   bool  // the kernel accounts for swap
+	Cgroup      int   // 1 or 2
+	Controllers map[string]bool
+	Realtime    bool // CPU time can be given to real-time processes
+	Seccomp     bool
+	AppArmor    bool
+	SELinux     bool
+	Privileged  bool            // the owner of the device allows privileged containers
+	Runtimes    map[string]bool // names that a service may ask for
+	Exists      func(path string) bool
+	Volume      func(name string) bool // a volume that all projects share is there
+}
+
+// Controllers of control groups, named as version 2 does; version 1 calls io "blkio".
+const (
+	ControllerCPU    = "cpu"
+	ControllerCPUSet = "cpuset"
+	ControllerMemory = "memory"
+	ControllerPIDs   = "pids"
+	ControllerIO     = "io"
+)

@@ -1,0 +1,105 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// publication is a port of the host that a service wants.
+type publication struct {
+	p       *workload.Project
+	service string
+	workload.Port
+}
+
+// who names a service for another application's release engineer.
+func who(p *workload.Project, service string) string {
+	return fmt.Sprintf("service %s of component %s of deployment %s", service, p.Component, p.Deployment)
+}
+
+// ports finds host ports that two services want.
+func (c *check) ports(projects []*workload.Project) {
+	var all []publication
+	for _, p := range projects {
+		for _, s := range p.Services {
+			for _, port := range s.Ports {
+				all = append(all, publication{p, s.Name, port})
+			}
+		}
+	}
+	seen := map[[2]string]bool{} // a port that clashes with several services is told once a service
+	for i, a := range all {
+		for j, b := range all {
+			if i == j || a.p == b.p && a.service == b.service || !overlap(a.Port, b.Port) {
+				continue
+			}
+			key := [2]string{a.p.Name + "/" + a.service, fmt.Sprint(a.Port)}
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			c.clash(a.p, a.service, "ports", fault.ErrConflict, "publish one of them on another port or address",
+				"port %d/%s of the host is also wanted by %s", a.HostPort, a.Protocol, who(b.p, b.service))
+		}
+	}
+}
+
+func overlap(a, b workload.Port) bool {
+	return a.HostPort == b.HostPort && a.Protocol == b.Protocol &&
+		(!a.HostIP.IsValid() || !b.HostIP.IsValid() || a.HostIP.IsUnspecified() || b.HostIP.IsUnspecified() || a.HostIP == b.HostIP)
+}
+
+// serial begins the names of devices that one program at a time can read.
+const serial = "/dev/tty"
+
+// lines finds serial lines that two services want: each would get half of the bytes.
+func (c *check) lines(projects []*workload.Project) {
+	type claim struct {
+		p       *workload.Project
+		service string
+	}
+	first := map[string]claim{}
+	for _, p := range projects {
+		for _, s := range p.Services {
+			for n, d := range s.Devices {
+				if !strings.HasPrefix(d.HostPath, serial) || d.HostPath == serial {
+					continue
+				}
+				before, ok := first[d.HostPath]
+				if !ok {
+					first[d.HostPath] = claim{p, s.Name}
+					continue
+				}
+				if before.p == p && before.service == s.Name {
+					continue
+				}
+				c.clash(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrConflict, "a serial line serves one reader: let one service read it and pass on what it reads",
+					"%s is also wanted by %s", d.HostPath, who(before.p, before.service))
+			}
+		}
+	}
+}
+
+// memory holds what is reserved against what there is. Limits may add up to more: they are for the unlikely case.
+func (c *check) memory(projects []*workload.Project) {
+	if c.m.Memory == 0 {
+		return
+	}
+	var sum int64
+	for _, p := range projects {
+		for i := range p.Services {
+			s := &p.Services[i]
+			asked := s.Resources.MemoryReservation * int64(s.Count())
+			if asked == 0 {
+				continue
+			}
+			if sum += asked; sum > c.m.Memory {
+				c.clash(p, s.Name, "mem_reservation", fault.ErrUnfit, "reserve less, or move an application to another device",
+					"with this service %d MiB of memory are reserved, this device has %d MiB", sum>>20, c.m.Memory>>20)
+			}
+		}
+	}
+}
