@@ -56,3 +56,7 @@ demo *flags:
 # measure; needs root
 bench *flags:
     go run ./cmd/testenv bench {{flags}}
+
+# long runs: just soak power-cut --rounds 200 --seed N; needs root
+soak *flags:
+    go run ./cmd/testenv soak {{flags}}

@@ -60,11 +60,11 @@ func BuildImage(platform string, config v1.Config, layers ...[]File) (v1.Image, 
 	if img, err = mutate.ConfigFile(img, file); err != nil {
 		return nil, err
 	}
-	return appendLayers(img, layers...)
+	return AppendLayers(img, layers...)
 }
 
-// appendLayers adds layers of files to an image.
-func appendLayers(img v1.Image, layers ...[]File) (v1.Image, error) {
+// AppendLayers adds layers of files to an image.
+func AppendLayers(img v1.Image, layers ...[]File) (v1.Image, error) {
 	for _, files := range layers {
 		data, err := tarFiles(files)
 		if err != nil {

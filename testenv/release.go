@@ -25,6 +25,16 @@ const (
 // Releases lists all of them, the newest first.
 func Releases() []Release { return []Release{Containerd24, Containerd17, Containerd16} }
 
+// ParseRelease reads what String writes.
+func ParseRelease(s string) (Release, error) {
+	for _, r := range Releases() {
+		if r.String() == s {
+			return r, nil
+		}
+	}
+	return "", fmt.Errorf("containerd %q is not one of %v", s, Releases())
+}
+
 func (r Release) String() string {
 	if r == Containerd24 {
 		return "2.4"

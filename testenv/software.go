@@ -81,7 +81,7 @@ func CollectorImage(ctx context.Context, platform, title string) (v1.Image, erro
 	if err != nil {
 		return nil, err
 	}
-	return appendLayers(img, []File{{Path: "srv/title", Data: []byte(title + "\n")}})
+	return AppendLayers(img, []File{{Path: "srv/title", Data: []byte(title + "\n")}})
 }
 
 // ownImage makes the image of one of testenv/images, or takes it from the cache.

@@ -355,6 +355,9 @@ func TestPullOnAFullDisk(t *testing.T) {
 	r := newRig(t)
 	img := r.push(r.heavy(2, 4<<20), "plant/big")
 	blobs := filepath.Join(r.daemon.Root, "io.containerd.content.v1.content")
+	if err := os.MkdirAll(blobs, 0o755); err != nil { // containerd 1.7 makes it when it needs it
+		t.Fatal(err)
+	}
 	if err := unix.Mount("tmpfs", blobs, "tmpfs", 0, "size=6m"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,371 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+const (
+	cutDeviceID = "press-07"
+	cutPool     = "10.217.0.0/16"
+	cutApp      = "line"
+	smallFiles  = 400     // of an image, a kilobyte each: what a power cut empties first
+	bigFile     = 6 << 20 // bytes that do not compress
+	newBlobs    = 4       // of an image that changed: three layers and the configuration
+)
+
+// cutDevice is a device whose state lives on a disk of its own: a real agent on a real containerd.
+type cutDevice struct {
+	box        *testenv.Box
+	out        io.Writer
+	seed       uint64
+	bin        string
+	registry   *testenv.RegistryServer
+	disk       *testenv.Disk
+	containerd *testenv.Daemon
+	agent      *testenv.Process
+	ports      [2]string
+	generation int
+	images     map[string]v1.Image // by digest; what was published last, and before
+	span       time.Duration       // what an update without a cut takes
+}
+
+func newCutDevice(ctx context.Context, box *testenv.Box, o PowerCutOptions) (*cutDevice, error) {
+	d := &cutDevice{box: box, out: o.Out, seed: o.Seed, images: map[string]v1.Image{}}
+	var err error
+	if d.disk, err = box.NewDisk(ctx, powerCutDisk); err != nil {
+		return nil, err
+	}
+	if d.bin, err = box.Folder("bin"); err != nil {
+		return nil, err
+	}
+	if err := buildPrograms(ctx, d.bin, "longshore", "longshore-agent"); err != nil {
+		return nil, err
+	}
+	dir, err := box.Folder("registry")
+	if err != nil {
+		return nil, err
+	}
+	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution); err != nil {
+		return nil, err
+	}
+	box.Add("registry", d.registry.Close)
+	d.containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{
+		Box: box, Out: o.Out, Release: o.Release, Root: filepath.Join(d.disk.Dir, "containerd"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	for n := range d.ports {
+		if d.ports[n], err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	return d, d.install(ctx)
+}
+
+// install brings the device to its first generation, undisturbed, and measures how long that takes.
+func (d *cutDevice) install(ctx context.Context) error {
+	if _, err := d.run(ctx, "longshore", "key", "generate", "release"); err != nil {
+		return err
+	}
+	if err := d.publish(ctx, 0); err != nil {
+		return err
+	}
+	table := fmt.Sprintf("lscut%d", os.Getpid())
+	if err := d.box.OwnTable(ctx, d.out, table); err != nil {
+		return err
+	}
+	_, err := d.run(ctx, "longshore-agent", "init", "--config-dir", d.path("etc"), "--device", cutDeviceID,
+		"--state", "oci://"+d.registry.Reference("plant/state"), "--key", d.path("release.pub"), "--poll", "10s",
+		"--data-dir", filepath.Join(d.disk.Dir, "agent"), "--run-dir", d.path("run"), "--network-pool", cutPool, "--network-table", table,
+		"--containerd", d.containerd.Address, "--containerd-namespace", d.containerd.Namespace)
+	if err != nil {
+		return err
+	}
+	if err := d.disk.Sync(); err != nil {
+		return err
+	}
+	began := time.Now()
+	d.agent, err = d.box.Start("longshore-agent", d.environment(), filepath.Join(d.bin, "longshore-agent"), "run", "--config", d.path("etc/agent.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := testenv.Await(ctx, repairLimit, func() error { return errors.Join(d.agent.Running(), d.runs(ctx)) }); err != nil {
+		return fmt.Errorf("first installation: %w\n%s", err, d.logs())
+	}
+	d.span = time.Since(began)
+	if _, err := d.compare(ctx); err != nil {
+		return fmt.Errorf("first installation: %w", err)
+	}
+	fmt.Fprintf(d.out, "an installation without a cut takes %.1f s\n", d.span.Seconds())
+	return nil
+}
+
+// image makes an image of a generation: the program, a layer of many small files, one big one, and the text that it serves.
+func (d *cutDevice) image(ctx context.Context, name string, generation int) (v1.Image, error) {
+	base, err := testenv.SoftwareImage(ctx, d.out, "toolbox", testenv.HostPlatform())
+	if err != nil {
+		return nil, err
+	}
+	dice := rand.NewChaCha8([32]byte{byte(generation), byte(generation >> 8), name[0]})
+	bytes := func(n int) []byte {
+		b := make([]byte, n)
+		_, _ = dice.Read(b) // never fails
+		return b
+	}
+	var small []testenv.File
+	for n := range smallFiles {
+		small = append(small, testenv.File{Path: fmt.Sprintf("lib/%s-%d/%d/f%d", name, generation, n%20, n), Data: bytes(1024)})
+	}
+	small = append(small, testenv.File{Path: "lib/current", Link: fmt.Sprintf("%s-%d", name, generation)})
+	return testenv.AppendLayers(base, small,
+		[]testenv.File{{Path: "lib/big-" + name, Data: bytes(bigFile), Mode: fs.FileMode(0o750), UID: 33}},
+		[]testenv.File{{Path: "lib/one", Data: bytes(1 << 20)}, {Path: "lib/two", Data: bytes(64 << 10)}})
+}
+
+// publish makes the next generation: a's image changes each time, b's every third time.
+func (d *cutDevice) publish(ctx context.Context, generation int) error {
+	var b strings.Builder
+	b.WriteString("services:\n")
+	for n, of := range []int{generation, generation / 3} {
+		name := string(rune('a' + n))
+		img, err := d.image(ctx, name, of)
+		if err != nil {
+			return err
+		}
+		p, err := d.registry.Push(ctx, fmt.Sprintf("plant/%s:%d", name, of), img)
+		if err != nil {
+			return err
+		}
+		d.images[p.Digest] = img
+		fmt.Fprintf(&b, "  %s:\n    image: %s\n    command: [serve, \"8080\", \"generation %d\"]\n    restart: always\n    stop_grace_period: 2s\n    ports: [\"127.0.0.1:%s:8080\"]\n",
+			name, p.Tagged(), of, d.ports[n])
+	}
+	if err := os.MkdirAll(d.path("app"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(d.path("app/compose.yaml"), []byte(b.String()), 0o644); err != nil {
+		return err
+	}
+	component := d.registry.Reference(fmt.Sprintf("plant/components/%s:1.0.%d", cutApp, generation))
+	if _, err := d.run(ctx, "longshore", "component", "push", "app", component); err != nil {
+		return err
+	}
+	_, err := d.run(ctx, "longshore", "state", "push", "--device", cutDeviceID, "--key", "release.key", "--component", component, d.registry.Reference("plant/state"))
+	d.generation = generation
+	d.registry.Faults.Forget()
+	return err
+}
+
+// cutDuring lets the agent notice the new generation and cuts the power at a point that the dice choose: some time after
+// the update began, or some time after a layer was asked for. It tells what the device was doing.
+func (d *cutDevice) cutDuring(ctx context.Context, dice *rand.Rand) (string, error) {
+	layers, pause := 0, time.Duration(dice.Int64N(int64(d.span)*5/4))
+	if dice.IntN(2) == 0 {
+		layers, pause = 1+dice.IntN(4), time.Duration(dice.Int64N(int64(400*time.Millisecond)))
+	}
+	written := dice.IntN(3) == 0 // the kernel writes some of it just before
+	asked := make(chan error, 1)
+	syncing, cancel := context.WithCancel(ctx)
+	go func() { // the agent's answer comes when the check has ended, or never
+		_, err := d.run(syncing, "longshore-agent", "sync", "--config", d.path("etc/agent.yaml"))
+		asked <- err
+	}()
+	defer func() { cancel(); <-asked }()
+	if layers > 0 {
+		err := testenv.Await(ctx, repairLimit, func() error {
+			if n := len(d.registry.Faults.Requests("GET", "/plant/[ab]/blobs/")); n < layers {
+				return fmt.Errorf("%d layers were asked for, want %d", n, layers)
+			}
+			return nil
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	if err := sleep(ctx, pause); err != nil {
+		return "", err
+	}
+	if written {
+		if err := d.disk.Sync(); err != nil {
+			return "", err
+		}
+	}
+	where := d.doing(ctx)
+	return where, d.cut(ctx)
+}
+
+// doing is what the update has come to, as seen from outside.
+func (d *cutDevice) doing(ctx context.Context) string {
+	if len(d.registry.Faults.Requests("GET", "/plant/[ab]/manifests/")) == 0 {
+		return "checking"
+	}
+	blobs := newBlobs
+	if d.generation%3 == 0 {
+		blobs += newBlobs
+	}
+	if len(d.registry.Faults.Requests("GET", "/plant/[ab]/blobs/")) < blobs {
+		return "pulling"
+	}
+	if d.answers(ctx, 0) == nil {
+		return "running"
+	}
+	return "unpacking or replacing"
+}
+
+// cut takes the power away.
+func (d *cutDevice) cut(ctx context.Context) error {
+	return d.box.PowerCut(ctx, d.disk, d.containerd, d.path("run"), filepath.Join(d.containerd.Dir, "s"))
+}
+
+// powerOn starts the daemons, as a boot does.
+func (d *cutDevice) powerOn(ctx context.Context) error {
+	if err := d.containerd.Start(ctx); err != nil {
+		return fmt.Errorf("containerd does not start after the cut: %w", err)
+	}
+	return d.agent.Start()
+}
+
+// emptied counts the unpacked files without content: no image has such files.
+func (d *cutDevice) emptied() (int, error) {
+	count := 0
+	dirs, err := filepath.Glob(filepath.Join(d.containerd.Root, "io.containerd.snapshotter.v1.overlayfs", "snapshots", "*", "fs", "lib"))
+	if err != nil {
+		return 0, err
+	}
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+			if err != nil || !e.Type().IsRegular() {
+				return err
+			}
+			info, err := e.Info()
+			if err == nil && info.Size() == 0 {
+				count++
+			}
+			return err
+		})
+		if err != nil {
+			return count, err
+		}
+	}
+	return count, nil
+}
+
+// runs is nil when the device is at the newest generation and its services answer as that generation's.
+func (d *cutDevice) runs(ctx context.Context) error {
+	text, err := d.run(ctx, "longshore-agent", "status", "-o", "json", "--config", d.path("etc/agent.yaml"))
+	if err != nil {
+		return err
+	}
+	var s agent.Status
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	want := uint64(d.generation + 1)
+	if s.Committed == nil || s.Committed.Generation != want || s.Phase != agent.PhaseInSync {
+		if s.Accepted == nil || s.Accepted.Generation != want {
+			// The cut may have come before the agent knew of it: it asks at its next poll, or when told to.
+			_, _ = d.run(ctx, "longshore-agent", "sync", "--timeout", "100ms", "--config", d.path("etc/agent.yaml"))
+		}
+		return fmt.Errorf("device is %q, committed %+v, want generation %d; problems %+v", s.Phase, s.Committed, want, s.Problems)
+	}
+	return errors.Join(d.answers(ctx, 0), d.answers(ctx, 1))
+}
+
+// answers is nil when service n serves its newest text on its published port.
+func (d *cutDevice) answers(ctx context.Context, n int) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+d.ports[n]+"/", nil)
+	if err != nil {
+		return err
+	}
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Second}
+	res, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 1024))
+	want := fmt.Sprintf("generation %d\n", []int{d.generation, d.generation / 3}[n])
+	if err == nil && string(text) != want {
+		err = fmt.Errorf("service %c serves %q, want %q", 'a'+n, text, want)
+	}
+	return err
+}
+
+func (d *cutDevice) logs() string {
+	text := "containerd:\n" + d.containerd.Log(20)
+	if d.agent != nil {
+		text += "\nagent:\n" + d.agent.Log(60)
+	}
+	return text
+}
+
+func (d *cutDevice) path(name string) string { return filepath.Join(d.box.Dir(), name) }
+
+// environment leaves the caller's home alone.
+func (d *cutDevice) environment() []string {
+	return []string{"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=soak", "NO_COLOR=1"}
+}
+
+// run runs one of our programs to its end and returns what it prints.
+func (d *cutDevice) run(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, program), args...)
+	cmd.Dir = d.box.Dir()
+	cmd.Env = append(os.Environ(), d.environment()...)
+	d.box.Mark(cmd)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	text, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, errs.String())
+	}
+	return string(text), err
+}
+
+// buildPrograms compiles our programs into dir, as a release does.
+func buildPrograms(ctx context.Context, dir string, programs ...string) error {
+	root, err := testenv.Root()
+	if err != nil {
+		return err
+	}
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}
+	for _, p := range programs {
+		args = append(args, "./cmd/"+p)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	return nil
+}
+
+// freePort is a port that nobody listens on now.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, errors.Join(err, l.Close())
+}
