@@ -24,6 +24,7 @@ type Box struct {
 	mu     sync.Mutex
 	items  []*item
 	tables []string // see OwnTable
+	adopts bool     // see Adopt
 }
 
 type item struct {
@@ -94,9 +95,10 @@ func (b *Box) Mark(cmd *exec.Cmd) {
 // Empty ends everything, last first, and removes the folder. All of it is tried; the error tells what stayed.
 func (b *Box) Empty() error {
 	b.mu.Lock()
-	items := b.items
+	items, adopts := b.items, b.adopts
 	b.items = nil
 	b.mu.Unlock()
+	noted := markedProcesses(b.dir, "") // a zombie does not tell whose it is
 	var errs []error
 	for _, it := range slices.Backward(items) {
 		if err := it.end(); err != nil {
@@ -105,6 +107,11 @@ func (b *Box) Empty() error {
 	}
 	if err := sweep(b.dir); err != nil {
 		errs = append(errs, err)
+	}
+	if adopts {
+		ctx, cancel := context.WithTimeout(context.Background(), sweepLimit)
+		defer cancel()
+		errs = append(errs, reap(ctx, noted))
 	}
 	return errors.Join(errs...)
 }

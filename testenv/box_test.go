@@ -142,3 +142,33 @@ func TestSweepDead(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Orphans of a box that adopts are gone when it is empty, not only dead.
+func TestAdopt(t *testing.T) {
+	b, err := OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Adopt(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }) // cannot fail
+	p, err := b.Start("p", nil, "sh", "-c", "sleep 600 & echo $!")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	orphan, err := strconv.Atoi(p.Log(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, parent, _ := processStat(orphan); parent != os.Getpid() {
+		t.Errorf("the orphan's parent is %d, want this process", parent)
+	}
+	if err := b.Empty(); err != nil {
+		t.Error(err)
+	}
+	if name, _, state := processStat(orphan); name != "" {
+		t.Errorf("the orphan %d is there, state %s", orphan, state)
+	}
+}

@@ -72,11 +72,11 @@ func removeContainer(ctx context.Context, namespace, id string) {
 	removeParents(namespace)
 }
 
-// removeParents removes what runc leaves of a namespace once its last container is gone: empty folders.
+// removeParents removes what runc leaves of a namespace, and of those named after it with a number, once their last
+// containers are gone: empty folders.
 func removeParents(namespace string) {
-	hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*")
-	for _, h := range append(hierarchies, "/sys/fs/cgroup", runcState) {
-		_ = os.Remove(filepath.Join(h, namespace))
+	for _, dir := range namespaces(namespace) {
+		_ = os.Remove(dir)
 	}
 }
 

@@ -38,6 +38,9 @@ func newStage(ctx context.Context, out io.Writer) (*Stage, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := box.Adopt(); err != nil {
+		return nil, errors.Join(err, box.Empty())
+	}
 	return &Stage{Box: box, Bin: filepath.Join(box.Dir(), "bin"), out: out, start: time.Now()}, nil
 }
 
