@@ -21,6 +21,14 @@
 //	toolbox exists FILE           ends with 0 when it is there
 //	toolbox orphan                leaves a child behind that nobody waits for, then waits forever
 //	toolbox reads                 prints what comes on standard input, and waits for more
+//	toolbox copy                  prints its standard input
+//	toolbox stat FILE...          prints owner, group, mode and kind of files
+//	toolbox open FILE [w]         opens a file for reading, or writing, and prints how that went
+//	toolbox link FILE...          prints where links lead
+//	toolbox mkdir DIR             makes a directory
+//	toolbox size                  prints the size of its terminal, width and height, or that there is none
+//	toolbox unshare               prints how a new user namespace went
+//	toolbox touch-mib FILE MIB    writes a file of a size and prints the error, if any
 //	toolbox memory MIB            takes memory and keeps it
 package main
 
@@ -38,6 +46,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 func main() {
@@ -136,9 +145,87 @@ func run(args []string) error {
 	case "memory":
 		return hold(arg(args, 1, "1"))
 	default:
+		return look(args)
+	}
+	return nil
+}
+
+// look is what tests ask about a container from inside.
+func look(args []string) error {
+	switch arg(args, 0, "") {
+	case "copy":
+		_, err := io.Copy(os.Stdout, os.Stdin)
+		return err
+	case "stat":
+		for _, name := range args[1:] {
+			info, err := os.Stat(name)
+			if err != nil {
+				return err
+			}
+			sys, _ := info.Sys().(*syscall.Stat_t)
+			fmt.Println(sys.Uid, sys.Gid, info.Mode())
+		}
+	case "open":
+		flag := os.O_RDONLY
+		if arg(args, 2, "") == "w" {
+			flag = os.O_WRONLY
+		}
+		f, err := os.OpenFile(arg(args, 1, ""), flag, 0)
+		if err != nil {
+			fmt.Println(errors.Unwrap(err))
+			return nil
+		}
+		fmt.Println("ok")
+		return f.Close()
+	case "link":
+		for _, name := range args[1:] {
+			to, err := os.Readlink(name)
+			if err != nil {
+				return err
+			}
+			fmt.Println(to)
+		}
+	case "mkdir":
+		return os.Mkdir(arg(args, 1, ""), 0o755)
+	case "size":
+		fmt.Println(terminal())
+	case "unshare":
+		fmt.Println(syscall.Unshare(syscall.CLONE_NEWUSER))
+	case "touch-mib":
+		return fill(arg(args, 1, ""), arg(args, 2, "1"))
+	default:
 		return fmt.Errorf("no such behaviour: %q", args)
 	}
 	return nil
+}
+
+// terminal is the size of the terminal on standard output.
+func terminal() string {
+	var size [4]uint16
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, 1, syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size[0])))
+	if errno != 0 {
+		return errno.Error()
+	}
+	return fmt.Sprintf("%dx%d", size[1], size[0])
+}
+
+func fill(name, mib string) error {
+	n, err := strconv.Atoi(mib)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	for range n {
+		if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+			fmt.Println(errors.Unwrap(err))
+			return f.Close()
+		}
+	}
+	fmt.Println("ok")
+	return f.Close()
 }
 
 // wait ends after seconds, "" is never, or at SIGTERM when polite.
