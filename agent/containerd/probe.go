@@ -13,13 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
-	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/oci"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
@@ -93,34 +90,6 @@ func (r *Runtime) probeExec(ctx context.Context, id string, argv []string) (err 
 		return fmt.Errorf("%q exited with %d", argv[0], res.ExitStatus)
 	}
 	return nil
-}
-
-// endExec removes a probe's process, killing it when it did not end by itself.
-func (r *Runtime) endExec(ctx context.Context, id, exec string) error {
-	ctx, cancel := after(ctx)
-	defer cancel()
-	svc := r.client.TaskService()
-	del := func() error {
-		_, err := svc.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: id, ExecID: exec})
-		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
-			return nil
-		}
-		return err
-	}
-	got, err := svc.Get(ctx, &tasks.GetRequest{ContainerID: id, ExecID: exec})
-	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err == nil && got.Process.Status == task.Status_RUNNING {
-		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, ExecID: exec, Signal: uint32(syscall.SIGKILL)})
-		if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
-		if _, err := svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id, ExecID: exec}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
-			return errgrpc.ToNative(err)
-		}
-	}
-	return del()
 }
 
 func (r *Runtime) probeHTTP(ctx context.Context, id string, p workload.HTTPProbe) error {

@@ -29,7 +29,10 @@ const (
 	cleanupWait = 10 * time.Second
 )
 
-var _ agent.Runtime = (*Runtime)(nil)
+var (
+	_ agent.Runtime  = (*Runtime)(nil)
+	_ agent.Executor = (*Runtime)(nil)
+)
 
 // Runtime is the agent's runtime on containerd. Its methods may be called from several goroutines.
 type Runtime struct {

@@ -18,7 +18,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-var _ agent.Runtime = (*Memory)(nil)
+var (
+	_ agent.Runtime  = (*Memory)(nil)
+	_ agent.Executor = (*Memory)(nil)
+)
 
 // Memory is a runtime whose containers are values. It outlives the agents that use it, as containerd does. Hooks may be
 // set before it is used.
@@ -29,6 +32,8 @@ type Memory struct {
 	Images func(workload.Image) error
 	// Probing answers probes of running containers; nil: all are well.
 	Probing func(ctx context.Context, o workload.Observation, p workload.Probe) error
+	// Executing answers Exec in running containers; nil: exit code 0, nothing printed.
+	Executing func(ctx context.Context, o workload.Observation, e agent.ExecOptions) (int, error)
 	// Running is called with a container that was started: an exit code other than -1 ends it at once. nil: all run on.
 	Running func(o workload.Observation) int
 	// Inspect tells what an image says about itself; nil: nothing.
@@ -391,6 +396,28 @@ func (m *Memory) Probe(ctx context.Context, id string, p workload.Probe) error {
 		return m.Probing(ctx, o, p)
 	}
 	return ctx.Err()
+}
+
+// Exec answers as Executing says.
+func (m *Memory) Exec(ctx context.Context, id string, e agent.ExecOptions) (int, error) {
+	m.mu.Lock()
+	c, ok := m.objects[id]
+	var o workload.Observation
+	if ok {
+		o = c.Observation
+	}
+	m.mu.Unlock()
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("exec in %s: %w", id, fault.ErrNotFound)
+	case len(e.Argv) == 0:
+		return 0, fmt.Errorf("exec in %s: nothing to run: %w", id, fault.ErrInvalid)
+	case o.Status != workload.Running:
+		return 0, fmt.Errorf("exec in %s: it is %s: %w", id, o.Status, fault.ErrConflict)
+	case m.Executing != nil:
+		return m.Executing(ctx, o, e)
+	}
+	return 0, ctx.Err()
 }
 
 // Events tells of exits until ctx ends.

@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) Env) {
 		{"logs", logs},
 		{"collect", collecting},
 		{"many at once", many},
+		{"exec", executing},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := open(t)
@@ -315,6 +316,31 @@ func collecting(t *testing.T, d *device) {
 	d.try(t, "pull again", d.Runtime.Pull(ctx, x.Service.Image, nil))
 	d.try(t, "create", d.Runtime.Create(ctx, q, x))
 	d.try(t, "restart", errors.Join(d.Runtime.Stop(ctx, c.ID), d.Runtime.Start(ctx, p, c)))
+}
+
+func executing(t *testing.T, d *device) {
+	ctx := t.Context()
+	rt, ok := d.Runtime.(agent.Executor)
+	if !ok {
+		t.Fatal("this runtime runs no further processes in containers")
+	}
+	p := d.project("app", "web")
+	c := p.Containers()[0]
+	o := agent.ExecOptions{Argv: []string{"/toolbox", "env"}}
+	if _, err := rt.Exec(ctx, c.ID, o); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("exec in nothing: %v, want not found", err)
+	}
+	d.up(t, p)
+	if code, err := rt.Exec(ctx, c.ID, o); code != 0 || err != nil {
+		t.Errorf("exec: exit code %d, %v", code, err)
+	}
+	if _, err := rt.Exec(ctx, c.ID, agent.ExecOptions{}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("exec of nothing: %v, want invalid", err)
+	}
+	d.try(t, "stop", d.Runtime.Stop(ctx, c.ID))
+	if _, err := rt.Exec(ctx, c.ID, o); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("exec in what is stopped: %v, want a conflict", err)
+	}
 }
 
 func many(t *testing.T, d *device) {
