@@ -2,28 +2,59 @@ package compose
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// config is the tree as the plain values that compose-go takes.
+// typed are the keys of a service whose values compose-go validates and types. The others are read by this package,
+// entry by entry, so that a fault has its position and takes nothing else along.
+func typed() []string {
+	return []string{
+		"command", "entrypoint", "environment", "env_file", "labels", "healthcheck", "cpus", "mem_limit", "stop_grace_period", "stop_signal",
+		"expose", "working_dir", "user", "hostname", "read_only", "restart", "post_start", "pre_stop",
+	}
+}
+
+// config is what compose-go types, as the plain values that it takes.
 //
 // Mappings of the author's own keys, environment and labels, go as lists: compose-go takes keys that begin with "x-" out
 // of every mapping, and a label or variable may be called that.
 func (d *document) config() map[string]any {
-	out, _ := plain(d.root).(map[string]any)
-	for _, section := range []string{"services", "networks", "volumes"} {
-		entries, _ := out[section].(map[string]any)
-		for name, e := range entries {
-			fields, ok := e.(map[string]any)
-			if !ok {
-				continue
-			}
-			for _, key := range []string{"environment", "labels"} {
-				if n := d.root.get(section, name, key); n != nil && n.kind == mapKind {
-					fields[key] = pairs(n, key == "environment")
-				}
+	services := map[string]any{}
+	for name, n := range d.root.get("services").fields {
+		services[name] = typedFields(n)
+	}
+	for name, n := range d.before {
+		services[name] = typedFields(n)
+	}
+	return map[string]any{"services": services}
+}
+
+func typedFields(n *node) map[string]any {
+	out := map[string]any{}
+	for _, k := range n.keys {
+		if slices.Contains(typed(), k) {
+			out[k] = plain(n.fields[k])
+		}
+	}
+	for _, key := range []string{"environment", "labels"} {
+		if c := n.get(key); c != nil && c.kind == mapKind {
+			out[key] = pairs(c, key == "environment")
+		}
+	}
+	for _, key := range []string{"post_start", "pre_stop"} {
+		list := n.get(key)
+		if list == nil {
+			continue
+		}
+		for i, item := range list.items {
+			if c := item.get("environment"); c != nil && c.kind == mapKind {
+				out[key].([]any)[i].(map[string]any)["environment"] = pairs(c, true)
 			}
 		}
+	}
+	if limits := n.get("deploy", "resources", "limits"); limits != nil {
+		out["deploy"] = map[string]any{"resources": map[string]any{"limits": plain(limits)}}
 	}
 	return out
 }

@@ -22,13 +22,26 @@ const maxFaults = 100
 
 // document is one Compose file on its way to a project.
 type document struct {
-	file   string
-	root   *node
-	env    map[string]string
-	faults []strict.Fault
-	filled bool               // variables are filled in
-	unset  map[*node][]string // variables without a value that a value used
-	cut    map[string]bool    // paths that were left out because they need values of a device
+	file    string
+	root    *node
+	env     map[string]string
+	faults  []strict.Fault
+	notices []strict.Fault
+	filled  bool               // variables are filled in
+	unset   map[*node][]string // variables without a value that a value used
+	cut     map[string]bool    // paths that were left out because they need values of a device
+	before  map[string]*node   // containers before services, by their name for compose-go, which types only services
+}
+
+// isCut tells that a value, or what it is part of, was left out because it needs values of a device.
+func (d *document) isCut(path string) bool {
+	for path != "" {
+		if d.cut[path] {
+			return true
+		}
+		path = path[:max(strings.LastIndexByte(path, '.'), 0)]
+	}
+	return false
 }
 
 // open reads a file up to interpolated, supported keys. assume leaves out what needs unknown variables.
@@ -39,7 +52,6 @@ func open(file string, data []byte, env map[string]string, assume bool) (*docume
 		return nil, d.err()
 	}
 	d.screen(d.root, supported(), "")
-	d.root.drop("version")
 	i := &interpolation{env: env, assume: assume, open: map[*node]bool{}}
 	i.walk(d.root)
 	d.faults = append(d.faults, i.faults...)
@@ -60,8 +72,11 @@ func open(file string, data []byte, env map[string]string, assume bool) (*docume
 
 // prune takes out what cannot be judged: single entries where a key holds a list of independent ones, else the key.
 func (d *document) prune(open map[*node]bool) {
-	entries := []string{"ports", "expose", "volumes", "tmpfs", "environment", "labels", "env_file"}
-	for _, section := range []string{"services", "networks", "volumes"} {
+	entries := []string{
+		"ports", "expose", "volumes", "tmpfs", "environment", "labels", "env_file", "annotations", "cap_add", "cap_drop", "devices", "dns",
+		"extra_hosts", "group_add", "security_opt", "sysctls", "configs", "secrets", "profiles",
+	}
+	for _, section := range []string{"services", "networks", "volumes", "configs", "secrets"} {
 		s := d.root.get(section)
 		if s == nil {
 			continue
@@ -126,6 +141,13 @@ func (d *document) err() error {
 	return &strict.Error{File: d.file, Faults: faults}
 }
 
+// sortNotices orders what people are told by the file.
+func (d *document) sortNotices() {
+	slices.SortStableFunc(d.notices, func(a, b strict.Fault) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+}
+
 func faultAt(n *node) strict.Fault {
 	if n == nil {
 		return strict.Fault{Line: 1, Column: 1}
@@ -174,7 +196,11 @@ func (d *document) foreign(err error) {
 	best, said := d.root, ""
 	for _, word := range strings.FieldsFunc(msg, func(r rune) bool { return strings.ContainsRune(" \t\n:,\"'`()", r) }) {
 		path := strings.NewReplacer(".[]", "", "[", ".", "]", "").Replace(word)
-		if n := d.root.nearest(path); len(n.path) > len(best.path) {
+		n := d.root.nearest(path)
+		if name, below, _ := strings.Cut(strings.TrimPrefix(path, "services."), "."); d.before[name] != nil {
+			n = d.before[name].nearest(below)
+		}
+		if len(n.path) > len(best.path) {
 			best, said = n, word
 		}
 	}

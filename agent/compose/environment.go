@@ -3,8 +3,6 @@ package compose
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -74,36 +72,35 @@ func (t *translation) envFile(n *node, f types.EnvFile, vars map[string]string, 
 	if t.files == nil {
 		return
 	}
-	name := path.Clean(f.Path)
-	if path.IsAbs(f.Path) || !fs.ValidPath(name) || name == "." {
-		t.fault(n, "env files are read from the archive", "%q is not in the archive", f.Path)
-		return
-	}
-	file, err := t.files.Open(name)
-	if err != nil {
-		if f.Required {
-			t.fault(n, "env files are read from the archive: put it beside compose.yaml before the component is packed", "%q is not in the archive", f.Path)
-		}
-		return
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxEnvFile+1))
+	data, ok, missing := t.open(n, f.Path, maxEnvFile, "an env file")
 	switch {
-	case err != nil:
-		t.fault(n, "", "read %s: %v", name, err)
-		return
-	case len(data) > maxEnvFile:
-		t.fault(n, "", "%s is larger than %d bytes", name, maxEnvFile)
-		return
+	case !ok:
+	case missing != nil && bool(f.Required):
+		t.fault(n, inArchive, "%q is not in the archive", f.Path)
+	case missing != nil:
+	default:
+		if err := parseEnv(path.Clean(f.Path), data, vars, lookup, f.Format); err != nil {
+			t.fault(n, "", "%v", err)
+		}
 	}
-	if err := parseEnv(name, data, vars, lookup); err != nil {
-		t.fault(n, "", "%v", err)
+}
+
+// hookEnvironment is the environment of a command in a container, sorted.
+func (t *translation) hookEnvironment(h types.ServiceHook) []string {
+	known := types.Mapping(t.env)
+	var out []string
+	for name, v := range h.Environment.Resolve(known.Resolve) {
+		if v != nil {
+			out = append(out, name+"="+*v)
+		}
 	}
+	slices.Sort(out)
+	return out
 }
 
 // parseEnv reads an env file with compose-go, whose errors hold the text around the fault: the name alone is told, for
 // these files hold passwords.
-func parseEnv(name string, data []byte, vars map[string]string, lookup func(string) (string, bool)) (err error) {
+func parseEnv(name string, data []byte, vars map[string]string, lookup func(string) (string, bool), format string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%s: compose-go: %v", name, r)
@@ -114,8 +111,34 @@ func parseEnv(name string, data []byte, vars map[string]string, lookup func(stri
 			return fmt.Errorf("%s: line %d: too long or too deep to replace variables in it", name, i+1)
 		}
 	}
+	switch format {
+	case "raw":
+		return rawEnv(name, data, vars)
+	case "":
+	default:
+		return fmt.Errorf("%q is no format of env files: raw is", clipped(format))
+	}
 	if err := dotenv.ParseWithFormat(bytes.NewReader(data), name, vars, lookup, ""); err != nil {
 		return fmt.Errorf("%s is no env file: write KEY=value, one a line", name)
+	}
+	return nil
+}
+
+// rawEnv takes what is right of the first "=" as it is: no quotes, no variables. A name alone takes the deployment's
+// value or is not set, which is what is there already.
+func rawEnv(name string, data []byte, vars map[string]string) error {
+	for i, line := range strings.Split(string(data), "\n") {
+		line = strings.TrimSuffix(line, "\r")
+		if trimmed := strings.TrimSpace(line); trimmed == "" || strings.HasPrefix(trimmed, "#") {
+			continue
+		}
+		key, value, ok := strings.Cut(strings.TrimLeft(line, " \t"), "=")
+		if key == "" || strings.ContainsAny(key, " \t") {
+			return fmt.Errorf("%s is no env file: line %d: write KEY=value", name, i+1)
+		}
+		if ok {
+			vars[key] = value
+		}
 	}
 	return nil
 }

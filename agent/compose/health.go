@@ -36,14 +36,14 @@ func (t *translation) health(n *node, c *types.HealthCheckConfig) (h *workload.H
 		t.fault(probe, "", "there is a test beside it: a container is judged by one of them")
 	case probe != nil:
 		h.Probe = t.probe(probe)
-	case len(c.Test) == 0:
-		t.fault(n, "write the test here, also where the image brings one", "there is no test")
+	case len(c.Test) == 0: // the image's own test, judged by what is said here
 	default:
 		h.Probe.Exec = t.test(n.get("test"), c.Test)
 	}
 	t.period(n.get("interval"), c.Interval, &h.Interval)
 	t.period(n.get("timeout"), c.Timeout, &h.Timeout)
 	t.period(n.get("start_period"), c.StartPeriod, &h.StartPeriod)
+	t.period(n.get("start_interval"), c.StartInterval, &h.StartInterval)
 	if c.Retries != nil && *c.Retries > 0 {
 		if *c.Retries > math.MaxInt32 {
 			t.fault(n.get("retries"), "", "%d is too many", *c.Retries)

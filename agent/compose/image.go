@@ -2,6 +2,7 @@ package compose
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -13,16 +14,41 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// image pins a service's image: by the archive's lock, else by the digest in the reference itself.
-func (t *translation) image(service *node) workload.Image {
-	n := service.get("image")
-	if n.isNull() || n.str() == "" {
-		if !t.cut[service.path+".image"] {
-			t.fault(service, "", "there is no image")
-		}
+// serviceImage is a service's image, for the platform that it asks for.
+func (t *translation) serviceImage(service *node) workload.Image {
+	if service.get("image").isNull() && t.cut[service.path+".image"] {
 		return workload.Image{}
 	}
-	ref := n.str()
+	p := service.get("platform")
+	want := t.text(p)
+	if want == "" {
+		return t.image(service, service.get("image"))
+	}
+	if !platformName.MatchString(want) {
+		t.fault(p, "write it as linux/arm64", "%q is no platform", clipped(want))
+		return workload.Image{}
+	}
+	device := t.platform
+	if device != "" && !slices.Contains(runnable(device), canonical(want)) {
+		t.unfit = append(t.unfit, fmt.Sprintf("%s: made for %s, not %s", service.path, want, device))
+		return workload.Image{}
+	}
+	if t.platform != "" {
+		t.platform = canonical(want)
+		defer func() { t.platform = device }()
+	}
+	return t.image(service, service.get("image"))
+}
+
+var platformName = regexp.MustCompile(`^linux/[a-z0-9_]+(/[a-z0-9]+)?$`)
+
+// image pins an image: by the archive's lock, else by the digest in the reference itself.
+func (t *translation) image(service, n *node) workload.Image {
+	if n.isNull() || n.str() == "" {
+		t.fault(service, "", "there is no image")
+		return workload.Image{}
+	}
+	ref := t.text(n)
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
 		hint := ""

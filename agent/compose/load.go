@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // File is the name of the Compose file in an archive.
@@ -119,16 +120,19 @@ func openImages(file string, compose []byte, env map[string]string) (*document, 
 }
 
 // Check validates a Compose file as far as that is possible without a device's values: what needs a variable that has
-// no default is left out. fsys is the archive's directory and may be nil; then env files are not looked at.
-func Check(ctx context.Context, file string, compose []byte, fsys fs.FS) error {
+// no default is left out. fsys is the archive's directory and may be nil; then its files are not looked at. The notices
+// say what a device honours in another way than the author may expect; they refuse nothing.
+func Check(ctx context.Context, file string, compose []byte, fsys fs.FS) (notices []strict.Fault, err error) {
 	const name = "check"
 	d, err := open(file, compose, environment(nil, name), true)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t := &translation{document: d, files: fsys, unpinned: true}
-	_, err = t.translate(ctx, name)
-	return err
+	t := &translation{document: d, files: fsys, unpinned: true, every: true}
+	if _, err = t.translate(ctx, name); err != nil {
+		return nil, err
+	}
+	return d.notices, nil
 }
 
 // environment adds what Compose defines itself.

@@ -1,22 +1,21 @@
 package compose
 
 import (
-	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
-
-	units "github.com/docker/go-units"
 
 	"github.com/compose-spec/compose-go/v2/format"
 	"github.com/compose-spec/compose-go/v2/types"
+	units "github.com/docker/go-units"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 const (
-	relativeHint = "put the file into the image, or mount a directory of the device by its absolute path"
+	relativeHint = "make it a config (configs: {NAME: {file: ./FILE}}), put it into the image, or mount a directory of the device by its absolute path"
 	maxMounts    = 256 // of one service
 )
 
@@ -56,14 +55,6 @@ func (t *translation) shortMount(n *node) (workload.Mount, bool) {
 		t.fault(n, "", "%v", err)
 		return workload.Mount{}, false
 	}
-	if parts := strings.Split(s, ":"); len(parts) > 2 {
-		for _, option := range strings.Split(parts[len(parts)-1], ",") {
-			if option != "ro" && option != "rw" {
-				t.fault(n, "ro and rw are supported", "option %q is not supported on a device yet", option)
-				return workload.Mount{}, false
-			}
-		}
-	}
 	m := workload.Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly}
 	switch v.Type {
 	case types.VolumeTypeVolume:
@@ -71,29 +62,93 @@ func (t *translation) shortMount(n *node) (workload.Mount, bool) {
 	case types.VolumeTypeBind:
 		m.Kind, m.Create = workload.MountBind, true
 	}
+	if parts := strings.Split(s, ":"); len(parts) > 2 {
+		for _, option := range strings.Split(parts[len(parts)-1], ",") {
+			if !t.mountOption(n, option, &m) {
+				return m, false
+			}
+		}
+	}
 	return m, t.checkMount(n, &m)
 }
 
+func (t *translation) mountOption(n *node, option string, m *workload.Mount) bool {
+	bind := m.Kind == workload.MountBind
+	switch option {
+	case "ro", "rw":
+	case "z", "Z":
+		t.notice(n, "files are not relabelled: a device's own policy labels them")
+	case "cached", "delegated", "consistent":
+	case "nocopy":
+		if m.NoCopy = true; bind {
+			t.fault(n, "", "nocopy is for volumes")
+			return false
+		}
+	case "private", "rprivate", "shared", "rshared", "slave", "rslave":
+		if !bind {
+			t.fault(n, "", "%s is for directories of the device", option)
+			return false
+		}
+		m.Propagation = propagation(option)
+	default:
+		t.fault(n, "ro, rw, z, nocopy and the kinds of propagation are", "option %q is not possible on a device", clipped(option))
+		return false
+	}
+	return true
+}
+
+// propagation leaves out what is so anyway.
+func propagation(s string) string {
+	if s == "rprivate" {
+		return ""
+	}
+	return s
+}
+
 func (t *translation) longMount(n *node) (workload.Mount, bool) {
-	m := workload.Mount{Source: n.get("source").str(), Target: n.get("target").str()}
+	m := workload.Mount{Source: t.text(n.get("source")), Target: t.text(n.get("target"))}
 	var ok bool
 	if m.ReadOnly, ok = t.truth(n.get("read_only"), false); !ok {
 		return m, false
 	}
-	kind := n.get("type").str()
-	for _, section := range []string{"bind", "volume", "tmpfs"} {
-		if s := n.get(section); s != nil && section != kind {
+	kind := t.text(n.get("type"))
+	for _, section := range []string{"bind", "volume", "tmpfs", "image"} {
+		s := n.get(section)
+		if s.isNull() {
+			continue
+		}
+		if section != kind {
 			t.fault(s, "", "belongs to a mount of another type")
+			return m, false
+		}
+		if s.kind != mapKind {
+			t.fault(s, "", "must be a mapping")
 			return m, false
 		}
 	}
 	switch kind {
 	case "volume":
 		m.Kind = workload.MountVolume
+		m.NoCopy = t.flag(n.get("volume", "nocopy"))
+		if m.Subpath, ok = t.subpath(n.get("volume", "subpath")); !ok {
+			return m, false
+		}
+		if m.Subpath != "" && m.Source == "" {
+			t.fault(n.get("volume", "subpath"), "", "a volume without a name has no directories yet")
+			return m, false
+		}
 	case "bind":
 		m.Kind = workload.MountBind
 		if m.Create, ok = t.truth(n.get("bind", "create_host_path"), true); !ok {
 			return m, false
+		}
+		m.Propagation = propagation(t.choice(n.get("bind", "propagation"), "private", "rprivate", "shared", "rshared", "slave", "rslave"))
+		switch r := t.choice(n.get("bind", "recursive"), "enabled", "disabled", "writable", "readonly"); {
+		case r == "readonly" && !m.ReadOnly:
+			t.fault(n.get("bind", "recursive"), "set read_only: true", "the mount itself is not read-only")
+			return m, false
+		case r != "enabled":
+			m.Recursive = r
 		}
 	case "tmpfs":
 		m.Kind = workload.MountTmpfs
@@ -101,45 +156,43 @@ func (t *translation) longMount(n *node) (workload.Mount, bool) {
 			t.fault(n.get("source"), "", "a tmpfs has no source")
 			return m, false
 		}
-		if !t.tmpfsOption(n.get("tmpfs", "size"), "size", n.get("tmpfs", "size").str(), &m) ||
-			!t.tmpfsOption(n.get("tmpfs", "mode"), "mode", mode(n.get("tmpfs", "mode")), &m) {
+		m.TmpfsMax, m.TmpfsPerm = t.bytes(n.get("tmpfs", "size")), t.octal(n.get("tmpfs", "mode"), 0o7777)
+	case "image":
+		m.Kind, m.ReadOnly = workload.MountImage, true
+		if m.Subpath, ok = t.subpath(n.get("image", "subpath")); !ok {
+			return m, false
+		}
+		image := t.image(n, n.get("source"))
+		m.Image, m.Source = &image, ""
+		if image.Repository == "" && !t.cut[n.path+".source"] {
 			return m, false
 		}
 	case "":
 		t.fault(n, "", "type is missing")
 		return m, false
 	default:
-		t.fault(n.get("type"), "", "mounts of type %s are not supported on a device yet", clipped(kind))
+		t.fault(n.get("type"), "volume, bind, tmpfs and image are", "mounts of type %q are not possible on a device", clipped(kind))
 		return m, false
 	}
 	return m, t.checkMount(n, &m)
 }
 
-// mode is a YAML number as octal digits: 0o1777 and 1023 both are "1777".
-func mode(n *node) string {
-	if n != nil {
-		if v, ok := n.value.(int); ok {
-			return strconv.FormatInt(int64(v), 8)
-		}
+// subpath is a directory within a volume or image.
+func (t *translation) subpath(n *node) (string, bool) {
+	s := t.text(n)
+	if s == "" {
+		return "", true
 	}
-	return n.str()
-}
-
-func (t *translation) truth(n *node, otherwise bool) (value, ok bool) {
-	switch {
-	case n.isNull():
-		return otherwise, true
-	case n.str() == "true":
-		return true, true
-	case n.str() == "false":
-		return false, true
+	clean := path.Clean(s)
+	if path.IsAbs(s) || !fs.ValidPath(clean) {
+		t.fault(n, "", "%q is no path within it", clipped(s))
+		return "", false
 	}
-	t.fault(n, "", "must be true or false")
-	return false, false
+	if clean == "." {
+		clean = ""
+	}
+	return clean, true
 }
-
-// volumeName is what Compose allows as a key of "volumes:".
-var volumeName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
 
 func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 	if strings.ContainsRune(m.Source+m.Target, 0) {
@@ -147,14 +200,14 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 		return false
 	}
 	if !path.IsAbs(m.Target) || path.Clean(m.Target) == "/" {
-		t.fault(n, "", "%q is no absolute path in the container", m.Target)
+		t.fault(n, "", "%q is no absolute path in the container", clipped(m.Target))
 		return false
 	}
 	m.Target = path.Clean(m.Target)
 	switch m.Kind {
 	case workload.MountBind:
 		if !path.IsAbs(m.Source) {
-			t.fault(n, relativeHint, "%q is no absolute path on the device", m.Source)
+			t.fault(n, relativeHint, "%q is no absolute path on the device", clipped(m.Source))
 			return false
 		}
 		m.Source = path.Clean(m.Source)
@@ -162,8 +215,8 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 		if m.Source == "" {
 			return true
 		}
-		if !volumeName.MatchString(m.Source) {
-			t.fault(n, relativeHint, "%q is no name of a volume", m.Source)
+		if !sectionName.MatchString(m.Source) {
+			t.fault(n, relativeHint, "%q is no name of a volume", clipped(m.Source))
 			return false
 		}
 		if t.root.get("volumes", m.Source) == nil {
@@ -174,23 +227,16 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 	return true
 }
 
-// serviceTmpfs reads the key "tmpfs": path[:size=…,mode=…], one or a list.
+// serviceTmpfs reads the key "tmpfs": path[:options], one or a list.
 func (t *translation) serviceTmpfs(n *node) []workload.Mount {
-	if n.isNull() {
-		return nil
-	}
-	items := n.items
-	if n.kind != listKind {
-		items = []*node{n}
-	}
 	var out []workload.Mount
-	for _, item := range items {
+	for _, item := range t.elements(n) {
 		target, options, _ := strings.Cut(item.str(), ":")
 		m, ok := workload.Mount{Kind: workload.MountTmpfs, Target: target}, true
 		for _, option := range strings.FieldsFunc(options, func(r rune) bool { return r == ',' }) {
-			key, value, _ := strings.Cut(option, "=")
-			ok = ok && t.tmpfsOption(item, key, value, &m)
+			ok = ok && t.tmpfsOption(item, option, &m)
 		}
+		slices.Sort(m.Options)
 		if ok && t.checkMount(item, &m) {
 			out = append(out, m)
 		}
@@ -198,39 +244,103 @@ func (t *translation) serviceTmpfs(n *node) []workload.Mount {
 	return out
 }
 
-func (t *translation) tmpfsOption(n *node, key, value string, m *workload.Mount) bool {
-	if n == nil || value == "" && n.isNull() {
-		return true
-	}
-	switch key {
-	case "size":
+// tmpfsFlag is what mount(8) knows besides: flags, and numbers of users, groups and inodes.
+var tmpfsFlag = regexp.MustCompile(`^(suid|nosuid|dev|nodev|exec|noexec|sync|async|atime|noatime|diratime|nodiratime|relatime|norelatime|strictatime|(uid|gid|nr_inodes|nr_blocks)=\d+k?)$`)
+
+func (t *translation) tmpfsOption(n *node, option string, m *workload.Mount) bool {
+	key, value, _ := strings.Cut(option, "=")
+	switch {
+	case key == "size":
 		size, err := units.RAMInBytes(value)
 		if err != nil || size < 0 {
-			t.fault(n, "", "%q is no size", value)
+			t.fault(n, "", "%q is no size", clipped(value))
 			return false
 		}
 		m.TmpfsMax = size
-	case "mode":
-		perm, err := strconv.ParseUint(value, 8, 32)
+	case key == "mode":
+		perm, err := parseOctal(value)
 		if err != nil || perm > 0o7777 {
-			t.fault(n, "", "%q is no file mode", value)
+			t.fault(n, "", "%q is no file mode", clipped(value))
 			return false
 		}
-		m.TmpfsPerm = uint32(perm)
+		m.TmpfsPerm = perm
+	case option == "ro":
+		m.ReadOnly = true
+	case option == "rw":
+		m.ReadOnly = false
+	case tmpfsFlag.MatchString(option):
+		m.Options = append(m.Options, option)
 	default:
-		t.fault(n, "size and mode are supported", "option %q is not supported on a device yet", clipped(key))
+		t.fault(n, "size, mode and the flags of mount(8) are", "option %q is not possible on a device", clipped(option))
 		return false
 	}
 	return true
 }
 
-// checkMounts refuses two mounts on one place.
-func (t *translation) checkMounts(service *node, mounts []workload.Mount) {
+// checkMounts refuses two things on one place.
+func (t *translation) checkMounts(service *node, s *workload.Service) {
 	seen := map[string]bool{}
-	for _, m := range mounts {
+	for _, m := range s.Mounts {
 		if seen[m.Target] {
-			t.fault(service, "", "two mounts on %s", fmt.Sprintf("%q", m.Target))
+			t.fault(service, "", "two mounts on %q", m.Target)
 		}
 		seen[m.Target] = true
+	}
+	for _, f := range s.Files {
+		if seen[f.Target] {
+			t.fault(service, "", "two files or mounts on %q", f.Target)
+		}
+		seen[f.Target] = true
+	}
+}
+
+// shareMounts gives services what volumes_from asks for, from the ones that are asked first.
+func (t *translation) shareMounts(p *workload.Project) {
+	index := map[string]*workload.Service{}
+	for i := range p.Services {
+		index[p.Services[i].Name] = &p.Services[i]
+	}
+	done := map[string]bool{}
+	var visit func(s *workload.Service)
+	visit = func(s *workload.Service) {
+		if done[s.Name] {
+			return // also a cycle, which the dependencies tell
+		}
+		done[s.Name] = true
+		n := t.root.get("services", s.Name)
+		for _, item := range t.elements(n.get("volumes_from")) {
+			name, mode, _ := strings.Cut(item.str(), ":")
+			on, ok := index[name]
+			switch {
+			case name == "container":
+				t.fault(item, "name a service of the project", "containers have no names of the author's on a device")
+			case !ok:
+				t.fault(item, t.offHint(name), "service %q is not defined", clipped(name))
+			case mode != "" && mode != "ro" && mode != "rw":
+				t.fault(item, "", "%q is neither ro nor rw", clipped(mode))
+			default:
+				visit(on)
+				t.take(item, s, on, mode == "ro")
+				follows(s, name, false)
+			}
+		}
+	}
+	for i := range p.Services {
+		visit(&p.Services[i])
+	}
+}
+
+// take adds the mounts of another service, but for those that are a container's own.
+func (t *translation) take(n *node, s, from *workload.Service, readOnly bool) {
+	for _, m := range from.Mounts {
+		switch {
+		case m.Kind == workload.MountTmpfs, slices.ContainsFunc(s.Mounts, func(o workload.Mount) bool { return o.Target == m.Target }):
+			continue
+		case m.Kind == workload.MountVolume && m.Source == "":
+			t.fault(n, "give the volume a name", "the volume at %s of service %s has no name: it is its container's own", m.Target, from.Name)
+			continue
+		}
+		m.ReadOnly = m.ReadOnly || readOnly
+		s.Mounts = append(s.Mounts, m)
 	}
 }

@@ -17,11 +17,12 @@ const maxPorts = 1024
 
 // publication remembers where a port was asked for, to tell both sides of a clash.
 type publication struct {
-	at   *node
-	port workload.Port
+	at      *node
+	service string
+	port    workload.Port
 }
 
-func (t *translation) servicePorts(n *node) []workload.Port {
+func (t *translation) servicePorts(service string, n *node) []workload.Port {
 	if n.isNull() {
 		return nil
 	}
@@ -36,7 +37,7 @@ func (t *translation) servicePorts(n *node) []workload.Port {
 				continue // written twice in one service: one port
 			}
 			out = append(out, p)
-			t.ports = append(t.ports, publication{item, p})
+			t.ports = append(t.ports, publication{item, service, p})
 		}
 	}
 	return out
@@ -103,8 +104,10 @@ func (t *translation) port(n *node, hostIP, published, target, protocol string) 
 	if p.Protocol == "" {
 		p.Protocol = "tcp"
 	}
-	if p.Protocol != "tcp" && p.Protocol != "udp" {
-		t.fault(n, "", "protocol %q is not possible: tcp and udp are", protocol)
+	switch p.Protocol {
+	case "tcp", "udp", "sctp":
+	default:
+		t.fault(n, "", "protocol %q is not possible: tcp, udp and sctp are", clipped(protocol))
 		return p, false
 	}
 	const fixed = "write host:container, as in \"8080:80\""

@@ -9,63 +9,76 @@ import (
 	"github.com/compose-spec/compose-go/v2/tree"
 )
 
-// shape says which keys of a value are honoured. The zero shape is a value that the translation looks at whole.
+// shape says which keys of a value are known. A shape without fields, each and list is a value that the translation
+// looks at whole.
 type shape struct {
-	fields map[string]shape // a mapping with these keys only
-	each   *shape           // a mapping with names of the author's choice
-	list   *shape           // a list
-	only   []string         // a scalar that may say nothing else
-	why    string           // what to tell when it does
+	key    *key              // nil: only on the way to others
+	fields map[string]*shape // a mapping with these keys only
+	each   *shape            // a mapping with names of the author's choice
+	list   *shape            // a list
 }
 
-// supported is the part of the Compose Specification that a device honours.
-func supported() shape {
-	leaf := shape{}
-	names := shape{each: &leaf, list: &leaf}
-	return shape{fields: map[string]shape{
-		"name":    leaf, // ignored: the deployment and its component name the project
-		"version": leaf, // ignored, as by everybody
-		"services": {each: &shape{fields: map[string]shape{
-			"image": leaf, "command": leaf, "entrypoint": leaf, "working_dir": leaf, "user": leaf, "hostname": leaf,
-			"environment": names, "labels": names, "expose": {list: &leaf},
-			"env_file": {list: &shape{fields: map[string]shape{"path": leaf, "required": leaf}}},
-			"ports": {list: &shape{fields: map[string]shape{
-				"target": leaf, "published": leaf, "protocol": leaf, "host_ip": leaf,
-				"mode": {only: []string{"host", "ingress"}, why: "one device has no other way to publish a port"},
-			}}},
-			"networks": {list: &leaf, each: &shape{fields: map[string]shape{"aliases": {list: &leaf}}}},
-			"volumes": {list: &shape{fields: map[string]shape{
-				"type": leaf, "source": leaf, "target": leaf, "read_only": leaf,
-				"bind":   {fields: map[string]shape{"create_host_path": leaf}},
-				"volume": {fields: map[string]shape{"nocopy": {only: []string{"false"}, why: "an empty volume takes the image's files"}}},
-				"tmpfs":  {fields: map[string]shape{"size": leaf, "mode": leaf}},
-			}}},
-			"tmpfs": {list: &leaf},
-			"depends_on": {list: &leaf, each: &shape{fields: map[string]shape{
-				"condition": leaf,
-				"required":  {only: []string{"true"}, why: "every dependency is in the same file and is started"},
-				"restart":   {only: []string{"false"}, why: "services are not restarted for the sake of others"},
-			}}},
-			"healthcheck": {fields: map[string]shape{
-				"test": leaf, "interval": leaf, "timeout": leaf, "retries": leaf, "start_period": leaf, "disable": leaf,
-				extProbe: {fields: map[string]shape{"http": {fields: map[string]shape{"port": leaf, "path": leaf}}, "tcp": leaf}},
-			}},
-			"restart": leaf, "read_only": leaf, "cpus": leaf, "mem_limit": leaf, "stop_signal": leaf, "stop_grace_period": leaf,
-			"deploy": {fields: map[string]shape{
-				"replicas":  {only: []string{"1"}, why: "one container a service"},
-				"resources": {fields: map[string]shape{"limits": {fields: map[string]shape{"cpus": leaf, "memory": leaf, "pids": leaf}}}},
-			}},
-			extOwnShim: leaf,
-		}}},
-		"networks": {each: &shape{fields: map[string]shape{
-			"labels": names,
-			"driver": {only: []string{"bridge"}, why: "a project's networks are bridges"},
-		}}},
-		"volumes": {each: &shape{fields: map[string]shape{
-			"labels": names,
-			"driver": {only: []string{"local"}, why: "volumes are directories on the device"},
-		}}},
-	}}
+// preStart is where containers before a service's are described, with the keys of a service's own container.
+const preStart = "services.*.pre_start.[]"
+
+// notInPreStart are the keys of a service that its containers before it do not have.
+func notInPreStart() []string {
+	return []string{
+		"attach", "build", "container_name", "depends_on", "deploy", "develop", "expose", "extends", "external_links", "healthcheck", "links",
+		"ports", "post_start", "pre_stop", "pre_start", "profiles", "provider", "restart", "scale", "stdin_open", "tty", extOwnShim,
+	}
+}
+
+// supported is what a file is held against.
+func supported() *shape {
+	root := &shape{}
+	all := keys()
+	for i := range all {
+		for _, p := range all[i].paths {
+			root.grow(p).key = &all[i]
+		}
+	}
+	ours := key{verdict: handled}
+	for _, p := range []string{
+		"services.*." + extOwnShim, "services.*.healthcheck." + extProbe, "services.*.healthcheck." + extProbe + ".tcp",
+		"services.*.healthcheck." + extProbe + ".http.port", "services.*.healthcheck." + extProbe + ".http.path",
+	} {
+		root.grow(p).key = &ours
+	}
+	service := root.grow("services.*")
+	before := root.grow(preStart)
+	for name, s := range service.fields {
+		if before.fields[name] == nil && !slices.Contains(notInPreStart(), name) {
+			before.fields[name] = s
+		}
+	}
+	return root
+}
+
+// grow makes the way to a path.
+func (s *shape) grow(path string) *shape {
+	for _, part := range strings.Split(path, ".") {
+		next := &s.each
+		switch part {
+		case "[]":
+			next = &s.list
+		case "*":
+		default:
+			if s.fields == nil {
+				s.fields = map[string]*shape{}
+			}
+			if s.fields[part] == nil {
+				s.fields[part] = &shape{}
+			}
+			s = s.fields[part]
+			continue
+		}
+		if *next == nil {
+			*next = &shape{}
+		}
+		s = *next
+	}
+	return s
 }
 
 // Extensions of our own. All others mean nothing to us and are left alone.
@@ -75,88 +88,48 @@ const (
 	extOwnShim = "x-longshore-own-shim" // in a service: true keeps it out of the project's shared shim
 )
 
-// refusal is what to say about a key that authors are likely to have used.
-type refusal struct{ why, hint string }
-
-func refusals() map[string]refusal {
-	const later = "not supported on a device yet"
-	files := refusal{later, "put the files into the image, or into a named volume"}
-	return map[string]refusal{
-		"include":                 {"one file describes the whole project on a device", "flatten the project before it is packed: docker compose config"},
-		"configs":                 files,
-		"secrets":                 files,
-		"models":                  {"not possible on a device: a device runs containers only", ""},
-		"services.*.build":        {"not possible on a device: images are built before they are pushed", "build and push the image, then name it with \"image:\""},
-		"services.*.extends":      {"one file describes the whole project on a device", "flatten the project before it is packed: docker compose config"},
-		"services.*.profiles":     {"every service of a deployment runs", "make a component of its own for what not every device runs"},
-		"services.*.configs":      files,
-		"services.*.secrets":      files,
-		"services.*.privileged":   {later + ": it gives a container the whole device", ""},
-		"services.*.network_mode": {later, "name the networks of the service with \"networks:\" and publish its ports with \"ports:\""},
-		"services.*.container_name": {
-			"containers are named for their content", "other services reach this one by the name of the service or by an alias of its network",
-		},
-		"services.*.scale":                         {"one container a service", ""},
-		"services.*.pids_limit":                    {later, "set deploy.resources.limits.pids"},
-		"services.*.platform":                      {"a device runs its own platform", "push an image for every platform under one name"},
-		"services.*.pull_policy":                   {"images are pinned by digest and loaded before anything starts", ""},
-		"services.*.provider":                      {"not possible on a device: a device runs containers only", ""},
-		"services.*.develop":                       {"not possible on a device", ""},
-		"services.*.healthcheck.start_interval":    {later, "a shorter interval has the same effect"},
-		"services.*.deploy.restart_policy":         {later, "set \"restart:\""},
-		"services.*.deploy.resources.reservations": {later, "capacity is asked for by deviceConstraints of the deployment"},
-		"services.*.env_file.*.format":             {later, "quote what must be taken literally"},
-		"services.*.label_file":                    {later, "write the labels into the file"},
-		"networks.*.driver_opts":                   {later, ""},
-		"networks.*.external":                      {later, "networks are made for each project"},
-		"networks.*.internal":                      {later, ""},
-		"volumes.*.driver_opts":                    {later, ""},
-		"volumes.*.external":                       {later, "volumes are made for each project; a host directory is mounted with an absolute path"},
-		"volumes.*.name":                           {"a volume belongs to its project", ""},
-		"networks.*.name":                          {"a network belongs to its project", ""},
-	}
-}
-
-// screen refuses every key that is not in s and takes it out of the tree, together with extensions that mean nothing.
-// Values are looked at once variables are filled in: when d.filled.
-func (d *document) screen(n *node, s shape, pattern string) {
+// screen refuses every key that is not in s and takes it out of the tree, together with what means nothing. Values are
+// looked at once variables are filled in: when d.filled.
+func (d *document) screen(n *node, s *shape, pattern string) {
 	switch {
 	case n.kind == listKind && s.list != nil:
 		for _, item := range n.items {
-			d.screen(item, *s.list, pattern+".*")
+			d.screen(item, s.list, pattern+".*")
 		}
 	case n.kind == mapKind && s.fields != nil:
 		d.screenFields(n, s, pattern)
 	case n.kind == mapKind && s.each != nil:
 		for _, k := range n.keys {
-			d.screen(n.fields[k], *s.each, join(pattern, "*"))
+			d.screen(n.fields[k], s.each, join(pattern, "*"))
 		}
-	case d.filled && n.kind == scalarKind && len(s.only) > 0 && n.value != nil && !slices.Contains(s.only, n.str()):
-		d.fault(n, "", "%q is not possible here: %s", n.str(), s.why)
+	case d.filled && n.kind == scalarKind && s.key != nil && s.key.only != nil && n.value != nil && !slices.Contains(s.key.only, n.str()):
+		d.fault(n, "", "%q is not possible here: %s", n.str(), s.key.how)
 	}
 }
 
-func (d *document) screenFields(n *node, s shape, pattern string) {
+func (d *document) screenFields(n *node, s *shape, pattern string) {
 	for _, k := range slices.Clone(n.keys) {
 		child := n.fields[k]
 		sub, ok := s.fields[k]
 		switch {
-		case ok:
+		case ok && (sub.key == nil || sub.key.verdict == handled):
 			d.screen(child, sub, join(pattern, k))
 			continue
+		case ok && sub.key.verdict == metadata:
+			if sub.key.notice {
+				d.notice(child, "%s", sub.key.how)
+			}
+		case ok:
+			d.fault(child, sub.key.hint, "%s", sub.key.how)
 		case strings.HasPrefix(k, "x-") && !strings.HasPrefix(k, extPrefix):
 		default:
-			d.refuse(child, k, s, join(pattern, k))
+			d.unknown(child, k, s, join(pattern, k))
 		}
 		n.drop(k)
 	}
 }
 
-func (d *document) refuse(n *node, key string, s shape, pattern string) {
-	if r, ok := refusals()[pattern]; ok {
-		d.fault(n, r.hint, "%s", r.why)
-		return
-	}
+func (d *document) unknown(n *node, key string, s *shape, pattern string) {
 	if specified(pattern) {
 		d.fault(n, "", "not supported on a device yet")
 		return
@@ -184,7 +157,7 @@ func join(pattern, key string) string {
 }
 
 // closest is the key that a typing error most likely meant, "" when none is near.
-func closest(key string, among map[string]shape) string {
+func closest(key string, among map[string]*shape) string {
 	best, dist := "", 3
 	if len(key) < 5 {
 		dist = 2
@@ -231,4 +204,13 @@ func (d *document) fault(n *node, hint, format string, args ...any) {
 	f := faultAt(n)
 	f.Message, f.Hint = fmt.Sprintf(format, args...), hint
 	d.faults = append(d.faults, f)
+}
+
+// notice tells of what is honoured in another way than its author may expect.
+func (d *document) notice(n *node, format string, args ...any) {
+	f := faultAt(n)
+	f.Message = fmt.Sprintf(format, args...)
+	if !slices.Contains(d.notices, f) {
+		d.notices = append(d.notices, f)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/compose-spec/compose-go/v2/types"
+	units "github.com/docker/go-units"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -34,13 +35,16 @@ const reservedLabels = "dev.longshore."
 // translation makes a project of a document.
 type translation struct {
 	*document
-	files    fs.FS // nil: env files are not looked at
+	files    fs.FS // nil: files of the archive are not looked at
 	lock     *artifacts.Lock
 	platform string
 	unpinned bool
+	every    bool     // a device's values are not known: all profiles are active
 	unfit    []string // images that are not made for this platform
 	ports    []publication
 	loaded   *types.Project
+	off      map[string]string // services that do not exist here, and why
+	contents map[*node][]byte  // configs and secrets that were read; nil: refused
 }
 
 func (t *translation) translate(ctx context.Context, name string) (*workload.Project, error) {
@@ -49,53 +53,90 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 		t.fault(services, "", "more than %d services", maxServices)
 		return nil, t.err()
 	}
-	named := true
-	for _, k := range services.keys {
-		if !isHostname(k) {
-			t.fault(services.fields[k], "use letters, digits, dots, dashes and underscores, at most 63", "%q is no name for a service", k)
-			named = false
-		}
-	}
-	if !named {
+	if !t.named(services) || !t.sections() {
 		return nil, t.err() // names are paths in everything that follows
 	}
-	// What has a short form is read entry by entry, so that a fault has its position and takes nothing else along.
-	ports, mounts := map[string][]workload.Port{}, map[string][]workload.Mount{}
-	for _, k := range services.keys {
-		if s := services.fields[k]; s.kind == mapKind {
-			ports[k] = t.servicePorts(s.get("ports"))
-			mounts[k] = append(t.serviceMounts(s.get("volumes")), t.serviceTmpfs(s.get("tmpfs"))...)
-			t.checkMounts(s, mounts[k])
-			t.checkPairs(s.get("environment"))
-			t.checkPairs(s.get("labels"))
-			s.drop("ports")
-			s.drop("volumes")
-			s.drop("tmpfs")
-		}
-	}
-	t.checkPorts()
+	t.profiles(services)
+	t.lift(services)
 	var err error
 	if t.loaded, err = t.project(ctx, name); err != nil {
 		return nil, err
 	}
 	p := &workload.Project{Name: name}
 	for _, k := range services.keys {
-		s := t.service(k, services.fields[k])
-		s.Ports, s.Mounts = ports[k], mounts[k]
+		n := services.fields[k]
+		t.checkPairs(n.get("environment"))
+		t.checkPairs(n.get("labels"))
+		s := t.service(k, n)
+		s.Ports = t.servicePorts(k, n.get("ports"))
+		t.exposure(n, &s)
+		t.hooks(n, &s)
 		p.Services = append(p.Services, s)
 	}
+	t.checkPorts()
+	t.shareMounts(p)
 	t.dependencies(p)
 	t.networks(p)
 	t.volumes(p)
+	t.orders(p)
 	if err := t.err(); err != nil {
 		return nil, err
 	}
 	if err := t.fits(); err != nil {
 		return nil, err
 	}
+	t.sortNotices()
+	for _, f := range t.notices {
+		p.Notices = append(p.Notices, workload.Notice{Path: f.Path, Message: f.Message})
+	}
 	return p, nil
 }
 
+func (t *translation) named(services *node) bool {
+	ok := true
+	for _, k := range services.keys {
+		if !isHostname(k) {
+			t.fault(services.fields[k], "use letters, digits, dots, dashes and underscores, at most 63", "%q is no name for a service", k)
+			ok = false
+		}
+		if services.fields[k].kind != mapKind {
+			t.fault(services.fields[k], "", "must be a mapping")
+			ok = false
+		}
+	}
+	return ok
+}
+
+// sectionName is what Compose allows as a key of "networks:", "volumes:", "configs:" and "secrets:".
+var sectionName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
+
+// sections checks the form of what is beside the services.
+func (t *translation) sections() bool {
+	ok := true
+	for what, noun := range map[string]string{"networks": "a network", "volumes": "a volume", "configs": "a config", "secrets": "a secret"} {
+		n := t.root.get(what)
+		if n.isNull() {
+			continue
+		}
+		if n.kind != mapKind {
+			t.fault(n, "", "must be a mapping")
+			ok = false
+			continue
+		}
+		for _, k := range n.keys {
+			if !sectionName.MatchString(k) || strings.HasPrefix(k, "x-") {
+				t.fault(n.fields[k], "", "%q is no name for %s", k, noun)
+				ok = false
+			} else if c := n.fields[k]; !c.isNull() && c.kind != mapKind {
+				t.fault(c, "", "must be a mapping")
+				ok = false
+			}
+		}
+	}
+	return ok
+}
+
+// service translates what a service and the containers before it have in common.
 func (t *translation) service(name string, n *node) workload.Service {
 	c, ok := t.loaded.Services[name]
 	if !ok {
@@ -104,17 +145,17 @@ func (t *translation) service(name string, n *node) workload.Service {
 	}
 	s := workload.Service{
 		Name:       name,
-		Image:      t.image(n),
 		Command:    c.Command,
 		Entrypoint: c.Entrypoint,
 		WorkingDir: c.WorkingDir,
 		User:       c.User,
 		Hostname:   c.Hostname,
-		Labels:     t.labels(n, c.Labels),
+		Labels:     t.labels(n, t.fileLabels(n, c.Labels)),
 		Expose:     c.Expose,
 		ReadOnly:   c.ReadOnly,
 		StopSignal: t.stopSignal(n, c.StopSignal),
 	}
+	s.Image = t.serviceImage(n)
 	if s.Entrypoint != nil && len(s.Command) == 0 {
 		s.Command = nil // Compose: an entrypoint of its own takes the image's command away
 		if len(s.Entrypoint) == 0 && !t.cut[n.path+".command"] {
@@ -125,18 +166,16 @@ func (t *translation) service(name string, n *node) workload.Service {
 	s.Health, s.NoHealth = t.health(n.get("healthcheck"), c.HealthCheck)
 	s.Restart = t.restart(n, c.Restart)
 	s.Resources = t.resources(n, c)
-	s.Networks = t.attachments(n)
+	t.namespaces(n, &s)
+	t.attachments(n, &s)
+	t.confine(n, &s)
+	t.devices(n, &s)
+	t.deploy(n, &s)
+	s.Mounts = append(t.serviceMounts(n.get("volumes")), t.serviceTmpfs(n.get("tmpfs"))...)
+	s.Files = t.serviceFiles(n)
+	t.checkMounts(n, &s)
 	t.plainFields(n, &s)
-	if g := c.StopGracePeriod; g != nil {
-		switch s.StopGrace = duration(g); {
-		case s.StopGrace < 0:
-			t.fault(n.get("stop_grace_period"), "", "must not be negative")
-		case s.StopGrace > maxStopGrace:
-			t.fault(n.get("stop_grace_period"), "a service that needs longer should save its work while it runs", "%v is longer than %v", s.StopGrace, maxStopGrace)
-		case s.StopGrace == 0:
-			s.StopGrace = 1 // a nanosecond: killed at once, where zero would mean the default
-		}
-	}
+	t.stopGrace(n.get("stop_grace_period"), c.StopGracePeriod, &s)
 	if own := n.get(extOwnShim); own != nil {
 		if s.OwnShim, ok = own.value.(bool); !ok && !own.isNull() {
 			t.fault(own, "", "must be true or false")
@@ -145,13 +184,30 @@ func (t *translation) service(name string, n *node) workload.Service {
 	return s
 }
 
-// plainFields checks what goes to the runtime as it is.
+func (t *translation) stopGrace(n *node, g *types.Duration, s *workload.Service) {
+	if g == nil {
+		return
+	}
+	switch s.StopGrace = duration(g); {
+	case s.StopGrace < 0:
+		t.fault(n, "", "must not be negative")
+	case s.StopGrace > maxStopGrace:
+		t.fault(n, "a service that needs longer should save its work while it runs", "%v is longer than %v", s.StopGrace, maxStopGrace)
+	case s.StopGrace == 0:
+		s.StopGrace = 1 // a nanosecond: killed at once, where zero would mean the default
+	}
+}
+
+// plainFields checks and sets what goes to the runtime as it is.
 func (t *translation) plainFields(n *node, s *workload.Service) {
 	if s.WorkingDir != "" && !strings.HasPrefix(s.WorkingDir, "/") {
 		t.fault(n.get("working_dir"), "", "%q is not an absolute path", s.WorkingDir)
 	}
 	if s.Hostname != "" && !isHostname(s.Hostname) {
 		t.fault(n.get("hostname"), "", "%q is no host name", s.Hostname)
+	}
+	if s.Domainname = t.text(n.get("domainname")); s.Domainname != "" && !isHostname(s.Domainname) {
+		t.fault(n.get("domainname"), "", "%q is no name of a domain", s.Domainname)
 	}
 	for key, text := range map[string]string{"user": s.User, "working_dir": s.WorkingDir} {
 		if strings.ContainsRune(text, 0) {
@@ -163,6 +219,23 @@ func (t *translation) plainFields(n *node, s *workload.Service) {
 			t.fault(n.get(key), "", "holds a zero byte")
 		}
 	}
+	s.Annotations = t.mapping(n.get("annotations"))
+	s.Groups = t.texts(n.get("group_add"))
+	s.Init = t.flag(n.get("init"))
+	s.TTY = t.flag(n.get("tty"))
+	s.Stdin = t.flag(n.get("stdin_open"))
+	s.Runtime = t.text(n.get("runtime"))
+	s.Umask = t.umask(n.get("umask"))
+	t.log(n.get("logging"), s)
+}
+
+// umask is octal, as a number of YAML or as text.
+func (t *translation) umask(n *node) *uint32 {
+	if n.isNull() {
+		return nil
+	}
+	v := t.octal(n, 0o777)
+	return &v
 }
 
 // Underscores are no host names to the letter, but services carry them everywhere and resolvers take them.
@@ -173,6 +246,9 @@ func isHostname(s string) bool { return hostname.MatchString(s) }
 // labels refuses what containerd could not keep or the agent would take for its own.
 func (t *translation) labels(n *node, labels map[string]string) map[string]string {
 	at := n.get("labels")
+	if at == nil {
+		at = n
+	}
 	for k, v := range labels {
 		where := at
 		if l := at.get(k); l != nil {
@@ -237,36 +313,41 @@ func (t *translation) stopSignal(n *node, s string) string {
 
 var stopSignals = regexp.MustCompile(`^(?:(?:SIG)?(?:HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR[12]|SEGV|PIPE|ALRM|TERM|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|PWR|SYS|RTMIN(?:\+[0-9]{1,2})?|RTMAX(?:-[0-9]{1,2})?)|[1-9]|[1-5][0-9]|6[0-4])$`)
 
-// resources reads limits from both places where Compose has them; saying two different things is refused.
-func (t *translation) resources(n *node, c types.ServiceConfig) workload.Resources {
-	r := workload.Resources{NanoCPUs: nano(c.CPUS), MemoryBytes: int64(c.MemLimit)}
-	limits := n.get("deploy", "resources", "limits")
-	if c.Deploy != nil && c.Deploy.Resources.Limits != nil {
-		l := c.Deploy.Resources.Limits
-		r.NanoCPUs = t.agreed(limits.get("cpus"), "cpus", r.NanoCPUs, nano(l.NanoCPUs.Value()))
-		r.MemoryBytes = t.agreed(limits.get("memory"), "mem_limit", r.MemoryBytes, int64(l.MemoryBytes))
-		r.PIDs = l.Pids
+// maxLogFiles is how many rotated files a service may ask for; the device's own budget holds all the same.
+const maxLogFiles = 100
+
+func (t *translation) log(n *node, s *workload.Service) {
+	if n.isNull() {
+		return
 	}
-	if r.PIDs == -1 {
-		r.PIDs = 0 // Compose: no limit
+	if n.kind != mapKind {
+		t.fault(n, "", "must be a mapping")
+		return
 	}
-	for key, v := range map[string]int64{"cpus": r.NanoCPUs, "memory": r.MemoryBytes, "pids": r.PIDs} {
-		if v < 0 {
-			t.fault(n, "", "the limit on %s must not be negative", key)
+	driver := t.text(n.get("driver"))
+	switch driver { // those whose log is a file that is rotated, as ours is
+	case "", "json-file", "local", "none":
+	default:
+		t.fault(n.get("driver"), "leave it out: what a service writes is kept on the device, and longshore-agent logs shows it",
+			"logging driver %q is not possible on a device: json-file, local and none are", clipped(driver))
+		return
+	}
+	s.Log.None = driver == "none"
+	for _, o := range t.pairsOf(n.get("options")) {
+		switch o.key {
+		case "max-size":
+			v, err := units.RAMInBytes(o.value)
+			if err != nil || v <= 0 {
+				t.fault(o.at, "", "%q is no size", clipped(o.value))
+			}
+			s.Log.MaxSize = v
+		case "max-file":
+			v := t.integer(o.at, 1, maxLogFiles)
+			s.Log.MaxFiles = int(v)
+		case "compress", "mode", "max-buffer-size", "tag", "labels", "labels-regex", "env", "env-regex", "cache-disabled", "cache-max-size", "cache-max-file", "cache-compress":
+			t.notice(o.at, "no effect: a device's logs never block and hold what the service writes")
+		default:
+			t.fault(o.at, "max-size and max-file are honoured", "unknown option %q of the log", clipped(o.key))
 		}
 	}
-	return r
 }
-
-func (t *translation) agreed(at *node, other string, a, b int64) int64 {
-	if a != 0 && b != 0 && a != b {
-		t.fault(at, "", "says something else than %s", other)
-	}
-	if b != 0 {
-		return b
-	}
-	return a
-}
-
-// nano turns cores into billionths, rounded to a millionth: float32, which compose-go uses, holds no more.
-func nano(cores float32) int64 { return int64(float64(cores)*1e6+0.5) * 1000 }

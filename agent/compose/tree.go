@@ -40,7 +40,14 @@ type node struct {
 	items  []*node
 	value  any    // scalarKind: nil, bool, int, uint64, float64 or string
 	text   string // scalarKind: as written
+	reset  string // resetTag or overrideTag, when packing: what is laid over by this is forgotten
 }
+
+// Tags that say how a value is laid over another. They are resolved when a component is packed.
+const (
+	resetTag    = "!reset"
+	overrideTag = "!override"
+)
 
 // get follows keys down; nil when there is nothing.
 func (n *node) get(keys ...string) *node {

@@ -13,7 +13,8 @@ type Health struct {
 	StartInterval time.Duration `json:",omitzero"` // between probes in the start period; 0: Interval
 }
 
-// Probe is one question to a container: exactly one of Exec, HTTP and TCP is set.
+// Probe is one question to a container: exactly one of Exec, HTTP and TCP is set. The zero value of a service's own
+// Health is the test of the image, judged by the intervals of the service.
 type Probe struct {
 	Exec []string   // argv in the container; exit 0 is good
 	HTTP *HTTPProbe // from inside the container's network namespace; 2xx and 3xx are good

@@ -40,6 +40,7 @@ type Service struct {
 	Domainname  string            `json:",omitzero"`
 	Annotations map[string]string `json:",omitempty"`
 	Groups      []string          `json:",omitempty"` // names or numbers, beside those of User
+	Umask       *uint32           `json:",omitempty"` // nil: the runtime's
 	Init        bool              `json:",omitzero"`  // a first process that reaps and passes signals on
 	TTY         bool              `json:",omitzero"`
 	Stdin       bool              `json:",omitzero"` // keep standard input open

@@ -148,10 +148,11 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := cli.NewContext(nil, nil, nil)
 		c.Context = t.Context()
-		if kind, err := detect("document", data); err == nil && readers()[kind] == nil {
+		p := testProgram(&bytes.Buffer{}, &bytes.Buffer{})
+		if kind, err := detect("document", data); err == nil && p.readers()[kind] == nil {
 			t.Errorf("detect = %s, which nobody reads", kind)
 		}
-		for kind, read := range readers() {
+		for kind, read := range p.readers() {
 			if err := read(c, "document", data); err != nil && outcome.Code(err) == outcome.Other {
 				t.Errorf("%s: %v is of no kind", kind, err)
 			}

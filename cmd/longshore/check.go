@@ -62,18 +62,18 @@ func (p *program) checkCommand() *cli.Command {
 // reader checks the bytes of one kind of document.
 type reader func(c *cli.Context, file string, data []byte) error
 
-func readers() map[string]reader {
+func (p *program) readers() map[string]reader {
 	parsed := func(f func(string, []byte) error) reader {
 		return func(_ *cli.Context, file string, data []byte) error { return f(file, data) }
 	}
 	return map[string]reader{
-		kindArchive: checkArchive,
+		kindArchive: p.checkArchive,
 		kindBundle: parsed(func(file string, data []byte) error {
 			_, err := artifacts.ReadBundle(data)
 			return named(file, err)
 		}),
 		kindCompose: func(c *cli.Context, file string, data []byte) error {
-			return compose.Check(c.Context, file, data, nil)
+			return p.checkCompose(c, file, data, nil)
 		},
 		kindDeployment:   parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDeployment(f, d); return err }),
 		kindDescription:  parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDescription(f, d); return err }),
@@ -161,7 +161,7 @@ func faultsOf(file string, err error) []checkFault {
 func (p *program) checkOne(c *cli.Context, name string) (kind string, err error) {
 	kind = c.String("kind")
 	if info, err := os.Stat(name); name != "-" && err == nil && info.IsDir() {
-		return checkDirectory(c, name, kind)
+		return p.checkDirectory(c, name, kind)
 	}
 	data, err := p.readChecked(name)
 	if err != nil {
@@ -172,7 +172,7 @@ func (p *program) checkOne(c *cli.Context, name string) (kind string, err error)
 			return "", err
 		}
 	}
-	read, ok := readers()[kind]
+	read, ok := p.readers()[kind]
 	if !ok {
 		return kind, outcome.Usagef("check", "check: %s: %s is checked as a directory", name, kind)
 	}
@@ -187,7 +187,7 @@ func (p *program) readChecked(name string) ([]byte, error) {
 	return readBounded(name, artifacts.MaxArchive)
 }
 
-func checkDirectory(c *cli.Context, name, kind string) (string, error) {
+func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, error) {
 	dir := os.DirFS(name)
 	if kind == "" {
 		switch {
@@ -207,7 +207,7 @@ func checkDirectory(c *cli.Context, name, kind string) (string, error) {
 		if err != nil {
 			return kind, err
 		}
-		if err := compose.Check(c.Context, file, data, dir); err != nil {
+		if err := p.checkCompose(c, file, data, dir); err != nil {
 			return kind, err
 		}
 		_, err = artifacts.PackComponent(dir, artifacts.ComponentOptions{Name: "check", Version: "0.0.0"})
@@ -217,6 +217,23 @@ func checkDirectory(c *cli.Context, name, kind string) (string, error) {
 		return kind, named(name, err)
 	}
 	return kind, outcome.Usagef("check", "check: %s is a directory, and --kind %s is a file", name, kind)
+}
+
+// checkCompose checks a Compose file and tells what a device honours in another way than its author may expect.
+func (p *program) checkCompose(c *cli.Context, file string, data []byte, dir fs.FS) error {
+	notices, err := compose.Check(c.Context, file, data, dir)
+	if err != nil {
+		return err
+	}
+	p.tellNotices(file, notices)
+	return nil
+}
+
+// tellNotices writes to stderr: stdout is for results.
+func (p *program) tellNotices(file string, notices []strict.Fault) {
+	for _, n := range notices {
+		fmt.Fprintf(p.stderr, "%s:%d:%d: %s: notice: %s\n", file, n.Line, n.Column, n.Path, n.Message)
+	}
 }
 
 func exists(dir fs.FS, name string) bool {
@@ -234,12 +251,12 @@ func named(file string, err error) error {
 }
 
 // checkArchive checks a Compose Archive and the compose.yaml in it.
-func checkArchive(c *cli.Context, file string, data []byte) error {
+func (p *program) checkArchive(c *cli.Context, file string, data []byte) error {
 	a, err := artifacts.ReadArchive(data)
 	if err != nil {
 		return named(file, err)
 	}
-	return compose.Check(c.Context, file+":"+path.Join(a.Root, compose.File), a.Compose, a.FS)
+	return p.checkCompose(c, file+":"+path.Join(a.Root, compose.File), a.Compose, a.FS)
 }
 
 // byName are files whose name says what they are.

@@ -146,7 +146,7 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := compose.Check(c.Context, file, data, dir); err != nil {
+	if err := p.checkCompose(c, file, data, dir); err != nil {
 		return err
 	}
 	images, err := compose.Images(file, data, env)

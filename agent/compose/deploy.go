@@ -1,0 +1,156 @@
+package compose
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// maxReplicas bounds one service: each replica is a container with a network namespace.
+const maxReplicas = 64
+
+// maxAttempts bounds what restart policies count.
+const maxAttempts = math.MaxInt32
+
+// deploy reads how many containers there are, what follows an exit, and how an update goes.
+func (t *translation) deploy(n *node, s *workload.Service) {
+	d := n.get("deploy")
+	if !d.isNull() && d.kind != mapKind {
+		t.fault(d, "", "must be a mapping")
+		return
+	}
+	scale, replicas := n.get("scale"), d.get("replicas")
+	count := t.integer(replicas, 0, maxReplicas)
+	if !scale.isNull() {
+		count = t.agreed(scale, "deploy.replicas", count, t.integer(scale, 0, maxReplicas))
+	}
+	if count > 1 {
+		s.Replicas = int(count)
+	}
+	if d.get("mode").str() == "global" && s.Replicas > 1 {
+		t.fault(d.get("mode"), "", "global is one container on a device, and replicas asks for %d", s.Replicas)
+	}
+	t.restartPolicy(n, d.get("restart_policy"), s)
+	s.Update = t.update(d.get("update_config"))
+	s.Rollback = t.update(d.get("rollback_config"))
+	if s.Rollback.FailureAction == workload.ActRollback {
+		t.fault(d.get("rollback_config", "failure_action"), "", "a rollback that fails is not rolled back: continue or pause")
+	}
+}
+
+func (t *translation) restartPolicy(service, n *node, s *workload.Service) {
+	if n.isNull() {
+		return
+	}
+	if n.kind != mapKind {
+		t.fault(n, "", "must be a mapping")
+		return
+	}
+	r := workload.Restart{
+		Max: int(t.integer(n.get("max_attempts"), 0, maxAttempts)), Delay: t.span(n.get("delay")), Window: t.span(n.get("window")),
+	}
+	switch t.choice(n.get("condition"), "none", "on-failure", "any") {
+	case "none":
+	case "on-failure":
+		r.Policy = workload.RestartOnFailure
+	default:
+		r.Policy = workload.RestartAlways // Compose: any, when nothing is said
+	}
+	if own := service.get("restart"); !own.isNull() && s.Restart.Policy != r.Policy &&
+		(s.Restart.Policy != workload.RestartUnlessStopped || r.Policy != workload.RestartAlways) {
+		t.fault(n, "say it with one of them", "restart says something else")
+	}
+	if s.Restart.Policy == workload.RestartUnlessStopped {
+		r.Policy = s.Restart.Policy
+	}
+	if r.Max == 0 {
+		r.Max = s.Restart.Max
+	}
+	s.Restart = r
+}
+
+func (t *translation) update(n *node) workload.Update {
+	var u workload.Update
+	if n.isNull() {
+		return u
+	}
+	if n.kind != mapKind {
+		t.fault(n, "", "must be a mapping")
+		return u
+	}
+	if t.choice(n.get("order"), string(workload.StartFirst), string(workload.StopFirst)) == string(workload.StartFirst) {
+		u.Order = workload.StartFirst
+	}
+	u.Parallelism = int(t.integer(n.get("parallelism"), 0, maxReplicas))
+	if n.get("parallelism").isNull() {
+		u.Parallelism = 1 // Compose: one at a time when nothing is said
+	}
+	u.Delay, u.Monitor = t.span(n.get("delay")), t.span(n.get("monitor"))
+	u.FailureAction = workload.FailureAction(t.choice(n.get("failure_action"), string(workload.ActPause), string(workload.ActContinue), string(workload.ActRollback)))
+	if r := n.get("max_failure_ratio"); !r.isNull() {
+		v, ok := t.number(r)
+		if ok && (v < 0 || v > 1) {
+			t.fault(r, "", "%q is no share: 0 to 1", clipped(r.str()))
+		}
+		u.MaxFailureRatio = v
+	}
+	return u
+}
+
+// orders finds the services whose old and new container cannot run beside each other, and says so: what the file alone
+// decides is known before anything is stopped.
+func (t *translation) orders(p *workload.Project) {
+	for i := range p.Services {
+		s := &p.Services[i]
+		n := t.root.get("services", s.Name)
+		if s.Update.Order == workload.StartFirst {
+			if why := t.alone(p, s); why != "" {
+				s.Update.Order = ""
+				t.notice(n.get("deploy", "update_config", "order"), "stop-first: %s", why)
+			}
+		}
+		if s.Rollback.Order == workload.StartFirst {
+			if why := t.alone(p, s); why != "" {
+				s.Rollback.Order = ""
+				t.notice(n.get("deploy", "rollback_config", "order"), "stop-first: %s", why)
+			}
+		}
+	}
+}
+
+// alone says why two containers of a service cannot run at once; "" when they can.
+func (t *translation) alone(p *workload.Project, s *workload.Service) string {
+	switch {
+	case s.Namespaces.Network == workload.HostNamespace:
+		return "the service has the network of the device itself, which the old and the new container would share"
+	case s.Namespaces.Network.Service() != "":
+		return "the service has the network of " + s.Namespaces.Network.Service()
+	}
+	for _, other := range p.Services {
+		for _, ns := range []workload.Namespace{other.Namespaces.Network, other.Namespaces.PID, other.Namespaces.IPC} {
+			if ns.Service() == s.Name {
+				return "service " + other.Name + " is in a namespace of its container"
+			}
+		}
+	}
+	for _, a := range s.Networks {
+		if a.IPv4.IsValid() || a.IPv6.IsValid() || a.MAC != "" {
+			return "its address on network " + a.Network + " is fixed, and two containers cannot have it"
+		}
+		if i := slices.IndexFunc(p.Networks, func(n workload.Network) bool { return n.Name == a.Network }); i >= 0 && p.Networks[i].Driver != "" {
+			return "network " + a.Network + " has no service address that could move"
+		}
+	}
+	for _, m := range s.Mounts {
+		switch {
+		case m.ReadOnly || m.Kind != workload.MountVolume && m.Kind != workload.MountBind:
+		case m.Kind == workload.MountVolume && m.Source == "":
+			return "the volume at " + m.Target + " is written to by one container at a time"
+		default:
+			return strings.TrimSpace("the old and the new container would write to " + m.Source + " at once")
+		}
+	}
+	return ""
+}

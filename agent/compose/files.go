@@ -1,0 +1,204 @@
+package compose
+
+import (
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Limits on configs and secrets, which are kept in memory on the device.
+const (
+	maxFileContent  = 1 << 20 // bytes of one
+	maxProjectFiles = 8 << 20 // bytes of all that services mount
+)
+
+// inArchive is what to do about a file that is not there.
+const inArchive = "files are read from the archive: put it beside compose.yaml before the component is packed"
+
+// read reads a file of the archive. It is ok, without data, when there is no archive to look into. Errors never hold
+// what the file says: it may be a secret.
+func (t *translation) read(n *node, name string, most int64, what string) ([]byte, bool) {
+	if t.files == nil {
+		return nil, true
+	}
+	data, ok, err := t.open(n, name, most, what)
+	if ok && err != nil {
+		t.fault(n, inArchive, "%q is not in the archive", clipped(name))
+		return nil, false
+	}
+	return data, ok
+}
+
+// open is read where a missing file may be well: the error tells it.
+func (t *translation) open(n *node, name string, most int64, what string) (data []byte, ok bool, missing error) {
+	clean := path.Clean(name)
+	if path.IsAbs(name) || !fs.ValidPath(clean) || clean == "." {
+		t.fault(n, what+" is read from the archive", "%q is not in the archive", clipped(name))
+		return nil, false, nil
+	}
+	f, err := t.files.Open(clean)
+	if err != nil {
+		return nil, true, err
+	}
+	defer f.Close()
+	data, err = io.ReadAll(io.LimitReader(f, most+1))
+	switch {
+	case err != nil:
+		t.fault(n, "", "read %s: %v", clean, err)
+		return nil, false, nil
+	case int64(len(data)) > most:
+		t.fault(n, "", "%s is larger than %d bytes", clean, most)
+		return nil, false, nil
+	}
+	return data, true, nil
+}
+
+// serviceFiles are a service's configs and secrets. One that is mounted twice is two files.
+func (t *translation) serviceFiles(n *node) []workload.File {
+	var out []workload.File
+	for _, section := range []string{"configs", "secrets"} {
+		list := n.get(section)
+		if list.isNull() {
+			continue
+		}
+		if list.kind != listKind || len(list.items) > maxList {
+			t.fault(list, "", "must be a list of %d at most", maxList)
+			continue
+		}
+		for _, item := range list.items {
+			if f, ok := t.serviceFile(item, section); ok {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+func (t *translation) serviceFile(n *node, section string) (workload.File, bool) {
+	f := workload.File{Name: t.text(n), Secret: section == "secrets"}
+	if n.kind == mapKind {
+		f.Name = t.text(n.get("source"))
+	}
+	if f.Name == "" {
+		t.fault(n, "", "source is missing")
+		return f, false
+	}
+	declared := t.root.get(section, f.Name)
+	if declared == nil {
+		t.fault(n, "name it under \""+section+":\" of the file", "%s %q is not defined", strings.TrimSuffix(section, "s"), clipped(f.Name))
+		return f, false
+	}
+	f.Target = t.text(n.get("target"))
+	switch base := map[bool]string{true: "/run/secrets", false: "/"}[f.Secret]; {
+	case f.Target == "":
+		f.Target = path.Join(base, f.Name)
+	case !path.IsAbs(f.Target):
+		f.Target = path.Join(base, f.Target)
+	default:
+		f.Target = path.Clean(f.Target)
+	}
+	if f.Target == "/" || f.Target == "/run/secrets" {
+		t.fault(n.get("target"), "", "%q is no path of a file", clipped(n.get("target").str()))
+		return f, false
+	}
+	f.UID = uint32(t.integer(n.get("uid"), 0, math.MaxUint32-1))
+	f.GID = uint32(t.integer(n.get("gid"), 0, math.MaxUint32-1))
+	f.Mode = t.octal(n.get("mode"), 0o7777)
+	var ok bool
+	f.Content, ok = t.content(declared, section)
+	if ok {
+		f.Digest = digest.FromBytes(f.Content)
+	}
+	return f, ok
+}
+
+// content is what a config or secret says, read once.
+func (t *translation) content(n *node, section string) ([]byte, bool) {
+	if c, ok := t.contents[n]; ok {
+		return c, c != nil
+	}
+	c, ok := t.source(n, section)
+	if t.contents == nil {
+		t.contents = map[*node][]byte{}
+	}
+	if c == nil && ok {
+		c = []byte{}
+	}
+	t.contents[n] = c
+	total := 0
+	for c := range maps.Values(t.contents) {
+		total += len(c)
+	}
+	if total > maxProjectFiles && total-len(c) <= maxProjectFiles {
+		t.fault(n, "put large files into an image", "configs and secrets are larger than %d bytes", maxProjectFiles)
+	}
+	return c, ok
+}
+
+// source reads one of file, environment and content.
+func (t *translation) source(n *node, section string) ([]byte, bool) {
+	var said []string
+	for _, k := range []string{"file", "environment", "content"} {
+		if !n.get(k).isNull() {
+			said = append(said, k)
+		}
+	}
+	switch {
+	case len(said) == 0 && (t.isCut(n.path) || slices.ContainsFunc([]string{"file", "environment", "content"}, func(k string) bool { return t.cut[n.path+"."+k] })):
+		return nil, true
+	case len(said) == 0:
+		t.fault(n, "", "one of file, environment%s must be there", map[string]string{"configs": " and content"}[section])
+		return nil, false
+	case len(said) > 1:
+		t.fault(n.get(said[1]), "", "%s is there beside it", said[0])
+		return nil, false
+	}
+	at := n.get(said[0])
+	text := t.text(at)
+	switch said[0] {
+	case "content":
+		return []byte(text), true
+	case "file":
+		return t.read(at, text, maxFileContent, "the file")
+	}
+	v, ok := t.env[text]
+	switch {
+	case ok:
+		return []byte(v), true
+	case t.every: // a device's values are not known
+		return nil, true
+	case text == "":
+		t.fault(at, "", "must be the name of a parameter")
+	default:
+		t.fault(at, "set it with a parameter of the deployment whose pointer is "+clipped(text), "%s has no value", clipped(text))
+	}
+	return nil, false
+}
+
+// fileLabels are labels with those of label files under them.
+func (t *translation) fileLabels(n *node, own map[string]string) map[string]string {
+	list := n.get("label_file")
+	if list.isNull() || t.files == nil {
+		return own
+	}
+	out := map[string]string{}
+	for _, item := range t.elements(list) {
+		data, ok := t.read(item, item.str(), maxEnvFile, "a label file")
+		if !ok {
+			continue
+		}
+		if err := parseEnv(item.str(), data, out, nil, ""); err != nil {
+			t.fault(item, "", "%v", err)
+		}
+	}
+	maps.Copy(out, own)
+	return out
+}

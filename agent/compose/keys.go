@@ -1,0 +1,286 @@
+package compose
+
+import (
+	"strings"
+)
+
+// verdict is what becomes of a key on a device.
+type verdict string
+
+const (
+	handled  verdict = "handled"
+	metadata verdict = "metadata" // taken and of no effect
+	packed   verdict = "packed"   // resolved when a component is packed; refused on a device
+	refused  verdict = "refused"
+)
+
+// key is the decision on one or several keys of the Compose Specification that belong together. Paths are written as
+// compose-go does: "*" for a name of the author's choice, "[]" for an element of a list. What is refused includes
+// everything below it.
+type key struct {
+	paths   []string // the first names the row
+	verdict verdict
+	how     string   // handled, metadata: what it does; refused, packed: why not
+	hint    string   // refused, packed: what to do instead
+	only    []string // values that are possible; nil: any that the translation takes
+	notice  bool     // tell how, whenever the key is used
+}
+
+// section makes rows of one place in the file.
+type section struct {
+	prefix string
+	rows   []key
+}
+
+func (s *section) add(v verdict, how, hint, paths string) *key {
+	k := key{verdict: v, how: how, hint: hint}
+	for p := range strings.FieldsSeq(paths) {
+		k.paths = append(k.paths, s.prefix+p)
+	}
+	s.rows = append(s.rows, k)
+	return &s.rows[len(s.rows)-1]
+}
+
+// does is for keys that are honoured.
+func (s *section) does(how, paths string) *key { return s.add(handled, how, "", paths) }
+
+// notes is for keys that are taken and mean nothing to a device.
+func (s *section) notes(how, paths string) *key { return s.add(metadata, how, "", paths) }
+
+// says is notes for keys whose author should be told.
+func (s *section) says(how, paths string) { s.add(metadata, how, "", paths).notice = true }
+
+// bars is for keys that are refused.
+func (s *section) bars(why, hint, paths string) { s.add(refused, why, hint, paths) }
+
+// keys are the decisions on every key of the Compose Specification. The golden table and the documentation are made of
+// them, and so is what a file is held against.
+func keys() []key {
+	var out []key
+	for _, f := range []func(*section){topKeys, containerKeys, confinementKeys, resourceKeys, connectionKeys, storageKeys, lifeKeys, deployKeys} {
+		s := &section{}
+		f(s)
+		out = append(out, s.rows...)
+	}
+	return out
+}
+
+const noServer = "not possible on a device: a device runs containers only"
+
+func topKeys(s *section) {
+	s.notes("the deployment and its component name the project", "name")
+	s.notes("ignored, as by everybody", "version")
+	s.add(packed, "one file describes the whole project on a device", "push the directory with longshore component push, which resolves it",
+		"include include.[].path include.[].project_directory include.[].env_file")
+	s.does("at least one, at most 128; each is one or several containers", "services services.*")
+	s.bars("not possible on a device: services run, nobody starts a job", "write it as a service with restart: \"no\"", "jobs")
+	s.bars(noServer, "", "models")
+
+	s.does("made for the project; kept while a service is on it", "networks networks.*")
+	s.prefix = "networks.*."
+	s.does("bridge (also when nothing is said), macvlan, ipvlan, none, host", "driver")
+	s.does("bridge: com.docker.network.driver.mtu; macvlan and ipvlan: parent, macvlan_mode, ipvlan_mode, mtu", "driver_opts driver_opts.*")
+	s.does("no way out of the device", "internal")
+	s.does("false: IPv6 alone", "enable_ipv4")
+	s.does("true: IPv6 beside IPv4; a subnet of IPv6 says it too", "enable_ipv6")
+	s.does("subnets, each with gateway, range to choose from and addresses that are never chosen",
+		"ipam ipam.config ipam.config.[].subnet ipam.config.[].gateway ipam.config.[].ip_range ipam.config.[].aux_addresses ipam.config.[].aux_addresses.*")
+	s.does("only \"default\": the device chooses addresses itself", "ipam.driver").only = []string{"default"}
+	s.bars("no address manager of a device takes options", "", "ipam.options")
+	s.does("a network that the site declares", "external external.name")
+	s.does("with external: the network's name on the device; else no effect, for a network belongs to its project", "name")
+	s.does("labels of the network", "labels labels.*")
+	s.notes("a network belongs to its project", "attachable")
+
+	s.prefix = ""
+	s.does("directories of the device that outlive containers, updates and the application", "volumes volumes.*")
+	s.prefix = "volumes.*."
+	s.does("only \"local\"", "driver").only = []string{"local"}
+	s.does("type, o and device, as for mount(8)", "driver_opts driver_opts.*")
+	s.does("a volume that must be on the device already", "external external.name")
+	s.does("a volume for every project that gives this name", "name")
+	s.does("labels of the volume", "labels labels.*")
+
+	for _, kind := range []string{"configs", "secrets"} {
+		s.prefix = ""
+		s.does("files that the agent puts into containers, from memory", kind+" "+kind+".*")
+		s.prefix = kind + ".*."
+		s.does("a file of the archive", "file")
+		s.does("a parameter of the deployment", "environment")
+		if kind == "configs" {
+			s.does("the text itself, variables filled in", "content")
+		} else {
+			s.bars("no secret store on a device", "give the value with environment: or the file with file:", "driver driver_opts")
+		}
+		s.bars("nothing on a device brings it along", "give the value with environment: or the file with file:", "external external.name")
+		s.bars("not possible on a device", "", "template_driver")
+		s.notes("a name for people", "name")
+		s.notes("labels that reach no container", "labels labels.*")
+	}
+}
+
+// containerKeys are about what runs in a container.
+func containerKeys(s *section) {
+	s.prefix = "services.*."
+	s.does("pinned by longshore.lock, which longshore component push writes, or by a sha256 digest in the reference", "image")
+	s.does("must be what the device runs; the image is taken for it", "platform")
+	s.does("text is split as a shell would; [] takes the image's away", "command entrypoint")
+	s.does("a name without a value takes the deployment's parameter", "environment environment.*")
+	s.does("files of the archive; a missing one is refused unless required: false; format raw takes values literally",
+		"env_file env_file.[].path env_file.[].required env_file.[].format")
+	s.does("an absolute path", "working_dir")
+	s.does("name or number, with or without a group", "user")
+	s.does("names or numbers", "group_add")
+	s.does("mode bits that new files lack, octal", "umask")
+	s.does("without it the service's name, with the replica's number where there are several", "hostname")
+	s.does("", "domainname")
+	s.does("not dev.longshore.… and containerd.io/…, which are the agent's and containerd's own", "labels labels.*")
+	s.does("files of the archive", "label_file")
+	s.does("OCI annotations of the container", "annotations annotations.*")
+	s.does("a first process that reaps children and passes signals on", "init")
+	s.does("a terminal", "tty")
+	s.does("keeps standard input open", "stdin_open")
+	s.does("a runtime that the device has", "runtime")
+	s.does("an alias of the service on its networks: containers are named for their content", "container_name")
+	s.does("json-file, local (max-size, max-file) and none; the device keeps the log either way", "logging logging.driver logging.options logging.options.*")
+	s.notes("images are pinned by digest and loaded before anything starts", "pull_policy pull_refresh_after")
+	s.notes("nobody is attached on a device", "attach")
+	s.notes("for the developer's machine", "develop develop.watch "+
+		"develop.watch.[].action develop.watch.[].exec develop.watch.[].exec.command develop.watch.[].exec.environment develop.watch.[].exec.environment.* "+
+		"develop.watch.[].exec.privileged develop.watch.[].exec.user develop.watch.[].exec.working_dir develop.watch.[].ignore develop.watch.[].include "+
+		"develop.watch.[].initial_sync develop.watch.[].path develop.watch.[].target")
+	s.bars("not possible on a device: images are built before they are pushed", "build and push the image, then name it with \"image:\"", "build")
+	s.add(packed, "one file describes the whole project on a device", "push the directory with longshore component push, which resolves it",
+		"extends extends.service extends.file")
+	s.bars(noServer, "", "models provider")
+	s.bars("Windows only", "", "credential_spec isolation cpu_count cpu_percent")
+	s.bars("not possible on a device: it has no snapshotter with quotas", "put what grows on a tmpfs with a size", "storage_opt")
+	s.bars("there is no Docker API on a device", "", "use_api_socket")
+}
+
+// confinementKeys are about what a container may do and see.
+func confinementKeys(s *section) {
+	s.prefix = "services.*."
+	s.does("only where the device's own policy allows it", "privileged")
+	s.does("with or without CAP_; ALL", "cap_add cap_drop")
+	s.does("no-new-privileges, seccomp (a file of the archive, unconfined), apparmor, label, systempaths=unconfined", "security_opt")
+	s.does("the root file system cannot be written", "read_only")
+	s.does("host, service:NAME", "pid")
+	s.does("private, shareable, host, none, service:NAME", "ipc")
+	s.does("host", "uts")
+	s.does("host (as without it), private: its root is nobody on the device", "userns_mode")
+	s.does("host, private", "cgroup")
+	s.does("path[:path[:rwm]], or the name of a CDI device: vendor.com/class=name", "devices devices.[].source devices.[].target devices.[].permissions")
+	s.does("as \"c 189:* rmw\": devices that come later", "device_cgroup_rules")
+	s.does("all, or a list; CDI names with driver: cdi",
+		"gpus gpus.[].driver gpus.[].count gpus.[].device_ids gpus.[].capabilities gpus.[].options gpus.[].options.*")
+	s.does("number, or soft and hard", "ulimits ulimits.* ulimits.*.soft ulimits.*.hard")
+	s.does("kernel parameters that belong to the container", "sysctls sysctls.*")
+}
+
+func resourceKeys(s *section) {
+	s.prefix = "services.*."
+	s.does("hard limits; what deploy.resources says too must agree", "cpus mem_limit pids_limit")
+	s.does("", "cpu_shares cpuset")
+	s.does("in place of cpus", "cpu_quota cpu_period")
+	s.does("microseconds or a duration", "cpu_rt_runtime cpu_rt_period")
+	s.does("what reclaim spares", "mem_reservation")
+	s.does("memory and swap together, with mem_limit; -1: no limit; without it no swap", "memswap_limit")
+	s.does("0 to 100", "mem_swappiness")
+	s.does("-1000 to 1000", "oom_score_adj")
+	s.does("", "oom_kill_disable")
+	s.does("size of /dev/shm", "shm_size")
+	s.does("", "cgroup_parent")
+	s.does("weights and limits of block devices", "blkio_config blkio_config.weight "+
+		"blkio_config.weight_device blkio_config.weight_device.[].path blkio_config.weight_device.[].weight "+
+		"blkio_config.device_read_bps blkio_config.device_read_bps.[].path blkio_config.device_read_bps.[].rate "+
+		"blkio_config.device_read_iops blkio_config.device_read_iops.[].path blkio_config.device_read_iops.[].rate "+
+		"blkio_config.device_write_bps blkio_config.device_write_bps.[].path blkio_config.device_write_bps.[].rate "+
+		"blkio_config.device_write_iops blkio_config.device_write_iops.[].path blkio_config.device_write_iops.[].rate")
+}
+
+// connectionKeys are about networks and names.
+func connectionKeys(s *section) {
+	s.prefix = "services.*."
+	s.does("short and long, ranges, tcp, udp, sctp, IPv4 and IPv6; the host port is always told, a device chooses none",
+		"ports ports.[].target ports.[].published ports.[].protocol ports.[].host_ip")
+	s.does("host or ingress: one device has one way to publish a port", "ports.[].mode").only = []string{"host", "ingress"}
+	s.notes("for people", "ports.[].name ports.[].app_protocol")
+	s.does("for people", "expose")
+	s.does("without any, the network \"default\"", "networks networks.*")
+	s.does("further names of the service", "networks.*.aliases")
+	s.does("a fixed address; the network needs a subnet that holds it", "networks.*.ipv4_address networks.*.ipv6_address")
+	s.does("", "networks.*.mac_address networks.*.interface_name")
+	s.does("order of the interfaces, highest first; else as written", "networks.*.priority")
+	s.does("the highest has the default route; else the first", "networks.*.gw_priority")
+	s.does("com.docker.network.endpoint.ifname", "networks.*.driver_opts networks.*.driver_opts.*")
+	s.does("only true: the service's name always resolves", "networks.*.use_service_name_alias").only = []string{"true"}
+	s.bars("not possible on a device", "give a fixed address with ipv4_address", "networks.*.link_local_ips")
+	s.does("of the first network", "mac_address")
+	s.does("host, none, bridge (the network \"default\"), service:NAME", "network_mode")
+	s.does("name and address, or host-gateway for the device itself", "extra_hosts extra_hosts.*")
+	s.does("", "dns dns_search dns_opt")
+	s.does("the service starts first; its alias resolves on the networks that both share", "links")
+	s.bars("what other applications run has no fixed name on a device", "publish its port and name the device: extra_hosts: [\"name:host-gateway\"]", "external_links")
+}
+
+func storageKeys(s *section) {
+	s.prefix = "services.*."
+	s.does("named, without a name (kept over updates, gone with the application), bind with an absolute path, tmpfs, image",
+		"volumes volumes.[].type volumes.[].source volumes.[].target volumes.[].read_only")
+	s.does("false: the directory must be there", "volumes.[].bind volumes.[].bind.create_host_path")
+	s.does("private, rprivate, shared, rshared, slave, rslave", "volumes.[].bind.propagation")
+	s.does("enabled (as without it), disabled, writable, readonly", "volumes.[].bind.recursive")
+	s.says("files are not relabelled: a device's own policy labels them", "volumes.[].bind.selinux")
+	s.does("a new volume stays empty, where it would take the image's files", "volumes.[].volume volumes.[].volume.nocopy")
+	s.does("a directory of the volume or image", "volumes.[].volume.subpath volumes.[].image volumes.[].image.subpath")
+	s.notes("a volume has the labels of the section \"volumes\"", "volumes.[].volume.labels volumes.[].volume.labels.*")
+	s.does("size in bytes or with a unit, mode as octal", "volumes.[].tmpfs volumes.[].tmpfs.size volumes.[].tmpfs.mode")
+	s.notes("there is one consistency on Linux", "volumes.[].consistency")
+	s.does("path[:size=…,mode=…,…]", "tmpfs")
+	s.does("the mounts of other services, :ro", "volumes_from")
+	for _, kind := range []string{"configs", "secrets"} {
+		s.does("short and long; in memory, by default /NAME and /run/secrets/NAME, mode 0444",
+			strings.ReplaceAll("K K.[].source K.[].target K.[].uid K.[].gid K.[].mode", "K", kind))
+	}
+}
+
+// lifeKeys are about when a container starts, stops and is judged.
+func lifeKeys(s *section) {
+	s.prefix = "services.*."
+	s.does("held to at every start, after a crash and a reboot too", "depends_on depends_on.* depends_on.*.condition")
+	s.does("false: a dependency that cannot be had holds nothing up", "depends_on.*.required")
+	s.does("restarted when the dependency was", "depends_on.*.restart")
+	s.does("CMD, CMD-SHELL, NONE; x-longshore-probe; without a test the image's own", "healthcheck healthcheck.test healthcheck.disable")
+	s.does("", "healthcheck.interval healthcheck.timeout healthcheck.retries healthcheck.start_period healthcheck.start_interval")
+	s.does("no, always, on-failure[:attempts], unless-stopped", "restart")
+	s.does("", "stop_signal")
+	s.does("ten minutes at most", "stop_grace_period")
+	hook := "K K.[].command K.[].user K.[].privileged K.[].working_dir K.[].environment K.[].environment.*"
+	s.does("in the container once it runs; when one fails the container is stopped", strings.ReplaceAll(hook, "K", "post_start"))
+	s.does("in the container before it is stopped", strings.ReplaceAll(hook, "K", "pre_stop"))
+	s.does("containers that run to their end before the service's; each has what the service has unless it says otherwise", "pre_start")
+	s.does("true: for every replica; else once", "pre_start.[].per_replica")
+	s.bars("it shares the network of its service", "", "pre_start.[].networks pre_start.[].network_mode pre_start.[].mac_address")
+	s.does("active ones are told by the deployment's parameter COMPOSE_PROFILES; a service whose profiles are off does not exist", "profiles")
+}
+
+func deployKeys(s *section) {
+	s.prefix = "services.*."
+	s.does("0: the service does not exist", "scale deploy deploy.replicas")
+	s.does("replicated; global is one container", "deploy.mode").only = []string{"replicated", "global"}
+	limits := "deploy.resources deploy.resources.limits deploy.resources.limits.cpus deploy.resources.limits.memory deploy.resources.limits.pids"
+	s.does("hard limits; what cpus, mem_limit and pids_limit say too must agree", limits)
+	s.does("cpus: a share when cores are short; memory: what reclaim spares",
+		"deploy.resources.reservations deploy.resources.reservations.cpus deploy.resources.reservations.memory")
+	s.does("as gpus", strings.ReplaceAll("K K.[].driver K.[].count K.[].device_ids K.[].capabilities K.[].options K.[].options.*", "K", "deploy.resources.reservations.devices"))
+	s.bars("a device counts no resources of its own invention", "ask for capabilities with deviceConstraints of the deployment", "deploy.resources.reservations.generic_resources")
+	s.does("all four", "deploy.restart_policy deploy.restart_policy.condition deploy.restart_policy.delay deploy.restart_policy.max_attempts deploy.restart_policy.window")
+	update := "deploy.K deploy.K.order deploy.K.parallelism deploy.K.delay deploy.K.monitor deploy.K.failure_action deploy.K.max_failure_ratio"
+	s.does("start-first where nothing is in its way", strings.ReplaceAll(update, "K", "update_config"))
+	s.does("", strings.ReplaceAll(update, "K", "rollback_config"))
+	s.says("a device has one address for a service", "deploy.endpoint_mode")
+	s.says("a device is one place: its deployment chose it", "deploy.placement deploy.placement.constraints deploy.placement.preferences "+
+		"deploy.placement.preferences.[].spread deploy.placement.max_replicas_per_node")
+	s.notes("labels of Swarm's service, not of containers", "deploy.labels deploy.labels.*")
+}

@@ -1,0 +1,170 @@
+package compose
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// dependencies reads depends_on, and what follows from links, shared namespaces and volumes_from, and refuses what can
+// never start.
+func (t *translation) dependencies(p *workload.Project) {
+	index := map[string]*workload.Service{}
+	for i := range p.Services {
+		index[p.Services[i].Name] = &p.Services[i]
+	}
+	for i := range p.Services {
+		s := &p.Services[i]
+		service := t.root.get("services", s.Name)
+		n := service.get("depends_on")
+		switch {
+		case n.isNull():
+		case n.kind == scalarKind:
+			t.fault(n, "", "must be a list or a mapping")
+		case n.kind == listKind:
+			for _, item := range t.elements(n) {
+				t.dependency(s, item, item.str(), nil, index)
+			}
+		default:
+			for _, k := range n.keys {
+				t.dependency(s, n.fields[k], k, n.fields[k], index)
+			}
+		}
+		t.links(service.get("links"), s, index)
+		for _, key := range []string{"network_mode", "pid", "ipc"} {
+			t.shared(service.get(key), s)
+		}
+	}
+	t.cycles(p, index)
+}
+
+func (t *translation) dependency(s *workload.Service, at *node, name string, n *node, index map[string]*workload.Service) {
+	d := workload.Dependency{Service: name, Condition: workload.Started}
+	if c := t.choice(n.get("condition"), string(workload.Started), string(workload.Healthy), string(workload.Completed)); c != "" {
+		d.Condition = workload.Condition(c)
+	}
+	if required, ok := t.truth(n.get("required"), true); ok {
+		d.Optional = !required
+	}
+	d.Restart = t.flag(n.get("restart"))
+	on, ok := index[name]
+	switch {
+	case !ok && t.off[name] != "" && d.Optional:
+		return
+	case !ok && t.off[name] != "":
+		t.fault(at, t.offHint(name), "service %s does not exist here: %s", name, t.off[name])
+		return
+	case !ok:
+		t.fault(at, "", "service %q is not defined", clipped(name))
+		return
+	case d.Condition == workload.Healthy && on.NoHealth:
+		t.fault(at, "", "service %s has its healthcheck off and never becomes healthy", name)
+		return
+	case d.Condition == workload.Completed && (on.Restart.Policy == workload.RestartAlways || on.Restart.Policy == workload.RestartUnlessStopped):
+		t.notice(at, "service %s is restarted whenever it ends: what waits for its end starts after the first time it ended well", name)
+	case slices.ContainsFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name }):
+		t.fault(at, "", "service %s is named twice", name)
+		return
+	}
+	s.DependsOn = append(s.DependsOn, d)
+}
+
+// follows adds a dependency that the file implies, where it does not say one itself.
+func follows(s *workload.Service, name string, restart bool) {
+	i := slices.IndexFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name })
+	if i < 0 {
+		s.DependsOn = append(s.DependsOn, workload.Dependency{Service: name, Condition: workload.Started, Restart: restart})
+		return
+	}
+	s.DependsOn[i].Restart = s.DependsOn[i].Restart || restart
+	s.DependsOn[i].Optional = false
+}
+
+// shared makes a service follow the one whose namespace it is in: a new container there has a new namespace.
+func (t *translation) shared(n *node, s *workload.Service) {
+	name, ok := strings.CutPrefix(n.str(), "service:")
+	if !ok || t.root.get("services", name) == nil {
+		return
+	}
+	if name == s.Name {
+		t.fault(n, "", "a service cannot share a namespace with itself")
+		return
+	}
+	follows(s, name, true)
+}
+
+// links are dependencies with a name of their own for the other service.
+func (t *translation) links(n *node, s *workload.Service, index map[string]*workload.Service) {
+	for _, item := range t.elements(n) {
+		name, alias, _ := strings.Cut(item.str(), ":")
+		on, ok := index[name]
+		if !ok {
+			t.fault(item, t.offHint(name), "service %q is not defined", clipped(name))
+			continue
+		}
+		follows(s, name, false)
+		if alias == "" || alias == name {
+			continue
+		}
+		if !isHostname(alias) {
+			t.fault(item, "", "%q is no host name", clipped(alias))
+			continue
+		}
+		if _, taken := index[alias]; taken {
+			t.fault(item, "", "%s is the name of a service of its own", alias)
+			continue
+		}
+		both := false
+		for i := range on.Networks {
+			a := &on.Networks[i]
+			if !slices.ContainsFunc(s.Networks, func(b workload.Attachment) bool { return b.Network == a.Network }) {
+				continue
+			}
+			both = true
+			if !slices.Contains(a.Aliases, alias) {
+				a.Aliases = append(a.Aliases, alias)
+			}
+		}
+		if !both {
+			t.fault(item, "put both on one network", "service %s shares no network with it", name)
+		}
+	}
+}
+
+// cycles tells one cycle, which is enough to see it.
+func (t *translation) cycles(p *workload.Project, index map[string]*workload.Service) {
+	const visiting, done = 1, 2
+	state := map[string]int{}
+	var trail []string
+	var visit func(name string) bool
+	visit = func(name string) bool {
+		switch state[name] {
+		case done:
+			return false
+		case visiting:
+			loop := append(trail[slices.Index(trail, name):], name)
+			at := t.root.get("services", name, "depends_on")
+			if at == nil {
+				at = t.root.get("services", name)
+			}
+			t.fault(at, "", "services wait for each other: %s", strings.Join(loop, " → "))
+			return true
+		}
+		state[name] = visiting
+		trail = append(trail, name)
+		for _, d := range index[name].DependsOn {
+			if visit(d.Service) {
+				return true
+			}
+		}
+		trail = trail[:len(trail)-1]
+		state[name] = done
+		return false
+	}
+	for _, s := range p.Services {
+		if visit(s.Name) {
+			return
+		}
+	}
+}

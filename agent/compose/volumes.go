@@ -1,0 +1,100 @@
+package compose
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// volumes are those that services mount. Others would be made for nothing and never removed.
+func (t *translation) volumes(p *workload.Project) {
+	used := map[string]bool{}
+	use := func(s *workload.Service) {
+		for _, m := range s.Mounts {
+			if m.Kind == workload.MountVolume {
+				used[m.Source] = true
+			}
+		}
+	}
+	for i := range p.Services {
+		use(&p.Services[i])
+		for j := range p.Services[i].PreStart {
+			use(&p.Services[i].PreStart[j].Service)
+		}
+	}
+	n := t.root.get("volumes")
+	if n.isNull() {
+		return
+	}
+	for _, k := range n.keys {
+		v := t.volume(k, n.fields[k])
+		if used[k] {
+			p.Volumes = append(p.Volumes, v)
+		}
+	}
+}
+
+func (t *translation) volume(name string, n *node) workload.Volume {
+	v := workload.Volume{Name: name, Labels: t.labels(n, t.mapping(n.get("labels")))}
+	shared, ok := t.external(n, name)
+	if shared != "" || !ok {
+		v.Shared, v.External = shared, true
+		for _, k := range []string{"driver", "driver_opts"} {
+			if c := n.get(k); !c.isNull() {
+				t.fault(c, "", "an external volume is as the site has made it")
+			}
+		}
+		return v
+	}
+	if c := n.get("name"); !c.isNull() {
+		if v.Shared = t.text(c); !sectionName.MatchString(v.Shared) {
+			t.fault(c, "", "%q is no name of a volume", clipped(v.Shared))
+		}
+	}
+	t.volumeOptions(n.get("driver_opts"), &v)
+	return v
+}
+
+// fileSystem is a type as mount(8) takes it.
+var fileSystem = regexp.MustCompile(`^[a-z0-9._]{1,32}$`)
+
+func (t *translation) volumeOptions(n *node, v *workload.Volume) {
+	if n != nil && n.kind == listKind {
+		t.fault(n, "", "must be a mapping")
+		return
+	}
+	for _, o := range t.pairsOf(n) {
+		switch o.key {
+		case "type":
+			if !fileSystem.MatchString(o.value) && o.value != "" {
+				t.fault(o.at, "", "%q is no type of a file system", clipped(o.value))
+				continue
+			}
+		case "device", "o":
+		default:
+			t.fault(o.at, "type, device and o are, as for mount(8)", "option %q is not possible on a device", clipped(o.key))
+			continue
+		}
+		if v.Options == nil {
+			v.Options = map[string]string{}
+		}
+		v.Options[o.key] = o.value
+	}
+	if v.Options == nil || t.isCut(n.path) {
+		return
+	}
+	if v.Options["device"] == "" && v.Options["type"] != "tmpfs" {
+		t.fault(n, "", "device is missing: what is mounted")
+	}
+	bound := false
+	for option := range strings.SplitSeq(v.Options["o"], ",") {
+		bound = bound || option == "bind" || option == "rbind"
+	}
+	if bound && !strings.HasPrefix(v.Options["device"], "/") {
+		t.fault(n.get("device"), "", "%q is no absolute path on the device", clipped(v.Options["device"]))
+	}
+	if !bound && v.Options["type"] == "" {
+		t.fault(n, "", "type is missing: which file system is mounted")
+	}
+}
