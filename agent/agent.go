@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync/atomic"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -19,6 +18,9 @@ type Agent struct {
 	mail     chan func(*loop) // to the loop, which owns all that changes
 	status   atomic.Pointer[Status]
 	progress progress
+	events   *eventRing
+	tables   atomic.Pointer[[]ContainerStatus]
+	counts   counts
 	pump     pump
 	started  atomic.Bool
 	done     chan struct{} // closed when Run returns
@@ -29,7 +31,7 @@ func New(o Options) (*Agent, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	a := &Agent{o: o, mail: make(chan func(*loop), 64), done: make(chan struct{})}
+	a := &Agent{o: o, mail: make(chan func(*loop), 64), done: make(chan struct{}), events: newEventRing(o.Now)}
 	capabilities, err := o.Capabilities.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("agent: option Capabilities: %w", err)
@@ -91,9 +93,3 @@ func (a *Agent) Sync(ctx context.Context) (SyncResult, error) {
 }
 
 var errStopped = fault.WithHint(errors.Join(errors.New("the agent is stopping"), fault.ErrTemporary), "try again in a moment")
-
-// Logs opens the output of containers. With several of them each line starts with the service's name. The caller closes it;
-// following ends with ctx.
-func (a *Agent) Logs(ctx context.Context, r LogRequest) (io.ReadCloser, error) {
-	return a.logs(ctx, r)
-}

@@ -2,45 +2,87 @@ package agent
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxLogLine bounds a line that is given a service's name; a longer one is cut in pieces.
-const maxLogLine = 64 << 10
+const (
+	// maxLogLine bounds a line that is given a container's name; a longer one is cut in pieces.
+	maxLogLine = 64 << 10
+	// maxLogSources bounds how many outputs are read side by side: each has files open.
+	maxLogSources = 256
+)
 
+// logSource is one replica's output: its revisions share it.
 type logSource struct{ name, container string }
 
-func (a *Agent) logs(ctx context.Context, r LogRequest) (io.ReadCloser, error) {
-	var from []logSource
-	named := false
-	s := a.status.Load()
-	for _, d := range s.Deployments {
-		if r.Deployment != "" && r.Deployment != d.Name && r.Deployment != d.ID {
-			continue
-		}
-		named = true
-		for _, c := range d.Components {
-			for _, x := range c.Services {
-				if x.Status != "" && (r.Service == "" || r.Service == x.Name) {
-					from = append(from, logSource{x.Name, x.Container})
-				}
-			}
-		}
+// Logs opens the output of containers. With several of them each line begins with its container's name; without Follow
+// lines come in the order in which they were written, as far as that is known. The caller closes it; following ends with
+// ctx.
+func (a *Agent) Logs(ctx context.Context, r LogRequest) (io.ReadCloser, error) {
+	from, err := a.logSources(r.Targets)
+	if err != nil {
+		return nil, fmt.Errorf("logs: %w", err)
 	}
-	switch {
-	case !named && r.Deployment != "":
-		return nil, fault.WithHint(fmt.Errorf("logs: no deployment %q: %w", r.Deployment, fault.ErrNotFound), "longshore-agent status lists them")
-	case len(from) == 0:
-		return nil, fault.WithHint(fmt.Errorf("logs: no container of service %q: %w", r.Service, fault.ErrNotFound), "longshore-agent status lists services")
-	case len(from) == 1:
+	if len(from) == 1 && !r.Prefix {
 		return a.o.Runtime.Logs(ctx, from[0].container, r.LogOptions)
 	}
 	return a.merge(ctx, from, r.LogOptions)
+}
+
+// logSources are the replicas that are meant, each once.
+func (a *Agent) logSources(targets []string) ([]logSource, error) {
+	all := a.Containers()
+	chosen := all
+	if len(targets) > 0 {
+		chosen = nil
+		for _, t := range targets {
+			found, err := Select(all, t)
+			if err != nil {
+				return nil, err
+			}
+			chosen = append(chosen, found...)
+		}
+	}
+	several := false
+	for _, c := range chosen {
+		several = several || c.DeploymentID != chosen[0].DeploymentID
+	}
+	var from []logSource
+	replicas := map[string]bool{}
+	for _, c := range chosen {
+		where := c.Project + "/" + c.Name()
+		if c.State == Missing || replicas[where] {
+			continue
+		}
+		replicas[where] = true
+		s := logSource{c.Name(), c.ID}
+		if several {
+			s.name = c.Path()
+		}
+		from = append(from, s)
+	}
+	switch {
+	case len(from) == 0:
+		return nil, fault.WithHint(fmt.Errorf("there is no container: %w", fault.ErrNotFound), "longshore-agent ps -a lists them")
+	case len(from) > maxLogSources:
+		return nil, fault.WithHint(fmt.Errorf("%d containers: %w", len(from), fault.ErrTooLarge), "name some of them")
+	}
+	wide := 0
+	for _, s := range from {
+		wide = max(wide, len(s.name))
+	}
+	for i := range from {
+		from[i].name += strings.Repeat(" ", wide-len(from[i].name))
+	}
+	return from, nil
 }
 
 // merge reads several outputs as one, line by line.
@@ -48,6 +90,8 @@ func (a *Agent) merge(ctx context.Context, from []logSource, o LogOptions) (io.R
 	ctx, cancel := context.WithCancel(ctx)
 	pr, pw := io.Pipe()
 	m := &merged{PipeReader: pr, cancel: cancel}
+	stamps := o.Stamps
+	o.Stamps = o.Stamps || !o.Follow // what is there is put in order by its times
 	var open []io.ReadCloser
 	for _, f := range from {
 		r, err := a.o.Runtime.Logs(ctx, f.container, o)
@@ -60,41 +104,103 @@ func (a *Agent) merge(ctx context.Context, from []logSource, o LogOptions) (io.R
 		}
 		open = append(open, r)
 	}
+	w := &lineWriter{w: pw, strip: o.Stamps && !stamps}
+	m.wg.Go(func() {
+		if o.Follow {
+			w.live(from, open)
+		} else {
+			w.ordered(from, open)
+		}
+		for _, r := range open {
+			_ = r.Close() // only read
+		}
+		_ = pw.Close() // never fails
+	})
+	m.stop = context.AfterFunc(ctx, func() { _ = pr.CloseWithError(io.EOF) })
+	return m, nil
+}
+
+// lineWriter gives lines their names. Its goroutines write one line at a time.
+type lineWriter struct {
+	mu    sync.Mutex
+	w     io.Writer
+	strip bool // lines begin with a time that nobody asked for
+}
+
+func (w *lineWriter) line(name string, line []byte) error {
+	if w.strip {
+		_, line, _ = bytes.Cut(line, []byte{' '})
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := fmt.Fprintf(w.w, "%s | %s\n", name, line)
+	return err
+}
+
+func scanner(r io.Reader) *bufio.Scanner {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 4096), maxLogLine)
+	s.Split(splitLines)
+	return s
+}
+
+// live writes lines as they come, until all outputs have ended or nobody reads.
+func (w *lineWriter) live(from []logSource, open []io.ReadCloser) {
 	var lines sync.WaitGroup
-	var mu sync.Mutex
 	for i, r := range open {
-		copyLines := func() {
-			defer r.Close()
-			b := bufio.NewScanner(r)
-			b.Buffer(make([]byte, 4096), maxLogLine)
-			b.Split(splitLines)
-			for b.Scan() {
-				mu.Lock()
-				_, err := fmt.Fprintf(pw, "%s | %s\n", from[i].name, b.Bytes())
-				mu.Unlock()
-				if err != nil {
+		lines.Go(func() {
+			for s := scanner(r); s.Scan(); {
+				if w.line(from[i].name, s.Bytes()) != nil {
 					return
 				}
 			}
-		}
-		lines.Go(copyLines)
+		})
 	}
-	m.wg.Go(func() {
-		lines.Wait()
-		_ = pw.Close() // never fails
-	})
-	context.AfterFunc(ctx, func() { _ = pr.CloseWithError(io.EOF) })
-	return m, nil
+	lines.Wait()
+}
+
+// ordered writes all lines by the times that they begin with; equal times keep the order of the containers.
+func (w *lineWriter) ordered(from []logSource, open []io.ReadCloser) {
+	heads := make([]*bufio.Scanner, len(open))
+	var left []int
+	for i, r := range open {
+		if heads[i] = scanner(r); heads[i].Scan() {
+			left = append(left, i)
+		}
+	}
+	for len(left) > 0 {
+		first := 0
+		for k := 1; k < len(left); k++ {
+			if bytes.Compare(stampOf(heads[left[k]].Bytes()), stampOf(heads[left[first]].Bytes())) < 0 {
+				first = k
+			}
+		}
+		i := left[first]
+		if w.line(from[i].name, heads[i].Bytes()) != nil {
+			return
+		}
+		if !heads[i].Scan() {
+			left = slices.Delete(left, first, first+1)
+		}
+	}
+}
+
+// stampOf is a line's time. All are UTC and of one length, so they compare as bytes.
+func stampOf(line []byte) []byte {
+	stamp, _, _ := bytes.Cut(line, []byte{' '})
+	return stamp
 }
 
 // merged owns the goroutines that fill it: Close ends them and waits.
 type merged struct {
 	*io.PipeReader
 	cancel context.CancelFunc
+	stop   func() bool
 	wg     sync.WaitGroup
 }
 
 func (m *merged) Close() error {
+	m.stop()
 	m.cancel()
 	err := m.PipeReader.Close()
 	m.wg.Wait()

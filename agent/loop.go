@@ -234,6 +234,7 @@ func (l *loop) observe(now time.Time) bool {
 	if err != nil {
 		if l.ctx.Err() == nil && l.blind == nil {
 			l.log.Error("the runtime does not answer; containers run on without supervision", "err", err)
+			l.events.Emit(Event{Kind: EventRuntime, Code: CodeRuntime, Message: err.Error()})
 		}
 		l.blind = err
 		l.blindTry++
@@ -242,8 +243,10 @@ func (l *loop) observe(now time.Time) bool {
 	}
 	if l.blind != nil {
 		l.log.Info("the runtime answers again")
+		l.events.Emit(Event{Kind: EventRuntime})
 	}
 	l.blind, l.blindTry, l.observed = nil, 0, true
+	l.noticed(l.seen, seen)
 	l.seen, l.look, l.lookAt = seen, false, now.Add(observeEvery)
 	return true
 }
@@ -288,6 +291,7 @@ func (l *loop) event(e workload.Event) {
 		l.mendNow()
 	}
 	if e.Kind == workload.EventOOM {
+		l.events.Emit(l.about(e.ID, Event{Kind: EventOOM}))
 		d, c, x := l.target.container(e.ID)
 		if x != nil {
 			l.log.Warn("a container ran out of memory", "deployment", d.Name, "component", c.Name, "service", x.Service.Name)

@@ -49,6 +49,7 @@ func (l *loop) mended(err error) {
 	case l.ctx.Err() != nil:
 	case err == nil && l.unmended != nil:
 		l.log.Info("what containers need of the device is whole again")
+		l.events.Emit(Event{Kind: EventRepaired, Message: "what containers need of the device is whole again"})
 		l.unmended = nil
 	case err != nil:
 		if l.unmended == nil {

@@ -86,6 +86,7 @@ func (l *loop) checked(r answer) {
 	if l.ctx.Err() != nil {
 		return
 	}
+	l.counts.polls.Add(1)
 	if r.resolved.Digest != "" {
 		p.checked = now
 	}
@@ -174,6 +175,7 @@ func (p *poll) judge(l *loop, now time.Time, err error) {
 	if err == nil {
 		if p.problem != nil {
 			l.log.Info("the source answers again", "repository", l.o.Repository)
+			l.events.Emit(Event{Kind: EventSource})
 		}
 		p.failures, p.problem, p.since = 0, nil, time.Time{}
 		return
@@ -181,8 +183,10 @@ func (p *poll) judge(l *loop, now time.Time, err error) {
 	if p.problem == nil || CodeOf(p.problem) != CodeOf(err) {
 		p.since = now
 		l.log.Warn("cannot check for a new state; what runs is kept", "code", CodeOf(err), "err", err)
+		l.events.Emit(Event{Kind: EventSource, Code: CodeOf(err), Message: err.Error()})
 	}
 	p.failures++
+	l.counts.pollErrors.Add(1)
 	p.problem = err
 }
 

@@ -122,9 +122,13 @@ type LogOptions struct {
 	// Since and Until bound when the output was written; zero: no bound. Times of output are known to within a few seconds:
 	// some lines more may come, none less.
 	Since, Until time.Time
-	// Stamps asks for lines that begin with their time, as far as it is known, in RFC 3339 and a space.
+	// Stamps asks for lines that begin with their time, as far as it is known, in [StampFormat] and a space. A line of more
+	// than 16 KiB comes in pieces, each with its time.
 	Stamps bool
 }
+
+// StampFormat is that of times at the beginning of lines; all are in UTC.
+const StampFormat = "2006-01-02T15:04:05.000Z"
 
 // Report is one message to the fleet endpoint. Sequence orders the reports of a device and makes them idempotent.
 type Report = store.Report

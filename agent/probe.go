@@ -86,5 +86,6 @@ func (l *loop) probed(id, run string, h *workload.Health, err error) {
 	l.sup.Containers[id] = s
 	if s.Health != was {
 		l.log.Info("health changed", "container", id, "health", s.Health, "output", s.Output)
+		l.events.Emit(l.about(id, Event{Kind: EventKind(s.Health), Message: s.Output}))
 	}
 }

@@ -28,6 +28,8 @@ func (l *loop) publish(now time.Time) {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
 	s.Problems = l.problems(now, s)
+	table := l.containerTable(seen)
+	l.tables.Store(&table)
 	l.status.Store(s)
 }
 

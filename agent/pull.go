@@ -189,6 +189,8 @@ type progress struct {
 	mu   sync.Mutex
 	now  *Loading
 	each map[string][2]int64
+
+	loaded uint64 // bytes, since the agent started
 }
 
 func (p *progress) begin(generation uint64, images int) {
@@ -207,6 +209,7 @@ func (p *progress) image(name string, done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.each != nil {
+		p.loaded += uint64(max(0, done-p.each[name][0]))
 		p.each[name] = [2]int64{done, total}
 	}
 }

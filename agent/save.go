@@ -165,6 +165,7 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 	if commit {
 		l.tidy = true
 		l.log.Info("generation runs completely", "generation", l.committed.Generation, "digest", l.committed.Digest)
+		l.events.Emit(Event{Kind: EventCommitted, Generation: l.committed.Generation})
 	}
 	return true, nil
 }
@@ -231,16 +232,20 @@ func (l *loop) recap() {
 func (l *loop) remember(fresh, removed []store.Status) {
 	for _, s := range fresh {
 		if was := l.before[s.DeploymentID]; was.State != s.State || was.Digest != s.Digest {
+			e := Event{Kind: EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)}
 			args := []any{"deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation}
-			if e := overallError(s); e != nil {
-				args = append(args, "code", e.Code, "err", e.Message)
+			if x := overallError(s); x != nil {
+				args = append(args, "code", x.Code, "err", x.Message)
+				e.Code, e.Message = Code(x.Code), e.Message+": "+x.Message
 			}
 			l.log.Info("deployment", args...)
+			l.events.Emit(e)
 		}
 		l.before[s.DeploymentID] = s
 	}
 	for _, s := range removed {
 		l.log.Info("deployment", "deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation)
+		l.events.Emit(Event{Kind: EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)})
 		delete(l.before, s.DeploymentID)
 	}
 }
@@ -285,6 +290,7 @@ func (l *loop) accept(now time.Time, r answer) error {
 	l.reported = true
 	l.remember(a.statuses, a.removed)
 	l.pump.nudge()
+	l.events.Emit(Event{Kind: EventAccepted, Generation: r.state.Generation})
 	l.log.Info("accepted", "generation", r.state.Generation, "digest", r.state.Digest, "signedBy", r.state.SignedBy, "insecure", r.state.Insecure)
 	return nil
 }
@@ -304,6 +310,7 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 		return err
 	}
 	l.pump.nudge()
+	l.events.Emit(Event{Kind: EventRefused, Generation: r.Generation, Code: Code(r.Code), Message: r.Message})
 	l.log.Warn("refused", "generation", r.Generation, "digest", r.Digest, "code", r.Code, "err", r.Message, "hint", r.Hint)
 	return nil
 }
@@ -318,6 +325,7 @@ func (l *loop) retarget() error {
 	l.tidy = true // also of a device that never settles
 	clear(l.sup.Begun)
 	l.look = true
+	l.events.Emit(Event{Kind: EventPulled, Generation: l.running.Generation})
 	l.log.Info("all of the generation is on the device; applying it", "generation", l.running.Generation)
 	return nil
 }

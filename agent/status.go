@@ -146,7 +146,7 @@ const (
 
 // LogRequest chooses containers' output.
 type LogRequest struct {
-	Deployment string // id or name; "": every one
-	Service    string // "": every service
+	Targets []string // as [Select] takes them; none: every container
+	Prefix  bool     // begin each line with its container's name, also where there is only one
 	LogOptions
 }

@@ -69,6 +69,7 @@ func (l *loop) perform(st Step) error {
 
 // tell logs what changed on the device: one line a change.
 func (l *loop) tell(st Step) {
+	l.did(st)
 	switch st.Verb {
 	case Start:
 		l.log.Info("started", "container", st.Container, "project", st.Project, "restarts", l.sup.Containers[st.Container].Total)

@@ -364,7 +364,7 @@ func logs(t *testing.T, w *World) {
 	w.Publish(t, 1, Line("1"))
 	r := w.Start(t)
 	w.Sync(t, r)
-	for _, q := range []agent.LogRequest{{Deployment: line, Service: "web"}, {Service: "web"}, {}} {
+	for _, q := range []agent.LogRequest{{Targets: []string{line + "/web"}}, {Targets: []string{"web"}}, {}} {
 		rc, err := r.Logs(t.Context(), q)
 		if err != nil {
 			t.Fatalf("logs %+v: %v", q, err)
@@ -373,7 +373,7 @@ func logs(t *testing.T, w *World) {
 			t.Errorf("logs %+v: close: %v", q, err)
 		}
 	}
-	for _, q := range []agent.LogRequest{{Deployment: "none"}, {Deployment: line, Service: "none"}} {
+	for _, q := range []agent.LogRequest{{Targets: []string{"none"}}, {Targets: []string{line + "/none"}}} {
 		if _, err := r.Logs(t.Context(), q); err == nil {
 			t.Errorf("logs %+v: no error", q)
 		}

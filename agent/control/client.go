@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"syscall"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -19,6 +19,11 @@ import (
 
 // maxAnswer bounds an answer: the status of a device with a thousand containers is far below.
 const maxAnswer = 64 << 20
+
+const (
+	maxEvent   = 64 << 10 // of one event: its message is far shorter
+	maxProblem = 64 << 10 // of an answer that says no
+)
 
 // Client asks a running agent.
 type Client struct {
@@ -55,24 +60,62 @@ func (c *Client) Sync(ctx context.Context) (agent.SyncResult, error) {
 
 // Logs opens containers' output. The caller closes it.
 func (c *Client) Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error) {
-	q := url.Values{}
-	if r.Deployment != "" {
-		q.Set("deployment", r.Deployment)
-	}
-	if r.Service != "" {
-		q.Set("service", r.Service)
-	}
-	if r.Tail > 0 {
-		q.Set("tail", strconv.Itoa(r.Tail))
-	}
-	if r.Follow {
-		q.Set("follow", "true")
-	}
-	res, err := c.do(ctx, http.MethodGet, "/v1/logs?"+q.Encode())
+	res, err := c.do(ctx, http.MethodGet, "/v1/logs?"+logQuery(r))
 	if err != nil {
 		return nil, err
 	}
 	return res.Body, nil
+}
+
+// Containers lists the containers that the device needs or has.
+func (c *Client) Containers(ctx context.Context) ([]agent.ContainerStatus, error) {
+	var out []agent.ContainerStatus
+	err := c.call(ctx, http.MethodGet, "/v1/containers", &out)
+	return out, err
+}
+
+// Stats measures running containers; no targets: all.
+func (c *Client) Stats(ctx context.Context, targets []string) ([]agent.ContainerUsage, error) {
+	var out []agent.ContainerUsage
+	err := c.call(ctx, http.MethodGet, "/v1/stats?"+url.Values{"target": targets}.Encode(), &out)
+	return out, err
+}
+
+// Metrics opens what Prometheus reads. The caller closes it.
+func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
+	res, err := c.do(ctx, http.MethodGet, "/v1/metrics")
+	if err != nil {
+		return nil, err
+	}
+	return res.Body, nil
+}
+
+// Events calls tell with what happened, oldest first, until there are no more or, following, until ctx ends, which is no
+// error.
+func (c *Client) Events(ctx context.Context, r agent.EventRequest, tell func(agent.Event) error) error {
+	q := url.Values{}
+	set(q, "follow", "true", r.Follow)
+	set(q, "since", stamp(r.Since), !r.Since.IsZero())
+	res, err := c.do(ctx, http.MethodGet, "/v1/events?"+q.Encode())
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(make([]byte, 4096), maxEvent)
+	for lines.Scan() {
+		var e agent.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("ask the agent at %s: read an event: %w: %w", c.path, fault.ErrInvalid, err)
+		}
+		if err := tell(e); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("ask the agent at %s: %w: %w", c.path, fault.ErrTemporary, err)
+	}
+	return nil
 }
 
 func (c *Client) call(ctx context.Context, method, path string, v any) error {
@@ -101,18 +144,17 @@ func (c *Client) do(ctx context.Context, method, path string) (*http.Response, e
 		return res, nil
 	}
 	defer res.Body.Close()
+	return nil, c.refusal(res)
+}
+
+// refusal reads an answer that is not fine.
+func (c *Client) refusal(res *http.Response) error {
 	var p problem
-	if err := json.NewDecoder(io.LimitReader(res.Body, 64<<10)).Decode(&p); err != nil || p.Error == "" {
-		p.Error = res.Status
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxProblem)).Decode(&p); err != nil || p.Error == "" {
+		p.Error = fmt.Sprintf("ask the agent at %s: it answers %s", c.path, res.Status)
 	}
-	kind := fault.ErrTemporary
-	switch res.StatusCode {
-	case http.StatusNotFound:
-		kind = fault.ErrNotFound
-	case http.StatusBadRequest:
-		kind = fault.ErrInvalid
-	}
-	return nil, fault.WithHint(&answerError{p.Error, kind}, p.Hint)
+	p.Status = res.StatusCode
+	return p.asError()
 }
 
 func (c *Client) unreachable(err error) error {

@@ -1,12 +1,18 @@
 // Package control lets programs on the device talk to the running agent: HTTP with JSON over a unix socket that only its
-// owner may open. Entry points are [Listen] and [Serve] for the agent, [NewClient] for `longshore-agent status`, `sync`
-// and `logs`.
+// owner may open. Entry points are [Listen] and [Serve] for the agent, [NewClient] for the commands of `longshore-agent`
+// that ask it.
 //
-//	GET  /v1/status                                          200 agent.Status
-//	POST /v1/sync                                            200 agent.SyncResult, when the outcome is known
-//	GET  /v1/logs?deployment=&service=&tail=&follow=         200 text, as long as it flows
+//	GET  /v1/status                  200 agent.Status
+//	POST /v1/sync                    200 agent.SyncResult, when the outcome is known
+//	GET  /v1/containers              200 [agent.ContainerStatus]
+//	GET  /v1/stats?target=           200 [agent.ContainerUsage]
+//	GET  /v1/metrics                 200 text, as Prometheus reads it
+//	GET  /v1/events?since=&follow=   200 agent.Event, one a line, as long as they come
+//	GET  /v1/logs?target=&tail=&follow=&since=&until=&stamps=&prefix=
+//	                                 200 text, as long as it flows
+//	POST /v1/exec                    101 Upgrade: longshore-exec/1, then frames both ways
 //
-// Errors are {"error": "...", "hint": "..."} with 400, 404 or 503.
+// target may be repeated. Errors are {"error": "...", "hint": "..."} with 400, 404, 409, 501 or 503.
 package control
 
 import (
@@ -18,28 +24,25 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"strconv"
+	"sync"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/metrics"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Limits of a request. All of them are far above what our own client sends.
-const (
-	maxHeader = 16 << 10
-	maxQuery  = 4 << 10
-	maxName   = 512
-	maxTail   = 1_000_000
-)
+// maxHeader bounds the header of a request; ours are far below.
+const maxHeader = 32 << 10
 
 // Device is what can be asked; [agent.Agent] is one.
 type Device interface {
-	Status() agent.Status
+	metrics.Device
 	Sync(ctx context.Context) (agent.SyncResult, error)
 	Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error)
+	Events(ctx context.Context, r agent.EventRequest, tell func(agent.Event) error) error
+	Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error)
 }
 
 var _ Device = (*agent.Agent)(nil)
@@ -86,8 +89,10 @@ func (l *listener) Close() error {
 
 // Serve answers until ctx ends, then closes l and waits for the calls in progress, which end with ctx.
 func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) error {
+	var upgraded sync.WaitGroup // connections that the server does not wait for; they end with ctx
+	defer upgraded.Wait()
 	srv := &http.Server{
-		Handler: Handler(d), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
+		Handler: handler(d, &upgraded), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -109,8 +114,50 @@ func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) erro
 }
 
 // Handler answers control requests.
-func Handler(d Device) http.Handler {
+func Handler(d Device) http.Handler { return handler(d, new(sync.WaitGroup)) }
+
+func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/containers", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, append([]agent.ContainerStatus{}, d.Containers()...))
+	})
+	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
+		q := newQuery(r.URL.RawQuery)
+		targets := q.targets()
+		if err := q.end(); err != nil {
+			refuse(w, err)
+			return
+		}
+		usage, err := d.Stats(r.Context(), targets)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		reply(w, http.StatusOK, usage)
+	})
+	mux.HandleFunc("GET /v1/metrics", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", metrics.ContentType)
+		_ = metrics.Write(r.Context(), w, d) // the caller may have hung up
+	})
+	mux.HandleFunc("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
+		q := newQuery(r.URL.RawQuery)
+		req := agent.EventRequest{Since: q.time("since"), Follow: q.flag("follow")}
+		if err := q.end(); err != nil {
+			refuse(w, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		flush := http.NewResponseController(w)
+		_ = flush.Flush() // a writer that cannot flush still writes
+		_ = d.Events(r.Context(), req, func(e agent.Event) error {
+			if err := json.NewEncoder(w).Encode(e); err != nil {
+				return err
+			}
+			_ = flush.Flush()
+			return nil
+		}) // the caller may have hung up
+	})
+	mux.HandleFunc("POST /v1/exec", exec(d, upgraded))
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) })
 	mux.HandleFunc("POST /v1/sync", func(w http.ResponseWriter, r *http.Request) {
 		res, err := d.Sync(r.Context())
@@ -157,60 +204,48 @@ func stream(w http.ResponseWriter, r io.Reader) {
 	}
 }
 
-// logRequest reads the query of a logs request strictly.
-func logRequest(raw string) (agent.LogRequest, error) {
-	var out agent.LogRequest
-	if len(raw) > maxQuery {
-		return out, fmt.Errorf("query of %d bytes: %w", len(raw), fault.ErrTooLarge)
-	}
-	q, err := url.ParseQuery(raw)
-	if err != nil {
-		return out, fmt.Errorf("query: %w: %w", fault.ErrInvalid, err)
-	}
-	for key, vs := range q {
-		if len(vs) != 1 || len(vs[0]) > maxName {
-			return out, fmt.Errorf("query: %.64q must be there once and be short: %w", key, fault.ErrInvalid)
-		}
-		v := vs[0]
-		switch key {
-		case "deployment":
-			out.Deployment = v
-		case "service":
-			out.Service = v
-		case "follow":
-			if out.Follow, err = strconv.ParseBool(v); err != nil {
-				return out, fmt.Errorf("query: follow=%q: %w", v, fault.ErrInvalid)
-			}
-		case "tail":
-			n, err := strconv.Atoi(v)
-			if err != nil || n < 0 || n > maxTail {
-				return out, fmt.Errorf("query: tail=%q: a number from 0 to %d: %w", v, maxTail, fault.ErrInvalid)
-			}
-			out.Tail = n
-		default:
-			return out, fmt.Errorf("query: %.64q is not known: %w", key, fault.ErrInvalid)
-		}
-	}
-	return out, nil
-}
-
 // problem is the body of an error.
 type problem struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
+
+	Status int `json:"status,omitempty"` // as an answer's, where there is none
 }
 
 func refuse(w http.ResponseWriter, err error) {
-	status := http.StatusInternalServerError
+	reply(w, statusOf(err), problem{Error: err.Error(), Hint: fault.Hint(err)})
+}
+
+func statusOf(err error) int {
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		status = http.StatusNotFound
+		return http.StatusNotFound
 	case errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrTooLarge):
-		status = http.StatusBadRequest
-	case errors.Is(err, fault.ErrTemporary), errors.Is(err, context.Canceled):
-		status = http.StatusServiceUnavailable
+		return http.StatusBadRequest
+	case errors.Is(err, fault.ErrConflict):
+		return http.StatusConflict
+	case errors.Is(err, fault.ErrUnsupported):
+		return http.StatusNotImplemented
+	case errors.Is(err, fault.ErrTemporary), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return http.StatusServiceUnavailable
 	}
-	reply(w, status, problem{err.Error(), fault.Hint(err)})
+	return http.StatusInternalServerError
+}
+
+// asError is what an answer of that status means.
+func (p problem) asError() error {
+	kind := fault.ErrTemporary
+	switch p.Status {
+	case http.StatusNotFound:
+		kind = fault.ErrNotFound
+	case http.StatusBadRequest:
+		kind = fault.ErrInvalid
+	case http.StatusConflict:
+		kind = fault.ErrConflict
+	case http.StatusNotImplemented:
+		kind = fault.ErrUnsupported
+	}
+	return fault.WithHint(&answerError{p.Error, kind}, p.Hint)
 }
 
 func reply(w http.ResponseWriter, status int, v any) {

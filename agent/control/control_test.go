@@ -6,18 +6,22 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -26,6 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type device struct {
 	sync func(ctx context.Context) (agent.SyncResult, error)
 	logs func(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error)
+	exec func(ctx context.Context, id string, o agent.ExecOptions) (int, error)
 }
 
 func (d device) Status() agent.Status {
@@ -34,6 +39,37 @@ func (d device) Status() agent.Status {
 func (d device) Sync(ctx context.Context) (agent.SyncResult, error) { return d.sync(ctx) }
 func (d device) Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error) {
 	return d.logs(ctx, r)
+}
+
+func (d device) Containers() []agent.ContainerStatus {
+	return []agent.ContainerStatus{
+		{ID: "p-web-1-aa", Deployment: "app", DeploymentID: "d1", Project: "p", Service: "web", Replica: 1, State: workload.Running, Active: true},
+		{ID: "p-job-1-bb", Deployment: "app", DeploymentID: "d1", Project: "p", Service: "job", Replica: 1, State: workload.Exited},
+	}
+}
+
+func (d device) Stats(_ context.Context, targets []string) ([]agent.ContainerUsage, error) {
+	if len(targets) > 1 {
+		return nil, fmt.Errorf("stats: %w", fault.ErrTemporary)
+	}
+	return []agent.ContainerUsage{{ID: "p-web-1-aa", Service: "web", CPUSeconds: 1.5, MemoryBytes: 7}}, nil
+}
+func (d device) Counts() agent.Counts { return agent.Counts{Polls: 3} }
+
+func (d device) Events(ctx context.Context, r agent.EventRequest, tell func(agent.Event) error) error {
+	for n := range uint64(3) {
+		if err := tell(agent.Event{Sequence: n + 1, Kind: agent.EventStarted, Time: r.Since}); err != nil {
+			return err
+		}
+	}
+	if r.Follow {
+		<-ctx.Done()
+	}
+	return nil
+}
+
+func (d device) Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error) {
+	return d.exec(ctx, id, o)
 }
 
 func serve(t *testing.T, d device) (client *control.Client, path string) {
@@ -64,10 +100,10 @@ func TestRoundTrip(t *testing.T) {
 			return agent.SyncResult{Outcome: agent.SyncRefused, Code: agent.CodeRollback, Generation: 3}, nil
 		},
 		logs: func(_ context.Context, r agent.LogRequest) (io.ReadCloser, error) {
-			if r.Service == "none" {
-				return nil, fault.WithHint(fmt.Errorf("no service %q: %w", r.Service, fault.ErrNotFound), "look at status")
+			if r.Targets[0] == "none" {
+				return nil, fault.WithHint(fmt.Errorf("no service %q: %w", r.Targets[0], fault.ErrNotFound), "look at status")
 			}
-			return io.NopCloser(strings.NewReader(fmt.Sprint(r.Deployment, " ", r.Service, " ", r.Tail, r.Follow))), nil
+			return io.NopCloser(strings.NewReader(fmt.Sprintf("%+v", r))), nil
 		},
 	})
 	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
@@ -81,20 +117,63 @@ func TestRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(agent.SyncResult{Outcome: "refused", Code: "generation-rollback", Generation: 3}, r); diff != "" || err != nil {
 		t.Errorf("Sync: %v\n%s", err, diff)
 	}
-	rc, err := c.Logs(t.Context(), agent.LogRequest{Deployment: "a b&c", Service: "web", LogOptions: agent.LogOptions{Tail: 5, Follow: true}})
+	rc, err := c.Logs(t.Context(), agent.LogRequest{Targets: []string{"a b&c", "web"}, Prefix: true, LogOptions: agent.LogOptions{
+		Tail: 5, Follow: true, Since: time.Unix(1, 0).UTC(), Stamps: true,
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, err := io.ReadAll(rc)
-	if want := "a b&c web 5 true"; string(b) != want || err != nil {
+	if want := "{Targets:[a b&c web] Prefix:true LogOptions:{Follow:true Tail:5 Since:1970-01-01 00:00:01 +0000 UTC Until:0001-01-01 00:00:00 +0000 UTC Stamps:true}}"; string(b) != want || err != nil {
 		t.Errorf("logs = %q, %v, want %q", b, err, want)
 	}
 	if err := rc.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Logs(t.Context(), agent.LogRequest{Service: "none"}); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "look at status" ||
+	if _, err := c.Logs(t.Context(), agent.LogRequest{Targets: []string{"none"}}); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "look at status" ||
 		err.Error() != `no service "none": not found` {
 		t.Errorf("Logs(none) = %v, hint %q", err, fault.Hint(err))
+	}
+}
+
+func TestQuestions(t *testing.T) {
+	c, _ := serve(t, device{})
+	all, err := c.Containers(t.Context())
+	if diff := cmp.Diff(device{}.Containers(), all); diff != "" || err != nil {
+		t.Errorf("Containers: %v\n%s", err, diff)
+	}
+	usage, err := c.Stats(t.Context(), []string{"web"})
+	if err != nil || len(usage) != 1 || usage[0].CPUSeconds != 1.5 {
+		t.Errorf("Stats = %+v, %v", usage, err)
+	}
+	if _, err := c.Stats(t.Context(), []string{"web", "job"}); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("Stats of a runtime that is away = %v, want temporary", err)
+	}
+	rc, err := c.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(rc)
+	if err != nil || !strings.Contains(string(text), "\nlongshore_container_cpu_seconds_total{") {
+		t.Errorf("Metrics = %.200q, %v", text, err)
+	}
+	_ = rc.Close() // only read
+	since := time.Date(2026, 11, 20, 12, 0, 0, 5, time.UTC)
+	for _, follow := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var seen []uint64
+		if err := c.Events(ctx, agent.EventRequest{Since: since, Follow: follow}, func(e agent.Event) error {
+			if seen = append(seen, e.Sequence); !e.Time.Equal(since) {
+				t.Errorf("since = %v, want %v", e.Time, since)
+			}
+			if len(seen) == 3 && follow {
+				cancel()
+			}
+			return nil
+		}); err != nil || len(seen) != 3 {
+			t.Errorf("Events(follow %v) = %v, %v", follow, seen, err)
+		}
+		cancel()
 	}
 }
 
@@ -154,14 +233,14 @@ func TestListenTakesOverADeadSocketOnly(t *testing.T) {
 }
 
 func FuzzControl(f *testing.F) {
-	for _, s := range []string{"/v1/status", "/v1/logs?tail=5&follow=true", "/v1/logs?tail=-1", "/v1/logs?x=1", "/v1/logs?deployment=a&deployment=b", "/v1/logs?%zz", "/../v1/status", "/v1/sync"} {
+	for _, s := range []string{"/v1/status", "/v1/logs?tail=5&follow=true", "/v1/logs?tail=-1", "/v1/logs?x=1", "/v1/logs?target=a&target=b&since=x", "/v1/events?since=2026-11-20T12:00:00Z", "/v1/stats?target=", "/v1/metrics", "/v1/containers", "/v1/exec", "/v1/logs?%zz", "/../v1/status", "/v1/sync"} {
 		f.Add("GET", s)
 		f.Add("POST", s)
 	}
 	h := control.Handler(device{
 		sync: func(context.Context) (agent.SyncResult, error) { return agent.SyncResult{}, nil },
 		logs: func(_ context.Context, r agent.LogRequest) (io.ReadCloser, error) {
-			if r.Tail < 0 || len(r.Service) > 512 {
+			if r.Tail < 0 || len(r.Targets) > 256 || slices.ContainsFunc(r.Targets, func(s string) bool { return s == "" || len(s) > 512 }) {
 				panic("unchecked request")
 			}
 			return io.NopCloser(strings.NewReader("x")), nil
@@ -176,8 +255,14 @@ func FuzzControl(f *testing.F) {
 		req.URL.Path, req.URL.RawQuery = path, query
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, req)
-		if w.Code >= 500 {
+		if w.Code >= 500 && !strings.Contains(query, "target=") { // of several, our device says that it cannot now
 			t.Errorf("%s %s = %d", method, target, w.Code)
 		}
 	})
+}
+
+func unixTransport(path string) *http.Transport {
+	return &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}
 }

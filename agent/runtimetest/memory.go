@@ -464,6 +464,12 @@ func (m *Memory) Logs(ctx context.Context, id string, o agent.LogOptions) (io.Re
 	if o.Tail > 0 && len(lines) > o.Tail {
 		lines = lines[len(lines)-o.Tail:]
 	}
+	if o.Stamps {
+		lines = slices.Clone(lines)
+		for i, l := range lines {
+			lines[i] = m.now().UTC().Format(agent.StampFormat) + " " + l
+		}
+	}
 	text := strings.NewReader(strings.Join(lines, ""))
 	if !o.Follow {
 		return io.NopCloser(text), nil

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
@@ -93,47 +91,8 @@ func (p *program) sync(c *cli.Context) error {
 	return fault.WithHint(told, r.Hint)
 }
 
-func (p *program) logsCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "logs",
-		Usage:     "show what containers wrote",
-		ArgsUsage: "[DEPLOYMENT [SERVICE]]",
-		Description: "DEPLOYMENT is a deployment's name or id; without it every container of the device is shown.\n\n" +
-			"Examples:\n  longshore-agent logs line-monitor web\n  longshore-agent logs --follow --tail 20 line-monitor",
-		Flags: []cli.Flag{
-			configFlag(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted", EnvVars: env("FOLLOW")},
-			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines; 0 is all", EnvVars: env("TAIL")},
-		},
-		Action: func(c *cli.Context) error {
-			if c.NArg() > 2 {
-				return outcome.Usagef(c.Command.Name, "logs takes a deployment and a service, got %d arguments", c.NArg())
-			}
-			if c.Int("tail") < 0 {
-				return outcome.Usagef(c.Command.Name, "--tail: %d is less than nothing", c.Int("tail"))
-			}
-			client, err := clientOf(c)
-			if err != nil {
-				return err
-			}
-			r, err := client.Logs(c.Context, agent.LogRequest{
-				Deployment: c.Args().Get(0), Service: c.Args().Get(1),
-				LogOptions: agent.LogOptions{Follow: c.Bool("follow"), Tail: c.Int("tail")},
-			})
-			if err != nil {
-				return err
-			}
-			_, err = io.Copy(p.stdout, r)
-			if c.Context.Err() != nil {
-				err = nil // interrupted: that is how following ends
-			}
-			return errors.Join(err, r.Close())
-		},
-	}
-}
-
 func clientOf(c *cli.Context) (*control.Client, error) {
-	if c.Command.Name != "logs" {
+	if c.Command.ArgsUsage == "" {
 		if err := noArguments(c); err != nil {
 			return nil, err
 		}
@@ -183,9 +142,5 @@ func ago(d time.Duration) string {
 }
 
 func colour(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" {
-		return false
-	}
-	return term.IsTerminal(int(f.Fd()))
+	return os.Getenv("NO_COLOR") == "" && terminal(w)
 }

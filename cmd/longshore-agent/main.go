@@ -31,11 +31,12 @@ func main() {
 
 // program is what the commands share: where they may write.
 type program struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
-func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
-	p := &program{stdout: stdout, stderr: stderr}
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	p := &program{stdin: stdin, stdout: stdout, stderr: stderr}
 	app := &cli.App{
 		Name:                 "longshore-agent",
 		Usage:                "keep this device at its signed release",
@@ -49,8 +50,9 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 			return outcome.Usagef("", "%v", err)
 		},
 		Commands: []*cli.Command{
-			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.logsCommand(),
-			p.capabilitiesCommand(), p.checkConfigCommand(), p.unitCommand(),
+			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
+			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(),
+			p.capabilitiesCommand(), p.checkConfigCommand(), p.unitCommand(), p.completionCommand(),
 			{
 				Name: "version", Usage: "print the version",
 				Action: func(*cli.Context) error {
@@ -72,12 +74,21 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 		}
 		return cli.ShowAppHelp(c)
 	}
+	if len(args) > 1 && args[1] == completeCommand {
+		complete(ctx, app, args[2:], stdout)
+		return 0
+	}
+	app.Metadata = map[string]any{cmdline.Verbatim: []string{"exec"}}
 	line, err := cmdline.Arrange(app, args[1:], nil)
 	if err == nil {
 		err = app.RunContext(ctx, append(args[:1:1], line...))
 	}
 	if err == nil {
 		return 0
+	}
+	var code exited
+	if errors.As(err, &code) {
+		return int(code)
 	}
 	outcome.Tell(stderr, "longshore-agent", err)
 	return outcome.Code(err)

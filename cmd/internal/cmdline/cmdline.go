@@ -16,6 +16,10 @@ import (
 // Environment gives the variable of a flag and its value; "" is a variable that is not set.
 type Environment func(f cli.Flag) (variable, value string)
 
+// Verbatim is the key of an app's metadata under which the names of those commands are, as []string, that take everything
+// behind their first argument as it is: it is another program's command line.
+const Verbatim = "verbatim"
+
 // completionFlag is what the shells' completion of the library adds at the end.
 const completionFlag = "--generate-bash-completion"
 
@@ -66,7 +70,8 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 		}
 		return nil, outcome.Usagef(strings.Join(path, " "), "%s: a command is missing, or this is no flag", rest[0])
 	}
-	flags, arguments := split(command, rest)
+	verbatim, _ := app.Metadata[Verbatim].([]string)
+	flags, arguments := split(command, rest, slices.Contains(verbatim, command.Name))
 	if env != nil {
 		more, err := fromEnvironment(strings.Join(path, " "), command, flags, env)
 		if err != nil {
@@ -100,12 +105,14 @@ func Find(commands []*cli.Command, name string) *cli.Command {
 }
 
 // split parts flags, each with its value, from arguments. What is no known flag stays a flag, to be refused by name.
-func split(c *cli.Command, args []string) (flags, arguments []string) {
+func split(c *cli.Command, args []string, verbatim bool) (flags, arguments []string) {
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		switch {
 		case a == "--":
 			return flags, append(arguments, args[i+1:]...)
+		case verbatim && (!strings.HasPrefix(a, "-") || a == "-"):
+			return flags, append(arguments, args[i:]...)
 		case !strings.HasPrefix(a, "-") || a == "-":
 			arguments = append(arguments, a)
 			continue

@@ -1,0 +1,143 @@
+package control
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Limits of a request. All of them are far above what our own client sends.
+const (
+	maxQuery   = 16 << 10
+	maxName    = 512
+	maxTail    = 1_000_000
+	maxTargets = 256
+)
+
+// query reads the parameters of a request strictly: each one is read by its name, what is left over is an error.
+type query struct {
+	v   url.Values
+	err error
+}
+
+func newQuery(raw string) *query {
+	if len(raw) > maxQuery {
+		return &query{err: fmt.Errorf("query of %d bytes: %w", len(raw), fault.ErrTooLarge)}
+	}
+	v, err := url.ParseQuery(raw)
+	if err != nil {
+		return &query{err: fmt.Errorf("query: %w: %w", fault.ErrInvalid, err)}
+	}
+	return &query{v: v}
+}
+
+func (q *query) fail(format string, args ...any) {
+	if q.err == nil {
+		q.err = fmt.Errorf("query: "+format+": %w", append(args, fault.ErrInvalid)...)
+	}
+}
+
+// text is a parameter that is there once at most; "" when it is not.
+func (q *query) text(name string) string {
+	vs, ok := q.v[name]
+	delete(q.v, name)
+	if !ok {
+		return ""
+	}
+	if len(vs) != 1 || len(vs[0]) > maxName {
+		q.fail("%s must be there once and be short", name)
+		return ""
+	}
+	return vs[0]
+}
+
+func (q *query) targets() []string {
+	vs := q.v["target"]
+	delete(q.v, "target")
+	if len(vs) > maxTargets {
+		q.fail("%d targets", len(vs))
+		return nil
+	}
+	for _, v := range vs {
+		if v == "" || len(v) > maxName {
+			q.fail("a target must be neither empty nor long")
+		}
+	}
+	return vs
+}
+
+func (q *query) flag(name string) bool {
+	s := q.text(name)
+	if s == "" {
+		return false
+	}
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		q.fail("%s=%q", name, s)
+	}
+	return b
+}
+
+func (q *query) number(name string, most int) int {
+	s := q.text(name)
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > most {
+		q.fail("%s=%q: a number from 0 to %d", name, s, most)
+		return 0
+	}
+	return n
+}
+
+func (q *query) time(name string) time.Time {
+	s := q.text(name)
+	if s == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		q.fail("%s=%q: a time in RFC 3339", name, s)
+	}
+	return t
+}
+
+// end tells what was wrong.
+func (q *query) end() error {
+	for name := range q.v {
+		q.fail("%.64q is not known", name)
+	}
+	return q.err
+}
+
+func logRequest(raw string) (agent.LogRequest, error) {
+	q := newQuery(raw)
+	r := agent.LogRequest{Targets: q.targets(), Prefix: q.flag("prefix"), LogOptions: agent.LogOptions{
+		Follow: q.flag("follow"), Tail: q.number("tail", maxTail), Since: q.time("since"), Until: q.time("until"), Stamps: q.flag("stamps"),
+	}}
+	return r, q.end()
+}
+
+func logQuery(r agent.LogRequest) string {
+	q := url.Values{"target": r.Targets}
+	set(q, "tail", strconv.Itoa(r.Tail), r.Tail > 0)
+	set(q, "follow", "true", r.Follow)
+	set(q, "prefix", "true", r.Prefix)
+	set(q, "stamps", "true", r.Stamps)
+	set(q, "since", stamp(r.Since), !r.Since.IsZero())
+	set(q, "until", stamp(r.Until), !r.Until.IsZero())
+	return q.Encode()
+}
+
+func set(q url.Values, name, value string, there bool) {
+	if there {
+		q.Set(name, value)
+	}
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }

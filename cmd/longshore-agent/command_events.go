@@ -1,0 +1,73 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+func (p *program) eventsCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "events",
+		Usage: "tell what happened on the device",
+		Description: "The agent remembers the newest thousand events since it started: states accepted and refused, containers started, ended,\n" +
+			"restarted, their health, updates and rollbacks, repairs. JSON is one event a line.\n\n" +
+			"Examples:\n  longshore-agent events --since 1h\n  longshore-agent events -f -o json",
+		Flags: []cli.Flag{
+			configFlag(),
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text or json", Value: "text", EnvVars: env("OUTPUT")},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted", EnvVars: env("FOLLOW")},
+			&cli.StringFlag{Name: "since", Usage: "only what happened since `TIME`: 10m (ago), or as 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
+		},
+		Action: func(c *cli.Context) error {
+			if f := c.String("output"); f != "text" && f != "json" {
+				return outcome.Usagef(c.Command.Name, "--output: %q is not text or json", f)
+			}
+			since, err := moment(c, "since", time.Now())
+			if err != nil {
+				return err
+			}
+			client, err := clientOf(c)
+			if err != nil {
+				return err
+			}
+			asJSON := json.NewEncoder(p.stdout)
+			return client.Events(c.Context, agent.EventRequest{Since: since, Follow: c.Bool("follow")}, func(e agent.Event) error {
+				if c.String("output") == "json" {
+					return asJSON.Encode(e)
+				}
+				_, err := fmt.Fprintln(p.stdout, eventLine(e))
+				return err
+			})
+		},
+	}
+}
+
+func (p *program) metricsCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "metrics",
+		Usage: "print what Prometheus would read",
+		Description: "The same text is served over HTTP where agent.yaml says metrics.listen.\n\n" +
+			"Examples:\n  longshore-agent metrics",
+		Flags: []cli.Flag{configFlag()},
+		Action: func(c *cli.Context) error {
+			client, err := clientOf(c)
+			if err != nil {
+				return err
+			}
+			r, err := client.Metrics(c.Context)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(p.stdout, r)
+			return errors.Join(err, r.Close())
+		},
+	}
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+// Exit codes of exec where the command did not run, as docker and podman have them: others are the command's own.
+const (
+	execFailed   = 125
+	execNoBinary = 127
+)
+
+// impatience is how many interrupts end a command that does not care about them.
+const impatience = 3
+
+// exited is the exit code of a command that ran: there is nothing to tell about it.
+type exited int
+
+func (e exited) Error() string { return fmt.Sprintf("the command exited with %d", int(e)) }
+
+func (p *program) execCommand() *cli.Command {
+	return &cli.Command{
+		Name:                   "exec",
+		Usage:                  "run a command in a container",
+		ArgsUsage:              "TARGET [--] COMMAND [ARGUMENT ...]",
+		UseShortOptionHandling: true,
+		Description: "Flags stand before TARGET; everything behind it is the command. Signals are passed on to the command; it is killed when this\n" +
+			"program is, and at the third interrupt.\n" + targetHelp + "\n" +
+			"Exit code: the command's own, 128 and the signal's number when a signal ended it; 125 when it could not be run, 127 when there is no\n" +
+			"such program or user in the container, 2 for a wrong command line.\n\n" +
+			"Examples:\n  longshore-agent exec line-monitor/web -- ls -l /\n  longshore-agent exec -it web -- sh\n  echo 1 | longshore-agent exec -i broker -- tee /data/flag",
+		Flags: []cli.Flag{
+			configFlag(),
+			&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "pass standard input on", EnvVars: env("INTERACTIVE")},
+			&cli.BoolFlag{Name: "tty", Aliases: []string{"t"}, Usage: "give the command a terminal", EnvVars: env("TTY")},
+			&cli.StringFlag{Name: "user", Aliases: []string{"u"}, Usage: "`USER[:GROUP]`, names or numbers, in place of the container's", EnvVars: env("USER")},
+			&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "`FOLDER` to begin in", EnvVars: env("WORKDIR")},
+			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "`KEY=VALUE` for the command, repeatable", EnvVars: env("ENV")},
+		},
+		Action: p.exec,
+	}
+}
+
+func (p *program) exec(c *cli.Context) error {
+	args := c.Args().Slice()
+	if len(args) > 1 && args[1] == "--" {
+		args = append(args[:1:1], args[2:]...)
+	}
+	if len(args) < 2 {
+		return outcome.Usagef(c.Command.Name, "exec takes a container and a command")
+	}
+	for _, e := range c.StringSlice("env") {
+		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
+			return outcome.Usagef(c.Command.Name, "--env: %q is not KEY=VALUE", e)
+		}
+	}
+	r := control.ExecRequest{
+		Target: args[0], Argv: args[1:], User: c.String("user"), WorkingDir: c.String("workdir"), Environment: c.StringSlice("env"), TTY: c.Bool("tty"),
+	}
+	in, isFile := p.stdin.(*os.File)
+	if r.TTY && c.Bool("interactive") && (!isFile || !term.IsTerminal(int(in.Fd()))) {
+		return outcome.Usagef(c.Command.Name, "--tty: standard input is no terminal; leave -t out")
+	}
+	client, err := clientOf(c)
+	if err != nil {
+		return err
+	}
+	s := control.Streams{Stdout: p.stdout, Stderr: p.stderr}
+	if c.Bool("interactive") {
+		s.Stdin = p.stdin
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context)) // an interrupt is the command's
+	defer cancel()
+	code, err := p.attached(ctx, cancel, client, r, s, in)
+	switch {
+	case err == nil && code == 0:
+		return nil
+	case err == nil:
+		return exited(code)
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, fault.ErrInvalid) && !strings.Contains(err.Error(), "ambiguous"):
+		return outcome.WithCode(err, execNoBinary)
+	}
+	return outcome.WithCode(err, execFailed)
+}
+
+// attached runs the command with this program's terminal and signals.
+func (p *program) attached(ctx context.Context, cancel context.CancelFunc, client *control.Client, r control.ExecRequest, s control.Streams, in *os.File) (code int, err error) {
+	ended := make(chan struct{})
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	defer close(ended)
+	if r.TTY && s.Stdin != nil {
+		fd := int(in.Fd())
+		if w, h, err := term.GetSize(fd); err == nil {
+			r.Width, r.Height = uint16(w), uint16(h)
+		}
+		state, err := term.MakeRaw(fd)
+		if err != nil {
+			return 0, fmt.Errorf("set up the terminal: %w", err)
+		}
+		defer func() { err = errors.Join(err, term.Restore(fd, state)) }()
+		resize, changed := make(chan agent.Size), make(chan os.Signal, 1)
+		signal.Notify(changed, syscall.SIGWINCH)
+		defer signal.Stop(changed)
+		s.Resize = resize
+		helpers.Go(func() { follow(fd, changed, resize, ended) })
+	}
+	caught, passed := make(chan os.Signal, 16), make(chan syscall.Signal, 16)
+	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(caught)
+	s.Signals = passed
+	helpers.Go(func() { pass(caught, passed, cancel, ended) })
+	return client.Exec(ctx, r, s)
+}
+
+// follow tells of the terminal's sizes.
+func follow(fd int, changed <-chan os.Signal, to chan<- agent.Size, ended <-chan struct{}) {
+	for {
+		select {
+		case <-ended:
+			return
+		case <-changed:
+		}
+		w, h, err := term.GetSize(fd)
+		if err != nil {
+			continue
+		}
+		select {
+		case to <- agent.Size{Width: uint16(w), Height: uint16(h)}:
+		case <-ended:
+			return
+		}
+	}
+}
+
+// pass passes signals on, until somebody has lost patience.
+func pass(caught <-chan os.Signal, to chan<- syscall.Signal, cancel context.CancelFunc, ended <-chan struct{}) {
+	for interrupts := 0; ; {
+		select {
+		case <-ended:
+			return
+		case s := <-caught:
+			if s == syscall.SIGINT || s == syscall.SIGTERM {
+				if interrupts++; interrupts >= impatience {
+					cancel()
+					return
+				}
+			}
+			n, ok := s.(syscall.Signal)
+			if !ok {
+				continue
+			}
+			select {
+			case to <- n:
+			default: // sixteen wait already
+			}
+		}
+	}
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+// targetHelp explains what names containers.
+const targetHelp = "A TARGET is a service (web), one replica (web-2), either with its deployment in front (line-monitor/web), a deployment, or a\n" +
+	"container's id or its beginning. A name that fits several applications is refused with a list of what it may mean."
+
+func (p *program) logsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "logs",
+		Usage:     "show what containers wrote",
+		ArgsUsage: "[TARGET ...]",
+		Description: "Without TARGET all containers are shown. With several containers each line begins with the container's name.\n" +
+			"Times of output are known to within some seconds while the agent runs, and not at all for the time that it did not: --since\n" +
+			"and --until show rather a few lines more than one too few.\n" + targetHelp + "\n\n" +
+			"Examples:\n  longshore-agent logs line-monitor/web\n  longshore-agent logs -f --tail 20 web broker\n  longshore-agent logs --since 10m -t",
+		Flags: []cli.Flag{
+			configFlag(),
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted", EnvVars: env("FOLLOW")},
+			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines of each container; 0 is all", EnvVars: env("TAIL")},
+			&cli.StringFlag{Name: "since", Usage: "only what was written since `TIME`: 10m (ago), or as 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
+			&cli.StringFlag{Name: "until", Usage: "only what was written until `TIME`", EnvVars: env("UNTIL")},
+			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "begin each line with its time, as far as it is known", EnvVars: env("TIMESTAMPS")},
+			&cli.BoolFlag{Name: "prefix", Usage: "begin each line with the container's name, also where there is only one", EnvVars: env("PREFIX")},
+		},
+		Action: p.logs,
+	}
+}
+
+func (p *program) logs(c *cli.Context) error {
+	if c.Int("tail") < 0 {
+		return outcome.Usagef(c.Command.Name, "--tail: %d is less than nothing", c.Int("tail"))
+	}
+	r := agent.LogRequest{Targets: c.Args().Slice(), Prefix: c.Bool("prefix"), LogOptions: agent.LogOptions{
+		Follow: c.Bool("follow"), Tail: c.Int("tail"), Stamps: c.Bool("timestamps"),
+	}}
+	now := time.Now()
+	var err error
+	if r.Since, err = moment(c, "since", now); err != nil {
+		return err
+	}
+	if r.Until, err = moment(c, "until", now); err != nil {
+		return err
+	}
+	client, err := clientOf(c)
+	if err != nil {
+		return err
+	}
+	out, err := client.Logs(c.Context, r)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(p.stdout, out)
+	if c.Context.Err() != nil {
+		err = nil // interrupted: that is how following ends
+	}
+	return errors.Join(err, out.Close())
+}
+
+// moment reads a flag that is a time or a span before now.
+func moment(c *cli.Context, flag string, now time.Time) (time.Time, error) {
+	s := c.String(flag)
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(s); err == nil {
+		if d < 0 {
+			d = -d
+		}
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, outcome.Usagef(c.Command.Name, "--%s: %q is neither a span like 10m nor a time like %s", flag, s, now.UTC().Format(time.RFC3339))
+}
+
+// eventLine tells one event to a person.
+func eventLine(e agent.Event) string {
+	what := e.Deployment
+	if e.Service != "" {
+		what = fmt.Sprintf("%s/%s-%d", e.Deployment, e.Service, e.Replica)
+	} else if e.Container != "" {
+		what = e.Container
+	}
+	line := fmt.Sprintf("%s  %-11s", e.Time.Local().Format(time.DateTime), e.Kind)
+	if what != "" {
+		line += " " + what
+	}
+	if e.Generation > 0 {
+		line += fmt.Sprintf(" generation %d", e.Generation)
+	}
+	if e.ExitCode != nil {
+		line += fmt.Sprintf(" code %d", *e.ExitCode)
+	}
+	if e.Code != "" {
+		line += " (" + string(e.Code) + ")"
+	}
+	if e.Message != "" {
+		line += " " + e.Message
+	}
+	return line
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+func (p *program) psCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "ps",
+		Usage: "list the device's containers",
+		Description: "Lists the containers that run; with --all also those that have ended, are not there yet, or are about to go. Asks the\n" +
+			"running agent: exit code 4 when none runs.\n\n" +
+			"Examples:\n  longshore-agent ps\n  longshore-agent ps -a -o json",
+		Flags: []cli.Flag{
+			configFlag(), outputFlag(),
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also what does not run", EnvVars: env("ALL")},
+		},
+		Action: func(c *cli.Context) error {
+			client, err := clientOf(c)
+			if err != nil {
+				return err
+			}
+			all, err := client.Containers(c.Context)
+			if err != nil {
+				return err
+			}
+			if !c.Bool("all") {
+				all = slices.DeleteFunc(all, func(c agent.ContainerStatus) bool {
+					return c.State != workload.Running && c.State != workload.Paused
+				})
+			}
+			return p.render(c, all, func(w io.Writer) { writeContainers(w, all, time.Now()) })
+		},
+	}
+}
+
+func writeContainers(w io.Writer, all []agent.ContainerStatus, now time.Time) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "DEPLOYMENT\tCOMPONENT\tSERVICE\tREPLICA\tSTATE\tHEALTH\tRESTARTS\tSINCE\tPORTS\tIMAGE")
+	for _, c := range all {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\n", c.Deployment, c.Component, c.Service, c.Replica, stateOf(c), dash(string(c.Health)),
+			c.Restarts, sinceOf(c, now), dash(portsOf(c.Ports)), imageOf(c.Image))
+	}
+	_ = t.Flush() // the writer's own errors show at the next Fprintf
+}
+
+func stateOf(c agent.ContainerStatus) string {
+	s := string(c.State)
+	if c.State == workload.Exited {
+		s += " (" + strconv.FormatUint(uint64(c.ExitCode), 10) + ")"
+	}
+	if c.Obsolete {
+		s += ", going"
+	}
+	return s
+}
+
+func sinceOf(c agent.ContainerStatus, now time.Time) string {
+	at := c.StartedAt
+	if c.State == workload.Exited {
+		at = c.ExitedAt
+	}
+	if at.IsZero() {
+		return "-"
+	}
+	return ago(now.Sub(at))
+}
+
+func portsOf(ports []agent.PortStatus) string {
+	var out []string
+	for _, p := range ports {
+		host := strconv.Itoa(int(p.HostPort))
+		if p.HostIP != "" {
+			host = net.JoinHostPort(p.HostIP, host)
+		}
+		out = append(out, fmt.Sprintf("%s->%d/%s", host, p.ContainerPort, p.Protocol))
+	}
+	return strings.Join(out, ", ")
+}
+
+// imageOf is an image's last name and the beginning of its digest.
+func imageOf(name string) string {
+	repository, d, _ := strings.Cut(name, "@")
+	return repository[strings.LastIndexByte(repository, '/')+1:] + "@" + short(digest.Digest(d))
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

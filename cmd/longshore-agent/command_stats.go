@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+// statsPause is the time over which a share of the CPU is measured.
+const statsPause = time.Second
+
+func (p *program) statsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "stats",
+		Usage:     "measure running containers",
+		ArgsUsage: "[TARGET ...]",
+		Description: "Without TARGET all containers are measured, each second anew until interrupted. 100 % is one core. Memory is without what the\n" +
+			"kernel can drop at once. JSON is one list a line while it goes on.\n" + targetHelp + "\n\n" +
+			"Examples:\n  longshore-agent stats --no-stream\n  longshore-agent stats line-monitor/web\n  longshore-agent stats --no-stream -o json",
+		Flags: []cli.Flag{
+			configFlag(), outputFlag(),
+			&cli.BoolFlag{Name: "no-stream", Usage: "measure once: this takes a second", EnvVars: env("NO_STREAM")},
+		},
+		Action: p.stats,
+	}
+}
+
+func (p *program) stats(c *cli.Context) error {
+	if f := c.String("output"); f != "text" && f != "json" && f != "yaml" {
+		return outcome.Usagef(c.Command.Name, "--output: %q is not text, json or yaml", f)
+	}
+	client, err := clientOf(c)
+	if err != nil {
+		return err
+	}
+	var before []agent.ContainerUsage
+	if before, err = client.Stats(c.Context, c.Args().Slice()); err != nil {
+		return err
+	}
+	for {
+		if !wait(c.Context, statsPause) {
+			return c.Context.Err()
+		}
+		now, err := measure(c.Context, client, c.Args().Slice(), before)
+		if err != nil {
+			return err
+		}
+		before = now
+		if c.Bool("no-stream") {
+			return p.render(c, now, func(w io.Writer) { writeStats(w, now) })
+		}
+		switch c.String("output") {
+		case "json":
+			err = json.NewEncoder(p.stdout).Encode(now)
+		case "yaml":
+			err = p.render(c, now, nil)
+		default:
+			if terminal(p.stdout) {
+				fmt.Fprint(p.stdout, "\x1b[H\x1b[J") // from the top again
+			}
+			writeStats(p.stdout, now)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// measure looks once more and tells the share of the CPU since the look before.
+func measure(ctx context.Context, client *control.Client, targets []string, before []agent.ContainerUsage) ([]agent.ContainerUsage, error) {
+	now, err := client.Stats(ctx, targets)
+	if err != nil {
+		return nil, err
+	}
+	was := map[string]agent.ContainerUsage{}
+	for _, u := range before {
+		was[u.ID] = u
+	}
+	for i, u := range now {
+		old, ok := was[u.ID]
+		if span := u.At.Sub(old.At).Seconds(); ok && span > 0 && u.CPUSeconds >= old.CPUSeconds {
+			percent := (u.CPUSeconds - old.CPUSeconds) / span * 100
+			now[i].CPUPercent = &percent
+		}
+	}
+	return now, nil
+}
+
+func writeStats(w io.Writer, all []agent.ContainerUsage) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "CONTAINER\tCPU\tMEMORY\tLIMIT\tPIDS\tNET IN\tNET OUT\tDISK IN\tDISK OUT\tLOG")
+	for _, u := range all {
+		cpu, limit := "-", "-"
+		if u.CPUPercent != nil {
+			cpu = fmt.Sprintf("%.1f %%", *u.CPUPercent)
+		}
+		if u.MemoryLimitBytes > 0 {
+			limit = amount(u.MemoryLimitBytes)
+		}
+		fmt.Fprintf(t, "%s/%s-%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", u.Deployment, u.Service, u.Replica, cpu, amount(u.MemoryBytes), limit, u.PIDs,
+			amount(u.NetworkReceivedBytes), amount(u.NetworkTransmittedBytes), amount(u.BlockReadBytes), amount(u.BlockWrittenBytes), amount(uint64(max(0, u.LogBytes))))
+	}
+	_ = t.Flush() // the writer's own errors show at the next Fprintf
+}
+
+// amount tells bytes as a person would.
+func amount(n uint64) string {
+	f, unit := float64(n), 0
+	for f >= 1024 && unit < 4 {
+		f, unit = f/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %ciB", f, " KMGT"[unit])
+}
