@@ -46,7 +46,7 @@ func classify(err error) error {
 	case err == nil || known(err):
 		return err
 	case diskFull(err):
-		return fault.WithHint(as(fault.ErrTemporary, err), "free some space on the device's disk; what runs was not touched")
+		return fault.WithHint(as(fault.ErrTemporary, noSpace{err}), "free some space on the device's disk; what runs was not touched")
 	case errdefs.IsUnavailable(err):
 		return fault.WithHint(as(fault.ErrTemporary, err), "is containerd running?")
 	case errdefs.IsNotFound(err):
@@ -96,3 +96,11 @@ func classifyRemote(err error) error {
 func diskFull(err error) bool {
 	return err != nil && (errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error()))
 }
+
+// noSpace is a full disk, also where containerd's socket left only the text of it: the agent tells it from a registry that
+// does not answer.
+type noSpace struct{ error }
+
+func (e noSpace) Unwrap() error { return e.error }
+
+func (noSpace) Is(target error) bool { return target == syscall.ENOSPC }

@@ -377,7 +377,7 @@ func TestPullOnAFullDisk(t *testing.T) {
 		}
 	}
 	err := r.Pull(t.Context(), img, nil)
-	if !fault.Retryable(err) || fault.Hint(err) == "" || !strings.Contains(err.Error(), "no space left") {
+	if !fault.Retryable(err) || !errors.Is(err, unix.ENOSPC) || fault.Hint(err) == "" || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("Pull on a full disk = %v (hint %q), want a temporary error that says so", err, fault.Hint(err))
 	}
 	out, err := r.daemon.Ctr(t.Context(), "-n", r.o.Namespace, "leases", "list", "-q")
