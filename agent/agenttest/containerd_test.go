@@ -1,6 +1,7 @@
 package agenttest_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +18,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -32,6 +36,7 @@ import (
 type real struct {
 	daemon *testenv.Daemon
 	reg    *testenv.RegistryServer
+	store  string // the registry's folder
 	mu     sync.Mutex
 	base   v1.Image // what all images are, but for their command
 	images map[string]agenttest.Image
@@ -44,7 +49,13 @@ var devices atomic.Int32 // numbers the tables, pools and namespaces of this pro
 
 func newReal(t *testing.T) *real {
 	t.Helper()
-	return &real{daemon: testenv.Containerd(t), reg: testenv.Registry(t, testenv.Distribution, testenv.WithStorage(t.TempDir())), images: map[string]agenttest.Image{}}
+	return newRealOn(t, testenv.Containerd(t))
+}
+
+func newRealOn(t *testing.T, d *testenv.Daemon) *real {
+	t.Helper()
+	store := t.TempDir()
+	return &real{daemon: d, store: store, reg: testenv.Registry(t, testenv.Distribution, testenv.WithStorage(store)), images: map[string]agenttest.Image{}}
 }
 
 // image pushes an image that runs until it is stopped; each name has a digest of its own.
@@ -55,10 +66,7 @@ func (r *real) image(t *testing.T, name string) agenttest.Image {
 	if img, ok := r.images[name]; ok {
 		return img
 	}
-	switch name {
-	case "tampered:1", "broken:1", "huge:1":
-		return agenttest.Image{}
-	case "missing:1":
+	if name == "missing:1" {
 		return agenttest.Image{Reference: r.reg.Host + "/plant/missing:1", Digest: digest.FromString(name), Platform: testenv.HostPlatform()}
 	}
 	if r.base == nil {
@@ -77,12 +85,47 @@ func (r *real) image(t *testing.T, name string) agenttest.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
+	img, after := r.spoil(t, name, img)
 	out := r.push(t, name, img)
+	after()
 	if name == "foreign:1" {
 		out.Platform = "linux/riscv64"
 	}
 	r.images[name] = out
 	return out
+}
+
+// spoil gives an image the layer that its name promises; after is to be called when it is pushed.
+func (r *real) spoil(t *testing.T, name string, img v1.Image) (_ v1.Image, after func()) {
+	t.Helper()
+	var data []byte
+	after = func() {}
+	switch name {
+	default:
+		return img, after
+	case "tampered:1", "broken:1":
+		data = []byte("a layer that is no archive: " + name)
+	case "huge:1":
+		data = make([]byte, 2*smallDisk)
+		data[0] = 1
+	}
+	layer := static.NewLayer(data, types.OCIUncompressedLayer)
+	d, err := layer.Digest()
+	if err == nil {
+		img, err = mutate.AppendLayers(img, layer)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name == "tampered:1" {
+		after = func() { // the registry does not look at what it keeps
+			file := filepath.Join(r.store, "docker", "registry", "v2", "blobs", "sha256", d.Hex[:2], d.Hex, "data")
+			if err := os.WriteFile(file, bytes.ToUpper(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return img, after
 }
 
 func (r *real) push(t *testing.T, name string, img v1.Image) agenttest.Image {
@@ -94,49 +137,68 @@ func (r *real) push(t *testing.T, name string, img v1.Image) agenttest.Image {
 	return agenttest.Image{Reference: p.Repository + ":" + p.Tag, Digest: digest.Digest(p.Digest), Platform: testenv.HostPlatform()}
 }
 
-// device makes an empty device. Its runtime is opened anew for every agent.
-func (r *real) device(t *testing.T) (o containerd.Options, open func(t *testing.T) agent.Runtime) {
+// device is one device on a containerd that others may share.
+type device struct {
+	o    containerd.Options
+	n    network.Options
+	nets *network.Manager
+}
+
+// device makes an empty device; netns is the namespace that plays the host, "" for this machine's.
+func (r *real) device(t *testing.T, netns string) *device {
 	t.Helper()
 	n := devices.Add(1)
-	nets, err := network.Open(network.Options{
-		DataDir: t.TempDir(), RunDir: t.TempDir(),
-		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(190 + n%60), 0, 0}), 16),
-		Table: fmt.Sprintf("lsag%d_%d", os.Getpid(), n),
-	})
-	if err != nil {
-		t.Fatal(err)
+	d := &device{
+		n: network.Options{
+			DataDir: t.TempDir(), RunDir: t.TempDir(), NetNS: netns,
+			Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(190 + n%60), 0, 0}), 16),
+			Table: fmt.Sprintf("lsag%d_%d", os.Getpid(), n),
+		},
+		o: containerd.Options{
+			Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, n), Device: string(agenttest.Device),
+			DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: &notes{m: map[string]string{}}, Now: time.Now,
+			AllowNoSeccomp: true,
+			Endpoints:      plainEndpoints,
+		},
 	}
-	if err := nets.Restore(t.Context()); err != nil {
-		testenv.Unavailable(t, "%v", err)
-	}
-	o = containerd.Options{
-		Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, n), Device: string(agenttest.Device),
-		DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: &notes{m: map[string]string{}}, Networks: attacher{nets}, Now: time.Now,
-		AllowNoSeccomp: true,
-		Endpoints:      plainEndpoints,
-	}
-	open = func(t *testing.T) agent.Runtime {
-		t.Helper()
-		rt, err := containerd.New(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = rt.Close() }) // the device is emptied by another one
-		return rt
-	}
+	d.boot(t)
 	t.Cleanup(func() {
-		rt, err := containerd.New(context.Background(), o)
+		rt, err := containerd.New(context.Background(), d.o)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := errors.Join(empty(ctx, rt), rt.Close(), nets.Close()); err != nil {
+		if err := errors.Join(empty(ctx, rt), rt.Close(), d.nets.Close()); err != nil {
 			t.Errorf("empty the device: %v", err)
 		}
 	})
-	return o, open
+	return d
+}
+
+// boot brings the networks up, as the agent's program does first.
+func (d *device) boot(t *testing.T) {
+	t.Helper()
+	var err error
+	if d.nets, err = network.Open(d.n); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.nets.Restore(t.Context()); err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	d.o.Networks = attacher{d.nets}
+}
+
+// open opens the device's runtime, anew for every agent.
+func (d *device) open(t *testing.T) agent.Runtime {
+	t.Helper()
+	rt, err := containerd.New(t.Context(), d.o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rt.Close() }) // the device is emptied by another one
+	return rt
 }
 
 func plainEndpoints(host string) ([]containerd.Endpoint, error) {
@@ -157,12 +219,16 @@ func empty(ctx context.Context, rt agent.Runtime) error {
 
 func (r *real) env(t *testing.T) agenttest.Env {
 	t.Helper()
-	o, open := r.device(t)
+	return r.envOf(t, r.device(t, ""))
+}
+
+func (r *real) envOf(t *testing.T, d *device) agenttest.Env {
+	t.Helper()
 	volume := func(project, name string) string {
-		return filepath.Join(o.DataDir, "volumes", project, name, "_data", "marker")
+		return filepath.Join(d.o.DataDir, "volumes", project, name, "_data", "marker")
 	}
 	return agenttest.Env{
-		Runtime: open, Now: time.Now, Platform: testenv.HostPlatform(), Patience: 2 * time.Minute,
+		Runtime: d.open, Now: time.Now, Platform: testenv.HostPlatform(), Patience: 2 * time.Minute,
 		Image: func(name string) agenttest.Image { return r.image(t, name) },
 		WriteVolume: func(t *testing.T, project, name, content string) {
 			t.Helper()
@@ -180,7 +246,7 @@ func (r *real) env(t *testing.T) agenttest.Env {
 		},
 		Exit: func(t *testing.T, id string) {
 			t.Helper()
-			seen, err := open(t).Observe(t.Context())
+			seen, err := d.open(t).Observe(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +263,12 @@ func (r *real) env(t *testing.T) agenttest.Env {
 
 func TestContainerdScenarios(t *testing.T) {
 	r := newReal(t)
-	agenttest.Run(t, agenttest.Setup{Open: r.env, Parallel: atOnce})
+	agenttest.Run(t, agenttest.Setup{Parallel: atOnce, Open: func(t *testing.T) agenttest.Env {
+		if strings.HasSuffix(t.Name(), "/reboot") {
+			return rebooting(t)
+		}
+		return r.env(t)
+	}})
 }
 
 func TestContainerdRefusals(t *testing.T) {
@@ -205,7 +276,12 @@ func TestContainerdRefusals(t *testing.T) {
 		t.Skip("minutes")
 	}
 	r := newReal(t)
-	agenttest.Refusals(t, agenttest.Setup{Open: r.env, Parallel: atOnce})
+	agenttest.Refusals(t, agenttest.Setup{Parallel: atOnce, Open: func(t *testing.T) agenttest.Env {
+		if strings.HasSuffix(t.Name(), "/disk_full") {
+			return cramped(t)
+		}
+		return r.env(t)
+	}})
 }
 
 func TestContainerdKills(t *testing.T) {
@@ -219,8 +295,8 @@ func TestContainerdKills(t *testing.T) {
 func TestContainerdRuntime(t *testing.T) {
 	r := newReal(t)
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Env {
-		_, open := r.device(t)
-		return runtimetest.Env{Runtime: open(t), Again: open, Image: func(name string) workload.Image {
+		d := r.device(t, "")
+		return runtimetest.Env{Runtime: d.open(t), Again: d.open, Image: func(name string) workload.Image {
 			img := r.image(t, name+":1")
 			return workload.Image{Repository: img.Reference[:len(img.Reference)-2], Digest: img.Digest, Tag: "1"}
 		}}
