@@ -83,9 +83,11 @@ func (t *translation) serviceFiles(n *node) []workload.File {
 }
 
 func (t *translation) serviceFile(n *node, section string) (workload.File, bool) {
-	f := workload.File{Name: t.text(n), Secret: section == "secrets"}
+	f := workload.File{Secret: section == "secrets"}
 	if n.kind == mapKind {
 		f.Name = t.text(n.get("source"))
+	} else {
+		f.Name = t.text(n)
 	}
 	if f.Name == "" {
 		t.fault(n, "", "source is missing")

@@ -133,7 +133,7 @@ func containerKeys(s *section) {
 	s.does("names or numbers", "group_add")
 	s.does("mode bits that new files lack, octal", "umask")
 	s.does("without it the service's name, with the replica's number where there are several", "hostname")
-	s.does("", "domainname")
+	s.does("the domain part of the host name", "domainname")
 	s.does("not dev.longshore.… and containerd.io/…, which are the agent's and containerd's own", "labels labels.*")
 	s.does("files of the archive", "label_file")
 	s.does("OCI annotations of the container", "annotations annotations.*")
@@ -181,16 +181,17 @@ func confinementKeys(s *section) {
 func resourceKeys(s *section) {
 	s.prefix = "services.*."
 	s.does("hard limits; what deploy.resources says too must agree", "cpus mem_limit pids_limit")
-	s.does("", "cpu_shares cpuset")
+	s.does("the share of cores when they are short", "cpu_shares")
+	s.does("cores, as \"0-2,4\"", "cpuset")
 	s.does("in place of cpus", "cpu_quota cpu_period")
 	s.does("microseconds or a duration", "cpu_rt_runtime cpu_rt_period")
 	s.does("what reclaim spares", "mem_reservation")
 	s.does("memory and swap together, with mem_limit; -1: no limit; without it no swap", "memswap_limit")
 	s.does("0 to 100", "mem_swappiness")
 	s.does("-1000 to 1000", "oom_score_adj")
-	s.does("", "oom_kill_disable")
+	s.does("with cgroup v1 only", "oom_kill_disable")
 	s.does("size of /dev/shm", "shm_size")
-	s.does("", "cgroup_parent")
+	s.does("a path below the device's own", "cgroup_parent")
 	s.does("weights and limits of block devices", "blkio_config blkio_config.weight "+
 		"blkio_config.weight_device blkio_config.weight_device.[].path blkio_config.weight_device.[].weight "+
 		"blkio_config.device_read_bps blkio_config.device_read_bps.[].path blkio_config.device_read_bps.[].rate "+
@@ -210,7 +211,7 @@ func connectionKeys(s *section) {
 	s.does("without any, the network \"default\"", "networks networks.*")
 	s.does("further names of the service", "networks.*.aliases")
 	s.does("a fixed address; the network needs a subnet that holds it", "networks.*.ipv4_address networks.*.ipv6_address")
-	s.does("", "networks.*.mac_address networks.*.interface_name")
+	s.does("of the interface in the container", "networks.*.mac_address networks.*.interface_name")
 	s.does("order of the interfaces, highest first; else as written", "networks.*.priority")
 	s.does("the highest has the default route; else the first", "networks.*.gw_priority")
 	s.does("com.docker.network.endpoint.ifname", "networks.*.driver_opts networks.*.driver_opts.*")
@@ -219,7 +220,7 @@ func connectionKeys(s *section) {
 	s.does("of the first network", "mac_address")
 	s.does("host, none, bridge (the network \"default\"), service:NAME", "network_mode")
 	s.does("name and address, or host-gateway for the device itself", "extra_hosts extra_hosts.*")
-	s.does("", "dns dns_search dns_opt")
+	s.does("what /etc/resolv.conf says; without it what the device's own says", "dns dns_search dns_opt")
 	s.does("the service starts first; its alias resolves on the networks that both share", "links")
 	s.bars("what other applications run has no fixed name on a device", "publish its port and name the device: extra_hosts: [\"name:host-gateway\"]", "external_links")
 }
@@ -252,9 +253,9 @@ func lifeKeys(s *section) {
 	s.does("false: a dependency that cannot be had holds nothing up", "depends_on.*.required")
 	s.does("restarted when the dependency was", "depends_on.*.restart")
 	s.does("CMD, CMD-SHELL, NONE; x-longshore-probe; without a test the image's own", "healthcheck healthcheck.test healthcheck.disable")
-	s.does("", "healthcheck.interval healthcheck.timeout healthcheck.retries healthcheck.start_period healthcheck.start_interval")
+	s.does("30s, 30s, 3, 0 and the interval when nothing is said", "healthcheck.interval healthcheck.timeout healthcheck.retries healthcheck.start_period healthcheck.start_interval")
 	s.does("no, always, on-failure[:attempts], unless-stopped", "restart")
-	s.does("", "stop_signal")
+	s.does("name or number; without it the image's, else SIGTERM", "stop_signal")
 	s.does("ten minutes at most", "stop_grace_period")
 	hook := "K K.[].command K.[].user K.[].privileged K.[].working_dir K.[].environment K.[].environment.*"
 	s.does("in the container once it runs; when one fails the container is stopped", strings.ReplaceAll(hook, "K", "post_start"))
@@ -278,7 +279,7 @@ func deployKeys(s *section) {
 	s.does("all four", "deploy.restart_policy deploy.restart_policy.condition deploy.restart_policy.delay deploy.restart_policy.max_attempts deploy.restart_policy.window")
 	update := "deploy.K deploy.K.order deploy.K.parallelism deploy.K.delay deploy.K.monitor deploy.K.failure_action deploy.K.max_failure_ratio"
 	s.does("start-first where nothing is in its way", strings.ReplaceAll(update, "K", "update_config"))
-	s.does("", strings.ReplaceAll(update, "K", "rollback_config"))
+	s.does("as update_config, for the way back", strings.ReplaceAll(update, "K", "rollback_config"))
 	s.says("a device has one address for a service", "deploy.endpoint_mode")
 	s.says("a device is one place: its deployment chose it", "deploy.placement deploy.placement.constraints deploy.placement.preferences "+
 		"deploy.placement.preferences.[].spread deploy.placement.max_replicas_per_node")

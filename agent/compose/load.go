@@ -61,37 +61,69 @@ func Images(file string, compose []byte, env map[string]string) ([]string, error
 		return nil, err
 	}
 	var out []string
+	for _, n := range d.imageNodes() {
+		if d.checkImage(n) && !slices.Contains(out, n.str()) {
+			out = append(out, n.str())
+		}
+	}
 	services := d.root.get("services")
 	for _, name := range services.keys {
-		n := services.get(name, "image")
-		switch {
-		case n == nil:
+		if services.get(name, "image") == nil {
 			d.fault(services.fields[name], "every service names its image with \"image:\"", "there is no image")
-			continue
-		case n.isNull() || n.kind != scalarKind:
-			d.fault(n, "", "must be an image reference")
-			continue
-		case len(d.unset[n]) > 0:
-			d.fault(n, fmt.Sprintf("write a default, ${%s:-…}, or give the value when the component is pushed", d.unset[n][0]),
-				"variable %s has no value here, and a released image must be known", d.unset[n][0])
-			continue
-		}
-		named, err := reference.ParseNormalizedNamed(n.str())
-		if err != nil {
-			d.fault(n, "", "%q: %v", n.str(), err)
-			continue
-		}
-		if !d.checkPin(n, named) {
-			continue
-		}
-		if !slices.Contains(out, n.str()) {
-			out = append(out, n.str())
 		}
 	}
 	if err := d.err(); err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+// imageNodes are all image references: of services, of the containers before them, and of images that are mounted.
+func (d *document) imageNodes() []*node {
+	var out []*node
+	add := func(n *node) {
+		if n != nil {
+			out = append(out, n)
+		}
+	}
+	services := d.root.get("services")
+	for _, name := range services.keys {
+		s := services.fields[name]
+		before := s.get("pre_start")
+		containers := []*node{s}
+		if before != nil {
+			containers = append(containers, before.items...)
+		}
+		for _, c := range containers {
+			add(c.get("image"))
+			if volumes := c.get("volumes"); volumes != nil {
+				for _, v := range volumes.items {
+					if v.get("type").str() == "image" {
+						add(v.get("source"))
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (d *document) checkImage(n *node) bool {
+	switch {
+	case n.isNull() || n.kind != scalarKind:
+		d.fault(n, "", "must be an image reference")
+		return false
+	case len(d.unset[n]) > 0:
+		d.fault(n, fmt.Sprintf("write a default, ${%s:-…}, or give the value when the component is pushed", d.unset[n][0]),
+			"variable %s has no value here, and a released image must be known", d.unset[n][0])
+		return false
+	}
+	named, err := reference.ParseNormalizedNamed(n.str())
+	if err != nil {
+		d.fault(n, "", "%q: %v", n.str(), err)
+		return false
+	}
+	return d.checkPin(n, named)
 }
 
 // openImages reads a file with nothing but its images in it.
@@ -107,10 +139,8 @@ func openImages(file string, compose []byte, env map[string]string) (*document, 
 		return nil, d.err()
 	}
 	i := &interpolation{env: env, unset: map[*node][]string{}}
-	for _, name := range services.keys {
-		if n := services.get(name, "image"); n != nil {
-			i.walk(n)
-		}
+	for _, n := range d.imageNodes() {
+		i.walk(n)
 	}
 	d.faults, d.unset = i.faults, i.unset
 	if len(d.faults) > 0 {

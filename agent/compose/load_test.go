@@ -29,6 +29,13 @@ func archive(t testing.TB, file string) *artifacts.Archive {
 	if env, err := os.ReadFile(filepath.Join("testdata", "accepted", "line.env")); err == nil {
 		fsys["sensor.env"] = &fstest.MapFile{Data: env}
 	}
+	for _, name := range []string{"all/raw.env", "all/labels.env", "all/seccomp.json", "all/site.conf"} {
+		data, err := os.ReadFile(filepath.Join("testdata", "accepted", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fsys[name] = &fstest.MapFile{Data: data}
+	}
 	return &artifacts.Archive{Root: "line", FS: fsys, Compose: data, Lock: lock()}
 }
 
@@ -53,8 +60,8 @@ func lock() *artifacts.Lock {
 }
 
 func TestLoadGolden(t *testing.T) {
-	env := map[string]string{"POLL_SECONDS": "30", "PASSED": "from the deployment"}
-	for _, name := range []string{"line", "least"} {
+	env := map[string]string{"POLL_SECONDS": "30", "PASSED": "from the deployment", "LINE": "7", "TOKEN": "hunter2", "COMPOSE_PROFILES": "debug,x"}
+	for _, name := range []string{"line", "least", "all"} {
 		t.Run(name, func(t *testing.T) {
 			o := compose.Options{Deployment: "a1b2", Component: "Line Monitor", Generation: 7, Environment: env, Platform: "linux/arm64"}
 			p, err := compose.Load(t.Context(), archive(t, name+".yaml"), o)

@@ -295,11 +295,7 @@ func (t *translation) checkMounts(service *node, s *workload.Service) {
 }
 
 // shareMounts gives services what volumes_from asks for, from the ones that are asked first.
-func (t *translation) shareMounts(p *workload.Project) {
-	index := map[string]*workload.Service{}
-	for i := range p.Services {
-		index[p.Services[i].Name] = &p.Services[i]
-	}
+func (t *translation) shareMounts(p *workload.Project, index map[string]*workload.Service) {
 	done := map[string]bool{}
 	var visit func(s *workload.Service)
 	visit = func(s *workload.Service) {
@@ -307,22 +303,28 @@ func (t *translation) shareMounts(p *workload.Project) {
 			return // also a cycle, which the dependencies tell
 		}
 		done[s.Name] = true
-		n := t.root.get("services", s.Name)
-		for _, item := range t.elements(n.get("volumes_from")) {
-			name, mode, _ := strings.Cut(item.str(), ":")
-			on, ok := index[name]
-			switch {
-			case name == "container":
-				t.fault(item, "name a service of the project", "containers have no names of the author's on a device")
-			case !ok:
-				t.fault(item, t.offHint(name), "service %q is not defined", clipped(name))
-			case mode != "" && mode != "ro" && mode != "rw":
-				t.fault(item, "", "%q is neither ro nor rw", clipped(mode))
-			default:
-				visit(on)
-				t.take(item, s, on, mode == "ro")
-				follows(s, name, false)
+		from := func(n *node, to *workload.Service) {
+			for _, item := range t.elements(n.get("volumes_from")) {
+				name, mode, _ := strings.Cut(item.str(), ":")
+				on, ok := index[name]
+				switch {
+				case name == "container":
+					t.fault(item, "name a service of the project", "containers have no names of the author's on a device")
+				case !ok:
+					t.fault(item, t.offHint(name), "service %q is not defined", clipped(name))
+				case mode != "" && mode != "ro" && mode != "rw":
+					t.fault(item, "", "%q is neither ro nor rw", clipped(mode))
+				default:
+					visit(on)
+					t.take(item, to, on, mode == "ro")
+					follows(s, name, false)
+				}
 			}
+		}
+		from(t.root.get("services", s.Name), s)
+		for i := range s.PreStart {
+			before := &s.PreStart[i].Service
+			from(t.before[before.Name], before)
 		}
 	}
 	for i := range p.Services {

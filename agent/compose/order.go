@@ -7,13 +7,19 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// dependencies reads depends_on, and what follows from links, shared namespaces and volumes_from, and refuses what can
-// never start.
-func (t *translation) dependencies(p *workload.Project) {
+// byName finds services; the pointers are good until the slice grows.
+func byName(p *workload.Project) map[string]*workload.Service {
 	index := map[string]*workload.Service{}
 	for i := range p.Services {
 		index[p.Services[i].Name] = &p.Services[i]
 	}
+	return index
+}
+
+// dependencies reads depends_on, and what follows from links, shared namespaces and volumes_from, and refuses what can
+// never start.
+func (t *translation) dependencies(p *workload.Project) {
+	index := byName(p)
 	for i := range p.Services {
 		s := &p.Services[i]
 		service := t.root.get("services", s.Name)
@@ -36,7 +42,21 @@ func (t *translation) dependencies(p *workload.Project) {
 			t.shared(service.get(key), s)
 		}
 	}
+	t.shareMounts(p, index)
 	t.cycles(p, index)
+	t.chains(p, index)
+}
+
+// chains gives a service that is in the network of one that is itself in another's the last one's.
+func (t *translation) chains(p *workload.Project, index map[string]*workload.Service) {
+	for range p.Services {
+		for i := range p.Services {
+			ns := &p.Services[i].Namespaces.Network
+			if on := index[ns.Service()]; on != nil && on.Namespaces.Network != "" {
+				*ns = on.Namespaces.Network
+			}
+		}
+	}
 }
 
 func (t *translation) dependency(s *workload.Service, at *node, name string, n *node, index map[string]*workload.Service) {

@@ -74,7 +74,6 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 		p.Services = append(p.Services, s)
 	}
 	t.checkPorts()
-	t.shareMounts(p)
 	t.dependencies(p)
 	t.networks(p)
 	t.volumes(p)
