@@ -30,6 +30,7 @@ type Config struct {
 	Capabilities Capabilities
 	Network      Network
 	Logs         Logs
+	Images       Images
 
 	AllowNoSeccomp bool // run containers without a seccomp profile where the runtime has none; shown in every status
 	RequirePins    bool // refuse components and images that are named by a tag only
@@ -83,6 +84,12 @@ type Logs struct {
 	MaxSize  int64 // bytes of one file
 	MaxFiles int   // rotated files kept beside the current one
 	Budget   int64 // bytes of all files of the device
+}
+
+// Images bound what pulls may fill of a disk. Without either field the driver's default holds.
+type Images struct {
+	MinFree        int64 // bytes that stay free; 0: MinFreePercent counts
+	MinFreePercent int   // of the file system; 0: MinFree counts
 }
 
 // Defaults of a device.
@@ -195,6 +202,10 @@ func (r reader) sections(root *strict.Node, c *Config) {
 			c.Network.Pool = pool.Masked()
 		}
 	}
+	n.Close()
+
+	n = root.Get("images")
+	c.Images.MinFree, c.Images.MinFreePercent = share(n.Get("minFree"))
 	n.Close()
 
 	n = root.Get("logs")

@@ -53,6 +53,7 @@ registry: {authFile: auth.json, caFile: r.pem, certFile: c.pem, keyFile: k.pem, 
 capabilities: {vendor: Acme, modelNumber: E1, serialNumber: "7", labels: {site: graz, rack: 3}}
 network: {pool: 10.99.0.0/16, table: edge}
 logs: {maxSize: 1MiB, maxFiles: 2, budget: 20M}
+images: {minFree: 7%}
 x-note: kept out
 `
 	c, err := config.Parse("/srv/dev/agent.yaml", []byte(doc))
@@ -61,6 +62,9 @@ x-note: kept out
 	}
 	if c.Trust != "/srv/dev/keys/trust.yaml" || c.DataDir != "/srv/dev/data" || c.Fleet.TokenFile != "/srv/dev/token" {
 		t.Errorf("relative paths = %q %q %q, want them below /srv/dev", c.Trust, c.DataDir, c.Fleet.TokenFile)
+	}
+	if c.Images.MinFree != 0 || c.Images.MinFreePercent != 7 {
+		t.Errorf("images = %+v, want 7 percent", c.Images)
 	}
 	if c.Poll.Interval != 5*time.Second || c.Logs.Budget != 20e6 || c.Logs.MaxFiles != 2 || !c.AllowNoSeccomp {
 		t.Errorf("poll, logs, seccomp = %v %d %d %v", c.Poll.Interval, c.Logs.Budget, c.Logs.MaxFiles, c.AllowNoSeccomp)
@@ -85,6 +89,8 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"huge number of files", good + "logs: {maxFiles: 18446744073709551615}\n", "logs.maxFiles: must be at most 100"},
 		{"comma in runDir", good + "runDir: /run/a,b\n", "runDir: must not contain a comma"},
 		{"bad pool", good + "network: {pool: 10.0.0.0/30}\n", "network.pool: must be an IPv4 range"},
+		{"bad share", good + "images: {minFree: 91%}\n", "images.minFree: not a percentage"},
+		{"share of nothing", good + "images: {minFree: 0}\n", "images.minFree: must be more than nothing"},
 		{"bad size", good + "logs: {maxSize: big}\n", "logs.maxSize: not a size"},
 		{"huge size", good + "logs: {maxSize: 999999999999999GiB}\n", "logs.maxSize: out of range"},
 		{"half a key pair", good + "registry: {certFile: c}\n", "certFile and keyFile belong together"},

@@ -4,6 +4,7 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -39,4 +40,21 @@ func size(n *strict.Node, fallback int64) int64 {
 		return fallback
 	}
 	return v * units[m[2]]
+}
+
+// share reads a number of bytes, or a percentage of something: 512MiB or 5%.
+func share(n *strict.Node) (bytes int64, percent int) {
+	s, ok := strings.CutSuffix(n.Text(), "%")
+	if n == nil {
+		return 0, 0
+	}
+	if n.Kind() == strict.Number || !ok {
+		return size(n, 0), 0
+	}
+	p, err := strconv.Atoi(s)
+	if err != nil || p < 1 || p > 90 {
+		n.HintFaultf("write it like 5% or 512MiB", "not a percentage between 1 and 90")
+		return 0, 0
+	}
+	return 0, p
 }

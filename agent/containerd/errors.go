@@ -64,6 +64,9 @@ func classifyRemote(err error) error {
 	if err == nil || known(err) || diskFull(err) {
 		return classify(err)
 	}
+	if strings.Contains(err.Error(), "byte manifest for ") { // "rejecting 5242880 byte manifest": the client library's limit
+		return as(fault.ErrTooLarge, err)
+	}
 	var status remoteerrors.ErrUnexpectedStatus
 	if errors.As(err, &status) {
 		switch code := status.StatusCode; {
@@ -104,3 +107,27 @@ type noSpace struct{ error }
 func (e noSpace) Unwrap() error { return e.error }
 
 func (noSpace) Is(target error) bool { return target == syscall.ENOSPC }
+
+// errHopeless marks what is wrong with an image's own bytes.
+var errHopeless = errors.New("the image itself is wrong")
+
+// hopeless adds the mark.
+type hopeless struct{ error }
+
+func (e hopeless) Unwrap() []error { return []error{e.error, errHopeless} }
+
+// classifyUnpack knows what containerd says of layers that cannot be unpacked anywhere.
+func classifyUnpack(err error) error {
+	if err == nil || known(err) || diskFull(err) || errdefs.IsUnavailable(err) {
+		return classify(err)
+	}
+	for _, s := range []string{
+		"wrong diff id", "archive/tar:", "gzip:", "flate:", "zlib:", "magic number mismatch", "invalid input:", "unexpected EOF",
+		"unhandled tar header", "too many levels of symbolic links",
+	} {
+		if strings.Contains(err.Error(), s) {
+			return hopeless{as(fault.ErrInvalid, err)}
+		}
+	}
+	return classify(err)
+}

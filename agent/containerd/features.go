@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -42,6 +43,7 @@ type hostFeatures struct {
 	mu    sync.Mutex
 	known *Features
 	root  string // of the snapshotter; "": unknown
+	blobs string // of the content store; "": unknown
 }
 
 // Features asks containerd and the kernel what they can do. The first good answer is kept.
@@ -82,6 +84,12 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	var caps []string
 	for _, p := range plugins.Plugins {
 		h.root, caps = p.Exports["root"], p.Capabilities
+	}
+	if plugins, err = r.client.IntrospectionService().Plugins(ctx, "type==io.containerd.content.v1"); err != nil {
+		return Features{}, classify(err)
+	}
+	for _, p := range plugins.Plugins {
+		h.blobs = p.Exports["root"]
 	}
 	f := Features{
 		Containerd: version, Runtime: info.Version.Version, Snapshotter: r.o.Snapshotter, CgroupVersion: 1,
@@ -140,6 +148,17 @@ func (r *Runtime) snapshotterRoot(ctx context.Context) (string, error) {
 	r.host.mu.Lock()
 	defer r.host.mu.Unlock()
 	return r.host.root, nil
+}
+
+// roots are the folders of the content store and of the snapshotter. Where one does not tell, it is taken to be beside the
+// other.
+func (r *Runtime) roots(ctx context.Context) (blobs, files string, err error) {
+	if _, err := r.features(ctx); err != nil {
+		return "", "", err
+	}
+	r.host.mu.Lock()
+	defer r.host.mu.Unlock()
+	return cmp.Or(r.host.blobs, r.host.root), cmp.Or(r.host.root, r.host.blobs), nil
 }
 
 func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snapshots.RebaseCap) }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -23,6 +24,8 @@ import (
 const (
 	// maxReopens is how often a cut blob is taken up again from one endpoint while each attempt brought bytes.
 	maxReopens = 16
+	// maxAborts is how often a partial blob is to be dropped before that fails.
+	maxAborts = 5
 	// progressStep is how many bytes pass between two calls of a progress function.
 	progressStep = 256 << 10
 )
@@ -163,7 +166,7 @@ func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) erro
 		case spoiled:
 			// The partial bytes are no good to anybody: not to the next attempt, nor to the next endpoint.
 			f.add(-after)
-			if aerr := f.r.client.ContentStore().Abort(ctx, remotes.MakeRefKey(ctx, d)); aerr != nil && !errdefs.IsNotFound(aerr) {
+			if aerr := f.r.abort(ctx, remotes.MakeRefKey(ctx, d)); aerr != nil {
 				return classify(aerr)
 			}
 			if before == 0 || restarted {
@@ -176,6 +179,24 @@ func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) erro
 		default:
 			f.add(-after)
 			return err
+		}
+	}
+}
+
+// abort drops a partial blob. It asks again for a moment: containerd may still be writing down where its last writer ended.
+func (r *Runtime) abort(ctx context.Context, ref string) error {
+	for try := 1; ; try++ {
+		err := r.client.ContentStore().Abort(ctx, ref)
+		if err == nil || errdefs.IsNotFound(err) {
+			return nil
+		}
+		if try == maxAborts {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(try) * 10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

@@ -21,6 +21,9 @@ import (
 // maxDocument bounds an index, a manifest or a configuration: they are held in memory.
 const maxDocument = 4 << 20
 
+// maxLayers is how many layers an image may have. Overlays end at 500, Docker's images at 127.
+const maxLayers = 256
+
 // maxIndexDepth is how deep indexes of indexes may go before the manifest.
 const maxIndexDepth = 3
 
@@ -112,6 +115,9 @@ func (i *image) readManifest(ctx context.Context, data []byte, match platforms.M
 	if !images.IsConfigType(i.manifest.Config.MediaType) {
 		return fmt.Errorf("manifest %s has a configuration of type %q, it is not a container image: %w",
 			at, i.manifest.Config.MediaType, fault.ErrUnsupported)
+	}
+	if n := len(i.manifest.Layers); n > maxLayers {
+		return fmt.Errorf("manifest %s has %d layers, over %d: %w", at, n, maxLayers, fault.ErrUnsupported)
 	}
 	for _, l := range i.manifest.Layers {
 		if !images.IsLayerType(l.MediaType) {

@@ -39,6 +39,8 @@ type Options struct {
 	Downloads int // layers fetched at a time; 0: DefaultDownloads
 	Unpacks   int // layers unpacked at a time; 0: DefaultUnpacks
 
+	MinFree Space // what pulls leave free of containerd's and the agent's file systems
+
 	AllowPrivileged bool // run privileged containers and hooks; refused otherwise
 	AllowNoSeccomp  bool // run containers without a system call filter where runc cannot make one
 	NoNewPrivileges bool // set no_new_privs on every container

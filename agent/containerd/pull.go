@@ -119,18 +119,22 @@ func (r *Runtime) settle(ctx context.Context, i workload.Image, endpoints []Endp
 		return nil, err
 	}
 	img, err := r.settleLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
-	if diskFull(err) {
-		// Our lease would keep the partial bytes for ever on a disk that has no room for the rest.
+	r.condemned.judge(i.Name(), err)
+	if diskFull(err) || r.condemned.of(i.Name()) != nil {
+		// Our lease would keep the partial bytes for ever on a disk that has no room for the rest, or for nothing.
 		ctx, cancel := after(ctx)
 		defer cancel()
 		if derr := r.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); derr != nil {
-			r.log.Warn("drop a partial image from a full disk", "image", i.Name(), "error", derr)
+			r.log.Warn("drop the bytes of an image that cannot be had", "image", i.Name(), "error", derr)
 		}
 	}
 	return img, err
 }
 
 func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*image, error) {
+	if err := r.condemned.of(i.Name()); err != nil {
+		return nil, err
+	}
 	match, err := platform(i)
 	if err != nil {
 		return nil, err
@@ -143,6 +147,9 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 	if err != nil {
 		return nil, err
 	}
+	if err := r.makeRoom(ctx, i, img); err != nil {
+		return nil, err
+	}
 	if err := r.o.Journal.Unpacking(i.Name()); err != nil {
 		return nil, err
 	}
@@ -150,7 +157,12 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 		return nil, err
 	}
 	f.expect(img.size())
-	if err := r.unpack(ctx, f, img); err != nil {
+	watched, stop := r.watch(ctx, img)
+	err = classifyUnpack(r.unpack(watched, f, img))
+	if serr := stop(); serr != nil {
+		err = serr
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := r.pin(ctx, i, img); err != nil {
@@ -162,6 +174,7 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 	if err := r.o.Journal.Durable(i.Name()); err != nil {
 		return nil, err
 	}
+	r.kept.add(i.Name())
 	return img, nil
 }
 
@@ -269,81 +282,4 @@ func (r *Runtime) syncSnapshots(ctx context.Context) error {
 		return fmt.Errorf("sync the filesystem of %s: %w", dir, classify(err))
 	}
 	return nil
-}
-
-// Collect drops images and unpacked layers that are not in keep, partial ones too, and what half-made containers left.
-// Containers that exist keep the layers they stand on.
-func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
-	ctx = r.in(ctx)
-	err := r.sweep(ctx, "") // before the turn is taken: a Create may hold its container and wait for it
-	if err == nil {
-		err = r.collect(ctx, keep)
-	}
-	if err != nil {
-		return fmt.Errorf("collect unused images: %w", classify(err))
-	}
-	return nil
-}
-
-func (r *Runtime) collect(ctx context.Context, keep []workload.Image) error {
-	select {
-	case r.pulling <- struct{}{}:
-		defer func() { <-r.pulling }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	stay := map[string]bool{}
-	for _, i := range keep {
-		stay[i.Name()] = true
-	}
-	have, err := r.client.ImageService().List(ctx, r.filter())
-	if err != nil {
-		return err
-	}
-	held, err := r.client.LeasesService().List(ctx, r.filter())
-	if err != nil {
-		return err
-	}
-	drop := map[string]bool{}
-	for _, i := range have {
-		drop[i.Name] = !stay[i.Name]
-	}
-	for _, l := range held {
-		drop[l.Labels[labelImage]] = !stay[l.Labels[labelImage]]
-	}
-	maps.DeleteFunc(drop, func(_ string, yes bool) bool { return !yes })
-	for name := range drop {
-		if err := r.o.Journal.Forget(name); err != nil {
-			return err
-		}
-	}
-	for _, i := range have {
-		if drop[i.Name] {
-			if err := r.client.ImageService().Delete(ctx, i.Name); err != nil && !errdefs.IsNotFound(err) {
-				return err
-			}
-		}
-	}
-	for _, l := range held {
-		if drop[l.Labels[labelImage]] {
-			if err := r.client.LeasesService().Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
-				return err
-			}
-		}
-	}
-	if len(drop) == 0 {
-		return nil
-	}
-	r.images.clear()
-	r.trust.clear()
-	return r.collectNow(ctx)
-}
-
-// collectNow runs containerd's collector to its end: deleting any lease synchronously does.
-func (r *Runtime) collectNow(ctx context.Context) error {
-	l, err := r.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithLabel(labelDevice, r.o.Device))
-	if err != nil {
-		return classify(err)
-	}
-	return classify(r.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
 }

@@ -45,8 +45,11 @@ type Runtime struct {
 	pulling chan struct{} // holds one token: one pull or repair at a time
 	trust   *trust        // what this process wrote or verified
 	images  *imageCache
+	kept    kept
 	logs    *logTable
 	host    hostFeatures
+
+	condemned verdicts
 
 	end context.CancelFunc // ends the rotation
 	wg  sync.WaitGroup     // event streams and the rotation

@@ -171,6 +171,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
 		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
 		AllowNoSeccomp: cfg.AllowNoSeccomp,
+		MinFree:        containerd.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
 		Logs:           containerd.LogLimits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
 		Logger:         log, Now: time.Now,
 	}); err != nil {

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -119,8 +121,16 @@ func (d *cutDevice) round(ctx context.Context, n int, figures *PowerCutFigures) 
 	if err := testenv.Await(ctx, repairLimit, func() error { return errors.Join(d.agent.Running(), d.runs(ctx)) }); err != nil {
 		return fmt.Errorf("cut while %s: %w", where, err)
 	}
-	compared, err := d.compare(ctx)
-	if err != nil {
+	compared, different := 0, error(nil)
+	err = testenv.Await(ctx, repairLimit, func() (err error) {
+		compared, err = d.compare(ctx)
+		if !errdefs.IsNotFound(err) {
+			different = err
+			return nil
+		}
+		return err // the agent collects what it no longer needs meanwhile
+	})
+	if err = errors.Join(err, different); err != nil {
 		return fmt.Errorf("cut while %s: %w", where, err)
 	}
 	took := time.Since(began)

@@ -312,9 +312,9 @@ func (d *cutDevice) answers(ctx context.Context, n int) error {
 }
 
 func (d *cutDevice) logs() string {
-	text := "containerd:\n" + d.containerd.Log(20)
+	text := "containerd:\n" + d.containerd.Log(5)
 	if d.agent != nil {
-		text += "\nagent:\n" + d.agent.Log(60)
+		text += "\nagent:\n" + d.agent.Log(30)
 	}
 	return text
 }

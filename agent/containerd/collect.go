@@ -1,0 +1,177 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// kept are the names of the images that the device needs: those that the last Collect was to keep, and those that were
+// asked for since. Without a Collect nothing is known to be unused.
+type kept struct {
+	mu    sync.Mutex
+	names map[string]bool
+	asked bool // Collect has told
+}
+
+func (k *kept) replace(keep []workload.Image) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.names, k.asked = map[string]bool{}, true
+	for _, i := range keep {
+		k.names[i.Name()] = true
+	}
+}
+
+func (k *kept) add(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.names == nil {
+		k.names = map[string]bool{}
+	}
+	k.names[name] = true
+}
+
+func (k *kept) known() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.asked
+}
+
+func (k *kept) all() map[string]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := make(map[string]bool, len(k.names))
+	for name := range k.names {
+		all[name] = true
+	}
+	return all
+}
+
+// verdicts are images that can never run here, whoever serves them: their digest names the very bytes that are wrong.
+type verdicts struct {
+	mu sync.Mutex
+	m  map[string]error
+}
+
+// judge remembers an error that a second try would only pay for again.
+func (v *verdicts) judge(name string, err error) {
+	if !errors.Is(err, errHopeless) {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.m == nil {
+		v.m = map[string]error{}
+	}
+	v.m[name] = err
+}
+
+// of is why an image cannot be had; nil: nothing is known against it.
+func (v *verdicts) of(name string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.m[name]
+}
+
+func (v *verdicts) clear() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.m)
+}
+
+// ours tells an image that this device pulled from one that somebody tagged after it, with our label: ctr before 2.0
+// copies labels.
+func ours(i images.Image) bool { return strings.HasSuffix(i.Name, "@"+i.Target.Digest.String()) }
+
+// Collect drops images and unpacked layers that are not in keep, partial ones too, and what half-made containers left.
+// Containers that exist keep the layers they stand on.
+func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
+	ctx = r.in(ctx)
+	r.kept.replace(keep)
+	err := r.sweep(ctx, "") // before the turn is taken: a Create may hold its container and wait for it
+	if err == nil {
+		err = r.collect(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("collect unused images: %w", classify(err))
+	}
+	return nil
+}
+
+func (r *Runtime) collect(ctx context.Context) error {
+	select {
+	case r.pulling <- struct{}{}:
+		defer func() { <-r.pulling }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return r.collectHeld(ctx)
+}
+
+// collectHeld is collect with the turn to pull taken.
+func (r *Runtime) collectHeld(ctx context.Context) error {
+	stay := r.kept.all()
+	have, err := r.client.ImageService().List(ctx, r.filter())
+	if err != nil {
+		return err
+	}
+	held, err := r.client.LeasesService().List(ctx, r.filter())
+	if err != nil {
+		return err
+	}
+	drop := map[string]bool{}
+	have = slices.DeleteFunc(have, func(i images.Image) bool { return !ours(i) })
+	for _, i := range have {
+		drop[i.Name] = !stay[i.Name]
+	}
+	for _, l := range held {
+		drop[l.Labels[labelImage]] = !stay[l.Labels[labelImage]]
+	}
+	maps.DeleteFunc(drop, func(_ string, yes bool) bool { return !yes })
+	for name := range drop {
+		if err := r.o.Journal.Forget(name); err != nil {
+			return err
+		}
+	}
+	for _, i := range have {
+		if drop[i.Name] {
+			if err := r.client.ImageService().Delete(ctx, i.Name); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+	}
+	for _, l := range held {
+		if drop[l.Labels[labelImage]] {
+			if err := r.client.LeasesService().Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+	}
+	if len(drop) == 0 {
+		return nil
+	}
+	r.images.clear()
+	r.trust.clear()
+	r.condemned.clear()
+	return r.collectNow(ctx)
+}
+
+// collectNow runs containerd's collector to its end: deleting any lease synchronously does.
+func (r *Runtime) collectNow(ctx context.Context) error {
+	l, err := r.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithLabel(labelDevice, r.o.Device))
+	if err != nil {
+		return classify(err)
+	}
+	return classify(r.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
+}
