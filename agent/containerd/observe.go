@@ -87,7 +87,7 @@ func describe(o *workload.Observation, t *task.Process) {
 		if t.Status != task.Status_RUNNING {
 			o.Status = workload.Paused
 		}
-		o.Run, o.StartedAt = started(t.Pid, "/proc")
+		o.Run, o.StartedAt, o.Began = started(t.Pid, "/proc")
 	case task.Status_STOPPED:
 		o.Status, o.ExitCode = workload.Exited, t.ExitStatus
 		if t.ExitedAt != nil {
@@ -98,34 +98,34 @@ func describe(o *workload.Observation, t *task.Process) {
 
 // started asks the kernel when a process began. run is the process with its ticks since the machine's start: no other
 // process has both until the machine starts again, which ends all runs. The time is of the clock as it is now: the
-// kernel's btime moves when the clock is set, so it names nothing. Both are zero when the kernel does not say.
-func started(pid uint32, proc string) (run string, at time.Time) {
+// kernel's btime moves when the clock is set, so it names nothing. All are zero when the kernel does not say.
+func started(pid uint32, proc string) (run string, at time.Time, began time.Duration) {
 	id := strconv.FormatUint(uint64(pid), 10)
 	stat, err := os.ReadFile(filepath.Join(proc, id, "stat"))
 	if err != nil {
-		return "", time.Time{}
+		return "", time.Time{}, 0
 	}
 	_, after, ok := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" ")) // the name may hold spaces
 	fields := strings.Fields(string(after))
 	if !ok || len(fields) < 20 {
-		return "", time.Time{}
+		return "", time.Time{}, 0
 	}
 	ticks, err := strconv.ParseInt(fields[19], 10, 64)
 	if err != nil {
-		return "", time.Time{}
+		return "", time.Time{}, 0
 	}
-	run = id + "/" + fields[19]
+	run, began = id+"/"+fields[19], time.Duration(ticks)*time.Second/clockTick
 	kernel, err := os.ReadFile(filepath.Join(proc, "stat"))
 	if err != nil {
-		return run, time.Time{}
+		return run, time.Time{}, began
 	}
 	_, after, ok = bytes.Cut(kernel, []byte("\nbtime "))
 	line, _, _ := bytes.Cut(after, []byte("\n"))
 	boot, err := strconv.ParseInt(string(line), 10, 64)
 	if !ok || err != nil {
-		return run, time.Time{}
+		return run, time.Time{}, began
 	}
-	return run, time.Unix(boot, 0).Add(time.Duration(ticks) * time.Second / clockTick).UTC()
+	return run, time.Unix(boot, 0).Add(began).UTC(), began
 }
 
 // Events tells of exits and lack of memory of this device's containers until ctx ends. When the connection to containerd
@@ -138,7 +138,7 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ns := ",namespace==" + strconv.Quote(r.o.Namespace)
-	envelopes, errs := r.client.Subscribe(ctx, `topic=="/tasks/exit"`+ns, `topic=="/tasks/oom"`+ns, `topic=="`+markTopic+`"`+ns)
+	envelopes, errs := r.client.Subscribe(ctx, `topic=="/tasks/exit"`+ns, `topic=="/tasks/oom"`+ns, `topic=="/tasks/paused"`+ns, `topic=="/containers/delete"`+ns, `topic=="`+markTopic+`"`+ns)
 	out, begun := make(chan workload.Event), make(chan error, 1)
 	r.wg.Add(1)
 	go func() {
@@ -231,6 +231,10 @@ func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.E
 		ev = workload.Event{Kind: workload.EventExit, ID: t.ContainerID}
 	case *apievents.TaskOOM:
 		ev = workload.Event{Kind: workload.EventOOM, ID: t.ContainerID}
+	case *apievents.TaskPaused:
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ContainerID}
+	case *apievents.ContainerDelete:
+		return workload.Event{Kind: workload.EventChanged, ID: t.ID}, true
 	default:
 		return ev, false
 	}

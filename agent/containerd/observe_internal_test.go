@@ -26,19 +26,19 @@ func TestRunIsNamedWithoutTheClock(t *testing.T) {
 	clock := func(boot int64) { write("stat", fmt.Sprintf("cpu 1 2\nbtime %d\nprocesses 9\n", boot)) }
 	begin(12345)
 	clock(1_700_000_000)
-	run, at := started(42, proc)
+	run, at, began := started(42, proc)
 	if want := time.Unix(1_700_000_123, 450_000_000); run == "" || !at.Equal(want) {
 		t.Fatalf("started = %q, %v, want a run at %v", run, at, want)
 	}
 	clock(1_700_007_200)
-	if again, moved := started(42, proc); again != run || !moved.After(at) {
+	if again, moved, same := started(42, proc); again != run || !moved.After(at) || same != began || began == 0 {
 		t.Errorf("after the clock was set: %q at %v, want %q later than %v", again, moved, run, at)
 	}
 	begin(12346) // another process with the same number
-	if other, _ := started(42, proc); other == run || other == "" {
+	if other, _, _ := started(42, proc); other == run || other == "" {
 		t.Errorf("another run is named %q as the first was", other)
 	}
-	if run, at := started(43, proc); run != "" || !at.IsZero() {
+	if run, at, began := started(43, proc); run != "" || !at.IsZero() || began != 0 {
 		t.Errorf("no process = %q, %v", run, at)
 	}
 }

@@ -111,12 +111,39 @@ func (m *Memory) Exit(id string, code uint32) error {
 	return nil
 }
 
+// Pause freezes a running container behind the agent's back.
+func (m *Memory) Pause(id string) error {
+	return m.meddle("pause", id, func(c *memoryContainer) { c.Status = workload.Paused })
+}
+
+// Delete removes a container behind the agent's back.
+func (m *Memory) Delete(id string) error {
+	return m.meddle("delete", id, func(*memoryContainer) { delete(m.objects, id) })
+}
+
+// Edit changes what a container is labelled as, behind the agent's back.
+func (m *Memory) Edit(id string, f func(*workload.Observation)) error {
+	return m.meddle("edit", id, func(c *memoryContainer) { f(&c.Observation) })
+}
+
+func (m *Memory) meddle(what, id string, f func(*memoryContainer)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, ok := m.objects[id]
+	if !ok {
+		return fmt.Errorf("%s %s: %w", what, id, fault.ErrNotFound)
+	}
+	f(c)
+	m.tell(workload.Event{Kind: workload.EventChanged, ID: id})
+	return nil
+}
+
 // Reboot ends every process without an exit: containers are there, their tasks and networks are not.
 func (m *Memory) Reboot() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.objects {
-		c.Status, c.PID, c.Run, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Created, 0, "", 0, time.Time{}, time.Time{}
+		c.Status, c.PID, c.Run, c.ExitCode, c.StartedAt, c.ExitedAt, c.Began = workload.Created, 0, "", 0, time.Time{}, time.Time{}, 0
 	}
 	for p := range m.projects {
 		m.projects[p] = &memoryProject{}
@@ -241,7 +268,12 @@ func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.C
 	if !ok {
 		return fmt.Errorf("start %s: %w", id, fault.ErrNotFound)
 	}
-	if c.Status == workload.Running {
+	switch c.Status {
+	case workload.Running:
+		return nil
+	case workload.Paused:
+		c.Status = workload.Running
+		m.note("resume", id)
 		return nil
 	}
 	if err := m.ports(c); err != nil {
@@ -249,7 +281,7 @@ func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.C
 	}
 	m.pid++
 	c.Status, c.PID, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Running, m.pid, 0, m.now(), time.Time{}
-	c.Run = fmt.Sprint("run ", m.pid)
+	c.Run, c.Began = fmt.Sprint("run ", m.pid), time.Duration(m.pid)*time.Second
 	fmt.Fprintf(&c.output, "%s started\n", c.Service)
 	m.note("start", id)
 	if m.Running != nil {
@@ -263,8 +295,8 @@ func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.C
 // ports finds out whether a running container publishes a port that c wants.
 func (m *Memory) ports(c *memoryContainer) error {
 	for _, o := range m.objects {
-		if o.ID == c.ID || o.Status != workload.Running {
-			continue
+		if o.ID == c.ID || o.Status != workload.Running || o.Project == c.Project && o.Service == c.Service {
+			continue // two of one service: one of them answers
 		}
 		for _, a := range o.service.Ports {
 			for _, b := range c.service.Ports {
@@ -278,10 +310,14 @@ func (m *Memory) ports(c *memoryContainer) error {
 }
 
 func (m *Memory) exit(c *memoryContainer, code uint32) {
-	c.Status, c.PID, c.ExitCode, c.ExitedAt = workload.Exited, 0, code, m.now()
+	c.Status, c.PID, c.ExitCode, c.ExitedAt, c.Began = workload.Exited, 0, code, m.now(), 0
+	m.tell(workload.Event{Kind: workload.EventExit, ID: c.ID})
+}
+
+func (m *Memory) tell(e workload.Event) {
 	for w := range m.watchers {
 		select {
-		case w <- workload.Event{Kind: workload.EventExit, ID: c.ID}:
+		case w <- e:
 		default: // full: whoever reads it will observe anyway
 		}
 	}
@@ -335,7 +371,7 @@ func (m *Memory) Stop(ctx context.Context, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if c, ok := m.objects[id]; ok && c.Status == workload.Running {
+	if c, ok := m.objects[id]; ok && (c.Status == workload.Running || c.Status == workload.Paused) {
 		m.exit(c, 143)
 		m.note("stop", id)
 	}

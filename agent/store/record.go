@@ -14,11 +14,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// Limits of what is kept.
-const (
-	maxRecord = 1 << 20 // bytes of one record: a status of 1000 components with messages is far below
-	maxBad    = 64      // bad digests; the oldest goes
-)
+// maxRecord bounds one record, in bytes: a status of 1000 components with messages is far below.
+const maxRecord = 1 << 20
 
 // State is one generation that passed every check, or that is being realised.
 type State struct {
@@ -46,13 +43,6 @@ type Refused struct {
 	Temporary  bool          `json:"temporary"` // asked again at the next check
 	Since      time.Time     `json:"since"`
 	Policy     string        `json:"policy"` // fingerprint of policy and configuration that it was held against
-}
-
-// Bad is a state that was tried and did not run.
-type Bad struct {
-	Digest digest.Digest `json:"digest"`
-	Reason string        `json:"reason"`
-	Since  time.Time     `json:"since"`
 }
 
 // Status is what was last reported about a deployment.

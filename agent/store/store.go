@@ -32,7 +32,7 @@ const lockWait = 2 * time.Second
 var (
 	bucketMeta   = []byte("meta")   // schema, device, epoch, gap
 	bucketMarks  = []byte("marks")  // accepted, target, committed, last-good, refused
-	bucketBad    = []byte("bad")    // digest -> Bad
+	bucketBad    = []byte("bad")    // deployment digest -> Bad
 	bucketStatus = []byte("status") // deployment id -> Status
 	bucketOutbox = []byte("outbox") // sequence, big endian -> Report
 	bucketImages = []byte("images") // image name -> journal entry

@@ -63,7 +63,7 @@ func TestEverythingSurvivesReopening(t *testing.T) {
 		return errors.Join(
 			tx.SetState(store.Accepted, state(1<<63+1)), tx.SetState(store.Target, state(1)), tx.SetState(store.Committed, state(2)),
 			tx.SetState(store.LastGood, state(3)), tx.SetRefused(refused), tx.SetStatus(status),
-			tx.AddBad(store.Bad{Digest: digest.FromString("bad"), Reason: "r", Since: t0}), tx.SetPins(state(1).Digest, pins),
+			tx.AddBad(store.Bad{Digest: digest.FromString("bad"), Message: "r", Since: t0}), tx.SetPins(state(1).Digest, pins),
 		)
 	})
 	if err := errors.Join(s.Unpacking("a"), s.Unpacking("b"), s.Durable("b"), s.Unpacking("c"), s.Durable("c"), s.Forget("c"), s.Close()); err != nil {
@@ -233,12 +233,16 @@ func TestTheNewestReportOfEachSubjectIsNotDropped(t *testing.T) {
 func TestBoundsOfBadAndPins(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "agent.db"), nil)
 	update(t, s, func(tx *store.Tx) error {
+		keep := map[digest.Digest]bool{}
 		for i := range 70 {
-			if err := tx.AddBad(store.Bad{Digest: digest.FromString(fmt.Sprint(i)), Since: t0.Add(time.Duration(i))}); err != nil {
+			d := digest.FromString(fmt.Sprint(i))
+			keep[d] = i < 3
+			if err := tx.AddBad(store.Bad{Digest: d, Since: t0.Add(time.Duration(i))}); err != nil {
 				return err
 			}
 		}
 		return errors.Join(
+			tx.RetainBad(keep),
 			tx.SetPins(state(1).Digest, map[string]digest.Digest{"x": digest.FromString("x")}),
 			tx.SetPins(state(2).Digest, map[string]digest.Digest{"x": digest.FromString("y")}),
 			tx.RetainPins(state(2).Digest),
@@ -248,11 +252,45 @@ func TestBoundsOfBadAndPins(t *testing.T) {
 		bad, err := tx.Bad()
 		p1, err1 := tx.Pins(state(1).Digest)
 		p2, err2 := tx.Pins(state(2).Digest)
-		if len(bad) != 64 || len(p1) != 0 || len(p2) != 1 {
-			t.Errorf("%d bad, %d and %d pins, want 64, 0 and 1", len(bad), len(p1), len(p2))
+		if len(bad) != 3 || len(p1) != 0 || len(p2) != 1 {
+			t.Errorf("%d bad, %d and %d pins, want 3, 0 and 1", len(bad), len(p1), len(p2))
 		}
 		return errors.Join(err, err1, err2)
 	})
+}
+
+func TestRevisionsAndRestartsAreKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	s := open(t, path, nil)
+	if err := s.View(func(tx *store.Tx) error { // a file that an older agent wrote has none of it
+		good, err := tx.Good()
+		again, err2 := tx.Again()
+		if len(good)+len(again) != 0 {
+			t.Errorf("good %v, again %v, want none", good, again)
+		}
+		return errors.Join(err, err2)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	g := store.Good{DeploymentID: "a", Digest: digest.FromString("a"), Size: 7, Generation: 4, State: digest.FromString("s"), Since: t0}
+	gone := store.Good{DeploymentID: "b"}
+	update(t, s, func(tx *store.Tx) error {
+		return errors.Join(tx.SetGood(g), tx.SetGood(gone), tx.DeleteGood("b"), tx.SetAgain([]string{"x"}), tx.SetAgain([]string{"y", "z"}))
+	})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, nil)
+	if err := s.View(func(tx *store.Tx) error {
+		good, err := tx.Good()
+		again, err2 := tx.Again()
+		if diff := cmp.Diff([]any{[]store.Good{g}, []string{"y", "z"}}, []any{good, again}); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+		return errors.Join(err, err2)
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestOneAgentADevice(t *testing.T) {

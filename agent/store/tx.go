@@ -45,28 +45,6 @@ func (t *Tx) SetRefused(r *Refused) error {
 	return put(b, []byte(keyRefused), r)
 }
 
-// AddBad remembers a state that did not run. The oldest of more than 64 is forgotten.
-func (t *Tx) AddBad(bad Bad) error {
-	b := t.tx.Bucket(bucketBad)
-	if err := put(b, []byte(bad.Digest), bad); err != nil {
-		return err
-	}
-	all, err := t.Bad()
-	if err != nil || len(all) <= maxBad {
-		return err
-	}
-	oldest := all[0]
-	for _, x := range all {
-		if x.Since.Before(oldest.Since) {
-			oldest = x
-		}
-	}
-	return b.Delete([]byte(oldest.Digest))
-}
-
-// Bad lists the states that did not run.
-func (t *Tx) Bad() ([]Bad, error) { return list[Bad](t.tx.Bucket(bucketBad)) }
-
 // Statuses lists what was last reported about each deployment, by deployment id.
 func (t *Tx) Statuses() ([]Status, error) { return list[Status](t.tx.Bucket(bucketStatus)) }
 
@@ -87,7 +65,7 @@ type Damage struct {
 	key    []byte
 }
 
-// Damaged lists the reported statuses, the refusal, undelivered reports and the gap that cannot be read. The marks are not
+// Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports and the gap that cannot be read. The marks are not
 // among them: who loses those loses the protection against rollback.
 func (t *Tx) Damaged() []Damage {
 	var out []Damage
@@ -98,6 +76,10 @@ func (t *Tx) Damaged() []Damage {
 		out = append(out, Damage{err, bucketMeta, keyGap})
 	}
 	out = append(out, damagedIn[Status](t, bucketStatus)...)
+	out = append(out, damagedIn[Bad](t, bucketBad)...)
+	if t.tx.Bucket(bucketGood) != nil {
+		out = append(out, damagedIn[Good](t, bucketGood)...)
+	}
 	return append(out, damagedIn[Report](t, bucketOutbox)...)
 }
 

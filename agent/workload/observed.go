@@ -43,6 +43,9 @@ type Observation struct {
 	ExitCode   uint32
 	Run        string    // names this run of the container, whatever happens to the clock; "": not running, or unknown
 	StartedAt  time.Time // for people: it moves when the clock is set; zero: unknown
+	// Began orders the runs of all containers, whatever happens to the clock: time since the machine started. 0: not running,
+	// or unknown.
+	Began time.Duration
 	ExitedAt   time.Time // zero: not exited
 }
 
@@ -54,6 +57,8 @@ const (
 	EventExit EventKind = "exit"
 	EventOOM  EventKind = "oom"
 	EventLost EventKind = "lost"
+
+	EventChanged EventKind = "changed" // paused, resumed, deleted, or edited
 )
 
 // Event is a hint to observe again; it carries no state that Observed would not.

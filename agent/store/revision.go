@@ -1,0 +1,131 @@
+package store
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// Buckets that came after the first ones: they are made when they are first written to.
+var (
+	bucketGood  = []byte("good")  // deployment id -> Good
+	bucketAgain = []byte("again") // container id -> nothing: stopped by the agent, to be started again
+)
+
+// Good is the last revision of a deployment that ran completely: what an update that fails goes back to.
+type Good struct {
+	DeploymentID string        `json:"deploymentId"`
+	Name         string        `json:"name"`
+	Digest       digest.Digest `json:"digest"` // of the deployment's document
+	Size         int64         `json:"size"`   // of the document
+	Generation   uint64        `json:"generation"`
+	State        digest.Digest `json:"state"`      // that it came with: its pins are under it
+	Repository   string        `json:"repository"` // of State
+	Since        time.Time     `json:"since"`
+	// Sizes of the components' manifests, as in [State].
+	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`
+}
+
+// Bad is a revision of a deployment that was tried and did not run. It is not tried again while the device's state asks for
+// the same digest.
+type Bad struct {
+	Digest       digest.Digest `json:"digest"` // of the deployment's document
+	DeploymentID string        `json:"deploymentId"`
+	Generation   uint64        `json:"generation"`
+	Code         string        `json:"code"`
+	Source       string        `json:"source"` // the component that failed
+	Revision     string        `json:"revision"`
+	Message      string        `json:"message"`
+	Pause        bool          `json:"pause,omitempty"` // the update stays as it is: nothing was rolled back
+	Since        time.Time     `json:"since"`
+}
+
+// AddBad remembers a revision that did not run. [Tx.RetainBad] bounds how many there are.
+func (t *Tx) AddBad(bad Bad) error { return put(t.tx.Bucket(bucketBad), []byte(bad.Digest), bad) }
+
+// Bad lists the revisions that did not run.
+func (t *Tx) Bad() ([]Bad, error) { return list[Bad](t.tx.Bucket(bucketBad)) }
+
+// RetainBad forgets all of them but these.
+func (t *Tx) RetainBad(keep map[digest.Digest]bool) error {
+	all, err := t.Bad()
+	if err != nil {
+		return err
+	}
+	for _, x := range all {
+		if !keep[x.Digest] {
+			if err := t.tx.Bucket(bucketBad).Delete([]byte(x.Digest)); err != nil {
+				return fmt.Errorf("forget bad %s: %w", x.Digest, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Good lists the last good revisions.
+func (t *Tx) Good() ([]Good, error) {
+	if b := t.tx.Bucket(bucketGood); b != nil {
+		return list[Good](b)
+	}
+	return nil, nil
+}
+
+// SetGood remembers the last good revision of a deployment.
+func (t *Tx) SetGood(g Good) error {
+	b, err := t.bucket(bucketGood)
+	if err != nil {
+		return err
+	}
+	return put(b, []byte(g.DeploymentID), g)
+}
+
+// DeleteGood forgets a deployment that was removed.
+func (t *Tx) DeleteGood(deployment string) error {
+	if b := t.tx.Bucket(bucketGood); b != nil {
+		return b.Delete([]byte(deployment))
+	}
+	return nil
+}
+
+// Again lists the containers that were stopped to be started again.
+func (t *Tx) Again() ([]string, error) {
+	b := t.tx.Bucket(bucketAgain)
+	if b == nil {
+		return nil, nil
+	}
+	var out []string
+	err := b.ForEach(func(k, _ []byte) error {
+		out = append(out, string(k))
+		return nil
+	})
+	return out, err
+}
+
+// SetAgain remembers exactly these containers.
+func (t *Tx) SetAgain(ids []string) error {
+	if t.tx.Bucket(bucketAgain) != nil {
+		if err := t.tx.DeleteBucket(bucketAgain); err != nil {
+			return fmt.Errorf("forget restarts: %w", err)
+		}
+	}
+	b, err := t.bucket(bucketAgain)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := b.Put([]byte(id), []byte{}); err != nil {
+			return fmt.Errorf("remember the restart of %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+func (t *Tx) bucket(name []byte) (*bbolt.Bucket, error) {
+	b, err := t.tx.CreateBucketIfNotExists(name)
+	if err != nil {
+		return nil, fmt.Errorf("make bucket %s: %w", name, err)
+	}
+	return b, nil
+}
