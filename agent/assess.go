@@ -16,6 +16,8 @@ type assessment struct {
 	statuses []store.Status // of every deployment that is desired, or not yet gone; by id
 	removed  []store.Status // gone since the last report
 	settled  bool           // the target runs completely and nothing else is left
+	good     []*Deployment  // of the target, that run completely for the first time
+	bad      []store.Bad    // revisions that failed and that a last good one is there for
 }
 
 // question is what an assessment is made of. All of it is only read.
@@ -29,6 +31,7 @@ type question struct {
 	pulls  map[string]trouble      // images of next that cannot be pulled, by name
 	before map[string]store.Status // by deployment id
 	unseen bool                    // o says nothing yet: the runtime was never observed
+	good   map[string]goodRevision // by deployment id
 }
 
 // assess is pure: the same question has the same answer.
@@ -44,14 +47,22 @@ func assess(q question) assessment {
 			for j := range d.Components {
 				wanted[d.Components[j].Project.Name] = true
 			}
-			now := q.running(pl, d)
+			views := pl.views(d)
+			now := q.running(d, views)
+			up := d.Refused == nil && d.Hold == nil
 			for _, c := range now.Components {
-				out.settled = out.settled && c.State == margo.StateInstalled
+				up = up && c.State == margo.StateInstalled
 			}
-			for _, v := range pl.views(d) {
-				out.settled = out.settled && v.up
+			for _, v := range views {
+				up = up && v.up
 			}
+			out.settled = out.settled && up
+			if up && q.good[d.ID].rec.Digest != d.Digest {
+				out.good = append(out.good, d)
+			}
+			q.failed(&out, d, views)
 			if nd := q.next.deployment(d.ID); nd != nil {
+				q.unloadable(&out, nd)
 				now = q.coming(nd, now)
 			}
 			out.statuses = append(out.statuses, now)
@@ -61,6 +72,7 @@ func assess(q question) assessment {
 		for i := range q.next.Deployments {
 			if d := &q.next.Deployments[i]; !known[d.ID] {
 				known[d.ID] = true
+				q.unloadable(&out, d)
 				out.statuses = append(out.statuses, q.coming(d, store.Status{}))
 			}
 		}
@@ -79,19 +91,23 @@ func assess(q question) assessment {
 }
 
 // running assesses a deployment of the target.
-func (q question) running(pl *planner, d *Deployment) store.Status {
+func (q question) running(d *Deployment, views []view) store.Status {
 	before := q.before[d.ID]
 	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.target.Generation}
 	if q.next != nil && q.next.deployment(d.ID) != nil {
 		out.Generation = q.next.Generation
 	}
-	for _, v := range pl.views(d) {
+	for _, v := range views {
 		c := store.Component{Name: v.c.Name, Revision: v.c.Revision, Identity: v.c.Identity}
 		old := componentOf(before, v.c.Name)
 		c.State, c.Error = v.state(old)
+		if d.Hold != nil && d.Hold.code != "" && c.State != margo.StateFailed {
+			c.State, c.Error = margo.StateFailed, &margo.StatusError{Code: string(d.Hold.code), Source: c.Name, Message: d.Hold.message}
+		}
 		q.stamp(&c, old)
 		out.Components = append(out.Components, c)
 	}
+	q.refused(&out, d, views)
 	return q.sum(out, before)
 }
 
@@ -139,6 +155,7 @@ func (q question) coming(d *Deployment, now store.Status) store.Status {
 		q.stamp(&sc, componentOf(before, c.Name))
 		out.Components = append(out.Components, sc)
 	}
+	q.refused(&out, d, nil)
 	return q.sum(out, before)
 }
 

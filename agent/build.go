@@ -41,10 +41,19 @@ func (b *builder) build(ctx context.Context) (*Desired, error) {
 		}
 	}
 	for i := range st.Deployments {
+		mark := len(b.c.brought)
+		if len(b.x.Deployments) == 0 { // it came in a bundle only: a revision must be found by itself
+			doc := ocispec.Descriptor{Digest: st.Deployments[i].Digest, Size: int64(len(st.Deployments[i].Bytes))}
+			if err := b.c.keep(ctx, doc, st.Deployments[i].Bytes); err != nil {
+				return nil, refuse(CodeOf(err), err)
+			}
+			b.c.brought = append(b.c.brought, doc.Digest)
+		}
 		dep, err := b.deployment(ctx, &st.Deployments[i], d.Generation)
 		if err != nil {
 			return nil, err
 		}
+		dep.Blobs = append(slices.Clone(b.c.brought[mark:]), dep.Digest)
 		d.Deployments = append(d.Deployments, dep)
 	}
 	if err := distinctPorts(d); err != nil {
@@ -141,7 +150,7 @@ func (b *builder) fits(d *margo.ApplicationDeployment) error {
 // deployment is checks 8 and 9 of one deployment.
 func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, generation uint64) (Deployment, error) {
 	doc := d.Document
-	out := Deployment{ID: doc.ID, Name: doc.Metadata.Name, Digest: d.Digest}
+	out := Deployment{ID: doc.ID, Name: doc.Metadata.Name, Digest: d.Digest, Size: int64(len(d.Bytes))}
 	for _, c := range doc.Spec.DeploymentProfile.Components {
 		env, err := environment(doc, c.Name)
 		if err != nil {

@@ -71,6 +71,7 @@ const (
 	CodeReportsLost      Code = "reports-lost"
 	CodeInsecure         Code = "insecure"
 	CodeDiskFull         Code = "disk-full"
+	CodeAdmission        Code = "admission-refused"
 	CodeInternal         Code = "internal"
 )
 
@@ -121,4 +122,9 @@ func hintOf(err error) string {
 		return h
 	}
 	return docOf(CodeOf(err)).Action
+}
+
+// admissionCodes are those that a [ClashError] may carry.
+func admissionCodes() []Code {
+	return []Code{CodeAdmission, CodePortConflict, CodeDeviceUnfit, CodeDiskFull}
 }

@@ -19,7 +19,7 @@ const (
 )
 
 // collect removes what no generation that the device may need again refers to: the accepted one, the one it is kept at, the
-// one that ran completely and the one before that. It runs when nothing is on its way, and checks wait for it. While documents
+// one that ran completely and the one before that, and the last good revision of each deployment. It runs when nothing is on its way, and checks wait for it. While documents
 // are damaged nobody knows what they refer to, so nothing is removed.
 func (l *loop) collect() {
 	if !l.tidy || l.poll.busy || l.poll.tidying || l.pull.digest != "" || l.next != nil || l.target == nil ||
@@ -27,7 +27,7 @@ func (l *loop) collect() {
 		return
 	}
 	l.tidy, l.poll.tidying = false, true
-	loaded := *l.target
+	loaded := *l.wanted
 	var images []workload.Image
 	for _, c := range l.seen.Containers { // what is there may still be needed to stop or restart it
 		if repository, d, ok := strings.Cut(c.Image, "@"); ok {
@@ -40,10 +40,12 @@ func (l *loop) collect() {
 			marks = append(marks, *s)
 		}
 	}
+	blobs, states, good, whole := l.keep()
+	images = append(images, good...)
 	l.spawn(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, sweepLimit)
 		defer cancel()
-		err := l.sweep(ctx, loaded, marks, images)
+		err := l.sweep(ctx, sweeping{loaded: loaded, marks: marks, images: images, blobs: blobs, states: states, whole: whole})
 		l.post(func(l *loop) {
 			l.poll.tidying = false
 			if err != nil {
@@ -54,13 +56,21 @@ func (l *loop) collect() {
 	})
 }
 
-func (a *Agent) sweep(ctx context.Context, loaded Desired, marks []store.State, images []workload.Image) error {
-	var blobs, states []digest.Digest
-	known := true
-	for _, s := range marks {
+// sweeping is what must stay.
+type sweeping struct {
+	loaded        Desired       // one of marks, that need not be read
+	marks         []store.State // and all that they refer to
+	images        []workload.Image
+	blobs, states []digest.Digest // states: their pins
+	whole         bool            // blobs are all
+}
+
+func (a *Agent) sweep(ctx context.Context, w sweeping) error {
+	blobs, states, images, known := w.blobs, w.states, w.images, w.whole
+	for _, s := range w.marks {
 		states = append(states, s.Digest)
-		d := &loaded
-		if s.Digest != loaded.Digest {
+		d := &w.loaded
+		if s.Digest != w.loaded.Digest {
 			var err error
 			if d, err = a.load(ctx, s, true); err != nil {
 				known = false // damaged: what is left of it may be any blob

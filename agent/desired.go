@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -24,8 +25,18 @@ type Desired struct {
 type Deployment struct {
 	ID         string
 	Name       string
-	Digest     digest.Digest // of its document
-	Components []Component   // installed in this order
+	Digest     digest.Digest   // of its document
+	Size       int64           // of its document
+	Components []Component     // installed in this order
+	Blobs      []digest.Digest // of everything small that it was made of
+
+	// The rest is what [realise] makes of what the agent remembers.
+
+	Trial   bool       // an update: a last good revision is kept to go back to
+	Refused *store.Bad // this is the last good revision in place of the refused one; with Pause it is the refused one itself
+	Back    uint64     // with Refused: the generation that this revision came with; 0: nothing was put in its place
+	Kept    bool       // with Refused: that was never begun, and may be later
+	Hold    *trouble   // nothing is made or taken away for it; without a code it is only waited for
 }
 
 // Component is one project of a deployment. Make it with [NewComponent].
@@ -38,6 +49,13 @@ type Component struct {
 	Containers []workload.Container // that Project needs
 	Identity   string               // equal identities run the same: all that shapes containers, networks and volumes
 	surround   string               // of what Prepare makes: networks, volumes, addresses, ports
+
+	// The rest is what [realise] makes of what the images say.
+
+	Blind   bool              // what an image says is not known yet: nothing is done
+	Lacks   map[string]bool   // images that are not on the device, by name
+	Clash   map[string]string // by service: why start-first is done as stop-first
+	Notices []workload.Notice // of the project, and of Clash
 }
 
 // NewComponent computes what follows from the project, once, since plans are made often.
@@ -72,15 +90,37 @@ func hashOf(parts ...any) string {
 func (d *Desired) images() []workload.Image {
 	var out []workload.Image
 	seen := map[string]bool{}
-	for _, dep := range d.Deployments {
-		for _, c := range dep.Components {
-			for _, x := range c.Containers {
-				if n := x.Service.Image.Name(); !seen[n] {
-					seen[n] = true
-					out = append(out, x.Service.Image)
-				}
+	for i := range d.Deployments {
+		for _, img := range d.Deployments[i].images() {
+			if n := img.Name(); !seen[n] {
+				seen[n] = true
+				out = append(out, img)
 			}
 		}
+	}
+	return out
+}
+
+// images lists what its services run on, mount, and run first.
+func (d *Deployment) images() []workload.Image {
+	var out []workload.Image
+	for _, c := range d.Components {
+		for i := range c.Project.Services {
+			out = append(out, imagesOf(&c.Project.Services[i])...)
+		}
+	}
+	return out
+}
+
+func imagesOf(s *workload.Service) []workload.Image {
+	out := []workload.Image{s.Image}
+	for _, m := range s.Mounts {
+		if m.Image != nil {
+			out = append(out, *m.Image)
+		}
+	}
+	for i := range s.PreStart {
+		out = append(out, imagesOf(&s.PreStart[i].Service)...)
 	}
 	return out
 }
@@ -109,6 +149,13 @@ func (d *Deployment) component(name string) *Component {
 		}
 	}
 	return nil
+}
+
+func (c *Component) revision() string {
+	if c == nil {
+		return ""
+	}
+	return c.Revision
 }
 
 // container finds a needed container and its component by id.

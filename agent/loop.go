@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -30,10 +32,21 @@ type loop struct {
 	accepted, running, committed, lastGood *store.State
 	refused                                *store.Refused
 	before                                 map[string]store.Status // what was last reported, by deployment
-	target, next                           *Desired
-	damaged                                error // why target or next is not loaded although it is accepted
-	stale                                  bool  // as last reported
-	reported                               bool  // capabilities, since the start
+	wanted, coming                         *Desired                // what the states that are applied and accepted ask for
+	target, next                           *Desired                // what [realise] makes of them
+	composed                               int                     // how often
+	told                                   map[string]string
+	good                                   map[string]goodRevision // by deployment id
+	bad                                    map[digest.Digest]store.Bad
+	facts                                  map[string]imageFact // by image name
+	inspecting                             bool
+	inspectAt                              time.Time // not before
+	admission                              admission
+	again                                  map[string]string // as saved, of sup.Again
+	hearing                                map[string]bool   // containers whose last words are being read
+	damaged                                error             // why target or next is not loaded although it is accepted
+	stale                                  bool              // as last reported
+	reported                               bool              // capabilities, since the start
 
 	sup      *Supervision
 	seen     workload.Observed
@@ -64,7 +77,8 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 	return &loop{
 		Agent: a, ctx: ctx, log: a.o.Logger, p: a.o.policy(), sup: NewSupervision(), before: map[string]store.Status{},
 		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, tidy: true,
-		mend: make(chan struct{}, 1),
+		mend: make(chan struct{}, 1), good: map[string]goodRevision{}, bad: map[digest.Digest]store.Bad{}, facts: map[string]imageFact{},
+		admission: newAdmission(), again: map[string]string{}, hearing: map[string]bool{},
 	}
 }
 
@@ -105,17 +119,21 @@ func (l *loop) boot() error {
 			"generation: the protection against an older one begins anew")
 	}
 	if l.running != nil {
-		l.target, l.damaged = l.load(l.ctx, *l.running, true)
+		l.wanted, l.damaged = l.load(l.ctx, *l.running, true)
 	}
 	if l.accepted != nil && (l.running == nil || l.accepted.Digest != l.running.Digest) {
 		var err error
-		if l.next, err = l.load(l.ctx, *l.accepted, true); err != nil {
+		if l.coming, err = l.load(l.ctx, *l.accepted, true); err != nil {
 			l.damaged = err
 		}
 	}
 	if l.damaged != nil {
 		l.log.Error("saved documents are damaged; what runs is left alone", "err", l.damaged)
 	}
+	if err := l.recall(); err != nil {
+		return err
+	}
+	l.recompose()
 	l.poll.first(l)
 	return nil
 }
@@ -180,7 +198,7 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(), l.expiry()}
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(), l.expiry(), l.admission.due(), l.inspectAt}
 	switch {
 	case l.blind != nil:
 		next, others = l.retryAt, []time.Time{l.poll.due()}
@@ -208,13 +226,16 @@ func (l *loop) expiry() time.Time {
 func (l *loop) pass() {
 	now := l.o.Now()
 	if l.observe(now) {
+		l.seekRoom(now)
 		l.sup.update(now, l.target, l.seen, l.p)
 		saved := l.save(now)
+		l.listen()
 		l.act(now, saved)
 		l.probe()
 	}
 	l.poll.start(l, now)
 	l.pull.start(l)
+	l.inspect(now)
 	l.collect()
 	l.publish(now) // first: who is answered looks at the status next
 	l.answer()
@@ -255,6 +276,7 @@ func (l *loop) observe(now time.Time) bool {
 func (l *loop) act(now time.Time, saved bool) {
 	plan := Plan(now, l.target, l.seen, l.sup, l.p)
 	l.wake = plan.Wake
+	saved = l.saveAgain(plan.Steps) && saved
 	for _, st := range plan.Steps {
 		if !saved && st.Verb != Start {
 			continue

@@ -33,6 +33,7 @@ type Options struct {
 	RequirePins   bool          // refuse components and images that are named by a tag only
 	RestartMax    time.Duration // longest pause between restarts of a container; 0: 1 min
 	StepRetryMax  time.Duration // longest pause between attempts at a step that fails; 0: 1 min
+	Probation     time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
 	ParallelPulls int           // images pulled at a time; 0: 2
 
 	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was
@@ -79,6 +80,9 @@ func (o *Options) check() error {
 	}
 	if o.StepRetryMax <= 0 {
 		o.StepRetryMax = time.Minute
+	}
+	if o.Probation <= 0 {
+		o.Probation = 5 * time.Second
 	}
 	if o.ParallelPulls <= 0 {
 		o.ParallelPulls = 2

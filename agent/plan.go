@@ -18,6 +18,7 @@ const (
 	Start    Verb = "start"
 	Stop     Verb = "stop"
 	Remove   Verb = "remove"
+	Switch   Verb = "switch"
 	Teardown Verb = "teardown"
 )
 
@@ -26,6 +27,8 @@ type Step struct {
 	Verb      Verb
 	Project   string
 	Container string // id; "" for Prepare and Teardown
+	Again     bool   // Stop: to be started again
+	run       string // with Again: the run that is to end
 	spec      *workload.Project
 	unit      workload.Container
 	surround  string
@@ -47,26 +50,31 @@ type Steps struct {
 // it holds no order beyond "not yet". With nothing desired yet it does nothing.
 //
 //   - A container that is needed and there is kept. One that is not needed any more is stopped and removed before the
-//     one that takes its place is made; projects that are not desired go completely, but for their volumes.
-//   - A container starts when what it depends on is started or healthy; a component when the one before it is up.
+//     one that takes its place is made, or, start-first, once that one is well and the service's address leads to it; as
+//     many at a time as the service says. Projects that are not desired go completely, but for their volumes.
+//   - A container starts when what it depends on has met its condition; a component when the one before it is up.
 //     After a reboot the same order holds, but a component that fails does not keep those behind it from coming back.
-//   - A container that exits is started again as its restart policy says, whatever it depends on.
+//   - A container that exits is started again as its restart policy says, whatever it depends on; one that is unhealthy,
+//     or that is to follow a dependency, is stopped for that; one that somebody paused is resumed.
 func Plan(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Policy) Steps {
 	if d == nil {
 		return Steps{}
 	}
 	pl := newPlanner(now, o, s, p)
-	wanted := map[string]bool{}
+	wanted, kept := map[string]bool{}, map[string]bool{}
 	for i := range d.Deployments {
-		for j := range d.Deployments[i].Components {
-			wanted[d.Deployments[i].Components[j].Project.Name] = true
+		dep := &d.Deployments[i]
+		kept[dep.ID] = dep.Hold != nil
+		for j := range dep.Components {
+			wanted[dep.Components[j].Project.Name] = true
 		}
 	}
-	pl.dismiss(wanted)
+	pl.dismiss(wanted, kept)
 	for i := range d.Deployments {
 		views := pl.views(&d.Deployments[i])
 		for j := range views {
 			if views[j].open {
+				pl.rollout(&views[j])
 				pl.clear(&views[j])
 			}
 		}
@@ -83,7 +91,6 @@ func Plan(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Poli
 type planner struct {
 	now     time.Time
 	o       workload.Observed
-	byID    map[string]workload.Observation
 	project map[string][]workload.Observation
 	s       *Supervision
 	p       Policy
@@ -93,9 +100,8 @@ type planner struct {
 }
 
 func newPlanner(now time.Time, o workload.Observed, s *Supervision, p Policy) *planner {
-	pl := &planner{now: now, o: o, s: s, p: p, byID: map[string]workload.Observation{}, project: map[string][]workload.Observation{}}
+	pl := &planner{now: now, o: o, s: s, p: p, project: map[string][]workload.Observation{}}
 	for _, c := range o.Containers {
-		pl.byID[c.ID] = c
 		pl.project[c.Project] = append(pl.project[c.Project], c)
 	}
 	return pl
@@ -120,12 +126,14 @@ func (pl *planner) do(st Step) {
 	pl.out.Steps = append(pl.out.Steps, st)
 }
 
-// dismiss takes down the projects that nobody wants.
-func (pl *planner) dismiss(wanted map[string]bool) {
+// dismiss takes down the projects that nobody wants, but not those of deployments that are left as they are.
+func (pl *planner) dismiss(wanted, kept map[string]bool) {
 	for name, cs := range pl.project {
 		if !wanted[name] {
 			for _, c := range cs {
-				pl.discard(c)
+				if !kept[c.Deployment] {
+					pl.discard(c)
+				}
 			}
 		}
 	}
@@ -139,7 +147,7 @@ func (pl *planner) dismiss(wanted map[string]bool) {
 // discard stops a container, then removes it.
 func (pl *planner) discard(c workload.Observation) {
 	st := Step{Verb: Remove, Project: c.Project, Container: c.ID}
-	if c.Status == workload.Running || c.Status == workload.Paused {
+	if alive(c) {
 		st.Verb = Stop
 		if pl.s.Retries[st.Key()].Failures == 0 {
 			pl.going = true
@@ -150,10 +158,11 @@ func (pl *planner) discard(c workload.Observation) {
 
 // clear removes what a component's project does not need any more: dependents first.
 func (pl *planner) clear(v *view) {
-	for _, c := range v.obsolete {
-		if !v.heldByDependent(c) {
+	leaving := v.leaving()
+	for _, c := range leaving {
+		if !v.held(c, leaving) {
 			pl.discard(c)
-		} else if c.Status == workload.Running || c.Status == workload.Paused {
+		} else if alive(c) {
 			pl.going = true
 		}
 	}
@@ -162,42 +171,53 @@ func (pl *planner) clear(v *view) {
 // component brings up what a component needs.
 func (pl *planner) component(v *view) {
 	pr := v.c.Project
-	pl.wake(v.wake)
-	for _, c := range v.c.Containers {
-		o, ok := pl.byID[c.ID]
-		if ok && o.Status == workload.Exited {
-			pl.revive(pr, c)
+	for i := range v.slots {
+		if v.slots[i].there {
+			pl.supervise(v, &v.slots[i])
 		}
 	}
-	if !v.open {
+	defer func() { pl.wake(v.wake) }()
+	if !v.open || v.c.Blind || v.d.Hold != nil {
 		return
 	}
 	if pl.s.Prepared[pr.Name] != v.c.surround {
 		pl.do(Step{Verb: Prepare, Project: pr.Name, spec: pr, surround: v.c.surround})
 		return
 	}
-	for _, c := range v.c.Containers {
-		o, ok := pl.byID[c.ID]
+	for i := range v.slots {
+		x := &v.slots[i]
+		st := Step{Project: pr.Name, Container: x.c.ID, spec: pr, unit: x.c}
 		switch {
-		case v.replaces(c):
-		case !ok:
-			pl.do(Step{Verb: Create, Project: pr.Name, Container: c.ID, spec: pr, unit: c})
-		case o.Status != workload.Created:
-		case !v.ready(c, pl.s), len(c.Service.Ports) > 0 && pl.going:
+		case x.act == actSwitch:
+			st.Verb = Switch
+		case len(x.olds) > 0 && x.act != actBeside, !x.there && v.lacks(&x.c.Service):
+			continue
+		case !x.there:
+			st.Verb = Create
+		case x.o.Status != workload.Created, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going:
+			continue
 		default:
-			pl.do(Step{Verb: Start, Project: pr.Name, Container: c.ID, spec: pr, unit: c})
+			st.Verb = Start
 		}
+		pl.do(st)
 	}
 }
 
-// revive starts a container that exited when its restart is due.
-func (pl *planner) revive(pr *workload.Project, c workload.Container) {
-	s := pl.s.Containers[c.ID]
+// supervise keeps a container going that is there.
+func (pl *planner) supervise(v *view, x *slot) {
+	s := pl.s.Containers[x.c.ID]
+	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, spec: v.c.Project, unit: x.c}
 	switch {
-	case s.NextStart.IsZero():
-	case pl.now.Before(s.NextStart):
-		pl.wake(s.NextStart)
-	default:
-		pl.do(Step{Verb: Start, Project: pr.Name, Container: c.ID, spec: pr, unit: c})
+	case x.o.Status == workload.Paused:
+		pl.do(st)
+	case x.o.Status == workload.Exited && !s.NextStart.IsZero():
+		if pl.now.Before(s.NextStart) {
+			pl.wake(s.NextStart)
+			return
+		}
+		pl.do(st)
+	case x.o.Status == workload.Running && (v.outlived(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
+		st.Verb, st.Again, st.run = Stop, true, x.o.Run
+		pl.do(st)
 	}
 }

@@ -119,11 +119,12 @@ func sourceTrouble(c Code) bool {
 // whole takes in the accepted state, whose documents were damaged and are whole again.
 func (l *loop) whole(d *Desired) {
 	if l.running != nil && l.running.Digest == d.Digest {
-		l.target = d
+		l.wanted = d
 	} else {
-		l.next = d
+		l.coming = d
 	}
 	l.damaged = nil
+	l.recompose()
 	l.log.Info("saved documents are whole again", "generation", d.Generation)
 }
 

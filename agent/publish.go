@@ -68,6 +68,15 @@ func (l *loop) deploymentStatus(d store.Status, seen map[string]workload.Observa
 		ID: d.DeploymentID, Name: d.Name, Generation: d.Generation, State: d.State, Since: d.Since, Error: overallError(d),
 		Components: []ComponentStatus{},
 	}
+	td := l.target.deployment(d.DeploymentID)
+	if td == nil || td.Refused == nil {
+		if nd := l.next.deployment(d.DeploymentID); nd != nil && nd.Refused != nil {
+			td = nd
+		}
+	}
+	if td != nil {
+		out.Refused = l.refusedStatus(td)
+	}
 	for _, c := range d.Components {
 		cs := ComponentStatus{Name: c.Name, Revision: c.Revision, State: c.State, Since: c.Since, Error: c.Error, Services: []ServiceStatus{}}
 		comp := l.target.deployment(d.DeploymentID).component(c.Name)
@@ -75,6 +84,7 @@ func (l *loop) deploymentStatus(d store.Status, seen map[string]workload.Observa
 			comp = l.next.deployment(d.DeploymentID).component(c.Name)
 		}
 		if comp != nil {
+			cs.Notices = comp.Notices
 			for _, x := range comp.Containers {
 				cs.Services = append(cs.Services, l.serviceStatus(x, seen[x.ID]))
 			}
@@ -84,10 +94,25 @@ func (l *loop) deploymentStatus(d store.Status, seen map[string]workload.Observa
 	return out
 }
 
+func (l *loop) refusedStatus(d *Deployment) *RefusedRevision {
+	r := d.Refused
+	if r == nil {
+		return nil
+	}
+	out := &RefusedRevision{
+		Digest: r.Digest, Generation: r.Generation, Component: r.Source, Revision: r.Revision, Code: Code(r.Code), Message: r.Message,
+		Since: r.Since, Paused: r.Pause, Waiting: d.Kept, RunningGeneration: d.Back,
+	}
+	if d.Kept && l.running != nil {
+		out.Generation = l.running.Generation
+	}
+	return out
+}
+
 func (l *loop) serviceStatus(x workload.Container, o workload.Observation) ServiceStatus {
 	s := l.sup.Containers[x.ID]
 	return ServiceStatus{
-		Name: x.Service.Name, Container: x.ID, Image: x.Service.Image.Name(), Status: o.Status, Health: s.Health, Restarts: s.Total,
+		Name: x.Service.Name, Container: x.ID, Replica: x.Replica, Image: x.Service.Image.Name(), Status: o.Status, Health: s.Health, Restarts: s.Total,
 		ExitCode: o.ExitCode, PID: o.PID, StartedAt: o.StartedAt, NextStart: s.NextStart, Output: s.Output,
 	}
 }
@@ -130,7 +155,17 @@ func (l *loop) problems(now time.Time, s *Status) []Problem {
 	}
 	for _, d := range s.Deployments {
 		if d.Error != nil {
-			add(Code(d.Error.Code), d.Name+" failed: "+d.Error.Message, "keeps trying", "", d.Since)
+			doing := "keeps trying"
+			switch r := d.Refused; {
+			case r == nil:
+			case r.Paused:
+				doing = "leaves it as it is until the state changes"
+			case r.Waiting:
+				doing = fmt.Sprintf("keeps what generation %d brought; looks again each minute", r.RunningGeneration)
+			default:
+				doing = fmt.Sprintf("keeps what generation %d brought; not tried again until the state changes", r.RunningGeneration)
+			}
+			add(Code(d.Error.Code), d.Name+" failed: "+d.Error.Message, doing, "", d.Since)
 		}
 	}
 	for _, t := range l.pull.troubles {

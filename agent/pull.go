@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +18,8 @@ import (
 // pulling brings the images of the accepted generation, beside everything else. It is part of the loop.
 type pulling struct {
 	digest   digest.Digest // of the state that images are being pulled for; "": none
+	composed int           // when images was made
+	images   string        // what is being pulled
 	cancel   context.CancelFunc
 	kick     chan struct{}
 	repair   bool               // images of the target are missing
@@ -49,7 +52,7 @@ func (p *pulling) start(l *loop) {
 			p.cancel()
 		}
 		return
-	case p.digest == want.Digest, l.o.Now().Before(p.after):
+	case p.digest == want.Digest && p.same(l, want), l.o.Now().Before(p.after):
 		return
 	case p.digest != "":
 		p.cancel() // its end brings us here again
@@ -57,22 +60,46 @@ func (p *pulling) start(l *loop) {
 	}
 	ctx, cancel := context.WithCancel(l.ctx)
 	p.digest, p.cancel, p.kick = want.Digest, cancel, make(chan struct{}, 1)
-	kick := p.kick
+	p.images, p.composed = nameAll(want), l.composed
+	kick, give := p.kick, want == l.next
 	l.spawn(func() {
-		ok := l.pullAll(ctx, want, kick)
-		l.post(func(l *loop) { l.pulled(want, ok) })
+		ok, lacking := l.pullAll(ctx, want, kick, give)
+		l.post(func(l *loop) { l.pulled(want, ok, lacking) })
 	})
 }
 
+// same tells whether what is being pulled is still what is wanted: a revision may have given way to the last good one.
+func (p *pulling) same(l *loop, want *Desired) bool {
+	if p.composed != l.composed {
+		if nameAll(want) != p.images {
+			return false
+		}
+		p.composed = l.composed
+	}
+	return true
+}
+
+func nameAll(d *Desired) string {
+	var names []string
+	for _, img := range d.images() {
+		names = append(names, img.Name())
+	}
+	return strings.Join(names, "\n")
+}
+
 // pulled takes in the end of a pull.
-func (l *loop) pulled(d *Desired, ok bool) {
+func (l *loop) pulled(d *Desired, ok bool, lacking map[string]trouble) {
 	l.pull.cancel()
-	l.pull.digest, l.pull.troubles = "", nil
+	l.pull.digest, l.pull.troubles = "", lacking
 	l.progress.end()
 	if !ok {
 		return
 	}
 	if l.next != nil && l.next.Digest == d.Digest {
+		if l.turnsBack() {
+			return // without them, what is to be pulled is something else
+		}
+		l.sup.Lacking, l.pull.troubles, l.pull.repair = lacking, nil, len(lacking) > 0
 		if err := l.retarget(); err != nil {
 			l.unsaved, l.saveAt = err, l.o.Now().Add(saveRetry)
 			l.pull.after = l.saveAt
@@ -80,7 +107,9 @@ func (l *loop) pulled(d *Desired, ok bool) {
 		}
 		return
 	}
-	l.pull.repair = false
+	l.pull.repair, l.sup.Lacking = false, nil
+	maps.DeleteFunc(l.facts, func(_ string, f imageFact) bool { return f.absent })
+	l.recompose()
 	for k, r := range l.sup.Retries {
 		if strings.HasPrefix(k, string(Create)+" ") {
 			r.At = time.Time{}
@@ -89,23 +118,36 @@ func (l *loop) pulled(d *Desired, ok bool) {
 	}
 }
 
-// pullAll pulls every image of a generation, and does not give up before ctx ends. False: it ended.
-func (l *loop) pullAll(ctx context.Context, d *Desired, kick <-chan struct{}) bool {
+// turnsBack tells whether an update in the next generation has failed, because an image of it will never come.
+func (l *loop) turnsBack() bool {
+	var a assessment
+	q := l.question(l.o.Now())
+	for i := range l.next.Deployments {
+		q.unloadable(&a, &l.next.Deployments[i])
+	}
+	return len(a.bad) > 0
+}
+
+// pullAll pulls every image of a generation, and does not give up before ctx ends. False: it ended. With give, it is content
+// when only such images are lacking that will not come however often they are asked for: the others are not to wait.
+func (l *loop) pullAll(ctx context.Context, d *Desired, kick <-chan struct{}, give bool) (bool, map[string]trouble) {
 	left := d.images()
 	l.progress.begin(d.Generation, len(left))
 	for try := 1; ; try++ {
 		failed := l.pullEach(ctx, left)
 		if ctx.Err() != nil {
-			return false
+			return false, nil
 		}
 		if len(failed) == 0 {
-			return true
+			return true, nil
 		}
 		troubles, pause := map[string]trouble{}, backoff(try, time.Second, pollBackoff)
 		left = left[:0]
+		final := true
 		for _, f := range failed {
 			left = append(left, f.image)
 			troubles[f.image.Name()] = pullTrouble(f.err, try)
+			final = final && troubles[f.image.Name()].final
 			if after, ok := fault.RetryAfter(f.err); ok {
 				pause = max(pause, min(after, time.Hour))
 			}
@@ -114,15 +156,21 @@ func (l *loop) pullAll(ctx context.Context, d *Desired, kick <-chan struct{}) bo
 		l.post(func(l *loop) {
 			if l.pull.digest == d.Digest {
 				l.pull.troubles = troubles
+				if !give {
+					l.sup.Lacking = troubles
+				}
 				if try == 1 {
 					l.log.Warn("cannot load every image; what runs is kept", "generation", d.Generation, "err", err)
 				}
 			}
 		})
+		if give && final {
+			return true, troubles
+		}
 		l.progress.waits(l.o.Now().Add(pause))
 		select {
 		case <-ctx.Done():
-			return false
+			return false, nil
 		case <-kick:
 		case <-time.After(pause):
 		}
@@ -164,22 +212,22 @@ func (l *loop) pullEach(ctx context.Context, images []workload.Image) []pullFail
 
 // pullTrouble names why an image cannot be pulled. What may pass by itself in a moment is not reported as a failure.
 func pullTrouble(err error, try int) trouble {
-	t := trouble{CodeImagePull, err.Error(), try >= 3}
+	t := trouble{code: CodeImagePull, message: err.Error(), lasting: try >= 3, final: try >= 3}
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		t.code, t.lasting = CodeDiskFull, true
+		t.code, t.lasting, t.final = CodeDiskFull, true, false
 	case errors.Is(err, fault.ErrTemporary):
-		t.code, t.lasting = CodeSourceUnreachable, false
+		t.code, t.lasting, t.final = CodeSourceUnreachable, false, false
 	case errors.Is(err, fault.ErrNotFound):
-		t.code, t.lasting = CodeImageMissing, true
+		t.code, t.lasting, t.final = CodeImageMissing, true, false
 	case errors.Is(err, fault.ErrDigestMismatch):
-		t.code, t.lasting = CodeImageDigest, true
+		t.code, t.lasting, t.final = CodeImageDigest, true, true
 	case errors.Is(err, fault.ErrUnfit), errors.Is(err, fault.ErrUnsupported):
-		t.code, t.lasting = CodeImagePlatform, true
+		t.code, t.lasting, t.final = CodeImagePlatform, true, true
 	case errors.Is(err, fault.ErrUnauthenticated):
-		t.code, t.lasting = CodeSourceUnauthenticated, true
+		t.code, t.lasting, t.final = CodeSourceUnauthenticated, true, false
 	case errors.Is(err, fault.ErrDenied):
-		t.code, t.lasting = CodeSourceDenied, true
+		t.code, t.lasting, t.final = CodeSourceDenied, true, false
 	}
 	return t
 }

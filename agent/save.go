@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -112,11 +114,14 @@ func (l *loop) save(now time.Time) bool {
 }
 
 func (l *loop) question(now time.Time) question {
-	return question{now: now, target: l.target, next: l.next, o: l.seen, s: l.sup, p: l.p, pulls: l.pull.troubles, before: l.before, unseen: !l.observed}
+	return question{now: now, target: l.target, next: l.next, o: l.seen, s: l.sup, p: l.p, pulls: l.pull.troubles, before: l.before, unseen: !l.observed, good: l.good}
 }
 
 // saved writes what is new in an assessment, in one transaction; false: nothing is.
 func (l *loop) saved(now time.Time, a assessment) (bool, error) {
+	if len(a.bad) > 0 { // first: what is reported follows from it
+		return true, l.turnBack(a.bad)
+	}
 	stale := l.running != nil && !l.running.Expires.IsZero() && !now.Before(l.running.Expires)
 	commit := a.settled && l.running != nil && (l.committed == nil || l.committed.Digest != l.running.Digest)
 	tell := !l.reported || stale != l.stale || commit
@@ -126,7 +131,7 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 			fresh = append(fresh, s)
 		}
 	}
-	if len(fresh)+len(a.removed) == 0 && !tell {
+	if len(fresh)+len(a.removed)+len(a.good) == 0 && !tell {
 		return false, nil
 	}
 	old := [3]any{l.committed, l.lastGood, l.stale}
@@ -151,6 +156,16 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 				}
 			}
 		}
+		for _, d := range a.good {
+			if err := tx.SetGood(l.goodRecord(now, d)); err != nil {
+				return err
+			}
+		}
+		for _, s := range a.removed {
+			if err := tx.DeleteGood(s.DeploymentID); err != nil {
+				return err
+			}
+		}
 		if tell {
 			return l.capabilities(tx, now)
 		}
@@ -162,6 +177,7 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 	}
 	l.reported = true
 	l.remember(fresh, a.removed)
+	l.approve(now, a)
 	if commit {
 		l.tidy = true
 		l.log.Info("generation runs completely", "generation", l.committed.Generation, "digest", l.committed.Digest)
@@ -268,15 +284,17 @@ func sameError(a, b *margo.StatusError) bool {
 // accept makes a state that passed every check the device's own: the high-water mark, what it was resolved to, the first
 // statuses, all at once. Its images are not here yet and nothing is stopped.
 func (l *loop) accept(now time.Time, r answer) error {
-	next := l.next
+	coming := l.coming
 	accepted, refused := l.accepted, l.refused
-	l.next, l.accepted, l.refused = r.desired, r.state, nil
+	l.coming, l.accepted, l.refused = r.desired, r.state, nil
+	l.recompose()
 	a := assess(l.question(now))
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
 			tx.SetState(store.Accepted, *r.state),
 			tx.SetPins(r.state.Digest, r.pins),
 			tx.SetRefused(nil),
+			tx.RetainBad(digests(l.wanted, l.coming)),
 			l.statuses(tx, now, slices.DeleteFunc(slices.Clone(a.statuses), func(s store.Status) bool {
 				return same(l.before[s.DeploymentID], s)
 			}), a.removed),
@@ -284,7 +302,8 @@ func (l *loop) accept(now time.Time, r answer) error {
 		)
 	})
 	if err != nil {
-		l.next, l.accepted, l.refused = next, accepted, refused
+		l.coming, l.accepted, l.refused = coming, accepted, refused
+		l.recompose()
 		return err
 	}
 	l.reported = true
@@ -317,11 +336,18 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 
 // retarget makes the accepted generation, all of whose bytes are here, the one that the device is kept at.
 func (l *loop) retarget() error {
-	err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetState(store.Target, *l.accepted) })
+	keep := digests(l.coming)
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.SetState(store.Target, *l.accepted), tx.RetainBad(keep))
+	})
 	if err != nil {
 		return err
 	}
-	l.running, l.target, l.next, l.damaged = l.accepted, l.next, nil, nil
+	l.running, l.wanted, l.coming, l.damaged = l.accepted, l.coming, nil, nil
+	maps.DeleteFunc(l.bad, func(d digest.Digest, _ store.Bad) bool { return !keep[d] })
+	l.admission.forget(keep)
+	l.recompose()
+	l.forget()
 	l.tidy = true // also of a device that never settles
 	clear(l.sup.Begun)
 	l.look = true

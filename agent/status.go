@@ -78,7 +78,22 @@ type DeploymentStatus struct {
 	State      margo.State        `json:"state"`
 	Since      time.Time          `json:"since"`
 	Error      *margo.StatusError `json:"error"`
+	Refused    *RefusedRevision   `json:"refused"` // what the state asks for, and that does not run; null: nothing was refused
 	Components []ComponentStatus  `json:"components"`
+}
+
+// RefusedRevision is a revision of a deployment that did not run, or that may not run now.
+type RefusedRevision struct {
+	Digest            digest.Digest `json:"digest"` // of the deployment's document
+	Generation        uint64        `json:"generation"`
+	Component         string        `json:"component"` // that failed
+	Revision          string        `json:"revision"`  // of the component
+	Code              Code          `json:"code"`
+	Message           string        `json:"message"`
+	Since             time.Time     `json:"since,omitzero"`
+	Paused            bool          `json:"paused"`            // it stays as it is, not rolled back
+	Waiting           bool          `json:"waiting"`           // it was not begun, and is tried again when there is room
+	RunningGeneration uint64        `json:"runningGeneration"` // that what runs in its place came with; 0: nothing does
 }
 
 // ComponentStatus is one component of a deployment.
@@ -89,12 +104,14 @@ type ComponentStatus struct {
 	Since    time.Time          `json:"since"`
 	Error    *margo.StatusError `json:"error"`
 	Services []ServiceStatus    `json:"services"`
+	Notices  []workload.Notice  `json:"notices,omitempty"` // what is done in another way than its author may expect
 }
 
 // ServiceStatus is one container.
 type ServiceStatus struct {
 	Name      string          `json:"name"`
 	Container string          `json:"container"`
+	Replica   int             `json:"replica"`
 	Image     string          `json:"image"`
 	Status    workload.Status `json:"status"` // "" when there is no container yet
 	Health    Health          `json:"health"` // "" without a health check

@@ -61,6 +61,8 @@ func (l *loop) perform(st Step) error {
 		return rt.Stop(ctx, st.Container)
 	case Remove:
 		return rt.Remove(ctx, st.Container)
+	case Switch:
+		return rt.Switch(ctx, st.Project, st.unit.Service.Name, st.Container)
 	case Teardown:
 		return rt.Teardown(ctx, st.Project)
 	}
@@ -73,6 +75,8 @@ func (l *loop) tell(st Step) {
 	switch st.Verb {
 	case Start:
 		l.log.Info("started", "container", st.Container, "project", st.Project, "restarts", l.sup.Containers[st.Container].Total)
+	case Switch:
+		l.log.Info("the service's address leads to the new container", "container", st.Container, "project", st.Project)
 	case Stop, Remove, Teardown:
 		l.log.Info(map[Verb]string{Stop: "stopped", Remove: "removed", Teardown: "took down"}[st.Verb], "container", st.Container, "project", st.Project)
 	default:

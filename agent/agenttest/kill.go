@@ -179,6 +179,16 @@ func (r killRuntime) Prepare(ctx context.Context, p *workload.Project) error {
 	return r.k.around("prepare", func() error { return r.r.Prepare(ctx, p) })
 }
 
+func (r killRuntime) Admit(ctx context.Context, projects []*workload.Project) error {
+	if err := r.k.alive(); err != nil {
+		return err
+	}
+	if a, ok := r.r.(agent.Admitter); ok {
+		return a.Admit(ctx, projects)
+	}
+	return nil
+}
+
 func (r killRuntime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
 	return r.k.around("create", func() error { return r.r.Create(ctx, p, c) })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 // refusal is a state, or a registry, that an agent must not follow.
@@ -279,8 +280,15 @@ func (r refusal) run(t *testing.T, w *World) {
 		}
 		w.same(t, before)
 		st := a.Status()
-		if st.Running.Digest != good || st.Committed.Digest != good {
-			t.Errorf("running %+v, committed %+v, want generation 5", st.Running, st.Committed)
+		if turned := st.Deployments[0].Refused; turned != nil {
+			if turned.Generation != 6 || turned.RunningGeneration != 5 || turned.Code != r.code || st.Deployments[0].State != margo.StateFailed {
+				t.Errorf("refused revision %+v, want that of generation 6, and that of 5 running", turned)
+			}
+		} else if st.Running.Digest != good {
+			t.Errorf("running %+v, want generation 5", st.Running)
+		}
+		if st.Committed.Digest != good {
+			t.Errorf("committed %+v, want generation 5", st.Committed)
 		}
 		if len(st.Problems) == 0 || st.Problems[0].Code != r.code || st.Problems[0].Hint == "" || st.Problems[0].Message == "" {
 			t.Errorf("problems %+v, want %s with a hint first", st.Problems, r.code)

@@ -118,7 +118,7 @@ func (w *World) Options(t *testing.T) agent.Options {
 			Peripherals: []margo.Peripheral{}, Interfaces: []margo.Interface{{Type: "ethernet"}},
 		}},
 		Source: w.Registry, Verifier: w.Verifier, Content: w.Content, Reporter: w.Fleet, Runtime: w.Runtime(t),
-		Fingerprint: func() string { p, _ := w.policy.Load().(string); return p }, Version: "0.0.0-test", Logger: w.Log, Now: w.Now,
+		Fingerprint: func() string { p, _ := w.policy.Load().(string); return p }, Version: "0.0.0-test", Probation: 300 * time.Millisecond, Logger: w.Log, Now: w.Now,
 	}
 	if w.Edit != nil {
 		w.Edit(&o)

@@ -20,7 +20,11 @@ import (
 
 var (
 	_ agent.Runtime  = (*Memory)(nil)
+<<<<<<< HEAD
 	_ agent.Executor = (*Memory)(nil)
+=======
+	_ agent.Admitter = (*Memory)(nil)
+>>>>>>> b1c1444 (agent: updates that take turns, go back by themselves, and ask for room)
 )
 
 // Memory is a runtime whose containers are values. It outlives the agents that use it, as containerd does. Hooks may be
@@ -38,6 +42,8 @@ type Memory struct {
 	Running func(o workload.Observation) int
 	// Inspect tells what an image says about itself; nil: nothing.
 	Inspect func(workload.Image) workload.ImageInfo
+	// Admitting tells what would clash on this device; nil: nothing does.
+	Admitting func(projects []*workload.Project) error
 	// Stopping is how long a container takes to stop.
 	Stopping time.Duration
 
@@ -226,6 +232,16 @@ func (m *Memory) Prepare(ctx context.Context, p *workload.Project) error {
 	}
 	m.note("prepare", p.Name)
 	return nil
+}
+
+// Admit asks Admitting.
+func (m *Memory) Admit(ctx context.Context, projects []*workload.Project) error {
+	if m.Admitting != nil {
+		if err := m.Admitting(projects); err != nil {
+			return fmt.Errorf("admit: %w", err)
+		}
+	}
+	return ctx.Err()
 }
 
 // Create makes a container.

@@ -11,7 +11,7 @@ import (
 // Buckets that came after the first ones: they are made when they are first written to.
 var (
 	bucketGood  = []byte("good")  // deployment id -> Good
-	bucketAgain = []byte("again") // container id -> nothing: stopped by the agent, to be started again
+	bucketAgain = []byte("again") // container id -> the run of it that was stopped to be started again
 )
 
 // Good is the last revision of a deployment that ran completely: what an update that fails goes back to.
@@ -89,22 +89,22 @@ func (t *Tx) DeleteGood(deployment string) error {
 	return nil
 }
 
-// Again lists the containers that were stopped to be started again.
-func (t *Tx) Again() ([]string, error) {
+// Again tells which run of which containers was stopped to be started again.
+func (t *Tx) Again() (map[string]string, error) {
+	out := map[string]string{}
 	b := t.tx.Bucket(bucketAgain)
 	if b == nil {
-		return nil, nil
+		return out, nil
 	}
-	var out []string
-	err := b.ForEach(func(k, _ []byte) error {
-		out = append(out, string(k))
+	err := b.ForEach(func(k, v []byte) error {
+		out[string(k)] = string(v)
 		return nil
 	})
 	return out, err
 }
 
-// SetAgain remembers exactly these containers.
-func (t *Tx) SetAgain(ids []string) error {
+// SetAgain remembers exactly these.
+func (t *Tx) SetAgain(runs map[string]string) error {
 	if t.tx.Bucket(bucketAgain) != nil {
 		if err := t.tx.DeleteBucket(bucketAgain); err != nil {
 			return fmt.Errorf("forget restarts: %w", err)
@@ -114,8 +114,8 @@ func (t *Tx) SetAgain(ids []string) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
-		if err := b.Put([]byte(id), []byte{}); err != nil {
+	for id, run := range runs {
+		if err := b.Put([]byte(id), []byte(run)); err != nil {
 			return fmt.Errorf("remember the restart of %s: %w", id, err)
 		}
 	}

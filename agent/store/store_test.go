@@ -275,7 +275,7 @@ func TestRevisionsAndRestartsAreKept(t *testing.T) {
 	g := store.Good{DeploymentID: "a", Digest: digest.FromString("a"), Size: 7, Generation: 4, State: digest.FromString("s"), Since: t0}
 	gone := store.Good{DeploymentID: "b"}
 	update(t, s, func(tx *store.Tx) error {
-		return errors.Join(tx.SetGood(g), tx.SetGood(gone), tx.DeleteGood("b"), tx.SetAgain([]string{"x"}), tx.SetAgain([]string{"y", "z"}))
+		return errors.Join(tx.SetGood(g), tx.SetGood(gone), tx.DeleteGood("b"), tx.SetAgain(map[string]string{"x": "1"}), tx.SetAgain(map[string]string{"y": "2", "z": ""}))
 	})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestRevisionsAndRestartsAreKept(t *testing.T) {
 	if err := s.View(func(tx *store.Tx) error {
 		good, err := tx.Good()
 		again, err2 := tx.Again()
-		if diff := cmp.Diff([]any{[]store.Good{g}, []string{"y", "z"}}, []any{good, again}); diff != "" {
+		if diff := cmp.Diff([]any{[]store.Good{g}, map[string]string{"y": "2", "z": ""}}, []any{good, again}); diff != "" {
 			t.Errorf("records (-want +got):\n%s", diff)
 		}
 		return errors.Join(err, err2)

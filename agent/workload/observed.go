@@ -45,8 +45,8 @@ type Observation struct {
 	StartedAt  time.Time // for people: it moves when the clock is set; zero: unknown
 	// Began orders the runs of all containers, whatever happens to the clock: time since the machine started. 0: not running,
 	// or unknown.
-	Began time.Duration
-	ExitedAt   time.Time // zero: not exited
+	Began    time.Duration
+	ExitedAt time.Time // zero: not exited
 }
 
 // EventKind tells what happened to a container.

@@ -35,7 +35,11 @@ func writeStatus(w io.Writer, s *agent.Status) {
 		if !p.Since.IsZero() {
 			since = " for " + ago(s.Now.Sub(p.Since))
 		}
-		fmt.Fprintf(w, "%s!%s %s (%s%s)\n", red, plain, p.Message, p.Code, since)
+		first, more, _ := strings.Cut(p.Message, "\n")
+		fmt.Fprintf(w, "%s!%s %s (%s%s)\n", red, plain, first, p.Code, since)
+		if more != "" {
+			fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(more, "\n", "\n  "))
+		}
 		for _, line := range []string{p.Doing, p.Hint} {
 			if line != "" {
 				fmt.Fprintf(w, "  %s\n", line)
@@ -65,15 +69,45 @@ func writeDeployments(w io.Writer, s *agent.Status) {
 			}
 			services := make([]string, len(c.Services))
 			for j, sv := range c.Services {
-				services[j] = sv.Name + " " + mark(sv)
+				services[j] = sv.Name
+				if sv.Replica > 1 || j+1 < len(c.Services) && c.Services[j+1].Replica > 1 {
+					services[j] += fmt.Sprintf("/%d", sv.Replica)
+				}
+				services[j] += " " + mark(sv)
 			}
 			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", name, c.Revision, c.State, ago(s.Now.Sub(c.Since)), strings.Join(services, "   "))
 			if c.Error != nil {
-				fmt.Fprintf(t, "  \t\t\t\t%s (%s)\n", c.Error.Message, c.Error.Code)
+				message, _, _ := strings.Cut(c.Error.Message, "\n")
+				fmt.Fprintf(t, "  \t\t\t\t%s (%s)\n", message, c.Error.Code)
 			}
+			for _, n := range c.Notices {
+				fmt.Fprintf(t, "  \t\t\t\tnote: %s: %s\n", n.Path, n.Message)
+			}
+		}
+		if r := d.Refused; r != nil {
+			fmt.Fprintf(t, "  \t%s\trefused\t%s\t%s\n", r.Revision, refusedSince(s, r), refused(r))
 		}
 	}
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
+}
+
+// refused tells which revision is not run, and what is in its place.
+func refused(r *agent.RefusedRevision) string {
+	out := fmt.Sprintf("generation %d (%s)", r.Generation, short(r.Digest))
+	switch {
+	case r.Paused:
+		return out + ": its update is paused"
+	case r.Waiting:
+		return out + fmt.Sprintf(": no room for it; generation %d runs on", r.RunningGeneration)
+	}
+	return out + fmt.Sprintf(": did not run; generation %d runs in its place", r.RunningGeneration)
+}
+
+func refusedSince(s *agent.Status, r *agent.RefusedRevision) string {
+	if r.Since.IsZero() {
+		return ""
+	}
+	return ago(s.Now.Sub(r.Since))
 }
 
 func mark(s agent.ServiceStatus) string {

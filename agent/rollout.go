@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// act is what is done about the containers that are in the place of one that is needed.
+type act int
+
+// Acts. The zero value leaves them alone: their turn has not come.
+const (
+	actNone   act = iota
+	actClear      // stop and remove them; the one that is needed comes when they are gone, or has taken over
+	actBeside     // let the one that is needed come up beside them
+	actSwitch     // lead the service's address to the one that is needed
+)
+
+// rollout decides about the slots of a component, service by service. All of it follows from what is there: a service
+// whose update was cut short goes on where it is.
+func (pl *planner) rollout(v *view) {
+	if v.c.Blind || v.d.Hold != nil {
+		return
+	}
+	for i := 0; i < len(v.slots); {
+		j := i + 1
+		for j < len(v.slots) && v.slots[j].c.Service.Name == v.slots[i].c.Service.Name {
+			j++
+		}
+		pl.service(v, v.slots[i:j])
+		i = j
+	}
+}
+
+// service decides about the replicas of one service.
+func (pl *planner) service(v *view, slots []slot) {
+	s := &slots[0].c.Service
+	u := s.Update
+	if v.d.Refused != nil {
+		if v.d.Refused.Pause {
+			return
+		}
+		u = s.Rollback
+	}
+	beside := u.Order == workload.StartFirst && v.c.Clash[s.Name] == ""
+	room, last, stop := len(slots), time.Time{}, false
+	for i := range slots {
+		x := &slots[i]
+		failed := x.fault != nil && x.fault.lasting
+		stop = stop || failed && x.fault.final && v.d.Trial
+		if begun(x) && !failed {
+			room--
+		}
+		if x.there && len(x.olds) == 0 {
+			if up := pl.s.Containers[x.c.ID].Up; up.After(last) {
+				last = up
+			}
+		}
+	}
+	if u.Parallelism > 0 {
+		room -= len(slots) - u.Parallelism
+		if next := last.Add(u.Delay); u.Delay > 0 && !last.IsZero() && pl.now.Before(next) {
+			room = 0
+			v.sooner(next)
+		}
+	}
+	for i := range slots {
+		x := &slots[i]
+		if len(x.olds) == 0 {
+			continue
+		}
+		if !begun(x) {
+			gentle := beside || u.Parallelism > 0
+			if stop || gentle && room <= 0 || gentle && !beside && !v.ready(x.c, pl.s) {
+				continue
+			}
+			if v.lacks(&x.c.Service) {
+				continue
+			}
+			room--
+		}
+		pl.replace(v, x, beside)
+	}
+}
+
+// begun tells whether the replacement of a slot is under way.
+func begun(x *slot) bool {
+	if len(x.olds) == 0 {
+		return !x.well
+	}
+	return x.there || !x.running()
+}
+
+// lacks tells whether a service cannot be made because an image is not on the device.
+func (v *view) lacks(s *workload.Service) bool {
+	for _, img := range imagesOf(s) {
+		if v.c.Lacks[img.Name()] {
+			return true
+		}
+	}
+	return false
+}
+
+// replace decides about one slot whose turn has come.
+func (pl *planner) replace(v *view, x *slot, beside bool) {
+	for _, o := range x.olds {
+		if o.ID == x.c.ID { // edited by hand: its name must be free first
+			beside = false
+		}
+	}
+	runs := x.there && alive(x.o)
+	switch {
+	case !x.running():
+		x.act = actClear
+	case runs && x.well && !x.o.Active && moves(&x.c.Service):
+		x.act = actSwitch
+	case !beside:
+		x.act = actClear
+	case !runs || !x.well:
+		x.act = actBeside
+	default:
+		x.act = actClear
+		if end := pl.s.Containers[x.c.ID].Active.Add(pl.p.Drain); moves(&x.c.Service) && pl.now.Before(end) {
+			x.act = actBeside
+			v.sooner(end)
+		}
+	}
+}
+
+// moves tells whether a service has an address that leads to one of its containers.
+func moves(s *workload.Service) bool { return len(s.Networks) > 0 && s.Namespaces.Network == "" }
+
+// leaving are the containers of a component that must go now.
+func (v *view) leaving() []workload.Observation {
+	if v.d.Hold != nil || v.c.Blind {
+		return nil
+	}
+	out := v.extra
+	for i := range v.slots {
+		if v.slots[i].act == actClear {
+			out = append(out[:len(out):len(out)], v.slots[i].olds...)
+		}
+	}
+	return out
+}
+
+// held tells whether one of those that must go depends on another one's service and still runs: it goes first.
+func (v *view) held(o workload.Observation, leaving []workload.Observation) bool {
+	for _, x := range leaving {
+		if x.ID == o.ID || !alive(x) {
+			continue
+		}
+		if dependsOn(v.c.Project, x.Service, o.Service, nil) && !dependsOn(v.c.Project, o.Service, x.Service, nil) {
+			return true
+		}
+	}
+	return false
+}
