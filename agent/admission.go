@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -15,20 +17,10 @@ import (
 // Admitter is a [Projects] that can tell what would clash on this device, before anything is stopped.
 type Admitter interface {
 	// Admit holds all projects that the device is to run against each other and against the machine as it is now. What this
-	// agent runs already is no clash: it will make room. For each project that cannot run the error has a [ClashError]
-	// in its tree; an error without any says nothing about a project, and Admit is called again.
+	// agent runs already is no clash: it will make room. What cannot run is told in [workload.Clashes]; any other error
+	// says nothing about a project, and Admit is called again.
 	Admit(ctx context.Context, projects []*workload.Project) error
 }
-
-// ClashError says why a project cannot run on this device now.
-type ClashError struct {
-	Project string
-	Code    Code // "": CodeAdmission
-	Err     error
-}
-
-func (e *ClashError) Error() string { return e.Err.Error() }
-func (e *ClashError) Unwrap() error { return e.Err }
 
 const (
 	admitLimit = time.Minute // of one question
@@ -79,7 +71,7 @@ func (l *loop) seekRoom(now time.Time) {
 	m := &l.admission
 	seen, open, news := index(l.seen), false, false
 	var projects []*workload.Project
-	owner := map[string]digest.Digest{}
+	owned := map[digest.Digest]bool{}
 	for i := range l.wanted.Deployments {
 		d := &l.wanted.Deployments[i]
 		_, bad := l.bad[d.Digest]
@@ -90,9 +82,9 @@ func (l *loop) seekRoom(now time.Time) {
 		if g := l.good[d.ID]; bad && g.d != nil {
 			d = g.d
 		}
+		owned[d.Digest] = true
 		for j := range d.Components {
 			projects = append(projects, d.Components[j].Project)
-			owner[d.Components[j].Project.Name] = d.Digest
 		}
 	}
 	if news {
@@ -110,7 +102,7 @@ func (l *loop) seekRoom(now time.Time) {
 		ctx, cancel := context.WithTimeout(l.ctx, admitLimit)
 		defer cancel()
 		err := asker.Admit(ctx, projects)
-		l.post(func(l *loop) { l.roomFound(of, owner, err) })
+		l.post(func(l *loop) { l.roomFound(of, owned, err) })
 	})
 }
 
@@ -127,42 +119,40 @@ func complete(d *Deployment, seen map[string]workload.Observation) bool {
 }
 
 // roomFound takes in an answer.
-func (l *loop) roomFound(of *Desired, owner map[string]digest.Digest, err error) {
+func (l *loop) roomFound(of *Desired, owned map[digest.Digest]bool, err error) {
 	m, now := &l.admission, l.o.Now()
 	m.busy, m.at, l.look = false, time.Time{}, true
 	if l.wanted != of {
 		return
 	}
-	found := clashes(err, nil)
-	if err != nil && len(found) == 0 {
+	var found workload.Clashes
+	if err != nil && !errors.As(err, &found) {
 		m.at = now.Add(admitRetry)
 		l.log.Warn("cannot find out whether there is room for a generation; what runs is kept", "err", err)
 		return
 	}
 	held := map[digest.Digest]trouble{}
-	for _, c := range found {
-		d, ok := owner[c.Project]
-		if _, again := held[d]; !ok || again || m.passed[d] {
+	for i := range of.Deployments {
+		d := &of.Deployments[i]
+		cs := found.Of(d.ID)
+		if len(cs) == 0 || m.passed[d.Digest] || !owned[d.Digest] {
 			continue
 		}
-		t := trouble{code: c.Code, message: c.Error(), lasting: true, source: componentNamed(of, c.Project), since: now}
-		if !slices.Contains(admissionCodes(), t.code) {
-			t.code = CodeAdmission
+		t := trouble{code: CodeAdmission, message: clashText(cs), lasting: true, source: cs[0].Component, since: now}
+		if errors.Is(cs[0], fault.ErrUnfit) {
+			t.code = CodeDeviceUnfit
 		}
-		if h := fault.Hint(c.Err); h != "" {
-			t.message += " (" + h + ")"
-		}
-		if old, ok := m.held[d]; ok && old.message == t.message {
+		if old, ok := m.held[d.Digest]; ok && old.message == t.message {
 			t = old
 		} else {
-			l.log.Warn("a deployment is not applied: it would clash", "project", c.Project, "code", t.code, "err", c.Err)
+			l.log.Warn("a deployment is not applied: it would clash", "deployment", d.Name, "code", t.code, "err", t.message)
 		}
-		held[d] = t
+		held[d.Digest] = t
 	}
 	if len(held) > 0 {
 		m.at = now.Add(admitEvery)
 	}
-	for _, d := range owner {
+	for d := range owned {
 		if _, ok := held[d]; !ok {
 			m.passed[d] = true
 		}
@@ -171,29 +161,22 @@ func (l *loop) roomFound(of *Desired, owner map[string]digest.Digest, err error)
 	l.recompose()
 }
 
-// clashes finds every ClashError of a tree.
-func clashes(err error, out []*ClashError) []*ClashError {
-	switch x := err.(type) {
-	case *ClashError:
-		out = append(out, x)
-	case interface{ Unwrap() []error }:
-		for _, e := range x.Unwrap() {
-			out = clashes(e, out)
-		}
-	case interface{ Unwrap() error }:
-		out = clashes(x.Unwrap(), out)
-	}
-	return out
-}
+// maxClashes bounds how many clashes a message tells.
+const maxClashes = 5
 
-// componentNamed is the component that a project is of.
-func componentNamed(d *Desired, project string) string {
-	for i := range d.Deployments {
-		for _, c := range d.Deployments[i].Components {
-			if c.Project.Name == project {
-				return c.Name
-			}
+// clashText is what a message says about clashes, with what can be done.
+func clashText(cs workload.Clashes) string {
+	var out []string
+	for i, c := range cs {
+		if i == maxClashes {
+			out = append(out, fmt.Sprintf("and %d more", len(cs)-i))
+			break
 		}
+		text := c.Path + ": " + c.Reason.Error()
+		if h := fault.Hint(c.Reason); h != "" {
+			text += " (" + h + ")"
+		}
+		out = append(out, text)
 	}
-	return project
+	return strings.Join(out, "; ")
 }

@@ -123,8 +123,3 @@ func hintOf(err error) string {
 	}
 	return docOf(CodeOf(err)).Action
 }
-
-// admissionCodes are those that a [ClashError] may carry.
-func admissionCodes() []Code {
-	return []Code{CodeAdmission, CodePortConflict, CodeDeviceUnfit, CodeDiskFull}
-}

@@ -40,14 +40,9 @@ func Codes() []CodeDoc {
 		{CodeImageDigest, 9, true, "a part of an image has other bytes than its digest names", "check the registry, its mirrors and proxies; push the image again"},
 		{CodeImagePull, 9, true, "an image could not be loaded or unpacked", "look at the message; the device runs on and tries again"},
 		{CodeRuntime, 0, true, "containerd could not do a step", "look at the message and at containerd's log; the agent tries again"},
-<<<<<<< HEAD
+		{CodeAdmission, 0, true, "a deployment would clash with something on this device; what runs of it runs on", "the message names what it clashes with; make room, or change the deployment: it is tried again each minute"},
 		{CodeContainerExited, 0, true, "a container ended with an error", "look at its output: longshore-agent logs DEPLOYMENT/SERVICE"},
 		{CodeUnhealthy, 0, true, "a container's health check fails", "look at its output: longshore-agent logs DEPLOYMENT/SERVICE"},
-=======
-		{CodeAdmission, 0, true, "a deployment would clash with something on this device; what runs of it runs on", "the message names what it clashes with; make room, or change the deployment: it is tried again each minute"},
-		{CodeContainerExited, 0, true, "a container ended with an error", "look at its output: longshore-agent logs DEPLOYMENT SERVICE"},
-		{CodeUnhealthy, 0, true, "a container's health check fails", "look at its output: longshore-agent logs DEPLOYMENT SERVICE"},
->>>>>>> b1c1444 (agent: updates that take turns, go back by themselves, and ask for room)
 		{CodeTimeout, 0, true, "a component was not up within its timeout", "look at the services' output; raise the component's timeout"},
 		{CodeStale, 0, true, "the accepted state has expired; what runs stays", "publish a new generation; check the device's clock"},
 		{CodeContentDamaged, 0, true, "documents of the accepted state are lost or damaged on this device; what runs stays", "check the disk; the agent fetches them again when the registry answers"},

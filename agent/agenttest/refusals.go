@@ -202,7 +202,7 @@ func contentChecks() []refusal {
 			verdict(w, agent.KindComponent, fault.ErrRejected)
 		}},
 		{agent.CodeComponentInvalid, "field that cannot be honoured", func(t *testing.T, w *World) {
-			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Extra = "    privileged: true\n" }))
+			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Extra = "    build: .\n" }))
 		}},
 		{agent.CodeComponentUnsupported, "helm", func(t *testing.T, w *World) {
 			a := Line("2")

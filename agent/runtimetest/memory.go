@@ -20,11 +20,8 @@ import (
 
 var (
 	_ agent.Runtime  = (*Memory)(nil)
-<<<<<<< HEAD
 	_ agent.Executor = (*Memory)(nil)
-=======
 	_ agent.Admitter = (*Memory)(nil)
->>>>>>> b1c1444 (agent: updates that take turns, go back by themselves, and ask for room)
 )
 
 // Memory is a runtime whose containers are values. It outlives the agents that use it, as containerd does. Hooks may be
