@@ -35,6 +35,7 @@ type Options struct {
 	StepRetryMax  time.Duration // longest pause between attempts at a step that fails; 0: 1 min
 	Probation     time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
 	ParallelPulls int           // images pulled at a time; 0: 2
+	LookEvery     time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks
 
 	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was
 	// refused for good is held against the checks again when it changes. It is called at every check. nil: never changes.

@@ -252,6 +252,7 @@ func (s Supervised) exited(now time.Time, c workload.Container, o workload.Obser
 	s.Early = s.Early || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || s.restarts(c, o))
 	s.Exited, s.Health, s.Failed, s.run, s.Up, s.Active = true, "", 0, "", time.Time{}, time.Time{}
 	s.Again, s.Told, s.Words, s.Code = again, o.ExitCode == 0, "", o.ExitCode
+	s.NextStart = time.Time{} // that of the run that ended, when it was too short to be seen
 	switch {
 	case again && !sick:
 		s.NextStart = now

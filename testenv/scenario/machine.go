@@ -233,11 +233,13 @@ func (m *machine) kill(_ *run, o workload.Observation) error {
 }
 
 func (m *machine) exit(r *run, o workload.Observation, code uint32) error {
-	_, err := m.http(r, &o, fmt.Sprintf("http://127.0.0.1:8080/exit?code=%d", code))
-	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
-		err = nil // it ended before it answered
-	}
-	return err
+	return r.poll(soonLimit, func() error { // the server may not listen yet
+		_, err := m.http(r, &o, fmt.Sprintf("http://127.0.0.1:8080/exit?code=%d", code))
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+			err = nil // it ended before it answered
+		}
+		return err
+	})
 }
 
 // delete is what a curious hand does with ctr.
@@ -262,8 +264,10 @@ func (m *machine) pause(r *run, o workload.Observation) error {
 }
 
 func (m *machine) sicken(r *run, o workload.Observation, sick bool) error {
-	_, err := m.http(r, &o, "http://127.0.0.1:8080/"+map[bool]string{true: "sicken", false: "heal"}[sick])
-	return err
+	return r.poll(soonLimit, func() error { // the server may not listen yet
+		_, err := m.http(r, &o, "http://127.0.0.1:8080/"+map[bool]string{true: "sicken", false: "heal"}[sick])
+		return err
+	})
 }
 
 func (m *machine) ctr(ctx context.Context, args ...string) (string, error) {
@@ -325,4 +329,4 @@ func (m *machine) look(r *run, o workload.Observation, p property) error {
 }
 
 // options gives the agent what the program gives it beside the runtime.
-func (m *machine) options(o *agent.Options) { o.Mender = attacher{m.nets} }
+func (m *machine) options(o *agent.Options) { o.Mender, o.LookEvery = attacher{m.nets}, 3*time.Second }
