@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -268,7 +269,7 @@ func (l *loop) observe(now time.Time) bool {
 	}
 	l.blind, l.blindTry, l.observed = nil, 0, true
 	l.noticed(l.seen, seen)
-	l.seen, l.look, l.lookAt = seen, false, now.Add(observeEvery)
+	l.seen, l.look, l.lookAt = seen, false, now.Add(cmp.Or(l.o.LookEvery, observeEvery))
 	return true
 }
 

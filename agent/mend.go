@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -30,7 +31,7 @@ func (l *loop) mending() {
 		select {
 		case <-l.ctx.Done():
 		case <-l.mend:
-		case <-time.After(mendEvery):
+		case <-time.After(cmp.Or(l.o.LookEvery, mendEvery)):
 		}
 	}
 }
