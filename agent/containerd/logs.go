@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 const (
@@ -63,6 +64,9 @@ type logState struct {
 	mu    sync.Mutex
 	cut   int64   // bytes cut since this process began
 	moved []int64 // lengths of the rotated files that this process made, newest first: the first holds [cut-moved[0], cut)
+
+	own     workload.Log // the service's limits
+	dropped uint64       // bytes that could not be written since this process began
 }
 
 func newLogTable() *logTable { return &logTable{m: map[string]*logState{}} }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +18,7 @@ import (
 	apievents "github.com/containerd/containerd/api/events"
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -62,6 +64,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 		}
 		if t := running[b.ID]; t != nil {
 			describe(&o, t)
+			r.observeWriter(b, o)
 		}
 		projects[o.Project] = true
 		out.Containers = append(out.Containers, o)
@@ -78,6 +81,17 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	}
 	slices.Sort(out.Projects)
 	return out, nil
+}
+
+// observeWriter notes where a container writes to, when it is seen for the first time.
+func (r *Runtime) observeWriter(b containers.Container, o workload.Observation) {
+	if o.Status != workload.Running || r.writers.knows(o.ID, o.Run) {
+		return
+	}
+	var rec record
+	if ext := b.Extensions[extensionKey]; ext != nil && json.Unmarshal(ext.GetValue(), &rec) == nil {
+		r.writes(b.Labels, rec.Container.Service.Log, o.ID, o.PID)
+	}
 }
 
 func describe(o *workload.Observation, t *task.Process) {

@@ -20,7 +20,7 @@ const (
 	DefaultLogMaxSize  = 10 << 20
 	DefaultLogMaxFiles = 3
 	DefaultLogBudget   = 256 << 20
-	DefaultLogEvery    = 10 * time.Second
+	DefaultLogEvery    = 2 * time.Second
 )
 
 // Options say which containerd, whose objects, and where things are kept.

@@ -36,10 +36,8 @@ var errNoRoom = errors.New("no room for a copy")
 // together; if the current files alone exceed it, their fronts go. The runtime calls it every LogLimits.Every. It asks the
 // filesystem alone, so it works while containerd is away.
 //
-// On a full disk it gives space without needing any: what cannot be copied is cut off. It cannot undo what the full disk
-// did before: a shim whose write to a log fails stops copying that output for good, and its container blocks once the pipe
-// to it is full. That is told by nothing but a pipe that stays full, and mended by a restart of the container. Cutting
-// before the disk is full, here, and a Budget below the free space are what prevents it.
+// On a full disk it gives space without needing any: what cannot be copied is cut off. What the full disk did to shims before
+// is told at [Runtime.relay].
 func (r *Runtime) Rotate(ctx context.Context) error {
 	var errs []error
 	logs, _, err := r.logFiles(ctx)
@@ -115,18 +113,25 @@ func (r *Runtime) logFiles(ctx context.Context) (current, old []logOnDisk, err e
 	return current, old, err
 }
 
-// rotateEvery calls Rotate until ctx ends.
-func (r *Runtime) rotateEvery(ctx context.Context, every time.Duration) {
-	t := time.NewTicker(every)
-	defer t.Stop()
+// lookAfterLogs calls Rotate again and again until ctx ends, and takes over the outputs that nobody copies any more.
+func (r *Runtime) lookAfterLogs(ctx context.Context, every time.Duration) {
+	rotation, look := time.NewTicker(every), time.NewTimer(every)
+	defer rotation.Stop()
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case <-rotation.C:
 			if err := r.Rotate(ctx); err != nil && ctx.Err() == nil {
 				r.log.Warn("logs were not rotated", "error", err)
 			}
+		case <-look.C:
+			next := every
+			if r.lookAtPipes(ctx) {
+				next = min(every, suspectEvery)
+			}
+			look.Reset(max(next, suspectEvery/4))
 		}
 	}
 }
@@ -154,24 +159,25 @@ func (r *Runtime) rotate(file string) error {
 	if err != nil {
 		return ignoreMissing(err)
 	}
-	if info.Size() < r.o.Logs.MaxSize {
-		return nil
-	}
 	state := r.logs.get(file)
 	state.mu.Lock()
 	defer state.mu.Unlock()
+	limits := state.limits(r.o.Logs)
+	if info.Size() < limits.MaxSize {
+		return nil
+	}
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return ignoreMissing(err)
 	}
 	defer f.Close()
-	cut, kept, err := r.moveFront(f, file)
+	cut, kept, err := moveFront(f, file, limits)
 	if errors.Is(err, errNoRoom) || cut == 0 && err != nil && ignoreFull(err) == nil {
 		r.log.Warn("no room to rotate a log: its front is cut off", "file", file, "error", err)
-		cut, err = cutFront(f, r.o.Logs.MaxSize/2)
+		cut, err = cutFront(f, limits.MaxSize/2)
 		kept = nil
 	}
-	state.cutOff(cut, kept, r.o.Logs.MaxFiles)
+	state.cutOff(cut, kept, limits.MaxFiles)
 	if err != nil {
 		return fmt.Errorf("move the front of %s: %w", file, err)
 	}
@@ -189,11 +195,22 @@ func (r *Runtime) shorten(file string, keep int64) (int64, error) {
 	}
 	defer f.Close()
 	cut, err := cutFront(f, keep)
-	state.cutOff(cut, nil, r.o.Logs.MaxFiles)
+	state.cutOff(cut, nil, state.limits(r.o.Logs).MaxFiles)
 	if err != nil {
 		return cut, fmt.Errorf("cut off the front of %s: %w", file, err)
 	}
 	return cut, nil
+}
+
+// limits are the device's, but where the service has its own.
+func (s *logState) limits(l LogLimits) LogLimits {
+	if s.own.MaxSize > 0 {
+		l.MaxSize = s.own.MaxSize
+	}
+	if s.own.MaxFiles > 0 {
+		l.MaxFiles = s.own.MaxFiles
+	}
+	return l
 }
 
 // cutOff notes that a file lost n bytes of its front, of which the last ones are its newest rotated files now, newest first.
@@ -218,14 +235,14 @@ func (s *logState) cutOff(n int64, kept []int64, files int) {
 // out of a file's front (ext4, xfs), what is appended meanwhile stays, and so does the last incomplete block. Elsewhere what
 // arrives between the copy's end and the cut is lost: a few microseconds' worth. It tells how much was cut, and the lengths
 // of the copies, newest first.
-func (r *Runtime) moveFront(f *os.File, file string) (cut int64, kept []int64, err error) {
+func moveFront(f *os.File, file string, limits LogLimits) (cut int64, kept []int64, err error) {
 	size, block, free, err := measure(f)
 	if err != nil {
 		return 0, nil, err
 	}
-	most := r.o.Logs.MaxSize
+	most := limits.MaxSize
 	whole := (size - 1) / block * block
-	from := max(0, whole-int64(r.o.Logs.MaxFiles)*most)
+	from := max(0, whole-int64(limits.MaxFiles)*most)
 	if free < size-from {
 		from = max(0, whole-most)
 	}
@@ -246,7 +263,7 @@ func (r *Runtime) moveFront(f *os.File, file string) (cut int64, kept []int64, e
 		}
 		kept = append([]int64{n}, kept...)
 	}
-	for n := r.o.Logs.MaxFiles; n > len(copies); n-- { // the last ones are overwritten
+	for n := limits.MaxFiles; n > len(copies); n-- { // the last ones are overwritten
 		if err := ignoreMissing(os.Rename(rotated(file, n-len(copies)), rotated(file, n))); err != nil {
 			return 0, nil, err
 		}

@@ -47,6 +47,7 @@ type Runtime struct {
 	images  *imageCache
 	kept    kept
 	logs    *logTable
+	writers *writers
 	host    hostFeatures
 
 	condemned verdicts
@@ -82,10 +83,11 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	r := &Runtime{
 		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute),
 		ids: newKeys(), pulling: make(chan struct{}, 1), trust: newTrust(), images: newImageCache(), logs: newLogTable(),
+		writers: newWriters(),
 	}
 	var life context.Context
 	life, r.end = context.WithCancel(context.WithoutCancel(ctx))
-	r.wg.Go(func() { r.rotateEvery(life, o.Logs.Every) })
+	r.wg.Go(func() { r.lookAfterLogs(life, o.Logs.Every) })
 	return r, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -42,7 +43,9 @@ func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUs
 	}
 	pids := map[string]uint32{}
 	for _, t := range list.Tasks {
-		pids[t.ID] = t.Pid
+		if t.Status == task.Status_RUNNING || t.Status == task.Status_PAUSED || t.Status == task.Status_PAUSING {
+			pids[t.ID] = t.Pid
+		}
 	}
 	res, err := r.client.TaskService().Metrics(ctx, &tasks.MetricsRequest{})
 	if err != nil {
@@ -50,7 +53,8 @@ func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUs
 	}
 	var out []workload.Usage
 	for _, m := range res.Metrics {
-		if !ours[m.ID] || m.Data == nil {
+		pid, running := pids[m.ID]
+		if !ours[m.ID] || !running || m.Data == nil {
 			continue
 		}
 		u, err := measured(m.Data.TypeUrl, m.Data.Value)
@@ -62,9 +66,7 @@ func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUs
 		if m.Timestamp != nil {
 			u.At = m.Timestamp.AsTime()
 		}
-		if pid := pids[m.ID]; pid != 0 {
-			countNetwork(&u, "/proc", pid)
-		}
+		countNetwork(&u, "/proc", pid)
 		out = append(out, u)
 	}
 	slices.SortFunc(out, func(a, b workload.Usage) int { return cmp.Compare(a.ID, b.ID) })
@@ -137,7 +139,7 @@ func (r *Runtime) logUsage(ctx context.Context) ([]workload.LogUsage, error) {
 		if dash < 1 || err != nil {
 			continue // not ours
 		}
-		out = append(out, workload.LogUsage{Project: filepath.Base(filepath.Dir(at)), Service: name[:dash], Replica: replica, Bytes: size})
+		out = append(out, workload.LogUsage{Project: filepath.Base(filepath.Dir(at)), Service: name[:dash], Replica: replica, Bytes: size, Dropped: r.logs.get(at + logSuffix).lost()})
 	}
 	slices.SortFunc(out, func(a, b workload.LogUsage) int {
 		return cmp.Or(cmp.Compare(a.Project, b.Project), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Replica, b.Replica))

@@ -98,23 +98,27 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	out, err := r.output(box.Labels)
+	out, err := r.output(box.Labels, rec.Container.Service.Log)
 	if err != nil {
 		return err
 	}
-	return r.runOver(ctx, id, layer, out)
+	pid, err := r.runOver(ctx, id, layer, out)
+	if err == nil {
+		r.writes(box.Labels, rec.Container.Service.Log, id, pid)
+	}
+	return err
 }
 
 // runOver runs a task where containerd may still hold what a killed call left: it undoes such calls on its own, but some
 // time after the connection broke, and then may take the new task's directory for the old one's; and a deletion that was
 // cut off it does not finish unless it is asked again.
-func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, out string) error {
+func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, out string) (pid uint32, err error) {
 	limit := time.NewTimer(leftoverWait)
 	defer limit.Stop()
 	for pause := leftoverPause; ; pause *= 2 {
-		err := r.runTask(ctx, id, layer, out)
+		pid, err := r.runTask(ctx, id, layer, out)
 		if err == nil || !leftover(err, pause) {
-			return err
+			return pid, err
 		}
 		r.log.Debug("containerd still holds an earlier task", "container", id, "error", err)
 		next := time.NewTimer(pause)
@@ -122,10 +126,10 @@ func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, o
 		case <-next.C:
 		case <-limit.C:
 			next.Stop()
-			return as(fault.ErrTemporary, err)
+			return 0, as(fault.ErrTemporary, err)
 		case <-ctx.Done():
 			next.Stop()
-			return ctx.Err()
+			return 0, ctx.Err()
 		}
 	}
 }
@@ -139,7 +143,7 @@ func leftover(err error, pause time.Duration) bool {
 }
 
 // runTask makes a task and starts it; what could not be started does not stay.
-func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, out string) (err error) {
+func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, out string) (pid uint32, err error) {
 	svc := r.client.TaskService()
 	defer func() {
 		if err == nil {
@@ -153,10 +157,13 @@ func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, o
 	}()
 	_, err = svc.Create(ctx, &tasks.CreateTaskRequest{ContainerID: id, Rootfs: mount.ToProto(layer), Stdout: out, Stderr: out})
 	if err != nil {
-		return errgrpc.ToNative(err)
+		return 0, errgrpc.ToNative(err)
 	}
-	_, err = svc.Start(ctx, &tasks.StartRequest{ContainerID: id})
-	return errgrpc.ToNative(err)
+	res, err := svc.Start(ctx, &tasks.StartRequest{ContainerID: id})
+	if err != nil {
+		return 0, errgrpc.ToNative(err)
+	}
+	return res.Pid, nil
 }
 
 // rejoin writes a network namespace's new path into a container.
@@ -184,7 +191,10 @@ func (r *Runtime) rejoin(ctx context.Context, box containers.Container, rec reco
 }
 
 // output is where a container's task writes: a file that the shim opens for appending.
-func (r *Runtime) output(labels map[string]string) (string, error) {
+func (r *Runtime) output(labels map[string]string, l workload.Log) (string, error) {
+	if l.None {
+		return "", nil
+	}
 	file, err := r.logFile(labels)
 	if err != nil {
 		return "", err

@@ -382,6 +382,14 @@ func serve(port, text string) error {
 		addrs, err := net.LookupHost(r.FormValue("name"))
 		answer(w, strings.Join(addrs, "\n"), err)
 	})
+	mux.HandleFunc("GET /log", func(w http.ResponseWriter, r *http.Request) { // answers when n lines are written, to both outputs in turn
+		n, err := strconv.Atoi(r.FormValue("n"))
+		for i := range n {
+			_, werr := fmt.Fprintf([]*os.File{os.Stdout, os.Stderr}[i%2], "%s %d\n", r.FormValue("text"), i+1)
+			err = errors.Join(err, werr)
+		}
+		answer(w, "logged\n", err)
+	})
 	mux.HandleFunc("GET /exit", func(_ http.ResponseWriter, r *http.Request) {
 		code, _ := strconv.Atoi(r.FormValue("code"))
 		os.Exit(code)
