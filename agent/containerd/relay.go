@@ -66,7 +66,7 @@ func newWriters() *writers { return &writers{m: map[string]*writer{}} }
 
 // add notes a container's process. A known one stays as it is.
 func (w *writers) add(id, file string, pid uint32) {
-	run, _ := started(pid, "/proc")
+	run, _, _ := started(pid, "/proc")
 	if run == "" || w.knows(id, run) {
 		return
 	}
@@ -91,7 +91,7 @@ func (w *writers) running() []*writer {
 	defer w.mu.Unlock()
 	var out []*writer
 	for id, x := range w.m {
-		if run, _ := started(x.pid, "/proc"); run != x.run {
+		if run, _, _ := started(x.pid, "/proc"); run != x.run {
 			delete(w.m, id)
 			continue
 		}
