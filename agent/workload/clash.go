@@ -9,6 +9,7 @@ import (
 
 // Clash is a reason why a service cannot run on this device as it is now, found before anything is stopped.
 type Clash struct {
+	Project    string // Project.Name
 	Deployment string // Margo deployment id
 	Component  string
 	Service    string
@@ -65,7 +66,7 @@ func NewClash(p *Project, service, key string, kind error, message, hint string)
 	if key != "" {
 		path += "." + key
 	}
-	return Clash{Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: err}
+	return Clash{Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: err}
 }
 
 // reason is a sentence that stands for a sentinel without repeating its words.

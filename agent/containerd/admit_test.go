@@ -1,0 +1,47 @@
+package containerd_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// TestAdmit asks about the machine that the test runs on.
+func TestAdmit(t *testing.T) {
+	r := newRig(t)
+	img := workload.Image{Repository: "r.example/a", Digest: "sha256:" + "00"}
+	fits := project("fits", workload.Service{
+		Name: "a", Image: img, Devices: []workload.Device{{HostPath: "/dev/null"}}, Runtime: "runc",
+		Resources: workload.Resources{NanoCPUs: 1e9, MemoryBytes: 64 << 20, PIDs: 100, CPUSet: "0", MemoryReservation: 1 << 20},
+	})
+	if err := r.Admit(t.Context(), []*workload.Project{fits}); err != nil {
+		t.Errorf("what fits is refused: %v", err)
+	}
+	bad := project("bad", workload.Service{
+		Name: "a", Image: img, Devices: []workload.Device{{HostPath: "/dev/nothing-here"}}, Security: &workload.Security{Privileged: true},
+		Runtime: "kata", Resources: workload.Resources{NanoCPUs: 1 << 50, MemoryReservation: 1 << 60, CPUSet: "0-100000"},
+		Mounts: []workload.Mount{{Kind: workload.MountBind, Source: "/nothing-here", Target: "/x"}},
+	})
+	bad.Volumes = []workload.Volume{{Name: "v", Shared: "nobody", External: true}}
+	err := r.Admit(t.Context(), []*workload.Project{fits, bad})
+	var found workload.Clashes
+	if !errors.As(err, &found) || !errors.Is(err, fault.ErrUnfit) || !errors.Is(err, fault.ErrRejected) {
+		t.Fatalf("Admit = %v, want clashes", err)
+	}
+	for _, want := range []string{
+		"services.a.devices[0]", "services.a.privileged", "services.a.runtime", "services.a.cpus", "services.a.mem_reservation",
+		"services.a.cpuset", "services.a.volumes[0]", "volumes.v",
+	} {
+		if !strings.Contains(err.Error(), want+": ") {
+			t.Errorf("no clash at %s in:\n%v", want, err)
+		}
+	}
+	for _, c := range found {
+		if c.Project != bad.Name {
+			t.Errorf("clash of project %s: %v", c.Project, c)
+		}
+	}
+}
