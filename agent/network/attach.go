@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -49,24 +48,49 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	if err := m.ensureContainer(ctx, project, p, c.ID); err != nil {
 		return Attachment{}, err
 	}
-	if err := m.applyTable(m.state); err != nil {
+	if err := m.applyTables(m.state); err != nil {
 		return Attachment{}, err
 	}
-	dir := m.filesDir(c.ID)
-	return Attachment{
-		NetNS: m.netnsPath(c.ID), HostsFile: filepath.Join(dir, "hosts"), ResolvConf: filepath.Join(dir, "resolv.conf"),
-		Hostname: p.Attachments[c.ID].Hostname,
-	}, nil
+	if changed {
+		if err := m.followNames(m.state); err != nil {
+			return Attachment{}, err
+		}
+	}
+	return m.attachment(p, c.ID), nil
+}
+
+// attachment is what an attached container is told.
+func (m *Manager) attachment(p *project, id string) Attachment {
+	a, dir := p.Attachments[id], m.filesDir(id)
+	if other := p.Attachments[a.Joins]; other != nil {
+		return m.attachment(p, a.Joins)
+	}
+	at := Attachment{NetNS: m.netnsPath(id), HostsFile: filepath.Join(dir, "hosts"), ResolvConf: filepath.Join(dir, "resolv.conf"), Hostname: a.Hostname}
+	if a.Host {
+		at.NetNS = ""
+	}
+	return at
 }
 
 // ensureContainer makes all that one attached container has, but the table.
 func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, id string) error {
 	a := p.Attachments[id]
+	if a.Host {
+		return m.ensureFiles(name, id)
+	}
+	if a.Joins != "" {
+		if p.Attachments[a.Joins] == nil {
+			return nil // its namespace ends with it
+		}
+		return m.ensureContainer(ctx, name, p, a.Joins)
+	}
 	indexes := make([]int, len(a.Networks))
 	for i, n := range a.Networks {
-		var err error
-		if indexes[i], err = m.host.ensureBridge(p.Networks[n], name+"/"+n); err != nil {
-			return fmt.Errorf("network %q: %w", n, err)
+		if b := p.Networks[n]; b.routed() {
+			var err error
+			if indexes[i], err = m.host.ensureBridge(b, b.holder(name, n)); err != nil {
+				return fmt.Errorf("network %q: %w", n, err)
+			}
 		}
 	}
 	path := m.netnsPath(id)
@@ -95,20 +119,19 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 	}
 	var outer, inner []string
 	for i, n := range a.Networks {
-		b := p.Networks[n]
-		w := wire{
-			outer: m.wireName(id, n), label: id + "/" + n, inner: fmt.Sprintf("eth%d", i),
-			bridge: indexes[i], address: p.address(a, n), gateway: b.gateway(),
+		switch b := p.Networks[n]; {
+		case b.routed():
+			w := m.wire(p, id, i, indexes[i])
+			err = m.host.ensureWire(w, in, ns)
+			outer, inner = append(outer, b.Name, w.outer), append(inner, w.inner)
+		default:
+			err = m.ensureMacvlan(p, id, i, in, ns)
 		}
-		if i > 0 {
-			w.route = b.Subnet
-		}
-		if err := m.host.ensureWire(w, in, ns); err != nil {
+		if err != nil {
 			return fmt.Errorf("network %q: %w", n, err)
 		}
-		outer, inner = append(outer, b.Name, w.outer), append(inner, w.inner)
 	}
-	if err := m.ensureFiles(p, id); err != nil {
+	if err := m.ensureFiles(name, id); err != nil {
 		return err
 	}
 	if err := settle(ctx, m.host.links, outer...); err != nil {
@@ -122,30 +145,35 @@ func (m *Manager) wireName(id, network string) string {
 	return hashName(m.host.prefix, "v", id+"/"+network, 0)
 }
 
-// ensureFiles writes a container's hosts and resolv.conf.
-func (m *Manager) ensureFiles(p *project, id string) error {
-	servers, err := resolv(m.names...)
+// removeWire takes away a container's link to one of its networks.
+func (m *Manager) removeWire(p *project, id string, place int) error {
+	a := p.Attachments[id]
+	n := a.Networks[place]
+	var err error
+	if b := p.Networks[n]; b.routed() {
+		err = removeLink(m.host.links, m.wireName(id, n))
+	} else {
+		err = m.removeInner(id, a.interfaces()[place])
+	}
+	if err != nil {
+		return fmt.Errorf("network %q: %w", n, err)
+	}
+	return nil
+}
+
+// removeInner takes away an interface that has no end outside of the container.
+func (m *Manager) removeInner(id, name string) error {
+	ok, err := pinned(m.netnsPath(id))
+	if err != nil || !ok {
+		return err
+	}
+	in, ns, err := inside(m.netnsPath(id))
 	if err != nil {
 		return err
 	}
-	dir := m.filesDir(id)
-	if err := placeFile(filepath.Join(dir, "resolv.conf"), servers); err != nil {
-		return err
-	}
-	return placeFile(filepath.Join(dir, "hosts"), p.hosts(p.Attachments[id]))
-}
-
-// ensureAllFiles brings the files of a project's containers up to date, where they are: services may have come or gone.
-func (m *Manager) ensureAllFiles(p *project) error {
-	for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
-		if _, err := os.Stat(m.filesDir(id)); errors.Is(err, os.ErrNotExist) {
-			continue // after a reboot: Attach or Restore makes them
-		}
-		if err := m.ensureFiles(p, id); err != nil {
-			return err
-		}
-	}
-	return nil
+	defer ns.Close()
+	defer in.Close()
+	return removeLink(in, name)
 }
 
 // Detach removes a container's namespace, links and files. Gone is no error. When it was the last that answered for its
@@ -169,7 +197,7 @@ func (m *Manager) detach(ids []string) error {
 	for _, id := range ids {
 		next.detach(id)
 	}
-	if err := m.applyTable(next); err != nil {
+	if err := m.applyTables(next); err != nil {
 		return err
 	}
 	for _, id := range ids {
@@ -178,12 +206,12 @@ func (m *Manager) detach(ids []string) error {
 		}
 		name, p := before.find(id)
 		if p != nil {
-			for _, n := range p.Attachments[id].Networks {
-				if err := removeLink(m.host.links, m.wireName(id, n)); err != nil {
-					return fmt.Errorf("network %q: %w", n, err)
+			for i := range p.Attachments[id].Networks {
+				if err := m.removeWire(p, id, i); err != nil {
+					return err
 				}
 			}
-			if err := m.removeBridges(p, next.Projects[name]); err != nil {
+			if err := m.removeBridges(next, p, next.Projects[name]); err != nil {
 				return err
 			}
 		}
@@ -196,7 +224,10 @@ func (m *Manager) detach(ids []string) error {
 	}
 	for _, id := range ids {
 		if name, _ := before.find(id); name != "" {
-			return m.commit(next)
+			if err := m.commit(next); err != nil {
+				return err
+			}
+			return m.followNames(next)
 		}
 	}
 	return nil
@@ -226,15 +257,14 @@ func (m *Manager) teardown(project string) error {
 	}
 	next := m.state.clone()
 	delete(next.Projects, project)
-	if len(next.Projects) == 0 {
-		if err := m.table.remove(); err != nil {
-			return err
-		}
-	} else if err := m.applyTable(next); err != nil {
+	if err := m.applyTables(next); err != nil {
 		return err
 	}
-	if err := m.removeBridges(m.state.Projects[project], nil); err != nil {
+	if err := m.removeBridges(next, m.state.Projects[project], nil); err != nil {
 		return err
 	}
-	return m.commit(next)
+	if err := m.commit(next); err != nil {
+		return err
+	}
+	return m.followNames(next)
 }

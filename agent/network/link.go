@@ -14,8 +14,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
-	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
@@ -110,13 +108,9 @@ func removeLink(links *netlink.Handle, name string) error {
 	return nil
 }
 
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
-}
-
 // hasAddress tells whether l has exactly this address with this prefix length.
 func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, error) {
-	list, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(l, netlink.FAMILY_V4) })
+	list, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(l, familyOf(p.Addr()).socket()) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
 	}
@@ -127,182 +121,6 @@ func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, er
 		}
 	}
 	return false, nil
-}
-
-// ensureBridge makes a network's bridge, or what is missing of it, and returns its index.
-func (h *host) ensureBridge(b *bridge, label string) (int, error) {
-	l, err := byName(h.links, b.Name)
-	if err != nil {
-		return 0, err
-	}
-	if l == nil {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = b.Name
-		attrs.HardwareAddr = hardware(b.gateway()) // fixed, or it would follow the bridge's ports and containers lose their gateway
-		if err := h.links.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
-			return 0, fmt.Errorf("make bridge %s: %w", b.Name, err)
-		}
-		if l, err = byName(h.links, b.Name); err != nil || l == nil {
-			return 0, fmt.Errorf("make bridge %s: not there afterwards: %w", b.Name, errors.Join(err, fault.ErrTemporary))
-		}
-	}
-	if l.Type() != "bridge" || !h.ours(l.Attrs()) {
-		return 0, fault.WithHint(fmt.Errorf("interface %s exists and is not ours: %w", b.Name, fault.ErrConflict),
-			"remove or rename that interface")
-	}
-	if want := h.alias(label); l.Attrs().Alias != want {
-		if err := h.links.LinkSetAlias(l, want); err != nil {
-			return 0, fmt.Errorf("label bridge %s: %w", b.Name, err)
-		}
-	}
-	err = h.do(func() error {
-		for _, s := range [][2]string{
-			{"net/ipv6/conf/" + b.Name + "/disable_ipv6", "1"},     // containers have no IPv6 way around our rules
-			{"net/ipv4/conf/" + b.Name + "/send_redirects", "0"},   // neighbours must go on talking through the host
-			{"net/ipv4/conf/" + b.Name + "/route_localnet", "1"},   // ports published on 127.0.0.1
-			{"net/ipv4/conf/" + b.Name + "/forwarding", "1"},       // also where new interfaces default to none
-			{"net/ipv4/conf/" + b.Name + "/proxy_arp", "0"},        // an answer for a foreign address would bypass routing
-			{"net/ipv4/conf/" + b.Name + "/accept_redirects", "0"}, // a container has no say in the host's routes
-		} {
-			if err := setSysctl(s[0], s[1]); err != nil && !(errors.Is(err, os.ErrNotExist) && strings.Contains(s[0], "ipv6")) {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("set up bridge %s: %w", b.Name, err)
-	}
-	gw := netip.PrefixFrom(b.gateway(), b.Subnet.Bits())
-	if ok, err := hasAddress(h.links, l, gw); err != nil {
-		return 0, err
-	} else if !ok {
-		if err := h.links.AddrReplace(l, &netlink.Addr{IPNet: ipNet(gw)}); err != nil {
-			return 0, fmt.Errorf("give bridge %s its address %s: %w", b.Name, gw, err)
-		}
-	}
-	if l.Attrs().Flags&net.FlagUp == 0 {
-		if err := h.links.LinkSetUp(l); err != nil {
-			return 0, fmt.Errorf("raise bridge %s: %w", b.Name, err)
-		}
-	}
-	return l.Attrs().Index, nil
-}
-
-// wire is one container's link to one network.
-type wire struct {
-	outer, label string     // interface in the host and its label
-	inner        string     // interface in the container
-	bridge       int        // index
-	address      netip.Addr // of the container
-	gateway      netip.Addr
-	route        netip.Prefix // what lies behind the gateway; zero: everything
-}
-
-// ensureWire makes a link, or what is missing of it. in is a handle in the container's namespace, ns open on it.
-func (h *host) ensureWire(w wire, in *netlink.Handle, ns *os.File) error {
-	outer, inner, err := h.wireEnds(w, in)
-	if err != nil {
-		return err
-	}
-	for try, index := 0, 0; outer == nil; try++ {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.Index = w.outer, index
-		v := &netlink.Veth{
-			LinkAttrs: attrs, PeerName: w.inner, PeerHardwareAddr: hardware(w.address), PeerNamespace: netlink.NsFd(int(ns.Fd())),
-		}
-		if err := h.links.LinkAdd(v); err != nil {
-			return fmt.Errorf("make link %s: %w", w.outer, err)
-		}
-		if outer, inner, err = h.wireEnds(w, in); err != nil || outer == nil {
-			return fmt.Errorf("make link %s: not there afterwards: %w", w.outer, errors.Join(err, fault.ErrTemporary))
-		}
-		// A pair whose ends have the same index looks like no pair to the kernel, which then takes up to a second to let
-		// packets through. Made again with this end's index, the other end gets the next one.
-		if index = outer.Attrs().Index; index == inner.Attrs().Index && try == 0 {
-			if err := removeLink(h.links, w.outer); err != nil {
-				return err
-			}
-			outer = nil
-		}
-	}
-	if want := h.alias(w.label); outer.Attrs().Alias != want {
-		err = h.links.LinkSetAlias(outer, want)
-	}
-	if err == nil && outer.Attrs().MasterIndex != w.bridge {
-		if err = h.links.LinkSetIP6AddrGenMode(outer, eui64Off); err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EAFNOSUPPORT) {
-			return fmt.Errorf("set up link %s: %w", w.outer, err)
-		}
-		if err = h.links.LinkSetMasterByIndex(outer, w.bridge); err == nil {
-			// Where bridged packets pass the host's IP rules (br_netfilter), a rewritten one may go back where it came from.
-			err = h.links.LinkSetHairpin(outer, true)
-		}
-	}
-	if err == nil && outer.Attrs().Flags&net.FlagUp == 0 {
-		err = h.links.LinkSetUp(outer)
-	}
-	if err == nil {
-		err = w.ensureInner(in, inner)
-	}
-	if err != nil {
-		return fmt.Errorf("set up link %s: %w", w.outer, err)
-	}
-	return nil
-}
-
-// wireEnds returns both ends of a link, or neither: what is left of half a link, or of one to another namespace, is removed.
-func (h *host) wireEnds(w wire, in *netlink.Handle) (outer, inner netlink.Link, err error) {
-	if outer, err = byName(h.links, w.outer); err != nil {
-		return nil, nil, err
-	}
-	if inner, err = byName(in, w.inner); err != nil {
-		return nil, nil, err
-	}
-	if outer != nil && inner != nil && outer.Attrs().ParentIndex == inner.Attrs().Index && inner.Attrs().ParentIndex == outer.Attrs().Index {
-		return outer, inner, nil
-	}
-	if outer != nil {
-		if !h.ours(outer.Attrs()) {
-			return nil, nil, fmt.Errorf("interface %s exists and is not ours: %w", w.outer, fault.ErrConflict)
-		}
-		if err := removeLink(h.links, w.outer); err != nil {
-			return nil, nil, err
-		}
-	}
-	if inner != nil { // in our own namespace nobody else has interfaces
-		if err := removeLink(in, w.inner); err != nil {
-			return nil, nil, err
-		}
-	}
-	return nil, nil, nil
-}
-
-// ensureInner gives the container's end its address, as a /32, and its route.
-func (w wire) ensureInner(in *netlink.Handle, l netlink.Link) error {
-	self := netip.PrefixFrom(w.address, 32)
-	if ok, err := hasAddress(in, l, self); err != nil {
-		return err
-	} else if !ok {
-		if err := in.AddrReplace(l, &netlink.Addr{IPNet: ipNet(self)}); err != nil {
-			return fmt.Errorf("address %s: %w", w.address, err)
-		}
-	}
-	if l.Attrs().Flags&net.FlagUp == 0 {
-		if err := in.LinkSetUp(l); err != nil {
-			return fmt.Errorf("raise %s: %w", w.inner, err)
-		}
-	}
-	r := &netlink.Route{
-		LinkIndex: l.Attrs().Index, Gw: w.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Src: w.address.AsSlice(),
-		Protocol: unix.RTPROT_STATIC,
-	}
-	if w.route.IsValid() {
-		r.Dst = ipNet(w.route)
-	}
-	if err := in.RouteReplace(r); err != nil {
-		return fmt.Errorf("route by %s: %w", w.gateway, err)
-	}
-	return nil
 }
 
 // settle waits until links carry packets. The kernel lets a link that was raised carry them a little later, in its own time; a
@@ -340,7 +158,7 @@ func inside(path string) (*netlink.Handle, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the namespace %s: %w", filepath.Base(path), err)
 	}
-	in, err := netlink.NewHandleAt(netns.NsHandle(f.Fd()), unix.NETLINK_ROUTE)
+	in, err := netlink.NewHandleAt(netns.NsHandle(f.Fd()), unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG)
 	if err == nil {
 		err = in.SetSocketTimeout(netlinkTimeout)
 	}
@@ -378,20 +196,22 @@ func (h *host) foreign() ([]netip.Prefix, error) {
 		if n == nil || own[index] {
 			return
 		}
-		if a, ok := netip.AddrFromSlice(n.IP.To4()); ok {
-			if ones, _ := n.Mask.Size(); ones > 0 {
-				out = append(out, netip.PrefixFrom(a, ones).Masked())
-			}
+		a, ok := netip.AddrFromSlice(n.IP)
+		if a = a.Unmap(); !ok || a.IsLinkLocalUnicast() || a.IsMulticast() {
+			return
+		}
+		if ones, _ := n.Mask.Size(); ones > 0 {
+			out = append(out, netip.PrefixFrom(a, ones).Masked())
 		}
 	}
-	addrs, err := whole(func() ([]netlink.Addr, error) { return h.links.AddrList(nil, netlink.FAMILY_V4) })
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.links.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addrs {
 		add(a.LinkIndex, a.IPNet)
 	}
-	routes, err := whole(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_V4) })
+	routes, err := whole(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -399,4 +219,23 @@ func (h *host) foreign() ([]netip.Prefix, error) {
 		add(r.LinkIndex, r.Dst)
 	}
 	return out, nil
+}
+
+// uplinkMTU is that of the interface that the default route goes through; 0: there is none.
+func (h *host) uplinkMTU() (int, error) {
+	routes, err := whole(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return 0, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if ones := 0; r.Dst != nil {
+			if ones, _ = r.Dst.Mask.Size(); ones > 0 {
+				continue
+			}
+		}
+		if l, err := h.links.LinkByIndex(r.LinkIndex); err == nil {
+			return l.Attrs().MTU, nil
+		}
+	}
+	return 0, nil
 }

@@ -53,10 +53,7 @@ func (h *host) listeners(protocol string) ([]listener, error) {
 				continue
 			}
 			a, _ := netip.AddrFromSlice(s.ID.Source)
-			if a = a.Unmap(); a.Is6() && !a.IsUnspecified() {
-				continue // published ports are IPv4
-			}
-			if a.IsUnspecified() {
+			if a = a.Unmap(); a.IsUnspecified() {
 				a = netip.Addr{}
 			}
 			out = append(out, listener{a, s.ID.SourcePort, s.INode})
@@ -66,12 +63,15 @@ func (h *host) listeners(protocol string) ([]listener, error) {
 }
 
 // checkListeners refuses to publish a port that a program of the host listens on: it would be cut off without a word. Ports
-// in known were published before and are not looked at again.
-func (m *Manager) checkListeners(service string, ports, known []port) error {
+// in known were published before and are not looked at again. six: they are published on IPv6 addresses too.
+func (m *Manager) checkListeners(service string, ports, known []port, six bool) error {
 	listed := map[string][]listener{}
 	for _, q := range ports {
 		if slices.ContainsFunc(known, q.clashes) {
 			continue
+		}
+		if q.Protocol == "sctp" {
+			continue // the kernel lists no such sockets for us
 		}
 		if _, ok := listed[q.Protocol]; !ok {
 			l, err := m.host.listeners(q.Protocol)
@@ -81,7 +81,7 @@ func (m *Manager) checkListeners(service string, ports, known []port) error {
 			listed[q.Protocol] = l
 		}
 		for _, l := range listed[q.Protocol] {
-			if l.port == q.HostPort && (!l.addr.IsValid() || !q.Host.IsValid() || l.addr == q.Host) {
+			if l.port == q.HostPort && (!l.addr.IsValid() || !q.Host.IsValid() && (six || l.addr.Is4()) || l.addr == q.Host) {
 				return fault.WithHint(fmt.Errorf("service %q: port %s is in use by %s of this host: %w", service, q, program(l.inode), fault.ErrConflict),
 					"publish another port, or stop that program")
 			}
@@ -132,7 +132,7 @@ func (t *table) droppers() ([]string, error) {
 
 // noteDroppers tells the operator about other firewalls that stand in the way.
 func (m *Manager) noteDroppers() error {
-	who, err := m.table.droppers()
+	who, err := m.tables[v4].droppers()
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -58,10 +59,11 @@ func serve(w *world, ns, name string) (drain func()) {
 		once.Do(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			if err := s.Shutdown(ctx); err != nil {
+			err := s.Shutdown(ctx)
+			<-done // only now every connection that was accepted is known to be open
+			if err = errors.Join(err, s.Shutdown(ctx)); err != nil {
 				w.t.Errorf("drain %s: %v", name, err)
 			}
-			<-done
 		})
 	}
 	w.t.Cleanup(drain)

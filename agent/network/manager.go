@@ -15,7 +15,6 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -36,6 +35,7 @@ type Options struct {
 	RunDir  string       // pinned namespaces, hosts files; does not survive reboots; needed
 	Pool    netip.Prefix // IPv4 addresses to hand out, /8 to /26; zero: DefaultPool
 	Table   string       // nftables table; interface names derive from it; "": DefaultTable
+	Shared  []Shared     // networks of the device that applications may join
 	NetNS   string       // path of the network namespace that plays the host; "": the one of the process
 	Logger  *slog.Logger // nil: silent
 }
@@ -51,15 +51,16 @@ type Manager struct {
 	closed bool
 	saved  []byte // the bytes in the data directory's file; nil: not known
 	copied []byte // the bytes in the run directory's copy; nil: not known
-	table  table
+	tables [families]table
 	names  []string // resolver configurations of the host, the first that a container can use counts
+	hosts  string   // the host's own hosts file
 	lost   bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
 	notes  []string // see Notes
 }
 
 // Attachment is what a container needs to know of its networks.
 type Attachment struct {
-	NetNS      string // path of the pinned network namespace
+	NetNS      string // path of the pinned network namespace; "": the device's own
 	HostsFile  string // to be mounted at /etc/hosts, read-only
 	ResolvConf string // to be mounted at /etc/resolv.conf, read-only
 	Hostname   string
@@ -95,13 +96,15 @@ func Open(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{o: o, log: o.Logger, host: h, state: found.state, saved: found.saved, copied: found.copied, lost: found.lost, notes: found.notes, table: table{name: o.Table}}
-	m.names = []string{resolvConf, resolvedConf}
+	m := &Manager{o: o, log: o.Logger, host: h, state: found.state, saved: found.saved, copied: found.copied, lost: found.lost, notes: found.notes}
+	m.names, m.hosts = []string{resolvConf, resolvedConf}, hostsFile
+	for f := range families {
+		if m.tables[f] = (table{family: f, name: o.Table}); !h.own {
+			m.tables[f].ns = h.ns
+		}
+	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
-	}
-	if !h.own {
-		m.table.ns = h.ns
 	}
 	for _, n := range found.notes {
 		m.log.Warn(n)
@@ -153,20 +156,23 @@ func (m *Manager) Attached(project string) []string {
 	return nil
 }
 
-// Addresses are where a container is, by network. Empty when it is not attached.
+// Addresses are where a container is, by network: its IPv4 address, or the IPv6 one where it has no other. Empty when it is
+// not attached.
 func (m *Manager) Addresses(id string) map[string]netip.Addr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := map[string]netip.Addr{}
 	if _, p := m.state.find(id); p != nil {
 		for _, n := range p.Attachments[id].Networks {
-			out[n] = p.address(p.Attachments[id], n)
+			if out[n] = p.address(p.Attachments[id], n, v4); !out[n].IsValid() {
+				out[n] = p.address(p.Attachments[id], n, v6)
+			}
 		}
 	}
 	return out
 }
 
-// ServiceAddress is the address that a service's name means on one of its networks; invalid when there is none.
+// ServiceAddress is the IPv4 address that a service's name means on one of its networks; invalid when there is none.
 func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,22 +180,6 @@ func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
 		return p.Services[service].Places[network].VIP
 	}
 	return netip.Addr{}
-}
-
-// Answering are the ids of the containers that their services' addresses and ports lead to: all that [Manager.Switch] made
-// answer, or the first that was attached while there is none.
-func (m *Manager) Answering() map[string]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := map[string]bool{}
-	for _, p := range m.state.Projects {
-		for s := range p.Services {
-			for _, id := range p.answering(s) {
-				out[id] = true
-			}
-		}
-	}
-	return out
 }
 
 // commit saves next, unless that is what is saved, and makes it the state. What is saved already is not written again,
@@ -222,14 +212,19 @@ func (m *Manager) commit(next *state) error {
 	return nil
 }
 
-// applyTable makes the table follow s, and ends the tracked connections that would miss the change.
-func (m *Manager) applyTable(s *state) error {
-	before, after := m.table.applied, s.elements()
-	if err := m.table.apply(after); err != nil {
-		return err
-	}
-	if gone := staleAfter(before, after); !gone.empty() {
-		_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, gone)
+// applyTables makes the tables follow s, and ends the tracked connections that would miss the change.
+func (m *Manager) applyTables(s *state) error {
+	want := s.elements()
+	for f := range families {
+		before := m.tables[f].applied
+		if err := m.tables[f].apply(want[f]); err != nil {
+			return err
+		}
+		gone := staleAfter(f, before, want[f])
+		if gone.empty() {
+			continue
+		}
+		_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(f.socket()), gone)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return fmt.Errorf("end stale connections: %w", err)
 		}
@@ -249,30 +244,23 @@ func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	if err := m.prepare(p); err != nil {
+	if err := m.prepare(ctx, p); err != nil {
 		return fmt.Errorf("prepare the networks of project %q: %w", p.Name, err)
 	}
 	return nil
 }
 
-func (m *Manager) prepare(p *workload.Project) error {
+func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 	before := m.state
 	next := before.clone()
-	var live []netip.Prefix // looked up only when a network is new
-	choose := func(network string) (bridge, error) {
-		if live == nil {
-			var err error
-			if live, err = m.host.foreign(); err != nil {
-				return bridge{}, err
-			}
-		}
-		return m.choose(next, p.Name, network, live)
+	if err := next.prepare(p, &chooser{m: m, next: next, project: p.Name}); err != nil {
+		return err
 	}
-	if err := next.prepare(p, choose); err != nil {
+	if err := m.checkKernel(p); err != nil {
 		return err
 	}
 	for _, s := range p.Services {
-		if err := m.checkListeners(s.Name, portsOf(s.Ports), before.portsOf(p.Name)); err != nil {
+		if err := m.checkListeners(s.Name, next.Projects[p.Name].Services[s.Name].Ports, before.portsOf(p.Name), next.asks(v6)); err != nil {
 			return err
 		}
 	}
@@ -286,27 +274,69 @@ func (m *Manager) prepare(p *workload.Project) error {
 		return err
 	}
 	own := m.state.Projects[p.Name]
+	moved, err := m.removeMoved(before.Projects[p.Name], own)
+	if err != nil {
+		return err
+	}
 	for _, n := range slices.Sorted(maps.Keys(own.Networks)) {
-		if _, err := m.host.ensureBridge(own.Networks[n], p.Name+"/"+n); err != nil {
-			return fmt.Errorf("network %q: %w", n, err)
+		if own.Networks[n].routed() {
+			if _, err := m.host.ensureBridge(own.Networks[n], own.Networks[n].holder(p.Name, n)); err != nil {
+				return fmt.Errorf("network %q: %w", n, err)
+			}
 		}
 	}
-	if err := m.applyTable(m.state); err != nil {
+	if err := m.applyTables(m.state); err != nil {
 		return err
 	}
-	if err := m.ensureAllFiles(own); err != nil {
+	for _, id := range moved {
+		if err := m.ensureContainer(ctx, p.Name, own, id); err != nil {
+			return fmt.Errorf("container %q: %w", id, err)
+		}
+	}
+	if err := m.ensureAllFiles(p.Name); err != nil {
 		return err
 	}
-	return m.removeBridges(before.Projects[p.Name], own)
+	return m.removeBridges(m.state, before.Projects[p.Name], own)
 }
 
-// removeBridges deletes the bridges that a project had and has no more.
-func (m *Manager) removeBridges(before, after *project) error {
+// removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some.
+func (m *Manager) removeMoved(before, after *project) ([]string, error) {
+	if before == nil {
+		return nil, nil
+	}
+	var moved []string
+	for _, n := range slices.Sorted(maps.Keys(before.Networks)) {
+		b := before.Networks[n]
+		if after.Networks[n] == nil || after.Networks[n].same(b) {
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(before.Attachments)) {
+			a := before.Attachments[id]
+			if i := slices.Index(a.Networks, n); i >= 0 {
+				if err := m.removeWire(before, id, i); err != nil {
+					return nil, err
+				}
+				if !slices.Contains(moved, id) {
+					moved = append(moved, id)
+				}
+			}
+		}
+		if b.routed() && b.Shared == "" {
+			if err := removeLink(m.host.links, b.Name); err != nil {
+				return nil, fmt.Errorf("network %q: %w", n, err)
+			}
+		}
+	}
+	return moved, nil
+}
+
+// removeBridges deletes the bridges that a project had and next has no more.
+func (m *Manager) removeBridges(next *state, before, after *project) error {
 	if before == nil {
 		return nil
 	}
 	for n, b := range before.Networks {
-		if after != nil && after.Networks[n] != nil && after.Networks[n].Name == b.Name {
+		if !b.routed() || after != nil && after.Networks[n] != nil && after.Networks[n].Name == b.Name || b.Shared != "" && next.shares(b.Shared) {
 			continue
 		}
 		if err := removeLink(m.host.links, b.Name); err != nil {
@@ -316,90 +346,14 @@ func (m *Manager) removeBridges(before, after *project) error {
 	return nil
 }
 
-// choose gives a new network a subnet that nothing on this host uses, and an interface name.
-func (m *Manager) choose(s *state, project, network string, live []netip.Prefix) (bridge, error) {
-	key := project + "/" + network
-	names := map[string]bool{}
+// shares tells whether a project has joined a network of the device.
+func (s *state) shares(name string) bool {
 	for _, p := range s.Projects {
 		for _, b := range p.Networks {
-			live, names[b.Name] = append(live, b.Subnet), true
+			if b.Shared == name {
+				return true
+			}
 		}
 	}
-	subnet, ok := chooseSubnet(m.o.Pool, key, func(p netip.Prefix) bool {
-		return slices.ContainsFunc(live, p.Overlaps)
-	})
-	if !ok {
-		return bridge{}, fault.WithHint(fmt.Errorf("network %q: %w %s: %w", network, errNoSubnet, m.o.Pool, fault.ErrConflict),
-			"set network.pool to a range that no interface or route of this device uses")
-	}
-	for salt := range maxSalt {
-		if name := hashName(m.host.prefix, "b", key, salt); !names[name] {
-			return bridge{Subnet: subnet, Name: name}, nil
-		}
-	}
-	return bridge{}, fmt.Errorf("network %q: no interface name left: %w", network, fault.ErrConflict)
-}
-
-// forwards tells whether the host routes.
-func (m *Manager) forwards() (bool, error) {
-	on := false
-	err := m.host.do(func() error {
-		v, err := sysctl("net/ipv4/ip_forward")
-		on = v == "1"
-		return err
-	})
-	return on, err
-}
-
-// ensureForwarding lets the host route, and notes when it did not before.
-func (m *Manager) ensureForwarding() error {
-	return m.host.do(func() error {
-		v, err := sysctl("net/ipv4/ip_forward")
-		if err != nil || v == "1" {
-			return err
-		}
-		if err := setSysctl("net/ipv4/ip_forward", "1"); err != nil {
-			return err
-		}
-		m.note("net.ipv4.ip_forward was 0 and is now 1: this host forwards packets between its interfaces")
-		return nil
-	})
-}
-
-// Switch makes a container the one of its replica that answers: by the service's name, by the replica's own, and at the
-// published ports, which connections share evenly among the replicas that were switched to. New connections go there at
-// once; those that exist stay where they are, datagrams move.
-func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error {
-	return m.balance(ctx, fmt.Sprintf("switch service %q of project %q to container %q", service, project, containerID), func(s *state) (bool, error) {
-		return s.activate(project, service, containerID)
-	})
-}
-
-// Leave takes a container out of those that answer, until [Manager.Switch]: it is unhealthy, or about to stop. The last one
-// that answers goes on doing so, as does one that is not attached: both are no error.
-func (m *Manager) Leave(ctx context.Context, containerID string) error {
-	return m.balance(ctx, fmt.Sprintf("take container %q out of its service", containerID), func(s *state) (bool, error) {
-		return s.leave(containerID), nil
-	})
-}
-
-// balance changes who answers.
-func (m *Manager) balance(ctx context.Context, what string, change func(*state) (bool, error)) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.ready(ctx); err != nil {
-		return err
-	}
-	next := m.state.clone()
-	changed, err := change(next)
-	if err == nil && changed {
-		err = m.commit(next)
-	}
-	if err == nil {
-		err = m.applyTable(m.state)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
+	return false
 }

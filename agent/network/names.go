@@ -1,7 +1,6 @@
 package network
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -16,54 +15,171 @@ import (
 )
 
 const (
-	maxResolv      = 64 << 10 // bytes of the host's resolv.conf; real ones have a few hundred
-	maxNameservers = 16       // more than any resolver asks
-	resolvConf     = "/etc/resolv.conf"
-	// resolvedConf is what systemd-resolved found out, where resolvConf names only its own loopback address.
-	resolvedConf = "/run/systemd/resolve/resolv.conf"
+	maxHosts  = 1 << 20 // bytes of the host's hosts file; blocklists have some hundred thousand
+	hostsFile = "/etc/hosts"
+	// hostGateway stands for the device's own address, as a container sees it.
+	hostGateway = "host-gateway"
 )
 
 // hosts is the hosts file of a container: complete, and true until the project's services change.
-func (p *project) hosts(a *attachment) []byte {
+func (s *state) hosts(project string, a *attachment) []byte {
+	p := s.Projects[project]
 	var b bytes.Buffer
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 	own := []string{a.Hostname}
+	if a.Domain != "" && !strings.HasSuffix(a.Hostname, "."+a.Domain) {
+		own = []string{a.Hostname + "." + a.Domain, a.Hostname}
+	}
 	if short, _, ok := strings.Cut(a.Hostname, "."); ok && short != "" {
 		own = append(own, short)
 	}
-	if len(a.Networks) > 0 {
-		writeHost(&b, p.address(a, a.Networks[0]), own)
-	} else {
+	known := 0
+	for f := range families {
+		for _, n := range a.Networks {
+			if address := p.address(a, n, f); address.IsValid() {
+				writeHost(&b, address, own)
+				known++
+				break
+			}
+		}
+	}
+	if known == 0 {
 		writeHost(&b, netip.AddrFrom4([4]byte{127, 0, 0, 1}), own)
 	}
-	seen := map[[2]string]bool{} // service and name
+	l := lines{out: &b, a: a, own: own, seen: map[[3]string]bool{}}
+	l.extra(p)
 	for _, n := range a.Networks {
-		for _, sv := range slices.Sorted(maps.Keys(p.Services)) {
-			pl := p.Services[sv].Places[n]
-			if pl == nil {
-				continue
-			}
-			line := func(to netip.Addr, all ...string) {
-				var names []string
-				for _, name := range all {
-					// A program that binds to its own name needs its own address, so the name must not also mean the service's.
-					if key := [2]string{sv, name}; !seen[key] && !(sv == a.Service && slices.Contains(own, name)) {
-						seen[key] = true
-						names = append(names, name)
-					}
+		l.services(p, n, "")
+		for _, other := range slices.Sorted(maps.Keys(s.Projects)) {
+			for _, m := range slices.Sorted(maps.Keys(s.Projects[other].Networks)) {
+				if shared := p.Networks[n].Shared; other != project && shared != "" && s.Projects[other].Networks[m].Shared == shared {
+					l.services(s.Projects[other], m, other)
 				}
-				writeHost(&b, to, names)
-			}
-			line(pl.VIP, append([]string{sv}, pl.Aliases...)...)
-			if p.Services[sv].Replicas == 1 {
-				line(pl.VIP, p.replicaNames(sv, n, 1)...)
-			}
-			for _, r := range slices.Sorted(maps.Keys(pl.Each)) {
-				line(pl.Each[r], p.replicaNames(sv, n, r)...)
 			}
 		}
 	}
 	return b.Bytes()
+}
+
+// lines writes names so that each means one thing.
+type lines struct {
+	out   *bytes.Buffer
+	a     *attachment
+	own   []string           // what the container calls itself
+	given []string           // what the project says, which nothing else means
+	seen  map[[3]string]bool // family, project and service, name
+}
+
+// add writes a line of the names of a service that were not written for another address of the family.
+func (l *lines) add(service string, own bool, to netip.Addr, names ...string) {
+	if !to.IsValid() {
+		return
+	}
+	var fresh []string
+	for _, name := range names {
+		// A program that binds to its own name needs its own address, so the name must not also mean the service's.
+		key := [3]string{strconv.Itoa(int(familyOf(to))), service, name}
+		if !l.seen[key] && !(own && slices.Contains(l.own, name)) && !slices.Contains(l.given, name) {
+			l.seen[key] = true
+			fresh = append(fresh, name)
+		}
+	}
+	writeHost(l.out, to, fresh)
+}
+
+// services writes the names of a network's services; other is the project that they are of, when it is another one.
+func (l *lines) services(p *project, network, other string) {
+	for _, sv := range slices.Sorted(maps.Keys(p.Services)) {
+		pl := p.Services[sv].Places[network]
+		if pl == nil || other != "" && l.knows(sv) {
+			continue
+		}
+		own := other == "" && sv == l.a.Service
+		for f := range families {
+			for _, to := range p.means(sv, network, f, 0) {
+				l.add(other+"/"+sv, own, to, append([]string{sv}, pl.Aliases...)...)
+			}
+			if p.Services[sv].Replicas == 1 {
+				for _, to := range p.means(sv, network, f, 0) {
+					l.add(other+"/"+sv, own, to, p.replicaNames(sv, network, 1)...)
+				}
+				continue
+			}
+			for r := range p.Services[sv].Replicas {
+				for _, to := range p.means(sv, network, f, r+1) {
+					l.add(other+"/"+sv, own, to, p.replicaNames(sv, network, r+1)...)
+				}
+			}
+		}
+	}
+}
+
+// knows tells whether a name was written already.
+func (l *lines) knows(name string) bool {
+	for key := range l.seen {
+		if key[2] == name {
+			return true
+		}
+	}
+	return slices.Contains(l.own, name) || slices.Contains(l.given, name)
+}
+
+// extra writes what the project says itself.
+func (l *lines) extra(p *project) {
+	for _, h := range l.a.Hosts {
+		addresses := p.gateways(l.a)
+		if a, err := netip.ParseAddr(h.Address); err == nil {
+			addresses = []netip.Addr{a}
+		}
+		for _, a := range addresses {
+			writeHost(l.out, a, []string{h.Name})
+		}
+		l.given = append(l.given, h.Name)
+	}
+}
+
+// gateways are the device as a container sees it.
+func (p *project) gateways(a *attachment) []netip.Addr {
+	if a.Host {
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	}
+	var out []netip.Addr
+	for f := range families {
+		n := p.front(a, f)
+		for _, other := range a.Networks {
+			if n == "" && p.Networks[other].routed() && p.Networks[other].of(f).valid() {
+				n = other // an internal one: the device itself is there
+			}
+		}
+		if n != "" {
+			out = append(out, p.Networks[n].of(f).gateway())
+		}
+	}
+	return out
+}
+
+// means is what a service's name means on a network, or that of one of its replicas: an address that stays, or where this
+// device does not route, those of the containers that answer.
+func (p *project) means(service, network string, f family, replica int) []netip.Addr {
+	sv, b := p.Services[service], p.Networks[network]
+	t := sv.Places[network].of(f)
+	if b.routed() {
+		if replica > 0 {
+			return []netip.Addr{t.Each[replica]}
+		}
+		return []netip.Addr{t.VIP}
+	}
+	ids := p.answering(service)
+	if replica > 0 {
+		ids = []string{p.replica(service, replica)}
+	}
+	var out []netip.Addr
+	for _, id := range ids {
+		if a := p.Attachments[id]; a != nil && slices.Contains(a.Networks, network) {
+			out = append(out, p.address(a, network, f))
+		}
+	}
+	return out
 }
 
 // replicaNames is the name of one replica on a network, unless it is what a service or an alias there is called.
@@ -81,68 +197,6 @@ func writeHost(b *bytes.Buffer, a netip.Addr, names []string) {
 	if len(names) > 0 && a.IsValid() {
 		fmt.Fprintf(b, "%s\t%s\n", a, strings.Join(names, " "))
 	}
-}
-
-// filterResolv makes a container's resolv.conf of the host's. Servers that only the host can reach (loopback, IPv6: a
-// container has no IPv6 route) are left out; usable tells whether any is left. What resolvers do not know is left out too.
-func filterResolv(data []byte) (out []byte, usable bool) {
-	var b bytes.Buffer
-	servers := 0
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, maxResolv+1)
-	for lines.Scan() {
-		f := strings.Fields(lines.Text())
-		if len(f) < 2 || !printable(f) {
-			continue
-		}
-		switch f[0] {
-		case "nameserver":
-			a, err := netip.ParseAddr(f[1])
-			if err != nil || !a.Unmap().Is4() || a.Unmap().IsLoopback() || a.Unmap().IsUnspecified() || servers == maxNameservers {
-				continue
-			}
-			servers++
-			fmt.Fprintf(&b, "nameserver %s\n", a.Unmap())
-		case "search", "domain", "options", "sortlist":
-			fmt.Fprintln(&b, strings.Join(f, " "))
-		}
-	}
-	return b.Bytes(), servers > 0
-}
-
-// printable tells whether fields hold only visible ASCII: a resolv.conf with anything else is not worth passing on.
-func printable(fields []string) bool {
-	for _, f := range fields {
-		for _, r := range f {
-			if r < '!' || r > '~' {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// resolv reads the host's resolver configuration. A host without name servers is not an error: names of the project
-// do not need one.
-func resolv(paths ...string) ([]byte, error) {
-	first := []byte(nil)
-	for i, path := range paths {
-		data, err := readBounded(path, maxResolv)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the host's name servers: %w", err)
-		}
-		out, usable := filterResolv(data)
-		if usable {
-			return out, nil
-		}
-		if i == 0 {
-			first = out
-		}
-	}
-	return append([]byte("# the host has no name server that a container can reach\n"), first...), nil
 }
 
 // placeFile makes path hold data. An existing file is overwritten in place, because a container may have it mounted: a

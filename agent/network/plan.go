@@ -1,14 +1,11 @@
 package network
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -17,9 +14,22 @@ import (
 // errNoSubnet is told by plan when the pool is used up.
 var errNoSubnet = errors.New("no subnet left in the pool")
 
-// prepare changes the state to what p wants; choose gives a new network its subnet and interface. Nothing that an attached
-// container uses goes away.
-func (s *state) prepare(p *workload.Project, choose func(network string) (bridge, error)) error {
+// choices are what a plan needs to know of the device.
+type choices interface {
+	// subnet returns addresses for a network of a project that nothing uses.
+	subnet(network string, f family) (netip.Prefix, error)
+	// free refuses addresses that the host uses.
+	free(p netip.Prefix) error
+	// name returns an interface name that nothing uses.
+	name(network string) (string, error)
+	// mtu is what a new network gets; 0: the kernel's default.
+	mtu() (int, error)
+	// external is a network that the site declares.
+	external(name string) (*bridge, error)
+}
+
+// prepare changes the state to what p wants. Nothing that an attached container uses goes away.
+func (s *state) prepare(p *workload.Project, c choices) error {
 	if err := checkProject(p); err != nil {
 		return err
 	}
@@ -31,24 +41,21 @@ func (s *state) prepare(p *workload.Project, choose func(network string) (bridge
 		own = newProject()
 		s.Projects[p.Name] = own
 	}
-	for _, b := range own.Networks {
-		b.Wanted = false
-	}
-	for _, sv := range own.Services {
-		sv.Wanted = false
-		for _, pl := range sv.Places {
-			pl.Wanted = false
-		}
-	}
+	own.unwant()
 	for _, n := range p.Networks {
-		if own.Networks[n.Name] == nil {
-			b, err := choose(n.Name)
-			if err != nil {
-				return err
-			}
-			own.Networks[n.Name] = &b
+		old := own.Networks[n.Name]
+		b, err := desired(n, old, c)
+		if err != nil {
+			return fmt.Errorf("network %q: %w", n.Name, err)
 		}
-		own.Networks[n.Name].Wanted = true
+		if err := s.checkSubnets(p.Name, n.Name, b, old, c); err != nil {
+			return fmt.Errorf("network %q: %w", n.Name, err)
+		}
+		if old != nil {
+			own.renumber(n.Name, old, b)
+		}
+		b.Wanted = true
+		own.Networks[n.Name] = b
 	}
 	for _, sv := range p.Services {
 		if own.Services[sv.Name] == nil {
@@ -56,323 +63,341 @@ func (s *state) prepare(p *workload.Project, choose func(network string) (bridge
 		}
 		t := own.Services[sv.Name]
 		t.Wanted, t.Ports, t.Replicas = true, portsOf(sv.Ports), sv.Count()
+		if sv.Namespaces.Network != "" {
+			t.Ports = nil // not this service's own
+			continue
+		}
 		for _, at := range sv.Networks {
-			if err := own.sit(t, at); err != nil {
+			if err := s.fix(p.Name, sv.Name, at); err != nil {
 				return fmt.Errorf("service %q: %w", sv.Name, err)
 			}
 		}
+	}
+	for _, sv := range p.Services {
+		if sv.Namespaces.Network != "" {
+			continue
+		}
+		for _, at := range sv.Networks {
+			if err := s.sit(p.Name, sv.Name, at); err != nil {
+				return fmt.Errorf("service %q: %w", sv.Name, err)
+			}
+		}
+	}
+	if err := s.reseat(p.Name); err != nil {
+		return err
 	}
 	own.prune()
 	return nil
 }
 
-// sit gives a service its place in a network.
-func (p *project) sit(s *service, at workload.Attachment) error {
-	pl := s.Places[at.Network]
-	if pl == nil {
-		vip, err := p.takeAddress(at.Network, true)
-		if err != nil {
-			return err
-		}
-		pl = &place{VIP: vip, Addresses: map[string]netip.Addr{}}
-		s.Places[at.Network] = pl
+func (p *project) unwant() {
+	for _, b := range p.Networks {
+		b.Wanted = false
 	}
-	pl.Wanted = true
-	pl.Aliases = slices.Compact(slices.Sorted(slices.Values(at.Aliases)))
-	for n := range max(s.Replicas, 1) {
-		if pl.Addresses[seat(n+1, 0)].IsValid() {
+	for _, sv := range p.Services {
+		sv.Wanted = false
+		for _, pl := range sv.Places {
+			pl.Wanted = false
+		}
+	}
+}
+
+// desired is the network that a project asks for; what it leaves open stays as old has it.
+func desired(n workload.Network, old *bridge, c choices) (*bridge, error) {
+	if n.External != "" {
+		return c.external(n.External)
+	}
+	if old == nil || old.Shared != "" || old.CNI != "" {
+		old = &bridge{}
+	}
+	b := &bridge{Name: old.Name, Internal: n.Internal, MTU: n.MTU, Driver: n.Driver}
+	if b.Driver == workload.Bridge {
+		b.Driver = ""
+	}
+	if err := b.drive(n); err != nil {
+		return nil, err
+	}
+	for _, s := range n.Subnets {
+		t := b.of(familyOf(s.Prefix.Addr()))
+		if t.valid() {
+			return nil, fmt.Errorf("subnets %s and %s: one of a family is supported: %w", t.Subnet, s.Prefix, fault.ErrUnsupported)
+		}
+		*t = span{Subnet: s.Prefix.Masked(), Gateway: s.Gateway, Range: s.Range.Masked(), Reserved: slices.Clone(s.Reserved), Given: true}
+	}
+	if n.NoIPv4 {
+		b.span = span{}
+	}
+	for f, wanted := range map[family]bool{v4: !n.NoIPv4, v6: n.IPv6} {
+		if was := old.of(f); !wanted || b.of(f).valid() {
+			continue
+		} else if was.valid() && !was.Given {
+			*b.of(f) = span{Subnet: was.Subnet}
 			continue
 		}
-		a, err := p.takeAddress(at.Network, false)
+		if !b.routed() {
+			return nil, fault.WithHint(fmt.Errorf("driver %s: a subnet is needed: %w", b.Driver, fault.ErrInvalid), "write the subnet of the parent's network under ipam")
+		}
+		subnet, err := c.subnet(n.Name, f)
+		if err != nil {
+			return nil, err
+		}
+		b.of(f).Subnet = subnet
+	}
+	var err error
+	if b.routed() && b.Name == "" {
+		if b.Name, err = c.name(n.Name); err != nil {
+			return nil, err
+		}
+		if b.MTU == 0 {
+			if b.MTU, err = c.mtu(); err != nil {
+				return nil, err
+			}
+		}
+	} else if b.MTU == 0 {
+		b.MTU = old.MTU
+	}
+	if !b.routed() {
+		b.Name = ""
+	}
+	return b, b.check()
+}
+
+// checkSubnets refuses given addresses that others have.
+func (s *state) checkSubnets(project, network string, b, old *bridge, c choices) error {
+	for f := range families {
+		mine := b.of(f)
+		if !mine.Given || !b.routed() || b.Shared != "" {
+			continue
+		}
+		for name, p := range s.Projects {
+			for n, other := range p.Networks {
+				if (name != project || n != network) && other.routed() && other.of(f).valid() && other.of(f).Subnet.Overlaps(mine.Subnet) {
+					return fault.WithHint(fmt.Errorf("subnet %s overlaps %s of network %q of project %q: %w", mine.Subnet, other.of(f).Subnet, n, name, fault.ErrConflict),
+						"give one of them another subnet")
+				}
+			}
+		}
+		if old == nil || old.of(f).Subnet != mine.Subnet {
+			if err := c.free(mine.Subnet); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// renumber drops the addresses that a network's new shape has no more.
+func (p *project) renumber(network string, old, fresh *bridge) {
+	for _, sv := range p.Services {
+		pl := sv.Places[network]
+		if pl == nil {
+			continue
+		}
+		for f := range families {
+			t := pl.of(f)
+			if t.Fixed = (netip.Addr{}); !old.of(f).same(fresh.of(f)) || old.Shared != fresh.Shared || old.CNI != fresh.CNI {
+				*t = seats{}
+			}
+			if !fresh.routed() {
+				t.VIP, t.Each = netip.Addr{}, nil
+			}
+		}
+	}
+	for _, a := range p.Attachments {
+		if l, ok := a.Links[network]; ok && fresh.CNI == "" && l.Given != nil {
+			l.Given = nil
+			a.Links[network] = l
+		}
+	}
+}
+
+// fix notes the addresses that a service is to have, and takes them from names and from who is not there.
+func (s *state) fix(project, service string, at workload.Attachment) error {
+	p := s.Projects[project]
+	b, sv := p.Networks[at.Network], p.Services[service]
+	pl := sv.Places[at.Network]
+	if pl == nil {
+		pl = &place{}
+		sv.Places[at.Network] = pl
+	}
+	for f, a := range map[family]netip.Addr{v4: at.IPv4.Unmap(), v6: at.IPv6} {
+		pl.of(f).Fixed = netip.Addr{}
+		if !a.IsValid() {
+			continue
+		}
+		if span := b.of(f); !span.valid() || !span.Subnet.Contains(a) || a == span.gateway() || a == span.Subnet.Addr() || f == v4 && a == last(span.Subnet) {
+			return fault.WithHint(fmt.Errorf("network %q: address %s is not one of %s that a container can have: %w", at.Network, a, span.Subnet, fault.ErrInvalid),
+				"give the network a subnet under ipam that holds it")
+		}
+		if sv.Replicas > 1 {
+			return fmt.Errorf("network %q: address %s for %d replicas: %w", at.Network, a, sv.Replicas, fault.ErrInvalid)
+		}
+		for name, other := range p.Services {
+			if q := other.Places[at.Network]; q != nil && name != service && other.Wanted && q.of(f).Fixed == a {
+				return fmt.Errorf("network %q: address %s is also of service %q: %w", at.Network, a, name, fault.ErrConflict)
+			}
+		}
+		if b.Shared != "" {
+			if who := s.sharer(project, b, a); who != "" {
+				return fmt.Errorf("network %q: address %s is that of %s: %w", at.Network, a, who, fault.ErrConflict)
+			}
+		}
+		p.evict(at.Network, f, a)
+		pl.of(f).Fixed = a
+	}
+	return nil
+}
+
+// sharer names who of another project has an address of a shared network.
+func (s *state) sharer(project string, b *bridge, a netip.Addr) string {
+	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
+		for n, other := range s.Projects[name].Networks {
+			if name == project || other.Shared != b.Shared {
+				continue
+			}
+			for sv, t := range s.Projects[name].Services {
+				if pl := t.Places[n]; pl != nil && (pl.of(familyOf(a)).Fixed == a || slices.Contains(slices.Collect(pl.of(familyOf(a)).all), a)) {
+					return fmt.Sprintf("service %q of project %q", sv, name)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// evict takes an address from names and from containers that are not attached.
+func (p *project) evict(network string, f family, a netip.Addr) {
+	for name, sv := range p.Services {
+		pl := sv.Places[network]
+		if pl == nil {
+			continue
+		}
+		used := map[string]bool{}
+		for _, at := range p.Attachments {
+			if at.Service == name {
+				used[seat(at.Replica, at.Slot)] = true
+			}
+		}
+		t := pl.of(f)
+		if t.VIP == a {
+			t.VIP = netip.Addr{}
+		}
+		maps.DeleteFunc(t.Each, func(_ int, b netip.Addr) bool { return a == b })
+		maps.DeleteFunc(t.Addresses, func(key string, b netip.Addr) bool { return a == b && !used[key] })
+	}
+}
+
+// sit gives a service its place in a network.
+func (s *state) sit(project, service string, at workload.Attachment) error {
+	p := s.Projects[project]
+	sv, b := p.Services[service], p.Networks[at.Network]
+	pl := sv.Places[at.Network]
+	pl.Wanted = true
+	pl.Aliases = slices.Compact(slices.Sorted(slices.Values(at.Aliases)))
+	for f := range families {
+		if !b.of(f).valid() {
+			continue
+		}
+		if err := s.number(project, at.Network, sv, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// number gives a service its addresses of one family.
+func (s *state) number(project, network string, sv *service, f family) error {
+	b, t := s.Projects[project].Networks[network], sv.Places[network].of(f)
+	if b.routed() && !t.VIP.IsValid() {
+		vip, err := s.takeAddress(project, network, f, true)
 		if err != nil {
 			return err
 		}
-		pl.Addresses[seat(n+1, 0)] = a
+		t.VIP = vip
 	}
-	for n := range s.Replicas {
-		if s.Replicas == 1 || pl.Each[n+1].IsValid() {
+	for n := range max(sv.Replicas, 1) {
+		if t.Fixed.IsValid() {
+			break // given when the container comes: the one before may have it still
+		}
+		if _, err := s.number1(project, network, t, f, seat(n+1, 0)); err != nil {
+			return err
+		}
+	}
+	for n := range sv.Replicas {
+		if sv.Replicas == 1 || t.Each[n+1].IsValid() || !b.routed() {
 			continue // the only replica's name means the service
 		}
-		a, err := p.takeAddress(at.Network, true)
+		a, err := s.takeAddress(project, network, f, true)
 		if err != nil {
 			return err
 		}
-		if pl.Each == nil {
-			pl.Each = map[int]netip.Addr{}
+		if t.Each == nil {
+			t.Each = map[int]netip.Addr{}
 		}
-		pl.Each[n+1] = a
+		t.Each[n+1] = a
 	}
 	return nil
 }
 
-// checkProject refuses what cannot be made, whatever else is on the device.
-func checkProject(p *workload.Project) error {
-	if !validName(p.Name) {
-		return fmt.Errorf("project name %q: %w", p.Name, fault.ErrInvalid)
+// number1 gives one seat its address, unless it has one.
+func (s *state) number1(project, network string, t *seats, f family, key string) (netip.Addr, error) {
+	if a := t.Addresses[key]; a.IsValid() {
+		return a, nil
 	}
-	networks := map[string]bool{}
-	for _, n := range p.Networks {
-		if !validName(n.Name) || networks[n.Name] {
-			return fmt.Errorf("network %q: not a name, or twice: %w", n.Name, fault.ErrInvalid)
-		}
-		networks[n.Name] = true
+	a, err := s.takeAddress(project, network, f, false)
+	if err != nil {
+		return a, err
 	}
-	services := map[string]bool{}
-	for _, s := range p.Services {
-		if !validName(s.Name) || services[s.Name] {
-			return fmt.Errorf("service %q: not a name, or twice: %w", s.Name, fault.ErrInvalid)
-		}
-		services[s.Name] = true
-		if err := checkService(s, networks); err != nil {
-			return fmt.Errorf("service %q: %w", s.Name, err)
-		}
+	if t.Addresses == nil {
+		t.Addresses = map[string]netip.Addr{}
 	}
-	return nil
+	t.Addresses[key] = a
+	return a, nil
 }
 
-func checkService(s workload.Service, networks map[string]bool) error {
-	if s.Hostname != "" && (!validName(s.Hostname) || len(s.Hostname) > maxHostname) {
-		return fmt.Errorf("hostname %q: %w", s.Hostname, fault.ErrInvalid)
+// takeAddress returns a free address of a network.
+func (s *state) takeAddress(project, network string, f family, service bool) (netip.Addr, error) {
+	b := s.Projects[project].Networks[network]
+	a, ok := b.of(f).choose(s.addresses(b, project, network), service)
+	if !ok {
+		return a, fault.WithHint(fmt.Errorf("network %q: no address left in %s: %w", network, b.of(f).Subnet, fault.ErrConflict),
+			"split the network, or give it a larger subnet or the device a larger pool")
 	}
-	seen := map[string]bool{}
-	for _, at := range s.Networks {
-		if !networks[at.Network] || seen[at.Network] {
-			return fmt.Errorf("network %q: not of this project, or twice: %w", at.Network, fault.ErrInvalid)
-		}
-		seen[at.Network] = true
-		if !validAll(at.Aliases) {
-			return fmt.Errorf("network %q: aliases %q: %w", at.Network, at.Aliases, fault.ErrInvalid)
-		}
-	}
-	if len(s.Ports) > 0 && len(s.Networks) == 0 {
-		return fmt.Errorf("publishes ports and is on no network: %w", fault.ErrInvalid)
-	}
-	for _, q := range s.Ports {
-		if q.HostIP.Is6() && !q.HostIP.Is4In6() {
-			return fmt.Errorf("port %s:%d/%s: published ports are IPv4: %w", q.HostIP, q.HostPort, q.Protocol, fault.ErrUnsupported)
-		}
-	}
-	return checkPorts(portsOf(s.Ports))
+	return a, nil
 }
 
-// portsOf copies ports; 0.0.0.0 is every address, as no address is.
-func portsOf(ports []workload.Port) []port {
-	out := make([]port, 0, len(ports))
-	for _, p := range ports {
-		host := p.HostIP.Unmap()
-		if host.IsUnspecified() {
-			host = netip.Addr{}
-		}
-		out = append(out, port{host, p.HostPort, p.ContainerPort, p.Protocol})
-	}
-	return out
-}
-
-// portsOf are all ports that a project has: its services' and its containers'.
-func (s *state) portsOf(project string) []port {
+// reseat gives attached containers addresses on networks that were renumbered.
+func (s *state) reseat(project string) error {
 	p := s.Projects[project]
-	if p == nil {
-		return nil
-	}
-	var out []port
-	for _, sv := range p.Services {
-		out = append(out, sv.Ports...)
-	}
-	for _, a := range p.Attachments {
-		out = append(out, a.Ports...)
-	}
-	return out
-}
-
-// checkPorts refuses a project whose ports an attached container of another project has. What another project is merely
-// prepared for does not count: in an update that swaps two projects' ports each would wait for the other for ever. So a
-// conflict ends when the other's old containers are detached; that one set of projects is without conflicts is for those
-// who accept it to see.
-func (s *state) checkPorts(p *workload.Project) error {
-	for i, sv := range p.Services {
-		for j, q := range portsOf(sv.Ports) {
-			for k, other := range p.Services[:i+1] {
-				for l, r := range portsOf(other.Ports) {
-					if (k < i || l < j) && r.clashes(q) {
-						return portHeld(sv.Name, q, fmt.Sprintf("service %q of the same project", other.Name))
+	for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
+		a := p.Attachments[id]
+		for _, n := range a.Networks {
+			b, pl := p.Networks[n], p.Services[a.Service].Places[n]
+			for f := range families {
+				t := pl.of(f)
+				if b.of(f).valid() && b.routed() && !t.VIP.IsValid() { // of a service that the project has no more
+					if err := s.number(project, n, p.Services[a.Service], f); err != nil {
+						return fmt.Errorf("container %q: %w", id, err)
 					}
 				}
-			}
-		}
-		if err := s.checkFree(p.Name, sv.Name, portsOf(sv.Ports)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkFree refuses ports of a service that an attached container of another project has.
-func (s *state) checkFree(project, service string, ports []port) error {
-	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
-		if name == project {
-			continue // within a project a port may move from one service to another in an update, see publish
-		}
-		other := s.Projects[name]
-		for _, id := range slices.Sorted(maps.Keys(other.Attachments)) {
-			a := other.Attachments[id]
-			for _, q := range ports {
-				if slices.ContainsFunc(a.Ports, q.clashes) {
-					return portHeld(service, q, fmt.Sprintf("service %q of project %q", a.Service, name))
+				if !b.of(f).valid() || t.Addresses[seat(a.Replica, a.Slot)].IsValid() {
+					continue
+				}
+				if t.Fixed.IsValid() {
+					p.evict(n, f, t.Fixed)
+					if t.Addresses == nil {
+						t.Addresses = map[string]netip.Addr{}
+					}
+					if !slices.Contains(slices.Collect(maps.Values(t.Addresses)), t.Fixed) {
+						t.Addresses[seat(a.Replica, a.Slot)] = t.Fixed
+						continue
+					}
+				}
+				if _, err := s.number1(project, n, t, f, seat(a.Replica, a.Slot)); err != nil {
+					return fmt.Errorf("container %q: %w", id, err)
 				}
 			}
 		}
 	}
 	return nil
-}
-
-func portHeld(service string, q port, by string) error {
-	return fault.WithHint(fmt.Errorf("service %q: port %s is held by %s: %w", service, q, by, fault.ErrConflict),
-		"publish another port, or remove the other application first; a port that is about to be given up is waited for")
-}
-
-// attach records a container, gives it addresses and, when its service has none that answers, makes it the one. It tells
-// whether anything changed.
-func (s *state) attach(name string, c workload.Container) (bool, error) {
-	p := s.Projects[name]
-	if p == nil {
-		return false, fault.WithHint(fmt.Errorf("project %q: %w", name, fault.ErrNotFound), "prepare the project first")
-	}
-	if other, _ := s.find(c.ID); other != "" && other != name {
-		return false, fmt.Errorf("container is attached to project %q: %w", other, fault.ErrConflict)
-	}
-	sv := p.Services[c.Service.Name]
-	if sv == nil {
-		return false, fault.WithHint(fmt.Errorf("project %q has no service %q: %w", name, c.Service.Name, fault.ErrNotFound),
-			"prepare the project first")
-	}
-	changed := false
-	a := p.Attachments[c.ID]
-	if a == nil {
-		if !validName(c.ID) || c.Replica < 1 {
-			return false, fmt.Errorf("container id %q, replica %d: %w", c.ID, c.Replica, fault.ErrInvalid)
-		}
-		networks := map[string]bool{}
-		for n := range p.Networks {
-			networks[n] = true
-		}
-		if err := checkService(c.Service, networks); err != nil {
-			return false, err
-		}
-		if err := s.checkFree(name, c.Service.Name, portsOf(c.Service.Ports)); err != nil {
-			return false, err
-		}
-		a = &attachment{
-			Service: c.Service.Name, Replica: c.Replica, Slot: p.freeSlot(c.Service.Name, c.Replica),
-			Hostname: hostname(c), Ports: portsOf(c.Service.Ports),
-		}
-		for _, at := range c.Service.Networks {
-			if err := p.seat(sv, a, at.Network); err != nil {
-				return false, err
-			}
-		}
-		p.Attachments[c.ID], changed = a, true
-	}
-	if len(p.answering(c.Service.Name)) == 0 {
-		sv.First, changed = c.ID, true
-	}
-	return changed, nil
-}
-
-// hostname is what a container calls itself: each replica of several has a name of its own.
-func hostname(c workload.Container) string {
-	name := cmp.Or(c.Service.Hostname, c.Service.Name)
-	if c.Service.Count() == 1 && c.Replica == 1 {
-		return clip(name, maxHostname)
-	}
-	number := "-" + strconv.Itoa(c.Replica)
-	host, domain, _ := strings.Cut(name, ".")
-	if host = clip(host, maxHostname-len(number)) + number; domain != "" {
-		host += "." + domain
-	}
-	return clip(host, maxHostname)
-}
-
-// activate makes a container the one of its replica that answers. It tells whether that is a change.
-func (s *state) activate(project, service, id string) (bool, error) {
-	p := s.Projects[project]
-	if p == nil || p.Services[service] == nil || p.Attachments[id] == nil || p.Attachments[id].Service != service {
-		return false, fmt.Errorf("not attached: %w", fault.ErrNotFound)
-	}
-	sv, replica := p.Services[service], p.Attachments[id].Replica
-	if sv.Active[replica] == id || sv.First == id && sv.Replicas <= 1 {
-		return false, nil
-	}
-	if sv.Active == nil {
-		sv.Active = actives{}
-	}
-	sv.Active[replica], sv.First = id, ""
-	return true, nil
-}
-
-// leave takes a container out of those that answer, unless there is no other. It tells whether that is a change.
-func (s *state) leave(id string) bool {
-	_, p := s.find(id)
-	if p == nil {
-		return false
-	}
-	sv, replica := p.Services[p.Attachments[id].Service], p.Attachments[id].Replica
-	if sv.Active[replica] != id || len(sv.Active) == 1 {
-		return false
-	}
-	delete(sv.Active, replica)
-	return true
-}
-
-// seat gives a container its address on a network.
-func (p *project) seat(s *service, a *attachment, network string) error {
-	pl := s.Places[network]
-	if pl == nil {
-		return fault.WithHint(fmt.Errorf("service %q has no place in network %q: %w", a.Service, network, fault.ErrNotFound),
-			"prepare the project first")
-	}
-	if key := seat(a.Replica, a.Slot); !pl.Addresses[key].IsValid() {
-		free, err := p.takeAddress(network, false)
-		if err != nil {
-			return err
-		}
-		pl.Addresses[key] = free
-	}
-	a.Networks = append(a.Networks, network)
-	return nil
-}
-
-// freeSlot is the lowest slot of a replica that no attached container has.
-func (p *project) freeSlot(service string, replica int) int {
-	used := map[int]bool{}
-	for _, a := range p.Attachments {
-		if a.Service == service && a.Replica == replica {
-			used[a.Slot] = true
-		}
-	}
-	slot := 0
-	for used[slot] {
-		slot++
-	}
-	return slot
-}
-
-// detach forgets a container. When none is left that answers, another attached one of its service does.
-func (s *state) detach(id string) {
-	_, p := s.find(id)
-	if p == nil {
-		return
-	}
-	sv := p.Services[p.Attachments[id].Service]
-	name := p.Attachments[id].Service
-	delete(p.Attachments, id)
-	if sv != nil {
-		maps.DeleteFunc(sv.Active, func(_ int, active string) bool { return active == id })
-		if sv.First == id {
-			sv.First = ""
-		}
-		if rest := p.replicas(name); len(rest) > 0 && len(p.answering(name)) == 0 {
-			sv.First = rest[0]
-		}
-	}
-	p.prune()
 }

@@ -17,30 +17,49 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// plan is a state and a choice of subnets without a kernel.
-func plan(t testing.TB, s *state, p *workload.Project) error {
-	t.Helper()
-	next := s.clone()
-	err := next.prepare(p, func(network string) (bridge, error) {
-		var taken []netip.Prefix
-		for _, q := range next.Projects {
+// paper is a device without a kernel.
+type paper struct {
+	next    *state
+	project string
+}
+
+func (c paper) subnet(network string, f family) (netip.Prefix, error) {
+	taken := func(p netip.Prefix) bool {
+		for _, q := range c.next.Projects {
 			for _, b := range q.Networks {
-				taken = append(taken, b.Subnet)
-			}
-		}
-		subnet, ok := chooseSubnet(netip.MustParsePrefix(DefaultPool), p.Name+"/"+network, func(c netip.Prefix) bool {
-			for _, o := range taken {
-				if o.Overlaps(c) {
+				if b.of(f).valid() && b.of(f).Subnet.Overlaps(p) {
 					return true
 				}
 			}
-			return false
-		})
-		if !ok {
-			return bridge{}, errNoSubnet
 		}
-		return bridge{Subnet: subnet, Name: hashName("ls0000", "b", p.Name+"/"+network, 0)}, nil
-	})
+		return false
+	}
+	choose, pool := chooseSubnet, netip.MustParsePrefix(DefaultPool)
+	if f == v6 {
+		choose, pool = chooseLocal, netip.MustParsePrefix("fd12:3456:789a::/48")
+	}
+	subnet, ok := choose(pool, c.project+"/"+network, taken)
+	if !ok {
+		return subnet, errNoSubnet
+	}
+	return subnet, nil
+}
+
+func (c paper) free(netip.Prefix) error { return nil }
+
+func (c paper) name(network string) (string, error) {
+	return hashName("ls0000", "b", c.project+"/"+network, 0), nil
+}
+
+func (c paper) mtu() (int, error) { return 0, nil }
+
+func (c paper) external(name string) (*bridge, error) { return nil, fault.ErrNotFound }
+
+// plan is a prepare without a kernel.
+func plan(t testing.TB, s *state, p *workload.Project) error {
+	t.Helper()
+	next := s.clone()
+	err := next.prepare(p, paper{next, p.Name})
 	if err == nil {
 		*s = *next
 	}
@@ -56,10 +75,10 @@ func TestPrepareRefuses(t *testing.T) {
 	lonely := web("80:80")
 	lonely.Networks = nil
 	six := web("80:80")
-	six.Ports[0].HostIP = netip.MustParseAddr("::1")
+	six.Ports[0].HostIP = netip.MustParseAddr("2001:db8::1")
 	zero, sctp := web("80:80"), web("80:80")
 	zero.Ports[0].HostPort = 0
-	sctp.Ports[0].Protocol = "sctp"
+	sctp.Ports[0].Protocol = "dccp"
 	stranger := proj("x", web())
 	stranger.Networks = nil
 	for _, tt := range []struct {
@@ -73,9 +92,9 @@ func TestPrepareRefuses(t *testing.T) {
 		{"port on all of another's port on one address", proj("x", web("9090:1")), fault.ErrConflict, `"front"`},
 		{"port twice in one project", proj("x", web("70:1"), svc("b", []string{"default"}, "70:2")), fault.ErrConflict, "of the same project"},
 		{"port that only a running container has", proj("x", web("7070:1")), fault.ErrConflict, `"front"`},
-		{"IPv6 host address", proj("x", six), fault.ErrUnsupported, "IPv4"},
+		{"IPv6 host address without IPv6", proj("x", six), fault.ErrInvalid, "leads there"},
 		{"no host port", proj("x", zero), fault.ErrInvalid, "port"},
-		{"protocol", proj("x", sctp), fault.ErrInvalid, "sctp"},
+		{"protocol", proj("x", sctp), fault.ErrInvalid, "dccp"},
 		{"ports without a network", proj("x", lonely), fault.ErrInvalid, "no network"},
 		{"network of nobody", stranger, fault.ErrInvalid, "default"},
 		{"alias", proj("x", aliased), fault.ErrInvalid, "aliases"},
@@ -101,7 +120,7 @@ func TestPrepareRefuses(t *testing.T) {
 			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("prepare = %v, want %v saying %q", err, tt.want, tt.says)
 			}
-			if d := cmp.Diff(before, s, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); d != "" {
+			if d := cmp.Diff(before, s, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(bridge{}, place{})); d != "" {
 				t.Errorf("a refusal changed the state:\n%s", d)
 			}
 		})
@@ -169,11 +188,11 @@ func TestUpdateKeepsWhatIsUsed(t *testing.T) {
 	}
 	// Port 80 goes to cache as soon as cache is there, although the old web still has it.
 	target := func() string {
-		for k, v := range s.elements()[mapPublish] {
+		for k, v := range s.elements()[v4][mapPublish] {
 			if k[5] == 80 {
 				a, _ := netip.AddrFromSlice([]byte(v[:4]))
 				for id, at := range now.Attachments {
-					if len(at.Networks) > 0 && now.address(at, at.Networks[0]) == a {
+					if len(at.Networks) > 0 && now.address(at, at.Networks[0], v4) == a {
 						return id
 					}
 				}
@@ -260,7 +279,7 @@ func TestStateRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); d != "" {
+	if d := cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(bridge{}, place{}), cmpopts.EquateEmpty()); d != "" {
 		t.Error(d)
 	}
 	golden(t, "network.json", b)
@@ -314,7 +333,7 @@ func TestResolvConf(t *testing.T) {
 		{"empty", "", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, usable := filterResolv([]byte(tt.in))
+			got, usable := filterResolv([]byte(tt.in), false)
 			if string(got) != tt.want || usable != tt.usable {
 				t.Errorf("filterResolv(%q) = %q, %v, want %q, %v", tt.in, got, usable, tt.want, tt.usable)
 			}
@@ -332,14 +351,14 @@ func TestResolvConf(t *testing.T) {
 		"# the host has no name server that a container can reach\nsearch a\n": {stub, filepath.Join(dir, "none")},
 		"# the host has no name server that a container can reach\n":           {filepath.Join(dir, "none")},
 	} {
-		if got, err := resolv(paths...); err != nil || string(got) != want {
+		if got, err := resolv(false, paths...); err != nil || string(got) != want {
 			t.Errorf("resolv(%q) = %q, %v, want %q", paths, got, err, want)
 		}
 	}
 	if err := os.WriteFile(stub, bytes.Repeat([]byte("#"), maxResolv+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := resolv(stub); !errors.Is(err, fault.ErrTooLarge) {
+	if _, err := resolv(false, stub); !errors.Is(err, fault.ErrTooLarge) {
 		t.Errorf("resolv of a huge file: %v, want ErrTooLarge", err)
 	}
 }
@@ -350,7 +369,7 @@ func TestHostsFile(t *testing.T) {
 	var all bytes.Buffer
 	for _, sv := range []string{"db", "web"} {
 		for _, id := range p.replicas(sv) {
-			fmt.Fprintf(&all, "== %s slot %d\n%s", sv, p.Attachments[id].Slot, p.hosts(p.Attachments[id]))
+			fmt.Fprintf(&all, "== %s slot %d\n%s", sv, p.Attachments[id].Slot, s.hosts("line", p.Attachments[id]))
 		}
 	}
 	golden(t, "hosts", all.Bytes())
@@ -435,9 +454,9 @@ func FuzzStateBody(f *testing.F) {
 func sound(t *testing.T, s *state) {
 	t.Helper()
 	s.elements()
-	for _, p := range s.Projects {
+	for name, p := range s.Projects {
 		for id, a := range p.Attachments {
-			if bytes.Contains(p.hosts(a), []byte("invalid")) && !strings.Contains(id, "invalid") && !strings.Contains(a.Hostname, "invalid") {
+			if bytes.Contains(s.hosts(name, a), []byte("invalid")) && !strings.Contains(id, "invalid") && !strings.Contains(a.Hostname, "invalid") {
 				t.Error("hosts file with an invalid address")
 			}
 		}
@@ -468,11 +487,11 @@ func FuzzResolv(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		out, usable := filterResolv(data)
+		out, usable := filterResolv(data, true)
 		if len(out) > 2*len(data)+64 {
 			t.Errorf("%d bytes from %d", len(out), len(data))
 		}
-		again, stillUsable := filterResolv(out)
+		again, stillUsable := filterResolv(out, true)
 		if !bytes.Equal(out, again) || usable != stillUsable {
 			t.Errorf("not steady: %q, then %q", out, again)
 		}
@@ -498,7 +517,7 @@ func FuzzHosts(f *testing.F) {
 		}
 		own := s.Projects["line"]
 		for id, a := range own.Attachments {
-			for line := range strings.Lines(string(own.hosts(a))) {
+			for line := range strings.Lines(string(s.hosts("line", a))) {
 				fields := strings.Fields(line)
 				if len(fields) < 2 {
 					t.Fatalf("%s: line %q", id, line)

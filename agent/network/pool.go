@@ -1,13 +1,12 @@
 package network
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
-
-	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
@@ -15,6 +14,7 @@ const (
 	maxPoolBits   = 26
 	subnetBits    = 24 // one network of a pool of /20 or larger: a gateway and 253 addresses
 	networksAFill = 4  // a smaller pool is cut into 2^4 networks
+	localBits     = 64
 	maxSubnetBits = 29 // a gateway and 5 addresses: fewer hold no service that can be updated beside another
 )
 
@@ -46,40 +46,50 @@ func addr4(v uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// addresses are the addresses of a network that a project gave away.
-func (p *project) addresses(network string) map[netip.Addr]bool {
+// chooseLocal picks a network of this device's own IPv6 addresses, as [chooseSubnet] does.
+func chooseLocal(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (netip.Prefix, bool) {
+	sum := sha256.Sum256([]byte(key))
+	start := binary.BigEndian.Uint16(sum[:2])
+	for i := range uint32(1) << 16 {
+		b := pool.Masked().Addr().As16()
+		binary.BigEndian.PutUint16(b[6:8], start+uint16(i))
+		if p := netip.PrefixFrom(netip.AddrFrom16(b), localBits); !taken(p) {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// newLocal chooses IPv6 addresses that nobody else is likely to have: RFC 4193.
+func newLocal() (netip.Prefix, error) {
+	b := [16]byte{0xfd}
+	if _, err := rand.Read(b[1:6]); err != nil {
+		return netip.Prefix{}, fmt.Errorf("choose IPv6 addresses for this device: %w", err)
+	}
+	return netip.PrefixFrom(netip.AddrFrom16(b), 48), nil
+}
+
+// addresses are those of a network that were given away, also by other projects that share it.
+func (s *state) addresses(b *bridge, project, network string) map[netip.Addr]bool {
 	used := map[netip.Addr]bool{}
-	for _, s := range p.Services {
-		if pl := s.Places[network]; pl != nil {
-			used[pl.VIP] = true
-			for _, a := range pl.Addresses {
-				used[a] = true
+	for name, p := range s.Projects {
+		for n, other := range p.Networks {
+			if !(name == project && n == network) && (b.Shared == "" || other.Shared != b.Shared) {
+				continue
 			}
-			for _, a := range pl.Each {
-				used[a] = true
+			for _, sv := range p.Services {
+				if pl := sv.Places[n]; pl != nil {
+					for f := range families {
+						for a := range pl.of(f).all {
+							used[a] = true
+						}
+						used[pl.of(f).Fixed] = true
+					}
+				}
 			}
 		}
 	}
 	return used
-}
-
-// takeAddress returns a free address of a network: containers from below, services from above.
-func (p *project) takeAddress(network string, vip bool) (netip.Addr, error) {
-	b := p.Networks[network]
-	used := p.addresses(network)
-	base := binary.BigEndian.Uint32(b.Subnet.Addr().AsSlice())
-	last := uint32(1)<<(32-b.Subnet.Bits()) - 2 // the one after it is the broadcast address
-	for i := uint32(2); i <= last; i++ {
-		n := i
-		if vip {
-			n = last + 2 - i
-		}
-		if a := addr4(base + n); !used[a] {
-			return a, nil
-		}
-	}
-	return netip.Addr{}, fault.WithHint(fmt.Errorf("network %q: no address left in %s: %w", network, b.Subnet, fault.ErrConflict),
-		"split the network, or give the device a larger network pool")
 }
 
 // hashName is an interface's name: a prefix of the table, a letter for the kind, and a hash.
@@ -96,7 +106,14 @@ func namePrefix(table string) string {
 
 // hardware is the link address that goes with an address: a container that takes over an address takes over this too, and no
 // neighbour's memory goes stale.
-func hardware(a netip.Addr) []byte {
-	b := a.As4()
+func hardware(four, six netip.Addr) []byte {
+	var b [4]byte
+	switch {
+	case four.Is4():
+		b = four.As4()
+	case six.IsValid():
+		sum := sha256.Sum256(six.AsSlice())
+		copy(b[:], sum[:])
+	}
 	return []byte{0x02, 0x4c, b[0], b[1], b[2], b[3]}
 }

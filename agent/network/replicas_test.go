@@ -242,7 +242,7 @@ func TestStateOfVersion1(t *testing.T) {
 	if again, err := encodeState(s); err != nil || string(again) != string(found.saved) {
 		t.Errorf("what was read counts as not saved: %v", err)
 	}
-	if len(s.elements()[mapPublish]) != 1 {
-		t.Errorf("published: %v", s.elements()[mapPublish])
+	if len(s.elements()[v4][mapPublish]) != 1 {
+		t.Errorf("published: %v", s.elements()[v4][mapPublish])
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,10 +15,11 @@ import (
 // whatever process lives in it. False means that there is nothing to rescue.
 func (m *Manager) rescue(p *project, id string) (bool, error) {
 	a := p.Attachments[id]
-	if len(a.Networks) == 0 {
+	i := slices.IndexFunc(a.Networks, func(n string) bool { return p.Networks[n].routed() })
+	if i < 0 {
 		return false, nil
 	}
-	outer, err := byName(m.host.links, m.wireName(id, a.Networks[0]))
+	outer, err := byName(m.host.links, m.wireName(id, a.Networks[i]))
 	if err != nil || outer == nil || !m.host.ours(outer.Attrs()) || outer.Attrs().NetNsID < 0 {
 		return false, err
 	}

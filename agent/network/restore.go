@@ -8,11 +8,12 @@ import (
 	"io/fs"
 	"maps"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -48,7 +49,7 @@ func (m *Manager) Verify(ctx context.Context) error {
 
 func (m *Manager) drift(ctx context.Context) ([]string, error) {
 	var out []string
-	servers, err := resolv(m.names...)
+	servers, err := m.resolver()
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +59,9 @@ func (m *Manager) drift(ctx context.Context) ([]string, error) {
 		}
 		p := m.state.Projects[name]
 		for _, n := range slices.Sorted(maps.Keys(p.Networks)) {
+			if !p.Networks[n].routed() {
+				continue
+			}
 			what, err := m.bridgeDrift(p.Networks[n])
 			if err != nil {
 				return nil, err
@@ -67,7 +71,7 @@ func (m *Manager) drift(ctx context.Context) ([]string, error) {
 			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
-			what, err := m.containerDrift(p, id, servers)
+			what, err := m.containerDrift(name, id, servers)
 			if err != nil {
 				return nil, err
 			}
@@ -76,44 +80,35 @@ func (m *Manager) drift(ctx context.Context) ([]string, error) {
 			}
 		}
 	}
-	if len(m.state.Projects) > 0 {
-		forwards, err := m.forwards()
-		if err != nil {
-			return nil, err
+	want := m.state.elements()
+	for f := range families {
+		if m.state.asks(f) {
+			forwards, err := m.forwards(f)
+			if err != nil {
+				return nil, err
+			}
+			if !forwards {
+				out = append(out, f.forwarding()+" is off")
+			}
 		}
-		if !forwards {
-			out = append(out, "net.ipv4.ip_forward is off")
-		}
-		what, err := m.table.drift(m.state.elements())
+		what, err := m.tables[f].drift(want[f])
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, what...)
 	}
-	return out, nil
+	return out, m.noteDroppers()
 }
 
-func (m *Manager) bridgeDrift(b *bridge) (string, error) {
-	l, err := byName(m.host.links, b.Name)
-	switch {
-	case err != nil:
-		return "", err
-	case l == nil:
-		return "is gone", nil
-	case l.Type() != "bridge" || !m.host.ours(l.Attrs()):
-		return "is somebody else's", nil
-	case l.Attrs().Flags&net.FlagUp == 0:
-		return "is down", nil
-	}
-	ok, err := hasAddress(m.host.links, l, netip.PrefixFrom(b.gateway(), b.Subnet.Bits()))
-	if err == nil && !ok {
-		return "has lost its address", nil
-	}
-	return "", err
-}
-
-func (m *Manager) containerDrift(p *project, id string, servers []byte) (string, error) {
+func (m *Manager) containerDrift(name, id string, servers resolver) (string, error) {
+	p := m.state.Projects[name]
 	a := p.Attachments[id]
+	if a.Joins != "" {
+		return "", nil // all it has is another's
+	}
+	if a.Host {
+		return m.fileDrift(name, id, servers)
+	}
 	ok, err := pinned(m.netnsPath(id))
 	if err != nil {
 		return "", err
@@ -127,33 +122,88 @@ func (m *Manager) containerDrift(p *project, id string, servers []byte) (string,
 	}
 	defer ns.Close()
 	defer in.Close()
+	lo, err := byName(in, "lo")
+	if err != nil {
+		return "", err
+	}
+	if lo == nil || lo.Attrs().Flags&net.FlagUp == 0 {
+		return "its loopback is down", nil
+	}
 	for i, n := range a.Networks {
-		outer, err := byName(m.host.links, m.wireName(id, n))
+		what, err := m.linkDrift(p, id, i, in)
 		if err != nil {
 			return "", err
 		}
-		inner, err := byName(in, fmt.Sprintf("eth%d", i))
+		if what != "" {
+			return fmt.Sprintf("its link to network %q %s", n, what), nil
+		}
+	}
+	return m.fileDrift(name, id, servers)
+}
+
+// linkDrift says what is not as it should be about a container's link to one of its networks.
+func (m *Manager) linkDrift(p *project, id string, place int, in *netlink.Handle) (string, error) {
+	a := p.Attachments[id]
+	b := p.Networks[a.Networks[place]]
+	var w wire
+	if b.routed() {
+		w = m.wire(p, id, place, 0)
+	} else {
+		w = m.macvlan(p, id, place)
+	}
+	inner, err := byName(in, w.inner)
+	if err != nil {
+		return "", err
+	}
+	if inner == nil {
+		return "is gone", nil
+	}
+	up := inner.Attrs().Flags
+	if b.routed() {
+		outer, err := byName(m.host.links, w.outer)
 		if err != nil {
 			return "", err
 		}
-		if outer == nil || inner == nil || outer.Attrs().ParentIndex != inner.Attrs().Index {
-			return fmt.Sprintf("its link to network %q is gone", n), nil
+		if outer == nil || outer.Attrs().ParentIndex != inner.Attrs().Index {
+			return "is gone", nil
 		}
-		br, err := byName(m.host.links, p.Networks[n].Name)
+		br, err := byName(m.host.links, b.Name)
 		if err != nil {
 			return "", err
 		}
 		if br == nil || outer.Attrs().MasterIndex != br.Attrs().Index {
-			return fmt.Sprintf("its link to network %q is not in the bridge", n), nil
+			return "is not in the bridge", nil
 		}
-		if (outer.Attrs().Flags & inner.Attrs().Flags & net.FlagUp) == 0 {
-			return fmt.Sprintf("its link to network %q is down", n), nil
+		up &= outer.Attrs().Flags
+	}
+	switch {
+	case up&net.FlagUp == 0:
+		return "is down", nil
+	case w.mtu != 0 && inner.Attrs().MTU != w.mtu:
+		return fmt.Sprintf("has the MTU %d", inner.Attrs().MTU), nil
+	}
+	for f := range families {
+		e := w.ends[f]
+		if !e.address.IsValid() {
+			continue
 		}
-		if ok, err := hasAddress(in, inner, netip.PrefixFrom(p.address(a, n), 32)); err != nil || !ok {
-			return fmt.Sprintf("it has lost its address on network %q", n), err
+		if ok, err := hasAddress(in, inner, e.address); err != nil || !ok {
+			return "has lost its address", err
+		}
+		if ok, err := e.routed(in); err != nil || !ok {
+			return "has lost its route", err
 		}
 	}
-	for f, want := range map[string][]byte{"hosts": p.hosts(a), "resolv.conf": servers} {
+	return "", nil
+}
+
+// fileDrift says which of a container's files is not as it should be.
+func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
+	files, err := m.files(name, id, servers)
+	if err != nil {
+		return "", err
+	}
+	for f, want := range files {
 		data, err := readBounded(filepath.Join(m.filesDir(id), f), maxState)
 		switch {
 		case err != nil:
@@ -174,7 +224,7 @@ func (m *Manager) Restore(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	if err := m.restoreTable(); err != nil {
+	if err := m.restoreTables(); err != nil {
 		errs = append(errs, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
@@ -193,14 +243,8 @@ func (m *Manager) Restore(ctx context.Context) error {
 	return nil
 }
 
-// restoreTable comes first: rules must stand before containers can be reached.
-func (m *Manager) restoreTable() error {
-	if len(m.state.Projects) == 0 {
-		if there, err := m.table.exists(); err != nil || !there || m.lost {
-			return err
-		}
-		return m.table.remove()
-	}
+// restoreTables comes first: rules must stand before containers can be reached.
+func (m *Manager) restoreTables() error {
 	if err := m.ensureForwarding(); err != nil {
 		return err
 	}
@@ -208,24 +252,37 @@ func (m *Manager) restoreTable() error {
 		return err
 	}
 	want := m.state.elements()
-	what, err := m.table.drift(want)
-	if err != nil {
-		return err
+	for f := range families {
+		t := &m.tables[f]
+		if want[f] == nil && m.lost {
+			continue
+		}
+		what, err := t.drift(want[f])
+		if err != nil {
+			return err
+		}
+		if t.applied, t.absent = want[f], false; len(what) > 0 {
+			m.log.Info("restoring the container networks' rules", "drift", what)
+			t.applied = nil
+		}
 	}
-	if len(what) == 0 {
-		m.table.applied = want
-		return nil
+	if m.lost {
+		want := m.state.elements()
+		for f := range families {
+			m.tables[f].absent = m.tables[f].absent || want[f] == nil // what is there may be somebody's
+		}
 	}
-	m.log.Info("restoring the container networks' rules", "drift", what)
-	m.table.applied = nil
-	return m.applyTable(m.state)
+	return m.applyTables(m.state)
 }
 
 func (m *Manager) restoreProject(ctx context.Context, name string) error {
 	p := m.state.Projects[name]
 	var errs []error
 	for _, n := range slices.Sorted(maps.Keys(p.Networks)) {
-		if _, err := m.host.ensureBridge(p.Networks[n], name+"/"+n); err != nil {
+		if !p.Networks[n].routed() {
+			continue
+		}
+		if _, err := m.host.ensureBridge(p.Networks[n], p.Networks[n].holder(name, n)); err != nil {
 			errs = append(errs, fmt.Errorf("network %q: %w", n, err))
 		}
 	}

@@ -10,13 +10,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 // state is all that a manager decided. Whatever is in the kernel follows from it, so it is saved before the kernel is
 // changed. A nil map reads as an empty one.
 type state struct {
 	Projects map[string]*project `json:"projects"`
+	Local    netip.Prefix        `json:"local,omitzero"` // IPv6 addresses that are this device's own, /48; zero: not chosen yet
 }
 
 // project is what one project has.
@@ -24,13 +25,6 @@ type project struct {
 	Networks    map[string]*bridge     `json:"networks"`
 	Services    map[string]*service    `json:"services"`
 	Attachments map[string]*attachment `json:"attachments"` // by container id
-}
-
-// bridge is one network of a project.
-type bridge struct {
-	Subnet netip.Prefix `json:"subnet"` // its first address is the gateway
-	Name   string       `json:"name"`   // of the interface
-	Wanted bool         `json:"wanted"` // by the project as last prepared; others stay while a container uses them
 }
 
 // service is what all replicas and revisions of one service share.
@@ -60,21 +54,42 @@ func (a *actives) UnmarshalJSON(data []byte) error {
 
 // place is a service's part of one network.
 type place struct {
-	Wanted    bool                  `json:"wanted"`
-	VIP       netip.Addr            `json:"vip"`
-	Aliases   []string              `json:"aliases"`
-	Addresses map[string]netip.Addr `json:"addresses"`      // by seat
-	Each      map[int]netip.Addr    `json:"each,omitempty"` // address of each replica's name, where there are several
+	Wanted  bool     `json:"wanted"`
+	Aliases []string `json:"aliases"`
+	seats
+	Six seats `json:"six,omitzero"`
+}
+
+// of are the place's addresses of a family.
+func (pl *place) of(f family) *seats {
+	if f == v6 {
+		return &pl.Six
+	}
+	return &pl.seats
 }
 
 // attachment is one container.
 type attachment struct {
-	Service  string   `json:"service"`
-	Replica  int      `json:"replica"`
-	Slot     int      `json:"slot"` // which of the replica's addresses: two revisions of one replica live side by side in an update
-	Hostname string   `json:"hostname"`
-	Networks []string `json:"networks"` // in order; the first is the default route
-	Ports    []port   `json:"ports"`
+	Service  string          `json:"service"`
+	Replica  int             `json:"replica"`
+	Slot     int             `json:"slot"` // which of the replica's addresses: two revisions of one replica live side by side in an update
+	Hostname string          `json:"hostname"`
+	Domain   string          `json:"domain,omitempty"`
+	Networks []string        `json:"networks"` // in order of interfaces
+	Links    map[string]link `json:"links,omitempty"`
+	Ports    []port          `json:"ports"`
+	Host     bool            `json:"host,omitempty"`  // in the device's own namespace
+	Joins    string          `json:"joins,omitempty"` // id of the container whose namespace and hosts file it shares
+	Hosts    []workload.Host `json:"hosts,omitempty"`
+	DNS      workload.DNS    `json:"dns,omitzero"`
+}
+
+// link is what is particular about a container's part of one network.
+type link struct {
+	MAC       string         `json:"mac,omitempty"`
+	Interface string         `json:"interface,omitempty"` // "": the next ethN
+	Gateway   bool           `json:"gateway,omitempty"`
+	Given     []netip.Prefix `json:"given,omitempty"` // addresses that the site's network gave
 }
 
 // port is one published port.
@@ -101,16 +116,65 @@ func (p port) clashes(q port) bool {
 // seat names an address of a place.
 func seat(replica, slot int) string { return strconv.Itoa(replica) + "." + strconv.Itoa(slot) }
 
-// gateway is the bridge's own address.
-func (b *bridge) gateway() netip.Addr { return b.Subnet.Addr().Next() }
-
-// address is where a container is on a network of its project; invalid when it is not there.
-func (p *project) address(a *attachment, network string) netip.Addr {
+// address is where a container is on a network of its project; invalid when it has no address of the family there.
+func (p *project) address(a *attachment, network string, f family) netip.Addr {
+	for _, g := range a.Links[network].Given {
+		if familyOf(g.Addr()) == f {
+			return g.Addr()
+		}
+	}
 	s := p.Services[a.Service]
 	if s == nil || s.Places[network] == nil {
 		return netip.Addr{}
 	}
-	return s.Places[network].Addresses[seat(a.Replica, a.Slot)]
+	return s.Places[network].of(f).Addresses[seat(a.Replica, a.Slot)]
+}
+
+// exit is the network that a container's default route goes through, "" when there is none.
+func (p *project) exit(a *attachment, f family) string {
+	first := ""
+	for _, n := range a.Networks {
+		switch b := p.Networks[n]; {
+		case b == nil || !b.leads(f):
+		case a.Links[n].Gateway:
+			return n
+		case first == "":
+			first = n
+		}
+	}
+	return first
+}
+
+// front is the network through which a container's published ports are reached, "" when there is none.
+func (p *project) front(a *attachment, f family) string {
+	if n := p.exit(a, f); n != "" && p.Networks[n].routed() {
+		return n
+	}
+	for _, n := range a.Networks {
+		if b := p.Networks[n]; b != nil && b.leads(f) && b.routed() {
+			return n
+		}
+	}
+	return ""
+}
+
+// interfaces are the names of a container's interfaces, by order of its networks.
+func (a *attachment) interfaces() []string {
+	taken, out := map[string]bool{}, make([]string, len(a.Networks))
+	for i, n := range a.Networks {
+		out[i] = a.Links[n].Interface
+		taken[out[i]] = true
+	}
+	next := 0
+	for i := range out {
+		for out[i] == "" {
+			if name := "eth" + strconv.Itoa(next); !taken[name] {
+				out[i] = name
+			}
+			next++
+		}
+	}
+	return out
 }
 
 // find returns the project that a container is attached to.
@@ -125,26 +189,28 @@ func (s *state) find(id string) (string, *project) {
 
 // clone copies everything, so that a change can be dropped when it does not work out.
 func (s *state) clone() *state {
-	c := &state{Projects: make(map[string]*project, len(s.Projects))}
+	c := &state{Projects: make(map[string]*project, len(s.Projects)), Local: s.Local}
 	for name, p := range s.Projects {
 		q := newProject()
 		for n, b := range p.Networks {
-			v := *b
-			q.Networks[n] = &v
+			q.Networks[n] = b.clone()
 		}
 		for n, sv := range p.Services {
 			v := *sv
 			v.Ports, v.Places, v.Active = slices.Clone(sv.Ports), make(map[string]*place, len(sv.Places)), maps.Clone(sv.Active)
 			for k, pl := range sv.Places {
 				w := *pl
-				w.Aliases, w.Addresses, w.Each = slices.Clone(pl.Aliases), maps.Clone(pl.Addresses), maps.Clone(pl.Each)
+				w.Aliases = slices.Clone(pl.Aliases)
+				for f := range families {
+					w.of(f).Addresses, w.of(f).Each = maps.Clone(pl.of(f).Addresses), maps.Clone(pl.of(f).Each)
+				}
 				v.Places[k] = &w
 			}
 			q.Services[n] = &v
 		}
 		for id, a := range p.Attachments {
 			v := *a
-			v.Networks, v.Ports = slices.Clone(a.Networks), slices.Clone(a.Ports)
+			v.Networks, v.Ports, v.Links, v.Hosts = slices.Clone(a.Networks), slices.Clone(a.Ports), maps.Clone(a.Links), slices.Clone(a.Hosts)
 			q.Attachments[id] = &v
 		}
 		c.Projects[name] = q
@@ -190,12 +256,14 @@ func (p *project) pruneSeats(name string) {
 		}
 	}
 	for _, pl := range s.Places {
-		maps.DeleteFunc(pl.Addresses, func(key string, _ netip.Addr) bool {
-			r, _, _ := strings.Cut(key, ".")
-			n, err := strconv.Atoi(r)
-			return !used[key] && (err != nil || n > count)
-		})
-		maps.DeleteFunc(pl.Each, func(r int, _ netip.Addr) bool { return r > last || last == 1 })
+		for f := range families {
+			maps.DeleteFunc(pl.of(f).Addresses, func(key string, _ netip.Addr) bool {
+				r, _, _ := strings.Cut(key, ".")
+				n, err := strconv.Atoi(r)
+				return !used[key] && (err != nil || n > count)
+			})
+			maps.DeleteFunc(pl.of(f).Each, func(r int, _ netip.Addr) bool { return r > last || last == 1 })
+		}
 	}
 }
 
@@ -218,7 +286,9 @@ func (p *project) answering(service string) []string {
 
 // replica is the id of the container that a replica's own name leads to, "" when there is none.
 func (p *project) replica(service string, n int) string {
-	if id := p.Services[service].Active[n]; id != "" {
+	if s := p.Services[service]; s == nil {
+		return ""
+	} else if id := s.Active[n]; id != "" {
 		return id
 	}
 	for _, id := range p.replicas(service) {
@@ -243,139 +313,3 @@ func (p *project) replicas(service string) []string {
 	})
 	return ids
 }
-
-// check holds a state against everything that the rest of the package relies on. It is for bytes from the disk.
-func (s *state) check() error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), fault.ErrInvalid)
-	}
-	subnets := map[netip.Prefix]string{}
-	bridges, containers := map[string]string{}, map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
-		p := s.Projects[name]
-		if p == nil {
-			return bad("project %q: null", name)
-		}
-		if !validName(name) {
-			return bad("project %q: not a name", name)
-		}
-		for n, b := range p.Networks {
-			switch {
-			case b == nil || !validName(n):
-				return bad("project %q: network %q: not a network", name, n)
-			case !b.Subnet.IsValid() || !b.Subnet.Addr().Is4() || b.Subnet != b.Subnet.Masked() || b.Subnet.Bits() > 29 || b.Subnet.Bits() < 8:
-				return bad("project %q: network %q: subnet %s", name, n, b.Subnet)
-			case !validInterface(b.Name):
-				return bad("project %q: network %q: interface %q", name, n, b.Name)
-			case bridges[b.Name] != "":
-				return bad("project %q: network %q: interface %s is also of %s", name, n, b.Name, bridges[b.Name])
-			}
-			for o, holder := range subnets {
-				if o.Overlaps(b.Subnet) {
-					return bad("project %q: network %q: subnet %s overlaps that of %s", name, n, b.Subnet, holder)
-				}
-			}
-			subnets[b.Subnet], bridges[b.Name] = name+"/"+n, name+"/"+n
-		}
-		if err := p.check(containers); err != nil {
-			return fmt.Errorf("project %q: %w", name, err)
-		}
-		for id := range p.Attachments {
-			containers[id] = name
-		}
-	}
-	return nil
-}
-
-// check is [state.check] for one project, whose networks are known to be sound.
-func (p *project) check(containers map[string]string) error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), fault.ErrInvalid)
-	}
-	addresses := map[netip.Addr]bool{}
-	for name, s := range p.Services {
-		if s == nil || !validName(name) {
-			return bad("service %q: not a service", name)
-		}
-		for n, pl := range s.Places {
-			b := p.Networks[n]
-			if b == nil || pl == nil {
-				return bad("service %q: no network %q", name, n)
-			}
-			for _, a := range slices.Concat(slices.Collect(maps.Values(pl.Addresses)), slices.Collect(maps.Values(pl.Each)), []netip.Addr{pl.VIP}) {
-				if !b.Subnet.Contains(a) || a == b.gateway() || addresses[a] {
-					return bad("service %q: network %q: address %s", name, n, a)
-				}
-				addresses[a] = true
-			}
-			if !validAll(pl.Aliases) {
-				return bad("service %q: network %q: aliases %q", name, n, pl.Aliases)
-			}
-		}
-		if err := checkPorts(s.Ports); err != nil {
-			return fmt.Errorf("service %q: %w", name, err)
-		}
-		for r, id := range s.Active {
-			if a := p.Attachments[id]; a == nil || a.Service != name || a.Replica != r {
-				return bad("service %q: %q is active and not attached", name, id)
-			}
-		}
-		if a := p.Attachments[s.First]; s.First != "" && (a == nil || a.Service != name) {
-			return bad("service %q: %q answers and is not attached", name, s.First)
-		}
-	}
-	for id, a := range p.Attachments {
-		if a == nil || !validName(id) || containers[id] != "" || !validName(a.Hostname) || a.Replica < 1 || a.Slot < 0 {
-			return bad("container %q: not an attachment", id)
-		}
-		for _, n := range a.Networks {
-			if !p.address(a, n).IsValid() {
-				return bad("container %q: no address on network %q", id, n)
-			}
-		}
-		if p.Services[a.Service] == nil {
-			return bad("container %q: no service %q", id, a.Service)
-		}
-		if err := checkPorts(a.Ports); err != nil {
-			return fmt.Errorf("container %q: %w", id, err)
-		}
-	}
-	return nil
-}
-
-func checkPorts(ports []port) error {
-	for _, q := range ports {
-		if q.HostPort == 0 || q.ContainerPort == 0 || q.Protocol != "tcp" && q.Protocol != "udp" || q.Host.IsValid() && !q.Host.Is4() {
-			return fmt.Errorf("port %s: %w", q, fault.ErrInvalid)
-		}
-	}
-	return nil
-}
-
-const (
-	maxName     = 253 // characters of a DNS name; also more than a container id or a project has
-	maxHostname = 64  // what the kernel takes
-)
-
-// validName tells whether s can stand in a hosts file and be a file name: letters, digits, dots, dashes, underscores,
-// neither a dot nor a dash in front.
-func validName(s string) bool {
-	if s == "" || len(s) > maxName || s[0] == '.' || s[0] == '-' {
-		return false
-	}
-	for _, r := range s {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '-', r == '_':
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-func validAll(names []string) bool {
-	return !slices.ContainsFunc(names, func(s string) bool { return !validName(s) })
-}
-
-// validInterface tells whether s can be an interface's name.
-func validInterface(s string) bool { return len(s) <= 15 && validName(s) }

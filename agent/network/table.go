@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,9 +17,11 @@ var errTableGone = errors.New("the table is gone")
 
 // table is our nftables table. The kernel takes every change whole or not at all.
 type table struct {
+	family  family
 	name    string
 	ns      *os.File // nil: the namespace of the process
-	applied elements // what we last put there; nil: not known
+	applied contents // what we last put there; nil: not known
+	absent  bool     // we last saw that there is none
 }
 
 func (t *table) conn() (*nftables.Conn, error) {
@@ -35,14 +36,25 @@ func (t *table) conn() (*nftables.Conn, error) {
 	return c, nil
 }
 
-func (t *table) family() *nftables.Table {
-	return &nftables.Table{Name: t.name, Family: nftables.TableFamilyIPv4}
+func (t *table) object() *nftables.Table {
+	return &nftables.Table{Name: t.name, Family: t.family.table()}
 }
 
 // apply makes the table hold want. It sends only the difference to what it last applied; where that does not fit, because
 // somebody changed the table, it replaces the whole table, in one transaction too. Where there is no difference it looks
 // whether the table is still there: a firewall that reloads may have taken it away. For all else there is drift.
-func (t *table) apply(want elements) error {
+func (t *table) apply(want contents) error {
+	if want == nil {
+		if t.absent {
+			return nil
+		}
+		there, err := t.exists()
+		if err == nil && there {
+			err = t.remove()
+		}
+		t.applied, t.absent = nil, err == nil
+		return err
+	}
 	if t.applied != nil && t.change(want) == nil {
 		t.applied = want
 		return nil
@@ -56,13 +68,13 @@ func (t *table) apply(want elements) error {
 }
 
 // change sends what differs between what was applied and want.
-func (t *table) change(want elements) error {
+func (t *table) change(want contents) error {
 	c, err := t.conn()
 	if err != nil {
 		return err
 	}
 	same := true
-	for _, s := range sets(t.family()) {
+	for _, s := range sets(t.object()) {
 		var gone, added []nftables.SetElement
 		for _, k := range slices.Sorted(maps.Keys(t.applied[s.Name])) {
 			v := t.applied[s.Name][k]
@@ -101,12 +113,13 @@ func (t *table) change(want elements) error {
 }
 
 // replace sends the whole table. Packets see the old one or the new one.
-func (t *table) replace(want elements) error {
+func (t *table) replace(want contents) error {
+	t.absent = false
 	c, err := t.conn()
 	if err != nil {
 		return err
 	}
-	f := t.family()
+	f := t.object()
 	c.AddTable(f) // so that there is one to delete
 	c.DelTable(f)
 	c.AddTable(f)
@@ -127,7 +140,7 @@ func (t *table) replace(want elements) error {
 		}
 	}
 	accept := nftables.ChainPolicyAccept
-	for _, ch := range chains() {
+	for _, ch := range chains(t.family) {
 		chain := c.AddChain(&nftables.Chain{Table: f, Name: ch.name, Type: ch.kind, Hooknum: ch.hook, Priority: ch.priority, Policy: &accept})
 		for _, r := range ch.rules {
 			c.AddRule(&nftables.Rule{Table: f, Chain: chain, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.says)})
@@ -145,10 +158,10 @@ func (t *table) remove() error {
 	if err != nil {
 		return err
 	}
-	f := t.family()
+	f := t.object()
 	c.AddTable(f)
 	c.DelTable(f)
-	t.applied = nil
+	t.applied = nil // also where it was not there to begin with
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("remove table %s: %w", t.name, err)
 	}
@@ -161,7 +174,7 @@ func (t *table) exists() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	tables, err := c.ListTablesOfFamily(nftables.TableFamilyIPv4)
+	tables, err := c.ListTablesOfFamily(t.family.table())
 	if err != nil {
 		return false, fmt.Errorf("list tables: %w", err)
 	}
@@ -169,10 +182,16 @@ func (t *table) exists() (bool, error) {
 }
 
 // drift compares the kernel's table with want and says what differs.
-func (t *table) drift(want elements) ([]string, error) {
+func (t *table) drift(want contents) ([]string, error) {
 	there, err := t.exists()
 	if err != nil {
 		return nil, err
+	}
+	if want == nil {
+		if there {
+			return []string{"nftables table " + t.name + " is there for nothing"}, nil
+		}
+		return nil, nil
 	}
 	if !there {
 		return []string{"nftables table " + t.name + " is gone"}, nil
@@ -182,8 +201,8 @@ func (t *table) drift(want elements) ([]string, error) {
 		return nil, err
 	}
 	var out []string
-	f := t.family()
-	for _, ch := range chains() {
+	f := t.object()
+	for _, ch := range chains(t.family) {
 		rules, err := c.GetRules(f, &nftables.Chain{Name: ch.name, Table: f})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("list chain %s of table %s: %w", ch.name, t.name, err)
@@ -209,80 +228,14 @@ func (t *table) drift(want elements) ([]string, error) {
 		}
 		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
 			if v, ok := live[k]; !ok || v != want[s.Name][k] {
-				out = append(out, fmt.Sprintf("table %s lacks %s", t.name, describe(s.Name, k, want[s.Name][k])))
+				out = append(out, fmt.Sprintf("table %s lacks %s", t.name, describe(t.family, s.Name, k, want[s.Name][k])))
 			}
 		}
 		for _, k := range slices.Sorted(maps.Keys(live)) {
 			if _, ok := want[s.Name][k]; !ok {
-				out = append(out, fmt.Sprintf("table %s has a foreign %s", t.name, describe(s.Name, k, live[k])))
+				out = append(out, fmt.Sprintf("table %s has a foreign %s", t.name, describe(t.family, s.Name, k, live[k])))
 			}
 		}
 	}
 	return out, nil
-}
-
-// stale matches tracked connections that would go on to an old place: datagrams whose rewriting changed, and everything
-// that was sent to a container that is gone. Without this a sender that never pauses would never reach the new one.
-type stale struct {
-	dead  map[string]bool // addresses of containers that are gone
-	left  map[string]bool // addresses of containers that something leads to no more
-	ports map[uint16]bool // published UDP ports that led nowhere
-}
-
-// MatchConntrackFlow implements netlink's filter.
-func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	from, rewritten := string(f.Reverse.SrcIP.To4()), !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
-	if rewritten && s.dead[from] {
-		return true
-	}
-	return f.Forward.Protocol == unix.IPPROTO_UDP && (rewritten && s.left[from] || !rewritten && s.ports[f.Forward.DstPort])
-}
-
-func (s *stale) empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
-
-// staleAfter finds what a change of the table leaves behind.
-func staleAfter(before, after elements) *stale {
-	s := &stale{dead: map[string]bool{}, left: map[string]bool{}, ports: map[uint16]bool{}}
-	for k := range before[setContainers] {
-		if _, ok := after[setContainers][k]; !ok {
-			s.dead[k] = true
-		}
-	}
-	for _, m := range []struct {
-		direct, shared string
-		proto          int // where the protocol stands in the key; -1: it is of all protocols
-	}{{mapVIP, mapVIPShared, -1}, {mapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, 4}} {
-		old, now := targets(before, m.direct, m.shared), targets(after, m.direct, m.shared)
-		for k, addresses := range old {
-			for a := range addresses {
-				if !now[k][a] {
-					s.left[a] = true
-				}
-			}
-		}
-		for k := range now {
-			if m.proto >= 0 && old[k] == nil && k[m.proto] == unix.IPPROTO_UDP {
-				s.ports[uint16(k[m.proto+4])<<8|uint16(k[m.proto+5])] = true
-			}
-		}
-	}
-	return s
-}
-
-// targets are the addresses that each key of a map leads to.
-func targets(e elements, direct, shared string) map[string]map[string]bool {
-	out := map[string]map[string]bool{}
-	add := func(k, v string) {
-		if out[k] == nil {
-			out[k] = map[string]bool{}
-		}
-		out[k][v[:4]] = true
-	}
-	for k, v := range e[direct] {
-		add(k, v)
-	}
-	for k, v := range e[shared] {
-		add(k[:len(k)-4], v)
-	}
-	return out
 }

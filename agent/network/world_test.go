@@ -25,7 +25,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 5 * time.Second // of a connection that should come about; the kernel needs microseconds
+const (
+	patience = 5 * time.Second        // of a connection that should come about; the kernel needs microseconds
+	short    = 300 * time.Millisecond // of one that should not
+)
 
 // world is a machine made of network namespaces: a host, and a neighbour on its LAN.
 type world struct {
@@ -261,7 +264,7 @@ func (w *world) reaches(ns, to, who, from string) {
 func (w *world) misses(ns, to string) {
 	w.t.Helper()
 	for _, kind := range bothKinds {
-		if got, err := w.ask(ns, kind, to, 300*time.Millisecond); err == nil {
+		if got, err := w.ask(ns, kind, to, short); err == nil {
 			w.t.Errorf("%s %s from %s: answered %q, want nothing", kind, to, filepath.Base(ns), got)
 		}
 	}

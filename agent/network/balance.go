@@ -1,0 +1,173 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	tcpEstablished = 1 // the kernel's TCP_ESTABLISHED
+	tcpOpening     = 3 // TCP_SYN_RECV
+	handOver       = time.Second
+	handOverGap    = 5 * time.Millisecond // between two looks
+	handOverCalm   = 3                    // looks in a row that find nothing waiting: what was read last is being worked on
+)
+
+// Switch makes a container the one of its replica that answers: by the service's name, by the replica's own, and at the
+// published ports, which connections share evenly among the replicas that were switched to. New connections go there at
+// once; those that exist stay where they are, datagrams move. When it returns, the container that answered before has
+// taken up what was opened to it, unless that takes longer than a second: it may be asked to end without a connection lost.
+func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error {
+	return m.balance(ctx, fmt.Sprintf("switch service %q of project %q to container %q", service, project, containerID), func(s *state) (bool, error) {
+		return s.activate(project, service, containerID)
+	})
+}
+
+// Leave takes a container out of those that answer, until [Manager.Switch]: it is unhealthy, or about to stop. The last one
+// that answers goes on doing so, as does one that is not attached: both are no error.
+func (m *Manager) Leave(ctx context.Context, containerID string) error {
+	return m.balance(ctx, fmt.Sprintf("take container %q out of its service", containerID), func(s *state) (bool, error) {
+		return s.leave(containerID), nil
+	})
+}
+
+// balance changes who answers.
+func (m *Manager) balance(ctx context.Context, what string, change func(*state) (bool, error)) error {
+	left, err := m.rebalance(ctx, change)
+	for _, id := range left {
+		if err == nil {
+			err = m.accepted(ctx, id)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// rebalance returns the containers that answered before and do no more.
+func (m *Manager) rebalance(ctx context.Context, change func(*state) (bool, error)) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.ready(ctx); err != nil {
+		return nil, err
+	}
+	before, next := m.state.answering(), m.state.clone()
+	changed, err := change(next)
+	if err != nil {
+		return nil, err
+	}
+	if changed {
+		if err := m.commit(next); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.applyTables(m.state); err != nil || !changed {
+		return nil, err
+	}
+	var left []string
+	after := m.state.answering()
+	for id := range before {
+		if !after[id] {
+			left = append(left, id)
+		}
+	}
+	return left, m.followNames(m.state)
+}
+
+// accepted waits until a container's programs have taken up the connections that reached it: one that waits in the kernel is
+// reset when its program stops listening, and one whose first bytes were not read yet is closed by many a server that ends.
+func (m *Manager) accepted(ctx context.Context, id string) error {
+	ok, err := pinned(m.netnsPath(id))
+	if err != nil || !ok {
+		return err
+	}
+	in, ns, err := inside(m.netnsPath(id))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	defer in.Close()
+	ctx, cancel := context.WithTimeout(ctx, handOver)
+	defer cancel()
+	pause := time.NewTicker(handOverGap)
+	defer pause.Stop()
+	for calm := 0; ; {
+		waiting, err := waiting(in)
+		if err != nil {
+			return err
+		}
+		if calm++; waiting > 0 {
+			calm = 0
+		}
+		if calm == handOverCalm {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				m.log.Warn("connections wait for a container that is about to end", "container", id, "connections", waiting)
+				return nil
+			}
+			return ctx.Err()
+		case <-pause.C:
+		}
+	}
+}
+
+// waiting counts connections to a container that are being opened, wait to be accepted or to be read, or sent nothing yet.
+// A kernel that cannot tell has none.
+func waiting(in *netlink.Handle) (int, error) {
+	count := 0
+	for f := range families {
+		list, err := whole(func() ([]*netlink.InetDiagTCPInfoResp, error) { return in.SocketDiagTCPInfo(uint8(f.socket())) })
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("list the container's connections: %w", err)
+		}
+		listens := map[uint16]bool{}
+		for _, x := range list {
+			if s := x.InetDiagMsg; s.State == tcpListen {
+				listens[s.ID.SourcePort] = true
+				count += int(s.RQueue)
+			}
+		}
+		for _, x := range list {
+			switch s := x.InetDiagMsg; {
+			case s.State == tcpOpening:
+				count++
+			case s.State != tcpEstablished || !listens[s.ID.SourcePort]:
+			case s.RQueue > 0, x.TCPInfo != nil && x.TCPInfo.Bytes_received == 0:
+				count++
+			}
+		}
+	}
+	return count, nil
+}
+
+// Answering are the ids of the containers that their services' addresses and ports lead to: all that [Manager.Switch] made
+// answer, or the first that was attached while there is none.
+func (m *Manager) Answering() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.answering()
+}
+
+func (s *state) answering() map[string]bool {
+	out := map[string]bool{}
+	for _, p := range s.Projects {
+		for sv := range p.Services {
+			for _, id := range p.answering(sv) {
+				out[id] = true
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,207 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// bridge is one network of a project.
+type bridge struct {
+	span
+	Six      span            `json:"six,omitzero"`
+	Name     string          `json:"name"`   // of the interface; "": this device makes none
+	Wanted   bool            `json:"wanted"` // by the project as last prepared; others stay while a container uses them
+	Internal bool            `json:"internal,omitempty"`
+	MTU      int             `json:"mtu,omitempty"` // 0: the kernel's default
+	Driver   workload.Driver `json:"driver,omitempty"`
+	Parent   string          `json:"parent,omitempty"` // of macvlan
+	Mode     string          `json:"mode,omitempty"`   // of macvlan
+	Shared   string          `json:"shared,omitempty"` // the device's network of that name; projects share it
+	CNI      string          `json:"cni,omitempty"`    // the site's network of that name
+}
+
+// of are the network's addresses of a family.
+func (b *bridge) of(f family) *span {
+	if f == v6 {
+		return &b.Six
+	}
+	return &b.span
+}
+
+// routed tells whether the network's traffic goes through this device, so that service addresses and published ports work.
+func (b *bridge) routed() bool { return b.CNI == "" && (b.Driver == "" || b.Driver == workload.Bridge) }
+
+// leads tells whether a default route can go through the network.
+func (b *bridge) leads(f family) bool {
+	return !b.Internal && b.CNI == "" && b.of(f).valid()
+}
+
+func (b *bridge) clone() *bridge {
+	c := *b
+	c.Reserved, c.Six.Reserved = slices.Clone(b.Reserved), slices.Clone(b.Six.Reserved)
+	return &c
+}
+
+// same tells whether links that were made for b serve other too.
+func (b *bridge) same(other *bridge) bool {
+	return b.Name == other.Name && b.Driver == other.Driver && b.Parent == other.Parent && b.Mode == other.Mode && b.CNI == other.CNI &&
+		b.span.same(&other.span) && b.Six.same(&other.Six)
+}
+
+// bridgeSettings are kernel settings of a bridge. A family that the kernel lacks has none.
+func bridgeSettings(b *bridge) [][2]string {
+	four, six := v4.sysctl()+b.Name, v6.sysctl()+b.Name
+	list := [][2]string{
+		{four + "/send_redirects", "0"},   // neighbours must go on talking through the host
+		{four + "/route_localnet", "1"},   // ports published on 127.0.0.1
+		{four + "/forwarding", "1"},       // also where new interfaces default to none
+		{four + "/proxy_arp", "0"},        // an answer for a foreign address would bypass routing
+		{four + "/accept_redirects", "0"}, // a container has no say in the host's routes
+	}
+	if !b.Six.valid() {
+		return append(list, [2]string{six + "/disable_ipv6", "1"}) // containers have no IPv6 way around our rules
+	}
+	return append(
+		list, [2]string{six + "/disable_ipv6", "0"}, [2]string{six + "/accept_ra", "0"}, [2]string{six + "/accept_dad", "0"},
+		[2]string{six + "/accept_redirects", "0"}, [2]string{six + "/forwarding", "1"}, [2]string{six + "/proxy_ndp", "0"},
+	)
+}
+
+// ensureBridge makes a network's bridge, or what is missing of it, and returns its index.
+func (h *host) ensureBridge(b *bridge, label string) (int, error) {
+	l, err := h.bridgeLink(b)
+	if err != nil {
+		return 0, err
+	}
+	if want := h.alias(label); l.Attrs().Alias != want {
+		if err := h.links.LinkSetAlias(l, want); err != nil {
+			return 0, fmt.Errorf("label bridge %s: %w", b.Name, err)
+		}
+	}
+	if b.MTU != 0 && l.Attrs().MTU != b.MTU {
+		if err := h.links.LinkSetMTU(l, b.MTU); err != nil {
+			return 0, fmt.Errorf("set the MTU of bridge %s: %w", b.Name, err)
+		}
+	}
+	err = h.do(func() error { return setSysctls(bridgeSettings(b)) })
+	if err != nil {
+		return 0, fmt.Errorf("set up bridge %s: %w", b.Name, err)
+	}
+	for f := range families {
+		if s := b.of(f); s.valid() {
+			if err := ensureAddress(h.links, l, netip.PrefixFrom(s.gateway(), s.Subnet.Bits())); err != nil {
+				return 0, fmt.Errorf("give bridge %s its address: %w", b.Name, err)
+			}
+		}
+	}
+	if l.Attrs().Flags&net.FlagUp == 0 {
+		if err := h.links.LinkSetUp(l); err != nil {
+			return 0, fmt.Errorf("raise bridge %s: %w", b.Name, err)
+		}
+	}
+	return l.Attrs().Index, nil
+}
+
+// bridgeLink finds a network's bridge, or makes it.
+func (h *host) bridgeLink(b *bridge) (netlink.Link, error) {
+	l, err := byName(h.links, b.Name)
+	if err != nil {
+		return nil, err
+	}
+	if l == nil {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = b.Name, b.MTU
+		// Fixed, or it would follow the bridge's ports and containers lose their gateway.
+		attrs.HardwareAddr = hardware(b.gateway(), b.Six.gateway())
+		if err := h.links.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("make bridge %s: %w", b.Name, err)
+		}
+		if l, err = byName(h.links, b.Name); err != nil || l == nil {
+			return nil, fmt.Errorf("make bridge %s: not there afterwards: %w", b.Name, errors.Join(err, fault.ErrTemporary))
+		}
+	}
+	if l.Type() != "bridge" || !h.ours(l.Attrs()) {
+		return nil, fault.WithHint(fmt.Errorf("interface %s exists and is not ours: %w", b.Name, fault.ErrConflict),
+			"remove or rename that interface")
+	}
+	return l, nil
+}
+
+// ensureAddress gives an interface an address, when it lacks it.
+func ensureAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) error {
+	ok, err := hasAddress(links, l, p)
+	if ok || err != nil {
+		return err
+	}
+	a := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD // nobody else chooses in our subnets, and waiting for objections takes a second
+	}
+	if err := links.AddrReplace(l, a); err != nil {
+		return fmt.Errorf("address %s: %w", p, err)
+	}
+	return nil
+}
+
+// setSysctls writes settings of the calling thread's network namespace. Those of a family that the kernel lacks are left out.
+func setSysctls(list [][2]string) error {
+	for _, s := range list {
+		if err := setSysctl(s[0], s[1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// bridgeDrift says what is not as it should be about a bridge, "" when nothing is.
+func (m *Manager) bridgeDrift(b *bridge) (string, error) {
+	l, err := byName(m.host.links, b.Name)
+	switch {
+	case err != nil:
+		return "", err
+	case l == nil:
+		return "is gone", nil
+	case l.Type() != "bridge" || !m.host.ours(l.Attrs()):
+		return "is somebody else's", nil
+	case l.Attrs().Flags&net.FlagUp == 0:
+		return "is down", nil
+	case b.MTU != 0 && l.Attrs().MTU != b.MTU:
+		return fmt.Sprintf("has the MTU %d", l.Attrs().MTU), nil
+	}
+	for f := range families {
+		s := b.of(f)
+		if !s.valid() {
+			continue
+		}
+		if ok, err := hasAddress(m.host.links, l, netip.PrefixFrom(s.gateway(), s.Subnet.Bits())); err != nil || !ok {
+			return "has lost its address", err
+		}
+	}
+	what := ""
+	err = m.host.do(func() error {
+		for _, s := range bridgeSettings(b) {
+			v, err := sysctl(s[0])
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if v != s[1] {
+				what = fmt.Sprintf("has the setting %s at %s", s[0], v)
+			}
+		}
+		return nil
+	})
+	return what, err
+}

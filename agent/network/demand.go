@@ -1,0 +1,102 @@
+package network
+
+import (
+	"fmt"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// checkProject refuses what cannot be made, whatever else is on the device.
+func checkProject(p *workload.Project) error {
+	if !validName(p.Name) {
+		return fmt.Errorf("project name %q: %w", p.Name, fault.ErrInvalid)
+	}
+	networks, known := map[string]workload.Network{}, map[string]bool{}
+	for _, n := range p.Networks {
+		if !validName(n.Name) || known[n.Name] {
+			return fmt.Errorf("network %q: not a name, or twice: %w", n.Name, fault.ErrInvalid)
+		}
+		networks[n.Name], known[n.Name] = n, true
+	}
+	services := map[string]bool{}
+	for _, s := range p.Services {
+		if !validName(s.Name) || services[s.Name] {
+			return fmt.Errorf("service %q: not a name, or twice: %w", s.Name, fault.ErrInvalid)
+		}
+		services[s.Name] = true
+		err := checkService(s, known)
+		if err == nil {
+			err = checkDoors(s, networks)
+		}
+		if err != nil {
+			return fmt.Errorf("service %q: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+// checkDoors refuses ports that nothing leads to.
+func checkDoors(s workload.Service, networks map[string]workload.Network) error {
+	if len(s.Ports) == 0 || s.Namespaces.Network == workload.HostNamespace {
+		return nil // in the device's namespace they are published as it is
+	}
+	if s.Namespaces.Network != "" {
+		return fmt.Errorf("publishes ports and has network_mode %q: %w", s.Namespaces.Network, fault.ErrInvalid)
+	}
+	if len(s.Networks) == 0 {
+		return fmt.Errorf("publishes ports and is on no network: %w", fault.ErrInvalid)
+	}
+	for _, q := range portsOf(s.Ports) {
+		if q.Host.IsLoopback() && q.Host.Is6() {
+			return fault.WithHint(fmt.Errorf("port %s: the kernel forwards nothing from the IPv6 loopback: %w", q, fault.ErrUnsupported), "publish it on 127.0.0.1, or on an address of the device")
+		}
+		open := false
+		for _, at := range s.Networks {
+			n := networks[at.Network]
+			six := n.IPv6 || n.External != "" // what an external network has is seen when it is joined
+			for _, sub := range n.Subnets {
+				six = six || sub.Prefix.Addr().Is6()
+			}
+			open = open || !n.Internal && (n.Driver == "" || n.Driver == workload.Bridge) && (!q.Host.Is6() || six) && (!q.Host.Is4() || !n.NoIPv4)
+		}
+		if !open {
+			return fault.WithHint(fmt.Errorf("port %s: none of its networks leads there: %w", q, fault.ErrInvalid),
+				"published ports need a bridge network that is not internal, with IPv6 where the host address is IPv6")
+		}
+	}
+	return nil
+}
+
+func checkService(s workload.Service, networks map[string]bool) error {
+	if s.Hostname != "" && (!validName(s.Hostname) || len(s.Hostname) > maxHostname) {
+		return fmt.Errorf("hostname %q: %w", s.Hostname, fault.ErrInvalid)
+	}
+	if s.Domainname != "" && !validName(s.Domainname) {
+		return fmt.Errorf("domainname %q: %w", s.Domainname, fault.ErrInvalid)
+	}
+	if err := checkFiles(s.Hosts, s.DNS); err != nil {
+		return err
+	}
+	seen, faces := map[string]bool{}, map[string]bool{}
+	for _, at := range s.Networks {
+		if !networks[at.Network] || seen[at.Network] {
+			return fmt.Errorf("network %q: not of this project, or twice: %w", at.Network, fault.ErrInvalid)
+		}
+		seen[at.Network] = true
+		if !validAll(at.Aliases) {
+			return fmt.Errorf("network %q: aliases %q: %w", at.Network, at.Aliases, fault.ErrInvalid)
+		}
+		if err := linkOf(at).check(); err != nil {
+			return fmt.Errorf("network %q: %w", at.Network, err)
+		}
+		if at.MAC != "" && s.Count() > 1 {
+			return fmt.Errorf("network %q: hardware address %s for %d replicas: %w", at.Network, at.MAC, s.Count(), fault.ErrInvalid)
+		}
+		if at.Interface != "" && faces[at.Interface] {
+			return fmt.Errorf("network %q: interface %q twice: %w", at.Network, at.Interface, fault.ErrInvalid)
+		}
+		faces[at.Interface] = true
+	}
+	return checkPorts(portsOf(s.Ports))
+}

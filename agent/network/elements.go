@@ -1,0 +1,225 @@
+package network
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/google/nftables/binaryutil"
+	"golang.org/x/sys/unix"
+)
+
+// elements are the contents of our tables, one of each family. nil: there is no table, as nothing needs it.
+type elements [families]contents
+
+// contents are what a table holds: by set, by key, what the key maps to ("" in a plain set).
+type contents map[string]map[string]string
+
+func (e contents) put(set string, key, value []byte) {
+	if e[set] == nil {
+		e[set] = map[string]string{}
+	}
+	e[set][string(key)] = string(value)
+}
+
+// lead lets a key lead to targets: by itself, or by its shares.
+func (e contents) lead(direct, shared string, key []byte, targets [][]byte) {
+	if len(targets) == 1 {
+		e.put(direct, key, targets[0])
+	}
+	for i := range shares {
+		if len(targets) > 1 {
+			e.put(shared, slices.Concat(key, binaryutil.NativeEndian.PutUint32(uint32(i))), targets[i%len(targets)])
+		}
+	}
+}
+
+func ifname(name string) []byte {
+	b := make([]byte, nameBytes)
+	copy(b, name)
+	return b
+}
+
+// padded is v in a register: network byte order, filled up to 4 bytes.
+func padded(v uint16, bytes int) []byte {
+	b := make([]byte, 4)
+	if bytes == 1 {
+		b[0] = byte(v)
+	} else {
+		binary.BigEndian.PutUint16(b, v)
+	}
+	return b
+}
+
+// protocol is a protocol's number; 0: not one of those that have ports.
+func protocol(name string) uint16 {
+	switch name {
+	case "tcp":
+		return unix.IPPROTO_TCP
+	case "udp":
+		return unix.IPPROTO_UDP
+	case "sctp":
+		return unix.IPPROTO_SCTP
+	}
+	return 0
+}
+
+// elements derives the tables' contents. There is a table of IPv6 only when a network has such addresses.
+func (s *state) elements() elements {
+	var e elements
+	if len(s.Projects) > 0 {
+		e[v4] = contents{}
+	}
+	for _, p := range s.Projects {
+		for _, b := range p.Networks {
+			if b.Six.valid() && b.routed() {
+				e[v6] = contents{}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
+		for f := range families {
+			if e[f] != nil {
+				s.Projects[name].fill(e[f], f)
+			}
+		}
+	}
+	return e
+}
+
+// fill adds what a project needs of one family's table.
+func (p *project) fill(e contents, f family) {
+	for _, b := range p.Networks {
+		if b.routed() {
+			e.put(setBridges, ifname(b.Name), nil)
+			e.put(setNeighbours, slices.Concat(ifname(b.Name), ifname(b.Name)), nil)
+			if b.Internal {
+				e.put(setInternal, ifname(b.Name), nil)
+			}
+		}
+	}
+	for _, a := range p.Attachments {
+		for _, n := range a.Networks {
+			if ip := p.address(a, n, f); ip.IsValid() && p.Networks[n].routed() {
+				e.put(setSelf, slices.Concat(ip.AsSlice(), ip.AsSlice()), nil)
+				e.put(setContainers, ip.AsSlice(), nil)
+			}
+		}
+	}
+	for name, sv := range p.Services {
+		ids := p.answering(name)
+		for n, pl := range sv.Places {
+			p.serve(e, n, pl.of(f).VIP, ids)
+			for r, vip := range pl.of(f).Each {
+				p.serve(e, n, vip, []string{p.replica(name, r)})
+			}
+		}
+	}
+	p.publish(e, f)
+}
+
+// serve lets an address of a network lead to those of containers that are on it.
+func (p *project) serve(e contents, network string, vip netip.Addr, ids []string) {
+	if !vip.IsValid() || !p.Networks[network].routed() {
+		return
+	}
+	e.put(setVIPs, vip.AsSlice(), nil)
+	var targets [][]byte
+	for _, id := range ids {
+		if a := p.Attachments[id]; a != nil && slices.Contains(a.Networks, network) {
+			if to := p.address(a, network, familyOf(vip)); to.IsValid() {
+				targets = append(targets, to.AsSlice())
+			}
+		}
+	}
+	e.lead(mapVIP, mapVIPShared, slices.Concat(ifname(p.Networks[network].Name), vip.AsSlice()), targets)
+}
+
+// door is a published port without what is behind it.
+type door struct {
+	host     netip.Addr
+	port     uint16
+	protocol string
+}
+
+func (p port) door() door { return door{p.Host, p.HostPort, p.Protocol} }
+
+// publish adds a project's published ports: those of the containers that answer for their services. Where two services
+// of one project claim a port, which an update can bring about, the one that is to have it gets it.
+func (p *project) publish(e contents, f family) {
+	var taken []port
+	for _, wanted := range []bool{true, false} {
+		for _, name := range slices.Sorted(maps.Keys(p.Services)) {
+			sv, targets := p.Services[name], map[door][][]byte{}
+			var mine []port
+			for _, id := range p.answering(name) {
+				a := p.Attachments[id]
+				n := p.front(a, f)
+				if n == "" {
+					continue
+				}
+				to := p.address(a, n, f)
+				for _, q := range a.Ports {
+					named := slices.ContainsFunc(sv.Ports, func(r port) bool { return r.door() == q.door() })
+					if q.Host.IsValid() && familyOf(q.Host) != f || !to.IsValid() || named != wanted || slices.ContainsFunc(taken, q.clashes) {
+						continue
+					}
+					mine = append(mine, q)
+					targets[q.door()] = append(targets[q.door()], slices.Concat(to.AsSlice(), padded(q.ContainerPort, 2)))
+				}
+			}
+			taken = append(taken, mine...)
+			for d, to := range targets {
+				key := slices.Concat(padded(protocol(d.protocol), 1), padded(d.port, 2))
+				if d.host.IsValid() {
+					e.lead(mapPublishAt, mapPublishAtShared, slices.Concat(d.host.AsSlice(), key), to)
+				} else {
+					e.lead(mapPublish, mapPublishShared, key, to)
+				}
+			}
+		}
+	}
+}
+
+// describe makes an element of a table readable for people.
+func describe(f family, set, key, value string) string {
+	name := func(s string) string { return string(bytes.TrimRight([]byte(s), "\x00")) }
+	addr := func(s string) string { a, _ := netip.AddrFromSlice([]byte(s)); return a.String() }
+	number := func(s string) string { return strconv.Itoa(int(binary.BigEndian.Uint16([]byte(s)))) }
+	proto := func(s string) string {
+		for _, p := range []string{"udp", "sctp"} {
+			if uint16(s[0]) == protocol(p) {
+				return p
+			}
+		}
+		return "tcp"
+	}
+	n := f.size()
+	to := func() string {
+		if len(value) == n+4 {
+			return addr(value[:n]) + ":" + number(value[n:])
+		}
+		return fmt.Sprintf("%x", value)
+	}
+	switch {
+	case (set == setBridges || set == setInternal) && len(key) == nameBytes:
+		return set + " " + name(key)
+	case set == setNeighbours && len(key) == 2*nameBytes:
+		return set + " " + name(key[:nameBytes])
+	case (set == setContainers || set == setVIPs) && len(key) == n:
+		return set + " " + addr(key)
+	case set == setSelf && len(key) == 2*n:
+		return set + " " + addr(key[:n])
+	case (set == mapVIP || set == mapVIPShared) && len(key) >= nameBytes+n && len(value) == n:
+		return fmt.Sprintf("%s %s to %s", set, addr(key[nameBytes:nameBytes+n]), addr(value))
+	case (set == mapPublish || set == mapPublishShared) && len(key) >= 8:
+		return fmt.Sprintf("%s %s/%s to %s", set, number(key[4:]), proto(key), to())
+	case (set == mapPublishAt || set == mapPublishAtShared) && len(key) >= n+8:
+		return fmt.Sprintf("%s %s:%s/%s to %s", set, addr(key[:n]), number(key[n+4:]), proto(key[n:]), to())
+	}
+	return fmt.Sprintf("%s %x %x", set, key, value)
+}

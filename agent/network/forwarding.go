@@ -1,0 +1,123 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// forwarding is the setting that lets the host route packets of a family.
+func (f family) forwarding() string {
+	if f == v6 {
+		return "net/ipv6/conf/all/forwarding"
+	}
+	return "net/ipv4/ip_forward"
+}
+
+// asks tells whether some network needs a family to be routed.
+func (s *state) asks(f family) bool {
+	if f == v4 {
+		return len(s.Projects) > 0
+	}
+	return s.elements()[v6] != nil
+}
+
+// forwards tells whether the host routes a family.
+func (m *Manager) forwards(f family) (bool, error) {
+	on := false
+	err := m.host.do(func() error {
+		v, err := sysctl(f.forwarding())
+		on = v == "1"
+		return err
+	})
+	return on, err
+}
+
+// ensureForwarding lets the host route what the state needs, and notes when it did not before.
+func (m *Manager) ensureForwarding() error {
+	for f := range families {
+		if !m.state.asks(f) {
+			continue
+		}
+		if err := m.host.do(func() error { return m.forward(f) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Manager) forward(f family) error {
+	v, err := sysctl(f.forwarding())
+	if err != nil || v == "1" {
+		return err
+	}
+	if f == v6 {
+		if err := keepAdvertisements(); err != nil {
+			return err
+		}
+	}
+	if err := setSysctl(f.forwarding(), "1"); err != nil {
+		return err
+	}
+	if f == v6 {
+		m.note("net.ipv6.conf.all.forwarding was 0 and is now 1: this host forwards IPv6 packets between its interfaces")
+		return nil
+	}
+	m.note("net.ipv4.ip_forward was 0 and is now 1: this host forwards packets between its interfaces")
+	return nil
+}
+
+// keepAdvertisements lets interfaces that learn their IPv6 addresses and routes from a router go on doing so: a host that
+// forwards stops listening unless it is told twice.
+func keepAdvertisements() error {
+	paths, err := filepath.Glob("/proc/sys/net/ipv6/conf/*/accept_ra")
+	if err != nil {
+		return fmt.Errorf("list IPv6 interfaces: %w", err)
+	}
+	for _, p := range paths {
+		name, _ := filepath.Rel("/proc/sys", p)
+		v, err := sysctl(name)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && v != "1" {
+			continue // the interface went away, or does not listen
+		}
+		if err == nil {
+			err = setSysctl(name, "2")
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkKernel refuses what only the kernel can tell that it lacks.
+func (m *Manager) checkKernel(p *workload.Project) error {
+	for _, n := range p.Networks {
+		if parent := n.Options["parent"]; n.Driver == workload.Macvlan && n.External == "" {
+			if l, err := byName(m.host.links, parent); err != nil || l == nil {
+				return errors.Join(err, fmt.Errorf("network %q: %w", n.Name, noParent(parent)))
+			}
+		}
+	}
+	for _, s := range p.Services {
+		for _, q := range s.Ports {
+			if q.Protocol != "sctp" {
+				continue
+			}
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+			if err != nil {
+				return fault.WithHint(fmt.Errorf("service %q: port %d/sctp: this kernel has no SCTP: %w", s.Name, q.HostPort, fault.ErrUnsupported),
+					"load the module sctp, or use a kernel that has it")
+			}
+			_ = unix.Close(fd)
+		}
+	}
+	return nil
+}

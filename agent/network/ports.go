@@ -1,0 +1,86 @@
+package network
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// portsOf copies ports; 0.0.0.0 is every address, as no address is.
+func portsOf(ports []workload.Port) []port {
+	out := make([]port, 0, len(ports))
+	for _, p := range ports {
+		host := p.HostIP.Unmap()
+		if host.IsUnspecified() {
+			host = netip.Addr{}
+		}
+		out = append(out, port{host, p.HostPort, p.ContainerPort, p.Protocol})
+	}
+	return out
+}
+
+// portsOf are all ports that a project has: its services' and its containers'.
+func (s *state) portsOf(project string) []port {
+	p := s.Projects[project]
+	if p == nil {
+		return nil
+	}
+	var out []port
+	for _, sv := range p.Services {
+		out = append(out, sv.Ports...)
+	}
+	for _, a := range p.Attachments {
+		out = append(out, a.Ports...)
+	}
+	return out
+}
+
+// checkPorts refuses a project whose ports an attached container of another project has. What another project is merely
+// prepared for does not count: in an update that swaps two projects' ports each would wait for the other for ever. So a
+// conflict ends when the other's old containers are detached; that one set of projects is without conflicts is for those
+// who accept it to see.
+func (s *state) checkPorts(p *workload.Project) error {
+	for i, sv := range p.Services {
+		for j, q := range portsOf(sv.Ports) {
+			for k, other := range p.Services[:i+1] {
+				for l, r := range portsOf(other.Ports) {
+					if (k < i || l < j) && r.clashes(q) {
+						return portHeld(sv.Name, q, fmt.Sprintf("service %q of the same project", other.Name))
+					}
+				}
+			}
+		}
+		if err := s.checkFree(p.Name, sv.Name, portsOf(sv.Ports)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkFree refuses ports of a service that an attached container of another project has.
+func (s *state) checkFree(project, service string, ports []port) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
+		if name == project {
+			continue // within a project a port may move from one service to another in an update, see publish
+		}
+		other := s.Projects[name]
+		for _, id := range slices.Sorted(maps.Keys(other.Attachments)) {
+			a := other.Attachments[id]
+			for _, q := range ports {
+				if slices.ContainsFunc(a.Ports, q.clashes) {
+					return portHeld(service, q, fmt.Sprintf("service %q of project %q", a.Service, name))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func portHeld(service string, q port, by string) error {
+	return fault.WithHint(fmt.Errorf("service %q: port %s is held by %s: %w", service, q, by, fault.ErrConflict),
+		"publish another port, or remove the other application first; a port that is about to be given up is waited for")
+}

@@ -1,0 +1,240 @@
+package network
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+const (
+	maxResolv      = 64 << 10 // bytes of the host's resolv.conf; real ones have a few hundred
+	maxNameservers = 16       // more than any resolver asks
+	resolvConf     = "/etc/resolv.conf"
+	// resolvedConf is what systemd-resolved found out, where resolvConf names only its own loopback address.
+	resolvedConf = "/run/systemd/resolve/resolv.conf"
+)
+
+// resolver is what the host says about names, in the forms that containers need.
+type resolver struct {
+	raw, hosts []byte // as they are: for a container in the host's namespace
+	four, six  []byte // what a container without and with a way out over IPv6 can use
+}
+
+// resolver reads the host's files.
+func (m *Manager) resolver() (resolver, error) {
+	var out resolver
+	var err error
+	if out.four, err = resolv(false, m.names...); err != nil {
+		return out, err
+	}
+	if out.six, err = resolv(true, m.names...); err != nil {
+		return out, err
+	}
+	for _, f := range []struct {
+		path string
+		into *[]byte
+		max  int64
+	}{{m.names[0], &out.raw, maxResolv}, {m.hosts, &out.hosts, maxHosts}} {
+		if *f.into, err = readBounded(f.path, f.max); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return out, fmt.Errorf("read the host's names: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// files are the contents of a container's files.
+func (m *Manager) files(project, id string, r resolver) (map[string][]byte, error) {
+	p := m.state.Projects[project]
+	a := p.Attachments[id]
+	if a.Host {
+		b := bytes.NewBuffer(slices.Clone(r.hosts))
+		if n := len(r.hosts); n > 0 && r.hosts[n-1] != '\n' {
+			b.WriteByte('\n')
+		}
+		(&lines{out: b, a: a}).extra(p)
+		return map[string][]byte{"hosts": b.Bytes(), "resolv.conf": override(r.raw, a.DNS)}, nil
+	}
+	servers := r.four
+	if p.exit(a, v6) != "" {
+		servers = r.six
+	}
+	return map[string][]byte{"hosts": m.state.hosts(project, a), "resolv.conf": override(servers, a.DNS)}, nil
+}
+
+// override puts what a project says in the place of what the host says.
+func override(data []byte, dns workload.DNS) []byte {
+	if dns.IsZero() {
+		return data
+	}
+	var b bytes.Buffer
+	for line := range strings.Lines(string(data)) {
+		key, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case dns.Servers != nil && (key == "nameserver" || strings.HasPrefix(key, "#")):
+		case dns.Search != nil && (key == "search" || key == "domain"):
+		case dns.Options != nil && key == "options":
+		default:
+			b.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+		}
+	}
+	for _, s := range dns.Servers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(dns.Search) > 0 && !slices.Equal(dns.Search, []string{"."}) {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(dns.Search, " "))
+	}
+	if len(dns.Options) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(dns.Options, " "))
+	}
+	return b.Bytes()
+}
+
+// ensureFiles writes a container's hosts and resolv.conf.
+func (m *Manager) ensureFiles(project, id string) error {
+	r, err := m.resolver()
+	if err != nil {
+		return err
+	}
+	return m.placeFiles(project, id, r)
+}
+
+func (m *Manager) placeFiles(project, id string, r resolver) error {
+	files, err := m.files(project, id, r)
+	if err != nil {
+		return err
+	}
+	for name, data := range files {
+		if err := placeFile(filepath.Join(m.filesDir(id), name), data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensureAllFiles brings the files of a project's containers up to date, where they are: services may have come or gone.
+// Those of projects that share a network with it follow.
+func (m *Manager) ensureAllFiles(project string) error {
+	r, err := m.resolver()
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
+		if name != project && !m.state.neighbours(project, name) {
+			continue
+		}
+		p := m.state.Projects[name]
+		for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
+			if _, err := os.Stat(m.filesDir(id)); errors.Is(err, fs.ErrNotExist) {
+				continue // after a reboot, Attach or Restore makes them; one that joined another's namespace has none
+			}
+			if err := m.placeFiles(name, id, r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// neighbours tells whether two projects share a network.
+func (s *state) neighbours(one, other string) bool {
+	if s.Projects[one] == nil || s.Projects[other] == nil {
+		return false
+	}
+	for _, a := range s.Projects[one].Networks {
+		for _, b := range s.Projects[other].Networks {
+			if a.Shared != "" && a.Shared == b.Shared {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// followNames brings hosts files up to date after another container answers, came or went: only where names mean containers,
+// or those of another project, does that change them.
+func (m *Manager) followNames(s *state) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
+		for _, b := range s.Projects[name].Networks {
+			if !b.routed() || b.Shared != "" {
+				if err := m.ensureAllFiles(name); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// filterResolv makes a container's resolv.conf of the host's. Servers that only the host can reach (loopback, IPv6 unless the
+// container has a way there) are left out; usable tells whether any is left. What resolvers do not know is left out too.
+func filterResolv(data []byte, six bool) (out []byte, usable bool) {
+	var b bytes.Buffer
+	servers := 0
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	lines.Buffer(nil, maxResolv+1)
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) < 2 || !printable(f) {
+			continue
+		}
+		switch f[0] {
+		case "nameserver":
+			a, err := netip.ParseAddr(f[1])
+			a = a.Unmap()
+			if err != nil || a.Is6() && !six || a.IsLoopback() || a.IsUnspecified() || a.Zone() != "" || a.IsLinkLocalUnicast() && a.Is6() || servers == maxNameservers {
+				continue
+			}
+			servers++
+			fmt.Fprintf(&b, "nameserver %s\n", a)
+		case "search", "domain", "options", "sortlist":
+			fmt.Fprintln(&b, strings.Join(f, " "))
+		}
+	}
+	return b.Bytes(), servers > 0
+}
+
+// printable tells whether fields hold only visible ASCII: a resolv.conf with anything else is not worth passing on.
+func printable(fields []string) bool {
+	for _, f := range fields {
+		for _, r := range f {
+			if r < '!' || r > '~' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// resolv reads the host's resolver configuration. A host without name servers is not an error: names of the project
+// do not need one.
+func resolv(six bool, paths ...string) ([]byte, error) {
+	first := []byte(nil)
+	for i, path := range paths {
+		data, err := readBounded(path, maxResolv)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the host's name servers: %w", err)
+		}
+		out, usable := filterResolv(data, six)
+		if usable {
+			return out, nil
+		}
+		if i == 0 {
+			first = out
+		}
+	}
+	return append([]byte("# the host has no name server that a container can reach\n"), first...), nil
+}

@@ -1,0 +1,219 @@
+package network
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// attach records a container, gives it addresses and, when its service has none that answers, makes it the one. It tells
+// whether anything changed.
+func (s *state) attach(name string, c workload.Container) (bool, error) {
+	p := s.Projects[name]
+	if p == nil {
+		return false, fault.WithHint(fmt.Errorf("project %q: %w", name, fault.ErrNotFound), "prepare the project first")
+	}
+	if other, _ := s.find(c.ID); other != "" && other != name {
+		return false, fmt.Errorf("container is attached to project %q: %w", other, fault.ErrConflict)
+	}
+	sv := p.Services[c.Service.Name]
+	if sv == nil {
+		return false, fault.WithHint(fmt.Errorf("project %q has no service %q: %w", name, c.Service.Name, fault.ErrNotFound),
+			"prepare the project first")
+	}
+	changed := false
+	a := p.Attachments[c.ID]
+	if a == nil {
+		if !validName(c.ID) || c.Replica < 1 {
+			return false, fmt.Errorf("container id %q, replica %d: %w", c.ID, c.Replica, fault.ErrInvalid)
+		}
+		known := map[string]bool{}
+		for n := range p.Networks {
+			known[n] = true
+		}
+		if err := checkService(c.Service, known); err != nil {
+			return false, err
+		}
+		if a = p.newAttachment(c); c.Service.Namespaces.Network == "" {
+			if err := s.checkFree(name, c.Service.Name, a.Ports); err != nil {
+				return false, err
+			}
+			for _, at := range c.Service.Networks {
+				if err := s.seat(name, sv, a, at); err != nil {
+					return false, err
+				}
+			}
+		}
+		p.Attachments[c.ID], changed = a, true
+	}
+	if target := c.Service.Namespaces.Network.Service(); target != "" {
+		joins := p.replica(target, c.Replica)
+		if joins == "" {
+			joins = p.replica(target, 1)
+		}
+		if joins == "" {
+			return false, fmt.Errorf("network_mode service:%s: that service has no container: %w: %w", target, fault.ErrTemporary, fault.ErrNotFound)
+		}
+		changed = changed || a.Joins != joins
+		a.Joins = joins
+	}
+	if len(p.answering(c.Service.Name)) == 0 {
+		sv.First, changed = c.ID, true
+	}
+	return changed, nil
+}
+
+// newAttachment is the record of a container that has no networks yet.
+func (p *project) newAttachment(c workload.Container) *attachment {
+	a := &attachment{
+		Service: c.Service.Name, Replica: c.Replica, Slot: p.freeSlot(c.Service.Name, c.Replica), Hostname: hostname(c), Domain: c.Service.Domainname,
+		Host: c.Service.Namespaces.Network == workload.HostNamespace, Joins: c.Service.Namespaces.Network.Service(),
+		Hosts: slices.Clone(c.Service.Hosts), DNS: c.Service.DNS,
+	}
+	if c.Service.Namespaces.Network == "" {
+		a.Ports = portsOf(c.Service.Ports)
+	}
+	return a
+}
+
+// linkOf is what a container wants of its part of a network.
+func linkOf(at workload.Attachment) link {
+	return link{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
+}
+
+// hostname is what a container calls itself: each replica of several has a name of its own.
+func hostname(c workload.Container) string {
+	name := cmp.Or(c.Service.Hostname, c.Service.Name)
+	if c.Service.Count() == 1 && c.Replica == 1 {
+		return clip(name, maxHostname)
+	}
+	number := "-" + strconv.Itoa(c.Replica)
+	host, domain, _ := strings.Cut(name, ".")
+	if host = clip(host, maxHostname-len(number)) + number; domain != "" {
+		host += "." + domain
+	}
+	return clip(host, maxHostname)
+}
+
+// activate makes a container the one of its replica that answers. It tells whether that is a change.
+func (s *state) activate(project, service, id string) (bool, error) {
+	p := s.Projects[project]
+	if p == nil || p.Services[service] == nil || p.Attachments[id] == nil || p.Attachments[id].Service != service {
+		return false, fmt.Errorf("not attached: %w", fault.ErrNotFound)
+	}
+	sv, replica := p.Services[service], p.Attachments[id].Replica
+	if sv.Active[replica] == id || sv.First == id && sv.Replicas <= 1 {
+		return false, nil
+	}
+	if sv.Active == nil {
+		sv.Active = actives{}
+	}
+	sv.Active[replica], sv.First = id, ""
+	return true, nil
+}
+
+// leave takes a container out of those that answer, unless there is no other. It tells whether that is a change.
+func (s *state) leave(id string) bool {
+	_, p := s.find(id)
+	if p == nil {
+		return false
+	}
+	sv, replica := p.Services[p.Attachments[id].Service], p.Attachments[id].Replica
+	if sv.Active[replica] != id || len(sv.Active) == 1 {
+		return false
+	}
+	delete(sv.Active, replica)
+	return true
+}
+
+// seat gives a container its addresses on a network.
+func (s *state) seat(project string, sv *service, a *attachment, at workload.Attachment) error {
+	p := s.Projects[project]
+	pl, b := sv.Places[at.Network], p.Networks[at.Network]
+	if pl == nil || !pl.Wanted && pl.Addresses == nil && pl.Six.Addresses == nil {
+		return fault.WithHint(fmt.Errorf("service %q has no place in network %q: %w", a.Service, at.Network, fault.ErrNotFound),
+			"prepare the project first")
+	}
+	key := seat(a.Replica, a.Slot)
+	for f, fixed := range map[family]netip.Addr{v4: at.IPv4.Unmap(), v6: at.IPv6} {
+		t := pl.of(f)
+		switch {
+		case !b.of(f).valid():
+		case fixed.IsValid():
+			if who := p.holds(at.Network, f, fixed); who != "" {
+				return fault.WithHint(fmt.Errorf("network %q: address %s is that of container %q: %w", at.Network, fixed, who, fault.ErrConflict),
+					"a fixed address cannot be had by two containers at once: this service is updated stop-first")
+			}
+			p.evict(at.Network, f, fixed)
+			if t.Addresses == nil {
+				t.Addresses = map[string]netip.Addr{}
+			}
+			t.Addresses[key] = fixed
+		default:
+			if _, err := s.number1(project, at.Network, t, f, key); err != nil {
+				return err
+			}
+		}
+	}
+	a.Networks = append(a.Networks, at.Network)
+	if l := linkOf(at); l.MAC != "" || l.Interface != "" || l.Gateway {
+		if a.Links == nil {
+			a.Links = map[string]link{}
+		}
+		a.Links[at.Network] = l
+	}
+	return nil
+}
+
+// holds is the id of the attached container that has an address of a network, "" when none has.
+func (p *project) holds(network string, f family, want netip.Addr) string {
+	for id, a := range p.Attachments {
+		if slices.Contains(a.Networks, network) && p.address(a, network, f) == want {
+			return id
+		}
+	}
+	return ""
+}
+
+// freeSlot is the lowest slot of a replica that no attached container has.
+func (p *project) freeSlot(service string, replica int) int {
+	used := map[int]bool{}
+	for _, a := range p.Attachments {
+		if a.Service == service && a.Replica == replica {
+			used[a.Slot] = true
+		}
+	}
+	slot := 0
+	for used[slot] {
+		slot++
+	}
+	return slot
+}
+
+// detach forgets a container. When none is left that answers, another attached one of its service does.
+func (s *state) detach(id string) {
+	_, p := s.find(id)
+	if p == nil {
+		return
+	}
+	sv := p.Services[p.Attachments[id].Service]
+	name := p.Attachments[id].Service
+	delete(p.Attachments, id)
+	if sv != nil {
+		maps.DeleteFunc(sv.Active, func(_ int, active string) bool { return active == id })
+		if sv.First == id {
+			sv.First = ""
+		}
+		if rest := p.replicas(name); len(rest) > 0 && len(p.answering(name)) == 0 {
+			sv.First = rest[0]
+		}
+	}
+	p.prune()
+}

@@ -1,0 +1,83 @@
+package network
+
+import (
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// stale matches tracked connections that would go on to an old place: datagrams whose rewriting changed, and everything
+// that was sent to a container that is gone. Without this a sender that never pauses would never reach the new one.
+type stale struct {
+	family family
+	dead   map[string]bool // addresses of containers that are gone
+	left   map[string]bool // addresses of containers that something leads to no more
+	ports  map[uint16]bool // published UDP ports that led nowhere
+}
+
+// MatchConntrackFlow implements netlink's filter.
+func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	from, rewritten := s.family.bytes(f.Reverse.SrcIP), !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
+	if rewritten && s.dead[string(from)] {
+		return true
+	}
+	return f.Forward.Protocol == unix.IPPROTO_UDP && (rewritten && s.left[string(from)] || !rewritten && s.ports[f.Forward.DstPort])
+}
+
+func (s *stale) empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
+
+// staleAfter finds what a change of the table leaves behind.
+func staleAfter(f family, before, after contents) *stale {
+	s := &stale{family: f, dead: map[string]bool{}, left: map[string]bool{}, ports: map[uint16]bool{}}
+	for k := range before[setContainers] {
+		if _, ok := after[setContainers][k]; !ok {
+			s.dead[k] = true
+		}
+	}
+	for _, m := range []struct {
+		direct, shared string
+		proto          int // where the protocol stands in the key; -1: it is of all protocols
+	}{{mapVIP, mapVIPShared, -1}, {mapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, f.size()}} {
+		old, now := targets(f, before, m.direct, m.shared), targets(f, after, m.direct, m.shared)
+		for k, addresses := range old {
+			for a := range addresses {
+				if !now[k][a] {
+					s.left[a] = true
+				}
+			}
+		}
+		for k := range now {
+			if m.proto >= 0 && old[k] == nil && k[m.proto] == unix.IPPROTO_UDP {
+				s.ports[uint16(k[m.proto+4])<<8|uint16(k[m.proto+5])] = true
+			}
+		}
+	}
+	return s
+}
+
+// targets are the addresses that each key of a map leads to.
+func targets(f family, e contents, direct, shared string) map[string]map[string]bool {
+	out := map[string]map[string]bool{}
+	add := func(k, v string) {
+		if out[k] == nil {
+			out[k] = map[string]bool{}
+		}
+		out[k][v[:f.size()]] = true
+	}
+	for k, v := range e[direct] {
+		add(k, v)
+	}
+	for k, v := range e[shared] {
+		add(k[:len(k)-4], v)
+	}
+	return out
+}
+
+// bytes are an address as keys of our sets have it.
+func (f family) bytes(ip net.IP) []byte {
+	if f == v4 {
+		return ip.To4()
+	}
+	return ip.To16()
+}
