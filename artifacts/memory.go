@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -37,6 +38,15 @@ func newMemory(entries []entry) memory {
 		slices.SortFunc(f.children, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	}
 	return m
+}
+
+// Files is a read-only file tree in memory, of files by their paths.
+func Files(files map[string][]byte) fs.FS {
+	entries := make([]entry, 0, len(files))
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		entries = append(entries, entry{name: name, data: files[name]})
+	}
+	return newMemory(entries)
 }
 
 func (m memory) put(name string, f *memoryFile) {

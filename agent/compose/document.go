@@ -44,19 +44,24 @@ func (d *document) isCut(path string) bool {
 	return false
 }
 
-// open reads a file up to interpolated, supported keys. assume leaves out what needs unknown variables.
-func open(file string, data []byte, env map[string]string, assume bool) (*document, error) {
+// open reads a file up to interpolated, supported keys.
+func open(file string, data []byte, env map[string]string) (*document, error) {
 	d := &document{file: file, env: env, cut: map[string]bool{}}
 	d.root, d.faults = parse(data)
 	if len(d.faults) > 0 {
 		return nil, d.err()
 	}
+	return d, d.prepare(false)
+}
+
+// prepare brings a tree up to interpolated, supported keys. assume leaves out what needs unknown variables.
+func (d *document) prepare(assume bool) error {
 	d.screen(d.root, supported(), "")
-	i := &interpolation{env: env, assume: assume, open: map[*node]bool{}}
+	i := &interpolation{env: d.env, assume: assume, open: map[*node]bool{}}
 	i.walk(d.root)
 	d.faults = append(d.faults, i.faults...)
 	if len(i.faults) > 0 {
-		return nil, d.err() // what is left would be judged by wrong values
+		return d.err() // what is left would be judged by wrong values
 	}
 	if len(i.open) > 0 {
 		d.prune(i.open)
@@ -65,9 +70,9 @@ func open(file string, data []byte, env map[string]string, assume bool) (*docume
 	d.screen(d.root, supported(), "")
 	if services := d.root.get("services"); services == nil || services.kind != mapKind || len(services.keys) == 0 {
 		d.fault(d.root, "", "there are no services")
-		return nil, d.err()
+		return d.err()
 	}
-	return d, nil
+	return nil
 }
 
 // prune takes out what cannot be judged: single entries where a key holds a list of independent ones, else the key.
@@ -131,7 +136,7 @@ func (d *document) err() error {
 		return nil
 	}
 	slices.SortStableFunc(d.faults, func(a, b strict.Fault) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	faults := slices.Compact(d.faults) // an anchor used twice is wrong once
 	if len(faults) > maxFaults {
@@ -144,7 +149,7 @@ func (d *document) err() error {
 // sortNotices orders what people are told by the file.
 func (d *document) sortNotices() {
 	slices.SortStableFunc(d.notices, func(a, b strict.Fault) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 }
 
@@ -152,7 +157,7 @@ func faultAt(n *node) strict.Fault {
 	if n == nil {
 		return strict.Fault{Line: 1, Column: 1}
 	}
-	return strict.Fault{Line: n.line, Column: n.column, Path: n.path}
+	return strict.Fault{Line: n.line, Column: n.column, Path: n.path, File: n.file}
 }
 
 // project has compose-go validate the tree and type its values.

@@ -50,7 +50,7 @@ func (i *interpolation) walk(n *node) {
 }
 
 func (i *interpolation) fail(n *node, hint, format string, args ...any) {
-	i.faults = append(i.faults, strict.Fault{Line: n.line, Column: n.column, Path: n.path, Message: fmt.Sprintf(format, args...), Hint: hint})
+	i.faults = append(i.faults, strict.Fault{File: n.file, Line: n.line, Column: n.column, Path: n.path, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 func (i *interpolation) scalar(n *node, s string) {

@@ -35,7 +35,7 @@ type Options struct {
 // when an image is not made for o.Platform, or the context's.
 func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload.Project, error) {
 	name := workload.ProjectName(o.Deployment, o.Component)
-	d, err := open(path.Join(archive.Root, File), archive.Compose, environment(o.Environment, name), false)
+	d, err := open(path.Join(archive.Root, File), archive.Compose, environment(o.Environment, name))
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +56,27 @@ func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload
 // appearance, each once. A reference that needs a variable that env does not tell is a fault: what is released names
 // its images. Other parts of the file are not looked at; see [Check].
 func Images(file string, compose []byte, env map[string]string) ([]string, error) {
-	d, err := openImages(file, compose, env)
-	if err != nil {
-		return nil, err
+	d := &document{file: file, env: env}
+	d.root, d.faults = parse(compose)
+	if len(d.faults) > 0 {
+		return nil, d.err()
+	}
+	return images(d)
+}
+
+func images(d *document) ([]string, error) {
+	services := d.root.get("services")
+	if services == nil || services.kind != mapKind || len(services.keys) == 0 {
+		d.fault(d.root, "", "there are no services")
+		return nil, d.err()
+	}
+	i := &interpolation{env: d.env, unset: map[*node][]string{}}
+	for _, n := range d.imageNodes() {
+		i.walk(n)
+	}
+	d.faults, d.unset = i.faults, i.unset
+	if len(d.faults) > 0 {
+		return nil, d.err()
 	}
 	var out []string
 	for _, n := range d.imageNodes() {
@@ -66,7 +84,6 @@ func Images(file string, compose []byte, env map[string]string) ([]string, error
 			out = append(out, n.str())
 		}
 	}
-	services := d.root.get("services")
 	for _, name := range services.keys {
 		if services.get(name, "image") == nil {
 			d.fault(services.fields[name], "every service names its image with \"image:\"", "there is no image")
@@ -126,40 +143,27 @@ func (d *document) checkImage(n *node) bool {
 	return d.checkPin(n, named)
 }
 
-// openImages reads a file with nothing but its images in it.
-func openImages(file string, compose []byte, env map[string]string) (*document, error) {
-	d := &document{file: file, env: env}
-	d.root, d.faults = parse(compose)
-	if len(d.faults) > 0 {
-		return nil, d.err()
-	}
-	services := d.root.get("services")
-	if services == nil || services.kind != mapKind || len(services.keys) == 0 {
-		d.fault(d.root, "", "there are no services")
-		return nil, d.err()
-	}
-	i := &interpolation{env: env, unset: map[*node][]string{}}
-	for _, n := range d.imageNodes() {
-		i.walk(n)
-	}
-	d.faults, d.unset = i.faults, i.unset
-	if len(d.faults) > 0 {
-		return nil, d.err()
-	}
-	return d, nil
-}
-
 // Check validates a Compose file as far as that is possible without a device's values: what needs a variable that has
 // no default is left out. fsys is the archive's directory and may be nil; then its files are not looked at. The notices
 // say what a device honours in another way than the author may expect; they refuse nothing.
 func Check(ctx context.Context, file string, compose []byte, fsys fs.FS) (notices []strict.Fault, err error) {
-	const name = "check"
-	d, err := open(file, compose, environment(nil, name), true)
-	if err != nil {
+	d := &document{file: file, env: environment(nil, checked), cut: map[string]bool{}}
+	d.root, d.faults = parse(compose)
+	if len(d.faults) > 0 {
+		return nil, d.err()
+	}
+	return d.check(ctx, fsys)
+}
+
+// checked is what a project is called while nobody knows its deployment.
+const checked = "check"
+
+func (d *document) check(ctx context.Context, fsys fs.FS) ([]strict.Fault, error) {
+	if err := d.prepare(true); err != nil {
 		return nil, err
 	}
 	t := &translation{document: d, files: fsys, unpinned: true, every: true}
-	if _, err = t.translate(ctx, name); err != nil {
+	if _, err := t.translate(ctx, checked); err != nil {
 		return nil, err
 	}
 	return d.notices, nil

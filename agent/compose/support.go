@@ -121,6 +121,9 @@ func (d *document) screenFields(n *node, s *shape, pattern string) {
 			}
 		case ok:
 			d.fault(child, sub.key.hint, "%s", sub.key.how)
+			if k == "build" && n.get("image") == nil {
+				d.cut[n.path+".image"] = true // said already
+			}
 		case strings.HasPrefix(k, "x-") && !strings.HasPrefix(k, extPrefix):
 		default:
 			d.unknown(child, k, s, join(pattern, k))

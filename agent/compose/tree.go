@@ -32,6 +32,7 @@ const (
 // node is one value of the file with aliases and merge keys expanded, so that what was checked is what is translated.
 type node struct {
 	kind   kind
+	file   string // "": the document's
 	path   string
 	line   int // of the key when there is one, else of the value
 	column int
@@ -118,12 +119,28 @@ func (n *node) child(key string) *node {
 
 // parser turns bytes into a tree and collects what is wrong with them.
 type parser struct {
-	faults []strict.Fault
-	nodes  int
+	file    string // of every node and fault; "": the document's
+	layers  bool   // tags that say how one file is laid over another are allowed
+	layered bool   // there were some
+	faults  []strict.Fault
+	nodes   int
 }
 
 // parse reads one YAML document with the parser that compose-go uses.
 func parse(data []byte) (*node, []strict.Fault) {
+	p := &parser{}
+	return p.parse(data)
+}
+
+func (p *parser) parse(data []byte) (*node, []strict.Fault) {
+	root, faults := p.document(data)
+	for i := range faults {
+		faults[i].File = p.file
+	}
+	return root, faults
+}
+
+func (p *parser) document(data []byte) (*node, []strict.Fault) {
 	whole := func(format string, args ...any) (*node, []strict.Fault) {
 		return nil, []strict.Fault{{Line: 1, Column: 1, Message: fmt.Sprintf(format, args...)}}
 	}
@@ -150,7 +167,6 @@ func parse(data []byte) (*node, []strict.Fault) {
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
 		return whole("empty")
 	}
-	p := &parser{}
 	root := p.build(doc.Content[0], "", 0, false)
 	if p.nodes > maxNodes {
 		return whole("more than %d values once aliases are expanded", maxNodes)
@@ -191,13 +207,22 @@ func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *node {
 	if y.Kind == yaml.AliasNode {
 		return p.build(y.Alias, path, depth+1, ext)
 	}
+	n := &node{file: p.file, path: path, line: y.Line, column: y.Column}
 	switch tag := y.ShortTag(); tag {
 	case "!!map", "!!seq", "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp":
+	case resetTag, overrideTag:
+		if !p.layers {
+			p.fault(y, path, "tag %s is not possible in a released file", tag)
+			return nil
+		}
+		n.reset, p.layered = tag, true
+		plain := *y
+		plain.Tag = ""
+		y = &plain
 	default:
 		p.fault(y, path, "tag %s is not possible in a released file", tag)
 		return nil
 	}
-	n := &node{path: path, line: y.Line, column: y.Column}
 	switch y.Kind {
 	case yaml.MappingNode:
 		n.kind, n.fields = mapKind, map[string]*node{}

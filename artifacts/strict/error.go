@@ -16,6 +16,7 @@ type Fault struct {
 	Path    string // "spec.components[0].name"; "" at the root
 	Message string
 	Hint    string // "": none
+	File    string // "": the error's; another where a document is made of several files
 }
 
 // Error is everything that is wrong with one document. It is a fault.ErrInvalid.
@@ -31,7 +32,7 @@ func (e *Error) Error() string {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		b.WriteString(e.File)
+		b.WriteString(cmp.Or(f.File, e.File))
 		if f.Line > 0 {
 			fmt.Fprintf(&b, ":%d:%d", f.Line, f.Column)
 		}

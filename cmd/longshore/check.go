@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -152,7 +153,7 @@ func faultsOf(file string, err error) []checkFault {
 	}
 	var out []checkFault
 	for _, f := range document.Faults {
-		out = append(out, checkFault{document.File, f.Line, f.Column, f.Path, f.Message, f.Hint})
+		out = append(out, checkFault{cmp.Or(f.File, document.File), f.Line, f.Column, f.Path, f.Message, f.Hint})
 	}
 	return out
 }
@@ -202,15 +203,11 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 	}
 	switch kind {
 	case kindProject:
-		file := path.Join(filepath.ToSlash(name), compose.File)
-		data, err := readComposeFile(dir, file)
+		packed, err := p.packProject(c, name)
 		if err != nil {
 			return kind, err
 		}
-		if err := p.checkCompose(c, file, data, dir); err != nil {
-			return kind, err
-		}
-		_, err = artifacts.PackComponent(dir, artifacts.ComponentOptions{Name: "check", Version: "0.0.0"})
+		_, err = artifacts.PackComponent(packed.Files, artifacts.ComponentOptions{Name: "check", Version: "0.0.0"})
 		return kind, named(name, err)
 	case kindPackage:
 		_, _, err := artifacts.PackPackage(dir, artifacts.PackageOptions{})
@@ -232,7 +229,7 @@ func (p *program) checkCompose(c *cli.Context, file string, data []byte, dir fs.
 // tellNotices writes to stderr: stdout is for results.
 func (p *program) tellNotices(file string, notices []strict.Fault) {
 	for _, n := range notices {
-		fmt.Fprintf(p.stderr, "%s:%d:%d: %s: notice: %s\n", file, n.Line, n.Column, n.Path, n.Message)
+		fmt.Fprintf(p.stderr, "%s:%d:%d: %s: notice: %s\n", cmp.Or(n.File, file), n.Line, n.Column, n.Path, n.Message)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -79,8 +80,9 @@ func (p *program) componentPushCommand() *cli.Command {
 	return p.command("component", command{
 		name: "push", args: "DIRECTORY HOST/PATH:VERSION", min: 2, max: 2,
 		usage: "pack a Compose project and push it",
-		about: "Checks compose.yaml for what devices honour, resolves every image to its digest and writes them into the lock that " +
-			"travels in the archive, packs the directory reproducibly, and pushes it. Images are pushed before, by whatever built them.",
+		about: "Checks compose.yaml for what devices honour, resolves extends and include, resolves every image to its digest and writes " +
+			"them into the lock that travels in the archive, packs compose.yaml and the files that it names reproducibly, and pushes " +
+			"them. Images are pushed before, by whatever built them.",
 		examples: []string{
 			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
 			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
@@ -140,16 +142,11 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	dir := os.DirFS(args[0])
-	file := path.Join(args[0], compose.File)
-	data, err := readComposeFile(dir, file)
+	packed, err := p.packProject(c, args[0])
 	if err != nil {
 		return err
 	}
-	if err := p.checkCompose(c, file, data, dir); err != nil {
-		return err
-	}
-	images, err := compose.Images(file, data, env)
+	images, err := packed.Images(env)
 	if err != nil {
 		return err
 	}
@@ -166,7 +163,7 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if name == "" {
 		name = lastElement(ref)
 	}
-	a, lock, err := release.Pack(c.Context, client, dir, images, artifacts.ComponentOptions{
+	a, lock, err := release.Pack(c.Context, client, packed.Files, images, artifacts.ComponentOptions{
 		Name: name, Version: ref.Tag, Created: created, Annotations: annotations,
 	})
 	if err != nil {
@@ -186,18 +183,27 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	return p.show(c, r)
 }
 
-func readComposeFile(dir fs.FS, file string) ([]byte, error) {
-	f, err := dir.Open(compose.File)
+// packProject makes of a directory what a device takes, and tells its notices. Nothing outside the directory is read,
+// whatever links there are in it.
+func (p *program) packProject(c *cli.Context, name string) (*compose.Packed, error) {
+	file := path.Join(filepath.ToSlash(name), compose.File)
+	dir, err := os.OpenRoot(name)
 	if err != nil {
-		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, err), "give the directory that holds compose.yaml; no other name is valid")
+		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, err), projectHint)
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, artifacts.MaxDocument+1))
-	if err == nil && len(data) > artifacts.MaxDocument {
-		err = fmt.Errorf("%s: %w: more than %s", file, fault.ErrTooLarge, size(artifacts.MaxDocument))
+	defer dir.Close()
+	if _, err := dir.Stat(compose.File); err != nil {
+		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, err), projectHint)
 	}
-	return data, err
+	packed, err := compose.Pack(c.Context, filepath.ToSlash(name), dir.FS())
+	if err != nil {
+		return nil, err
+	}
+	p.tellNotices(file, packed.Notices)
+	return packed, nil
 }
+
+const projectHint = "give the directory that holds compose.yaml; no other name is valid"
 
 // describe reads what was packed, as a device will.
 func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) error {

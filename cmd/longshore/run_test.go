@@ -190,7 +190,7 @@ func TestErrors(t *testing.T) {
 	s.do(outcome.NotFound, "component", "push", "./nothing", component)
 	s.do(outcome.Misused, "component", "push", "./broken", component)
 	s.do(outcome.NotFound, "component", "push", "./missing", component)
-	s.write("line-monitor/config/more.json", "{}")
+	s.write("line-monitor/config/line.json", "{}")
 	s.do(outcome.Refused, "component", "push", "./line-monitor", component)
 	s.do(outcome.OK, "component", "push", "-q", "--overwrite", "./line-monitor", component)
 	s.do(outcome.Verification, "verify", "--key", "release.pub", component)

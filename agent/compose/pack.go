@@ -1,0 +1,187 @@
+package compose
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// maxPacked bounds the files that a project names.
+const maxPacked = 64 << 20 // bytes
+
+// Packed is a Compose project as a device takes it: one file, and what it names.
+type Packed struct {
+	Compose []byte         // of compose.yaml: the author's own bytes where nothing had to be resolved
+	Files   fs.FS          // compose.yaml and exactly the files that it names
+	Notices []strict.Fault // what a device honours in another way than the author may expect
+
+	file string
+	root *node
+}
+
+// Pack reads the project in a directory, resolves extends and include, checks it as [Check] does, and takes along what
+// it names. Nothing outside fsys is read; what leaves it is refused with its position. Variables are kept for the
+// device. dir names the directory in messages. The same files give the same bytes.
+func Pack(ctx context.Context, dir string, fsys fs.FS) (*Packed, error) {
+	return pack(ctx, dir, fsys, []string{File})
+}
+
+func pack(ctx context.Context, dir string, fsys fs.FS, names []string) (*Packed, error) {
+	f := &flattening{document: &document{file: path.Join(dir, names[0])}, fsys: fsys, dir: dir}
+	root := f.project(names)
+	if err := f.err(); err != nil {
+		return nil, err
+	}
+	p := &Packed{file: f.file, root: root, Notices: f.notices}
+	if p.Compose = f.first; f.changed {
+		var err error
+		if p.Compose, err = encode(root); err != nil {
+			return nil, fmt.Errorf("flatten %s: %w", f.file, err)
+		}
+	}
+	files := f.references(root)
+	if err := f.err(); err != nil {
+		return nil, err
+	}
+	d := &document{file: f.file, root: copyOf(root, ""), env: environment(nil, checked), cut: map[string]bool{}}
+	notices, err := d.check(ctx, fsys)
+	if err != nil {
+		return nil, err
+	}
+	p.Notices = append(p.Notices, notices...)
+	content := map[string][]byte{File: p.Compose}
+	total := 0
+	for _, name := range files {
+		if content[name], err = readIn(fsys, name, maxPacked-total); err != nil {
+			return nil, fmt.Errorf("read %s: %w", path.Join(dir, name), err)
+		}
+		total += len(content[name])
+	}
+	p.Files = artifacts.Files(content)
+	return p, nil
+}
+
+// Images lists the image references of the project, as [Images] does.
+func (p *Packed) Images(env map[string]string) ([]string, error) {
+	return images(&document{file: p.file, root: copyOf(p.root, ""), env: env})
+}
+
+func readIn(fsys fs.FS, name string, most int) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err == nil && len(data) > most {
+		err = fmt.Errorf("more than %d bytes: %w", most, fault.ErrTooLarge)
+	}
+	return data, err
+}
+
+// fileKey is a place in the file that names another file.
+type fileKey struct {
+	at       *node
+	name     string
+	optional bool
+	prefix   string // what stands before the name in the same text
+}
+
+// fileKeys are all places that name a file of the archive.
+func fileKeys(root *node) []fileKey {
+	var out []fileKey
+	add := func(k fileKey) {
+		if k.at != nil && k.at.kind == scalarKind && k.name != "" {
+			out = append(out, k)
+		}
+	}
+	each := func(n *node, visit func(*node)) {
+		switch {
+		case n == nil:
+		case n.kind == listKind:
+			for _, item := range n.items {
+				visit(item)
+			}
+		default:
+			visit(n)
+		}
+	}
+	container := func(c *node) {
+		each(c.get("env_file"), func(n *node) {
+			if n.kind == mapKind {
+				add(fileKey{at: n.get("path"), name: n.get("path").str(), optional: n.get("required").str() == "false"})
+				return
+			}
+			add(fileKey{at: n, name: n.str()})
+		})
+		each(c.get("label_file"), func(n *node) { add(fileKey{at: n, name: n.str()}) })
+		each(c.get("security_opt"), func(n *node) {
+			for _, prefix := range []string{"seccomp=", "seccomp:"} {
+				if name, ok := strings.CutPrefix(n.str(), prefix); ok && name != "unconfined" && name != "builtin" {
+					add(fileKey{at: n, name: name, prefix: prefix})
+				}
+			}
+		})
+	}
+	fields(root.get("services"), func(_ string, s *node) {
+		container(s)
+		each(s.get("pre_start"), container)
+	})
+	for _, section := range []string{"configs", "secrets"} {
+		fields(root.get(section), func(_ string, c *node) { add(fileKey{at: c.get("file"), name: c.get("file").str()}) })
+	}
+	return out
+}
+
+func fields(n *node, visit func(name string, c *node)) {
+	if n == nil || n.kind != mapKind {
+		return
+	}
+	for _, k := range slices.Clone(n.keys) {
+		visit(k, n.fields[k])
+	}
+}
+
+// references are the files that a project names, sorted; a name that leaves the directory is a fault, one that is not
+// there is left to the check.
+func (f *flattening) references(root *node) []string {
+	var out []string
+	for _, k := range fileKeys(root) {
+		name := path.Clean(k.name)
+		if !f.inside(k.at, k.name) {
+			continue
+		}
+		if info, err := fs.Stat(f.fsys, name); err != nil || !info.Mode().IsRegular() {
+			if err == nil {
+				f.fault(k.at, "", "%s is no file", clipped(name))
+			}
+			continue
+		}
+		if name != File && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// inside tells that a path can be packed: written out, and within the directory.
+func (f *flattening) inside(n *node, name string) bool {
+	switch clean := path.Clean(name); {
+	case strings.Contains(strings.ReplaceAll(name, "$$", ""), "$"):
+		f.fault(n, "write the path out: what is packed must be known", "%s holds a variable", clipped(name))
+	case path.IsAbs(name) || !fs.ValidPath(clean) || clean == ".":
+		f.fault(n, "put the file into the directory that is packed", "%s is outside the directory", clipped(name))
+	default:
+		return true
+	}
+	return false
+}
