@@ -72,7 +72,7 @@ func (w *world) tamper(ctx context.Context) (func(context.Context) error, error)
 		return nil, err
 	}
 	w.registry.Faults.Add(testenv.Rule{Method: "GET", Path: `^/v2/plant/state/blobs/`, Effect: corruptDocuments})
-	if _, err := w.pushState(ctx, "1.0.0", "--set", "POLL_SECONDS=1"); err != nil {
+	if _, err := w.pushState(ctx, "1.2.0", "--set", "POLL_SECONDS=1"); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {

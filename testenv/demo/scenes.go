@@ -23,6 +23,7 @@ func scenes() []scene {
 		{"A plant: a device with containerd, a registry, a fleet endpoint", setUp},
 		{"A release, from a Compose project to a running device", release},
 		{"What happens to devices", trouble},
+		{"Updates that nobody notices", updates},
 		{"What is not right is refused, and the application answers meanwhile", attacks},
 		{"The end", removal},
 	}
@@ -62,6 +63,13 @@ func trouble(ctx context.Context, w *world) error {
 		{"the registry goes away and comes back", w.registryAway},
 		{"somebody flushes the firewall", w.flushed},
 		{"the agent is killed in the middle of an update and converges", w.killed},
+	})
+}
+
+func updates(ctx context.Context, w *world) error {
+	return w.steps(ctx, []step{
+		{"release 1.2.0 starts its front before the old one stops", w.gapless},
+		{"release 1.3.0 never gets healthy and goes back by itself", w.goesBack},
 	})
 }
 

@@ -30,8 +30,10 @@ import (
 	"time"
 )
 
-// maxReading bounds one message.
-const maxReading = 64 << 10
+const (
+	maxReading = 64 << 10    // of one message
+	drain      = time.Second // for requests that are being answered at the end
+)
 
 type state struct {
 	mu        sync.Mutex
@@ -64,7 +66,9 @@ func main() {
 	server := &http.Server{Addr: listen, Handler: s.routes(), ReadHeaderTimeout: 5 * time.Second}
 	wg.Go(func() {
 		<-ctx.Done()
-		_ = server.Close()
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+		defer cancel()
+		_ = server.Shutdown(bounded)
 	})
 	log.Printf("%q listens on %s", s.Title, listen)
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
