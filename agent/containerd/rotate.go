@@ -45,7 +45,7 @@ func (r *Runtime) Rotate(ctx context.Context) error {
 		return fmt.Errorf("rotate logs: %w", err)
 	}
 	for _, l := range logs {
-		errs = append(errs, r.rotate(l.file))
+		errs = append(errs, r.logs.get(l.file).look(l.file, r.o.Now()), r.rotate(l.file))
 	}
 	logs, olds, err := r.logFiles(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *Runtime) logFiles(ctx context.Context) (current, old []logOnDisk, err e
 			return ignoreMissing(err) // torn down meanwhile
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !d.Type().IsRegular():
+		case !d.Type().IsRegular(), strings.Contains(d.Name(), timesSuffix):
 			return nil
 		}
 		info, err := d.Info()
@@ -177,7 +177,9 @@ func (r *Runtime) rotate(file string) error {
 		cut, err = cutFront(f, limits.MaxSize/2)
 		kept = nil
 	}
-	state.cutOff(cut, kept, limits.MaxFiles)
+	if state.cutOff(cut, kept, limits.MaxFiles); cut > 0 {
+		err = errors.Join(err, state.saveTimes(file))
+	}
 	if err != nil {
 		return fmt.Errorf("move the front of %s: %w", file, err)
 	}
@@ -195,7 +197,9 @@ func (r *Runtime) shorten(file string, keep int64) (int64, error) {
 	}
 	defer f.Close()
 	cut, err := cutFront(f, keep)
-	state.cutOff(cut, nil, state.limits(r.o.Logs).MaxFiles)
+	if state.cutOff(cut, nil, state.limits(r.o.Logs).MaxFiles); cut > 0 {
+		err = errors.Join(err, state.saveTimes(file))
+	}
 	if err != nil {
 		return cut, fmt.Errorf("cut off the front of %s: %w", file, err)
 	}

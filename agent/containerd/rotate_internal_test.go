@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -127,7 +128,7 @@ func TestRotationOfAFlood(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.lines(20_000)
-			follower, err := openLog(t.Context(), r.logs.get(file), file, agent.LogOptions{Follow: true})
+			follower, err := openLog(t.Context(), r.logs.get(file), file, agent.LogOptions{Follow: true}, time.Now)
 			if err != nil {
 				t.Fatal(err)
 			}
