@@ -121,6 +121,9 @@ func (r *Runtime) collect(ctx context.Context) error {
 
 // collectHeld is collect with the turn to pull taken.
 func (r *Runtime) collectHeld(ctx context.Context) error {
+	if err := r.sweepViews(ctx); err != nil {
+		return err
+	}
 	stay := r.kept.all()
 	have, err := r.client.ImageService().List(ctx, r.filter())
 	if err != nil {

@@ -175,6 +175,7 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 		return nil, err
 	}
 	r.kept.add(i.Name())
+	r.verified(i) // what is on the disk is what was just unpacked
 	return img, nil
 }
 

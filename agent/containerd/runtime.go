@@ -54,6 +54,8 @@ type Runtime struct {
 
 	end context.CancelFunc // ends the rotation
 	wg  sync.WaitGroup     // event streams and the rotation
+
+	mender sync.WaitGroup
 }
 
 // New makes a runtime and keeps its logs within their limits until Close. It does not wait for containerd: calls made while
@@ -88,12 +90,14 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	var life context.Context
 	life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.wg.Go(func() { r.lookAfterLogs(life, o.Logs.Every) })
+	r.mender.Go(func() { r.mendAfterBoot(life) })
 	return r, nil
 }
 
 // Close ends the connection, the rotation and the event streams, and waits for them.
 func (r *Runtime) Close() error {
 	r.end()
+	r.mender.Wait() // it takes away what it made, which needs the connection
 	err := r.client.Close()
 	r.wg.Wait()
 	if err != nil {
