@@ -13,15 +13,30 @@ type Mender interface {
 	Mend(ctx context.Context) error
 }
 
+// Watcher is a Mender that notices at once when something may be broken.
+type Watcher interface {
+	Mender
+	// Watch tells of each such moment until ctx ends. Several may be told once; the channel is closed in the end.
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
 const (
 	mendEvery = 30 * time.Second
 	mendLimit = time.Minute // of one call
 )
 
-// mending calls the mender at the start, then again and again, and at once when the runtime's events were lost.
+// mending calls the mender at the start, then again and again, and at once when the runtime's events were lost or the mender
+// noticed something itself.
 func (l *loop) mending() {
 	if l.o.Mender == nil {
 		return
+	}
+	var broken <-chan struct{}
+	if w, ok := l.o.Mender.(Watcher); ok {
+		var err error
+		if broken, err = w.Watch(l.ctx); err != nil && l.ctx.Err() == nil {
+			l.log.Warn("what breaks beside the runtime is noticed only now and then", "every", mendEvery, "err", err)
+		}
 	}
 	for l.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(l.ctx, mendLimit)
@@ -31,6 +46,10 @@ func (l *loop) mending() {
 		select {
 		case <-l.ctx.Done():
 		case <-l.mend:
+		case _, ok := <-broken:
+			if !ok {
+				broken = nil // the end; nil never tells
+			}
 		case <-time.After(cmp.Or(l.o.LookEvery, mendEvery)):
 		}
 	}

@@ -58,11 +58,19 @@ func (l *losing) Events(ctx context.Context) (<-chan workload.Event, error) {
 	return out, nil
 }
 
+// watcher notices by itself.
+type watcher struct {
+	mender
+	told chan struct{}
+}
+
+func (w *watcher) Watch(context.Context) (<-chan struct{}, error) { return w.told, nil }
+
 func TestMender(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 		var log bytes.Buffer
 		w.Log = slog.New(slog.NewTextHandler(&log, nil))
-		rt, x := &losing{Memory: m, lost: make(chan workload.Event)}, &mender{}
+		rt, x := &losing{Memory: m, lost: make(chan workload.Event)}, &watcher{told: make(chan struct{})}
 		w.Env.Runtime = func(*testing.T) agent.Runtime { return rt }
 		w.Edit = func(o *agent.Options) { o.Mender = x }
 		w.Publish(t, 1, anApp(1, "web:1"))
@@ -83,6 +91,18 @@ func TestMender(t *testing.T) {
 		synctest.Wait()
 		if x.calls.Load() != n+1 {
 			t.Error("lost events do not have it look at once")
+		}
+		x.told <- struct{}{}
+		synctest.Wait()
+		if x.calls.Load() != n+2 {
+			t.Error("what it noticed itself does not have it look at once")
+		}
+		close(x.told)
+		synctest.Wait()
+		x.calls.Store(0)
+		time.Sleep(time.Hour)
+		if n := x.calls.Load(); n < 115 || n > 125 {
+			t.Errorf("%d calls in an hour after the watch ended, want one in 30 s", n)
 		}
 		x.broken.Store(true)
 		time.Sleep(10 * time.Minute)

@@ -108,16 +108,23 @@ func (m *Manager) checkKernel(p *workload.Project) error {
 	}
 	for _, s := range p.Services {
 		for _, q := range s.Ports {
-			if q.Protocol != "sctp" {
-				continue
+			if err := checkProtocol(q.Protocol); err != nil {
+				return fmt.Errorf("service %q: port %d/%s: %w", s.Name, q.HostPort, q.Protocol, err)
 			}
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
-			if err != nil {
-				return fault.WithHint(fmt.Errorf("service %q: port %d/sctp: this kernel has no SCTP: %w", s.Name, q.HostPort, fault.ErrUnsupported),
-					"load the module sctp, or use a kernel that has it")
-			}
-			_ = unix.Close(fd)
 		}
 	}
+	return nil
+}
+
+// checkProtocol refuses one that the kernel lacks.
+func checkProtocol(name string) error {
+	if name != "sctp" {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err != nil {
+		return fault.WithHint(fmt.Errorf("this kernel has no SCTP: %w", fault.ErrUnsupported), "load the module sctp, or use a kernel that has it")
+	}
+	_ = unix.Close(fd)
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -106,40 +105,6 @@ func program(inode uint32) string {
 		}
 	}
 	return "a program"
-}
-
-// droppers names the base chains of others that drop forwarded packets by their policy. An accept of ours does not save a
-// packet from them.
-func (t *table) droppers() ([]string, error) {
-	c, err := t.conn()
-	if err != nil {
-		return nil, err
-	}
-	list, err := c.ListChains()
-	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
-	}
-	var out []string
-	for _, ch := range list {
-		inet := ch.Table.Family == nftables.TableFamilyIPv4 || ch.Table.Family == nftables.TableFamilyINet
-		if inet && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop &&
-			ch.Table.Name != t.name {
-			out = append(out, fmt.Sprintf("chain %s of table %s", ch.Name, ch.Table.Name))
-		}
-	}
-	return out, nil
-}
-
-// noteDroppers tells the operator about other firewalls that stand in the way.
-func (m *Manager) noteDroppers() error {
-	who, err := m.tables[v4].droppers()
-	if err != nil {
-		return err
-	}
-	for _, w := range who {
-		m.note(fmt.Sprintf("%s drops forwarded packets unless it is told otherwise: allow those from and to interfaces %s*", w, m.host.prefix))
-	}
-	return nil
 }
 
 // note keeps and logs something an operator should know, once.

@@ -56,6 +56,9 @@ type Manager struct {
 	hosts  string   // the host's own hosts file
 	lost   bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
 	notes  []string // see Notes
+
+	watching []*watcher // of Events
+	watchers sync.WaitGroup
 }
 
 // Attachment is what a container needs to know of its networks.
@@ -112,8 +115,14 @@ func Open(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close lets go of the kernel's sockets. Networks stay.
+// Close ends what [Manager.Events] began and lets go of the kernel's sockets. Networks stay.
 func (m *Manager) Close() error {
+	m.mu.Lock()
+	for _, w := range m.watching {
+		w.end()
+	}
+	m.mu.Unlock()
+	m.watchers.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.closed {

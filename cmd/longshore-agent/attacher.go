@@ -28,4 +28,7 @@ func (a attacher) Mend(ctx context.Context) error {
 	return a.Restore(ctx)
 }
 
-var _ agent.Mender = attacher{}
+// Watch implements [agent.Watcher].
+func (a attacher) Watch(ctx context.Context) (<-chan struct{}, error) { return a.Events(ctx) }
+
+var _ agent.Watcher = attacher{}

@@ -1,0 +1,324 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// ClashKind is what a clash is about.
+type ClashKind string
+
+// Kinds of clashes.
+const (
+	ClashDocument ClashKind = "document" // what no device could make
+	ClashPort     ClashKind = "port"
+	ClashAddress  ClashKind = "address"
+	ClashSubnet   ClashKind = "subnet"
+	ClashParent   ClashKind = "parent"   // the interface under a macvlan is missing
+	ClashExternal ClashKind = "external" // the site declares no such network
+	ClashDriver   ClashKind = "driver"
+	ClashKernel   ClashKind = "kernel"
+	ClashFirewall ClashKind = "firewall" // of somebody else: what containers send is lost there
+)
+
+// Clash is one reason why this device cannot give a project its networks as they are wanted.
+type Clash struct {
+	Kind                           ClashKind
+	Deployment, Component, Service string // Service "": the project as a whole
+	Path                           string // in the Compose file: "services.web.ports[0]"
+	Err                            error
+}
+
+func (c *Clash) Error() string {
+	return fmt.Sprintf("deployment %q, component %q: %s: %v", c.Deployment, c.Component, c.Path, c.Err)
+}
+
+// Unwrap gives the sentinel and the hint.
+func (c *Clash) Unwrap() error { return c.Err }
+
+// Admit asks whether the networks of all projects can be on this device together, before anything of them is changed. It
+// changes nothing. Ports and addresses that these projects' containers hold now do not stand in the way, whoever of them has
+// them: they will be given up. The error joins one *[Clash] for each reason.
+func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
+	a := &admission{m: m, projects: projects}
+	for _, p := range projects {
+		a.document(p)
+	}
+	if len(a.clashes) > 0 {
+		return errors.Join(a.clashes...) // the rest would speak of what cannot be
+	}
+	if err := a.device(); err != nil {
+		return fmt.Errorf("ask whether networks fit: %w", err)
+	}
+	return errors.Join(a.clashes...)
+}
+
+// admission collects clashes.
+type admission struct {
+	m        *Manager
+	projects []*workload.Project
+	clashes  []error
+}
+
+func (a *admission) add(kind ClashKind, p *workload.Project, service, path string, err error) {
+	a.clashes = append(a.clashes, &Clash{kind, p.Deployment, p.Component, service, path, err})
+}
+
+// document finds what needs no look at the device.
+func (a *admission) document(p *workload.Project) {
+	networks, known := map[string]workload.Network{}, map[string]bool{}
+	for _, n := range p.Networks {
+		networks[n.Name], known[n.Name] = n, true
+		b := &bridge{Driver: n.Driver}
+		if b.Driver == workload.Bridge {
+			b.Driver = ""
+		}
+		if err := b.drive(n); err != nil {
+			kind, path := ClashDocument, ".driver_opts"
+			if errors.Is(err, fault.ErrUnsupported) {
+				kind, path = ClashDriver, ".driver"
+			}
+			a.add(kind, p, "", "networks."+n.Name+path, err)
+		}
+	}
+	before := len(a.clashes)
+	for _, s := range p.Services {
+		if err := checkService(s, known); err != nil {
+			a.add(ClashDocument, p, s.Name, "services."+s.Name, err)
+		}
+		if err := checkDoors(s, networks); err != nil {
+			a.add(ClashDocument, p, s.Name, "services."+s.Name+".ports", err)
+		}
+	}
+	if before == len(a.clashes) {
+		if err := checkProject(p); err != nil && before == 0 {
+			a.add(ClashDocument, p, "", "services", err)
+		}
+	}
+}
+
+// device holds the projects against each other and against this machine.
+func (a *admission) device() error {
+	a.ports()
+	if err := a.listeners(); err != nil {
+		return err
+	}
+	if err := a.networks(); err != nil {
+		return err
+	}
+	a.addresses()
+	if len(a.clashes) > 0 {
+		return nil
+	}
+	a.rehearse()
+	if !slices.ContainsFunc(a.projects, func(p *workload.Project) bool { return len(p.Networks) > 0 }) {
+		return nil
+	}
+	who, err := a.m.blockers()
+	if err != nil {
+		return err
+	}
+	for _, w := range who {
+		a.add(ClashFirewall, a.projects[0], "", "networks", w)
+	}
+	return nil
+}
+
+// held is a published port and who wants it.
+type held struct {
+	p       *workload.Project
+	service string
+	port    port
+	path    string
+}
+
+// published are all ports that projects publish.
+func (a *admission) published() []held {
+	var out []held
+	for _, p := range a.projects {
+		for _, s := range p.Services {
+			if s.Namespaces.Network != "" {
+				continue
+			}
+			for i, q := range portsOf(s.Ports) {
+				out = append(out, held{p, s.Name, q, fmt.Sprintf("services.%s.ports[%d]", s.Name, i)})
+			}
+		}
+	}
+	return out
+}
+
+// ports finds ports that two want.
+func (a *admission) ports() {
+	all := a.published()
+	for i, h := range all {
+		for _, other := range all[:i] {
+			if !other.port.clashes(h.port) {
+				continue
+			}
+			by := fmt.Sprintf("service %q of deployment %q, component %q", other.service, other.p.Deployment, other.p.Component)
+			if other.p == h.p {
+				by = fmt.Sprintf("service %q of the same component", other.service)
+			}
+			a.add(ClashPort, h.p, h.service, h.path, fault.WithHint(fmt.Errorf("port %s is published by %s too: %w", h.port, by, fault.ErrConflict),
+				"publish another port, or give one of them a host address of its own"))
+			break
+		}
+	}
+}
+
+// listeners finds ports that programs of the host have.
+func (a *admission) listeners() error {
+	var known []port
+	for name := range a.m.state.Projects {
+		known = append(known, a.m.state.portsOf(name)...)
+	}
+	for _, h := range a.published() {
+		err := a.m.checkListeners(h.service, []port{h.port}, known, a.six(h.p))
+		if errors.Is(err, fault.ErrConflict) {
+			a.add(ClashPort, h.p, h.service, h.path, err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// six tells whether a project publishes its ports over IPv6 too.
+func (a *admission) six(p *workload.Project) bool {
+	return slices.ContainsFunc(p.Networks, func(n workload.Network) bool {
+		return n.IPv6 || slices.ContainsFunc(n.Subnets, func(s workload.Subnet) bool { return s.Prefix.Addr().Is6() })
+	})
+}
+
+// networks finds what the device lacks, and subnets that are used twice.
+func (a *admission) networks() error {
+	type given struct {
+		p      *workload.Project
+		n      string
+		prefix netip.Prefix
+	}
+	var subnets []given
+	c := &chooser{m: a.m, next: a.m.state.clone()}
+	for _, p := range a.projects {
+		for _, s := range p.Services {
+			for i, q := range s.Ports {
+				if err := checkProtocol(q.Protocol); err != nil {
+					a.add(ClashKernel, p, s.Name, fmt.Sprintf("services.%s.ports[%d]", s.Name, i), err)
+				}
+			}
+		}
+		for _, n := range p.Networks {
+			c.project = p.Name
+			if n.External != "" {
+				if _, err := c.external(n.External); err != nil {
+					a.add(ClashExternal, p, "", "networks."+n.Name+".name", err)
+				}
+				continue
+			}
+			if parent := n.Options["parent"]; n.Driver == workload.Macvlan {
+				l, err := byName(a.m.host.links, parent)
+				if err != nil {
+					return err
+				}
+				if l == nil {
+					a.add(ClashParent, p, "", "networks."+n.Name+".driver_opts.parent", noParent(parent))
+				}
+				continue
+			}
+			for i, s := range n.Subnets {
+				path := fmt.Sprintf("networks.%s.ipam.config[%d].subnet", n.Name, i)
+				prefix := s.Prefix.Masked()
+				if err := c.free(prefix); errors.Is(err, fault.ErrConflict) {
+					a.add(ClashSubnet, p, "", path, err)
+				} else if err != nil {
+					return err
+				}
+				for _, other := range subnets {
+					if other.prefix.Overlaps(prefix) {
+						a.add(ClashSubnet, p, "", path, fault.WithHint(fmt.Errorf("subnet %s overlaps %s of network %q of deployment %q, component %q: %w",
+							prefix, other.prefix, other.n, other.p.Deployment, other.p.Component, fault.ErrConflict), "give one of them another subnet, or none: one is chosen then"))
+					}
+				}
+				subnets = append(subnets, given{p, n.Name, prefix})
+			}
+		}
+	}
+	return nil
+}
+
+// addresses finds fixed addresses that two services want of one link.
+func (a *admission) addresses() {
+	type spot struct {
+		link string
+		a    netip.Addr
+	}
+	taken := map[spot]held{}
+	for _, p := range a.projects {
+		links := map[string]string{}
+		for _, n := range p.Networks {
+			switch links[n.Name] = p.Name + "/" + n.Name; {
+			case n.External != "":
+				links[n.Name] = "external " + n.External
+			case n.Driver == workload.Macvlan:
+				links[n.Name] = "on " + n.Options["parent"]
+			}
+		}
+		for _, s := range p.Services {
+			for _, at := range s.Networks {
+				for key, x := range map[string]netip.Addr{"ipv4_address": at.IPv4.Unmap(), "ipv6_address": at.IPv6} {
+					if !x.IsValid() {
+						continue
+					}
+					where, path := spot{links[at.Network], x}, fmt.Sprintf("services.%s.networks.%s.%s", s.Name, at.Network, key)
+					if other, ok := taken[where]; ok {
+						a.add(ClashAddress, p, s.Name, path, fault.WithHint(fmt.Errorf("address %s is also that of service %q of deployment %q, component %q: %w",
+							x, other.service, other.p.Deployment, other.p.Component, fault.ErrConflict), "give one of them another address"))
+					}
+					taken[where] = held{p: p, service: s.Name}
+				}
+			}
+		}
+	}
+}
+
+// rehearse prepares everything on paper.
+func (a *admission) rehearse() {
+	paper, wanted := a.m.state.clone(), map[string]bool{}
+	for _, p := range a.projects {
+		wanted[p.Name] = true
+	}
+	for name, p := range paper.Projects {
+		if clear(p.Attachments); !wanted[name] {
+			delete(paper.Projects, name)
+			continue
+		}
+		for _, s := range p.Services {
+			s.Active, s.First = nil, ""
+		}
+	}
+	for _, p := range a.projects {
+		if err := paper.prepare(p, &chooser{m: a.m, next: paper, project: p.Name}); err != nil {
+			kind, path := ClashDocument, "networks"
+			switch {
+			case errors.Is(err, errNoSubnet):
+				kind = ClashSubnet
+			case strings.Contains(err.Error(), "address"):
+				kind = ClashAddress
+			}
+			a.add(kind, p, "", path, err)
+		}
+	}
+}
