@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/compose"
@@ -78,14 +80,16 @@ func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s
 
 func (p *program) componentPushCommand() *cli.Command {
 	return p.command("component", command{
-		name: "push", args: "DIRECTORY HOST/PATH:VERSION", min: 2, max: 2,
+		name: "push", args: "DIRECTORY|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
 		usage: "pack a Compose project and push it",
 		about: "Checks compose.yaml for what devices honour, resolves extends and include, resolves every image to its digest and writes " +
 			"them into the lock that travels in the archive, packs compose.yaml and the files that it names reproducibly, and pushes " +
-			"them. Images are pushed before, by whatever built them.",
+			"them. Images are pushed before, by whatever built them. In place of a directory, oci://HOST/PATH:TAG names a project that " +
+			"docker compose publish has pushed.",
 		examples: []string{
 			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
 			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
+			"oci://docker.io/acme/line:1 harbor.acme.example/plant/components/line:1.0.0",
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
@@ -142,7 +146,12 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	packed, err := p.packProject(c, args[0])
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	packed, err := p.packFrom(c, client, args[0])
 	if err != nil {
 		return err
 	}
@@ -154,11 +163,6 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	name := c.String("name")
 	if name == "" {
 		name = lastElement(ref)
@@ -181,6 +185,43 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 		return err
 	}
 	return p.show(c, r)
+}
+
+// packFrom makes of a directory, or of what docker compose publish has pushed, what a device takes.
+func (p *program) packFrom(c *cli.Context, client *registry.Client, from string) (*compose.Packed, error) {
+	if !strings.HasPrefix(from, "oci://") && !strings.HasPrefix(from, "oci-layout:") {
+		return p.packProject(c, from)
+	}
+	ref, err := registry.ParseReference(from)
+	if err != nil {
+		return nil, err
+	}
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := repo.Resolve(c.Context, cmp.Or(ref.Digest.String(), ref.Tag, "latest"))
+	if err != nil {
+		return nil, err
+	}
+	_, manifest, err := repo.ManifestLimit(c.Context, desc.Digest, compose.MaxPublished)
+	if err != nil {
+		return nil, err
+	}
+	name := strings.TrimPrefix(from, "oci://")
+	published, err := compose.OpenPublished(name, manifest)
+	if err != nil {
+		return nil, err
+	}
+	packed, err := published.Pack(c.Context, func(d ocispec.Descriptor) ([]byte, error) {
+		d.Data = nil // what the manifest holds inline is fetched and checked like everything else
+		return repo.Blob(c.Context, d, artifacts.MaxDocument)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.tellNotices(name, packed.Notices)
+	return packed, nil
 }
 
 // packProject makes of a directory what a device takes, and tells its notices. Nothing outside the directory is read,
