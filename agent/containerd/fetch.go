@@ -268,6 +268,13 @@ func (f *fetcher) expect(total int64) {
 	f.done, f.told, f.total = 0, 0, total
 }
 
+// arrived is how many bytes are here.
+func (f *fetcher) arrived() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.done
+}
+
 // add counts bytes; a negative n takes back what an attempt had counted.
 func (f *fetcher) add(n int64) {
 	f.mu.Lock()

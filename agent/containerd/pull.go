@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -19,6 +21,13 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// syncStep is how many bytes arrive between two syncs of a pull in progress.
+	syncStep = 24 << 20
+	// syncEvery is how often they are counted.
+	syncEvery = 20 * time.Millisecond
 )
 
 // labelImage names the image that a lease is for.
@@ -158,7 +167,9 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 	}
 	f.expect(img.size())
 	watched, stop := r.watch(ctx, img)
+	synced := r.syncAlong(watched, f)
 	err = classifyUnpack(r.unpack(watched, f, img))
+	synced()
 	if serr := stop(); serr != nil {
 		err = serr
 	}
@@ -262,6 +273,33 @@ func (r *Runtime) lease(ctx context.Context, i workload.Image) (leases.Lease, er
 func leaseID(device, image string) string {
 	h := sha256.Sum256([]byte(device + "\x00" + image))
 	return "longshore-pull-" + hex.EncodeToString(h[:16])
+}
+
+// syncAlong has the disk take what arrives and what is unpacked while more comes, so that little is left to wait for in the
+// end. It syncs once for every syncStep bytes, however slowly they come. The function that it returns ends it.
+func (r *Runtime) syncAlong(ctx context.Context, f *fetcher) (stop func()) {
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		tick := time.NewTicker(syncEvery)
+		defer tick.Stop()
+		for last := int64(0); ; {
+			select {
+			case <-tick.C:
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			}
+			if now := f.arrived(); now-last >= syncStep {
+				last = now
+				if err := r.syncSnapshots(ctx); err != nil {
+					return // the last one tells
+				}
+			}
+		}
+	})
+	return func() { close(done); wg.Wait() }
 }
 
 // syncSnapshots writes everything unpacked to the disk: containerd syncs blobs, but not what it unpacks from them.
