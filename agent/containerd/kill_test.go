@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -189,6 +190,9 @@ func sacrifice(t *testing.T, o orders, step int, part time.Duration) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	// A step that does not end says where it hangs.
+	hang := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
+	defer hang.Stop()
 	s := bufio.NewScanner(out)
 	last := ""
 	for n := 0; n <= step && s.Scan(); n++ {
