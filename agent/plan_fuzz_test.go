@@ -1,10 +1,14 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -24,30 +28,56 @@ func (d *dice) roll(n int) int {
 	return v % n
 }
 
-// project makes up a component.
+// service makes up a service. What it depends on comes before it.
+func (d *dice) service(j int) workload.Service {
+	s := service(fmt.Sprintf("s%d", j), fmt.Sprint(d.roll(3)))
+	if d.roll(3) == 0 {
+		s = healthy(s)
+	}
+	for k := range j {
+		if d.roll(3) == 0 {
+			c := []workload.Condition{workload.Started, workload.Healthy}[d.roll(2)]
+			s.DependsOn = append(s.DependsOn, workload.Dependency{
+				Service: fmt.Sprintf("s%d", k), Condition: c, Optional: d.roll(3) == 0, Restart: d.roll(3) == 0,
+			})
+		}
+	}
+	if d.roll(3) == 0 {
+		s.Ports = []workload.Port{{HostPort: uint16(8000 + d.roll(3)), ContainerPort: 80, Protocol: "tcp"}}
+	}
+	s.Replicas = d.roll(4)
+	s.Update.Parallelism = d.roll(3)
+	if d.roll(2) == 0 {
+		s.Update.Order = workload.StartFirst
+	}
+	if d.roll(3) > 0 {
+		s.Networks = []workload.Attachment{{Network: "default"}}
+	}
+	if d.roll(4) == 0 {
+		s.Update.Delay = time.Duration(d.roll(3)) * time.Second
+	}
+	if d.roll(4) == 0 {
+		s.Update.FailureAction = []workload.FailureAction{workload.ActRollback, workload.ActContinue}[d.roll(2)]
+		s.Update.MaxFailureRatio = float64(d.roll(3)) / 4
+	}
+	if d.roll(4) == 0 {
+		s.Update.Monitor = 3 * time.Second
+	}
+	s.Rollback = workload.Update{Order: s.Update.Order, Parallelism: d.roll(2)}
+	return s
+}
+
+// component makes up a component.
 func (d *dice) component(dep string, i int) Component {
 	var services []workload.Service
 	for j := range d.roll(4) {
-		s := service(fmt.Sprintf("s%d", j), fmt.Sprint(d.roll(3)))
-		if d.roll(3) == 0 {
-			s = healthy(s)
-		}
-		for k := range j {
-			if d.roll(3) == 0 {
-				c := workload.Started
-				if d.roll(2) == 0 {
-					c = workload.Healthy
-				}
-				s.DependsOn = append(s.DependsOn, workload.Dependency{Service: fmt.Sprintf("s%d", k), Condition: c})
-			}
-		}
-		if d.roll(3) == 0 {
-			s.Ports = []workload.Port{{HostPort: uint16(8000 + d.roll(3)), ContainerPort: 80, Protocol: "tcp"}}
-		}
-		services = append(services, s)
+		services = append(services, d.service(j))
 	}
 	c := component(dep, fmt.Sprintf("c%d", i), services...)
 	c.Wait = d.roll(2) == 0
+	if d.roll(3) == 0 {
+		c.Timeout = time.Minute
+	}
 	return c
 }
 
@@ -62,117 +92,153 @@ func (d *dice) desired(generation uint64) *Desired {
 		for j := range 1 + d.roll(3) {
 			cs = append(cs, d.component(id, j))
 		}
-		ds = append(ds, deployment(id, cs...))
+		x := deployment(id, cs...)
+		x.Digest = digest.FromString(fmt.Sprint(id, cs, d.at))
+		ds = append(ds, x)
 	}
 	return desired(generation, ds...)
 }
 
-// disturb does to a device what the world does: crashes, reboots, lost containers, steps that fail.
+// disturb does to a device what the world does: crashes, reboots, containers that are lost, paused and edited.
 func (d *dice) disturb(m *model) {
-	for id, c := range m.containers {
-		switch d.roll(5) {
+	for _, id := range slices.Sorted(maps.Keys(m.containers)) {
+		c := m.containers[id]
+		switch d.roll(8) {
 		case 0:
 			if c.Status == workload.Running {
-				c.Status, c.ExitCode, c.PID = workload.Exited, uint32(d.roll(2)), 0
-				m.containers[id] = c
+				c.Status, c.ExitCode, c.PID, c.Run, c.Began = workload.Exited, uint32(d.roll(2)), 0, "", 0
 			}
 		case 1:
-			c.Status, c.PID = workload.Created, 0
-			m.containers[id] = c
+			c.Status, c.PID, c.Run, c.Began = workload.Created, 0, "", 0
 		case 2:
 			delete(m.containers, id)
+			continue
+		case 3:
+			if c.Status == workload.Running {
+				c.Status = workload.Paused
+			}
+		case 4:
+			if d.roll(3) == 0 {
+				c.Hash = "edited"
+			}
+		case 5:
+			c.Active = !c.Active
 		}
+		m.containers[id] = c
 	}
 }
 
-// FuzzPlanConverges: whatever there is, whatever was wanted before, and whatever fails on the way, repeating the plan ends
-// with exactly what is desired, running; and nothing that is needed was ever stopped or removed.
+// FuzzPlanConverges: whatever there is, whatever was wanted before, whatever fails on the way and whenever the agent is
+// killed, repeating the plan ends with exactly what is desired, or with the last good revision of what does not run; and
+// nothing that is needed was ever removed, nor stopped but to be started again.
 func FuzzPlanConverges(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{1, 2, 3})
 	f.Add([]byte{200, 13, 7, 99, 0, 255, 31, 64, 5})
 	f.Add([]byte("the quick brown fox jumps over the lazy dog"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		d := &dice{data: data}
-		m, now, s := newModel(), t0, NewSupervision()
-		var want *Desired
-		for g := range 1 + d.roll(4) {
-			want = d.desired(uint64(g))
-			for range d.roll(12) { // not to the end
-				step(t, d, m, want, s, &now)
-			}
-			d.disturb(m)
-			if d.roll(3) == 0 {
-				s = NewSupervision() // the agent was killed
-			}
-		}
-		for range 400 {
-			if !step(t, nil, m, want, s, &now) {
-				break
-			}
-		}
-		verify(t, m, want)
-	})
+	f.Add([]byte("start-first, in turns, and back again: 0123456789"))
+	f.Fuzz(converges)
 }
 
-// step is one round; with dice, steps may fail.
-func step(t *testing.T, d *dice, m *model, want *Desired, s *Supervision, now *time.Time) bool {
-	t.Helper()
-	o := m.observe()
-	s.update(*now, want, o, numbers)
-	for id, c := range s.Containers {
-		if c.Health == HealthStarting {
-			s.Containers[id] = c.probed(*now, &workload.Health{Retries: 1}, nil)
+// TestPlanConverges is the fuzz test on many made-up lives.
+func TestPlanConverges(t *testing.T) {
+	n := 60
+	if testing.Short() {
+		n = 15
+	}
+	for seed := range n {
+		data := make([]byte, 64)
+		r := rand.New(rand.NewPCG(uint64(seed), 1))
+		for i := range data {
+			data[i] = byte(r.Uint32())
+		}
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { converges(t, data) }) {
+			return
 		}
 	}
-	p := Plan(*now, want, o, s, numbers)
-	needed := map[string]bool{}
-	for _, dep := range want.Deployments {
-		for _, c := range dep.Components {
-			for _, x := range c.Containers {
-				needed[x.ID] = true
+}
+
+func converges(t *testing.T, data []byte) {
+	x := &dice{data: data}
+	d := newDevice()
+	for g := range 1 + x.roll(5) {
+		d.want = x.desired(uint64(g))
+		d.broken = map[string]bool{}
+		for _, img := range d.want.images() {
+			if x.roll(8) == 0 {
+				d.broken[img.Name()] = true
 			}
 		}
+		for n := range x.roll(60) { // not to the end
+			d.round(t, d.watched(t, x))
+			if x.roll(9) == 0 {
+				d.killed()
+			}
+			if n%16 == 15 {
+				x.disturb(d.model)
+			}
+		}
+		x.disturb(d.model)
+		if x.roll(3) == 0 {
+			d.killed()
+		}
 	}
-	for _, st := range p.Steps {
-		if needed[st.Container] && (st.Verb == Stop || st.Verb == Remove) {
+	for range 600 {
+		if !d.round(t, d.watched(t, nil)) {
+			break
+		}
+	}
+	d.verify(t)
+}
+
+// killed is another process: what was saved is there.
+func (d *device) killed() {
+	again := d.sup.Again
+	d.sup = NewSupervision()
+	d.sup.Again = again
+}
+
+// watched looks at each step before it is done; with dice, steps may fail.
+func (d *device) watched(t *testing.T, x *dice) func(Step) bool {
+	return func(st Step) bool {
+		t.Helper()
+		_, _, c := d.target().container(st.Container)
+		if o := d.containers[st.Container]; c != nil && is(o, *c) && !st.Again && (st.Verb == Stop || st.Verb == Remove) {
 			t.Fatalf("plan wants to %s, which is needed", st.Key())
 		}
-		if d != nil && d.roll(6) == 0 {
-			s.fail(*now, st, errors.New("no luck"), numbers)
-			continue
-		}
-		if err := m.apply(st); err != nil {
-			t.Fatalf("step %s: %v", st.Key(), err)
-		}
-		s.done(st)
+		return x != nil && x.roll(6) == 0
 	}
-	if len(p.Steps) == 0 {
-		if p.Wake.IsZero() {
-			return false
-		}
-		*now = p.Wake
-	}
-	return true
 }
 
-func verify(t *testing.T, m *model, want *Desired) {
+// verify wants exactly the target to run, but for services that are broken and have nothing to go back to, and what waits
+// for those.
+func (d *device) verify(t *testing.T) {
 	t.Helper()
-	n := 0
-	for _, dep := range want.Deployments {
+	target, n, excused := d.target(), 0, false
+	for _, dep := range target.Deployments {
 		for _, c := range dep.Components {
-			if !m.projects[c.Project.Name] {
+			for _, x := range c.Containers {
+				excused = excused || d.broken[x.Service.Image.Name()]
+			}
+		}
+	}
+	for _, dep := range target.Deployments {
+		for _, c := range dep.Components {
+			if !d.projects[c.Project.Name] && !excused {
 				t.Errorf("project %s is missing", c.Project.Name)
 			}
 			for _, x := range c.Containers {
 				n++
-				if got := m.containers[x.ID].Status; got != workload.Running {
+				if got := d.containers[x.ID].Status; got != workload.Running && !excused {
 					t.Errorf("container %s is %q, want running", x.ID, got)
 				}
 			}
 		}
+		if good, ok := d.k.good[dep.ID]; ok && dep.Refused == nil && good.rec.Digest != dep.Digest && !excused {
+			t.Errorf("deployment %s runs and is not good", dep.ID)
+		}
 	}
-	if len(m.containers) != n {
-		t.Errorf("%d containers, want %d: %v", len(m.containers), n, m.containers)
+	if len(d.containers) != n && !excused {
+		t.Errorf("%d containers, want %d: %v", len(d.containers), n, d.containers)
 	}
 }

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +17,11 @@ import (
 
 var (
 	t0      = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	numbers = (&Options{RestartMax: time.Minute, StepRetryMax: time.Minute}).policy()
+	numbers = func() Policy {
+		p := (&Options{RestartMax: time.Minute, StepRetryMax: time.Minute, Probation: 5 * time.Second}).policy()
+		p.Words = false // nobody listens here
+		return p
+	}()
 )
 
 // service makes a service whose configuration is named by its image.
@@ -49,6 +55,7 @@ func deployment(id string, cs ...Component) Deployment {
 type model struct {
 	containers map[string]workload.Observation
 	projects   map[string]bool
+	broken     map[string]bool // images whose containers exit at once
 	pid        uint32
 	log        []string
 }
@@ -59,12 +66,10 @@ func newModel() *model {
 
 func (m *model) observe() workload.Observed {
 	var o workload.Observed
-	for _, c := range m.containers {
-		o.Containers = append(o.Containers, c)
+	for _, id := range slices.Sorted(maps.Keys(m.containers)) {
+		o.Containers = append(o.Containers, m.containers[id])
 	}
-	for p := range m.projects {
-		o.Projects = append(o.Projects, p)
-	}
+	o.Projects = slices.Sorted(maps.Keys(m.projects))
 	return o
 }
 
@@ -82,25 +87,55 @@ func (m *model) apply(s Step) error {
 		if !m.projects[s.Project] {
 			return fmt.Errorf("create %s: project not prepared", s.Container)
 		}
+		u, active := s.unit.Service, true
 		for _, o := range m.containers {
-			if o.Project == s.Project && o.Service == s.unit.Service.Name {
+			if o.Project != s.Project || o.Service != u.Name || o.Replica != s.unit.Replica {
+				continue
+			}
+			if u.Update.Order != workload.StartFirst && u.Rollback.Order != workload.StartFirst || o.ID == s.Container {
 				return fmt.Errorf("create %s: %s is still there", s.Container, o.ID)
 			}
+			active = active && !o.Active
 		}
 		c = workload.Observation{
 			ID: s.Container, Project: s.Project, Deployment: s.spec.Deployment, Component: s.spec.Component,
-			Service: s.unit.Service.Name, Replica: 1, Hash: s.unit.Hash, Status: workload.Created,
+			Service: u.Name, Replica: s.unit.Replica, Hash: s.unit.Hash, Status: workload.Created, Active: active,
+			Image: u.Image.Name(),
 		}
 	case Start:
 		if !ok {
 			return fmt.Errorf("start %s: not there", s.Container)
 		}
+		if c.Status == workload.Paused {
+			c.Status = workload.Running
+			break
+		}
 		m.pid++
-		c.Status, c.PID = workload.Running, m.pid
+		c.Status, c.PID, c.Run, c.Began = workload.Running, m.pid, fmt.Sprint(m.pid), time.Duration(m.pid)
+		if m.broken[c.Image] {
+			c.Status, c.PID, c.Run, c.Began, c.ExitCode = workload.Exited, 0, "", 0, 1
+		}
+	case Switch:
+		if c.Status != workload.Running {
+			return fmt.Errorf("switch to %s: it is %q", s.Container, c.Status)
+		}
+		for id, o := range m.containers {
+			if o.Project == c.Project && o.Service == c.Service && o.Replica == c.Replica {
+				o.Active = false
+				m.containers[id] = o
+			}
+		}
+		c.Active = true
 	case Stop:
-		c.Status, c.PID = workload.Exited, 0
+		c.Status, c.PID, c.Run, c.Began, c.ExitCode = workload.Exited, 0, "", 0, 143
 	case Remove:
 		delete(m.containers, s.Container)
+		for _, id := range slices.Sorted(maps.Keys(m.containers)) {
+			if o := m.containers[id]; c.Active && o.Project == c.Project && o.Service == c.Service && o.Replica == c.Replica {
+				o.Active, c.Active = true, false
+				m.containers[id] = o
+			}
+		}
 		return nil
 	}
 	m.containers[s.Container] = c
@@ -119,6 +154,9 @@ func (m *model) round(t *testing.T, now *time.Time, d *Desired, s *Supervision) 
 	}
 	p := Plan(*now, d, o, s, numbers)
 	for _, st := range p.Steps {
+		if st.Again {
+			s.Again[st.Container] = st.run
+		}
 		if err := m.apply(st); err != nil {
 			t.Fatalf("step %s: %v", st.Key(), err)
 		}

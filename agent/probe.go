@@ -49,11 +49,16 @@ func (l *loop) probe() {
 }
 
 func (l *loop) ask(ctx context.Context, id, run string, h workload.Health) {
-	early, spent := earlyProbe, time.Duration(0)
+	early, spent, well := earlyProbe, time.Duration(0), false
+	begun := l.o.Now()
 	for {
-		wait := h.Interval
-		if spent < h.Interval {
-			wait = min(early, h.Interval-spent)
+		every := h.Interval
+		if h.StartInterval > 0 && !well && l.o.Now().Sub(begun) < h.StartPeriod {
+			every = h.StartInterval
+		}
+		wait := every
+		if spent < every {
+			wait = min(early, every-spent)
 		}
 		select {
 		case <-ctx.Done():
@@ -68,8 +73,8 @@ func (l *loop) ask(ctx context.Context, id, run string, h workload.Health) {
 			return
 		}
 		if err == nil {
-			spent = h.Interval
-		} else if spent < h.Interval {
+			spent, well = every, true
+		} else if spent < every {
 			continue
 		}
 		l.post(func(l *loop) { l.probed(id, run, &h, err) })

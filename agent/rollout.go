@@ -47,9 +47,8 @@ func (pl *planner) service(v *view, slots []slot) {
 	room, last, stop := len(slots), time.Time{}, false
 	for i := range slots {
 		x := &slots[i]
-		failed := x.fault != nil && x.fault.lasting
-		stop = stop || failed && x.fault.final && v.d.Trial
-		if begun(x) && !failed {
+		stop = stop || x.lost && x.fault.final && v.d.Trial
+		if begun(x) && !x.lost {
 			room--
 		}
 		if x.there && len(x.olds) == 0 {

@@ -32,6 +32,7 @@ type slot struct {
 	well  bool                   // it runs and may take over, or it did what it was to do
 	up    bool                   // well, settled, and past the time in which a failure fails an update
 	fault *trouble
+	lost  bool // its fault lasts, whether that counts or not
 	act   act
 }
 
@@ -204,6 +205,7 @@ func (pl *planner) sum(v *view) {
 	lost := map[string]int{}
 	for i := range v.slots {
 		if f := v.slots[i].fault; f != nil && f.lasting {
+			v.slots[i].lost = true
 			lost[v.slots[i].c.Service.Name]++
 		}
 	}
