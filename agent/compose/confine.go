@@ -204,7 +204,7 @@ func (t *translation) namespace(n *node, own []string, words ...string) workload
 }
 
 // cdiName is the name of a device of the Container Device Interface.
-var cdiName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*[a-zA-Z0-9]/[a-zA-Z0-9_.-]+=[^=\s]+$`)
+var cdiName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*[a-zA-Z0-9]/[a-zA-Z0-9_.-]+=[a-zA-Z0-9]([a-zA-Z0-9_.:-]*[a-zA-Z0-9])?$`)
 
 func (t *translation) devices(n *node, s *workload.Service) {
 	list := n.get("devices")

@@ -32,6 +32,9 @@ func (t *translation) deploy(n *node, s *workload.Service) {
 	if d.get("mode").str() == "global" && s.Replicas > 1 {
 		t.fault(d.get("mode"), "", "global is one container on a device, and replicas asks for %d", s.Replicas)
 	}
+	if t.choice(d.get("endpoint_mode"), "vip", "dnsrr") == "dnsrr" {
+		t.notice(d.get("endpoint_mode"), "vip: the name of a service resolves to its one address, which leads to the replicas in turn")
+	}
 	t.restartPolicy(n, d.get("restart_policy"), s)
 	s.Update = t.update(d.get("update_config"))
 	s.Rollback = t.update(d.get("rollback_config"))

@@ -280,7 +280,7 @@ func deployKeys(s *section) {
 	update := "deploy.K deploy.K.order deploy.K.parallelism deploy.K.delay deploy.K.monitor deploy.K.failure_action deploy.K.max_failure_ratio"
 	s.does("start-first where nothing is in its way", strings.ReplaceAll(update, "K", "update_config"))
 	s.does("as update_config, for the way back", strings.ReplaceAll(update, "K", "rollback_config"))
-	s.says("a device has one address for a service", "deploy.endpoint_mode")
+	s.does("vip: a service has one address, whatever its replicas; dnsrr is taken as that, with a notice", "deploy.endpoint_mode")
 	s.says("a device is one place: its deployment chose it", "deploy.placement deploy.placement.constraints deploy.placement.preferences "+
 		"deploy.placement.preferences.[].spread deploy.placement.max_replicas_per_node")
 	s.notes("labels of Swarm's service, not of containers", "deploy.labels deploy.labels.*")

@@ -194,13 +194,20 @@ func (t *translation) subpath(n *node) (string, bool) {
 	return clean, true
 }
 
+// drive is what compose-go makes of a volume whose name is one letter.
+var drive = regexp.MustCompile(`^[a-zA-Z]:|^(ro|rw)$`)
+
 func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 	if strings.ContainsRune(m.Source+m.Target, 0) {
 		t.fault(n, "", "holds a zero byte")
 		return false
 	}
 	if !path.IsAbs(m.Target) || path.Clean(m.Target) == "/" {
-		t.fault(n, "", "%q is no absolute path in the container", clipped(m.Target))
+		hint := ""
+		if drive.MatchString(m.Target) {
+			hint = "Compose takes one letter before a colon for a drive of Windows: give the volume a longer name"
+		}
+		t.fault(n, hint, "%q is no absolute path in the container", clipped(m.Target))
 		return false
 	}
 	m.Target = path.Clean(m.Target)
