@@ -20,25 +20,26 @@ const module = "github.com/longshore-dev/longshore"
 // mayImport says which of our folders a folder may import; a folder stands for those below it that have no line of their
 // own, on both sides. Everything may import what is below its own line. A folder without a line is an error.
 var mayImport = map[string][]string{
-	"artifacts":        {},
-	"registry":         {"artifacts"},
-	"signing":          {"artifacts"},
-	"agent":            {"artifacts", "agent/workload", "agent/store", "agent/compose"},
-	"agent/workload":   {"artifacts"},
-	"agent/compose":    {"artifacts", "agent/workload"},
-	"agent/store":      {"artifacts", "agent", "agent/workload"},
-	"agent/admission":  {"artifacts", "agent/workload"},
-	"agent/containerd": {"artifacts", "agent", "agent/workload", "agent/admission"},
-	"agent/network":    {"artifacts", "agent/workload"},
-	"agent/report":     {"artifacts", "agent", "agent/store"},
-	"agent/control":    {"artifacts", "agent", "agent/workload", "agent/metrics"},
-	"agent/metrics":    {"agent", "agent/workload"},
-	"fleet":            {"artifacts"},
-	"cmd":              {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
-	"cmd/testenv":      {"testenv"},
-	"testenv":          {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
-	"testenv/images":   {}, // what runs in test containers: standard library only
-	"testenv/rules":    {},
+	"artifacts":          {},
+	"registry":           {"artifacts"},
+	"signing":            {"artifacts"},
+	"agent":              {"artifacts", "agent/workload", "agent/store", "agent/compose"},
+	"agent/workload":     {"artifacts"},
+	"agent/compose":      {"artifacts", "agent/workload"},
+	"agent/store":        {"artifacts", "agent", "agent/workload"},
+	"agent/admission":    {"artifacts", "agent/workload"},
+	"agent/containerd":   {"artifacts", "agent", "agent/workload", "agent/admission"},
+	"agent/network":      {"artifacts", "agent/workload"},
+	"agent/firstprocess": {},
+	"agent/report":       {"artifacts", "agent", "agent/store"},
+	"agent/control":      {"artifacts", "agent", "agent/workload", "agent/metrics"},
+	"agent/metrics":      {"agent", "agent/workload"},
+	"fleet":              {"artifacts"},
+	"cmd":                {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
+	"cmd/testenv":        {"testenv"},
+	"testenv":            {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
+	"testenv/images":     {}, // what runs in test containers: standard library only
+	"testenv/rules":      {},
 }
 
 // testsMayImport comes on top of mayImport in _test.go files. A suite that runs on fakes and on the real thing lives in the
