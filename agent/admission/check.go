@@ -135,6 +135,9 @@ func (c *check) resources(p *workload.Project, s *workload.Service) {
 	if c.m.Cgroup == 2 && r.Swappiness != nil {
 		c.clash(p, s.Name, "mem_swappiness", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
 	}
+	if io && c.m.NoWeights && (r.Blkio.Weight > 0 || len(r.Blkio.WeightDevices) > 0) {
+		c.clash(p, s.Name, "blkio_config.weight", fault.ErrUnfit, "", "this kernel shares block devices out by no weights")
+	}
 	if io {
 		for _, list := range [][]workload.BlkioRate{r.Blkio.WeightDevices, r.Blkio.ReadBps, r.Blkio.WriteBps, r.Blkio.ReadIOps, r.Blkio.WriteIOps} {
 			for _, d := range list {

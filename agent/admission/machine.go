@@ -7,6 +7,7 @@ type Machine struct {
 	SwapLimit   bool  // the kernel accounts for swap
 	Cgroup      int   // 1 or 2
 	Controllers map[string]bool
+	NoWeights   bool // of block devices: their scheduler shares nothing out
 	Realtime    bool // CPU time can be given to real-time processes
 	Seccomp     bool
 	AppArmor    bool

@@ -25,11 +25,7 @@ func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error {
 			return err
 		}
 		for _, v := range p.Volumes {
-			dir, err := r.volumeDir(p.Name, v.Name)
-			if err != nil {
-				return err
-			}
-			if err := makeDir(dir, 0o711); err != nil {
+			if err := r.ensureVolume(p.Name, v); err != nil {
 				return err
 			}
 		}
@@ -84,7 +80,7 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	if err != nil {
 		return err
 	}
-	if err := r.confined(f); err != nil {
+	if err := errors.Join(r.confined(f, c.Service), f.unmet(c.Service)); err != nil {
 		return err
 	}
 	img, err := r.ready(ctx, c.Service.Image)
@@ -110,10 +106,6 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if err != nil {
 		return err
 	}
-	mounts, err := r.mounts(ctx, p, c, at, layer)
-	if err != nil {
-		return err
-	}
 	signal := c.Service.StopSignal
 	if signal == "" {
 		signal = img.config.Config.StopSignal
@@ -127,17 +119,35 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	}
 	box := containers.Container{
 		ID: c.ID, Labels: r.labels(p, c), Image: c.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: c.ID,
-		Runtime: containers.RuntimeInfo{Name: runtimeName}, Extensions: ext,
+		Extensions: ext,
 	}
-	spec, err := oci.GenerateSpec(ctx, r.client, &box, r.spec(p, c, img, at, mounts, f)...)
+	if box.Runtime, err = r.runtimeOf(c.Service); err != nil {
+		return err
+	}
+	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, joined{}, box); err != nil {
+		return err
+	}
+	return r.createBox(ctx, box)
+}
+
+// specify writes the specification of a container.
+func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *image, at Attachment,
+	layer []mount.Mount, j joined, box containers.Container,
+) (typeurl.Any, error) {
+	f, err := r.features(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if box.Spec, err = typeurl.MarshalAny(spec); err != nil {
-		return err
+	mounts, err := r.mounts(ctx, p, c, img, at, layer)
+	if err != nil {
+		return nil, err
 	}
-	_, err = r.client.ContainerService().Create(ctx, box)
-	return err
+	b := blueprint{project: p.Name, service: c.Service, image: img, at: at, mounts: mounts, joined: j, f: f}
+	spec, err := oci.GenerateSpec(ctx, r.client, &box, r.spec(b)...)
+	if err != nil {
+		return nil, err
+	}
+	return typeurl.MarshalAny(spec)
 }
 
 // freshLayer makes the container's writable layer, in place of what a killed attempt may have left.
@@ -180,6 +190,9 @@ func (r *Runtime) dropLayer(ctx context.Context, id string) error {
 // discard removes everything that only this container uses, but its record.
 func (r *Runtime) discard(ctx context.Context, id string) error {
 	if err := r.o.Networks.Detach(ctx, id); err != nil {
+		return err
+	}
+	if err := r.clear(ctx, id); err != nil {
 		return err
 	}
 	return r.dropLayer(ctx, id)

@@ -121,7 +121,7 @@ func TestExecEndsWithItsContext(t *testing.T) {
 }
 
 // processes are the command lines of those that share a process's namespace of processes.
-func processes(t *testing.T, pid uint32) []string {
+func processes(t testing.TB, pid uint32) []string {
 	t.Helper()
 	ns := func(pid string) string {
 		to, err := os.Readlink("/proc/" + pid + "/ns/pid")

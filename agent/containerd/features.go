@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/cgroups/v3"
@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -32,11 +33,17 @@ type Features struct {
 	CgroupVersion  int // 1 or 2
 	Seccomp        bool
 	AppArmor       bool
+	SELinux        bool
+	Controls       Controls
+	Runtimes       []string // names that a service may ask for, sorted
 	ParallelUnpack bool
 	Degraded       []string // protections that this machine cannot give, in plain words; empty when all is well
 
 	caps []string // of the snapshotter
 }
+
+// cgroupRoot is where control groups are mounted.
+const cgroupRoot = "/sys/fs/cgroup"
 
 // hostFeatures asks once and remembers a good answer.
 type hostFeatures struct {
@@ -98,6 +105,9 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	if cgroups.Mode() == cgroups.Unified {
 		f.CgroupVersion = 2
 	}
+	f.Controls = findControls(cgroupRoot, f.CgroupVersion)
+	f.SELinux = exists("/sys/fs/selinux/enforce")
+	f.Runtimes = slices.Sorted(maps.Keys(r.o.Runtimes))
 	if info.Name == "" {
 		f.Seccomp = true // nobody tells: without it runc refuses each container, and says why
 	} else if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
@@ -133,8 +143,9 @@ func (r *Runtime) version(ctx context.Context) (string, error) {
 }
 
 // confined refuses to run without a system call filter unless the device's owner said so.
-func (r *Runtime) confined(f Features) error {
-	if f.Seccomp || r.o.AllowNoSeccomp {
+func (r *Runtime) confined(f Features, s workload.Service) error {
+	asks := s.Security != nil && (s.Security.Privileged || s.Security.Seccomp == unconfined)
+	if f.Seccomp || r.o.AllowNoSeccomp || asks {
 		return nil
 	}
 	return fault.WithHint(fmt.Errorf("the OCI runtime has no seccomp support: %w", fault.ErrUnfit),
@@ -163,11 +174,10 @@ func (r *Runtime) roots(ctx context.Context) (blobs, files string, err error) {
 
 func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snapshots.RebaseCap) }
 
-// limitsSwap tells whether this kernel counts swap by cgroup; without it, asking for a limit fails.
-func limitsSwap(cgroupVersion int) bool {
-	if cgroupVersion == 2 {
-		return true
+// unmet refuses what this machine cannot do for a service.
+func (f Features) unmet(s workload.Service) error {
+	if lacks := f.Controls.lacks(s.Resources); len(lacks) > 0 {
+		return fmt.Errorf("this kernel's control groups (version %d) have no %s: %w", f.CgroupVersion, strings.Join(lacks, ", no "), fault.ErrUnfit)
 	}
-	_, err := os.Stat(filepath.Join("/sys/fs/cgroup/memory", "memory.memsw.limit_in_bytes"))
-	return err == nil
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -125,14 +126,14 @@ func FuzzReadImage(f *testing.F) {
 
 func TestConfined(t *testing.T) {
 	r := &Runtime{}
-	if err := r.confined(Features{Seccomp: true}); err != nil {
+	if err := r.confined(Features{Seccomp: true}, workload.Service{}); err != nil {
 		t.Error(err)
 	}
-	if err := r.confined(Features{}); !errors.Is(err, fault.ErrUnfit) || fault.Hint(err) == "" {
+	if err := r.confined(Features{}, workload.Service{}); !errors.Is(err, fault.ErrUnfit) || fault.Hint(err) == "" {
 		t.Errorf("confined without seccomp = %v, want %v and a hint", err, fault.ErrUnfit)
 	}
 	r.o.AllowNoSeccomp = true
-	if err := r.confined(Features{}); err != nil {
+	if err := r.confined(Features{}, workload.Service{}); err != nil {
 		t.Error(err)
 	}
 }

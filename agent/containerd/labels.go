@@ -28,6 +28,8 @@ const (
 	labelReplica    = labelPrefix + "replica"
 	labelHash       = labelPrefix + "hash"
 	labelGeneration = labelPrefix + "generation"
+	// labelHook marks a container that only runs before another one, whose id it is. It is no container of the project.
+	labelHook = labelPrefix + "hook"
 
 	// labelRoot keeps containerd's collector away.
 	labelRoot = "containerd.io/gc.root"

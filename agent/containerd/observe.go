@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	apievents "github.com/containerd/containerd/api/events"
@@ -53,6 +54,9 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	}
 	projects, answering := map[string]bool{}, r.o.Networks.Answering()
 	for _, b := range boxes {
+		if b.Labels[labelHook] != "" { // part of another container's start
+			continue
+		}
 		replica, err := strconv.Atoi(b.Labels[labelReplica])
 		if err != nil {
 			r.log.Warn("a container with a broken label", "container", b.ID, "label", labelReplica, "value", b.Labels[labelReplica])
@@ -142,7 +146,8 @@ func started(pid uint32, proc string) (run string, at time.Time, began time.Dura
 	return run, time.Unix(boot, 0).Add(began).UTC(), began
 }
 
-// Events tells of exits and lack of memory of this device's containers until ctx ends. When the connection to containerd
+// Events tells of exits and lack of memory of this device's containers, and of changes that somebody else made to them,
+// until ctx ends. When the connection to containerd
 // is lost, workload.EventLost is sent and the channel is closed: the caller observes and calls Events again, which
 // fails with fault.ErrTemporary until containerd is back. The caller reads until the channel is closed.
 func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
@@ -152,7 +157,11 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ns := ",namespace==" + strconv.Quote(r.o.Namespace)
-	envelopes, errs := r.client.Subscribe(ctx, `topic=="/tasks/exit"`+ns, `topic=="/tasks/oom"`+ns, `topic=="/tasks/paused"`+ns, `topic=="/containers/delete"`+ns, `topic=="`+markTopic+`"`+ns)
+	var filters []string
+	for _, topic := range []string{"/tasks/exit", "/tasks/oom", "/tasks/paused", "/containers/create", "/containers/update", "/containers/delete", markTopic} {
+		filters = append(filters, "topic=="+strconv.Quote(topic)+ns)
+	}
+	envelopes, errs := r.client.Subscribe(ctx, filters...)
 	out, begun := make(chan workload.Event), make(chan error, 1)
 	r.wg.Add(1)
 	go func() {
@@ -245,16 +254,89 @@ func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.E
 		ev = workload.Event{Kind: workload.EventExit, ID: t.ContainerID}
 	case *apievents.TaskOOM:
 		ev = workload.Event{Kind: workload.EventOOM, ID: t.ContainerID}
-	case *apievents.TaskPaused:
+	case *apievents.TaskPaused: // we never do
 		ev = workload.Event{Kind: workload.EventChanged, ID: t.ContainerID}
+	case *apievents.ContainerCreate:
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
+	case *apievents.ContainerUpdate:
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
 	case *apievents.ContainerDelete:
-		return workload.Event{Kind: workload.EventChanged, ID: t.ID}, true
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
 	default:
+		return ev, false
+	}
+	if ev.Kind == workload.EventChanged && r.doings.done(e.Topic, ev.ID) {
 		return ev, false
 	}
 	box, err := r.client.ContainerService().Get(ctx, ev.ID)
 	if errdefs.IsNotFound(err) {
 		return ev, true // removed meanwhile; a hint too many does no harm
 	}
-	return ev, err == nil && box.Labels[labelDevice] == r.o.Device
+	return ev, err == nil && box.Labels[labelDevice] == r.o.Device && box.Labels[labelHook] == ""
+}
+
+// maxDoings bounds what is remembered while nobody reads events.
+const maxDoings = 1000
+
+// doings are changes of this process that containerd will tell of, so that what others do stands out. One that is not
+// known causes a look too many.
+type doings struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+// expect says that a change follows. One that fails is taken back by done.
+func (d *doings) expect(topic, id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.n == nil || len(d.n) >= maxDoings {
+		d.n = map[string]int{}
+	}
+	d.n[topic+" "+id]++
+}
+
+// done tells whether a change was expected, and expects it no longer.
+func (d *doings) done(topic, id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	k := topic + " " + id
+	if d.n[k] == 0 {
+		return false
+	}
+	if d.n[k]--; d.n[k] == 0 {
+		delete(d.n, k)
+	}
+	return true
+}
+
+// createBox, updateBox and deleteBox change a container's record.
+func (r *Runtime) createBox(ctx context.Context, box containers.Container) error {
+	r.doings.expect("/containers/create", box.ID)
+	_, err := r.client.ContainerService().Create(ctx, box)
+	if err != nil {
+		r.doings.done("/containers/create", box.ID)
+	}
+	return err
+}
+
+func (r *Runtime) updateBox(ctx context.Context, box containers.Container, fields ...string) error {
+	r.doings.expect("/containers/update", box.ID)
+	_, err := r.client.ContainerService().Update(ctx, box, fields...)
+	if err != nil {
+		r.doings.done("/containers/update", box.ID)
+	}
+	return err
+}
+
+// deleteBox takes none for deleted.
+func (r *Runtime) deleteBox(ctx context.Context, id string) error {
+	r.doings.expect("/containers/delete", id)
+	err := r.client.ContainerService().Delete(ctx, id)
+	if err != nil {
+		r.doings.done("/containers/delete", id)
+	}
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
 }

@@ -41,9 +41,12 @@ type Options struct {
 
 	MinFree Space // what pulls leave free of containerd's and the agent's file systems
 
-	AllowPrivileged bool // run privileged containers and hooks; refused otherwise
-	AllowNoSeccomp  bool // run containers without a system call filter where runc cannot make one
-	NoNewPrivileges bool // set no_new_privs on every container
+	AllowPrivileged bool              // run privileged containers and hooks; refused otherwise
+	Runtimes        map[string]string // other OCI runtimes that services may ask for by name: containerd's name of one, or the path of what stands in for runc
+	Program         string            // path of this program, statically linked, for what it does in containers and beside them; "": services with init or tty are refused
+	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
+	AllowNoSeccomp  bool              // run containers without a system call filter where runc cannot make one
+	NoNewPrivileges bool              // set no_new_privs on every container
 
 	Logs   LogLimits
 	Logger *slog.Logger     // nil: silent

@@ -158,14 +158,17 @@ func dialIn(ctx context.Context, netns string, port uint16) (net.Conn, error) {
 	return res.conn, res.err
 }
 
+// enterAndDial connects from inside a namespace; "" is the device's own.
 func enterAndDial(ctx context.Context, netns string, port uint16) (net.Conn, error) {
-	ns, err := os.Open(netns)
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return nil, fmt.Errorf("enter %s: %w", netns, err)
+	if netns != "" {
+		ns, err := os.Open(netns)
+		if err != nil {
+			return nil, err
+		}
+		defer ns.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return nil, fmt.Errorf("enter %s: %w", netns, err)
+		}
 	}
 	var d net.Dialer
 	dial := func(a netip.Addr) (net.Conn, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -49,6 +50,7 @@ type Runtime struct {
 	logs    *logTable
 	writers *writers
 	host    hostFeatures
+	doings  doings
 
 	condemned verdicts
 
@@ -144,6 +146,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.Logs.Every <= 0 {
 		o.Logs.Every = DefaultLogEvery
+	}
+	if o.CDIDirs == nil {
+		o.CDIDirs = cdi.DefaultSpecDirs
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

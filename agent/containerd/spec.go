@@ -8,8 +8,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/containerd/containerd/v2/contrib/apparmor"
-	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/moby/sys/signal"
@@ -23,48 +21,78 @@ import (
 const (
 	// groupAnnotation makes the runc shim serve all containers of a group from one process.
 	groupAnnotation = "io.containerd.runc.v2.group"
-	// cpuPeriod is the kernel's accounting period in microseconds, as every engine sets it.
-	cpuPeriod = 100_000
-	// minCPUQuota is the least that the kernel takes, in microseconds of a period.
-	minCPUQuota = 1000
+	// ownAnnotations are containerd's and ours: a service cannot set them.
+	ownAnnotations = "io.containerd."
 
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
+// blueprint is all that a container's specification is made of.
+type blueprint struct {
+	project string
+	service workload.Service
+	image   *image
+	at      Attachment
+	mounts  []specs.Mount
+	joined  joined
+	f       Features
+}
+
 // spec is everything about a container that containerd's defaults do not say already.
-func (r *Runtime) spec(p *workload.Project, c workload.Container, img *image, at Attachment, mounts []specs.Mount, f Features) []oci.SpecOpts {
-	s, config := c.Service, img.config.Config
-	hostname := firstOf(s.Hostname, at.Hostname, s.Name)
-	user := firstOf(s.User, config.User)
+func (r *Runtime) spec(b blueprint) []oci.SpecOpts {
+	s, config := b.service, b.image.config.Config
+	hostname := firstOf(b.at.Hostname, s.Hostname, s.Name)
 	opts := []oci.SpecOpts{
 		process(s, config, hostname),
 		oci.WithHostname(hostname),
 		oci.WithoutRunMount, // an image's own /run stays visible
-		oci.WithMounts(mounts),
-		resources(s.Resources, f),
-		namespaced(at, f),
+		oci.WithMounts(b.mounts),
+		resources(s, b.f),
+		shmSize(s.Resources.ShmBytes),
+		namespaced(s.Namespaces, b.at, b.joined, b.f),
 	}
-	if user != "" {
+	if s.Domainname != "" && s.Namespaces.UTS != workload.HostNamespace {
+		opts = append(opts, oci.WithDomainname(s.Domainname))
+	}
+	if user := firstOf(s.User, config.User); user != "" {
 		opts = append(opts, oci.WithUser(user), supplementaryGroups)
 	} else {
 		opts = append(opts, oci.WithAdditionalGIDs("root"))
 	}
+	if len(s.Groups) > 0 {
+		opts = append(opts, oci.WithAppendAdditionalGroups(s.Groups...))
+	}
 	if s.ReadOnly {
 		opts = append(opts, oci.WithRootFSReadonly())
 	}
-	if !r.o.NoNewPrivileges {
-		opts = append(opts, oci.WithNewPrivileges)
+	if s.TTY {
+		opts = append(opts, oci.WithTTY)
+	}
+	annotations := map[string]string{}
+	for k, v := range s.Annotations {
+		if !strings.HasPrefix(k, ownAnnotations) {
+			annotations[k] = v
+		}
 	}
 	if !s.OwnShim {
-		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: p.Name}))
+		annotations[groupAnnotation] = b.project
 	}
-	if f.AppArmor {
-		opts = append(opts, apparmor.WithProfile(appArmorProfile))
-	}
-	if f.Seccomp {
-		opts = append(opts, seccomp.WithDefaultProfile(), withoutX32) // last: the profile depends on the capabilities
-	}
-	return opts
+	return append(opts,
+		oci.WithAnnotations(annotations),
+		devices(s),
+		r.confinement(s, b.f),
+		r.injected(s),
+		inOrder,
+		propagated,
+	)
+}
+
+// inOrder puts mounts after those that they lie in.
+func inOrder(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	slices.SortStableFunc(s.Mounts, func(a, b specs.Mount) int {
+		return strings.Count(strings.TrimRight(a.Destination, "/"), "/") - strings.Count(strings.TrimRight(b.Destination, "/"), "/")
+	})
+	return nil
 }
 
 // process sets what runs. A service's entrypoint replaces both the image's entrypoint and its command, as in Compose.
@@ -81,10 +109,12 @@ func process(s workload.Service, config ocispec.ImageConfig, hostname string) oc
 		if len(args) == 0 || args[0] == "" {
 			return fmt.Errorf("neither the service nor its image says what to run: %w", fault.ErrInvalid)
 		}
+		if s.Init {
+			args = append([]string{initTarget, initCommand, "--"}, args...)
+		}
 		spec.Process.Args = args
 		spec.Process.Env = environment([]string{defaultPath, "HOSTNAME=" + hostname}, config.Env, s.Environment)
 		spec.Process.Cwd = firstOf(s.WorkingDir, config.WorkingDir, "/")
-		spec.Process.Rlimits = nil // containerd's own: the default of 1024 files breaks servers
 		return nil
 	}
 }
@@ -108,58 +138,6 @@ func environment(lists ...[]string) []string {
 // supplementaryGroups looks up the groups of the user that was set before.
 func supplementaryGroups(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
 	return oci.WithAdditionalGIDs(strconv.FormatUint(uint64(s.Process.User.UID), 10))(ctx, client, c, s)
-}
-
-func resources(w workload.Resources, f Features) oci.SpecOpts {
-	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-		res := s.Linux.Resources
-		if w.NanoCPUs > 0 {
-			quota, period := max(w.NanoCPUs*cpuPeriod/1e9, minCPUQuota), uint64(cpuPeriod)
-			res.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
-		}
-		if w.MemoryBytes > 0 {
-			res.Memory = &specs.LinuxMemory{Limit: &w.MemoryBytes}
-			if limitsSwap(f.CgroupVersion) {
-				res.Memory.Swap = &w.MemoryBytes // memory and swap together: a hard limit is one without swap
-			}
-		}
-		if w.PIDs > 0 {
-			res.Pids = &specs.LinuxPids{Limit: &w.PIDs}
-		}
-		return nil
-	}
-}
-
-// withoutX32 takes an ABI out of the system call filter that kernels do not have: its rules cost 30 ms of each start. 32-bit
-// programs of the machine's own family stay possible.
-func withoutX32(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-	f := s.Linux.Seccomp
-	f.Architectures = slices.DeleteFunc(f.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
-	return nil
-}
-
-// namespaced joins the network namespace and shows the container its own control groups.
-func namespaced(at Attachment, f Features) oci.SpecOpts {
-	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-		set := func(ns specs.LinuxNamespace) {
-			s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == ns.Type })
-			s.Linux.Namespaces = append(s.Linux.Namespaces, ns)
-		}
-		set(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: at.NetNS})
-		if f.CgroupVersion == 2 {
-			set(specs.LinuxNamespace{Type: specs.CgroupNamespace})
-		}
-		s.Mounts = append(s.Mounts, specs.Mount{
-			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
-			Options: []string{"ro", "nosuid", "noexec", "nodev", "relatime"}, // runtimes size their pools by it
-		})
-		// The port range below 1024 is no privilege in a namespace of one container.
-		s.Linux.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
-		slices.SortStableFunc(s.Mounts, func(a, b specs.Mount) int { // parents before what lies in them
-			return strings.Count(strings.TrimRight(a.Destination, "/"), "/") - strings.Count(strings.TrimRight(b.Destination, "/"), "/")
-		})
-		return nil
-	}
 }
 
 // parseSignal reads a name or number; "" is SIGTERM.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -32,10 +31,10 @@ const (
 	leftoverPause = 20 * time.Millisecond
 )
 
-// Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then
-// a new task in place of the one that ended.
-func (r *Runtime) Start(ctx context.Context, _ *workload.Project, c workload.Container) error {
-	return r.change(ctx, "start", c.ID, r.start)
+// Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then what
+// it mounts and what runs before it; then a new task in place of the one that ended, and what follows a start.
+func (r *Runtime) Start(ctx context.Context, p *workload.Project, c workload.Container) error {
+	return r.change(ctx, "start", c.ID, func(ctx context.Context, _ string) error { return r.start(ctx, p, c) })
 }
 
 // Stop ends a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period
@@ -64,12 +63,15 @@ func (r *Runtime) change(ctx context.Context, what, id string, do func(context.C
 	return nil
 }
 
-func (r *Runtime) start(ctx context.Context, id string) error {
-	box, rec, err := r.own(ctx, id)
+func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Container) error {
+	box, rec, err := r.own(ctx, c.ID)
 	if err != nil {
 		return err
 	}
-	status, err := r.taskStatus(ctx, id)
+	if c.Hash != rec.Container.Hash { // an id is cut short; what was created counts
+		c = rec.Container
+	}
+	status, err := r.taskStatus(ctx, c.ID)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
@@ -78,45 +80,85 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 	case status == task.Status_RUNNING, status == task.Status_PAUSING:
 		return nil
 	case status == task.Status_PAUSED:
-		_, err := r.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
+		_, err := r.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: c.ID})
 		return errgrpc.ToNative(err)
 	default:
-		if err := r.endTask(ctx, id); err != nil {
+		if err := r.endTask(ctx, c.ID); err != nil {
 			return err
 		}
 	}
-	at, err := r.o.Networks.Attach(ctx, box.Labels[labelProject], rec.Container)
+	at, err := r.o.Networks.Attach(ctx, box.Labels[labelProject], c)
 	if err != nil {
 		return err
-	}
-	if at.NetNS != rec.NetNS {
-		if err := r.rejoin(ctx, box, rec, at); err != nil {
-			return err
-		}
 	}
 	layer, err := r.snapshots().Mounts(ctx, box.SnapshotKey)
 	if err != nil {
 		return err
 	}
-	out, err := r.output(box.Labels, rec.Container.Service.Log)
+	if err := r.settleIn(ctx, p, c, at, layer, box, rec); err != nil {
+		return err
+	}
+	if err := r.preStart(ctx, p, c, at, box.Labels); err != nil {
+		return err
+	}
+	streams, err := r.taskIO(c.Service, c.ID, box.Labels)
 	if err != nil {
 		return err
 	}
-	pid, err := r.runOver(ctx, id, layer, out)
-	if err == nil {
-		r.writes(box.Labels, rec.Container.Service.Log, id, pid)
+	pid, err := r.runOver(ctx, c.ID, layer, streams)
+	if err != nil {
+		return err
 	}
-	return err
+	r.writes(box.Labels, c.Service.Log, c.ID, pid)
+	return r.postStart(ctx, c)
+}
+
+// settleIn makes what a container mounts, and writes into its specification what changed since it was made.
+func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+	box containers.Container, rec record,
+) error {
+	img, err := r.ready(ctx, c.Service.Image)
+	if err != nil {
+		return err
+	}
+	if err := r.lay(ctx, p, c, img); err != nil {
+		return err
+	}
+	if !late(c.Service) {
+		if at.NetNS == rec.NetNS {
+			return nil
+		}
+		return r.rejoin(ctx, box, rec, at)
+	}
+	j, err := r.join(ctx, p.Name, c)
+	if err != nil {
+		return err
+	}
+	rec.NetNS = at.NetNS
+	if box.Extensions, err = rec.extension(); err != nil {
+		return err
+	}
+	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, j, box); err != nil {
+		return err
+	}
+	return r.updateBox(ctx, box, "spec", "extensions."+extensionKey)
+}
+
+// late tells whether a service's specification holds what may differ at each start: numbers of devices, other containers'
+// namespaces.
+func late(s workload.Service) bool {
+	return s.Namespaces.PID.Service() != "" || s.Namespaces.IPC.Service() != "" ||
+		len(s.Devices)+len(s.CDI)+len(s.GPUs) > 0 || s.Resources.Blkio != nil || s.Security != nil && s.Security.Privileged
 }
 
 // runOver runs a task where containerd may still hold what a killed call left: it undoes such calls on its own, but some
 // time after the connection broke, and then may take the new task's directory for the old one's; and a deletion that was
 // cut off it does not finish unless it is asked again.
-func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, out string) (pid uint32, err error) {
+func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, streams taskIO) (pid uint32, err error) {
 	limit := time.NewTimer(leftoverWait)
 	defer limit.Stop()
 	for pause := leftoverPause; ; pause *= 2 {
-		pid, err := r.runTask(ctx, id, layer, out)
+		pid, err := r.runTask(ctx, id, layer, streams)
 		if err == nil || !leftover(err, pause) {
 			return pid, err
 		}
@@ -143,7 +185,7 @@ func leftover(err error, pause time.Duration) bool {
 }
 
 // runTask makes a task and starts it; what could not be started does not stay.
-func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, out string) (pid uint32, err error) {
+func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, streams taskIO) (pid uint32, err error) {
 	svc := r.client.TaskService()
 	defer func() {
 		if err == nil {
@@ -155,7 +197,10 @@ func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, o
 			r.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
 		}
 	}()
-	_, err = svc.Create(ctx, &tasks.CreateTaskRequest{ContainerID: id, Rootfs: mount.ToProto(layer), Stdout: out, Stderr: out})
+	_, err = svc.Create(ctx, &tasks.CreateTaskRequest{
+		ContainerID: id, Rootfs: mount.ToProto(layer),
+		Terminal: streams.terminal, Stdin: streams.stdin, Stdout: streams.stdout, Stderr: streams.stderr(),
+	})
 	if err != nil {
 		return 0, errgrpc.ToNative(err)
 	}
@@ -186,8 +231,7 @@ func (r *Runtime) rejoin(ctx context.Context, box containers.Container, rec reco
 		return err
 	}
 	box.Extensions = ext
-	_, err = r.client.ContainerService().Update(ctx, box, "spec", "extensions."+extensionKey)
-	return err
+	return r.updateBox(ctx, box, "spec", "extensions."+extensionKey)
 }
 
 // output is where a container's task writes: a file that the shim opens for appending.
@@ -210,7 +254,7 @@ func (r *Runtime) output(labels map[string]string, l workload.Log) (string, erro
 	if err != nil {
 		return "", err
 	}
-	return (&url.URL{Scheme: "file", Path: file}).String(), f.Close()
+	return file, f.Close()
 }
 
 func (r *Runtime) taskStatus(ctx context.Context, id string) (task.Status, error) {
@@ -255,6 +299,7 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 	if end, ok := ctx.Deadline(); ok { // SIGKILL comes in time, however long the service wants
 		grace = min(grace, end.Sub(r.o.Now())-killWait)
 	}
+	grace -= r.preStop(ctx, rec.Container, grace)
 	gone, stopWaiting := r.wait(ctx, id)
 	defer stopWaiting()
 	if err := r.kill(ctx, id, sig); err != nil {
@@ -355,16 +400,16 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 			return err
 		}
 	}
+	if err := r.removeFirsts(ctx, id); err != nil {
+		return err
+	}
 	if err := r.discard(ctx, id); err != nil {
 		return err
 	}
 	if gone {
 		return nil
 	}
-	if err := r.client.ContainerService().Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return r.deleteBox(ctx, id)
 }
 
 // Teardown deletes what a project without containers still owns: its networks, its output, its volumes without names, what

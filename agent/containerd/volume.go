@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/oci"
 	copyfs "github.com/containerd/continuity/fs"
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/opencontainers/go-digest"
@@ -44,41 +49,118 @@ func (r *Runtime) dropAnonymous(project string) error {
 	return os.RemoveAll(dir)
 }
 
+// sharedDir is a volume that all projects share by its name.
+func (r *Runtime) sharedDir(name string) (string, error) {
+	return path(filepath.Join(r.o.DataDir, "shared"), name)
+}
+
+// volumeOf finds what a mount names. Volumes without a name have no entry.
+func volumeOf(p *workload.Project, name string) workload.Volume {
+	for _, v := range p.Volumes {
+		if v.Name == name {
+			return v
+		}
+	}
+	return workload.Volume{Name: name}
+}
+
+// rootOf is where a volume of this device is kept, which Options of a driver may cover: see hold.
+func (r *Runtime) rootOf(project string, v workload.Volume) (string, error) {
+	if v.Shared != "" {
+		return r.sharedDir(v.Shared)
+	}
+	return r.volumeDir(project, v.Name)
+}
+
+// ensureVolume makes a volume's place. One that another project or a person must have made is only looked for.
+func (r *Runtime) ensureVolume(project string, v workload.Volume) error {
+	dir, err := r.rootOf(project, v)
+	if err != nil {
+		return err
+	}
+	if !v.External {
+		return makeDir(dir, 0o711)
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return fault.WithHint(fmt.Errorf("there is no volume %q on this device: %w", firstOf(v.Shared, v.Name), fault.ErrUnfit),
+			"deploy the application that makes it first, or leave out external")
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// effective are a service's mounts and those that its image wants: a volume without a name for each path that it declares
+// and the service mounts nothing at.
+func effective(s workload.Service, img *image) []workload.Mount {
+	out := slices.Clone(s.Mounts)
+	for _, target := range slices.Sorted(maps.Keys(img.config.Config.Volumes)) {
+		target = filepath.Clean("/" + target)
+		taken := target == "/" || slices.ContainsFunc(out, func(m workload.Mount) bool { return filepath.Clean(m.Target) == target })
+		if !taken {
+			out = append(out, workload.Mount{Kind: workload.MountVolume, Target: target})
+		}
+	}
+	return out
+}
+
 // mounts turns a service's mounts into the runtime's, and makes the volumes that are missing.
-func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
+func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
 	for target, source := range map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf} {
 		if source != "" {
 			out = append(out, specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", "rprivate", "ro"}})
 		}
 	}
-	for n, m := range c.Service.Mounts {
+	for n, m := range effective(c.Service, img) {
 		if !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) == "/" {
 			return nil, fmt.Errorf("mount target %q: %w", m.Target, fault.ErrInvalid)
 		}
-		var (
-			s   specs.Mount
-			err error
-		)
-		switch m.Kind {
-		case workload.MountVolume:
-			s, err = r.volume(ctx, p, c, n, layer)
-		case workload.MountBind:
-			s, err = bind(m)
-		case workload.MountTmpfs:
-			s = tmpfs(m)
-		default:
-			err = fmt.Errorf("mount of kind %q: %w", m.Kind, fault.ErrUnsupported)
-		}
+		s, err := r.mount(ctx, p, c, n, m, layer)
 		if err != nil {
 			return nil, fmt.Errorf("mount at %s: %w", m.Target, err)
 		}
-		if m.ReadOnly {
+		if m.ReadOnly || m.Kind == workload.MountImage {
 			s.Options = append(s.Options, "ro")
 		}
 		out = append(out, s)
 	}
+	files, err := r.fileMounts(c)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, files...)
+	if c.Service.Init {
+		m, err := r.initMount()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
 	return out, nil
+}
+
+// mount turns the n-th mount of a container into the runtime's.
+func (r *Runtime) mount(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount, layer []mount.Mount) (specs.Mount, error) {
+	switch m.Kind {
+	case workload.MountVolume:
+		source, err := r.volume(ctx, p, c, m, layer)
+		if err == nil && m.Subpath != "" {
+			source, err = r.place(c.ID, n)
+		}
+		return specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}, err
+	case workload.MountImage:
+		if err := r.ensureView(ctx, p, c, n, m); err != nil {
+			return specs.Mount{}, err
+		}
+		source, err := r.place(c.ID, n)
+		return specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}, err
+	case workload.MountBind:
+		return bind(m)
+	case workload.MountTmpfs:
+		return tmpfs(m), nil
+	}
+	return specs.Mount{}, fmt.Errorf("mount of kind %q: %w", m.Kind, fault.ErrUnsupported)
 }
 
 func bind(m workload.Mount) (specs.Mount, error) {
@@ -87,7 +169,8 @@ func bind(m workload.Mount) (specs.Mount, error) {
 	}
 	if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
 		if !m.Create {
-			return specs.Mount{}, fmt.Errorf("%s: %w on this device", m.Source, fault.ErrNotFound)
+			return specs.Mount{}, fault.WithHint(fmt.Errorf("there is no %s on this device: %w", m.Source, fault.ErrUnfit),
+				"make it, or let it be made with create_host_path")
 		}
 		if err := makeDir(m.Source, 0o755); err != nil {
 			return specs.Mount{}, err
@@ -95,7 +178,27 @@ func bind(m workload.Mount) (specs.Mount, error) {
 	} else if err != nil {
 		return specs.Mount{}, err
 	}
-	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{"rbind", "rprivate"}}, nil
+	propagation := firstOf(m.Propagation, "rprivate")
+	if !slices.Contains([]string{"private", "rprivate", "shared", "rshared", "slave", "rslave"}, propagation) {
+		return specs.Mount{}, fmt.Errorf("propagation %q: %w", propagation, fault.ErrInvalid)
+	}
+	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{"rbind", propagation}}, nil
+}
+
+// propagated lets mounts pass between the device and a container that asks for it: runc makes the container's root
+// private otherwise.
+func propagated(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	for _, m := range s.Mounts {
+		for _, o := range m.Options {
+			switch {
+			case strings.HasSuffix(o, "shared"):
+				s.Linux.RootfsPropagation = "rshared"
+			case strings.HasSuffix(o, "slave") && s.Linux.RootfsPropagation == "":
+				s.Linux.RootfsPropagation = "rslave"
+			}
+		}
+	}
+	return nil
 }
 
 func tmpfs(m workload.Mount) specs.Mount {
@@ -107,51 +210,61 @@ func tmpfs(m workload.Mount) specs.Mount {
 	if m.TmpfsMax > 0 {
 		opts = append(opts, "size="+strconv.FormatInt(m.TmpfsMax, 10))
 	}
-	return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: opts}
+	return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: append(opts, m.Options...)} // the last word counts
 }
 
-// volume makes the n-th mount's volume unless it is there. A new one starts with what the image has at the target, with
-// owners and modes. The volume appears complete or not at all, whenever the power goes.
-func (r *Runtime) volume(ctx context.Context, p *workload.Project, c workload.Container, n int, layer []mount.Mount) (specs.Mount, error) {
-	m := c.Service.Mounts[n]
-	dir, err := r.volumeDir(p.Name, m.Source)
+// volume makes a mount's volume unless it is there, and returns its place. A new one starts with what the image has at the
+// target, with owners and modes, unless the mount says no. The volume appears complete or not at all, whenever the power
+// goes. What a driver mounts over it is neither made nor filled here.
+func (r *Runtime) volume(ctx context.Context, p *workload.Project, c workload.Container, m workload.Mount, layer []mount.Mount) (string, error) {
+	var (
+		dir string
+		err error
+	)
 	if m.Source == "" {
 		dir, err = r.anonymousDir(p.Name, c.Service.Name, c.Replica, m.Target)
+	} else {
+		v := volumeOf(p, m.Source)
+		if len(v.Options) > 0 {
+			return r.heldDir(p.Name, v)
+		}
+		dir, err = r.rootOf(p.Name, v)
 	}
 	if err != nil {
-		return specs.Mount{}, err
+		return "", err
 	}
 	data := filepath.Join(dir, volumeData)
-	out := specs.Mount{Destination: m.Target, Type: "bind", Source: data, Options: []string{"rbind", "rprivate"}}
 	unlock, err := r.ids.lock(ctx, "volume "+dir) // two services may share it
 	if err != nil {
-		return out, err
+		return "", err
 	}
 	defer unlock()
 	if _, err := os.Stat(data); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return out, err
+		return data, err
 	}
 	fresh := filepath.Join(dir, volumeFilling)
 	if err := os.RemoveAll(fresh); err != nil {
-		return out, err
+		return "", err
 	}
 	if err := makeDir(dir, 0o711); err != nil {
-		return out, err
+		return "", err
 	}
 	if err := os.Mkdir(fresh, 0o755); err != nil {
-		return out, err
+		return "", err
 	}
-	err = r.withRootfs(c.ID, layer, func(root string) error { return copyUp(root, m.Target, fresh) })
-	if err != nil {
-		return out, fmt.Errorf("fill volume %q from the image: %w", m.Source, err)
+	if !m.NoCopy && m.Subpath == "" { // a part of a volume says nothing about the whole
+		err = r.withRootfs(c.ID, layer, func(root string) error { return copyUp(root, m.Target, fresh) })
+		if err != nil {
+			return "", fmt.Errorf("fill volume %q from the image: %w", m.Source, err)
+		}
 	}
 	if err := syncTree(fresh); err != nil {
-		return out, err
+		return "", err
 	}
 	if err := os.Rename(fresh, data); err != nil {
-		return out, err
+		return "", err
 	}
-	return out, syncDir(dir)
+	return data, syncDir(dir)
 }
 
 // copyUp copies the directory at target in root, if the image has one.

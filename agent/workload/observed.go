@@ -58,7 +58,7 @@ const (
 	EventOOM  EventKind = "oom"
 	EventLost EventKind = "lost"
 
-	EventChanged EventKind = "changed" // paused, resumed, deleted, or edited
+	EventChanged EventKind = "changed" // made, paused, edited or deleted by somebody else
 )
 
 // Event is a hint to observe again; it carries no state that Observed would not.

@@ -1,0 +1,259 @@
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// preStart runs the containers that come before a start, each to its end.
+func (r *Runtime) preStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, labels map[string]string) error {
+	for n, h := range c.Service.PreStart {
+		if !h.PerReplica && c.Replica > 1 {
+			continue
+		}
+		if err := r.runFirst(ctx, p, c, n, at, labels); err != nil {
+			return fmt.Errorf("pre_start %d: %w", n+1, err)
+		}
+	}
+	return nil
+}
+
+// firstID names the n-th container that runs before another one.
+func firstID(id string, n int) string {
+	sum := sha256.Sum256([]byte(id))
+	return "first-" + strconv.Itoa(n) + "-" + hex.EncodeToString(sum[:16])
+}
+
+// first is the n-th container that runs before c, in its networks and with its volumes. It has c's place in the project, so
+// that it finds its volumes without names and writes where c does.
+func first(c workload.Container, n int) workload.Container {
+	s := c.Service.PreStart[n].Service
+	s.Name = c.Service.Name
+	for _, m := range c.Service.Mounts {
+		if !slices.ContainsFunc(s.Mounts, func(own workload.Mount) bool { return filepath.Clean(own.Target) == filepath.Clean(m.Target) }) {
+			s.Mounts = append(slices.Clip(s.Mounts), m)
+		}
+	}
+	s.Namespaces.Network = c.Service.Namespaces.Network
+	s.PreStart, s.PostStart, s.PreStop = nil, nil, nil
+	return workload.Container{ID: firstID(c.ID, n), Service: s, Replica: c.Replica, Hash: c.Hash}
+}
+
+func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.Container, n int, at Attachment, labels map[string]string) (err error) {
+	f := first(c, n)
+	if err := r.removeFirst(ctx, f.ID); err != nil { // a kill left it
+		return err
+	}
+	defer func() {
+		ctx, cancel := after(ctx)
+		defer cancel()
+		err = errors.Join(err, r.removeFirst(ctx, f.ID))
+	}()
+	streams, begin, err := r.makeFirst(ctx, p, c, f, at, labels)
+	if err != nil {
+		return err
+	}
+	layer, err := r.snapshots().Mounts(ctx, f.ID)
+	if err != nil {
+		return err
+	}
+	if _, err := r.runOver(ctx, f.ID, layer, streams); err != nil {
+		return err
+	}
+	res, err := r.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: f.ID})
+	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("it did not end in time: %w", ctx.Err())
+		}
+		return errgrpc.ToNative(err)
+	}
+	if res.ExitStatus == 0 {
+		return nil
+	}
+	file, err := r.logFile(labels)
+	if err != nil {
+		return err
+	}
+	return hookFailed(int(res.ExitStatus), writtenSince(file, begin))
+}
+
+// makeFirst makes the container; begin is how much its owner has written before.
+func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams taskIO, begin int64, err error) {
+	features, err := r.features(ctx)
+	if err != nil {
+		return streams, 0, err
+	}
+	if err := errors.Join(r.confined(features, f.Service), features.unmet(f.Service)); err != nil {
+		return streams, 0, err
+	}
+	img, err := r.ready(ctx, f.Service.Image)
+	if err != nil {
+		return streams, 0, err
+	}
+	layer, err := r.freshLayer(ctx, p, f, img)
+	if err != nil {
+		return streams, 0, err
+	}
+	box := containers.Container{
+		ID: f.ID, Labels: r.labels(p, f), Image: f.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: f.ID,
+	}
+	box.Labels[labelHook] = c.ID
+	if box.Extensions, err = (record{Container: f, NetNS: at.NetNS}).extension(); err != nil {
+		return streams, 0, err
+	}
+	if box.Runtime, err = r.runtimeOf(f.Service); err != nil {
+		return streams, 0, err
+	}
+	j, err := r.join(ctx, p.Name, f)
+	if err != nil {
+		return streams, 0, err
+	}
+	if box.Spec, err = r.specify(ctx, p, f, img, at, layer, j, box); err != nil {
+		return streams, 0, err
+	}
+	if err := r.lay(ctx, p, f, img); err != nil {
+		return streams, 0, err
+	}
+	if err := r.createBox(ctx, box); err != nil {
+		return streams, 0, err
+	}
+	if streams, err = r.taskIO(f.Service, f.ID, labels); err != nil {
+		return streams, 0, err
+	}
+	file, err := r.logFile(labels)
+	if err != nil {
+		return streams, 0, err
+	}
+	if info, err := os.Stat(file); err == nil {
+		begin = info.Size()
+	}
+	return streams, begin, nil
+}
+
+// removeFirst removes a container that ran before another one. Gone is no error.
+func (r *Runtime) removeFirst(ctx context.Context, id string) error {
+	if err := r.endTask(ctx, id); err != nil {
+		return err
+	}
+	if err := r.clear(ctx, id); err != nil {
+		return err
+	}
+	if err := r.dropLayer(ctx, id); err != nil {
+		return err
+	}
+	return r.deleteBox(ctx, id)
+}
+
+// removeFirsts removes what a kill left of the containers that ran before another one.
+func (r *Runtime) removeFirsts(ctx context.Context, id string) error {
+	boxes, err := r.client.ContainerService().List(ctx, r.filter(labelHook, id))
+	if err != nil {
+		return err
+	}
+	for _, b := range boxes {
+		if err := r.removeFirst(ctx, b.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writtenSince is the end of what a file got after it had a size.
+func writtenSince(file string, begin int64) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	if info.Size() < begin { // it was rotated
+		begin = 0
+	}
+	begin = max(begin, info.Size()-maxTail)
+	b, err := io.ReadAll(io.NewSectionReader(f, begin, maxTail))
+	if err != nil {
+		return ""
+	}
+	return endOf(string(b))
+}
+
+// hookFailed tells an exit code and what was printed last.
+func hookFailed(code int, printed string) error {
+	if printed == "" {
+		return fmt.Errorf("it exited with %d", code)
+	}
+	return fmt.Errorf("it exited with %d: %s", code, printed)
+}
+
+// postStart runs the commands that follow a start. When one fails, the container does not run on.
+func (r *Runtime) postStart(ctx context.Context, c workload.Container) error {
+	for n, h := range c.Service.PostStart {
+		err := r.runHook(ctx, c.ID, h)
+		if err == nil {
+			continue
+		}
+		err = fmt.Errorf("post_start %d (%s): %w", n+1, strings.Join(h.Command, " "), err)
+		ctx, cancel := after(ctx)
+		defer cancel()
+		return errors.Join(err, r.endTask(ctx, c.ID))
+	}
+	return nil
+}
+
+// preStop runs the commands before the stop signal, and tells how much of the grace period they took. A failure does not
+// hold the stop up.
+func (r *Runtime) preStop(ctx context.Context, c workload.Container, grace time.Duration) time.Duration {
+	if len(c.Service.PreStop) == 0 || grace <= 0 {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	began := r.o.Now()
+	for n, h := range c.Service.PreStop {
+		if err := r.runHook(ctx, c.ID, h); err != nil {
+			r.log.Warn("a command before the stop of a container failed", "container", c.ID, "hook", fmt.Sprintf("pre_stop %d", n+1), "error", err)
+		}
+	}
+	return min(max(r.o.Now().Sub(began), 0), grace)
+}
+
+func (r *Runtime) runHook(ctx context.Context, id string, h workload.Hook) error {
+	if len(h.Command) == 0 {
+		return fmt.Errorf("nothing to run: %w", fault.ErrInvalid)
+	}
+	var printed tail
+	code, err := r.exec(ctx, id, agent.ExecOptions{
+		Argv: h.Command, User: h.User, WorkingDir: h.WorkingDir, Environment: h.Environment, Stdout: &printed, Stderr: &printed,
+	}, h.Privileged)
+	if err != nil {
+		if s := strings.TrimSpace(printed.String()); s != "" {
+			return fmt.Errorf("%w: %s", err, s)
+		}
+		return err
+	}
+	if code != 0 {
+		return hookFailed(code, printed.String())
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package containerd_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+func toolbox(args ...string) []string { return append([]string{"/toolbox"}, args...) }
+
+func TestHooksInOrder(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	s := server(img)
+	s.Mounts = []workload.Mount{{Kind: workload.MountVolume, Source: "log", Target: "/log"}, {Kind: workload.MountVolume, Target: "/anon"}}
+	s.PreStart = []workload.PreStart{
+		{Service: workload.Service{Image: img, Entrypoint: toolbox("write", "/log/steps", "first")}},
+		{Service: workload.Service{Image: img, Entrypoint: toolbox("write", "/anon/note", "second"), User: "0"}, PerReplica: true},
+	}
+	s.PostStart = []workload.Hook{
+		{Command: toolbox("write", "/log/steps", "after start")},
+		{Command: toolbox("write", "/tmp/by-user", "x"), User: "33:33", WorkingDir: "/tmp", Environment: []string{"A=B"}},
+	}
+	s.PreStop = []workload.Hook{{Command: toolbox("exit", "3")}, {Command: toolbox("write", "/log/steps", "before stop")}}
+	s.Replicas = 2
+	p := project("hooks", s)
+	p.Volumes = []workload.Volume{{Name: "log"}}
+	cs := r.up(p)
+	for _, c := range cs {
+		if got := r.inside(c.ID, "cat", "/anon/note"); got != "second\n" {
+			t.Errorf("replica %d: its own first container wrote %q", c.Replica, got)
+		}
+		if got := r.inside(c.ID, "stat", "/tmp/by-user"); !strings.HasPrefix(got, "33 33 ") {
+			t.Errorf("replica %d: what user 33 wrote is of %q", c.Replica, got)
+		}
+	}
+	if got := r.inside(cs[0].ID, "cat", "/log/steps"); got != "first\nafter start\nafter start\n" {
+		t.Errorf("steps %q", got)
+	}
+	if err := r.Stop(t.Context(), cs[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.inside(cs[1].ID, "cat", "/log/steps"); !strings.HasSuffix(got, "before stop\n") {
+		t.Errorf("steps %q", got)
+	}
+	if o, err := r.Observe(t.Context()); err != nil || len(o.Containers) != 2 {
+		t.Errorf("Observe = %+v, %v, want the two replicas alone", o, err)
+	}
+}
+
+func TestHooksThatFail(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	for _, tc := range []struct {
+		name   string
+		change func(*workload.Service)
+		text   []string
+	}{
+		{"before", func(s *workload.Service) {
+			s.PreStart = []workload.PreStart{{Service: workload.Service{Image: img, Entrypoint: toolbox("get", "http://127.0.0.1:1/")}}}
+		}, []string{"pre_start 1", "exited with 1", "refused"}},
+		{"after", func(s *workload.Service) { s.PostStart = []workload.Hook{{Command: toolbox("cat", "/none")}} }, []string{"post_start 1", "exited with 1", "/none"}},
+		{"after, no such program", func(s *workload.Service) { s.PostStart = []workload.Hook{{Command: []string{"/none"}}} }, []string{"post_start 1", "/none"}},
+		{"after, privileged", func(s *workload.Service) {
+			s.PostStart = []workload.Hook{{Command: toolbox("env"), Privileged: true}}
+		}, []string{"post_start 1", "not allowed"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := server(img)
+			tc.change(&s)
+			c := r.created(project("bad", s))[0]
+			err := r.start(c)
+			for _, want := range tc.text {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("Start = %v, want %q in it", err, want)
+				}
+			}
+			if o := r.seen(c.ID); o.Status == workload.Running {
+				t.Errorf("it runs: %+v", o)
+			}
+			if err := r.Remove(t.Context(), c.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPreStopIsWithinTheGracePeriod(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.Command, s.StopGrace = []string{"stubborn"}, 3*time.Second
+	s.PreStop = []workload.Hook{{Command: toolbox("sleep")}}
+	c := r.up(project("grace", s))[0]
+	began := time.Now()
+	if err := r.Stop(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < 2*time.Second || took > 15*time.Second {
+		t.Errorf("Stop took %v, want the grace period of 3 s", took)
+	}
+	if o := r.seen(c.ID); o.Status != workload.Exited || o.ExitCode != 137 {
+		t.Errorf("%+v, want killed", o)
+	}
+}
+
+func TestInitAndTerminal(t *testing.T) {
+	program := agentProgram(t)
+	r := newRig(t, func(o *containerd.Options) { o.Program = program })
+	img := r.pulled(nil)
+	child := workload.Service{Name: "child", Image: img, Command: []string{"orphan"}, Init: true}
+	tty := workload.Service{Name: "tty", Image: img, Command: []string{"size"}, TTY: true, Stdin: true, Init: true}
+	plainTTY := workload.Service{Name: "plain", Image: img, Command: []string{"size"}, TTY: true}
+	input := workload.Service{Name: "input", Image: img, Command: []string{"reads"}, Stdin: true}
+	code := workload.Service{Name: "code", Image: img, Command: []string{"exit", "42"}, Init: true}
+	cs := r.up(project("init", child, tty, plainTTY, input, code))
+	testenv.Eventually(t, 20*time.Second, "the first process takes up orphans", func() error {
+		return r.noZombies(cs[0].ID)
+	})
+	if got := r.inside(cs[0].ID, "cat", "/proc/1/cmdline"); !strings.Contains(got, "init-process") {
+		t.Errorf("process 1 is %q", got)
+	}
+	if err := r.Stop(t.Context(), cs[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if o := r.seen(cs[0].ID); o.ExitCode != 0 {
+		t.Errorf("SIGTERM through the first process: %+v, want a polite end", o)
+	}
+	for _, c := range cs[1:3] {
+		r.exited(c.ID)
+		testenv.Eventually(t, 20*time.Second, "a terminal's output is kept", func() error {
+			return contains(r.output(c.ID), "0x0")
+		})
+	}
+	if o := r.seen(cs[3].ID); o.Status != workload.Running {
+		t.Errorf("a container whose input is open: %+v", o)
+	}
+	if o := r.exited(cs[4].ID); o.ExitCode != 42 {
+		t.Errorf("exit code %d through the first process, want 42", o.ExitCode)
+	}
+}
+
+// agentProgram builds the program that containers get as their first process.
+func agentProgram(t *testing.T) string {
+	t.Helper()
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "longshore-agent")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", file, "./cmd/longshore-agent")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return file
+}
+
+// noZombies is an error while a container has ended processes that nobody took up, or its orphan has not ended.
+func (r *rig) noZombies(id string) error {
+	out := r.output(id)
+	if !strings.Contains(out, "orphan ") {
+		return fmt.Errorf("no orphan in %q", out)
+	}
+	if n := len(processes(r.t, r.seen(id).PID)); n != 2 {
+		return fmt.Errorf("%d processes, want the first and its child", n)
+	}
+	return nil
+}
+
+func contains(s, part string) error {
+	if strings.Contains(s, part) {
+		return nil
+	}
+	return fmt.Errorf("%q is not in %q", part, s)
+}

@@ -1,0 +1,123 @@
+package containerd_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// namespace names one of a process's namespaces.
+func namespace(t *testing.T, pid, kind string) string {
+	t.Helper()
+	to, err := os.Readlink("/proc/" + pid + "/ns/" + kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+func TestNamespacesOfTheDevice(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	for _, kind := range []string{"pid", "ipc", "uts", "cgroup"} {
+		t.Run(kind, func(t *testing.T) {
+			s := server(img)
+			ns, other := &s.Namespaces, "host"
+			switch kind {
+			case "pid":
+				ns.PID = workload.HostNamespace
+			case "ipc":
+				ns.IPC = workload.HostNamespace
+			case "uts":
+				ns.UTS = workload.HostNamespace
+			case "cgroup":
+				ns.Cgroup, other = workload.PrivateNamespace, "private"
+			}
+			own := server(img)
+			own.Name = "own"
+			cs := r.up(project("ns"+kind, s, own))
+			mine := namespace(t, "self", kind)
+			got, isolated := namespace(t, itoa(r.seen(cs[0].ID).PID), kind), namespace(t, itoa(r.seen(cs[1].ID).PID), kind)
+			if shared := got == mine; shared != (other == "host") {
+				t.Errorf("%s: namespace %s, the device's is %s", other, got, mine)
+			}
+			if kind != "cgroup" && isolated == mine {
+				t.Errorf("without a word the container is in the device's %s namespace", kind)
+			}
+			r.serving(cs[0].ID)
+		})
+	}
+}
+
+func TestNamespacesOfAnotherService(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	front, side := server(img), workload.Service{Name: "side", Image: img, Command: []string{"sleep"}}
+	side.Namespaces = workload.Namespaces{PID: workload.ServiceNamespace("web"), IPC: workload.ServiceNamespace("web")}
+	p := project("share", front, side)
+	cs := r.created(p)
+	err := r.start(cs[1])
+	if err == nil || !strings.Contains(err.Error(), "web") {
+		t.Fatalf("Start beside a service that does not run = %v, want its name", err)
+	}
+	if err := r.start(cs[0]); err != nil {
+		t.Fatal(err)
+	}
+	r.inside(cs[0].ID, "write", "/dev/shm/note", "shared memory")
+	for range 2 { // the other one's namespaces are new after it was restarted
+		if err := r.start(cs[1]); err != nil {
+			t.Fatal(err)
+		}
+		a, b := itoa(r.seen(cs[0].ID).PID), itoa(r.seen(cs[1].ID).PID)
+		for _, kind := range []string{"pid", "ipc"} {
+			if namespace(t, a, kind) != namespace(t, b, kind) {
+				t.Errorf("%s namespaces %s and %s", kind, namespace(t, a, kind), namespace(t, b, kind))
+			}
+		}
+		if got := r.inside(cs[1].ID, "cat", "/dev/shm/note"); got != "shared memory\n" {
+			t.Errorf("/dev/shm/note = %q", got)
+		}
+		for _, c := range []workload.Container{cs[1], cs[0]} {
+			if err := r.Stop(t.Context(), c.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.start(cs[0]); err != nil {
+			t.Fatal(err)
+		}
+		r.inside(cs[0].ID, "write", "/dev/shm/note", "shared memory")
+	}
+}
+
+func TestSharedMemoryAndNames(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	s := server(img)
+	s.Resources.ShmBytes, s.Domainname = 2<<20, "plant.example"
+	none := server(img)
+	none.Name, none.Namespaces.IPC = "none", workload.NoNamespace
+	cs := r.up(project("shm", s, none))
+	if got := r.inside(cs[0].ID, "touch-mib", "/dev/shm/big", "3"); !strings.Contains(got, "no space") {
+		t.Errorf("3 MiB into 2 MiB of /dev/shm: %q", got)
+	}
+	if got := r.inside(cs[0].ID, "cat", "/proc/sys/kernel/domainname"); got != "plant.example\n" {
+		t.Errorf("domain name %q", got)
+	}
+	if got := r.inside(cs[1].ID, "open", "/dev/shm"); !strings.Contains(got, "no such file") {
+		t.Errorf("/dev/shm of a container without shared memory: %q", got)
+	}
+}
+
+func TestReplicasHaveNamesOfTheirOwn(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.Replicas = 2
+	for n, c := range r.up(project("two", s)) {
+		if got, want := r.inside(c.ID, "cat", "/proc/sys/kernel/hostname"), fmt.Sprintf("web-%d\n", n+1); got != want {
+			t.Errorf("hostname %q, want %q", got, want)
+		}
+	}
+}

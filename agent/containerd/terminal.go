@@ -1,0 +1,110 @@
+package containerd
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Commands of [Options.Program] that outlive this process. Their names are fixed: containers that run were made with them.
+const (
+	// initCommand runs "-- ARGV..." as the first process of a container: see package firstprocess.
+	initCommand = "init-process"
+	// terminalCommand copies a terminal's output, which the shim cannot append to a file by itself, to the file it names.
+	terminalCommand = "terminal-output"
+	// initTarget is where the program is in a container: /dev is in memory, so it leaves no trace in the image's files.
+	initTarget = "/dev/longshore-init"
+)
+
+// initMount puts this program into a container.
+func (r *Runtime) initMount() (specs.Mount, error) {
+	if err := r.needProgram("init"); err != nil {
+		return specs.Mount{}, err
+	}
+	return specs.Mount{Destination: initTarget, Type: "bind", Source: r.o.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}}, nil
+}
+
+func (r *Runtime) needProgram(what string) error {
+	if filepath.IsAbs(r.o.Program) {
+		return nil
+	}
+	return fmt.Errorf("%s needs the path of the agent's program, which nobody told: %w", what, fault.ErrUnsupported)
+}
+
+// taskIO is where a task's output goes and its input comes from.
+type taskIO struct {
+	terminal      bool
+	stdin, stdout string
+}
+
+// stderr is where errors go: with all else, and a terminal has no other.
+func (t taskIO) stderr() string {
+	if t.terminal {
+		return ""
+	}
+	return t.stdout
+}
+
+func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string) (taskIO, error) {
+	file, err := r.output(labels, s.Log)
+	if err != nil {
+		return taskIO{}, err
+	}
+	out := taskIO{terminal: s.TTY}
+	if file != "" {
+		out.stdout = (&url.URL{Scheme: "file", Path: file}).String()
+	}
+	if s.TTY { // somebody must read it, or the container waits
+		if err := r.needProgram("tty"); err != nil {
+			return taskIO{}, err
+		}
+		u := url.URL{Scheme: "binary", Path: r.o.Program, RawQuery: url.Values{terminalCommand: {firstOf(file, os.DevNull)}}.Encode()}
+		out.stdout = u.String()
+	}
+	if s.Stdin {
+		out.stdin, err = r.stdinPipe(id)
+	}
+	return out, err
+}
+
+// stdinPipe is an input that never ends: the shim holds both of its ends open, whether this process lives or not.
+func (r *Runtime) stdinPipe(id string) (string, error) {
+	dir, err := path(filepath.Join(r.o.RunDir, "stdin"), id)
+	if err != nil {
+		return "", err
+	}
+	if err := makeDir(dir, 0o700); err != nil {
+		return "", err
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil && err != unix.EEXIST {
+		return "", fmt.Errorf("make %s: %w", pipe, err)
+	}
+	return pipe, nil
+}
+
+// runtimeOf is which OCI runtime runs a service's containers.
+func (r *Runtime) runtimeOf(s workload.Service) (containers.RuntimeInfo, error) {
+	name, ok := r.o.Runtimes[s.Runtime]
+	switch {
+	case s.Runtime == "" && !ok, s.Runtime == "runc" && !ok:
+		return containers.RuntimeInfo{Name: runtimeName}, nil
+	case !ok:
+		return containers.RuntimeInfo{}, fault.WithHint(fmt.Errorf("this device has no runtime %q: %w", s.Runtime, fault.ErrUnfit),
+			"allow it in the agent's configuration: runtime.allowed")
+	case !filepath.IsAbs(name):
+		return containers.RuntimeInfo{Name: name}, nil
+	}
+	o, err := typeurl.MarshalAny(&runcoptions.Options{BinaryName: name})
+	return containers.RuntimeInfo{Name: runtimeName, Options: o}, err
+}
