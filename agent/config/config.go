@@ -30,8 +30,8 @@ type Config struct {
 	Capabilities Capabilities
 	Network      Network
 	Logs         Logs
-	Metrics      Metrics
 	Images       Images
+	Runtime      Runtime
 
 	AllowNoSeccomp bool // run containers without a seccomp profile where the runtime has none; shown in every status
 	RequirePins    bool // refuse components and images that are named by a tag only
@@ -42,6 +42,13 @@ type Containerd struct {
 	Address     string // unix socket
 	Namespace   string
 	Snapshotter string
+}
+
+// Runtime is what containers of this device may be beyond the default. The zero value allows nothing.
+type Runtime struct {
+	AllowPrivileged bool              // told in every status
+	Allowed         map[string]string // names that services may ask for: containerd's name of a runtime, or a path in place of runc
+	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
 }
 
 // Poll says how often the tag is asked.
@@ -91,11 +98,6 @@ type Logs struct {
 type Images struct {
 	MinFree        int64 // bytes that stay free; 0: MinFreePercent counts
 	MinFreePercent int   // of the file system; 0: MinFree counts
-}
-
-// Metrics say where Prometheus may ask.
-type Metrics struct {
-	Listen string // "host:port"; "": nowhere
 }
 
 // Defaults of a device.
@@ -214,6 +216,8 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	c.Images.MinFree, c.Images.MinFreePercent = share(n.Get("minFree"))
 	n.Close()
 
+	c.Runtime = r.runtime(root.Get("runtime"))
+
 	n = root.Get("logs")
 	c.Logs = Logs{MaxSize: size(n.Get("maxSize"), 10<<20), MaxFiles: 3, Budget: size(n.Get("budget"), 1<<30)}
 	if f := n.Get("maxFiles"); f != nil {
@@ -224,15 +228,24 @@ func (r reader) sections(root *strict.Node, c *Config) {
 		}
 	}
 	n.Close()
+}
 
-	n = root.Get("metrics")
-	if l := n.Get("listen"); l != nil {
-		c.Metrics.Listen = l.Filled()
-		if _, err := netip.ParseAddrPort(c.Metrics.Listen); err != nil {
-			l.HintFaultf("write it like 127.0.0.1:9464 or [::]:9464; whoever reaches it may read it", "not an address and port to listen on")
+func (r reader) runtime(n *strict.Node) (c Runtime) {
+	c.AllowPrivileged = n.Get("allowPrivileged").Bool()
+	if a := n.Get("allowed"); a != nil {
+		c.Allowed = map[string]string{}
+		for _, m := range a.Members() {
+			c.Allowed[m.Key()] = m.Filled()
+		}
+		if a.Kind() != strict.Object {
+			a.Faultf("must be a mapping of names to runtimes")
 		}
 	}
+	for _, d := range n.Get("cdiDirs").Items() {
+		c.CDIDirs = append(c.CDIDirs, r.path(d, ""))
+	}
 	n.Close()
+	return c
 }
 
 func (r reader) device(n *strict.Node) artifacts.DeviceID {

@@ -50,6 +50,7 @@ containerd: {address: /run/c.sock, namespace: edge, snapshotter: native}
 poll: {interval: 5s}
 fleet: {url: "https://fleet.example", tokenFile: token, caFile: ca.pem}
 registry: {authFile: auth.json, caFile: r.pem, certFile: c.pem, keyFile: k.pem, certsDir: certs.d, plainHTTP: ["127.0.0.1:5000"]}
+runtime: {allowPrivileged: true, allowed: {kata: io.containerd.kata.v2}, cdiDirs: [/opt/cdi]}
 capabilities: {vendor: Acme, modelNumber: E1, serialNumber: "7", labels: {site: graz, rack: 3}}
 network: {pool: 10.99.0.0/16, table: edge}
 logs: {maxSize: 1MiB, maxFiles: 2, budget: 20M}
@@ -68,6 +69,9 @@ x-note: kept out
 	}
 	if c.Poll.Interval != 5*time.Second || c.Logs.Budget != 20e6 || c.Logs.MaxFiles != 2 || !c.AllowNoSeccomp {
 		t.Errorf("poll, logs, seccomp = %v %d %d %v", c.Poll.Interval, c.Logs.Budget, c.Logs.MaxFiles, c.AllowNoSeccomp)
+	}
+	if rt := c.Runtime; !rt.AllowPrivileged || rt.Allowed["kata"] != "io.containerd.kata.v2" || len(rt.CDIDirs) != 1 || rt.CDIDirs[0] != "/opt/cdi" {
+		t.Errorf("runtime = %+v", rt)
 	}
 	if c.Capabilities.Labels["site"] != "graz" || c.Network.Table != "edge" || c.Registry.PlainHTTP[0] != "127.0.0.1:5000" {
 		t.Errorf("labels, table, plainHTTP = %v %q %v", c.Capabilities.Labels, c.Network.Table, c.Registry.PlainHTTP)
@@ -95,6 +99,7 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"huge size", good + "logs: {maxSize: 999999999999999GiB}\n", "logs.maxSize: out of range"},
 		{"half a key pair", good + "registry: {certFile: c}\n", "certFile and keyFile belong together"},
 		{"duplicate", good + "device: e\n", "device"},
+		{"runtimes", good + "runtime: {allowed: [kata]}\n", "runtime.allowed: must be a mapping"},
 		{"labels", good + "capabilities: {labels: [1]}\n", "capabilities.labels: must be a mapping"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -84,14 +84,8 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		defer cancel()
 		served <- control.Serve(ctx, socket, parts.agent, log)
 	}()
-	measured := make(chan struct{})
-	go func() {
-		defer close(measured)
-		serveMetrics(ctx, cfg.Metrics.Listen, parts.agent, log)
-	}()
 	err = parts.agent.Run(ctx)
 	cancel()
-	<-measured
 	if err := errors.Join(err, <-served); err != nil && c.Context.Err() == nil {
 		return err
 	}
@@ -176,10 +170,11 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 		Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter,
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
 		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
-		AllowNoSeccomp: cfg.AllowNoSeccomp,
-		MinFree:        containerd.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
-		Logs:           containerd.LogLimits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
-		Logger:         log, Now: time.Now,
+		AllowNoSeccomp: cfg.AllowNoSeccomp, AllowPrivileged: cfg.Runtime.AllowPrivileged,
+		Runtimes: cfg.Runtime.Allowed, CDIDirs: cfg.Runtime.CDIDirs, Program: ownPath(log),
+		MinFree: containerd.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
+		Logs:    containerd.LogLimits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
+		Logger:  log, Now: time.Now,
 	}); err != nil {
 		return nil, err
 	}
@@ -213,10 +208,24 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 
 // weakened is what agent.yaml gives up; trust.yaml's allowUnsigned is told with what passed by it.
 func weakened(cfg *config.Config) []string {
+	var out []string
 	if cfg.AllowNoSeccomp {
-		return []string{"containers may run without a system call filter (allowNoSeccomp)"}
+		out = append(out, "containers may run without a system call filter (allowNoSeccomp)")
 	}
-	return nil
+	if cfg.Runtime.AllowPrivileged {
+		out = append(out, "containers may be privileged (runtime.allowPrivileged)")
+	}
+	return out
+}
+
+// ownPath is this program's, for what it does in containers.
+func ownPath(log *slog.Logger) string {
+	p, err := os.Executable()
+	if err != nil {
+		log.Warn("services with init or tty are refused: the path of this program is not known", "err", err)
+		return ""
+	}
+	return p
 }
 
 func capabilities(cfg *config.Config) margo.DeviceCapabilities {

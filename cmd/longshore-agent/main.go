@@ -23,6 +23,9 @@ import (
 )
 
 func main() {
+	if code, done := inContainer(os.Args); done {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
 	stop()
