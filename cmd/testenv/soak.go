@@ -1,6 +1,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/testenv"
@@ -29,6 +31,33 @@ func soakCommand() *cli.Command {
 					_, err = soak.PowerCut(c.Context, soak.PowerCutOptions{
 						Out: c.App.Writer, Rounds: c.Int("rounds"), Seed: c.Uint64("seed"), Release: release,
 					})
+					return err
+				},
+			},
+			{
+				Name:  "chaos",
+				Usage: "kill containers, shims, the agent and containerd at random, and look at what comes back and what leaks",
+				Flags: []cli.Flag{
+					&cli.DurationFlag{Name: "duration", Usage: "kill for this `TIME`", Value: time.Hour},
+					&cli.IntFlag{Name: "containers", Usage: "that the device runs", Value: 50},
+					&cli.Uint64Flag{Name: "seed", Usage: "choices of an earlier run; 0 makes new ones"},
+				},
+				Action: func(c *cli.Context) error {
+					_, err := soak.Chaos(c.Context, soak.ChaosOptions{
+						Out: c.App.Writer, Duration: c.Duration("duration"), Containers: c.Int("containers"), Seed: c.Uint64("seed"),
+					})
+					return err
+				},
+			},
+			{
+				Name:  "load",
+				Usage: "update a service under requests: start-first, where none may be lost, and stop-first, where the gap is measured",
+				Flags: []cli.Flag{
+					&cli.IntFlag{Name: "updates", Usage: "of each order", Value: 20},
+					&cli.IntFlag{Name: "rate", Usage: "requests a second", Value: 200},
+				},
+				Action: func(c *cli.Context) error {
+					_, err := soak.Load(c.Context, soak.LoadOptions{Out: c.App.Writer, Updates: c.Int("updates"), Rate: c.Int("rate")})
 					return err
 				},
 			},

@@ -33,6 +33,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -404,12 +405,15 @@ func serve(port, text string) error {
 	mux.HandleFunc("GET /sicken", func(http.ResponseWriter, *http.Request) { sick.Store(true) })
 	mux.HandleFunc("GET /heal", func(http.ResponseWriter, *http.Request) { sick.Store(false) })
 	server := &http.Server{Addr: ":" + port, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	ended := make(chan error, 1)
 	go func() { // ends with the process
 		_ = wait("", true)
-		_ = server.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		ended <- server.Shutdown(ctx) // what was asked is answered
 	}()
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
-	return nil
+	return <-ended
 }

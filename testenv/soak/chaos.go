@@ -1,0 +1,185 @@
+package soak
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// ChaosOptions of kills at random.
+type ChaosOptions struct {
+	Out        io.Writer
+	Containers int           // in applications of five; 0: 50
+	Duration   time.Duration // 0: an hour
+	Seed       uint64        // 0: a new one, which is printed
+}
+
+// ChaosFigures are what was killed and how the device came back.
+type ChaosFigures struct {
+	Kills  map[string]int
+	Back   time.Duration // from the last kill until everything ran again
+	Before testenv.Holdings
+	After  testenv.Holdings
+}
+
+const (
+	chaosApp   = 5 // services of an application
+	chaosPause = 1500 * time.Millisecond
+	fileSlack  = 12 // connections that come and go
+)
+
+// Chaos kills at random what makes a device: containers, shims, the agent, containerd. Afterwards everything must run again,
+// and the device hold what it held before: nothing may leak.
+func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error) {
+	o.Containers, o.Duration = cmp.Or(o.Containers, 50), cmp.Or(o.Duration, time.Hour)
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	fmt.Fprintf(o.Out, "chaos: %d containers, %v, seed %d\n", o.Containers, o.Duration, o.Seed)
+	box, err := testenv.OpenBox(ctx)
+	if err != nil {
+		return figures, err
+	}
+	defer func() { err = errors.Join(err, box.Empty()) }()
+	d, err := newDevice(ctx, box, o.Out)
+	if err != nil {
+		return figures, err
+	}
+	apps := (o.Containers + chaosApp - 1) / chaosApp
+	for app := range apps {
+		if err := d.publish(ctx, fmt.Sprintf("app-%d", app), d.crowd(app, min(chaosApp, o.Containers-app*chaosApp))); err != nil {
+			return figures, err
+		}
+	}
+	if err := d.boot(ctx, "10.216.0.0/16"); err != nil {
+		return figures, err
+	}
+	began := time.Now()
+	if err := d.settled(ctx, uint64(apps), o.Containers); err != nil {
+		return figures, fmt.Errorf("installation: %w\n%s", err, d.logs())
+	}
+	fmt.Fprintf(o.Out, "%d containers run after %.1f s\n", o.Containers, time.Since(began).Seconds())
+	if figures.Before, err = d.holdings(ctx); err != nil {
+		return figures, err
+	}
+	if figures.Kills, err = d.havoc(ctx, o); err != nil {
+		return figures, fmt.Errorf("seed %d: %w\n%s", o.Seed, err, d.logs())
+	}
+	began = time.Now()
+	if err := d.settled(ctx, uint64(apps), o.Containers); err != nil {
+		return figures, fmt.Errorf("seed %d: after %v: %w\n%s", o.Seed, figures.Kills, err, d.logs())
+	}
+	figures.Back = time.Since(began)
+	// What was in flight ends by itself: holdings are looked at until they agree.
+	err = testenv.Await(ctx, installLimit, func() error {
+		var err error
+		if figures.After, err = d.holdings(ctx); err != nil {
+			return err
+		}
+		return leaked(figures.Before, figures.After)
+	})
+	fmt.Fprintf(o.Out, "killed %v; all ran again %.1f s after the last kill\nheld before %v\nheld after  %v\n", figures.Kills, figures.Back.Seconds(), figures.Before, figures.After)
+	if err != nil {
+		return figures, fmt.Errorf("seed %d: %w", o.Seed, err)
+	}
+	return figures, nil
+}
+
+// crowd is an application of services that know each other, one of them with a health check and a port.
+func (d *device) crowd(app, services int) string {
+	var b strings.Builder
+	b.WriteString("services:\n")
+	for s := range services {
+		fmt.Fprintf(&b, "  s%d:\n    image: %s\n    restart: always\n    command: [serve, \"8080\", app %d]\n", s, d.registry.Reference(soakImage), app)
+		switch s {
+		case 0:
+			b.WriteString("    healthcheck: {x-longshore-probe: {tcp: 8080}, interval: 2s}\n    volumes: [\"data:/data\"]\n")
+		case 1:
+			b.WriteString("    depends_on: {s0: {condition: service_healthy}}\n")
+		}
+	}
+	b.WriteString("volumes: {data: {}}\n")
+	return b.String()
+}
+
+func (d *device) holdings(ctx context.Context) (testenv.Holdings, error) {
+	return d.box.Holdings(ctx, d.containerd, d.table, d.path("run"), map[string]int{"the agent": d.agent.PID(), "containerd": d.containerd.PID()})
+}
+
+// leaked tells what is more, or less, than before. Files of processes may differ a little.
+func leaked(before, after testenv.Holdings) error {
+	var errs []error
+	for _, what := range slices.Sorted(maps.Keys(before)) {
+		slack := 0
+		if strings.HasPrefix(what, "files of ") {
+			slack = fileSlack
+		}
+		if a, b := after[what], before[what]; a > b+slack || a < b && slack == 0 {
+			errs = append(errs, fmt.Errorf("%s: %d before, %d after", what, b, a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// havoc kills until the time is over, and starts again what systemd would.
+func (d *device) havoc(ctx context.Context, o ChaosOptions) (map[string]int, error) {
+	dice := rand.New(rand.NewPCG(o.Seed, 1))
+	kills := map[string]int{}
+	for end := time.Now().Add(o.Duration); time.Now().Before(end); {
+		if err := sleep(ctx, time.Duration(dice.Int64N(int64(chaosPause)))); err != nil {
+			return kills, err
+		}
+		roll, pick := dice.IntN(100), dice.IntN(1<<16)
+		what, err := d.strike(ctx, roll, pick, time.Duration(dice.IntN(300))*time.Millisecond)
+		if err != nil {
+			return kills, fmt.Errorf("after %v: %w", kills, err)
+		}
+		kills[what]++
+	}
+	return kills, nil
+}
+
+// strike kills one thing, and starts it again after a pause when nothing else would.
+func (d *device) strike(ctx context.Context, roll, pick int, pause time.Duration) (string, error) {
+	switch {
+	case roll < 8:
+		d.agent.Kill()
+		if err := sleep(ctx, pause); err != nil {
+			return "", err
+		}
+		return "agent", d.agent.Start()
+	case roll < 14:
+		d.containerd.Kill()
+		if err := sleep(ctx, pause); err != nil {
+			return "", err
+		}
+		return "containerd", d.containerd.Start(ctx)
+	case roll < 24:
+		if shims := d.containerd.Shims(); len(shims) > 0 {
+			_ = syscall.Kill(shims[pick%len(shims)], syscall.SIGKILL) // gone is as good
+			return "shim", nil
+		}
+		return "nothing", nil
+	}
+	s, err := d.status(ctx)
+	if err != nil {
+		return "nothing", nil // the agent may be starting
+	}
+	running := processes(s)
+	if len(running) == 0 {
+		return "nothing", nil
+	}
+	id := slices.Sorted(maps.Keys(running))[pick%len(running)]
+	_ = syscall.Kill(int(running[id]), syscall.SIGKILL) // gone is as good
+	return "container", nil
+}
