@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,12 +32,16 @@ type ChaosFigures struct {
 	Back   time.Duration // from the last kill until everything ran again
 	Before testenv.Holdings
 	After  testenv.Holdings
+
+	Goroutines, Fresh int // of the agent after it all, and of one that was just started
 }
 
 const (
 	chaosApp   = 5 // services of an application
 	chaosPause = 1500 * time.Millisecond
 	fileSlack  = 12 // connections that come and go
+
+	goroutineSlack = 25
 )
 
 // Chaos kills at random what makes a device: containers, shims, the agent, containerd. Afterwards everything must run again,
@@ -92,7 +98,47 @@ func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error
 	if err != nil {
 		return figures, fmt.Errorf("seed %d: %w", o.Seed, err)
 	}
-	return figures, nil
+	return figures, d.compareGoroutines(ctx, &figures, uint64(apps), o)
+}
+
+// compareGoroutines holds the agent that lived through the chaos against one that was just started.
+func (d *device) compareGoroutines(ctx context.Context, figures *ChaosFigures, generation uint64, o ChaosOptions) error {
+	for _, n := range []*int{&figures.Goroutines, &figures.Fresh} {
+		var err error
+		if *n, err = d.goroutines(); err != nil {
+			return err
+		}
+		if err := errors.Join(d.agent.Start(), d.settled(ctx, generation, o.Containers)); err != nil {
+			return fmt.Errorf("seed %d: %w\n%s", o.Seed, err, d.logs())
+		}
+	}
+	fmt.Fprintf(o.Out, "goroutines of the agent: %d after it all, %d after a start\n", figures.Goroutines, figures.Fresh)
+	if figures.Goroutines > figures.Fresh+goroutineSlack {
+		return fmt.Errorf("seed %d: the agent has %d goroutines, a fresh one %d", o.Seed, figures.Goroutines, figures.Fresh)
+	}
+	return nil
+}
+
+// goroutines ends the agent in the way in which a Go program tells of all its goroutines.
+func (d *device) goroutines() (int, error) {
+	before, err := os.ReadFile(d.agent.LogFile)
+	if err != nil {
+		return 0, err
+	}
+	done := d.agent.Done()
+	if err := syscall.Kill(d.agent.PID(), syscall.SIGQUIT); err != nil {
+		return 0, err
+	}
+	<-done
+	after, err := os.ReadFile(d.agent.LogFile)
+	if err != nil {
+		return 0, err
+	}
+	n := bytes.Count(after[len(before):], []byte("\ngoroutine "))
+	if n < 2 {
+		return 0, fmt.Errorf("%d goroutines in the agent's last words", n)
+	}
+	return n, nil
 }
 
 // crowd is an application of services that know each other, one of them with a health check and a port.

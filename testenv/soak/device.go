@@ -87,7 +87,7 @@ func (d *device) path(name string) string { return filepath.Join(d.box.Dir(), na
 
 // environment leaves the caller's home alone.
 func (d *device) environment() []string {
-	return []string{"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=soak", "NO_COLOR=1"}
+	return []string{"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=soak", "NO_COLOR=1", "GOTRACEBACK=all"}
 }
 
 // run runs one of our programs to its end and returns what it prints.
