@@ -54,7 +54,7 @@ func (r *Runtime) Mend(ctx context.Context, i workload.Image) (int, error) {
 func (r *Runtime) mend(ctx context.Context, i workload.Image) (int, error) {
 	img, err := r.local(ctx, i)
 	if err != nil {
-		return 0, errors.Join(err, r.o.Journal.Forget(i.Name()))
+		return 0, errors.Join(err, r.o.Journal.Forget(entryOf(i)))
 	}
 	ctx, done, err := r.client.WithLease(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *Runtime) mend(ctx context.Context, i workload.Image) (int, error) {
 		sum += written
 		if err != nil {
 			// What is not as it should be is not to be trusted: the next use unpacks it again, or has it pulled.
-			return sum, errors.Join(fmt.Errorf("layer %s: %w", l.Digest, err), r.o.Journal.Forget(i.Name()))
+			return sum, errors.Join(fmt.Errorf("layer %s: %w", l.Digest, err), r.o.Journal.Forget(entryOf(i)))
 		}
 		if err := rest(ctx, r.o.Now().Sub(begin)); err != nil { // half of one core at most
 			return sum, err

@@ -77,7 +77,7 @@ type Journal interface {
 	Unpacking(image string) error
 	Durable(image string) error
 	IsDurable(image string) (bool, error)
-	Forget(image string) error
+	Forget(image string) error // with entries that begin with it and a space
 }
 
 // Attachment is what a container gets from its networks.

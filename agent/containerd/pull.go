@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/unpack"
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
@@ -91,7 +92,7 @@ func (r *Runtime) Image(ctx context.Context, i workload.Image) (workload.ImageIn
 
 // present returns an image that is durable and complete, else nil.
 func (r *Runtime) present(ctx context.Context, i workload.Image) (*image, error) {
-	durable, err := r.o.Journal.IsDurable(i.Name())
+	durable, err := r.o.Journal.IsDurable(entryOf(i))
 	if err != nil || !durable {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (r *Runtime) present(ctx context.Context, i workload.Image) (*image, error)
 	// Somebody removed or damaged it behind our back.
 	r.log.Warn("a durable image is not complete any more", "image", i.Name(), "error", err)
 	r.images.clear()
-	return nil, r.o.Journal.Forget(i.Name())
+	return nil, r.o.Journal.Forget(entryOf(i))
 }
 
 // settle fetches what is missing, verifies what an earlier process left, unpacks, and makes it durable.
@@ -159,7 +160,7 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 	if err := r.makeRoom(ctx, i, img); err != nil {
 		return nil, err
 	}
-	if err := r.o.Journal.Unpacking(i.Name()); err != nil {
+	if err := r.o.Journal.Unpacking(entryOf(i)); err != nil {
 		return nil, err
 	}
 	if err := r.distrust(ctx, i, img); err != nil {
@@ -182,7 +183,7 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 	if err := r.syncSnapshots(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.o.Journal.Durable(i.Name()); err != nil {
+	if err := r.o.Journal.Durable(entryOf(i)); err != nil {
 		return nil, err
 	}
 	r.kept.add(i.Name())
@@ -218,7 +219,7 @@ func (r *Runtime) unpack(ctx context.Context, f *fetcher, img *image) error {
 	}
 	walk := images.Handlers(
 		images.HandlerFunc(f.handle),
-		images.SetChildrenMappedLabels(store, images.HandlerFunc(img.children), nil), // keeps children with their parents
+		images.SetChildrenMappedLabels(store, images.HandlerFunc(img.children), keepChild), // keeps children with their parents
 	)
 	err = images.Dispatch(ctx, u.Unpack(walk), nil, img.root)
 	if err != nil {
@@ -257,6 +258,24 @@ func (r *Runtime) pin(ctx context.Context, i workload.Image, img *image) error {
 		return nil
 	}
 	return classify(err)
+}
+
+// entryOf is an image's entry in the journal: one index may be here for several platforms. Those that are not the device's own
+// are forgotten with it.
+func entryOf(i workload.Image) string {
+	if i.Platform == "" {
+		return i.Name()
+	}
+	return i.Name() + " " + i.Platform
+}
+
+// keepChild names the label by which a document keeps what it names. An index that is here for several platforms keeps a
+// manifest for each.
+func keepChild(d ocispec.Descriptor) []string {
+	if images.IsManifestType(d.MediaType) || images.IsIndexType(d.MediaType) {
+		return []string{"containerd.io/gc.ref.content.m." + d.Digest.Encoded()[:16]}
+	}
+	return images.ChildGCLabels(d)
 }
 
 // lease is what keeps the bytes of an image that is not complete yet.

@@ -117,6 +117,44 @@ func TestPullIsDurableAndThenCostsNothing(t *testing.T) {
 	r.up(project("multi", server(img)))
 }
 
+// TestPullForSeveralPlatforms: one index, two platforms of it, side by side and through a collection.
+func TestPullForSeveralPlatforms(t *testing.T) {
+	r := newRig(t)
+	foreign, err := testenv.BuildImage("linux/s390x", v1.Config{}, []testenv.File{{Path: "mainframe", Data: noise(5, 4096)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := r.registry().Push(t.Context(), "plant/both:1", r.toolbox(nil), foreign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := workload.Image{Repository: p.Repository, Digest: digest.Digest(p.Digest)}
+	other := mine
+	other.Platform = "linux/s390x"
+	for _, i := range []workload.Image{mine, other} {
+		if err := r.Pull(t.Context(), i, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Collect(t.Context(), []workload.Image{mine, other}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(r.upper("mainframe")); err != nil {
+		t.Error(err)
+	}
+	r.reg.Faults.Forget()
+	again := r.reopened(r.o)
+	for _, i := range []workload.Image{mine, other} {
+		if err := again.Pull(t.Context(), i, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := len(r.reg.Faults.Requests("", "")); n > 0 {
+		t.Errorf("%d requests for what is there", n)
+	}
+	r.up(project("mine", server(mine)))
+}
+
 // continuedAt is the furthest byte of a blob that was asked for since the requests were forgotten. It tells that a pull went
 // on where one had ended; the bytes that left the registry do not, as what filled the sockets' buffers of a broken
 // connection is counted there and never arrived.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -143,21 +144,27 @@ func (r *Runtime) durableChains(ctx context.Context, but workload.Image) (map[st
 		return nil, classify(err)
 	}
 	for _, h := range have {
-		durable, err := r.o.Journal.IsDurable(h.Name)
-		if err != nil {
-			return nil, err
-		}
 		repository, _, ok := strings.Cut(h.Name, "@")
-		if !durable || !ok || h.Name == but.Name() {
+		if !ok {
 			continue
 		}
-		img, err := r.local(ctx, workload.Image{Repository: repository, Digest: h.Target.Digest, Platform: but.Platform})
-		if err != nil {
-			r.log.Warn("a durable image cannot be read", "image", h.Name, "error", err)
-			continue
-		}
-		for _, id := range img.chain {
-			sound[id.String()] = true
+		for _, platform := range slices.Compact([]string{"", but.Platform}) {
+			other := workload.Image{Repository: repository, Digest: h.Target.Digest, Platform: platform}
+			durable, err := r.o.Journal.IsDurable(entryOf(other))
+			if err != nil {
+				return nil, err
+			}
+			if !durable || entryOf(other) == entryOf(but) {
+				continue
+			}
+			img, err := r.local(ctx, other)
+			if err != nil {
+				r.log.Warn("a durable image cannot be read", "image", h.Name, "error", err)
+				continue
+			}
+			for _, id := range img.chain {
+				sound[id.String()] = true
+			}
 		}
 	}
 	return sound, nil

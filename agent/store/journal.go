@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -18,9 +19,22 @@ func (s *Store) Unpacking(image string) error { return s.note(image, unpacking) 
 // Durable notes that all of the image's layers are on the disk.
 func (s *Store) Durable(image string) error { return s.note(image, durable) }
 
-// Forget removes the image's entry. Gone is no error.
+// Forget removes the image's entry, and those that begin with its name and a space. Gone is no error.
 func (s *Store) Forget(image string) error {
-	return s.Update(func(t *Tx) error { return t.tx.Bucket(bucketImages).Delete([]byte(image)) })
+	return s.Update(func(t *Tx) error {
+		b := t.tx.Bucket(bucketImages)
+		if err := b.Delete([]byte(image)); err != nil {
+			return err
+		}
+		prefix := []byte(image + " ")
+		c := b.Cursor()
+		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Seek(prefix) {
+			if err := c.Delete(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // IsDurable tells whether the image's layers may be trusted. No entry means no.

@@ -66,7 +66,8 @@ func TestEverythingSurvivesReopening(t *testing.T) {
 			tx.AddBad(store.Bad{Digest: digest.FromString("bad"), Message: "r", Since: t0}), tx.SetPins(state(1).Digest, pins),
 		)
 	})
-	if err := errors.Join(s.Unpacking("a"), s.Unpacking("b"), s.Durable("b"), s.Unpacking("c"), s.Durable("c"), s.Forget("c"), s.Close()); err != nil {
+	if err := errors.Join(s.Unpacking("a"), s.Unpacking("b"), s.Durable("b"), s.Unpacking("c"), s.Durable("c"),
+		s.Durable("c linux/arm"), s.Durable("c linux/s390x"), s.Durable("c2"), s.Forget("c"), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, path, nil)
@@ -96,7 +97,7 @@ func TestEverythingSurvivesReopening(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	for image, want := range map[string]bool{"a": false, "b": true, "c": false, "d": false} {
+	for image, want := range map[string]bool{"a": false, "b": true, "c": false, "d": false, "c linux/arm": false, "c linux/s390x": false, "c2": true} {
 		if got, err := s.IsDurable(image); got != want || err != nil {
 			t.Errorf("IsDurable(%s) = %v, %v, want %v", image, got, err, want)
 		}

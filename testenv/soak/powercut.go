@@ -62,16 +62,23 @@ func PowerCut(ctx context.Context, o PowerCutOptions) (figures PowerCutFigures, 
 	began := time.Now()
 	for n := range o.Rounds {
 		if err := d.round(ctx, n+1, &figures); err != nil {
+			figures.tell(o.Out, time.Since(began))
+			if ctx.Err() != nil {
+				return figures, fmt.Errorf("ended in round %d of seed %d: %w", n+1, o.Seed, context.Cause(ctx))
+			}
 			return figures, fmt.Errorf("round %d of seed %d: %w\n%s", n+1, o.Seed, err, d.logs())
 		}
 		figures.Rounds++
 	}
-	fmt.Fprintf(o.Out, "%d rounds, %d cuts in %.0f s: all came back, the longest in %.1f s, %.1f s on average; cut while %v\n",
-		figures.Rounds, figures.Cuts, time.Since(began).Seconds(), figures.Longest.Seconds(),
-		figures.Total.Seconds()/float64(max(figures.Rounds, 1)), figures.At)
-	fmt.Fprintf(o.Out, "%d files compared with the registry's, all equal; %d cuts had emptied %d unpacked files before the repair\n",
-		figures.Compared, figures.Emptied, figures.EmptiedFiles)
+	figures.tell(o.Out, time.Since(began))
 	return figures, nil
+}
+
+func (f PowerCutFigures) tell(out io.Writer, took time.Duration) {
+	fmt.Fprintf(out, "%d rounds, %d cuts in %.0f s: all came back, the longest in %.1f s, %.1f s on average; cut while %v\n",
+		f.Rounds, f.Cuts, took.Seconds(), f.Longest.Seconds(), f.Total.Seconds()/float64(max(f.Rounds, 1)), f.At)
+	fmt.Fprintf(out, "%d files compared with the registry's, all equal; %d cuts had emptied %d unpacked files before the repair\n",
+		f.Compared, f.Emptied, f.EmptiedFiles)
 }
 
 // round updates the device to the next generation, cuts its power on the way and looks at what comes back.

@@ -157,7 +157,7 @@ func (d *cutDevice) publish(ctx context.Context, generation int) error {
 			return err
 		}
 		d.images[p.Digest] = img
-		fmt.Fprintf(&b, "  %s:\n    image: %s\n    command: [serve, \"8080\", \"generation %d\"]\n    restart: always\n    stop_grace_period: 2s\n    ports: [\"127.0.0.1:%s:8080\"]\n",
+		fmt.Fprintf(&b, "  %s:\n    image: %s\n    command: [serve, \"8080\", \"generation %d\"]\n    restart: always\n    stop_grace_period: 2s\n    ports: [\"127.0.0.1:%s:8080\"]\n    deploy: {update_config: {monitor: 500ms}}\n",
 			name, p.Tagged(), of, d.ports[n])
 	}
 	if err := os.MkdirAll(d.path("app"), 0o755); err != nil {
