@@ -231,7 +231,7 @@ func storageKeys(s *section) {
 		"volumes volumes.[].type volumes.[].source volumes.[].target volumes.[].read_only")
 	s.does("false: the directory must be there", "volumes.[].bind volumes.[].bind.create_host_path")
 	s.does("private, rprivate, shared, rshared, slave, rslave", "volumes.[].bind.propagation")
-	s.does("enabled (as without it), disabled, writable, readonly", "volumes.[].bind.recursive")
+	s.does("enabled and writable (as without it: what is mounted below is writable there), disabled, readonly", "volumes.[].bind.recursive")
 	s.says("files are not relabelled: a device's own policy labels them", "volumes.[].bind.selinux")
 	s.does("a new volume stays empty, where it would take the image's files", "volumes.[].volume volumes.[].volume.nocopy")
 	s.does("a directory of the volume or image", "volumes.[].volume.subpath volumes.[].image volumes.[].image.subpath")

@@ -147,7 +147,7 @@ func (t *translation) longMount(n *node) (workload.Mount, bool) {
 		case r == "readonly" && !m.ReadOnly:
 			t.fault(n.get("bind", "recursive"), "set read_only: true", "the mount itself is not read-only")
 			return m, false
-		case r != "enabled":
+		case r == "disabled" || r == "readonly":
 			m.Recursive = r
 		}
 	case "tmpfs":

@@ -35,7 +35,7 @@ type Mount struct {
 	Subpath     string   `json:",omitzero"`  // volume and image: this directory of it, relative and clean
 	NoCopy      bool     `json:",omitzero"`  // volume: a new one stays empty
 	Propagation string   `json:",omitzero"`  // bind: "shared", "rslave", …; "": "rprivate"
-	Recursive   string   `json:",omitzero"`  // bind: "disabled": not what is mounted below; "readonly": that too; "writable": not that; "": as the kernel can
+	Recursive   string   `json:",omitzero"`  // bind: "disabled": not what is mounted below it; "readonly": read-only below it too; "": with what is below, writable there
 	Options     []string `json:",omitempty"` // tmpfs: further mount options, sorted
 }
 
