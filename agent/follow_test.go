@@ -111,6 +111,25 @@ func TestDependentsFollow(t *testing.T) {
 	}
 }
 
+// A restart keeps the order, too, and a dependency that may be missing does not stand in its way.
+func TestARestartWaitsForWhatItDependsOn(t *testing.T) {
+	for _, optional := range []bool{false, true} {
+		d := newDevice()
+		db := healthy(service("db", "1"))
+		db.Restart = workload.Restart{}
+		c := component("d", "app", db, service("web", "1", workload.Dependency{Service: "db", Condition: workload.Healthy, Optional: optional}))
+		d.run(t, desired(1, deployment("d", c)))
+		d.crash(c.Containers[0].ID, 1)
+		d.crash(c.Containers[1].ID, 1)
+		for range 20 {
+			d.round(t, nil)
+		}
+		if got := d.containers[c.Containers[1].ID].Status == workload.Running; got != optional {
+			t.Errorf("optional %v: web runs: %v; log %v", optional, got, d.short(c))
+		}
+	}
+}
+
 func TestUnhealthyIsRestarted(t *testing.T) {
 	for _, tc := range []struct {
 		name    string

@@ -54,8 +54,9 @@ type Steps struct {
 //     many at a time as the service says. Projects that are not desired go completely, but for their volumes.
 //   - A container starts when what it depends on has met its condition; a component when the one before it is up.
 //     After a reboot the same order holds, but a component that fails does not keep those behind it from coming back.
-//   - A container that exits is started again as its restart policy says, whatever it depends on; one that is unhealthy,
-//     or that is to follow a dependency, is stopped for that; one that somebody paused is resumed.
+//   - A container that exits is started again as its restart policy says, once what it depends on has met its condition
+//     again; one that is unhealthy, or that is to follow a dependency, is stopped for that; one that somebody paused is
+//     resumed.
 func Plan(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Policy) Steps {
 	if d == nil {
 		return Steps{}
@@ -215,7 +216,9 @@ func (pl *planner) supervise(v *view, x *slot) {
 			pl.wake(s.NextStart)
 			return
 		}
-		pl.do(st)
+		if v.ready(x.c, pl.s) {
+			pl.do(st)
+		}
 	case x.o.Status == workload.Running && (v.outlived(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
 		st.Verb, st.Again, st.run = Stop, true, x.o.Run
 		pl.do(st)
