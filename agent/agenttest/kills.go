@@ -2,6 +2,7 @@ package agenttest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ type change struct {
 	want          []string // containers in the end
 	keep          []string // of them, those that must not be touched
 	states        []string // what the fleet endpoint is told about the application, not more and not less
+	fails         bool     // the device goes back to what it was
 }
 
 // other is an application that stays as it is.
@@ -27,7 +29,7 @@ func changes() []change {
 	all := []string{line + "/broker", line + "/sensor", line + "/web"}
 	first := []string{"pending@1", "installing@1", "installed@1"}
 	return []change{
-		{"add", nil, []App{Line("1")}, all, nil, first},
+		{"add", nil, []App{Line("1")}, all, nil, first, false},
 		{
 			"update",
 			[]App{Line("1"), other()},
@@ -35,6 +37,7 @@ func changes() []change {
 			append([]string{"other/sensor"}, all...),
 			[]string{line + "/broker", line + "/sensor", "other/sensor"},
 			append(first[:3:3], "pending@2", "installing@2", "installed@2"),
+			false,
 		},
 		{
 			"remove",
@@ -43,6 +46,7 @@ func changes() []change {
 			[]string{"other/sensor"},
 			[]string{"other/sensor"},
 			append(first[:3:3], "removing@2", "removed@2"),
+			false,
 		},
 	}
 }
@@ -50,8 +54,39 @@ func changes() []change {
 // Kills kills an agent at every boundary of an addition, an update and a removal, starts another one, and wants the same
 // end each time: the same containers, what was not to change untouched, volumes with what was in them, and every status
 // reported once and in order. With stride n it takes every n-th boundary.
-func Kills(t *testing.T, s Setup, stride int) {
-	for _, c := range changes() {
+func Kills(t *testing.T, s Setup, stride int) { kills(t, s, stride, changes()) }
+
+// KillsOfUpdates is Kills for updates that take turns, start first, and go back. Containers of the image "crash:1" must
+// exit at once.
+func KillsOfUpdates(t *testing.T, s Setup, stride int) { kills(t, s, stride, updates()) }
+
+// updates are changes of a service that has no volume.
+func updates() []change {
+	front := func(image, extra string) App {
+		return App{ID: 1, Name: "front", Components: []Comp{{Name: "front", Version: "1.0." + image[len(image)-1:], Services: []Service{
+			{Name: "broker", Image: "broker:1"},
+			{Name: "web", Image: image, Extra: "    restart: always\n    depends_on: {broker: {condition: service_started, restart: true}}\n    deploy:\n" + extra},
+		}}}}
+	}
+	const (
+		first = "      update_config: {order: start-first}\n      rollback_config: {order: start-first}\n"
+		turns = "      replicas: 3\n      update_config: {order: start-first, parallelism: 1}\n"
+		stop  = "      replicas: 2\n      update_config: {parallelism: 1}\n      rollback_config: {parallelism: 1}\n"
+	)
+	states := []string{"pending@1", "installing@1", "installed@1", "pending@2", "installing@2", "installed@2"}
+	failed := append(states[:5:5], "failed@2")
+	web := []string{"front/broker", "front/web"}
+	keep := []string{"front/broker"}
+	return []change{
+		{"start-first", []App{front("web:1", first)}, []App{front("web:2", first)}, web, keep, states, false},
+		{"in turns", []App{front("web:1", turns)}, []App{front("web:2", turns)}, append(web[:2:2], "front/web/2", "front/web/3"), keep, states, false},
+		{"back, start-first", []App{front("web:1", first)}, []App{front("crash:1", first)}, web, web, failed, true},
+		{"back, in turns", []App{front("web:1", stop)}, []App{front("crash:1", stop)}, append(web[:2:2], "front/web/2"), append(keep[:1:1], "front/web/2"), failed, true},
+	}
+}
+
+func kills(t *testing.T, s Setup, stride int, changes []change) {
+	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			n := 0
 			s.scenario(t, func(t *testing.T, w *World) { n = c.kill(t, w, 0) })
@@ -80,7 +115,9 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 		r := w.Start(t)
 		w.Sync(t, r)
 		before = w.Observe(t)
-		check = w.mark(t, Line("1"))
+		if c.before[0].Name == line {
+			check = w.mark(t, Line("1"))
+		}
 		w.delivered(t, r)
 		r.Stop(t)
 		generation = 2
@@ -93,7 +130,11 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 			return true
 		}
 		s := r.Status()
-		return s.Committed != nil && s.Committed.Generation == generation && s.Outbox.Depth == 0 && w.quiet(k)
+		done := s.Committed != nil && s.Committed.Generation == generation
+		if c.fails {
+			done = wentBack(s)
+		}
+		return done && s.Outbox.Depth == 0 && w.quiet(k)
 	})
 	r.Stop(t)
 	if at != 0 {
@@ -103,8 +144,11 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 		t.Logf("boundary %d was not met: the order differs a little from run to run", at)
 	}
 	r = w.Start(t)
-	if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled && res.Outcome != agent.SyncUnchanged || res.Generation != generation {
+	if res := w.Sync(t, r); (res.Outcome == agent.SyncFailed) != c.fails || res.Generation != generation {
 		t.Fatalf("sync after the kill = %+v", res)
+	}
+	if c.fails {
+		w.Wait(t, "the way back", func() bool { return wentBack(r.Status()) })
 	}
 	w.delivered(t, r)
 	after := w.allRun(t, c.want...)
@@ -117,6 +161,11 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 	expect(t, "states", w.States(t, Line("1").DeploymentID()), c.states)
 	r.Stop(t)
 	return k.Met()
+}
+
+// wentBack tells whether an application's update was undone.
+func wentBack(s agent.Status) bool {
+	return len(s.Deployments) == 1 && s.Deployments[0].Error != nil && strings.Contains(s.Deployments[0].Error.Message, "rolled back to")
 }
 
 // quiet waits a moment to see that nothing is done any more: tidying comes last.

@@ -76,6 +76,18 @@ func TestRefusals(t *testing.T) {
 	agenttest.Refusals(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test})
 }
 
+func TestKillsOfUpdates(t *testing.T) {
+	crash := func(m *runtimetest.Memory) {
+		m.Running = func(o workload.Observation) int {
+			if isOf(o, "crash:1") {
+				return 3
+			}
+			return -1
+		}
+	}
+	agenttest.KillsOfUpdates(t, agenttest.Setup{Open: memoryEnv(crash), Around: synctest.Test}, 7)
+}
+
 func TestKills(t *testing.T) {
 	agenttest.Kills(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test}, 1)
 }

@@ -391,7 +391,7 @@ func (w *World) Sync(t *testing.T, r *Running) agent.SyncResult {
 	return res
 }
 
-// Observe lists the device's containers by "component/service".
+// Observe lists the device's containers by "component/service", and "component/service/2" for further replicas.
 func (w *World) Observe(t *testing.T) map[string]workload.Observation {
 	t.Helper()
 	if w.observer == nil {
@@ -403,7 +403,11 @@ func (w *World) Observe(t *testing.T) map[string]workload.Observation {
 	}
 	out := map[string]workload.Observation{}
 	for _, c := range o.Containers {
-		out[c.Component+"/"+c.Service] = c
+		name := c.Component + "/" + c.Service
+		if c.Replica > 1 {
+			name += fmt.Sprint("/", c.Replica)
+		}
+		out[name] = c
 	}
 	if len(out) != len(o.Containers) {
 		t.Errorf("%d containers under %d names: %v", len(o.Containers), len(out), o.Containers)
