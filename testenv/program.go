@@ -43,6 +43,7 @@ type program struct {
 const (
 	appsPins         = "apps"         // they go into images and never run here
 	containerd17Pins = "containerd17" // an older containerd, beside the one that devices should have
+	cniPins          = "cni"          // plugins of networks that a site declares
 )
 
 // programs are all that tests run. Order is the order of building: what most tests need comes first.
@@ -50,6 +51,7 @@ func programs() []program {
 	const (
 		containerd = "github.com/containerd/containerd/v2"
 		older      = "github.com/containerd/containerd"
+		plugins    = "github.com/containernetworking/plugins/plugins"
 		shim       = "containerd-shim-runc-v2"
 	)
 	return []program{
@@ -63,6 +65,8 @@ func programs() []program {
 		{name: "containerd17", pkg: older + "/cmd/containerd", module: older, ldvar: older + "/version.Version", pins: containerd17Pins, file: "containerd"},
 		{name: "containerd17-shim", pkg: older + "/cmd/" + shim, module: older, ldvar: older + "/version.Version", pins: containerd17Pins, file: shim},
 		{name: "containerd17-ctr", pkg: older + "/cmd/ctr", module: older, ldvar: older + "/version.Version", pins: containerd17Pins, file: "ctr"},
+		{name: "cni-bridge", pkg: plugins + "/main/bridge", pins: cniPins, file: "bridge"},
+		{name: "cni-host-local", pkg: plugins + "/ipam/host-local", pins: cniPins, file: "host-local"},
 		{name: "nats-server", pkg: "github.com/nats-io/nats-server/v2", pins: appsPins},
 		{name: "caddy", pkg: "github.com/caddyserver/caddy/v2/cmd/caddy", pins: appsPins},
 		{name: "cosign3", pkg: "github.com/sigstore/cosign/v3/cmd/cosign"},

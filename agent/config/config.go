@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,10 +83,25 @@ type Capabilities struct {
 	Labels       map[string]any
 }
 
-// Network is the pool that project networks are cut from, and the name that keeps two agents of one machine apart.
+// Network is the pool that project networks are cut from, the name that keeps two agents of one machine apart, and the
+// networks of the site that applications may join as external ones.
 type Network struct {
-	Pool  netip.Prefix
-	Table string // nftables table and prefix of interfaces
+	Pool   netip.Prefix
+	Table  string // nftables table and prefix of interfaces
+	CNI    CNI
+	Shared []Shared
+}
+
+// CNI says where the site keeps its own networks, as container runtimes read them.
+type CNI struct {
+	ConfDir string // of .conflist files
+	BinDir  string // of plugins
+}
+
+// Shared is a bridge of the device that applications share.
+type Shared struct {
+	Name   string
+	Subnet netip.Prefix // zero: chosen from the pool
 }
 
 // Logs bound what containers may write.
@@ -210,6 +227,12 @@ func (r reader) sections(root *strict.Node, c *Config) {
 			c.Network.Pool = pool.Masked()
 		}
 	}
+	c.Network.CNI = CNI{
+		ConfDir: r.path(n.Get("cni").Get("confDir"), "/etc/cni/net.d"),
+		BinDir:  r.path(n.Get("cni").Get("binDir"), "/opt/cni/bin"),
+	}
+	n.Get("cni").Close()
+	c.Network.Shared = shared(n.Get("shared"))
 	n.Close()
 
 	n = root.Get("images")
@@ -246,6 +269,39 @@ func (r reader) runtime(n *strict.Node) (c Runtime) {
 	}
 	n.Close()
 	return c
+}
+
+// sharedName is what a Compose file can call an external network, and a hosts file can hold.
+var sharedName = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,62}$`)
+
+// shared reads the device's own networks.
+func shared(n *strict.Node) []Shared {
+	var out []Shared
+	for _, item := range n.Items() {
+		s := Shared{Name: item.Need("name").Matching(sharedName, "a name of letters, digits, dots, dashes and underscores")}
+		if slices.ContainsFunc(out, func(o Shared) bool { return o.Name == s.Name }) {
+			item.Faultf("%q is there twice", s.Name)
+		}
+		if sub := item.Get("subnet"); sub != nil {
+			p, err := netip.ParsePrefix(sub.Text())
+			switch {
+			case err != nil:
+				sub.HintFaultf("write it like 172.30.0.0/24", "not an address range")
+			case !p.Addr().Is4() || p.Bits() > 29 || p.Bits() < 8:
+				sub.Faultf("must be an IPv4 range between /8 and /29")
+			default:
+				s.Subnet = p.Masked()
+			}
+			for _, o := range out {
+				if o.Subnet.IsValid() && o.Subnet.Overlaps(s.Subnet) {
+					sub.Faultf("overlaps %s of %q", o.Subnet, o.Name)
+				}
+			}
+		}
+		item.Close()
+		out = append(out, s)
+	}
+	return out
 }
 
 func (r reader) device(n *strict.Node) artifacts.DeviceID {

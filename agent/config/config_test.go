@@ -2,8 +2,10 @@ package config_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +54,7 @@ fleet: {url: "https://fleet.example", tokenFile: token, caFile: ca.pem}
 registry: {authFile: auth.json, caFile: r.pem, certFile: c.pem, keyFile: k.pem, certsDir: certs.d, plainHTTP: ["127.0.0.1:5000"]}
 runtime: {allowPrivileged: true, allowed: {kata: io.containerd.kata.v2}, cdiDirs: [/opt/cdi]}
 capabilities: {vendor: Acme, modelNumber: E1, serialNumber: "7", labels: {site: graz, rack: 3}}
-network: {pool: 10.99.0.0/16, table: edge}
+network: {pool: 10.99.0.0/16, table: edge, cni: {confDir: net.d}, shared: [{name: plant, subnet: 172.30.0.7/24}, {name: lab}]}
 logs: {maxSize: 1MiB, maxFiles: 2, budget: 20M}
 images: {minFree: 7%}
 x-note: kept out
@@ -63,6 +65,10 @@ x-note: kept out
 	}
 	if c.Trust != "/srv/dev/keys/trust.yaml" || c.DataDir != "/srv/dev/data" || c.Fleet.TokenFile != "/srv/dev/token" {
 		t.Errorf("relative paths = %q %q %q, want them below /srv/dev", c.Trust, c.DataDir, c.Fleet.TokenFile)
+	}
+	wantShared := []config.Shared{{Name: "plant", Subnet: netip.MustParsePrefix("172.30.0.0/24")}, {Name: "lab"}}
+	if !slices.Equal(c.Network.Shared, wantShared) || c.Network.CNI != (config.CNI{ConfDir: "/srv/dev/net.d", BinDir: "/opt/cni/bin"}) {
+		t.Errorf("networks of the site = %+v %+v", c.Network.Shared, c.Network.CNI)
 	}
 	if c.Images.MinFree != 0 || c.Images.MinFreePercent != 7 {
 		t.Errorf("images = %+v, want 7 percent", c.Images)
@@ -92,6 +98,12 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"url with a query", good + "fleet: {url: \"https://f.example?x=1\"}\n", "fleet.url: not a web address"},
 		{"huge number of files", good + "logs: {maxFiles: 18446744073709551615}\n", "logs.maxFiles: must be at most 100"},
 		{"comma in runDir", good + "runDir: /run/a,b\n", "runDir: must not contain a comma"},
+		{"shared without a name", good + "network: {shared: [{}]}\n", "network.shared[0]: name is missing"},
+		{"shared twice", good + "network: {shared: [{name: a}, {name: a}]}\n", "twice"},
+		{"shared name", good + "network: {shared: [{name: a/b}]}\n", "network.shared[0].name"},
+		{"shared subnet", good + "network: {shared: [{name: a, subnet: fd00::/64}]}\n", "must be an IPv4 range"},
+		{"shared subnets overlap", good + "network: {shared: [{name: a, subnet: 172.30.0.0/16}, {name: b, subnet: 172.30.1.0/24}]}\n", "overlaps 172.30.0.0/16"},
+		{"unknown key of cni", good + "network: {cni: {dir: x}}\n", "network.cni"},
 		{"bad pool", good + "network: {pool: 10.0.0.0/30}\n", "network.pool: must be an IPv4 range"},
 		{"bad share", good + "images: {minFree: 91%}\n", "images.minFree: not a percentage"},
 		{"share of nothing", good + "images: {minFree: 0}\n", "images.minFree: must be more than nothing"},

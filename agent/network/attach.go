@@ -51,12 +51,10 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	if err := m.applyTables(m.state); err != nil {
 		return Attachment{}, err
 	}
-	if changed {
-		if err := m.followNames(m.state); err != nil {
-			return Attachment{}, err
-		}
+	if err := m.followNames(m.state); err != nil {
+		return Attachment{}, err
 	}
-	return m.attachment(p, c.ID), nil
+	return m.attachment(m.state.Projects[project], c.ID), nil
 }
 
 // attachment is what an attached container is told.
@@ -124,6 +122,11 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 			w := m.wire(p, id, i, indexes[i])
 			err = m.host.ensureWire(w, in, ns)
 			outer, inner = append(outer, b.Name, w.outer), append(inner, w.inner)
+		case b.CNI != "":
+			if err = m.ensureCNI(ctx, name, id, i, in); err == nil {
+				p = m.state.Projects[name] // the site gave it addresses
+				a = p.Attachments[id]
+			}
 		default:
 			err = m.ensureMacvlan(p, id, i, in, ns)
 		}
@@ -146,12 +149,14 @@ func (m *Manager) wireName(id, network string) string {
 }
 
 // removeWire takes away a container's link to one of its networks.
-func (m *Manager) removeWire(p *project, id string, place int) error {
+func (m *Manager) removeWire(ctx context.Context, p *project, id string, place int) error {
 	a := p.Attachments[id]
 	n := a.Networks[place]
 	var err error
 	if b := p.Networks[n]; b.routed() {
 		err = removeLink(m.host.links, m.wireName(id, n))
+	} else if b.CNI != "" {
+		err = m.leaveCNI(ctx, id, a.interfaces()[place])
 	} else {
 		err = m.removeInner(id, a.interfaces()[place])
 	}
@@ -184,7 +189,7 @@ func (m *Manager) Detach(ctx context.Context, id string) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	if err := m.detach([]string{id}); err != nil {
+	if err := m.detach(ctx, []string{id}); err != nil {
 		return fmt.Errorf("detach container %q: %w", id, err)
 	}
 	return nil
@@ -192,7 +197,7 @@ func (m *Manager) Detach(ctx context.Context, id string) error {
 
 // detach takes containers out of the table first, then out of the kernel, and forgets them last, so that a call that was
 // cut short can be repeated.
-func (m *Manager) detach(ids []string) error {
+func (m *Manager) detach(ctx context.Context, ids []string) error {
 	before, next := m.state, m.state.clone()
 	for _, id := range ids {
 		next.detach(id)
@@ -207,7 +212,7 @@ func (m *Manager) detach(ids []string) error {
 		name, p := before.find(id)
 		if p != nil {
 			for i := range p.Attachments[id].Networks {
-				if err := m.removeWire(p, id, i); err != nil {
+				if err := m.removeWire(ctx, p, id, i); err != nil {
 					return err
 				}
 			}
@@ -241,18 +246,18 @@ func (m *Manager) Teardown(ctx context.Context, project string) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	if err := m.teardown(project); err != nil {
+	if err := m.teardown(ctx, project); err != nil {
 		return fmt.Errorf("tear down the networks of project %q: %w", project, err)
 	}
 	return nil
 }
 
-func (m *Manager) teardown(project string) error {
+func (m *Manager) teardown(ctx context.Context, project string) error {
 	p := m.state.Projects[project]
 	if p == nil {
 		return nil
 	}
-	if err := m.detach(slices.Sorted(maps.Keys(p.Attachments))); err != nil {
+	if err := m.detach(ctx, slices.Sorted(maps.Keys(p.Attachments))); err != nil {
 		return err
 	}
 	next := m.state.clone()

@@ -19,6 +19,13 @@ func (m *Manager) external(c *chooser, name string) (*bridge, error) {
 	if i := slices.IndexFunc(m.o.Shared, func(s Shared) bool { return s.Name == name }); i >= 0 {
 		return m.shared(c, m.o.Shared[i])
 	}
+	list, err := m.o.CNI.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if list != nil {
+		return &bridge{CNI: name}, nil
+	}
 	return nil, fault.WithHint(fmt.Errorf("external network %q: the site declares none of that name: %w", name, fault.ErrNotFound),
 		"declare it under network.shared in agent.yaml, or as CNI configuration of that name on the device")
 }

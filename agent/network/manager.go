@@ -36,6 +36,7 @@ type Options struct {
 	Pool    netip.Prefix // IPv4 addresses to hand out, /8 to /26; zero: DefaultPool
 	Table   string       // nftables table; interface names derive from it; "": DefaultTable
 	Shared  []Shared     // networks of the device that applications may join
+	CNI     CNI          // networks of the site that they may join
 	NetNS   string       // path of the network namespace that plays the host; "": the one of the process
 	Logger  *slog.Logger // nil: silent
 }
@@ -283,7 +284,7 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 		return err
 	}
 	own := m.state.Projects[p.Name]
-	moved, err := m.removeMoved(before.Projects[p.Name], own)
+	moved, err := m.removeMoved(ctx, before.Projects[p.Name], own)
 	if err != nil {
 		return err
 	}
@@ -309,7 +310,7 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 }
 
 // removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some.
-func (m *Manager) removeMoved(before, after *project) ([]string, error) {
+func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]string, error) {
 	if before == nil {
 		return nil, nil
 	}
@@ -322,7 +323,7 @@ func (m *Manager) removeMoved(before, after *project) ([]string, error) {
 		for _, id := range slices.Sorted(maps.Keys(before.Attachments)) {
 			a := before.Attachments[id]
 			if i := slices.Index(a.Networks, n); i >= 0 {
-				if err := m.removeWire(before, id, i); err != nil {
+				if err := m.removeWire(ctx, before, id, i); err != nil {
 					return nil, err
 				}
 				if !slices.Contains(moved, id) {

@@ -222,8 +222,8 @@ func (s *state) fix(project, service string, at workload.Attachment) error {
 	}
 	for f, a := range map[family]netip.Addr{v4: at.IPv4.Unmap(), v6: at.IPv6} {
 		pl.of(f).Fixed = netip.Addr{}
-		if !a.IsValid() {
-			continue
+		if !a.IsValid() || b.CNI != "" {
+			continue // the site's plugins know what they have
 		}
 		if span := b.of(f); !span.valid() || !span.Subnet.Contains(a) || a == span.gateway() || a == span.Subnet.Addr() || f == v4 && a == last(span.Subnet) {
 			return fault.WithHint(fmt.Errorf("network %q: address %s is not one of %s that a container can have: %w", at.Network, a, span.Subnet, fault.ErrInvalid),

@@ -146,7 +146,9 @@ func (m *Manager) linkDrift(p *project, id string, place int, in *netlink.Handle
 	a := p.Attachments[id]
 	b := p.Networks[a.Networks[place]]
 	var w wire
-	if b.routed() {
+	if b.CNI != "" {
+		w = m.siteWire(p, id, place)
+	} else if b.routed() {
 		w = m.wire(p, id, place, 0)
 	} else {
 		w = m.macvlan(p, id, place)
@@ -232,9 +234,12 @@ func (m *Manager) Restore(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("project %q: %w", name, err))
 		}
 	}
+	if err := m.followNames(m.state); err != nil {
+		errs = append(errs, err)
+	}
 	if m.lost {
 		m.log.Warn("the saved state of the networks was lost: nothing is swept until the next start")
-	} else if err := m.sweep(); err != nil {
+	} else if err := errors.Join(m.sweepCNI(ctx), m.sweep()); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -163,13 +163,28 @@ func (s *state) seat(project string, sv *service, a *attachment, at workload.Att
 		}
 	}
 	a.Networks = append(a.Networks, at.Network)
-	if l := linkOf(at); l.MAC != "" || l.Interface != "" || l.Gateway {
+	l := linkOf(at)
+	if b.CNI != "" {
+		l.Asked = asked(at)
+	}
+	if l.MAC != "" || l.Interface != "" || l.Gateway || l.Asked != nil {
 		if a.Links == nil {
 			a.Links = map[string]link{}
 		}
 		a.Links[at.Network] = l
 	}
 	return nil
+}
+
+// asked are the fixed addresses of a container on a network.
+func asked(at workload.Attachment) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range []netip.Addr{at.IPv4, at.IPv6} {
+		if a.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // holds is the id of the attached container that has an address of a network, "" when none has.

@@ -89,7 +89,8 @@ type link struct {
 	MAC       string         `json:"mac,omitempty"`
 	Interface string         `json:"interface,omitempty"` // "": the next ethN
 	Gateway   bool           `json:"gateway,omitempty"`
-	Given     []netip.Prefix `json:"given,omitempty"` // addresses that the site's network gave
+	Asked     []netip.Addr   `json:"asked,omitempty"` // addresses that a network of the site is asked for
+	Given     []netip.Prefix `json:"given,omitempty"` // addresses that it gave
 }
 
 // port is one published port.

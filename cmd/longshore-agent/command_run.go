@@ -161,9 +161,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	if err != nil {
 		return nil, err
 	}
-	if p.networks, err = network.Open(network.Options{
-		DataDir: cfg.DataDir, RunDir: cfg.RunDir, Pool: cfg.Network.Pool, Table: cfg.Network.Table, Logger: log,
-	}); err != nil {
+	if p.networks, err = network.Open(networkOptions(cfg, log)); err != nil {
 		return nil, err
 	}
 	if p.runtime, err = containerd.New(ctx, containerd.Options{

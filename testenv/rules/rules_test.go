@@ -61,7 +61,7 @@ var onlyIn = map[string][]string{
 	"github.com/sigstore":                        {"signing"},
 	"github.com/secure-systems-lab":              {"signing"},
 	"github.com/containerd/containerd":           {"agent/containerd"},
-	"github.com/containerd/go-cni":               {"agent/network"},
+	"github.com/containernetworking":             {"agent/network"},
 	"github.com/vishvananda/netlink":             {"agent/network"},
 	"github.com/vishvananda/netns":               {"agent/network"},
 	"github.com/google/nftables":                 {"agent/network"},

@@ -1,0 +1,216 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	cniresult "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	maxConflist = 1 << 20          // bytes of a configuration file
+	maxConfs    = 256              // files that are looked at
+	cniLimit    = 30 * time.Second // of one call of a network's plugins
+	cniCache    = "cni"            // below the data directory: what was joined, so that it can be left after a reboot
+)
+
+// CNI says where the site keeps its own networks: the Container Network Interface that other runtimes use too. Zero: there
+// are none.
+type CNI struct {
+	ConfDir string // of .conflist and .conf files
+	BinDir  string // of plugins
+}
+
+// find reads the configuration of a network; nil: there is none of that name. A file that cannot be read is somebody else's
+// trouble unless it is the one.
+func (c CNI) find(name string) (*libcni.NetworkConfigList, error) {
+	if c.ConfDir == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(c.ConfDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the site's networks: %w", err)
+	}
+	for _, e := range entries[:min(len(entries), maxConfs)] { // sorted by name, as other runtimes look at them
+		ext := filepath.Ext(e.Name())
+		if !slices.Contains([]string{".conflist", ".conf", ".json"}, ext) {
+			continue
+		}
+		data, err := readBounded(filepath.Join(c.ConfDir, e.Name()), maxConflist)
+		if err != nil {
+			continue
+		}
+		if list, err := parseConf(data, ext == ".conflist"); err == nil && list.Name == name {
+			return list, nil
+		}
+	}
+	return nil, nil
+}
+
+// parseConf reads one configuration: of a list of plugins, or of one.
+func parseConf(data []byte, list bool) (*libcni.NetworkConfigList, error) {
+	if list {
+		return libcni.NetworkConfFromBytes(data)
+	}
+	conf, err := libcni.NetworkPluginConfFromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromConf(conf)
+}
+
+func (m *Manager) cni() *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir([]string{m.o.CNI.BinDir}, filepath.Join(m.o.DataDir, cniCache), nil)
+}
+
+// ensureCNI joins a container to a network of the site, unless it is there, and records the addresses that it was given.
+func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, in *netlink.Handle) error {
+	p := m.state.Projects[project]
+	a := p.Attachments[id]
+	n, face := a.Networks[place], a.interfaces()[place]
+	l, err := byName(in, face)
+	if err != nil {
+		return err
+	}
+	if l != nil && a.Links[n].Given != nil {
+		return nil
+	}
+	// What an earlier attempt, or a life before a reboot, left: also where its record was not saved.
+	if err := m.leaveCNI(ctx, id, face); err != nil {
+		return err
+	}
+	if err := removeLink(in, face); err != nil {
+		return err
+	}
+	list, err := m.o.CNI.find(p.Networks[n].CNI)
+	if err == nil && list == nil {
+		err = fmt.Errorf("the site declares it no more: %w", fault.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	rt := &libcni.RuntimeConf{ContainerID: id, NetNS: m.netnsPath(id), IfName: face, Args: [][2]string{{"IgnoreUnknown", "1"}}, CapabilityArgs: map[string]any{}}
+	if mac := a.Links[n].MAC; mac != "" {
+		rt.Args = append(rt.Args, [2]string{"MAC", mac})
+		rt.CapabilityArgs["mac"] = mac
+	}
+	if want := a.Links[n].Asked; len(want) > 0 {
+		rt.Args = append(rt.Args, [2]string{"IP", want[0].String()})
+		rt.CapabilityArgs["ips"] = want
+	}
+	ctx, cancel := context.WithTimeout(ctx, cniLimit)
+	defer cancel()
+	var result cnitypes.Result
+	err = m.host.do(func() (err error) {
+		result, err = m.cni().AddNetworkList(ctx, list, rt)
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("join the site's network %q: %w: %w", list.Name, fault.ErrTemporary, err)
+		return errors.Join(err, m.leaveCNI(context.WithoutCancel(ctx), id, face))
+	}
+	given, err := givenBy(result)
+	if err != nil {
+		return fmt.Errorf("join the site's network %q: %w", list.Name, err)
+	}
+	next := m.state.clone()
+	b := next.Projects[project].Attachments[id]
+	if b.Links == nil {
+		b.Links = map[string]link{}
+	}
+	x := b.Links[n]
+	x.Given = given
+	b.Links[n] = x
+	return m.commit(next)
+}
+
+// givenBy are the addresses in a plugin's answer.
+func givenBy(result cnitypes.Result) ([]netip.Prefix, error) {
+	r, err := cniresult.GetResult(result)
+	if err != nil {
+		return nil, err
+	}
+	out := []netip.Prefix{} // not nil: joined, also without an address
+	for _, ip := range r.IPs {
+		a, ok := netip.AddrFromSlice(ip.Address.IP)
+		ones, _ := ip.Address.Mask.Size()
+		if !ok {
+			return nil, fmt.Errorf("address %s: %w", ip.Address.String(), fault.ErrInvalid)
+		}
+		out = append(out, netip.PrefixFrom(a.Unmap(), ones))
+	}
+	return out, nil
+}
+
+// leaveCNI takes a container out of the site's networks that its interface is in, as they were when it joined. face "": all
+// its interfaces. The site's files may be gone.
+func (m *Manager) leaveCNI(ctx context.Context, id, face string) error {
+	joined, err := m.cni().GetCachedAttachments(id)
+	if err != nil {
+		return fmt.Errorf("leave the site's networks: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cniLimit)
+	defer cancel()
+	for _, j := range joined {
+		if face != "" && j.IfName != face || j.ContainerID != id {
+			continue
+		}
+		list, err := parseConf(j.Config, true)
+		if err != nil {
+			return fmt.Errorf("leave the site's network %q: %w", j.Network, err)
+		}
+		rt := &libcni.RuntimeConf{ContainerID: id, IfName: j.IfName, Args: j.CniArgs, CapabilityArgs: j.CapabilityArgs}
+		if ok, err := pinned(m.netnsPath(id)); err != nil {
+			return err
+		} else if ok {
+			rt.NetNS = m.netnsPath(id)
+		}
+		if err := m.host.do(func() error { return m.cni().DelNetworkList(ctx, list, rt) }); err != nil {
+			return fault.WithHint(fmt.Errorf("leave the site's network %q: %w: %w", j.Network, fault.ErrTemporary, err), "its plugins must stay in "+m.o.CNI.BinDir+" until nothing is joined")
+		}
+	}
+	return nil
+}
+
+// sweepCNI leaves networks on behalf of containers that the state does not know.
+func (m *Manager) sweepCNI(ctx context.Context) error {
+	joined, err := m.cni().GetCachedAttachments("")
+	if err != nil {
+		return fmt.Errorf("list what joined the site's networks: %w", err)
+	}
+	var errs []error
+	for _, j := range joined {
+		if name, _ := m.state.find(j.ContainerID); name == "" && validName(j.ContainerID) {
+			m.log.Info("leaving a network of the site for a container that is gone", "container", j.ContainerID, "network", j.Network)
+			errs = append(errs, m.leaveCNI(ctx, j.ContainerID, ""))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// siteWire is what can be seen of a container's part of a network of the site.
+func (m *Manager) siteWire(p *project, id string, place int) wire {
+	a := p.Attachments[id]
+	w := wire{inner: a.interfaces()[place]}
+	for _, g := range a.Links[a.Networks[place]].Given {
+		if f := familyOf(g.Addr()); !w.ends[f].address.IsValid() {
+			w.ends[f] = end{address: g}
+		}
+	}
+	return w
+}
