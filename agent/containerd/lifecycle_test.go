@@ -38,7 +38,7 @@ func TestStartServesAndRestartsInTheSameNetwork(t *testing.T) {
 	o := r.seen(c.ID)
 	want := workload.Observation{
 		ID: c.ID, Project: "line", Deployment: "dep-line", Component: "comp-line", Service: "web", Replica: 1, Hash: c.Hash,
-		Image: img.Name(), Active: true, Status: workload.Running, PID: o.PID, Run: o.Run, StartedAt: o.StartedAt,
+		Image: img.Name(), Active: true, Status: workload.Running, PID: o.PID, Run: o.Run, StartedAt: o.StartedAt, Began: o.Began,
 	}
 	if o != want || o.PID == 0 || o.Run == "" {
 		t.Errorf("Observe = %+v, want %+v", o, want)

@@ -2,6 +2,7 @@ package containerd_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -119,5 +120,45 @@ func TestReplicasHaveNamesOfTheirOwn(t *testing.T) {
 		if got, want := r.inside(c.ID, "cat", "/proc/sys/kernel/hostname"), fmt.Sprintf("web-%d\n", n+1); got != want {
 			t.Errorf("hostname %q, want %q", got, want)
 		}
+	}
+}
+
+func TestNetworkModes(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	mode := func(name string, ns workload.Namespace) workload.Service {
+		s := workload.Service{Name: name, Image: img, Command: []string{"sleep"}, Networks: []workload.Attachment{}}
+		s.Namespaces.Network = ns
+		return s
+	}
+	web := server(img)
+	cs := r.up(project("modes", web, mode("host", workload.HostNamespace), mode("none", workload.NoNamespace), mode("beside", workload.ServiceNamespace("web"))))
+	netOf := func(n int) string { return namespace(t, itoa(r.seen(cs[n].ID).PID), "net") }
+	device := namespace(t, "self", "net")
+	if netOf(1) != device {
+		t.Errorf("host: %s, the device's is %s", netOf(1), device)
+	}
+	if netOf(2) == device || netOf(2) == netOf(0) {
+		t.Errorf("none: %s is not its own", netOf(2))
+	}
+	if got := r.inside(cs[2].ID, "cat", "/proc/net/dev"); strings.Contains(got, "eth0") || !strings.Contains(got, "lo:") {
+		t.Errorf("none: interfaces\n%s", got)
+	}
+	if netOf(3) != netOf(0) {
+		t.Errorf("service: %s, the other one's is %s", netOf(3), netOf(0))
+	}
+	r.serving(cs[0].ID)
+	r.inside(cs[3].ID, "get", "http://127.0.0.1:8080/")
+	if err := r.Probe(t.Context(), cs[3].ID, workload.Probe{TCP: 8080}); err != nil {
+		t.Errorf("probe in the shared network: %v", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	if err := r.Probe(t.Context(), cs[1].ID, workload.Probe{TCP: port}); err != nil {
+		t.Errorf("probe in the device's network: %v", err)
 	}
 }
