@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -80,7 +81,7 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.confined(f, c.Service), f.unmet(c.Service)); err != nil {
+	if err := errors.Join(r.confined(f, c.Service), f.unmet(c.Service), f.canMap(c.Service)); err != nil {
 		return err
 	}
 	img, err := r.ready(ctx, c.Service.Image)
@@ -152,10 +153,12 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 
 // freshLayer makes the container's writable layer, in place of what a killed attempt may have left.
 func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workload.Container, img *image) ([]mount.Mount, error) {
-	labels := snapshots.WithLabels(map[string]string{
+	all := map[string]string{
 		labelDevice: r.o.Device, labelProject: p.Name,
 		labelRoot: r.stamp(), // no container names it yet
-	})
+	}
+	maps.Copy(all, layerLabels(c.Service))
+	labels := snapshots.WithLabels(all)
 	m, err := r.snapshots().Prepare(ctx, c.ID, img.top(), labels)
 	if !errdefs.IsAlreadyExists(err) {
 		return m, err
@@ -247,7 +250,7 @@ func (r *Runtime) withRootfs(id string, layer []mount.Mount, do func(root string
 	if err := makeDir(dir, 0o700); err != nil {
 		return err
 	}
-	if err := mount.All(mount.RemoveVolatileOption(layer), dir); err != nil {
+	if err := mount.All(withoutMapping(mount.RemoveVolatileOption(layer)), dir); err != nil {
 		return fmt.Errorf("mount the layer of container %s: %w", id, err)
 	}
 	defer func() { err = errors.Join(err, r.unmountRootfs(id)) }()

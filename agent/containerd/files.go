@@ -70,8 +70,12 @@ func (r *Runtime) writeFiles(c workload.Container) error {
 	if err := memoryFilesystem(dir, size, mounted); err != nil {
 		return err
 	}
+	first := 0
+	if ownUsers(c.Service) {
+		first = mappedFrom
+	}
 	for n, f := range c.Service.Files {
-		if err := writeFile(filepath.Join(dir, strconv.Itoa(n)), f); err != nil {
+		if err := writeFile(filepath.Join(dir, strconv.Itoa(n)), f, first); err != nil {
 			return fmt.Errorf("%s: %w", fileName(f), err)
 		}
 	}
@@ -100,7 +104,8 @@ func memoryFilesystem(dir string, size int64, mounted bool) error {
 	return nil
 }
 
-func writeFile(name string, f workload.File) error {
+// writeFile writes a file for a container whose user 0 is the device's user first.
+func writeFile(name string, f workload.File, first int) error {
 	if len(f.Content) == 0 && f.Digest != "" && f.Digest != digest.FromBytes(nil) {
 		if _, err := os.Stat(name); err != nil {
 			return fmt.Errorf("its content is not here: %w", fault.ErrTemporary)
@@ -121,7 +126,7 @@ func writeFile(name string, f workload.File) error {
 	}
 	_, err = w.Write(f.Content)
 	// The owner first: a change of owner takes mode bits away.
-	if err = errors.Join(err, w.Chown(int(f.UID), int(f.GID)), w.Chmod(mode), w.Close()); err != nil {
+	if err = errors.Join(err, w.Chown(first+int(f.UID), first+int(f.GID)), w.Chmod(mode), w.Close()); err != nil {
 		return err
 	}
 	return os.Rename(fresh, name)

@@ -52,7 +52,7 @@ func first(c workload.Container, n int) workload.Container {
 			s.Mounts = append(slices.Clip(s.Mounts), m)
 		}
 	}
-	s.Namespaces.Network = c.Service.Namespaces.Network
+	s.Namespaces.Network, s.Namespaces.User = c.Service.Namespaces.Network, c.Service.Namespaces.User
 	s.PreStart, s.PostStart, s.PreStop = nil, nil, nil
 	return workload.Container{ID: firstID(c.ID, n), Service: s, Replica: c.Replica, Hash: c.Hash}
 }
@@ -101,7 +101,7 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	if err != nil {
 		return streams, 0, err
 	}
-	if err := errors.Join(r.confined(features, f.Service), features.unmet(f.Service)); err != nil {
+	if err := errors.Join(r.confined(features, f.Service), features.unmet(f.Service), features.canMap(f.Service)); err != nil {
 		return streams, 0, err
 	}
 	img, err := r.ready(ctx, f.Service.Image)

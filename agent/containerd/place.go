@@ -162,6 +162,19 @@ func (r *Runtime) layView(ctx context.Context, id string, n int, m workload.Moun
 	return bindPart(whole, m.Subpath, to)
 }
 
+// unpacked is how many bytes an image's files have on this device; 0 when the snapshotter does not say.
+func (r *Runtime) unpacked(ctx context.Context, img *image) int64 {
+	var n int64
+	for _, id := range img.chain {
+		u, err := r.snapshots().Usage(ctx, id.String())
+		if err != nil {
+			return 0
+		}
+		n += u.Size
+	}
+	return n
+}
+
 // clear takes away what lay made for a container, and its views of images.
 func (r *Runtime) clear(ctx context.Context, id string) error {
 	for _, kind := range []string{"mounts", "shm", "memory", "stdin"} {

@@ -86,7 +86,7 @@ func (r *Runtime) Image(ctx context.Context, i workload.Image) (workload.ImageIn
 		return workload.ImageInfo{}, classify(err)
 	}
 	return workload.ImageInfo{
-		Health: img.health, Volumes: slices.Sorted(maps.Keys(img.config.Config.Volumes)),
+		Health: img.health, Volumes: slices.Sorted(maps.Keys(img.config.Config.Volumes)), Unpacked: r.unpacked(r.in(ctx), img),
 	}, nil
 }
 

@@ -82,6 +82,7 @@ func (r *Runtime) spec(b blueprint) []oci.SpecOpts {
 		devices(s),
 		r.confinement(s, b.f),
 		r.injected(s),
+		r.mapped(s),
 		inOrder,
 		propagated,
 	)

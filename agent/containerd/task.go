@@ -124,6 +124,9 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 	if err := r.lay(ctx, p, c, img); err != nil {
 		return err
 	}
+	if err := setNetSysctls(at.NetNS, c.Service); err != nil {
+		return err
+	}
 	if !late(c.Service) {
 		if at.NetNS == rec.NetNS {
 			return nil
