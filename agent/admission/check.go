@@ -11,7 +11,7 @@ import (
 )
 
 // Check holds the projects that shall run beside each other against the machine. The clashes are in order of deployment,
-// component and place. Where two projects want one thing, both are told, each with the other's name.
+// component and place. Where two projects want one thing, the later one is told the other's name.
 func Check(m Machine, projects []*workload.Project) workload.Clashes {
 	c := &check{m: m}
 	for _, p := range projects {
@@ -22,7 +22,6 @@ func Check(m Machine, projects []*workload.Project) workload.Clashes {
 			c.volume(p, v)
 		}
 	}
-	c.ports(projects)
 	c.lines(projects)
 	c.memory(projects)
 	slices.SortStableFunc(c.found, func(a, b workload.Clash) int {

@@ -2,7 +2,6 @@ package admission_test
 
 import (
 	"errors"
-	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,14 +25,6 @@ func machine() admission.Machine {
 
 func project(deployment, component string, services ...workload.Service) *workload.Project {
 	return &workload.Project{Name: workload.ProjectName(deployment, component), Deployment: deployment, Component: component, Services: services}
-}
-
-func port(host uint16, ip string) workload.Port {
-	p := workload.Port{HostPort: host, ContainerPort: 80, Protocol: "tcp"}
-	if ip != "" {
-		p.HostIP = netip.MustParseAddr(ip)
-	}
-	return p
 }
 
 func TestCheck(t *testing.T) {
@@ -65,17 +56,6 @@ func TestCheck(t *testing.T) {
 			}),
 			nil, nil,
 		},
-		{
-			"one port, two applications", nil,
-			two(workload.Service{Ports: []workload.Port{port(80, "")}}, workload.Service{Ports: []workload.Port{port(80, "10.0.0.1")}}),
-			[]string{
-				"one: services.a.ports: port 80/tcp of the host is also wanted by service b of component two of deployment d2",
-				"two: services.b.ports: port 80/tcp of the host is also wanted by service a of component one of deployment d1",
-			},
-			fault.ErrConflict,
-		},
-		{"one port, two addresses", nil, two(workload.Service{Ports: []workload.Port{port(80, "10.0.0.2")}}, workload.Service{Ports: []workload.Port{port(80, "10.0.0.1")}}), nil, nil},
-		{"one port, replicas", nil, service(func(s *workload.Service) { s.Ports, s.Replicas = []workload.Port{port(80, "")}, 3 }), nil, nil},
 		{
 			"one serial line", nil,
 			two(workload.Service{Devices: []workload.Device{{HostPath: "/dev/ttyS0"}}}, workload.Service{Devices: []workload.Device{{HostPath: "/dev/null"}, {HostPath: "/dev/ttyS0"}}}),
@@ -198,7 +178,7 @@ func TestCheck(t *testing.T) {
 
 // A clash keeps to its deployment: the others go on.
 func TestClashesOfADeployment(t *testing.T) {
-	a := workload.Service{Name: "a", Ports: []workload.Port{port(80, "")}}
+	a := workload.Service{Name: "a"}
 	b := workload.Service{Name: "b", Devices: []workload.Device{{HostPath: "/dev/none"}}}
 	found := admission.Check(machine(), []*workload.Project{project("d1", "one", a), project("d2", "two", b)})
 	if got := found.Of("d1"); got != nil {

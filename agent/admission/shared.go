@@ -8,48 +8,9 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// publication is a port of the host that a service wants.
-type publication struct {
-	p       *workload.Project
-	service string
-	workload.Port
-}
-
 // who names a service for another application's release engineer.
 func who(p *workload.Project, service string) string {
 	return fmt.Sprintf("service %s of component %s of deployment %s", service, p.Component, p.Deployment)
-}
-
-// ports finds host ports that two services want.
-func (c *check) ports(projects []*workload.Project) {
-	var all []publication
-	for _, p := range projects {
-		for _, s := range p.Services {
-			for _, port := range s.Ports {
-				all = append(all, publication{p, s.Name, port})
-			}
-		}
-	}
-	seen := map[[2]string]bool{} // a port that clashes with several services is told once a service
-	for i, a := range all {
-		for j, b := range all {
-			if i == j || a.p == b.p && a.service == b.service || !overlap(a.Port, b.Port) {
-				continue
-			}
-			key := [2]string{a.p.Name + "/" + a.service, fmt.Sprint(a.Port)}
-			if seen[key] {
-				continue
-			}
-			seen[key] = true
-			c.clash(a.p, a.service, "ports", fault.ErrConflict, "publish one of them on another port or address",
-				"port %d/%s of the host is also wanted by %s", a.HostPort, a.Protocol, who(b.p, b.service))
-		}
-	}
-}
-
-func overlap(a, b workload.Port) bool {
-	return a.HostPort == b.HostPort && a.Protocol == b.Protocol &&
-		(!a.HostIP.IsValid() || !b.HostIP.IsValid() || a.HostIP.IsUnspecified() || b.HostIP.IsUnspecified() || a.HostIP == b.HostIP)
 }
 
 // serial begins the names of devices that one program at a time can read.

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,16 +16,24 @@ import (
 
 var _ agent.Admitter = (*Runtime)(nil)
 
-// Admit holds projects against each other and against the machine as it is now. It changes nothing.
+// Admit holds projects against each other, the machine and its networks as they are now. It changes nothing.
 func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error {
 	f, err := r.Features(ctx)
 	if err != nil {
 		return err
 	}
-	if found := admission.Check(r.machine(f), projects); len(found) > 0 {
-		return found
+	found := admission.Check(r.machine(f), projects)
+	if err := r.o.Networks.Admit(ctx, projects); err != nil {
+		var more workload.Clashes
+		if !errors.As(err, &more) {
+			return classify(err)
+		}
+		found = append(found, more...)
 	}
-	return nil
+	if len(found) == 0 {
+		return nil
+	}
+	return found
 }
 
 // machine is what this device has, as it is now: devices come and go.

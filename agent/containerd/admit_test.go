@@ -25,6 +25,12 @@ func TestAdmit(t *testing.T) {
 		Runtime: "kata", Resources: workload.Resources{NanoCPUs: 1 << 50, MemoryReservation: 1 << 60, CPUSet: "0-100000"},
 		Mounts: []workload.Mount{{Kind: workload.MountBind, Source: "/nothing-here", Target: "/x"}},
 	})
+	thief := project("thief", workload.Service{Name: "a", Image: img, Ports: []workload.Port{{HostPort: 7171, ContainerPort: 1, Protocol: "tcp"}}})
+	owner := project("owner", thief.Services[0])
+	var taken workload.Clashes
+	if err := r.Admit(t.Context(), []*workload.Project{owner, thief}); !errors.As(err, &taken) || len(taken) != 1 || taken[0].Project != thief.Name || !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("one port for two: %v", err)
+	}
 	bad.Volumes = []workload.Volume{{Name: "v", Shared: "nobody", External: true}}
 	err := r.Admit(t.Context(), []*workload.Project{fits, bad})
 	var found workload.Clashes

@@ -28,24 +28,21 @@ const (
 	ClashFirewall ClashKind = "firewall" // of somebody else: what containers send is lost there
 )
 
-// Clash is one reason why this device cannot give a project its networks as they are wanted.
+// Clash is the reason of a [workload.Clash] that the networks found.
 type Clash struct {
-	Kind                           ClashKind
-	Deployment, Component, Service string // Service "": the project as a whole
-	Path                           string // in the Compose file: "services.web.ports[0]"
-	Err                            error
+	Kind ClashKind
+	Err  error
 }
 
-func (c *Clash) Error() string {
-	return fmt.Sprintf("deployment %q, component %q: %s: %v", c.Deployment, c.Component, c.Path, c.Err)
-}
+func (c *Clash) Error() string { return c.Err.Error() }
 
 // Unwrap gives the sentinel and the hint.
 func (c *Clash) Unwrap() error { return c.Err }
 
 // Admit asks whether the networks of all projects can be on this device together, before anything of them is changed. It
 // changes nothing. Ports and addresses that these projects' containers hold now do not stand in the way, whoever of them has
-// them: they will be given up. The error joins one *[Clash] for each reason.
+// them: they will be given up. What does not fit is told in [workload.Clashes], each of a [Clash]; other errors say nothing
+// about a project.
 func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,24 +53,28 @@ func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error
 	for _, p := range projects {
 		a.document(p)
 	}
-	if len(a.clashes) > 0 {
-		return errors.Join(a.clashes...) // the rest would speak of what cannot be
+	if len(a.clashes) == 0 { // else the rest would speak of what cannot be
+		if err := a.device(); err != nil {
+			return fmt.Errorf("ask whether networks fit: %w", err)
+		}
 	}
-	if err := a.device(); err != nil {
-		return fmt.Errorf("ask whether networks fit: %w", err)
+	if len(a.clashes) == 0 {
+		return nil
 	}
-	return errors.Join(a.clashes...)
+	return a.clashes
 }
 
 // admission collects clashes.
 type admission struct {
 	m        *Manager
 	projects []*workload.Project
-	clashes  []error
+	clashes  workload.Clashes
 }
 
 func (a *admission) add(kind ClashKind, p *workload.Project, service, path string, err error) {
-	a.clashes = append(a.clashes, &Clash{kind, p.Deployment, p.Component, service, path, err})
+	a.clashes = append(a.clashes, workload.Clash{
+		Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: &Clash{kind, err},
+	})
 }
 
 // document finds what needs no look at the device.
@@ -130,8 +131,12 @@ func (a *admission) device() error {
 	if err != nil {
 		return err
 	}
-	for _, w := range who {
-		a.add(ClashFirewall, a.projects[0], "", "networks", w)
+	for _, p := range a.projects {
+		for _, w := range who {
+			if len(p.Networks) > 0 {
+				a.add(ClashFirewall, p, "", "networks", w)
+			}
+		}
 	}
 	return nil
 }
