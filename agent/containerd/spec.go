@@ -116,6 +116,7 @@ func process(s workload.Service, config ocispec.ImageConfig, hostname string) oc
 		spec.Process.Args = args
 		spec.Process.Env = environment([]string{defaultPath, "HOSTNAME=" + hostname}, config.Env, s.Environment)
 		spec.Process.Cwd = firstOf(s.WorkingDir, config.WorkingDir, "/")
+		spec.Process.User.Umask = s.Umask
 		return nil
 	}
 }

@@ -120,7 +120,10 @@ func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Co
 		if err != nil {
 			return nil, fmt.Errorf("mount at %s: %w", m.Target, err)
 		}
-		if m.ReadOnly || m.Kind == workload.MountImage {
+		switch {
+		case m.Recursive == "readonly":
+			s.Options = append(s.Options, "rro")
+		case m.ReadOnly || m.Kind == workload.MountImage:
 			s.Options = append(s.Options, "ro")
 		}
 		out = append(out, s)
@@ -182,7 +185,11 @@ func bind(m workload.Mount) (specs.Mount, error) {
 	if !slices.Contains([]string{"private", "rprivate", "shared", "rshared", "slave", "rslave"}, propagation) {
 		return specs.Mount{}, fmt.Errorf("propagation %q: %w", propagation, fault.ErrInvalid)
 	}
-	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{"rbind", propagation}}, nil
+	how := "rbind"
+	if m.Recursive == "disabled" {
+		how = "bind"
+	}
+	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{how, propagation}}, nil
 }
 
 // propagated lets mounts pass between the device and a container that asks for it: runc makes the container's root
