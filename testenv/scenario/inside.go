@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -294,8 +293,10 @@ func (m *machine) route(o workload.Observation, want string) error {
 		}
 		got := "none"
 		for _, r := range routes {
-			if r.Dst != nil && !bytes.Equal(r.Dst.IP, net.IPv4zero.To4()) || r.Gw == nil && r.Via == nil {
-				continue
+			if r.Dst != nil {
+				if ones, _ := r.Dst.Mask.Size(); ones > 0 {
+					continue
+				}
 			}
 			if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
 				got = l.Attrs().Name

@@ -240,7 +240,7 @@ func parseAfter(a *arguments) property {
 		}
 		return r.d.look(r, o, property{
 			real: func(*machine, workload.Observation) error {
-				if !o.StartedAt.After(first.StartedAt) {
+				if o.StartedAt.Before(first.StartedAt) { // equal: the kernel counts in ticks
 					return fmt.Errorf("it started at %v, %s at %v", o.StartedAt, other, first.StartedAt)
 				}
 				return nil
