@@ -46,7 +46,7 @@ func images(ctx context.Context) (map[string]v1.Image, error) {
 				return nil, err
 			}
 			filled, err := testenv.BuildImage(testenv.HostPlatform(), config.Config, []testenv.File{
-				{Path: "data/greeting", Data: []byte("hello\n"), UID: 33}, {Path: "data/", UID: 33},
+				{Path: "data/greeting", Data: []byte("hello\n"), UID: 33}, {Path: "data/", UID: 33}, {Path: "data/inner/deep", Data: []byte("deep\n")},
 			})
 			if err != nil {
 				return nil, err

@@ -234,7 +234,7 @@ func capability(name string) (bit uint, ok bool) {
 
 // features are what a scenario can need beside a runtime.
 func features() []string {
-	return []string{"cgroup-v1", "ipvlan", "macvlan", "gpu", "apparmor", "selinux", "seccomp", "ipv6", "cpu-realtime", "blkio-weight", "swap"}
+	return []string{"cgroup-v1", "ipvlan", "macvlan", "gpu", "apparmor", "selinux", "seccomp", "ipv6", "cpu-realtime", "blkio-weight", "swap", "shared-mounts"}
 }
 
 // hostLacks tells why this machine lacks a feature; "": it has it.
@@ -262,6 +262,17 @@ func hostLacks(what string) string {
 		return missing("/sys/fs/selinux/enforce", "the kernel has no SELinux")
 	case "ipv6":
 		return missing("/proc/sys/net/ipv6", "the kernel has no IPv6")
+	case "shared-mounts":
+		text, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return err.Error()
+		}
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 6 && f[4] == "/sys" && strings.HasPrefix(f[6], "shared:") {
+				return ""
+			}
+		}
+		return "mounts of this machine are private"
 	case "ipvlan", "macvlan":
 		return linkLacks(what)
 	}
@@ -270,7 +281,7 @@ func hostLacks(what string) string {
 
 // linkLacks tries to make an interface of a kind, in a network of its own.
 func linkLacks(kind string) string {
-	cmd := exec.Command("unshare", "--net", "sh", "-c", "ip link add d type dummy && ip link add link d name x type "+kind)
+	cmd := exec.Command("unshare", "--net", "sh", "-c", "ip link add d type veth peer name e && ip link add link d name x type "+kind)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Sprintf("the kernel makes no %s: %s", kind, strings.TrimSpace(string(text)))
 	}

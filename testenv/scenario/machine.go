@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -32,12 +33,14 @@ type plant struct {
 	registry *testenv.RegistryServer
 	daemon   *testenv.Daemon
 	images   map[string]agenttest.Image
+	program  string // the agent's, which is the first process of containers with init or a terminal
 }
 
 // newPlant starts the servers and pushes the images. It needs root.
 func newPlant(t *testing.T) *plant {
 	t.Helper()
 	p := &plant{daemon: testenv.Containerd(t), registry: testenv.Registry(t, testenv.Distribution), images: map[string]agenttest.Image{}}
+	p.program = buildAgent(t)
 	made, err := images(t.Context())
 	if err != nil {
 		testenv.Unavailable(t, "%v", err)
@@ -54,6 +57,22 @@ func newPlant(t *testing.T) *plant {
 	foreign.Reference, foreign.Platform = imageHost+"/foreign:1", "linux/riscv64"
 	p.images["foreign:1"] = foreign
 	return p
+}
+
+// buildAgent compiles the agent, static as a release is.
+func buildAgent(t *testing.T) string {
+	t.Helper()
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "longshore-agent")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "./cmd/longshore-agent")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, text)
+	}
+	return file
 }
 
 // endpoints serve the images of every host from the plant's registry.
@@ -94,7 +113,7 @@ func newMachine(t *testing.T, p *plant, own bool) *machine {
 	m.o = containerd.Options{
 		Address: m.daemon.Address, Namespace: fmt.Sprintf("%s-%s", m.daemon.Namespace, short(id+t.Name())), Device: string(agenttest.Device),
 		DataDir: filepath.Join(m.dir, "data"), RunDir: filepath.Join(m.dir, "run"), Journal: m.j, Now: time.Now,
-		AllowNoSeccomp: true, Endpoints: p.endpoints, Logger: m.logger,
+		AllowNoSeccomp: true, Program: p.program, Endpoints: p.endpoints, Logger: m.logger,
 	}
 	if err := m.boot(t.Context()); err != nil {
 		t.Fatal(err)
@@ -177,6 +196,9 @@ func (a attacher) Mend(ctx context.Context) error {
 	}
 	return a.Restore(ctx)
 }
+
+// Watch implements [agent.Watcher].
+func (a attacher) Watch(ctx context.Context) (<-chan struct{}, error) { return a.Events(ctx) }
 
 // journal lives as long as the machine.
 type journal struct {
