@@ -107,8 +107,10 @@ func (s *Supervision) fail(now time.Time, step Step, err error, p Policy) Retry 
 	if c := CodeOf(err); c != CodeInternal && c != CodeSourceUnreachable {
 		r.Code = c
 	}
-	r.Passing = errors.Is(err, fault.ErrTemporary) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, fault.ErrNotFound) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	// An image that was lost is pulled meanwhile, and a runtime that hangs may be over it soon: not so after some more tries.
+	slow := errors.Is(err, fault.ErrNotFound) || errors.Is(err, context.DeadlineExceeded)
+	r.Passing = errors.Is(err, fault.ErrTemporary) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, context.Canceled) ||
+		slow && r.Failures < 2*p.Patience
 	s.Retries[step.Key()] = r
 	return r
 }
