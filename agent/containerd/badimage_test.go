@@ -453,6 +453,14 @@ func TestNoRoomForAnImage(t *testing.T) {
 			t.Errorf("%s was dropped, and is needed", i.Name())
 		}
 	}
+	// What is to run is repaired all the same.
+	if err := r.journal.Unpacking(used.Name()); err != nil {
+		t.Fatal(err)
+	}
+	repairing, p := r.reopened(o), project("repair", server(used))
+	if err := errors.Join(repairing.Prepare(t.Context(), p), repairing.Create(t.Context(), p, p.Containers()[0])); err != nil {
+		t.Error(err)
+	}
 	if err := r.Pull(t.Context(), next, nil); err != nil { // by a device with room
 		t.Error(err)
 	}

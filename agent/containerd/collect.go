@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -58,30 +59,46 @@ func (k *kept) all() map[string]bool {
 	return all
 }
 
+// verdictLasts is how long an image that cannot be right is not tried again.
+const verdictLasts = time.Hour
+
 // verdicts are images that can never run here, whoever serves them: their digest names the very bytes that are wrong.
 type verdicts struct {
 	mu sync.Mutex
-	m  map[string]error
+	m  map[string]verdict
 }
 
-// judge remembers an error that a second try would only pay for again.
-func (v *verdicts) judge(name string, err error) {
+type verdict struct {
+	err   error
+	until time.Time // a disk that reads wrong may be behind it
+}
+
+// judge remembers, for a while, an error that a second try would only pay for again. It tells whether this is one.
+func (v *verdicts) judge(name string, err error, now time.Time) bool {
 	if !errors.Is(err, errHopeless) {
-		return
+		return false
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.m == nil {
-		v.m = map[string]error{}
+		v.m = map[string]verdict{}
 	}
-	v.m[name] = err
+	if _, ok := v.m[name]; !ok {
+		v.m[name] = verdict{err, now.Add(verdictLasts)}
+	}
+	return true
 }
 
 // of is why an image cannot be had; nil: nothing is known against it.
-func (v *verdicts) of(name string) error {
+func (v *verdicts) of(name string, now time.Time) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.m[name]
+	x, ok := v.m[name]
+	if ok && now.After(x.until) {
+		delete(v.m, name)
+		return nil
+	}
+	return x.err
 }
 
 func (v *verdicts) clear() {

@@ -191,9 +191,9 @@ func sameDisk(a, b string) bool {
 	return unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil || x.Dev == y.Dev
 }
 
-// watch ends ctx when the disk comes down to its reserve, or when the image becomes more than anything honest does. stop
-// ends the watch and says what it stopped, nil for nothing.
-func (r *Runtime) watch(ctx context.Context, img *image) (_ context.Context, stop func() error) {
+// watch ends ctx when the disk comes down to its reserve, where that counts, or when the image becomes more than anything
+// honest does. stop ends the watch and says what it stopped, nil for nothing.
+func (r *Runtime) watch(ctx context.Context, img *image, reserve bool) (_ context.Context, stop func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	blobRoot, fileRoot, err := r.roots(ctx)
 	if err != nil {
@@ -218,7 +218,10 @@ func (r *Runtime) watch(ctx context.Context, img *image) (_ context.Context, sto
 				return
 			case <-tick.C:
 			}
-			err := errors.Join(r.room(fileRoot, 0), r.room(blobRoot, 0))
+			var err error
+			if reserve {
+				err = errors.Join(r.room(fileRoot, 0), r.room(blobRoot, 0))
+			}
 			if now, ok := used(fileRoot); err == nil && ok && known && now-begin > limit {
 				err = r.tooMuch(ctx, img, limit)
 			}

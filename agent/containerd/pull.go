@@ -81,12 +81,13 @@ func (r *Runtime) ready(ctx context.Context, i workload.Image) (*image, error) {
 
 // Image tells what an image says about itself.
 func (r *Runtime) Image(ctx context.Context, i workload.Image) (workload.ImageInfo, error) {
-	img, err := r.ready(r.in(ctx), i)
+	ctx = r.in(ctx)
+	img, err := r.ready(ctx, i)
 	if err != nil {
 		return workload.ImageInfo{}, classify(err)
 	}
 	return workload.ImageInfo{
-		Health: img.health, Volumes: slices.Sorted(maps.Keys(img.config.Config.Volumes)), Unpacked: r.unpacked(r.in(ctx), img),
+		Health: img.health, Volumes: slices.Sorted(maps.Keys(img.config.Config.Volumes)), Unpacked: r.unpacked(ctx, img),
 	}, nil
 }
 
@@ -129,8 +130,7 @@ func (r *Runtime) settle(ctx context.Context, i workload.Image, endpoints []Endp
 		return nil, err
 	}
 	img, err := r.settleLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
-	r.condemned.judge(i.Name(), err)
-	if diskFull(err) || r.condemned.of(i.Name()) != nil {
+	if diskFull(err) || r.condemned.judge(i.Name(), err, r.o.Now()) {
 		// Our lease would keep the partial bytes for ever on a disk that has no room for the rest, or for nothing.
 		ctx, cancel := after(ctx)
 		defer cancel()
@@ -142,7 +142,7 @@ func (r *Runtime) settle(ctx context.Context, i workload.Image, endpoints []Endp
 }
 
 func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*image, error) {
-	if err := r.condemned.of(i.Name()); err != nil {
+	if err := r.condemned.of(i.Name(), r.o.Now()); err != nil {
 		return nil, err
 	}
 	match, err := platform(i)
@@ -157,8 +157,11 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 	if err != nil {
 		return nil, err
 	}
-	if err := r.makeRoom(ctx, i, img); err != nil {
-		return nil, err
+	repair := endpoints == nil // of what is to run: it may have the reserve
+	if !repair {
+		if err := r.makeRoom(ctx, i, img); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.o.Journal.Unpacking(entryOf(i)); err != nil {
 		return nil, err
@@ -167,7 +170,7 @@ func (r *Runtime) settleLeased(ctx context.Context, i workload.Image, endpoints 
 		return nil, err
 	}
 	f.expect(img.size())
-	watched, stop := r.watch(ctx, img)
+	watched, stop := r.watch(ctx, img, !repair)
 	synced := r.syncAlong(watched, f)
 	err = classifyUnpack(r.unpack(watched, f, img))
 	synced()

@@ -114,6 +114,9 @@ func TestPullIsDurableAndThenCostsNothing(t *testing.T) {
 	if n := len(r.reg.Faults.Requests("", "")); n != requests {
 		t.Errorf("pulling a durable image made %d requests", n-requests)
 	}
+	if info, err := r.Image(t.Context(), img); err != nil || info.Unpacked < 2<<20 || info.Unpacked > 32<<20 {
+		t.Errorf("Image = %+v, %v, want over 2 MiB unpacked", info, err)
+	}
 	r.up(project("multi", server(img)))
 }
 
