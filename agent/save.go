@@ -307,9 +307,9 @@ func (l *loop) accept(now time.Time, r answer) error {
 		return err
 	}
 	l.reported = true
+	l.events.Emit(Event{Kind: EventAccepted, Generation: r.state.Generation})
 	l.remember(a.statuses, a.removed)
 	l.pump.nudge()
-	l.events.Emit(Event{Kind: EventAccepted, Generation: r.state.Generation})
 	l.log.Info("accepted", "generation", r.state.Generation, "digest", r.state.Digest, "signedBy", r.state.SignedBy, "insecure", r.state.Insecure)
 	return nil
 }

@@ -78,7 +78,9 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 		return out, fmt.Errorf("list projects: %w", err)
 	}
 	for _, d := range dirs {
-		projects[d.Name()] = true
+		if strings.Trim(d.Name(), "abcdefghijklmnopqrstuvwxyz0123456789-") == "" { // logs may be a disk's own: it has a lost+found
+			projects[d.Name()] = true
+		}
 	}
 	for p := range projects {
 		out.Projects = append(out.Projects, p)

@@ -42,3 +42,15 @@ func TestRunIsNamedWithoutTheClock(t *testing.T) {
 		t.Errorf("no process = %q, %v", run, at)
 	}
 }
+
+// A run has one name, whoever asks for it.
+func TestProcessNamesTheRun(t *testing.T) {
+	pid := uint32(os.Getpid())
+	parent, run := process(pid, "/proc")
+	if want, _, _ := started(pid, "/proc"); run != want || run == "" || parent != os.Getppid() {
+		t.Errorf("process = %d, %q, want %d, %q", parent, run, os.Getppid(), want)
+	}
+	if parent, run := process(1<<31-1, "/proc"); parent != 0 || run != "" {
+		t.Errorf("no process = %d, %q", parent, run)
+	}
+}

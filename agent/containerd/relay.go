@@ -29,6 +29,8 @@ const (
 	// surePatience is how many looks at a pipe that holds output while its log does not grow make sure, where the shim still
 	// has the log open: for the other pipe, or since the disk is slow. Where it has not, two looks do.
 	surePatience = 10
+	// shortOf is the room on the disk, in bytes, below which pipes are looked at often.
+	shortOf = 4 << 20
 	// relayPipe is how large a pipe is made that this process reads: that much may come while an agent is replaced.
 	relayPipe = 1 << 20
 	// relayBuffer is how much is copied at a time.
@@ -42,7 +44,7 @@ type writer struct {
 	pid  uint32
 	run  string // of the process; see started
 
-	shim  int
+	shim  int // its parent
 	pipes []*pipe
 }
 
@@ -66,11 +68,11 @@ func newWriters() *writers { return &writers{m: map[string]*writer{}} }
 
 // add notes a container's process. A known one stays as it is.
 func (w *writers) add(id, file string, pid uint32) {
-	run, _, _ := started(pid, "/proc")
+	shim, run := process(pid, "/proc")
 	if run == "" || w.knows(id, run) {
 		return
 	}
-	x := &writer{id: id, file: file, pid: pid, run: run}
+	x := &writer{id: id, file: file, pid: pid, run: run, shim: shim}
 	x.find("/proc")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +93,7 @@ func (w *writers) running() []*writer {
 	defer w.mu.Unlock()
 	var out []*writer
 	for id, x := range w.m {
-		if run, _, _ := started(x.pid, "/proc"); run != x.run {
+		if _, run := process(x.pid, "/proc"); run != x.run {
 			delete(w.m, id)
 			continue
 		}
@@ -113,6 +115,10 @@ func (r *Runtime) writes(labels map[string]string, l workload.Log, id string, pi
 // lookAtPipes finds outputs that nobody copies, and copies them until ctx ends. It tells whether to look again soon. It is
 // called from one goroutine.
 func (r *Runtime) lookAtPipes(ctx context.Context) (soon bool) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.logRoot(), &st); err == nil {
+		soon = st.Bavail*uint64(st.Bsize) < shortOf //nolint:unconvert // signed, and narrower on 32-bit machines
+	}
 	for _, w := range r.writers.running() {
 		for _, p := range w.pipes {
 			if p.relayed {
@@ -134,7 +140,7 @@ func (r *Runtime) lookAtPipes(ctx context.Context) (soon bool) {
 // find looks for the shim's ends of the process's standard output and error. A process that has other files there, a
 // terminal say, has none.
 func (w *writer) find(proc string) {
-	if w.shim = parent(w.pid, proc); w.shim <= 1 {
+	if w.shim <= 1 { // the shim is gone already
 		return
 	}
 	wanted := map[string]bool{}
@@ -158,21 +164,21 @@ func (w *writer) find(proc string) {
 	}
 }
 
-// parent is a process's parent; 0 when it is not there.
-func parent(pid uint32, proc string) int {
-	stat, err := os.ReadFile(filepath.Join(proc, strconv.FormatUint(uint64(pid), 10), "stat"))
+// process tells a process's parent and the name of its run, as [started] does; zero values when it is not there.
+func process(pid uint32, proc string) (parent int, run string) {
+	id := strconv.FormatUint(uint64(pid), 10)
+	stat, err := os.ReadFile(filepath.Join(proc, id, "stat"))
 	if err != nil {
-		return 0
+		return 0, ""
 	}
-	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // the name may hold anything
-	if len(f) < 2 {
-		return 0
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name may hold anything
+	if len(f) < 20 {
+		return 0, ""
 	}
-	n, err := strconv.Atoi(string(f[1]))
-	if err != nil {
-		return 0
+	if parent, err = strconv.Atoi(f[1]); err != nil {
+		return 0, ""
 	}
-	return n
+	return parent, id + "/" + f[19]
 }
 
 // open opens the pipe for reading, through the shim, without waiting for anything.

@@ -23,13 +23,30 @@ import (
 )
 
 // smallLogs puts the logs of a rig on a disk of their own; the returned function takes it away.
-func smallLogs(t *testing.T, dataDir string, size string) (dir string, remove func()) {
+func smallLogs(t *testing.T, dataDir string, kind string) (dir string, remove func()) {
 	t.Helper()
 	dir = filepath.Join(dataDir, "logs")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+	source, flags, data := "tmpfs", uintptr(0), "size=4m"
+	if kind == "ext4" {
+		box, err := testenv.OpenBox(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := box.Empty(); err != nil {
+				t.Error(err)
+			}
+		})
+		disk, err := box.NewDisk(t.Context(), 8<<20)
+		if err != nil {
+			testenv.Unavailable(t, "make a small disk: %v", err)
+		}
+		source, kind, flags, data = disk.Dir, "", unix.MS_BIND, ""
+	}
+	if err := unix.Mount(source, dir, kind, flags, data); err != nil {
 		testenv.Unavailable(t, "mount a small disk: %v", err)
 	}
 	return dir, func() {
@@ -84,9 +101,15 @@ func (r *rig) say(id, text string, lines int, patience time.Duration) (time.Dura
 // A disk that is filled to its last byte takes no container down: what writes to its output goes on and answers, also over
 // a replacement of the agent, and its log goes on when there is room again.
 func TestAFullDiskBlocksNoContainer(t *testing.T) {
+	for _, kind := range []string{"tmpfs", "ext4"} {
+		t.Run(kind, func(t *testing.T) { fullDisk(t, kind) })
+	}
+}
+
+func fullDisk(t *testing.T, kind string) {
 	var disk string
 	var remove func()
-	r := newRig(t, func(o *containerd.Options) { disk, remove = smallLogs(t, o.DataDir, "4m") })
+	r := newRig(t, func(o *containerd.Options) { disk, remove = smallLogs(t, o.DataDir, kind) })
 	defer remove()
 	img := r.pulled(nil)
 	quiet := server(img)
