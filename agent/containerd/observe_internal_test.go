@@ -44,13 +44,13 @@ func TestRunIsNamedWithoutTheClock(t *testing.T) {
 }
 
 // A run has one name, whoever asks for it.
-func TestProcessNamesTheRun(t *testing.T) {
+func TestRunOfNamesTheRun(t *testing.T) {
 	pid := uint32(os.Getpid())
-	parent, run := process(pid, "/proc")
+	parent, run := runOf(pid, "/proc")
 	if want, _, _ := started(pid, "/proc"); run != want || run == "" || parent != os.Getppid() {
-		t.Errorf("process = %d, %q, want %d, %q", parent, run, os.Getppid(), want)
+		t.Errorf("runOf = %d, %q, want %d, %q", parent, run, os.Getppid(), want)
 	}
-	if parent, run := process(1<<31-1, "/proc"); parent != 0 || run != "" {
+	if parent, run := runOf(1<<31-1, "/proc"); parent != 0 || run != "" {
 		t.Errorf("no process = %d, %q", parent, run)
 	}
 }

@@ -68,7 +68,7 @@ func newWriters() *writers { return &writers{m: map[string]*writer{}} }
 
 // add notes a container's process. A known one stays as it is.
 func (w *writers) add(id, file string, pid uint32) {
-	shim, run := process(pid, "/proc")
+	shim, run := runOf(pid, "/proc")
 	if run == "" || w.knows(id, run) {
 		return
 	}
@@ -93,7 +93,7 @@ func (w *writers) running() []*writer {
 	defer w.mu.Unlock()
 	var out []*writer
 	for id, x := range w.m {
-		if _, run := process(x.pid, "/proc"); run != x.run {
+		if _, run := runOf(x.pid, "/proc"); run != x.run {
 			delete(w.m, id)
 			continue
 		}
@@ -164,8 +164,8 @@ func (w *writer) find(proc string) {
 	}
 }
 
-// process tells a process's parent and the name of its run, as [started] does; zero values when it is not there.
-func process(pid uint32, proc string) (parent int, run string) {
+// runOf tells a process's parent and the name of its run, as [started] does; zero values when it is not there.
+func runOf(pid uint32, proc string) (parent int, run string) {
 	id := strconv.FormatUint(uint64(pid), 10)
 	stat, err := os.ReadFile(filepath.Join(proc, id, "stat"))
 	if err != nil {
