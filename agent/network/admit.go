@@ -233,7 +233,11 @@ func (a *admission) networks() error {
 				}
 				continue
 			}
-			if parent := n.Options["parent"]; n.Driver == workload.Macvlan {
+			if parent := n.Options["parent"]; n.Driver == workload.Macvlan || n.Driver == workload.IPvlan {
+				if err := a.m.checkDriver(n.Driver); err != nil {
+					a.add(ClashDriver, p, "", "networks."+n.Name+".driver", err)
+					continue
+				}
 				l, err := byName(a.m.host.links, parent)
 				if err != nil {
 					return err
@@ -277,7 +281,7 @@ func (a *admission) addresses() {
 			switch links[n.Name] = p.Name + "/" + n.Name; {
 			case n.External != "":
 				links[n.Name] = "external " + n.External
-			case n.Driver == workload.Macvlan:
+			case n.Driver == workload.Macvlan, n.Driver == workload.IPvlan:
 				links[n.Name] = "on " + n.Options["parent"]
 			}
 		}

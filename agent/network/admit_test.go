@@ -93,7 +93,7 @@ func TestAdmit(t *testing.T) {
 		{
 			"driver, and a document that is wrong",
 			func(a, b *workload.Project) {
-				a.Networks[0].Driver = workload.IPvlan
+				a.Networks[0].Driver = "overlay"
 				a.Services[0].Ports = nil
 				b.Services[0].Hostname = "a b"
 			},
@@ -101,7 +101,7 @@ func TestAdmit(t *testing.T) {
 				{kind: ClashDriver, Deployment: "d1", Component: "ca", Path: "networks.default.driver"},
 				{kind: ClashDocument, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api"},
 			},
-			[]string{"ipvlan", "hostname"},
+			[]string{"overlay", "hostname"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) { admits(t, w, two(tt.edit), tt.want, tt.says) })

@@ -11,26 +11,33 @@ import (
 // macvlanModes are Compose's words for how containers of one parent see each other.
 func macvlanModes() []string { return []string{"bridge", "private", "vepa", "passthru"} }
 
+// ipvlanModes are those of containers that share their parent's hardware address.
+func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
+
 // drive takes over what is particular to a network's driver, and refuses what this program cannot make.
 func (b *bridge) drive(n workload.Network) error {
 	switch b.Driver {
 	case "":
 		return nil
-	case workload.Macvlan:
+	case workload.Macvlan, workload.IPvlan:
+		mode, modes := string(b.Driver)+"_mode", macvlanModes()
+		if b.Driver == workload.IPvlan {
+			modes = ipvlanModes()
+		}
 		for k := range n.Options {
-			if k != "parent" && k != "macvlan_mode" {
-				return fmt.Errorf("driver_opts.%s: not an option of macvlan: %w", k, fault.ErrUnsupported)
+			if k != "parent" && k != mode {
+				return fmt.Errorf("driver_opts.%s: not an option of %s: %w", k, b.Driver, fault.ErrUnsupported)
 			}
 		}
-		b.Parent, b.Mode = n.Options["parent"], n.Options["macvlan_mode"]
-		if b.Mode != "" && !slices.Contains(macvlanModes(), b.Mode) {
-			return fmt.Errorf("driver_opts.macvlan_mode %q: must be one of %q: %w", b.Mode, macvlanModes(), fault.ErrInvalid)
+		b.Parent, b.Mode = n.Options["parent"], n.Options[mode]
+		if b.Mode != "" && !slices.Contains(modes, b.Mode) {
+			return fmt.Errorf("driver_opts.%s %q: must be one of %q: %w", mode, b.Mode, modes, fault.ErrInvalid)
 		}
 		if b.Parent == "" {
-			return fault.WithHint(fmt.Errorf("driver_opts.parent: macvlan needs an interface of this device: %w", fault.ErrInvalid), "write parent: eth0 under driver_opts")
+			return fault.WithHint(fmt.Errorf("driver_opts.parent: %s needs an interface of this device: %w", b.Driver, fault.ErrInvalid), "write parent: eth0 under driver_opts")
 		}
 		return nil
 	}
 	return fault.WithHint(fmt.Errorf("driver %q: %w", b.Driver, fault.ErrUnsupported),
-		"use bridge or macvlan, or let the site declare the network as CNI configuration and name it as external")
+		"use bridge, macvlan or ipvlan, or let the site declare the network as CNI configuration and name it as external")
 }

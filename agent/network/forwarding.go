@@ -100,7 +100,10 @@ func keepAdvertisements() error {
 // checkKernel refuses what only the kernel can tell that it lacks.
 func (m *Manager) checkKernel(p *workload.Project) error {
 	for _, n := range p.Networks {
-		if parent := n.Options["parent"]; n.Driver == workload.Macvlan && n.External == "" {
+		if parent := n.Options["parent"]; (n.Driver == workload.Macvlan || n.Driver == workload.IPvlan) && n.External == "" {
+			if err := m.checkDriver(n.Driver); err != nil {
+				return fmt.Errorf("network %q: %w", n.Name, err)
+			}
 			if l, err := byName(m.host.links, parent); err != nil || l == nil {
 				return errors.Join(err, fmt.Errorf("network %q: %w", n.Name, noParent(parent)))
 			}

@@ -491,7 +491,9 @@ func TestNetworkKeysAreRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		{"ipvlan", func(p *workload.Project) { p.Networks[0].Driver = workload.IPvlan }, fault.ErrUnsupported, `driver "ipvlan"`},
+		{"ipvlan mode", func(p *workload.Project) {
+			p.Networks[0].Driver, p.Networks[0].Options = workload.IPvlan, map[string]string{"parent": "uplink", "ipvlan_mode": "bridge"}
+		}, fault.ErrInvalid, "ipvlan_mode"},
 		{"unknown driver", func(p *workload.Project) { p.Networks[0].Driver = "overlay" }, fault.ErrUnsupported, `driver "overlay"`},
 		{"macvlan without a parent", func(p *workload.Project) { p.Networks[0].Driver = workload.Macvlan }, fault.ErrInvalid, "parent"},
 		{"macvlan mode", func(p *workload.Project) {
@@ -549,6 +551,22 @@ func TestNetworkKeysAreRefused(t *testing.T) {
 			}
 		})
 	}
+	ipvlan := proj("line", svc("web", []string{"default"}))
+	ipvlan.Networks[0].Driver, ipvlan.Networks[0].Options = workload.IPvlan, map[string]string{"parent": "uplink", "ipvlan_mode": "l2"}
+	ipvlan.Networks[0].Subnets = []workload.Subnet{{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Gateway: w.lanAddr, Range: netip.MustParsePrefix("198.51.100.64/28")}}
+	if err := w.m.checkDriver(workload.IPvlan); err == nil {
+		w.prepare(ipvlan)
+		a := w.attach(ipvlan)
+		w.answer(w.lan, "lan", 53)
+		w.reaches(a["web"].NetNS, at(w.lanAddr, 53), "lan", "")
+		w.must(w.m.Teardown(w.ctx(), "line"))
+	} else if err := w.m.Prepare(w.ctx(), ipvlan); !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "driver ipvlan: this kernel has none") {
+		t.Errorf("Prepare with ipvlan = %v, want it refused: the kernel has none", err)
+	}
+	if err := w.m.checkDriver(workload.Macvlan); err != nil {
+		t.Errorf("macvlan: %v", err)
+	}
+	w.clean()
 	sctp := proj("line", svc("web", []string{"default"}, "80:80"))
 	sctp.Services[0].Ports[0].Protocol = "sctp"
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)

@@ -90,6 +90,18 @@ func TestRestoreMends(t *testing.T) {
 			w.run("ip", "link", "set", w.m.wireName(idOf(p, "web"), "front"), "nomaster")
 		}},
 		{name: "forwarding off", drift: "ip_forward is off", breakIt: func(w *world, _ *workload.Project) { w.run("sysctl", "-qw", "net.ipv4.ip_forward=0") }},
+		{name: "changed setting", drift: "has the setting", breakIt: func(w *world, p *workload.Project) {
+			w.run("sysctl", "-qw", "net.ipv4.conf."+w.m.state.Projects[p.Name].Networks["back"].Name+".send_redirects=1")
+		}},
+		{name: "changed address in the container", drift: "has lost its address", breakIt: func(w *world, p *workload.Project) {
+			w.inside(w.m.netnsPath(idOf(p, "web")), "ip", "addr", "flush", "dev", "eth1")
+		}},
+		{name: "route gone in the container", drift: "has lost its route", breakIt: func(w *world, p *workload.Project) {
+			w.inside(w.m.netnsPath(idOf(p, "web")), "ip", "route", "flush", "dev", "eth0")
+		}},
+		{name: "loopback down in the container", drift: "loopback is down", breakIt: func(w *world, p *workload.Project) {
+			w.inside(w.m.netnsPath(idOf(p, "web")), "ip", "link", "set", "lo", "down")
+		}},
 		{name: "removed files", drift: "hosts is gone", breakIt: func(w *world, p *workload.Project) {
 			w.must(os.Remove(filepath.Join(w.m.filesDir(idOf(p, "web")), "hosts")))
 		}},

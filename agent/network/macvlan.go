@@ -1,6 +1,7 @@
 package network
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -29,7 +31,7 @@ func (m *Manager) ensureMacvlan(p *project, id string, place int, in *netlink.Ha
 	if parent == nil {
 		return noParent(b.Parent)
 	}
-	if l != nil && (l.Type() != "macvlan" || l.Attrs().ParentIndex != parent.Attrs().Index) {
+	if l != nil && (l.Type() != string(b.Driver) || l.Attrs().ParentIndex != parent.Attrs().Index) {
 		if err := removeLink(in, w.inner); err != nil { // of an earlier, interrupted attempt: nobody else has interfaces there
 			return err
 		}
@@ -39,11 +41,7 @@ func (m *Manager) ensureMacvlan(p *project, id string, place int, in *netlink.Ha
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.ParentIndex, attrs.MTU, attrs.HardwareAddr = w.inner, parent.Attrs().Index, w.mtu, w.mac
 		attrs.Namespace = netlink.NsFd(int(ns.Fd()))
-		err := m.host.links.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: macvlanMode(b.Mode)})
-		if err == unix.EOPNOTSUPP {
-			return fmt.Errorf("driver macvlan: this kernel has none: %w", fault.ErrUnsupported)
-		}
-		if err != nil {
+		if err := m.host.links.LinkAdd(child(b, attrs)); err != nil {
 			return fmt.Errorf("make an interface on %s: %w", b.Parent, err)
 		}
 		if l, err = byName(in, w.inner); err != nil || l == nil {
@@ -71,8 +69,49 @@ func (m *Manager) macvlan(p *project, id string, place int) wire {
 		if p.exit(a, f) == n {
 			w.ends[f].route = everything(f)
 		}
+		if b.Driver == workload.IPvlan && b.Mode != "" && b.Mode != "l2" {
+			w.ends[f].gateway = netip.Addr{} // the parent routes: there is no link to find a gateway on
+		}
 	}
 	return w
+}
+
+// child is an interface on a parent's link.
+func child(b *bridge, attrs netlink.LinkAttrs) netlink.Link {
+	if b.Driver == workload.IPvlan {
+		attrs.HardwareAddr = nil // it has its parent's
+		return &netlink.IPVlan{LinkAttrs: attrs, Mode: ipvlanMode(b.Mode)}
+	}
+	return &netlink.Macvlan{LinkAttrs: attrs, Mode: macvlanMode(b.Mode)}
+}
+
+func ipvlanMode(mode string) netlink.IPVlanMode {
+	switch mode {
+	case "l3":
+		return netlink.IPVLAN_MODE_L3
+	case "l3s":
+		return netlink.IPVLAN_MODE_L3S
+	}
+	return netlink.IPVLAN_MODE_L2
+}
+
+// checkDriver refuses a driver that the kernel lacks. It asks for an interface on the loopback: what it knows it refuses as
+// wrong, what it does not know as unknown, and nothing comes of it either way.
+func (m *Manager) checkDriver(d workload.Driver) error {
+	lo, err := byName(m.host.links, "lo")
+	if err != nil || lo == nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex = m.host.prefix+"ask", lo.Attrs().Index
+	err = m.host.links.LinkAdd(child(&bridge{Driver: d}, attrs))
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fault.WithHint(fmt.Errorf("driver %s: this kernel has none: %w", d, fault.ErrUnsupported), "use macvlan, or a kernel with that driver")
+	}
+	if err == nil {
+		return removeLink(m.host.links, attrs.Name)
+	}
+	return nil
 }
 
 func macvlanMode(mode string) netlink.MacvlanMode {

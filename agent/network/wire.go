@@ -181,8 +181,11 @@ func (e end) ensureRoute(in *netlink.Handle, l netlink.Link) error {
 	if ok, err := e.routed(in); ok || err != nil {
 		return err // also one that the container made itself: a private network's, say
 	}
-	r := &netlink.Route{
-		LinkIndex: l.Attrs().Index, Gw: e.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Src: e.address.Addr().AsSlice(), Protocol: unix.RTPROT_STATIC,
+	r := &netlink.Route{LinkIndex: l.Attrs().Index, Src: e.address.Addr().AsSlice(), Protocol: unix.RTPROT_STATIC}
+	if e.gateway.IsValid() {
+		r.Gw, r.Flags = e.gateway.AsSlice(), int(netlink.FLAG_ONLINK)
+	} else {
+		r.Scope, r.Dst = unix.RT_SCOPE_LINK, ipNet(e.route)
 	}
 	if e.route.Bits() > 0 {
 		r.Dst = ipNet(e.route)
