@@ -125,7 +125,6 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 		case b.CNI != "":
 			if err = m.ensureCNI(ctx, name, id, i, in); err == nil {
 				p = m.state.Projects[name] // the site gave it addresses
-				a = p.Attachments[id]
 			}
 		default:
 			err = m.ensureMacvlan(p, id, i, in, ns)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -29,7 +28,7 @@ const (
 // CNI says where the site keeps its own networks: the Container Network Interface that other runtimes use too. Zero: there
 // are none.
 type CNI struct {
-	ConfDir string // of .conflist and .conf files
+	ConfDir string // of .conflist files
 	BinDir  string // of plugins
 }
 
@@ -47,31 +46,18 @@ func (c CNI) find(name string) (*libcni.NetworkConfigList, error) {
 		return nil, fmt.Errorf("read the site's networks: %w", err)
 	}
 	for _, e := range entries[:min(len(entries), maxConfs)] { // sorted by name, as other runtimes look at them
-		ext := filepath.Ext(e.Name())
-		if !slices.Contains([]string{".conflist", ".conf", ".json"}, ext) {
+		if filepath.Ext(e.Name()) != ".conflist" {
 			continue
 		}
 		data, err := readBounded(filepath.Join(c.ConfDir, e.Name()), maxConflist)
 		if err != nil {
 			continue
 		}
-		if list, err := parseConf(data, ext == ".conflist"); err == nil && list.Name == name {
+		if list, err := libcni.NetworkConfFromBytes(data); err == nil && list.Name == name {
 			return list, nil
 		}
 	}
 	return nil, nil
-}
-
-// parseConf reads one configuration: of a list of plugins, or of one.
-func parseConf(data []byte, list bool) (*libcni.NetworkConfigList, error) {
-	if list {
-		return libcni.NetworkConfFromBytes(data)
-	}
-	conf, err := libcni.NetworkPluginConfFromBytes(data)
-	if err != nil {
-		return nil, err
-	}
-	return libcni.ConfListFromConf(conf)
 }
 
 func (m *Manager) cni() *libcni.CNIConfig {
@@ -170,7 +156,7 @@ func (m *Manager) leaveCNI(ctx context.Context, id, face string) error {
 		if face != "" && j.IfName != face || j.ContainerID != id {
 			continue
 		}
-		list, err := parseConf(j.Config, true)
+		list, err := libcni.NetworkConfFromBytes(j.Config)
 		if err != nil {
 			return fmt.Errorf("leave the site's network %q: %w", j.Network, err)
 		}

@@ -130,13 +130,16 @@ func TestPluginsThatFail(t *testing.T) {
 }
 
 func FuzzConflist(f *testing.F) {
-	f.Add([]byte(`{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"bridge"}]}`), true)
-	f.Add([]byte(`{"cniVersion":"0.4.0","name":"x","type":"bridge"}`), false)
-	f.Add([]byte("{"), true)
-	f.Fuzz(func(t *testing.T, data []byte, list bool) {
-		conf, err := parseConf(data, list)
-		if err == nil && conf == nil {
-			t.Error("neither a configuration nor an error")
+	f.Add([]byte(`{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"bridge"}]}`))
+	f.Add([]byte(`{"cniVersion":"0.4.0","name":"x","type":"bridge"}`))
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "x.conflist"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := (CNI{ConfDir: dir}).find("x"); err != nil || list != nil && list.Name != "x" {
+			t.Errorf("found %v, %v", list, err)
 		}
 	})
 }
