@@ -176,6 +176,21 @@ func (r *Runtime) removeFirsts(ctx context.Context, id string) error {
 	return nil
 }
 
+// dropFirsts removes those of some containers that only came before another one, and returns the others.
+func (r *Runtime) dropFirsts(ctx context.Context, boxes []containers.Container) ([]containers.Container, error) {
+	var rest []containers.Container
+	for _, b := range boxes {
+		if b.Labels[labelHook] == "" {
+			rest = append(rest, b)
+			continue
+		}
+		if err := r.removeFirst(ctx, b.ID); err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
 // writtenSince is the end of what a file got after it had a size.
 func writtenSince(file string, begin int64) string {
 	f, err := os.Open(file)

@@ -122,8 +122,13 @@ func TestKilledAnywhereConverges(t *testing.T) {
 			{Kind: workload.MountVolume, Target: "/anon"},
 		}
 	}
+	own.Mounts = append(own.Mounts,
+		workload.Mount{Kind: workload.MountVolume, Source: "memory", Target: "/memory"},
+		workload.Mount{Kind: workload.MountImage, Image: &img, Target: "/image", Subpath: "data"},
+	)
+	own.PreStart = []workload.PreStart{{Service: workload.Service{Image: img, Entrypoint: toolbox("exists", "/memory")}}}
 	p := project("kill", web, own)
-	p.Volumes = []workload.Volume{{Name: "store"}}
+	p.Volumes = []workload.Volume{{Name: "store"}, {Name: "memory", Options: map[string]string{"type": "tmpfs", "device": "tmpfs"}}}
 	o := orders{
 		Address: r.o.Address, Namespace: r.o.Namespace, DataDir: r.o.DataDir, RunDir: r.o.RunDir, Project: p,
 		NetData: t.TempDir(), NetRun: t.TempDir(), NetTable: fmt.Sprintf("lsctk%d", os.Getpid()), NetPool: "10.223.77.0/24",
@@ -160,6 +165,9 @@ func TestKilledAnywhereConverges(t *testing.T) {
 		}
 		if pins, _ := os.ReadDir(filepath.Join(o.NetRun, "netns")); len(pins) != 0 {
 			t.Errorf("network namespaces left: %v", pins)
+		}
+		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), o.RunDir) {
+			t.Errorf("mounts left: %v\n%s", err, mounts)
 		}
 		if err := errors.Join(rt.Close(), nets.Close()); err != nil {
 			t.Error(err)

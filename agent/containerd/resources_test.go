@@ -62,6 +62,10 @@ func TestLimitsOfGroups(t *testing.T) {
 		s.Resources.OOMKillDisable = true
 		want["memory/memory.oom_control"] = "oom_kill_disable 1"
 	}
+	if f.Controls.Realtime {
+		s.Resources.CPURealtime, s.Resources.CPURealtimePeriod = 5000, 500_000
+		want["cpu/cpu.rt_runtime_us"], want["cpu/cpu.rt_period_us"] = "5000", "500000"
+	}
 	c := r.up(project("lim", s))[0]
 	pid := r.seen(c.ID).PID
 	t.Cleanup(func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -126,6 +127,14 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 	}
 	if err := setNetSysctls(at.NetNS, c.Service); err != nil {
 		return err
+	}
+	if f, err := r.features(ctx); err != nil {
+		return err
+	} else if f.CgroupVersion == 1 {
+		group := filepath.Join("/", c.Service.Resources.CgroupParent, r.o.Namespace, c.ID)
+		if err := allowRealtime(cgroupRoot, group, c.Service.Resources); err != nil {
+			return err
+		}
 	}
 	if !late(c.Service) {
 		if at.NetNS == rec.NetNS {
@@ -421,6 +430,10 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 	ctx = r.in(ctx)
 	err := func() error {
 		have, err := r.client.ContainerService().List(ctx, r.filter(labelProject, project))
+		if err != nil {
+			return err
+		}
+		have, err = r.dropFirsts(ctx, have)
 		if err != nil {
 			return err
 		}
