@@ -129,7 +129,7 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	if box.Spec, err = r.specify(ctx, p, f, img, at, layer, j, box); err != nil {
 		return streams, 0, err
 	}
-	if err := r.lay(ctx, p, f, img); err != nil {
+	if err := r.lay(ctx, p, f); err != nil {
 		return streams, 0, err
 	}
 	if err := r.createBox(ctx, box); err != nil {

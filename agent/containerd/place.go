@@ -28,9 +28,9 @@ func (r *Runtime) place(id string, n int) (string, error) {
 	return path(filepath.Join(r.o.RunDir, "mounts"), id, strconv.Itoa(n))
 }
 
-// lay makes what a container mounts, anew where it may have changed.
-func (r *Runtime) lay(ctx context.Context, p *workload.Project, c workload.Container, img *image) error {
-	for n, m := range effective(c.Service, img) {
+// lay makes what a container mounts, anew where it may have changed. Volumes that only its image asks for need nothing.
+func (r *Runtime) lay(ctx context.Context, p *workload.Project, c workload.Container) error {
+	for n, m := range c.Service.Mounts {
 		if err := r.layOne(ctx, p, c, n, m); err != nil {
 			return fmt.Errorf("mount at %s: %w", m.Target, err)
 		}

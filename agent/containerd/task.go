@@ -118,11 +118,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
 	box containers.Container, rec record,
 ) error {
-	img, err := r.ready(ctx, c.Service.Image)
-	if err != nil {
-		return err
-	}
-	if err := r.lay(ctx, p, c, img); err != nil {
+	if err := r.lay(ctx, p, c); err != nil {
 		return err
 	}
 	if err := setNetSysctls(at.NetNS, c.Service); err != nil {
@@ -141,6 +137,10 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 			return nil
 		}
 		return r.rejoin(ctx, box, rec, at)
+	}
+	img, err := r.ready(ctx, c.Service.Image) // only here: what is fixed starts without its image, too
+	if err != nil {
+		return err
 	}
 	j, err := r.join(ctx, p.Name, c)
 	if err != nil {
