@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,18 +143,12 @@ func (r *Runtime) probeTCP(ctx context.Context, id string, port uint16) error {
 
 // dialIn connects to a port inside a network namespace. The thread that enters the namespace never runs anything else.
 func dialIn(ctx context.Context, netns string, port uint16) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		c, err := enterAndDial(ctx, netns, port)
-		done <- result{c, err}
-	}()
-	res := <-done // the dial ends with ctx
-	return res.conn, res.err
+	var (
+		c   net.Conn
+		err error
+	)
+	elsewhere(func() { c, err = enterAndDial(ctx, netns, port) }) // the dial ends with ctx
+	return c, err
 }
 
 // enterAndDial connects from inside a namespace; "" is the device's own.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,14 +43,9 @@ func cloneMount(pid uint32, target string) (int, error) {
 		return -1, err
 	}
 	defer ns.Close()
-	type result struct {
-		fd  int
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		fd, err := func() (int, error) {
+	fd := -1
+	elsewhere(func() {
+		fd, err = func() (int, error) {
 			if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root cannot enter
 				return -1, err
 			}
@@ -60,10 +54,8 @@ func cloneMount(pid uint32, target string) (int, error) {
 			}
 			return unix.OpenTree(unix.AT_FDCWD, target, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		}()
-		done <- result{fd, err}
-	}()
-	res := <-done
-	return res.fd, res.err
+	})
+	return fd, err
 }
 
 // detach unmounts whatever is mounted at a place of ours, as often as it is.

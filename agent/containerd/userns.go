@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -131,20 +130,17 @@ func setNetSysctls(netns string, s workload.Service) error {
 		return err
 	}
 	defer ns.Close()
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter %s: %w", netns, err)
+	elsewhere(func() {
+		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("enter %s: %w", netns, err)
 			return
 		}
 		for k, v := range set {
-			if err := os.WriteFile(filepath.Join("/proc/sys", strings.ReplaceAll(k, ".", "/")), []byte(v), 0o644); err != nil {
-				done <- fmt.Errorf("sysctl %s: %w", k, err)
+			if err = os.WriteFile(filepath.Join("/proc/sys", strings.ReplaceAll(k, ".", "/")), []byte(v), 0o644); err != nil {
+				err = fmt.Errorf("sysctl %s: %w", k, err)
 				return
 			}
 		}
-		done <- nil
-	}()
-	return <-done
+	})
+	return err
 }
