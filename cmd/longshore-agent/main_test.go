@@ -228,6 +228,31 @@ func TestStatusText(t *testing.T) {
 	writeStatus(&b, s)
 	golden(t, "status.golden", b.Bytes())
 
+	s.Deployments, s.Phase, s.Problems = []agent.DeploymentStatus{{
+		Name: "line-monitor", State: margo.StateFailed, Since: now.Add(-time.Minute),
+		Refused: &agent.RefusedRevision{
+			Digest: "sha256:bad0000000000000000000000000000000000000000000000000000000000000", Generation: 42, Component: "line-monitor",
+			Revision: "1.4.1", Code: agent.CodeContainerExited, Since: now.Add(-time.Minute), RunningGeneration: 41,
+		},
+		Components: []agent.ComponentStatus{{
+			Name: "line-monitor", Revision: "1.4.0", State: margo.StateFailed, Since: now.Add(-time.Minute),
+			Error: &margo.StatusError{
+				Code: string(agent.CodeContainerExited), Source: "line-monitor",
+				Message: "service web: exited with code 3; rolled back to generation 41; its last output:\n  cannot open /data\n  giving up",
+			},
+			Services: []agent.ServiceStatus{
+				{Name: "web", Replica: 1, Status: workload.Running, Health: "healthy"}, {Name: "web", Replica: 2, Status: workload.Running, Health: "healthy"},
+			},
+			Notices: []workload.Notice{{Path: "services.web.deploy.update_config.order", Message: "start-first is done as stop-first: it writes to data"}},
+		}},
+	}}, agent.PhaseDegraded, []agent.Problem{{
+		Code: agent.CodeContainerExited, Doing: "keeps what generation 41 brought; not tried again until the state changes",
+		Message: "line-monitor failed: line-monitor: service web: exited with code 3; rolled back to generation 41; its last output:\n  cannot open /data\n  giving up",
+	}}
+	b.Reset()
+	writeStatus(&b, s)
+	golden(t, "status-rolled-back.golden", b.Bytes())
+
 	b.Reset()
 	writeStatus(&b, &agent.Status{Device: "d", Repository: "h/r", Tag: "d", Phase: agent.PhaseEmpty, Now: now, Version: "1.0.0"})
 	golden(t, "status-empty.golden", b.Bytes())

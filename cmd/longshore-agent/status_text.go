@@ -35,7 +35,7 @@ func writeStatus(w io.Writer, s *agent.Status) {
 		if !p.Since.IsZero() {
 			since = " for " + ago(s.Now.Sub(p.Since))
 		}
-		first, more, _ := strings.Cut(p.Message, "\n")
+		first, more := sentence(p.Message)
 		fmt.Fprintf(w, "%s!%s %s (%s%s)\n", red, plain, first, p.Code, since)
 		if more != "" {
 			fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(more, "\n", "\n  "))
@@ -77,7 +77,7 @@ func writeDeployments(w io.Writer, s *agent.Status) {
 			}
 			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", name, c.Revision, c.State, ago(s.Now.Sub(c.Since)), strings.Join(services, "   "))
 			if c.Error != nil {
-				message, _, _ := strings.Cut(c.Error.Message, "\n")
+				message, _ := sentence(c.Error.Message)
 				fmt.Fprintf(t, "  \t\t\t\t%s (%s)\n", message, c.Error.Code)
 			}
 			for _, n := range c.Notices {
@@ -89,6 +89,15 @@ func writeDeployments(w io.Writer, s *agent.Status) {
 		}
 	}
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
+}
+
+// sentence parts a message from the lines of output that it may end with.
+func sentence(message string) (first, more string) {
+	first, more, ok := strings.Cut(message, "\n")
+	if at := strings.LastIndex(first, "; "); ok && at >= 0 && strings.HasSuffix(first, ":") {
+		first, more = first[:at], first[at+2:]+"\n"+more
+	}
+	return first, more
 }
 
 // refused tells which revision is not run, and what is in its place.
