@@ -19,6 +19,9 @@ import (
 // maxServices bounds one project: each service is a container with a network namespace.
 const maxServices = 128
 
+// maxContainers bounds what the services of one project and their replicas come to.
+const maxContainers = 256
+
 // maxLabel is containerd's limit on a label's key and value together.
 const maxLabel = 4096
 
@@ -74,6 +77,13 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 		p.Services = append(p.Services, s)
 	}
 	t.checkPorts()
+	containers := 0
+	for i := range p.Services {
+		containers += p.Services[i].Count()
+	}
+	if containers > maxContainers {
+		t.fault(services, "", "%d containers, more than %d", containers, maxContainers)
+	}
 	t.dependencies(p)
 	t.networks(p)
 	t.volumes(p)

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -47,6 +49,26 @@ func (s *shell) publishCompose(tag string, files ...[3]string) {
 	d := ocispec.Descriptor{MediaType: m.MediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
 	if err := repo.PushManifest(s.t.Context(), d, data, tag); err != nil {
 		s.t.Fatal(err)
+	}
+}
+
+// Nothing outside the directory is packed, whatever links lead there.
+func TestPackingStaysInside(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.write("elsewhere/secret", "hunter2")
+	s.write("linked/compose.yaml", "services:\n  web: {image: x, secrets: [key], env_file: in.env}\nsecrets: {key: {file: key}}\n")
+	s.write("linked/real.env", "A=1\n")
+	for link, target := range map[string]string{"linked/key": "../elsewhere/secret", "linked/in.env": "real.env"} {
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, stdout, stderr := s.try("check", "linked")
+	if code != outcome.Misused || !strings.Contains(stderr, "linked/compose.yaml:3:17: secrets.key.file:") || strings.Contains(stdout+stderr, "hunter2") {
+		t.Errorf("check = %d\n%s%s\nwant a fault at the secret's file", code, stdout, stderr)
+	}
+	if strings.Contains(stderr, "in.env") {
+		t.Errorf("a link that stays inside is refused: %s", stderr)
 	}
 }
 
