@@ -172,10 +172,10 @@ func TestBounds(t *testing.T) {
 		file, message string
 		env           map[string]string
 	}{
-		"large":    {strings.Repeat("# a comment\n", 100_000), "larger than", nil},
-		"aliases":  {"services: {a: {image: x}}\nx-a: &a [" + strings.Repeat("x,", 300) + "x]\nx-b: &b [" + strings.Repeat("*a,", 300) + "x]\n", "more than", nil},
-		"services": {"services:\n" + numbered(200, "  s%: {image: x}\n"), "more than 128 services", nil},
-		"replicas": {"services:\n" + numbered(20, "  s%: {image: x, deploy: {replicas: 60}}\n"), "1200 containers, more than 256", nil},
+		"large":       {strings.Repeat("# a comment\n", 100_000), "larger than", nil},
+		"aliases":     {"services: {a: {image: x}}\nx-a: &a [" + strings.Repeat("x,", 300) + "x]\nx-b: &b [" + strings.Repeat("*a,", 300) + "x]\n", "more than", nil},
+		"services":    {"services:\n" + numbered(200, "  s%: {image: x}\n"), "more than 128 services", nil},
+		"replicas":    {"services:\n" + numbered(20, "  s%: {image: x, deploy: {replicas: 60}}\n"), "1200 containers, more than 256", nil},
 		"port ranges": {"services: {a: {image: x, ports: [\"1-65535:1-65535/udp\", \"[::1]:1-65535:1-65535\"]}}", "more than 1024 ports", nil},
 		"variables": {
 			"services: {a: {image: x, environment: [" + strings.Repeat("\"A=${A}${A}${A}${A}\",", 30) + "]}}", "grow the file",
