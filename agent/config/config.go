@@ -32,6 +32,7 @@ type Config struct {
 	Capabilities Capabilities
 	Network      Network
 	Logs         Logs
+	Metrics      Metrics
 	Images       Images
 	Runtime      Runtime
 
@@ -115,6 +116,11 @@ type Logs struct {
 type Images struct {
 	MinFree        int64 // bytes that stay free; 0: MinFreePercent counts
 	MinFreePercent int   // of the file system; 0: MinFree counts
+}
+
+// Metrics say where Prometheus may ask.
+type Metrics struct {
+	Listen string // "host:port"; "": nowhere
 }
 
 // Defaults of a device.
@@ -248,6 +254,15 @@ func (r reader) sections(root *strict.Node, c *Config) {
 			f.Faultf("must be at most 100")
 		} else {
 			c.Logs.MaxFiles = int(n)
+		}
+	}
+	n.Close()
+
+	n = root.Get("metrics")
+	if l := n.Get("listen"); l != nil {
+		c.Metrics.Listen = l.Filled()
+		if _, err := netip.ParseAddrPort(c.Metrics.Listen); err != nil {
+			l.HintFaultf("write it like 127.0.0.1:9464 or [::]:9464; whoever reaches it may read it", "not an address and port to listen on")
 		}
 	}
 	n.Close()

@@ -84,8 +84,14 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		defer cancel()
 		served <- control.Serve(ctx, socket, parts.agent, log)
 	}()
+	measured := make(chan struct{})
+	go func() {
+		defer close(measured)
+		serveMetrics(ctx, cfg.Metrics.Listen, parts.agent, log)
+	}()
 	err = parts.agent.Run(ctx)
 	cancel()
+	<-measured
 	if err := errors.Join(err, <-served); err != nil && c.Context.Err() == nil {
 		return err
 	}

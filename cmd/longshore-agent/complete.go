@@ -98,7 +98,7 @@ func complete(ctx context.Context, app *cli.App, words []string, w io.Writer) {
 			}
 		}
 	case strings.HasPrefix(command.ArgsUsage, "[TARGET"), strings.HasPrefix(command.ArgsUsage, "TARGET") && len(arguments) == 0:
-		offers = targetNames(containersOf(ctx, words), command.Name == "logs")
+		offers = targetNames(containersOf(ctx, words), command.Name)
 	case command.Name == "completion":
 		offers = []string{"bash", "zsh", "fish"}
 	}
@@ -136,14 +136,18 @@ func containersOf(ctx context.Context, words []string) []agent.ContainerStatus {
 }
 
 // targetNames are the shortest names of containers, and longer ones where those are ambiguous.
-func targetNames(all []agent.ContainerStatus, ended bool) []string {
+func targetNames(all []agent.ContainerStatus, command string) []string {
 	var out []string
 	for _, c := range all {
-		if !ended && c.State != workload.Running {
+		if command != "logs" && c.State != workload.Running {
 			continue
 		}
 		for _, name := range []string{c.Service, c.Name(), c.Deployment + "/" + c.Service, c.Path(), c.Deployment + "/" + c.Component + "/" + c.Name()} {
-			if _, err := agent.Select(all, name); err == nil {
+			_, err := agent.Select(all, name)
+			if command == "exec" {
+				_, err = agent.One(all, name)
+			}
+			if err == nil {
 				out = append(out, name)
 				break
 			}
