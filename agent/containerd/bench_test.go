@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +43,58 @@ func BenchmarkServiceToHTTP200(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // the sum of all says nothing
 	report(b, "ours", ours, "floor", bare)
 	report(b, "ours", ours, "confined-floor", confined)
+}
+
+// BenchmarkProjectOfTwo starts a project of two services whose image is present until both answer, in turns with the least
+// that the Go client needs for the same two, one after the other.
+func BenchmarkProjectOfTwo(b *testing.B) {
+	r := newRig(b)
+	img := r.pulled(nil)
+	c, err := client.New(r.o.Address)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	var ours, floor []time.Duration
+	for n := 0; b.Loop(); n++ {
+		ours = append(ours, r.benchTwo(img, n))
+		floor = append(floor, r.benchFloor(c, img, 2*n, seccomp.WithDefaultProfile())+r.benchFloor(c, img, 2*n+1, seccomp.WithDefaultProfile()))
+	}
+	b.ReportMetric(0, "ns/op") // the sum of all says nothing
+	report(b, "ours", ours, "floor", floor)
+}
+
+func (r *rig) benchTwo(img workload.Image, n int) time.Duration {
+	ctx, p := r.t.Context(), benchService(img, "two", n)
+	second := p.Services[0]
+	second.Name = "second"
+	p.Services = append(p.Services, second)
+	began := time.Now()
+	if err := r.Prepare(ctx, p); err != nil {
+		r.t.Fatal(err)
+	}
+	var both sync.WaitGroup
+	errs := make([]error, 2)
+	for i, c := range p.Containers() {
+		both.Go(func() { errs[i] = errors.Join(r.Create(ctx, p, c), r.Start(ctx, p, c)) })
+	}
+	both.Wait()
+	if err := errors.Join(errs...); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, c := range p.Containers() {
+		r.answers(c.ID)
+	}
+	took := time.Since(began)
+	for _, c := range p.Containers() {
+		if err := r.Remove(ctx, c.ID); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if err := r.Teardown(ctx, p.Name); err != nil {
+		r.t.Fatal(err)
+	}
+	return took
 }
 
 // report gives two medians in milliseconds and their ratio.

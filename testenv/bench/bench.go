@@ -96,7 +96,7 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 	asked := func(prefix string) bool {
 		return slices.ContainsFunc(rows, func(r row) bool { return strings.HasPrefix(r.bench, prefix) })
 	}
-	if !asked("size of ") && !asked("idle ") {
+	if !asked("size of ") && !asked("idle ") && !asked("few ") {
 		return samples, errors.Join(errs...)
 	}
 	box, err := testenv.OpenBox(ctx)
@@ -111,7 +111,7 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 		take func() (map[string]sample, error)
 	}{
 		{"our programs", true, func() (map[string]sample, error) { return sizes(ctx, bin) }},
-		{"an idle agent", asked("idle "), func() (map[string]sample, error) { return idle(ctx, box, bin, os.Stderr, o.Span) }},
+		{"an idle agent", asked("idle ") || asked("few "), func() (map[string]sample, error) { return idle(ctx, box, bin, os.Stderr, o.Span) }},
 		{"the agent for every platform", asked("size of longshore-agent for "), func() (map[string]sample, error) { return agentSizes(ctx, bin) }},
 	}
 	for _, s := range steps {

@@ -281,7 +281,7 @@ func hostLacks(what string) string {
 
 // linkLacks tries to make an interface of a kind, in a network of its own.
 func linkLacks(kind string) string {
-	cmd := exec.Command("unshare", "--net", "sh", "-c", "ip link add d type veth peer name e && ip link add link d name x type "+kind)
+	cmd := exec.Command("unshare", "--net", "sh", "-c", "ip link add name v0 type veth peer name v1 && ip link add link v0 name v2 type "+kind)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Sprintf("the kernel makes no %s: %s", kind, strings.TrimSpace(string(text)))
 	}
