@@ -258,14 +258,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	}
 	n.Close()
 
-	n = root.Get("metrics")
-	if l := n.Get("listen"); l != nil {
-		c.Metrics.Listen = l.Filled()
-		if _, err := netip.ParseAddrPort(c.Metrics.Listen); err != nil {
-			l.HintFaultf("write it like 127.0.0.1:9464 or [::]:9464; whoever reaches it may read it", "not an address and port to listen on")
-		}
-	}
-	n.Close()
+	c.Metrics = metrics(root.Get("metrics"))
 }
 
 func (r reader) runtime(n *strict.Node) (c Runtime) {
@@ -317,6 +310,17 @@ func shared(n *strict.Node) []Shared {
 		out = append(out, s)
 	}
 	return out
+}
+
+func metrics(n *strict.Node) (m Metrics) {
+	if l := n.Get("listen"); l != nil {
+		m.Listen = l.Filled()
+		if _, err := netip.ParseAddrPort(m.Listen); err != nil {
+			l.HintFaultf("write it like 127.0.0.1:9464 or [::]:9464; whoever reaches it may read it", "not an address and port to listen on")
+		}
+	}
+	n.Close()
+	return m
 }
 
 func (r reader) device(n *strict.Node) artifacts.DeviceID {
