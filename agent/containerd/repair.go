@@ -90,7 +90,11 @@ func (r *Runtime) hashes(ctx context.Context, info content.Info) (bool, error) {
 	}
 	defer ra.Close()
 	v := info.Digest.Verifier()
-	if _, err := io.CopyBuffer(v, io.NewSectionReader(ra, 0, ra.Size()), make([]byte, hashChunk)); err != nil {
+	_, err = io.CopyBuffer(v, io.NewSectionReader(ra, 0, ra.Size()), make([]byte, hashChunk))
+	if errdefs.IsNotFound(err) {
+		return false, nil // containerd 1.6 looks for the file only now, and does not sync its folder
+	}
+	if err != nil {
 		return false, err
 	}
 	return v.Verified(), nil
