@@ -57,6 +57,6 @@ demo *flags:
 bench *flags:
     go run ./cmd/testenv bench {{flags}}
 
-# long runs: just soak power-cut --rounds 200 --seed N; needs root
+# long runs: just soak power-cut --rounds 200 --seed N; just soak chaos --duration 1h; just soak load; needs root
 soak *flags:
     go run ./cmd/testenv soak {{flags}}
