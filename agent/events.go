@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -190,9 +191,20 @@ func (l *loop) noticed(before, after workload.Observed) {
 	}
 }
 
+// turnedBack tells that a revision failed and the last good one takes its place again.
+func (l *loop) turnedBack(b store.Bad) {
+	if b.Pause {
+		return
+	}
+	l.events.Emit(Event{
+		Kind: EventRolledBack, Deployment: l.nameOf(b.DeploymentID), Component: b.Source, Generation: l.good[b.DeploymentID].rec.Generation,
+		Code: Code(b.Code), Message: b.Message,
+	})
+}
+
 // did tells of a step that was done.
 func (l *loop) did(st Step) {
-	kind := map[Verb]EventKind{Create: EventCreated, Start: EventStarted, Stop: EventStopped, Remove: EventRemoved}[st.Verb]
+	kind := map[Verb]EventKind{Create: EventCreated, Start: EventStarted, Stop: EventStopped, Remove: EventRemoved, Switch: EventSwitched}[st.Verb]
 	if kind == "" {
 		return
 	}

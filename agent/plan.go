@@ -19,6 +19,7 @@ const (
 	Stop     Verb = "stop"
 	Remove   Verb = "remove"
 	Switch   Verb = "switch"
+	Leave    Verb = "leave"
 	Teardown Verb = "teardown"
 )
 
@@ -189,8 +190,11 @@ func (pl *planner) component(v *view) {
 		x := &v.slots[i]
 		st := Step{Project: pr.Name, Container: x.c.ID, spec: pr, unit: x.c}
 		switch {
-		case x.act == actSwitch:
+		case x.act == actSwitch, x.joins():
 			st.Verb = Switch
+		case v.quits(x):
+			pl.do(Step{Verb: Leave, Project: pr.Name, Container: x.c.ID})
+			continue
 		case len(x.olds) > 0 && x.act != actBeside, !x.there && v.lacks(&x.c.Service):
 			continue
 		case !x.there:

@@ -89,13 +89,16 @@ func (m *model) apply(s Step) error {
 		}
 		u, active := s.unit.Service, true
 		for _, o := range m.containers {
-			if o.Project != s.Project || o.Service != u.Name || o.Replica != s.unit.Replica {
+			if o.Project != s.Project || o.Service != u.Name {
+				continue
+			}
+			active = active && !o.Active
+			if o.Replica != s.unit.Replica {
 				continue
 			}
 			if u.Update.Order != workload.StartFirst && u.Rollback.Order != workload.StartFirst || o.ID == s.Container {
 				return fmt.Errorf("create %s: %s is still there", s.Container, o.ID)
 			}
-			active = active && !o.Active
 		}
 		c = workload.Observation{
 			ID: s.Container, Project: s.Project, Deployment: s.spec.Deployment, Component: s.spec.Component,
@@ -126,12 +129,14 @@ func (m *model) apply(s Step) error {
 			}
 		}
 		c.Active = true
+	case Leave:
+		c.Active = false
 	case Stop:
 		c.Status, c.PID, c.Run, c.Began, c.ExitCode = workload.Exited, 0, "", 0, 143
 	case Remove:
 		delete(m.containers, s.Container)
 		for _, id := range slices.Sorted(maps.Keys(m.containers)) {
-			if o := m.containers[id]; c.Active && o.Project == c.Project && o.Service == c.Service && o.Replica == c.Replica {
+			if o := m.containers[id]; c.Active && o.Project == c.Project && o.Service == c.Service && !m.answered(o) {
 				o.Active, c.Active = true, false
 				m.containers[id] = o
 			}
@@ -140,6 +145,16 @@ func (m *model) apply(s Step) error {
 	}
 	m.containers[s.Container] = c
 	return nil
+}
+
+// answered tells whether a container answers for o's service.
+func (m *model) answered(o workload.Observation) bool {
+	for _, x := range m.containers {
+		if x.Active && x.Project == o.Project && x.Service == o.Service {
+			return true
+		}
+	}
+	return false
 }
 
 // round plans and applies once; false when there was nothing to do.

@@ -120,6 +120,7 @@ func (l *loop) turnBack(bad []store.Bad) error {
 	}
 	for _, b := range bad {
 		l.bad[b.Digest] = b
+		l.turnedBack(b)
 		args := []any{"deployment", b.DeploymentID, "generation", b.Generation, "code", b.Code, "component", b.Source, "err", b.Message}
 		if b.Pause {
 			l.log.Error("an update failed and is paused", args...)

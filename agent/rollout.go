@@ -127,6 +127,25 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 	}
 }
 
+// joins tells whether a container that nothing is in the way of does not answer for its service yet: another replica of
+// it did when this one came up.
+func (x *slot) joins() bool {
+	return len(x.olds) == 0 && x.there && alive(x.o) && x.well && !x.o.Active && moves(&x.c.Service)
+}
+
+// quits tells whether a container answers for its service and cannot, while another replica does and can.
+func (v *view) quits(x *slot) bool {
+	if !x.there || !x.o.Active || x.well {
+		return false
+	}
+	for i := range v.slots {
+		if y := &v.slots[i]; y != x && y.c.Service.Name == x.c.Service.Name && y.there && y.o.Active && y.well && alive(y.o) {
+			return true
+		}
+	}
+	return false
+}
+
 // moves tells whether a service has an address that leads to one of its containers.
 func moves(s *workload.Service) bool { return len(s.Networks) > 0 && s.Namespaces.Network == "" }
 

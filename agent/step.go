@@ -63,6 +63,8 @@ func (l *loop) perform(st Step) error {
 		return rt.Remove(ctx, st.Container)
 	case Switch:
 		return rt.Switch(ctx, st.Project, st.unit.Service.Name, st.Container)
+	case Leave:
+		return rt.Leave(ctx, st.Container)
 	case Teardown:
 		return rt.Teardown(ctx, st.Project)
 	}

@@ -132,7 +132,7 @@ func (s *Supervision) done(step Step) {
 		s.Containers[step.Container] = c
 	case Remove:
 		delete(s.Containers, step.Container)
-		for _, v := range []Verb{Create, Start, Stop, Switch} {
+		for _, v := range []Verb{Create, Start, Stop, Switch, Leave} {
 			delete(s.Retries, Step{Verb: v, Container: step.Container}.Key())
 		}
 	}
@@ -167,7 +167,7 @@ func (s *Supervision) update(now time.Time, d *Desired, o workload.Observed, p P
 	for k := range s.Retries { // of steps that nobody will take again
 		verb, subject, _ := strings.Cut(k, " ")
 		switch Verb(verb) {
-		case Create, Start, Switch:
+		case Create, Start, Switch, Leave:
 			if !needed[subject] {
 				delete(s.Retries, k)
 			}

@@ -201,6 +201,10 @@ func (r killRuntime) Switch(ctx context.Context, project, service, id string) er
 	return r.k.around("switch", func() error { return r.r.Switch(ctx, project, service, id) })
 }
 
+func (r killRuntime) Leave(ctx context.Context, id string) error {
+	return r.k.around("leave", func() error { return r.r.Leave(ctx, id) })
+}
+
 func (r killRuntime) Image(ctx context.Context, image workload.Image) (workload.ImageInfo, error) {
 	if err := r.k.alive(); err != nil {
 		return workload.ImageInfo{}, err

@@ -47,6 +47,11 @@ func (r *Runtime) Switch(ctx context.Context, project, service, id string) error
 	return classify(r.o.Networks.Switch(ctx, project, service, id))
 }
 
+// Leave takes a container out of those that its service's address leads to.
+func (r *Runtime) Leave(ctx context.Context, id string) error {
+	return classify(r.o.Networks.Leave(ctx, id))
+}
+
 // Create makes a container, not started: its writable layer first, for that is what Collect finds again when a kill comes
 // between, and its record last, for what has one is complete.
 func (r *Runtime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {

@@ -95,6 +95,7 @@ type Networks interface {
 	Detach(ctx context.Context, id string) error
 	Teardown(ctx context.Context, project string) error
 	Switch(ctx context.Context, project, service, id string) error
+	Leave(ctx context.Context, id string) error
 	// Admit tells in workload.Clashes what of the projects' networks and ports this device cannot give. It changes nothing.
 	Admit(ctx context.Context, projects []*workload.Project) error
 	// Answering are the ids of the containers that their services' addresses lead to.

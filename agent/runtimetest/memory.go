@@ -360,10 +360,29 @@ func (m *Memory) Switch(ctx context.Context, project, service, id string) error 
 	return nil
 }
 
-// answered tells whether a container of the same replica answers for its service.
+// Leave takes a container out of those that answer for its service; the last one stays.
+func (m *Memory) Leave(ctx context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c, ok := m.objects[id]
+	if !ok || !c.Active {
+		return nil
+	}
+	if c.Active = false; !m.answered(c) {
+		c.Active = true
+		return nil
+	}
+	m.note("leave", id)
+	return nil
+}
+
+// answered tells whether a container answers for c's service, of whatever replica.
 func (m *Memory) answered(c *memoryContainer) bool {
 	for _, o := range m.objects {
-		if o.Active && o.Project == c.Project && o.Service == c.Service && o.Replica == c.Replica {
+		if o.Active && o.Project == c.Project && o.Service == c.Service {
 			return true
 		}
 	}
@@ -401,7 +420,7 @@ func (m *Memory) Remove(ctx context.Context, id string) error {
 	if c, ok := m.objects[id]; ok {
 		delete(m.objects, id)
 		for _, o := range slices.Sorted(maps.Keys(m.objects)) { // as the networks do it: another one answers
-			if n := m.objects[o]; c.Active && n.Project == c.Project && n.Service == c.Service && n.Replica == c.Replica && !m.answered(n) {
+			if n := m.objects[o]; c.Active && n.Project == c.Project && n.Service == c.Service && !m.answered(n) {
 				n.Active = true
 			}
 		}
