@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -223,7 +224,7 @@ func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, s
 	return res.Pid, nil
 }
 
-// rejoin writes a network namespace's new path into a container.
+// rejoin writes a network namespace's new path into a container, and the files of names that belong to it.
 func (r *Runtime) rejoin(ctx context.Context, box containers.Container, rec record, at Attachment) error {
 	var spec oci.Spec
 	if err := typeurl.UnmarshalTo(box.Spec, &spec); err != nil {
@@ -232,6 +233,13 @@ func (r *Runtime) rejoin(ctx context.Context, box containers.Container, rec reco
 	for n := range spec.Linux.Namespaces {
 		if spec.Linux.Namespaces[n].Type == specs.NetworkNamespace {
 			spec.Linux.Namespaces[n].Path = at.NetNS
+		}
+	}
+	for target, source := range nameFiles(at) {
+		// The first one there is ours: what a service mounts in its place comes after it.
+		n := slices.IndexFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == target })
+		if n >= 0 && source != "" && filepath.Base(spec.Mounts[n].Source) == filepath.Base(source) {
+			spec.Mounts[n].Source = source
 		}
 	}
 	rec.NetNS = at.NetNS

@@ -104,10 +104,15 @@ func effective(s workload.Service, img *image) []workload.Mount {
 	return out
 }
 
+// nameFiles are the network's files, by where a container has them.
+func nameFiles(at Attachment) map[string]string {
+	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf}
+}
+
 // mounts turns a service's mounts into the runtime's, and makes the volumes that are missing.
 func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
-	for target, source := range map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf} {
+	for target, source := range nameFiles(at) {
 		if source != "" {
 			out = append(out, specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", "rprivate", "ro"}})
 		}
