@@ -197,6 +197,8 @@ func (pl *planner) component(v *view) {
 			continue
 		case len(x.olds) > 0 && x.act != actBeside, !x.there && v.lacks(&x.c.Service):
 			continue
+		case !x.there && v.fills(&x.c.Service):
+			continue
 		case !x.there:
 			st.Verb = Create
 		case x.o.Status != workload.Created, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going:

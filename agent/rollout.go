@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -95,6 +96,29 @@ func begun(x *slot) bool {
 func (v *view) lacks(s *workload.Service) bool {
 	for _, img := range imagesOf(s) {
 		if v.c.Lacks[img.Name()] {
+			return true
+		}
+	}
+	return false
+}
+
+// fills tells whether a service that s depends on shares a volume with it and has no container yet: a volume is filled from
+// the image of whoever is made first.
+func (v *view) fills(s *workload.Service) bool {
+	for _, d := range s.DependsOn {
+		for i := range v.slots {
+			x := &v.slots[i]
+			if !d.Optional && !x.there && len(x.olds) == 0 && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func shareVolume(a, b *workload.Service) bool {
+	for _, m := range a.Mounts {
+		if m.Kind == workload.MountVolume && m.Source != "" && slices.ContainsFunc(b.Mounts, func(o workload.Mount) bool { return o.Kind == m.Kind && o.Source == m.Source }) {
 			return true
 		}
 	}

@@ -224,7 +224,7 @@ func TestMountRefusals(t *testing.T) {
 		mount workload.Mount
 		want  error
 	}{
-		"no host directory": {workload.Mount{Kind: workload.MountBind, Source: "/nowhere/at/all", Target: "/x"}, fault.ErrNotFound},
+		"no host directory": {workload.Mount{Kind: workload.MountBind, Source: "/nowhere/at/all", Target: "/x"}, fault.ErrUnfit},
 		"relative source":   {workload.Mount{Kind: workload.MountBind, Source: "x", Target: "/x"}, fault.ErrInvalid},
 		"relative target":   {workload.Mount{Kind: workload.MountTmpfs, Target: "x"}, fault.ErrInvalid},
 		"root as target":    {workload.Mount{Kind: workload.MountTmpfs, Target: "/."}, fault.ErrInvalid},
