@@ -23,6 +23,11 @@ func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error
 		return err
 	}
 	found := admission.Check(r.machine(f), projects)
+	lacked, err := r.lacked(projects)
+	if err != nil {
+		return err
+	}
+	found = append(found, lacked...)
 	if err := r.o.Networks.Admit(ctx, projects); err != nil {
 		var more workload.Clashes
 		if !errors.As(err, &more) {

@@ -2,6 +2,7 @@ package containerd_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +25,7 @@ func TestAdmit(t *testing.T) {
 		Name: "a", Image: img, Devices: []workload.Device{{HostPath: "/dev/nothing-here"}}, Security: &workload.Security{Privileged: true},
 		Runtime: "kata", Resources: workload.Resources{NanoCPUs: 1 << 50, MemoryReservation: 1 << 60, CPUSet: "0-100000"},
 		Mounts: []workload.Mount{{Kind: workload.MountBind, Source: "/nothing-here", Target: "/x"}},
+		CDI:    []string{"vendor.example/line=7"}, GPUs: []workload.DeviceRequest{{Driver: "vendor.example/npu", Count: 2}, {Driver: "vendor.example/npu", Count: -1}},
 	})
 	thief := project("thief", workload.Service{Name: "a", Image: img, Ports: []workload.Port{{HostPort: 7171, ContainerPort: 1, Protocol: "tcp"}}})
 	owner := project("owner", thief.Services[0])
@@ -39,11 +41,16 @@ func TestAdmit(t *testing.T) {
 	}
 	for _, want := range []string{
 		"services.a.devices[0]", "services.a.privileged", "services.a.runtime", "services.a.cpus", "services.a.mem_reservation",
-		"services.a.cpuset", "services.a.volumes[0]", "volumes.v",
+		"services.a.cpuset", "services.a.volumes[0]", "volumes.v", "services.a.devices", "services.a.gpus[0]", "services.a.gpus[1]",
 	} {
 		if !strings.Contains(err.Error(), want+": ") {
 			t.Errorf("no clash at %s in:\n%v", want, err)
 		}
+	}
+	if !slices.ContainsFunc(found, func(c workload.Clash) bool {
+		return strings.Contains(fault.Hint(c.Reason), "/etc/cdi") && strings.HasSuffix(c.Reason.Error(), "no vendor.example/line=7")
+	}) {
+		t.Errorf("no hint where specifications of devices are in:\n%v", err)
 	}
 	for _, c := range found {
 		if c.Project != bad.Name {

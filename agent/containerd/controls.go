@@ -35,7 +35,7 @@ func findControls(root string, version int) Controls {
 	c := Controls{
 		Controllers: map[string]bool{},
 		CPUQuota:    has("cpu", "cpu.cfs_quota_us") || inGroup("cpu", "cpu.cfs_quota_us"),
-		Realtime:    has("cpu", "cpu.rt_runtime_us"),
+		Realtime:    has("cpu", realtimeFile) && readSmall(filepath.Join(root, "cpu", realtimeFile)) != "0", // of nothing no group can have a part
 		Memory:      has("memory", "memory.limit_in_bytes"),
 		Reservation: has("memory", "memory.soft_limit_in_bytes"),
 		Swap:        has("memory", "memory.memsw.limit_in_bytes"),

@@ -66,8 +66,10 @@ func TestFindControls(t *testing.T) {
 			},
 		},
 		{
-			name: "version 1 of a kernel without much", version: 1, files: map[string]string{"memory/memory.limit_in_bytes": "", "blkio/c/x": ""},
-			want: Controls{Controllers: map[string]bool{"memory": true, "io": true}, Memory: true},
+			name: "version 1 of a kernel without much", version: 1, files: map[string]string{
+				"memory/memory.limit_in_bytes": "", "blkio/c/x": "", "cpu/cpu.rt_runtime_us": "0\n",
+			},
+			want: Controls{Controllers: map[string]bool{"cpu": true, "memory": true, "io": true}, Memory: true},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

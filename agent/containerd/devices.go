@@ -7,14 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -96,101 +94,4 @@ func parseDeviceRule(rule string) (specs.LinuxDeviceCgroup, error) {
 		*n.to = &i
 	}
 	return out, nil
-}
-
-// injected adds what the Container Device Interface says about devices by name, and about GPUs that are asked for.
-func (r *Runtime) injected(s workload.Service) oci.SpecOpts {
-	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
-		if len(s.CDI)+len(s.GPUs) == 0 {
-			return nil
-		}
-		// A cache of its own, read now and not watched: specifications come and go with drivers.
-		cache, err := cdi.NewCache(cdi.WithSpecDirs(r.o.CDIDirs...), cdi.WithAutoRefresh(false))
-		if err != nil {
-			return fmt.Errorf("read the device specifications in %s: %w", strings.Join(r.o.CDIDirs, ", "), err)
-		}
-		names := slices.Clone(s.CDI)
-		known := cache.ListDevices()
-		for _, g := range s.GPUs {
-			some, err := gpus(g, known)
-			if err != nil {
-				return err
-			}
-			names = append(names, some...)
-		}
-		slices.Sort(names)
-		names = slices.Compact(names)
-		for _, n := range names {
-			if cache.GetDevice(n) == nil {
-				return fault.WithHint(fmt.Errorf("this device has no %s: %w", n, fault.ErrUnfit),
-					"its driver writes a specification into "+strings.Join(r.o.CDIDirs, " or ")+"; known are: "+firstOf(strings.Join(known, ", "), "none"))
-			}
-		}
-		if _, err := cache.InjectDevices(spec, names...); err != nil {
-			return fmt.Errorf("devices %s: %w", strings.Join(names, ", "), as(fault.ErrUnfit, err))
-		}
-		return nil
-	}
-}
-
-// gpuKind is the name under which a driver puts its GPUs.
-func gpuKind(driver string) string {
-	switch driver {
-	case "", "nvidia":
-		return "nvidia.com/gpu"
-	case "amd":
-		return "amd.com/gpu"
-	case "intel":
-		return "intel.com/gpu"
-	}
-	return driver // "vendor.com/class"
-}
-
-// gpus turns a request into names out of those that are known.
-func gpus(g workload.DeviceRequest, known []string) ([]string, error) {
-	if g.Driver == "cdi" {
-		return g.IDs, nil
-	}
-	kind := gpuKind(g.Driver)
-	if !strings.Contains(kind, "/") {
-		return nil, fmt.Errorf("driver %q of devices: %w", g.Driver, fault.ErrUnsupported)
-	}
-	var out, have []string
-	for _, id := range g.IDs {
-		out = append(out, kind+"="+id)
-	}
-	if len(out) > 0 {
-		return out, nil
-	}
-	for _, k := range known {
-		if name, ok := strings.CutPrefix(k, kind+"="); ok && name != "all" {
-			have = append(have, k)
-		}
-	}
-	slices.SortFunc(have, func(a, b string) int { // by number where they are numbers, and names after them
-		x, errX := strconv.Atoi(a[len(kind)+1:])
-		y, errY := strconv.Atoi(b[len(kind)+1:])
-		switch {
-		case errX == nil && errY == nil:
-			return x - y
-		case errX == nil:
-			return -1
-		case errY == nil:
-			return 1
-		}
-		return strings.Compare(a, b)
-	})
-	if g.Count <= 0 {
-		if slices.Contains(known, kind+"=all") {
-			return []string{kind + "=all"}, nil
-		}
-		if len(have) == 0 {
-			return nil, fault.WithHint(fmt.Errorf("this device has no %s: %w", kind, fault.ErrUnfit), "install its driver and the specification of its devices (CDI)")
-		}
-		return have, nil
-	}
-	if g.Count > len(have) {
-		return nil, fmt.Errorf("%d devices %s are asked for, this device has %d: %w", g.Count, kind, len(have), fault.ErrUnfit)
-	}
-	return have[:g.Count], nil
 }

@@ -251,7 +251,11 @@ func hostLacks(what string) string {
 	case "swap":
 		return missing("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "the kernel does not account swap")
 	case "cpu-realtime":
-		return missing("/sys/fs/cgroup/cpu/cpu.rt_runtime_us", "the kernel has no real-time groups")
+		const file = "/sys/fs/cgroup/cpu/cpu.rt_runtime_us"
+		if text, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(text)) == "0" {
+			return "the kernel gives real-time groups no time"
+		}
+		return missing(file, "the kernel has no real-time groups")
 	case "blkio-weight":
 		return missing("/sys/fs/cgroup/blkio/blkio.weight", "no block scheduler of this kernel has weights")
 	case "gpu":
