@@ -26,34 +26,73 @@ func (l *loop) collect() {
 		l.blind != nil || l.unsaved != nil || l.damaged != nil || l.o.Now().Before(l.tidyAt) || len(l.sup.Busy) > 0 {
 		return
 	}
-	l.tidy, l.poll.tidying = false, true
-	loaded := *l.wanted
-	var images []workload.Image
-	for _, c := range l.seen.Containers { // what is there may still be needed to stop or restart it
-		if repository, d, ok := strings.Cut(c.Image, "@"); ok {
-			images = append(images, workload.Image{Repository: repository, Digest: digest.Digest(d)})
+	l.tidy = false
+	l.clean(l.needed(), func(err error) {
+		if err != nil {
+			l.tidy, l.tidyAt = true, l.o.Now().Add(sweepRetry) // some poll or look after that comes here again
+		}
+	})
+}
+
+// makeRoom removes images that nobody needs while others are to be loaded and the disk is full: [loop.collect] waits until
+// they are loaded, and after a start of the agent the runtime has not been told yet which are needed. Documents stay.
+func (l *loop) makeRoom() {
+	now := l.o.Now()
+	if !l.pull.full || l.poll.busy || l.poll.tidying || l.blind != nil || !l.observed || l.damaged != nil || now.Before(l.pull.roomAt) || len(l.sup.Busy) > 0 {
+		return
+	}
+	l.pull.full, l.pull.roomAt = false, now.Add(sweepRetry)
+	l.log.Warn("the disk is full: removing images that are not needed any more")
+	w := l.needed()
+	w.only = true
+	for _, d := range []*Desired{l.target, l.next} {
+		if d != nil {
+			w.images = append(w.images, d.images()...)
 		}
 	}
-	var marks []store.State
-	for _, s := range []*store.State{l.accepted, l.running, l.committed, l.lastGood} {
-		if s != nil && !slices.ContainsFunc(marks, func(x store.State) bool { return x.Digest == s.Digest }) {
-			marks = append(marks, *s)
+	l.clean(w, func(err error) {
+		if err == nil {
+			l.pull.nudge()
 		}
-	}
-	blobs, states, good, whole := l.keep()
-	images = append(images, good...)
+	})
+}
+
+// clean sweeps beside the loop. Checks wait for it.
+func (l *loop) clean(w sweeping, then func(error)) {
+	l.poll.tidying = true
 	l.spawn(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, sweepLimit)
 		defer cancel()
-		err := l.sweep(ctx, sweeping{loaded: loaded, marks: marks, images: images, blobs: blobs, states: states, whole: whole})
+		err := l.sweep(ctx, w)
 		l.post(func(l *loop) {
 			l.poll.tidying = false
-			if err != nil {
-				l.tidy, l.tidyAt = true, l.o.Now().Add(sweepRetry) // some poll or look after that comes here again
+			if then(err); err != nil {
 				l.log.Warn("cannot remove what is not needed any more; it is tried again", "err", err)
 			}
 		})
 	})
+}
+
+// needed is what the device may need again, as it is known now.
+func (l *loop) needed() sweeping {
+	var w sweeping
+	if l.wanted != nil {
+		w.loaded = *l.wanted
+	}
+	for _, c := range l.seen.Containers { // what is there may still be needed to stop or restart it
+		if repository, d, ok := strings.Cut(c.Image, "@"); ok {
+			w.images = append(w.images, workload.Image{Repository: repository, Digest: digest.Digest(d)})
+		}
+	}
+	for _, s := range []*store.State{l.accepted, l.running, l.committed, l.lastGood} {
+		if s != nil && !slices.ContainsFunc(w.marks, func(x store.State) bool { return x.Digest == s.Digest }) {
+			w.marks = append(w.marks, *s)
+		}
+	}
+	var good []workload.Image
+	w.blobs, w.states, good, w.whole = l.keep()
+	w.images = append(w.images, good...)
+	return w
 }
 
 // sweeping is what must stay.
@@ -63,6 +102,7 @@ type sweeping struct {
 	images        []workload.Image
 	blobs, states []digest.Digest // states: their pins
 	whole         bool            // blobs are all
+	only          bool            // images are removed, nothing else
 }
 
 func (a *Agent) sweep(ctx context.Context, w sweeping) error {
@@ -80,7 +120,7 @@ func (a *Agent) sweep(ctx context.Context, w sweeping) error {
 		blobs = append(blobs, d.Blobs...)
 		images = append(images, d.images()...)
 	}
-	if known {
+	if known && !w.only {
 		slices.Sort(blobs)
 		if err := a.o.Content.Retain(ctx, slices.Compact(blobs)); err != nil {
 			return err
@@ -88,6 +128,9 @@ func (a *Agent) sweep(ctx context.Context, w sweeping) error {
 	}
 	if err := a.o.Runtime.Collect(ctx, images); err != nil {
 		return err
+	}
+	if w.only {
+		return nil
 	}
 	return a.o.Store.Update(func(tx *store.Tx) error { return tx.RetainPins(states...) })
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -195,6 +196,59 @@ func TestTidyingIsTriedAgain(t *testing.T) {
 			t.Errorf("images %v", got)
 		}
 	})
+}
+
+// TestAFullDiskIsTidiedForAPull: an agent that cannot load what it is to run, because of what nobody needs, does not wait for
+// somebody to remove that, nor for a check that brings something else.
+func TestAFullDiskIsTidiedForAPull(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		t.Run(map[bool]string{false: "while it runs", true: "when it starts"}[anew], func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+				const room = 3
+				var away atomic.Bool
+				m.Images = func(i workload.Image) error {
+					switch have := m.Pulled(); {
+					case away.Load():
+						return fault.ErrTemporary
+					case len(have) >= room && !slices.Contains(have, i.Name()):
+						return syscall.ENOSPC
+					}
+					return nil
+				}
+				w.Publish(t, 1, anApp(1, "web:1"))
+				r := w.Start(t)
+				w.Sync(t, r)
+				time.Sleep(time.Minute)
+				for _, old := range []string{"a", "b"} {
+					if err := m.Pull(t.Context(), workload.Image{Repository: "registry.example/images/old", Digest: digest.FromString(old)}, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				away.Store(anew)
+				w.Publish(t, 2, anApp(1, "web:2"))
+				if anew {
+					w.Wait(t, "generation 2", func() bool { s := r.Status(); return s.Accepted != nil && s.Accepted.Generation == 2 })
+					r.Stop(t)
+					away.Store(false)
+					r = w.Start(t)
+				}
+				kept := w.Content.Len()
+				w.Wait(t, "generation 2 to run", func() bool { s := r.Status(); return s.Running != nil && s.Running.Generation == 2 && s.Loading == nil })
+				if n := w.Content.Len(); n < kept {
+					t.Errorf("%d documents are kept, there were %d", n, kept)
+				}
+
+				w.Publish(t, 3, anApp(1, "web:3"), anApp(2, "web:4"), anApp(3, "web:5"), anApp(4, "web:6")) // what never fits
+				time.Sleep(time.Hour)
+				if s := r.Status(); s.Running.Generation != 2 {
+					t.Errorf("running %+v, want generation 2", s.Running)
+				}
+				if have := m.Pulled(); !slices.ContainsFunc(have, func(i string) bool { return strings.HasSuffix(i, digest.FromString("web:2").String()) }) {
+					t.Errorf("images %v: what runs was removed", have)
+				}
+			})
+		})
+	}
 }
 
 func TestTidyingThatHangsDoesNotStopPolls(t *testing.T) {

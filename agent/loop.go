@@ -238,6 +238,7 @@ func (l *loop) pass() {
 	l.pull.start(l)
 	l.inspect(now)
 	l.collect()
+	l.makeRoom()
 	l.publish(now) // first: who is answered looks at the status next
 	l.answer()
 }

@@ -24,6 +24,8 @@ type pulling struct {
 	kick     chan struct{}
 	repair   bool               // images of the target are missing
 	after    time.Time          // not before: the new target could not be saved
+	full     bool               // the disk is, and nothing was done about it since
+	roomAt   time.Time          // not before: room was made already
 	troubles map[string]trouble // by image name, of the pull in progress
 }
 
@@ -90,7 +92,7 @@ func nameAll(d *Desired) string {
 // pulled takes in the end of a pull.
 func (l *loop) pulled(d *Desired, ok bool, lacking map[string]trouble) {
 	l.pull.cancel()
-	l.pull.digest, l.pull.troubles = "", lacking
+	l.pull.digest, l.pull.troubles, l.pull.full = "", lacking, false
 	l.progress.end()
 	if !ok {
 		return
@@ -156,6 +158,9 @@ func (l *loop) pullAll(ctx context.Context, d *Desired, kick <-chan struct{}, gi
 		l.post(func(l *loop) {
 			if l.pull.digest == d.Digest {
 				l.pull.troubles = troubles
+				for _, t := range troubles {
+					l.pull.full = l.pull.full || t.code == CodeDiskFull
+				}
 				if !give {
 					l.sup.Lacking = troubles
 				}
