@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -171,18 +170,6 @@ func processes(s *agent.Status) map[string]uint32 {
 		}
 	}
 	return out
-}
-
-// generation is the newest one that was accepted.
-func (d *device) generation(ctx context.Context) (uint64, error) {
-	s, err := d.status(ctx)
-	if err == nil && s.Accepted == nil {
-		err = errors.New("nothing is accepted")
-	}
-	if err != nil {
-		return 0, err
-	}
-	return s.Accepted.Generation, nil
 }
 
 func (d *device) logs() string {
