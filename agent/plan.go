@@ -121,6 +121,9 @@ func (pl *planner) do(st Step) {
 	if pl.s.Busy[st.Subject()] {
 		return
 	}
+	if st.Again && slices.ContainsFunc(pl.out.Steps, func(x Step) bool { return x.Container == st.Container }) {
+		return // for another reason
+	}
 	if r, ok := pl.s.Retries[st.Key()]; ok && pl.now.Before(r.At) {
 		pl.wake(r.At)
 		return
@@ -162,12 +165,36 @@ func (pl *planner) discard(c workload.Observation) {
 func (pl *planner) clear(v *view) {
 	leaving := v.leaving()
 	for _, c := range leaving {
-		if !v.held(c, leaving) {
+		if !v.held(c, leaving) && !pl.part(v, c) {
 			pl.discard(c)
 		} else if alive(c) {
 			pl.going = true
 		}
 	}
+}
+
+// part stops those who are in the namespace of processes of a container that is to stop: the kernel would kill them with
+// it. They come back in that of the next one. True: some still run.
+func (pl *planner) part(v *view, o workload.Observation) bool {
+	if !alive(o) || o.Replica != 1 { // nobody is in that of another replica
+		return false
+	}
+	var next workload.Observation
+	for i := range v.slots {
+		if x := &v.slots[i]; x.c.Service.Name == o.Service && x.c.Replica == o.Replica && x.there && alive(x.o) && x.o.ID != o.ID {
+			next = x.o
+		}
+	}
+	some := false
+	for i := range v.slots {
+		y := &v.slots[i]
+		if !y.there || !alive(y.o) || y.c.Service.Namespaces.PID.Service() != o.Service || next.ID != "" && y.o.Began > next.Began {
+			continue
+		}
+		pl.do(Step{Verb: Stop, Project: v.c.Project.Name, Container: y.o.ID, spec: v.c.Project, unit: y.c, Again: true, run: y.o.Run})
+		some = true
+	}
+	return some
 }
 
 // component brings up what a component needs.
@@ -226,6 +253,9 @@ func (pl *planner) supervise(v *view, x *slot) {
 			pl.do(st)
 		}
 	case x.o.Status == workload.Running && (v.outlived(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
+		if pl.part(v, x.o) {
+			return
+		}
 		st.Verb, st.Again, st.run = Stop, true, x.o.Run
 		pl.do(st)
 	}

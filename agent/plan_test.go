@@ -431,3 +431,38 @@ func TestAssessWalksThroughTheStates(t *testing.T) {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
 }
+
+// Whoever is in the namespace of processes of another service would be killed with it: it is stopped first, by its own signal,
+// and comes back when the other one does. Under start-first it moves over once.
+func TestPlanStopsWhoIsInTheNamespaceOfAnother(t *testing.T) {
+	for _, order := range []workload.Order{workload.StopFirst, workload.StartFirst} {
+		t.Run(string(order), func(t *testing.T) {
+			services := func(image string) []workload.Service {
+				web, side := service("web", image), service("side", "1", workload.Dependency{Service: "web", Condition: workload.Started, Restart: true})
+				web.Update.Order, web.Networks = order, []workload.Attachment{{Network: "default"}}
+				side.Namespaces.PID, side.Restart.Policy = workload.ServiceNamespace("web"), workload.RestartNo
+				return []workload.Service{web, side}
+			}
+			m, now, s := newModel(), t0, NewSupervision()
+			v1, v2 := component("d", "app", services("1")...), component("d", "app", services("2")...)
+			m.converge(t, &now, desired(1, deployment("d", v1)), s)
+			m.log = nil
+			m.converge(t, &now, desired(2, deployment("d", v2)), s)
+			old, fresh, side := v1.Containers[0].ID, v2.Containers[0].ID, v1.Containers[1].ID
+			at := func(step string) int { return slices.Index(m.log, step) }
+			for _, pair := range [][2]string{
+				{"stop " + side, "stop " + old}, {"stop " + old, "remove " + old}, {"start " + fresh, "start " + side}, {"stop " + side, "start " + side},
+			} {
+				if a, b := at(pair[0]), at(pair[1]); a < 0 || b < a {
+					t.Errorf("%q at %d, %q at %d of %v", pair[0], a, pair[1], b, m.log)
+				}
+			}
+			if n := len(slices.DeleteFunc(slices.Clone(m.log), func(x string) bool { return x != "stop "+side })); n != 1 {
+				t.Errorf("stopped %d times: %v", n, m.log)
+			}
+			if o := m.containers[side]; o.Status != workload.Running || o.Began < m.containers[fresh].Began {
+				t.Errorf("%+v, beside %+v", o, m.containers[fresh])
+			}
+		})
+	}
+}
