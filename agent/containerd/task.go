@@ -31,6 +31,9 @@ const (
 	// leftoverWait is how long containerd may take to undo a call whose client was killed.
 	leftoverWait  = 10 * time.Second
 	leftoverPause = 20 * time.Millisecond
+	// bundleStill is the pause after which a bundle that could not be deleted is not seen again by chance: with those
+	// before it, about as much time again has passed.
+	bundleStill = time.Second
 )
 
 // Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then what
@@ -166,22 +169,40 @@ func late(s workload.Service) bool {
 
 // runOver runs a task where containerd may still hold what a killed call left: it undoes such calls on its own, but some
 // time after the connection broke, and then may take the new task's directory for the old one's; and a deletion that was
-// cut off it does not finish unless it is asked again.
+// cut off it does not finish unless it is asked again. What it never undoes is taken out of its way.
 func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, streams taskIO) (pid uint32, err error) {
 	limit := time.NewTimer(leftoverWait)
 	defer limit.Stop()
+	last := false
 	for pause := leftoverPause; ; pause *= 2 {
 		pid, err := r.runTask(ctx, id, layer, streams)
 		if err == nil || !leftover(err, pause) {
 			return pid, err
 		}
+		if last {
+			return 0, as(fault.ErrTemporary, err)
+		}
+		bundle := r.bundleIn(err, id)
 		r.log.Debug("containerd still holds an earlier task", "container", id, "error", err)
+		if bundle != "" && pause >= bundleStill && halfDeleted(bundle) {
+			err := r.unblock(ctx, id, bundle)
+			if err == nil {
+				continue
+			}
+			r.log.Debug("what an earlier task left cannot be removed yet", "container", id, "error", err)
+		}
 		next := time.NewTimer(pause)
 		select {
 		case <-next.C:
 		case <-limit.C:
 			next.Stop()
-			return 0, as(fault.ErrTemporary, err)
+			if bundle == "" {
+				return 0, as(fault.ErrTemporary, err)
+			}
+			if uerr := r.unblock(ctx, id, bundle); uerr != nil {
+				return 0, as(fault.ErrTemporary, fmt.Errorf("%w; it cannot be removed: %w", err, uerr))
+			}
+			last = true
 		case <-ctx.Done():
 			next.Stop()
 			return 0, ctx.Err()

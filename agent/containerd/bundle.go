@@ -1,0 +1,203 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// bundleRoom is where containerd keeps a folder for each task, its bundle, by namespace and container.
+	bundleRoom = "io.containerd.runtime.v2.task"
+	// runcRoot is where the shims let runc keep its state, by namespace and container.
+	runcRoot = "/run/containerd/runc"
+	// orphanPause is the time between two looks at a process that was killed.
+	orphanPause = 20 * time.Millisecond
+	// maxBundleFiles and maxCommandLine bound what is read of a bundle and of a process.
+	maxBundleFiles = 64
+	maxCommandLine = 4 << 10
+)
+
+// bundleIn is the bundle that containerd could not make because there is one, "" when err says something else. Nothing else
+// tells where containerd keeps its state.
+func (r *Runtime) bundleIn(err error, id string) string {
+	_, text, _ := strings.Cut(err.Error(), "mkdir /")
+	path, _, ok := strings.Cut("/"+text, ": "+syscall.EEXIST.Error())
+	if !ok || filepath.Clean(path) != path || !strings.HasSuffix(path, filepath.Join("/", bundleRoom, r.o.Namespace, id)) {
+		return ""
+	}
+	return path
+}
+
+// hidden is the name that containerd gives a bundle before it removes it. One that was killed then leaves the hidden one for
+// good, and no later one can delete a bundle of that container: a name that is taken ends it, and starts with it.
+func hidden(bundle string) string {
+	return filepath.Join(filepath.Dir(bundle), "."+filepath.Base(bundle))
+}
+
+// halfDeleted tells whether a bundle is in the way only since its deletion could not end: what was mounted in it is away by then.
+func halfDeleted(bundle string) bool {
+	_, err := os.Lstat(hidden(bundle))
+	_, rootErr := os.Lstat(filepath.Join(bundle, "rootfs"))
+	return err == nil && errors.Is(rootErr, fs.ErrNotExist)
+}
+
+// unblock takes away the bundle of a task that is dead and that containerd knows nothing of, as containerd would: it ends the
+// process that has no shim any more, unmounts and removes. It refuses where anybody may still work with the bundle.
+func (r *Runtime) unblock(ctx context.Context, id, bundle string) error {
+	if _, err := r.taskStatus(ctx, id); !errdefs.IsNotFound(err) {
+		return errors.Join(fmt.Errorf("%s is of a task that is there", bundle), err)
+	}
+	if pid := shimAction(r.o.Namespace, id, "/proc"); pid != 0 {
+		return fmt.Errorf("process %d works with %s", pid, bundle)
+	}
+	if err := r.endOrphan(ctx, id, bundle); err != nil {
+		return err
+	}
+	state := filepath.Join(runcRoot, r.o.Namespace, id)
+	if err := removeFlat(state); err != nil {
+		return err
+	}
+	rootfs := filepath.Join(bundle, "rootfs")
+	if err := mount.UnmountRecursive(rootfs, unix.UMOUNT_NOFOLLOW); err != nil {
+		return fmt.Errorf("unmount %s: %w", rootfs, err)
+	}
+	for _, dir := range []string{hidden(bundle), bundle} {
+		if err := removeFlat(dir); err != nil {
+			return err
+		}
+	}
+	r.log.Warn("what an earlier task left in containerd's state was in the way and is removed", "container", id, "folder", bundle)
+	return nil
+}
+
+// endOrphan kills a container's first process that outlived its shim. One whose shim lives is left alone.
+func (r *Runtime) endOrphan(ctx context.Context, id, bundle string) error {
+	text, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 31)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", filepath.Join(bundle, "init.pid"), err)
+	}
+	group := filepath.Join(r.o.Namespace, id)
+	shim, run := runOf(uint32(pid), "/proc")
+	if run == "" || !inGroup(int(pid), group, "/proc") {
+		return nil // gone, or its number is somebody else's now
+	}
+	if isShim(commandLine(shim, "/proc")) {
+		return fmt.Errorf("process %d of container %s has its shim %d, which containerd does not know", pid, id, shim)
+	}
+	if err := unix.Kill(int(pid), unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d, which has lost its shim: %w", pid, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, killWait)
+	defer cancel()
+	for {
+		if _, now := runOf(uint32(pid), "/proc"); now != run || !inGroup(int(pid), group, "/proc") || commandLine(int(pid), "/proc")[0] == "" {
+			return nil // one that nobody has waited for has no command line
+		}
+		if err := rest(ctx, orphanPause); err != nil {
+			return fmt.Errorf("process %d, which has lost its shim, does not end: %w", pid, err)
+		}
+	}
+}
+
+// inGroup tells whether a process is in a container's control group, or below it.
+func inGroup(pid int, group, proc string) bool {
+	text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cgroup"))
+	return err == nil && (strings.Contains(string(text), "/"+group+"\n") || strings.Contains(string(text), "/"+group+"/"))
+}
+
+// shimAction is a process that starts or deletes a shim of a container right now, 0: none. Shims themselves do not count:
+// that of a container may serve others, too.
+func shimAction(namespace, id, proc string) int {
+	files, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
+	if err != nil {
+		return 0
+	}
+	for _, f := range files {
+		pid, err := strconv.Atoi(filepath.Base(f))
+		if err != nil {
+			continue
+		}
+		args := commandLine(pid, proc)
+		if isShim(args) && (args[len(args)-1] == "start" || args[len(args)-1] == "delete") &&
+			follows(args, "-namespace", namespace) && follows(args, "-id", id) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// commandLine is what a process was started with; one empty word when that is not known.
+func commandLine(pid int, proc string) []string {
+	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
+	if err != nil {
+		return []string{""}
+	}
+	defer f.Close()
+	b := make([]byte, maxCommandLine)
+	n, _ := f.Read(b) // nothing read: no arguments
+	return strings.Split(strings.TrimRight(string(b[:n]), "\x00"), "\x00")
+}
+
+func isShim(args []string) bool {
+	return len(args) > 1 && strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-")
+}
+
+func follows(args []string, flag, value string) bool {
+	for n := range args[1:] {
+		if args[n] == flag && args[n+1] == value {
+			return true
+		}
+	}
+	return false
+}
+
+// removeFlat removes a folder of files. It does not go into folders, so that it cannot remove what is mounted there.
+func removeFlat(dir string) error {
+	st, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !st.IsDir() {
+		return fmt.Errorf("%s is not a folder", dir)
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	names, err := d.Readdirnames(maxBundleFiles)
+	_ = d.Close() // it was only read
+	if err != nil && len(names) > 0 {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
