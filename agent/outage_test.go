@@ -1,8 +1,11 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -105,6 +108,43 @@ func TestTheLoopRestsWhileTheStoreCannotBeWritten(t *testing.T) {
 		cancel()
 		if err := errors.Join(<-done, st.Close()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// starter is a runtime whose starts hang.
+type starter struct {
+	*runtimetest.Memory
+	calls atomic.Int64
+}
+
+func (s *starter) Start(ctx context.Context, _ *workload.Project, _ workload.Container) error {
+	s.calls.Add(1)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestStepThatHangsIsTold(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var log bytes.Buffer
+		w.Log = slog.New(slog.NewTextHandler(&log, nil))
+		s := &starter{Memory: m}
+		w.Env.Runtime = func(*testing.T) agent.Runtime { return s }
+		w.Publish(t, 1, anApp(1, "web:1"))
+		w.Start(t)
+		w.Wait(t, "a start", func() bool { return s.calls.Load() > 0 })
+		synctest.Wait()
+		calls := s.calls.Load()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "a step takes long"); int64(n) != calls {
+			t.Errorf("%d long starts are told %d times:\n%s", calls, n, log.String())
+		}
+		log.Reset()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "it is tried again"); n < 2 || n > 6*int(calls) {
+			t.Errorf("an hour of starts that fail is told %d times:\n%s", n, log.String())
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 const (
 	stepLimit = 3 * time.Minute
 	stopLimit = 15 * time.Minute
+	slowStep  = 30 * time.Second // is told
 )
 
 // step does one step and brings the result to the loop.
@@ -29,8 +30,8 @@ func (l *loop) step(st Step) {
 		if st.Verb == Create && errors.Is(err, fault.ErrNotFound) {
 			l.pull.again()
 		}
-		if r.Failures == 1 {
-			l.log.Error("a step did not succeed; it is tried again", "step", st.Verb, "project", st.Project, "container", st.Container, "err", err)
+		if r.Failures&(r.Failures-1) == 0 { // the first, and ever fewer of those that follow
+			l.log.Error("a step did not succeed; it is tried again", "step", st.Verb, "project", st.Project, "container", st.Container, "tries", r.Failures, "err", err)
 		}
 	})
 }
@@ -49,6 +50,10 @@ func (l *loop) perform(st Step) error {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, limit)
 	defer cancel()
+	slow := time.AfterFunc(slowStep, func() {
+		l.log.Warn("a step takes long", "step", st.Verb, "project", st.Project, "container", st.Container, "so far", slowStep)
+	})
+	defer slow.Stop()
 	rt := l.o.Runtime
 	switch st.Verb {
 	case Prepare:

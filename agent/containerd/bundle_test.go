@@ -1,6 +1,8 @@
 package containerd_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -116,4 +118,32 @@ func TestTaskThatContainerdLostIsReplaced(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join("/proc", itoa(uint32(pid)), "cmdline")); err == nil && len(text) > 0 {
 		t.Errorf("the lost process still runs: %q", text)
 	}
+}
+
+// TestShimThatHangsDoesNotHoldItsContainer: the steps of a container whose shim does not answer end, and succeed once it does.
+func TestShimThatHangsDoesNotHoldItsContainer(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.StopGrace = time.Second
+	c := r.up(project("hang", s))[0]
+	shims := r.shimPIDs()
+	signal := func(s syscall.Signal) {
+		for _, pid := range shims {
+			if err := syscall.Kill(pid, s); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	err := r.Stop(ctx, c.ID)
+	signal(syscall.SIGCONT)
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		t.Errorf("Stop while the shim hangs = %v, want a deadline before that of the caller", err)
+	}
+	if err := errors.Join(r.Stop(t.Context(), c.ID), r.start(c)); err != nil {
+		t.Error(err)
+	}
+	r.serving(c.ID)
 }

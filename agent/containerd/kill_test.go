@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -94,12 +95,22 @@ func live(ctx context.Context, p *workload.Project, r *containerd.Runtime, tell 
 	for _, s := range steps {
 		tell(s.name)
 		for range 2 {
-			if err := s.do(); err != nil {
+			if err := retried(s.do); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// retried does a step again that containerd did not answer in time, as the agent does.
+func retried(do func() error) (err error) {
+	for range 3 {
+		if err = do(); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fault.ErrTemporary) {
+			break
+		}
+	}
+	return err
 }
 
 // always is a journal for which everything is durable.

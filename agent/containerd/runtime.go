@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -77,6 +78,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 		client.WithDefaultNamespace(o.Namespace),
 		client.WithDefaultRuntime(runtimeName), // else the library asks containerd for it
 		client.WithTimeout(reconnectDelay),
+		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(bounded)}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s: %w", o.Address, classify(err))

@@ -83,7 +83,8 @@ func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error
 	}
 	began = time.Now()
 	if err := d.settled(ctx, uint64(apps), o.Containers); err != nil {
-		return figures, fmt.Errorf("seed %d: after %v: %w\n%s", o.Seed, figures.Kills, err, d.logs())
+		logs := d.logs()
+		return figures, fmt.Errorf("seed %d: after %v: %w\nmore in %s\n%s", o.Seed, figures.Kills, err, d.stuck(), logs)
 	}
 	figures.Back = time.Since(began)
 	// What was in flight ends by itself: holdings are looked at until they agree.

@@ -1,0 +1,44 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc"
+)
+
+func TestCallsAboutTasksEnd(t *testing.T) {
+	const rest = 5 * time.Minute // of the caller
+	tests := map[string]time.Duration{
+		taskService + "Create":                    taskBegins,
+		taskService + "Start":                     taskBegins,
+		taskService + "Delete":                    taskAnswers,
+		taskService + "Get":                       taskAnswers,
+		taskService + "Wait":                      rest,
+		"/containerd.services.diff.v1.Diff/Apply": rest,
+	}
+	for method, want := range tests {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), rest)
+				defer cancel()
+				hang := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				err := bounded(ctx, method, nil, nil, nil, hang)
+				if want != rest {
+					err = errgrpc.ToNative(err)
+				}
+				if took := time.Since(began); took != want || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the call ended after %v with %v, want %v and a deadline", took, err, want)
+				}
+			})
+		})
+	}
+}
