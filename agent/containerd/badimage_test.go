@@ -18,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -396,9 +397,12 @@ func (r *rig) runOdd(t *testing.T, img workload.Image, run []string, want string
 		return
 	}
 	r.exited(c.ID)
-	if out := r.output(c.ID); !strings.Contains(out, want) {
-		t.Errorf("output = %q, want %q", out, want)
-	}
+	testenv.Eventually(t, 20*time.Second, "what it wrote arrives", func() error { // the shim may still be copying it
+		if out := r.output(c.ID); !strings.Contains(out, want) {
+			return fmt.Errorf("output = %q, want %q", out, want)
+		}
+		return nil
+	})
 }
 
 func linkCount(st fs.FileInfo) uint64 { return uint64(st.Sys().(*syscall.Stat_t).Nlink) }
