@@ -3,14 +3,17 @@ package agent
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"strings"
 	"time"
 )
 
 // Mender keeps right what other programs of the device can break behind the runtime's back: networks above all. It is
 // called from one goroutine.
 type Mender interface {
-	// Mend looks and repairs. nil: all is as it should be now. Doing it again is no error.
-	Mend(ctx context.Context) error
+	// Mend looks and repairs, and tells what it repaired, one phrase each. A nil error: all is as it should be now. Doing it
+	// again is no error.
+	Mend(ctx context.Context) (repaired []string, err error)
 }
 
 // Watcher is a Mender that notices at once when something may be broken.
@@ -23,6 +26,8 @@ type Watcher interface {
 const (
 	mendEvery = 30 * time.Second
 	mendLimit = time.Minute // of one call
+
+	maxRepaired = 5 // things that one event tells
 )
 
 // mending calls the mender at the start, then again and again, and at once when the runtime's events were lost or the mender
@@ -40,9 +45,9 @@ func (l *loop) mending() {
 	}
 	for l.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(l.ctx, mendLimit)
-		err := l.o.Mender.Mend(ctx)
+		repaired, err := l.o.Mender.Mend(ctx)
 		cancel()
-		l.post(func(l *loop) { l.mended(err) })
+		l.post(func(l *loop) { l.mended(repaired, err) })
 		select {
 		case <-l.ctx.Done():
 		case <-l.mend:
@@ -64,7 +69,14 @@ func (l *loop) mendNow() {
 }
 
 // mended notes how the mender got on: one line when that changes.
-func (l *loop) mended(err error) {
+func (l *loop) mended(repaired []string, err error) {
+	if more := len(repaired) - maxRepaired; more > 0 {
+		repaired = append(repaired[:maxRepaired:maxRepaired], fmt.Sprintf("%d more", more))
+	}
+	if what := strings.Join(repaired, "; "); what != "" {
+		l.log.Warn("repaired what containers need of the device", "what", what)
+		l.events.Emit(Event{Kind: EventRepaired, Message: what})
+	}
 	switch {
 	case l.ctx.Err() != nil:
 	case err == nil && l.unmended != nil:

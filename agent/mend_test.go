@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,18 +23,23 @@ type mender struct {
 	calls  atomic.Int64
 	broken atomic.Bool
 	hang   atomic.Bool
+
+	repaired atomic.Pointer[[]string] // what the next call says
 }
 
-func (m *mender) Mend(ctx context.Context) error {
+func (m *mender) Mend(ctx context.Context) ([]string, error) {
 	m.calls.Add(1)
 	if m.hang.Load() {
 		<-ctx.Done()
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	if m.broken.Load() {
-		return errors.New("table longshore is gone")
+		return nil, errors.New("table longshore is gone")
 	}
-	return nil
+	if things := m.repaired.Swap(nil); things != nil {
+		return *things, nil
+	}
+	return nil, nil
 }
 
 // losing is a runtime whose events can be lost.
@@ -96,6 +102,18 @@ func TestMender(t *testing.T) {
 		synctest.Wait()
 		if x.calls.Load() != n+2 {
 			t.Error("what it noticed itself does not have it look at once")
+		}
+		var told []string
+		x.repaired.Store(&[]string{"table longshore was gone", "1", "2", "3", "4", "5", "6"})
+		x.told <- struct{}{}
+		synctest.Wait()
+		for _, e := range eventsOf(t, r.Agent, agent.EventRequest{}) {
+			if e.Kind == agent.EventRepaired {
+				told = append(told, e.Message)
+			}
+		}
+		if want := []string{"table longshore was gone; 1; 2; 3; 4; 2 more"}; !slices.Equal(told, want) {
+			t.Errorf("repairs told: %q, want %q", told, want)
 		}
 		close(x.told)
 		synctest.Wait()

@@ -20,10 +20,10 @@ const (
 	eventsCalm   = 50 * time.Millisecond
 )
 
-// Events tells when somebody may have changed what this manager made: the tables, the interfaces, or a firewall beside
+// Watch tells when somebody may have changed what this manager made: the tables, the interfaces, or a firewall beside
 // them. What changed is for [Manager.Verify] to find out; several changes may be told once. The channel is closed when ctx
 // has ended or the manager is closed. Changes by this program's own tables are not told; by its own interfaces they may be.
-func (m *Manager) Events(ctx context.Context) (<-chan struct{}, error) {
+func (m *Manager) Watch(ctx context.Context) (<-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.ready(ctx); err != nil {

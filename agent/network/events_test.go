@@ -17,7 +17,7 @@ func TestBrokenThingsAreToldAndMended(t *testing.T) {
 	w := newWorld(t)
 	p, a := twoServices(w)
 	ctx, cancel := context.WithCancel(t.Context())
-	events, err := w.m.Events(ctx)
+	events, err := w.m.Watch(ctx)
 	w.must(err)
 	bridge := w.m.state.Projects["line"].Networks["back"].Name
 	for _, tt := range []struct {
@@ -82,7 +82,7 @@ func TestBrokenThingsAreToldAndMended(t *testing.T) {
 	cancel()
 	for range events { // until it is closed
 	}
-	again, err := w.m.Events(t.Context())
+	again, err := w.m.Watch(t.Context())
 	w.must(err)
 	w.must(w.m.Close())
 	for range again {

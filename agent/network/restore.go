@@ -217,6 +217,19 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 	return "", nil
 }
 
+// Mend repairs what [Manager.Verify] finds, and tells what that was.
+func (m *Manager) Mend(ctx context.Context) (repaired []string, err error) {
+	err = m.Verify(ctx)
+	var drift *Drift
+	if !errors.As(err, &drift) {
+		return nil, err
+	}
+	if err := m.Restore(ctx); err != nil {
+		return nil, err
+	}
+	return drift.Things, nil
+}
+
 // Restore makes the host as the saved state says: after a start, a reboot, or when somebody removed something. It also
 // removes what carries our marks and no state knows. All is tried; the first errors are told together.
 func (m *Manager) Restore(ctx context.Context) error {

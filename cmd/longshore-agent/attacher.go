@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -31,18 +30,5 @@ func (a attacher) Attach(ctx context.Context, project string, c workload.Contain
 	at, err := a.Manager.Attach(ctx, project, c)
 	return containerd.Attachment(at), err
 }
-
-// Mend implements [agent.Mender]: what a firewall reload or a curious hand took away is made again.
-func (a attacher) Mend(ctx context.Context) error {
-	err := a.Verify(ctx)
-	var drift *network.Drift
-	if !errors.As(err, &drift) {
-		return err
-	}
-	return a.Restore(ctx)
-}
-
-// Watch implements [agent.Watcher].
-func (a attacher) Watch(ctx context.Context) (<-chan struct{}, error) { return a.Events(ctx) }
 
 var _ agent.Watcher = attacher{}

@@ -187,19 +187,6 @@ func (a attacher) Attach(ctx context.Context, project string, c workload.Contain
 	return containerd.Attachment(at), err
 }
 
-// Mend implements [agent.Mender], as the program's wiring does.
-func (a attacher) Mend(ctx context.Context) error {
-	err := a.Verify(ctx)
-	var drift *network.Drift
-	if !errors.As(err, &drift) {
-		return err
-	}
-	return a.Restore(ctx)
-}
-
-// Watch implements [agent.Watcher].
-func (a attacher) Watch(ctx context.Context) (<-chan struct{}, error) { return a.Events(ctx) }
-
 // journal lives as long as the machine.
 type journal struct {
 	mu sync.Mutex

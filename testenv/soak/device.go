@@ -51,7 +51,7 @@ func newDevice(ctx context.Context, box *testenv.Box, out io.Writer) (*device, e
 	if err != nil {
 		return nil, err
 	}
-	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution); err != nil {
+	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution, testenv.WithStorage(filepath.Join(dir, "content"))); err != nil {
 		return nil, err
 	}
 	box.Add("registry", d.registry.Close)

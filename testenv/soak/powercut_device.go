@@ -64,7 +64,7 @@ func newCutDevice(ctx context.Context, box *testenv.Box, o PowerCutOptions) (*cu
 	if err != nil {
 		return nil, err
 	}
-	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution); err != nil {
+	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution, testenv.WithStorage(filepath.Join(dir, "content"))); err != nil {
 		return nil, err
 	}
 	box.Add("registry", d.registry.Close)
