@@ -41,6 +41,10 @@ func bounded(ctx context.Context, method string, req, reply any, cc *grpc.Client
 	call, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := invoke(call, method, req, reply, cc, opts...)
+	// It is told of the caller's own limit too, and what it says then may be a text that no errors.Is knows.
+	if end := ctx.Err(); err != nil && end != nil && strings.Contains(err.Error(), end.Error()) {
+		return status.FromContextError(end).Err()
+	}
 	// containerd is told of the limit, and may be the first to notice: 1.6 says so in a text only.
 	if err != nil && ctx.Err() == nil && (call.Err() != nil || strings.Contains(err.Error(), context.DeadlineExceeded.Error())) {
 		return status.Errorf(codes.DeadlineExceeded, "containerd did not answer %q in time", strings.TrimPrefix(method, taskService))

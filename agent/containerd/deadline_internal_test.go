@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestCallsAboutTasksEnd(t *testing.T) {
@@ -41,4 +43,19 @@ func TestCallsAboutTasksEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// containerd is told when its client stops waiting; what it answers then is a text.
+func TestCallsThatContainerdEndsAreDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		text := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+			<-ctx.Done()
+			return status.Error(codes.Unknown, "context deadline exceeded")
+		}
+		if err := errgrpc.ToNative(bounded(ctx, taskService+"Exec", nil, nil, nil, text)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the call ended with %v, want a deadline", err)
+		}
+	})
 }
