@@ -47,12 +47,17 @@ type taskIO struct {
 	stdin, stdout string
 }
 
-// stderr is where errors go: with all else, and a terminal has no other.
+// stderr is where errors go: with all else, and a terminal has no other. The file has another name there: the shim closes a
+// file that both go to as soon as the output ends, and what is still to be written of the errors is lost.
 func (t taskIO) stderr() string {
 	if t.terminal {
 		return ""
 	}
-	return t.stdout
+	if !filepath.IsAbs(t.stdout) {
+		return t.stdout
+	}
+	dir, name := filepath.Split(t.stdout)
+	return dir + "./" + name
 }
 
 func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string) (taskIO, error) {
@@ -62,7 +67,10 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 	}
 	out := taskIO{terminal: s.TTY}
 	if file != "" {
-		out.stdout = (&url.URL{Scheme: "file", Path: file}).String()
+		out.stdout = (&url.URL{Scheme: "file", Path: file}).String() // one file for both, see stderr
+		if u, err := url.Parse(file); err == nil && u.Path == file {
+			out.stdout = file // a plain path is a pipe's, or as here a file's: each of the two is opened
+		}
 	}
 	if s.TTY { // somebody must read it, or the container waits
 		if err := r.needProgram("tty"); err != nil {
