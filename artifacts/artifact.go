@@ -6,8 +6,8 @@
 // digests checked, archives held in memory and refused when they are not safe to extract.
 //
 // Entry points: [PackState] and [OpenState] for a device's state, [PackComponent] and [ReadArchive] for Compose,
-// [PackBundle] and [ReadBundle] for a set of deployments, [PackPackage] for an application. The documents inside are
-// those of package margo.
+// [PackBundle] and [ReadBundle] for a set of deployments, [PackPackage] for an application, [PackTrust] for a trust policy
+// that travels. The documents inside are those of package margo.
 package artifacts
 
 import (
@@ -40,6 +40,7 @@ const (
 	AnnotationGeneration       = "dev.longshore.generation" // = manifestVersion
 	AnnotationExpires          = "dev.longshore.expires"    // RFC 3339
 	AnnotationPrevious         = "dev.longshore.previous"   // digest of the generation before
+	AnnotationRepeats          = "dev.longshore.repeats"    // digest of the earlier generation whose content this one has again
 	AnnotationComponentType    = "org.margo.component.type"
 	AnnotationComponentVersion = "org.margo.component.version"
 	AnnotationResource         = "org.margo.app.resource"

@@ -79,10 +79,10 @@ func PackBundle(deployments [][]byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pack bundle: %w", err)
 	}
-	return packBundle(ds)
+	return packBundle(ds, nil)
 }
 
-func packBundle(ds []Deployment) ([]byte, error) {
+func packBundle(ds []Deployment, from *Compressors) ([]byte, error) {
 	if len(ds) == 0 {
 		return nil, fmt.Errorf("pack bundle: there are no deployments: %w", fault.ErrInvalid)
 	}
@@ -95,7 +95,7 @@ func packBundle(ds []Deployment) ([]byte, error) {
 	if len(ds) > MaxEntries || size > MaxUnpacked {
 		return nil, fmt.Errorf("pack bundle: %d deployments of %d bytes, more than %d or %d: %w", len(ds), size, MaxEntries, MaxUnpacked, fault.ErrTooLarge)
 	}
-	data, err := writeTarball(entries)
+	data, err := writeTarball(entries, from)
 	if err != nil {
 		return nil, fmt.Errorf("pack bundle: %w", err)
 	}
@@ -139,7 +139,7 @@ func PackBundleArtifact(o BundleOptions) (*Artifact, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pack bundle: %w", err)
 	}
-	archive, err := packBundle(ds)
+	archive, err := packBundle(ds, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func PackComponent(fsys fs.FS, o ComponentOptions) (*Artifact, error) {
 	for i := range entries {
 		entries[i].name = o.Name + "/" + entries[i].name
 	}
-	data, err := writeTarball(append([]entry{{name: o.Name, dir: true}}, entries...))
+	data, err := writeTarball(append([]entry{{name: o.Name, dir: true}}, entries...), nil)
 	if err != nil {
 		return nil, fmt.Errorf("pack component %s: %w", o.Name, err)
 	}

@@ -157,3 +157,19 @@ func ExampleParseDeviceID() {
 	// "press 07" is not a device id: invalid
 	// use letters, digits and ". _ ~ -", and "/" between a gateway and its devices
 }
+
+func ExamplePackTrust() {
+	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 1, Policy: []byte("version: 1\n")})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	x, err := artifacts.OpenTrust(a.Manifest)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	policy, _, err := x.Read(blobs(a))
+	fmt.Printf("%s %q %v\n", artifacts.TrustTag(x.Version), policy, err)
+	// Output: v1 "version: 1\n" <nil>
+}

@@ -40,7 +40,7 @@ type LockedPlatform struct {
 }
 
 var (
-	referenceFormat = regexp.MustCompile(`^[!-~]{1,1000}$`)
+	referenceFormat = strict.Short(`^[!-~]+$`, 1000)
 	platformFormat  = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._-]+)?$`)
 	digestFormat    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )

@@ -40,11 +40,11 @@ func newMemory(entries []entry) memory {
 	return m
 }
 
-// Files is a read-only file tree in memory, of files by their paths.
-func Files(files map[string][]byte) fs.FS {
+// Files is a read-only file tree in memory, of files by their paths. Those that are named as executable can be run.
+func Files(files map[string][]byte, executable ...string) fs.FS {
 	entries := make([]entry, 0, len(files))
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		entries = append(entries, entry{name: name, data: files[name]})
+		entries = append(entries, entry{name: name, data: files[name], exec: slices.Contains(executable, name)})
 	}
 	return newMemory(entries)
 }

@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -19,8 +20,10 @@ type StateOptions struct {
 	Deployments [][]byte      // ApplicationDeployments; none: the device is to run nothing
 	Expires     time.Time     // zero: never
 	Previous    digest.Digest // of the generation before; "": none
+	Repeats     digest.Digest // of the earlier generation whose content this one has again; "": none
 	Created     time.Time     // zero: left out
 	Annotations map[string]string
+	Compressors *Compressors // for who packs many; nil: none are kept
 }
 
 // PackState makes the state of one device: State Manifest, bundle archive, each deployment. Same options, same digest,
@@ -34,6 +37,9 @@ func PackState(o StateOptions) (*Artifact, error) {
 	}
 	if o.Previous != "" && !validDigest(o.Previous) {
 		return fail(fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid))
+	}
+	if o.Repeats != "" && !validDigest(o.Repeats) {
+		return fail(fmt.Errorf("repeats %q is not %s: %w", o.Repeats, digestWords, fault.ErrInvalid))
 	}
 	ds, err := readDeployments(numbered(o.Deployments))
 	if err != nil {
@@ -50,7 +56,7 @@ func PackState(o StateOptions) (*Artifact, error) {
 		})
 	}
 	if len(ds) > 0 {
-		archive, err := packBundle(ds)
+		archive, err := packBundle(ds, o.Compressors)
 		if err != nil {
 			return fail(err)
 		}
@@ -66,6 +72,7 @@ func PackState(o StateOptions) (*Artifact, error) {
 		AnnotationDevice:          string(o.Device),
 		AnnotationGeneration:      strconv.FormatUint(o.Generation, 10),
 		AnnotationPrevious:        o.Previous.String(),
+		AnnotationRepeats:         o.Repeats.String(),
 		ocispec.AnnotationTitle:   string(o.Device),
 		ocispec.AnnotationVersion: strconv.FormatUint(o.Generation, 10),
 	}
@@ -85,6 +92,7 @@ type StateIndex struct {
 	Generation  uint64
 	Expires     time.Time     // zero: never
 	Previous    digest.Digest // "": none told
+	Repeats     digest.Digest // of the earlier generation whose content it has again; "": none told
 	Manifest    ocispec.Descriptor
 	Bundle      *ocispec.Descriptor  // nil exactly when there is nothing to deploy
 	Deployments []ocispec.Descriptor // empty when a foreign publisher pushed the bundle only
@@ -124,6 +132,14 @@ func openState(manifest []byte) (*StateIndex, error) {
 			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationPrevious, p, digestWords, fault.ErrInvalid)
 		}
 	}
+	if p, ok := i.annotations[AnnotationRepeats]; ok {
+		if x.Repeats = digest.Digest(p); !validDigest(x.Repeats) {
+			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationRepeats, p, digestWords, fault.ErrInvalid)
+		}
+		if x.Generation == 1 {
+			return nil, fmt.Errorf("annotation %s: generation 1 has none before it: %w", AnnotationRepeats, fault.ErrInvalid)
+		}
+	}
 	x.Manifest = i.layers[0]
 	if x.Manifest.MediaType != TypeState {
 		return nil, fmt.Errorf("first layer: media type %q, want %q: %w", x.Manifest.MediaType, TypeState, fault.ErrUnsupported)
@@ -139,6 +155,14 @@ func openState(manifest []byte) (*StateIndex, error) {
 		return nil, err
 	}
 	return x, nil
+}
+
+// ErrMixed says that what is put together belongs to different states: each part is sound by itself. It comes with
+// fault.ErrInvalid.
+var ErrMixed = errors.New("parts of different states")
+
+func mixed(format string, args ...any) error {
+	return fmt.Errorf(format+": %w: %w", append(args, ErrMixed, fault.ErrInvalid)...)
 }
 
 // State is a device's desired state, parsed and with every digest checked.
@@ -167,7 +191,7 @@ func (x *StateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*State
 	err = s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
 		l, ok := layers[ref.Digest]
 		if !ok {
-			return nil, fmt.Errorf("deployment %s has no layer: %w", ref.Digest, fault.ErrInvalid)
+			return nil, mixed("deployment %s has no layer", ref.Digest)
 		}
 		data, err := fetch(blob, l)
 		if err != nil {
@@ -199,7 +223,7 @@ func (x *StateIndex) ReadBundle(blob func(ocispec.Descriptor) ([]byte, error)) (
 		return nil, fmt.Errorf("read state: %w", err)
 	}
 	if len(ds) != len(s.Manifest.Deployments) {
-		return nil, fmt.Errorf("read state: the bundle has %d deployments, the manifest %d: %w", len(ds), len(s.Manifest.Deployments), fault.ErrInvalid)
+		return nil, mixed("read state: the bundle has %d deployments, the manifest %d", len(ds), len(s.Manifest.Deployments))
 	}
 	packed := make(map[digest.Digest]*Deployment, len(ds))
 	for i := range ds {
@@ -208,7 +232,7 @@ func (x *StateIndex) ReadBundle(blob func(ocispec.Descriptor) ([]byte, error)) (
 	err = s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
 		d, ok := packed[ref.Digest]
 		if !ok {
-			return nil, fmt.Errorf("deployment %s is not in the bundle: %w", ref.Digest, fault.ErrInvalid)
+			return nil, mixed("deployment %s is not in the bundle", ref.Digest)
 		}
 		return d, nil
 	})
@@ -229,15 +253,15 @@ func (x *StateIndex) manifest(blob func(ocispec.Descriptor) ([]byte, error)) (*S
 		return nil, err
 	}
 	if m.ManifestVersion != x.Generation {
-		return nil, fmt.Errorf("manifestVersion is %d, annotation %s is %d: %w", m.ManifestVersion, AnnotationGeneration, x.Generation, fault.ErrInvalid)
+		return nil, mixed("manifestVersion is %d, annotation %s is %d", m.ManifestVersion, AnnotationGeneration, x.Generation)
 	}
 	switch {
 	case m.Bundle == nil && x.Bundle != nil:
-		return nil, fmt.Errorf("there is a bundle that the manifest does not name: %w", fault.ErrInvalid)
+		return nil, mixed("there is a bundle that the manifest does not name")
 	case m.Bundle != nil && (x.Bundle == nil || x.Bundle.Digest != m.Bundle.Digest):
-		return nil, fmt.Errorf("bundle %s is not among the layers: %w", m.Bundle.Digest, fault.ErrInvalid)
+		return nil, mixed("bundle %s is not among the layers", m.Bundle.Digest)
 	case len(x.Deployments) > 0 && len(x.Deployments) != len(m.Deployments):
-		return nil, fmt.Errorf("%d layers for the %d deployments of the manifest: %w", len(x.Deployments), len(m.Deployments), fault.ErrInvalid)
+		return nil, mixed("%d layers for the %d deployments of the manifest", len(x.Deployments), len(m.Deployments))
 	}
 	return &State{Manifest: m, ManifestBytes: data}, nil
 }
@@ -250,7 +274,7 @@ func (s *State) fill(get func(margo.DeploymentRef) (*Deployment, error)) error {
 			return err
 		}
 		if d.Document.ID != ref.DeploymentID {
-			return fmt.Errorf("the manifest calls deployment %s %s: %w", d.Document.ID, ref.DeploymentID, fault.ErrInvalid)
+			return mixed("the manifest calls deployment %s %s", d.Document.ID, ref.DeploymentID)
 		}
 		if d.Digest != ref.Digest {
 			return fmt.Errorf("deployment %s: %s, want %s: %w", d.Document.ID, d.Digest, ref.Digest, fault.ErrDigestMismatch)

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -24,10 +25,28 @@ type entry struct {
 	data []byte
 }
 
-// writeTarball makes a tar+gzip of entries in their order: no times, no owners, two modes, no gzip name.
-func writeTarball(entries []entry) ([]byte, error) {
+// Compressors are kept from one archive to the next: each needs a megabyte, and who packs ten thousand states would
+// spend more time on tidying memory than on packing. The zero value is ready, and safe for concurrent use.
+type Compressors struct{ idle sync.Pool }
+
+// get takes a compressor; nil Compressors keep none.
+func (c *Compressors) get(out io.Writer) (z *gzip.Writer, done func()) {
+	if c == nil {
+		return gzip.NewWriter(out), func() {}
+	}
+	z, ok := c.idle.Get().(*gzip.Writer)
+	if !ok {
+		z = gzip.NewWriter(out)
+	}
+	z.Reset(out)
+	return z, func() { c.idle.Put(z) }
+}
+
+// writeTarball makes a tar+gzip of entries in their order: no times, no owners, two modes, no gzip name. from may be nil.
+func writeTarball(entries []entry, from *Compressors) ([]byte, error) {
 	var out bytes.Buffer
-	z := gzip.NewWriter(&out)
+	z, done := from.get(&out)
+	defer done()
 	w := tar.NewWriter(z)
 	for _, e := range entries {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: 0o644, Size: int64(len(e.data)), ModTime: time.Unix(0, 0)}

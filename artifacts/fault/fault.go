@@ -35,6 +35,18 @@ var (
 	ErrUnsigned = errors.New("not signed")
 	// ErrBadSignature: signatures are there and none satisfies the keys.
 	ErrBadSignature = errors.New("signature invalid")
+	// ErrThreshold: there are good signatures, and the policy asks for more signers.
+	ErrThreshold = errors.New("too few signers")
+	// ErrKeyExpired: a signature that would suffice is by a key outside the time in which it is trusted.
+	ErrKeyExpired = errors.New("key expired or not yet valid")
+	// ErrKeyRevoked: a signature that would suffice is by a key that the policy revokes.
+	ErrKeyRevoked = errors.New("key revoked")
+	// ErrDigestRevoked: the policy revokes the thing itself, whoever signed it.
+	ErrDigestRevoked = errors.New("digest revoked")
+	// ErrNoAttestation: the place answered, and there is no statement of a kind that the policy asks for.
+	ErrNoAttestation = errors.New("attestation missing")
+	// ErrBadAttestation: such statements are there and none satisfies the policy.
+	ErrBadAttestation = errors.New("attestation invalid")
 	// ErrRejected: the policy says no, or says nothing.
 	ErrRejected = errors.New("rejected by policy")
 	// ErrRollback: older than, or another content for, a generation that was accepted already.
@@ -42,6 +54,21 @@ var (
 	// ErrUnfit: this device does not meet what the deployment asks for.
 	ErrUnfit = errors.New("device does not fit")
 )
+
+// Distrusted tells whether the thing was looked at and may not be used: errors that say that nobody could tell are none.
+func Distrusted(err error) bool {
+	if Retryable(err) {
+		return false
+	}
+	for _, kind := range []error{
+		ErrUnsigned, ErrBadSignature, ErrThreshold, ErrKeyExpired, ErrKeyRevoked, ErrDigestRevoked, ErrNoAttestation, ErrBadAttestation, ErrRejected,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
 
 // Retryable tells whether the same call may work later with nothing changed.
 func Retryable(err error) bool { return errors.Is(err, ErrTemporary) }

@@ -290,3 +290,43 @@ func document(d *DeviceCapabilities) (map[string]any, error) {
 	tellEmpty(d, out)
 	return out, nil
 }
+
+// Summary says for people what is asked of a device, one requirement each; rules of which one suffices are one.
+func (c *DeviceConstraints) Summary() []string {
+	if c == nil {
+		return nil
+	}
+	var out []string
+	if q := c.CapacityRequirements; q != nil {
+		if q.CPU != nil {
+			need := strconv.FormatFloat(q.CPU.Cores, 'f', -1, 64) + " cores"
+			if len(q.CPU.Architectures) > 0 {
+				need += " of " + strings.Join(q.CPU.Architectures, " or ")
+			}
+			out = append(out, need)
+		}
+		if q.Memory != "" {
+			out = append(out, "memory "+q.Memory)
+		}
+		if q.Storage != "" {
+			out = append(out, "storage "+q.Storage)
+		}
+	}
+	var rules []string
+	for _, r := range c.EligibilityRules {
+		var parts []string
+		for _, s := range []*Selector{r.PropertySelector, r.LabelSelector} {
+			if s == nil {
+				continue
+			}
+			for _, e := range s.MatchExpressions {
+				parts = append(parts, e.describe())
+			}
+		}
+		rules = append(rules, strings.Join(parts, " and "))
+	}
+	if len(rules) > 0 {
+		out = append(out, strings.Join(rules, ", or "))
+	}
+	return out
+}

@@ -250,8 +250,10 @@ func configurationSchema(n *strict.Node) ConfigurationSchema {
 		f := v.Float64()
 		s.MaxValue = &f
 	}
-	if v := n.Get("allowEmpty"); v != nil {
-		s.AllowEmpty = v.Bool()
+	for _, k := range []string{"allowEmpty", "allowNoValue"} { // the second is its older name
+		if v := n.Get(k); v != nil {
+			s.AllowEmpty = v.Bool()
+		}
 	}
 	if v := n.Get("multiselect"); v != nil {
 		s.Multiselect = v.Bool()

@@ -14,12 +14,12 @@ import (
 // Formats that the specification gives as patterns.
 var (
 	uuidFormat        = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
-	applicationFormat = regexp.MustCompile(`^[-a-z0-9]{1,200}$`)
+	applicationFormat = strict.Short(`^[-a-z0-9]+$`, 200)
 	deviceFormat      = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*$`)
 	assignmentFormat  = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*(/\*)?$`)
-	componentFormat   = regexp.MustCompile(`^[a-z0-9-]{1,200}$`)
+	componentFormat   = strict.Short(`^[a-z0-9-]+$`, 200)
 	repositoryFormat  = regexp.MustCompile(`^oci://[^\s]+$`)
-	tagFormat         = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	tagFormat         = strict.Short(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`, 128)
 	revisionFormat    = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)` +
 		`(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?` +
 		`(_[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`)

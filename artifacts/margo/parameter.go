@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,4 +51,26 @@ func plainJSON(v any) ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// Environment is what the deployment's parameters say to one of its Compose components.
+func (d *ApplicationDeployment) Environment(component string) (map[string]string, error) {
+	env, by := map[string]string{}, map[string]string{}
+	for name, p := range d.Spec.Parameters {
+		for _, t := range p.Targets {
+			if !slices.Contains(t.Components, component) {
+				continue
+			}
+			v, err := p.EnvironmentValue()
+			if err != nil {
+				return nil, fmt.Errorf("parameter %s: %w", name, err)
+			}
+			key := strings.TrimPrefix(t.Pointer, "ENV.")
+			if old, ok := env[key]; ok && old != v {
+				return nil, fmt.Errorf("parameters %s and %s both set %s of component %s: %w", min(name, by[key]), max(name, by[key]), key, component, fault.ErrInvalid)
+			}
+			env[key], by[key] = v, name
+		}
+	}
+	return env, nil
 }

@@ -3,7 +3,6 @@ package strict
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -274,10 +273,10 @@ func (n *Node) Filled() string {
 	return s
 }
 
-// Matching is a string that re must match; what says in words what is asked for.
-func (n *Node) Matching(re *regexp.Regexp, what string) string {
+// Matching is a string that p must match; what says in words what is asked for.
+func (n *Node) Matching(p Pattern, what string) string {
 	s := n.Text()
-	if n.Kind() == String && !re.MatchString(s) {
+	if n.Kind() == String && !p.MatchString(s) {
 		n.Faultf("%s is not %s", quoted(s), what)
 	}
 	return s

@@ -1,0 +1,161 @@
+package artifacts
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// TypeTrust is the artifact type of a trust policy that travels, and the media type of the policy in it.
+	TypeTrust = "application/vnd.longshore.trust.v1+yaml"
+	// TypeTrustedRoot is the media type of a sigstore trusted root.
+	TypeTrustedRoot = "application/vnd.dev.sigstore.trustedroot+json"
+	// AnnotationTrustVersion is the version of the policy inside.
+	AnnotationTrustVersion = "dev.longshore.trust.version"
+
+	// TrustFile and TrustedRootFile are what the layers are called, as files beside each other: a policy names the second.
+	TrustFile       = "trust.yaml"
+	TrustedRootFile = "trusted_root.json"
+
+	MaxTrustPolicy = 256 << 10 // bytes of a policy; a thousand keys have that
+	MaxTrustedRoot = 512 << 10 // bytes of a trusted root; sigstore's own has 10 KiB
+)
+
+// TrustOptions are a trust policy that is to travel.
+type TrustOptions struct {
+	Version     uint64        // from 1; what the policy itself says
+	Policy      []byte        // the document, with every key inside
+	TrustedRoot []byte        // sigstore's; nil: the policy names none
+	Previous    digest.Digest // of the version before; "": none
+	Created     time.Time     // zero: left out
+	Annotations map[string]string
+}
+
+// PackTrust makes the artifact of a trust policy. What the policy says is the caller's to check. Same options, same digest.
+func PackTrust(o TrustOptions) (*Artifact, error) {
+	fail := func(err error) (*Artifact, error) { return nil, fmt.Errorf("pack trust policy %d: %w", o.Version, err) }
+	switch {
+	case o.Version == 0:
+		return fail(fmt.Errorf("a policy that travels has a version from 1: %w", fault.ErrInvalid))
+	case len(o.Policy) == 0:
+		return fail(fmt.Errorf("it is empty: %w", fault.ErrInvalid))
+	case len(o.Policy) > MaxTrustPolicy:
+		return fail(fmt.Errorf("%d bytes, more than %d: %w", len(o.Policy), MaxTrustPolicy, fault.ErrTooLarge))
+	case len(o.TrustedRoot) > MaxTrustedRoot:
+		return fail(fmt.Errorf("%s: %d bytes, more than %d: %w", TrustedRootFile, len(o.TrustedRoot), MaxTrustedRoot, fault.ErrTooLarge))
+	case o.Previous != "" && !validDigest(o.Previous):
+		return fail(fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid))
+	}
+	layers := []Blob{layer(TypeTrust, TrustFile, o.Policy)}
+	if len(o.TrustedRoot) > 0 {
+		layers = append(layers, layer(TypeTrustedRoot, TrustedRootFile, o.TrustedRoot))
+	}
+	version := strconv.FormatUint(o.Version, 10)
+	a, err := pack(TypeTrust, layers, o.Created, map[string]string{
+		AnnotationTrustVersion:    version,
+		AnnotationPrevious:        o.Previous.String(),
+		ocispec.AnnotationTitle:   TrustFile,
+		ocispec.AnnotationVersion: version,
+	}, o.Annotations)
+	if err != nil {
+		return fail(err)
+	}
+	return a, nil
+}
+
+// TrustIndex is what the manifest of a trust policy says. Nothing in it is trusted before the manifest's signatures are.
+type TrustIndex struct {
+	Version     uint64
+	Previous    digest.Digest // "": none told
+	Policy      ocispec.Descriptor
+	TrustedRoot *ocispec.Descriptor // nil: none
+	Annotations map[string]string
+}
+
+// OpenTrust checks the manifest of a trust policy: its types, its annotations, its layers and their sizes.
+func OpenTrust(manifest []byte) (*TrustIndex, error) {
+	x, err := openTrust(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("open trust policy: %w", err)
+	}
+	return x, nil
+}
+
+func openTrust(manifest []byte) (*TrustIndex, error) {
+	i, err := open(manifest, TypeTrust)
+	if err != nil {
+		return nil, err
+	}
+	x := &TrustIndex{Annotations: i.annotations, Policy: i.layers[0]}
+	v := i.annotations[AnnotationTrustVersion]
+	if x.Version, err = strconv.ParseUint(v, 10, 64); err != nil || x.Version == 0 || strconv.FormatUint(x.Version, 10) != v {
+		return nil, fmt.Errorf("annotation %s: %q is no whole number from 1 to 18446744073709551615: %w", AnnotationTrustVersion, v, fault.ErrInvalid)
+	}
+	if p, ok := i.annotations[AnnotationPrevious]; ok {
+		if x.Previous = digest.Digest(p); !validDigest(x.Previous) {
+			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationPrevious, p, digestWords, fault.ErrInvalid)
+		}
+	}
+	if x.Policy.MediaType != TypeTrust {
+		return nil, fmt.Errorf("first layer: media type %q, want %q: %w", x.Policy.MediaType, TypeTrust, fault.ErrUnsupported)
+	}
+	if err := bounded(x.Policy, MaxTrustPolicy); err != nil {
+		return nil, err
+	}
+	switch rest := i.layers[1:]; {
+	case len(rest) > 1:
+		return nil, fmt.Errorf("%d layers, want the policy and at most a trusted root: %w", len(i.layers), fault.ErrInvalid)
+	case len(rest) == 1 && rest[0].MediaType != TypeTrustedRoot:
+		return nil, fmt.Errorf("second layer: media type %q, want %q: %w", rest[0].MediaType, TypeTrustedRoot, fault.ErrUnsupported)
+	case len(rest) == 1:
+		if err := bounded(rest[0], MaxTrustedRoot); err != nil {
+			return nil, err
+		}
+		x.TrustedRoot = &rest[0]
+	}
+	return x, nil
+}
+
+// Read fetches the policy and the trusted root, nil when there is none; the bytes are hashed here whatever blob did.
+func (x *TrustIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (policy, root []byte, err error) {
+	if policy, err = fetch(blob, x.Policy); err != nil {
+		return nil, nil, fmt.Errorf("read trust policy %d: %w", x.Version, err)
+	}
+	if x.TrustedRoot != nil {
+		if root, err = fetch(blob, *x.TrustedRoot); err != nil {
+			return nil, nil, fmt.Errorf("read trust policy %d: trusted root: %w", x.Version, err)
+		}
+	}
+	return policy, root, nil
+}
+
+// TrustTag is the tag that one version of the policy has for ever: "v7".
+func TrustTag(version uint64) string { return "v" + strconv.FormatUint(version, 10) }
+
+// TrustProposalTag is the tag under which a version waits for signatures: "v7.proposal".
+func TrustProposalTag(version uint64) string { return TrustTag(version) + ".proposal" }
+
+// ParseTrustTag reads a tag of a trust repository; false for tags that are neither of the two.
+func ParseTrustTag(tag string) (version uint64, proposal, ok bool) {
+	digits, rest := tag, ""
+	for i := range tag {
+		if tag[i] == '.' {
+			digits, rest = tag[:i], tag[i:]
+			break
+		}
+	}
+	if len(digits) < 2 || digits[0] != 'v' || rest != "" && rest != ".proposal" {
+		return 0, false, false
+	}
+	version, err := strconv.ParseUint(digits[1:], 10, 64)
+	if err != nil || version == 0 || TrustTag(version) != digits {
+		return 0, false, false
+	}
+	return version, rest != "", true
+}
