@@ -136,6 +136,10 @@ func (c *Client) OpenName(ctx context.Context, name string) (*Repository, error)
 	return c.Open(ctx, ref)
 }
 
+// OpenNamed is Open for a place that a document names, not the user: it is not told the credentials of Options, unless they
+// are for its host anyway.
+func (c *Client) OpenNamed(ref Reference) (*Repository, error) { return c.open(ref) }
+
 // named opens what a document names, as OpenName does without trusting it with the credentials of Options.
 func (c *Client) named(name string) (*Repository, error) {
 	ref, err := ParseReference(name)
@@ -153,6 +157,16 @@ func (c *Client) Resolve(ctx context.Context, repository, tag string) (ocispec.D
 		return ocispec.Descriptor{}, err
 	}
 	return r.Resolve(ctx, tag)
+}
+
+// Tags is Repository.Tags on a repository that a document names: it is not told the credentials of Options, unless they
+// are for its host anyway.
+func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {
+	r, err := c.named(repository)
+	if err != nil {
+		return nil, err
+	}
+	return r.Tags(ctx)
 }
 
 // Manifest is Repository.Manifest on a repository that a document names: it is not told the credentials of Options, unless they

@@ -22,6 +22,7 @@ const (
 	upstreamAttempts = 5
 	mirrorAttempts   = 1
 	mirrorWait       = 2 * time.Second
+	mirrorRest       = 30 * time.Second // after it kept a request waiting for nothing
 )
 
 // endpoint is one address where a registry's content is served: the registry itself or a mirror of it.
@@ -124,14 +125,14 @@ func (c *Client) endpoints(host string) ([]*endpoint, error) {
 
 // newEndpoint adds the options' certificates to those of hosts.toml: they hold for every host.
 func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
-	t := wire.TLS{CAFiles: h.CAFiles, Pairs: h.Pairs, SkipVerify: h.SkipVerify || c.o.SkipVerify}
+	t := wire.TLS{CAFiles: h.CAFiles, Pairs: h.Pairs, SkipVerify: h.SkipVerify || c.o.SkipVerify, Now: c.o.Now}
 	if c.o.CAFile != "" {
 		t.CAFiles = append([]string{c.o.CAFile}, t.CAFiles...)
 	}
 	if c.o.CertFile != "" && len(h.Pairs) == 0 {
 		t.Pairs = [][2]string{{c.o.CertFile, c.o.KeyFile}}
 	}
-	transport, err := wire.NewTransport(t, c.proxy)
+	transport, err := wire.NewTransport(t, c.o.StallTimeout*3/2, c.proxy)
 	if err != nil {
 		return nil, err
 	}
@@ -142,13 +143,13 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	if c.o.RetryBudget < 0 {
 		budget = wire.Budget{}
 	}
+	trips := wire.WithRetry(wire.WithStall(wire.WithHeader(traced{transport, c.o.Logger, c.o.Date}, h.Host, h.Header), c.o.StallTimeout), budget)
+	if mirror {
+		trips = wire.WithRest(trips, mirrorRest)
+	}
 	e := &endpoint{
 		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, userAgent: c.o.UserAgent,
-		client: &http.Client{
-			Transport: wire.WithTokenServers(
-				wire.WithRetry(wire.WithStall(wire.WithHeader(traced{transport, c.o.Logger}, h.Host, h.Header), c.o.StallTimeout), budget), h.Host),
-			CheckRedirect: wire.Redirect,
-		},
+		client: &http.Client{Transport: wire.WithTokenServers(trips, h.Host), CheckRedirect: wire.Redirect},
 	}
 	return e, nil
 }

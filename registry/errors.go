@@ -44,10 +44,13 @@ func newError(op, reference string, err error) error {
 
 // sentinels are all that classify leaves alone.
 func classified(err error) bool {
+	if fault.Distrusted(err) {
+		return true
+	}
 	for _, s := range []error{
 		fault.ErrTemporary, fault.ErrNotFound, fault.ErrUnauthenticated, fault.ErrDenied, fault.ErrDigestMismatch,
-		fault.ErrTooLarge, fault.ErrUnsupported, fault.ErrInvalid, fault.ErrConflict, fault.ErrUnsigned,
-		fault.ErrBadSignature, fault.ErrRejected, fault.ErrRollback, fault.ErrUnfit, context.Canceled,
+		fault.ErrTooLarge, fault.ErrUnsupported, fault.ErrInvalid, fault.ErrConflict,
+		fault.ErrRollback, fault.ErrUnfit, context.Canceled,
 	} {
 		if errors.Is(err, s) {
 			return true

@@ -53,6 +53,31 @@ func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedIma
 	return out, repo.fail("lock image", parsed.Target(), err)
 }
 
+// ImageLayers lists what a pull of one platform of an image moves, its configuration first: d is the digest of the
+// platform's manifest, ref names the image as Compose files write it. Credentials go where [Client.LockImage] says.
+func (c *Client) ImageLayers(ctx context.Context, ref string, d digest.Digest) ([]ocispec.Descriptor, error) {
+	parsed, err := ParseImage(ref)
+	if err != nil {
+		return nil, err
+	}
+	repo, err := c.open(parsed)
+	if err != nil {
+		return nil, err
+	}
+	_, data, err := repo.ManifestLimit(ctx, d, MaxForeignManifest)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := imageSize(data); err != nil {
+		return nil, repo.fail("read image", d.String(), err)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, repo.fail("read image", d.String(), fmt.Errorf("%w: %w", fault.ErrInvalid, err))
+	}
+	return append([]ocispec.Descriptor{m.Config}, m.Layers...), nil
+}
+
 func lockIndex(ctx context.Context, repo *Repository, data []byte) ([]artifacts.LockedPlatform, error) {
 	var index ocispec.Index
 	if err := json.Unmarshal(data, &index); err != nil {

@@ -15,7 +15,7 @@ import (
 const (
 	defaultConcurrency  = 3                // blobs in flight; what registries and oras-go are used to
 	defaultRetryBudget  = time.Minute      // all waits of one request together
-	defaultStallTimeout = 60 * time.Second // a body that brings no byte for so long is given up and resumed
+	defaultStallTimeout = 60 * time.Second // a body that brings next to nothing for so long is given up and resumed
 	defaultUserAgent    = "longshore"
 )
 
@@ -47,11 +47,16 @@ type Options struct {
 	// CertsDir holds containerd's <host>/hosts.toml files: mirrors, CAs, client certificates. Empty: none.
 	CertsDir string
 
+	// Now is what certificates' dates are held against; nil: the system's clock.
+	Now func() time.Time
+	// Date is told what time servers say it is; nobody vouches for it. nil: nobody is told.
+	Date func(time.Time)
+
 	UserAgent    string
 	Logger       *slog.Logger  // nil: silent
 	Concurrency  int           // blobs moved at a time; 0: 3
 	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
-	StallTimeout time.Duration // how long a body may bring nothing before it is resumed; 0: one minute
+	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; 0: one minute
 
 	// Getenv reads the environment (os.Getenv in programs). Nil: an empty environment: no HOME, no proxies.
 	Getenv func(string) string

@@ -45,6 +45,9 @@ type PublishOptions struct {
 	Tags       []string       // moving tags, set last, in this order
 	MountFrom  []string       // repositories of the same registry (path without host) that may hold blobs already
 	Progress   func(Progress) // nil: silent; never called by two goroutines at once
+
+	// Sole makes sure that nobody else publishes under the same tags at the same time; see [Sole]. nil: not looked at.
+	Sole *Sole
 }
 
 // Publish pushes an artifact so that whoever reads meanwhile sees the old one or the new one, whole and signed: blobs,
@@ -56,9 +59,11 @@ func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o Publi
 		return desc, r.fail("publish", desc.Digest.String(), err)
 	}
 	tell := teller(o.Progress)
-	// Before anything is sent: a history tag that is taken makes the rest pointless.
-	if _, err := r.historyFree(ctx, desc, o.HistoryTag); err != nil {
-		return desc, err
+	// Before anything is sent: a history tag that is taken makes the rest pointless. Who has planned has looked just now.
+	if o.Sole == nil {
+		if _, err := r.historyFree(ctx, desc, o.HistoryTag); err != nil {
+			return desc, err
+		}
 	}
 	if err := r.pushBlobs(ctx, a.Blobs, o.MountFrom, tell); err != nil {
 		return desc, err
@@ -79,20 +84,33 @@ func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o Publi
 		return desc, r.fail("read back", desc.Digest.String(), fmt.Errorf("another manifest: %w", fault.ErrDigestMismatch))
 	}
 	free, err := r.historyFree(ctx, desc, o.HistoryTag)
+	if err == nil {
+		err = r.soleBefore(ctx, desc, o)
+	}
 	if err != nil {
 		return desc, err
 	}
-	tags := o.Tags
-	if free {
-		tags = append([]string{o.HistoryTag}, tags...)
+	put := func(tag string) error {
+		err := r.PushManifest(ctx, desc, a.Manifest, tag)
+		if err == nil {
+			tell(Progress{Action: ActionTagged, Descriptor: desc, Tag: tag})
+		}
+		return err
 	}
-	for _, tag := range tags {
-		if err := r.PushManifest(ctx, desc, a.Manifest, tag); err != nil {
+	if free {
+		if err := put(o.HistoryTag); err != nil {
+			return desc, r.taken(ctx, desc, o, err)
+		}
+	}
+	if err := r.soleHistory(ctx, desc, o); err != nil {
+		return desc, err
+	}
+	for _, tag := range o.Tags {
+		if err := put(tag); err != nil {
 			return desc, err
 		}
-		tell(Progress{Action: ActionTagged, Descriptor: desc, Tag: tag})
 	}
-	return desc, nil
+	return desc, r.soleAfter(ctx, desc, o)
 }
 
 // teller keeps calls of a progress function apart.

@@ -85,7 +85,7 @@ func (p *remotePlace) mount(ctx context.Context, desc ocispec.Descriptor, from s
 	case ctx.Err() != nil, errors.Is(err, fault.ErrTemporary):
 		return false, err
 	}
-	// Not allowed to read there, not known there, not implemented: no reason not to send it.
+	// Not allowed to read there, not known there, no such call there: no reason not to send it.
 	_, err = p.pushBlob(ctx, desc, data)
 	return false, err
 }

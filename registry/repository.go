@@ -26,6 +26,15 @@ type Repository struct {
 	concurrency int
 }
 
+// Elsewhere opens another repository with r's client, as [Client.OpenName] does; a layout knows no other.
+func (r *Repository) Elsewhere(ctx context.Context, name string) (*Repository, error) {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return nil, newError("open", name, fmt.Errorf("from a layout: %w", fault.ErrUnsupported))
+	}
+	return p.c.OpenName(ctx, name)
+}
+
 // place is what a registry repository and a layout both can do. desc.Digest is checked by the Repository, not by them.
 type place interface {
 	resolve(ctx context.Context, target string) (ocispec.Descriptor, error)
@@ -40,6 +49,7 @@ type place interface {
 	holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool
 	pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
 	pushReferrer(ctx context.Context, subject, desc ocispec.Descriptor, data []byte) error
+	removeReferrer(ctx context.Context, subject ocispec.Descriptor, d digest.Digest) error
 }
 
 // Name is "host/path", or the path of a layout.

@@ -120,11 +120,11 @@ func (b *base) read(ctx context.Context, repo Repository, verify func(context.Co
 
 // unfit tells errors that say what something is from those that say that nobody could tell.
 func unfit(err error) bool {
-	if errors.Is(err, fault.ErrTemporary) {
-		return false
+	if errors.Is(err, fault.ErrTemporary) || fault.Distrusted(err) {
+		return fault.Distrusted(err)
 	}
 	return slices.ContainsFunc([]error{
-		fault.ErrUnsigned, fault.ErrBadSignature, fault.ErrRejected, fault.ErrConflict, fault.ErrInvalid,
+		fault.ErrConflict, fault.ErrInvalid,
 		fault.ErrUnsupported, fault.ErrTooLarge, fault.ErrDigestMismatch, fault.ErrNotFound,
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }

@@ -34,8 +34,9 @@ type Options struct {
 	// fault.ErrBadSignature or fault.ErrRejected says that it may not, any other ends everything. Without it every state
 	// counts, which suits who does not sign: a signature on the next state vouches for its number and what it keeps.
 	Verify      func(ctx context.Context, state ocispec.Descriptor) error
-	Expires     time.Time // zero: never
-	Created     time.Time // zero: left out
+	Expires     time.Time     // zero: never
+	Repeats     digest.Digest // of the earlier generation whose content this is; "": none
+	Created     time.Time     // zero: left out
 	Annotations map[string]string
 }
 
@@ -44,10 +45,13 @@ type Next struct {
 	Artifact   *artifacts.Artifact
 	Generation uint64
 	Previous   digest.Digest // of the generation that it follows; "": there is none
+	Repeats    digest.Digest // of the earlier generation whose content it has again; "": none
 	Tag        string        // moving
 	HistoryTag string
-	Changes    []Change // by name
-	Notes      []string // what is unusual about the tags, in sentences
+	NextTag    string        // history tag of the generation above
+	Tagged     digest.Digest // what Tag names until now; "": nothing
+	Changes    []Change      // by name
+	Notes      []string      // what is unusual about the tags, in sentences
 }
 
 // Changes of a deployment.
@@ -124,7 +128,7 @@ func State(ctx context.Context, from Components, repo Repository, o Options) (*N
 	if err != nil {
 		return nil, err
 	}
-	next := &Next{Tag: b.tag}
+	next := &Next{Tag: b.tag, Tagged: b.tagged}
 	deployments = next.compare(b.current, deployments, o.KeepOthers)
 	if b.lags() && (o.Generation == 0 || o.Generation == b.generation()) {
 		if err := next.pack(o, b.generation(), b.current.Index.Previous, deployments); err != nil {
@@ -160,10 +164,12 @@ func (n *Next) pack(o Options, generation uint64, previous digest.Digest, deploy
 	for i, d := range deployments {
 		data[i] = d.Bytes
 	}
+	n.Repeats = o.Repeats
 	n.Generation, n.Previous, n.HistoryTag = generation, previous, artifacts.HistoryTag(n.Tag, generation)
+	n.NextTag = artifacts.HistoryTag(n.Tag, generation+1)
 	n.Artifact, err = artifacts.PackState(artifacts.StateOptions{
 		Device: o.Device, Generation: generation, Deployments: data,
-		Expires: o.Expires, Previous: previous, Created: o.Created, Annotations: o.Annotations,
+		Expires: o.Expires, Previous: previous, Repeats: o.Repeats, Created: o.Created, Annotations: o.Annotations,
 	})
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
@@ -214,6 +215,116 @@ func TestStallEndsABodyThatBringsNothing(t *testing.T) {
 		}
 	})
 }
+
+// drip is a body that brings size bytes after each pause, without end.
+type drip struct {
+	ctx   context.Context
+	size  int
+	pause time.Duration
+}
+
+func (d *drip) Read(b []byte) (int, error) {
+	select {
+	case <-time.After(d.pause):
+		return min(d.size, len(b)), nil
+	case <-d.ctx.Done():
+		return 0, d.ctx.Err()
+	}
+}
+
+func (d *drip) Close() error { return nil }
+
+// Who sends a byte now and then must not keep a device waiting for ever; a slow link may.
+func TestStallEndsABodyThatDrips(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		size  int
+		pause time.Duration
+		want  time.Duration // until it is ended; 0: never
+	}{
+		{"a byte a second", 1, time.Second, 10 * time.Second},
+		{"a byte just before the limit", 1, 9 * time.Second, 10 * time.Second},
+		{"63 bytes a second", 63, time.Second, 10 * time.Second},
+		{"80 bytes a second", 80, time.Second, 0},
+		{"a kilobyte every nine seconds", 1024, 9 * time.Second, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := wire.WithStall(bodies(func(r *http.Request) io.ReadCloser { return &drip{r.Context(), tt.size, tt.pause} }), 10*time.Second)
+				resp, err := send(t, rt, http.MethodGet, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				_, err = io.CopyN(io.Discard, resp.Body, int64(tt.size)*1000)
+				switch took := time.Since(start); {
+				case tt.want == 0 && err != nil:
+					t.Errorf("ended after %v: %v", took, err)
+				case tt.want != 0 && (err == nil || took != tt.want || !errors.Is(err, fault.ErrTemporary)):
+					t.Errorf("ended after %v with %v, want a stall after %v", took, err, tt.want)
+				}
+				if err := resp.Body.Close(); err != nil {
+					t.Errorf("Close = %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A place that kept one request waiting is not waited for again, until a while has passed.
+func TestRest(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		base  http.RoundTripper
+		rests bool
+	}{
+		{"a body that stalls", bodies(func(r *http.Request) io.ReadCloser { return &slow{r.Context(), 3} }), true},
+		{"a body that is cut", bodies(func(*http.Request) io.ReadCloser { return io.NopCloser(&cut{}) }), false},
+		{"no answer in time", bodiesOrError(func(*http.Request) error { return &net.DNSError{IsTimeout: true} }), true},
+		{"refused", bodiesOrError(func(*http.Request) error { return errors.New("refused") }), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				rt := wire.WithRest(wire.WithStall(counted(func(r *http.Request) (*http.Response, error) {
+					asked++
+					return tt.base.RoundTrip(r)
+				}), 10*time.Second), 30*time.Second)
+				ask := func() error {
+					resp, err := send(t, rt, http.MethodGet, "")
+					if err == nil {
+						_, err = io.ReadAll(resp.Body)
+						err = errors.Join(err, resp.Body.Close())
+					}
+					return err
+				}
+				first, second := ask(), ask()
+				if first == nil || second == nil {
+					t.Errorf("errors = %v, %v", first, second)
+				}
+				if want := map[bool]int{true: 1, false: 2}[tt.rests]; asked != want {
+					t.Errorf("asked %d times, want %d", asked, want)
+				}
+				if tt.rests && !errors.Is(second, fault.ErrTemporary) {
+					t.Errorf("while it rests = %v, want %v", second, fault.ErrTemporary)
+				}
+				time.Sleep(31 * time.Second)
+				before := asked
+				if _ = ask(); asked != before+1 {
+					t.Error("not asked again after the rest")
+				}
+			})
+		})
+	}
+}
+
+type counted func(*http.Request) (*http.Response, error)
+
+func (f counted) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type cut struct{}
+
+func (*cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestStallEndsARequestThatIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,11 +11,15 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// errStalled ends a body that brings nothing.
-var errStalled = fmt.Errorf("nothing arrived for too long: %w", fault.ErrTemporary)
+// leastRate is what a body has to bring, in bytes a second: below what the slowest links of devices carry, and enough that
+// whoever drips bytes to keep a device from its update does not keep it for long.
+const leastRate = 64
 
-// WithStall ends every answer whose body brings nothing for limit, and every request of whose body nothing is taken for
-// limit. It does not count the time between reads of an answer: a slow reader is not the registry's fault.
+// errStalled ends a body that brings nothing, or next to nothing.
+var errStalled = fmt.Errorf("next to nothing arrived for too long: %w", fault.ErrTemporary)
+
+// WithStall ends every answer whose body brings less than [leastRate] for limit, and every request of whose body nothing is
+// taken for limit. A reader that is away for so long is not the registry's fault.
 func WithStall(base http.RoundTripper, limit time.Duration) http.RoundTripper {
 	return &stall{base, limit}
 }
@@ -41,7 +45,7 @@ func (s *stall) RoundTrip(r *http.Request) (*http.Response, error) {
 		end()
 		return nil, err
 	}
-	resp.Body = &watched{body: resp.Body, limit: s.limit, end: end}
+	resp.Body = &watched{body: resp.Body, limit: s.limit, least: max(1, int(s.limit.Seconds()*leastRate)), end: end}
 	return resp, nil
 }
 
@@ -77,19 +81,32 @@ func (u *upload) stop() {
 	u.late.Stop()
 }
 
-// watched ends its request when one read takes longer than limit. It is read by one goroutine at a time, as bodies are.
+// watched ends its request when its body brings less than least bytes within limit. It is read by one goroutine at a time,
+// as bodies are.
 type watched struct {
-	body    io.ReadCloser
-	limit   time.Duration
-	end     context.CancelFunc
+	body  io.ReadCloser
+	limit time.Duration
+	least int // bytes of a span of limit
+	end   context.CancelFunc
+
+	mu      sync.Mutex
+	span    *time.Timer // nil before the first read
+	seen    int         // bytes of this span
+	reading bool
+	idle    bool // the span ended while nobody read
 	expired bool
+	closed  bool
 }
 
 func (w *watched) Read(b []byte) (int, error) {
-	late := time.AfterFunc(w.limit, w.end)
+	w.begin()
 	n, err := w.body.Read(b)
-	if !late.Stop() {
-		w.expired = true
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reading = false
+	if w.seen += n; w.seen >= w.least && !w.expired {
+		w.seen = 0
+		w.span.Reset(w.limit)
 	}
 	if w.expired && err != nil && err != io.EOF {
 		err = errStalled
@@ -97,7 +114,38 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// begin starts a span with the first read, and anew after a reader that was away for all of one.
+func (w *watched) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reading = true
+	switch {
+	case w.closed || w.expired:
+	case w.span == nil:
+		w.span = time.AfterFunc(w.limit, w.over)
+	case w.idle:
+		w.idle, w.seen = false, 0
+		w.span.Reset(w.limit)
+	}
+}
+
+// over is the end of a span that brought too little.
+func (w *watched) over() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.idle = !w.reading; w.idle || w.closed {
+		return
+	}
+	w.expired = true
+	w.end()
+}
+
 func (w *watched) Close() error {
+	w.mu.Lock()
+	if w.closed = true; w.span != nil {
+		w.span.Stop()
+	}
+	w.mu.Unlock()
 	err := w.body.Close()
 	w.end()
 	return err

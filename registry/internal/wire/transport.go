@@ -22,7 +22,6 @@ const (
 	maxRedirects    = 10
 	dialTimeout     = 15 * time.Second
 	tlsTimeout      = 15 * time.Second
-	answerTimeout   = 90 * time.Second // from the last byte of the request; a registry stores a blob before it answers
 	idleTimeout     = 90 * time.Second
 	maxAnswerHeader = 64 << 10
 )
@@ -32,6 +31,7 @@ type TLS struct {
 	CAFiles    []string    // PEM, beside the system's roots
 	Pairs      [][2]string // certificate file, key file (may be the same)
 	SkipVerify bool
+	Now        func() time.Time // that certificates are held against; nil: the system's clock
 }
 
 // Proxy reads the usual variables. Loopback addresses are never sent through a proxy.
@@ -51,9 +51,10 @@ func Proxy(getenv func(string) string) func(*http.Request) (*url.URL, error) {
 	return func(r *http.Request) (*url.URL, error) { return f(r.URL) }
 }
 
-// NewTransport makes a transport of its own; the caller closes its idle connections.
-func NewTransport(o TLS, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.SkipVerify} // only when spelled out by a person
+// NewTransport makes a transport of its own; the caller closes its idle connections. answer bounds the wait from the last
+// byte of a request to the first of its answer: a registry stores a blob before it answers.
+func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.SkipVerify, Time: o.Now} // only when spelled out by a person
 	if len(o.CAFiles) > 0 {
 		pool, err := x509.SystemCertPool()
 		if err != nil {
@@ -92,11 +93,11 @@ func NewTransport(o TLS, proxy func(*http.Request) (*url.URL, error)) (*http.Tra
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        c,
 		TLSHandshakeTimeout:    tlsTimeout,
-		ResponseHeaderTimeout:  answerTimeout,
+		ResponseHeaderTimeout:  answer,
 		ExpectContinueTimeout:  time.Second,
 		IdleConnTimeout:        idleTimeout,
-		MaxIdleConns:           64,
-		MaxIdleConnsPerHost:    8,
+		MaxIdleConns:           128,
+		MaxIdleConnsPerHost:    128, // publishing a fleet keeps as many busy
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // sizes, ranges and digests are of the bytes on the wire

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
@@ -38,7 +39,7 @@ func TestTransportFiles(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := wire.NewTransport(tt.tls, nil)
+			_, err := wire.NewTransport(tt.tls, time.Minute, nil)
 			if !errors.Is(err, tt.is) {
 				t.Errorf("NewTransport = %v, want %v", err, tt.is)
 			}

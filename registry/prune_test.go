@@ -1,0 +1,126 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/storetest"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// One referrer goes, the others stay, whoever keeps the list.
+func TestRemoveReferrer(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers, testenv.DistributionToken} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := testenv.Registry(t, kind)
+			repo := openName(t, clientFor(t, s), s.Host+"/plant/state")
+			if kind == testenv.DistributionToken {
+				opened, err := clientFor(t, s).Open(t.Context(), mustParse(t, s.Host+"/plant/state"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				repo = opened
+			}
+			subject, _ := storetest.Put(t, repo, "subject", nil, "")
+			var made []ocispec.Descriptor
+			for _, content := range []string{"one", "two", "three"} {
+				layer := storetest.BlobOf([]byte(content))
+				if err := repo.PushBlob(t.Context(), layer, []byte(content)); err != nil {
+					t.Fatal(err)
+				}
+				d, data := storetest.ManifestOf(t, layer, &subject)
+				if err := repo.PushReferrer(t.Context(), d, data); err != nil {
+					t.Fatal(err)
+				}
+				made = append(made, d)
+			}
+			for range 2 { // gone is no error
+				err := repo.RemoveReferrer(t.Context(), subject, made[1].Digest)
+				if err != nil && (kind != testenv.Referrers || !errors.Is(err, fault.ErrUnsupported)) {
+					t.Fatalf("RemoveReferrer = %v", err)
+				}
+			}
+			list, err := repo.Referrers(t.Context(), subject)
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := map[string]bool{}
+			for _, d := range list {
+				left[d.Digest.String()] = true
+			}
+			if len(left) != 2 || left[made[1].Digest.String()] {
+				t.Errorf("referrers left = %v, want all but %s", list, made[1].Digest)
+			}
+		})
+	}
+	layout := newClient(t, registry.Options{})
+	ref := mustParse(t, "oci-layout:"+t.TempDir())
+	repo, err := layout.Open(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := repo.RemoveReferrer(t.Context(), storetest.Empty(), storetest.Empty().Digest); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("RemoveReferrer of a layout = %v", err)
+	}
+}
+
+func mustParse(t *testing.T, s string) registry.Reference {
+	t.Helper()
+	ref, err := registry.ParseReference(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// What servers say of the time is passed on, and certificates are held against the clock that is given.
+func TestClockOfClient(t *testing.T) {
+	s := testenv.Registry(t, testenv.DistributionTLS)
+	at := time.Now()
+	said := make(chan time.Time, 64)
+	o := registry.Options{
+		RetryBudget: -1, CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
+		Now: func() time.Time { return at }, Date: func(d time.Time) { said <- d },
+	}
+	ask := func() error {
+		_, err := openName(t, newClient(t, o), s.Host+"/plant/state").Tags(context.WithoutCancel(t.Context()))
+		return err
+	}
+	if err := ask(); err != nil && !errors.Is(err, fault.ErrNotFound) {
+		t.Fatal(err)
+	}
+	if d := <-said; time.Since(d).Abs() > time.Minute {
+		t.Errorf("the server says that it is %s", d.Format(http.TimeFormat))
+	}
+	at = at.AddDate(-30, 0, 0) // the device has lost its clock
+	if err := ask(); err == nil || errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("a certificate that is not valid yet passes: %v", err)
+	}
+}
+
+// A mirror that shows an old list is gone around.
+func TestUpstream(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	subject, _ := storetest.Put(t, s.direct, "state", nil, "press-07")
+	storetest.Put(t, s.atMirror, "state", nil, "press-07")
+	old, _ := storetest.Put(t, s.atMirror, "old", &subject, "")
+	newer, _ := storetest.Put(t, s.direct, "newer", &subject, "")
+	if list, err := s.repo.Referrers(t.Context(), subject); err != nil || len(list) != 1 || list[0].Digest != old.Digest {
+		t.Errorf("Referrers = %v, %v, want the mirror's", list, err)
+	}
+	up := s.repo.Upstream()
+	if list, err := up.Referrers(t.Context(), subject); err != nil || len(list) != 1 || list[0].Digest != newer.Digest || up.Name() != s.repo.Name() {
+		t.Errorf("Referrers upstream = %v, %v", list, err)
+	}
+	if s.direct.Upstream() != s.direct {
+		t.Error("a repository without mirrors is its own upstream")
+	}
+}

@@ -1,0 +1,195 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Sole is what a publisher of a generation believes of a registry that others may write to as well. No registry compares
+// before it sets a tag, so Publish looks before and after each tag that it sets, and of several publishers of one
+// generation at most one gets nil, all others an error that wraps fault.ErrConflict. This holds whether the registry has
+// immutable tags or not, as long as everybody looks; why is said at [Repository.soleHistory].
+type Sole struct {
+	Tagged  digest.Digest // what Tags[0] names until now; "": it is not there
+	NextTag string        // history tag of the generation above
+
+	// above is what NextTag named before: something that nobody follows. Another one there means that somebody publishes.
+	above digest.Digest
+}
+
+// maxContest bounds how often a moving tag is put back in place.
+const maxContest = 5
+
+// names is what a tag names; "" when it is not there, or when a lax registry keeps what a killed publisher left half sent.
+func (r *Repository) names(ctx context.Context, tag string) (digest.Digest, error) {
+	d, err := r.here(ctx, tag)
+	if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) {
+		return "", nil
+	}
+	return d.Digest, err
+}
+
+// here asks what a tag names of the registry itself: mirrors learn of it later.
+func (r *Repository) here(ctx context.Context, tag string) (ocispec.Descriptor, error) {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return r.Resolve(ctx, tag)
+	}
+	a := p.upstream()
+	d, err := p.resolveAt(p.reading(ctx, a), a, tag)
+	return d, r.fail("resolve", tag, err)
+}
+
+func (r *Repository) conflict(tag string, there digest.Digest) error {
+	return fault.WithHint(r.fail("publish", tag, fmt.Errorf("it names %s now, somebody else published meanwhile: %w", there, fault.ErrConflict)),
+		"look at what is there, and publish what follows it")
+}
+
+// soleBefore looks before a tag is set.
+func (r *Repository) soleBefore(ctx context.Context, desc ocispec.Descriptor, o PublishOptions) error {
+	if o.Sole == nil {
+		return nil
+	}
+	there, err := r.names(ctx, o.Tags[0])
+	if err == nil && there != o.Sole.Tagged && there != desc.Digest {
+		err = r.conflict(o.Tags[0], there)
+	}
+	if err == nil {
+		o.Sole.above, err = r.names(ctx, o.Sole.NextTag)
+	}
+	return err
+}
+
+// taken turns a refusal to set the history tag into a conflict, when that is why: registries with immutable tags say it
+// in many ways.
+func (r *Repository) taken(ctx context.Context, desc ocispec.Descriptor, o PublishOptions, err error) error {
+	if errors.Is(err, fault.ErrTemporary) || o.HistoryTag == "" {
+		return err
+	}
+	if there, lookErr := r.names(ctx, o.HistoryTag); lookErr == nil && there != "" && there != desc.Digest {
+		return r.conflict(o.HistoryTag, there)
+	}
+	return err
+}
+
+// soleHistory looks between the history tag and the moving one.
+//
+// Say A and B publish the same generation and both get nil. The last to set the history tag is B, so A saw its own there
+// at the end (soleAfter) before B set it, and had set the moving tag before that. Then B, here, sees A's moving tag.
+func (r *Repository) soleHistory(ctx context.Context, desc ocispec.Descriptor, o PublishOptions) error {
+	if o.Sole == nil || o.HistoryTag == "" {
+		return nil
+	}
+	history, err := r.names(ctx, o.HistoryTag)
+	if err != nil {
+		return err
+	}
+	if history != desc.Digest {
+		return r.conflict(o.HistoryTag, history)
+	}
+	there, err := r.names(ctx, o.Tags[0])
+	if err != nil || there == o.Sole.Tagged || there == desc.Digest {
+		return err
+	}
+	if err := r.restore(ctx, o, there); err != nil {
+		return errors.Join(r.conflict(o.Tags[0], there), err)
+	}
+	return r.conflict(o.Tags[0], there)
+}
+
+// restore gives the history tag back to who had it: the state that the moving tag names, when it is of that generation.
+func (r *Repository) restore(ctx context.Context, o PublishOptions, there digest.Digest) error {
+	if there == "" {
+		return nil
+	}
+	full, manifest, err := r.Manifest(ctx, there)
+	if err != nil {
+		return err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil || artifacts.HistoryTag(x.Device.Tag(), x.Generation) != o.HistoryTag {
+		return nil //nolint:nilerr // it is something else: there is nothing to give back
+	}
+	if err := r.PushManifest(ctx, full, manifest, o.HistoryTag); err != nil {
+		return err
+	}
+	// Who had it may have seen ours there, and moved the tag to it.
+	if err := r.soleAfter(ctx, full, o); !errors.Is(err, fault.ErrConflict) {
+		return err
+	}
+	return nil
+}
+
+// soleAfter looks once the moving tag is set, by whoever set it last: it has to name the newest generation of the history.
+// Whoever finds another one there puts that right before it returns, a loser too, so that what the device gets is right
+// when all have returned. Only the owner of the newest generation gets nil.
+func (r *Repository) soleAfter(ctx context.Context, desc ocispec.Descriptor, o PublishOptions) error {
+	if o.Sole == nil || o.HistoryTag == "" {
+		return nil
+	}
+	for range maxContest {
+		history, err := r.names(ctx, o.HistoryTag)
+		if err != nil {
+			return err
+		}
+		next, err := r.names(ctx, o.Sole.NextTag)
+		if err != nil {
+			return err
+		}
+		if next == o.Sole.above {
+			next = ""
+		}
+		newest := history
+		if next != "" {
+			if newest, err = r.newest(ctx, o, next); err != nil {
+				return err
+			}
+		}
+		there, err := r.names(ctx, o.Tags[0])
+		switch {
+		case err != nil:
+			return err
+		case there != newest && newest != "":
+			full, manifest, err := r.Manifest(ctx, newest)
+			if err == nil {
+				err = r.PushManifest(ctx, full, manifest, o.Tags[0])
+			}
+			if err != nil {
+				return err
+			}
+		case next != "":
+			return r.conflict(o.Sole.NextTag, next)
+		case history != desc.Digest:
+			return r.conflict(o.HistoryTag, history)
+		default:
+			return nil
+		}
+	}
+	return fault.WithHint(r.fail("publish", o.Tags[0], fmt.Errorf("others move it all the time: %w", fault.ErrConflict)), "publish again when they are done")
+}
+
+// newest goes up the history from a state that is there.
+func (r *Repository) newest(ctx context.Context, o PublishOptions, from digest.Digest) (digest.Digest, error) {
+	for {
+		_, manifest, err := r.Manifest(ctx, from)
+		if err != nil {
+			return "", err
+		}
+		x, err := artifacts.OpenState(manifest)
+		if err != nil {
+			return "", r.fail("read", from.String(), err)
+		}
+		next, err := r.names(ctx, artifacts.HistoryTag(o.Tags[0], x.Generation+1))
+		if err != nil || next == "" || next == from {
+			return from, err
+		}
+		from = next
+	}
+}
