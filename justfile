@@ -47,7 +47,7 @@ deps:
 
 # static stripped binaries for every platform, in dist/
 build:
-    for a in amd64 arm64 arm riscv64; do CGO_ENABLED=0 GOOS=linux GOARCH=$a GOARM=7 go build -trimpath -ldflags '-s -w' -o dist/linux-$a/ ./cmd/longshore ./cmd/longshore-agent ./cmd/longshore-fleet || exit; done
+    for a in amd64 arm64 arm riscv64; do CGO_ENABLED=0 GOOS=linux GOARCH=$a GOARM=7 go build -trimpath -tags grpcnotrace,urfave_cli_no_docs -ldflags '-s -w' -o dist/linux-$a/ ./cmd/longshore ./cmd/longshore-agent ./cmd/longshore-fleet || exit; done
 
 # the main job on real servers, narrated; needs root
 demo *flags:

@@ -5,25 +5,30 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // Agent keeps one device at its desired state. Make it with [New], run it with [Agent.Run], once; the other methods may be
 // called from any goroutine while it runs.
 type Agent struct {
-	o        Options
-	self     string // what refusals depend on and stays while the agent runs
-	verdicts verdicts
-	mail     chan func(*loop) // to the loop, which owns all that changes
-	status   atomic.Pointer[Status]
-	progress progress
-	events   *eventRing
-	tables   atomic.Pointer[[]ContainerStatus]
-	counts   counts
-	pump     pump
-	started  atomic.Bool
-	done     chan struct{} // closed when Run returns
+	o            Options
+	self         string // what refusals depend on and stays while the agent runs
+	verdicts     verdicts
+	translations translations
+	clock        *clock.Clock
+	proven       atomic.Bool      // clock knows what is not kept yet
+	mail         chan func(*loop) // to the loop, which owns all that changes
+	status       atomic.Pointer[Status]
+	progress     progress
+	events       *eventRing
+	tables       atomic.Pointer[[]ContainerStatus]
+	counts       counts
+	pump         pump
+	started      atomic.Bool
+	done         chan struct{} // closed when Run returns
 }
 
 // New checks the options. It asks neither the network nor the runtime.
@@ -37,8 +42,16 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: option Capabilities: %w", err)
 	}
 	a.self = hashOf(o.Version, string(capabilities), o.Platform, o.RequirePins, o.Device, o.Repository, o.Tag)
+	if a.clock = o.Clock; a.clock == nil {
+		start := o.Now()
+		a.clock = clock.New(o.Now, func() time.Duration { return o.Now().Sub(start) })
+	}
+	a.clock.Prove(clock.Proof{Kind: clock.Build, Time: o.Built})
+	if err := a.recallTimes(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
 	a.pump.wake = make(chan struct{}, 1)
-	a.status.Store(&Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: PhaseEmpty})
+	a.status.Store(&Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: PhaseEmpty, Security: []SecurityEvent{}})
 	return a, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -26,10 +27,12 @@ type builder struct {
 	pins     map[string]digest.Digest // what references without a digest were resolved to; grows
 	trusted  bool                     // accepted before: signatures and pins were held against the policy then
 	insecure []string
+	signers  []store.Signer
 }
 
 // build reads and checks all that the state's manifest names.
 func (b *builder) build(ctx context.Context) (*Desired, error) {
+	defer b.a.translations.turn()
 	st, err := b.read(ctx)
 	if err != nil {
 		return nil, err
@@ -80,7 +83,7 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 		return nil, refuse(CodeStateInvalid, err)
 	}
 	if m.ManifestVersion != b.x.Generation {
-		return nil, refusef(CodeStateInvalid, "state %s: its annotation says generation %d, its State Manifest %d: %w",
+		return nil, refusef(CodeStateMixed, "state %s: its annotation says generation %d, its State Manifest %d: %w",
 			b.state, b.x.Generation, m.ManifestVersion, fault.ErrInvalid)
 	}
 	missing := 0
@@ -121,6 +124,8 @@ func (b *builder) code(err error, mismatch, missing, invalid Code) Code {
 		return CodeOf(err)
 	case errors.Is(err, fault.ErrDigestMismatch):
 		return mismatch
+	case errors.Is(err, artifacts.ErrMixed):
+		return CodeStateMixed
 	case errors.As(err, &fetch), errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrTemporary):
 		return sourceCode(err, missing)
 	case errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrUnsupported), errors.Is(err, fault.ErrTooLarge):
@@ -152,17 +157,23 @@ func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, gener
 	doc := d.Document
 	out := Deployment{ID: doc.ID, Name: doc.Metadata.Name, Digest: d.Digest, Size: int64(len(d.Bytes))}
 	for _, c := range doc.Spec.DeploymentProfile.Components {
-		env, err := environment(doc, c.Name)
+		env, err := doc.Environment(c.Name)
 		if err != nil {
 			return out, refuse(CodeDeploymentInvalid, fmt.Errorf("deployment %s: %w", doc.Metadata.Name, err))
 		}
-		archive, err := b.component(ctx, doc.Metadata.Name, c)
+		name, data, err := b.component(ctx, doc.Metadata.Name, c)
 		if err != nil {
 			return out, err
 		}
-		p, err := compose.Load(ctx, archive, compose.Options{
+		p, err := b.a.translations.load(ctx, name, compose.Options{
 			Deployment: doc.ID, Component: c.Name, Generation: generation, Environment: env,
 			Platform: b.a.o.Platform, AllowUnpinned: true,
+		}, func(ctx context.Context, o compose.Options) (*workload.Project, error) {
+			archive, err := artifacts.ReadArchive(data)
+			if err != nil {
+				return nil, fmt.Errorf("archive: %w", err)
+			}
+			return compose.Load(ctx, archive, o)
 		})
 		if err != nil {
 			code := CodeComponentInvalid
@@ -181,60 +192,82 @@ func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, gener
 	return out, nil
 }
 
-// component brings one component's archive, by its digest.
-func (b *builder) component(ctx context.Context, deployment string, c margo.Component) (*artifacts.Archive, error) {
+// component brings one component's archive, with its digest.
+func (b *builder) component(ctx context.Context, deployment string, c margo.Component) (digest.Digest, []byte, error) {
 	about := fmt.Sprintf("deployment %s, component %s", deployment, c.Name)
 	repository := strings.TrimPrefix(c.Properties.Repository, "oci://")
 	d, pinned, err := c.Pinned()
 	if err != nil {
-		return nil, refuse(CodeDeploymentInvalid, fmt.Errorf("%s: %w", about, err))
+		return "", nil, refuse(CodeDeploymentInvalid, fmt.Errorf("%s: %w", about, err))
 	}
 	if !pinned {
 		if d, err = b.pin(ctx, repository, c.Properties.Revision, CodeComponentUnpinned, CodeComponentMissing); err != nil {
-			return nil, fmt.Errorf("%s: %w", about, err)
+			return "", nil, fmt.Errorf("%s: %w", about, err)
 		}
 	}
 	desc, manifest, err := b.c.manifest(ctx, repository, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d}, true)
 	if err != nil {
-		return nil, refuse(b.code(err, CodeComponentDigest, CodeComponentMissing, CodeComponentInvalid), fmt.Errorf("%s: %w", about, err))
+		return "", nil, refuse(b.code(err, CodeComponentDigest, CodeComponentMissing, CodeComponentInvalid), fmt.Errorf("%s: %w", about, err))
 	}
 	if err := b.verify(ctx, KindComponent, repository, desc); err != nil {
-		return nil, fmt.Errorf("%s: %w", about, err)
+		return "", nil, fmt.Errorf("%s: %w", about, err)
 	}
 	x, err := artifacts.OpenComponent(manifest)
 	if err != nil {
-		return nil, refuse(CodeComponentInvalid, fmt.Errorf("%s: %s@%s: %w", about, repository, d, err))
+		return "", nil, refuse(CodeComponentInvalid, fmt.Errorf("%s: %s@%s: %w", about, repository, d, err))
 	}
 	data, err := b.c.blob(ctx, repository, x.Archive, artifacts.MaxArchive, true)
 	if err != nil {
-		return nil, refuse(b.code(err, CodeComponentDigest, CodeComponentMissing, CodeComponentInvalid), fmt.Errorf("%s: %w", about, err))
+		return "", nil, refuse(b.code(err, CodeComponentDigest, CodeComponentMissing, CodeComponentInvalid), fmt.Errorf("%s: %w", about, err))
 	}
-	archive, err := artifacts.ReadArchive(data)
-	if err != nil {
-		return nil, refuse(CodeComponentInvalid, fmt.Errorf("%s: archive: %w", about, err))
-	}
-	return archive, nil
+	return x.Archive.Digest, data, nil
 }
 
 // images is check 9: digests, signatures. The platform was held against the lock before.
 func (b *builder) images(ctx context.Context, deployment string, p *workload.Project) error {
 	for i := range p.Services {
-		img := &p.Services[i].Image
 		about := fmt.Sprintf("deployment %s, component %s, service %s", deployment, p.Component, p.Services[i].Name)
-		if img.Digest == "" {
-			tag := img.Tag
-			if tag == "" {
-				tag = "latest"
-			}
-			d, err := b.pin(ctx, img.Repository, tag, CodeImageUnpinned, CodeImageMissing)
-			if err != nil {
-				return fmt.Errorf("%s: %w", about, err)
-			}
-			img.Digest = d
+		if err := b.imagesOf(ctx, about, &p.Services[i]); err != nil {
+			return err
 		}
-		if err := b.verify(ctx, KindImage, img.Repository, ocispec.Descriptor{Digest: img.Digest}); err != nil {
+	}
+	return nil
+}
+
+// imagesOf checks every image of a service: what a service runs on, what it mounts, what runs before it.
+func (b *builder) imagesOf(ctx context.Context, about string, s *workload.Service) error {
+	if err := b.image(ctx, about, &s.Image); err != nil {
+		return err
+	}
+	for i := range s.Mounts {
+		if img := s.Mounts[i].Image; img != nil {
+			if err := b.image(ctx, about+", mount "+s.Mounts[i].Target, img); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range s.PreStart {
+		if err := b.imagesOf(ctx, fmt.Sprintf("%s, pre_start[%d]", about, i), &s.PreStart[i].Service); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) image(ctx context.Context, about string, img *workload.Image) error {
+	if img.Digest == "" {
+		tag := img.Tag
+		if tag == "" {
+			tag = "latest"
+		}
+		d, err := b.pin(ctx, img.Repository, tag, CodeImageUnpinned, CodeImageMissing)
+		if err != nil {
 			return fmt.Errorf("%s: %w", about, err)
 		}
+		img.Digest = d
+	}
+	if err := b.verify(ctx, KindImage, img.Repository, ocispec.Descriptor{Digest: img.Digest}); err != nil {
+		return fmt.Errorf("%s: %w", about, err)
 	}
 	return nil
 }
@@ -272,32 +305,13 @@ func (b *builder) verify(ctx context.Context, kind Kind, repository string, d oc
 	if err != nil {
 		return err
 	}
+	if part := signers(fmt.Sprintf("%s %s", kind, repository), v); len(part) > 0 && !slices.Contains(b.signers, part[0]) {
+		b.signers = append(b.signers, part...)
+	}
 	if v.Insecure {
 		b.insecure = append(b.insecure, fmt.Sprintf("%s %s", kind, repository))
 	}
 	return nil
-}
-
-// environment is what a deployment's parameters say to a component.
-func environment(d *margo.ApplicationDeployment, component string) (map[string]string, error) {
-	env, by := map[string]string{}, map[string]string{}
-	for name, p := range d.Spec.Parameters {
-		for _, t := range p.Targets {
-			if !slices.Contains(t.Components, component) {
-				continue
-			}
-			v, err := p.EnvironmentValue()
-			if err != nil {
-				return nil, fmt.Errorf("parameter %s: %w", name, err)
-			}
-			key := strings.TrimPrefix(t.Pointer, "ENV.")
-			if old, ok := env[key]; ok && old != v {
-				return nil, fmt.Errorf("parameters %s and %s both set %s of component %s: %w", min(name, by[key]), max(name, by[key]), key, component, fault.ErrInvalid)
-			}
-			env[key], by[key] = v, name
-		}
-	}
-	return env, nil
 }
 
 // distinctPorts refuses two services that publish the same port of the device.

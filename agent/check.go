@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -24,7 +27,10 @@ type ask struct {
 	accepted *store.State
 	refused  *store.Refused
 	loaded   digest.Digest // what is accepted and understood already; "": it must be read again
+	fresh    *store.Fresh  // of accepted
+	look     bool          // for a newer freshness statement about accepted
 	retry    bool          // hold a refused state against the checks again
+	renew    bool          // ask for the next trust policy first
 	policy   string
 }
 
@@ -39,6 +45,11 @@ type answer struct {
 	pins       map[string]digest.Digest
 	known      bool // a refused state, still refused: nothing was tried
 	policy     string
+	renewal    *renewal // of the trust policy; nil: it was not asked for
+
+	fresh   *store.Fresh // of state, or of the accepted one when looked
+	looked  bool         // at the freshness of the accepted one
+	unfresh error        // a CheckError: it is not fresh, or nobody could tell
 }
 
 // check is one look at the registry: resolve, and when the tag points at something new, checks 2 to 9.
@@ -46,6 +57,9 @@ func (a *Agent) check(ctx context.Context, q ask) (out answer) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	out.policy = q.policy
+	if q.renew {
+		a.renew(ctx, &q, &out)
+	}
 	var broken error
 	if q.accepted != nil && q.loaded == "" { // by its digest, whatever the tag says now
 		out.mended, broken = a.load(ctx, *q.accepted, false)
@@ -61,11 +75,16 @@ func (a *Agent) check(ctx context.Context, q ask) (out answer) {
 	case q.accepted != nil && q.accepted.Digest == d.Digest:
 		out.generation = q.accepted.Generation
 		out.err = broken
+		if q.look {
+			out.looked = true
+			out.fresh, out.unfresh = a.freshness(ctx, ocispec.Descriptor{MediaType: q.accepted.MediaType, Digest: d.Digest, Size: q.accepted.Size}, q.accepted.Generation, q.fresh, q.policy)
+		}
 		return out
 	case q.refused != nil && q.refused.Digest == d.Digest && !q.retry:
 		out.known, out.generation = true, q.refused.Generation
 		return out
 	}
+	a.renew(ctx, &q, &out) // whoever signed it may be known only since today
 	if out.err = a.examine(ctx, q, d, &out); out.err == nil {
 		out.mended = nil // not wanted any more
 	}
@@ -105,7 +124,13 @@ func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *a
 		return err
 	}
 	out.generation = x.Generation // only now: before, anyone could have written it
+	if by := strings.Join(v.SignedBy, ", "); by != "" {
+		a.prove(clock.Proof{Kind: clock.Signature, By: by, Time: v.SignedAt})
+	}
 	if err := a.admit(q, x, d.Digest, name); err != nil {
+		return err
+	}
+	if out.fresh, err = a.freshness(ctx, desc, x.Generation, nil, q.policy); err != nil {
 		return err
 	}
 	if err := c.keep(ctx, desc, data); err != nil {
@@ -118,12 +143,17 @@ func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *a
 	out.pins = b.pins
 	out.state = &store.State{
 		Digest: d.Digest, Size: desc.Size, MediaType: desc.MediaType, Generation: x.Generation, Repository: a.o.Repository,
-		AcceptedAt: a.o.Now(), Created: created(x), Expires: x.Expires, SignedBy: v.SignedBy, Insecure: b.insecure, Sizes: map[digest.Digest]int64{},
+		AcceptedAt: a.o.Now(), Created: created(x), Expires: x.Expires, Repeats: x.Repeats, SignedBy: v.SignedBy, Insecure: b.insecure, Sizes: map[digest.Digest]int64{},
 	}
+	all := slices.Concat(signers(string(KindState), v), b.signers)
+	out.state.Signers = all[:min(len(all), maxSigners)]
 	for _, blob := range out.desired.Blobs {
 		if n, ok := b.c.sizes[blob]; ok {
 			out.state.Sizes[blob] = n
 		}
+	}
+	if by := strings.Join(v.SignedBy, ", "); by != "" {
+		a.prove(clock.Proof{Kind: clock.Signature, By: by, Time: out.state.Created})
 	}
 	if v.Insecure {
 		out.state.Insecure = append([]string{"state " + a.o.Repository}, b.insecure...)
@@ -146,7 +176,7 @@ func (a *Agent) admit(q ask, x *artifacts.StateIndex, d digest.Digest, name stri
 				name, x.Generation, acc.Digest, fault.ErrRollback)
 		}
 	}
-	if !x.Expires.IsZero() && !a.o.Now().Before(x.Expires) {
+	if !x.Expires.IsZero() && !a.clock.Now().Before(x.Expires) {
 		return refusef(CodeExpired, "state %s: generation %d expired %s: %w",
 			name, x.Generation, x.Expires.UTC().Format(time.RFC3339), fault.ErrRejected)
 	}
@@ -224,7 +254,7 @@ func (a *Agent) verified(ctx context.Context, kind Kind, repository string, d oc
 	}
 	v, ok := a.verdicts.passed[key]
 	a.verdicts.mu.Unlock()
-	if ok {
+	if ok && (v.Until.IsZero() || a.o.Now().Before(v.Until)) {
 		return v, nil
 	}
 	v, err := a.o.Verifier.Verify(ctx, kind, repository, d)
@@ -249,6 +279,18 @@ func verdictCode(kind Kind, err error) Code {
 	switch {
 	case errors.Is(err, fault.ErrTemporary):
 		return CodeSourceUnreachable
+	case errors.Is(err, fault.ErrDigestRevoked):
+		return CodeDigestRevoked
+	case errors.Is(err, fault.ErrKeyRevoked):
+		return CodeKeyRevoked
+	case errors.Is(err, fault.ErrKeyExpired):
+		return CodeKeyExpired
+	case errors.Is(err, fault.ErrThreshold):
+		return CodeSignatureThreshold
+	case errors.Is(err, fault.ErrNoAttestation):
+		return CodeAttestationMissing
+	case errors.Is(err, fault.ErrBadAttestation):
+		return CodeAttestationInvalid
 	case errors.Is(err, fault.ErrUnsigned):
 		return codes[0]
 	case errors.Is(err, fault.ErrBadSignature):

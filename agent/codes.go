@@ -22,18 +22,24 @@ const (
 	CodeStateTooLarge    Code = "state-too-large"
 	CodeStateUnsupported Code = "state-unsupported"
 
-	CodeSignatureMissing  Code = "signature-missing"
-	CodeSignatureInvalid  Code = "signature-invalid"
-	CodeSignatureRejected Code = "policy-rejected"
+	CodeSignatureMissing   Code = "signature-missing"
+	CodeSignatureInvalid   Code = "signature-invalid"
+	CodeSignatureThreshold Code = "signature-threshold"
+	CodeSignatureRejected  Code = "policy-rejected"
+	CodeKeyExpired         Code = "key-expired"
+	CodeAttestationMissing Code = "attestation-missing"
+	CodeAttestationInvalid Code = "attestation-invalid"
 
 	CodeWrongDevice Code = "wrong-device"
 
 	CodeRollback           Code = "generation-rollback"
 	CodeGenerationConflict Code = "generation-conflict"
 
-	CodeExpired Code = "state-expired"
+	CodeExpired    Code = "state-expired"
+	CodeStateStale Code = "state-stale"
 
 	CodeStateInvalid      Code = "state-invalid"
+	CodeStateMixed        Code = "state-mixed"
 	CodeDeploymentInvalid Code = "deployment-invalid"
 	CodeContentDigest     Code = "content-digest-mismatch"
 	CodeContentMissing    Code = "content-missing"
@@ -72,7 +78,20 @@ const (
 	CodeInsecure         Code = "insecure"
 	CodeDiskFull         Code = "disk-full"
 	CodeAdmission        Code = "admission-refused"
+	CodeClockWrong       Code = "clock-wrong"
 	CodeInternal         Code = "internal"
+)
+
+// Codes of the trust policy that comes from the registry, and of what it takes back.
+const (
+	CodeTrustUnreachable Code = "trust-unreachable"
+	CodeTrustInvalid     Code = "trust-invalid"
+	CodeTrustRollback    Code = "trust-rollback"
+	CodeTrustUnusable    Code = "trust-unusable"
+	CodeTrustExpired     Code = "trust-expired"
+	CodeTrustUnused      Code = "trust-file-unused"
+	CodeKeyRevoked       Code = "key-revoked"
+	CodeDigestRevoked    Code = "digest-revoked"
 )
 
 // CodeDoc explains a code.

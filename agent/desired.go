@@ -105,22 +105,7 @@ func (d *Desired) images() []workload.Image {
 func (d *Deployment) images() []workload.Image {
 	var out []workload.Image
 	for _, c := range d.Components {
-		for i := range c.Project.Services {
-			out = append(out, imagesOf(&c.Project.Services[i])...)
-		}
-	}
-	return out
-}
-
-func imagesOf(s *workload.Service) []workload.Image {
-	out := []workload.Image{s.Image}
-	for _, m := range s.Mounts {
-		if m.Image != nil {
-			out = append(out, *m.Image)
-		}
-	}
-	for i := range s.PreStart {
-		out = append(out, imagesOf(&s.PreStart[i].Service)...)
+		out = append(out, c.Project.Images()...)
 	}
 	return out
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -33,6 +35,9 @@ const (
 	EventRepaired   EventKind = "repaired"    // something that was not as the agent left it is right again
 	EventSource     EventKind = "source"      // the source stopped answering (Code) or answers again (none)
 	EventRuntime    EventKind = "runtime"     // the runtime stopped answering (Code) or answers again (none)
+	EventTrust      EventKind = "trust"       // another version of the trust policy was taken over, or was not (Code)
+	EventStale      EventKind = "stale"       // what is accepted has expired (Code), or is known to be fresh again (none)
+	EventSecurity   EventKind = "security"    // what an attack looks like; Code says which. Kept when the agent ends
 )
 
 // Event is one thing that happened. Only what belongs to its kind is set.
@@ -49,10 +54,14 @@ type Event struct {
 	ExitCode   *uint32   `json:"exitCode,omitempty"`
 	Code       Code      `json:"code,omitempty"`
 	Message    string    `json:"message,omitempty"`
+
+	Digest digest.Digest `json:"digest,omitempty"` // of the state, of a security event
+	Count  uint64        `json:"count,omitempty"`  // of a security event of an earlier run: how often it had happened
 }
 
 // EventRequest chooses events.
 type EventRequest struct {
+	Kind   EventKind // "": all
 	Since  time.Time // zero: all that are kept
 	Follow bool      // go on until the context ends
 }
@@ -60,6 +69,8 @@ type EventRequest struct {
 const (
 	// keptEvents is how many events an agent remembers: some hours of a device that is not well.
 	keptEvents = 1000
+	// keptSecurity is how many of these may be of kind security, in memory.
+	keptSecurity = 256
 	// maxEventMessage bounds what others say in an event.
 	maxEventMessage = 1024
 )
@@ -71,10 +82,13 @@ type EventSink interface{ Emit(e Event) }
 type eventRing struct {
 	now   func() time.Time
 	mu    sync.Mutex
+	kept  []Event // of kind security, of keptSecurity at most, oldest first: noise must not push them out
 	ring  []Event // of keptEvents at most, oldest at next % len once full
 	next  uint64  // sequence number of the next event, from 1
 	more  chan struct{}
 	count map[EventKind]uint64
+
+	security map[string]uint64 // since the device's database was made, by code; never changed in place
 }
 
 var (
@@ -91,10 +105,28 @@ func (r *eventRing) Emit(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.Time = r.now()
+	r.keep(e)
+}
+
+// recall puts a security event of an earlier run before what happens now.
+func (r *eventRing) recall(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keep(e)
+	r.count[e.Kind]-- // it did not happen since the agent started
+}
+
+func (r *eventRing) keep(e Event) {
 	if len(e.Message) > maxEventMessage {
 		e.Message = e.Message[:maxEventMessage] + "…"
 	}
 	e.Sequence = r.next
+	if e.Kind == EventSecurity {
+		r.kept = append(r.kept, e)
+		if len(r.kept) > keptSecurity {
+			r.kept = r.kept[1:]
+		}
+	}
 	if len(r.ring) < keptEvents {
 		r.ring = append(r.ring, e)
 	} else {
@@ -106,15 +138,27 @@ func (r *eventRing) Emit(e Event) {
 	r.more = make(chan struct{})
 }
 
+// counted takes over how many security events there were.
+func (r *eventRing) counted(by map[string]uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.security = by
+}
+
 // after returns the kept events from sequence number first on, oldest first, the number to go on with, and what is closed
 // when there are more.
 func (r *eventRing) after(first uint64) ([]Event, uint64, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	var out []Event
 	if oldest := r.next - uint64(len(r.ring)); first < oldest {
+		for _, e := range r.kept {
+			if e.Sequence >= first && e.Sequence < oldest {
+				out = append(out, e)
+			}
+		}
 		first = oldest
 	}
-	var out []Event
 	for n := first; n < r.next; n++ {
 		out = append(out, r.ring[(n-1)%keptEvents])
 	}
@@ -122,7 +166,8 @@ func (r *eventRing) after(first uint64) ([]Event, uint64, <-chan struct{}) {
 }
 
 // Events calls tell with what happened, oldest first. With Follow it goes on until ctx ends, which is no error, or tell
-// fails. An agent remembers the newest thousand events since it started; a follower that is slower than they come misses the
+// fails. An agent remembers the newest thousand events since it started, and before them the security events that were kept
+// from earlier on; a follower that is slower than they come misses the
 // oldest, which the sequence numbers show.
 func (a *Agent) Events(ctx context.Context, r EventRequest, tell func(Event) error) error {
 	next := uint64(1)
@@ -131,7 +176,7 @@ func (a *Agent) Events(ctx context.Context, r EventRequest, tell func(Event) err
 		var more <-chan struct{}
 		batch, next, more = a.events.after(next)
 		for _, e := range batch {
-			if e.Time.Before(r.Since) {
+			if e.Time.Before(r.Since) || r.Kind != "" && e.Kind != r.Kind {
 				continue
 			}
 			if err := tell(e); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -47,6 +48,9 @@ type loop struct {
 	hearing                                map[string]bool   // containers whose last words are being read
 	damaged                                error             // why target or next is not loaded although it is accepted
 	stale                                  bool              // as last reported
+	fresh                                  *store.Fresh      // of the accepted state; nil: nothing is known
+	doubt                                  *clock.Doubt      // as last looked at
+	security                               []SecurityEvent   // that are kept, the last at the end
 	reported                               bool              // capabilities, since the start
 
 	sup      *Supervision
@@ -68,6 +72,7 @@ type loop struct {
 	unmendedAt time.Time
 
 	poll    poll
+	trust   trusting
 	pull    pulling
 	waiters []waiter
 	tidy    bool // something may be left over on the device
@@ -102,7 +107,7 @@ func (l *loop) boot() error {
 		return err
 	}
 	err := l.o.Store.View(func(tx *store.Tx) error {
-		var errs [6]error
+		var errs [8]error
 		l.accepted, errs[0] = tx.State(store.Accepted)
 		l.running, errs[1] = tx.State(store.Target)
 		l.committed, errs[2] = tx.State(store.Committed)
@@ -113,6 +118,8 @@ func (l *loop) boot() error {
 		for _, s := range statuses {
 			l.before[s.DeploymentID] = s
 		}
+		l.fresh, errs[6] = tx.Fresh()
+		errs[7] = l.recallSecurity(tx)
 		return errors.Join(errs[:]...)
 	})
 	if err != nil {
@@ -199,7 +206,7 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(), l.expiry(), l.admission.due(), l.inspectAt}
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(), l.trust.due(l), l.expiry(), l.admission.due(), l.inspectAt}
 	switch {
 	case l.blind != nil:
 		next, others = l.retryAt, []time.Time{l.poll.due()}
@@ -214,12 +221,19 @@ func (l *loop) pause() time.Duration {
 	return max(next.Sub(now), time.Millisecond)
 }
 
-// expiry is when the running state becomes stale; zero: never, or it is.
+// expiry is when the running state becomes stale, or is not known to be fresh any more; zero: never, or it is.
 func (l *loop) expiry() time.Time {
-	if l.running == nil || l.stale {
+	var at time.Time
+	if l.running != nil {
+		at = l.running.Expires
+	}
+	if f := l.unfresh(); f != nil && (at.IsZero() || f.NotAfter.Before(at)) {
+		at = f.NotAfter
+	}
+	if at.IsZero() || l.stale {
 		return time.Time{}
 	}
-	return l.running.Expires
+	return l.o.Now().Add(at.Sub(l.clock.Now()))
 }
 
 // pass compares what is desired with what is there and does the next steps. Everything is repeatable; whatever is
@@ -235,6 +249,7 @@ func (l *loop) pass() {
 		l.probe()
 	}
 	l.poll.start(l, now)
+	l.trust.start(l, now)
 	l.pull.start(l)
 	l.inspect(now)
 	l.collect()

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -29,6 +30,7 @@ type Options struct {
 	Platform     string // "linux/arm64": which images fit
 
 	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
+	TrustInterval time.Duration // between questions for the next trust policy; 0: [DefaultTrustInterval]
 	Weakened      []string      // what the configuration gives up, in plain words; told in every status
 	RequirePins   bool          // refuse components and images that are named by a tag only
 	RestartMax    time.Duration // longest pause between restarts of a container; 0: 1 min
@@ -44,14 +46,18 @@ type Options struct {
 	Store    *store.Store
 	Source   Source
 	Verifier Verifier
+	Trust    Trust   // nil: the trust policy does not travel
+	Fresher  Fresher // nil: no policy asks for freshness
 	Content  Content
 	Runtime  Runtime
 	Mender   Mender   // nil: nothing beside the runtime needs looking after
 	Reporter Reporter // nil: there is no fleet endpoint, nothing is kept for one
 
-	Version string // of the agent, for reports
+	Version string    // of the agent, for reports
+	Built   time.Time // when it was built: it is no earlier than that; zero: not known
 	Logger  *slog.Logger
 	Now     func() time.Time
+	Clock   *clock.Clock   // what expiry is held against; it learns what was kept. nil: one is made of Now
 	Random  func() float64 // [0,1), for jitter; nil: none
 }
 

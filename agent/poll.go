@@ -34,7 +34,10 @@ type poll struct {
 	forced   bool // someone asked: look at refused states again, too
 	heal     time.Time
 	heals    int
-	fresh    bool // something was examined since the start: until then a refusal of an earlier run means nothing
+	kept     time.Time // proven times, by the hour
+	looked   time.Time // at the freshness of the accepted state, since the start
+	unfresh  error     // why nobody could tell it then
+	fresh    bool      // something was examined since the start: until then a refusal of an earlier run means nothing
 }
 
 func (p *poll) first(l *loop) {
@@ -64,12 +67,16 @@ func (p *poll) start(l *loop, now time.Time) {
 	if p.busy || p.tidying || now.Before(p.next) {
 		return
 	}
-	q := ask{accepted: l.accepted, refused: l.refused, policy: l.fingerprint()}
+	q := ask{accepted: l.accepted, refused: l.refused, policy: l.fingerprint(), fresh: l.fresh}
+	q.look = l.looksFresh(now, q.policy)
 	if l.accepted != nil && (l.next != nil || l.target != nil && l.target.Digest == l.accepted.Digest) {
 		q.loaded = l.accepted.Digest
 	}
 	if r := l.refused; r != nil {
 		q.retry = p.forced || !p.fresh || r.Policy != q.policy || r.Temporary && !now.Before(p.heal)
+	}
+	if q.renew = l.trust.wants(l, now, p.forced); q.renew {
+		l.trust.busy = true
 	}
 	p.started++
 	p.busy, p.forced = true, false
@@ -97,14 +104,16 @@ func (l *loop) checked(r answer) {
 	switch code := CodeOf(err); {
 	case err == nil:
 		p.fresh = true
-		err = l.take(now, r)
+		err = errors.Join(l.take(now, r), l.refreshed(now, r))
 	case sourceTrouble(code):
 	default:
 		p.fresh = true
 		err = l.turnDown(now, r)
 	}
+	l.keepTime(now)
 	p.judge(l, now, err)
 	p.schedule(l, now, err)
+	l.renewed(r.renewal)
 }
 
 // sourceTrouble tells codes that say nothing about the state itself.

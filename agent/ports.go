@@ -35,8 +35,11 @@ const (
 
 // Verdict is what a verifier found out about an artifact that it lets pass.
 type Verdict struct {
-	SignedBy []string // names of the policy's keys that signed, in the policy's order; empty: no signature was asked for
-	Insecure bool     // the policy allows unsigned artifacts here, spelled out
+	SignedBy []string                 // names of the policy's keys that signed, in the policy's order; empty: no signature was asked for
+	Insecure bool                     // the policy allows unsigned artifacts here, spelled out
+	Keys     map[string]digest.Digest // fingerprints of the keys that signed, by name
+	SignedAt time.Time                // the newest time that one of SignedBy signed with it; zero: none told
+	Until    time.Time                // when time alone may change the verdict; zero: never
 }
 
 // Verifier holds an artifact against the device's trust policy. A nil error means: may be used.

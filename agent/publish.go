@@ -18,7 +18,8 @@ func (l *loop) publish(now time.Time) {
 		Device: string(l.o.Device), Repository: l.o.Repository, Tag: l.o.Tag, Version: l.o.Version, Epoch: l.o.Store.Epoch(),
 		Phase: l.phase(), CheckedAt: l.poll.checked, NextCheck: l.poll.due(), Checking: l.poll.busy,
 		Accepted: generation(l.accepted), Running: generation(l.running), Committed: generation(l.committed),
-		Stale: l.stale, Insecure: l.insecure(), Deployments: []DeploymentStatus{}, Outbox: Outbox{Enabled: l.o.Reporter != nil},
+		Trust: l.trustStatus(), Stale: l.stale, Insecure: l.insecure(), Deployments: []DeploymentStatus{}, Outbox: Outbox{Enabled: l.o.Reporter != nil},
+		Security: l.security, StaleSince: l.staleSince(), Freshness: l.freshnessStatus(), Clock: l.clockStatus(),
 	}
 	seen := index(l.seen)
 	for _, d := range l.before {
@@ -59,7 +60,7 @@ func generation(s *store.State) *Generation {
 	}
 	return &Generation{
 		Generation: s.Generation, Digest: s.Digest, Repository: s.Repository, SignedBy: s.SignedBy, Insecure: len(s.Insecure) > 0,
-		Created: s.Created, AcceptedAt: s.AcceptedAt, Expires: s.Expires,
+		Created: s.Created, AcceptedAt: s.AcceptedAt, Expires: s.Expires, Repeats: s.Repeats,
 	}
 }
 
@@ -130,6 +131,7 @@ func (l *loop) problems(now time.Time, s *Status) []Problem {
 		}
 		out = append(out, Problem{code, message, doing, hint, since})
 	}
+	l.staleProblems(now, add)
 	if l.blind != nil {
 		add(CodeRuntime, "the runtime does not answer: "+l.blind.Error(), "containers run on; tries again", "check containerd: systemctl status containerd", time.Time{})
 	}
@@ -153,6 +155,7 @@ func (l *loop) problems(now time.Time, s *Status) []Problem {
 		}
 		add(Code(r.Code), what+" refused: "+r.Message, doing, r.Hint, r.Since)
 	}
+	l.trustProblems(now, s, add)
 	for _, d := range s.Deployments {
 		if d.Error != nil {
 			doing := "keeps trying"
@@ -181,7 +184,7 @@ func (l *loop) problems(now time.Time, s *Status) []Problem {
 		}
 		add(CodeOf(err), err.Error(), doing, hintOf(err), l.poll.since)
 	}
-	if l.stale {
+	if l.running != nil && !l.running.Expires.IsZero() && !l.clock.Now().Before(l.running.Expires) {
 		add(CodeStale, fmt.Sprintf("generation %d expired %s", l.running.Generation, l.running.Expires.UTC().Format(time.RFC3339)), "runs it on", "", l.running.Expires)
 	}
 	if in := s.Insecure; len(in) > 0 {

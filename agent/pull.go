@@ -226,7 +226,8 @@ func pullTrouble(err error, try int) trouble {
 	case errors.Is(err, fault.ErrNotFound):
 		t.code, t.lasting, t.final = CodeImageMissing, true, false
 	case errors.Is(err, fault.ErrDigestMismatch):
-		t.code, t.lasting, t.final = CodeImageDigest, true, true
+		// Whoever sent it is wrong, not the image: a proxy that spoils a layer once must not spoil the revision for ever.
+		t.code, t.lasting, t.final = CodeImageDigest, true, false
 	case errors.Is(err, fault.ErrUnfit), errors.Is(err, fault.ErrUnsupported):
 		t.code, t.lasting, t.final = CodeImagePlatform, true, true
 	case errors.Is(err, fault.ErrUnauthenticated):

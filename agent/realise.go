@@ -94,7 +94,7 @@ func (k known) complete(c *Component) {
 		if !ok && k.images != nil {
 			c.Blind = true
 		}
-		for _, img := range imagesOf(s) {
+		for _, img := range s.Images() {
 			if k.images[img.Name()].absent {
 				c.Lacks[img.Name()] = true
 			}

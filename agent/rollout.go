@@ -94,7 +94,7 @@ func begun(x *slot) bool {
 
 // lacks tells whether a service cannot be made because an image is not on the device.
 func (v *view) lacks(s *workload.Service) bool {
-	for _, img := range imagesOf(s) {
+	for _, img := range s.Images() {
 		if v.c.Lacks[img.Name()] {
 			return true
 		}

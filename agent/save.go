@@ -29,9 +29,16 @@ type Extra struct {
 	CommittedGeneration uint64        `json:"committedGeneration"`
 	Refused             *ExtraRefused `json:"refused,omitempty"`
 	Stale               bool          `json:"stale"`
+	StaleSince          time.Time     `json:"staleSince,omitzero"`
 	Insecure            []string      `json:"insecure"`
+	TrustVersion        uint64        `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
 	ReportsLost         uint64        `json:"reportsLost"`
+
+	Security []SecurityEvent `json:"security,omitempty"` // the newest few, the last at the end
 }
+
+// maxReported is how many security events go into one report.
+const maxReported = 8
 
 // ExtraRefused is the state that the tag points at and that this device does not take.
 type ExtraRefused struct {
@@ -47,7 +54,10 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	if l.o.Reporter == nil {
 		return nil
 	}
-	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, Insecure: l.insecure()}
+	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure()}
+	if t := l.trustStatus(); t != nil {
+		x.TrustVersion = t.Version
+	}
 	if l.accepted != nil {
 		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
 	}
@@ -66,6 +76,13 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	}
 	if gap != nil {
 		x.ReportsLost = gap.Count
+	}
+	security, err := tx.Security()
+	if err != nil {
+		return err
+	}
+	for _, s := range security[max(0, len(security)-maxReported):] {
+		x.Security = append(x.Security, securityEvent(s))
 	}
 	c := l.o.Capabilities
 	c.Extensions = maps.Clone(c.Extensions)
@@ -122,7 +139,8 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 	if len(a.bad) > 0 { // first: what is reported follows from it
 		return true, l.turnBack(a.bad)
 	}
-	stale := l.running != nil && !l.running.Expires.IsZero() && !now.Before(l.running.Expires)
+	since := l.staleSince()
+	stale := !since.IsZero()
 	commit := a.settled && l.running != nil && (l.committed == nil || l.committed.Digest != l.running.Digest)
 	tell := !l.reported || stale != l.stale || commit
 	var fresh []store.Status
@@ -135,7 +153,9 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 		return false, nil
 	}
 	old := [3]any{l.committed, l.lastGood, l.stale}
+	turned := stale != l.stale
 	l.stale = stale
+	alarms := l.alarms(now, fresh)
 	if commit {
 		if l.committed != nil {
 			l.lastGood = l.committed
@@ -166,7 +186,12 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 				return err
 			}
 		}
-		if tell {
+		for _, x := range alarms {
+			if err := x.save(tx); err != nil {
+				return err
+			}
+		}
+		if tell || len(alarms) > 0 {
 			return l.capabilities(tx, now)
 		}
 		return nil
@@ -177,6 +202,12 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 	}
 	l.reported = true
 	l.remember(fresh, a.removed)
+	for _, x := range alarms {
+		l.alarmed(x)
+	}
+	if turned {
+		l.turnedStale(since)
+	}
 	l.approve(now, a)
 	if commit {
 		l.tidy = true
@@ -285,8 +316,8 @@ func sameError(a, b *margo.StatusError) bool {
 // statuses, all at once. Its images are not here yet and nothing is stopped.
 func (l *loop) accept(now time.Time, r answer) error {
 	coming := l.coming
-	accepted, refused := l.accepted, l.refused
-	l.coming, l.accepted, l.refused = r.desired, r.state, nil
+	accepted, refused, fresh := l.accepted, l.refused, l.fresh
+	l.coming, l.accepted, l.refused, l.fresh = r.desired, r.state, nil, r.fresh
 	l.recompose()
 	a := assess(l.question(now))
 	err := l.o.Store.Update(func(tx *store.Tx) error {
@@ -294,6 +325,8 @@ func (l *loop) accept(now time.Time, r answer) error {
 			tx.SetState(store.Accepted, *r.state),
 			tx.SetPins(r.state.Digest, r.pins),
 			tx.SetRefused(nil),
+			tx.SetFresh(r.fresh),
+			l.keepTimes(tx),
 			tx.RetainBad(digests(l.wanted, l.coming)),
 			l.statuses(tx, now, slices.DeleteFunc(slices.Clone(a.statuses), func(s store.Status) bool {
 				return same(l.before[s.DeploymentID], s)
@@ -302,12 +335,17 @@ func (l *loop) accept(now time.Time, r answer) error {
 		)
 	})
 	if err != nil {
-		l.coming, l.accepted, l.refused = coming, accepted, refused
+		l.coming, l.accepted, l.refused, l.fresh = coming, accepted, refused, fresh
+		l.proven.Store(true)
 		l.recompose()
 		return err
 	}
 	l.reported = true
-	l.events.Emit(Event{Kind: EventAccepted, Generation: r.state.Generation})
+	told := Event{Kind: EventAccepted, Generation: r.state.Generation, Digest: r.state.Digest}
+	if r.state.Repeats != "" {
+		told.Message = "it repeats the content of " + r.state.Repeats.String()
+	}
+	l.events.Emit(told)
 	l.remember(a.statuses, a.removed)
 	l.pump.nudge()
 	l.log.Info("accepted", "generation", r.state.Generation, "digest", r.state.Digest, "signedBy", r.state.SignedBy, "insecure", r.state.Insecure)
@@ -321,13 +359,19 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 	}
 	old := l.refused
 	l.refused = &r
+	var x *alarm
+	if Code(r.Code).Attack() {
+		x = newAlarm(now, Code(r.Code), r.Digest, r.Generation, r.Message)
+	}
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetRefused(&r), l.capabilities(tx, now))
+		return errors.Join(tx.SetRefused(&r), l.keepTimes(tx), x.save(tx), l.capabilities(tx, now))
 	})
 	if err != nil {
 		l.refused = old
+		l.proven.Store(true)
 		return err
 	}
+	l.alarmed(x)
 	l.pump.nudge()
 	l.events.Emit(Event{Kind: EventRefused, Generation: r.Generation, Code: Code(r.Code), Message: r.Message})
 	l.log.Warn("refused", "generation", r.Generation, "digest", r.Digest, "code", r.Code, "err", r.Message, "hint", r.Hint)

@@ -37,16 +37,65 @@ type Status struct {
 	NextCheck time.Time `json:"nextCheck,omitzero"`
 	Checking  bool      `json:"checking"`
 
-	Accepted  *Generation `json:"accepted"`  // newest that passed every check; null: none
-	Running   *Generation `json:"running"`   // what the device is being kept at; null: nothing
-	Committed *Generation `json:"committed"` // newest that ran completely
-	Stale     bool        `json:"stale"`     // Running has expired
-	Insecure  []string    `json:"insecure"`  // what was taken unsigned because the policy says so
+	Accepted  *Generation  `json:"accepted"`  // newest that passed every check; null: none
+	Running   *Generation  `json:"running"`   // what the device is being kept at; null: nothing
+	Committed *Generation  `json:"committed"` // newest that ran completely
+	Trust     *TrustStatus `json:"trust"`     // the policy that decides what is taken; null: the agent was not told
+	Stale     bool         `json:"stale"`     // Running has expired, or Accepted is not known to be the current one
+
+	StaleSince time.Time        `json:"staleSince,omitzero"`
+	Freshness  *FreshnessStatus `json:"freshness"` // null: the policy does not ask for it
+	Clock      *ClockStatus     `json:"clock"`     // null: nothing is known against the device's clock
+
+	Insecure []string `json:"insecure"` // what was taken unsigned because the policy says so
 
 	Deployments []DeploymentStatus `json:"deployments"`
-	Loading     *Loading           `json:"loading"` // null: nothing is being pulled
+	Security    []SecurityEvent    `json:"security"` // what looked like an attack, the last at the end; kept when the agent ends
+	Loading     *Loading           `json:"loading"`  // null: nothing is being pulled
 	Outbox      Outbox             `json:"outbox"`
 	Now         time.Time          `json:"now"`
+}
+
+// TrustStatus is the trust policy that decides what the device takes.
+type TrustStatus struct {
+	Version    uint64        `json:"version"`              // 0: it has none, and does not travel
+	Digest     digest.Digest `json:"digest"`               // of the artifact that it came in; of the file when Source is "file"
+	Source     string        `json:"source"`               // "file" or "registry"
+	File       string        `json:"file"`                 // the policy file of this device, its root of trust
+	Repository string        `json:"repository,omitempty"` // where the next version comes from; "": it does not travel
+	Since      time.Time     `json:"since,omitzero"`       // when it was taken over, or the file was written
+	SignedBy   []string      `json:"signedBy,omitempty"`   // who signed this version, by the one before
+	Expires    time.Time     `json:"expires,omitzero"`
+	Expired    bool          `json:"expired"`
+	CheckedAt  time.Time     `json:"checkedAt,omitzero"` // last time that the repository answered; zero: not since the agent started
+	NextCheck  time.Time     `json:"nextCheck,omitzero"`
+	Problem    string        `json:"problem,omitempty"` // why there is no policy that could be used; "": there is one
+	Note       string        `json:"note,omitempty"`    // what of the file does not count
+}
+
+// Sources of a trust policy.
+const (
+	TrustFromFile     = "file"
+	TrustFromRegistry = "registry"
+)
+
+// FreshnessStatus is what is known of how long Accepted is the current state.
+type FreshnessStatus struct {
+	By        string    `json:"by"` // "": there is no good statement
+	IssuedAt  time.Time `json:"issuedAt,omitzero"`
+	NotAfter  time.Time `json:"notAfter,omitzero"`
+	CheckedAt time.Time `json:"checkedAt,omitzero"`
+	Stale     bool      `json:"stale"`
+	Error     string    `json:"error,omitempty"` // why the last look told nothing
+}
+
+// ClockStatus is a clock that is wrong, or may be.
+type ClockStatus struct {
+	Clock    time.Time `json:"clock"`    // what it says
+	Believed time.Time `json:"believed"` // what the device goes by
+	ProvenBy string    `json:"provenBy,omitempty"`
+	From     string    `json:"from,omitempty"` // who says otherwise without a proof
+	Said     time.Time `json:"said,omitzero"`
 }
 
 // Problem is one thing that is not as it should be.
@@ -68,6 +117,7 @@ type Generation struct {
 	Created    time.Time     `json:"created,omitzero"`
 	AcceptedAt time.Time     `json:"acceptedAt"`
 	Expires    time.Time     `json:"expires,omitzero"`
+	Repeats    digest.Digest `json:"repeats,omitempty"` // of the earlier generation whose content it has again
 }
 
 // DeploymentStatus is one application.

@@ -32,7 +32,7 @@ func (q question) unloadable(out *assessment, d *Deployment) {
 	for i := range d.Components {
 		c := &d.Components[i]
 		for _, x := range c.Containers {
-			for _, img := range imagesOf(&x.Service) {
+			for _, img := range x.Service.Images() {
 				if t, ok := q.pulls[img.Name()]; ok && t.final {
 					out.bad = append(out.bad, store.Bad{
 						Digest: d.Digest, DeploymentID: d.ID, Generation: q.next.Generation, Code: string(t.code), Source: c.Name,

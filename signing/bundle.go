@@ -1,56 +1,37 @@
 package signing
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
+	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sigstore/cosign/v2/pkg/cosign"
-	cbundle "github.com/sigstore/cosign/v2/pkg/cosign/bundle"
-	sgbundle "github.com/sigstore/sigstore-go/pkg/bundle"
-	"github.com/sigstore/sigstore-go/pkg/root"
-	"github.com/sigstore/sigstore-go/pkg/verify"
-	"github.com/sigstore/sigstore/pkg/cryptoutils"
-	"github.com/sigstore/sigstore/pkg/signature/dsse"
-
-	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	bundlev1 "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
 const (
 	// MediaTypeBundle is the type of the bundles that are written, as artifact and as layer.
 	MediaTypeBundle = "application/vnd.dev.sigstore.bundle.v0.3+json"
-	// PredicateSign is the in-toto predicate that makes a statement a signature.
-	PredicateSign = "https://sigstore.dev/cosign/sign/v1"
 
-	bundleTypePrefix = "application/vnd.dev.sigstore.bundle" // of every version
-	inTotoPayload    = "application/vnd.in-toto+json"
-	inTotoStatement  = "https://in-toto.io/Statement/v1"
+	bundleTypePrefix    = "application/vnd.dev.sigstore.bundle" // of every version
+	annotationPredicate = "dev.sigstore.bundle.predicateType"   // of a referrer, what it says before it is fetched
+	inTotoPayload       = "application/vnd.in-toto+json"
 
-	maxBundleBytes = 1 << 20 // a key's bundle has 0.6 KiB, a keyless one with its log entry 10
+	// MaxStatementBytes bounds the bundle of a statement: of a signature 0.6 KiB, keyless with its log entry 10, of an
+	// SBOM megabytes.
+	MaxStatementBytes = 8 << 20
+	maxBundleBytes    = 1 << 20 // of a signature
 )
 
-// statement is the signed part of a bundle, an in-toto Statement v1.
-type statement struct {
-	Type          string             `json:"_type"`
-	Subject       []statementSubject `json:"subject"`
-	PredicateType string             `json:"predicateType"`
-	Predicate     struct{}           `json:"predicate"`
-}
-
-type statementSubject struct {
-	Digest      map[string]string `json:"digest"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-}
-
-func (s *Signer) writeBundle(ctx context.Context, st Store, subject ocispec.Descriptor) (digest.Digest, error) {
-	data, err := s.bundle(subject.Digest)
+// writeBundle signs a statement and attaches it.
+func (s *Signer) writeBundle(ctx context.Context, st Store, subject ocispec.Descriptor, said Statement) (digest.Digest, error) {
+	data, err := s.bundle(ctx, subject.Digest, said)
 	if err != nil {
 		return "", err
 	}
@@ -64,9 +45,12 @@ func (s *Signer) writeBundle(ctx context.Context, st Store, subject ocispec.Desc
 		Layers:       []ocispec.Descriptor{layer},
 		Subject:      &subject,
 		Annotations: map[string]string{
-			"dev.sigstore.bundle.content":       "dsse-envelope",
-			"dev.sigstore.bundle.predicateType": PredicateSign,
+			"dev.sigstore.bundle.content": "dsse-envelope",
+			annotationPredicate:           said.Type,
 		},
+	}
+	if at := said.Annotations[timeClaim]; at != "" && said.Type != PredicateSign { // so that the newest can be looked at first
+		m.Annotations[ocispec.AnnotationCreated] = at
 	}
 	manifest, err := json.Marshal(m)
 	if err != nil {
@@ -79,124 +63,87 @@ func (s *Signer) writeBundle(ctx context.Context, st Store, subject ocispec.Desc
 		return "", err
 	}
 	d := descriptorOf(ocispec.MediaTypeImageManifest, manifest)
-	d.ArtifactType = MediaTypeBundle
+	d.ArtifactType, d.Annotations = MediaTypeBundle, m.Annotations
 	return d.Digest, st.PushReferrer(ctx, d, manifest)
 }
 
-// bundle signs a statement about d.
-func (s *Signer) bundle(d digest.Digest) ([]byte, error) {
-	payload, err := json.Marshal(statement{
-		Type:          inTotoStatement,
-		Subject:       []statementSubject{{Digest: map[string]string{"sha256": d.Encoded()}, Annotations: s.claims()}},
-		PredicateType: PredicateSign,
-	})
-	if err != nil {
-		return nil, err
-	}
-	envelope, err := dsse.WrapSigner(s.sv, inTotoPayload).SignMessage(bytes.NewReader(payload))
-	if err != nil {
-		return nil, err
-	}
-	pub, err := s.sv.PublicKey()
-	if err != nil {
-		return nil, err
-	}
-	data, err := cbundle.MakeNewBundle(pub, nil, payload, envelope, s.public, nil)
-	if err != nil {
-		return nil, err
-	}
-	// protojson varies its spaces on purpose; take them out, so that equal bundles have equal bytes.
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, data); err != nil {
-		return nil, err
-	}
-	return compact.Bytes(), nil
+// keyBundle is the JSON of a bundle that is signed with a key, its members in the order that sigstore writes.
+type keyBundle struct {
+	MediaType    string `json:"mediaType"`
+	Verification struct {
+		PublicKey struct {
+			Hint string `json:"hint"`
+		} `json:"publicKey"`
+	} `json:"verificationMaterial"`
+	Envelope dsse.Envelope `json:"dsseEnvelope"`
 }
 
-func marshalPublic(pub any) ([]byte, error) { return cryptoutils.MarshalPublicKeyToPEM(pub) }
+// bundle signs a statement about d.
+func (s *Signer) bundle(ctx context.Context, d digest.Digest, said Statement) ([]byte, error) {
+	payload, err := said.encode(d)
+	if err != nil {
+		return nil, err
+	}
+	if s.seal != nil {
+		return s.seal(ctx, payload)
+	}
+	sig, err := s.sign(ctx, dsse.PAE(inTotoPayload, payload))
+	if err != nil {
+		return nil, err
+	}
+	b := keyBundle{MediaType: MediaTypeBundle}
+	b.Verification.PublicKey.Hint = s.key.hint
+	b.Envelope = dsse.Envelope{
+		PayloadType: inTotoPayload, Payload: base64.StdEncoding.EncodeToString(payload),
+		Signatures: []dsse.Signature{{Sig: base64.StdEncoding.EncodeToString(sig)}},
+	}
+	return json.Marshal(b)
+}
 
 // isBundleType tells whether a layer is a sigstore bundle of any version.
 func isBundleType(mediaType string) bool { return strings.HasPrefix(mediaType, bundleTypePrefix) }
 
-// What was found is none of the keys' business, and says nothing against them.
-var (
-	errNoSignature = errors.New("not a signature")         // another kind of statement, or of a blob
-	errOtherSigner = errors.New("signed by somebody else") // with a certificate, or by a key that is not asked for
-)
-
-// checkBundle returns the key that signed d in this bundle, and the signed claims. Any error but the two above says
-// that the bundle is broken or forged.
-func checkBundle(ctx context.Context, data []byte, d digest.Digest, keys []Key) (Key, map[string]string, error) {
-	var b sgbundle.Bundle
-	if err := b.UnmarshalJSON(data); err != nil {
-		return Key{}, nil, fmt.Errorf("bundle: %w", err)
+// openBundle reads a bundle and the statement in it, and believes neither. An error that wraps errNoSignature says that it
+// is well-formed and another kind of thing.
+func openBundle(data []byte, subject digest.Digest) (*Evidence, *payload, error) {
+	var b bundlev1.Bundle
+	if err := protojson.Unmarshal(data, &b); err != nil {
+		return nil, nil, fmt.Errorf("bundle: %w", err)
 	}
-	content, err := b.SignatureContent()
+	if !isBundleType(b.GetMediaType()) {
+		return nil, nil, fmt.Errorf("bundle: of type %.100q", b.GetMediaType())
+	}
+	if b.GetMessageSignature() != nil {
+		return nil, nil, fmt.Errorf("a bundle of a blob: %w", errNoSignature)
+	}
+	envelope, material := b.GetDsseEnvelope(), b.GetVerificationMaterial()
+	if envelope == nil || material == nil {
+		return nil, nil, fmt.Errorf("bundle: without envelope or verification material")
+	}
+	if t := envelope.GetPayloadType(); t != inTotoPayload {
+		return nil, nil, fmt.Errorf("a bundle with payload %.100q: %w", t, errNoSignature)
+	}
+	if n := len(envelope.GetSignatures()); n != 1 {
+		return nil, nil, fmt.Errorf("bundle: %d signatures in one envelope", n)
+	}
+	said, err := openStatement(envelope.GetPayload())
 	if err != nil {
-		return Key{}, nil, fmt.Errorf("bundle: %w", err)
+		return nil, nil, fmt.Errorf("bundle: %w", err)
 	}
-	envelope := content.EnvelopeContent()
-	if envelope == nil {
-		return Key{}, nil, fmt.Errorf("a bundle of a blob: %w", errNoSignature)
+	e := &Evidence{
+		Format: FormatBundle, Subject: subject, Bundle: data,
+		Signed:    dsse.PAE(inTotoPayload, envelope.GetPayload()),
+		Signature: envelope.GetSignatures()[0].GetSig(),
+		Hint:      material.GetPublicKey().GetHint(),
 	}
-	if t := envelope.RawEnvelope().PayloadType; t != inTotoPayload {
-		return Key{}, nil, fmt.Errorf("a bundle with payload %.100q: %w", t, errNoSignature)
+	if c := material.GetCertificate(); c != nil {
+		e.Certificates = append(e.Certificates, c.GetRawBytes())
 	}
-	said, err := envelope.Statement()
-	if err != nil {
-		return Key{}, nil, fmt.Errorf("bundle: %w", err)
+	for _, c := range material.GetX509CertificateChain().GetCertificates() {
+		e.Certificates = append(e.Certificates, c.GetRawBytes())
 	}
-	if said.GetPredicateType() != PredicateSign {
-		return Key{}, nil, fmt.Errorf("a statement of type %.200q: %w", said.GetPredicateType(), errNoSignature)
+	if material.GetPublicKey() == nil && len(e.Certificates) == 0 {
+		return nil, nil, fmt.Errorf("bundle: with neither key nor certificate")
 	}
-	verification, err := b.VerificationContent()
-	if err != nil {
-		return Key{}, nil, fmt.Errorf("bundle: %w", err)
-	}
-	public := verification.PublicKey()
-	if public == nil {
-		return Key{}, nil, fmt.Errorf("a bundle with a certificate: %w", errOtherSigner)
-	}
-	want, err := hex.DecodeString(d.Encoded())
-	if err != nil {
-		return Key{}, nil, fmt.Errorf("digest %s: %w: %w", d, fault.ErrInvalid, err)
-	}
-	hinted := false
-	for _, k := range keys {
-		hinted = hinted || public.Hint() == "" || public.Hint() == k.hint
-		for _, v := range k.verifiers {
-			result, err := cosign.VerifyNewBundle(ctx, &cosign.CheckOpts{
-				SigVerifier:     v,
-				TrustedMaterial: &root.BaseTrustedMaterial{}, // asked for, and empty: nothing but the key is trusted
-				NewBundleFormat: true,
-				Offline:         true, IgnoreTlog: true, IgnoreSCT: true,
-			}, verify.WithArtifactDigest("sha256", want), &b)
-			if err != nil {
-				continue
-			}
-			for _, subject := range result.Statement.GetSubject() {
-				if subject.GetDigest()["sha256"] == d.Encoded() {
-					return k, stringClaims(subject.GetAnnotations().AsMap()), nil
-				}
-			}
-		}
-	}
-	if !hinted {
-		return Key{}, nil, fmt.Errorf("a bundle of key %.64q: %w", public.Hint(), errOtherSigner)
-	}
-	return Key{}, nil, errors.New("signature does not match")
-}
-
-// stringClaims keeps what a person wrote: cosign's claims are strings.
-func stringClaims(m map[string]any) map[string]string {
-	var claims map[string]string
-	for k, v := range m {
-		if s, ok := v.(string); ok {
-			if claims == nil {
-				claims = make(map[string]string)
-			}
-			claims[k] = s
-		}
-	}
-	return claims
+	return e, said, nil
 }

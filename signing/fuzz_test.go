@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
 // Nothing that a fuzzer finds is a signature of this digest by the key, unless it is the very statement in a seed.
 func FuzzBundle(f *testing.F) {
 	key, signer := releaseKey(f), newSigner(f, SignOptions{Annotations: map[string]string{"generation": "42"}})
 	other := digest.FromString("something else")
-	subject := digest.FromString("subject")
-	good, err := signer.bundle(other)
+	good, err := signer.bundle(context.Background(), other, Statement{Type: PredicateSign})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -24,8 +25,15 @@ func FuzzBundle(f *testing.F) {
 	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle+json;version=0.1","verificationMaterial":{"x509CertificateChain":{}},"dsseEnvelope":{"payloadType":"application/vnd.in-toto+json","payload":"e30=","signatures":[{"sig":""}]}}`))
 	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{},"tlogEntries":[{"logIndex":"-1","inclusionPromise":{},"inclusionProof":{}}]},"dsseEnvelope":{"payloadType":"application/vnd.in-toto+json","payload":"eyJzdWJqZWN0IjpbbnVsbF19","signatures":[null]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if k, _, err := checkBundle(context.Background(), data, subject, []Key{key}); err == nil {
-			t.Errorf("checkBundle(%q) = %s", data, k.Name)
+		st := signingtest.NewMemory()
+		d := st.Artifact(t, "subject")
+		st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, data)
+		if got, err := Verify(context.Background(), st, d, []Trustee{key}); err == nil {
+			t.Errorf("Verify beside %q = %+v", data, got)
+		}
+		e, said, err := openBundle(data, d.Digest)
+		if err == nil && (len(e.Signed) == 0 || said == nil || e.Subject != d.Digest) {
+			t.Errorf("openBundle(%q) = %+v, %+v", data, e, said)
 		}
 	})
 }
@@ -37,8 +45,12 @@ func FuzzPayload(f *testing.F) {
 	f.Add([]byte(`{"critical":{"type":"cosign container image signature"},"optional":{"a":1}}`), "AAAA")
 	f.Add([]byte(`null`), "%")
 	f.Fuzz(func(t *testing.T, data []byte, b64 string) {
-		if k, _, err := checkLegacy(context.Background(), data, b64, subject, []Key{key}); err == nil {
-			t.Errorf("checkLegacy(%q, %q) = %s", data, b64, k.Name)
+		e, said, err := openLegacy(data, map[string]string{annotationSignature: b64}, subject)
+		if err != nil {
+			return
+		}
+		if v, err := key.Vouch(context.Background(), e); err == nil && said.Critical.Image.Digest == subject.String() {
+			t.Errorf("Vouch(%q, %q) = %+v", data, b64, v)
 		}
 	})
 }
@@ -63,13 +75,13 @@ func FuzzReferrer(f *testing.F) {
 	f.Add([]byte(`[]`))
 	key := releaseKey(f)
 	f.Fuzz(func(t *testing.T, manifest []byte) {
-		st := newMemory()
+		st := signingtest.NewMemory()
 		subject := descriptorOf("text/plain", []byte("subject"))
 		d := descriptorOf("text/plain", manifest)
-		st.content[d.Digest] = manifest
-		st.referrers[subject.Digest] = append(st.referrers[subject.Digest], d)
-		st.tags[LegacyTag(subject.Digest)] = d
-		if got, err := Verify(context.Background(), st, subject, []Key{key}); err == nil {
+		st.Content[d.Digest] = manifest
+		st.Listed[subject.Digest] = append(st.Listed[subject.Digest], d)
+		st.Tags[LegacyTag(subject.Digest)] = d
+		if got, err := Verify(context.Background(), st, subject, []Trustee{key}); err == nil {
 			t.Errorf("Verify beside %q = %+v", manifest, got)
 		}
 		_, err := newSigner(t, SignOptions{Format: FormatLegacy}).Sign(context.Background(), st, subject)

@@ -133,45 +133,95 @@ func cosigns() map[string]cosign {
 
 const password = "correct horse"
 
-// run runs cosign in dir. Proxies that answer nobody keep it from any network but the registry on this machine.
-func (c cosign) run(t *testing.T, dir string, args ...string) (string, error) {
+// desk is where people and programs sign and verify: a folder with keys, on an island from which only the registry of this
+// machine can be reached.
+type desk struct {
+	*testenv.Island
+	dir string
+	own string // folder with our programs; "": not built
+}
+
+// run runs cosign at the desk.
+func (c cosign) run(t *testing.T, d desk, args ...string) (string, error) {
+	t.Helper()
+	return d.run(t, testenv.Program(t, c.program), args...)
+}
+
+func (d desk) run(t *testing.T, program string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, testenv.Program(t, c.program), args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(),
-		"HOME="+dir, "TUF_ROOT="+filepath.Join(dir, "tuf"), "COSIGN_PASSWORD="+password,
-		"HTTPS_PROXY=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1",
-	)
+	cmd := d.Command(ctx, append([]string{program}, args...)...)
+	cmd.Dir = d.dir
+	cmd.Env = append(os.Environ(), "HOME="+d.dir, "TUF_ROOT="+filepath.Join(d.dir, "tuf"), "COSIGN_PASSWORD="+password)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// workdir holds what the programs read: keys and the two documents that say that there are no sigstore services.
-func workdir(t *testing.T, private, public []byte) string {
+// registry is a registry that can be reached from the desk.
+func (d desk) registry(t *testing.T, kind testenv.Kind) *testenv.RegistryServer {
 	t.Helper()
-	dir := t.TempDir()
+	return testenv.Registry(t, kind, testenv.WithAddress(d.Address+":0"))
+}
+
+// alone runs what verifies and holds that it asked nobody but the registry.
+func (d desk) alone(t *testing.T, what string, do func() (string, error)) (string, error) {
+	t.Helper()
+	before := d.Strays(t)
+	out, err := do()
+	if n := d.Strays(t) - before; n != 0 {
+		t.Errorf("%s: %d packets wanted to go elsewhere than to the registry", what, n)
+	}
+	return out, err
+}
+
+// newDesk makes a desk with what the programs read: keys and the two documents that say that there are no sigstore services.
+func newDesk(t *testing.T, private, public []byte) desk {
+	t.Helper()
+	d := desk{Island: testenv.NewIsland(t), dir: t.TempDir()}
 	for name, data := range map[string][]byte{
 		"k.key":             private,
 		"k.pub":             public,
 		"empty-root.json":   []byte(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`),
 		"empty-config.json": []byte(`{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return dir
+	return d
 }
 
-// pushArtifact pushes a small artifact with an own artifact type, as a state is one.
+// build puts our own programs on the desk.
+func (d *desk) build(t *testing.T) {
+	t.Helper()
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.own = t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", d.own+"/", "./cmd/longshore")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+}
+
+// longshore runs ours, alone with the registry.
+func (d desk) longshore(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return d.alone(t, "longshore "+args[0], func() (string, error) {
+		return d.run(t, filepath.Join(d.own, "longshore"), append(args, "--plain-http")...)
+	})
+}
+
+// pushArtifact pushes a small artifact with an artifact type that no program here knows: only its signatures are looked at.
 func pushArtifact(t *testing.T, r repository, text string) ocispec.Descriptor {
 	t.Helper()
 	blob := ocispec.Descriptor{MediaType: "text/plain", Digest: digest.FromString(text), Size: int64(len(text))}
 	data, err := json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
-		ArtifactType: "application/vnd.margo.manifest.v1+json",
+		ArtifactType: "application/vnd.acme.thing.v1+json",
 		Config:       ocispec.Descriptor{MediaType: ocispec.MediaTypeEmptyJSON, Digest: ocispec.DescriptorEmptyJSON.Digest, Size: 2},
 		Layers:       []ocispec.Descriptor{blob},
 	})
@@ -199,20 +249,21 @@ func TestInteroperatesWithCosign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d := newDesk(t, private, public)
+	d.build(t)
 	for name, c := range cosigns() {
 		testenv.Program(t, c.program)
 		for _, kind := range []testenv.Kind{testenv.Referrers, testenv.Distribution, testenv.Lax} {
 			t.Run(name+"/"+string(kind), func(t *testing.T) {
-				server := testenv.Registry(t, kind)
-				dir := workdir(t, private, public)
+				server := d.registry(t, kind)
 				for _, f := range []signing.Format{signing.FormatBundle, signing.FormatLegacy, signing.FormatBoth} {
 					t.Run("ours "+string(f), func(t *testing.T) {
-						oursVerifiedByCosign(t, c, dir, openRepository(t, server.Reference("ours/"+string(f))), private, f)
+						oursVerifiedByCosign(t, c, d, openRepository(t, server.Reference("ours/"+string(f))), private, f)
 					})
 				}
 				for f, flags := range c.sign {
 					t.Run("theirs "+string(f), func(t *testing.T) {
-						theirsVerifiedByUs(t, c, dir, openRepository(t, server.Reference("theirs/"+string(f))), key, f, flags)
+						theirsVerifiedByUs(t, c, d, openRepository(t, server.Reference("theirs/"+string(f))), key, f, flags)
 					})
 				}
 			})
@@ -220,7 +271,24 @@ func TestInteroperatesWithCosign(t *testing.T) {
 	}
 }
 
-func oursVerifiedByCosign(t *testing.T, c cosign, dir string, r repository, private []byte, f signing.Format) {
+// What wants to reach a log or a service of sigstore is seen from here: the counts above are not zero for lack of counting.
+func TestCosignAloneIsSeen(t *testing.T) {
+	private, public, err := signing.GenerateKey([]byte(password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDesk(t, private, public)
+	r := openRepository(t, d.registry(t, testenv.Referrers).Reference("seen"))
+	ref := r.Name() + "@" + pushArtifact(t, r, "hello").Digest.String()
+	c := cosigns()["cosign3"]
+	before := d.Strays(t)
+	_, _ = c.run(t, d, "verify", "--key", "k.pub", ref) // asks for sigstore's trusted root first
+	if d.Strays(t) == before {
+		t.Error("cosign did not ask for a trusted root, or the island does not count")
+	}
+}
+
+func oursVerifiedByCosign(t *testing.T, c cosign, d desk, r repository, private []byte, f signing.Format) {
 	subject := pushArtifact(t, r, "hello")
 	signer, err := signing.NewSigner(private, []byte(password), signing.SignOptions{Format: f, Annotations: map[string]string{"generation": "42"}})
 	if err != nil {
@@ -231,36 +299,43 @@ func oursVerifiedByCosign(t *testing.T, c cosign, dir string, r repository, priv
 	}
 	ref := r.Name() + "@" + subject.Digest.String()
 	args := append([]string{"verify", "--key", "k.pub"}, c.verify...)
-	if out, err := c.run(t, dir, append(args, "-a", "generation=42", ref)...); err != nil {
+	out, err := d.alone(t, c.program+" verify", func() (string, error) { return c.run(t, d, append(args, "-a", "generation=42", ref)...) })
+	if err != nil {
 		t.Errorf("%s does not take our signature: %v\n%s", c.program, err, out)
 	}
 	if c.claims || f == signing.FormatLegacy {
-		if out, err := c.run(t, dir, append(args, "-a", "generation=41", ref)...); err == nil {
+		if out, err := c.run(t, d, append(args, "-a", "generation=41", ref)...); err == nil {
 			t.Errorf("%s takes our signature for another generation:\n%s", c.program, out)
 		}
 	}
 	other := pushArtifact(t, r, "other")
-	if out, err := c.run(t, dir, append(args, r.Name()+"@"+other.Digest.String())...); err == nil {
+	if out, err := d.longshore(t, "verify", "--key", "k.pub", r.Name()+"@"+other.Digest.String()); err == nil {
+		t.Errorf("longshore takes what nobody signed:\n%s", out)
+	}
+	if out, err := c.run(t, d, append(args, r.Name()+"@"+other.Digest.String())...); err == nil {
 		t.Errorf("%s takes what nobody signed:\n%s", c.program, out)
 	}
 }
 
-func theirsVerifiedByUs(t *testing.T, c cosign, dir string, r repository, key signing.Key, f signing.Format, flags []string) {
+func theirsVerifiedByUs(t *testing.T, c cosign, d desk, r repository, key signing.Key, f signing.Format, flags []string) {
 	subject := pushArtifact(t, r, "hello")
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); !errors.Is(err, fault.ErrUnsigned) {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Verify before signing = %v, want %v", err, fault.ErrUnsigned)
 	}
 	ref := r.Name() + "@" + subject.Digest.String()
 	args := append([]string{"sign", "--key", "k.key", "--yes", "-a", "generation=42"}, flags...)
-	if out, err := c.run(t, dir, append(args, ref)...); err != nil {
+	if out, err := c.run(t, d, append(args, ref)...); err != nil {
 		t.Fatalf("%s sign: %v\n%s", c.program, err, out)
 	}
-	got, err := signing.Verify(t.Context(), r, subject, []signing.Key{key})
+	got, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key})
 	if err != nil {
 		t.Fatalf("we do not take the signature of %s: %v", c.program, err)
 	}
-	if len(got) != 1 || got[0].Format != f || got[0].Key != "release" {
+	if len(got) != 1 || got[0].Format != f || got[0].By != "release" {
 		t.Errorf("Verify = %+v, want one %s by release", got, f)
+	}
+	if out, err := d.longshore(t, "verify", "--key", "k.pub", ref); err != nil {
+		t.Errorf("longshore does not take the signature of %s: %v\n%s", c.program, err, out)
 	}
 	if (c.claims || f == signing.FormatLegacy) && got[0].Annotations["generation"] != "42" {
 		t.Errorf("claims = %v, want generation 42", got[0].Annotations)
@@ -273,7 +348,7 @@ func theirsVerifiedByUs(t *testing.T, c cosign, dir string, r repository, key si
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{other}); !errors.Is(err, fault.ErrBadSignature) {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{other}); !errors.Is(err, fault.ErrBadSignature) {
 		t.Errorf("Verify with another key = %v, want %v", err, fault.ErrBadSignature)
 	}
 }
@@ -282,12 +357,12 @@ func theirsVerifiedByUs(t *testing.T, c cosign, dir string, r repository, key si
 func TestKeysInteroperateWithCosign(t *testing.T) {
 	for name, c := range cosigns() {
 		t.Run(name, func(t *testing.T) {
-			server := testenv.Registry(t, testenv.Referrers)
-			dir := workdir(t, nil, nil)
-			if out, err := c.run(t, dir, "generate-key-pair", "--output-key-prefix", "theirs"); err != nil {
+			d := newDesk(t, nil, nil)
+			server := d.registry(t, testenv.Referrers)
+			if out, err := c.run(t, d, "generate-key-pair", "--output-key-prefix", "theirs"); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			private, err := os.ReadFile(filepath.Join(dir, "theirs.key"))
+			private, err := os.ReadFile(filepath.Join(d.dir, "theirs.key"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -301,7 +376,7 @@ func TestKeysInteroperateWithCosign(t *testing.T) {
 				t.Fatal(err)
 			}
 			args := append([]string{"verify", "--key", "theirs.pub"}, c.verify...)
-			if out, err := c.run(t, dir, append(args, r.Name()+"@"+subject.Digest.String())...); err != nil {
+			if out, err := c.run(t, d, append(args, r.Name()+"@"+subject.Digest.String())...); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
@@ -319,19 +394,19 @@ func TestCosignAttestationIsNoSignature(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := cosigns()["cosign2"]
-	server := testenv.Registry(t, testenv.Distribution)
-	dir := workdir(t, private, public)
-	if err := os.WriteFile(filepath.Join(dir, "scan.json"), []byte(`{"result":"FAILED"}`), 0o600); err != nil {
+	d := newDesk(t, private, public)
+	server := d.registry(t, testenv.Distribution)
+	if err := os.WriteFile(filepath.Join(d.dir, "scan.json"), []byte(`{"result":"FAILED"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := openRepository(t, server.Reference("attested"))
 	subject := pushArtifact(t, r, "hello")
 	ref := r.Name() + "@" + subject.Digest.String()
-	if out, err := c.run(t, dir, "attest", "--key", "k.key", "--yes", "--tlog-upload=false", "--new-bundle-format",
+	if out, err := c.run(t, d, "attest", "--key", "k.key", "--yes", "--tlog-upload=false", "--new-bundle-format",
 		"--type", "https://example.com/scan-result/v1", "--predicate", "scan.json", ref); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); !errors.Is(err, fault.ErrUnsigned) {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Verify(attested) = %v, want %v", err, fault.ErrUnsigned)
 	}
 }
@@ -359,11 +434,11 @@ func TestRegistryFaultIsTemporary(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Client = &http.Client{Transport: answering{made[0].Digest.String(), http.StatusServiceUnavailable}}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); !fault.Retryable(err) {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); !fault.Retryable(err) {
 		t.Errorf("Verify = %v, want %v", err, fault.ErrTemporary)
 	}
 	r.Client = &http.Client{Transport: http.DefaultTransport}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Key{key}); err != nil {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); err != nil {
 		t.Errorf("Verify after the fault = %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package signing
 
 import (
 	"bytes"
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -11,10 +12,10 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/sigstore/cosign/v2/pkg/cosign"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/options"
@@ -29,18 +30,7 @@ const (
 	minRSABits = 2048
 )
 
-// GenerateKey makes an ECDSA P-256 key pair in cosign's files: the private key encrypted with password (scrypt and
-// secretbox, PEM "ENCRYPTED SIGSTORE PRIVATE KEY"), the public key as plain PEM. An empty password encrypts with the
-// empty password, as cosign does: keep the file as safe as an open key.
-func GenerateKey(password []byte) (private, public []byte, err error) {
-	keys, err := cosign.GenerateKeyPair(func(bool) ([]byte, error) { return password, nil })
-	if err != nil {
-		return nil, nil, fmt.Errorf("generate key: %w", err)
-	}
-	return keys.PrivateBytes, keys.PublicBytes, nil
-}
-
-// Key is a public key under the name that people know it by.
+// Key is a public key under the name that people know it by. It is a [Trustee]; the zero Key vouches for nothing.
 type Key struct {
 	Name        string
 	Algorithm   string        // "ECDSA P-256", "RSA 3072", "Ed25519"
@@ -60,7 +50,7 @@ func ParsePublicKey(name string, data []byte) (Key, error) {
 		return Key{}, fmt.Errorf("public key %s: %w: no PEM block", name, fault.ErrInvalid)
 	}
 	switch block.Type {
-	case string(cosign.SigstorePrivateKeyPemType), string(cosign.CosignPrivateKeyPemType):
+	case pemSigstore, pemCosign:
 		err := fmt.Errorf("public key %s: %w: this is a private key", name, fault.ErrInvalid)
 		return Key{}, fault.WithHint(err, "give the .pub file, and keep the private key away from here")
 	}
@@ -119,4 +109,27 @@ func newKey(name string, pub crypto.PublicKey) (Key, error) {
 		k.verifiers = append(k.verifiers, v)
 	}
 	return k, nil
+}
+
+// TrusteeName implements [Trustee].
+func (k Key) TrusteeName() string { return k.Name }
+
+// Vouch implements [Trustee]. A bundle may name its key in another way than cosign does, so the hint of a key decides
+// only whether a signature that does not match is an alarm.
+func (k Key) Vouch(_ context.Context, e *Evidence) (Vouching, error) {
+	if len(e.Certificates) > 0 {
+		return Vouching{}, fmt.Errorf("with a certificate: %w", ErrOtherSigner)
+	}
+	for _, v := range k.verifiers {
+		if v.VerifySignature(bytes.NewReader(e.Signature), bytes.NewReader(e.Signed)) == nil {
+			return Vouching{Principal: k.Fingerprint.String(), Fingerprint: k.Fingerprint, Algorithm: k.Algorithm}, nil
+		}
+	}
+	if e.Hint != "" && e.Hint != k.hint {
+		return Vouching{}, fmt.Errorf("by key %.64q: %w", e.Hint, ErrOtherSigner)
+	}
+	if e.Hint == "" {
+		return Vouching{}, errSpeechless
+	}
+	return Vouching{}, errors.New("signature does not match")
 }

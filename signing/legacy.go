@@ -1,32 +1,37 @@
 package signing
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sigstore/cosign/v2/pkg/cosign"
-	"github.com/sigstore/cosign/v2/pkg/oci/static"
-	"github.com/sigstore/sigstore/pkg/signature/payload"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
 	mediaTypeSimpleSigning = "application/vnd.dev.cosign.simplesigning.v1+json"
-	annotationSignature    = static.SignatureAnnotationKey
+	annotationSignature    = "dev.cosignproject.cosign/signature"
+	annotationCertificate  = "dev.sigstore.cosign/certificate"
+	typeSimpleSigning      = "cosign container image signature"
 
-	maxPayloadBytes   = 64 << 10 // cosign writes 250 bytes and the annotations
-	maxLegacyLayers   = 64       // signatures of one subject that are looked at
-	legacyWriteRounds = 5        // times that a lost race for the tag is repeated
+	maxPayloadBytes = 64 << 10 // cosign writes 250 bytes and the annotations
+	maxLegacyLayers = 64       // signatures of one subject that are looked at
+
+	// Writing the tag races with other signers, and no registry offers a compare-and-swap: each round reads, appends,
+	// writes, waits and reads again. Whoever read before our write has written by then, and who lost repeats. The wait has
+	// to be longer than the others' time between reading and writing.
+	legacyRounds = 24
+	legacyWait   = 120 * time.Millisecond
 )
 
 // LegacyTag is the tag under which cosign's older format keeps the signatures of d.
@@ -34,16 +39,31 @@ func LegacyTag(d digest.Digest) string {
 	return d.Algorithm().String() + "-" + d.Encoded() + ".sig"
 }
 
-// writeLegacy appends a signature to what is under the tag, and looks again whether it stayed.
-func (s *Signer) writeLegacy(ctx context.Context, st Store, subject ocispec.Descriptor) (digest.Digest, error) {
-	claims := payload.SimpleContainerImage{
-		Critical: payload.Critical{
-			Identity: payload.Identity{DockerReference: st.Name()},
-			Image:    payload.Image{DockerManifestDigest: subject.Digest.String()},
-			Type:     payload.CosignSignatureType,
-		},
+// simpleSigning is the payload of cosign's older format, its members in the order that cosign writes.
+type simpleSigning struct {
+	Critical struct {
+		Identity struct {
+			Reference string `json:"docker-reference"` // nobody checks it: signatures go where the artifact goes
+		} `json:"identity"`
+		Image struct {
+			Digest string `json:"docker-manifest-digest"`
+		} `json:"image"`
+		Type string `json:"type"`
+	} `json:"critical"`
+	Optional map[string]any `json:"optional"`
+}
+
+// writeLegacy appends a signature to what is under the tag in st, and looks again whether it stayed. name is the
+// artifact's repository.
+func (s *Signer) writeLegacy(ctx context.Context, st Store, name string, subject ocispec.Descriptor) (digest.Digest, error) {
+	if s.sign == nil {
+		return "", fmt.Errorf("%w: an identity's signature is a bundle, format %s is for keys", fault.ErrUnsupported, FormatLegacy)
 	}
-	for k, v := range s.claims() {
+	var claims simpleSigning
+	claims.Critical.Identity.Reference = name
+	claims.Critical.Image.Digest = subject.Digest.String()
+	claims.Critical.Type = typeSimpleSigning
+	for k, v := range s.claims(s.options.Annotations) {
 		if claims.Optional == nil {
 			claims.Optional = make(map[string]any)
 		}
@@ -53,7 +73,7 @@ func (s *Signer) writeLegacy(ctx context.Context, st Store, subject ocispec.Desc
 	if err != nil {
 		return "", err
 	}
-	sig, err := s.sv.SignMessage(bytes.NewReader(data))
+	sig, err := s.sign(ctx, data)
 	if err != nil {
 		return "", err
 	}
@@ -62,11 +82,16 @@ func (s *Signer) writeLegacy(ctx context.Context, st Store, subject ocispec.Desc
 	if err := st.PushBlob(ctx, layer, data); err != nil {
 		return "", err
 	}
-	tag := LegacyTag(subject.Digest)
-	for range legacyWriteRounds {
+	return layer.Digest, appendLegacy(ctx, st, LegacyTag(subject.Digest), layer)
+}
+
+// appendLegacy brings a layer under the tag beside what is there, and stays until it has been seen there a while later.
+func appendLegacy(ctx context.Context, st Store, tag string, layer ocispec.Descriptor) error {
+	seen := 0
+	for round := range legacyRounds {
 		m, err := readLegacy(ctx, st, tag)
 		if err != nil {
-			return "", err
+			return err
 		}
 		if m == nil {
 			m = &ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
@@ -74,13 +99,42 @@ func (s *Signer) writeLegacy(ctx context.Context, st Store, subject ocispec.Desc
 		if slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool {
 			return l.Annotations[annotationSignature] == layer.Annotations[annotationSignature]
 		}) {
-			return layer.Digest, nil
+			// Alone on a fresh tag once is enough; where others write, look twice.
+			if seen++; len(m.Layers) == 1 || seen == 2 {
+				return nil
+			}
+		} else {
+			seen = 0
+			there := len(m.Layers)
+			if err := pushLegacy(ctx, st, tag, m, layer); err != nil {
+				return immutable(tag, there, err)
+			}
 		}
-		if err := pushLegacy(ctx, st, tag, m, layer); err != nil {
-			return "", err
+		if err := sleep(ctx, legacyWait+rand.N(legacyWait*time.Duration(1+min(round, 4)))); err != nil {
+			return err
 		}
 	}
-	return "", fmt.Errorf("tag %s: %w: other signers overwrote it %d times", tag, fault.ErrTemporary, legacyWriteRounds)
+	return fmt.Errorf("tag %s: %w: other signers overwrote it %d times", tag, fault.ErrTemporary, legacyRounds)
+}
+
+// immutable tells what a refused write of a tag that is there means: nothing is lost, and more cannot be added.
+func immutable(tag string, there int, err error) error {
+	if there == 0 || fault.Retryable(err) || errors.Is(err, fault.ErrUnauthenticated) {
+		return err
+	}
+	err = fmt.Errorf("tag %s cannot be written again, the %d signatures under it are as they were: %w", tag, there, err)
+	return fault.WithHint(err, "where tags are immutable, sign with bundles: --signature-format bundle")
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func pushLegacy(ctx context.Context, st Store, tag string, m *ocispec.Manifest, layer ocispec.Descriptor) error {
@@ -126,35 +180,55 @@ func readLegacy(ctx context.Context, st Source, tag string) (*ocispec.Manifest, 
 	return m, nil
 }
 
-// checkLegacy returns the key that signed d in this payload, and the signed claims.
-func checkLegacy(ctx context.Context, data []byte, b64 string, d digest.Digest, keys []Key) (Key, map[string]string, error) {
-	// Before anything is verified: the claim's type, which cosign's claim verifier does not look at.
-	var claims payload.SimpleContainerImage
-	if err := json.Unmarshal(data, &claims); err != nil {
-		return Key{}, nil, fmt.Errorf("payload: %w", err)
-	}
-	if claims.Critical.Type != payload.CosignSignatureType {
-		return Key{}, nil, fmt.Errorf("a payload of type %.100q: %w", claims.Critical.Type, errNoSignature)
-	}
-	sig, err := static.NewSignature(data, b64)
+// openLegacy reads a payload and its signature, and believes neither.
+func openLegacy(data []byte, annotations map[string]string, subject digest.Digest) (*Evidence, *simpleSigning, error) {
+	said, err := readPayload(data)
 	if err != nil {
-		return Key{}, nil, err
+		return nil, nil, fmt.Errorf("payload: %w", err)
 	}
-	hash := v1.Hash{Algorithm: d.Algorithm().String(), Hex: d.Encoded()}
-	for _, k := range keys {
-		for _, v := range k.verifiers {
-			_, err := cosign.VerifyImageSignature(ctx, sig, hash, &cosign.CheckOpts{
-				SigVerifier:   v,
-				ClaimVerifier: cosign.SimpleClaimVerifier, // without it the digest is not compared
-				Offline:       true, IgnoreTlog: true, IgnoreSCT: true,
-			})
-			if err == nil {
-				return k, stringClaims(claims.Optional), nil
-			}
+	if said.Critical.Type != typeSimpleSigning {
+		return nil, nil, fmt.Errorf("a payload of type %.100q: %w", said.Critical.Type, errNoSignature)
+	}
+	sig, err := base64.StdEncoding.DecodeString(annotations[annotationSignature])
+	if err != nil {
+		return nil, nil, fmt.Errorf("payload: signature: %w", err)
+	}
+	e := &Evidence{Format: FormatLegacy, Subject: subject, Signed: data, Signature: sig, Annotations: annotations}
+	if text := annotations[annotationCertificate]; text != "" {
+		block, _ := pem.Decode([]byte(text))
+		if block == nil || block.Type != "CERTIFICATE" {
+			return nil, nil, errors.New("payload: certificate is no PEM")
+		}
+		e.Certificates = [][]byte{block.Bytes}
+	}
+	return e, said, nil
+}
+
+// readPayload reads a payload exactly: names of members in their own case, none twice.
+func readPayload(data []byte) (*simpleSigning, error) {
+	top, err := members(data)
+	if err != nil {
+		return nil, err
+	}
+	critical, err := members(top["critical"])
+	if err != nil {
+		return nil, fmt.Errorf("critical: %w", err)
+	}
+	image, err := members(critical["image"])
+	if err != nil {
+		return nil, fmt.Errorf("critical: image: %w", err)
+	}
+	var said simpleSigning
+	if err := json.Unmarshal(critical["type"], &said.Critical.Type); err != nil {
+		return nil, fmt.Errorf("critical: type: %w", err)
+	}
+	if err := json.Unmarshal(image["docker-manifest-digest"], &said.Critical.Image.Digest); err != nil {
+		return nil, fmt.Errorf("critical: image: digest: %w", err)
+	}
+	if optional, there := top["optional"]; there {
+		if err := json.Unmarshal(optional, &said.Optional); err != nil {
+			return nil, fmt.Errorf("optional: %w", err)
 		}
 	}
-	if claims.Critical.Image.DockerManifestDigest != d.String() {
-		return Key{}, nil, fmt.Errorf("signature is of another artifact, %.100q", claims.Critical.Image.DockerManifestDigest)
-	}
-	return Key{}, nil, errors.New("signature does not match")
+	return &said, nil
 }

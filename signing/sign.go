@@ -1,17 +1,17 @@
 package signing
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"maps"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sigstore/cosign/v2/pkg/cosign"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -52,36 +52,43 @@ type SignOptions struct {
 	Time        time.Time         // when, as a signed claim; zero: no such claim
 	// Once looks first, and writes nothing in a format in which the key has signed the same claims (other than the time).
 	Once bool
+	// Place opens where signatures and statements go in the place of the artifact's own repository, as cosign's
+	// COSIGN_REPOSITORY does; nil: they go beside the artifact.
+	Place func(ctx context.Context, beside Store) (Store, error)
 }
 
-// Signer signs with one private key. It is safe for concurrent use.
+// Signer signs in one name. It is safe for concurrent use when what it was made of is.
 type Signer struct {
 	options SignOptions
-	key     Key
-	sv      signature.SignerVerifier
-	public  []byte
+	key     Key    // zero with seal
+	public  []byte // PEM of key
+	// sign makes the signature of a message; nil with seal.
+	sign func(ctx context.Context, message []byte) ([]byte, error)
+	seal Seal
+	self Trustee // who finds what this signer signed; nil: Once cannot look
 }
 
 // NewSigner unlocks a private key in cosign's format ("ENCRYPTED SIGSTORE PRIVATE KEY", or COSIGN). A wrong password is
 // fault.ErrUnauthenticated.
 func NewSigner(private, password []byte, o SignOptions) (*Signer, error) {
-	format, err := ParseFormat(string(o.Format))
+	o, err := o.checked()
 	if err != nil {
 		return nil, err
 	}
-	if _, taken := o.Annotations[timeClaim]; taken {
-		return nil, fmt.Errorf("signature annotation %s: %w: reserved for the time of signing", timeClaim, fault.ErrInvalid)
-	}
-	o.Format, o.Annotations = format, maps.Clone(o.Annotations)
-	if err := checkPrivatePEM(private); err != nil {
+	sv, err := unlock(private, password)
+	if err != nil {
 		return nil, err
 	}
-	sv, err := cosign.LoadPrivateKey(private, password, nil)
+	return NewKeySigner(sv, o)
+}
+
+// NewKeySigner signs with a key that something else holds: a token, a key management service (signing/remotekey).
+func NewKeySigner(hand signature.Signer, o SignOptions) (*Signer, error) {
+	o, err := o.checked()
 	if err != nil {
-		err = fmt.Errorf("unlock private key: %w: %w", fault.ErrUnauthenticated, err)
-		return nil, fault.WithHint(err, "check the password of the key")
+		return nil, err
 	}
-	pub, err := sv.PublicKey()
+	pub, err := hand.PublicKey()
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)
 	}
@@ -92,44 +99,70 @@ func NewSigner(private, password []byte, o SignOptions) (*Signer, error) {
 	if key.Name == "" {
 		key.Name = key.Fingerprint.String()
 	}
-	public, err := marshalPublic(pub)
+	public, err := cryptoutils.MarshalPublicKeyToPEM(pub)
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)
 	}
-	return &Signer{options: o, key: key, sv: sv, public: public}, nil
+	sign := func(ctx context.Context, message []byte) ([]byte, error) {
+		return hand.SignMessage(bytes.NewReader(message), options.WithContext(ctx))
+	}
+	return &Signer{options: o, key: key, public: public, sign: sign, self: key}, nil
 }
 
-// checkPrivatePEM tells what is wrong with a key file before the password is blamed.
-func checkPrivatePEM(private []byte) error {
-	if len(private) > MaxKeyBytes {
-		return fmt.Errorf("private key: %w: more than %d bytes", fault.ErrTooLarge, MaxKeyBytes)
+// Seal makes a whole bundle of an in-toto statement: what an identity does, whose key lives for one signature.
+type Seal func(ctx context.Context, statement []byte) (bundle []byte, err error)
+
+// NewSealSigner signs with an identity (signing/keyless), in bundles only. self finds what it signed before; nil: Once
+// cannot look, and signs again.
+func NewSealSigner(seal Seal, self Trustee, o SignOptions) (*Signer, error) {
+	o, err := o.checked()
+	if err != nil {
+		return nil, err
 	}
-	block, _ := pem.Decode(private)
-	if block == nil {
-		return fmt.Errorf("private key: %w: no PEM block", fault.ErrInvalid)
+	if o.Format != FormatBundle {
+		return nil, fmt.Errorf("signature format %s: %w: an identity's signature is a bundle", o.Format, fault.ErrUnsupported)
 	}
-	switch block.Type {
-	case cosign.SigstorePrivateKeyPemType, cosign.CosignPrivateKeyPemType:
-	default:
-		err := fmt.Errorf("private key: %w: PEM block %q", fault.ErrUnsupported, block.Type)
-		return fault.WithHint(err, "make a key with: longshore key generate, or bring yours with: cosign import-key-pair")
-	}
-	if !json.Valid(block.Bytes) {
-		return fmt.Errorf("private key: %w: the encrypted part is damaged", fault.ErrInvalid)
-	}
-	return nil
+	return &Signer{options: o, seal: seal, self: self}, nil
 }
 
-// Key is the public half.
+func (o SignOptions) checked() (SignOptions, error) {
+	format, err := ParseFormat(string(o.Format))
+	if err != nil {
+		return o, err
+	}
+	if _, taken := o.Annotations[timeClaim]; taken {
+		return o, fmt.Errorf("signature annotation %s: %w: reserved for the time of signing", timeClaim, fault.ErrInvalid)
+	}
+	o.Format, o.Annotations = format, maps.Clone(o.Annotations)
+	return o, nil
+}
+
+// Key is the public half; the zero Key of an identity.
 func (s *Signer) Key() Key { return s.key }
 
-// PublicPEM is the public half as a file.
-func (s *Signer) PublicPEM() []byte { return append([]byte(nil), s.public...) }
+// Name is what signatures are called in results: the key's name, or the identity's.
+func (s *Signer) Name() string {
+	if s.seal != nil {
+		return s.options.Name
+	}
+	return s.key.Name
+}
+
+// Self finds what this signer signed; nil when it cannot be told what it signs as.
+func (s *Signer) Self() Trustee { return s.self }
+
+// PublicPEM is the public half as a file; nil of an identity.
+func (s *Signer) PublicPEM() []byte { return bytes.Clone(s.public) }
 
 // Sign signs subject's digest and stores the signature beside it. It returns what was written, or found with Once,
 // one for each format. The subject need not be readable, only its descriptor must be right.
 func (s *Signer) Sign(ctx context.Context, st Store, subject ocispec.Descriptor) ([]Signature, error) {
 	if err := checkSubject(st, subject); err != nil {
+		return nil, err
+	}
+	name := st.Name()
+	st, err := s.place(ctx, st)
+	if err != nil {
 		return nil, err
 	}
 	formats := []Format{s.options.Format}
@@ -138,7 +171,7 @@ func (s *Signer) Sign(ctx context.Context, st Store, subject ocispec.Descriptor)
 	}
 	var made []Signature
 	for _, f := range formats {
-		if s.options.Once {
+		if s.options.Once && s.self != nil {
 			found, err := s.find(ctx, st, subject, f)
 			if err != nil {
 				return made, err
@@ -148,11 +181,13 @@ func (s *Signer) Sign(ctx context.Context, st Store, subject ocispec.Descriptor)
 				continue
 			}
 		}
-		write := s.writeBundle
+		var d digest.Digest
+		var err error
 		if f == FormatLegacy {
-			write = s.writeLegacy
+			d, err = s.writeLegacy(ctx, st, name, subject)
+		} else {
+			d, err = s.writeBundle(ctx, st, subject, Statement{Type: PredicateSign, Annotations: s.claims(s.options.Annotations)})
 		}
-		d, err := write(ctx, st, subject)
 		if err != nil {
 			return made, fmt.Errorf("sign %s@%s: %w", st.Name(), subject.Digest, err)
 		}
@@ -161,19 +196,34 @@ func (s *Signer) Sign(ctx context.Context, st Store, subject ocispec.Descriptor)
 	return made, nil
 }
 
+// place is where what s signs goes.
+func (s *Signer) place(ctx context.Context, beside Store) (Store, error) {
+	if s.options.Place == nil {
+		return beside, nil
+	}
+	st, err := s.options.Place(ctx, beside)
+	if err != nil {
+		return nil, fmt.Errorf("open the repository for signatures of %s: %w", beside.Name(), err)
+	}
+	return st, nil
+}
+
 func (s *Signer) signature(f Format, d digest.Digest) Signature {
+	if s.seal != nil {
+		return Signature{By: s.options.Name, Format: f, Digest: d, Time: s.options.Time, Annotations: maps.Clone(s.options.Annotations)}
+	}
 	return Signature{
-		Key: s.key.Name, Fingerprint: s.key.Fingerprint, Algorithm: s.key.Algorithm,
+		By: s.key.Name, Vouching: Vouching{Principal: s.key.Fingerprint.String(), Fingerprint: s.key.Fingerprint, Algorithm: s.key.Algorithm},
 		Format: f, Digest: d, Time: s.options.Time, Annotations: maps.Clone(s.options.Annotations),
 	}
 }
 
-// claims are the annotations as they are signed.
-func (s *Signer) claims() map[string]string {
-	if s.options.Time.IsZero() {
-		return s.options.Annotations
+// claims are annotations as they are signed: with the time.
+func (s *Signer) claims(annotations map[string]string) map[string]string {
+	if _, there := annotations[timeClaim]; there || s.options.Time.IsZero() {
+		return annotations
 	}
-	c := maps.Clone(s.options.Annotations)
+	c := maps.Clone(annotations)
 	if c == nil {
 		c = make(map[string]string)
 	}
@@ -183,14 +233,17 @@ func (s *Signer) claims() map[string]string {
 
 // find looks for a signature in one format by the same key with the same claims.
 func (s *Signer) find(ctx context.Context, st Store, subject ocispec.Descriptor, f Format) (*Signature, error) {
-	e := examine(ctx, st, subject, []Key{s.key}, f)
-	for _, sig := range e.good {
+	e, err := Examine(ctx, st, subject, Query{PredicateType: PredicateSign, Trustees: []Trustee{s.self}, Format: f})
+	if err != nil {
+		return nil, err
+	}
+	for _, sig := range e.Good {
 		if sig.Format == f && maps.Equal(sig.Annotations, s.options.Annotations) {
 			return &sig, nil
 		}
 	}
-	if e.unread != nil {
-		return nil, fmt.Errorf("look for a signature of %s@%s: %w", st.Name(), subject.Digest, e.unread)
+	if e.Unread != nil {
+		return nil, fmt.Errorf("look for a signature of %s@%s: %w", st.Name(), subject.Digest, e.Unread)
 	}
 	return nil, nil
 }

@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
 func TestKeys(t *testing.T) {
@@ -92,23 +93,23 @@ func TestParsePublicKeyRefuses(t *testing.T) {
 func TestSignOnce(t *testing.T) {
 	for _, f := range []Format{FormatBundle, FormatLegacy, FormatBoth} {
 		t.Run(string(f), func(t *testing.T) {
-			st := newMemory()
-			subject := st.artifact(t, "hello")
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
 			now := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
 			first := sign(t, newSigner(t, SignOptions{Format: f, Once: true, Time: now}), st, subject)
-			before := len(st.content)
+			before := len(st.Content)
 			again := sign(t, newSigner(t, SignOptions{Format: f, Once: true, Time: now.Add(time.Hour)}), st, subject)
-			if len(st.content) != before {
-				t.Errorf("the second Sign wrote %d more", len(st.content)-before)
+			if len(st.Content) != before {
+				t.Errorf("the second Sign wrote %d more", len(st.Content)-before)
 			}
 			if len(again) != len(first) || again[0].Digest != first[0].Digest || !again[0].Time.Equal(now) {
 				t.Errorf("Sign again = %+v, want %+v", again, first)
 			}
 			sign(t, newSigner(t, SignOptions{Format: f, Once: true, Annotations: map[string]string{"a": "b"}}), st, subject)
-			if len(st.content) == before {
+			if len(st.Content) == before {
 				t.Error("a Sign with other claims wrote nothing")
 			}
-			st.fail = func(op, _ string) error {
+			st.Fail = func(op, _ string) error {
 				if op == "manifest" {
 					return fault.ErrTemporary
 				}
@@ -123,47 +124,45 @@ func TestSignOnce(t *testing.T) {
 
 // A signer that is overwritten by another between its read and its write comes again, and loses neither.
 func TestLegacyRace(t *testing.T) {
-	st := newMemory()
-	subject := st.artifact(t, "hello")
-	st.onPush = func(string) {
-		st.onPush = nil
+	st := signingtest.NewMemory()
+	subject := st.Artifact(t, "hello")
+	st.OnPush = func(string) {
+		st.OnPush = nil
 		sign(t, otherSigner(t, SignOptions{Format: FormatLegacy}), st, subject)
 		// The other's write comes first and is then overwritten by ours: put it back as a second overwrite would.
-		theirs := st.tags[LegacyTag(subject.Digest)]
-		st.onPush = func(string) {
-			st.onPush = nil
-			st.mu.Lock()
-			st.tags[LegacyTag(subject.Digest)] = theirs
-			st.mu.Unlock()
+		theirs := st.Tags[LegacyTag(subject.Digest)]
+		st.OnPush = func(string) {
+			st.OnPush = nil
+			st.Tags[LegacyTag(subject.Digest)] = theirs
 		}
 	}
 	sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, subject)
-	if _, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)}); err != nil {
+	if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
 		t.Error(err)
 	}
 }
 
 // What cosign and others want to see in a referrer.
 func TestReferrerShape(t *testing.T) {
-	st := newMemory()
-	subject := st.artifact(t, "hello")
+	st := signingtest.NewMemory()
+	subject := st.Artifact(t, "hello")
 	made := sign(t, newSigner(t, SignOptions{}), st, subject)
 	var m ocispec.Manifest
-	if err := json.Unmarshal(st.content[made[0].Digest], &m); err != nil {
+	if err := json.Unmarshal(st.Content[made[0].Digest], &m); err != nil {
 		t.Fatal(err)
 	}
 	if m.ArtifactType != MediaTypeBundle || len(m.Layers) != 1 || m.Layers[0].MediaType != MediaTypeBundle ||
 		m.Subject == nil || m.Subject.Digest != subject.Digest || m.Config.MediaType != ocispec.MediaTypeEmptyJSON {
-		t.Errorf("referrer = %s", st.content[made[0].Digest])
+		t.Errorf("referrer = %s", st.Content[made[0].Digest])
 	}
-	if _, ok := st.content[digest.FromString("{}")]; !ok {
+	if _, ok := st.Content[digest.FromString("{}")]; !ok {
 		t.Error("the empty config was not pushed")
 	}
 	var b struct {
 		MediaType    string
 		DSSEEnvelope struct{ Payload []byte }
 	}
-	if err := json.Unmarshal(st.content[m.Layers[0].Digest], &b); err != nil {
+	if err := json.Unmarshal(st.Content[m.Layers[0].Digest], &b); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":"` + subject.Digest.Encoded() +

@@ -1,7 +1,6 @@
 package signing
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,247 +16,96 @@ import (
 )
 
 const (
-	maxReferrers     = 64      // of one subject that are looked at, likely signatures first
+	maxReferrers     = 128     // of one subject that are looked at, likely ones first
 	maxManifestBytes = 1 << 20 // of one referrer or signature manifest
 	maxReasons       = 3       // told in one error
 )
 
-// Signature is one signature that was made or found good.
+// Signature is one signature that was made or found good, or another statement.
 type Signature struct {
-	Key         string            // the name of the key
-	Fingerprint digest.Digest     // of the key
-	Algorithm   string            // of the key
+	Vouching
+	By          string            // the name of the trustee
 	Format      Format            // FormatBundle or FormatLegacy
 	Digest      digest.Digest     // of the referrer's manifest; of the payload when Format is FormatLegacy
 	Time        time.Time         // when, as the signer claims, in UTC; zero when it did not tell
 	Annotations map[string]string // what else was signed with the digest
+	Predicate   json.RawMessage   // what a statement says; nil of a signature
 }
 
-// Verify returns the good signatures of subject's digest by any of keys, at least one.
+// Verify returns the good signatures of subject's digest by any of trustees, at least one.
 //
 // Referrers are looked at first, whatever the registry says of their types, then cosign's ".sig" tag. The tag does not
-// help where a bundle that names one of keys is broken: that is an alarm.
+// help where a bundle in a trustee's name is broken: that is an alarm.
 //
 // An error wraps fault.ErrUnsigned when there is none, fault.ErrBadSignature when there are some and none is good, and
 // what the store said, or fault.ErrTemporary, when something could not be read that might have been a good one.
-func Verify(ctx context.Context, st Source, subject ocispec.Descriptor, keys []Key) ([]Signature, error) {
-	if err := checkSubject(st, subject); err != nil {
+func Verify(ctx context.Context, st Source, subject ocispec.Descriptor, trustees []Trustee) ([]Signature, error) {
+	found, err := Examine(ctx, st, subject, Query{PredicateType: PredicateSign, Trustees: trustees})
+	if err != nil {
 		return nil, err
 	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("verify %s@%s: %w: no key given", st.Name(), subject.Digest, fault.ErrInvalid)
+	if len(found.Good) > 0 {
+		return found.Good, nil
 	}
-	e := examine(ctx, st, subject, keys, FormatBoth)
-	if len(e.good) > 0 {
-		return e.good, nil
-	}
-	return nil, fmt.Errorf("verify %s@%s: %w", st.Name(), subject.Digest, e.err(keys))
+	return nil, fmt.Errorf("verify %s@%s: %w", st.Name(), subject.Digest, found.Err())
 }
 
-// examination collects what was found about one subject.
-type examination struct {
-	good   []Signature
-	bad    []string // broken or forged in the name of one of the keys
-	other  []string // signatures by others
-	beside []string // no signatures
-	unread error    // the first thing that could not be read
+// Found is what an examination found out about one subject.
+type Found struct {
+	Good   []Signature // one for each trustee of each signature
+	Bad    []Remark    // broken or forged in the name of one of the trustees
+	Other  []Remark    // signed by others
+	Beside []Remark    // not what was asked for
+	Unread error       // the first thing that could not be read, and might have been a good one
+
+	asked []Trustee
 }
 
-// err says why nothing is good.
-func (e *examination) err(keys []Key) error {
+// Remark is something that was found and does not count.
+type Remark struct {
+	Where  string `json:"where"`        // "referrer sha256:…", "tag sha256-….sig"
+	By     string `json:"by,omitempty"` // in which trustee's name; "": in nobody's, or nobody can tell
+	Reason string `json:"reason"`
+}
+
+func (r Remark) String() string { return r.Where + ": " + r.Reason }
+
+// Err says why nothing, or not enough, is good; its kinds are those of [Verify].
+func (f *Found) Err() error {
 	switch {
-	case e.unread != nil:
-		if len(e.bad) > 0 {
-			return fmt.Errorf("%w; and what could be read is bad: %s", e.unread, reasons(e.bad))
+	case f.Unread != nil:
+		if len(f.Bad) > 0 {
+			return fmt.Errorf("%w; and what could be read is bad: %s", f.Unread, Reasons(f.Bad))
 		}
-		return e.unread
-	case len(e.bad)+len(e.other) > 0:
-		names := make([]string, len(keys))
-		for i, k := range keys {
-			names[i] = k.Name
+		return f.Unread
+	case len(f.Bad)+len(f.Other) > 0:
+		names := make([]string, len(f.asked))
+		for i, t := range f.asked {
+			names[i] = t.TrusteeName()
 		}
-		return fmt.Errorf("%w: none by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), reasons(append(e.bad, e.other...)))
-	case len(e.beside) > 0:
-		return fmt.Errorf("%w: there is only %s", fault.ErrUnsigned, reasons(e.beside))
+		return fmt.Errorf("%w: none by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), Reasons(slices.Concat(f.Bad, f.Other)))
+	case len(f.Beside) > 0:
+		return fmt.Errorf("%w: there is only %s", fault.ErrUnsigned, Reasons(f.Beside))
 	default:
 		return fault.ErrUnsigned
 	}
 }
 
-func reasons(all []string) string {
-	if len(all) > maxReasons {
-		all = append(all[:maxReasons:maxReasons], fmt.Sprintf("and %d more", len(all)-maxReasons))
-	}
-	return strings.Join(all, "; ")
-}
-
-// note sorts the result of one check.
-func (e *examination) note(where string, err error) {
-	reason := where + ": " + err.Error()
-	switch {
-	case errors.Is(err, errNoSignature):
-		e.beside = append(e.beside, reason)
-	case errors.Is(err, errOtherSigner):
-		e.other = append(e.other, reason)
-	default:
-		e.bad = append(e.bad, reason)
-	}
-}
-
-func (e *examination) miss(err error) {
-	if e.unread == nil {
-		e.unread = err
-	}
-}
-
-// examine looks at the signatures of subject in a format, or in both as Verify describes.
-func examine(ctx context.Context, st Source, subject ocispec.Descriptor, keys []Key, f Format) *examination {
-	e := &examination{}
-	if f != FormatLegacy {
-		e.referrers(ctx, st, subject, keys)
-	}
-	if f == FormatLegacy || f == FormatBoth && len(e.good) == 0 && len(e.bad) == 0 {
-		e.legacyTag(ctx, st, subject, keys)
-	}
-	return e
-}
-
-func (e *examination) referrers(ctx context.Context, st Source, subject ocispec.Descriptor, keys []Key) {
-	listed, err := st.Referrers(ctx, subject)
-	if errors.Is(err, fault.ErrNotFound) { // also said by places that have never heard of the subject
-		listed, err = nil, nil
-	}
-	if err != nil {
-		e.miss(unread(err, "list referrers"))
-		return
-	}
-	// The type that is told may be wrong, so it decides nothing but the order.
-	listed = slices.Clone(listed)
-	slices.SortStableFunc(listed, func(a, b ocispec.Descriptor) int {
-		return cmp.Compare(likeliness(a), likeliness(b))
-	})
-	if len(listed) > maxReferrers {
-		e.miss(fmt.Errorf("%w: %d referrers, and no good signature among the first %d", fault.ErrTooLarge, len(listed), maxReferrers))
-		listed = listed[:maxReferrers]
-	}
-	for _, d := range listed {
-		e.referrer(ctx, st, d, subject.Digest, keys)
-	}
-}
-
-// likeliness is lower for what may be a signature.
-func likeliness(d ocispec.Descriptor) int {
-	switch {
-	case isBundleType(d.ArtifactType):
-		return 0
-	case d.ArtifactType == "", d.ArtifactType == ocispec.MediaTypeEmptyJSON, d.ArtifactType == ocispec.MediaTypeImageConfig:
-		return 1
-	default:
-		return 2
-	}
-}
-
-func (e *examination) referrer(ctx context.Context, st Source, d ocispec.Descriptor, subject digest.Digest, keys []Key) {
-	where := "referrer " + d.Digest.String()
-	if d.Size > maxManifestBytes {
-		e.beside = append(e.beside, fmt.Sprintf("%s: a manifest of %d bytes", where, d.Size))
-		return
-	}
-	_, m, err := readManifest(ctx, st, d.Digest)
-	if err != nil {
-		e.missOrNote(where, err)
-		return
-	}
-	if !slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool {
-		return isBundleType(l.MediaType) || l.MediaType == mediaTypeSimpleSigning
-	}) {
-		e.beside = append(e.beside, fmt.Sprintf("%s of type %.100q", where, cmp.Or(m.ArtifactType, m.Config.MediaType)))
-		return
-	}
-	if len(m.Layers) > maxLegacyLayers {
-		e.bad = append(e.bad, fmt.Sprintf("%s: %d layers", where, len(m.Layers)))
-		return
-	}
-	for _, l := range m.Layers {
-		switch {
-		case isBundleType(l.MediaType):
-			e.bundleLayer(ctx, st, where, d.Digest, l, subject, keys)
-		case l.MediaType == mediaTypeSimpleSigning: // cosign 2's experiment with referrers
-			e.legacyLayer(ctx, st, where, l, subject, keys)
+// Reasons tells the first few of many.
+func Reasons(all []Remark) string {
+	var text []string
+	for i, r := range all {
+		if i == maxReasons {
+			text = append(text, fmt.Sprintf("and %d more", len(all)-maxReasons))
+			break
 		}
+		text = append(text, r.String())
 	}
-}
-
-func (e *examination) bundleLayer(ctx context.Context, st Source, where string, at digest.Digest, l ocispec.Descriptor, subject digest.Digest, keys []Key) {
-	data, err := readBlob(ctx, st, l, maxBundleBytes)
-	if err != nil {
-		e.missOrNote(where, err)
-		return
-	}
-	k, claims, err := checkBundle(ctx, data, subject, keys)
-	if err != nil {
-		e.note(where, err)
-		return
-	}
-	e.add(k, FormatBundle, at, claims)
-}
-
-func (e *examination) legacyTag(ctx context.Context, st Source, subject ocispec.Descriptor, keys []Key) {
-	where := "tag " + LegacyTag(subject.Digest)
-	m, err := readLegacy(ctx, st, LegacyTag(subject.Digest))
-	if err != nil {
-		e.missOrNote(where, err)
-		return
-	}
-	if m == nil {
-		return
-	}
-	layers := m.Layers
-	if len(layers) > maxLegacyLayers {
-		e.miss(fmt.Errorf("%w: %s: %d signatures, and no good one among the first %d", fault.ErrTooLarge, where, len(layers), maxLegacyLayers))
-		layers = layers[:maxLegacyLayers]
-	}
-	for _, l := range layers {
-		if l.MediaType == mediaTypeSimpleSigning {
-			e.legacyLayer(ctx, st, where, l, subject.Digest, keys)
-		}
-	}
-}
-
-func (e *examination) legacyLayer(ctx context.Context, st Source, where string, l ocispec.Descriptor, subject digest.Digest, keys []Key) {
-	data, err := readBlob(ctx, st, l, maxPayloadBytes)
-	if err != nil {
-		e.missOrNote(where, err)
-		return
-	}
-	k, claims, err := checkLegacy(ctx, data, l.Annotations[annotationSignature], subject, keys)
-	if err != nil {
-		e.note(where, err)
-		return
-	}
-	e.add(k, FormatLegacy, l.Digest, claims)
-}
-
-func (e *examination) add(k Key, f Format, at digest.Digest, claims map[string]string) {
-	s := Signature{Key: k.Name, Fingerprint: k.Fingerprint, Algorithm: k.Algorithm, Format: f, Digest: at, Annotations: claims}
-	if t, err := time.Parse(time.RFC3339, claims[timeClaim]); err == nil {
-		s.Time = t.UTC()
-		delete(claims, timeClaim)
-	}
-	e.good = append(e.good, s)
+	return strings.Join(text, "; ")
 }
 
 // errMalformed marks what arrived whole and is broken.
 var errMalformed = errors.New("malformed")
-
-// missOrNote sorts the failure of a read.
-func (e *examination) missOrNote(where string, err error) {
-	if errors.Is(err, errMalformed) {
-		e.note(where, err)
-		return
-	}
-	e.miss(fmt.Errorf("%s: %w", where, err))
-}
 
 // readManifest fetches a manifest and checks that it is what was asked for.
 func readManifest(ctx context.Context, st Source, d digest.Digest) ([]byte, *ocispec.Manifest, error) {

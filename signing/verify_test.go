@@ -14,10 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	cbundle "github.com/sigstore/cosign/v2/pkg/cosign/bundle"
-	"github.com/sigstore/sigstore/pkg/signature/dsse"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
 var formats = []Format{FormatBundle, FormatLegacy, FormatBoth}
@@ -27,10 +26,10 @@ func TestSignAndVerify(t *testing.T) {
 	claims := map[string]string{"generation": "42"}
 	for _, f := range formats {
 		t.Run(string(f), func(t *testing.T) {
-			st := newMemory()
-			subject := st.artifact(t, "hello")
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
 			made := sign(t, newSigner(t, SignOptions{Name: "release", Format: f, Annotations: claims, Time: at}), st, subject)
-			got, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)})
+			got, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,12 +37,15 @@ func TestSignAndVerify(t *testing.T) {
 			if diff := cmp.Diff(made[:1], got); diff != "" {
 				t.Errorf("Verify found something else than Sign made (-made +found):\n%s", diff)
 			}
-			if got[0].Key != "release" || got[0].Algorithm != "ECDSA P-256" || !got[0].Time.Equal(at) || got[0].Annotations["generation"] != "42" {
+			if got[0].By != "release" || got[0].Algorithm != "ECDSA P-256" || !got[0].Time.Equal(at) || got[0].Annotations["generation"] != "42" {
 				t.Errorf("Verify = %+v", got[0])
 			}
 			if f == FormatBoth {
-				legacy := examine(t.Context(), st, subject, []Key{releaseKey(t)}, FormatLegacy)
-				if diff := cmp.Diff(made[1:], legacy.good); diff != "" {
+				legacy, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Trustees: []Trustee{releaseKey(t)}, Format: FormatLegacy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(made[1:], legacy.Good); diff != "" {
 					t.Errorf("under the tag (-made +found):\n%s", diff)
 				}
 			}
@@ -55,17 +57,17 @@ func TestSignAndVerify(t *testing.T) {
 func TestClaimIsChecked(t *testing.T) {
 	for _, f := range []Format{FormatBundle, FormatLegacy} {
 		t.Run(string(f), func(t *testing.T) {
-			st := newMemory()
-			signed, unsigned := st.artifact(t, "A"), st.artifact(t, "B")
+			st := signingtest.NewMemory()
+			signed, unsigned := st.Artifact(t, "A"), st.Artifact(t, "B")
 			sign(t, newSigner(t, SignOptions{Format: f}), st, signed)
-			if _, err := Verify(t.Context(), st, signed, []Key{releaseKey(t)}); err != nil {
+			if _, err := Verify(t.Context(), st, signed, []Trustee{releaseKey(t)}); err != nil {
 				t.Fatal(err)
 			}
-			st.referrers[unsigned.Digest] = st.referrers[signed.Digest]
+			st.Listed[unsigned.Digest] = st.Listed[signed.Digest]
 			if f == FormatLegacy {
-				st.tags[LegacyTag(unsigned.Digest)] = st.tags[LegacyTag(signed.Digest)]
+				st.Tags[LegacyTag(unsigned.Digest)] = st.Tags[LegacyTag(signed.Digest)]
 			}
-			_, err := Verify(t.Context(), st, unsigned, []Key{releaseKey(t)})
+			_, err := Verify(t.Context(), st, unsigned, []Trustee{releaseKey(t)})
 			if !errors.Is(err, fault.ErrBadSignature) {
 				t.Errorf("Verify(B, signed with the signature of A) = %v, want %v", err, fault.ErrBadSignature)
 			}
@@ -73,20 +75,10 @@ func TestClaimIsChecked(t *testing.T) {
 	}
 }
 
-// attest makes a bundle as Sign does, with a statement of another type or of other content.
+// attest makes a bundle as Sign does, with a statement of another type.
 func attest(t *testing.T, s *Signer, d digest.Digest, predicate string) []byte {
 	t.Helper()
-	payload := fmt.Appendf(nil, `{"_type":%q,"subject":[{"digest":{"sha256":%q}}],"predicateType":%q,"predicate":{}}`,
-		inTotoStatement, d.Encoded(), predicate)
-	envelope, err := dsse.WrapSigner(s.sv, inTotoPayload).SignMessage(bytes.NewReader(payload))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pub, err := s.sv.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := cbundle.MakeNewBundle(pub, nil, payload, envelope, s.public, nil)
+	data, err := s.bundle(t.Context(), d, Statement{Type: predicate})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,24 +89,24 @@ func attest(t *testing.T, s *Signer, d digest.Digest, predicate string) []byte {
 func TestOnlyTheSignPredicateCounts(t *testing.T) {
 	s := newSigner(t, SignOptions{})
 	t.Run("bundle", func(t *testing.T) {
-		st := newMemory()
-		subject := st.artifact(t, "hello")
-		st.attach(t, subject, MediaTypeBundle, MediaTypeBundle, attest(t, s, subject.Digest, "https://example.com/scan-result/FAILED/v1"))
-		_, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)})
+		st := signingtest.NewMemory()
+		subject := st.Artifact(t, "hello")
+		st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, attest(t, s, subject.Digest, "https://example.com/scan-result/FAILED/v1"))
+		_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
 		if !errors.Is(err, fault.ErrUnsigned) {
 			t.Errorf("Verify(attested) = %v, want %v", err, fault.ErrUnsigned)
 		}
-		st.attach(t, subject, MediaTypeBundle, MediaTypeBundle, attest(t, s, subject.Digest, PredicateSign))
-		if _, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)}); err != nil {
+		st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, attest(t, s, subject.Digest, PredicateSign))
+		if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
 			t.Errorf("Verify(attested and signed) = %v", err)
 		}
 	})
 	t.Run("payload", func(t *testing.T) {
-		st := newMemory()
-		subject := st.artifact(t, "hello")
+		st := signingtest.NewMemory()
+		subject := st.Artifact(t, "hello")
 		payload := fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":%q},"type":"scan failed"},"optional":null}`, subject.Digest)
 		putLegacy(t, st, s, subject, payload)
-		_, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)})
+		_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
 		if !errors.Is(err, fault.ErrUnsigned) {
 			t.Errorf("Verify(other payload) = %v, want %v", err, fault.ErrUnsigned)
 		}
@@ -122,9 +114,9 @@ func TestOnlyTheSignPredicateCounts(t *testing.T) {
 }
 
 // putLegacy signs any payload and puts it under the subject's tag.
-func putLegacy(t *testing.T, st *memory, s *Signer, subject ocispec.Descriptor, payload []byte) {
+func putLegacy(t *testing.T, st *signingtest.Memory, s *Signer, subject ocispec.Descriptor, payload []byte) {
 	t.Helper()
-	sig, err := s.sv.SignMessage(bytes.NewReader(payload))
+	sig, err := s.sign(t.Context(), payload)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,28 +156,23 @@ func TestUnreadableIsNotUnsigned(t *testing.T) {
 		{"the signature manifest", FormatLegacy, "manifest", unavailable, fault.ErrTemporary},
 		{"the payload", FormatLegacy, "blob", unavailable, fault.ErrTemporary},
 	}
-	allow := &Policy{Rules: []Rule{{Scope: everywhere, Keys: []Key{releaseKey(t)}, AllowUnsigned: true}}}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			st := newMemory()
-			subject := st.artifact(t, "hello")
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
 			sign(t, newSigner(t, SignOptions{Format: c.format}), st, subject)
-			st.fail = func(op, _ string) error {
+			st.Fail = func(op, _ string) error {
 				if op == c.op {
 					return c.err
 				}
 				return nil
 			}
-			_, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)})
+			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
 			if !errors.Is(err, c.want) || errors.Is(err, fault.ErrUnsigned) || errors.Is(err, fault.ErrNotFound) {
 				t.Errorf("Verify = %v, want %v", err, c.want)
 			}
-			// Not even a policy that lets unsigned artifacts pass may take it for unsigned.
-			if _, insecure, err := allow.Verify(t.Context(), st, KindState, subject); !errors.Is(err, c.want) || insecure {
-				t.Errorf("Policy.Verify = insecure %v, %v, want %v", insecure, err, c.want)
-			}
-			st.fail = nil
-			if _, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)}); err != nil {
+			st.Fail = nil
+			if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
 				t.Errorf("Verify after the fault = %v", err)
 			}
 		})
@@ -194,7 +181,7 @@ func TestUnreadableIsNotUnsigned(t *testing.T) {
 
 func TestVerifyRefuses(t *testing.T) {
 	good := func(t *testing.T, s *Signer, d digest.Digest) []byte {
-		data, err := s.bundle(d)
+		data, err := s.bundle(t.Context(), d, Statement{Type: PredicateSign})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,83 +189,83 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 	cases := []struct {
 		name string
-		set  func(t *testing.T, st *memory, subject ocispec.Descriptor)
+		set  func(t *testing.T, st *signingtest.Memory, subject ocispec.Descriptor)
 		want error // nil: accepted
 	}{
-		{"nothing", func(*testing.T, *memory, ocispec.Descriptor) {}, fault.ErrUnsigned},
-		{"another key", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"nothing", func(*testing.T, *signingtest.Memory, ocispec.Descriptor) {}, fault.ErrUnsigned},
+		{"another key", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			sign(t, otherSigner(t, SignOptions{}), st, d)
 		}, fault.ErrBadSignature},
-		{"another key, legacy", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"another key, legacy", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			sign(t, otherSigner(t, SignOptions{Format: FormatLegacy}), st, d)
 		}, fault.ErrBadSignature},
-		{"another key beside the right one", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"another key beside the right one", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			sign(t, otherSigner(t, SignOptions{}), st, d)
 			sign(t, newSigner(t, SignOptions{}), st, d)
 		}, nil},
-		{"another key's bundle beside the right key's tag", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"another key's bundle beside the right key's tag", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			sign(t, otherSigner(t, SignOptions{}), st, d)
 			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
 		}, nil},
-		{"broken bundle of the key", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
+		{"broken bundle of the key", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
 		}, fault.ErrBadSignature},
-		{"broken bundle of the key beside a good tag", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
+		{"broken bundle of the key beside a good tag", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
 			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
 		}, fault.ErrBadSignature},
-		{"broken bundle beside a good one", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
+		{"broken bundle beside a good one", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
 			sign(t, newSigner(t, SignOptions{}), st, d)
 		}, nil},
-		{"no bundle where one should be", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, MediaTypeBundle, MediaTypeBundle, []byte("{}"))
+		{"no bundle where one should be", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, []byte("{}"))
 		}, fault.ErrBadSignature},
-		{"empty bundle", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, MediaTypeBundle, MediaTypeBundle, nil)
+		{"empty bundle", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, nil)
 		}, fault.ErrBadSignature},
-		{"bundle of 2 MiB", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, MediaTypeBundle, MediaTypeBundle, bytes.Repeat([]byte(" "), 2<<20))
+		{"bundle of 2 MiB", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, bytes.Repeat([]byte(" "), 2<<20))
 		}, fault.ErrBadSignature},
-		{"an SBOM", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, "application/spdx+json", "application/spdx+json", []byte("{}"))
+		{"an SBOM", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, "application/spdx+json", "application/spdx+json", []byte("{}"))
 		}, fault.ErrUnsigned},
-		{"an SBOM and the signature", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, "application/spdx+json", "application/spdx+json", []byte("{}"))
+		{"an SBOM and the signature", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, "application/spdx+json", "application/spdx+json", []byte("{}"))
 			sign(t, newSigner(t, SignOptions{}), st, d)
 		}, nil},
-		{"the registry mistakes the type", func(t *testing.T, st *memory, d ocispec.Descriptor) {
-			st.attach(t, d, ocispec.MediaTypeEmptyJSON, MediaTypeBundle, good(t, newSigner(t, SignOptions{}), d.Digest))
-			st.referrers[d.Digest][0].ArtifactType = "application/spdx+json"
+		{"the registry mistakes the type", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, ocispec.MediaTypeEmptyJSON, MediaTypeBundle, good(t, newSigner(t, SignOptions{}), d.Digest))
+			st.Listed[d.Digest][0].ArtifactType = "application/spdx+json"
 		}, nil},
-		{"more referrers than are looked at", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"more referrers than are looked at", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			for i := range maxReferrers + 1 {
-				st.attach(t, d, "text/plain", "text/plain", fmt.Append(nil, i))
+				st.Attach(t, d, "text/plain", "text/plain", fmt.Append(nil, i))
 			}
 		}, fault.ErrTooLarge},
-		{"the signature behind many others", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"the signature behind many others", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			for i := range maxReferrers + 1 {
-				st.attach(t, d, "text/plain", "text/plain", fmt.Append(nil, i))
+				st.Attach(t, d, "text/plain", "text/plain", fmt.Append(nil, i))
 			}
 			sign(t, newSigner(t, SignOptions{}), st, d)
 		}, nil},
-		{"the store hands out other bytes", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"the store hands out other bytes", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			sign(t, newSigner(t, SignOptions{}), st, d)
-			st.corrupt = func(_ digest.Digest, data []byte) []byte { data[len(data)/2]++; return data }
+			st.Corrupt = func(_ digest.Digest, data []byte) []byte { data[len(data)/2]++; return data }
 		}, fault.ErrDigestMismatch},
-		{"legacy payload of 1 MiB", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"legacy payload of 1 MiB", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			putLegacy(t, st, newSigner(t, SignOptions{}), d, bytes.Repeat([]byte(" "), 1<<20))
 		}, fault.ErrBadSignature},
-		{"legacy payload that is no JSON", func(t *testing.T, st *memory, d ocispec.Descriptor) {
+		{"legacy payload that is no JSON", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			putLegacy(t, st, newSigner(t, SignOptions{}), d, []byte("signed, sealed"))
 		}, fault.ErrBadSignature},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			st := newMemory()
-			subject := st.artifact(t, "hello")
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
 			c.set(t, st, subject)
-			_, err := Verify(t.Context(), st, subject, []Key{releaseKey(t)})
+			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
 			if !errors.Is(err, c.want) {
 				t.Errorf("Verify = %v, want %v", err, c.want)
 			}
@@ -308,13 +295,13 @@ func forge(t *testing.T, data []byte) []byte {
 }
 
 func TestVerifyAsksForSensibleThings(t *testing.T) {
-	st := newMemory()
-	subject := st.artifact(t, "hello")
+	st := signingtest.NewMemory()
+	subject := st.Artifact(t, "hello")
 	if _, err := Verify(t.Context(), st, subject, nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("Verify without keys = %v", err)
 	}
 	for _, d := range []string{"", "sha256:short", "sha512:" + strings.Repeat("0", 128)} {
-		if _, err := Verify(t.Context(), st, ocispec.Descriptor{Digest: digest.Digest(d)}, []Key{releaseKey(t)}); err == nil {
+		if _, err := Verify(t.Context(), st, ocispec.Descriptor{Digest: digest.Digest(d)}, []Trustee{releaseKey(t)}); err == nil {
 			t.Errorf("Verify(%q) = nil", d)
 		}
 		if _, err := newSigner(t, SignOptions{}).Sign(t.Context(), st, ocispec.Descriptor{Digest: digest.Digest(d)}); err == nil {
@@ -323,8 +310,58 @@ func TestVerifyAsksForSensibleThings(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	st.fail = func(string, string) error { return ctx.Err() }
-	if _, err := Verify(ctx, st, subject, []Key{releaseKey(t)}); !errors.Is(err, context.Canceled) || fault.Retryable(err) {
+	st.Fail = func(string, string) error { return ctx.Err() }
+	if _, err := Verify(ctx, st, subject, []Trustee{releaseKey(t)}); !errors.Is(err, context.Canceled) || fault.Retryable(err) {
 		t.Errorf("Verify after cancel = %v", err)
+	}
+}
+
+// A statement of another type is found by its type, with what it says, and only when somebody trusted made it.
+func TestStatements(t *testing.T) {
+	const kind = "https://example.com/checked/v1"
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	said := Statement{Type: kind, Predicate: json.RawMessage(`{"result":"fine"}`), Annotations: map[string]string{"tag": "press-07"}}
+	st := signingtest.NewMemory()
+	subject, other := st.Artifact(t, "hello"), st.Artifact(t, "other")
+	ours := []Trustee{releaseKey(t)}
+	if _, err := Statements(t.Context(), st, subject, kind, ours); !errors.Is(err, fault.ErrUnsigned) {
+		t.Errorf("Statements of nothing = %v, want %v", err, fault.ErrUnsigned)
+	}
+	if _, err := otherSigner(t, SignOptions{}).Attest(t.Context(), st, subject, said); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Statements(t.Context(), st, subject, kind, ours); !errors.Is(err, fault.ErrBadSignature) {
+		t.Errorf("Statements by another = %v, want %v", err, fault.ErrBadSignature)
+	}
+	d, err := newSigner(t, SignOptions{Time: at, Annotations: map[string]string{"not": "here"}}).Attest(t.Context(), st, subject, said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Statements(t.Context(), st, subject, kind, ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Signature{{
+		Vouching: Vouching{Principal: releaseKey(t).Fingerprint.String(), Fingerprint: releaseKey(t).Fingerprint, Algorithm: "ECDSA P-256"},
+		By:       "release", Format: FormatBundle, Digest: d, Time: at, Annotations: said.Annotations, Predicate: said.Predicate,
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Statements (-want +got):\n%s", diff)
+	}
+	if _, err := Verify(t.Context(), st, subject, ours); !errors.Is(err, fault.ErrUnsigned) {
+		t.Errorf("Verify(attested) = %v, want %v", err, fault.ErrUnsigned)
+	}
+	sign(t, newSigner(t, SignOptions{Format: FormatBoth}), st, other)
+	if _, err := Statements(t.Context(), st, other, kind, ours); !errors.Is(err, fault.ErrUnsigned) {
+		t.Errorf("Statements(signed) = %v, want %v", err, fault.ErrUnsigned)
+	}
+	st.Listed[other.Digest] = st.Listed[subject.Digest]
+	if _, err := Statements(t.Context(), st, other, kind, ours); !errors.Is(err, fault.ErrBadSignature) {
+		t.Errorf("Statements about another artifact = %v, want %v", err, fault.ErrBadSignature)
+	}
+	for _, bad := range []Statement{{}, {Type: PredicateSign}, {Type: kind, Predicate: json.RawMessage("{")}, {Type: kind, Predicate: make([]byte, MaxStatementBytes)}} {
+		if _, err := newSigner(t, SignOptions{}).Attest(t.Context(), st, subject, bad); err == nil {
+			t.Errorf("Attest(%.20q) = nil", bad.Type)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestBoxEndsAllThatItStarted(t *testing.T) {
 	if err := stubborn.Start(); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, 5*time.Second, "the child", func() error {
+	Eventually(t, time.Minute, "the child", func() error {
 		if n := len(markedProcesses(b.Dir(), "")); n < 3 {
 			return errors.New("not yet")
 		}
@@ -85,7 +86,7 @@ func TestProcessKilledAndStartedAgain(t *testing.T) {
 			return nil
 		}
 	}
-	Eventually(t, 5*time.Second, "its output", printed("hello"))
+	Eventually(t, time.Minute, "its output", printed("hello"))
 	first := p.PID()
 	p.Kill()
 	if p.PID() != 0 || p.Running() == nil {
@@ -97,7 +98,7 @@ func TestProcessKilledAndStartedAgain(t *testing.T) {
 	if again := p.PID(); again == 0 || again == first {
 		t.Errorf("PID() = %d after a new start, was %d", again, first)
 	}
-	Eventually(t, 5*time.Second, "the output of both", printed("hello\nhello"))
+	Eventually(t, time.Minute, "the output of both", printed("hello\nhello"))
 }
 
 // What a killed process left is swept by the next one.
@@ -170,5 +171,20 @@ func TestAdopt(t *testing.T) {
 	}
 	if name, _, state := processStat(orphan); name != "" {
 		t.Errorf("the orphan %d is there, state %s", orphan, state)
+	}
+}
+
+func TestOutput(t *testing.T) {
+	b, err := OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Empty() })
+	out, err := b.Output(t.Context(), []string{"GREETING=hello"}, "/bin/sh", "-c", "echo $GREETING in $PWD; echo noise >&2")
+	if want := "hello in " + b.Dir() + "\n"; err != nil || out != want {
+		t.Errorf("Output = %q, %v, want %q", out, err, want)
+	}
+	if _, err := b.Output(t.Context(), nil, "/bin/sh", "-c", "echo why >&2; exit 3"); err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "why") {
+		t.Errorf("a program that failed: %v", err)
 	}
 }

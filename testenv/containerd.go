@@ -36,8 +36,10 @@ type Daemon struct {
 	// hang on namespace and container id, whatever the daemon.
 	Namespace string
 
-	release Release
-	path    string // folders of programs that it finds before the machine's own
+	release   Release
+	network   string
+	verifiers string
+	path      string // folders of programs that it finds before the machine's own
 
 	stop func() error
 	mu   sync.Mutex
@@ -51,6 +53,10 @@ type DaemonOptions struct {
 	Out     io.Writer // where builds and installations are announced; nil: os.Stderr
 	Release Release   // zero: Containerd24
 	Root    string    // content store, snapshots and metadata go here; "": below Dir
+	Network string    // path of the network namespace that it runs in, see [Box.Network]; "": this machine's
+	// Verifiers is a folder of programs that containerd asks before its transfer service pulls an image; "": none. For
+	// Containerd24.
+	Verifiers string
 }
 
 // Containerd starts a containerd for one test, and stops it when the test ends. It needs root.
@@ -107,6 +113,8 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 		Bin:       bin,
 		LogFile:   filepath.Join(dir, "containerd.log"),
 		release:   o.Release,
+		network:   o.Network,
+		verifiers: o.Verifiers,
 		path:      bin + ":" + runc,
 	}
 	d.stop = box.Add("containerd", d.end)
@@ -135,7 +143,15 @@ func (d *Daemon) Start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(d.Bin, "containerd"), "--log-level", "warn", "--config", filepath.Join(d.Dir, "config.toml"))
+	argv := []string{filepath.Join(d.Bin, "containerd"), "--log-level", "warn", "--config", filepath.Join(d.Dir, "config.toml")}
+	if d.network != "" {
+		// Network plugins keep what they gave away in one place for the whole machine, wherever all else is.
+		argv = append([]string{
+			"nsenter", "--net=" + d.network, "unshare", "--mount", "--propagation", "private",
+			"sh", "-c", `mkdir -p /var/lib/cni && mount -t tmpfs tmpfs /var/lib/cni && exec "$@"`, "sh",
+		}, argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "PATH="+d.path+":"+os.Getenv("PATH"), "TMPDIR="+d.Dir, boxVariable+"="+d.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, not for it

@@ -30,7 +30,7 @@ func TestContainerdRunsAContainer(t *testing.T) {
 		}
 		return err
 	}
-	Eventually(t, 5*time.Second, "a running task", running)
+	Eventually(t, time.Minute, "a running task", running)
 	before := d.PID()
 	d.Kill()
 	if d.PID() != 0 {

@@ -24,13 +24,15 @@ type Faults struct {
 type Rule struct {
 	Method string // "": any; "GET" does not match HEAD
 	Path   string // regular expression for the path, unanchored; "": any
+	Agent  string // regular expression for the header User-Agent, unanchored; "": any
 	Skip   int    // first leave so many matching requests alone
 	Times  int    // then break so many; 0: all
 	Effect Effect
 
-	path *regexp.Regexp
-	seen int
-	hits int
+	path  *regexp.Regexp
+	agent *regexp.Regexp
+	seen  int
+	hits  int
 }
 
 // Effect answers a request in the place of next, or by help of it.
@@ -43,15 +45,16 @@ type Request struct {
 	Query    string
 	Range    string // header
 	Agent    string // header User-Agent
-	Status   int    // 0: the connection was broken before an answer
-	Sent     int64  // body bytes to the client
-	Received int64  // body bytes from the client
-	Broken   bool   // a rule applied
+	Header   http.Header
+	Status   int   // 0: the connection was broken before an answer
+	Sent     int64 // body bytes to the client
+	Received int64 // body bytes from the client
+	Broken   bool  // a rule applied
 }
 
-// Add adds a rule. It panics when the path is no regular expression: that is a bug in a test.
+// Add adds a rule. It panics when path or agent is no regular expression: that is a bug in a test.
 func (f *Faults) Add(r Rule) {
-	r.path = regexp.MustCompile(r.Path)
+	r.path, r.agent = regexp.MustCompile(r.Path), regexp.MustCompile(r.Agent)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rules = append(f.rules, &r)
@@ -111,7 +114,7 @@ func (f *Faults) choose(r *http.Request) Effect {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, rule := range f.rules {
-		if rule.Method != "" && rule.Method != r.Method || !rule.path.MatchString(r.URL.Path) {
+		if rule.Method != "" && rule.Method != r.Method || !rule.path.MatchString(r.URL.Path) || !rule.agent.MatchString(r.UserAgent()) {
 			continue
 		}
 		rule.seen++
@@ -137,7 +140,7 @@ func (f *Faults) stalls() <-chan struct{} {
 // Wrap puts the faults in front of next.
 func (f *Faults) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		effect := f.choose(r)
+		effect, asked := f.choose(r), r.Header.Clone()
 		cw := &countWriter{ResponseWriter: w}
 		body := &countReader{ReadCloser: r.Body}
 		r.Body = body
@@ -146,7 +149,7 @@ func (f *Faults) Wrap(next http.Handler) http.Handler {
 			defer f.mu.Unlock()
 			f.requests = append(f.requests, Request{
 				Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Range: r.Header.Get("Range"),
-				Agent: r.UserAgent(), Status: cw.status, Sent: cw.n, Received: body.n, Broken: effect != nil,
+				Agent: r.UserAgent(), Header: asked, Status: cw.status, Sent: cw.n, Received: body.n, Broken: effect != nil,
 			})
 		}()
 		if effect == nil {
@@ -242,7 +245,7 @@ func errorCode(status int) string {
 
 // WrongDigest answers with the right bytes and a Docker-Content-Digest header that is not theirs.
 func WrongDigest() Effect {
-	return rewrite(func(h http.Header, body []byte) []byte {
+	return Rewrite(func(h http.Header, body []byte) []byte {
 		h.Set("Docker-Content-Digest", "sha256:"+string(bytes.Repeat([]byte("0"), 64)))
 		return body
 	})
@@ -250,12 +253,12 @@ func WrongDigest() Effect {
 
 // Truncate answers with the first n bytes as if they were all: Content-Length fits them.
 func Truncate(n int) Effect {
-	return rewrite(func(_ http.Header, body []byte) []byte { return body[:min(n, len(body))] })
+	return Rewrite(func(_ http.Header, body []byte) []byte { return body[:min(n, len(body))] })
 }
 
 // Corrupt answers with one bit of the body flipped, in the middle; headers stay as they are.
 func Corrupt() Effect {
-	return rewrite(func(_ http.Header, body []byte) []byte {
+	return Rewrite(func(_ http.Header, body []byte) []byte {
 		if len(body) > 0 {
 			body[len(body)/2] ^= 1
 		}
@@ -265,12 +268,12 @@ func Corrupt() Effect {
 
 // Swap answers with other bytes; every header but Content-Length stays as it is, also the digest.
 func Swap(other []byte) Effect {
-	return rewrite(func(http.Header, []byte) []byte { return other })
+	return Rewrite(func(http.Header, []byte) []byte { return other })
 }
 
 // SwapAs is [Swap] with a Content-Type and digest header to match, as a hostile registry would send it.
 func SwapAs(other []byte, mediaType, digest string) Effect {
-	return rewrite(func(h http.Header, _ []byte) []byte {
+	return Rewrite(func(h http.Header, _ []byte) []byte {
 		h.Set("Content-Type", mediaType)
 		h.Set("Docker-Content-Digest", digest)
 		return other
@@ -279,7 +282,7 @@ func SwapAs(other []byte, mediaType, digest string) Effect {
 
 // Header answers with a header changed; "" removes it.
 func Header(key, value string) Effect {
-	return rewrite(func(h http.Header, body []byte) []byte {
+	return Rewrite(func(h http.Header, body []byte) []byte {
 		h.Set(key, value)
 		if value == "" {
 			h.Del(key)
@@ -288,8 +291,9 @@ func Header(key, value string) Effect {
 	})
 }
 
-// rewrite lets change see a whole successful answer before it is sent.
-func rewrite(change func(http.Header, []byte) []byte) Effect {
+// Rewrite lets change see a whole successful answer before it is sent. Answers to HEAD have no body, and what change says
+// of its length counts.
+func Rewrite(change func(http.Header, []byte) []byte) Effect {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		b := &bufferWriter{header: w.Header()}
 		next.ServeHTTP(b, r)

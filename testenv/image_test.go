@@ -121,7 +121,7 @@ func TestLineMonitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := client(t, s)
-	Eventually(t, 10*time.Second, "readings at the front", func() error {
+	Eventually(t, time.Minute, "readings at the front", func() error {
 		_, body, err := get(t, c, "http://127.0.0.1:"+web+"/readings")
 		if err != nil {
 			return err

@@ -1,11 +1,14 @@
 package testenv
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -36,6 +39,21 @@ func (b *Box) Start(name string, env []string, argv ...string) (*Process, error)
 	}
 	b.Add(name, p.Stop)
 	return p, nil
+}
+
+// Output runs a program in the box's folder to its end and returns what it prints; its error has what it said about it. argv
+// begins with the program's path, env comes on top of the environment.
+func (b *Box) Output(ctx context.Context, env []string, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), env...)
+	b.Mark(cmd)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	text, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w\n%s", filepath.Base(argv[0]), strings.Join(argv[1:], " "), err, errs.String())
+	}
+	return string(text), err
 }
 
 // Start runs the program again after it ended. Running is no error.

@@ -37,6 +37,7 @@ type program struct {
 	debian []string // Debian packages that must be installed to build it
 	pins   string   // folder below testenv/tools that pins it; "": that folder itself
 	file   string   // name of the binary; "": name
+	peer   bool     // benchmarks measure beside it; nothing else needs it
 }
 
 // Folders below testenv/tools that pin programs.
@@ -44,6 +45,8 @@ const (
 	appsPins         = "apps"         // they go into images and never run here
 	containerd17Pins = "containerd17" // an older containerd, beside the one that devices should have
 	cniPins          = "cni"          // plugins of networks that a site declares
+	sigstorePins     = "sigstore"     // the servers of an instance of sigstore
+	nerdctlPins      = "nerdctl"      // nerdctl and the plugins that it needs
 )
 
 // programs are all that tests run. Order is the order of building: what most tests need comes first.
@@ -53,6 +56,7 @@ func programs() []program {
 		older      = "github.com/containerd/containerd"
 		plugins    = "github.com/containernetworking/plugins/plugins"
 		shim       = "containerd-shim-runc-v2"
+		nerdctl    = "github.com/containerd/nerdctl/v2"
 	)
 	return []program{
 		{name: "gofumpt", pkg: "mvdan.cc/gofumpt"},
@@ -71,7 +75,29 @@ func programs() []program {
 		{name: "caddy", pkg: "github.com/caddyserver/caddy/v2/cmd/caddy", pins: appsPins},
 		{name: "cosign3", pkg: "github.com/sigstore/cosign/v3/cmd/cosign"},
 		{name: "cosign2", pkg: "github.com/sigstore/cosign/v2/cmd/cosign"},
+		{name: "fulcio", pkg: "github.com/sigstore/fulcio", pins: sigstorePins},
+		{name: "timestamp-server", pkg: "github.com/sigstore/timestamp-authority/v2/cmd/timestamp-server", pins: sigstorePins},
+		{name: "rekor-server", pkg: "github.com/sigstore/rekor-tiles/v2/cmd/rekor-server/posix", pins: sigstorePins},
+		{name: "nerdctl", pkg: nerdctl + "/cmd/nerdctl", module: nerdctl, ldvar: nerdctl + "/pkg/version.Version", pins: nerdctlPins, peer: true},
+		{name: "nerdctl-bridge", pkg: plugins + "/main/bridge", pins: nerdctlPins, file: "bridge", peer: true},
+		{name: "nerdctl-host-local", pkg: plugins + "/ipam/host-local", pins: nerdctlPins, file: "host-local", peer: true},
+		{name: "nerdctl-portmap", pkg: plugins + "/meta/portmap", pins: nerdctlPins, file: "portmap", peer: true},
+		{
+			name: "nerdctl-firewall", pkg: plugins + "/meta/firewall", module: "github.com/containernetworking/plugins",
+			ldvar: "github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion", pins: nerdctlPins, file: "firewall", peer: true,
+		},
+		{name: "nerdctl-tuning", pkg: plugins + "/meta/tuning", pins: nerdctlPins, file: "tuning", peer: true},
 	}
+}
+
+// peerNames lists the programs that only benchmarks need.
+func peerNames() (names []string) {
+	for _, p := range programs() {
+		if p.peer {
+			names = append(names, p.name)
+		}
+	}
+	return names
 }
 
 // ProgramNames lists what [Program] and [Prepare] know, in the order of building.
@@ -83,21 +109,26 @@ func ProgramNames() []string {
 	return names
 }
 
-// Root is the top folder of this repository: the first folder at or above the working directory whose go.mod names it.
+// Root is the top folder of this repository: the first folder at or above the working directory whose go.mod names it, else at
+// or above this file, for tests that have gone elsewhere.
 func Root() (string, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
-	for dir := wd; ; dir = filepath.Dir(dir) {
-		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if line, _, _ := bytes.Cut(data, []byte("\n")); err == nil && string(line) == "module "+module {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("%s is not inside a clone of %s", wd, module)
+	_, file, _, _ := runtime.Caller(0) // no path when it was built without
+	for _, dir := range []string{wd, filepath.Dir(file)} {
+		for ; ; dir = filepath.Dir(dir) {
+			data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+			if line, _, _ := bytes.Cut(data, []byte("\n")); err == nil && string(line) == "module "+module {
+				return dir, nil
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
 		}
 	}
+	return "", fmt.Errorf("%s is not inside a clone of %s", wd, module)
 }
 
 // CacheDir is where everything is kept that is worth keeping between runs: ${LONGSHORE_TESTENV_CACHE}, else
@@ -135,11 +166,11 @@ func Program(t testing.TB, name string) string {
 	return path
 }
 
-// Prepare builds the named programs, all of them without names. It says on out what it is going to build and install
+// Prepare builds the named programs; without names all but those that only benchmarks need. It says on out what it is going to build and install
 // before it does, and nothing when all is there.
 func Prepare(ctx context.Context, out io.Writer, names ...string) error {
 	if len(names) == 0 {
-		names = ProgramNames()
+		names = slices.DeleteFunc(ProgramNames(), func(name string) bool { return slices.Contains(peerNames(), name) })
 	}
 	for _, name := range names {
 		if _, err := BuildProgram(ctx, out, name); err != nil {

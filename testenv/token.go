@@ -101,9 +101,14 @@ func (s *tokenServer) mint(user string, scopes []string, now time.Time) (string,
 	if err != nil {
 		return "", err
 	}
+	return signES256(s.key, header, claims)
+}
+
+// signES256 makes a JSON web token.
+func signES256(key *ecdsa.PrivateKey, header, claims []byte) (string, error) {
 	signed := raw64(header) + "." + raw64(claims)
 	sum := sha256.Sum256([]byte(signed))
-	r, v, err := ecdsa.Sign(rand.Reader, s.key, sum[:])
+	r, v, err := ecdsa.Sign(rand.Reader, key, sum[:])
 	if err != nil {
 		return "", err
 	}

@@ -107,11 +107,13 @@ func kills(t *testing.T, s Setup, stride int, changes []change) {
 
 // kill makes the change with an agent that dies at a boundary; 0: it lives. It returns how many boundaries were met.
 func (c change) kill(t *testing.T, w *World, at int) int {
+	const life = 1000 * time.Hour
+	w.Pulse.Require("pulse")
 	generation := uint64(1)
 	check := func(*testing.T) {}
 	var before map[string]workload.Observation
 	if c.before != nil {
-		w.Publish(t, 1, c.before...)
+		w.Pulse.Renew(w.Publish(t, 1, c.before...), "pulse", w.Now(), life)
 		r := w.Start(t)
 		w.Sync(t, r)
 		before = w.Observe(t)
@@ -122,7 +124,7 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 		r.Stop(t)
 		generation = 2
 	}
-	w.Publish(t, generation, c.after...)
+	w.Pulse.Renew(w.Publish(t, generation, c.after...), "pulse", w.Now(), life)
 	k := &Killer{At: at}
 	r := w.StartToDie(t, k)
 	w.Wait(t, "the kill, or the end", func() bool {
@@ -151,6 +153,9 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 		w.Wait(t, "the way back", func() bool { return wentBack(r.Status()) })
 	}
 	w.delivered(t, r)
+	if s := r.Status(); s.Stale || s.Freshness == nil || s.Freshness.By != "pulse" || len(s.Security) != 0 {
+		t.Errorf("after the kill: stale %t, freshness %+v, security %+v", s.Stale, s.Freshness, s.Security)
+	}
 	after := w.allRun(t, c.want...)
 	for _, name := range c.keep {
 		if a, b := before[name], after[name]; a.ID != b.ID || a.PID != b.PID {

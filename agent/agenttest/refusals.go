@@ -1,6 +1,7 @@
 package agenttest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,6 +31,26 @@ func breakManifest(t *testing.T, w *World, edit func(string) string) {
 	s := w.State(t, 6, nil, Line("2"))
 	s.Manifest = []byte(edit(string(s.Manifest)))
 	s.Descriptor.Digest, s.Descriptor.Size = digest.FromBytes(s.Manifest), int64(len(s.Manifest))
+	w.Verifier.Sign(s.Descriptor.Digest)
+	w.Registry.Push(Repository, s, Device.Tag())
+}
+
+// mix publishes a signed state one of whose layers is that of the generation before: what can be done where the policy asks
+// for no signature, or by two publishers with one key.
+func mix(t *testing.T, w *World, layer int) {
+	t.Helper()
+	old, s := w.State(t, 5, nil, Line("1")), w.State(t, 6, nil, Line("2"))
+	var was, is ocispec.Manifest
+	if err := errors.Join(json.Unmarshal(old.Manifest, &was), json.Unmarshal(s.Manifest, &is)); err != nil {
+		t.Fatal(err)
+	}
+	is.Layers[layer] = was.Layers[layer]
+	data, err := json.Marshal(is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Registry.Push(Repository, old)
+	s.Manifest, s.Descriptor.Digest, s.Descriptor.Size = data, digest.FromBytes(data), int64(len(data))
 	w.Verifier.Sign(s.Descriptor.Digest)
 	w.Registry.Push(Repository, s, Device.Tag())
 }
@@ -69,6 +90,23 @@ func verdict(w *World, kind agent.Kind, err error) {
 	w.Verifier.Rule(func(k agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
 		if k == kind {
 			return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, err)
+		}
+		return agent.Verdict{SignedBy: []string{"release"}}, nil
+	})
+}
+
+// unsignedBeside publishes a service that uses a second image, which alone is not signed. extra takes its reference.
+func unsignedBeside(t *testing.T, w *World, extra string) {
+	t.Helper()
+	web, beside := w.Image("web:2"), w.Image("broker:1")
+	w.Publish(t, 6, withComponent(func(c *Comp) {
+		c.Services = []Service{{Name: "web", Image: "web:2"}, {Name: "beside", Image: "broker:1"}} // for the lock
+		c.Compose = fmt.Sprintf("services:\n  web:\n    image: %s\n"+extra, web.Reference, beside.Reference)
+	}))
+	w.SetPolicy("another")
+	w.Verifier.Rule(func(k agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+		if k == agent.KindImage && d.Digest == beside.Digest {
+			return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, fault.ErrUnsigned)
 		}
 		return agent.Verdict{SignedBy: []string{"release"}}, nil
 	})
@@ -115,6 +153,30 @@ func firstChecks() []refusal {
 			w.Publish(t, 6, Line("2"))
 			verdict(w, agent.KindState, fault.ErrBadSignature)
 		}},
+		{agent.CodeSignatureThreshold, "too few signers", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrThreshold)
+		}},
+		{agent.CodeKeyExpired, "signed with an expired key", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrKeyExpired)
+		}},
+		{agent.CodeKeyRevoked, "signed with a revoked key", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrKeyRevoked)
+		}},
+		{agent.CodeDigestRevoked, "content revoked", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrDigestRevoked)
+		}},
+		{agent.CodeAttestationMissing, "not attested", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrNoAttestation)
+		}},
+		{agent.CodeAttestationInvalid, "attested by someone else", func(t *testing.T, w *World) {
+			w.Publish(t, 6, Line("2"))
+			verdict(w, agent.KindState, fault.ErrBadAttestation)
+		}},
 		{agent.CodeSignatureRejected, "no rule", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			verdict(w, agent.KindState, fault.ErrRejected)
@@ -139,7 +201,15 @@ func firstChecks() []refusal {
 // stateChecks are those of check 7.
 func stateChecks() []refusal {
 	return []refusal{
-		{agent.CodeStateInvalid, "annotation and manifest differ", func(t *testing.T, w *World) {
+		{agent.CodeStateMixed, "State Manifest of another generation", func(t *testing.T, w *World) { mix(t, w, 0) }},
+		{agent.CodeStateMixed, "bundle of another generation", func(t *testing.T, w *World) { mix(t, w, 1) }},
+		{agent.CodeStateMixed, "deployment of another generation", func(t *testing.T, w *World) { mix(t, w, 2) }},
+		{agent.CodeStateInvalid, "repeats no digest", func(t *testing.T, w *World) {
+			breakManifest(t, w, func(s string) string {
+				return strings.Replace(s, `"dev.longshore.generation":"6"`, `"dev.longshore.generation":"6","dev.longshore.repeats":"generation 4"`, 1)
+			})
+		}},
+		{agent.CodeStateMixed, "annotation and manifest differ", func(t *testing.T, w *World) {
 			breakManifest(t, w, func(s string) string {
 				return strings.Replace(s, `"dev.longshore.generation":"6"`, `"dev.longshore.generation":"7"`, 1)
 			})
@@ -230,6 +300,12 @@ func contentChecks() []refusal {
 			w.Publish(t, 6, Line("2"))
 			verdict(w, agent.KindImage, fault.ErrRejected)
 		}},
+		{agent.CodeImageUnsigned, "mounted image not signed", func(t *testing.T, w *World) {
+			unsignedBeside(t, w, "    volumes: [{type: image, source: %q, target: /beside}]\n")
+		}},
+		{agent.CodeImageUnsigned, "image that runs first not signed", func(t *testing.T, w *World) {
+			unsignedBeside(t, w, "    pre_start: [{image: %q, command: [\"true\"]}]\n")
+		}},
 		{agent.CodeImagePlatform, "image for another platform", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "foreign:1" }))
 		}},
@@ -292,6 +368,9 @@ func (r refusal) run(t *testing.T, w *World) {
 		}
 		if len(st.Problems) == 0 || st.Problems[0].Code != r.code || st.Problems[0].Hint == "" || st.Problems[0].Message == "" {
 			t.Errorf("problems %+v, want %s with a hint first", st.Problems, r.code)
+		}
+		if alarmed := slices.ContainsFunc(st.Security, func(s agent.SecurityEvent) bool { return s.Code == r.code }); alarmed != r.code.Attack() {
+			t.Errorf("security events %+v after %s", st.Security, r.code)
 		}
 		if res.Outcome == agent.SyncRefused {
 			w.delivered(t, a)

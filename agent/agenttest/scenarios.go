@@ -116,6 +116,12 @@ func (w *World) same(t *testing.T, before map[string]workload.Observation) {
 	}
 }
 
+// Same wants the containers that were there before, untouched.
+func (w *World) Same(t *testing.T, before map[string]workload.Observation) {
+	t.Helper()
+	w.same(t, before)
+}
+
 func (w *World) allRun(t *testing.T, want ...string) map[string]workload.Observation {
 	t.Helper()
 	got := w.Observe(t)

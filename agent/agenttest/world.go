@@ -71,6 +71,7 @@ type World struct {
 	Verifier *Verifier
 	Content  *Content
 	Fleet    *Fleet
+	Pulse    *Pulse
 	Path     string // of agent.db
 	Log      *slog.Logger
 	Edit     func(*agent.Options)
@@ -99,7 +100,7 @@ func NewWorld(t *testing.T, e Env) *World {
 		return img
 	}
 	return &World{
-		Env: e, Registry: NewRegistry(), Verifier: &Verifier{}, Content: NewContent(), Fleet: &Fleet{},
+		Env: e, Registry: NewRegistry(), Verifier: &Verifier{}, Content: NewContent(), Fleet: &Fleet{}, Pulse: &Pulse{},
 		Path: filepath.Join(t.TempDir(), "agent.db"), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
@@ -117,7 +118,7 @@ func (w *World) Options(t *testing.T) agent.Options {
 			Memory: "8Gi", Storage: "32Gi", OTELCollector: &yes, SupportedRuntimes: []string{"oci"}, SupportedDeploymentTypes: []string{"compose"},
 			Peripherals: []margo.Peripheral{}, Interfaces: []margo.Interface{{Type: "ethernet"}},
 		}},
-		Source: w.Registry, Verifier: w.Verifier, Content: w.Content, Reporter: w.Fleet, Runtime: w.Runtime(t),
+		Source: w.Registry, Verifier: w.Verifier, Fresher: w.Pulse, Content: w.Content, Reporter: w.Fleet, Runtime: w.Runtime(t),
 		Fingerprint: func() string { p, _ := w.policy.Load().(string); return p }, Version: "0.0.0-test", Probation: 300 * time.Millisecond, Logger: w.Log, Now: w.Now,
 	}
 	if w.Edit != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // defaultNetwork is what services without networks share.
@@ -276,7 +277,7 @@ func (t *translation) names(n *node, s *workload.Service) {
 }
 
 var (
-	domain         = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?$`)
+	domain         = strict.Short(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?$`, 254)
 	resolverOption = regexp.MustCompile(`^[a-z0-9-]+(:[0-9]+)?$`)
 )
 

@@ -135,14 +135,22 @@ func (t *translation) content(n *node, section string) ([]byte, bool) {
 		c = []byte{}
 	}
 	t.contents[n] = c
+	t.held(n, len(c))
+	return c, ok
+}
+
+// held counts what a project keeps in memory; added is the size of the newest file.
+func (t *translation) held(n *node, added int) {
 	total := 0
 	for c := range maps.Values(t.contents) {
 		total += len(c)
 	}
-	if total > maxProjectFiles && total-len(c) <= maxProjectFiles {
-		t.fault(n, "put large files into an image", "configs and secrets are larger than %d bytes", maxProjectFiles)
+	for c := range maps.Values(t.packed) {
+		total += len(c)
 	}
-	return c, ok
+	if total > maxProjectFiles && total-added <= maxProjectFiles {
+		t.fault(n, "put large files into an image", "configs, secrets and mounted files are larger than %d bytes", maxProjectFiles)
+	}
 }
 
 // source reads one of file, environment and content.

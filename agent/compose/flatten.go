@@ -121,7 +121,10 @@ func rebase(root *node, base string) {
 	}
 	for _, k := range fileKeys(root) {
 		if !path.IsAbs(k.name) {
-			text := k.prefix + path.Join(base, k.name)
+			text := k.prefix + path.Join(base, k.name) + k.suffix
+			if k.bound {
+				text = "./" + text // else it would be a volume's name
+			}
 			k.at.value, k.at.text = text, text
 		}
 	}

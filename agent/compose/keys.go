@@ -227,7 +227,7 @@ func connectionKeys(s *section) {
 
 func storageKeys(s *section) {
 	s.prefix = "services.*."
-	s.does("named, without a name (kept over updates, gone with the application), bind with an absolute path, tmpfs, image",
+	s.does("named, without a name (kept over updates, gone with the application), bind with an absolute path, or read-only with one of the archive, tmpfs, image",
 		"volumes volumes.[].type volumes.[].source volumes.[].target volumes.[].read_only")
 	s.does("false: the directory must be there", "volumes.[].bind volumes.[].bind.create_host_path")
 	s.does("private, rprivate, shared, rshared, slave, rslave", "volumes.[].bind.propagation")

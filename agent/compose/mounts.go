@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	relativeHint = "make it a config (configs: {NAME: {file: ./FILE}}), put it into the image, or mount a directory of the device by its absolute path"
+	relativeHint = "if it is only read, add :ro and it is packed; else name a volume, or mount a directory of the device by its absolute path"
 	maxMounts    = 256 // of one service
 )
 
-func (t *translation) serviceMounts(n *node) []workload.Mount {
+// serviceMounts are a service's mounts, and the files of the archive among them.
+func (t *translation) serviceMounts(n *node) (out []workload.Mount, packed []workload.File) {
 	if n.isNull() {
-		return nil
+		return nil, nil
 	}
 	if n.kind != listKind {
 		t.fault(n, "", "must be a list")
-		return nil
+		return nil, nil
 	}
 	if len(n.items) > maxMounts {
 		t.fault(n, "", "more than %d volumes", maxMounts)
-		return nil
+		return nil, nil
 	}
-	var out []workload.Mount
 	for _, item := range n.items {
 		m, ok := workload.Mount{}, false
 		if item.kind == mapKind {
@@ -39,11 +39,14 @@ func (t *translation) serviceMounts(n *node) []workload.Mount {
 		} else {
 			m, ok = t.shortMount(item)
 		}
-		if ok {
+		switch {
+		case ok && m.Kind == workload.MountBind && !path.IsAbs(m.Source):
+			packed = append(packed, t.packedMount(item, m)...)
+		case ok:
 			out = append(out, m)
 		}
 	}
-	return out
+	return out, packed
 }
 
 // shortMount reads [source:]target[:options]. The library ignores options that it does not know, so they are looked at
@@ -213,11 +216,16 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 	m.Target = path.Clean(m.Target)
 	switch m.Kind {
 	case workload.MountBind:
-		if !path.IsAbs(m.Source) {
+		switch {
+		case path.IsAbs(m.Source):
+			m.Source = path.Clean(m.Source)
+		case !m.ReadOnly || strings.HasPrefix(m.Source, "~"):
 			t.fault(n, relativeHint, "%q is no absolute path on the device", clipped(m.Source))
 			return false
+		case m.Propagation != "" && m.Propagation != "private":
+			t.fault(n, "", "%s is for directories of the device", m.Propagation)
+			return false
 		}
-		m.Source = path.Clean(m.Source)
 	case workload.MountVolume:
 		if m.Source == "" {
 			return true
@@ -293,12 +301,21 @@ func (t *translation) checkMounts(service *node, s *workload.Service) {
 		}
 		seen[m.Target] = true
 	}
-	for _, f := range s.Files {
+	for n, f := range s.Files {
+		if n > 0 && together(s.Files[n-1], f) {
+			continue
+		}
 		if seen[f.Target] {
 			t.fault(service, "", "two files or mounts on %q", f.Target)
 		}
 		seen[f.Target] = true
 	}
+}
+
+// together tells that two files that follow each other are of one directory that is mounted.
+func together(a, b workload.File) bool {
+	dir := func(f workload.File) string { return strings.TrimSuffix(f.Name, "/"+f.Path) }
+	return a.Path != "" && a.Path < b.Path && a.Target == b.Target && dir(a) == dir(b)
 }
 
 // shareMounts gives services what volumes_from asks for, from the ones that are asked first.
@@ -341,9 +358,20 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 
 // take adds the mounts of another service, but for those that are a container's own.
 func (t *translation) take(n *node, s, from *workload.Service, readOnly bool) {
+	taken := func(target string) bool {
+		return slices.ContainsFunc(s.Mounts, func(o workload.Mount) bool { return o.Target == target }) ||
+			slices.ContainsFunc(s.Files, func(o workload.File) bool { return o.Target == target })
+	}
+	var files []workload.File
+	for _, f := range from.Files {
+		if f.Mounted() && !taken(f.Target) {
+			files = append(files, f)
+		}
+	}
+	s.Files = append(s.Files, files...)
 	for _, m := range from.Mounts {
 		switch {
-		case m.Kind == workload.MountTmpfs, slices.ContainsFunc(s.Mounts, func(o workload.Mount) bool { return o.Target == m.Target }):
+		case m.Kind == workload.MountTmpfs, taken(m.Target):
 			continue
 		case m.Kind == workload.MountVolume && m.Source == "":
 			t.fault(n, "give the volume a name", "the volume at %s of service %s has no name: it is its container's own", m.Target, from.Name)

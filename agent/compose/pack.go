@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -51,21 +52,19 @@ func pack(ctx context.Context, dir string, fsys fs.FS, names []string) (*Packed,
 	if err := f.err(); err != nil {
 		return nil, err
 	}
+	content := contents{data: map[string][]byte{File: p.Compose}, exec: map[string]bool{}}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := content.add(fsys, name, files[name]); err != nil {
+			return nil, fmt.Errorf("read %s: %w", path.Join(dir, name), err)
+		}
+	}
+	p.Files = artifacts.Files(content.data, content.executable()...)
 	d := &document{file: f.file, root: copyOf(root, ""), env: environment(nil, checked), cut: map[string]bool{}}
-	notices, err := d.check(ctx, fsys)
+	notices, err := d.check(ctx, p.Files) // and nothing else: a device has no more
 	if err != nil {
 		return nil, err
 	}
 	p.Notices = append(p.Notices, notices...)
-	content := map[string][]byte{File: p.Compose}
-	total := 0
-	for _, name := range files {
-		if content[name], err = readIn(fsys, name, maxPacked-total); err != nil {
-			return nil, fmt.Errorf("read %s: %w", path.Join(dir, name), err)
-		}
-		total += len(content[name])
-	}
-	p.Files = artifacts.Files(content)
 	return p, nil
 }
 
@@ -93,6 +92,8 @@ type fileKey struct {
 	name     string
 	optional bool
 	prefix   string // what stands before the name in the same text
+	suffix   string // and after it
+	bound    bool   // mounted: may be a directory, and may be run
 }
 
 // fileKeys are all places that name a file of the archive.
@@ -122,6 +123,9 @@ func fileKeys(root *node) []fileKey {
 			}
 			add(fileKey{at: n, name: n.str()})
 		})
+		for _, k := range boundKeys(c) {
+			add(k)
+		}
 		each(c.get("label_file"), func(n *node) { add(fileKey{at: n, name: n.str()}) })
 		each(c.get("security_opt"), func(n *node) {
 			for _, prefix := range []string{"seccomp=", "seccomp:"} {
@@ -150,26 +154,38 @@ func fields(n *node, visit func(name string, c *node)) {
 	}
 }
 
-// references are the files that a project names, sorted; a name that leaves the directory is a fault, one that is not
-// there is left to the check.
-func (f *flattening) references(root *node) []string {
-	var out []string
+// references are the files that a project names, and whether it may run them; a name that leaves the directory is a
+// fault, one that is not there is left to the check.
+func (f *flattening) references(root *node) map[string]bool {
+	out := map[string]bool{}
 	for _, k := range fileKeys(root) {
-		name := path.Clean(k.name)
+		if k.bound && path.Clean(k.name) == "." {
+			f.fault(k.at, wholeHint, "the whole directory is mounted")
+			continue
+		}
 		if !f.inside(k.at, k.name) {
 			continue
 		}
-		if info, err := fs.Stat(f.fsys, name); err != nil || !info.Mode().IsRegular() {
-			if err == nil {
-				f.fault(k.at, "", "%s is no file", clipped(name))
-			}
+		name := path.Clean(k.name)
+		info, err := fs.Stat(f.fsys, name)
+		if err != nil {
 			continue
 		}
-		if name != File && !slices.Contains(out, name) {
-			out = append(out, name)
+		if !info.Mode().IsRegular() && !k.bound {
+			f.fault(k.at, "", "%s is no file", clipped(name))
+			continue
+		}
+		names, _, err := filesBelow(f.fsys, name)
+		if err != nil {
+			f.fault(k.at, "", "%v", err)
+			continue
+		}
+		for _, name := range names {
+			if name != File {
+				out[name] = out[name] || k.bound
+			}
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 

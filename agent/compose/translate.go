@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // maxServices bounds one project: each service is a container with a network namespace.
@@ -48,6 +49,7 @@ type translation struct {
 	loaded   *types.Project
 	off      map[string]string // services that do not exist here, and why
 	contents map[*node][]byte  // configs and secrets that were read; nil: refused
+	packed   map[string][]byte // files of the archive that are mounted and were read
 }
 
 func (t *translation) translate(ctx context.Context, name string) (*workload.Project, error) {
@@ -180,8 +182,9 @@ func (t *translation) service(name string, n *node) workload.Service {
 	t.confine(n, &s)
 	t.devices(n, &s)
 	t.deploy(n, &s)
-	s.Mounts = append(t.serviceMounts(n.get("volumes")), t.serviceTmpfs(n.get("tmpfs"))...)
-	s.Files = t.serviceFiles(n)
+	mounts, packed := t.serviceMounts(n.get("volumes"))
+	s.Mounts = append(mounts, t.serviceTmpfs(n.get("tmpfs"))...)
+	s.Files = append(t.serviceFiles(n), packed...)
 	t.checkMounts(n, &s)
 	t.plainFields(n, &s)
 	t.stopGrace(n.get("stop_grace_period"), c.StopGracePeriod, &s)
@@ -248,7 +251,7 @@ func (t *translation) umask(n *node) *uint32 {
 }
 
 // Underscores are no host names to the letter, but services carry them everywhere and resolvers take them.
-var hostname = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?$`)
+var hostname = strict.Short(`^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`, 63)
 
 func isHostname(s string) bool { return hostname.MatchString(s) }
 

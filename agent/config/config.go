@@ -25,6 +25,9 @@ type Config struct {
 	DataDir string // survives a reboot
 	RunDir  string // does not need to
 
+	// TrustInterval is how often the repository that the trust policy names is asked for its next version, without a reason.
+	TrustInterval time.Duration // at least 1 s
+
 	Containerd   Containerd
 	Poll         Poll
 	Fleet        Fleet
@@ -72,8 +75,9 @@ type Registry struct {
 	CAFile    string
 	CertFile  string
 	KeyFile   string
-	CertsDir  string   // hosts.toml folders
-	PlainHTTP []string // hosts that are spoken to without TLS
+	CertsDir  string        // hosts.toml folders
+	PlainHTTP []string      // hosts that are spoken to without TLS
+	Timeout   time.Duration // how long an answer may bring next to nothing; at least 1 s
 }
 
 // Capabilities are what the device cannot find out about itself.
@@ -130,6 +134,11 @@ const (
 	DefaultRunDir   = "/run/longshore"
 	DefaultInterval = time.Minute
 	MinInterval     = time.Second
+
+	DefaultTrustInterval = time.Hour
+
+	DefaultTimeout = time.Minute
+	MinTimeout     = time.Second
 )
 
 // Parse reads an agent.yaml. file is its path: it names faults, and relative paths in the document start at its folder.
@@ -142,13 +151,13 @@ func Parse(file string, data []byte) (*Config, error) {
 	c := &Config{
 		Device:  r.device(root.Need("device")),
 		State:   r.repository(root.Need("state")),
-		Trust:   r.path(root.Get("trust"), filepath.Join(r.base, "trust.yaml")),
 		DataDir: r.path(root.Get("dataDir"), DefaultDataDir),
 		RunDir:  r.path(root.Get("runDir"), DefaultRunDir),
 	}
 	if strings.Contains(c.RunDir, ",") {
 		root.Get("runDir").Faultf("must not contain a comma: runc takes no such path for a network namespace")
 	}
+	r.trust(root.Get("trust"), c)
 	c.AllowNoSeccomp = root.Get("allowNoSeccomp").Bool()
 	c.RequirePins = root.Get("requirePins").Bool()
 	r.sections(root, c)
@@ -162,6 +171,22 @@ func Parse(file string, data []byte) (*Config, error) {
 func isExtension(key string) bool { return strings.HasPrefix(key, "x-") }
 
 type reader struct{ base string }
+
+// trust takes the path alone, or a mapping of file and interval.
+func (r reader) trust(n *strict.Node, c *Config) {
+	c.Trust, c.TrustInterval = filepath.Join(r.base, "trust.yaml"), DefaultTrustInterval
+	if n.Kind() == strict.String {
+		c.Trust = r.path(n, "")
+		return
+	}
+	c.Trust = r.path(n.Get("file"), c.Trust)
+	if i := n.Get("interval"); i != nil {
+		if c.TrustInterval = i.Duration(); c.TrustInterval < MinInterval {
+			i.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	n.Close()
+}
 
 func (r reader) sections(root *strict.Node, c *Config) {
 	n := root.Get("containerd")
@@ -192,19 +217,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	c.Fleet.CAFile = r.path(n.Get("caFile"), "")
 	n.Close()
 
-	n = root.Get("registry")
-	c.Registry = Registry{
-		AuthFile:  r.path(n.Get("authFile"), ""),
-		CAFile:    r.path(n.Get("caFile"), ""),
-		CertFile:  r.path(n.Get("certFile"), ""),
-		KeyFile:   r.path(n.Get("keyFile"), ""),
-		CertsDir:  r.path(n.Get("certsDir"), "/etc/containerd/certs.d"),
-		PlainHTTP: n.Get("plainHTTP").Strings(),
-	}
-	if (c.Registry.CertFile == "") != (c.Registry.KeyFile == "") {
-		n.Faultf("certFile and keyFile belong together")
-	}
-	n.Close()
+	c.Registry = r.registry(root.Get("registry"))
 
 	n = root.Get("capabilities")
 	c.Capabilities = Capabilities{
@@ -259,6 +272,28 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n.Close()
 
 	c.Metrics = metrics(root.Get("metrics"))
+}
+
+func (r reader) registry(n *strict.Node) Registry {
+	c := Registry{
+		AuthFile:  r.path(n.Get("authFile"), ""),
+		CAFile:    r.path(n.Get("caFile"), ""),
+		CertFile:  r.path(n.Get("certFile"), ""),
+		KeyFile:   r.path(n.Get("keyFile"), ""),
+		CertsDir:  r.path(n.Get("certsDir"), "/etc/containerd/certs.d"),
+		PlainHTTP: n.Get("plainHTTP").Strings(),
+		Timeout:   DefaultTimeout,
+	}
+	if d := n.Get("timeout"); d != nil {
+		if c.Timeout = d.Duration(); c.Timeout < MinTimeout {
+			d.Faultf("must be at least %s", MinTimeout)
+		}
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		n.Faultf("certFile and keyFile belong together")
+	}
+	n.Close()
+	return c
 }
 
 func (r reader) runtime(n *strict.Node) (c Runtime) {

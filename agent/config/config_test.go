@@ -28,6 +28,8 @@ func TestParseFillsDefaults(t *testing.T) {
 		{"address", c.Containerd.Address, "/run/containerd/containerd.sock"},
 		{"namespace", c.Containerd.Namespace, "longshore"},
 		{"interval", c.Poll.Interval.String(), "1m0s"},
+		{"trust.interval", c.TrustInterval.String(), "1h0m0s"},
+		{"timeout", c.Registry.Timeout.String(), "1m0s"},
 		{"pool", c.Network.Pool.String(), "10.210.0.0/16"},
 		{"serial", c.Capabilities.SerialNumber, "press-07"},
 	} {
@@ -51,7 +53,7 @@ allowNoSeccomp: true
 containerd: {address: /run/c.sock, namespace: edge, snapshotter: native}
 poll: {interval: 5s}
 fleet: {url: "https://fleet.example", tokenFile: token, caFile: ca.pem}
-registry: {authFile: auth.json, caFile: r.pem, certFile: c.pem, keyFile: k.pem, certsDir: certs.d, plainHTTP: ["127.0.0.1:5000"]}
+registry: {authFile: auth.json, caFile: r.pem, certFile: c.pem, keyFile: k.pem, certsDir: certs.d, timeout: 5m, plainHTTP: ["127.0.0.1:5000"]}
 runtime: {allowPrivileged: true, allowed: {kata: io.containerd.kata.v2}, cdiDirs: [/opt/cdi]}
 capabilities: {vendor: Acme, modelNumber: E1, serialNumber: "7", labels: {site: graz, rack: 3}}
 network: {pool: 10.99.0.0/16, table: edge, cni: {confDir: net.d}, shared: [{name: plant, subnet: 172.30.0.7/24}, {name: lab}]}
@@ -79,8 +81,28 @@ x-note: kept out
 	if rt := c.Runtime; !rt.AllowPrivileged || rt.Allowed["kata"] != "io.containerd.kata.v2" || len(rt.CDIDirs) != 1 || rt.CDIDirs[0] != "/opt/cdi" {
 		t.Errorf("runtime = %+v", rt)
 	}
+	if c.Registry.Timeout != 5*time.Minute {
+		t.Errorf("registry.timeout = %v, want 5m", c.Registry.Timeout)
+	}
 	if c.Capabilities.Labels["site"] != "graz" || c.Network.Table != "edge" || c.Registry.PlainHTTP[0] != "127.0.0.1:5000" {
 		t.Errorf("labels, table, plainHTTP = %v %q %v", c.Capabilities.Labels, c.Network.Table, c.Registry.PlainHTTP)
+	}
+}
+
+func TestTrustIsAPathOrASection(t *testing.T) {
+	for _, tc := range []struct {
+		doc, file string
+		interval  time.Duration
+	}{
+		{"trust: keys/trust.yaml", "/etc/longshore/keys/trust.yaml", time.Hour},
+		{"trust: {file: /x/trust.yaml}", "/x/trust.yaml", time.Hour},
+		{"trust: {interval: 5m}", "/etc/longshore/trust.yaml", 5 * time.Minute},
+		{"trust:", "/etc/longshore/trust.yaml", time.Hour},
+	} {
+		c, err := config.Parse("/etc/longshore/agent.yaml", []byte("device: d\nstate: h/r\n"+tc.doc+"\n"))
+		if err != nil || c.Trust != tc.file || c.TrustInterval != tc.interval {
+			t.Errorf("%s: %+v, %v, want %s and %v", tc.doc, c, err, tc.file, tc.interval)
+		}
 	}
 }
 
@@ -93,6 +115,9 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"wrong type", "device: [a]\nstate: h/r\n", "agent.yaml:1:9: device:"},
 		{"tagged state", "device: d\nstate: h/r:press-07\n", "agent.yaml:2:8: state: must be a repository without tag"},
 		{"state is no repository", "device: d\nstate: http://h/r\n", "state: not a repository"},
+		{"trust too fast", good + "trust: {interval: 10ms}\n", "trust.interval: must be at least 1s"},
+		{"unknown key of trust", good + "trust: {files: x}\n", "trust.files: unknown"},
+		{"trust is a list", good + "trust: [x]\n", "trust: must be"},
 		{"poll too fast", good + "poll: {interval: 10ms}\n", "poll.interval: must be at least 1s"},
 		{"bad url", good + "fleet: {url: fleet}\n", "fleet.url: not a web address"},
 		{"url with a query", good + "fleet: {url: \"https://f.example?x=1\"}\n", "fleet.url: not a web address"},
@@ -109,6 +134,7 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"share of nothing", good + "images: {minFree: 0}\n", "images.minFree: must be more than nothing"},
 		{"bad size", good + "logs: {maxSize: big}\n", "logs.maxSize: not a size"},
 		{"huge size", good + "logs: {maxSize: 999999999999999GiB}\n", "logs.maxSize: out of range"},
+		{"no patience", good + "registry: {timeout: 10ms}\n", "registry.timeout: must be at least 1s"},
 		{"half a key pair", good + "registry: {certFile: c}\n", "certFile and keyFile belong together"},
 		{"duplicate", good + "device: e\n", "device"},
 		{"runtimes", good + "runtime: {allowed: [kata]}\n", "runtime.allowed: must be a mapping"},

@@ -3,26 +3,33 @@ package containerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/admission"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 var _ agent.Admitter = (*Runtime)(nil)
 
 // Admit holds projects against each other, the machine and its networks as they are now. It changes nothing.
 func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error {
-	f, err := r.Features(ctx)
+	f, err := r.features(r.in(ctx))
+	if errors.Is(err, fault.ErrUnfit) {
+		return nowhere(projects, err)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("ask containerd what it can do: %w", err)
 	}
 	found := admission.Check(r.machine(f), projects)
+	found = append(found, f.unmapped(projects)...)
 	lacked, err := r.lacked(projects)
 	if err != nil {
 		return err
@@ -39,6 +46,23 @@ func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error
 		return nil
 	}
 	return found
+}
+
+// nowhere is the answer where containerd itself will not do: for every project, whatever it asks for.
+func nowhere(projects []*workload.Project, err error) error {
+	var all workload.Clashes
+	message := strings.TrimSuffix(err.Error(), ": "+fault.ErrUnfit.Error())
+	for _, p := range projects {
+		if len(p.Services) > 0 {
+			c := workload.NewClash(p, p.Services[0].Name, "", fault.ErrUnfit, message, fault.Hint(err))
+			c.Service, c.Path = "", "services"
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 {
+		return err
+	}
+	return all
 }
 
 // machine is what this device has, as it is now: devices come and go.

@@ -1,112 +1,28 @@
 package containerd_test
 
 import (
-	"context"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
 	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
-
-// BenchmarkServiceToHTTP200 starts one service whose image is present, network included, until it answers; in turns with
-// the least that the Go client needs for the same, on the same networks: the floor. Ours has a system call filter, as any
-// engine's containers have; the floor is measured without and with the library's. Figures are medians.
-func BenchmarkServiceToHTTP200(b *testing.B) {
-	r := newRig(b)
-	img := r.pulled(nil)
-	c, err := client.New(r.o.Address)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	var ours, bare, confined []time.Duration
-	for n := 0; b.Loop(); n++ {
-		ours = append(ours, r.benchOurs(img, n))
-		bare = append(bare, r.benchFloor(c, img, n))
-		confined = append(confined, r.benchFloor(c, img, n, seccomp.WithDefaultProfile()))
-	}
-	b.ReportMetric(0, "ns/op") // the sum of all says nothing
-	report(b, "ours", ours, "floor", bare)
-	report(b, "ours", ours, "confined-floor", confined)
-}
-
-// BenchmarkProjectOfTwo starts a project of two services whose image is present until both answer, in turns with the least
-// that the Go client needs for the same two, one after the other.
-func BenchmarkProjectOfTwo(b *testing.B) {
-	r := newRig(b)
-	img := r.pulled(nil)
-	c, err := client.New(r.o.Address)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	var ours, floor []time.Duration
-	for n := 0; b.Loop(); n++ {
-		ours = append(ours, r.benchTwo(img, n))
-		floor = append(floor, r.benchFloor(c, img, 2*n, seccomp.WithDefaultProfile())+r.benchFloor(c, img, 2*n+1, seccomp.WithDefaultProfile()))
-	}
-	b.ReportMetric(0, "ns/op") // the sum of all says nothing
-	report(b, "ours", ours, "floor", floor)
-}
-
-func (r *rig) benchTwo(img workload.Image, n int) time.Duration {
-	ctx, p := r.t.Context(), benchService(img, "two", n)
-	second := p.Services[0]
-	second.Name = "second"
-	p.Services = append(p.Services, second)
-	began := time.Now()
-	if err := r.Prepare(ctx, p); err != nil {
-		r.t.Fatal(err)
-	}
-	var both sync.WaitGroup
-	errs := make([]error, 2)
-	for i, c := range p.Containers() {
-		both.Go(func() { errs[i] = errors.Join(r.Create(ctx, p, c), r.Start(ctx, p, c)) })
-	}
-	both.Wait()
-	if err := errors.Join(errs...); err != nil {
-		r.t.Fatal(err)
-	}
-	for _, c := range p.Containers() {
-		r.answers(c.ID)
-	}
-	took := time.Since(began)
-	for _, c := range p.Containers() {
-		if err := r.Remove(ctx, c.ID); err != nil {
-			r.t.Fatal(err)
-		}
-	}
-	if err := r.Teardown(ctx, p.Name); err != nil {
-		r.t.Fatal(err)
-	}
-	return took
-}
-
-// report gives two medians in milliseconds and their ratio.
-func report(b *testing.B, aName string, a []time.Duration, otherName string, other []time.Duration) {
-	b.Helper()
-	slices.Sort(a)
-	slices.Sort(other)
-	x, y := a[len(a)/2], other[len(other)/2]
-	b.ReportMetric(float64(x.Microseconds())/1000, aName+"-ms")
-	b.ReportMetric(float64(y.Microseconds())/1000, otherName+"-ms")
-	b.ReportMetric(float64(x)/float64(y), "x-"+otherName)
-}
 
 // benchService makes containers that differ, as revisions do.
 func benchService(img workload.Image, name string, n int) *workload.Project {
@@ -174,35 +90,6 @@ func (r *rig) benchFloor(c *client.Client, img workload.Image, n int, opts ...oc
 	return took
 }
 
-// answers polls from the host until HTTP 200.
-func (r *rig) answers(id string) {
-	r.t.Helper()
-	addr := netip.AddrPortFrom(r.nets.Addresses(id)["default"], 8080)
-	ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
-	defer cancel()
-	c := r.client()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr.String()+"/", nil)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		res, err := c.Do(req)
-		if err == nil {
-			if err := res.Body.Close(); err != nil {
-				r.t.Fatal(err)
-			}
-			if res.StatusCode == http.StatusOK {
-				return
-			}
-		}
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
-			r.t.Fatalf("%s does not answer: %v", id, err)
-		}
-	}
-}
-
 // BenchmarkRestart is a crash's cost: a new task in the same network and layer, until it answers.
 func BenchmarkRestart(b *testing.B) {
 	r := newRig(b)
@@ -260,28 +147,140 @@ func BenchmarkPull(b *testing.B) {
 	img := r.push(r.heavy(8, 12<<20), "plant/bench")
 	for _, peer := range [][]string{{"transfer"}, {"local", "--local"}} {
 		b.Run("against ctr "+peer[0], func(b *testing.B) {
-			var ours, theirs []time.Duration
-			for b.Loop() {
-				began := time.Now()
-				if err := r.Pull(b.Context(), img, nil); err != nil {
-					b.Fatal(err)
-				}
-				ours = append(ours, time.Since(began))
-				if err := r.Collect(b.Context(), nil); err != nil {
-					b.Fatal(err)
-				}
-				args := append([]string{"-n", r.o.Namespace, "images", "pull", "--plain-http"}, peer[1:]...)
-				began = time.Now()
-				if out, err := r.daemon.Ctr(b.Context(), append(args, img.Name())...); err != nil {
-					b.Fatal(out, err)
-				}
-				theirs = append(theirs, time.Since(began))
-				if out, err := r.daemon.Ctr(b.Context(), "-n", r.o.Namespace, "images", "rm", "--sync", img.Name()); err != nil {
-					b.Fatal(out, err)
-				}
-			}
-			b.ReportMetric(0, "ns/op")
-			report(b, "ours", ours, "ctr", theirs)
+			contest(b, 5, []contender{
+				{"ours", func(int) time.Duration {
+					began := time.Now()
+					if err := r.Pull(b.Context(), img, nil); err != nil {
+						b.Fatal(err)
+					}
+					took := time.Since(began)
+					if err := r.Collect(b.Context(), nil); err != nil {
+						b.Fatal(err)
+					}
+					return took
+				}},
+				{"ctr", func(int) time.Duration {
+					args := append([]string{"-n", r.o.Namespace, "images", "pull", "--plain-http"}, peer[1:]...)
+					began := time.Now()
+					if out, err := r.daemon.Ctr(b.Context(), append(args, img.Name())...); err != nil {
+						b.Fatal(out, err)
+					}
+					took := time.Since(began)
+					r.forget(b, img)
+					return took
+				}},
+			})
 		})
 	}
+}
+
+// forget removes an image that ctr has pulled.
+func (r *rig) forget(b *testing.B, img workload.Image) {
+	b.Helper()
+	ns := []string{"-n", r.o.Namespace}
+	left, err := r.daemon.Ctr(b.Context(), append(ns, "leases", "ls", "-q")...) // of one that was killed
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, lease := range strings.Fields(left) {
+		if out, err := r.daemon.Ctr(b.Context(), append(ns, "leases", "rm", lease)...); err != nil {
+			b.Fatal(out, err)
+		}
+	}
+	if out, err := r.daemon.Ctr(b.Context(), append(ns, "images", "rm", "--sync", img.Name())...); err != nil {
+		b.Fatal(out, err)
+	}
+}
+
+// BenchmarkPullKilled counts what leaves the registry when the puller is killed at half of an image and started again: ours,
+// and ctr. The registry stops there, so that nothing is counted that never arrived.
+func BenchmarkPullKilled(b *testing.B) {
+	r := newRig(b)
+	built := r.heavy(2, 24<<20)
+	img := r.push(built, "plant/half")
+	size := weight(b, built)
+	o := orders{
+		Address: r.o.Address, Namespace: r.o.Namespace, DataDir: r.o.DataDir, RunDir: r.o.RunDir, Pull: &img, Registry: r.reg.Host,
+		NetData: b.TempDir(), NetRun: b.TempDir(), NetTable: fmt.Sprintf("lsctb%d", os.Getpid()), NetPool: "10.223.78.0/24",
+	}
+	arg, err := json.Marshal(o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	pull := exec.Command(os.Args[0])
+	pull.Env = append(os.Environ(), victimVariable+"="+string(arg))
+	ctr := exec.Command(filepath.Join(r.daemon.Bin, "ctr"), "--address", r.daemon.Address, "-n", r.o.Namespace, "images", "pull", "--plain-http", img.Name())
+	var ours, theirs float64
+	for b.Loop() {
+		ours = r.halfAndAgain(b, pull, built, func() error { return r.Pull(b.Context(), img, nil) })
+		if err := r.Collect(b.Context(), nil); err != nil {
+			b.Fatal(err)
+		}
+		theirs = r.halfAndAgain(b, ctr, built, func() error {
+			out, err := r.daemon.Ctr(b.Context(), ctr.Args[3:]...)
+			if err != nil {
+				err = fmt.Errorf("%w: %s", err, out)
+			}
+			return err
+		})
+		r.forget(b, img)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(ours, "ours-MiB")
+	b.ReportMetric(theirs, "ctr-MiB")
+	b.ReportMetric(float64(size)/(1<<20), "image-MiB")
+}
+
+// halfAndAgain runs a command until half of an image has come, kills it, and lets again finish what it began. It returns how
+// many MiB left the registry in all.
+func (r *rig) halfAndAgain(b *testing.B, form *exec.Cmd, img v1.Image, again func() error) float64 {
+	b.Helper()
+	faults := r.reg.Faults
+	faults.Forget()
+	m, err := img.Manifest()
+	if err != nil {
+		b.Fatal(err)
+	}
+	half := int64(0)
+	for _, l := range m.Layers {
+		if l.Size > 1<<22 { // the heavy ones; each stops at its own half
+			half += l.Size / 2
+			faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/" + l.Digest.String(), Effect: faults.Stall(l.Size / 2)})
+		}
+	}
+	cmd := exec.Command(form.Path, form.Args[1:]...)
+	cmd.Env = form.Env
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	last, still := int64(0), 0
+	err = testenv.Await(b.Context(), time.Minute, func() error {
+		files, err := filepath.Glob(filepath.Join(r.daemon.Root, "io.containerd.content.v1.content", "ingest", "*", "data"))
+		got := int64(0)
+		for _, file := range files {
+			if info, err := os.Stat(file); err == nil {
+				got += info.Size()
+			}
+		}
+		if still++; got != last {
+			last, still = got, 0
+		}
+		if err == nil && (got < half*9/10 || still < 5) { // the rest is in buffers
+			err = fmt.Errorf("%d of %d bytes came", got, half)
+		}
+		return err
+	})
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // killed
+	if err != nil {
+		b.Fatalf("%v\n%s", err, said.String())
+	}
+	faults.Clear()
+	if err := again(); err != nil {
+		b.Fatal(err)
+	}
+	sent, _ := faults.Bytes("GET", "")
+	return float64(sent) / (1 << 20)
 }

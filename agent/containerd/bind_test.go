@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestUmask(t *testing.T) {
@@ -30,7 +32,7 @@ func TestBindRecursion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", below, "tmpfs", 0, ""); err != nil {
-		t.Skipf("mount: %v", err)
+		testenv.Unavailable(t, "mount a tmpfs: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(below, unix.MNT_DETACH) })
 	if err := os.WriteFile(filepath.Join(below, "file"), []byte("below\n"), 0o644); err != nil {

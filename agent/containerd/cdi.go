@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// lack says what of the Container Device Interface a service asks for and this device does not have.
+// lack says what a service asks for and this device does not have.
 type lack struct{ message string }
 
 func (l *lack) Error() string { return l.message + ": " + fault.ErrUnfit.Error() }

@@ -116,6 +116,7 @@ func ours(i images.Image) bool { return strings.HasSuffix(i.Name, "@"+i.Target.D
 func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
 	ctx = r.in(ctx)
 	r.kept.replace(keep)
+	r.endStuckShims()
 	err := r.sweep(ctx, "") // before the turn is taken: a Create may hold its container and wait for it
 	if err == nil {
 		err = r.collect(ctx)

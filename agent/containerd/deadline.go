@@ -34,12 +34,15 @@ func answerLimit(method string) time.Duration {
 
 // bounded ends calls about tasks that containerd does not answer.
 func bounded(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	limit := answerLimit(method)
-	if limit == 0 {
+	if !strings.HasPrefix(method, taskService) {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	call, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	call := ctx
+	if limit := answerLimit(method); limit > 0 {
+		var cancel context.CancelFunc
+		call, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
 	err := invoke(call, method, req, reply, cc, opts...)
 	// It is told of the caller's own limit too, and what it says then may be a text that no errors.Is knows.
 	if end := ctx.Err(); err != nil && end != nil && strings.Contains(err.Error(), end.Error()) {

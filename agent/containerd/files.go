@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -15,13 +16,15 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Configs and secrets are files in memory, one filesystem a container: they reach neither the disk nor containerd's
-// records, and are gone with the container.
+// Configs, secrets and what is mounted of the archive are files in memory, one filesystem a container: they reach neither
+// the disk nor containerd's records, and are gone with the container.
 
 const (
 	defaultFileMode = 0o444
 	// spareBytes is what a filesystem in memory needs beside its files' content.
 	spareBytes = 1 << 20
+	// pageBytes is what the content of a file takes there at least.
+	pageBytes = 4096
 )
 
 func (r *Runtime) filesDir(id string) (string, error) {
@@ -39,13 +42,31 @@ func (r *Runtime) fileMounts(c workload.Container) ([]specs.Mount, error) {
 		if !filepath.IsAbs(f.Target) || filepath.Clean(f.Target) == "/" {
 			return nil, fmt.Errorf("%s: target %q: %w", fileName(f), f.Target, fault.ErrInvalid)
 		}
+		top, rest := memoryName(c.Service.Files, n)
+		if rest != "" && (n > 0 && sameTree(c.Service.Files[n-1], f)) {
+			continue // mounted with the first of its directory
+		}
 		out = append(out, specs.Mount{
-			Destination: f.Target, Type: "bind", Source: filepath.Join(dir, strconv.Itoa(n)),
+			Destination: f.Target, Type: "bind", Source: filepath.Join(dir, top),
 			Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"},
 		})
 	}
 	return out, nil
 }
+
+// memoryName is where a file is kept: what is mounted, and for one of a directory its place in that.
+func memoryName(files []workload.File, n int) (top, rest string) {
+	f := files[n]
+	if f.Path == "" {
+		return strconv.Itoa(n), ""
+	}
+	for n > 0 && sameTree(files[n-1], f) {
+		n--
+	}
+	return "d" + strconv.Itoa(n), f.Path
+}
+
+func sameTree(a, b workload.File) bool { return a.Path != "" && b.Path != "" && a.Target == b.Target }
 
 // writeFiles writes a container's files before it starts. Without content, those of the last start stay.
 func (r *Runtime) writeFiles(c workload.Container) error {
@@ -65,7 +86,7 @@ func (r *Runtime) writeFiles(c workload.Container) error {
 	}
 	size := int64(spareBytes)
 	for _, f := range c.Service.Files {
-		size += int64(len(f.Content)) * 2 // the old and the new one
+		size += (int64(len(f.Content))/pageBytes + 1) * pageBytes * 2 // the old and the new one
 	}
 	if err := memoryFilesystem(dir, size, mounted); err != nil {
 		return err
@@ -75,7 +96,15 @@ func (r *Runtime) writeFiles(c workload.Container) error {
 		first = mappedFrom
 	}
 	for n, f := range c.Service.Files {
-		if err := writeFile(filepath.Join(dir, strconv.Itoa(n)), f, first); err != nil {
+		top, rest := memoryName(c.Service.Files, n)
+		name := filepath.Join(dir, top)
+		if rest != "" {
+			if err := memoryDirs(name, rest, first); err != nil {
+				return fmt.Errorf("%s: %w", fileName(f), err)
+			}
+			name = filepath.Join(name, rest)
+		}
+		if err := writeFile(name, f, first); err != nil {
 			return fmt.Errorf("%s: %w", fileName(f), err)
 		}
 	}
@@ -100,6 +129,24 @@ func memoryFilesystem(dir string, size int64, mounted bool) error {
 	}
 	if err != nil {
 		return fmt.Errorf("mount a filesystem in memory at %s: %w", dir, err)
+	}
+	return nil
+}
+
+// memoryDirs makes a directory and those below it on the way to one of its files.
+func memoryDirs(top, file string, owner int) error {
+	if !filepath.IsLocal(file) {
+		return fmt.Errorf("%q leaves its directory: %w", file, fault.ErrInvalid)
+	}
+	at := top
+	for _, part := range append([]string{"."}, strings.Split(filepath.Dir(file), "/")...) {
+		at = filepath.Join(at, part)
+		if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if err := errors.Join(os.Chmod(at, 0o755), os.Lchown(at, owner, owner)); err != nil { // whatever the umask
+			return err
+		}
 	}
 	return nil
 }
@@ -134,8 +181,11 @@ func writeFile(name string, f workload.File, first int) error {
 
 // fileName is how people know a file.
 func fileName(f workload.File) string {
-	if f.Secret {
+	switch {
+	case f.Secret:
 		return "secret " + f.Name
+	case f.Mounted():
+		return f.Name
 	}
 	return "config " + f.Name
 }

@@ -277,3 +277,50 @@ func TestDevices(t *testing.T) {
 		t.Errorf("Start without its device = %v, want unfit", err)
 	}
 }
+
+// TestFilesOfTheArchive mounts a directory and a program from memory.
+func TestFilesOfTheArchive(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	program, err := os.ReadFile("/proc/" + itoa(r.seen(r.up(project("source", s))[0].ID).PID) + "/root/toolbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	below := func(path, content string) workload.File {
+		f := file("./conf/"+path, "/etc/app", content)
+		f.Path = path
+		return f
+	}
+	run := file("./toolbox", "/run-me", string(program))
+	run.Mode = 0o555
+	s.Files = []workload.File{file("site", "/site", "config\n"), below("a", "a\n"), below("d/e/b", "b\n"), below("d/empty", ""), run}
+	for n := range 250 {
+		s.Files = append(s.Files, func() workload.File { f := file("./many", "/many", "x"); f.Path = itoa(uint32(n)); return f }())
+	}
+	s.User = "33:33"
+	p := project("packed", s)
+	c := r.up(p)[0]
+	if got := r.inside(c.ID, "cat", "/site", "/etc/app/a", "/etc/app/d/e/b", "/etc/app/d/empty", "/many/249"); got != "config\na\nb\nx" {
+		t.Errorf("files hold %q", got)
+	}
+	if got, want := r.inside(c.ID, "stat", "/etc/app/d", "/etc/app/a", "/run-me"), "0 0 drwxr-xr-x\n0 0 -r--r--r--\n0 0 -r-xr-xr-x\n"; got != want {
+		t.Errorf("stat = %q, want %q", got, want)
+	}
+	mounts, err := os.ReadFile("/proc/" + itoa(r.seen(c.ID).PID) + "/mounts")
+	for _, want := range []string{" /etc/app tmpfs ro,nosuid,nodev", " /run-me tmpfs ro,nosuid,nodev", " /many tmpfs ro,nosuid,nodev"} {
+		if err != nil || !strings.Contains(string(mounts), want) {
+			t.Errorf("%q is not in\n%s%v", want, mounts, err)
+		}
+	}
+	if err := r.Probe(t.Context(), c.ID, workload.Probe{Exec: []string{"/run-me", "env"}}); err != nil {
+		t.Errorf("run what is mounted: %v", err)
+	}
+
+	outside := s
+	outside.Files = []workload.File{below("../../x", "x")}
+	p = project("outside", outside)
+	r.created(p)
+	if err := r.Start(t.Context(), p, p.Containers()[0]); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a file outside its directory: %v, want an invalid one", err)
+	}
+}

@@ -29,7 +29,7 @@ func (r *rig) killShims() {
 			r.t.Error(err)
 		}
 	}
-	testenv.Eventually(r.t, 10*time.Second, "the shims end", func() error {
+	testenv.Eventually(r.t, time.Minute, "the shims end", func() error {
 		if n := r.shims(); n > 0 {
 			return fmt.Errorf("%d run", n)
 		}

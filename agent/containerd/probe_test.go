@@ -103,7 +103,7 @@ func TestEvents(t *testing.T) {
 		select {
 		case e, ok := <-ch:
 			return e, ok
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no event came")
 			return workload.Event{}, false
 		}

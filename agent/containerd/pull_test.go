@@ -426,7 +426,7 @@ func TestPullOnAFullDisk(t *testing.T) {
 		t.Errorf("leases = %q, %v, want none that keeps the partial image", out, err)
 	}
 	var st unix.Statfs_t
-	testenv.Eventually(t, 10*time.Second, "the space comes back", func() error {
+	testenv.Eventually(t, time.Minute, "the space comes back", func() error {
 		if err := unix.Statfs(blobs, &st); err != nil || st.Bfree*10 < st.Blocks*9 {
 			return fmt.Errorf("%d of %d blocks free, %w", st.Bfree, st.Blocks, err)
 		}

@@ -139,7 +139,7 @@ func TestAnotherRuntime(t *testing.T) {
 		wrapper = filepath.Join(t.TempDir(), "other-runc")
 		o.Runtimes = map[string]string{"other": wrapper}
 	})
-	text := "#!/bin/sh\necho \"$@\" >>" + wrapper + ".log\nexec " + filepath.Join(r.daemon.Bin, "runc") + " \"$@\"\n"
+	text := "#!/bin/sh\necho \"$@\" >>" + wrapper + ".log\nexec " + testenv.Program(t, "runc") + " \"$@\"\n"
 	if err := os.WriteFile(wrapper, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -40,12 +40,25 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if path := os.Getenv(socketVariable); path != "" {
+		if err := beListening(path); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if log := os.Getenv(shimVariable); log != "" {
+		if err := beShim(log); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
 }
 
 // rig is a device in a test: its own containerd, networks, directories and registry.
 type rig struct {
 	t       testing.TB
+	release testenv.Release
 	daemon  *testenv.Daemon
 	reg     *testenv.RegistryServer
 	nets    *network.Manager
@@ -60,7 +73,13 @@ var rigs atomic.Int32 // numbers the tables and address pools of this process's 
 
 func newRig(t testing.TB, change ...func(*containerd.Options)) *rig {
 	t.Helper()
-	return newRigOn(t, testenv.Release(os.Getenv(releaseVariable)), change...)
+	release := testenv.Release(os.Getenv(releaseVariable))
+	for _, r := range testenv.Releases() {
+		if strings.HasPrefix(t.Name(), olderTest+"/"+r.String()+"/") {
+			release = r
+		}
+	}
+	return newRigOn(t, release, change...)
 }
 
 // releaseVariable runs all tests on another release of containerd: "1.7" or "1.6".
@@ -71,7 +90,7 @@ func newRigOn(t testing.TB, release testenv.Release, change ...func(*containerd.
 	t.Helper()
 	d := testenv.ContainerdRelease(t, release)
 	n := rigs.Add(1)
-	r := &rig{t: t, daemon: d, journal: newJournal(), netRun: t.TempDir()}
+	r := &rig{t: t, release: release, daemon: d, journal: newJournal(), netRun: t.TempDir()}
 	nets, err := network.Open(network.Options{
 		DataDir: t.TempDir(), RunDir: r.netRun,
 		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(130 + n%60), 0, 0}), 16),
@@ -109,7 +128,7 @@ func (r *rig) open() *containerd.Runtime {
 
 // close removes everything as a plan would and proves that nothing is left.
 func (r *rig) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	seen, err := r.Observe(ctx)
 	if err != nil {
@@ -151,7 +170,7 @@ func (r *rig) nothingLeft(ctx context.Context) {
 			}
 		}
 	}
-	if err := testenv.Await(ctx, 10*time.Second, func() error {
+	if err := testenv.Await(ctx, time.Minute, func() error {
 		if n := r.shims(); n != 0 {
 			return fmt.Errorf("%d shims left", n)
 		}

@@ -94,6 +94,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	var life context.Context
 	life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.wg.Go(func() { r.lookAfterLogs(life, o.Logs.Every) })
+	r.wg.Go(func() { r.lookAfterShims(life) })
 	r.mender.Go(func() { r.mendAfterBoot(life) })
 	return r, nil
 }

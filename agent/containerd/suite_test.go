@@ -18,6 +18,27 @@ func TestRuntime(t *testing.T) {
 	}
 }
 
+// olderTest is the test whose subtests run on the release that their name tells.
+const olderTest = "TestOlderReleases"
+
+// TestOlderReleases runs on the older releases what touches what differs in them. All tests run on one of them with
+// LONGSHORE_TEST_CONTAINERD=1.7 or 1.6.
+func TestOlderReleases(t *testing.T) {
+	for _, release := range testenv.Releases() {
+		if release == testenv.Containerd24 {
+			continue
+		}
+		t.Run(release.String(), func(t *testing.T) {
+			t.Run("start", TestStartServesAndRestartsInTheSameNetwork)
+			t.Run("mounts refused", TestMountRefusals)
+			t.Run("another runtime", TestAnotherRuntime)
+			t.Run("users", TestUsersOfItsOwn)
+			t.Run("full disk", TestPullOnAFullDisk)
+			t.Run("collect", TestCollectKeepsWhatIsAskedFor)
+		})
+	}
+}
+
 func runtimeSuite(t *testing.T, release testenv.Release) {
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Env {
 		r := newRigOn(t, release)

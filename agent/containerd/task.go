@@ -214,7 +214,7 @@ func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, s
 // directory that vanished under the new task, may have other reasons: they get two more tries.
 func leftover(err error, pause time.Duration) bool {
 	text := err.Error()
-	return errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
+	return errors.Is(err, errStuckShim) || errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
 		pause <= 2*leftoverPause && (strings.Contains(text, "failed to start shim") || strings.Contains(text, "unable to retrieve OCI runtime error"))
 }
 
@@ -231,12 +231,15 @@ func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, s
 			r.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
 		}
 	}()
-	_, err = svc.Create(ctx, &tasks.CreateTaskRequest{
-		ContainerID: id, Rootfs: mount.ToProto(layer),
-		Terminal: streams.terminal, Stdin: streams.stdin, Stdout: streams.stdout, Stderr: streams.stderr(),
+	err = r.lookingAtShims(func() error {
+		_, err := svc.Create(ctx, &tasks.CreateTaskRequest{
+			ContainerID: id, Rootfs: mount.ToProto(layer),
+			Terminal: streams.terminal, Stdin: streams.stdin, Stdout: streams.stdout, Stderr: streams.stderr(),
+		})
+		return errgrpc.ToNative(err)
 	})
 	if err != nil {
-		return 0, errgrpc.ToNative(err)
+		return 0, err
 	}
 	res, err := svc.Start(ctx, &tasks.StartRequest{ContainerID: id})
 	if err != nil {

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,13 +50,25 @@ func (f Features) canMap(s workload.Service) error {
 		return fmt.Errorf("users of its own and privileges on the device do not go together: %w", fault.ErrInvalid)
 	}
 	if !exists("/proc/self/ns/user") {
-		return fmt.Errorf("this kernel has no user namespaces: %w", fault.ErrUnfit)
+		return &lack{"this kernel has no user namespaces"}
 	}
 	if !slices.Contains(f.caps, remapCap) {
-		return fmt.Errorf("snapshotter %s of containerd %s cannot show an image's files with other owners, which a user namespace needs: %w",
-			f.Snapshotter, f.Containerd, fault.ErrUnfit)
+		return &lack{fmt.Sprintf("snapshotter %s of containerd %s cannot show an image's files with other owners, which users of its own need",
+			f.Snapshotter, f.Containerd)}
 	}
 	return nil
+}
+
+// unmapped are the services whose users this machine cannot keep apart from its own.
+func (f Features) unmapped(projects []*workload.Project) (out workload.Clashes) {
+	for _, p := range projects {
+		for _, s := range p.Services {
+			if l := (*lack)(nil); errors.As(f.canMap(s), &l) {
+				out = append(out, workload.NewClash(p, s.Name, "userns_mode", fault.ErrUnfit, l.message, "containerd 2 can, on a kernel from 5.19 on; or leave out userns_mode"))
+			}
+		}
+	}
+	return out
 }
 
 // layerLabels make a container's layer appear with the owners that its users have.

@@ -13,6 +13,8 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -58,6 +60,14 @@ func (c *Client) Sync(ctx context.Context) (agent.SyncResult, error) {
 	return r, err
 }
 
+// VerifyImage asks whether another program may use an image, see [agent.Agent.VerifyImage].
+func (c *Client) VerifyImage(ctx context.Context, repository string, d digest.Digest) (agent.ImageVerdict, error) {
+	var v agent.ImageVerdict
+	q := url.Values{"repository": {repository}, "digest": {d.String()}}
+	err := c.call(ctx, http.MethodGet, "/v1/image?"+q.Encode(), &v)
+	return v, err
+}
+
 // Logs opens containers' output. The caller closes it.
 func (c *Client) Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error) {
 	res, err := c.do(ctx, http.MethodGet, "/v1/logs?"+logQuery(r))
@@ -96,6 +106,7 @@ func (c *Client) Events(ctx context.Context, r agent.EventRequest, tell func(age
 	q := url.Values{}
 	set(q, "follow", "true", r.Follow)
 	set(q, "since", stamp(r.Since), !r.Since.IsZero())
+	set(q, "kind", string(r.Kind), r.Kind != "")
 	res, err := c.do(ctx, http.MethodGet, "/v1/events?"+q.Encode())
 	if err != nil {
 		return err

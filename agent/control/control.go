@@ -4,10 +4,12 @@
 //
 //	GET  /v1/status                  200 agent.Status
 //	POST /v1/sync                    200 agent.SyncResult, when the outcome is known
+//	GET  /v1/image?repository=&digest=
+//	                                 200 agent.ImageVerdict
 //	GET  /v1/containers              200 [agent.ContainerStatus]
 //	GET  /v1/stats?target=           200 [agent.ContainerUsage]
 //	GET  /v1/metrics                 200 text, as Prometheus reads it
-//	GET  /v1/events?since=&follow=   200 agent.Event, one a line, as long as they come
+//	GET  /v1/events?kind=&since=&follow=   200 agent.Event, one a line, as long as they come
 //	GET  /v1/logs?target=&tail=&follow=&since=&until=&stamps=&prefix=
 //	                                 200 text, as long as it flows
 //	POST /v1/exec                    101 Upgrade: longshore-exec/1, then frames both ways
@@ -28,6 +30,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/metrics"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -43,6 +47,7 @@ type Device interface {
 	Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error)
 	Events(ctx context.Context, r agent.EventRequest, tell func(agent.Event) error) error
 	Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error)
+	VerifyImage(ctx context.Context, repository string, d digest.Digest) agent.ImageVerdict
 }
 
 var _ Device = (*agent.Agent)(nil)
@@ -121,6 +126,18 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 	mux.HandleFunc("GET /v1/containers", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, append([]agent.ContainerStatus{}, d.Containers()...))
 	})
+	mux.HandleFunc("GET /v1/image", func(w http.ResponseWriter, r *http.Request) {
+		q := newQuery(r.URL.RawQuery)
+		repository, image := q.text("repository"), digest.Digest(q.text("digest"))
+		if repository == "" || image.Validate() != nil {
+			q.fail("repository and digest are needed")
+		}
+		if err := q.end(); err != nil {
+			refuse(w, err)
+			return
+		}
+		reply(w, http.StatusOK, d.VerifyImage(r.Context(), repository, image))
+	})
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)
 		targets := q.targets()
@@ -141,7 +158,7 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 	})
 	mux.HandleFunc("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)
-		req := agent.EventRequest{Since: q.time("since"), Follow: q.flag("follow")}
+		req := agent.EventRequest{Kind: agent.EventKind(q.text("kind")), Since: q.time("since"), Follow: q.flag("follow")}
 		if err := q.end(); err != nil {
 			refuse(w, err)
 			return

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -70,6 +71,24 @@ func (d device) Events(ctx context.Context, r agent.EventRequest, tell func(agen
 
 func (d device) Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error) {
 	return d.exec(ctx, id, o)
+}
+
+func (d device) VerifyImage(_ context.Context, repository string, image digest.Digest) agent.ImageVerdict {
+	return agent.ImageVerdict{Allowed: true, Reason: repository + "@" + image.String()}
+}
+
+func TestVerifyImage(t *testing.T) {
+	c, _ := serve(t, device{})
+	image := digest.FromString("image")
+	v, err := c.VerifyImage(t.Context(), "harbor.example/plant/web", image)
+	if err != nil || !v.Allowed || v.Reason != "harbor.example/plant/web@"+image.String() {
+		t.Errorf("VerifyImage = %+v, %v", v, err)
+	}
+	for _, bad := range []struct{ repository, digest string }{{"", image.String()}, {"a/b", ""}, {"a/b", "sha256:short"}, {strings.Repeat("a", 1000), image.String()}} {
+		if v, err := c.VerifyImage(t.Context(), bad.repository, digest.Digest(bad.digest)); !errors.Is(err, fault.ErrInvalid) || v.Allowed {
+			t.Errorf("VerifyImage(%+v) = %+v, %v", bad, v, err)
+		}
+	}
 }
 
 func serve(t *testing.T, d device) (client *control.Client, path string) {

@@ -123,6 +123,13 @@ func generation(g *agent.Generation) float64 {
 	return float64(g.Generation)
 }
 
+func freshUntil(s *agent.Status) float64 {
+	if s.Freshness == nil {
+		return 0
+	}
+	return seconds(s.Freshness.NotAfter)
+}
+
 func (b *text) agent(s *agent.Status, c agent.Counts, runtime bool) {
 	b.family("longshore_agent_info", gauge, "Always 1; the labels tell who speaks.")
 	b.sample("longshore_agent_info", 1, "device", s.Device, "version", s.Version)
@@ -130,7 +137,12 @@ func (b *text) agent(s *agent.Status, c agent.Counts, runtime bool) {
 	b.one("longshore_generation_accepted", gauge, "Newest generation that passed every check; 0: none.", generation(s.Accepted))
 	b.one("longshore_generation_running", gauge, "Generation that the device is kept at; 0: none.", generation(s.Running))
 	b.one("longshore_generation_committed", gauge, "Newest generation that ran completely; 0: none.", generation(s.Committed))
-	b.one("longshore_stale", gauge, "Whether the running generation has expired.", flag(s.Stale))
+	version := uint64(0)
+	if s.Trust != nil {
+		version = s.Trust.Version
+	}
+	b.one("longshore_trust_version", gauge, "Version of the trust policy that decides; 0: it has none.", float64(version))
+	b.one("longshore_stale", gauge, "Whether the running generation has expired, or the accepted one is not known to be the current one.", flag(s.Stale))
 	b.one("longshore_last_poll_timestamp_seconds", gauge, "When the source last answered; 0: not since the agent started.", seconds(s.CheckedAt))
 	b.one("longshore_polls_total", counter, "Checks of the source.", float64(c.Polls))
 	b.one("longshore_poll_errors_total", counter, "Checks where the source could not be asked.", float64(c.PollErrors))
@@ -139,6 +151,11 @@ func (b *text) agent(s *agent.Status, c agent.Counts, runtime bool) {
 	b.one("longshore_outbox_lost_reports", gauge, "Reports dropped because there was no room.", float64(s.Outbox.Lost))
 	b.one("longshore_rollbacks_total", counter, "Times that the device went back to an earlier generation.", float64(c.Events[agent.EventRolledBack]))
 	b.one("longshore_refusals_total", counter, "States that failed a check.", float64(c.Events[agent.EventRefused]))
+	b.family("longshore_security_events_total", counter, "What looked like an attack since the agent's database was made, by code.")
+	for _, k := range slices.Sorted(maps.Keys(c.Security)) {
+		b.sample("longshore_security_events_total", float64(c.Security[k]), "code", string(k))
+	}
+	b.one("longshore_freshness_expiry_timestamp_seconds", gauge, "When the newest freshness statement of what is accepted ends; 0: none is asked for, or there is none.", freshUntil(s))
 	b.family("longshore_events_total", counter, "Events, by kind.")
 	for _, k := range slices.Sorted(maps.Keys(c.Events)) {
 		b.sample("longshore_events_total", float64(c.Events[k]), "kind", string(k))

@@ -55,7 +55,8 @@ type Options struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// Transport replaces the one made of the above; for tests.
 	Transport http.RoundTripper
-	// Now turns a Retry-After date into a delay; nil: dates are not obeyed.
+	// Now turns a Retry-After date into a delay, and is what certificates' dates are held against. nil: dates are not
+	// obeyed, and certificates are held against the system's clock.
 	Now func() time.Time
 }
 
@@ -85,7 +86,7 @@ func New(o Options) (*Client, error) {
 	if rt == nil {
 		t := &http.Transport{
 			Proxy: o.Proxy, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second,
-			TLSHandshakeTimeout: 15 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout: 15 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, Time: o.Now},
 		}
 		if o.CAFile != "" {
 			pem, err := bounded(o.CAFile, maxCA)

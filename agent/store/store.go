@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/google/uuid"
@@ -76,7 +77,7 @@ func Open(o Options) (*Store, error) {
 	if o.OutboxLimit <= 0 {
 		o.OutboxLimit = 10_000
 	}
-	db, err := bbolt.Open(o.Path, 0o600, &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType})
+	db, err := openFile(o.Path)
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fault.WithHint(fmt.Errorf("open %s: another process holds it: %w", o.Path, fault.ErrConflict),
@@ -96,8 +97,13 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
+func openFile(path string) (db *bbolt.DB, err error) {
+	defer damaged(&err)()
+	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType})
+}
+
 func (s *Store) prepare(o Options) (err error) {
-	defer damaged(&err)
+	defer damaged(&err)()
 	var ready bool
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		m := tx.Bucket(bucketMeta)
@@ -160,13 +166,13 @@ type Tx struct {
 
 // View reads.
 func (s *Store) View(f func(*Tx) error) (err error) {
-	defer damaged(&err)
+	defer damaged(&err)()
 	return s.db.View(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
 }
 
 // Update writes. When it returns nil, all that f did is on the disk; when not, nothing of it is.
 func (s *Store) Update(f func(*Tx) error) (err error) {
-	defer damaged(&err)
+	defer damaged(&err)()
 	if s.commit != nil {
 		if err := s.commit(false); err != nil {
 			return err
@@ -179,12 +185,16 @@ func (s *Store) Update(f func(*Tx) error) (err error) {
 	return full(err)
 }
 
-// damaged makes an error of what bbolt does about pages that make no sense: it panics, and a panic in a loop that systemd
-// starts again and again helps nobody.
-func damaged(err *error) {
-	if p := recover(); p != nil {
-		*err = fault.WithHint(fmt.Errorf("agent.db: %w: %v", fault.ErrInvalid, p),
-			"move agent.db away: the agent then starts anew and accepts the state that the registry holds")
+// damaged makes an error of what bbolt does about pages that make no sense: it panics, or reads where the mapped file has
+// no bytes, and what dies in a loop that systemd starts again and again helps nobody. What it returns is to be deferred.
+func damaged(err *error) func() {
+	before := debug.SetPanicOnFault(true) // of this goroutine: without it a read outside of the file ends the process
+	return func() {
+		debug.SetPanicOnFault(before)
+		if p := recover(); p != nil {
+			*err = fault.WithHint(fmt.Errorf("agent.db: %w: %v", fault.ErrInvalid, p),
+				"move agent.db away: the agent then starts anew and accepts the state that the registry holds")
+		}
 	}
 }
 

@@ -3,8 +3,11 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"syscall"
 	"testing"
 	"time"
 
@@ -377,6 +380,29 @@ func TestFlippedBitsDoNotPanic(t *testing.T) {
 			return errors.Join(err, err2)
 		})
 		_ = s.Close()
+	}
+}
+
+// A page that points outside of the file makes the library read where nothing is mapped.
+func TestReadsOutsideOfTheFileAreErrors(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "agent.db"), nil)
+	page, err := syscall.Mmap(-1, 0, os.Getpagesize(), syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Munmap(page) }()
+	read := func(*store.Tx) error {
+		_, err := fmt.Fprintln(io.Discard, page[0])
+		return err
+	}
+	if err := s.View(read); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("View = %v, want %v", err, fault.ErrInvalid)
+	}
+	if err := s.Update(read); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("Update = %v, want %v", err, fault.ErrInvalid)
+	}
+	if debug.SetPanicOnFault(false) {
+		t.Error("faults of others are panics, too, afterwards")
 	}
 }
 

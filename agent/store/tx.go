@@ -65,7 +65,8 @@ type Damage struct {
 	key    []byte
 }
 
-// Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports and the gap that cannot be read. The marks are not
+// Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports, the gap,
+// proven times, freshness and counts of security events that cannot be read. The marks are not
 // among them: who loses those loses the protection against rollback.
 func (t *Tx) Damaged() []Damage {
 	var out []Damage
@@ -74,6 +75,15 @@ func (t *Tx) Damaged() []Damage {
 	}
 	if _, err := t.Gap(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keyGap})
+	}
+	if _, err := t.Proofs(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keyProofs})
+	}
+	if _, err := t.Fresh(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keyFresh})
+	}
+	if _, err := t.SecurityCounts(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keySecurityCounts})
 	}
 	out = append(out, damagedIn[Status](t, bucketStatus)...)
 	out = append(out, damagedIn[Bad](t, bucketBad)...)

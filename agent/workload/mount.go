@@ -1,6 +1,10 @@
 package workload
 
-import "github.com/opencontainers/go-digest"
+import (
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+)
 
 // Volume is a named volume. It outlives containers, updates and the removal of its project.
 type Volume struct {
@@ -39,14 +43,19 @@ type Mount struct {
 	Options     []string `json:",omitempty"` // tmpfs: further mount options, sorted
 }
 
-// File is a config or a secret: a file that the agent puts into a container, from memory.
+// File is a file that the agent puts into a container, from memory: a config, a secret, or one of the archive that is
+// mounted read-only.
 type File struct {
-	Name    string // Compose key, for people
+	Name    string // Compose key, for people; of a mount its path in the archive, which begins with "./"
 	Secret  bool   `json:",omitzero"`
 	Target  string // absolute path in the container
 	UID     uint32 `json:",omitzero"`
 	GID     uint32 `json:",omitzero"`
 	Mode    uint32 `json:",omitzero"` // 0: 0444
+	Path    string `json:",omitzero"` // "": Target is the file; else Target is a directory of files that follow each other, and this the place in it
 	Digest  digest.Digest
 	Content []byte `json:"-"` // never in a record
 }
+
+// Mounted tells a file of the archive that a service mounts from a config or secret.
+func (f File) Mounted() bool { return strings.HasPrefix(f.Name, "./") }

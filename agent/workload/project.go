@@ -22,3 +22,26 @@ type Notice struct {
 	Path    string // in the Compose file: "services.web.deploy.update_config.order"
 	Message string
 }
+
+// Images lists what the project's services run on, mount, and run first, in order of use; some may be there twice.
+func (p *Project) Images() []Image {
+	var out []Image
+	for i := range p.Services {
+		out = append(out, p.Services[i].Images()...)
+	}
+	return out
+}
+
+// Images lists what the service runs on, mounts, and runs first.
+func (s *Service) Images() []Image {
+	out := []Image{s.Image}
+	for _, m := range s.Mounts {
+		if m.Image != nil {
+			out = append(out, *m.Image)
+		}
+	}
+	for i := range s.PreStart {
+		out = append(out, s.PreStart[i].Service.Images()...)
+	}
+	return out
+}

@@ -18,12 +18,14 @@ func (p *program) eventsCommand() *cli.Command {
 		Name:  "events",
 		Usage: "tell what happened on the device",
 		Description: "The agent remembers the newest thousand events since it started: states accepted and refused, containers started, ended,\n" +
-			"restarted, their health, updates and rollbacks, repairs. JSON is one event a line.\n\n" +
-			"Examples:\n  longshore-agent events --since 1h\n  longshore-agent events -f -o json",
+			"restarted, their health, updates and rollbacks, repairs. Security events - what an attack looks like - it keeps for longer:\n" +
+			"they outlive the agent. JSON is one event a line.\n\n" +
+			"Examples:\n  longshore-agent events --since 1h\n  longshore-agent events --kind security\n  longshore-agent events -f -o json",
 		Flags: []cli.Flag{
 			configFlag(),
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text or json", Value: "text", EnvVars: env("OUTPUT")},
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted", EnvVars: env("FOLLOW")},
+			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`: accepted, refused, security, exited …", EnvVars: env("KIND")},
 			&cli.StringFlag{Name: "since", Usage: "only what happened since `TIME`: 10m (ago), or as 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
 		},
 		Action: func(c *cli.Context) error {
@@ -39,7 +41,7 @@ func (p *program) eventsCommand() *cli.Command {
 				return err
 			}
 			asJSON := json.NewEncoder(p.stdout)
-			return client.Events(c.Context, agent.EventRequest{Since: since, Follow: c.Bool("follow")}, func(e agent.Event) error {
+			return client.Events(c.Context, agent.EventRequest{Kind: agent.EventKind(c.String("kind")), Since: since, Follow: c.Bool("follow")}, func(e agent.Event) error {
 				if c.String("output") == "json" {
 					return asJSON.Encode(e)
 				}

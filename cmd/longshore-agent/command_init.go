@@ -12,9 +12,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 func (p *program) initCommand() *cli.Command {
@@ -22,15 +24,19 @@ func (p *program) initCommand() *cli.Command {
 		Name:  "init",
 		Usage: "write the configuration of this device",
 		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so the two files are all\n" +
-			"that a device needs. Existing files are kept unless --force is given.\n\n" +
+			"that a device needs. With --policy, trust.yaml is that file with the keys that it names: longshore trust init\n" +
+			"makes one whose next versions the device takes from the registry. Existing files are kept unless --force\n" +
+			"is given.\n\n" +
 			"Examples:\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
-			"    --fleet-url https://fleet.acme.example --fleet-token-file /etc/longshore/token",
+			"    --fleet-url https://fleet.acme.example --fleet-token-file /etc/longshore/token\n" +
+			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --policy trust.yaml",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
 			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
 			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("PUBLIC_KEY")},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to give the device, in place of one made of --key", EnvVars: env("POLICY")},
 			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys speak for (default: the folder above the state's repository)", EnvVars: env("SCOPE")},
 			&cli.StringFlag{Name: "fleet-url", Usage: "where status goes", EnvVars: env("FLEET_URL")},
 			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
@@ -56,10 +62,13 @@ func (p *program) initialise(c *cli.Context) error {
 	if err := noArguments(c); err != nil {
 		return err
 	}
-	for _, name := range []string{"device", "state", "key"} {
+	for _, name := range []string{"device", "state"} {
 		if !c.IsSet(name) {
 			return outcome.Usagef("init", "--%s is missing", name)
 		}
+	}
+	if c.IsSet("key") == c.IsSet("policy") {
+		return outcome.Usagef("init", "give --key, or --policy")
 	}
 	dir, err := filepath.Abs(c.String("config-dir"))
 	if err != nil {
@@ -75,7 +84,7 @@ func (p *program) initialise(c *cli.Context) error {
 			}
 		}
 	}
-	trust, err := trustDocument(c)
+	policy, root, err := trustDocument(c)
 	if err != nil {
 		return err
 	}
@@ -87,16 +96,21 @@ func (p *program) initialise(c *cli.Context) error {
 	if _, err := config.Parse(agentFile, agent); err != nil {
 		return err
 	}
-	if _, err := signing.ParsePolicy(trustFile, trust, readKey); err != nil {
+	if _, err := trust.ParseTravelling(policy, root); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, f := range []struct {
+	type file struct {
 		name string
 		text []byte
-	}{{trustFile, trust}, {agentFile, agent}} {
+	}
+	files := []file{{trustFile, policy}, {agentFile, agent}}
+	if root != nil {
+		files = append([]file{{filepath.Join(dir, artifacts.TrustedRootFile), root}}, files...)
+	}
+	for _, f := range files {
 		if err := replaceFile(f.name, f.text); err != nil {
 			return err
 		}
@@ -143,7 +157,21 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 	))
 }
 
-func trustDocument(c *cli.Context) ([]byte, error) {
+// trustDocument makes a policy of keys, or takes the one of --policy with what it names inside; root is the trusted root
+// that goes beside it, nil for none.
+func trustDocument(c *cli.Context) (document, root []byte, err error) {
+	if file := c.String("policy"); file != "" {
+		data, err := readBounded(file, maxConfigBytes)
+		if err != nil {
+			return nil, nil, err
+		}
+		return trust.Inline(file, data, readKey)
+	}
+	document, err = keysDocument(c)
+	return document, nil, err
+}
+
+func keysDocument(c *cli.Context) ([]byte, error) {
 	scope := c.String("scope")
 	if scope == "" {
 		scope = strings.TrimPrefix(c.String("state"), "oci://")

@@ -112,5 +112,8 @@ func eventLine(e agent.Event) string {
 	if e.Message != "" {
 		line += " " + e.Message
 	}
+	if e.Count > 1 {
+		line += fmt.Sprintf(" (%d times)", e.Count)
+	}
 	return line
 }

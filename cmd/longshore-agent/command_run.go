@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/control"
@@ -28,6 +30,10 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
+
+// garbage is how much may lie about before it is collected, in percent of what is in use (GOGC; Go's own is 100): a device
+// has little memory, and an idle agent makes little garbage.
+const garbage = 50
 
 func (p *program) runCommand() *cli.Command {
 	return &cli.Command{
@@ -48,6 +54,9 @@ func (p *program) runCommand() *cli.Command {
 func (p *program) runAgent(c *cli.Context) (err error) {
 	if err := noArguments(c); err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbage)
 	}
 	log, err := p.logger(c)
 	if err != nil {
@@ -153,13 +162,16 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	if p.store, err = store.Open(store.Options{Path: filepath.Join(cfg.DataDir, "agent.db"), Device: string(cfg.Device)}); err != nil {
 		return nil, err
 	}
+	start := time.Now()
+	clk := clock.New(time.Now, func() time.Duration { return time.Since(start) })
 	stateHost, _, _ := strings.Cut(cfg.State, "/")
 	if p.registry, err = registry.New(registry.Options{
 		Host:           stateHost, // what the environment holds is for it, not for the hosts that deployments name
 		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
 		CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile,
-		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir,
+		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir, StallTimeout: cfg.Registry.Timeout,
 		UserAgent: "longshore-agent/" + build.Version(), Logger: log, Getenv: os.Getenv,
+		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the registry", t) },
 	}); err != nil {
 		return nil, err
 	}
@@ -182,18 +194,19 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 	}); err != nil {
 		return nil, err
 	}
-	trust := &verifier{file: cfg.Trust, registry: p.registry}
+	policy := followPolicy(cfg.Trust, p.store, p.registry, clk.Firm)
+	held := &verifier{policy: policy, registry: p.registry, now: clk.Firm, fresh: clk.Now}
 	o := agent.Options{
 		Device: cfg.Device, Repository: cfg.State, Capabilities: capabilities(cfg),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval,
-		Store: p.store, Source: p.registry, Verifier: trust, Content: content, Runtime: p.runtime, Mender: attacher{p.networks},
-		Fingerprint: trust.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
+		Store: p.store, Source: p.registry, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Mender: attacher{p.networks},
+		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 	}
 	if cfg.Fleet.URL != "" {
 		if o.Reporter, err = report.New(report.Options{
 			URL: cfg.Fleet.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(),
 			TokenFile: cfg.Fleet.TokenFile, CAFile: cfg.Fleet.CAFile, UserAgent: "longshore-agent/" + build.Version(),
-			Proxy: http.ProxyFromEnvironment,
+			Proxy: http.ProxyFromEnvironment, Now: clk.Firm,
 		}); err != nil {
 			log.Error("reports wait on the device until this is repaired and the agent started again", "err", err)
 			o.Reporter = unreachable{err}

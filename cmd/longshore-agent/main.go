@@ -19,7 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 func main() {
@@ -27,7 +27,7 @@ func main() {
 		os.Exit(code)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
+	code := run(ctx, asVerifier(os.Args), os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Commands: []*cli.Command{
 			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
 			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(),
-			p.capabilitiesCommand(), p.checkConfigCommand(), p.unitCommand(), p.completionCommand(),
+			p.capabilitiesCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.unitCommand(), p.completionCommand(),
 			{
 				Name: "version", Usage: "print the version",
 				Action: func(*cli.Context) error {
@@ -140,12 +140,12 @@ func readConfig(name string) (*config.Config, error) {
 	return config.Parse(name, data)
 }
 
-func readPolicy(name string) (*signing.Policy, error) {
+func readPolicy(name string) (*trust.Policy, error) {
 	data, err := readBounded(name, maxConfigBytes)
 	if err != nil {
 		return nil, err
 	}
-	return signing.ParsePolicy(name, data, readKey)
+	return trust.Parse(name, data, readKey)
 }
 
-func readKey(path string) ([]byte, error) { return readBounded(path, signing.MaxKeyBytes) }
+func readKey(path string) ([]byte, error) { return readBounded(path, trust.MaxFileBytes) }

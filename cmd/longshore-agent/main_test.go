@@ -14,6 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -94,16 +95,21 @@ func TestKeysAreBesideThePolicy(t *testing.T) {
 	if code, _, errs := command(t, "check-config", "--config", "etc/agent.yaml"); code != 0 {
 		t.Errorf("check-config = %d\n%s", code, errs)
 	}
-	v := &verifier{file: "etc/policy/trust.yaml"}
-	before := v.Fingerprint()
-	if v.err != nil {
-		t.Errorf("policy: %v", v.err)
+	st, err := store.Open(store.Options{Path: filepath.Join(dir, "agent.db"), Device: "d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	v := &verifier{policy: followPolicy("etc/policy/trust.yaml", st, nil, time.Now)}
+	before := v.policy.Fingerprint()
+	if _, err := v.policy.Policy(); err != nil {
+		t.Errorf("policy: %v", err)
 	}
 	if err := os.WriteFile("etc/policy/keys/release.pub", []byte("gone"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if after := v.Fingerprint(); after == before || v.err == nil {
-		t.Error("a changed key does not change the fingerprint, or a broken one is no error")
+	if after := v.policy.Fingerprint(); after == before {
+		t.Error("a changed key does not change the fingerprint")
 	}
 	if _, err := v.Verify(t.Context(), agent.KindState, "h/r", ocispec.Descriptor{}); !errors.Is(err, fault.ErrRejected) {
 		t.Errorf("Verify with a broken policy = %v, want rejected", err)

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -74,6 +76,18 @@ func (f *fake) Events(_ context.Context, _ agent.EventRequest, tell func(agent.E
 
 func (f *fake) Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error) {
 	return f.exec(ctx, id, o)
+}
+
+func (f *fake) VerifyImage(_ context.Context, repository string, d digest.Digest) agent.ImageVerdict {
+	switch repository {
+	case "harbor.example/plant/web":
+		return agent.ImageVerdict{Allowed: true, Reason: "signed by vendor", SignedBy: []string{"vendor"}}
+	case "harbor.example/plant/late":
+		return agent.ImageVerdict{Code: agent.CodeSourceUnreachable, Reason: "registry away", Retry: true}
+	case "harbor.example/plant/forged":
+		return agent.ImageVerdict{Code: agent.CodeImageSignature, Reason: "signature invalid"}
+	}
+	return agent.ImageVerdict{Code: agent.CodeImageRejected, Reason: "rejected " + repository + "@" + d.String()}
 }
 
 // fakeAgent listens where the returned configuration says.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -21,11 +22,24 @@ func writeStatus(w io.Writer, s *agent.Status) {
 	fmt.Fprintf(w, "%s%s%s   oci://%s:%s   %s%s\n", bold, s.Device, plain, s.Repository, s.Tag, s.Phase, checked(s))
 	if g := s.Running; g != nil {
 		fmt.Fprintf(w, "generation %d (%s)%s, accepted %s ago\n", g.Generation, short(g.Digest), signedBy(g), ago(s.Now.Sub(g.AcceptedAt)))
+		if g.Repeats != "" {
+			fmt.Fprintf(w, "it repeats the content of %s\n", short(g.Repeats))
+		}
+		if f := s.Freshness; f != nil && !f.Stale {
+			fmt.Fprintf(w, "fresh until %s, says %s\n", f.NotAfter.UTC().Format(time.RFC3339), f.By)
+		}
 	} else {
 		fmt.Fprintln(w, "nothing was accepted yet")
 	}
 	if a := s.Accepted; a != nil && s.Running != nil && a.Digest != s.Running.Digest {
 		fmt.Fprintf(w, "generation %d (%s)%s is accepted and being loaded\n", a.Generation, short(a.Digest), signedBy(a))
+	}
+	if n := len(s.Security); n > 0 {
+		last := s.Security[n-1]
+		fmt.Fprintf(w, "security events: %d, the last %s ago (%s): longshore-agent events --kind security\n", n, ago(s.Now.Sub(last.Last)), last.Code)
+	}
+	if t := s.Trust; t != nil && t.Version > 0 {
+		fmt.Fprintf(w, "trust policy version %d (%s)%s\n", t.Version, short(t.Digest), trusted(s))
 	}
 	if len(s.Problems) > 0 {
 		fmt.Fprintln(w)
@@ -154,6 +168,28 @@ func signedBy(g *agent.Generation) string {
 		return ", NOT SIGNED (the policy allows it)"
 	}
 	return ""
+}
+
+// trusted tells where the trust policy is from.
+func trusted(s *agent.Status) string {
+	t := s.Trust
+	out := " from " + t.File
+	if t.Source == agent.TrustFromRegistry {
+		out = ", taken over"
+		if !t.Since.IsZero() {
+			out += " " + ago(s.Now.Sub(t.Since)) + " ago"
+		}
+		if len(t.SignedBy) > 0 {
+			out += ", signed by " + strings.Join(t.SignedBy, ", ")
+		}
+	}
+	switch {
+	case t.Repository == "":
+		out += ", the last one"
+	case !t.CheckedAt.IsZero():
+		out += ", checked " + ago(s.Now.Sub(t.CheckedAt)) + " ago"
+	}
+	return out
 }
 
 func footer(s *agent.Status) []string {

@@ -2,71 +2,91 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"sync"
+	"strings"
+	"time"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-// verifier holds artifacts against trust.yaml as it is on the disk now. A policy that cannot be read lets nothing pass:
-// whoever edits it to take a key away must not keep the key because of a typo. What runs goes on running.
+// verifier holds artifacts against the trust policy as it is now, see [trust.Follower].
 type verifier struct {
-	file     string
+	policy   *trust.Follower
 	registry *registry.Client
-
-	mu     sync.Mutex
-	print  string
-	policy *signing.Policy
-	err    error
-}
-
-// Fingerprint changes whenever the policy or a key that it names does.
-func (v *verifier) Fingerprint() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.read()
-	return v.print
-}
-
-// read loads the policy again; a few small files at every check of a state are cheaper than being wrong.
-func (v *verifier) read() {
-	sum := sha256.New()
-	keep := func(path string, limit int64) ([]byte, error) {
-		data, err := readBounded(path, limit)
-		fmt.Fprintf(sum, "%s %d %v\n", path, len(data), err != nil)
-		sum.Write(data)
-		return data, err
-	}
-	data, err := keep(v.file, maxConfigBytes)
-	v.policy, v.err = nil, err
-	if err == nil {
-		v.policy, v.err = signing.ParsePolicy(v.file, data, func(path string) ([]byte, error) {
-			return keep(path, signing.MaxKeyBytes)
-		})
-	}
-	v.print = hex.EncodeToString(sum.Sum(nil))
+	now      func() time.Time // what signers' times are held against
+	fresh    func() time.Time // what freshness statements are held against
 }
 
 // Verify implements [agent.Verifier].
 func (v *verifier) Verify(ctx context.Context, kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
-	v.mu.Lock()
-	v.read()
-	policy, err := v.policy, v.err
-	v.mu.Unlock()
+	policy, err := v.policy.Policy()
 	if err != nil {
-		return agent.Verdict{}, fault.WithHint(fmt.Errorf("trust policy: %w: %w", err, fault.ErrRejected), "longshore-agent check-config tells what is wrong")
+		return agent.Verdict{}, err
 	}
 	repo, err := v.registry.OpenName(ctx, repository)
 	if err != nil {
 		return agent.Verdict{}, err
 	}
-	signedBy, insecure, err := policy.Verify(ctx, repo, string(kind), d)
-	return agent.Verdict{SignedBy: signedBy, Insecure: insecure}, err
+	decision := policy.Decide(ctx, trust.Question{
+		Source: repo, Kind: string(kind), Subject: d, Now: v.now(),
+		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
+			return v.registry.OpenName(ctx, repository)
+		},
+	})
+	return verdict(decision, policy.Until(v.now())), decision.Err
+}
+
+// Freshness implements [agent.Fresher].
+func (v *verifier) Freshness(ctx context.Context, repository string, d ocispec.Descriptor, tag string, generation uint64) (agent.Freshness, error) {
+	policy, err := v.policy.Policy()
+	if err != nil {
+		return agent.Freshness{}, err
+	}
+	repo, err := v.registry.OpenName(ctx, repository)
+	if err != nil {
+		return agent.Freshness{}, err
+	}
+	find := func(st *registry.Repository) (trust.Fresh, error) {
+		return policy.Freshness(ctx, trust.Question{
+			Source: st, Kind: trust.KindState, Subject: d, Now: v.fresh(),
+			Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
+				return v.registry.OpenName(ctx, repository)
+			},
+		}, tag, generation)
+	}
+	f, err := find(repo)
+	if up := repo.Upstream(); up != repo && f.Required && (err != nil || !v.fresh().Before(f.NotAfter)) {
+		if newer, e := find(up); e == nil && newer.NotAfter.After(f.NotAfter) { // a mirror may show what it had yesterday
+			f, err = newer, nil
+		}
+	}
+	return agent.Freshness{
+		Required: f.Required, Signers: f.Signers, By: strings.Join(f.By, ", "), IssuedAt: f.IssuedAt, NotAfter: f.NotAfter,
+	}, err
+}
+
+func verdict(d *trust.Decision, until time.Time) agent.Verdict {
+	out := agent.Verdict{SignedBy: d.SignedBy, Insecure: d.Insecure, Until: until}
+	if d.Signatures == nil || d.Err != nil {
+		return out
+	}
+	for _, s := range d.Signatures.Statements() {
+		at := s.Time
+		if !s.Proven.IsZero() {
+			at = s.Proven
+		}
+		if at.After(out.SignedAt) {
+			out.SignedAt = at
+		}
+		if out.Keys == nil {
+			out.Keys = map[string]digest.Digest{}
+		}
+		out.Keys[s.By] = s.Fingerprint
+	}
+	return out
 }

@@ -30,13 +30,22 @@ func (p *program) app() *cli.App {
 		Commands: []*cli.Command{
 			p.loginCommand(),
 			p.logoutCommand(),
-			group("key", "make keys for signing", p.keyGenerateCommand()),
+			group("key", "make keys for signing", p.keyGenerateCommand(), p.keyShowCommand(), p.keyPublicCommand()),
 			group("component", "publish Compose projects", p.componentPushCommand()),
 			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
-			group("state", "publish and look at what devices are to run", p.statePushCommand(), p.stateShowCommand()),
+			group("state", "publish and look at what devices are to run", p.statePushCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand()),
+			group("app", "publish and look at application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand()),
+			p.fleetCommands(),
+			group("trust", "decide who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
 			p.signCommand(),
+			p.freshenCommand(),
+			p.attestCommand(),
 			p.verifyCommand(),
+			group("policy", "try a trust policy where it is written", p.policyTestCommand(), p.policySchemaCommand()),
+			p.inspectCommand(),
+			group("trusted-root", "look at what vouches for identities", p.trustedRootShowCommand()),
 			p.checkCommand(),
+			p.doctorCommand(),
 			p.versionCommand(),
 			p.completionCommand(),
 		},
@@ -52,7 +61,8 @@ type command struct {
 	name, args, usage, about string
 	examples                 []string
 	flags                    []cli.Flag
-	min, max                 int // arguments; max < 0: any number
+	min, max                 int      // arguments; max < 0: any number
+	formats                  []string // of the output; nil: text, json, yaml
 	run                      func(c *cli.Context, args []string) error
 }
 
@@ -67,7 +77,7 @@ func (p *program) command(parent string, d command) *cli.Command {
 	}
 	c := &cli.Command{
 		Name: d.name, Usage: d.usage, ArgsUsage: d.args, Description: about + "\n\n" + outcome.Help,
-		Flags:           append(d.flags, outputFlags()...),
+		Flags:           append(d.flags, outputFlags(d.outputs())...),
 		HideHelpCommand: true,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return outcome.Usagef(full, "%s: %v", full, err)
@@ -77,12 +87,12 @@ func (p *program) command(parent string, d command) *cli.Command {
 			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
 				return outcome.Usagef(full, "%s: %d arguments, expected: %s", full, len(args), strings.TrimSpace("longshore "+full+" "+d.args))
 			}
-			if o := c.String("output"); !slices.Contains(outputFormats(), o) {
+			if o := c.String("output"); !slices.Contains(d.outputs(), o) {
 				from := "--output"
 				if p.getenv("LONGSHORE_OUTPUT") == o {
 					from = "LONGSHORE_OUTPUT"
 				}
-				return outcome.Usagef(full, "%s: %s %q is not text, json or yaml", full, from, o)
+				return outcome.Usagef(full, "%s: %s %q is not %s", full, from, o, alternatives(d.outputs()))
 			}
 			if t := c.Duration("timeout"); t > 0 {
 				ctx, cancel := context.WithTimeout(c.Context, t)
@@ -122,9 +132,22 @@ func describe(f cli.Flag) {
 
 func outputFormats() []string { return []string{"text", "json", "yaml"} }
 
-func outputFlags() []cli.Flag {
+// outputs are the formats of the command's result.
+func (d command) outputs() []string {
+	if d.formats != nil {
+		return d.formats
+	}
+	return outputFormats()
+}
+
+// alternatives writes words with "or" before the last.
+func alternatives(all []string) string {
+	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
+}
+
+func outputFlags(formats []string) []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`FORMAT` of the result: text, json or yaml"},
+		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`FORMAT` of the result: " + alternatives(formats)},
 		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "only the digest of the result"},
 		&cli.BoolFlag{Name: "debug", Usage: "requests and what came of them, on stderr"},
 	}

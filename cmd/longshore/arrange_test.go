@@ -116,17 +116,21 @@ func TestFlags(t *testing.T) {
 
 func TestComplete(t *testing.T) {
 	var out, errs bytes.Buffer
+	var commands strings.Builder
+	for _, c := range testProgram(&out, &errs).app().Commands {
+		commands.WriteString(c.Name + "\n")
+	}
 	for _, c := range []struct{ line, want string }{
 		{"__complete sta", "state\n"},
-		{"__complete state ", "push\nshow\n"},
+		{"__complete state ", "push\nshow\nhistory\ndiff\nrollback\n"},
 		{"__complete state push --dep", "--deployment\n"},
 		{"__complete state push x", ""},
 		{"__complete state show -o ", "text\njson\nyaml\n"},
 		{"__complete state show --output=j", "--output=json\n"},
-		{"__complete verify --kind ", "state\ncomponent\nimage\n"},
+		{"__complete verify --kind comp", "component\n"},
 		{"__complete check --kind tr", "trust\n"},
 		{"__complete sign --signature-format b", "bundle\nboth\n"},
-		{"__complete", "login\nlogout\nkey\ncomponent\nbundle\nstate\nsign\nverify\ncheck\nversion\ncompletion\n"},
+		{"__complete", commands.String()},
 	} {
 		out.Reset()
 		if code := run(t.Context(), strings.Split(c.line, " "), nil, &out, &errs, nothingSet); code != 0 || out.String() != c.want {

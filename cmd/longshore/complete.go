@@ -79,9 +79,10 @@ func values(words []string, last string) (out []string, done bool) {
 		"--output": outputFormats(), "-o": outputFormats(),
 		"--signature-format": {string(signing.FormatBundle), string(signing.FormatLegacy), string(signing.FormatBoth)},
 	}
+	all["--attestation"], all["--type"] = signing.PredicateNames(), signing.PredicateNames()
 	all["--kind"] = checkKinds()
-	if slices.Contains(words, "verify") {
-		all["--kind"] = []string{signing.KindState, signing.KindComponent, signing.KindImage}
+	if slices.Contains(words, "verify") || slices.Contains(words, "policy") {
+		all["--kind"] = verifiedKinds()
 	}
 	known, done := all[flag]
 	for _, v := range known {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,26 +11,15 @@ import (
 	"path/filepath"
 	"strings"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 )
 
 const maxSecret = 64 << 10 // bytes of a password or token
-
-// signFlags are how to sign.
-func signFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "key", Usage: "sign with this private key `FILE`"},
-		&cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password; else LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
-		&cli.StringFlag{Name: "signature-format", Value: string(signing.FormatBundle), Usage: "`FORMAT` of the signature: bundle, legacy or both"},
-	}
-}
 
 func (p *program) keyGenerateCommand() *cli.Command {
 	return p.command("key", command{
@@ -40,7 +28,7 @@ func (p *program) keyGenerateCommand() *cli.Command {
 		about: "Writes NAME.key, the private key, encrypted and readable by you alone, and NAME.pub, the public key for devices. " +
 			"Both are in cosign's format. NAME may have a directory and is longshore when it is left out. Existing files stay.",
 		examples: []string{"release", "--key-password-file password.txt keys/release"},
-		flags:    []cli.Flag{signFlags()[1]},
+		flags:    []cli.Flag{keyPasswordFlag()},
 		run:      p.keyGenerate,
 	})
 }
@@ -91,6 +79,36 @@ func (p *program) keyGenerate(c *cli.Context, args []string) error {
 		return errors.Join(err, os.Remove(name+".key"))
 	}
 	return p.show(c, keyResult{name + ".key", name + ".pub", key.Algorithm, key.Fingerprint.String()})
+}
+
+func (p *program) keyShowCommand() *cli.Command {
+	return p.command("key", command{
+		name: "show", args: "FILE", min: 1, max: 1,
+		usage:    "show what a public key is",
+		about:    "Tells the kind and the fingerprint of a public key, as policies and signatures name it.",
+		examples: []string{"release.pub", "-q release.pub"},
+		run:      p.keyShow,
+	})
+}
+
+type keyInfo struct {
+	Public      string `json:"public"`
+	Algorithm   string `json:"algorithm"`
+	Fingerprint string `json:"fingerprint"`
+}
+
+func (r keyInfo) text(w io.Writer) {
+	row(w, "key", "%s (%s)", r.Public, r.Algorithm)
+	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
+}
+func (r keyInfo) essence() string { return r.Fingerprint }
+
+func (p *program) keyShow(c *cli.Context, args []string) error {
+	keys, err := publicKeys(args)
+	if err != nil {
+		return err
+	}
+	return p.show(c, keyInfo{args[0], keys[0].Algorithm, keys[0].Fingerprint.String()})
 }
 
 func errText(err error) string {
@@ -183,54 +201,6 @@ func (p *program) registryPassword(c *cli.Context) (string, error) {
 		return "", outcome.Usagef("", "--password-stdin: stdin is empty")
 	}
 	return p.stdinSecret, nil
-}
-
-// signer signs with the key of --key while an artifact is published.
-type signer struct {
-	*signing.Signer
-	made []signing.Signature
-}
-
-var _ registry.Signer = (*signer)(nil)
-
-func (s *signer) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
-	made, err := s.Signer.Sign(ctx, repo, subject)
-	s.made = made
-	return err
-}
-
-// newSigner unlocks the key of --key; nil when there is none. once does not repeat a signature that is there.
-func (p *program) newSigner(c *cli.Context, claims map[string]string, once bool) (*signer, error) {
-	file := c.String("key")
-	if file == "" {
-		return nil, nil
-	}
-	format, err := signing.ParseFormat(c.String("signature-format"))
-	if err != nil {
-		return nil, err
-	}
-	private, err := readBounded(file, signing.MaxKeyBytes)
-	if err != nil {
-		return nil, err
-	}
-	password, err := p.keyPassword(c, file, false)
-	if err != nil {
-		return nil, err
-	}
-	at, err := p.created()
-	if err != nil {
-		return nil, err
-	}
-	if at.IsZero() {
-		at = p.now().UTC().Truncate(1e9)
-	}
-	s, err := signing.NewSigner(private, password, signing.SignOptions{
-		Name: keyName(file), Format: format, Annotations: claims, Time: at, Once: once,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return &signer{Signer: s}, nil
 }
 
 // keyName is what a key file's name says of the key.

@@ -23,6 +23,13 @@ type result interface {
 func (p *program) show(c *cli.Context, r result) error {
 	format := c.String("output")
 	switch {
+	case format == "markdown":
+		m, ok := r.(interface{ markdown(w io.Writer) })
+		if !ok {
+			return fmt.Errorf("no Markdown of %T", r) // the command offers it and has it
+		}
+		m.markdown(p.stdout)
+		return nil
 	case format == "json":
 		e := json.NewEncoder(p.stdout)
 		e.SetEscapeHTML(false)

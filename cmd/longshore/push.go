@@ -163,6 +163,7 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	defer signer.Close()
 	name := c.String("name")
 	if name == "" {
 		name = lastElement(ref)
@@ -394,6 +395,7 @@ func (p *program) bundlePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	defer signer.Close()
 	client, err := p.client(c)
 	if err != nil {
 		return err
@@ -437,7 +439,7 @@ func signatureInfos(all []signing.Signature) []signatureInfo {
 	out := []signatureInfo{}
 	for _, s := range all {
 		i := signatureInfo{
-			Key: s.Key, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Format: s.Format, Digest: s.Digest, Annotations: s.Annotations,
+			Key: s.By, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Format: s.Format, Digest: s.Digest, Annotations: s.Annotations,
 		}
 		if !s.Time.IsZero() {
 			i.Time = s.Time.UTC().Format("2006-01-02T15:04:05Z")

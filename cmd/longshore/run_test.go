@@ -51,6 +51,11 @@ func newShell(t *testing.T, kind testenv.Kind) *shell {
 	if err := os.CopyFS(".", os.DirFS(testdata)); err != nil {
 		t.Fatal(err)
 	}
+	for _, key := range []string{"release.key", "root.key"} {
+		if err := os.Chmod(key, 0o600); err != nil { // which git does not keep
+			t.Fatal(err)
+		}
+	}
 	for _, image := range []string{"library/caddy:2.10", "library/nats:2.12"} {
 		s.pushImage(image, "linux/amd64", "linux/arm64")
 	}
@@ -95,6 +100,34 @@ func (s *shell) lookup(name string) (string, bool) {
 	return value, set
 }
 
+// processVariable makes this test binary the program itself.
+const processVariable = "LONGSHORE_TEST_PROCESS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(processVariable) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// process runs a command line in a process of its own: the flags of the command line library are not for two at once.
+func (s *shell) process(args ...string) (code int, output string) {
+	self, err := os.Executable()
+	if err != nil {
+		return -1, err.Error()
+	}
+	cmd := exec.CommandContext(s.t.Context(), self, args...)
+	cmd.Env = []string{processVariable + "=1", "PATH=" + os.Getenv("PATH")}
+	for k, v := range s.env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		return -1, err.Error()
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
 // do runs a command line that must end with a code, and writes it into the log.
 func (s *shell) do(want int, args ...string) string {
 	s.t.Helper()
@@ -115,7 +148,9 @@ func (s *shell) golden(testdata string) {
 	s.t.Helper()
 	got := strings.ReplaceAll(s.log.String(), s.server.Host, "127.0.0.1:PORT")
 	// No two signatures of the same thing are equal.
-	got = regexp.MustCompile(`("format": "\w+",\n\s+"digest": "|referrer )sha256:[0-9a-f]{64}`).ReplaceAllString(got, "${1}SIGNATURE")
+	got = regexp.MustCompile(`("format": "\w+",\n\s+"digest": "|"attestation": "|referrer )sha256:[0-9a-f]{64}`).ReplaceAllString(got, "${1}SIGNATURE")
+	got = regexp.MustCompile(`(\$ longshore key generate -q \S+\n)sha256:[0-9a-f]{64}`).ReplaceAllString(got, "${1}KEY")
+	got = signatureShown().ReplaceAllString(got, "${1}${3}${5}SIGNATURE${2}${4}${6}")
 	file := filepath.Join(testdata, strings.ReplaceAll(s.t.Name(), "/", "-")+".golden")
 	if os.Getenv("UPDATE_GOLDEN") == "1" {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -129,6 +164,13 @@ func (s *shell) golden(testdata string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		s.t.Errorf("%s (-want +got):\n%s", file, diff)
 	}
+}
+
+// signatureShown finds where inspect names a signature: in text, JSON and YAML.
+func signatureShown() *regexp.Regexp {
+	return regexp.MustCompile(`(\n[│ ]+[├└]─ )sha256:[0-9a-f]{12}…(  application/vnd.dev.sigstore.bundle)|` +
+		`("digest": ")sha256:[0-9a-f]{64}(",\n\s+"artifactType": "application/vnd.dev.sigstore.bundle)|` +
+		`(digest: )sha256:[0-9a-f]{64}(\n\s+tag: )`)
 }
 
 // golden files are beside the other test data, wherever a test has gone meanwhile.
@@ -367,11 +409,12 @@ func TestPolicies(t *testing.T) {
 		code int
 		want string // in stdout
 	}{
-		{[]string{"--policy", "trust.yaml", states + ":press-07"}, outcome.OK, "release"},
+		{[]string{"--policy", "trust.yaml", "--no-recurse", states + ":press-07"}, outcome.OK, "release"},
+		{[]string{"--policy", "trust.yaml", states + ":press-07"}, outcome.Verification, "✗ signature"},
 		{[]string{"--policy", "trust.yaml", "--kind", "component", component}, outcome.Verification, ""},
 		{[]string{"--policy", "trust.yaml", "--kind", "image", host + "/library/caddy:2.10"}, outcome.OK, "no signature"},
 		{[]string{"--policy", "trust.yaml", "--kind", "thing", component}, outcome.Misused, ""},
-		{[]string{"--policy", "allow.yaml", component}, outcome.OK, "not secure"},
+		{[]string{"--policy", "allow.yaml", states + ":press-07"}, outcome.OK, "not secure"},
 		{[]string{"--policy", "reject.yaml", states + ":press-07"}, outcome.Refused, ""},
 	} {
 		code, stdout, stderr := s.try(append([]string{"verify"}, c.args...)...)

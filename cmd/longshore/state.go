@@ -56,7 +56,8 @@ type stateResult struct {
 	Device     string           `json:"device"`
 	Generation uint64           `json:"generation"`
 	Previous   digest.Digest    `json:"previous,omitempty"`
-	History    string           `json:"history"` // the tag that this generation keeps
+	Repeats    digest.Digest    `json:"repeats,omitempty"` // the earlier generation whose content this one has again
+	History    string           `json:"history"`           // the tag that this generation keeps
 	Expires    string           `json:"expires,omitempty"`
 	Changes    []release.Change `json:"changes"`
 	Notes      []string         `json:"notes,omitempty"` // what was unusual about the tags
@@ -70,6 +71,9 @@ func (r stateResult) text(w io.Writer) {
 	for _, c := range r.Changes {
 		fmt.Fprintf(w, "  %-*s  %s\n", len(fmt.Sprintf("generation %d", r.Generation)), label, changeText(c))
 		label = ""
+	}
+	if r.Repeats != "" {
+		row(w, "repeats", "%s", short(r.Repeats))
 	}
 	for _, note := range r.Notes {
 		row(w, "note", "%s", note)
@@ -120,6 +124,7 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	defer signer.Close()
 	vouching, err := p.vouching(c, signer)
 	if err != nil {
 		return err
@@ -137,15 +142,20 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 		return err
 	}
 	if vouching != nil {
-		o.Verify = vouching(repo)
+		o.Verify = vouching(client, repo)
 	}
 	next, err := release.State(c.Context, client, repo, o)
 	if err != nil {
 		return err
 	}
+	return p.publishState(c, repo, next, o, signer, bundlesBeside(c, ref))
+}
+
+// publishState publishes a generation and tells of it.
+func (p *program) publishState(c *cli.Context, repo *registry.Repository, next *release.Next, o release.Options, s *signer, mountFrom []string) (err error) {
 	r := stateResult{
-		Device: string(o.Device), Generation: next.Generation, Previous: next.Previous, History: next.HistoryTag, Changes: next.Changes,
-		Notes: next.Notes,
+		Device: string(o.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: next.HistoryTag,
+		Changes: next.Changes, Notes: next.Notes,
 	}
 	if !o.Expires.IsZero() {
 		r.Expires = o.Expires.UTC().Format(time.RFC3339)
@@ -153,8 +163,9 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if r.Changes == nil {
 		r.Changes = []release.Change{}
 	}
-	r.pushed, err = publish(c, repo, next.Artifact, signer, registry.PublishOptions{
-		HistoryTag: next.HistoryTag, Tags: []string{next.Tag}, MountFrom: bundlesBeside(c, ref),
+	r.pushed, err = publish(c, repo, next.Artifact, s, registry.PublishOptions{
+		HistoryTag: next.HistoryTag, Tags: []string{next.Tag}, MountFrom: mountFrom,
+		Sole: &registry.Sole{Tagged: next.Tagged, NextTag: next.NextTag},
 	})
 	if err != nil {
 		return err
@@ -296,6 +307,7 @@ type stateInfo struct {
 	Device      string            `json:"device"`
 	Generation  uint64            `json:"generation"`
 	Previous    digest.Digest     `json:"previous,omitempty"`
+	Repeats     digest.Digest     `json:"repeats,omitempty"` // the earlier generation whose content this one has again
 	Expires     string            `json:"expires,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Deployments []shownDeployment `json:"deployments"`
@@ -313,6 +325,9 @@ func (r stateInfo) text(w io.Writer) {
 	row(w, "state", "%s", r.Reference)
 	if r.Previous != "" {
 		row(w, "previous", "%s", short(r.Previous))
+	}
+	if r.Repeats != "" {
+		row(w, "repeats", "%s", short(r.Repeats))
 	}
 	if r.Expires != "" {
 		row(w, "expires", "%s", r.Expires)
@@ -373,7 +388,7 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 func describeState(ref registry.Reference, s *release.Current) stateInfo {
 	r := stateInfo{
 		Reference: ref.String(), Digest: s.Descriptor.Digest, Device: string(s.Index.Device), Generation: s.Index.Generation,
-		Previous: s.Index.Previous, Annotations: map[string]string{}, Deployments: []shownDeployment{},
+		Previous: s.Index.Previous, Repeats: s.Index.Repeats, Annotations: map[string]string{}, Deployments: []shownDeployment{},
 	}
 	if !s.Index.Expires.IsZero() {
 		r.Expires = s.Index.Expires.UTC().Format(time.RFC3339)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // testTerminal gives a terminal and the end at which a person types.
@@ -13,7 +15,7 @@ func testTerminal(t *testing.T) (terminal, person *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("no terminals here: %v", err)
+		testenv.Unavailable(t, "open a terminal: %v", err)
 	}
 	t.Cleanup(func() { _ = person.Close() })
 	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {

@@ -10,8 +10,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 // publicKeys reads the files that a flag names.
@@ -32,7 +34,7 @@ func publicKeys(files []string) ([]signing.Key, error) {
 }
 
 // policy reads the trust policy that --policy names; nil when it names none.
-func (p *program) policy(c *cli.Context) (*signing.Policy, error) {
+func (p *program) policy(c *cli.Context) (*trust.Policy, error) {
 	file := c.String("policy")
 	if file == "" {
 		return nil, nil
@@ -45,15 +47,15 @@ func (p *program) policy(c *cli.Context) (*signing.Policy, error) {
 }
 
 // readPolicy reads a trust policy and the keys beside it.
-func readPolicy(file string, data []byte) (*signing.Policy, error) {
-	return signing.ParsePolicy(file, data, func(path string) ([]byte, error) {
-		return readBounded(filepath.Clean(path), signing.MaxKeyBytes)
+func readPolicy(file string, data []byte) (*trust.Policy, error) {
+	return trust.Parse(file, data, func(path string) ([]byte, error) {
+		return readBounded(filepath.Clean(path), trust.MaxFileBytes)
 	})
 }
 
 // vouching tells which states a new one may follow: those that its own key signed, or --verify-key, or that --policy lets
 // pass because of a signature. It is nil when nothing is signed and nothing is asked.
-func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Repository) func(context.Context, ocispec.Descriptor) error, error) {
+func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Client, *registry.Repository) func(context.Context, ocispec.Descriptor) error, error) {
 	keys, err := publicKeys(c.StringSlice("verify-key"))
 	if err != nil {
 		return nil, err
@@ -62,25 +64,36 @@ func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Repository
 	if err != nil {
 		return nil, err
 	}
+	trustees := signing.Trustees(keys...)
 	if s != nil {
-		keys = append(keys, s.Key())
+		if s.Self() == nil && len(trustees) == 0 && policy == nil {
+			return nil, outcome.Usagef("state push", "state push: which earlier states may be followed? With --keyless give --trusted-root, --verify-key or --policy")
+		}
+		if s.Self() != nil {
+			trustees = append(trustees, s.Self())
+		}
 	}
-	if len(keys) == 0 && policy == nil {
+	if len(trustees) == 0 && policy == nil {
 		return nil, nil
 	}
-	return func(repo *registry.Repository) func(context.Context, ocispec.Descriptor) error {
+	return func(client *registry.Client, repo *registry.Repository) func(context.Context, ocispec.Descriptor) error {
 		return func(ctx context.Context, state ocispec.Descriptor) error {
 			var byKey error
-			if len(keys) > 0 {
-				if _, byKey = signing.Verify(ctx, repo, state, keys); byKey == nil {
+			if len(trustees) > 0 {
+				signed, err := p.signedAt(ctx, repo)
+				if err != nil {
+					return err
+				}
+				if _, byKey = signing.Verify(ctx, signed, state, trustees); byKey == nil {
 					return nil
 				}
 			}
 			if policy == nil {
 				return byKey
 			}
-			_, insecure, byPolicy := policy.Verify(ctx, repo, signing.KindState, state)
-			if insecure {
+			answer := policy.Decide(ctx, trust.Question{Source: repo, Kind: trust.KindState, Subject: state, Now: p.now(), Elsewhere: elsewhere(client)})
+			byPolicy := answer.Err
+			if answer.Insecure {
 				byPolicy = fmt.Errorf("%s@%s: %w: the policy lets it pass without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
 			}
 			if byPolicy != nil && byKey != nil && !errors.Is(byPolicy, fault.ErrTemporary) {
@@ -89,4 +102,11 @@ func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Repository
 			return byPolicy
 		}
 	}, nil
+}
+
+// elsewhere opens the repository in which a policy says that signatures are.
+func elsewhere(client *registry.Client) func(context.Context, string) (signing.Source, error) {
+	return func(ctx context.Context, repository string) (signing.Source, error) {
+		return client.OpenName(ctx, repository)
+	}
 }

@@ -40,11 +40,13 @@ func soakCommand() *cli.Command {
 				Flags: []cli.Flag{
 					&cli.DurationFlag{Name: "duration", Usage: "kill for this `TIME`", Value: time.Hour},
 					&cli.IntFlag{Name: "containers", Usage: "that the device runs", Value: 50},
+					&cli.Float64Flag{Name: "rate", Usage: "kill `N` times as often as usual, which is about every 0.75 s", Value: 1},
 					&cli.Uint64Flag{Name: "seed", Usage: "choices of an earlier run; 0 makes new ones"},
 				},
 				Action: func(c *cli.Context) error {
 					_, err := soak.Chaos(c.Context, soak.ChaosOptions{
-						Out: c.App.Writer, Duration: c.Duration("duration"), Containers: c.Int("containers"), Seed: c.Uint64("seed"),
+						Out: c.App.Writer, Duration: c.Duration("duration"), Containers: c.Int("containers"), Rate: c.Float64("rate"),
+						Seed: c.Uint64("seed"),
 					})
 					return err
 				},

@@ -19,6 +19,20 @@ type Extra struct {
 	Stale               bool          `json:"stale"`               // what runs has expired
 	Insecure            []string      `json:"insecure"`            // what was taken unsigned because the policy says so
 	ReportsLost         uint64        `json:"reportsLost"`         // reports dropped for want of room
+
+	StaleSince time.Time       `json:"staleSince,omitzero"`
+	Security   []ExtraSecurity `json:"security,omitempty"` // what looked like an attack, the last at the end
+}
+
+// ExtraSecurity is something that looked like an attack; the same once more was counted.
+type ExtraSecurity struct {
+	Code       string    `json:"code"`
+	Digest     string    `json:"digest,omitempty"`     // of the state
+	Generation uint64    `json:"generation,omitempty"` // 0: not known
+	Message    string    `json:"message"`
+	First      time.Time `json:"first"`
+	Last       time.Time `json:"last"`
+	Count      uint64    `json:"count"`
 }
 
 // ExtraRefused is a published state that a device does not take.

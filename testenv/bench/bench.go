@@ -43,15 +43,19 @@ type row struct {
 	unit     string  // "ns/op", "MiB", or one that the benchmark reports itself; a prefix like "ours-" is not printed
 	peer     string  // the benchmark of the peer in the same run; "": bench, when peerUnit is there, else none
 	peerUnit string  // "": unit
-	theirs   string  // a figure that was published or measured elsewhere, as text
+	theirs   string  // what the peer is; without a peer, a figure that was published or measured elsewhere
+	absent   string  // what stands there when the peer cannot be measured on this machine
 	target   string  // in words
 	ratio    float64 // ours/peer may be at most this; 0: no such target
 	limit    float64 // ours may be at most this, in unit; 0: no such target
 	least    float64 // ours must be at least this, in unit; 0: no such target
 }
 
-// sample is what one benchmark reported: the median by unit.
+// sample is what one benchmark reported: the median by unit, and under the unit with [spread] before it how far its runs lie
+// from that, at most, as a part of it.
 type sample map[string]float64
+
+const spread = "±"
 
 // Run measures and prints. Its error tells what could not be measured; a target that is not reached is printed, no error.
 func Run(ctx context.Context, o Options) error {
@@ -96,7 +100,15 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 	asked := func(prefix string) bool {
 		return slices.ContainsFunc(rows, func(r row) bool { return strings.HasPrefix(r.bench, prefix) })
 	}
-	if !asked("size of ") && !asked("idle ") && !asked("few ") {
+	if asked("few ") {
+		fmt.Fprintln(os.Stderr, "measuring containers of nerdctl")
+		got, err := few(ctx, os.Stderr)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "without nerdctl:", err)
+		}
+		maps.Copy(samples, got)
+	}
+	if !asked("size of ") && !asked("idle ") && !asked("few ") && !asked("project ") {
 		return samples, errors.Join(errs...)
 	}
 	box, err := testenv.OpenBox(ctx)
@@ -111,6 +123,7 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 		take func() (map[string]sample, error)
 	}{
 		{"our programs", true, func() (map[string]sample, error) { return sizes(ctx, bin) }},
+		{"projects through the agent", asked("project "), func() (map[string]sample, error) { return through(ctx, bin, os.Stderr) }},
 		{"an idle agent", asked("idle ") || asked("few "), func() (map[string]sample, error) { return idle(ctx, box, bin, os.Stderr, o.Span) }},
 		{"the agent for every platform", asked("size of longshore-agent for "), func() (map[string]sample, error) { return agentSizes(ctx, bin) }},
 	}
@@ -147,12 +160,16 @@ func measure(ctx context.Context, o Options, pkg string, names []string) (map[st
 	if err != nil {
 		return nil, err
 	}
+	count := o.Count
+	if pkg == "testenv/scale" {
+		count = 1 // minutes each, over tens of thousands of requests
+	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^("+strings.Join(names, "|")+")$",
-		"-count", strconv.Itoa(o.Count), "-timeout", "30m", "./"+pkg)
+		"-count", strconv.Itoa(count), "-timeout", "60m", "./"+pkg)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "TESTENV_REQUIRE=1")
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("benchmarks of %s: %w\n%s", pkg, err, out.String())
 	}
@@ -185,11 +202,21 @@ func parse(in io.Reader) (map[string]sample, error) {
 	for name, units := range values {
 		samples[name] = sample{}
 		for unit, v := range units {
-			slices.Sort(v)
-			samples[name][unit] = v[len(v)/2]
+			maps.Copy(samples[name], middle(unit, v))
 		}
 	}
 	return samples, lines.Err()
+}
+
+// middle is the median of runs, and how far they lie from it.
+func middle(unit string, runs []float64) sample {
+	slices.Sort(runs)
+	m := runs[len(runs)/2]
+	s := sample{unit: m}
+	if far := max(m-runs[0], runs[len(runs)-1]-m); far > 0 {
+		s[spread+unit] = far / m
+	}
+	return s
 }
 
 // table writes the rows, as Markdown. Its errors name the rows without a figure.
@@ -204,9 +231,9 @@ func table(out io.Writer, rows []row, samples map[string]sample) (errs []error) 
 			fmt.Fprintf(w, "| %s\t| not measured\t| \t| \t| %s\t| \t|\n", r.name, r.target)
 			continue
 		}
-		peer, ratio, met := r.theirs, "", (r.limit == 0 || ours <= r.limit) && ours >= r.least
+		peer, ratio, met := cmp.Or(r.absent, r.theirs), "", (r.limit == 0 || ours <= r.limit) && ours >= r.least
 		if theirs := samples[cmp.Or(r.peer, r.bench)][cmp.Or(r.peerUnit, r.unit)]; theirs > 0 && (r.peer != "" || r.peerUnit != "") {
-			peer = strings.TrimSpace(figure(theirs, cmp.Or(r.peerUnit, r.unit)) + " " + r.theirs)
+			peer = strings.TrimSpace(samples[cmp.Or(r.peer, r.bench)].figure(cmp.Or(r.peerUnit, r.unit)) + " " + r.theirs)
 			ratio = fmt.Sprintf("%.2f", ours/theirs)
 			met = met && (r.ratio == 0 || ours/theirs <= r.ratio)
 		}
@@ -214,9 +241,18 @@ func table(out io.Writer, rows []row, samples map[string]sample) (errs []error) 
 		if r.target != "" {
 			verdict = map[bool]string{true: "within", false: "**over**"}[met]
 		}
-		fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n", r.name, figure(ours, r.unit), peer, ratio, r.target, verdict)
+		fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n", r.name, samples[r.bench].figure(r.unit), peer, ratio, r.target, verdict)
 	}
 	return append(errs, w.Flush())
+}
+
+// figure writes a median with its spread, where runs differ by a percent and more.
+func (s sample) figure(unit string) string {
+	text := figure(s[unit], unit)
+	if far := s[spread+unit]; far >= 0.01 {
+		text += fmt.Sprintf(" ± %.0f %%", 100*far)
+	}
+	return text
 }
 
 // figure writes a value with three digits and a unit that people read.

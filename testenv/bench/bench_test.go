@@ -23,7 +23,7 @@ BenchmarkX/case-a-2 	       1	   7 ns/op
 PASS
 `))
 	want := map[string]sample{
-		"BenchmarkAttach":   {"ns/op": 2e6, "requests": 10.5, "B/op": 100},
+		"BenchmarkAttach":   {"ns/op": 2e6, "±ns/op": 0.5, "requests": 10.5, "±requests": 1.0 / 10.5, "B/op": 100},
 		"BenchmarkX/case-a": {"ns/op": 7},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -42,10 +42,11 @@ func TestTable(t *testing.T) {
 		{name: "own peer", bench: "pair", unit: "ours-ms", peerUnit: "floor-ms", target: "≤ 1.3", ratio: 1.3},
 		{name: "too few", bench: "rate", unit: "reports/s", target: "≥ 5000", least: 5000},
 		{name: "count", bench: "count", unit: "requests/change"},
+		{name: "no peer", bench: "a.BenchmarkX", peerUnit: "peer-ms", unit: "ns/op", theirs: "a peer", absent: "5 ms, published", target: "≤ 1.3", ratio: 1.3},
 		{name: "unknown", bench: "a.BenchmarkZ", unit: "ns/op", target: "none"},
 	}
 	samples := map[string]sample{
-		"a.BenchmarkX": {"ns/op": 1.5e6}, "a.BenchmarkY": {"ns/op": 3e9}, "size": {"MiB": 33},
+		"a.BenchmarkX": {"ns/op": 1.5e6, "±ns/op": 0.034}, "a.BenchmarkY": {"ns/op": 3e9}, "size": {"MiB": 33},
 		"pair": {"ours-ms": 90, "floor-ms": 80.5}, "rate": {"reports/s": 4000}, "count": {"requests/change": 8},
 	}
 	var out bytes.Buffer
@@ -53,15 +54,16 @@ func TestTable(t *testing.T) {
 	if want := "not measured: unknown"; errs == nil || errs.Error() != want {
 		t.Errorf("table = %v, want %s", errs, want)
 	}
-	want := `| what     | ours           | peer             | ratio   | target   |          |
-|---       |---             |---               |---      |---       |---       |
-| met      | 1.50 ms        | 3 s              | 0.00    | ≤ 1.3    | within   |
-| missed   | 3 s            | 1.50 ms its peer | 2000.00 | ≤ 1.3    | **over** |
-| too big  | 33 MiB         |                  |         | ≤ 32 MiB | **over** |
-| own peer | 90 ms          | 80.5 ms          | 1.12    | ≤ 1.3    | within   |
-| too few  | 4000 reports/s |                  |         | ≥ 5000   | **over** |
-| count    | 8 requests     |                  |         |          |          |
-| unknown  | not measured   |                  |         | none     |          |
+	want := `| what     | ours           | peer                   | ratio   | target   |          |
+|---       |---             |---                     |---      |---       |---       |
+| met      | 1.50 ms ± 3 %  | 3 s                    | 0.00    | ≤ 1.3    | within   |
+| missed   | 3 s            | 1.50 ms ± 3 % its peer | 2000.00 | ≤ 1.3    | **over** |
+| too big  | 33 MiB         |                        |         | ≤ 32 MiB | **over** |
+| own peer | 90 ms          | 80.5 ms                | 1.12    | ≤ 1.3    | within   |
+| too few  | 4000 reports/s |                        |         | ≥ 5000   | **over** |
+| count    | 8 requests     |                        |         |          |          |
+| no peer  | 1.50 ms ± 3 %  | 5 ms, published        |         | ≤ 1.3    | within   |
+| unknown  | not measured   |                        |         | none     |          |
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)

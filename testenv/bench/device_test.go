@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -114,6 +115,37 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
+// BenchmarkChain is all checks between a tag and the acceptance of a state of fifty applications, of which each has a signed
+// component: everything but the state itself and one deployment is on the device, and was verified before.
+func BenchmarkChain(b *testing.B) {
+	p := newPlant(b, 50, "component")
+	p.sync()
+	var all time.Duration
+	for n := 1; b.Loop(); n++ {
+		p.apps[42].Parameters = map[string]string{"SPEED": fmt.Sprint(n)}
+		p.publish()
+		begin := time.Now()
+		p.sync()
+		all += p.accepted().Sub(begin)
+	}
+	b.ReportMetric(float64(all)/float64(time.Millisecond)/float64(b.N), "chain-ms")
+}
+
+// accepted is when the newest generation was.
+func (p *plant) accepted() (at time.Time) {
+	p.b.Helper()
+	p.must(p.agent.Events(p.b.Context(), agent.EventRequest{}, func(e agent.Event) error {
+		if e.Kind == agent.EventAccepted && e.Generation == p.generation {
+			at = e.Time
+		}
+		return nil
+	}))
+	if at.IsZero() {
+		p.b.Fatalf("no event tells that generation %d was accepted", p.generation)
+	}
+	return at
+}
+
 // plant is a registry with a device's state, and the device: the real agent, registry client, trust policy and content
 // store, on a runtime in memory.
 type plant struct {
@@ -126,12 +158,15 @@ type plant struct {
 
 	apps       []release.Single
 	generation uint64
+	kinds      string // that the policy wants signed
 }
 
-// newPlant makes a device that runs so many applications of one container each.
-func newPlant(b *testing.B, apps int) *plant {
+// newPlant makes a device that runs so many applications of one container each, under a policy that wants states signed, and
+// more kinds of artifacts.
+func newPlant(b *testing.B, apps int, more ...string) *plant {
 	b.Helper()
 	p := &plant{b: b, server: testenv.Registry(b, testenv.Distribution), apps: make([]release.Single, apps)}
+	p.kinds = strings.Join(append([]string{"state"}, more...), ", ")
 	p.wire = newWire(b, p.server.Host)
 	private, public, err := signing.GenerateKey([]byte("bench"))
 	p.must(err)
@@ -176,7 +211,11 @@ func (p *plant) component(n int, version string) {
 	a, err := artifacts.PackComponent(files, artifacts.ComponentOptions{Name: name, Version: version, Lock: &artifacts.Lock{Images: []artifacts.LockedImage{image}}})
 	p.must(err)
 	repository := p.wire.address + "/plant/components/" + name
-	_, err = p.open(repository).Publish(p.b.Context(), a, registry.PublishOptions{Tags: []string{version}})
+	o := registry.PublishOptions{Tags: []string{version}}
+	if strings.Contains(p.kinds, "component") {
+		o.Signer = signer{p.signer}
+	}
+	_, err = p.open(repository).Publish(p.b.Context(), a, o)
 	p.must(err)
 	p.apps[n] = release.Single{Device: benchDevice, Repository: repository, Tag: version, Digest: a.Descriptor.Digest, Name: name, Parameters: p.apps[n].Parameters}
 }
@@ -209,7 +248,7 @@ func (s signer) Sign(ctx context.Context, repo *registry.Repository, subject oci
 func (p *plant) start(public []byte) {
 	p.b.Helper()
 	dir := p.b.TempDir()
-	policy, err := signing.ParsePolicy("trust.yaml", []byte("rules:\n  - scope: '**'\n    keys:\n      - name: release\n        file: release.pub\n"),
+	policy, err := trust.Parse("trust.yaml", []byte("rules:\n  - scope: '**'\n    artifacts: ["+p.kinds+"]\n    keys:\n      - name: release\n        file: release.pub\n"),
 		func(string) ([]byte, error) { return public, nil })
 	p.must(err)
 	st, err := store.Open(store.Options{Path: filepath.Join(dir, "agent.db"), Device: string(benchDevice)})
@@ -258,7 +297,7 @@ func (p *plant) sync() {
 
 type verifier struct {
 	client *registry.Client
-	policy *signing.Policy
+	policy *trust.Policy
 }
 
 // Verify implements [agent.Verifier], as the agent's program does.
@@ -267,8 +306,8 @@ func (v *verifier) Verify(ctx context.Context, kind agent.Kind, repository strin
 	if err != nil {
 		return agent.Verdict{}, err
 	}
-	by, insecure, err := v.policy.Verify(ctx, repo, string(kind), d)
-	return agent.Verdict{SignedBy: by, Insecure: insecure}, err
+	answer := v.policy.Decide(ctx, trust.Question{Source: repo, Kind: string(kind), Subject: d, Now: time.Now()})
+	return agent.Verdict{SignedBy: answer.SignedBy, Insecure: answer.Insecure}, answer.Err
 }
 
 // wire stands before a server and counts the bytes of its connections, both ways.

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -86,17 +84,7 @@ func (d *device) path(name string) string { return filepath.Join(d.box.Dir(), na
 
 // run runs one of our programs to its end and returns what it prints.
 func (d *device) run(ctx context.Context, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, program), args...)
-	cmd.Dir = d.box.Dir()
-	cmd.Env = append(os.Environ(), d.environment()...)
-	d.box.Mark(cmd)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	text, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, errs.String())
-	}
-	return string(text), err
+	return d.box.Output(ctx, d.environment(), append([]string{filepath.Join(d.bin, program)}, args...)...)
 }
 
 // environment leaves the caller's home alone.
@@ -126,12 +114,12 @@ func (d *device) servers(ctx context.Context) (err error) {
 
 // everything is what the whole of longshore holds on the device, containerd and shims with it.
 func (d *device) everything() (sample, error) {
-	beside, err := d.beside()
+	beside, err := weigh(d.containerd, d.containerd.Bin)
 	if err != nil {
 		return nil, err
 	}
 	fields, err := account(fmt.Sprintf("/proc/%d/smaps_rollup", d.agent.PID()))
-	return sample{"pss-MiB": (fields["Pss"]*1024 + beside) / (1 << 20)}, err
+	return sample{"pss-MiB": (fields["Pss"]*1024 + beside) / (1 << 20), "agent-MiB": fields["Pss"] / 1024}, err
 }
 
 // publish releases applications and assigns them to the device, one after the other.
@@ -155,17 +143,22 @@ func (d *device) publish(ctx context.Context, from, to int) error {
 		if err := os.WriteFile(d.path(name+"/compose.yaml"), []byte(b.String()), 0o644); err != nil {
 			return err
 		}
-		component := d.registry.Reference("plant/components/" + name + ":1.0.0")
-		if _, err := d.run(ctx, "longshore", "component", "push", name, component); err != nil {
-			return err
-		}
-		_, err := d.run(ctx, "longshore", "state", "push", "--device", string(idleDevice), "--key", "release.key", "--keep-others",
-			"--component", component, d.registry.Reference("plant/state"))
-		if err != nil {
+		if err := d.assign(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// assign publishes an application in a folder, and a state that has it beside what the device has.
+func (d *device) assign(ctx context.Context, name string) error {
+	component := d.registry.Reference("plant/components/" + name + ":1.0.0")
+	if _, err := d.run(ctx, "longshore", "component", "push", name, component); err != nil {
+		return err
+	}
+	_, err := d.run(ctx, "longshore", "state", "push", "--device", string(idleDevice), "--key", "release.key", "--keep-others",
+		"--component", component, d.registry.Reference("plant/state"))
+	return err
 }
 
 // fleet starts the endpoint that the agent reports to.
@@ -278,7 +271,7 @@ func (d *device) watch(ctx context.Context, span time.Duration) (sample, error) 
 		return nil, err
 	}
 	took := time.Since(began)
-	beside, err := d.beside()
+	beside, err := weigh(d.containerd, d.containerd.Bin)
 	const mib = 1 << 20
 	return sample{
 		"rss-MiB":       after.rss / mib,
@@ -357,31 +350,6 @@ func account(file string) (map[string]float64, error) {
 		}
 	}
 	return fields, lines.Err()
-}
-
-// beside is what containerd and its shims hold, each page shared by n processes counted as an nth.
-func (d *device) beside() (float64, error) {
-	all, err := filepath.Glob("/proc/[0-9]*/exe")
-	if err != nil {
-		return 0, err
-	}
-	total := 0.0
-	for _, exe := range all {
-		program, err := os.Readlink(exe)
-		if err != nil || filepath.Dir(program) != d.containerd.Bin {
-			continue
-		}
-		environment, err := os.ReadFile(filepath.Join(filepath.Dir(exe), "environ"))
-		if err != nil || !bytes.Contains(environment, []byte(d.containerd.Dir)) {
-			continue
-		}
-		fields, err := account(filepath.Join(filepath.Dir(exe), "smaps_rollup"))
-		if err != nil {
-			return 0, err
-		}
-		total += fields["Pss"] * 1024
-	}
-	return total, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

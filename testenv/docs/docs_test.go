@@ -3,6 +3,9 @@ package docs
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"net"
@@ -76,7 +79,7 @@ func play(t *testing.T, p *Page, bin string) {
 	}}
 	known := map[string]func(){
 		"registry": w.registry, "images": w.images, "device": w.device, "fleet": w.fleet, "published": w.published, "cosign": w.cosign,
-		"running": w.running,
+		"running": w.running, "token": w.token, "sigstore": w.sigstore,
 	}
 	for _, need := range p.Needs {
 		provide, ok := known[need]
@@ -141,6 +144,39 @@ func (w *writer) running() {
 }
 
 func (w *writer) cosign() { w.path = append(w.path, filepath.Dir(testenv.Program(w.t, "cosign3"))) }
+
+// token is a PKCS#11 token with a key in it.
+func (w *writer) token() {
+	k := testenv.SoftHSM(w.t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	k.Import(w.t, "release", 1, key)
+	w.env["COSIGN_PKCS11_PIN"] = k.PIN
+}
+
+// sigstore is an instance with its two documents, and a token for one person.
+func (w *writer) sigstore() {
+	s := testenv.StartSigstore(w.t)
+	token, err := s.Token("release@acme.example")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.box.Dir(), "token.jwt"), []byte(token), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	for name, from := range map[string]string{"signing_config.json": s.SigningConfig, "trusted_root.json": s.TrustedRoot} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(w.box.Dir(), name), data, 0o644); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.stands["https://login.acme.example"] = s.Issuer
+}
 
 func (w *writer) fleet() {
 	if err := testenv.InstallDebian(w.t.Context(), os.Stderr, "curl"); err != nil {

@@ -23,7 +23,12 @@ var mayImport = map[string][]string{
 	"artifacts":          {},
 	"registry":           {"artifacts"},
 	"signing":            {"artifacts"},
-	"agent":              {"artifacts", "agent/workload", "agent/store", "agent/compose"},
+	"signing/trust":      {"artifacts", "signing", "signing/keyless"},
+	"signing/keyless":    {"artifacts", "signing"},
+	"signing/remotekey":  {"artifacts", "signing"},
+	"signing/audit":      {"artifacts", "signing", "signing/trust"},
+	"agent":              {"artifacts", "agent/clock", "agent/workload", "agent/store", "agent/compose"},
+	"agent/clock":        {},
 	"agent/workload":     {"artifacts"},
 	"agent/compose":      {"artifacts", "agent/workload"},
 	"agent/store":        {"artifacts", "agent", "agent/workload"},
@@ -35,9 +40,9 @@ var mayImport = map[string][]string{
 	"agent/control":      {"artifacts", "agent", "agent/workload", "agent/metrics"},
 	"agent/metrics":      {"agent", "agent/workload"},
 	"fleet":              {"artifacts"},
-	"cmd":                {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
+	"cmd":                {"artifacts", "registry", "signing", "agent", "agent/*", "fleet", "signing/*"},
 	"cmd/testenv":        {"testenv"},
-	"testenv":            {"artifacts", "registry", "signing", "agent", "agent/*", "fleet"},
+	"testenv":            {"artifacts", "registry", "signing", "agent", "agent/*", "fleet", "signing/*"},
 	"testenv/images":     {}, // what runs in test containers: standard library only
 	"testenv/rules":      {},
 }
@@ -46,8 +51,8 @@ var mayImport = map[string][]string{
 // room of the port and so needs the adapters there.
 var testsMayImport = map[string][]string{
 	"registry": {"testenv"},
-	"signing":  {"testenv", "registry"}, // real transport under the real signature
-	"agent":    {"testenv", "registry", "signing", "agent/*"},
+	"signing":  {"testenv", "registry", "signing/*"}, // real transport under the real signature
+	"agent":    {"testenv", "registry", "signing", "signing/*", "agent/*"},
 	"agent/*":  {"testenv", "registry", "agent", "agent/*"},
 	"fleet":    {"testenv"},
 	"cmd":      {"testenv"},
@@ -72,20 +77,23 @@ var onlyIn = map[string][]string{
 	"github.com/pressly/goose":                   {"fleet/store"},
 	"github.com/urfave/cli":                      {"cmd"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
-	"github.com/google/go-containerregistry":     {"signing"},          // in cosign's API
+	"github.com/google/go-containerregistry":     {},
 	"github.com/goccy/go-yaml":                   {"artifacts", "cmd"}, // cmd prints it
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {},
 	"testing":                                    {},
 	"os/exec":                                    {"cmd/longshore"}, // credential helpers are oras-go's business
 	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},
+	// What asks services on the internet, or a token in a slot, is for the person who signs, and never on a device.
+	"github.com/longshore-dev/longshore/signing/keyless/online": {"cmd/longshore"},
+	"github.com/longshore-dev/longshore/signing/remotekey":      {"cmd/longshore"},
 }
 
 // suites are packages of tests that a room gives to those who implement its ports: test code, though not in _test.go files.
-var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "fleet/store/storetest"}
+var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
-var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/admission"}
+var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/admission", "agent/clock"}
 
 // impure is what pure code may not import.
 var impure = []string{"os", "net", "net/http", "os/exec", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "unsafe", "golang.org/x/sys"}

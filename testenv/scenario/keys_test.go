@@ -62,16 +62,12 @@ func use(used map[string]bool, table map[string]string, at string, v any) {
 	}
 }
 
-// TestEveryKey wants each key that devices handle, or keep as metadata, in a scenario that is not pending. What a pre_start
-// container shares with services is shown with services.
+// TestEveryKey wants each key that devices handle, or keep as metadata, in a scenario. What a pre_start container
+// shares with services is shown with services.
 func TestEveryKey(t *testing.T) {
 	table := keysOf(t)
-	used, pending := map[string]bool{}, map[string]bool{}
+	used := map[string]bool{}
 	for name, s := range load(t) {
-		to := used
-		if s.Pending != "" {
-			to = pending
-		}
 		for _, fs := range s.Revisions {
 			var doc map[string]any
 			if err := yaml.Unmarshal(fs["compose.yaml"].Data, &doc); err != nil {
@@ -80,11 +76,11 @@ func TestEveryKey(t *testing.T) {
 				}
 				continue
 			}
-			use(to, table, "", doc)
+			use(used, table, "", doc)
 		}
 	}
 	const preStart = "services.*.pre_start.[]."
-	missing, waiting := 0, 0
+	missing := 0
 	for _, key := range sorted(table) {
 		if table[key] != "handled" && table[key] != "metadata" || strings.HasPrefix(key, "jobs") {
 			continue
@@ -94,20 +90,12 @@ func TestEveryKey(t *testing.T) {
 				continue
 			}
 		}
-		switch {
-		case used[key]:
-		case pending[key]:
-			waiting++
-			t.Logf("only in a pending scenario: %s", key)
-		default:
+		if !used[key] {
 			missing++
 			t.Logf("in no scenario: %s (%s)", key, table[key])
 		}
 	}
 	if missing > 0 {
 		t.Errorf("%d keys are in no scenario", missing)
-	}
-	if waiting > 0 {
-		t.Logf("%d keys are in pending scenarios only", waiting)
 	}
 }

@@ -16,7 +16,6 @@ type Scenario struct {
 	Revisions map[string]fstest.MapFS
 	Order     []string // of the revisions, as in the file
 	Steps     []Step
-	Pending   string // why it cannot pass yet; "": it must pass
 	Needs     []Need
 }
 

@@ -53,9 +53,6 @@ func TestMemory(t *testing.T) {
 	all := load(t)
 	for _, name := range sorted(all) {
 		t.Run(name, func(t *testing.T) {
-			if s := all[name]; s.Pending != "" {
-				t.Skip("pending: " + s.Pending)
-			}
 			synctest.Test(t, func(t *testing.T) { all[name].run(t, newMemory()) })
 		})
 	}
@@ -71,9 +68,6 @@ func TestContainerd(t *testing.T) {
 		for _, name := range sorted(all) {
 			t.Run(name, func(t *testing.T) {
 				s := all[name]
-				if s.Pending != "" && os.Getenv("SCENARIO_PENDING") == "" {
-					t.Skip("pending: " + s.Pending)
-				}
 				if why := hostNeeds(s); why != "" {
 					t.Skip(why)
 				}

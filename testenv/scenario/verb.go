@@ -35,7 +35,6 @@ func verbs() map[string]verb {
 		"restart":    {"agent|containerd", "ends it as an upgrade does, and starts it again", parseRestart},
 		"break":      {"firewall|bridge NETWORK", "deletes the firewall table, or a bridge, behind the agent's back", parseBreak},
 		"occupy":     {":PORT", "another program of the device listens on a port", parseOccupy},
-		"pending":    {"\"REASON\"", "the scenario is not expected to pass yet", func(a *arguments) action { a.p.s.Pending = a.next("a reason"); return nil }},
 		"needs":      {"FEATURE \"REASON\"", "skips the scenario where the device lacks the feature: " + strings.Join(features(), ", "), parseNeeds},
 		"containers": {"\"REASON\"", "the scenario runs on real containers only", func(a *arguments) action { a.p.need(needContainers, a.next("a reason")); return nil }},
 		"memory":     {"\"REASON\"", "the scenario runs in memory only", func(a *arguments) action { a.p.need(needMemory, a.next("a reason")); return nil }},

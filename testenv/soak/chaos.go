@@ -24,6 +24,7 @@ type ChaosOptions struct {
 	Containers int           // in applications of five; 0: 50
 	Duration   time.Duration // 0: an hour
 	Seed       uint64        // 0: a new one, which is printed
+	Rate       float64       // times the usual rate of kills; 0: 1
 }
 
 // ChaosFigures are what was killed and how the device came back.
@@ -41,17 +42,23 @@ const (
 	chaosPause = 1500 * time.Millisecond
 	fileSlack  = 12 // connections that come and go
 
+	minRate = 0.01
+	maxRate = 100.0
+
 	goroutineSlack = 25
 )
 
 // Chaos kills at random what makes a device: containers, shims, the agent, containerd. Afterwards everything must run again,
 // and the device hold what it held before: nothing may leak.
 func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error) {
-	o.Containers, o.Duration = cmp.Or(o.Containers, 50), cmp.Or(o.Duration, time.Hour)
+	o.Containers, o.Duration, o.Rate = cmp.Or(o.Containers, 50), cmp.Or(o.Duration, time.Hour), cmp.Or(o.Rate, 1)
+	if o.Rate < minRate || o.Rate > maxRate || o.Containers < 1 {
+		return figures, fmt.Errorf("chaos of %d containers at %g times the usual rate: at least one container, %g to %g times", o.Containers, o.Rate, minRate, maxRate)
+	}
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	fmt.Fprintf(o.Out, "chaos: %d containers, %v, seed %d\n", o.Containers, o.Duration, o.Seed)
+	fmt.Fprintf(o.Out, "chaos: %d containers, %v, %g times the usual rate, seed %d\n", o.Containers, o.Duration, o.Rate, o.Seed)
 	box, err := testenv.OpenBox(ctx)
 	if err != nil {
 		return figures, err
@@ -181,9 +188,10 @@ func leaked(before, after testenv.Holdings) error {
 // havoc kills until the time is over, and starts again what systemd would.
 func (d *device) havoc(ctx context.Context, o ChaosOptions) (map[string]int, error) {
 	dice := rand.New(rand.NewPCG(o.Seed, 1))
+	pause := time.Duration(float64(chaosPause) / o.Rate)
 	kills := map[string]int{}
 	for end := time.Now().Add(o.Duration); time.Now().Before(end); {
-		if err := sleep(ctx, time.Duration(dice.Int64N(int64(chaosPause)))); err != nil {
+		if err := sleep(ctx, time.Duration(dice.Int64N(int64(pause)))); err != nil {
 			return kills, err
 		}
 		roll, pick := dice.IntN(100), dice.IntN(1<<16)

@@ -43,3 +43,12 @@ func TestLoad(t *testing.T) {
 		}
 	}
 }
+
+func TestChaosRefuses(t *testing.T) {
+	for _, o := range []ChaosOptions{{Rate: -1}, {Rate: 1e6}, {Rate: 1e-9}, {Containers: -1}} {
+		o.Out = t.Output()
+		if _, err := Chaos(t.Context(), o); err == nil {
+			t.Errorf("%+v: no error", o)
+		}
+	}
+}

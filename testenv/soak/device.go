@@ -1,15 +1,12 @@
 package soak
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -91,17 +88,7 @@ func (d *device) environment() []string {
 
 // run runs one of our programs to its end and returns what it prints.
 func (d *device) run(ctx context.Context, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, program), args...)
-	cmd.Dir = d.box.Dir()
-	cmd.Env = append(os.Environ(), d.environment()...)
-	d.box.Mark(cmd)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	text, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, errs.String())
-	}
-	return string(text), err
+	return d.box.Output(ctx, d.environment(), append([]string{filepath.Join(d.bin, program)}, args...)...)
 }
 
 // publish assigns an application to the device, beside those it has.

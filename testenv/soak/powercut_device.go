@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -328,17 +327,7 @@ func (d *cutDevice) environment() []string {
 
 // run runs one of our programs to its end and returns what it prints.
 func (d *cutDevice) run(ctx context.Context, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, program), args...)
-	cmd.Dir = d.box.Dir()
-	cmd.Env = append(os.Environ(), d.environment()...)
-	d.box.Mark(cmd)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	text, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, errs.String())
-	}
-	return string(text), err
+	return d.box.Output(ctx, d.environment(), append([]string{filepath.Join(d.bin, program)}, args...)...)
 }
 
 // buildPrograms compiles our programs into dir, as a release does.

@@ -61,6 +61,11 @@ func WithCode(err error, code int) error {
 	return &coded{err, code}
 }
 
+// Told is an error that the command's result has told already: it has a code and no text.
+func Told(code int) error { return &coded{errTold, code} }
+
+var errTold = errors.New("told")
+
 // Code is the exit code of an error; nil is [OK].
 func Code(err error) int {
 	is := func(targets ...error) bool {
@@ -84,7 +89,8 @@ func Code(err error) int {
 		return Interrupted
 	case is(fault.ErrTemporary, context.DeadlineExceeded):
 		return Temporary
-	case is(fault.ErrUnsigned, fault.ErrBadSignature, fault.ErrDigestMismatch):
+	case is(fault.ErrUnsigned, fault.ErrBadSignature, fault.ErrDigestMismatch, fault.ErrThreshold, fault.ErrKeyExpired, fault.ErrKeyRevoked,
+		fault.ErrDigestRevoked, fault.ErrNoAttestation, fault.ErrBadAttestation):
 		return Verification
 	case is(fault.ErrRejected, fault.ErrRollback, fault.ErrConflict, fault.ErrUnfit, fs.ErrExist):
 		return Refused
@@ -110,6 +116,8 @@ func Tell(w io.Writer, program string, err error) {
 		return
 	}
 	switch {
+	case errors.Is(err, errTold):
+		return
 	case errors.As(err, &document):
 		for _, f := range document.Faults {
 			one := strict.Error{File: document.File, Faults: []strict.Fault{f}}

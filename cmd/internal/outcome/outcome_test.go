@@ -39,6 +39,7 @@ func TestCodeAndText(t *testing.T) {
 		{"told as temporary", fault.ErrTemporary, outcome.Temporary, "x: temporarily unavailable\n"},
 		{"interrupted", context.Canceled, outcome.Interrupted, "x: context canceled\n"},
 		{"its own", outcome.WithCode(errors.New("behind"), outcome.Differs), outcome.Differs, "x: behind\n"},
+		{"told already", outcome.Told(outcome.Differs), outcome.Differs, ""},
 		{"a sentence of two", fmt.Errorf("trust policy: %w: %w", document, fault.ErrRejected), outcome.Refused, "agent.yaml:9:3: pol: unknown key\n  hint: did you mean poll?\nagent.yaml:1:1: no device\n"},
 		{"joined of one", errors.Join(fault.ErrNotFound), outcome.NotFound, "x: not found\n"},
 		{"unfit", fault.ErrUnfit, outcome.Refused, "x: device does not fit\n"},

@@ -1,4 +1,4 @@
-package signing
+package trust
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
 // policyFiles stands for the folder of a trust.yaml.
@@ -25,6 +26,10 @@ func policyFiles(path string) ([]byte, error) {
 		"/etc/longshore/empty.pub":       {},
 		"/etc/longshore/text.pub":        []byte("not a key"),
 	}
+	for n := range 5 {
+		files[fmt.Sprintf("/etc/longshore/k%d.pub", n)] = pairNo(n).public
+	}
+	files["/etc/longshore/root.json"], files["/etc/longshore/ca.pem"] = trustedRoot(), instance().Authority()
 	data, ok := files[path]
 	if !ok {
 		return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}
@@ -34,7 +39,7 @@ func policyFiles(path string) ([]byte, error) {
 
 func parsePolicy(t *testing.T, text string) *Policy {
 	t.Helper()
-	p, err := ParsePolicy("/etc/longshore/trust.yaml", []byte(text), policyFiles)
+	p, err := Parse("/etc/longshore/trust.yaml", []byte(text), policyFiles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +90,7 @@ rules:
 			t.Errorf("Match(%s, %s) = %q, %v, want %q", c.kind, c.repository, r.Scope, found, c.want)
 		}
 	}
-	if got := p.Rules[0].Keys[1]; got.Name != "vendor" || got.Fingerprint != unlockedOther().key.Fingerprint {
+	if got := p.Rules[0].Signers[1]; got.Name != "vendor" || got.Key.Fingerprint != otherKey(t).Fingerprint {
 		t.Errorf("second key = %+v", got)
 	}
 }
@@ -94,62 +99,7 @@ func indent(text, by string) string {
 	return by + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+by)
 }
 
-func TestParsePolicyRefuses(t *testing.T) {
-	rule := func(lines ...string) string { return "rules:\n  - " + strings.Join(lines, "\n    ") + "\n" }
-	cases := []struct {
-		name, text string
-		want       []string // each in the error
-	}{
-		{"empty", "", nil},
-		{"not UTF-8", "rules: \xff", nil},
-		{"no rules", "{}", []string{"rules"}},
-		{"empty rules", "rules: []", []string{"trust.yaml:1:8: rules"}},
-		{"wrong type", "rules: all", []string{"trust.yaml:1:8: rules"}},
-		{"unknown key", "rule: []\n", []string{"rule", `did you mean "rules"`}},
-		{"duplicate key", rule(`scope: "**"`, "reject: true", "reject: false"), nil},
-		{"no scope", rule("reject: true"), []string{"scope"}},
-		{"says nothing", rule(`scope: "**"`), []string{"neither keys nor reject nor allowUnsigned"}},
-		{"says reject: false", rule(`scope: "**"`, "reject: false"), []string{"neither keys nor reject nor allowUnsigned"}},
-		{"reject and allow", rule(`scope: "**"`, "reject: true", "allowUnsigned: true"), []string{"reject stands alone"}},
-		{"reject and keys", rule(`scope: "**"`, "reject: true", "keys: [{name: a, file: release.pub}]"), []string{"reject stands alone"}},
-		{"empty keys", rule(`scope: "**"`, "keys: []"), []string{"rules[0].keys"}},
-		{"unknown kind", rule(`scope: "**"`, "artifacts: [stat]", "reject: true"), []string{"rules[0].artifacts[0]"}},
-		{"no kind", rule(`scope: "**"`, "artifacts: []", "reject: true"), []string{"rules[0].artifacts"}},
-		{"kind twice", rule(`scope: "**"`, "artifacts: [state, state]", "reject: true"), []string{"twice"}},
-		{"key without name", rule(`scope: "**"`, "keys: [{file: release.pub}]"), []string{"name"}},
-		{"key without file", rule(`scope: "**"`, "keys: [{name: a}]"), []string{"needs one of file and pem"}},
-		{"key with both", rule(`scope: "**"`, "keys: [{name: a, file: release.pub, pem: x}]"), []string{"needs one of file and pem"}},
-		{"key twice", rule(`scope: "**"`, "keys: [{name: a, file: release.pub}, {name: a, file: sub/release.pub}]"), []string{"twice"}},
-		{"one name, two keys", rule(`scope: "**"`, "keys: [{name: a, file: release.pub}, {name: a, file: /keys/vendor.pub}]"), []string{"another key"}},
-		{"file missing", rule(`scope: "**"`, "keys: [{name: a, file: gone.pub}]"), []string{"/etc/longshore/gone.pub"}},
-		{"file empty", rule(`scope: "**"`, "keys: [{name: a, file: empty.pub}]"), []string{"empty"}},
-		{"file with text", rule(`scope: "**"`, "keys: [{name: a, file: text.pub}]"), []string{"no PEM block"}},
-		{"private key", rule(`scope: "**"`, "keys: [{name: a, file: private.key}]"), []string{"private key"}},
-		{"scope twice", rule(`scope: "**"`, "reject: true") + `  - {scope: "**", artifacts: [image, state], reject: true}`, []string{"rules[0] already"}},
-		{"all at once", rule("scope: oci://a/b", "artifacts: [x]", "kyes: []"), []string{"scope", "artifacts[0]", "kyes", "neither"}},
-	}
-	for _, s := range []string{"oci://a/b", "harbor", "harbor/*", "harbor/*/x", "**/x", "harbor//x", "/x", "harbor/x:1", "harbor/x@sha256:00", "a b/c", "harbor/", ""} {
-		cases = append(cases, struct {
-			name, text string
-			want       []string
-		}{"scope " + s, rule(fmt.Sprintf("scope: %q", s), "reject: true"), []string{"scope"}})
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := ParsePolicy("/etc/longshore/trust.yaml", []byte(c.text), policyFiles)
-			if !errors.Is(err, fault.ErrInvalid) {
-				t.Fatalf("ParsePolicy = %v, want %v", err, fault.ErrInvalid)
-			}
-			for _, w := range c.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("ParsePolicy = %v, want %q in it", err, w)
-				}
-			}
-		})
-	}
-}
-
-func TestPolicyVerify(t *testing.T) {
+func TestDecide(t *testing.T) {
 	policies := map[string]*Policy{
 		"keys": parsePolicy(t, `
 rules:
@@ -157,7 +107,7 @@ rules:
     artifacts: [state, component]
     keys: [{name: vendor, file: /keys/vendor.pub}, {name: release, file: release.pub}]`),
 		"allow":      {Rules: []Rule{{Scope: everywhere, AllowUnsigned: true}}},
-		"allow keys": {Rules: []Rule{{Scope: everywhere, AllowUnsigned: true, Keys: []Key{releaseKey(t)}}}},
+		"allow keys": {Rules: []Rule{{Scope: everywhere, AllowUnsigned: true, Quorum: Quorum{Signers: []*Signer{KeySigner(releaseKey(t))}}}}},
 		"reject":     {Rules: []Rule{{Scope: everywhere, Artifacts: []string{KindState, KindImage}, Reject: true}}},
 		"none":       {},
 		"by hand":    {Rules: []Rule{{Scope: everywhere}}},
@@ -189,17 +139,17 @@ rules:
 	}
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("%s %s %s", c.policy, c.signed, c.kind), func(t *testing.T) {
-			st := newMemory()
-			subject := st.artifact(t, "hello")
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
 			if c.signed == release || c.signed == both {
-				sign(t, newSigner(t, SignOptions{}), st, subject)
+				sign(t, pair, st, subject)
 			}
 			if c.signed == both || c.signed == strange {
-				sign(t, otherSigner(t, SignOptions{}), st, subject)
+				sign(t, otherPair, st, subject)
 			}
-			by, insecure, err := policies[c.policy].Verify(t.Context(), st, c.kind, subject)
-			if !errors.Is(err, c.want) || insecure != c.insecure || !slices.Equal(by, c.by) {
-				t.Errorf("Verify = %v, %v, %v, want %v, %v, %v", by, insecure, err, c.by, c.insecure, c.want)
+			d := policies[c.policy].Decide(t.Context(), Question{Source: st, Kind: c.kind, Subject: subject, Now: now})
+			if !errors.Is(d.Err, c.want) || d.Insecure != c.insecure || !slices.Equal(d.SignedBy, c.by) {
+				t.Errorf("Decide = %v, %v, %v, want %v, %v, %v", d.SignedBy, d.Insecure, d.Err, c.by, c.insecure, c.want)
 			}
 		})
 	}
@@ -210,16 +160,51 @@ func FuzzPolicy(f *testing.F) {
 	f.Add("rules:\n  - {scope: \"**\", reject: true}\n  - {scope: a/b, allowUnsigned: true}\n")
 	f.Add("rules: [{scope: oci://a/b}]")
 	f.Add("rules: [[]]")
+	for _, p := range goodPolicies(f) {
+		f.Add(p)
+	}
+	for _, p := range badPolicies(f) {
+		f.Add(p.text)
+	}
+	if _, err := policyFiles("/keys/vendor.pub"); err != nil { // keys are slow to make: not in the first run
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := ParsePolicy("trust.yaml", []byte(text), policyFiles)
+		p, err := Parse("/etc/longshore/trust.yaml", []byte(text), policyFiles)
 		if err != nil {
 			if !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrTooLarge) {
 				t.Errorf("ParsePolicy = %v: of no kind", err)
 			}
 			return
 		}
+		quorums := []Quorum{}
+		if p.Trust != nil {
+			quorums = append(quorums, p.Trust.Quorum)
+		}
 		for _, r := range p.Rules {
-			if !r.Reject && !r.AllowUnsigned && len(r.Keys) == 0 {
+			if len(r.Signers) > 0 {
+				quorums = append(quorums, r.Quorum)
+			}
+			for _, a := range r.Attestations {
+				quorums = append(quorums, a.Quorum)
+			}
+			if r.Freshness != nil {
+				quorums = append(quorums, *r.Freshness)
+			}
+		}
+		for _, q := range quorums {
+			different := map[string]bool{}
+			for _, s := range q.Signers {
+				if p.KeyRevoked(s.Key.Fingerprint) == nil {
+					different[s.String()] = true
+				}
+			}
+			if q.Need() > len(different) {
+				t.Errorf("%s can never be reached: %q", q, text)
+			}
+		}
+		for _, r := range p.Rules {
+			if !r.Reject && !r.AllowUnsigned && len(r.Signers) == 0 {
 				t.Errorf("a rule that decides nothing: %+v", r)
 			}
 			if name, below := strings.CutSuffix(r.Scope, "/**"); below {

@@ -1,0 +1,268 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// policies is a trust policy that goes on by what a test puts into next.
+type policies struct {
+	mu      sync.Mutex
+	version uint64
+	next    []agent.TrustVersion
+	err     error
+	asked   int
+	order   func(string) // is told of each question
+	revoked []agent.Revocation
+}
+
+func (p *policies) Refresh(context.Context) ([]agent.TrustVersion, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	if p.order != nil {
+		p.order("trust")
+	}
+	taken := p.next
+	p.next = nil
+	for _, v := range taken {
+		p.version = v.Version
+	}
+	return taken, p.err
+}
+
+func (p *policies) Status() agent.TrustStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return agent.TrustStatus{Version: p.version, Source: agent.TrustFromRegistry, Repository: "registry.example/plant/trust", File: "/etc/longshore/trust.yaml"}
+}
+
+func (p *policies) Revoked(keys, content []digest.Digest) []agent.Revocation {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []agent.Revocation
+	for _, r := range p.revoked {
+		if slices.Contains(keys, r.Key) || slices.Contains(content, r.Digest) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (p *policies) set(f func(p *policies)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(p)
+}
+
+func (p *policies) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.asked
+	p.asked = 0
+	return n
+}
+
+func (p *policies) fingerprint() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return fmt.Sprint("version ", p.version)
+}
+
+// inTrust is inWorld with a policy at version 1.
+func inTrust(t *testing.T, f func(t *testing.T, w *agenttest.World, p *policies)) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		p := &policies{version: 1}
+		w.Edit = func(o *agent.Options) { o.Trust, o.Fingerprint = p, p.fingerprint }
+		f(t, w, p)
+	})
+}
+
+func version(n uint64) agent.TrustVersion {
+	return agent.TrustVersion{Version: n, Digest: digest.FromString(fmt.Sprint(n)), SignedBy: []string{"root-1", "root-2"}}
+}
+
+// TestWhenTheNextTrustPolicyIsAskedFor: at the start, on sync, before a new state is looked at, and each hour; never with an
+// unchanged poll, which stays at one request.
+func TestWhenTheNextTrustPolicyIsAskedFor(t *testing.T) {
+	inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		if n := p.count(); n != 1 {
+			t.Errorf("asked %d times at the start, want once", n)
+		}
+		w.Registry.Requests()
+		time.Sleep(50 * time.Minute)
+		requests := w.Registry.Requests()
+		if n := p.count(); n != 0 || len(requests) < 40 {
+			t.Errorf("asked %d times in 50 minutes of %d polls", n, len(requests))
+		}
+		for _, q := range requests {
+			if !strings.HasPrefix(q, "resolve "+agenttest.Repository) {
+				t.Errorf("an unchanged poll asks %q", q)
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		if n := p.count(); n < 20 || n > 28 {
+			t.Errorf("asked %d times in a day, want each hour", n)
+		}
+		w.Sync(t, r)
+		if n := p.count(); n != 1 {
+			t.Errorf("asked %d times on sync", n)
+		}
+		var order []string
+		p.set(func(p *policies) { p.order = func(s string) { order = append(order, s) } })
+		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
+			if k == agent.KindState {
+				p.set(func(*policies) { order = append(order, "verify") })
+			}
+			return agent.Verdict{}, nil
+		})
+		w.Publish(t, 2, anApp(1, "web:2"))
+		w.Committed(t, r, 2)
+		if n := p.count(); n != 1 || strings.Join(order, " ") != "trust verify" {
+			t.Errorf("asked %d times for a new state; order %v, want the policy first", n, order)
+		}
+	})
+}
+
+// A state that only the next policy lets pass is accepted in the same check.
+func TestTheNextPolicyDecidesAboutANewState(t *testing.T) {
+	inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
+		w.Verifier.Rule(func(k agent.Kind, repository string, _ ocispec.Descriptor) (agent.Verdict, error) {
+			if p.fingerprint() == "version 1" {
+				return agent.Verdict{}, fmt.Errorf("%s: %w", repository, fault.ErrBadSignature)
+			}
+			return agent.Verdict{SignedBy: []string{"release-b"}}, nil
+		})
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		if res := w.Sync(t, r); res.Code != agent.CodeSignatureInvalid {
+			t.Fatalf("sync = %+v, want refused", res)
+		}
+		p.set(func(p *policies) { p.next = []agent.TrustVersion{version(2), version(3)} })
+		time.Sleep(2 * time.Hour) // the refresh by itself makes what was refused be looked at again
+		w.Committed(t, r, 1)
+		s := r.Status()
+		if s.Trust == nil || s.Trust.Version != 3 || s.Trust.CheckedAt.IsZero() || len(s.Problems) != 0 {
+			t.Errorf("status %+v, problems %+v", s.Trust, s.Problems)
+		}
+		events := 0
+		if err := r.Events(t.Context(), agent.EventRequest{}, func(e agent.Event) error {
+			if e.Kind == agent.EventTrust {
+				events++
+			}
+			return nil
+		}); err != nil || events != 2 {
+			t.Errorf("%d events of versions, %v, want 2", events, err)
+		}
+	})
+}
+
+// A repository of policies that does not answer, or holds a bad one, keeps nobody from their states; status tells it.
+func TestTrustTroubleIsToldAndStopsNothing(t *testing.T) {
+	for _, code := range []agent.Code{agent.CodeTrustUnreachable, agent.CodeTrustInvalid, agent.CodeTrustRollback, agent.CodeTrustUnusable} {
+		t.Run(string(code), func(t *testing.T) {
+			inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
+				p.err = &agent.CheckError{Code: code, Err: fmt.Errorf("trust policy 2: %w", fault.ErrTemporary)}
+				w.Publish(t, 1, anApp(1, "web:1"))
+				r := w.Start(t)
+				w.Committed(t, r, 1)
+				s := r.Status()
+				if len(s.Problems) != 1 || s.Problems[0].Code != code || s.Problems[0].Hint == "" || s.Trust.Version != 1 {
+					t.Errorf("problems %+v", s.Problems)
+				}
+				since := s.Problems[0].Since
+				time.Sleep(3 * time.Hour)
+				if n := p.count(); n < 4 || n > 20 {
+					t.Errorf("asked %d times in three hours of trouble, want some, with pauses that grow", n)
+				}
+				if s := r.Status(); s.Problems[0].Since != since {
+					t.Errorf("since %v, was %v", s.Problems[0].Since, since)
+				}
+				p.set(func(p *policies) { p.err = nil })
+				w.Sync(t, r)
+				if s := r.Status(); len(s.Problems) != 0 {
+					t.Errorf("problems left: %+v", s.Problems)
+				}
+			})
+		})
+	}
+}
+
+// What was accepted runs on when its key is revoked, and status names the key and what runs by it; also after a restart.
+func TestRevokedKeysOfWhatRunsAreTold(t *testing.T) {
+	inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
+		key, vendor := digest.FromString("release-a"), digest.FromString("vendor")
+		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
+			switch k {
+			case agent.KindState:
+				return agent.Verdict{SignedBy: []string{"release-a"}, Keys: map[string]digest.Digest{"release-a": key}}, nil
+			case agent.KindComponent:
+				return agent.Verdict{SignedBy: []string{"vendor"}, Keys: map[string]digest.Digest{"vendor": vendor}}, nil
+			}
+			return agent.Verdict{}, nil
+		})
+		state := w.State(t, 7, func(*artifacts.StateOptions) {}, anApp(1, "web:1"))
+		w.Registry.Push(agenttest.Repository, state, agenttest.Device.Tag())
+		r := w.Start(t)
+		w.Committed(t, r, 7)
+		before := w.Observe(t)
+		p.set(func(p *policies) {
+			p.next = []agent.TrustVersion{version(2)}
+			p.revoked = []agent.Revocation{
+				{Key: key, Reason: "laptop stolen"},
+				{Key: vendor},
+				{Key: digest.FromString("nobody's")},
+				{Digest: state.Descriptor.Digest},
+				{Digest: digest.FromString("web:1")},
+				{Digest: digest.FromString("elsewhere")},
+			}
+		})
+		w.Sync(t, r)
+		look := func() {
+			t.Helper()
+			var told []string
+			for _, p := range r.Status().Problems {
+				told = append(told, string(p.Code)+": "+p.Message)
+			}
+			for _, want := range []string{
+				"key-revoked: generation 7 runs, signed by key release-a (" + key.String() + "), which was revoked (laptop stolen)",
+				"key-revoked: component registry.example/plant/components/app-1 runs, signed by key vendor",
+				"digest-revoked: " + state.Descriptor.Digest.String(), "digest-revoked: " + digest.FromString("web:1").String(),
+			} {
+				if !slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, want) }) {
+					t.Errorf("status does not tell %q:\n%s", want, strings.Join(told, "\n"))
+				}
+			}
+			if len(told) != 4 {
+				t.Errorf("%d problems:\n%s", len(told), strings.Join(told, "\n"))
+			}
+			for id, c := range before {
+				if now := w.Observe(t)[id]; now.ID != c.ID || now.PID != c.PID {
+					t.Errorf("%s was %v, is %v", id, c, now)
+				}
+			}
+		}
+		look()
+		r.Stop(t)
+		r = w.Start(t)
+		w.Sync(t, r)
+		look()
+	})
+}

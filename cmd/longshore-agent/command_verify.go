@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+const (
+	verifierName = "longshore-verify-image" // a link of this name is the program that containerd's image verifier starts
+	verifyImage  = "verify-image"
+	maxStdin     = 1 << 20 // bytes of the descriptor that containerd writes
+)
+
+// asVerifier makes the command line of a call by containerd: it knows a program's path, and no command of it.
+func asVerifier(args []string) []string {
+	if len(args) == 0 || filepath.Base(args[0]) != verifierName {
+		return args
+	}
+	return append([]string{args[0], verifyImage}, args[1:]...)
+}
+
+func (p *program) verifyImageCommand() *cli.Command {
+	return &cli.Command{
+		Name:  verifyImage,
+		Usage: "let containerd pull only what the trust policy lets pass",
+		Description: "A second line behind the agent's own checks, for images that others pull on this device: what containerd's\n" +
+			"image verifier (io.containerd.image-verifier.v1.bindir) starts before its transfer service pulls an image. The\n" +
+			"running agent decides by the trust policy in force; without an agent nothing is pulled. An image passes when a rule\n" +
+			"for images lets it, or, where no rule speaks about images, when the accepted state names it by its digest.\n" +
+			"The reason is written to stdout. Called as " + verifierName + ", through a link, it needs no command.\n\n" +
+			"Examples:\n  ln -s /usr/local/bin/longshore-agent /opt/containerd/image-verifier/bin/" + verifierName + "\n" +
+			"  longshore-agent verify-image -name harbor.acme.example/plant/web:2 -digest sha256:… </dev/null",
+		Flags: []cli.Flag{
+			configFlag(),
+			&cli.StringFlag{Name: "name", Usage: "`REFERENCE` that is to be pulled"},
+			&cli.StringFlag{Name: "digest", Usage: "`DIGEST` that it has now"},
+			&cli.StringFlag{Name: "stdin-media-type", Usage: "`TYPE` of what stdin holds: a descriptor; any other is not read"},
+		},
+		Action: p.verifyImage,
+	}
+}
+
+func (p *program) verifyImage(c *cli.Context) error {
+	err := p.askAboutImage(c)
+	if err != nil {
+		fmt.Fprintln(p.stdout, strings.ReplaceAll(err.Error(), "\n", "; ")) // what containerd tells who pulls
+	}
+	return err
+}
+
+func (p *program) askAboutImage(c *cli.Context) error {
+	ref, err := registry.ParseImage(c.String("name"))
+	if err == nil && ref.Scheme != registry.SchemeOCI {
+		err = outcome.Usagef(verifyImage, "%s: --name %q is no image in a registry", verifyImage, c.String("name"))
+	}
+	if err != nil {
+		return err
+	}
+	d := digest.Digest(c.String("digest"))
+	if err := d.Validate(); err != nil {
+		return outcome.Usagef(verifyImage, "%s: --digest %q: %v", verifyImage, d, err)
+	}
+	if ref.Digest != "" && ref.Digest != d {
+		return fmt.Errorf("image %s is not %s: %w", ref, d, fault.ErrDigestMismatch)
+	}
+	if err := p.sameOnStdin(c.String("stdin-media-type"), d); err != nil {
+		return err
+	}
+	client, err := clientOf(c)
+	if err != nil {
+		return err
+	}
+	v, err := client.VerifyImage(c.Context, ref.Name(), d)
+	if errors.Is(err, fault.ErrNotFound) {
+		return fmt.Errorf("%w: without the agent nobody knows which trust policy is in force: %w", err, fault.ErrTemporary)
+	}
+	if err != nil {
+		return err
+	}
+	if !v.Allowed {
+		return refusal(ref, d, v)
+	}
+	fmt.Fprintf(p.stdout, "%s@%s: %s\n", ref.Name(), d, v.Reason)
+	return nil
+}
+
+// refusal gives what the agent says the exit code that it stands for.
+func refusal(ref registry.Reference, d digest.Digest, v agent.ImageVerdict) error {
+	code := outcome.Refused
+	switch {
+	case v.Retry:
+		code = outcome.Temporary
+	case v.Code == agent.CodeImageUnsigned, v.Code == agent.CodeImageSignature, v.Code == agent.CodeImageDigest:
+		code = outcome.Verification
+	}
+	return outcome.WithCode(fmt.Errorf("image %s@%s: %s (%s)", ref.Name(), d, v.Reason, v.Code), code)
+}
+
+// sameOnStdin holds the descriptor that containerd writes against the digest that it names.
+func (p *program) sameOnStdin(mediaType string, d digest.Digest) error {
+	if mediaType != ocispec.MediaTypeDescriptor {
+		return nil
+	}
+	data, err := io.ReadAll(io.LimitReader(p.stdin, maxStdin+1))
+	if err != nil {
+		return fmt.Errorf("read stdin: %w", err)
+	}
+	if len(data) > maxStdin {
+		return fmt.Errorf("stdin: more than %d bytes: %w", maxStdin, fault.ErrTooLarge)
+	}
+	var desc ocispec.Descriptor
+	if err := json.Unmarshal(data, &desc); err != nil {
+		return fmt.Errorf("stdin: a descriptor that is not JSON: %w", fault.ErrInvalid)
+	}
+	if desc.Digest != d {
+		return fmt.Errorf("stdin names %s, --digest %s: %w", desc.Digest, d, fault.ErrDigestMismatch)
+	}
+	return nil
+}

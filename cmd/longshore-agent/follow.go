@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
+)
+
+// followPolicy reads the trust policy that decides on the device, and the one that is kept.
+func followPolicy(file string, st *store.Store, client *registry.Client, now func() time.Time) *trust.Follower {
+	return trust.NewFollower(trust.FollowerOptions{
+		File: file, Read: readBounded, Written: written, Keep: keeper{st}, Now: now,
+		Open: func(ctx context.Context, repository string) (signing.Source, error) {
+			return client.OpenName(ctx, repository)
+		},
+	})
+}
+
+func written(path string) time.Time {
+	if fi, err := os.Stat(path); err == nil {
+		return fi.ModTime()
+	}
+	return time.Time{}
+}
+
+// keeper keeps the policy that came from the registry in agent.db.
+type keeper struct{ store *store.Store }
+
+var _ trust.Keeper = keeper{}
+
+func (k keeper) Load() (*trust.Kept, error) {
+	var x *store.Trust
+	err := k.store.View(func(tx *store.Tx) (err error) { x, err = tx.Trust(); return err })
+	if x == nil || err != nil {
+		return nil, err
+	}
+	return &trust.Kept{
+		Version: x.Version, Digest: x.Digest, Repository: x.Repository, Anchor: x.Anchor, File: x.File,
+		AcceptedAt: x.AcceptedAt, SignedBy: x.SignedBy, Document: x.Policy, Root: x.Root,
+	}, nil
+}
+
+func (k keeper) Save(x trust.Kept) error {
+	return k.store.Update(func(tx *store.Tx) error {
+		return tx.SetTrust(store.Trust{
+			Version: x.Version, Digest: x.Digest, Repository: x.Repository, Anchor: x.Anchor, File: x.File,
+			AcceptedAt: x.AcceptedAt, SignedBy: x.SignedBy, Policy: x.Document, Root: x.Root,
+		})
+	})
+}
+
+// trustPort is the agent's view of the policy.
+type trustPort struct {
+	policy *trust.Follower
+	file   string
+	now    func() time.Time
+}
+
+var _ agent.Trust = trustPort{}
+
+// Refresh implements [agent.Trust].
+func (p trustPort) Refresh(ctx context.Context) ([]agent.TrustVersion, error) {
+	steps, err := p.policy.Refresh(ctx)
+	var taken []agent.TrustVersion
+	for _, s := range steps {
+		taken = append(taken, agent.TrustVersion{Version: s.Policy.Version, Digest: s.Descriptor.Digest, SignedBy: s.Old.Names()})
+	}
+	for kind, code := range map[error]agent.Code{
+		trust.ErrUnreachable: agent.CodeTrustUnreachable, trust.ErrNotNext: agent.CodeTrustInvalid,
+		trust.ErrOlder: agent.CodeTrustRollback, trust.ErrUnusable: agent.CodeTrustUnusable,
+	} {
+		if errors.Is(err, kind) {
+			return taken, &agent.CheckError{Code: code, Err: err}
+		}
+	}
+	return taken, err
+}
+
+// Status implements [agent.Trust].
+func (p trustPort) Status() agent.TrustStatus {
+	f := p.policy.InForce()
+	s := agent.TrustStatus{Source: agent.TrustFromFile, File: p.file, Digest: f.FileSum, Since: f.Written}
+	if f.Err != nil {
+		s.Problem = "trust policy: " + f.Err.Error()
+		return s
+	}
+	s.Version, s.Expires, s.Expired = f.Policy.Version, f.Policy.Expires, f.Policy.Expired(p.now())
+	if t := f.Policy.Trust; t != nil {
+		s.Repository = t.Repository
+	}
+	if k := f.Kept; k != nil {
+		s.Source, s.Digest, s.Since, s.SignedBy = agent.TrustFromRegistry, k.Digest, k.AcceptedAt, k.SignedBy
+	}
+	if f.Override {
+		s.Note = p.file + " was changed and does not count: the registry's version is newer"
+	}
+	return s
+}
+
+// Revoked implements [agent.Trust].
+func (p trustPort) Revoked(keys, content []digest.Digest) []agent.Revocation {
+	policy := p.policy.InForce().Policy
+	if policy == nil {
+		return nil
+	}
+	var out []agent.Revocation
+	for _, v := range policy.Revoked {
+		if slices.Contains(keys, v.Key) || slices.Contains(content, v.Digest) {
+			out = append(out, agent.Revocation{Key: v.Key, Digest: v.Digest, Since: v.Since, Reason: v.Reason})
+		}
+	}
+	return out
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+func TestAsVerifier(t *testing.T) {
+	for name, tt := range map[string]struct{ args, want []string }{
+		"link":   {[]string{"/opt/bin/longshore-verify-image", "-name", "a"}, []string{"/opt/bin/longshore-verify-image", "verify-image", "-name", "a"}},
+		"itself": {[]string{"longshore-agent", "status"}, []string{"longshore-agent", "status"}},
+		"nobody": {nil, nil},
+	} {
+		if diff := cmp.Diff(tt.want, asVerifier(tt.args)); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
+	}
+}
+
+// What containerd is told: by exit code, and in one line on stdout.
+func TestVerifyImage(t *testing.T) {
+	_, file := fakeAgent(t)
+	d := digest.FromString("image")
+	descriptor := fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.index.v1+json","digest":%q,"size":7}`, d)
+	for _, tt := range []struct {
+		name, image, digest, stdin string
+		code                       int
+		want                       string
+	}{
+		{"signed", "harbor.example/plant/web:2", d.String(), descriptor, outcome.OK, "signed by vendor"},
+		{"by digest", "harbor.example/plant/web@" + d.String(), d.String(), descriptor, outcome.OK, "signed by vendor"},
+		{"rejected", "redis", d.String(), descriptor, outcome.Refused, "rejected docker.io/library/redis@"},
+		{"forged", "harbor.example/plant/forged:1", d.String(), descriptor, outcome.Verification, "signature invalid (image-signature-invalid)"},
+		{"registry away", "harbor.example/plant/late:1", d.String(), descriptor, outcome.Temporary, "registry away"},
+		{"another digest", "harbor.example/plant/web@" + digest.FromString("x").String(), d.String(), descriptor, outcome.Verification, "digest mismatch"},
+		{"another descriptor", "harbor.example/plant/web:2", digest.FromString("x").String(), descriptor, outcome.Verification, "digest mismatch"},
+		{"no digest", "harbor.example/plant/web:2", "latest", descriptor, outcome.Misused, "--digest"},
+		{"no image", "oci-layout:x", d.String(), descriptor, outcome.Misused, "no image in a registry"},
+		{"noise", "harbor.example/plant/web:2", d.String(), "x", outcome.Misused, "not JSON"},
+		{"endless", "harbor.example/plant/web:2", d.String(), strings.Repeat(" ", maxStdin+1), outcome.Misused, "more than"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			args := []string{"longshore-agent", "verify-image", "--config", file, "-name", tt.image, "-digest", tt.digest, "-stdin-media-type", "application/vnd.oci.descriptor.v1+json"}
+			code := run(t.Context(), args, strings.NewReader(tt.stdin), &out, &errs)
+			if code != tt.code || !strings.Contains(out.String(), tt.want) || strings.Count(out.String(), "\n") != 1 {
+				t.Errorf("exit %d, want %d, stdout with %q\n%s--- stderr\n%s", code, tt.code, tt.want, out.String(), errs.String())
+			}
+		})
+	}
+	if code, out, _ := command(t, "verify-image", "--config", writeConfig(t), "-name", "redis", "-digest", d.String()); code != outcome.Temporary || !strings.Contains(out, "does not run") {
+		t.Errorf("without an agent: exit %d, %s", code, out)
+	}
+}
+
+// vendored pushes an image and has it signed with key; nil: not.
+func vendored(t *testing.T, server *testenv.RegistryServer, name string, key *signing.Signer) {
+	t.Helper()
+	image, err := testenv.BuildImage(testenv.HostPlatform(), v1.Config{}, []testenv.File{{Path: "app", Data: []byte(name)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Push(t.Context(), name, image); err != nil || key == nil {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	client, err := registry.New(registry.Options{PlainHTTPHosts: []string{server.Host}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	path, tag, _ := strings.Cut(name, ":")
+	repo, err := client.OpenName(t.Context(), server.Host+"/"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := repo.Resolve(t.Context(), tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := key.Sign(t.Context(), repo, d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A real containerd asks a real agent before its transfer service pulls: what the policy's rule for images lets pass comes,
+// what nobody signed, or somebody else, does not, and nothing comes while the agent does not run.
+func TestContainerdAsksBeforeItPulls(t *testing.T) {
+	server := testenv.Registry(t, testenv.Distribution)
+	box, err := testenv.OpenBox(t.Context())
+	if err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	t.Cleanup(func() {
+		if err := box.Empty(); err != nil {
+			t.Error(err)
+		}
+	})
+	table := fmt.Sprintf("lsverify%d", os.Getpid())
+	if err := box.OwnTable(t.Context(), os.Stderr, table); err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	dir := box.Dir()
+	bin := filepath.Join(dir, "verifiers")
+	daemon, err := testenv.StartContainerd(t.Context(), testenv.DaemonOptions{Box: box, Verifiers: bin})
+	if err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	private, public, err := signing.GenerateKey([]byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vendor, err := signing.NewSigner(private, []byte("secret"), signing.SignOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, _, err := signing.GenerateKey([]byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := signing.NewSigner(other, []byte("secret"), signing.SignOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	vendored(t, server, "plant/signed:1", vendor)
+	vendored(t, server, "plant/unsigned:1", nil)
+	vendored(t, server, "plant/foreign:1", stranger)
+	vendored(t, server, "elsewhere/signed:1", vendor)
+
+	config := filepath.Join(dir, "agent.yaml")
+	for name, text := range map[string]string{
+		config: fmt.Sprintf("device: press-07\nstate: %s/plant/state\ndataDir: %s\nrunDir: %s\ntrust: trust.yaml\ncontainerd: {address: %s, namespace: %s}\nregistry: {plainHTTP: [%q]}\nnetwork: {table: %s}\n",
+			server.Host, filepath.Join(dir, "data"), filepath.Join(dir, "run"), daemon.Address, daemon.Namespace, server.Host, table),
+		filepath.Join(dir, "trust.yaml"): fmt.Sprintf("rules:\n  - {scope: %[1]s/plant/**, artifacts: [image], keys: [{name: vendor, file: vendor.pub}]}\n  - {scope: %[1]s/plant/state, keys: [{name: vendor, file: vendor.pub}]}\n", server.Host),
+		filepath.Join(dir, "vendor.pub"): string(public),
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(dir, "longshore-agent")
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/longshore-agent")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	pull := func(name string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(daemon.Bin, "ctr"), "--address", daemon.Address, "--namespace", "default", "images", "pull", "--plain-http", server.Reference(name))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := pull("plant/unsigned:1"); err != nil { // off by default: no folder, no verifier
+		t.Fatalf("pull without a verifier: %v\n%s", err, out)
+	}
+	// What a person does: a link in the folder. The agent's configuration is not where it usually is, so a script names it.
+	if err := errors.Join(
+		os.MkdirAll(bin, 0o755), os.Symlink(program, filepath.Join(dir, verifierName)),
+		os.WriteFile(filepath.Join(bin, "longshore"), fmt.Appendf(nil, "#!/bin/sh\nLONGSHORE_CONFIG=%s exec %s \"$@\"\n", config, filepath.Join(dir, verifierName)), 0o755),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := pull("plant/signed:1"); err == nil || !strings.Contains(out, "does not run") {
+		t.Errorf("pull without an agent: %v\n%s", err, out)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	var log bytes.Buffer
+	go func() {
+		ended <- run(ctx, []string{"longshore-agent", "run", "--config", config}, strings.NewReader(""), &log, &log)
+	}()
+	defer func() {
+		stop()
+		if code := <-ended; code != 0 {
+			t.Errorf("agent: exit %d\n%s", code, log.String())
+		}
+	}()
+	socket := filepath.Join(dir, "run", "agent.sock")
+	testenv.Eventually(t, time.Minute, "the socket of the agent", func() error {
+		select {
+		case code := <-ended:
+			ended <- code
+			t.Fatalf("agent: exit %d\n%s", code, log.String())
+		default:
+		}
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "unix", socket)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
+	server.Faults.Forget()
+	for _, tt := range []struct{ image, refused string }{
+		{"plant/signed:1", ""},
+		{"plant/unsigned:1", "image-signature-missing"},
+		{"plant/foreign:1", "image-signature-invalid"},
+		{"elsewhere/signed:1", "image-"},
+	} {
+		out, err := pull(tt.image)
+		switch {
+		case tt.refused == "" && err != nil:
+			t.Errorf("pull %s: %v\n%s", tt.image, err, out)
+		case tt.refused != "" && (err == nil || !strings.Contains(out, "verifier longshore rejected image") || !strings.Contains(out, tt.refused)):
+			t.Errorf("pull %s = %v, want a refusal with %s\n%s", tt.image, err, tt.refused, out)
+		}
+	}
+	blobs := server.Faults.Requests("GET", `/plant/unsigned/blobs/`)
+	if len(blobs) > 0 {
+		t.Errorf("%d blobs of a refused image were fetched", len(blobs))
+	}
+	if images, err := exec.CommandContext(t.Context(), filepath.Join(daemon.Bin, "ctr"), "--address", daemon.Address, "--namespace", "default", "images", "list", "-q").Output(); err != nil ||
+		!slices.Contains(strings.Fields(string(images)), server.Reference("plant/signed:1")) || strings.Contains(string(images), "foreign") {
+		t.Errorf("images of containerd: %v\n%s", err, images)
+	}
+}

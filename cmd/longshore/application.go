@@ -1,0 +1,338 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+func (p *program) appPushCommand() *cli.Command {
+	return p.command("app", command{
+		name: "push", args: "DIRECTORY HOST/PATH[:VERSION]", min: 2, max: 2,
+		usage: "push an application package",
+		about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, reproducibly, and pushes " +
+			"it under the version that it tells. Components are pushed by themselves; --channel sets a tag that moves.",
+		examples: []string{
+			"./line harbor.acme.example/plant/apps/line",
+			"--key release.key --channel stable ./line harbor.acme.example/plant/apps/line:1.4.0",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringSliceFlag{Name: "channel", Usage: "`TAG` that moves to this version; may be repeated"},
+			overwriteFlag(), annotationFlag(),
+		}, signFlags(), registryFlags()),
+		run: p.appPush,
+	})
+}
+
+type appResult struct {
+	pushed
+	ID        string   `json:"id"`
+	Version   string   `json:"version"`
+	Resources []string `json:"resources"`
+	Channels  []string `json:"channels,omitempty"`
+}
+
+func (r appResult) text(w io.Writer) {
+	row(w, "packed", "%s %s (%s)", r.ID, r.Version, strings.Join(append([]string{artifacts.DescriptionFile}, r.Resources...), ", "))
+	for _, c := range r.Channels {
+		row(w, "channel", "%s", c)
+	}
+	r.pushed.text(w)
+}
+
+func (p *program) appPush(c *cli.Context, args []string) error {
+	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	if err != nil {
+		return err
+	}
+	o := artifacts.PackageOptions{Annotations: annotations}
+	if o.Created, err = p.created(); err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(args[0])
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	a, d, err := artifacts.PackPackage(dir.FS(), o)
+	if err != nil {
+		return err
+	}
+	ref, err := registry.ParseReference(args[1])
+	if err != nil {
+		return err
+	}
+	if ref.Digest != "" || ref.Tag != "" && ref.Tag != d.Metadata.Version {
+		return outcome.Usagef("app push", "app push: %s: the package's tag is its version, %s", args[1], d.Metadata.Version)
+	}
+	ref = ref.WithTag(d.Metadata.Version)
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	defer signer.Close()
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	r := appResult{ID: d.ID, Version: d.Metadata.Version, Resources: []string{}, Channels: c.StringSlice("channel")}
+	for _, b := range a.Blobs {
+		if b.Descriptor.Annotations[artifacts.AnnotationResource] != "" {
+			r.Resources = append(r.Resources, b.Descriptor.Annotations[ocispec.AnnotationTitle])
+		}
+	}
+	options := once(c, ref.Tag)
+	options.Tags = append(options.Tags, r.Channels...)
+	if r.pushed, err = publish(c, repo, a, signer, options); err != nil {
+		return err
+	}
+	r.Reference = ref.String()
+	return p.show(c, r)
+}
+
+func (p *program) appListCommand() *cli.Command {
+	return p.command("app", command{
+		name: "list", args: "HOST/PATH", min: 1, max: 1,
+		usage:    "list the versions of an application or a component",
+		about:    "Lists the tags of a repository, versions first, the newest at the top, with the digests that they name; --range keeps those of a SemVer range. Tags that registries keep signatures under are left out.",
+		examples: []string{"harbor.acme.example/plant/apps/line", "--range ~1.4 -o json harbor.acme.example/plant/components/line-monitor"},
+		flags:    slices.Concat([]cli.Flag{&cli.StringFlag{Name: "range", Usage: "SemVer `RANGE`: ~1.4, ^1, >=1.2 <2"}}, registryFlags()),
+		run:      p.appList,
+	})
+}
+
+type appVersions struct {
+	Repository string       `json:"repository"`
+	Versions   []appVersion `json:"versions"`
+}
+
+type appVersion struct {
+	Tag    string        `json:"tag"`
+	Digest digest.Digest `json:"digest"`
+}
+
+func (r appVersions) essence() string { return "" }
+func (r appVersions) text(w io.Writer) {
+	width := len("TAG")
+	for _, v := range r.Versions {
+		width = max(width, len(v.Tag))
+	}
+	fmt.Fprintf(w, "%-*s  DIGEST\n", width, "TAG")
+	for _, v := range r.Versions {
+		fmt.Fprintf(w, "%-*s  %s\n", width, v.Tag, v.Digest)
+	}
+}
+
+func (p *program) appList(c *cli.Context, args []string) error {
+	ref, err := registry.ParseReference(args[0])
+	if err != nil {
+		return err
+	}
+	if ref.Target() != "" {
+		return outcome.Usagef("app list", "app list: %s: name the repository only", args[0])
+	}
+	var within *semver.Constraints
+	if s := c.String("range"); s != "" {
+		if within, err = semver.NewConstraint(s); err != nil {
+			return outcome.Usagef("app list", "app list: --range %q: %v", s, err)
+		}
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	tags, err := repo.Tags(c.Context)
+	if err != nil {
+		return err
+	}
+	r := appVersions{Repository: ref.Name(), Versions: []appVersion{}}
+	for _, t := range newestFirst(tags, within) {
+		d, err := repo.Resolve(c.Context, t)
+		if err != nil {
+			return err
+		}
+		r.Versions = append(r.Versions, appVersion{t, d.Digest})
+	}
+	return p.show(c, r)
+}
+
+// newestFirst sorts tags: versions from the newest, then the others by name. within may be nil.
+func newestFirst(tags []string, within *semver.Constraints) []string {
+	var versions []*semver.Version
+	var others []string
+	for _, t := range tags {
+		v, err := semver.StrictNewVersion(strings.ReplaceAll(t, "_", "+"))
+		switch {
+		case err == nil && (within == nil || within.Check(v)):
+			versions = append(versions, v)
+		case err != nil && within == nil && !strings.HasPrefix(t, "sha256-"):
+			others = append(others, t)
+		}
+	}
+	slices.SortFunc(versions, func(a, b *semver.Version) int { return b.Compare(a) })
+	var out []string
+	for _, v := range versions {
+		out = append(out, strings.ReplaceAll(v.String(), "+", "_"))
+	}
+	return append(out, others...)
+}
+
+func (p *program) appShowCommand() *cli.Command {
+	return p.command("app", command{
+		name: "show", args: "HOST/PATH:TAG|@DIGEST", min: 1, max: 1,
+		usage:    "show what an application package offers",
+		about:    "Reads a package's description: its profiles with their components and what they need of a device, its parameters with defaults and the values that they may have.",
+		examples: []string{"harbor.acme.example/plant/apps/line:1.4.0", "-o json harbor.acme.example/plant/apps/line:stable"},
+		flags:    registryFlags(),
+		run:      p.appShow,
+	})
+}
+
+type appInfo struct {
+	Reference   string            `json:"reference"`
+	Digest      digest.Digest     `json:"digest"`
+	ID          string            `json:"id"`
+	Name        string            `json:"name"`
+	Description string            `json:"description,omitempty"`
+	Version     string            `json:"version"`
+	Profiles    []appProfile      `json:"profiles"`
+	Parameters  []appParameter    `json:"parameters"`
+	Resources   map[string]string `json:"resources,omitempty"` // file names by kind
+}
+
+type appProfile struct {
+	ID         string   `json:"id"`
+	Type       string   `json:"type"`
+	Components []string `json:"components"` // references
+	Needs      []string `json:"needs,omitempty"`
+}
+
+type appParameter struct {
+	Name      string `json:"name"`
+	Default   any    `json:"default"` // null: none
+	Values    string `json:"values,omitempty"`
+	Immutable bool   `json:"immutable,omitempty"`
+	Text      string `json:"description,omitempty"`
+}
+
+func (r appInfo) essence() string { return r.Digest.String() }
+
+func (r appInfo) text(w io.Writer) {
+	row(w, "app", "%s %s (%s)", r.ID, r.Version, r.Name)
+	for _, x := range r.Profiles {
+		needs := ""
+		if len(x.Needs) > 0 {
+			needs = "  needs " + strings.Join(x.Needs, ", ")
+		}
+		row(w, "profile", "%s (%s)%s", x.ID, x.Type, needs)
+		for _, c := range x.Components {
+			row(w, "", "  %s", c)
+		}
+	}
+	width := 0
+	for _, x := range r.Parameters {
+		width = max(width, len(x.Name))
+	}
+	for _, x := range r.Parameters {
+		value := "no default"
+		if x.Default != nil {
+			value = fmt.Sprint("default ", x.Default)
+		}
+		line := fmt.Sprintf("%-*s  %s", width, x.Name, value)
+		if x.Values != "" {
+			line += ", " + x.Values
+		}
+		if x.Immutable {
+			line += ", cannot be changed once deployed"
+		}
+		row(w, "parameter", "%s", line)
+	}
+	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+}
+
+func (p *program) appShow(c *cli.Context, args []string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, target, err := openTarget(c, client, args[0])
+	if err != nil {
+		return err
+	}
+	desc, err := repo.Resolve(c.Context, target)
+	if err != nil {
+		return err
+	}
+	_, manifest, err := repo.Manifest(c.Context, desc.Digest)
+	if err != nil {
+		return err
+	}
+	x, err := artifacts.OpenPackage(manifest)
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	d, err := x.Read(func(l ocispec.Descriptor) ([]byte, error) { return repo.Blob(c.Context, l, artifacts.MaxDocument) })
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	r := describeApp(d)
+	r.Reference, r.Digest = repo.Reference().String(), desc.Digest
+	for kind, l := range x.Resources {
+		if r.Resources == nil {
+			r.Resources = map[string]string{}
+		}
+		r.Resources[kind] = l.Annotations[ocispec.AnnotationTitle]
+	}
+	return p.show(c, r)
+}
+
+func describeApp(d *margo.ApplicationDescription) appInfo {
+	r := appInfo{ID: d.ID, Name: d.Metadata.Name, Description: d.Metadata.Description, Version: d.Metadata.Version, Profiles: []appProfile{}, Parameters: []appParameter{}}
+	for _, p := range d.DeploymentProfiles {
+		x := appProfile{ID: p.ID, Type: p.Type, Components: []string{}, Needs: p.DeviceConstraints.Summary()}
+		for _, c := range p.Components {
+			x.Components = append(x.Components, strings.TrimPrefix(c.Properties.Repository, "oci://")+":"+c.Properties.Revision)
+		}
+		r.Profiles = append(r.Profiles, x)
+	}
+	for _, name := range sortedNames(d.Parameters) {
+		x := appParameter{Name: name, Default: d.Parameters[name].Value}
+		if set, schema, ok := d.Configuration.Setting(name); ok {
+			x.Values, x.Immutable, x.Text = schema.Summary(), set.Immutable, set.Description
+		}
+		r.Parameters = append(r.Parameters, x)
+	}
+	return r
+}
+
+func sortedNames(all map[string]margo.Parameter) []string {
+	var out []string
+	for name := range all {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+func (p *program) doctorCommand() *cli.Command {
+	return p.command("", command{
+		name: "doctor", args: "HOST/PATH", min: 1, max: 1,
+		usage: "find out what a registry can do, and what Longshore does about it",
+		about: "Pushes a small artifact into the repository, under tags that begin with longshore-doctor, asks for it in every way that " +
+			"devices and publishers do, and removes it again where the registry lets it. Use a repository that nobody needs. What cannot " +
+			"be seen from outside is not told: when unused manifests are removed, and how many requests are allowed.",
+		examples: []string{"harbor.acme.example/plant/doctor", "-o json ghcr.io/acme/doctor"},
+		flags:    registryFlags(),
+		run:      p.doctor,
+	})
+}
+
+type diagnosis struct {
+	Repository string             `json:"repository"`
+	Findings   []registry.Finding `json:"findings"`
+}
+
+func (r diagnosis) essence() string { return "" }
+func (r diagnosis) text(w io.Writer) {
+	width := 0
+	for _, f := range r.Findings {
+		width = max(width, len(f.Ability))
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(w, "  %-*s  %-3s  %s\n", width, f.Ability, f.Answer, f.Means)
+	}
+}
+
+func (p *program) doctor(c *cli.Context, args []string) error {
+	ref, err := registry.ParseReference(args[0])
+	if err != nil {
+		return err
+	}
+	if ref.Target() != "" {
+		return outcome.Usagef("doctor", "doctor: %s: name a repository only", args[0])
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	found, err := repo.Diagnose(c.Context, p.now())
+	if len(found) > 0 {
+		if err := p.show(c, diagnosis{ref.Name(), found}); err != nil {
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+func (p *program) fleetCommands() *cli.Command {
+	return group("fleet", "keep what many devices are to run in files",
+		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand())
+}
+
+// fleetDirectory is the directory of a fleet that a command line names.
+func fleetDirectory(args []string) string {
+	if len(args) == 0 {
+		return "."
+	}
+	return args[0]
+}
+
+// readFleet reads a fleet; its faults have the files' names as the caller would write them.
+func readFleet(dir string) (*fleet.Fleet, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := fleet.Read(root.FS())
+	return f, inDirectory(dir, err)
+}
+
+func (p *program) fleetCheckCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "check", args: "[DIRECTORY]", max: 1,
+		usage: "find what is wrong with a fleet",
+		about: "Reads fleet.yaml and the files that it includes, looks up the applications' versions and descriptions, checks every " +
+			"parameter against them, and places every deployment on the devices that it selects. Everything that is wrong is told in " +
+			"one run, with its position; a device that cannot run something is told with the reason. --offline asks no registry, and " +
+			"then neither parameters nor placements are checked.",
+		examples: []string{"", "--offline plants/graz"},
+		flags:    slices.Concat([]cli.Flag{&cli.BoolFlag{Name: "offline", Usage: "ask no registry"}}, registryFlags()),
+		run:      p.fleetCheck,
+	})
+}
+
+type fleetInfo struct {
+	Fleet        string            `json:"fleet"`
+	Devices      int               `json:"devices"`
+	Groups       int               `json:"groups"`
+	Deployments  int               `json:"deployments"`
+	Placements   int               `json:"placements"` // of a deployment on a device
+	Applications []fleetAppVersion `json:"applications"`
+}
+
+type fleetAppVersion struct {
+	Name       string        `json:"name"`
+	Repository string        `json:"repository"`
+	Version    string        `json:"version,omitempty"` // "": offline
+	Digest     digest.Digest `json:"digest,omitempty"`
+}
+
+func (r fleetInfo) essence() string { return "" }
+
+func (r fleetInfo) text(w io.Writer) {
+	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, count(r.Devices, "device"), count(r.Groups, "group"), count(r.Deployments, "deployment"))
+	for _, a := range r.Applications {
+		if a.Version != "" {
+			row(w, "found", "%s %s  %s  %s", a.Name, a.Version, a.Repository, short(a.Digest))
+		}
+	}
+	if r.Placements > 0 {
+		row(w, "placed", "%s on devices", count(r.Placements, "deployment"))
+	}
+}
+
+func (p *program) fleetCheck(c *cli.Context, args []string) error {
+	dir := fleetDirectory(args)
+	f, err := readFleet(dir)
+	if err != nil {
+		return err
+	}
+	r := fleetInfo{Fleet: f.Name, Devices: len(f.Devices), Groups: len(f.Groups), Deployments: len(f.Deployments), Applications: []fleetAppVersion{}}
+	if c.Bool("offline") {
+		for _, a := range f.Applications {
+			r.Applications = append(r.Applications, fleetAppVersion{Name: a.Name, Repository: fleet.Absolute(f.Registry, a.Package+a.Component)})
+		}
+		return p.show(c, r)
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	compiled, err := compileFleet(c.Context, client, dir, f)
+	if err != nil {
+		return err
+	}
+	for _, a := range f.Applications {
+		found := compiled.Releases[a.Name]
+		r.Applications = append(r.Applications, fleetAppVersion{a.Name, found.Repository, found.Version(), found.Digest})
+	}
+	for _, a := range compiled.Assignments {
+		r.Placements += len(a.Placements)
+	}
+	if err := compiled.Unfit(); err != nil {
+		return err
+	}
+	return p.show(c, r)
+}
+
+// compileFleet looks up what a fleet runs and places it. The registry of fleet.yaml may have the flags' credentials: whoever
+// wrote the file is who types the command.
+func compileFleet(ctx context.Context, client *registry.Client, dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
+	if _, err := client.OpenName(ctx, strings.TrimSuffix(f.Registry, "/")+"/state"); err != nil {
+		return nil, err
+	}
+	releases, err := fleet.Resolve(ctx, f, client)
+	if err != nil {
+		return nil, inDirectory(dir, err)
+	}
+	compiled, err := fleet.Compile(f, releases)
+	return compiled, inDirectory(dir, err)
+}
+
+// fleetServices reads a component's project as devices do.
+func fleetServices(ctx context.Context, archive *artifacts.Archive, env map[string]string, platform string) ([]fleet.Service, error) {
+	project, err := compose.Load(ctx, archive, compose.Options{
+		Deployment: "00000000-0000-0000-0000-000000000000", Component: archive.Root, Environment: env, Platform: platform,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []fleet.Service
+	for _, s := range project.Services {
+		image := s.Image.Repository
+		if s.Image.Tag != "" {
+			image += ":" + s.Image.Tag
+		}
+		out = append(out, fleet.Service{Name: s.Name, Image: image, Digest: s.Image.Digest, Hash: s.Hash()})
+	}
+	return out, nil
+}
+
+func (p *program) fleetInitCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "init", args: "[DIRECTORY]", max: 1,
+		usage: "begin a fleet's files",
+		about: "Writes fleet.yaml and its JSON schema for editors into a directory, which is made. With --component and --device the " +
+			"fleet is ready to be published. Existing files stay.",
+		examples: []string{
+			"--registry harbor.acme.example/plant --component components/line-monitor:1.4.0 --device press-07 plant",
+			"--name graz --registry harbor.acme.example/plant --package apps/line:~1.4 plants/graz",
+		},
+		flags: []cli.Flag{
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the fleet; else the directory's"},
+			&cli.StringFlag{Name: "registry", Usage: "`HOST/PATH` below which everything is"},
+			&cli.StringFlag{Name: "component", Usage: "`REPOSITORY:VERSION` of a Compose component to deploy on every device"},
+			&cli.StringFlag{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
+			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated"},
+		},
+		run: p.fleetInit,
+	})
+}
+
+type fleetInitResult struct {
+	Directory string   `json:"directory"`
+	Files     []string `json:"files"`
+}
+
+func (r fleetInitResult) essence() string { return r.Directory }
+func (r fleetInitResult) text(w io.Writer) {
+	for _, f := range r.Files {
+		row(w, "wrote", "%s", filepath.Join(r.Directory, f))
+	}
+}
+
+func (p *program) fleetInit(c *cli.Context, args []string) error {
+	dir := fleetDirectory(args)
+	o := fleet.Beginning{
+		Name: c.String("name"), Registry: c.String("registry"), Component: c.String("component"), Package: c.String("package"), Devices: c.StringSlice("device"),
+	}
+	if o.Name == "" {
+		full, err := filepath.Abs(dir)
+		if err != nil {
+			return err
+		}
+		o.Name = filepath.Base(full)
+	}
+	if o.Component != "" && o.Package != "" {
+		return outcome.Usagef("fleet init", "fleet init: --component and --package exclude each other")
+	}
+	files, err := o.Files()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	r := fleetInitResult{Directory: dir, Files: []string{}}
+	for _, f := range files {
+		if err := writeNew(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
+			return err
+		}
+		r.Files = append(r.Files, f.Name)
+	}
+	return p.show(c, r)
+}
+
+// fleetPublisher publishes states through a registry client.
+type fleetPublisher struct {
+	client *registry.Client
+	signer registry.Signer // nil: unsigned
+}
+
+func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
+	repo, err := f.client.OpenName(ctx, repository)
+	if err != nil {
+		return err
+	}
+	_, err = repo.Publish(ctx, a, registry.PublishOptions{
+		Signer: f.signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Sole: &registry.Sole{Tagged: p.Tagged, NextTag: p.NextTag},
+	})
+	return err
+}
+
+// fleetSigner signs for many at once, and keeps nothing of it.
+type fleetSigner struct{ *signer }
+
+func (s fleetSigner) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	_, err := s.Signer.Sign(ctx, repo, subject)
+	return err
+}

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// inDirectory puts a fleet's directory before the names of files that have faults.
+func inDirectory(dir string, err error) error {
+	var document *strict.Error
+	if dir == "." || !errors.As(err, &document) {
+		return err
+	}
+	out := &strict.Error{File: path.Join(filepath.ToSlash(dir), document.File)}
+	for _, f := range document.Faults {
+		if f.File != "" {
+			f.File = path.Join(filepath.ToSlash(dir), f.File)
+		}
+		out.Faults = append(out.Faults, f)
+	}
+	return out
+}
+
+// planFlags choose what a plan is about.
+func planFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
+		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key"},
+		&cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"},
+		&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
+		annotationFlag(),
+	}
+}
+
+func (p *program) fleetPlanCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "plan", args: "[DIRECTORY]", max: 1,
+		usage: "show what publishing would change on which device, and what it costs",
+		about: "Compares the fleet's files with what each device has in the registry: deployments that come, change and go, with their " +
+			"components, parameters and images from digest to digest; what restarts and what stays; the bytes that each device lacks. " +
+			"Devices to which the same happens are told together. Nothing is pushed. Exit code 1 says that something would change, 0 " +
+			"that nothing would, 6 that a device cannot run what the files put on it. --out FILE keeps the plan for fleet publish --plan.",
+		examples: []string{"", "--select site=graz -o markdown plant", "--out plan.json --key release.key plant"},
+		flags: slices.Concat([]cli.Flag{&cli.StringFlag{Name: "out", Usage: "write the plan to `FILE` as well, for fleet publish --plan"}},
+			planFlags(), keyFlags(), registryFlags()),
+		formats: append(outputFormats(), "markdown"),
+		run:     p.fleetPlan,
+	})
+}
+
+// planResult shows a plan.
+type planResult struct{ *fleet.Plan }
+
+func (r planResult) essence() string              { return "" }
+func (r planResult) text(w io.Writer)             { r.Text(w) }
+func (r planResult) markdown(w io.Writer)         { r.Markdown(w) }
+func (r planResult) MarshalJSON() ([]byte, error) { return json.Marshal(r.Document()) }
+
+func (p *program) fleetPlan(c *cli.Context, args []string) error {
+	plan, done, err := p.planOnly(c, args)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if file := c.String("out"); file != "" {
+		data, err := json.MarshalIndent(plan.Document(), "", " ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, append(data, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := p.show(c, planResult{plan}); err != nil {
+		return err
+	}
+	switch {
+	case plan.Count(fleet.Cannot) > 0 && !c.Bool("skip-unfit"):
+		return outcome.Told(outcome.Refused)
+	case plan.Count(fleet.Publish) > 0:
+		return outcome.Told(outcome.Differs)
+	}
+	return nil
+}
+
+// keptArtifacts is how much of a plan is not made a second time: the states of 10,000 devices.
+const keptArtifacts = 64 << 20
+
+// planFleet reads a fleet's directory and plans as the flags say.
+func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, dir string) (*fleet.Plan, error) {
+	f, err := readFleet(dir)
+	if err != nil {
+		return nil, err
+	}
+	o := fleet.Options{Services: fleetServices, Layers: client.ImageLayers, Concurrency: c.Int("parallel"), Keep: keptArtifacts}
+	if text := c.String("select"); text != "" {
+		sel, err := fleet.ParseSelector(text)
+		if err != nil {
+			return nil, outcome.Usagef("fleet plan", "--select %q is no selector: %v", text, err)
+		}
+		o.Devices = func(d *fleet.Device) bool { return d.Matches(sel) }
+	}
+	if o.Created, err = p.created(); err != nil {
+		return nil, err
+	}
+	if o.Expires, err = p.fleetExpires(c); err != nil {
+		return nil, err
+	}
+	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
+		return nil, err
+	}
+	vouching, err := p.vouching(c, s)
+	if err != nil {
+		return nil, err
+	}
+	if vouching != nil {
+		o.Verify = func(ctx context.Context, repository string, state digest.Digest) error {
+			repo, err := client.OpenName(ctx, repository)
+			if err != nil {
+				return err
+			}
+			return vouching(client, repo)(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
+		}
+	}
+	compiled, err := compileFleet(c.Context, client, dir, f)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := compiled.Plan(c.Context, client, o)
+	if err != nil {
+		return nil, err
+	}
+	if len(plan.Devices) == 0 && c.String("select") != "" {
+		return nil, fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
+	}
+	return plan, nil
+}
+
+func (p *program) fleetExpires(c *cli.Context) (time.Time, error) {
+	return p.expires(c.String("expires"))
+}
+
+func (p *program) fleetPublishCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "publish", args: "[DIRECTORY]", max: 1,
+		usage: "publish what a fleet's files say",
+		about: "Plans, and publishes every state that changes: signed, several at a time, each in the order that devices rely on. With " +
+			"--plan FILE exactly what fleet plan --out FILE has shown is published, or, when the files, a version or somebody else's " +
+			"publication have changed it since, nothing (exit code 6). A run that ended early is repeated and goes on where it stopped; " +
+			"one that has nothing to do pushes nothing. Of two at once on the same device the later ends with exit code 6.",
+		examples: []string{"--key release.key plant", "--key release.key --plan plan.json plant"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish this and nothing else"},
+			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing"},
+		}, planFlags(), signFlags(), registryFlags()),
+		run: p.fleetPublish,
+	})
+}
+
+type fleetPublished struct {
+	Fleet     string       `json:"fleet"`
+	Published []fleetState `json:"published"`
+	Same      int          `json:"same"`
+	Skipped   int          `json:"skipped"` // devices that cannot run it
+	Signed    bool         `json:"signed"`
+	Bytes     int64        `json:"bytes"`
+}
+
+type fleetState struct {
+	Device     string        `json:"device"`
+	Reference  string        `json:"reference"`
+	Generation uint64        `json:"generation"`
+	Digest     digest.Digest `json:"digest"`
+}
+
+func (r fleetPublished) essence() string { return "" }
+
+func (r fleetPublished) text(w io.Writer) {
+	const most = 20
+	for i, s := range r.Published {
+		if i == most {
+			row(w, "", "and %d more", len(r.Published)-most)
+			break
+		}
+		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, short(s.Digest))
+	}
+	signed := ", signed"
+	if !r.Signed {
+		signed = ", unsigned: devices refuse them unless their policy allows that"
+	}
+	if len(r.Published) == 0 {
+		signed = ""
+	}
+	row(w, "done", "%s published%s; %s up to date", count(len(r.Published), "state"), signed, count(r.Same, "device"))
+	if r.Skipped > 0 {
+		row(w, "skipped", "%s cannot run it", count(r.Skipped, "device"))
+	}
+}
+
+func (p *program) fleetPublish(c *cli.Context, args []string) error {
+	if !c.Bool("dry-run") && (c.String("key") == "") == !c.Bool("unsigned") {
+		return outcome.Usagef("fleet publish", "fleet publish: sign with --key, or say --unsigned, one of them")
+	}
+	var promise *fleet.Promise
+	if file := c.String("plan"); file != "" {
+		data, err := readBounded(file, fleet.MaxPlan)
+		if err != nil {
+			return err
+		}
+		if promise, err = fleet.ReadPromise(file, data); err != nil {
+			return err
+		}
+	}
+	s, err := p.newSigner(c, nil, true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	plan, err := p.planFleet(c, client, s, fleetDirectory(args))
+	if err != nil {
+		return err
+	}
+	if promise != nil {
+		if err := plan.Keep(promise); err != nil {
+			return err
+		}
+	}
+	if plan.Count(fleet.Cannot) > 0 && !c.Bool("skip-unfit") {
+		return plan.Unfit()
+	}
+	if c.Bool("dry-run") {
+		return p.show(c, planResult{plan})
+	}
+	to := fleetPublisher{client: client}
+	if s != nil {
+		to.signer = fleetSigner{s}
+	}
+	show, done := p.publishProgress(c)
+	report, err := plan.Publish(c.Context, to, show)
+	done()
+	if err != nil {
+		return err
+	}
+	r := fleetPublished{
+		Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil, Bytes: report.Bytes,
+	}
+	for _, d := range report.Published {
+		r.Published = append(r.Published, fleetState{string(d.Device), d.Repository + ":" + d.Device.Tag(), d.Generation, d.Digest})
+	}
+	return p.show(c, r)
+}

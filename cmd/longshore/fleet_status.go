@@ -1,0 +1,166 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
+)
+
+func (p *program) fleetStatusCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "status", args: "[DIRECTORY]", max: 1,
+		usage: "show what is published for which device",
+		about: "Tells for each device which generation the registry has, and whether that is what the files say: current, behind, " +
+			"never published, or not possible. Exit code 1 says that a device is not current. What devices do with it, they " +
+			"report to longshore-fleet.",
+		examples: []string{"", "--select line=a -o json plant"},
+		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
+		run:      p.fleetStatus,
+	})
+}
+
+type fleetStatusResult struct {
+	Fleet   string         `json:"fleet"`
+	Devices []deviceStatus `json:"devices"`
+}
+
+type deviceStatus struct {
+	Device     string        `json:"device"`
+	Group      string        `json:"group,omitempty"`
+	Reference  string        `json:"reference"`
+	State      string        `json:"state"`                // current, behind, new, cannot, nothing
+	Generation uint64        `json:"generation,omitempty"` // that is published; 0: none
+	Digest     digest.Digest `json:"digest,omitempty"`
+	Reasons    []string      `json:"reasons,omitempty"`
+}
+
+func (r fleetStatusResult) essence() string { return "" }
+
+func (r fleetStatusResult) text(w io.Writer) {
+	width := len("DEVICE")
+	for _, d := range r.Devices {
+		width = max(width, len(d.Device))
+	}
+	fmt.Fprintf(w, "%-*s  %-8s  %10s  %s\n", width, "DEVICE", "STATE", "GENERATION", "GROUP")
+	counts := map[string]int{}
+	for _, d := range r.Devices {
+		counts[d.State]++
+		generation := "–"
+		if d.Generation > 0 {
+			generation = fmt.Sprint(d.Generation)
+		}
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s  %-8s  %10s  %s", width, d.Device, d.State, generation, d.Group), " "))
+		for _, why := range d.Reasons {
+			fmt.Fprintf(w, "  %s\n", why)
+		}
+	}
+	fmt.Fprintf(w, "\n%d of %s current\n", counts["current"]+counts["nothing"], count(len(r.Devices), "device"))
+}
+
+func (p *program) fleetStatus(c *cli.Context, args []string) error {
+	plan, done, err := p.planOnly(c, args)
+	if err != nil {
+		return err
+	}
+	defer done()
+	r := fleetStatusResult{Fleet: plan.Fleet, Devices: []deviceStatus{}}
+	for _, d := range plan.Devices {
+		s := deviceStatus{Device: string(d.Device), Group: d.Group(), Reference: d.Repository + ":" + d.Device.Tag(), Digest: d.Tagged, Reasons: d.Reasons}
+		switch {
+		case d.Action == fleet.Cannot:
+			s.State = "cannot"
+		case d.Action == fleet.Publish && d.Tagged == "":
+			s.State = "new"
+		case d.Action == fleet.Publish:
+			s.State, s.Generation = "behind", d.Standing
+		case d.Generation == 0:
+			s.State = "nothing"
+		default:
+			s.State, s.Generation = "current", d.Generation
+		}
+		r.Devices = append(r.Devices, s)
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	if plan.Count(fleet.Same) < len(plan.Devices) {
+		return outcome.Told(outcome.Differs)
+	}
+	return nil
+}
+
+func (p *program) fleetDiffCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "diff", args: "[DIRECTORY]", max: 1,
+		usage: "show what publishing would change in the documents, line by line",
+		about: "Compares the ApplicationDeployments that each device has in the registry with those that the files make now; devices " +
+			"of which the same lines change are told together. Exit code 1 says that there is a difference.",
+		examples: []string{"", "--select device=press-07 plant"},
+		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
+		run:      p.fleetDiff,
+	})
+}
+
+type fleetDiffResult struct {
+	Fleet string                `json:"fleet"`
+	Diffs []*fleet.DocumentDiff `json:"diffs"`
+}
+
+func (r fleetDiffResult) essence() string { return "" }
+func (r fleetDiffResult) text(w io.Writer) {
+	for _, d := range r.Diffs {
+		fmt.Fprintf(w, "# %s\n%s\n", strings.Join(d.Devices, ", "), strings.Join(d.Lines, "\n"))
+	}
+}
+
+func (p *program) fleetDiff(c *cli.Context, args []string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	plan, err := p.planFleet(c, client, nil, fleetDirectory(args))
+	if err != nil {
+		return err
+	}
+	diffs, err := plan.Diffs(c.Context, client)
+	if err != nil {
+		return err
+	}
+	if diffs == nil {
+		diffs = []*fleet.DocumentDiff{}
+	}
+	if err := p.show(c, fleetDiffResult{plan.Fleet, diffs}); err != nil {
+		return err
+	}
+	if len(diffs) > 0 {
+		return outcome.Told(outcome.Differs)
+	}
+	return nil
+}
+
+// planOnly plans for a command that shows. The second result ends it.
+func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, func(), error) {
+	s, err := p.newSigner(c, nil, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer s.Close()
+	client, err := p.client(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, err := p.planFleet(c, client, s, fleetDirectory(args))
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return plan, client.Close, nil
+}

@@ -1,0 +1,441 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+const maxRecord = 64 << 20 // bytes of --record: a line for each device
+
+func (p *program) freshenCommand() *cli.Command {
+	return p.command("", command{
+		name: "freshen", args: "HOST/PATH[:TAG]...", min: 1, max: -1,
+		usage: "say that states are still the current ones",
+		about: "Signs, for each device's tag, that it names the newest generation now and until when that may be relied on. Devices whose " +
+			"policy asks for freshness then notice when somebody keeps new states from them. Made for a schedule: what is fresh for longer " +
+			"than half of --for is left alone, statements of the same key that have ended are taken away where the registry allows it, and " +
+			"the exit code tells whether every state is fresh. A tag that was moved back to an older generation is refused; with --record " +
+			"also when the newer one was deleted. The key can be one that signs nothing else.",
+		examples: []string{
+			"--key pulse.key --for 48h harbor.acme.example/plant/state:press-07",
+			"--key pulse.key --for 48h --verify-key release.pub --record freshness.json --all -o json harbor.acme.example/plant/state",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.DurationFlag{Name: "for", Value: 48 * time.Hour, Usage: "`TIME` that a statement lasts"},
+			&cli.BoolFlag{Name: "all", Usage: "the states of all devices that the repository has"},
+			&cli.StringFlag{Name: "record", Usage: "`FILE` that remembers the newest generation of each state; it is made, and written again"},
+			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed the states; may be repeated"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states must be signed"},
+		}, signFlags()[:2], registryFlags()),
+		run: p.freshen,
+	})
+}
+
+// Outcomes of freshening one state.
+const (
+	freshRenewed = "renewed"
+	freshEnough  = "fresh" // for longer than half of --for
+	freshFailed  = "failed"
+)
+
+type freshenResult struct {
+	Renewed int          `json:"renewed"`
+	Fresh   int          `json:"fresh"` // were fresh for long enough already
+	Failed  int          `json:"failed"`
+	States  []freshState `json:"states"`
+	Skipped []string     `json:"skipped,omitempty"` // tags that are no device's, with --all
+	Notes   []string     `json:"notes,omitempty"`
+}
+
+type freshState struct {
+	Reference  string        `json:"reference"`
+	Device     string        `json:"device,omitempty"`
+	Generation uint64        `json:"generation,omitempty"`
+	Digest     digest.Digest `json:"digest,omitempty"`
+	Outcome    string        `json:"outcome"`
+	IssuedAt   string        `json:"issuedAt,omitempty"`
+	NotAfter   string        `json:"notAfter,omitempty"`
+	Pruned     int           `json:"pruned,omitempty"` // statements that had ended and were taken away
+	Error      string        `json:"error,omitempty"`
+
+	err error
+}
+
+func (r freshenResult) essence() string {
+	var all []string
+	for _, s := range r.States {
+		if s.Outcome == freshRenewed {
+			all = append(all, s.Digest.String())
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+const shownStates = 20
+
+func (r freshenResult) text(w io.Writer) {
+	shown := 0
+	for _, s := range r.States {
+		switch {
+		case s.Outcome == freshFailed:
+			row(w, s.Outcome, "%s", s.Reference) // the error comes on stderr, or in JSON
+			continue
+		case shown == shownStates:
+			row(w, "", "and more; -o json lists them all")
+		case shown < shownStates:
+			row(w, s.Outcome, "%s  generation %d (%s) until %s", s.Reference, s.Generation, short(s.Digest), s.NotAfter)
+		}
+		shown++
+	}
+	for _, n := range r.Notes {
+		row(w, "note", "%s", n)
+	}
+	row(w, "in all", "%d renewed, %d fresh already, %d failed", r.Renewed, r.Fresh, r.Failed)
+}
+
+// freshening is one run of the command.
+type freshening struct {
+	client *registry.Client
+	signer *signing.Signer
+	life   time.Duration
+	now    time.Time
+	vouch  func(*registry.Client, *registry.Repository) func(context.Context, ocispec.Descriptor) error
+	record *generationRecord
+
+	noPrune atomic.Bool // the registry lets nobody delete, as was found out
+}
+
+func (p *program) freshen(c *cli.Context, args []string) error {
+	f, err := p.newFreshening(c)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	f.client = client
+	r := freshenResult{States: []freshState{}}
+	type job struct {
+		repo *registry.Repository
+		from release.Repository
+		tag  string
+	}
+	var jobs []job
+	for _, arg := range args {
+		ref, err := registry.ParseReference(arg)
+		if err != nil {
+			return err
+		}
+		if (ref.Target() == "") != c.Bool("all") || ref.Digest != "" {
+			return outcome.Usagef("freshen", "freshen: %s: name one state as HOST/PATH:TAG, or a repository with --all", arg)
+		}
+		repo, err := client.Open(c.Context, ref)
+		if err != nil {
+			return err
+		}
+		from := &tagsOnce{Repository: repo}
+		if ref.Tag != "" {
+			jobs = append(jobs, job{repo, from, ref.Tag})
+			continue
+		}
+		tags, err := from.Tags(c.Context)
+		if err != nil {
+			return err
+		}
+		for _, t := range tags {
+			if !notDevices.MatchString(t) {
+				jobs = append(jobs, job{repo, from, t})
+			}
+		}
+	}
+	states := make([]*freshState, len(jobs))
+	var g errgroup.Group
+	g.SetLimit(max(1, c.Int("concurrency")))
+	for i, j := range jobs {
+		g.Go(func() error {
+			states[i] = f.one(c.Context, j.repo, j.from, j.tag, c.Bool("all"))
+			return nil
+		})
+	}
+	_ = g.Wait() // never an error: each state has its own
+	var first error
+	for i, s := range states {
+		switch {
+		case s == nil:
+			r.Skipped = append(r.Skipped, jobs[i].repo.Name()+":"+jobs[i].tag)
+			continue
+		case s.err != nil:
+			s.Outcome, s.Error = freshFailed, s.err.Error()
+			r.Failed++
+			if first == nil || errors.Is(first, fault.ErrTemporary) && !errors.Is(s.err, fault.ErrTemporary) {
+				first = s.err
+			}
+		case s.Outcome == freshRenewed:
+			r.Renewed++
+		default:
+			r.Fresh++
+		}
+		r.States = append(r.States, *s)
+	}
+	if f.noPrune.Load() {
+		r.Notes = append(r.Notes, "the registry does not let statements that have ended be taken away; a new generation leaves them behind")
+	}
+	if err := f.record.save(); err != nil {
+		return err
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	switch {
+	case r.Failed > 1:
+		return fmt.Errorf("freshen: %d of %d states failed, the first: %w", r.Failed, len(r.States), first)
+	case len(r.States) == 0:
+		err := fmt.Errorf("freshen: no device's state is there: %w", fault.ErrNotFound)
+		return fault.WithHint(err, "publish one: longshore state push --device DEVICE …")
+	}
+	return first
+}
+
+// notDevices are tags that are never a device's own: history, a device's report, and what tools keep beside artifacts.
+var notDevices = regexp.MustCompile(`\.v[1-9][0-9]*$|\.current$|^sha256-[0-9a-f]{64}`)
+
+func (p *program) newFreshening(c *cli.Context) (*freshening, error) {
+	f := &freshening{life: c.Duration("for").Truncate(time.Second), now: p.now().UTC().Truncate(time.Second)}
+	if f.life < time.Minute || f.life > signing.MaxFreshness {
+		return nil, outcome.Usagef("freshen", "freshen: --for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
+	}
+	s, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, outcome.Usagef("freshen", "freshen: with which key? use --key")
+	}
+	f.signer = s.Signer
+	if f.vouch, err = p.vouching(c, nil); err != nil {
+		return nil, err
+	}
+	f.record, err = readRecord(c.String("record"))
+	return f, err
+}
+
+// one freshens one state; nil: it is none, where a whole repository is looked at.
+func (f *freshening) one(ctx context.Context, repo *registry.Repository, from release.Repository, tag string, all bool) *freshState {
+	s := &freshState{Reference: repo.Reference().WithTag(tag).String()}
+	var device artifacts.DeviceID
+	if device, s.err = deviceAt(ctx, repo, tag); s.err != nil {
+		if all && errors.Is(s.err, fault.ErrUnsupported) {
+			return nil
+		}
+		return s
+	}
+	s.Device = string(device)
+	if device.Tag() != tag {
+		if all {
+			return nil
+		}
+		s.err = fmt.Errorf("%s is the state of %s, whose tag is %s: %w", s.Reference, device, device.Tag(), fault.ErrConflict)
+		return s
+	}
+	var verify func(context.Context, ocispec.Descriptor) error
+	if f.vouch != nil {
+		verify = f.vouch(f.client, repo)
+	}
+	cur, err := release.Newest(ctx, from, device, verify)
+	if err != nil {
+		s.err = fmt.Errorf("freshen %s: %w", s.Reference, err)
+		return s
+	}
+	s.Generation, s.Digest = cur.Index.Generation, cur.Descriptor.Digest
+	if s.err = f.record.check(s.Reference, s.Generation, s.Digest); s.err != nil {
+		return s
+	}
+	s.err = f.renew(ctx, repo, cur, tag, s)
+	if s.err == nil {
+		f.record.note(s.Reference, s.Generation, s.Digest)
+	}
+	return s
+}
+
+// deviceAt reads whose state a tag names.
+func deviceAt(ctx context.Context, repo *registry.Repository, tag string) (artifacts.DeviceID, error) {
+	d, err := repo.Resolve(ctx, tag)
+	if err != nil {
+		return "", err
+	}
+	_, data, err := repo.Manifest(ctx, d.Digest)
+	if err != nil {
+		return "", err
+	}
+	x, err := artifacts.OpenState(data)
+	if err != nil {
+		return "", fmt.Errorf("%s:%s: %w", repo.Name(), tag, err)
+	}
+	return x.Device, nil
+}
+
+// renew makes a statement unless there is one that lasts, and takes away those that have ended.
+func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *release.Current, tag string, s *freshState) error {
+	q := signing.FreshnessQuery{Tag: tag, Generation: s.Generation, Trustees: signing.Trustees(f.signer.Key())}
+	lasts := func(all []signing.FreshnessSignature) *signing.FreshnessSignature {
+		for i := range all {
+			if all[i].NotAfter.Sub(f.now) > f.life/2 {
+				return &all[i]
+			}
+		}
+		return nil
+	}
+	if f.noPrune.Load() {
+		q.Enough = func(all []signing.FreshnessSignature) bool { return lasts(all) != nil }
+	}
+	there, err := signing.FindFreshness(ctx, repo, cur.Descriptor, q)
+	if err != nil && !errors.Is(err, fault.ErrUnsigned) && !errors.Is(err, fault.ErrBadSignature) && !errors.Is(err, fault.ErrTooLarge) {
+		return fmt.Errorf("freshen %s: %w", s.Reference, err)
+	}
+	if l := lasts(there); l != nil {
+		s.Outcome, s.IssuedAt, s.NotAfter = freshEnough, stamp(l.IssuedAt), stamp(l.NotAfter)
+	} else {
+		said := signing.Freshness{Tag: tag, Generation: s.Generation, IssuedAt: f.now, NotAfter: f.now.Add(f.life)}
+		statement, err := said.Statement()
+		if err != nil {
+			return err
+		}
+		if _, err := f.signer.Attest(ctx, repo, cur.Descriptor, statement); err != nil {
+			return fmt.Errorf("freshen %s: %w", s.Reference, err)
+		}
+		s.Outcome, s.IssuedAt, s.NotAfter = freshRenewed, stamp(said.IssuedAt), stamp(said.NotAfter)
+	}
+	for _, old := range there {
+		if f.noPrune.Load() || f.now.Before(old.NotAfter) {
+			continue
+		}
+		switch err := repo.RemoveReferrer(ctx, cur.Descriptor, old.Digest); {
+		case err == nil:
+			s.Pruned++
+		case errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil:
+			return nil // the next run does it
+		default:
+			f.noPrune.Store(true) // it may not: nothing is worse for it
+		}
+	}
+	return nil
+}
+
+// tagsOnce asks for the tags of a repository once: each device's history is in them.
+type tagsOnce struct {
+	*registry.Repository
+	once sync.Once
+	tags []string
+	err  error
+}
+
+// Tags implements release.Repository.
+func (t *tagsOnce) Tags(ctx context.Context) ([]string, error) {
+	t.once.Do(func() { t.tags, t.err = t.Repository.Tags(ctx) })
+	return t.tags, t.err
+}
+
+// generationRecord remembers the newest generation of each state, in a file that the job keeps: whoever may write to the
+// registry can delete a newer generation with its history, and cannot write here.
+type generationRecord struct {
+	file string // "": nothing is remembered
+
+	mu      sync.Mutex
+	changed bool
+	States  map[string]recordedState `json:"states"`
+}
+
+type recordedState struct {
+	Generation uint64        `json:"generation"`
+	Digest     digest.Digest `json:"digest"`
+}
+
+func readRecord(file string) (*generationRecord, error) {
+	r := &generationRecord{file: file, States: map[string]recordedState{}}
+	if file == "" {
+		return r, nil
+	}
+	data, err := readBounded(file, maxRecord)
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.States = nil
+	if err := json.Unmarshal(data, r); err != nil || r.States == nil {
+		err := fmt.Errorf("%s: %w: it is no record of generations", file, fault.ErrInvalid)
+		return nil, fault.WithHint(err, "bring back the file of the last run; a new one forgets which generations there were")
+	}
+	return r, nil
+}
+
+func (r *generationRecord) check(reference string, generation uint64, d digest.Digest) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old, known := r.States[reference]
+	switch {
+	case known && generation < old.Generation:
+		err := fmt.Errorf("freshen %s: generation %d is there, and %s knows %d: %w", reference, generation, r.file, old.Generation, fault.ErrRollback)
+		return fault.WithHint(err, "somebody moved the tag back and removed what was newer; publish a new generation")
+	case known && generation == old.Generation && d != old.Digest:
+		return fmt.Errorf("freshen %s: generation %d is %s, and %s knows it as %s: %w", reference, generation, d, r.file, old.Digest, fault.ErrConflict)
+	}
+	return nil
+}
+
+func (r *generationRecord) note(reference string, generation uint64, d digest.Digest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if is := (recordedState{generation, d}); r.States[reference] != is {
+		r.States[reference], r.changed = is, true
+	}
+}
+
+// save puts a whole new file in the place of the old one.
+func (r *generationRecord) save() error {
+	if r.file == "" || !r.changed {
+		return nil
+	}
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	t, err := os.CreateTemp(filepath.Dir(r.file), filepath.Base(r.file)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = t.Write(append(data, '\n'))
+	if err = errors.Join(err, t.Sync(), t.Close()); err == nil {
+		err = os.Rename(t.Name(), r.file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(t.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// freshened runs freshen with -o json.
+func (s *shell) freshened(want int, args ...string) freshenResult {
+	s.t.Helper()
+	out := s.do(want, append([]string{"freshen", "-o", "json"}, args...)...)
+	var r freshenResult
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	return r
+}
+
+// A schedule freshens what is current, again only when half of the time has passed, and nothing that is older.
+func TestFreshen(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newShell(t, kind)
+			s.do(outcome.OK, "key", "generate", "pulse")
+			s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+			for _, device := range []string{"press-07", "press-08"} {
+				s.do(outcome.OK, "state", "push", "-q", "-d", device, "--key", "release.key", "--component", monitor+":1.4.0", states)
+			}
+			for _, wrong := range [][]string{
+				{"--key", "pulse.key", states},
+				{"--key", "pulse.key", "--all", states + ":press-07"},
+				{states + ":press-07"},
+				{"--key", "pulse.key", "--for", "9601h", states + ":press-07"},
+				{"--key", "pulse.key", "--for", "1s", states + ":press-07"},
+			} {
+				s.do(outcome.Misused, append([]string{"freshen"}, wrong...)...)
+			}
+			s.do(outcome.NotFound, "freshen", "--key", "pulse.key", states+":press-09")
+			one := []string{"--key", "pulse.key", states + ":press-07"}
+			if r := s.freshened(outcome.OK, one...); r.Renewed != 1 || r.States[0].Generation != 1 || r.States[0].Device != "press-07" {
+				t.Errorf("freshen = %+v", r)
+			}
+			if r := s.freshened(outcome.OK, one...); r.Renewed != 0 || r.Fresh != 1 || r.States[0].NotAfter == "" {
+				t.Errorf("freshen again = %+v", r)
+			}
+			all := []string{"--key", "pulse.key", "--verify-key", "release.pub", "--record", "record.json", "--all", states}
+			if r := s.freshened(outcome.OK, all...); r.Renewed != 1 || r.Fresh != 1 || len(r.Skipped) != 0 {
+				t.Errorf("freshen --all = %+v", r)
+			}
+			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--empty", states)
+			if r := s.freshened(outcome.OK, all...); r.Renewed != 1 || r.Fresh != 1 || r.States[0].Generation != 2 {
+				t.Errorf("freshen --all after a new state = %+v", r)
+			}
+			s.move("press-07", "press-07.v1")
+			if r := s.freshened(outcome.Refused, all...); r.Failed != 1 || r.Fresh != 1 || !strings.Contains(r.States[0].Error, "older state") {
+				t.Errorf("freshen --all after the tag was moved back = %+v", r)
+			}
+			s.move("press-07.v2", "press-07.v1") // and what is newer is gone
+			if r := s.freshened(outcome.Refused, all...); r.Failed != 1 {
+				t.Errorf("freshen --all after the newer one was deleted = %+v", r)
+			}
+			s.write("record.json", "{}")
+			s.do(outcome.Misused, append([]string{"freshen"}, all...)...)
+		})
+	}
+}
+
+// Statements that have ended do not stay for ever, whoever keeps the list of them.
+func TestFreshenPrunes(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newShell(t, kind)
+			s.do(outcome.OK, "key", "generate", "pulse")
+			d := strings.TrimSpace(s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--empty", states))
+			at := time.Now().Add(-90 * time.Hour)
+			pruned, refused := 0, false
+			for range 4 {
+				at = at.Add(30 * time.Hour)
+				var out, errs bytes.Buffer
+				p := testProgram(&out, &errs)
+				p.now, p.lookup = func() time.Time { return at }, s.lookup
+				app := p.app()
+				line, err := cmdline.Arrange(app, []string{"freshen", "-o", "json", "--key", "pulse.key", "--for", "24h", states + ":press-07"}, p.environment)
+				if err == nil {
+					err = app.RunContext(t.Context(), append([]string{app.Name}, line...))
+				}
+				var r freshenResult
+				if err := errors.Join(err, json.Unmarshal(out.Bytes(), &r)); err != nil || r.Renewed != 1 {
+					t.Fatalf("freshen: %v: %s%s", err, out.String(), errs.String())
+				}
+				pruned += r.States[0].Pruned
+				refused = refused || len(r.Notes) > 0
+			}
+			list, err := s.repository().Referrers(t.Context(), ocispec.Descriptor{Digest: digest.Digest(d)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The release's signature, the statement that is good, and where nobody may delete all the others.
+			if want := 2 + 3 - pruned; len(list) != want || pruned != 3 && !refused {
+				t.Errorf("%d referrers after %d statements were taken away, want %d; told: %t", len(list), pruned, want, refused)
+			}
+			s.do(outcome.OK, "verify", "--key", "release.pub", states+":press-07")
+		})
+	}
+}

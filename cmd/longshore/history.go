@@ -1,0 +1,260 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+)
+
+const (
+	historyLines = 20
+	maxHistory   = 1000 // generations that are read at most
+)
+
+func deviceFlag() cli.Flag {
+	return &cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"}
+}
+
+// stateOf opens the repository of states, and reads which device is meant.
+func (p *program) stateOf(c *cli.Context, name, arg string) (registry.Reference, artifacts.DeviceID, error) {
+	ref, err := registry.ParseReference(arg)
+	if err != nil {
+		return ref, "", err
+	}
+	if ref.Target() != "" {
+		return ref, "", outcome.Usagef(name, "%s: %s: name the repository only, the tag comes from the device", name, arg)
+	}
+	if c.String("device") == "" {
+		return ref, "", outcome.Usagef(name, "%s: which device? use --device", name)
+	}
+	id, err := artifacts.ParseDeviceID(c.String("device"))
+	return ref, id, err
+}
+
+func (p *program) stateHistoryCommand() *cli.Command {
+	return p.command("state", command{
+		name: "history", args: "HOST/PATH", min: 1, max: 1,
+		usage: "list what was published for a device",
+		about: "Lists the generations that have a history tag, the newest first, with what each one runs. The one that the device's tag " +
+			"names is marked; one that does not say what its tag says is told. Who signed is asked with longshore verify.",
+		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 --limit 3 -o json harbor.acme.example/plant/state"},
+		flags: slices.Concat([]cli.Flag{
+			deviceFlag(),
+			&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of generations to show, the newest"},
+		}, registryFlags()),
+		run: p.stateHistory,
+	})
+}
+
+type historyResult struct {
+	Device      string        `json:"device"`
+	Repository  string        `json:"repository"`
+	Total       int           `json:"total"` // generations that there are
+	Generations []historyLine `json:"generations"`
+}
+
+type historyLine struct {
+	Generation  uint64           `json:"generation"`
+	Tag         string           `json:"tag"`
+	Digest      digest.Digest    `json:"digest,omitempty"`
+	Current     bool             `json:"current"` // the device's tag names it
+	Created     string           `json:"created,omitempty"`
+	Expires     string           `json:"expires,omitempty"`
+	Previous    digest.Digest    `json:"previous,omitempty"`
+	Repeats     digest.Digest    `json:"repeats,omitempty"`            // the earlier generation whose content it has again
+	Repeated    uint64           `json:"repeatedGeneration,omitempty"` // the number of that one, where it is among these
+	Deployments []deploymentInfo `json:"deployments"`
+	Problem     string           `json:"problem,omitempty"` // why it is not what its tag says
+}
+
+func (r historyResult) essence() string {
+	for _, g := range r.Generations {
+		if g.Current {
+			return g.Digest.String()
+		}
+	}
+	return ""
+}
+
+func (r historyResult) text(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "  GENERATION\tDIGEST\tRUNS")
+	for _, g := range r.Generations {
+		label := fmt.Sprint(g.Generation)
+		if g.Current {
+			label += " *"
+		}
+		var names, notes []string
+		for _, d := range g.Deployments {
+			names = append(names, d.Name+" "+versions(d.Components))
+		}
+		runs := strings.Join(names, ", ")
+		switch {
+		case g.Problem != "":
+			runs = "! " + g.Problem
+		case runs == "":
+			runs = "nothing"
+		}
+		if g.Repeated != 0 {
+			notes = append(notes, fmt.Sprintf("as generation %d", g.Repeated))
+		} else if g.Repeats != "" {
+			notes = append(notes, "as "+short(g.Repeats))
+		}
+		if g.Expires != "" {
+			notes = append(notes, "expires "+g.Expires)
+		}
+		if len(notes) > 0 {
+			runs += " (" + strings.Join(notes, ", ") + ")"
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", label, short(g.Digest), runs)
+	}
+	_ = t.Flush() // the writer's own errors show when the result is printed
+	if n := r.Total - len(r.Generations); n > 0 {
+		fmt.Fprintf(w, "  and %d older\n", n)
+	}
+}
+
+func (p *program) stateHistory(c *cli.Context, args []string) error {
+	ref, device, err := p.stateOf(c, "state history", args[0])
+	if err != nil {
+		return err
+	}
+	limit := c.Int("limit")
+	if limit < 1 || limit > maxHistory {
+		return outcome.Usagef("state history", "state history: --limit %d is not from 1 to %d", limit, maxHistory)
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	all, total, err := release.History(c.Context, repo, device, limit)
+	if err != nil {
+		return err
+	}
+	if total == 0 {
+		err := fmt.Errorf("%s: nothing was published for %s: %w", args[0], device, fault.ErrNotFound)
+		return fault.WithHint(err, "publish a state: longshore state push --device "+string(device)+" …")
+	}
+	r := historyResult{Device: string(device), Repository: repo.Name(), Total: total, Generations: []historyLine{}}
+	numbers := map[digest.Digest]uint64{}
+	for _, g := range all {
+		if g.Problem == nil {
+			numbers[g.Digest] = g.Generation
+		}
+	}
+	for _, g := range all {
+		line := historyLine{
+			Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats,
+			Repeated: numbers[g.Repeats], Deployments: []deploymentInfo{}, Created: stamp(g.Created), Expires: stamp(g.Expires),
+		}
+		if g.Problem != nil {
+			line.Problem = g.Problem.Error()
+		}
+		for _, d := range g.Deployments {
+			line.Deployments = append(line.Deployments, describeDeployment(d))
+		}
+		r.Generations = append(r.Generations, line)
+	}
+	return p.show(c, r)
+}
+
+// stamp writes a time for machines; "" for none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func (p *program) stateRollbackCommand() *cli.Command {
+	return p.command("state", command{
+		name: "rollback", args: "HOST/PATH", min: 1, max: 1,
+		usage: "publish an earlier generation's content as a new one",
+		about: "Devices take nothing older than what they have accepted, whoever signs it. So going back is a new generation: with the " +
+			"deployments of an earlier one, the components that they were pinned to, and a note of which one it repeats. The earlier " +
+			"state must be signed as the current one must: by --key, --verify-key, or as --policy says.",
+		examples: []string{
+			"--device press-07 --to 41 --key release.key harbor.acme.example/plant/state",
+			"--device press-07 --to 41 --key release.key --verify-key old-release.pub harbor.acme.example/plant/state",
+		},
+		flags: slices.Concat([]cli.Flag{
+			deviceFlag(),
+			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to go back to"},
+			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
+			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the states, beside --key; may be repeated"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key"},
+			annotationFlag(),
+		}, signFlags(), registryFlags()),
+		run: p.stateRollback,
+	})
+}
+
+func (p *program) stateRollback(c *cli.Context, args []string) error {
+	const name = "state rollback"
+	ref, device, err := p.stateOf(c, name, args[0])
+	if err != nil {
+		return err
+	}
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	defer signer.Close()
+	switch {
+	case c.Uint64("to") == 0:
+		return outcome.Usagef(name, "state rollback: to which generation? use --to; longshore state history lists them")
+	case signer == nil && !c.Bool("unsigned"):
+		return outcome.Usagef(name, "state rollback: sign with --key, or say --unsigned")
+	case signer != nil && c.Bool("unsigned"):
+		return outcome.Usagef(name, "state rollback: --key and --unsigned exclude each other")
+	}
+	o := release.Options{Device: device}
+	if o.Created, err = p.created(); err != nil {
+		return err
+	}
+	if o.Expires, err = p.expires(c.String("expires")); err != nil {
+		return err
+	}
+	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
+		return err
+	}
+	vouching, err := p.vouching(c, signer)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	if vouching != nil {
+		o.Verify = vouching(client, repo)
+	}
+	next, err := release.Rollback(c.Context, client, repo, o, c.Uint64("to"))
+	if err != nil {
+		return err
+	}
+	return p.publishState(c, repo, next, o, signer, nil)
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"cmp"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/keyless"
+)
+
+// identityFlags name who must have signed, where no key does, as cosign spells them.
+func identityFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an address, or the URL of a workflow"},
+		&cli.StringFlag{Name: "certificate-identity-regexp", Category: identityCategory, Usage: "`RE2` that describes the whole subject"},
+		&cli.StringFlag{Name: "certificate-oidc-issuer", Category: identityCategory, Usage: "`URL` of the identity provider that vouched for the subject"},
+		&cli.StringFlag{Name: "certificate-oidc-issuer-regexp", Category: identityCategory, Usage: "`RE2` that describes the whole URL"},
+		&cli.StringFlag{Name: "trusted-root", Category: identityCategory, Usage: "trusted_root.json `FILE` that vouches for certificates and logs, offline"},
+		&cli.BoolFlag{Name: "insecure-ignore-tlog", Category: identityCategory, Usage: "accept an identity's signature that is in no transparency log; a signed timestamp is needed then"},
+	}
+}
+
+const identityCategory = "Identity"
+
+// identity is who the flags ask for; nil when they ask for nobody.
+func (p *program) identity(c *cli.Context) (signing.Trustee, error) {
+	subject, issuer := c.String("certificate-identity"), c.String("certificate-oidc-issuer")
+	o := keyless.IdentityOptions{Name: cmp.Or(subject, c.String("certificate-identity-regexp")), Unlogged: c.Bool("insecure-ignore-tlog")}
+	if o.Name == "" && issuer == "" && c.String("certificate-oidc-issuer-regexp") == "" && c.String("trusted-root") == "" {
+		return nil, nil
+	}
+	var err error
+	if o.Subject, err = pattern("certificate-identity", c); err != nil {
+		return nil, err
+	}
+	if o.Issuer, err = pattern("certificate-oidc-issuer", c); err != nil {
+		return nil, err
+	}
+	file := c.String("trusted-root")
+	if file == "" {
+		return nil, outcome.Usagef("verify", "verify: an identity is held against --trusted-root, a file: nothing is fetched")
+	}
+	data, err := readBounded(file, artifacts.MaxTrustedRoot)
+	if err != nil {
+		return nil, err
+	}
+	root, err := keyless.ParseRoot(data)
+	if err != nil {
+		return nil, named(file, err)
+	}
+	return keyless.NewIdentity(o, root)
+}
+
+// pattern is what one of two flags says: the name itself, or an expression.
+func pattern(flag string, c *cli.Context) (keyless.Pattern, error) {
+	exact, expr := c.String(flag), c.String(flag+"-regexp")
+	switch {
+	case exact != "" && expr != "":
+		return keyless.Pattern{}, outcome.Usagef("verify", "verify: --%[1]s and --%[1]s-regexp exclude each other", flag)
+	case exact == "" && expr == "":
+		return keyless.Pattern{}, outcome.Usagef("verify", "verify: an identity is a subject that an issuer vouched for: --%s is missing", flag)
+	case expr != "":
+		p, err := keyless.Matching(expr)
+		return p, named("--"+flag+"-regexp", err)
+	}
+	return keyless.Exact(exact)
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/signing/audit"
+)
+
+func (p *program) inspectCommand() *cli.Command {
+	return p.command("", command{
+		name: "inspect", args: "HOST/PATH[:TAG|@DIGEST]|oci-layout:PATH[:TAG]", min: 1, max: 1,
+		usage: "show what something in a registry is and holds",
+		about: "Shows type, digest, sizes, annotations and layers of any artifact, what is inside those that Longshore knows (states, " +
+			"bundles, components with their locks, application packages, images, signatures), and who says to have signed it. " +
+			"Digests and documents are checked, signatures are not: that is longshore verify.",
+		examples: []string{"harbor.acme.example/plant/state:press-07", "-o json oci-layout:stick:press-07.v41"},
+		flags:    registryFlags(),
+		run:      p.inspect,
+	})
+}
+
+type inspectResult struct {
+	Reference string `json:"reference"`
+	*audit.Inspection
+}
+
+func (p *program) inspect(c *cli.Context, args []string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, target, err := openTarget(c, client, args[0])
+	if err != nil {
+		return err
+	}
+	i, err := audit.Inspect(c.Context, repo, target)
+	if err != nil {
+		return err
+	}
+	return p.show(c, inspectResult{repo.Reference().String(), i})
+}
+
+func (r inspectResult) essence() string { return r.Digest.String() }
+
+func (r inspectResult) text(w io.Writer) {
+	fmt.Fprintf(w, "%s %s\n", cmp.Or(string(r.Kind), "artifact"), r.Reference)
+	var top branch
+	top.add("digest       %s", r.Digest)
+	if r.ArtifactType != "" {
+		top.add("type         %s", r.ArtifactType)
+	}
+	top.add("media type   %s", cmp.Or(r.MediaType, "not told"))
+	if r.Manifests == nil {
+		top.add("size         %s, manifest %s", size(r.ContentSize), size(r.Size))
+	} else {
+		top.add("size         %s of manifest", size(r.Size))
+	}
+	if r.Subject != nil {
+		top.add("refers to    %s", r.Subject.Digest)
+	}
+	r.contents(&top)
+	texts(&top, "annotations", r.Annotations)
+	pieces(&top, "layers", r.Layers)
+	pieces(&top, "manifests", r.Manifests)
+	r.referrers(&top)
+	for _, f := range r.Faults {
+		top.add("! %s", strings.ReplaceAll(f, "\n", "; "))
+	}
+	top.write(w, "")
+}
+
+// texts shows names with what they stand for.
+func texts(b *branch, name string, all map[string]string) {
+	if len(all) == 0 {
+		return
+	}
+	at := b.add("%s", name)
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		at.add("%s: %s", oneLine(k), oneLine(all[k]))
+	}
+}
+
+const maxShownText = 200 // characters of one foreign text
+
+// oneLine shows foreign text without what a terminal would obey.
+func oneLine(s string) string {
+	cut := ""
+	if r := []rune(s); len(r) > maxShownText {
+		s, cut = string(r[:maxShownText]), "…"
+	}
+	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		s = strconv.Quote(s)
+	}
+	return s + cut
+}
+
+func pieces(b *branch, name string, all []audit.Blob) {
+	if len(all) == 0 {
+		return
+	}
+	at := b.add("%s", name)
+	for _, l := range all {
+		line := fmt.Sprintf("%s  %10s  %s", short(l.Digest), size(l.Size), oneLine(cmp.Or(l.Platform, l.ArtifactType, l.MediaType, "no type")))
+		if title := l.Annotations[ocispec.AnnotationTitle]; title != "" {
+			line += "  " + oneLine(title)
+		}
+		at.add("%s", line)
+	}
+}
+
+// contents shows what is inside.
+func (r inspectResult) contents(top *branch) {
+	if s := r.State; s != nil {
+		at := top.add("device       %s, generation %d", s.Device, s.Generation)
+		if s.Previous != "" {
+			at.add("after %s", s.Previous)
+		}
+		if s.Expires != "" {
+			at.add("expires %s", s.Expires)
+		}
+		if len(r.Deployments) == 0 && len(r.Faults) == 0 {
+			top.add("nothing to run")
+		}
+	}
+	for _, d := range r.Deployments {
+		at := top.add("deployment   %s  %s", d.Name, short(d.Digest))
+		for _, c := range d.Components {
+			pin := "not pinned: its tag decides"
+			if c.Digest != "" {
+				pin = short(c.Digest)
+			}
+			at.add("component %s  %s:%s  %s", c.Name, c.Repository, c.Version, pin)
+		}
+	}
+	if c := r.Component; c != nil {
+		at := top.add("archive      %s/, %s", c.Root, count(len(c.Files), "file"))
+		for _, f := range c.Files {
+			at.add("%s  %s", oneLine(f.Name), size(f.Size))
+		}
+		locked := top.add("lock         %s", count(len(c.Images), "image"))
+		if !c.Locked {
+			locked.line = "lock         none: tags decide which images run"
+		}
+		for _, i := range c.Images {
+			image := locked.add("%s  %s", i.Reference, short(i.Digest))
+			for _, p := range i.Platforms {
+				image.add("%s  %s  %s", p.Platform, size(p.Size), short(p.Digest))
+			}
+		}
+	}
+	if d := r.Package; d != nil {
+		at := top.add("application  %s %s (%s)", oneLine(d.Name), oneLine(d.Version), d.ID)
+		at.add("profiles   %s", strings.Join(d.Profiles, ", "))
+		if len(d.Resources) > 0 {
+			at.add("resources  %s", strings.Join(d.Resources, ", "))
+		}
+	}
+	if i := r.Image; i != nil {
+		at := top.add("image        %s", oneLine(cmp.Or(i.Platform, "no platform told")))
+		if i.Created != "" {
+			at.add("created  %s", i.Created)
+		}
+		if len(i.Command) > 0 {
+			at.add("runs     %s", oneLine(strings.Join(i.Command, " ")))
+		}
+		if i.User != "" {
+			at.add("as       %s", oneLine(i.User))
+		}
+		texts(at, "labels", i.Labels)
+	}
+	for _, s := range r.Statements {
+		top.addStatement(s)
+	}
+	if t := r.Trust; t != nil {
+		at := top.add("policy       version %d", t.Version)
+		if t.Previous != "" {
+			at.add("after %s", t.Previous)
+		}
+		if t.TrustedRoot > 0 {
+			at.add("with a trusted root of %s", size(t.TrustedRoot))
+		}
+	}
+	if r.Document != "" {
+		at := top.add("text")
+		for line := range strings.Lines(r.Document) {
+			at.add("%s", oneLine(strings.TrimRight(line, "\r\n")))
+		}
+	}
+}
+
+func (r inspectResult) referrers(top *branch) {
+	if r.Referrers == nil {
+		top.add("referrers    could not be listed")
+		return
+	}
+	if len(r.Referrers) == 0 {
+		if r.Kind != artifacts.KindSignature {
+			top.add("referrers    none: nobody has signed it")
+		}
+		return
+	}
+	at := top.add("referrers    what they say is not checked here")
+	for _, f := range r.Referrers {
+		line := short(f.Digest) + "  " + oneLine(cmp.Or(f.ArtifactType, "no type"))
+		if f.Tag != "" {
+			line = "tag " + f.Tag
+		}
+		one := at.add("%s", line)
+		for _, s := range f.Statements {
+			one.addStatement(s)
+		}
+		if f.Fault != "" {
+			one.add("! %s", strings.ReplaceAll(f.Fault, "\n", "; "))
+		}
+	}
+	if r.Unlisted > 0 {
+		at.add("and %d more", r.Unlisted)
+	}
+}
+
+// addStatement shows what somebody says to have signed.
+func (b *branch) addStatement(s audit.Statement) {
+	line := s.Kind
+	if s.Kind == "attestation" {
+		line += " " + oneLine(s.PredicateType)
+	}
+	switch {
+	case s.Key != "":
+		line += " by the key " + short(s.Key)
+	case s.Identity != "":
+		line += " by " + oneLine(s.Identity)
+		if s.Issuer != "" {
+			line += " (" + oneLine(s.Issuer) + ")"
+		}
+	default:
+		line += " by a key that is not told"
+	}
+	if at := cmp.Or(s.Time, s.Logged); at != "" {
+		line += ", " + oneLine(at)
+	}
+	at := b.add("%s", line)
+	for _, k := range slices.Sorted(maps.Keys(s.Annotations)) {
+		at.add("%s: %s", oneLine(k), oneLine(s.Annotations[k]))
+	}
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/signing/audit"
+	"github.com/longshore-dev/longshore/signing/trust"
+)
+
+func (p *program) policyTestCommand() *cli.Command {
+	return p.command("policy", command{
+		name: "test", args: "FILE HOST/PATH[:TAG|@DIGEST]", min: 2, max: 2,
+		usage: "explain what a device with a trust policy would decide, and why",
+		about: "Holds what the reference names, and everything below it, against the trust.yaml in FILE, as a device that has never " +
+			"accepted anything would: which rule decides, which signers count, which do not, and why. --at decides as of another " +
+			"time: who will still be trusted then. A device stops at the first refusal; this goes on and tells all. The order of " +
+			"generations is the device's own.",
+		examples: []string{
+			"trust.yaml harbor.acme.example/plant/state:press-07",
+			"--at 2027-06-01T00:00:00Z -o json trust.yaml harbor.acme.example/plant/state:press-07",
+			"--kind image trust.yaml docker.io/library/caddy:2.10",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "kind", Usage: "`KIND` that it has to be: " + strings.Join(verifiedKinds(), ", ") + "; else what it says it is"},
+			&cli.StringFlag{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; else now"},
+			&cli.BoolFlag{Name: "no-recurse", Usage: "only the artifact itself, nothing below it"},
+		}, registryFlags()),
+		run: p.policyTest,
+	})
+}
+
+func (p *program) policySchemaCommand() *cli.Command {
+	return p.command("policy", command{
+		name: "schema", usage: "print the JSON schema of trust.yaml, for editors",
+		about: "An editor that knows the schema completes keys and marks slips while a policy is written. longshore check knows more: " +
+			"it reads the keys, too, and finds what contradicts itself.",
+		examples: []string{"", "> trust.schema.json"},
+		run: func(*cli.Context, []string) error {
+			_, err := p.stdout.Write(trust.Schema())
+			return err
+		},
+	})
+}
+
+// policyResult is what a device would decide.
+type policyResult struct {
+	Policy   string   `json:"policy"` // the file
+	Version  uint64   `json:"version,omitempty"`
+	Expires  string   `json:"expires,omitempty"`
+	At       string   `json:"at"`
+	Allowed  bool     `json:"allowed"`
+	Warnings []string `json:"warnings,omitempty"`
+	verifyResult
+}
+
+func (r policyResult) text(w io.Writer) {
+	r.verifyResult.text(w)
+	for _, warning := range r.Warnings {
+		row(w, "warning", "%s", warning)
+	}
+	says := "a device would take it"
+	switch {
+	case !r.Allowed:
+		says = "a device would refuse it"
+	case r.Insecure:
+		says += ", and every status would say that it is not secure"
+	}
+	row(w, "decision", "%s (%s, %s)", says, r.Policy, r.At)
+}
+
+func (p *program) policyTest(c *cli.Context, args []string) error {
+	now := p.now()
+	if s := c.String("at"); s != "" {
+		t, err := time.Parse(time.RFC3339, s)
+		if err != nil {
+			return outcome.Usagef("policy test", "policy test: --at %q is no time like 2027-06-01T00:00:00Z", s)
+		}
+		now = t
+	}
+	data, err := p.readDocument(args[0])
+	if err != nil {
+		return err
+	}
+	policy, err := readPolicy(args[0], data)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	found, err := p.audit(c, client, args[1], audit.Policy{Policy: policy, Now: now})
+	if err != nil {
+		return err
+	}
+	found.explain = true
+	r := policyResult{
+		Policy: args[0], Version: policy.Version, At: now.UTC().Format(time.RFC3339), Allowed: found.Verified, Warnings: policy.Warnings,
+		verifyResult: found,
+	}
+	if !policy.Expires.IsZero() {
+		r.Expires = policy.Expires.UTC().Format(time.RFC3339)
+		if !now.Before(policy.Expires) {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the policy expired %s; it goes on deciding, and every status says so", r.Expires))
+		}
+	}
+	failed := verdict(found.Err())
+	if failed != nil && c.Bool("quiet") {
+		return failed
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	return failed
+}

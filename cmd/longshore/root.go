@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+func (p *program) trustedRootShowCommand() *cli.Command {
+	return p.command("trusted-root", command{
+		name: "show", args: "FILE", min: 1, max: 1,
+		usage: "what a trusted_root.json trusts, and how old it is",
+		about: "Shows whose word counts about keyless signatures: certificate authorities, logs and timestamp authorities, and since " +
+			"when. The newest of them dates the root; what was signed by help of newer ones, a device with this root refuses. " +
+			"The file is the one that cosign trusted-root create writes or that a sigstore instance publishes, as it is: name it in " +
+			"trust.yaml as trustedRoot: {file: trusted_root.json}.",
+		examples: []string{"trusted_root.json", "-o json trusted_root.json"},
+		run:      p.trustedRootShow,
+	})
+}
+
+// rootResult shows a trusted root.
+type rootResult struct {
+	Digest  digest.Digest `json:"digest"`
+	Dated   string        `json:"dated,omitempty"`
+	Members []rootMember  `json:"members"`
+}
+
+type rootMember struct {
+	Kind  string `json:"kind"`
+	URI   string `json:"uri,omitempty"`
+	Name  string `json:"name"`
+	From  string `json:"from,omitempty"`
+	Until string `json:"until,omitempty"`
+}
+
+func (r rootResult) essence() string { return r.Digest.String() }
+
+func (r rootResult) text(w io.Writer) {
+	for _, m := range r.Members {
+		row(w, m.Kind, "%s %s, from %s%s", m.URI, m.Name, orNone(m.From), until(m.Until))
+	}
+	row(w, "dated", "%s", orNone(r.Dated))
+	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+func until(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " until " + s
+}
+
+func day(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.DateOnly)
+}
+
+func (p *program) trustedRootShow(c *cli.Context, args []string) error {
+	root, err := readRoot(args[0])
+	if err != nil {
+		return err
+	}
+	r := rootResult{Digest: root.Digest(), Dated: day(root.Dated()), Members: []rootMember{}}
+	for _, m := range root.Members() {
+		r.Members = append(r.Members, rootMember{Kind: m.Kind, URI: m.URI, Name: m.Name, From: day(m.From), Until: day(m.Until)})
+	}
+	return p.show(c, r)
+}
+
+func (p *program) keyPublicCommand() *cli.Command {
+	return p.command("key", command{
+		name: "public", max: 0,
+		usage: "write the public half of a key",
+		about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a token or a key management " +
+			"service, where nothing else can be had of it.",
+		examples: []string{"--key 'pkcs11:token=plant;object=release?module-path=/usr/lib/softhsm/libsofthsm2.so' --out release.pub", "--key awskms:///alias/release"},
+		flags:    append(keyFlags(), &cli.StringFlag{Name: "out", Usage: "write it to `FILE`, which must not be there yet"}),
+		run:      p.keyPublic,
+	})
+}
+
+// publicResult shows a public key.
+type publicResult struct {
+	Public      string        `json:"public"` // PEM, or the file that it was written to
+	Algorithm   string        `json:"algorithm"`
+	Fingerprint digest.Digest `json:"fingerprint"`
+	file        string
+}
+
+func (r publicResult) essence() string { return r.Fingerprint.String() }
+
+func (r publicResult) text(w io.Writer) {
+	if r.file == "" {
+		fmt.Fprint(w, r.Public)
+		return
+	}
+	row(w, "wrote", "%s", r.file)
+	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
+}
+
+func (p *program) keyPublic(c *cli.Context, _ []string) error {
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	defer signer.Close()
+	if signer == nil {
+		return outcome.Usagef("key public", "key public: of which key? use --key")
+	}
+	r := publicResult{Public: string(signer.PublicPEM()), Algorithm: signer.Key().Algorithm, Fingerprint: signer.Key().Fingerprint}
+	if r.file = c.String("out"); r.file != "" {
+		if err := writeNew(r.file, signer.PublicPEM(), os.FileMode(0o644)); err != nil {
+			return err
+		}
+		r.Public = r.file
+	}
+	return p.show(c, r)
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/keyless"
+	"github.com/longshore-dev/longshore/signing/keyless/online"
+	"github.com/longshore-dev/longshore/signing/remotekey"
+)
+
+const keylessCategory = "Keyless signing"
+
+// signFlags are how to sign.
+func signFlags() []cli.Flag {
+	return slices.Concat(keyFlags(), []cli.Flag{
+		&cli.StringFlag{Name: "signature-format", Value: string(signing.FormatBundle), Usage: "`FORMAT` of the signature: bundle, legacy or both"},
+	}, keylessFlags())
+}
+
+func keyFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "key", Usage: "sign with this private `KEY`: a file, pkcs11:…, or of a service: awskms://…"},
+		keyPasswordFlag(),
+	}
+}
+
+func keyPasswordFlag() cli.Flag {
+	return &cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; else LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
+}
+
+// keylessFlags are spelled as cosign spells them.
+func keylessFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "keyless", Category: keylessCategory, Usage: "sign as whom an identity token names, with a certificate of minutes instead of a key"},
+		&cli.StringFlag{Name: "identity-token", Category: keylessCategory, Usage: "`TOKEN` or file with one; else SIGSTORE_ID_TOKEN, or what GitHub Actions gives to the job"},
+		&cli.StringFlag{Name: "signing-config", Category: keylessCategory, Usage: "`FILE` that names the services (signing_config.v0.2.json) instead of the flags with their URLs"},
+		&cli.StringFlag{Name: "fulcio-url", Category: keylessCategory, Usage: "`URL` of the certificate authority"},
+		&cli.StringFlag{Name: "rekor-url", Category: keylessCategory, Usage: "`URL` of the transparency log, a Rekor of version 1"},
+		&cli.StringFlag{Name: "timestamp-server-url", Category: keylessCategory, Usage: "`URL` of the timestamp authority, with its path"},
+		&cli.StringFlag{Name: "oidc-issuer", Category: keylessCategory, Usage: "`URL` of the identity provider that the token must be from"},
+		&cli.StringFlag{Name: "trusted-root", Category: keylessCategory, Usage: "trusted_root.json `FILE` to know one's own earlier signatures by"},
+	}
+}
+
+// signer signs while an artifact is published. Close it; nil is no signer, and may be closed too.
+type signer struct {
+	*signing.Signer
+	made  []signing.Signature
+	close func() error // nil: nothing to close
+}
+
+var _ registry.Signer = (*signer)(nil)
+
+// Sign implements registry.Signer.
+func (s *signer) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	made, err := s.Signer.Sign(ctx, repo, subject)
+	s.made = made
+	return err
+}
+
+// Close ends the session with a token.
+func (s *signer) Close() {
+	if s != nil && s.close != nil {
+		_ = s.close() // what was signed is signed
+	}
+}
+
+// newSigner makes the signer of --key or --keyless; nil when there is none. once does not repeat a signature that is there.
+func (p *program) newSigner(c *cli.Context, claims map[string]string, once bool) (*signer, error) {
+	key, asIdentity := c.String("key"), c.Bool("keyless")
+	switch {
+	case key != "" && asIdentity:
+		return nil, outcome.Usagef("", "--key and --keyless: who signs? Give one of them")
+	case key == "" && !asIdentity:
+		return nil, p.onlyWithKeyless(c)
+	}
+	format, err := signing.ParseFormat(c.String("signature-format"))
+	if err != nil {
+		return nil, err
+	}
+	at, err := p.signingTime()
+	if err != nil {
+		return nil, err
+	}
+	o := signing.SignOptions{Format: format, Annotations: claims, Time: at, Once: once, Place: p.signaturePlace()}
+	switch {
+	case asIdentity:
+		return p.identitySigner(c, o)
+	case remotekey.Is(key):
+		return p.remoteSigner(c, key, o)
+	default:
+		return p.fileSigner(c, key, o)
+	}
+}
+
+// signingTime is what a signature says of when it was made.
+func (p *program) signingTime() (time.Time, error) {
+	at, err := p.created()
+	if at.IsZero() {
+		at = p.now().UTC().Truncate(time.Second)
+	}
+	return at, err
+}
+
+// onlyWithKeyless refuses flags that would otherwise be forgotten in silence. Their variables may be set for other commands.
+func (p *program) onlyWithKeyless(c *cli.Context) error {
+	for _, name := range []string{"identity-token", "signing-config", "fulcio-url", "rekor-url", "timestamp-server-url", "oidc-issuer"} {
+		if c.String(name) != "" && p.getenv("LONGSHORE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))) == "" {
+			return outcome.Usagef("", "--%s goes with --keyless", name)
+		}
+	}
+	return nil
+}
+
+func (p *program) fileSigner(c *cli.Context, file string, o signing.SignOptions) (*signer, error) {
+	private, err := readBounded(file, signing.MaxKeyBytes)
+	if err != nil {
+		return nil, err
+	}
+	password, err := p.keyPassword(c, file, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.checkOpen(file, len(password) == 0); err != nil {
+		return nil, err
+	}
+	o.Name = keyName(file)
+	s, err := signing.NewSigner(private, password, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return &signer{Signer: s}, nil
+}
+
+// checkOpen looks at who else may read a key file. Without a password such a key is everybody's.
+func (p *program) checkOpen(file string, noPassword bool) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o004 != 0 {
+		if noPassword {
+			err := fmt.Errorf("%s: %w: everybody on this machine may read it (mode %04o), and it has no password", file, fault.ErrDenied, mode)
+			return fault.WithHint(err, "chmod 600 "+file+", or give the key a password")
+		}
+		fmt.Fprintf(p.stderr, "notice: everybody on this machine may read %s (mode %04o); only its password protects it\n", file, mode)
+	}
+	return nil
+}
+
+// remoteSigner signs with a key in a token or a key management service.
+func (p *program) remoteSigner(c *cli.Context, ref string, o signing.SignOptions) (*signer, error) {
+	key, err := remotekey.Open(c.Context, ref, remotekey.Options{
+		PKCS11Module: p.getenv("COSIGN_PKCS11_MODULE_PATH"),
+		PIN: func(token string) ([]byte, error) {
+			if pin, set := p.lookup("COSIGN_PKCS11_PIN"); set {
+				return []byte(pin), nil
+			}
+			return p.keyPassword(c, "token "+token, false)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	s, err := signing.NewKeySigner(key, o)
+	if err != nil {
+		_ = key.Close()
+		return nil, err
+	}
+	return &signer{Signer: s, close: key.Close}, nil
+}
+
+// identitySigner signs as whom a token names.
+func (p *program) identitySigner(c *cli.Context, o signing.SignOptions) (*signer, error) {
+	services, err := p.services(c)
+	if err != nil {
+		return nil, err
+	}
+	web := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}
+	token, err := p.identityToken(c, web)
+	if err != nil {
+		return nil, err
+	}
+	if want := c.String("oidc-issuer"); want != "" && want != token.Issuer() {
+		return nil, fmt.Errorf("identity token: %w: it is by %s, where %s is asked for", fault.ErrDenied, token.Issuer(), want)
+	}
+	seal, err := online.NewSeal(online.Options{Services: services, Token: token, Client: web})
+	if err != nil {
+		return nil, err
+	}
+	o.Name = token.Subject()
+	var self signing.Trustee
+	if file := c.String("trusted-root"); file != "" {
+		if self, err = identitySelf(file, token); err != nil {
+			return nil, err
+		}
+	}
+	s, err := signing.NewSealSigner(seal, self, o)
+	if err != nil {
+		return nil, err
+	}
+	return &signer{Signer: s, close: func() error { web.CloseIdleConnections(); return nil }}, nil
+}
+
+// identitySelf knows the earlier signatures of a token's holder.
+func identitySelf(file string, token online.Token) (signing.Trustee, error) {
+	root, err := readRoot(file)
+	if err != nil {
+		return nil, err
+	}
+	issuer, err := keyless.Exact(token.Issuer())
+	if err != nil {
+		return nil, err
+	}
+	subject, err := keyless.Exact(token.Subject())
+	if err != nil {
+		return nil, err
+	}
+	return keyless.NewIdentity(keyless.IdentityOptions{Name: token.Subject(), Issuer: issuer, Subject: subject}, root)
+}
+
+// readRoot reads a trusted_root.json.
+func readRoot(file string) (*keyless.Root, error) {
+	data, err := readBounded(file, keyless.MaxRootBytes)
+	if err != nil {
+		return nil, err
+	}
+	root, err := keyless.ParseRoot(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return root, nil
+}
+
+// services are those of --signing-config, or of the three flags.
+func (p *program) services(c *cli.Context) (online.Services, error) {
+	fulcio, rekor, clock := c.String("fulcio-url"), c.String("rekor-url"), c.String("timestamp-server-url")
+	file := c.String("signing-config")
+	switch {
+	case file != "" && fulcio+rekor+clock != "":
+		return online.Services{}, outcome.Usagef("", "--signing-config names the services: leave out --fulcio-url, --rekor-url and --timestamp-server-url")
+	case file != "":
+		data, err := readBounded(file, online.MaxConfigBytes)
+		if err != nil {
+			return online.Services{}, err
+		}
+		s, err := online.ParseServices(data, p.now())
+		if err != nil {
+			return s, fmt.Errorf("%s: %w", file, err)
+		}
+		return s, nil
+	case fulcio == "":
+		return online.Services{}, outcome.Usagef("", "--keyless: whom to ask? Give --signing-config, or --fulcio-url with --rekor-url or --timestamp-server-url")
+	}
+	s := online.Services{Fulcio: fulcio}
+	if rekor != "" {
+		s.Logs = []online.Log{{URL: rekor, Version: 1}}
+	}
+	if clock != "" {
+		s.Clocks = []string{clock}
+	}
+	return s, s.Check()
+}
+
+// identityToken finds out as whom to sign.
+func (p *program) identityToken(c *cli.Context, web *http.Client) (online.Token, error) {
+	raw := c.String("identity-token")
+	if raw == "" {
+		raw = p.getenv("SIGSTORE_ID_TOKEN")
+	}
+	if raw == "" {
+		token, found, err := online.ActionsToken(c.Context, web, p.lookup, p.now())
+		if err != nil || found {
+			return token, err
+		}
+		err = fmt.Errorf("sign with an identity: %w: no identity token", fault.ErrUnauthenticated)
+		return online.Token{}, fault.WithHint(err, "give --identity-token or SIGSTORE_ID_TOKEN; in GitHub Actions give the job the permission id-token: write")
+	}
+	if strings.Count(raw, ".") != 2 || len(raw) < 100 { // no token is so short
+		data, err := readBounded(raw, online.MaxTokenBytes)
+		if err != nil {
+			return online.Token{}, fmt.Errorf("identity token: %w", err)
+		}
+		raw = string(data)
+	}
+	return online.ParseToken(raw, p.now())
+}

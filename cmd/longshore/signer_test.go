@@ -1,0 +1,155 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/signing/remotekey"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+const lineMonitor = host + "/plant/components/line-monitor:1.4.0"
+
+// pushUnsigned puts a component into the registry that others sign.
+func (s *shell) pushUnsigned() {
+	s.t.Helper()
+	s.do(0, "component", "push", "line-monitor", lineMonitor)
+}
+
+// cosign3 runs the real cosign on the registry's own address, without a way to anywhere else.
+func (s *shell) cosign3(args ...string) (string, error) {
+	s.t.Helper()
+	cmd := exec.CommandContext(s.t.Context(), testenv.Program(s.t, "cosign3"), args...)
+	home := s.t.TempDir()
+	cmd.Env = append(os.Environ(), "HOME="+home, "TUF_ROOT="+filepath.Join(home, "tuf"),
+		"HTTPS_PROXY=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (s *shell) real(ref string) string { return strings.Replace(ref, host, s.server.Host, 1) }
+
+// A key in a real PKCS#11 token signs on the command line, and cosign takes the signature with its public half.
+func TestSignWithToken(t *testing.T) {
+	if !remotekey.HasPKCS11 {
+		testenv.Unavailable(t, "this build has no cgo: install gcc")
+	}
+	s := newShell(t, testenv.Referrers)
+	token := testenv.SoftHSM(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token.Import(t, "release", 1, key)
+	s.pushUnsigned()
+	s.env["COSIGN_PKCS11_PIN"] = token.PIN
+	s.do(0, "sign", "--key", token.URI("release"), lineMonitor)
+	s.do(0, "key", "public", "--key", token.URI("release"), "--out", "token.pub")
+	s.do(0, "verify", "--key", "token.pub", lineMonitor)
+	if out, err := s.cosign3("verify", "--key", "token.pub", "--insecure-ignore-tlog", s.real(lineMonitor)); err != nil {
+		t.Errorf("cosign does not take it: %v\n%s", err, out)
+	}
+	s.env["COSIGN_PKCS11_PIN"] = "0000"
+	if code, _, stderr := s.try("sign", "--key", token.URI("release"), lineMonitor); code == 0 || !strings.Contains(stderr, "check the PIN") || strings.Contains(stderr, "0000") {
+		t.Errorf("wrong PIN: exit %d\n%s", code, stderr)
+	}
+}
+
+// Keyless signing on the command line against a real instance, verified by cosign, and by a policy with no server left.
+func TestSignKeyless(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	instance := testenv.StartSigstore(t)
+	raw, err := instance.Token("release@acme.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("token", raw+"\n")
+	s.pushUnsigned()
+	as := []string{"sign", "--keyless", "--signing-config", instance.SigningConfig, "--trusted-root", instance.TrustedRoot}
+	for range 2 { // the second finds what the first made
+		out := s.do(0, append(as, "--identity-token", "token", "--oidc-issuer", instance.Issuer, lineMonitor)...)
+		if !strings.Contains(out, "release@acme.example") || strings.Contains(out, raw) {
+			t.Errorf("sign says:\n%s", out)
+		}
+	}
+	if out, err := s.cosign3("verify", "--trusted-root", instance.TrustedRoot, "--certificate-identity", "release@acme.example",
+		"--certificate-oidc-issuer", instance.Issuer, s.real(lineMonitor)); err != nil || strings.Contains(out, "2 signatures") {
+		t.Errorf("cosign does not take it: %v\n%s", err, out)
+	}
+	// A job of GitHub Actions needs nothing but its environment.
+	s.env["ACTIONS_ID_TOKEN_REQUEST_URL"], s.env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] = instance.ActionsURL, instance.ActionsToken
+	if out := s.do(0, append(as, lineMonitor)...); !strings.Contains(out, "job@acme.example") {
+		t.Errorf("sign as a job says:\n%s", out)
+	}
+	root, err := os.ReadFile(instance.TrustedRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("trusted_root.json", string(root))
+	if err := instance.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.do(0, "trusted-root", "show", "trusted_root.json")
+	for who, want := range map[string]int{"release@acme.example": 0, "job@acme.example": 0, "stranger@acme.example": 5} {
+		s.write("keyless.yaml", "identities:\n  - {name: ci, issuer: \""+instance.Issuer+"\", subject: "+who+"}\ntrustedRoot: {file: trusted_root.json}\n"+
+			"rules:\n  - {scope: "+host+"/plant/**, artifacts: [component], signers: [ci]}\n")
+		s.do(want, "verify", "--policy", "keyless.yaml", "--kind", "component", lineMonitor)
+	}
+	// Without a trusted root an identity is nobody: told where.
+	s.write("rootless.yaml", "identities:\n  - {name: ci, issuer: \"https://x.example\", subject: a@b.example}\n"+
+		"rules:\n  - {scope: "+host+"/plant/**, signers: [ci]}\n")
+	if code, _, stderr := s.try("check", "rootless.yaml"); code == 0 || !strings.Contains(stderr, "rootless.yaml:2:") || !strings.Contains(stderr, "trustedRoot") {
+		t.Errorf("a policy with an identity and no root: exit %d\n%s", code, stderr)
+	}
+}
+
+// What is wrong with how one wants to sign is told before anything is asked.
+func TestSignRefuses(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.pushUnsigned()
+	config := `{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`
+	s.write("empty.json", config)
+	if err := os.Chmod("release.key", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		want string
+		env  map[string]string
+		args []string
+	}{
+		{"check the password", map[string]string{"COSIGN_PASSWORD": "wrong"}, []string{"--key", "release.key"}},
+		{"chmod 600", map[string]string{"COSIGN_PASSWORD": ""}, []string{"--key", "release.key"}},
+		{"private key: unsupported: PEM block", nil, []string{"--key", "release.pub"}},
+		{"give one of them", nil, []string{"--key", "release.key", "--keyless"}},
+		{"goes with --keyless", nil, []string{"--fulcio-url", "https://fulcio.example"}},
+		{"whom to ask", nil, []string{"--keyless"}},
+		{"certificate authority: no matching", nil, []string{"--keyless", "--signing-config", "empty.json"}},
+		{"no identity token", nil, []string{"--keyless", "--fulcio-url", "https://fulcio.example", "--rekor-url", "https://rekor.example"}},
+		{"neither a transparency log nor", nil, []string{"--keyless", "--fulcio-url", "https://fulcio.example"}},
+		{"it expired at", map[string]string{"SIGSTORE_ID_TOKEN": testToken}, []string{"--keyless", "--fulcio-url", "https://fulcio.example", "--rekor-url", "https://rekor.example"}},
+		{"names neither object nor id", nil, []string{"--key", "pkcs11:token=x"}},
+		{"no program sigstore-kms-nothere", nil, []string{"--key", "nothere://key"}},
+	} {
+		before := map[string]string{}
+		for k, v := range c.env {
+			before[k] = s.env[k]
+			s.env[k] = v
+		}
+		code, _, stderr := s.try(append(append([]string{"sign"}, c.args...), lineMonitor)...)
+		if code == 0 || !strings.Contains(strings.ToLower(stderr), strings.ToLower(c.want)) || strings.Contains(stderr, testToken) {
+			t.Errorf("sign %s: exit %d, want %q\n%s", strings.Join(c.args, " "), code, c.want, stderr)
+		}
+		for k, v := range before {
+			s.env[k] = v
+		}
+	}
+}
+
+// testToken says who, expired in 2001, and is signed by nobody.
+const testToken = "eyJhbGciOiJub25lIn0.eyJpc3MiOiJodHRwczovL2lzc3Vlci5leGFtcGxlIiwic3ViIjoibWUiLCJlbWFpbCI6Im1lQGFjbWUuZXhhbXBsZSIsImV4cCI6MTAwMDAwMDAwMH0.c2lnbmVk"

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry/release"
+)
+
+func (p *program) stateDiffCommand() *cli.Command {
+	return p.command("state", command{
+		name: "diff", args: "HOST/PATH [FROM] [TO]", min: 1, max: 3,
+		usage: "compare two generations of a device, line by line",
+		about: "Compares the ApplicationDeployments of two generations. TO is what the device's tag names when it is left out, FROM the " +
+			"generation that TO follows; both are numbers as state history lists them. Exit code 1 says that they differ.",
+		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 harbor.acme.example/plant/state 41 43"},
+		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
+		run:      p.stateDiff,
+	})
+}
+
+type stateDiffResult struct {
+	Device string        `json:"device"`
+	From   uint64        `json:"from"` // generation; 0: nothing was there
+	To     uint64        `json:"to"`
+	Digest digest.Digest `json:"digest"` // of To
+	Lines  []string      `json:"lines"`
+}
+
+func (r stateDiffResult) essence() string { return "" }
+func (r stateDiffResult) text(w io.Writer) {
+	for _, l := range r.Lines {
+		fmt.Fprintln(w, l)
+	}
+}
+
+func (p *program) stateDiff(c *cli.Context, args []string) error {
+	ref, device, err := p.stateOf(c, "state diff", args[0])
+	if err != nil {
+		return err
+	}
+	targets := make([]string, 2) // from, to
+	for i, a := range args[1:] {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(a, "v"), 10, 64); err != nil || n == 0 {
+			return outcome.Usagef("state diff", "state diff: %q is no generation", a)
+		} else {
+			targets[i] = artifacts.HistoryTag(device.Tag(), n)
+		}
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	if targets[1] == "" {
+		targets[1] = device.Tag()
+	}
+	to, err := release.Read(c.Context, repo, targets[1])
+	if err != nil {
+		return err
+	}
+	if targets[0] == "" {
+		targets[0] = to.Index.Previous.String()
+	}
+	r := stateDiffResult{Device: string(device), To: to.Index.Generation, Digest: to.Descriptor.Digest, Lines: []string{}}
+	before := map[string][]byte{}
+	if targets[0] != "" {
+		from, err := release.Read(c.Context, repo, targets[0])
+		if err != nil {
+			return err
+		}
+		if from.Index.Device != to.Index.Device {
+			return fmt.Errorf("%s and %s are of different devices: %w", targets[0], targets[1], fault.ErrConflict)
+		}
+		r.From, before = from.Index.Generation, documents(from)
+	}
+	if d := fleet.DiffDocuments(before, documents(to)); d != nil {
+		r.Lines = d
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	if len(r.Lines) > 0 {
+		return outcome.Told(outcome.Differs)
+	}
+	return nil
+}
+
+// documents are the deployments of a state by their names and ids.
+func documents(s *release.Current) map[string][]byte {
+	out := map[string][]byte{}
+	for _, d := range s.State.Deployments {
+		out[d.Document.Metadata.Name+" "+d.Document.ID] = d.Bytes
+	}
+	return out
+}

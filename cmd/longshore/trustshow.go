@@ -1,0 +1,231 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing/trust"
+)
+
+func (p *program) trustShowCommand() *cli.Command {
+	return p.command("trust", command{
+		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
+		usage: "show a trust policy that is in a registry",
+		about: "Shows the newest version that is published, or what a tag or digest names: v7, or v8.proposal. With --document it is the " +
+			"policy itself, as a file for a device or to go on with. It does not tell who signed: longshore trust history does.",
+		examples: []string{"harbor.acme.example/plant/trust", "--document harbor.acme.example/plant/trust:v7"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.BoolFlag{Name: "document", Usage: "only the policy, byte for byte"},
+		}, registryFlags()),
+		run: p.trustShow,
+	})
+}
+
+type trustInfo struct {
+	Reference  string        `json:"reference"`
+	Digest     digest.Digest `json:"digest"`
+	Version    uint64        `json:"version"`
+	Previous   digest.Digest `json:"previous,omitempty"`
+	Expires    string        `json:"expires,omitempty"`
+	Repository string        `json:"repository"` // where the next version comes from
+	Signers    []trustSigner `json:"signers"`    // who may sign it
+	Threshold  int           `json:"threshold"`
+	Rules      []trustRule   `json:"rules"`
+	Revoked    []string      `json:"revoked"`
+	Document   string        `json:"document"`
+}
+
+type trustSigner struct {
+	Name      string `json:"name"`
+	Kind      string `json:"kind"`
+	Who       string `json:"who"` // fingerprint, or subject and issuer
+	NotBefore string `json:"notBefore,omitempty"`
+	NotAfter  string `json:"notAfter,omitempty"`
+}
+
+type trustRule struct {
+	Scope     string   `json:"scope"`
+	Artifacts []string `json:"artifacts"`
+	Says      string   `json:"says"`
+}
+
+func (r trustInfo) essence() string { return r.Digest.String() }
+
+func (r trustInfo) text(w io.Writer) {
+	row(w, "policy", "%s", r.Reference)
+	row(w, "version", "%d", r.Version)
+	if r.Expires != "" {
+		row(w, "expires", "%s", r.Expires)
+	}
+	for _, x := range r.Rules {
+		row(w, "rule", "%s  %s  %s", x.Scope, strings.Join(x.Artifacts, ", "), x.Says)
+	}
+	for _, x := range r.Revoked {
+		row(w, "revoked", "%s", x)
+	}
+	row(w, "next", "from %s, signed by %d of", r.Repository, r.Threshold)
+	for _, s := range r.Signers {
+		until := ""
+		if s.NotAfter != "" {
+			until = "  until " + s.NotAfter
+		}
+		row(w, "", "%s  %s%s", s.Name, s.Who, until)
+	}
+	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+}
+
+func (p *program) trustShow(c *cli.Context, args []string) error {
+	ref, err := registry.ParseReference(args[0])
+	if err != nil {
+		return err
+	}
+	return p.atTrust(c, ref, func(repo *registry.Repository) error {
+		x, err := trust.Look(c.Context, repo, ref.Target())
+		if err != nil {
+			return err
+		}
+		if c.Bool("document") {
+			_, err := p.stdout.Write(x.Document)
+			return err
+		}
+		return p.show(c, describePolicy(ref, x))
+	})
+}
+
+func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
+	r := trustInfo{
+		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: moment(x.Policy.Expires),
+		Signers: []trustSigner{}, Rules: []trustRule{}, Revoked: []string{}, Document: string(x.Document),
+	}
+	if t := x.Policy.Trust; t != nil {
+		r.Repository, r.Threshold = t.Repository, t.Need()
+		for _, s := range t.Signers {
+			r.Signers = append(r.Signers, trustSigner{s.Name, s.Kind, s.String(), moment(s.NotBefore), moment(s.NotAfter)})
+		}
+	}
+	for _, rule := range x.Policy.Rules {
+		r.Rules = append(r.Rules, trustRule{rule.Scope, rule.Kinds(), rule.Says()})
+	}
+	for _, v := range x.Policy.Revoked {
+		what := "key " + v.Key.String()
+		if v.Digest != "" {
+			what = v.Digest.String()
+		}
+		r.Revoked = append(r.Revoked, what+" "+v.String())
+	}
+	return r
+}
+
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func (p *program) trustHistoryCommand() *cli.Command {
+	return p.command("trust", command{
+		name: "history", args: "HOST/PATH", min: 1, max: 1,
+		usage: "go through the versions of the trust policy as a device does",
+		about: "Lists every version in HOST/PATH with who signed it, as the version before counts and as it counts itself, and what is " +
+			"proposed and waits. A version that devices refuse says why, and the exit code is 5. The first version that is there is " +
+			"believed; --policy names the file that devices have in its place.",
+		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that devices were given by hand"},
+		}, registryFlags()),
+		run: p.trustHistory,
+	})
+}
+
+type trustHistory struct {
+	Repository string       `json:"repository"`
+	Versions   []trustEntry `json:"versions"`
+}
+
+type trustEntry struct {
+	Version uint64        `json:"version"`
+	Tag     string        `json:"tag"`
+	Digest  digest.Digest `json:"digest"`
+	State   string        `json:"state"`  // published, proposed or refused
+	Before  *quorumInfo   `json:"before"` // by the version before; null: there is none
+	After   *quorumInfo   `json:"after"`  // by the version itself
+	Error   string        `json:"error,omitempty"`
+}
+
+func (r trustHistory) essence() string {
+	for i := len(r.Versions) - 1; i >= 0; i-- {
+		if r.Versions[i].State == "published" {
+			return r.Versions[i].Digest.String()
+		}
+	}
+	return ""
+}
+
+func (r trustHistory) text(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "  VERSION\tSTATE\tDIGEST\tSIGNED, AS THE ONE BEFORE COUNTS\tAS IT COUNTS ITSELF")
+	for _, v := range r.Versions {
+		before, after := "–", "–"
+		if v.Before != nil {
+			before = v.Before.String()
+		}
+		if v.After != nil {
+			after = v.After.String()
+		}
+		fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\n", v.Version, v.State, short(v.Digest), before, after)
+	}
+	_ = t.Flush() // into memory
+	for _, v := range r.Versions {
+		if v.Error != "" {
+			row(w, fmt.Sprintf("version %d", v.Version), "%s", v.Error)
+		}
+	}
+}
+
+func (p *program) trustHistory(c *cli.Context, args []string) error {
+	ref, err := repositoryOnly("trust history", args[0])
+	if err != nil {
+		return err
+	}
+	anchor, err := p.policy(c)
+	if err != nil {
+		return err
+	}
+	return p.atTrust(c, ref, func(repo *registry.Repository) error {
+		past, err := trust.History(c.Context, p.now(), repo, anchor)
+		if err != nil {
+			return err
+		}
+		if len(past) == 0 && anchor == nil {
+			return fmt.Errorf("%s: no trust policy is there: %w", ref.Name(), fault.ErrNotFound)
+		}
+		r := trustHistory{Repository: ref.Name(), Versions: []trustEntry{}}
+		var refused error
+		for _, x := range past {
+			e := trustEntry{Version: x.Version, Tag: x.Tag, Digest: x.Digest, State: "published", Before: quorum(x.Old), After: quorum(x.New)}
+			if x.Proposal {
+				e.State = "proposed"
+			}
+			if x.Err != nil {
+				e.State, e.Error = "refused", x.Err.Error()
+				refused = outcome.WithCode(fmt.Errorf("%s: devices refuse version %d", ref.Name(), x.Version), outcome.Verification)
+			}
+			r.Versions = append(r.Versions, e)
+		}
+		if err := p.show(c, r); err != nil {
+			return err
+		}
+		return refused
+	})
+}

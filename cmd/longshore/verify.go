@@ -1,0 +1,342 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/audit"
+)
+
+func (p *program) verifyCommand() *cli.Command {
+	return p.command("", command{
+		name: "verify", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
+		usage: "check who signed what is in a registry, down to the last image",
+		about: "Passes when one of the given keys signed the digest that the reference has now, or when a device's trust policy " +
+			"would let it pass, and when everything below holds: a state's documents and deployments, their components by their pins, " +
+			"the images by the component's lock. It tells what was checked, by which key, when by the signer's own word, and what was " +
+			"not checked. Bundles and cosign's older signatures are read. With --attestation, a statement of that type is what has to " +
+			"be signed. No connection is opened but to registries: that of the reference, and those that a state names.",
+		examples: []string{
+			"--key release.pub harbor.acme.example/plant/state:press-07",
+			"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",
+			"--certificate-identity anna@acme.example --certificate-oidc-issuer https://login.acme.example --trusted-root trusted_root.json harbor.acme.example/plant/components/web:2.0.1",
+			"--key ci.pub --attestation spdxjson --show-predicate harbor.acme.example/plant/components/web:2.0.1",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE`; may be repeated, one signature suffices"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to decide by instead of keys"},
+			&cli.StringFlag{Name: "kind", Usage: "`KIND` that it has to be: " + strings.Join(verifiedKinds(), ", ") + "; else what it says it is"},
+			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` that must be signed with the digest; may be repeated"},
+			&cli.StringFlag{Name: "attestation", Usage: "`TYPE` of the statement that must be signed: " + strings.Join(signing.PredicateNames(), ", ") + " or a URI"},
+			&cli.BoolFlag{Name: "show-predicate", Usage: "with --attestation, write what the statement says, and nothing else"},
+			&cli.BoolFlag{Name: "no-recurse", Usage: "only the artifact itself, nothing below it"},
+		}, identityFlags(), registryFlags()),
+		run: p.verify,
+	})
+}
+
+// verifiedKinds are the kinds of artifacts that a policy can speak about.
+func verifiedKinds() []string {
+	return []string{string(artifacts.KindState), string(artifacts.KindBundle), string(artifacts.KindComponent), string(artifacts.KindImage), string(artifacts.KindTrust)}
+}
+
+// places opens what documents name, without the credentials that the command line gives for what it names itself.
+type places struct{ client *registry.Client }
+
+func (p places) Place(_ context.Context, repository string) (signing.Source, error) {
+	ref, err := registry.ParseReference(repository)
+	if err != nil {
+		return nil, err
+	}
+	return p.client.OpenNamed(ref)
+}
+
+func (p places) ImagePlace(_ context.Context, reference string) (signing.Source, error) {
+	ref, err := registry.ParseImage(reference)
+	if err != nil {
+		return nil, err
+	}
+	return p.client.OpenNamed(ref)
+}
+
+// projectImages reads a component's compose.yaml as the agent does.
+func projectImages(ctx context.Context, archive *artifacts.Archive, u audit.Use) ([]audit.ImageUse, error) {
+	env, err := u.Deployment.Environment(u.Component)
+	if err != nil {
+		return nil, err
+	}
+	project, err := compose.Load(ctx, archive, compose.Options{
+		Deployment: u.Deployment.ID, Component: u.Component, Environment: env, AllowUnpinned: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []audit.ImageUse
+	for _, i := range project.Images() {
+		out = append(out, audit.ImageUse{Repository: i.Repository, Tag: i.Tag, Digest: i.Digest})
+	}
+	return out, nil
+}
+
+func (p *program) verify(c *cli.Context, args []string) error {
+	judge, err := p.judge(c)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	r, err := p.audit(c, client, args[0], judge)
+	if err != nil {
+		return err
+	}
+	failed := verdict(r.Err())
+	if failed != nil && c.Bool("quiet") {
+		return failed // a digest on stdout says that it is good
+	}
+	if c.Bool("show-predicate") && failed == nil {
+		return p.showPredicates(r.Report)
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	return failed
+}
+
+// verdict is why something does not hold. What is too much to be looked at was not verified; the command line is not to blame.
+func verdict(err error) error {
+	if errors.Is(err, fault.ErrTooLarge) && outcome.Code(err) == outcome.Misused {
+		return outcome.WithCode(err, outcome.Verification)
+	}
+	return err
+}
+
+// judge is who decides, as the flags of verify say.
+func (p *program) judge(c *cli.Context) (audit.Judge, error) {
+	files, attestation := c.StringSlice("key"), c.String("attestation")
+	identity, err := p.identity(c)
+	if err != nil {
+		return nil, err
+	}
+	if (len(files) == 0 && identity == nil) == (c.String("policy") == "") {
+		return nil, outcome.Usagef("verify", "verify: give one of --key, --certificate-identity and --policy")
+	}
+	claims, err := pairs("annotation", c.StringSlice("annotation"))
+	if err != nil {
+		return nil, err
+	}
+	if claims != nil && c.String("policy") != "" {
+		return nil, outcome.Usagef("verify", "verify: --annotation goes with --key, policies do not know annotations")
+	}
+	if c.Bool("show-predicate") && attestation == "" {
+		return nil, outcome.Usagef("verify", "verify: --show-predicate of what? use --attestation")
+	}
+	if attestation != "" {
+		if attestation, err = signing.PredicateType(attestation); err != nil {
+			return nil, err
+		}
+	}
+	if policy, err := p.policy(c); err != nil || policy != nil {
+		return audit.Policy{Policy: policy, Now: p.now(), Attestation: attestation}, err
+	}
+	keys, err := publicKeys(files)
+	if err != nil {
+		return nil, err
+	}
+	trustees := signing.Trustees(keys...)
+	if identity != nil {
+		trustees = append(trustees, identity)
+	}
+	return audit.Keys{Trustees: trustees, Annotations: claims, Attestation: attestation}, nil
+}
+
+// audit goes through what a reference names.
+func (p *program) audit(c *cli.Context, client *registry.Client, reference string, judge audit.Judge) (verifyResult, error) {
+	kind := artifacts.Kind(c.String("kind"))
+	if kind != "" && !slices.Contains(verifiedKinds(), string(kind)) {
+		return verifyResult{}, outcome.Usagef(c.Command.Name, "%s: --kind %q is not one of %s", c.Command.Name, kind, strings.Join(verifiedKinds(), ", "))
+	}
+	repo, target, err := openTarget(c, client, reference)
+	if err != nil {
+		return verifyResult{}, err
+	}
+	if _, isPolicy := judge.(audit.Policy); isPolicy && repo.Reference().Scheme == registry.SchemeLayout {
+		return verifyResult{}, outcome.Usagef(c.Command.Name, "%s: %s is on disk, and policies speak about repositories of registries: use --key", c.Command.Name, reference)
+	}
+	now := p.now()
+	if policy, ok := judge.(audit.Policy); ok {
+		policy.Elsewhere = elsewhere(client)
+		judge, now = policy, policy.Now
+	}
+	report, err := audit.Chain(c.Context, repo, target, audit.Options{
+		Judge: p.placed(judge), Places: places{client}, Kind: kind, Alone: c.Bool("no-recurse") || c.String("attestation") != "", Now: now,
+		Project: projectImages,
+	})
+	if err != nil {
+		return verifyResult{}, err
+	}
+	if report.Kind == "" && kind == "" {
+		if _, isPolicy := judge.(audit.Policy); isPolicy {
+			err := fmt.Errorf("%s: %w: it does not say what it is, and a policy wants to know", reference, fault.ErrUnsupported)
+			return verifyResult{}, fault.WithHint(err, "say what a device takes it for with --kind")
+		}
+	}
+	r := verifyResult{Reference: reference, Verified: report.Err() == nil, Insecure: report.Insecure(), Signatures: []audit.Signed{}, Report: report}
+	for _, check := range report.Checks {
+		r.Signatures = append(r.Signatures, check.Signatures...)
+	}
+	return r, nil
+}
+
+// verifyResult is what was checked. Signatures are of the artifact itself.
+type verifyResult struct {
+	Reference  string         `json:"reference"`
+	Verified   bool           `json:"verified"`
+	Insecure   bool           `json:"insecure"` // something passes although nobody vouches for it
+	Signatures []audit.Signed `json:"signatures"`
+	*audit.Report
+	explain bool
+}
+
+func (r verifyResult) essence() string { return r.Digest.String() }
+
+func (r verifyResult) text(w io.Writer) {
+	fmt.Fprintf(w, "%s %s\n", cmp.Or(r.Kind, "artifact"), r.Reference)
+	var top branch
+	top.addNode(r.Node, r.explain)
+	top.write(w, "")
+	fmt.Fprintln(w, "not checked")
+	for _, n := range r.NotChecked {
+		fmt.Fprintf(w, "  %s: %s\n", n.What, n.Why)
+	}
+	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+}
+
+// addNode shows the checks of an artifact and what is below it.
+func (b *branch) addNode(n *audit.Node, explain bool) {
+	for _, check := range n.Checks {
+		b.addCheck(check, explain)
+	}
+	for _, child := range n.Below {
+		line := child.Kind
+		for _, s := range []string{child.Name, child.Reference, short(child.Digest), strings.Join(child.Platforms, ", ")} {
+			if s != "" {
+				line += "  " + oneLine(s)
+			}
+		}
+		b.add("%s", line).addNode(child, explain)
+	}
+}
+
+func (b *branch) addCheck(check audit.Check, explain bool) {
+	mark := map[audit.Result]string{audit.Passed: "✓", audit.Failed: "✗", audit.Unknown: "?", audit.NotAsked: "–", audit.Insecure: "!"}[check.Result]
+	var at *branch
+	for _, s := range check.Signatures {
+		at = b.add("%s %s", mark, signedText(check.Name, s))
+	}
+	if check.Detail != "" || len(check.Signatures) == 0 {
+		line := mark + " " + check.Name
+		if check.Detail != "" {
+			line += ": " + strings.ReplaceAll(check.Detail, "\n", "; ")
+		}
+		at = b.add("%s", line)
+	}
+	if explain && check.Ruling != nil {
+		at.addRuling(check.Ruling)
+	}
+}
+
+// addRuling shows why a policy decides so.
+func (b *branch) addRuling(r *audit.Ruling) {
+	if r.Rule == nil {
+		b.add("no rule speaks about it")
+		return
+	}
+	line := fmt.Sprintf("%s for %s says: %s", r.Rule.Path, r.Rule.Scope, oneLine(r.Rule.Says))
+	if len(r.Rule.Over) > 0 {
+		line += ", before " + strings.Join(r.Rule.Over, ", ")
+	}
+	b.add("%s", line)
+	for _, s := range r.Signers {
+		line := fmt.Sprintf("%s  %s (%s)", s.State, s.Name, oneLine(s.About))
+		if s.Reason != "" {
+			line += ": " + oneLine(s.Reason)
+		}
+		b.add("%s", line)
+	}
+	for _, n := range r.Noticed {
+		b.add("noticed  %s", oneLine(n))
+	}
+}
+
+// signedText is one good signature in words.
+func signedText(name string, s audit.Signed) string {
+	verb := "signed"
+	if name != "signature" {
+		verb = name
+		if s.PredicateType != "" {
+			verb += " " + oneLine(s.PredicateType)
+		}
+	}
+	var about []string
+	if s.Algorithm != "" {
+		about = append(about, s.Algorithm)
+	}
+	if s.Fingerprint != "" {
+		about = append(about, short(s.Fingerprint))
+	}
+	line := verb + " by " + s.By
+	if s.Identity != "" {
+		about = append([]string{oneLine(s.Identity) + " of " + oneLine(s.Issuer)}, about...)
+	}
+	if len(about) > 0 {
+		line += " (" + strings.Join(about, ", ") + ")"
+	}
+	if s.Format != "" {
+		line += ", " + string(s.Format)
+	}
+	switch {
+	case s.Proven != "":
+		line += ", " + s.Proven + " as proven"
+	case s.Time != "":
+		line += ", " + s.Time + " by its own word"
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Annotations)) {
+		line += ", " + oneLine(k) + "=" + oneLine(s.Annotations[k])
+	}
+	if len(s.Checked) > 0 {
+		line += "; " + strings.Join(s.Checked, ", ")
+	}
+	return line
+}
+
+// showPredicates writes what the statements say, one JSON document a line.
+func (p *program) showPredicates(r *audit.Report) error {
+	for _, check := range r.Checks {
+		for _, s := range check.Signatures {
+			if s.Predicate == nil {
+				continue
+			}
+			if _, err := fmt.Fprintf(p.stdout, "%s\n", s.Predicate); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package fleet
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Beginning is what is known of a fleet whose files do not exist yet.
+type Beginning struct {
+	Name      string
+	Registry  string   // "host/path"; "": to be filled in
+	Component string   // "repository:version"; "": none, or Package
+	Package   string   // "repository:version"; "": none, or Component
+	Devices   []string // ids
+}
+
+// BeginningFile is a file of a fleet.
+type BeginningFile struct {
+	Name string
+	Data []byte
+}
+
+// Files writes the first files of a fleet.
+func (b Beginning) Files() ([]BeginningFile, error) {
+	if !nameFormat.MatchString(b.Name) {
+		return nil, fault.WithHint(fmt.Errorf("fleet %q: %w: not %s", b.Name, fault.ErrInvalid, nameWords), "give it another one with --name")
+	}
+	base := strings.TrimPrefix(b.Registry, "oci://")
+	if base == "" {
+		base = "registry.example.com/plant"
+	} else if !validRepository(base, true) {
+		return nil, fmt.Errorf("registry %q: %w: not a host with a path", b.Registry, fault.ErrInvalid)
+	}
+	application, name, err := b.application(base)
+	if err != nil {
+		return nil, err
+	}
+	devices := ""
+	for _, id := range b.Devices {
+		if _, err := artifacts.ParseDeviceID(id); err != nil {
+			return nil, err
+		}
+		devices += fmt.Sprintf("  - {id: %s}\n", yamlWord(id))
+	}
+	if devices == "" {
+		devices = "  # - {id: press-07, labels: {site: graz}, capabilities: capabilities/press-07.json}\n  []\n"
+	}
+	text := fmt.Sprintf(`# yaml-language-server: $schema=%s
+# What the devices of this fleet are to run. Look with "longshore fleet plan", publish with "longshore fleet publish".
+fleet: %s
+registry: %s
+# states: state                # repository of the devices' states, below the registry
+# include: [devices/*.yaml]    # further files with applications, groups, deployments and devices
+
+applications:
+%s
+deployments:
+%s
+# groups:
+#   line-a: {select: "site=graz, line in (a)", parameters: {%s: {}}}
+
+devices:
+%s`, SchemaFile, yamlWord(b.Name), yamlWord(base), application, b.deployment(name), name, devices)
+	return []BeginningFile{{File, []byte(text)}, {SchemaFile, Schema()}}, nil
+}
+
+func (b Beginning) application(base string) (text, name string, err error) {
+	kind, reference := "component", b.Component
+	if b.Package != "" {
+		kind, reference = "package", b.Package
+	}
+	if reference == "" {
+		return "  # line-monitor: {package: apps/line-monitor, version: ~1.4}\n  {}\n", "line-monitor", nil
+	}
+	repository, version, ok := strings.Cut(strings.TrimPrefix(reference, "oci://"), ":")
+	if at := strings.LastIndexByte(reference, ':'); at > strings.LastIndexByte(reference, '/') {
+		repository, version, ok = strings.TrimPrefix(reference[:at], "oci://"), reference[at+1:], true
+	}
+	// Written with the registry, it is below it.
+	below, inside := strings.CutPrefix(repository, base+"/")
+	full := repository
+	if inside {
+		full = below
+	} else if strings.HasPrefix(reference, "oci://") {
+		full = "oci://" + repository
+	}
+	if _, err := parseVersion(version); !ok || version == "" || err != nil || !validRepository(Absolute("host", full), false) {
+		return "", "", fault.WithHint(fmt.Errorf("%s %q: %w: not a repository with a version", kind, reference, fault.ErrInvalid),
+			"write it like components/line-monitor:1.4.0")
+	}
+	name = notName.ReplaceAllString(path.Base(repository), "-")
+	return fmt.Sprintf("  %s: {%s: %s, version: %s}\n", name, kind, yamlWord(full), yamlWord(version)), name, nil
+}
+
+var notName = regexp.MustCompile(`[^a-z0-9-]+`)
+
+func (b Beginning) deployment(name string) string {
+	if b.Component == "" && b.Package == "" {
+		return fmt.Sprintf("  # %s: {application: %s, select: \"*\"}\n  {}\n", name, name)
+	}
+	return fmt.Sprintf("  %s:\n    application: %s\n    select: \"*\"\n    # parameters: {KEY: value}\n", name, name)
+}
+
+// yamlWord is a scalar that no reader of YAML takes for anything but a string.
+func yamlWord(s string) string { return fmt.Sprintf("%q", s) }

@@ -1,0 +1,459 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// idSpace is the name space of the ids of deployments.
+const idSpace = "https://longshore.dev/fleet"
+
+// Compiled is what every device of a fleet is to run.
+type Compiled struct {
+	Fleet       *Fleet
+	Releases    map[string]*Release // by application
+	Assignments []*Assignment       // by device id
+}
+
+// Assignment is what one device is to run. With Unfit it cannot run all of it, and gets nothing new.
+type Assignment struct {
+	Device     *Device
+	Repository string // of its states
+	Placements []Placement
+	Unfit      []string // why it cannot run something, a sentence each
+}
+
+// Placement is one deployment on a device. Devices of the same parameters share what is behind the pointers.
+type Placement struct {
+	Deployment *Deployment
+	Release    *Release
+	Profile    *margo.DeploymentProfile // with every component pinned
+	Parameters map[string]margo.Parameter
+}
+
+// DeploymentID is the id of a deployment of a fleet on a device: the same whenever it is asked for (UUID version 5), so
+// that another version or other parameters are a change of it and not another one.
+func DeploymentID(fleet, device, deployment string) string {
+	space := uuid.NewSHA1(uuid.NameSpaceURL, []byte(idSpace))
+	return uuid.NewSHA1(space, []byte(fleet+"\n"+device+"\n"+deployment)).String()
+}
+
+// Document is the ApplicationDeployment of a placement.
+func (a *Assignment) Document(f *Fleet, p Placement) *margo.ApplicationDeployment {
+	return &margo.ApplicationDeployment{
+		ID:       DeploymentID(f.Name, string(a.Device.ID), p.Deployment.Name),
+		Metadata: margo.DeploymentMetadata{Name: p.Deployment.Name, Namespace: f.Namespace, DeviceID: string(a.Device.ID)},
+		Spec:     margo.DeploymentSpec{ApplicationID: p.Release.Description.ID, DeploymentProfile: *p.Profile, Parameters: p.Parameters},
+	}
+}
+
+// Documents are the ApplicationDeployments of a device, as they travel.
+func (a *Assignment) Documents(f *Fleet) ([][]byte, error) {
+	out := make([][]byte, 0, len(a.Placements))
+	for _, p := range a.Placements {
+		data, err := a.Document(f, p).Encode()
+		if err != nil {
+			return nil, fmt.Errorf("%s on %s: %w", p.Deployment.Name, a.Device.ID, err)
+		}
+		out = append(out, data)
+	}
+	return out, nil
+}
+
+// Unfit is an error of every device that cannot run what the files put on it, devices of one reason together; nil when
+// each can. It wraps fault.ErrUnfit.
+func (c *Compiled) Unfit() error {
+	devices := map[string][]string{}
+	var reasons []string
+	for _, a := range c.Assignments {
+		for _, why := range a.Unfit {
+			if devices[why] == nil {
+				reasons = append(reasons, why)
+			}
+			devices[why] = append(devices[why], string(a.Device.ID))
+		}
+	}
+	var all []error
+	for _, why := range reasons {
+		err := fmt.Errorf("%s: %w: %s", some(devices[why]), fault.ErrUnfit, why)
+		if strings.Contains(why, nothingKnown) {
+			err = fault.WithHint(err, "name its capabilities (longshore-agent capabilities writes them), or say capabilities: unchecked")
+		}
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
+
+// some names a few and counts the rest.
+func some(all []string) string {
+	const most = 3
+	if len(all) <= most+1 {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+}
+
+const nothingKnown = "nothing is known of the device"
+
+// compiler places deployments.
+type compiler struct {
+	f        *Fleet
+	releases map[string]*Release
+	sink     faults
+	told     map[strict.Fault]bool
+	byName   map[string]*Deployment
+	fits     map[fitKey]string
+	profiles map[profileKey]*pinnedProfile
+	sets     map[string]map[string]margo.Parameter // effective parameters by where they come from
+	runs     map[*Group]map[string]bool            // deployments that members of a group run
+}
+
+type fitKey struct {
+	capabilities *margo.DeviceCapabilities
+	profile      *margo.DescribedProfile
+}
+
+type profileKey struct {
+	release *Release
+	id      string
+}
+
+type pinnedProfile struct {
+	profile *margo.DeploymentProfile
+	err     error
+}
+
+// Compile places every deployment of the fleet on the devices that it selects, and sets its parameters. The error is a
+// *[strict.Error] of everything that is wrong in the files; devices that cannot run something are no error of it, see
+// [Compiled.Unfit].
+func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
+	c := &compiler{
+		f: f, releases: releases, told: map[strict.Fault]bool{}, byName: map[string]*Deployment{}, fits: map[fitKey]string{},
+		profiles: map[profileKey]*pinnedProfile{}, sets: map[string]map[string]margo.Parameter{}, runs: map[*Group]map[string]bool{},
+	}
+	for _, d := range f.Deployments {
+		c.byName[d.Name] = d
+		c.values(d, d.Parameters)
+		c.knownProfile(d)
+	}
+	for _, g := range f.Groups {
+		c.runs[g] = map[string]bool{}
+		for _, name := range slices.Sorted(maps.Keys(g.Parameters)) {
+			c.values(c.byName[name], g.Parameters[name])
+		}
+	}
+	out := &Compiled{Fleet: f, Releases: releases, Assignments: make([]*Assignment, 0, len(f.Devices))}
+	used := map[*Deployment]bool{}
+	for _, d := range f.Devices {
+		a := &Assignment{Device: d}
+		a.Repository, _ = f.Repository(d) // Read has told what is missing
+		for _, dep := range f.Deployments {
+			if !d.Matches(dep.Select) || d.Matches(dep.Exclude) {
+				if v, ok := d.Parameters[dep.Name]; ok {
+					c.tell(firstPlace(v, d.at), "", "%s does not run %s", d.ID, dep.Name)
+				}
+				continue
+			}
+			used[dep] = true
+			for _, g := range d.Groups {
+				c.runs[g][dep.Name] = true
+			}
+			c.place(a, dep)
+		}
+		out.Assignments = append(out.Assignments, a)
+	}
+	for _, dep := range f.Deployments {
+		if !used[dep] {
+			c.tell(dep.at, "", "no device is selected: select %q, exclude %q", dep.Select, dep.Exclude)
+		}
+	}
+	for _, g := range f.Groups {
+		for _, name := range slices.Sorted(maps.Keys(g.Parameters)) {
+			if !c.runs[g][name] {
+				c.tell(firstPlace(g.Parameters[name], g.at), "", "no device of the group runs %s", name)
+			}
+		}
+	}
+	if err := c.sink.err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// tell records a fault once.
+func (c *compiler) tell(at place, hint, format string, args ...any) {
+	key := strict.Fault{File: at.file, Line: at.line, Column: at.column, Path: at.path, Message: fmt.Sprintf(format, args...)}
+	if !c.told[key] {
+		c.told[key] = true
+		c.sink.add(at, hint, "%s", key.Message)
+	}
+}
+
+// once does something the first time for a place and a word: what is wrong with thousands of devices is told of one.
+func (c *compiler) once(at place, word string, tell func()) {
+	key := strict.Fault{File: at.file, Line: at.line, Column: at.column, Hint: word}
+	if !c.told[key] {
+		c.told[key] = true
+		tell()
+	}
+}
+
+// firstPlace is where the first value of a set stands.
+func firstPlace(all Values, otherwise place) place {
+	at := otherwise
+	for _, v := range all {
+		if at == otherwise || v.at.line < at.line || v.at.line == at.line && v.at.column < at.column {
+			at = v.at
+		}
+	}
+	return at
+}
+
+func (c *compiler) knownProfile(d *Deployment) {
+	r := c.releases[d.Application]
+	id := d.Profile
+	if r != nil && id == "" {
+		id = r.Application.Profile
+	}
+	if r == nil || id == "" {
+		return
+	}
+	var there []string
+	for _, p := range r.Description.DeploymentProfiles {
+		there = append(there, p.ID)
+	}
+	if !slices.Contains(there, id) {
+		c.tell(d.at, "there are: "+strings.Join(there, ", "), "%s %s has no profile %q", r.Application.Name, r.Version(), id)
+	}
+}
+
+// place puts a deployment on a device, or tells why it cannot be.
+func (c *compiler) place(a *Assignment, dep *Deployment) {
+	r := c.releases[dep.Application]
+	if r == nil {
+		return // told by Resolve
+	}
+	if v, ok := a.Device.Parameters[dep.Name]; ok {
+		c.values(dep, v)
+	}
+	want := dep.Profile
+	if want == "" {
+		want = r.Application.Profile
+	}
+	var reasons []string
+	for i := range r.Description.DeploymentProfiles {
+		p := &r.Description.DeploymentProfiles[i]
+		if want != "" && p.ID != want {
+			continue
+		}
+		pinned := c.pinned(r, p)
+		why := c.fit(a.Device, p)
+		if why == "" && pinned.err != nil {
+			why = pinned.err.Error()
+		}
+		if why == "" {
+			a.Placements = append(a.Placements, Placement{Deployment: dep, Release: r, Profile: pinned.profile, Parameters: c.parameters(a.Device, dep, r, p)})
+			return
+		}
+		if len(r.Description.DeploymentProfiles) > 1 {
+			why = "profile " + p.ID + ": " + why
+		}
+		reasons = append(reasons, why)
+	}
+	if len(reasons) > 0 {
+		a.Unfit = append(a.Unfit, dep.Name+" "+r.Version()+": "+strings.Join(reasons, "; "))
+	}
+}
+
+func (c *compiler) pinned(r *Release, p *margo.DescribedProfile) *pinnedProfile {
+	key := profileKey{r, p.ID}
+	if there := c.profiles[key]; there != nil {
+		return there
+	}
+	profile, err := r.pinned(p.DeploymentProfile)
+	c.profiles[key] = &pinnedProfile{&profile, err}
+	return c.profiles[key]
+}
+
+// fit says why a device cannot run a profile; "" when it can.
+func (c *compiler) fit(d *Device, p *margo.DescribedProfile) string {
+	switch {
+	case d.Unchecked:
+		return ""
+	case d.Capabilities == nil && p.DeviceConstraints == nil:
+		return ""
+	case d.Capabilities == nil:
+		return nothingKnown + ", and the profile has constraints"
+	}
+	key := fitKey{d.Capabilities, p}
+	own := asksForID(p.DeviceConstraints)
+	if why, ok := c.fits[key]; ok && !own {
+		return why
+	}
+	why := fit(d, p)
+	if !own {
+		c.fits[key] = why
+	}
+	return why
+}
+
+func fit(d *Device, p *margo.DescribedProfile) string {
+	types := d.Capabilities.Properties.SupportedDeploymentTypes
+	if len(types) == 0 {
+		return "the device hosts no workloads (supportedDeploymentTypes)"
+	}
+	if !slices.Contains(types, p.Type) {
+		return fmt.Sprintf("needs %s, device runs %s (supportedDeploymentTypes)", p.Type, strings.Join(types, ", "))
+	}
+	own := *d.Capabilities
+	own.Properties.ID = string(d.ID)
+	if err := p.DeviceConstraints.Check(&own); err != nil {
+		return strings.TrimPrefix(err.Error(), fault.ErrUnfit.Error()+": ")
+	}
+	return ""
+}
+
+// asksForID tells constraints that can differ between devices of the same capabilities.
+func asksForID(c *margo.DeviceConstraints) bool {
+	if c == nil {
+		return false
+	}
+	for _, r := range c.EligibilityRules {
+		if r.PropertySelector == nil {
+			continue
+		}
+		for _, e := range r.PropertySelector.MatchExpressions {
+			if e.Key == "" || e.Key == "/id" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// values checks what one level says of a deployment's parameters.
+func (c *compiler) values(dep *Deployment, all Values) {
+	if dep == nil || c.releases[dep.Application] == nil {
+		return
+	}
+	r := c.releases[dep.Application]
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		v := all[name]
+		if r.free {
+			if !variable.MatchString(name) {
+				c.tell(v.at, "", "%q is not the name of an environment variable", name)
+			}
+			continue
+		}
+		if _, ok := r.Description.Parameters[name]; !ok {
+			names := slices.Sorted(maps.Keys(r.Description.Parameters))
+			hint := near(name, names, func(s string) string { return s })
+			if hint == "" && len(names) > 0 {
+				hint = "there are: " + strings.Join(names[:min(len(names), 12)], ", ")
+			}
+			c.tell(v.at, hint, "%s %s has no parameter %q", r.Application.Name, r.Version(), name)
+			continue
+		}
+		if _, schema, ok := r.Description.Configuration.Setting(name); ok && v.Value != nil {
+			if why := schema.Check(v.Value); why != "" {
+				c.tell(v.at, "", "%s", why)
+			}
+		}
+	}
+}
+
+// parameters are the effective parameters of a deployment on a device: the package's own, the deployment's, those of the
+// device's groups, the device's; each wins over what stands before it.
+func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.DescribedProfile) map[string]margo.Parameter {
+	key := dep.Name + "\n" + p.ID
+	for _, g := range d.Groups {
+		if _, ok := g.Parameters[dep.Name]; ok {
+			key += "\n" + g.Name
+		}
+	}
+	own, ok := d.Parameters[dep.Name]
+	if ok {
+		key += "\n\n" + string(d.ID)
+	}
+	if set, ok := c.sets[key]; ok {
+		return set
+	}
+	values := map[string]any{}
+	for name, parameter := range r.Description.Parameters {
+		values[name] = parameter.Value
+	}
+	for name, v := range dep.Parameters {
+		values[name] = v.Value
+	}
+	c.grouped(d, dep, values)
+	for name, v := range own {
+		values[name] = v.Value
+	}
+	set := map[string]margo.Parameter{}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		value := values[name]
+		if _, schema, ok := r.Description.Configuration.Setting(name); ok && value == nil && schema.Check(nil) != "" {
+			c.once(dep.at, name, func() {
+				c.tell(dep.at, "", "the parameter %q of %s %s needs a value, on %s for one", name, r.Application.Name, r.Version(), d.ID)
+			})
+		}
+		targets := r.targets(name, p)
+		if value == nil || len(targets) == 0 {
+			continue
+		}
+		set[name] = margo.Parameter{Value: value, Targets: targets}
+	}
+	c.sets[key] = set
+	return set
+}
+
+// grouped adds what the groups of a device say; two that say different things are a fault, unless the device decides.
+func (c *compiler) grouped(d *Device, dep *Deployment, values map[string]any) {
+	from := map[string]*Group{}
+	for _, g := range d.Groups {
+		for _, name := range slices.Sorted(maps.Keys(g.Parameters[dep.Name])) {
+			v := g.Parameters[dep.Name][name]
+			_, decided := d.Parameters[dep.Name][name]
+			if first := from[name]; first != nil && !decided && fmt.Sprint(first.Parameters[dep.Name][name].Value) != fmt.Sprint(v.Value) {
+				c.once(v.at, first.Name, func() {
+					c.tell(v.at, "let one of the groups leave it out, or the device decide",
+						"%s is in the groups %s and %s, which give %s different values", d.ID, first.Name, g.Name, name)
+				})
+			}
+			from[name] = g
+			values[name] = v.Value
+		}
+	}
+}
+
+// targets are where a parameter goes in a profile.
+func (r *Release) targets(name string, p *margo.DescribedProfile) []margo.ParameterTarget {
+	if r.free {
+		return []margo.ParameterTarget{{Pointer: name, Components: []string{p.Components[0].Name}}}
+	}
+	var out []margo.ParameterTarget
+	for _, t := range r.Description.Parameters[name].Targets {
+		var here []string
+		for _, c := range p.Components {
+			if slices.Contains(t.Components, c.Name) {
+				here = append(here, c.Name)
+			}
+		}
+		if len(here) > 0 {
+			out = append(out, margo.ParameterTarget{Pointer: t.Pointer, Components: here})
+		}
+	}
+	return out
+}

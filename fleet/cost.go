@@ -1,0 +1,225 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// once keeps what was found for a key, and lets one caller look for it while the others wait.
+type once[T any] struct {
+	mu  sync.Mutex
+	all map[string]*found[T]
+}
+
+type found[T any] struct {
+	done  chan struct{}
+	value T
+	err   error
+}
+
+func (o *once[T]) get(ctx context.Context, key string, find func(context.Context) (T, error)) (T, error) {
+	o.mu.Lock()
+	f := o.all[key]
+	if f == nil {
+		if o.all == nil {
+			o.all = map[string]*found[T]{}
+		}
+		f = &found[T]{done: make(chan struct{})}
+		o.all[key] = f
+		o.mu.Unlock()
+		f.value, f.err = find(ctx)
+		close(f.done)
+		return f.value, f.err
+	}
+	o.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.value, f.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+// openedArchive is a Compose Archive and the size of its artifact.
+type openedArchive struct {
+	*artifacts.Archive
+	bytes int64 // of the layer
+}
+
+// archives reads Compose Archives by the digests of their components.
+type archives struct {
+	from Registry
+	once once[*openedArchive]
+}
+
+func (a *archives) get(ctx context.Context, c margo.Component) (*openedArchive, error) {
+	d := pinOf(c)
+	repository, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
+	if !ok || d == "" {
+		return nil, fmt.Errorf("component %s is not pinned: %w", c.Name, fault.ErrUnsupported)
+	}
+	return a.once.get(ctx, d.String(), func(ctx context.Context) (*openedArchive, error) {
+		_, manifest, err := a.from.Manifest(ctx, repository, d)
+		if err != nil {
+			return nil, err
+		}
+		x, err := artifacts.OpenComponent(manifest)
+		if err != nil {
+			return nil, err
+		}
+		data, err := a.from.Blob(ctx, repository, x.Archive, artifacts.MaxArchive)
+		if err != nil {
+			return nil, err
+		}
+		if digest.FromBytes(data) != x.Archive.Digest {
+			return nil, fmt.Errorf("%s@%s: %w", repository, x.Archive.Digest, fault.ErrDigestMismatch)
+		}
+		archive, err := artifacts.ReadArchive(data)
+		if err != nil {
+			return nil, fmt.Errorf("component %s: %w", c.Name, err)
+		}
+		return &openedArchive{archive, x.Archive.Size}, nil
+	})
+}
+
+// load is what a device fetches for a component: blobs by digest, with their sizes.
+type load struct {
+	blobs   map[digest.Digest]int64
+	atMost  bool   // an image's layers could not be looked at: it counts as a whole
+	missing string // why the device could not load it
+}
+
+// platformOf is a device's platform; "" when it is not known.
+func platformOf(d *Device) string {
+	if d.Capabilities == nil || len(d.Capabilities.Properties.CPUs) == 0 {
+		return ""
+	}
+	if a := d.Capabilities.Properties.CPUs[0].Architecture; a != "" && a != "other" {
+		return "linux/" + a
+	}
+	return ""
+}
+
+// loads is what a device of a platform fetches for a component.
+func (p *planner) loads(ctx context.Context, c margo.Component, platform string) (*load, error) {
+	return p.cost.get(ctx, pinOf(c).String()+" "+platform, func(ctx context.Context) (*load, error) {
+		archive, err := p.archives.get(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		l := &load{blobs: map[digest.Digest]int64{pinOf(c): archive.bytes}}
+		if archive.Lock == nil {
+			l.atMost = true
+			return l, nil
+		}
+		for _, image := range archive.Lock.Images {
+			if err := p.image(ctx, l, image, platform); err != nil {
+				return nil, err
+			}
+		}
+		return l, nil
+	})
+}
+
+// image adds the layers of an image.
+func (p *planner) image(ctx context.Context, l *load, image artifacts.LockedImage, platform string) error {
+	var at *artifacts.LockedPlatform
+	var there []string
+	for i, x := range image.Platforms {
+		there = append(there, x.Platform)
+		switch {
+		case platform == "" && (at == nil || x.Size > at.Size): // the largest: nobody knows better
+			at = &image.Platforms[i]
+			l.atMost = len(image.Platforms) > 1 || l.atMost
+		case platform != "" && at == nil && (x.Platform == platform || strings.HasPrefix(x.Platform, platform+"/")):
+			at = &image.Platforms[i]
+		}
+	}
+	if at == nil {
+		l.missing = fmt.Sprintf("image %s is for %s, the device is %s", image.Reference, strings.Join(there, ", "), platform)
+		return nil
+	}
+	var layers []ocispec.Descriptor
+	err := error(fault.ErrUnsupported)
+	if p.o.Layers != nil {
+		layers, err = p.o.Layers(ctx, image.Reference, at.Digest)
+	}
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		l.missing = fmt.Sprintf("image %s@%s is not at its registry", image.Reference, at.Digest)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil: // its registry cannot be asked from here: that need not keep devices from it
+		l.blobs[at.Digest], l.atMost = at.Size, true
+	}
+	for _, d := range layers {
+		l.blobs[d.Digest] = d.Size
+	}
+	return nil
+}
+
+// Cost is what a change brings over the network to one device.
+type Cost struct {
+	Bytes  int64 `json:"bytes"`
+	Blobs  int   `json:"blobs"`            // that the device lacks
+	Kept   int   `json:"kept"`             // of the same, that it has
+	AtMost bool  `json:"atMost,omitempty"` // an image's layers could not be looked at, it counts as a whole
+}
+
+// price is what a device must fetch to run profiles, when it has what had needs.
+func (p *planner) price(ctx context.Context, platform string, had, now []margo.DeploymentProfile) (c Cost, missing string, err error) {
+	has, wants := map[digest.Digest]int64{}, map[digest.Digest]int64{}
+	sum := func(into map[digest.Digest]int64, all []margo.DeploymentProfile, strict bool) error {
+		for _, profile := range all {
+			if profile.Type != "compose" {
+				continue
+			}
+			for _, component := range profile.Components {
+				l, err := p.loads(ctx, component, platform)
+				if lasting(err) && !strict {
+					continue // gone from the registry: then nothing of it is counted as there
+				}
+				if err != nil {
+					return err
+				}
+				if strict {
+					c.AtMost = c.AtMost || l.atMost
+					if missing == "" {
+						missing = l.missing
+					}
+				}
+				for d, size := range l.blobs {
+					into[d] = size
+				}
+			}
+		}
+		return nil
+	}
+	if err := sum(has, had, false); err != nil {
+		return c, "", err
+	}
+	if err := sum(wants, now, true); err != nil {
+		return c, "", err
+	}
+	for d, size := range wants {
+		if _, there := has[d]; there {
+			c.Kept++
+			continue
+		}
+		c.Blobs++
+		c.Bytes += size
+	}
+	c.AtMost = c.AtMost && c.Blobs > 0
+	return c, missing, nil
+}

@@ -1,0 +1,178 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// maxSkipped is how many history tags in a row may name something that cannot be followed.
+const maxSkipped = 32
+
+// published is a state in the registry.
+type published struct {
+	digest digest.Digest
+	index  *artifacts.StateIndex
+}
+
+// standing is what a device has in the registry, and which generation is next.
+type standing struct {
+	tagged   digest.Digest // what the device's tag names; "": nothing
+	base     *published    // what the next generation follows; nil: nothing
+	next     uint64        // number of the next generation
+	lags     bool          // base is above what the tag names: a publication was interrupted
+	skipped  int           // history tags that were not followed
+	reason   error         // why the first of them was not
+	notState error         // why what the tag names cannot be followed
+}
+
+// look reads what a device's tag names.
+func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
+	s := &standing{next: 1}
+	desc, err := p.from.Resolve(ctx, a.Repository, a.Device.ID.Tag())
+	if errors.Is(err, fault.ErrNotFound) {
+		return s, nil
+	}
+	if errors.Is(err, fault.ErrInvalid) { // cut off by a publisher that was killed: as good as nothing
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.tagged = desc.Digest
+	if s.base, err = p.read(ctx, a, desc.Digest); lasting(err) || errors.Is(err, fault.ErrConflict) {
+		s.notState = err
+		return s, nil
+	}
+	if s.base != nil {
+		s.next = s.base.index.Generation + 1
+	}
+	return s, err
+}
+
+// probe goes up the history from what the tag names: a publication may have ended before the tag moved, or somebody has
+// moved it back.
+func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
+	if s.base != nil {
+		if err := p.vouched(ctx, a, s.base.digest); err != nil {
+			return fmt.Errorf("what %s:%s names: %w", a.Repository, a.Device.ID.Tag(), err)
+		}
+	}
+	for s.skipped <= maxSkipped {
+		tag := artifacts.HistoryTag(a.Device.ID.Tag(), s.next)
+		desc, err := p.from.Resolve(ctx, a.Repository, tag)
+		if errors.Is(err, fault.ErrNotFound) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, fault.ErrInvalid) {
+			return err
+		}
+		var there *published
+		if err == nil {
+			there, err = p.read(ctx, a, desc.Digest)
+		}
+		if err == nil && there.index.Generation != s.next {
+			err = fmt.Errorf("%s:%s is generation %d: %w", a.Repository, tag, there.index.Generation, fault.ErrConflict)
+		}
+		if err == nil {
+			err = p.vouched(ctx, a, desc.Digest)
+		}
+		switch {
+		case err == nil:
+			s.base, s.lags = there, true
+		case errors.Is(err, fault.ErrTemporary), ctx.Err() != nil:
+			return err
+		default:
+			if s.skipped++; s.reason == nil {
+				s.reason = err
+			}
+		}
+		s.next++
+	}
+	return fault.WithHint(fmt.Errorf("more than %d generations above what the device's tag names cannot be followed: %w", maxSkipped, s.reason),
+		"somebody seems to have made them; remove their tags")
+}
+
+func (p *planner) vouched(ctx context.Context, a *Assignment, d digest.Digest) error {
+	if p.o.Verify == nil {
+		return nil
+	}
+	return p.o.Verify(ctx, a.Repository, d)
+}
+
+func (p *planner) read(ctx context.Context, a *Assignment, d digest.Digest) (*published, error) {
+	_, manifest, err := p.from.Manifest(ctx, a.Repository, d)
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", a.Repository, d, err)
+	}
+	if x.Device != a.Device.ID {
+		return nil, fmt.Errorf("%s@%s is the state of %s: %w", a.Repository, d, x.Device, fault.ErrConflict)
+	}
+	return &published{digest: d, index: x}, nil
+}
+
+// deployments reads those documents of a state whose digests are not among known.
+func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, known map[digest.Digest]bool) ([]artifacts.Deployment, error) {
+	blob := func(d ocispec.Descriptor) ([]byte, error) {
+		return p.from.Blob(ctx, a.Repository, d, artifacts.MaxArchive)
+	}
+	if len(s.index.Deployments) == 0 {
+		state, err := s.index.Read(blob)
+		if err != nil {
+			return nil, err
+		}
+		var out []artifacts.Deployment
+		for _, d := range state.Deployments {
+			if !known[d.Digest] {
+				out = append(out, d)
+			}
+		}
+		return out, nil
+	}
+	var out []artifacts.Deployment
+	for _, l := range s.index.Deployments {
+		if known[l.Digest] {
+			continue
+		}
+		data, err := blob(l)
+		if err != nil {
+			return nil, err
+		}
+		if digest.FromBytes(data) != l.Digest {
+			return nil, fmt.Errorf("%s@%s: %w", a.Repository, l.Digest, fault.ErrDigestMismatch)
+		}
+		d, err := artifacts.ReadDeployment(l.Digest.String(), data)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, *d)
+	}
+	return out, nil
+}
+
+// holds tells whether a state is of exactly these documents.
+func (s *published) holds(documents []digest.Digest) bool {
+	if s == nil || len(s.index.Deployments) != len(documents) || (s.index.Bundle == nil) != (len(documents) == 0) {
+		return false
+	}
+	there := make(map[digest.Digest]bool, len(documents))
+	for _, l := range s.index.Deployments {
+		there[l.Digest] = true
+	}
+	for _, d := range documents {
+		if !there[d] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,203 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+)
+
+// DocumentDiff is what changes in the documents of devices.
+type DocumentDiff struct {
+	Devices []string `json:"devices"`
+	Lines   []string `json:"lines"` // of a unified diff
+}
+
+// maxDiffLines bounds what two documents are compared by; beyond it all of one is replaced by all of the other.
+const maxDiffLines = 2000
+
+// Diffs compares the ApplicationDeployments that the registry has with those that the plan publishes, line by line; devices
+// of which the same lines change are together.
+func (p *Plan) Diffs(ctx context.Context, from Registry) ([]*DocumentDiff, error) {
+	reader := &planner{c: p.c, from: from, o: p.o}
+	byText := map[string]*DocumentDiff{}
+	var all []*DocumentDiff
+	for _, d := range p.Devices {
+		if d.Action != Publish {
+			continue
+		}
+		lines, err := reader.diff(ctx, d)
+		if err != nil {
+			return nil, fmt.Errorf("compare %s: %w", d.Device, err)
+		}
+		key := strings.Join(lines, "\n")
+		x := byText[key]
+		if x == nil {
+			x = &DocumentDiff{Lines: lines}
+			byText[key] = x
+			all = append(all, x)
+		}
+		x.Devices = append(x.Devices, string(d.Device))
+	}
+	return all, nil
+}
+
+// diff compares the documents of one device.
+func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
+	a := d.assignment
+	documents, err := a.Documents(p.c.Fleet)
+	if err != nil {
+		return nil, err
+	}
+	now, known := map[string]string{}, map[digest.Digest]bool{}
+	var names []string
+	for i, at := range a.Placements {
+		now[at.Deployment.Name] = string(documents[i])
+		names = append(names, at.Deployment.Name)
+		known[digest.FromBytes(documents[i])] = true
+	}
+	was := map[string]string{}
+	s, err := p.look(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if s.base != nil {
+		before, err := p.deployments(ctx, a, s.base, known)
+		if err != nil {
+			return nil, err
+		}
+		there := map[digest.Digest]bool{}
+		for _, l := range s.base.index.Deployments {
+			there[l.Digest] = true
+		}
+		for i, at := range a.Placements {
+			if there[digest.FromBytes(documents[i])] {
+				was[at.Deployment.Name] = now[at.Deployment.Name]
+			}
+		}
+		names = append(names, namesOf(before, now)...)
+		for _, b := range before {
+			was[b.Document.Metadata.Name] = string(b.Bytes)
+		}
+	}
+	var out []string
+	for _, name := range names {
+		out = append(out, diffOf(name, was[name], now[name])...)
+	}
+	return out, nil
+}
+
+// DiffDocuments is a unified diff of documents by name; nil when nothing differs.
+func DiffDocuments(was, now map[string][]byte) []string {
+	names := sortedKeys(was)
+	for _, n := range sortedKeys(now) {
+		if _, ok := was[n]; !ok {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	var out []string
+	for _, n := range names {
+		out = append(out, diffOf(n, string(was[n]), string(now[n]))...)
+	}
+	return out
+}
+
+// namesOf are the deployments that are there and no longer wanted.
+func namesOf(before []artifacts.Deployment, now map[string]string) []string {
+	var out []string
+	for _, b := range before {
+		if _, ok := now[b.Document.Metadata.Name]; !ok {
+			out = append(out, b.Document.Metadata.Name)
+		}
+	}
+	return out
+}
+
+// diffOf is a unified diff of two documents, with two lines around each change.
+func diffOf(name, was, now string) []string {
+	const around = 2
+	if was == now {
+		return nil
+	}
+	a, b := lines(was), lines(now)
+	marked := compareLines(a, b)
+	out := []string{fmt.Sprintf("--- %s", name), fmt.Sprintf("+++ %s", name)}
+	if was == "" {
+		out[0] = "--- /dev/null"
+	}
+	if now == "" {
+		out[1] = "+++ /dev/null"
+	}
+	last := -1
+	for i, m := range marked {
+		near := false
+		for j := max(0, i-around); j <= min(len(marked)-1, i+around); j++ {
+			near = near || marked[j][0] != ' '
+		}
+		if !near {
+			continue
+		}
+		if i != last+1 || last < 0 {
+			out = append(out, "@@")
+		}
+		out, last = append(out, m), i
+	}
+	return out
+}
+
+func lines(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(s, "\n"), "\n")
+}
+
+// compareLines marks lines with ' ', '-' and '+', by their longest common subsequence.
+func compareLines(a, b []string) []string {
+	var out []string
+	mark := func(sign string, all ...string) {
+		for _, l := range all {
+			out = append(out, sign+l)
+		}
+	}
+	if len(a) > maxDiffLines || len(b) > maxDiffLines {
+		mark("-", a...)
+		mark("+", b...)
+		return out
+	}
+	common := make([][]int32, len(a)+1)
+	for i := range common {
+		common[i] = make([]int32, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i] == b[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			} else {
+				common[i][j] = max(common[i+1][j], common[i][j+1])
+			}
+		}
+	}
+	i, j := 0, 0
+	for i < len(a) && j < len(b) {
+		switch {
+		case a[i] == b[j]:
+			mark(" ", a[i])
+			i, j = i+1, j+1
+		case common[i+1][j] >= common[i][j+1]:
+			mark("-", a[i])
+			i++
+		default:
+			mark("+", b[j])
+			j++
+		}
+	}
+	mark("-", a[i:]...)
+	mark("+", b[j:]...)
+	return out
+}

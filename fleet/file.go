@@ -1,0 +1,122 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// planVersion is the version of the plan file.
+const planVersion = 1
+
+// Document is a plan as JSON: what is shown, and what [ReadPromise] reads to publish exactly that.
+type Document struct {
+	Version int              `json:"version"`
+	Fleet   string           `json:"fleet"`
+	Devices int              `json:"devices"`
+	Publish int              `json:"publish"`
+	Same    int              `json:"same"`
+	Cannot  int              `json:"cannot"`
+	Alike   []*Alike         `json:"alike"`
+	States  []*PromisedState `json:"states"`
+}
+
+// PromisedState is one state that is to be published.
+type PromisedState struct {
+	Device     string        `json:"device"`
+	Repository string        `json:"repository"`
+	Tag        string        `json:"tag"`
+	Tagged     digest.Digest `json:"tagged,omitempty"` // what the tag names; left out: it is not there
+	Generation uint64        `json:"generation"`
+	Digest     digest.Digest `json:"digest"` // of the state that is published
+}
+
+// Document makes the plan's JSON.
+func (p *Plan) Document() *Document {
+	d := &Document{
+		Version: planVersion, Fleet: p.Fleet, Devices: len(p.Devices), Publish: p.Count(Publish), Same: p.Count(Same), Cannot: p.Count(Cannot),
+		Alike: p.Alike(), States: []*PromisedState{},
+	}
+	if d.Alike == nil {
+		d.Alike = []*Alike{}
+	}
+	for _, x := range p.Devices {
+		if x.Action == Publish {
+			d.States = append(d.States, &PromisedState{
+				Device: string(x.Device), Repository: x.Repository, Tag: x.Device.Tag(), Tagged: x.Tagged, Generation: x.Generation, Digest: x.Digest,
+			})
+		}
+	}
+	return d
+}
+
+// MaxPlan bounds a plan file: one of 100,000 devices has 40 MB.
+const MaxPlan = 64 << 20
+
+// Promise is what a plan file says will be published.
+type Promise struct {
+	Fleet  string
+	states map[string]*PromisedState
+}
+
+// ReadPromise reads a plan file.
+func ReadPromise(file string, data []byte) (*Promise, error) {
+	fail := func(why string) (*Promise, error) {
+		return nil, fault.WithHint(fmt.Errorf("%s: %s: %w", file, why, fault.ErrInvalid), "write it with: longshore fleet plan --out FILE")
+	}
+	var d Document
+	if len(data) > MaxPlan {
+		return fail("it is too large")
+	}
+	if err := json.Unmarshal(data, &d); err != nil {
+		return fail("it is no plan: " + err.Error())
+	}
+	if d.Version != planVersion || d.Fleet == "" {
+		return fail(fmt.Sprintf("it is no plan of version %d", planVersion))
+	}
+	p := &Promise{Fleet: d.Fleet, states: map[string]*PromisedState{}}
+	for _, s := range d.States {
+		if s == nil || s.Device == "" || s.Digest.Validate() != nil || p.states[s.Device] != nil {
+			return fail("its states are not those of a plan")
+		}
+		p.states[s.Device] = s
+	}
+	return p, nil
+}
+
+// Keep narrows the plan to what was promised: states that are published already are left out. Anything that is not as it
+// was shown is an error that wraps fault.ErrConflict: the files, a tag that an application is named by, or a device's
+// state have changed since.
+func (p *Plan) Keep(promise *Promise) error {
+	if promise.Fleet != p.Fleet {
+		return fmt.Errorf("the plan is of the fleet %s, not of %s: %w", promise.Fleet, p.Fleet, fault.ErrConflict)
+	}
+	var moved []string
+	seen := map[string]bool{}
+	for _, d := range p.Devices {
+		s := promise.states[string(d.Device)]
+		seen[string(d.Device)] = true
+		switch {
+		case s == nil && d.Action == Publish, s != nil && d.Action == Cannot:
+			moved = append(moved, string(d.Device))
+		case s == nil:
+		case d.Action == Same && d.Digest == s.Digest: // done by a run before
+		case d.Action == Publish && d.Digest == s.Digest && d.Generation == s.Generation && d.Repository == s.Repository && d.Tagged == s.Tagged:
+		default:
+			moved = append(moved, string(d.Device))
+		}
+	}
+	for _, device := range sortedKeys(promise.states) {
+		if !seen[device] {
+			moved = append(moved, device)
+		}
+	}
+	if len(moved) > 0 {
+		return fault.WithHint(fmt.Errorf("publish the plan: %w: %s would not become what was shown (%s)", fault.ErrConflict, some(moved), counted(len(moved), "device")),
+			"the files, a version, or what is published has changed since; plan again and look")
+	}
+	return nil
+}

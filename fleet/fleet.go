@@ -1,0 +1,186 @@
+// Package fleet turns a directory of files into what every device of a fleet is to run, shows what that changes, and
+// publishes it.
+//
+// [Read] reads the directory (strict YAML, every fault with its position). [Resolve] looks up the applications that it
+// names, [Compile] places them on devices and sets their parameters, [Fleet.Plan] compares with what each device has in
+// the registry, and [Plan.Publish] publishes exactly that. The package computes: files come in as an fs.FS, registries
+// behind the small ports [Registry] and [Publisher].
+package fleet
+
+import (
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// File is the file of a fleet's directory that is read first; it names the others.
+const File = "fleet.yaml"
+
+// Limits of a fleet's files.
+const (
+	maxFiles    = 4096    // files of one fleet
+	maxDevices  = 100_000 // devices of one fleet
+	maxFaults   = 200     // faults that are told; more help nobody
+	maxTemplate = 255     // characters of a repository
+)
+
+// Fleet is what the files say.
+type Fleet struct {
+	Name         string // of the fleet; part of every deployment's id
+	Namespace    string // of the deployments; else Name
+	Registry     string // "host/path": what references without a host are below
+	States       string // repository of the states, "host/path", may have {fleet} and {labels.KEY}
+	Rollout      *Rollout
+	Groups       []*Group
+	Applications []*Application
+	Deployments  []*Deployment
+	Devices      []*Device // sorted by id
+
+	files map[string]string // digests of the files that were read, by name
+	byID  map[string]*Device
+}
+
+// Group names devices that have something in common.
+type Group struct {
+	Name       string
+	Select     Selector
+	Parameters map[string]Values // by deployment
+	Rollout    *Rollout          // nil: the fleet's
+
+	capabilities *capabilities
+	at           place
+}
+
+// Application is something that can run: a package, or one Compose component without a description.
+type Application struct {
+	Name      string
+	Package   string // repository of an application package; "": Component
+	Component string // repository of a Compose component; "": Package
+	Version   string // exact, or a SemVer range; "": Channel
+	Channel   string // a tag that moves; "": Version
+	Profile   string // id of the profile to use; "": the first that fits a device
+
+	at, version place
+}
+
+// Deployment puts an application on devices.
+type Deployment struct {
+	Name        string
+	Application string
+	Profile     string // "": the application's
+	Select      Selector
+	Exclude     Selector // empty: none
+	Parameters  Values
+
+	at, application place
+}
+
+// Device is one device.
+type Device struct {
+	ID         artifacts.DeviceID
+	Labels     map[string]string
+	Parameters map[string]Values // by deployment
+	// Capabilities is what the device can do, shared between devices: its id says nothing. nil: nothing is known.
+	Capabilities *margo.DeviceCapabilities
+	Unchecked    bool // capabilities: unchecked: the device itself decides what it can run
+
+	Groups []*Group // in the order of the files
+
+	capabilities *capabilities
+	at           place
+}
+
+// Values are parameters by name, as the files give them.
+type Values map[string]Value
+
+// Value is one parameter's value and where it stands.
+type Value struct {
+	Value any // string, int64, uint64, float64, bool, []any; nil takes away what a wider level gives
+	at    place
+}
+
+// Rollout says in which steps a change reaches devices. Publishing does not obey it yet: it is read and checked.
+type Rollout struct {
+	Waves     []Wave
+	OnFailure string // halt (also ""), rollback
+}
+
+// Wave is one step of a rollout.
+type Wave struct {
+	Name    string
+	Select  Selector      // empty: by Percent
+	Percent int           // of the devices that change, those of earlier waves included; 0: by Select
+	Soak    time.Duration // to wait after the last device is well
+	Success int           // percent of the wave's devices that must be well; 0: 100
+}
+
+// place is where something stands in the files.
+type place struct {
+	file, path   string
+	line, column int
+}
+
+func placeOf(file string, n *strict.Node) place {
+	if n == nil {
+		return place{file: file}
+	}
+	return place{file: file, path: n.Path(), line: n.Line, column: n.Column}
+}
+
+func keyPlace(file string, n *strict.Node) place {
+	return place{file: file, path: n.Path(), line: n.KeyLine, column: n.KeyColumn}
+}
+
+// Device finds a device; nil when there is none.
+func (f *Fleet) Device(id string) *Device { return f.byID[id] }
+
+// Repository is where a device's states are. Values of its labels fill the template in; false names a label that the
+// device does not have.
+func (f *Fleet) Repository(d *Device) (repository, missing string) {
+	out := strings.ReplaceAll(f.States, "{fleet}", f.Name)
+	for {
+		before, rest, found := strings.Cut(out, "{labels.")
+		if !found {
+			return out, ""
+		}
+		key, after, _ := strings.Cut(rest, "}") // Read has checked it
+		value, ok := d.Labels[key]
+		if !ok {
+			return "", key
+		}
+		out = before + strings.ToLower(value) + after
+	}
+}
+
+// InGroup tells whether a device is in a group of that name.
+func (d *Device) InGroup(name string) bool {
+	for _, g := range d.Groups {
+		if g.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Matches tells whether a selector means the device.
+func (d *Device) Matches(s Selector) bool {
+	return s.matches(func(key string) []string {
+		switch key {
+		case keyDevice:
+			return []string{string(d.ID)}
+		case keyGroup:
+			names := make([]string, 0, len(d.Groups))
+			for _, g := range d.Groups {
+				names = append(names, g.Name)
+			}
+			return names
+		}
+		if v, ok := d.Labels[key]; ok {
+			return []string{v}
+		}
+		return nil
+	})
+}

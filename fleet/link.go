@@ -1,0 +1,249 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// faults collects what is wrong, to be told together.
+type faults struct{ list []strict.Fault }
+
+func (s *faults) add(at place, hint, format string, args ...any) {
+	s.list = append(s.list, strict.Fault{File: at.file, Line: at.line, Column: at.column, Path: at.path, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// err is everything, sorted by file and position; nil when nothing is wrong.
+func (s *faults) err() error {
+	if len(s.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(s.list, func(a, b strict.Fault) int {
+		if a.File != b.File {
+			return strings.Compare(a.File, b.File)
+		}
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	e := &strict.Error{File: File, Faults: s.list}
+	if n := len(s.list); n > maxFaults {
+		e.Faults = append(slices.Clip(s.list[:maxFaults]), strict.Fault{Message: fmt.Sprintf("and %d more faults", n-maxFaults)})
+	}
+	return e
+}
+
+// loadCapabilities reads each file of capabilities once.
+func (f *Fleet) loadCapabilities(fsys fs.FS, seen map[string]*capabilities, sink *faults) {
+	load := func(c *capabilities) {
+		if c == nil || c.file == "" {
+			return
+		}
+		name := path.Clean(c.file)
+		if first, ok := seen[name]; ok {
+			c.parsed = first.parsed
+			return
+		}
+		seen[name] = c
+		data, err := bounded(fsys, name, strict.MaxJSON)
+		if err != nil {
+			var at *fs.PathError
+			if errors.As(err, &at) {
+				err = at.Err
+			}
+			sink.add(c.at, "write it with longshore-agent capabilities, on the device", "%s: %v", c.file, err)
+			return
+		}
+		f.files[name] = digest.FromBytes(data).String()
+		if c.parsed, err = margo.ParseDeviceCapabilities(name, data); err != nil {
+			var document *strict.Error
+			if !errors.As(err, &document) {
+				sink.add(c.at, "", "%s: %v", c.file, err)
+				return
+			}
+			for _, x := range document.Faults {
+				x.File = name
+				sink.list = append(sink.list, x)
+			}
+		}
+	}
+	for _, g := range f.Groups {
+		load(g.capabilities)
+	}
+	for _, d := range f.Devices {
+		load(d.capabilities)
+	}
+}
+
+// link checks what one part says of another, and puts devices into groups.
+func (f *Fleet) link(sink *faults) {
+	uniqueNames(sink, "application", f.Applications, func(a *Application) (string, place) { return a.Name, a.at })
+	uniqueNames(sink, "group", f.Groups, func(g *Group) (string, place) { return g.Name, g.at })
+	uniqueNames(sink, "deployment", f.Deployments, func(d *Deployment) (string, place) { return d.Name, d.at })
+	uniqueNames(sink, "device", f.Devices, func(d *Device) (string, place) { return string(d.ID), d.at })
+	slices.SortStableFunc(f.Devices, func(a, b *Device) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	for _, d := range f.Devices {
+		f.byID[string(d.ID)] = d
+	}
+	for _, g := range f.Groups {
+		if len(g.Select.named(keyGroup)) > 0 {
+			sink.add(g.at, "", "a group cannot be made of groups: select by labels")
+			continue
+		}
+		f.known(g.Select, g.at, "select", sink)
+		var members []*Device
+		for _, d := range f.Devices {
+			if d.Matches(g.Select) { // groups of d are not asked
+				members = append(members, d)
+			}
+		}
+		for _, d := range members {
+			d.Groups = append(d.Groups, g)
+		}
+		if len(members) == 0 && !g.Select.IsZero() {
+			sink.add(g.at, "", "the selector %q matches no device", g.Select)
+		}
+		f.knownDeployments(g.Parameters, g.at, sink)
+		f.knownWaves(g.Rollout, g.at, sink)
+	}
+	f.knownWaves(f.Rollout, place{file: File, path: "rollout"}, sink)
+	for _, d := range f.Deployments {
+		if !slices.ContainsFunc(f.Applications, func(a *Application) bool { return a.Name == d.Application }) && d.Application != "" {
+			sink.add(d.application, near(d.Application, f.Applications, func(a *Application) string { return a.Name }), "there is no application %q", d.Application)
+		}
+		f.known(d.Select, d.at, "select", sink)
+		f.known(d.Exclude, d.at, "exclude", sink)
+	}
+	for _, d := range f.Devices {
+		f.equip(d, sink)
+		f.knownDeployments(d.Parameters, d.at, sink)
+		if _, missing := f.Repository(d); missing != "" {
+			sink.add(d.at, "", "has no label %s, and states: %s asks for it", missing, f.States)
+		}
+	}
+}
+
+// equip finds what is known of a device: by itself, else by its groups.
+func (f *Fleet) equip(d *Device, sink *faults) {
+	c := d.capabilities
+	for _, g := range d.Groups {
+		switch {
+		case g.capabilities == nil || c == g.capabilities || c != nil && c == d.capabilities:
+		case c == nil:
+			c = g.capabilities
+		case c.file != g.capabilities.file:
+			sink.add(d.at, "tell the device's own", "its groups tell different capabilities, %s and %s", c.words(), g.capabilities.words())
+		}
+	}
+	if c != nil {
+		d.Capabilities, d.Unchecked = c.parsed, c.unchecked
+	}
+}
+
+func (c *capabilities) words() string {
+	if c.unchecked {
+		return "unchecked"
+	}
+	return c.file
+}
+
+// known tells devices and groups that a selector names and that are not there.
+func (f *Fleet) known(s Selector, at place, member string, sink *faults) {
+	at.path += "." + member
+	for _, id := range s.named(keyDevice) {
+		if f.byID[id] == nil {
+			sink.add(at, near(id, f.Devices, func(d *Device) string { return string(d.ID) }), "there is no device %q", id)
+		}
+	}
+	for _, name := range s.named(keyGroup) {
+		if !slices.ContainsFunc(f.Groups, func(g *Group) bool { return g.Name == name }) {
+			sink.add(at, near(name, f.Groups, func(g *Group) string { return g.Name }), "there is no group %q", name)
+		}
+	}
+}
+
+func (f *Fleet) knownWaves(r *Rollout, at place, sink *faults) {
+	if r == nil {
+		return
+	}
+	for _, w := range r.Waves {
+		f.known(w.Select, at, "waves", sink)
+	}
+}
+
+func (f *Fleet) knownDeployments(all map[string]Values, at place, sink *faults) {
+	for name := range all {
+		if !slices.ContainsFunc(f.Deployments, func(d *Deployment) bool { return d.Name == name }) {
+			sink.add(at, near(name, f.Deployments, func(d *Deployment) string { return d.Name }), "parameters: there is no deployment %q", name)
+		}
+	}
+}
+
+// uniqueNames tells what has the name of another one.
+func uniqueNames[T any](sink *faults, what string, all []T, of func(T) (string, place)) {
+	first := make(map[string]place, len(all))
+	for _, x := range all {
+		name, at := of(x)
+		if name == "" {
+			continue
+		}
+		if there, ok := first[name]; ok {
+			sink.add(at, "", "the %s %q is there already, at %s:%d", what, name, there.file, there.line)
+			continue
+		}
+		first[name] = at
+	}
+}
+
+// near is a hint that names what was probably meant; "" when nothing is like it.
+func near[T any](word string, all []T, name func(T) string) string {
+	best, at := "", 3
+	for _, x := range all {
+		if n := name(x); abs(len(n)-len(word)) < at {
+			if d := edits(word, n, at); d < at && d < len(word) {
+				best, at = n, d
+			}
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("did you mean %q?", best)
+}
+
+func abs(n int) int { return max(n, -n) }
+
+// edits counts inserts, deletes and replacements between two words, up to limit.
+func edits(a, b string, limit int) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		least := i
+		for j := 1; j <= len(b); j++ {
+			cost := diagonal
+			if a[i-1] != b[j-1] {
+				cost++
+			}
+			diagonal = row[j]
+			row[j] = min(cost, row[j]+1, row[j-1]+1)
+			least = min(least, row[j])
+		}
+		if least >= limit {
+			return limit
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,334 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// defaultConcurrency is how many devices are looked at or published at a time.
+const defaultConcurrency = 48
+
+// What a plan does with a device.
+const (
+	Publish = "publish" // its state becomes another one
+	Same    = "same"    // it has what the files say
+	Cannot  = "cannot"  // it cannot run what the files put on it, or its state cannot be followed
+)
+
+// Options of a plan.
+type Options struct {
+	Devices func(*Device) bool // nil: all
+	// Verify tells whether a state in the registry may be followed; its number is that of whoever wrote it. nil: every.
+	// Only states that are to change are asked for.
+	Verify func(ctx context.Context, repository string, state digest.Digest) error
+	// Services tells what a component runs with these parameters, on a platform ("": any). An error of it that wraps one of
+	// fault's kinds keeps the component from devices. nil: plans do not say what restarts.
+	Services func(ctx context.Context, archive *artifacts.Archive, env map[string]string, platform string) ([]Service, error)
+	// Layers lists what a pull of an image moves, as Compose files name it. nil: images count as a whole.
+	Layers      func(ctx context.Context, reference string, d digest.Digest) ([]ocispec.Descriptor, error)
+	Expires     time.Time // of the states; zero: never
+	Created     time.Time // of the artifacts; zero: left out
+	Annotations map[string]string
+	Concurrency int // devices at a time; 0: 48
+	Keep        int // bytes of artifacts that a plan keeps for Publish, which makes the others again; 0: none
+}
+
+// Plan is what publishing a fleet would change, and everything that publishing it needs.
+type Plan struct {
+	Fleet   string
+	Devices []*DevicePlan // by id
+
+	c           *Compiled
+	o           Options
+	compressors *artifacts.Compressors
+}
+
+// DevicePlan is what happens to one device.
+type DevicePlan struct {
+	Device     artifacts.DeviceID
+	Repository string
+	Action     string        // publish, same, cannot
+	Tagged     digest.Digest // what the device's tag names; "": nothing
+	Standing   uint64        // generation that the device's tag names; 0: none
+	Generation uint64        // the next one; of Same the one that is there, 0 when there is none
+	Previous   digest.Digest // what it follows; "": nothing
+	Digest     digest.Digest // of the state that is published, or is there
+	Changes    []Change
+	Cost       Cost
+	Reasons    []string // of Cannot; notes otherwise
+
+	assignment *Assignment
+	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again
+	err        error               // why its state cannot be followed; nil: Reasons are of the device
+}
+
+type planner struct {
+	c        *Compiled
+	from     Registry
+	o        Options
+	archives archives
+	loaded   once[[]Service]
+	cost     once[*load]
+	kept     atomic.Int64 // bytes of artifacts
+
+	compressors *artifacts.Compressors
+}
+
+// Plan compares what the files say with what each device has in the registry. The error says that a registry could not be
+// asked; what is wrong with single devices is in the plan.
+func (c *Compiled) Plan(ctx context.Context, from Registry, o Options) (*Plan, error) {
+	p := &planner{c: c, from: from, o: o, archives: archives{from: from}, compressors: &artifacts.Compressors{}}
+	plan := &Plan{Fleet: c.Fleet.Name, c: c, o: o, compressors: p.compressors}
+	var chosen []*Assignment
+	for _, a := range c.Assignments {
+		if o.Devices == nil || o.Devices(a.Device) {
+			chosen = append(chosen, a)
+		}
+	}
+	plan.Devices = make([]*DevicePlan, len(chosen))
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(o.concurrency())
+	for i, a := range chosen {
+		if inner.Err() != nil {
+			break
+		}
+		g.Go(func() (err error) {
+			plan.Devices[i], err = p.device(inner, a)
+			if err != nil {
+				err = fmt.Errorf("plan %s: %w", a.Device.ID, err)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return plan, ctx.Err()
+}
+
+func (o Options) concurrency() int {
+	if o.Concurrency > 0 {
+		return o.Concurrency
+	}
+	return defaultConcurrency
+}
+
+// device plans one device.
+func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error) {
+	d := &DevicePlan{Device: a.Device.ID, Repository: a.Repository, assignment: a}
+	if len(a.Unfit) > 0 {
+		d.Action, d.Reasons = Cannot, a.Unfit
+		return d, nil
+	}
+	documents, err := a.Documents(p.c.Fleet)
+	if err != nil {
+		return nil, err
+	}
+	digests := make([]digest.Digest, len(documents))
+	for i, doc := range documents {
+		digests[i] = digest.FromBytes(doc)
+	}
+	s, err := p.look(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	d.Tagged = s.tagged
+	switch {
+	case s.notState != nil:
+		d.Action, d.Reasons, d.err = Cannot, []string{s.notState.Error()}, s.notState
+		return d, nil
+	case s.base == nil && len(documents) == 0:
+		d.Action = Same
+		return d, nil
+	case s.base.holds(digests):
+		// Unless the tag was moved back: then devices have gone on, and take nothing older.
+		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.next))
+		if errors.Is(err, fault.ErrNotFound) {
+			d.Action, d.Generation, d.Digest = Same, s.base.index.Generation, s.base.digest
+			return d, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	tagged := s.base
+	if tagged != nil {
+		d.Standing = tagged.index.Generation
+	}
+	if err := p.probe(ctx, a, s); err != nil {
+		if lasting(err) || unvouched(err) {
+			d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
+			return d, nil
+		}
+		return nil, err
+	}
+	if err := p.publication(d, a, s, documents, digests); err != nil {
+		return nil, err
+	}
+	return d, p.explain(ctx, d, a, tagged, digests)
+}
+
+// publication settles which artifact is published, as which generation.
+func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documents [][]byte, digests []digest.Digest) error {
+	d.Action, d.Generation = Publish, s.next
+	if s.base != nil {
+		d.Previous = s.base.digest
+	}
+	if s.skipped > 0 {
+		d.Reasons = append(d.Reasons, fmt.Sprintf("%d generations of the history were not followed: %v", s.skipped, s.reason))
+	}
+	if s.lags && s.base.holds(digests) { // interrupted before the tag moved: the same again
+		again, err := p.pack(a, s.base.index.Generation, s.base.index.Previous, documents)
+		if err != nil {
+			return err
+		}
+		if again.Descriptor.Digest == s.base.digest {
+			d.Generation, d.Previous, d.Digest = s.base.index.Generation, s.base.index.Previous, s.base.digest
+			return nil
+		}
+	}
+	next, err := p.pack(a, d.Generation, d.Previous, documents)
+	if err != nil {
+		return err
+	}
+	d.Digest = next.Descriptor.Digest
+	if p.kept.Add(sizeOf(next)) <= int64(p.o.Keep) {
+		d.artifact = next
+	}
+	return nil
+}
+
+// sizeOf is how many bytes an artifact has in all.
+func sizeOf(a *artifacts.Artifact) int64 {
+	size := int64(len(a.Manifest))
+	for _, b := range a.Blobs {
+		size += b.Descriptor.Size
+	}
+	return size
+}
+
+func (p *planner) pack(a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
+	return packState(p.o, p.compressors, a, generation, previous, documents)
+}
+
+func packState(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
+	return artifacts.PackState(artifacts.StateOptions{
+		Device: a.Device.ID, Generation: generation, Deployments: documents, Expires: o.Expires, Previous: previous, Created: o.Created,
+		Annotations: o.Annotations, Compressors: compressors,
+	})
+}
+
+// explain says what the publication changes on the device, and what it costs.
+func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tagged *published, digests []digest.Digest) error {
+	known := make(map[digest.Digest]bool, len(digests))
+	for _, x := range digests {
+		known[x] = true
+	}
+	var before []artifacts.Deployment
+	unchanged := map[string]bool{}
+	if tagged != nil {
+		var err error
+		if before, err = p.deployments(ctx, a, tagged, known); err != nil {
+			return err
+		}
+		there := map[digest.Digest]bool{}
+		for _, l := range tagged.index.Deployments {
+			there[l.Digest] = true
+		}
+		for i, at := range a.Placements {
+			unchanged[at.Deployment.Name] = there[digests[i]]
+		}
+	}
+	platform := platformOf(a.Device)
+	changes, cannot, err := p.compare(ctx, a, platform, before, unchanged)
+	if err != nil {
+		return err
+	}
+	var had, now []margo.DeploymentProfile
+	for _, b := range before {
+		had = append(had, b.Document.Spec.DeploymentProfile)
+	}
+	for _, at := range a.Placements {
+		now = append(now, *at.Profile)
+		if unchanged[at.Deployment.Name] {
+			had = append(had, *at.Profile)
+		}
+	}
+	cost, missing, err := p.price(ctx, platform, had, now)
+	if lasting(err) {
+		missing, err = err.Error(), nil
+	}
+	if err != nil {
+		return err
+	}
+	if missing != "" {
+		cannot = append(cannot, missing)
+	}
+	d.Changes, d.Cost = changes, cost
+	if len(cannot) > 0 {
+		d.Action, d.Reasons = Cannot, cannot
+	}
+	return nil
+}
+
+// Group is the first group of the device; "" when it is in none.
+func (d *DevicePlan) Group() string {
+	if all := d.assignment.Device.Groups; len(all) > 0 {
+		return all[0].Name
+	}
+	return ""
+}
+
+// Count says how many devices have an action.
+func (p *Plan) Count(action string) int {
+	n := 0
+	for _, d := range p.Devices {
+		if d.Action == action {
+			n++
+		}
+	}
+	return n
+}
+
+// Unfit is an error of every device that cannot get what the files say, devices of one reason together; nil when each can.
+// It wraps fault.ErrUnfit, or why the device's state in the registry cannot be followed.
+func (p *Plan) Unfit() error {
+	devices, kinds := map[string][]string{}, map[string]error{}
+	var reasons []string
+	for _, d := range p.Devices {
+		if d.Action != Cannot {
+			continue
+		}
+		why := strings.Join(d.Reasons, "; ")
+		if devices[why] == nil {
+			reasons = append(reasons, why)
+		}
+		devices[why], kinds[why] = append(devices[why], string(d.Device)), d.err
+	}
+	var all []error
+	for _, why := range reasons {
+		if err := kinds[why]; err == nil {
+			all = append(all, fault.WithHint(fmt.Errorf("%s: %w: %s", some(devices[why]), fault.ErrUnfit, why),
+				"change the files; or leave such devices as they are with --skip-unfit"))
+		} else {
+			hint := fault.Hint(err)
+			if unvouched(err) && !errors.Is(err, fault.ErrConflict) {
+				hint = "if another key of yours signed it, name it with --verify-key FILE"
+			}
+			all = append(all, fault.WithHint(fmt.Errorf("%s: %w", some(devices[why]), err), hint))
+		}
+	}
+	return errors.Join(all...)
+}

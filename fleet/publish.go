@@ -1,0 +1,142 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Publisher puts states into registries, in the safe order: blobs, manifest, signature, history tag, moving tag.
+type Publisher interface {
+	// Publish may be repeated. It is an error that wraps fault.ErrConflict when somebody else published meanwhile: of two
+	// at once at most one gets nil.
+	Publish(ctx context.Context, repository string, a *artifacts.Artifact, p Publication) error
+}
+
+// Publication is where a state goes.
+type Publication struct {
+	Tag        string        // moving
+	Tagged     digest.Digest // what Tag must name until now; "": nothing
+	HistoryTag string
+	NextTag    string // history tag of the generation above, which must not be there
+}
+
+// Progress of publishing a plan.
+type Progress struct {
+	Done, All int
+	Bytes     int64 // of the states that were published
+	Device    artifacts.DeviceID
+}
+
+// Report is what became of a plan.
+type Report struct {
+	Published []*DevicePlan
+	Failed    map[artifacts.DeviceID]error
+	Bytes     int64 // of manifests and blobs of the published states
+}
+
+// Publish publishes the plan's states, several at a time. A conflict on one device does not keep the others; any other
+// error ends it. The report is valid with an error too; what is not in it is published by the next run. progress may be
+// nil; it is never called twice at once.
+func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress)) (*Report, error) {
+	var todo []*DevicePlan
+	for _, d := range p.Devices {
+		if d.Action == Publish {
+			todo = append(todo, d)
+		}
+	}
+	r := &Report{Failed: map[artifacts.DeviceID]error{}}
+	var mu sync.Mutex
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(p.o.concurrency())
+	for _, d := range todo {
+		if inner.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			size, err := p.publish(inner, to, d)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				r.Published = append(r.Published, d)
+				r.Bytes += size
+				if progress != nil {
+					progress(Progress{Done: len(r.Published), All: len(todo), Bytes: r.Bytes, Device: d.Device})
+				}
+				return nil
+			}
+			if inner.Err() != nil && errors.Is(err, context.Canceled) {
+				return err // ended by another one's error, or by the caller
+			}
+			r.Failed[d.Device] = err
+			if errors.Is(err, fault.ErrConflict) {
+				return nil
+			}
+			return fmt.Errorf("publish %s: %w", d.Device, err)
+		})
+	}
+	err := g.Wait()
+	slices.SortFunc(r.Published, func(a, b *DevicePlan) int { return compareText(string(a.Device), string(b.Device)) })
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return r, fmt.Errorf("%d of %s published: %w", len(r.Published), counted(len(todo), "state"), err)
+	}
+	return r, r.conflicts()
+}
+
+// publish publishes one state.
+func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64, error) {
+	a := d.artifact
+	if d.artifact = nil; a == nil {
+		documents, err := d.assignment.Documents(p.c.Fleet)
+		if err != nil {
+			return 0, err
+		}
+		if a, err = packState(p.o, p.compressors, d.assignment, d.Generation, d.Previous, documents); err != nil {
+			return 0, err
+		}
+	}
+	if a.Descriptor.Digest != d.Digest {
+		return 0, fmt.Errorf("state %d of %s is %s, planned was %s: %w", d.Generation, d.Device, a.Descriptor.Digest, d.Digest, fault.ErrConflict)
+	}
+	tag := d.Device.Tag()
+	return sizeOf(a), to.Publish(ctx, d.Repository, a, Publication{
+		Tag: tag, Tagged: d.Tagged, HistoryTag: artifacts.HistoryTag(tag, d.Generation), NextTag: artifacts.HistoryTag(tag, d.Generation+1),
+	})
+}
+
+// conflicts is an error of the states that somebody else published meanwhile.
+func (r *Report) conflicts() error {
+	if len(r.Failed) == 0 {
+		return nil
+	}
+	var names []string
+	for _, d := range sortedKeys(r.Failed) {
+		names = append(names, string(d))
+	}
+	return fault.WithHint(fmt.Errorf("somebody else published %s meanwhile: %w", some(names), r.Failed[artifacts.DeviceID(names[0])]),
+		"plan again: it shows what is there now")
+}
+
+func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+func compareText(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}

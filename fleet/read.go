@@ -1,0 +1,455 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+var (
+	nameFormat       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	namespaceFormat  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)
+	repositoryFormat = regexp.MustCompile(`^[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$`)
+	hostFormat       = regexp.MustCompile(`^([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
+	templatePart     = regexp.MustCompile(`\{(fleet|labels\.[A-Za-z0-9._~/-]+)\}`)
+	tagFormat        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+)
+
+const nameWords = "a name (lower-case letters, digits, dashes, at most 63)"
+
+// Read reads the fleet in a directory: fleet.yaml and the files that it includes. Its error is a *[strict.Error] with
+// every fault of every file, or says that fleet.yaml is not there.
+func Read(fsys fs.FS) (*Fleet, error) {
+	if _, err := fs.Stat(fsys, File); errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.WithHint(fmt.Errorf("read fleet: there is no %s: %w", File, fault.ErrNotFound),
+			"name the directory of a fleet, or begin one: longshore fleet init")
+	}
+	f := &Fleet{files: map[string]string{}, byID: map[string]*Device{}}
+	first := readFile(fsys, File, f)
+	parts := append([]*part{first}, included(fsys, first)...)
+	sink := &faults{}
+	caps := map[string]*capabilities{}
+	for _, p := range parts {
+		sink.list = append(sink.list, p.faults...)
+		if p.digest != "" {
+			f.files[p.name] = p.digest
+		}
+		f.Groups = append(f.Groups, p.groups...)
+		f.Applications = append(f.Applications, p.applications...)
+		f.Deployments = append(f.Deployments, p.deployments...)
+		f.Devices = append(f.Devices, p.devices...)
+	}
+	if len(f.Devices) > maxDevices {
+		sink.add(place{file: File}, "", "%d devices, more than %d", len(f.Devices), maxDevices)
+		return nil, sink.err()
+	}
+	f.loadCapabilities(fsys, caps, sink)
+	f.link(sink)
+	if err := sink.err(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// part is what one file says.
+type part struct {
+	name         string
+	digest       string
+	include      []*strict.Node
+	faults       []strict.Fault
+	groups       []*Group
+	applications []*Application
+	deployments  []*Deployment
+	devices      []*Device
+}
+
+// included reads the files that fleet.yaml names, several at a time; in the order of their names.
+func included(fsys fs.FS, first *part) []*part {
+	var names []string
+	bad := func(n *strict.Node, format string, args ...any) {
+		first.faults = append(first.faults, strict.Fault{File: File, Line: n.Line, Column: n.Column, Path: n.Path(), Message: fmt.Sprintf(format, args...)})
+	}
+	for _, n := range first.include {
+		found, err := fs.Glob(fsys, n.Text())
+		switch {
+		case err != nil || !fs.ValidPath(n.Text()):
+			bad(n, "%q is no pattern of files in the fleet's directory", n.Text())
+		case len(found) == 0:
+			bad(n, "there is no file %s", n.Text())
+		}
+		for _, name := range found {
+			if name != File && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) > maxFiles {
+		bad(first.include[0], "%d files, more than %d", len(names), maxFiles)
+		return nil
+	}
+	slices.Sort(names)
+	parts := make([]*part, len(names))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, name := range names {
+		g.Go(func() error {
+			parts[i] = readFile(fsys, name, nil)
+			return nil
+		})
+	}
+	_ = g.Wait() // its functions have no errors
+	return parts
+}
+
+// bounded reads a file of at most limit bytes.
+func bounded(fsys fs.FS, name string, limit int64) ([]byte, error) {
+	file, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("more than %d bytes: %w", limit, fault.ErrTooLarge)
+	}
+	return data, err
+}
+
+// readFile reads one file; f is given for fleet.yaml, which has members of its own.
+func readFile(fsys fs.FS, name string, f *Fleet) *part {
+	p := &part{name: name}
+	data, err := bounded(fsys, name, strict.MaxYAML)
+	if err != nil {
+		text := err.Error()
+		var at *fs.PathError
+		if errors.As(err, &at) {
+			text = at.Err.Error()
+		}
+		hint := ""
+		if errors.Is(err, fault.ErrTooLarge) {
+			text, hint = fmt.Sprintf("has more than the %d bytes that are allowed", strict.MaxYAML), "split it, and name the parts under include"
+		}
+		p.faults = append(p.faults, strict.Fault{File: name, Message: text, Hint: hint})
+		return p
+	}
+	p.digest = digest.FromBytes(data).String()
+	root, err := strict.YAML(name, data)
+	if err == nil {
+		if f != nil {
+			f.head(root)
+			p.include = root.Get("include").Items()
+			for _, n := range p.include {
+				n.Filled()
+			}
+		}
+		p.sections(root)
+		root.Close()
+		err = root.Err()
+	}
+	var document *strict.Error
+	if errors.As(err, &document) {
+		for _, x := range document.Faults {
+			x.File = name
+			p.faults = append(p.faults, x)
+		}
+	}
+	return p
+}
+
+// head reads what only fleet.yaml has.
+func (f *Fleet) head(root *strict.Node) {
+	f.Name = root.Need("fleet").Matching(nameFormat, nameWords)
+	f.Namespace = f.Name
+	if n := root.Get("namespace"); n != nil {
+		f.Namespace = n.Matching(namespaceFormat, "a namespace (letters, digits, dots, dashes)")
+	}
+	base := root.Need("registry")
+	f.Registry = strings.TrimSuffix(strings.TrimPrefix(base.Text(), "oci://"), "/")
+	if base.Kind() == strict.String && !validRepository(f.Registry, true) {
+		base.HintFaultf(`write it like "harbor.example.com/plant"`, "%q is no registry host with a path", base.Text())
+	}
+	states := root.Get("states")
+	f.States = f.repository(states, "state")
+	bare := templatePart.ReplaceAllString(f.States, "x")
+	if states != nil && states.Kind() == strict.String && (!validRepository(bare, false) || len(f.States) > maxTemplate) {
+		states.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", states.Text())
+	}
+	if !validRepository(bare, false) {
+		f.States = "" // told already, here or at registry
+	}
+	f.Rollout = rollout(root.Get("rollout"))
+}
+
+// repository is a repository as the files name them: below the fleet's registry, or with a host.
+func (f *Fleet) repository(n *strict.Node, otherwise string) string {
+	text := otherwise
+	if n != nil {
+		text = n.Filled()
+	}
+	return Absolute(f.Registry, text)
+}
+
+// Absolute is a repository as "host/path": as it is when it begins with "oci://", else below base.
+func Absolute(base, repository string) string {
+	if full, ok := strings.CutPrefix(repository, "oci://"); ok {
+		return full
+	}
+	return base + "/" + repository
+}
+
+// validRepository tells whether s is "host/path", or, where that is allowed, a host alone.
+func validRepository(s string, hostOnly bool) bool {
+	host, rest, ok := strings.Cut(s, "/")
+	if !ok {
+		return hostOnly && hostFormat.MatchString(host)
+	}
+	return hostFormat.MatchString(host) && repositoryFormat.MatchString(rest)
+}
+
+// sections reads what every file may have.
+func (p *part) sections(root *strict.Node) {
+	for _, n := range members(root.Get("applications")) {
+		p.applications = append(p.applications, p.application(n))
+	}
+	for _, n := range members(root.Get("groups")) {
+		g := &Group{Name: p.name63(n), at: keyPlace(p.name, n)}
+		g.Select = selector(n.Need("select"))
+		g.Parameters = p.leveled(n.Get("parameters"))
+		g.Rollout = rollout(n.Get("rollout"))
+		g.capabilities = p.capabilitiesOf(n.Get("capabilities"))
+		n.Close()
+		p.groups = append(p.groups, g)
+	}
+	for _, n := range members(root.Get("deployments")) {
+		d := &Deployment{Name: p.name63(n), at: keyPlace(p.name, n)}
+		application := n.Need("application")
+		d.Application, d.application = application.Filled(), placeOf(p.name, application)
+		d.Profile = n.Get("profile").Text()
+		d.Select = selector(n.Need("select"))
+		d.Exclude = selector(n.Get("exclude"))
+		d.Parameters = p.values(n.Get("parameters"))
+		n.Close()
+		p.deployments = append(p.deployments, d)
+	}
+	for _, n := range root.Get("devices").Items() {
+		p.devices = append(p.devices, p.device(n))
+	}
+}
+
+func members(n *strict.Node) []*strict.Node {
+	if n == nil {
+		return nil
+	}
+	return n.Members()
+}
+
+// name63 is the key of a member that names something.
+func (p *part) name63(n *strict.Node) string {
+	if !nameFormat.MatchString(n.Key()) {
+		p.faults = append(p.faults, strict.Fault{
+			File: p.name, Line: n.KeyLine, Column: n.KeyColumn, Path: n.Path(), Message: fmt.Sprintf("%q is not %s", n.Key(), nameWords),
+		})
+	}
+	return n.Key()
+}
+
+func (p *part) application(n *strict.Node) *Application {
+	a := &Application{Name: p.name63(n), at: keyPlace(p.name, n)}
+	pkg, component, version, channel := n.Get("package"), n.Get("component"), n.Get("version"), n.Get("channel")
+	switch {
+	case pkg != nil && component != nil:
+		component.Faultf("either package or component, not both")
+	case pkg == nil && component == nil && n.Kind() == strict.Object:
+		n.Faultf("package is missing, or component for one that has no description")
+	}
+	switch {
+	case version != nil && channel != nil:
+		channel.Faultf("either version or channel, not both")
+	case version == nil && channel == nil && n.Kind() == strict.Object:
+		n.Faultf("version is missing, or channel for a tag that moves")
+	}
+	reference := func(n *strict.Node) string {
+		s := n.Filled()
+		if full := Absolute("host", s); n.Kind() == strict.String && s != "" && !validRepository(full, false) {
+			n.HintFaultf("its version is told by itself, under version or channel", "%q is no repository", s)
+		}
+		return s
+	}
+	a.Package, a.Component = reference(pkg), reference(component)
+	a.Version, a.version = version.Filled(), placeOf(p.name, version)
+	if version != nil && version.Kind() == strict.String && a.Version != "" {
+		if _, err := parseVersion(a.Version); err != nil {
+			version.HintFaultf(`write "1.4.2", "~1.4", "^1" or ">=1.2 <2"`, "%q is neither a version nor a range", a.Version)
+		}
+	}
+	if channel != nil {
+		a.version = placeOf(p.name, channel)
+		a.Channel = channel.Matching(tagFormat, "a tag")
+	}
+	if profile := n.Get("profile"); profile != nil {
+		a.Profile = profile.Filled()
+		if component != nil {
+			profile.Faultf("a component without a description has no profiles")
+		}
+	}
+	n.Close()
+	return a
+}
+
+func (p *part) device(n *strict.Node) *Device {
+	id := n.Need("id")
+	d := &Device{at: placeOf(p.name, id)}
+	if text := id.Text(); id.Kind() == strict.String {
+		var err error
+		if d.ID, err = artifacts.ParseDeviceID(text); err != nil {
+			id.HintFaultf(fault.Hint(err), "%q is not a device id", text)
+		}
+	}
+	for _, l := range members(n.Get("labels")) {
+		if d.Labels == nil {
+			d.Labels = map[string]string{}
+		}
+		value := l.Text()
+		switch {
+		case l.Key() == keyDevice || l.Key() == keyGroup:
+			l.Faultf("is no label: it is what selectors call the device's id, or its groups")
+		case !validToken(l.Key()) || l.Kind() == strict.String && !validToken(value):
+			l.Faultf("labels have letters, digits and \". _ ~ / -\", at most 253")
+		}
+		d.Labels[l.Key()] = value
+	}
+	d.Parameters = p.leveled(n.Get("parameters"))
+	d.capabilities = p.capabilitiesOf(n.Get("capabilities"))
+	n.Close()
+	return d
+}
+
+// leveled reads parameters by deployment.
+func (p *part) leveled(n *strict.Node) map[string]Values {
+	var out map[string]Values
+	for _, m := range members(n) {
+		if out == nil {
+			out = map[string]Values{}
+		}
+		out[m.Key()] = p.values(m)
+	}
+	return out
+}
+
+func (p *part) values(n *strict.Node) Values {
+	if n == nil {
+		return nil
+	}
+	out := Values{}
+	for _, m := range n.Members() {
+		if m.Kind() == strict.Object {
+			m.Faultf("must be a string, a number, a boolean or a list of them, is an object")
+		}
+		for _, i := range elements(m) {
+			if k := i.Kind(); k == strict.Object || k == strict.List || k == strict.Null {
+				i.Faultf("must be a string, a number or a boolean, is %s", k)
+			}
+		}
+		out[m.Key()] = Value{Value: m.Value(), at: placeOf(p.name, m)}
+	}
+	return out
+}
+
+func elements(n *strict.Node) []*strict.Node {
+	if n.Kind() != strict.List {
+		return nil
+	}
+	return n.Items()
+}
+
+func selector(n *strict.Node) Selector {
+	if n.Kind() != strict.String {
+		n.Text() // records the wrong kind
+		return Selector{}
+	}
+	s, err := ParseSelector(n.Text())
+	if err != nil {
+		n.HintFaultf(`write it like "site=graz, line in (a, b), !retired"`, "is no selector: %v", err)
+	}
+	return s
+}
+
+func rollout(n *strict.Node) *Rollout {
+	if n == nil {
+		return nil
+	}
+	r := &Rollout{}
+	if f := n.Get("onFailure"); f != nil {
+		r.OnFailure = f.OneOf("halt", "rollback")
+	}
+	percent := func(n *strict.Node) int {
+		v := n.Int64()
+		if n != nil && n.Kind() == strict.Number && (v < 1 || v > 100) {
+			n.Faultf("must be from 1 to 100")
+			return 0
+		}
+		return int(v)
+	}
+	names := map[string]bool{}
+	last := 0
+	for _, i := range n.Need("waves").Items() {
+		w := Wave{Name: i.Need("name").Matching(nameFormat, nameWords), Soak: i.Get("soak").Duration(), Success: percent(i.Get("success"))}
+		if names[w.Name] && w.Name != "" {
+			i.Get("name").Faultf("the wave %q is there already", w.Name)
+		}
+		names[w.Name] = true
+		sel, share := i.Get("select"), i.Get("percent")
+		switch {
+		case (sel == nil) == (share == nil) && i.Kind() == strict.Object:
+			i.Faultf("either select or percent")
+		case sel != nil:
+			w.Select = selector(sel)
+		case share != nil:
+			if w.Percent = percent(share); w.Percent > 0 && w.Percent <= last {
+				share.Faultf("must be above the %d of the wave before: it counts from the beginning", last)
+			}
+			last = max(last, w.Percent)
+		}
+		i.Close()
+		r.Waves = append(r.Waves, w)
+	}
+	n.Close()
+	return r
+}
+
+// capabilities is what a file says of devices; several devices may share it.
+type capabilities struct {
+	file      string // "": unchecked
+	unchecked bool
+	at        place
+	parsed    *margo.DeviceCapabilities
+}
+
+func (p *part) capabilitiesOf(n *strict.Node) *capabilities {
+	if n == nil {
+		return nil
+	}
+	c := &capabilities{at: placeOf(p.name, n)}
+	if c.file = n.Filled(); c.file == "unchecked" {
+		return &capabilities{unchecked: true, at: c.at}
+	}
+	if n.Kind() == strict.String && c.file != "" && !fs.ValidPath(path.Clean(c.file)) {
+		n.Faultf("%q is no file in the fleet's directory", c.file)
+		return nil
+	}
+	return c
+}

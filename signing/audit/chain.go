@@ -1,0 +1,390 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+const (
+	maxComponents = 1024 // of one audit
+	concurrency   = 4    // components at a time
+)
+
+// Places opens what documents name: a component's or an image's repository, "host/path".
+type Places interface {
+	Place(ctx context.Context, repository string) (signing.Source, error)
+	// ImagePlace is Place for an image reference as Compose files write it: where it is.
+	ImagePlace(ctx context.Context, reference string) (signing.Source, error)
+}
+
+// Options say how far an audit goes.
+type Options struct {
+	Judge  Judge
+	Places Places
+	Kind   artifacts.Kind // what the first artifact is; "": what it says of itself
+	Alone  bool           // look at nothing below the first artifact
+	Now    time.Time      // that expiries are held against; zero: they are not
+	// Project tells which images a component of a deployment uses, as a device understands its compose.yaml, and refuses what a
+	// device would. nil: the lock alone tells.
+	Project func(ctx context.Context, a *artifacts.Archive, u Use) ([]ImageUse, error)
+}
+
+// Use is a component in a deployment.
+type Use struct {
+	Deployment *margo.ApplicationDeployment
+	Component  string
+}
+
+// ImageUse is an image that a service runs on, mounts, or runs first.
+type ImageUse struct {
+	Repository string // "host/path"
+	Tag        string
+	Digest     digest.Digest // "": the tag decides
+}
+
+// Node is one artifact, or one deployment, and what was found out about it.
+type Node struct {
+	Kind      string        `json:"kind"`
+	Name      string        `json:"name,omitempty"`      // of a deployment or a component
+	Reference string        `json:"reference,omitempty"` // where it is: host/path, with a tag where one names it
+	Digest    digest.Digest `json:"digest,omitempty"`
+	Platforms []string      `json:"platforms,omitempty"` // of an image, as it is locked
+	Checks    []Check       `json:"checks,omitempty"`
+	Below     []*Node       `json:"contains,omitempty"`
+}
+
+// Report is what an audit found.
+type Report struct {
+	*Node
+	NotChecked []Unchecked `json:"notChecked"`
+}
+
+func (n *Node) walk(visit func(*Node)) {
+	visit(n)
+	for _, child := range n.Below {
+		child.walk(visit)
+	}
+}
+
+// Insecure tells whether something passed that nobody vouches for.
+func (r *Report) Insecure() bool {
+	insecure := false
+	r.walk(func(n *Node) {
+		for _, c := range n.Checks {
+			insecure = insecure || c.Result == Insecure
+		}
+	})
+	return insecure
+}
+
+// Err joins what speaks against using the artifact; nil: nothing does.
+func (r *Report) Err() error {
+	var all []error
+	r.walk(func(n *Node) {
+		for _, c := range n.Checks {
+			if c.Err != nil {
+				all = append(all, c.Err)
+			}
+		}
+	})
+	return errors.Join(all...)
+}
+
+func (n *Node) add(c Check) { n.Checks = append(n.Checks, c) }
+
+// audit is one run.
+type audit struct {
+	Options
+	mu     sync.Mutex
+	judged map[string]*verdict
+}
+
+type verdict struct {
+	once   sync.Once
+	checks []Check
+}
+
+// Chain judges what a tag or a digest names, and everything that is reached from there: a state's deployments, their
+// components, their images. An error says that there is nothing to judge; what speaks against an artifact is in the
+// report.
+func Chain(ctx context.Context, src signing.Source, target string, o Options) (*Report, error) {
+	d, err := src.Resolve(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	desc, manifest, err := src.Manifest(ctx, d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	outline, err := artifacts.ReadOutline(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", src.Name(), d.Digest, err)
+	}
+	if o.Kind == "" {
+		o.Kind = outline.Kind
+	}
+	if o.Kind == artifacts.KindIndex {
+		o.Kind = artifacts.KindImage
+	}
+	a := &audit{Options: o, judged: map[string]*verdict{}}
+	root := &Node{Kind: string(o.Kind), Reference: src.Name(), Digest: desc.Digest}
+	if string(d.Digest) != target {
+		root.Reference += ":" + target
+	}
+	root.Checks = a.judge(ctx, src, Subject{Kind: o.Kind, Descriptor: desc})
+	a.open(ctx, src, root, manifest)
+	r := &Report{Node: root, NotChecked: o.Judge.Unchecked()}
+	if o.Kind == artifacts.KindState {
+		r.NotChecked = append(r.NotChecked, Unchecked{"order of generations", "what a device accepted before is known to the device alone"})
+	}
+	if o.Alone {
+		r.NotChecked = append(r.NotChecked, Unchecked{"what is below", "it was not to be looked at"})
+	}
+	return r, ctx.Err()
+}
+
+// judge asks about one artifact once, however often it is used.
+func (a *audit) judge(ctx context.Context, src signing.Source, s Subject) []Check {
+	key := fmt.Sprint(s.Kind, " ", src.Name(), "@", s.Descriptor.Digest)
+	a.mu.Lock()
+	v := a.judged[key]
+	if v == nil {
+		v = &verdict{}
+		a.judged[key] = v
+	}
+	a.mu.Unlock()
+	v.once.Do(func() { v.checks = a.Judge.Judge(ctx, src, s) })
+	return append([]Check(nil), v.checks...)
+}
+
+// open looks into an artifact and goes on below it.
+func (a *audit) open(ctx context.Context, src signing.Source, n *Node, manifest []byte) {
+	blob := func(d ocispec.Descriptor) ([]byte, error) { return src.Blob(ctx, d, artifacts.MaxArchive) }
+	var all []artifacts.Deployment
+	var err error
+	switch a.Kind {
+	case artifacts.KindState:
+		all, err = a.state(ctx, src, n, manifest, blob)
+	case artifacts.KindBundle:
+		var x *artifacts.BundleIndex
+		if x, err = artifacts.OpenBundle(manifest); err == nil {
+			all, err = x.Read(blob)
+		}
+	case artifacts.KindComponent:
+		err = a.component(ctx, src, n, manifest, nil)
+	default:
+		return
+	}
+	if err != nil {
+		n.add(fails("content", fmt.Errorf("%s: %w", n.at(), err)))
+		return
+	}
+	if a.Kind != artifacts.KindComponent {
+		n.add(Check{Name: "content", Result: Passed, Detail: fmt.Sprintf("%s, every digest agrees", count(len(all), "deployment"))})
+		a.deployments(ctx, n, all)
+	}
+}
+
+func (n *Node) at() string { return n.Reference + "@" + n.Digest.String() }
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// state reads a state as a device does, but for what only the device knows.
+func (a *audit) state(ctx context.Context, src signing.Source, n *Node, manifest []byte, blob func(ocispec.Descriptor) ([]byte, error)) ([]artifacts.Deployment, error) {
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return nil, err
+	}
+	n.Name = string(x.Device)
+	n.add(Check{Name: "generation", Result: Passed, Detail: fmt.Sprintf("%d of %s", x.Generation, x.Device)})
+	switch {
+	case x.Expires.IsZero() || a.Now.IsZero():
+	case a.Now.Before(x.Expires):
+		n.add(Check{Name: "expiry", Result: Passed, Detail: "until " + x.Expires.Format(time.RFC3339)})
+	default:
+		n.add(fails("expiry", fmt.Errorf("%s: generation %d expired %s: %w", n.at(), x.Generation, x.Expires.Format(time.RFC3339), fault.ErrRejected)))
+	}
+	if f, ok := a.Judge.(fresher); ok {
+		subject := Subject{Kind: a.Kind, Descriptor: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: n.Digest, Size: int64(len(manifest))}}
+		if c, asked := f.fresh(ctx, src, subject, x.Device.Tag(), x.Generation); asked {
+			n.add(c)
+		}
+	}
+	s, err := x.Read(blob)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range s.Deployments {
+		if to := d.Document.Metadata.DeviceID; to != "" && to != string(x.Device) {
+			return nil, fmt.Errorf("deployment %s is for device %q, the state for %q: %w", d.Document.Metadata.Name, to, x.Device, fault.ErrUnfit)
+		}
+	}
+	return s.Deployments, nil
+}
+
+// deployments hangs them below n, with what they are made of.
+func (a *audit) deployments(ctx context.Context, n *Node, all []artifacts.Deployment) {
+	if a.Alone {
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(concurrency)
+	components := 0
+	for i, d := range deployments(all) {
+		node := &Node{Kind: "deployment", Name: d.Name, Digest: d.Digest}
+		n.Below = append(n.Below, node)
+		for _, c := range d.Components {
+			if components++; components > maxComponents {
+				node.add(fails("content", fmt.Errorf("%s: more than %d components: %w", n.at(), maxComponents, fault.ErrTooLarge)))
+				break
+			}
+			child := &Node{Kind: string(artifacts.KindComponent), Name: c.Name, Reference: c.Repository + ":" + c.Version, Digest: c.Digest}
+			node.Below = append(node.Below, child)
+			use := &Use{Deployment: all[i].Document, Component: c.Name}
+			g.Go(func() error {
+				a.pinned(ctx, child, c, use)
+				return nil
+			})
+		}
+	}
+	_ = g.Wait() // each tells in its own node
+}
+
+// pinned goes to a component that a deployment names.
+func (a *audit) pinned(ctx context.Context, n *Node, c Pinned, use *Use) {
+	src, err := a.Places.Place(ctx, c.Repository)
+	if err != nil {
+		n.add(fails("pin", fmt.Errorf("component %s: %w", n.Reference, err)))
+		return
+	}
+	if c.Digest != "" {
+		n.add(Check{Name: "pin", Result: Passed, Detail: "named by its digest"})
+	} else {
+		d, err := src.Resolve(ctx, c.Version)
+		if err != nil {
+			n.add(fails("pin", fmt.Errorf("component %s: %w", n.Reference, err)))
+			return
+		}
+		n.Digest = d.Digest
+		n.add(Check{Name: "pin", Result: Insecure, Detail: "named by a tag, which means this today"})
+	}
+	desc, manifest, err := src.Manifest(ctx, n.Digest)
+	if err != nil {
+		n.add(fails("content", fmt.Errorf("component %s: %w", n.Reference, err)))
+		return
+	}
+	n.Checks = append(n.Checks, a.judge(ctx, src, Subject{Kind: artifacts.KindComponent, Descriptor: desc, Below: true})...)
+	if err := a.component(ctx, src, n, manifest, use); err != nil {
+		n.add(fails("content", fmt.Errorf("component %s: %w", n.at(), err)))
+	}
+}
+
+// component looks into a Compose Archive, at the images of its lock, and at what the project uses beside them. use is nil
+// for a component that is looked at by itself: then nobody knows its parameters, and the lock alone tells.
+func (a *audit) component(ctx context.Context, src signing.Source, n *Node, manifest []byte, use *Use) error {
+	x, err := artifacts.OpenComponent(manifest)
+	if err != nil || a.Alone {
+		return err
+	}
+	data, err := src.Blob(ctx, x.Archive, artifacts.MaxArchive)
+	if err != nil {
+		return err
+	}
+	archive, err := artifacts.ReadArchive(data)
+	if err != nil {
+		return err
+	}
+	locked := &artifacts.Lock{}
+	if archive.Lock != nil {
+		locked = archive.Lock
+		n.add(Check{Name: "content", Result: Passed, Detail: "safe to unpack, " + count(len(locked.Images), "image") + " locked"})
+	} else {
+		n.add(Check{Name: "lock", Result: Insecure, Detail: "there is none: tags may decide which images run"})
+	}
+	for _, i := range locked.Images {
+		n.Below = append(n.Below, a.image(ctx, i))
+	}
+	if a.Project == nil || use == nil {
+		return nil
+	}
+	used, err := a.Project(ctx, archive, *use)
+	if err != nil {
+		n.add(fails("project", fmt.Errorf("component %s: %w", n.at(), err)))
+		return nil
+	}
+	for _, u := range used {
+		if !slices.ContainsFunc(n.Below, func(other *Node) bool { return u.Digest != "" && other.Digest == u.Digest }) {
+			n.Below = append(n.Below, a.unlocked(ctx, u))
+		}
+	}
+	return nil
+}
+
+// unlocked asks about an image that a project uses and its lock does not name.
+func (a *audit) unlocked(ctx context.Context, u ImageUse) *Node {
+	n := &Node{Kind: string(artifacts.KindImage), Reference: u.Repository, Digest: u.Digest}
+	if u.Tag != "" {
+		n.Reference += ":" + u.Tag
+	}
+	src, err := a.Places.Place(ctx, u.Repository)
+	if err != nil {
+		n.add(fails("pin", fmt.Errorf("image %s: %w", n.Reference, err)))
+		return n
+	}
+	if n.Digest == "" {
+		d, err := src.Resolve(ctx, cmp.Or(u.Tag, "latest"))
+		if err != nil {
+			n.add(fails("pin", fmt.Errorf("image %s: %w", n.Reference, err)))
+			return n
+		}
+		n.Digest = d.Digest
+		n.add(Check{Name: "pin", Result: Insecure, Detail: "named by a tag, which means this today"})
+	} else {
+		n.add(Check{Name: "pin", Result: Passed, Detail: "named by its digest"})
+	}
+	n.Checks = append(n.Checks, a.judge(ctx, src, Subject{
+		Kind: artifacts.KindImage, Descriptor: ocispec.Descriptor{Digest: n.Digest}, Below: true,
+	})...)
+	return n
+}
+
+// image asks about an image that a lock names.
+func (a *audit) image(ctx context.Context, i artifacts.LockedImage) *Node {
+	n := &Node{Kind: string(artifacts.KindImage), Reference: i.Reference, Digest: i.Digest}
+	for _, p := range i.Platforms {
+		n.Platforms = append(n.Platforms, p.Platform)
+	}
+	n.add(Check{Name: "pin", Result: Passed, Detail: "locked by its digest"})
+	if named, _, ok := strings.Cut(i.Reference, "@"); ok {
+		n.Reference = named
+	}
+	src, err := a.Places.ImagePlace(ctx, i.Reference)
+	if err != nil {
+		n.add(fails("signature", fmt.Errorf("image %s: %w", i.Reference, err)))
+		return n
+	}
+	n.Checks = append(n.Checks, a.judge(ctx, src, Subject{
+		Kind: artifacts.KindImage, Descriptor: ocispec.Descriptor{Digest: i.Digest}, Below: true,
+	})...)
+	return n
+}

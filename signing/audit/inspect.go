@@ -1,0 +1,244 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// Inspection is what one artifact is and holds. Its digests and documents are checked, its signatures are not.
+type Inspection struct {
+	Digest       digest.Digest     `json:"digest"`
+	Kind         artifacts.Kind    `json:"kind,omitempty"`
+	MediaType    string            `json:"mediaType,omitempty"`
+	ArtifactType string            `json:"artifactType,omitempty"`
+	Size         int64             `json:"size"`        // of the manifest
+	ContentSize  int64             `json:"contentSize"` // of config and layers together
+	Annotations  map[string]string `json:"annotations,omitempty"`
+	Subject      *Blob             `json:"subject,omitempty"`
+	Config       *Blob             `json:"config,omitempty"`
+	Layers       []Blob            `json:"layers,omitempty"`
+	Manifests    []Blob            `json:"manifests,omitempty"` // of an index
+	Content
+	Referrers []Referrer `json:"referrers"` // nil: they could not be listed
+	// Unlisted is how many more referrers there are.
+	Unlisted int `json:"unlistedReferrers,omitempty"`
+	// Faults are what does not hold, and what could not be read.
+	Faults []string `json:"faults,omitempty"`
+}
+
+// Blob is a piece of an artifact as its manifest tells.
+type Blob struct {
+	Digest       digest.Digest     `json:"digest"`
+	MediaType    string            `json:"mediaType,omitempty"`
+	ArtifactType string            `json:"artifactType,omitempty"`
+	Size         int64             `json:"size"`
+	Platform     string            `json:"platform,omitempty"`
+	Annotations  map[string]string `json:"annotations,omitempty"`
+}
+
+func blobOf(d ocispec.Descriptor) Blob {
+	b := Blob{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size, Annotations: d.Annotations}
+	if p := d.Platform; p != nil {
+		b.Platform = platform(p.OS, p.Architecture, p.Variant)
+	}
+	return b
+}
+
+func platform(os, architecture, variant string) string {
+	s := os + "/" + architecture
+	if variant != "" {
+		s += "/" + variant
+	}
+	return s
+}
+
+// Inspect reads what a tag or a digest names. Artifacts of others are shown as far as anybody can; what is wrong with
+// one of ours is among the Faults. An error says that there is nothing to show.
+func Inspect(ctx context.Context, src signing.Source, target string) (*Inspection, error) {
+	d, err := src.Resolve(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	desc, manifest, err := src.Manifest(ctx, d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	o, err := artifacts.ReadOutline(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("inspect %s@%s: %w", src.Name(), d.Digest, err)
+	}
+	if o.MediaType == "" {
+		o.MediaType = desc.MediaType
+	}
+	i := &Inspection{
+		Digest: desc.Digest, Kind: o.Kind, MediaType: o.MediaType, ArtifactType: o.ArtifactType, Size: int64(len(manifest)),
+		ContentSize: o.Size(), Annotations: o.Annotations, Referrers: []Referrer{},
+	}
+	if o.Subject != nil {
+		b := blobOf(*o.Subject)
+		i.Subject = &b
+	}
+	if o.Config != nil {
+		b := blobOf(*o.Config)
+		i.Config = &b
+	}
+	for _, l := range o.Layers {
+		i.Layers = append(i.Layers, blobOf(l))
+	}
+	for _, m := range o.Manifests {
+		i.Manifests = append(i.Manifests, blobOf(m))
+	}
+	if err := i.Content.read(ctx, src, o, manifest); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		i.Faults = append(i.Faults, err.Error())
+	}
+	i.referrers(ctx, src, desc)
+	return i, ctx.Err()
+}
+
+// Content is what is inside an artifact that we know; nothing of it is set for others.
+type Content struct {
+	State       *State       `json:"state,omitempty"`
+	Deployments []Deployment `json:"deployments,omitempty"` // of a state or a bundle
+	Component   *Component   `json:"component,omitempty"`
+	Package     *Package     `json:"package,omitempty"`
+	Image       *Image       `json:"image,omitempty"`
+	Statements  []Statement  `json:"statements,omitempty"` // of a signature or attestation
+	Trust       *Trust       `json:"trust,omitempty"`
+	Document    string       `json:"document,omitempty"` // of a trust policy or a current state: its text
+}
+
+// State is what a device's state says of itself.
+type State struct {
+	Device     artifacts.DeviceID `json:"device"`
+	Generation uint64             `json:"generation"`
+	Previous   digest.Digest      `json:"previous,omitempty"`
+	Expires    string             `json:"expires,omitempty"`
+}
+
+// Trust is what a trust policy that travels says of itself.
+type Trust struct {
+	Version     uint64        `json:"version"`
+	Previous    digest.Digest `json:"previous,omitempty"`
+	TrustedRoot int64         `json:"trustedRoot,omitempty"` // bytes of the sigstore root beside it
+}
+
+// Deployment is one deployment of a state or a bundle.
+type Deployment struct {
+	ID         string        `json:"id"`
+	Name       string        `json:"name"`
+	Digest     digest.Digest `json:"digest"`
+	Components []Pinned      `json:"components"`
+}
+
+// Pinned is a component as a deployment names it. Without a digest it is not pinned.
+type Pinned struct {
+	Name       string        `json:"name"`
+	Repository string        `json:"repository"`
+	Version    string        `json:"version"`
+	Digest     digest.Digest `json:"digest,omitempty"`
+}
+
+// Component is what a Compose Archive holds.
+type Component struct {
+	Version string        `json:"version,omitempty"`
+	Root    string        `json:"root"` // the archive's one folder
+	Files   []File        `json:"files"`
+	Locked  bool          `json:"locked"` // there is a lock of its images
+	Images  []LockedImage `json:"images"`
+}
+
+// File is one file of a Compose Archive.
+type File struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+}
+
+// LockedImage is one image of a component's lock.
+type LockedImage = artifacts.LockedImage
+
+// Package is what an application package describes.
+type Package struct {
+	ID        string   `json:"id"`
+	Name      string   `json:"name"`
+	Version   string   `json:"version"`
+	Profiles  []string `json:"profiles"`
+	Resources []string `json:"resources"`
+}
+
+// Image is what an image's configuration says.
+type Image struct {
+	Platform string            `json:"platform,omitempty"`
+	Created  string            `json:"created,omitempty"`
+	User     string            `json:"user,omitempty"`
+	Command  []string          `json:"command,omitempty"` // entrypoint and arguments
+	Labels   map[string]string `json:"labels,omitempty"`
+}
+
+func (c *Content) read(ctx context.Context, src signing.Source, o *artifacts.Outline, manifest []byte) error {
+	blob := func(limit int64) func(ocispec.Descriptor) ([]byte, error) {
+		return func(d ocispec.Descriptor) ([]byte, error) { return src.Blob(ctx, d, limit) }
+	}
+	switch o.Kind {
+	case artifacts.KindState:
+		return c.readState(manifest, blob(artifacts.MaxArchive))
+	case artifacts.KindBundle:
+		x, err := artifacts.OpenBundle(manifest)
+		if err != nil {
+			return err
+		}
+		ds, err := x.Read(blob(artifacts.MaxArchive))
+		if err != nil {
+			return err
+		}
+		c.Deployments = deployments(ds)
+		return nil
+	case artifacts.KindComponent:
+		return c.readComponent(manifest, blob(artifacts.MaxArchive))
+	case artifacts.KindPackage:
+		return c.readPackage(manifest, blob(artifacts.MaxDocument))
+	case artifacts.KindTrust:
+		return c.readTrust(manifest, blob(artifacts.MaxDocument))
+	case artifacts.KindCurrentState:
+		if len(o.Layers) == 0 {
+			return fmt.Errorf("%w: there is no layer", fault.ErrInvalid)
+		}
+		data, err := src.Blob(ctx, o.Layers[0], artifacts.MaxDocument)
+		c.Document = string(data)
+		return err
+	case artifacts.KindImage:
+		return c.readImage(ctx, src, *o.Config)
+	case artifacts.KindSignature:
+		var err error
+		c.Statements, err = statements(ctx, src, o)
+		return err
+	}
+	return nil
+}
+
+func (c *Content) readState(manifest []byte, blob func(ocispec.Descriptor) ([]byte, error)) error {
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return err
+	}
+	c.State = &State{Device: x.Device, Generation: x.Generation, Previous: x.Previous}
+	if !x.Expires.IsZero() {
+		c.State.Expires = x.Expires.Format(time.RFC3339)
+	}
+	s, err := x.Read(blob)
+	if err != nil {
+		return err
+	}
+	c.Deployments = deployments(s.Deployments)
+	return nil
+}

@@ -1,0 +1,186 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// Subject is one artifact to be judged.
+type Subject struct {
+	Kind       artifacts.Kind
+	Descriptor ocispec.Descriptor
+	Below      bool // reached by its digest from something that was judged before
+}
+
+// Judge says of artifacts whether they may be used. It is safe for concurrent use.
+type Judge interface {
+	// Judge holds one artifact against what is asked of it, and says what it found. src is where the artifact is.
+	Judge(ctx context.Context, src signing.Source, s Subject) []Check
+	// Unchecked is what no check of this judge looks at, whatever the artifact.
+	Unchecked() []Unchecked
+}
+
+// Result is how a check ended.
+type Result string
+
+// Results of checks.
+const (
+	Passed   Result = "passed"
+	Failed   Result = "failed"
+	Unknown  Result = "unknown"   // it could not be found out
+	NotAsked Result = "not-asked" // nobody demands it
+	Insecure Result = "insecure"  // it is let pass, spelled out, and vouched for by nobody
+)
+
+// Check is one thing that was looked at.
+type Check struct {
+	Name       string   `json:"check"` // "signature", "content", "pin", "expiry", "attestation", "freshness"
+	Result     Result   `json:"result"`
+	Detail     string   `json:"detail,omitempty"`
+	Signatures []Signed `json:"signatures,omitempty"`
+	Ruling     *Ruling  `json:"ruling,omitempty"` // why a policy decides so
+	Err        error    `json:"-"`                // why, of what failed or is unknown
+}
+
+// fails makes a check of an error.
+func fails(name string, err error) Check {
+	c := Check{Name: name, Result: Failed, Detail: err.Error(), Err: err}
+	for _, open := range []error{fault.ErrTemporary, fault.ErrUnauthenticated, fault.ErrDenied, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, open) {
+			c.Result = Unknown
+		}
+	}
+	return c
+}
+
+// Unchecked is something that was not looked at, and why.
+type Unchecked struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Signed is a signature, or another statement, that was found good.
+type Signed struct {
+	By            string            `json:"key"` // the name that the trustee goes by
+	Algorithm     string            `json:"algorithm,omitempty"`
+	Fingerprint   digest.Digest     `json:"fingerprint,omitempty"`
+	Identity      string            `json:"identity,omitempty"`
+	Issuer        string            `json:"issuer,omitempty"`
+	Format        signing.Format    `json:"format,omitempty"`
+	Digest        digest.Digest     `json:"digest,omitempty"` // of the referrer, or of the signed payload
+	Time          string            `json:"time,omitempty"`   // as the signer claims
+	Proven        string            `json:"proven,omitempty"` // as a timestamp authority or a log says
+	Checked       []string          `json:"checked,omitempty"`
+	Annotations   map[string]string `json:"annotations,omitempty"`
+	PredicateType string            `json:"predicateType,omitempty"`
+	Predicate     json.RawMessage   `json:"predicate,omitempty"`
+}
+
+func signed(all []signing.Signature, predicateType string) []Signed {
+	out := []Signed{}
+	for _, s := range all {
+		one := Signed{
+			By: s.By, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Identity: s.Identity, Issuer: s.Issuer, Format: s.Format,
+			Digest: s.Digest, Checked: s.Checked, Annotations: s.Annotations, PredicateType: predicateType, Predicate: s.Predicate,
+		}
+		if !s.Time.IsZero() {
+			one.Time = s.Time.UTC().Format(time.RFC3339)
+		}
+		if !s.Proven.IsZero() {
+			one.Proven = s.Proven.UTC().Format(time.RFC3339)
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// Keys judges by who signed: one of Trustees must have signed what the audit begins with. What is reached from there by
+// its digest needs no signature of its own.
+type Keys struct {
+	Trustees    []signing.Trustee
+	Annotations map[string]string // that must be signed with the digest
+	// Attestation is a predicate type: then a statement of that type by one of Trustees is what is asked for, in the place
+	// of a signature.
+	Attestation string
+}
+
+// Judge implements [Judge].
+func (k Keys) Judge(ctx context.Context, src signing.Source, s Subject) []Check {
+	switch {
+	case k.Attestation != "":
+		found, err := signing.Statements(ctx, src, s.Descriptor, k.Attestation, k.Trustees)
+		return []Check{k.claimed("attestation", found, err, src, s)}
+	case s.Kind == artifacts.KindImage && s.Below:
+		return []Check{{Name: "signature", Result: NotAsked, Detail: "named by its digest above; not looked for"}}
+	}
+	if !s.Below {
+		found, err := signing.Verify(ctx, src, s.Descriptor, k.Trustees)
+		return []Check{k.claimed("signature", found, err, src, s)}
+	}
+	found, err := signing.Examine(ctx, src, s.Descriptor, signing.Query{PredicateType: signing.PredicateSign, Trustees: k.Trustees})
+	switch {
+	case err != nil:
+		return []Check{fails("signature", err)}
+	case len(found.Good) > 0:
+		return []Check{{Name: "signature", Result: Passed, Signatures: signed(found.Good, "")}}
+	case found.Unread == nil && len(found.Bad) == 0: // in the name of others, at most
+		return []Check{{Name: "signature", Result: NotAsked, Detail: "named by its digest above; none of its own by the given keys"}}
+	}
+	return []Check{fails("signature", fmt.Errorf("verify %s@%s: %w", src.Name(), s.Descriptor.Digest, found.Err()))}
+}
+
+// claimed keeps what says all that has to be said.
+func (k Keys) claimed(name string, found []signing.Signature, err error, src signing.Source, s Subject) Check {
+	if err != nil {
+		return fails(name, err)
+	}
+	found = slices.DeleteFunc(found, func(one signing.Signature) bool {
+		for key, value := range k.Annotations {
+			if have, ok := one.Annotations[key]; !ok || have != value {
+				return true
+			}
+		}
+		return false
+	})
+	if len(found) == 0 {
+		return fails(name, fmt.Errorf("verify %s@%s: %w: nobody signed it with %s", src.Name(), s.Descriptor.Digest, fault.ErrBadSignature, spelled(k.Annotations)))
+	}
+	return Check{Name: name, Result: Passed, Signatures: signed(found, k.Attestation)}
+}
+
+// spelled writes claims as --annotation takes them.
+func spelled(claims map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(claims)) {
+		out = append(out, k+"="+claims[k])
+	}
+	return strings.Join(out, ", ")
+}
+
+// Unchecked implements [Judge].
+func (k Keys) Unchecked() []Unchecked {
+	out := []Unchecked{
+		{"transparency log", "keys are trusted as they are; no log is asked"},
+		{"freshness", "keys say nothing about it; a policy can ask for it"},
+	}
+	if k.Attestation != "" {
+		return append(out, Unchecked{"signatures", "only the attestation was asked for"})
+	}
+	return append(out,
+		Unchecked{"attestations", "ask for one with --attestation"},
+		Unchecked{"signers of components and images", "what is signed names them by digest; a policy can ask for signatures of their own"},
+	)
+}

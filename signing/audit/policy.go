@@ -1,0 +1,142 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
+)
+
+// Policy judges as a device with this trust policy does.
+type Policy struct {
+	*trust.Policy
+	Now time.Time // that signers' times are held against
+	// Elsewhere opens the repository in which a rule says that signatures are; nil: there is no way.
+	Elsewhere func(ctx context.Context, repository string) (signing.Source, error)
+	// Attestation is a predicate type: then only what the rule says of such statements is looked at.
+	Attestation string
+}
+
+// Ruling is why a policy decides so: the rule, and how each of its signers stands.
+type Ruling struct {
+	Rule      *trust.Choice `json:"rule,omitempty"` // nil: none speaks about it
+	Threshold int           `json:"threshold,omitempty"`
+	Counted   int           `json:"counted"`
+	Signers   []Standing    `json:"signers,omitempty"`
+	Noticed   []string      `json:"noticed,omitempty"` // signatures that count for nobody, and why
+}
+
+// Standing is one signer of a rule.
+type Standing struct {
+	Name   string      `json:"name"`
+	Kind   string      `json:"kind"`
+	About  string      `json:"about"` // a fingerprint, or subject and issuer
+	State  trust.State `json:"state"`
+	Reason string      `json:"reason,omitempty"`
+}
+
+// Judge implements [Judge].
+func (p Policy) Judge(ctx context.Context, src signing.Source, s Subject) []Check {
+	d := p.Decide(ctx, trust.Question{
+		Source: src, Kind: string(s.Kind), Subject: s.Descriptor, Now: p.Now, Thorough: true, Elsewhere: p.Elsewhere,
+	})
+	if p.Attestation != "" {
+		return []Check{p.attestation(d)}
+	}
+	checks := []Check{p.signature(d, s)}
+	for _, t := range d.Attestations {
+		checks = append(checks, tallied("attestation", d, &t, t.Type))
+	}
+	return checks
+}
+
+// signature tells what the rule says of signatures. Where they are fine, and the decision is no, it is about attestations.
+func (p Policy) signature(d *trust.Decision, s Subject) Check {
+	c := Check{Name: "signature", Ruling: &Ruling{Rule: d.Rule}}
+	switch {
+	case d.Insecure:
+		c.Result, c.Detail = Insecure, "not secure: nobody signed it, and the policy says allowUnsigned"
+	case d.Signatures != nil && (d.Signatures.Err == nil || d.Err == nil):
+		return tallied("signature", d, d.Signatures, "")
+	case d.Err != nil:
+		c = fails("signature", d.Err)
+		switch {
+		case d.Signatures != nil:
+			c.Ruling = ruling(d.Rule, d.Signatures)
+		case d.Revoked == nil: // else no rule was asked
+			c.Ruling = &Ruling{Rule: d.Rule}
+		}
+	default:
+		c.Result, c.Detail = NotAsked, "the policy asks for no signature of "+string(s.Kind)+"s there"
+	}
+	return c
+}
+
+// attestation tells what the rule says of one type of statements.
+func (p Policy) attestation(d *trust.Decision) Check {
+	for _, t := range d.Attestations {
+		if t.Type == p.Attestation {
+			return tallied("attestation", d, &t, t.Type)
+		}
+	}
+	err := d.Err
+	if err == nil {
+		err = fmt.Errorf("verify %s %s@%s: %w: the policy asks for no attestation %s there, so it trusts nobody's", d.Kind, d.Repository, d.Digest, fault.ErrRejected, p.Attestation)
+	}
+	return fails("attestation", err)
+}
+
+// tallied tells how far a quorum is reached, and why each of its signers counts or does not.
+func tallied(name string, d *trust.Decision, t *trust.Tally, predicateType string) Check {
+	c := Check{Name: name, Result: Passed, Signatures: signed(t.Statements(), predicateType)}
+	if t.Err != nil {
+		c = fails(name, fmt.Errorf("verify %s %s of %s@%s: %w", name, t.Type, d.Repository, d.Digest, t.Err))
+	} else if t.Threshold > 1 {
+		c.Detail = fmt.Sprintf("%d of %d signers, %d needed", t.Counted, len(t.Signers), t.Threshold)
+	}
+	c.Ruling = ruling(d.Rule, t)
+	return c
+}
+
+func ruling(rule *trust.Choice, t *trust.Tally) *Ruling {
+	r := &Ruling{Rule: rule, Threshold: t.Threshold, Counted: t.Counted}
+	for _, s := range t.Signers {
+		r.Signers = append(r.Signers, Standing{s.Name, s.Kind, s.About, s.State, s.Reason})
+	}
+	for _, n := range slices.Concat(t.Bad, t.Others) {
+		r.Noticed = append(r.Noticed, n.String())
+	}
+	if t.Unread != "" {
+		r.Noticed = append(r.Noticed, "could not be read: "+t.Unread)
+	}
+	return r
+}
+
+// Unchecked implements [Judge].
+func (p Policy) Unchecked() []Unchecked {
+	out := []Unchecked{{"transparency log", "asked of nobody; of an identity's signature its entry is checked offline"}}
+	if p.Attestation != "" {
+		return append(out, Unchecked{"signatures", "only the attestation was asked for"})
+	}
+	fresh := slices.ContainsFunc(p.Rules, func(r trust.Rule) bool { return r.Freshness != nil })
+	if !fresh {
+		out = append(out, Unchecked{"freshness", "no rule asks whether a state is the current one"})
+	}
+	var asked []string
+	for _, kind := range trust.Kinds() {
+		if !slices.ContainsFunc(p.Rules, func(r trust.Rule) bool { return slices.Contains(r.Artifacts, kind) }) && kind != trust.KindState && kind != trust.KindTrust {
+			asked = append(asked, kind+"s")
+		}
+	}
+	if len(asked) > 0 {
+		out = append(out, Unchecked{"signers of " + strings.Join(asked, ", "), "no rule speaks about them; what names them by digest vouches for them"})
+	}
+	return out
+}
+
+var _ Judge = Policy{}

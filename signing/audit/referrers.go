@@ -1,0 +1,122 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+const (
+	maxReferrers  = 64 // of one artifact that are opened
+	maxStatements = 64 // of one referrer or signature tag that are opened
+)
+
+// Referrer is something that refers to an artifact: a signature, an attestation, an SBOM.
+type Referrer struct {
+	Digest       digest.Digest `json:"digest"`
+	Tag          string        `json:"tag,omitempty"` // where cosign's older format keeps it
+	ArtifactType string        `json:"artifactType,omitempty"`
+	Size         int64         `json:"size"` // of its manifest
+	// Statements are what it says, unchecked. An artifact that is no signature has none.
+	Statements []Statement `json:"statements,omitempty"`
+	Fault      string      `json:"fault,omitempty"` // why it could not be read
+}
+
+// olderTags are the endings under which cosign's older format keeps what refers to a digest.
+var olderTags = []string{".sig", ".att", ".sbom"}
+
+// referrers lists what refers to subject. What cannot be read is told, and is no reason to show nothing.
+func (i *Inspection) referrers(ctx context.Context, src signing.Source, subject ocispec.Descriptor) {
+	listed, err := src.Referrers(ctx, subject)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		i.Referrers, i.Faults = nil, append(i.Faults, err.Error())
+	}
+	listed = slices.Clone(listed)
+	slices.SortFunc(listed, func(a, b ocispec.Descriptor) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
+	if len(listed) > maxReferrers {
+		i.Unlisted, listed = len(listed)-maxReferrers, listed[:maxReferrers]
+	}
+	for _, d := range listed {
+		i.Referrers = append(i.Referrers, openReferrer(ctx, src, d.Digest, d.ArtifactType))
+	}
+	for _, ending := range olderTags {
+		tag := strings.Replace(subject.Digest.String(), ":", "-", 1) + ending
+		d, err := src.Resolve(ctx, tag)
+		if errors.Is(err, fault.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			i.Faults = append(i.Faults, err.Error())
+			continue
+		}
+		r := openReferrer(ctx, src, d.Digest, "")
+		r.Tag = tag
+		i.Referrers = append(i.Referrers, r)
+	}
+}
+
+func openReferrer(ctx context.Context, src signing.Source, d digest.Digest, told string) Referrer {
+	r := Referrer{Digest: d, ArtifactType: told}
+	desc, manifest, err := src.Manifest(ctx, d)
+	if err != nil {
+		r.Fault = err.Error()
+		return r
+	}
+	r.Size = desc.Size
+	o, err := artifacts.ReadOutline(manifest)
+	if err != nil {
+		r.Fault = err.Error()
+		return r
+	}
+	r.ArtifactType = cmp.Or(o.ArtifactType, told) // lists of older tools tell a wrong type
+	if o.Kind == artifacts.KindSignature {
+		if r.Statements, err = statements(ctx, src, o); err != nil {
+			r.Fault = err.Error()
+		}
+	}
+	return r
+}
+
+// statements reads what the layers of a signature say.
+func statements(ctx context.Context, src signing.Source, o *artifacts.Outline) ([]Statement, error) {
+	var out []Statement
+	var faults []error
+	layers := o.Layers
+	if len(layers) > maxStatements {
+		faults = append(faults, fmt.Errorf("%d layers, %d are shown: %w", len(layers), maxStatements, fault.ErrTooLarge))
+		layers = layers[:maxStatements]
+	}
+	for _, l := range layers {
+		read := readSimple
+		switch {
+		case strings.HasPrefix(l.MediaType, "application/vnd.dev.sigstore.bundle"):
+			read = ReadBundle
+		case l.MediaType == "application/vnd.dsse.envelope.v1+json":
+			read = readEnvelope
+		case l.MediaType != "application/vnd.dev.cosign.simplesigning.v1+json":
+			continue
+		}
+		data, err := src.Blob(ctx, l, maxStatement)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		s, err := read(data)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		out = append(out, *s)
+	}
+	return out, errors.Join(faults...)
+}

@@ -1,0 +1,225 @@
+package audit
+
+import (
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+const (
+	inTotoPayload = "application/vnd.in-toto+json"
+	timeClaim     = "dev.longshore.signed" // when, as the signer claims
+	maxStatement  = 4 << 20                // bytes of a bundle with a statement; SBOMs are large
+	maxClaims     = 64                     // shown of one statement
+)
+
+// Statement is what somebody signed, or says to have signed: nothing in it is checked.
+type Statement struct {
+	// Kind is "signature", "freshness" or "attestation".
+	Kind          string            `json:"kind"`
+	PredicateType string            `json:"predicateType,omitempty"`
+	Subject       digest.Digest     `json:"subject,omitempty"`     // what it is about, by its own word
+	Key           digest.Digest     `json:"key,omitempty"`         // fingerprint that the signer told
+	Identity      string            `json:"identity,omitempty"`    // of the signer's certificate
+	Issuer        string            `json:"issuer,omitempty"`      // of that identity
+	Time          string            `json:"time,omitempty"`        // when, as the signer claims
+	Logged        string            `json:"logged,omitempty"`      // when, as an entry of a transparency log in the bundle says
+	Annotations   map[string]string `json:"annotations,omitempty"` // what else is signed with the digest
+	Predicate     json.RawMessage   `json:"-"`
+}
+
+// bundle is what is read of a sigstore bundle of any version.
+type bundle struct {
+	Material struct {
+		PublicKey *struct {
+			Hint string `json:"hint"`
+		} `json:"publicKey"`
+		Certificate *certificate `json:"certificate"`
+		Chain       *struct {
+			Certificates []certificate `json:"certificates"`
+		} `json:"x509CertificateChain"`
+		Entries []struct {
+			IntegratedTime json.RawMessage `json:"integratedTime"` // a number in quotes, mostly
+		} `json:"tlogEntries"`
+	} `json:"verificationMaterial"`
+	Envelope *envelope `json:"dsseEnvelope"`
+}
+
+type certificate struct {
+	RawBytes []byte `json:"rawBytes"`
+}
+
+type envelope struct {
+	PayloadType string `json:"payloadType"`
+	Payload     []byte `json:"payload"`
+}
+
+// statement is what is read of an in-toto statement of any version.
+type statement struct {
+	Subject []struct {
+		Digest      map[string]string `json:"digest"`
+		Annotations map[string]any    `json:"annotations"`
+	} `json:"subject"`
+	PredicateType string          `json:"predicateType"`
+	Predicate     json.RawMessage `json:"predicate"`
+}
+
+// ReadBundle tells what a sigstore bundle says, without checking any of it.
+func ReadBundle(data []byte) (*Statement, error) {
+	if len(data) > maxStatement {
+		return nil, fmt.Errorf("read bundle: %d bytes, more than %d: %w", len(data), maxStatement, fault.ErrTooLarge)
+	}
+	var b bundle
+	if err := json.Unmarshal(data, &b); err != nil {
+		return nil, fmt.Errorf("read bundle: %w: %w", fault.ErrInvalid, err)
+	}
+	s := &Statement{Kind: "signature"}
+	if b.Envelope != nil {
+		if err := s.read(*b.Envelope); err != nil {
+			return nil, fmt.Errorf("read bundle: %w", err)
+		}
+	}
+	switch m := b.Material; {
+	case m.PublicKey != nil:
+		s.Key = fingerprint(m.PublicKey.Hint)
+	case m.Certificate != nil:
+		s.Identity, s.Issuer = identity(m.Certificate.RawBytes)
+	case m.Chain != nil && len(m.Chain.Certificates) > 0:
+		s.Identity, s.Issuer = identity(m.Chain.Certificates[0].RawBytes)
+	}
+	for _, e := range b.Material.Entries {
+		var seconds int64
+		if json.Unmarshal([]byte(strings.Trim(string(e.IntegratedTime), `"`)), &seconds) == nil && seconds > 0 && seconds < 1<<40 {
+			s.Logged = time.Unix(seconds, 0).UTC().Format(time.RFC3339)
+		}
+	}
+	return s, nil
+}
+
+// read takes what the envelope's payload says.
+func (s *Statement) read(e envelope) error {
+	if e.PayloadType != inTotoPayload {
+		return fmt.Errorf("a payload of type %.100q: %w", e.PayloadType, fault.ErrUnsupported)
+	}
+	var st statement
+	if err := json.Unmarshal(e.Payload, &st); err != nil {
+		return fmt.Errorf("statement: %w: %w", fault.ErrInvalid, err)
+	}
+	s.PredicateType, s.Predicate = st.PredicateType, st.Predicate
+	switch st.PredicateType {
+	case signing.PredicateSign:
+	case signing.PredicateFreshness:
+		s.Kind = "freshness"
+	default:
+		s.Kind = "attestation"
+	}
+	if len(st.Subject) > 0 {
+		if hex := st.Subject[0].Digest["sha256"]; hex != "" {
+			s.Subject = digest.NewDigestFromEncoded(digest.SHA256, hex)
+		}
+		s.claims(st.Subject[0].Annotations)
+	}
+	return nil
+}
+
+// claims keeps what a person wrote: claims are strings.
+func (s *Statement) claims(all map[string]any) {
+	for k, v := range all {
+		text, ok := v.(string)
+		switch {
+		case !ok, len(s.Annotations) >= maxClaims:
+		case k == timeClaim:
+			s.Time = text
+		default:
+			if s.Annotations == nil {
+				s.Annotations = make(map[string]string)
+			}
+			s.Annotations[k] = text
+		}
+	}
+}
+
+// fingerprint reads how a bundle refers to a key; "" when it is no SHA-256.
+func fingerprint(hint string) digest.Digest {
+	sum, err := base64.StdEncoding.DecodeString(hint)
+	if err != nil || len(sum) != digest.SHA256.Size() {
+		return ""
+	}
+	return digest.NewDigestFromBytes(digest.SHA256, sum)
+}
+
+// The extensions in which Fulcio writes who vouched for an identity: as DER, and older, as bare text.
+var (
+	issuerExtension      = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 8}
+	olderIssuerExtension = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}
+)
+
+// identity reads who a signing certificate is for. It trusts no chain.
+func identity(der []byte) (subject, issuer string) {
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		return "a certificate that cannot be read", ""
+	}
+	switch {
+	case len(c.EmailAddresses) > 0:
+		subject = c.EmailAddresses[0]
+	case len(c.URIs) > 0:
+		subject = c.URIs[0].String()
+	case len(c.DNSNames) > 0:
+		subject = c.DNSNames[0]
+	default:
+		subject = c.Subject.String()
+	}
+	for _, e := range c.Extensions {
+		var text string
+		switch {
+		case e.Id.Equal(issuerExtension):
+			if _, err := asn1.Unmarshal(e.Value, &text); err == nil {
+				issuer = text
+			}
+		case e.Id.Equal(olderIssuerExtension) && issuer == "":
+			issuer = string(e.Value)
+		}
+	}
+	return subject, issuer
+}
+
+// readSimple tells what a simple signing payload says: cosign's older signatures.
+func readSimple(data []byte) (*Statement, error) {
+	var p struct {
+		Critical struct {
+			Image struct {
+				Digest digest.Digest `json:"docker-manifest-digest"`
+			} `json:"image"`
+		} `json:"critical"`
+		Optional map[string]any `json:"optional"`
+	}
+	if err := json.Unmarshal(data, &p); err != nil {
+		return nil, fmt.Errorf("read signature: %w: %w", fault.ErrInvalid, err)
+	}
+	s := &Statement{Kind: "signature", Subject: p.Critical.Image.Digest}
+	s.claims(p.Optional)
+	return s, nil
+}
+
+// readEnvelope tells what a bare DSSE envelope says: cosign's older attestations.
+func readEnvelope(data []byte) (*Statement, error) {
+	var e envelope
+	if err := json.Unmarshal(data, &e); err != nil {
+		return nil, fmt.Errorf("read envelope: %w: %w", fault.ErrInvalid, err)
+	}
+	s := &Statement{Kind: "attestation"}
+	if err := s.read(e); err != nil {
+		return nil, fmt.Errorf("read envelope: %w", err)
+	}
+	return s, nil
+}

@@ -1,0 +1,84 @@
+package signing
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/signingtest"
+)
+
+// A registry that lists 10,000 referrers costs a bounded number of requests, and what it hides behind them is not called
+// unsigned.
+func TestTenThousandReferrers(t *testing.T) {
+	for _, artifactType := range []string{"text/plain", MediaTypeBundle} {
+		t.Run(artifactType, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
+			sign(t, newSigner(t, SignOptions{}), st, subject)
+			signed := st.Listed[subject.Digest][0]
+			junk := st.Attach(t, subject, artifactType, "text/plain", []byte("x"))
+			list := make([]ocispec.Descriptor, 0, 10_001)
+			for range 10_000 {
+				list = append(list, junk)
+			}
+			st.Listed[subject.Digest] = list
+			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			if !errors.Is(err, fault.ErrTooLarge) || errors.Is(err, fault.ErrUnsigned) || !strings.Contains(err.Error(), "10000 referrers") {
+				t.Errorf("Verify = %v, want %v", err, fault.ErrTooLarge)
+			}
+			if n := st.Asked["manifest"] + st.Asked["blob"]; n > 2*maxReferrers {
+				t.Errorf("%d requests", n)
+			}
+			// The list tells what the referrer is, so that it is looked at first, wherever it stands.
+			st.Listed[subject.Digest] = append(list, signed)
+			if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
+				t.Errorf("Verify of the last in the list = %v", err)
+			}
+		})
+	}
+}
+
+// What claims to be a signature of 100 MiB is not fetched.
+func TestHugeSignature(t *testing.T) {
+	const huge = 100 << 20
+	for _, c := range []struct {
+		name string
+		set  func(st *signingtest.Memory, subject ocispec.Descriptor)
+	}{
+		{"bundle", func(st *signingtest.Memory, subject ocispec.Descriptor) {
+			m := fmt.Appendf(nil, `{"layers":[{"mediaType":%q,"digest":%q,"size":%d}]}`, MediaTypeBundle, digest.FromString("huge"), huge)
+			d := descriptorOf(ocispec.MediaTypeImageManifest, m)
+			st.Content[d.Digest], st.Listed[subject.Digest] = m, []ocispec.Descriptor{d}
+		}},
+		{"payload", func(st *signingtest.Memory, subject ocispec.Descriptor) {
+			m := fmt.Appendf(nil, `{"layers":[{"mediaType":%q,"digest":%q,"size":%d}]}`, mediaTypeSimpleSigning, digest.FromString("huge"), huge)
+			d := descriptorOf(ocispec.MediaTypeImageManifest, m)
+			st.Content[d.Digest], st.Tags[LegacyTag(subject.Digest)] = m, d
+		}},
+		{"manifest", func(st *signingtest.Memory, subject ocispec.Descriptor) {
+			d := descriptorOf(ocispec.MediaTypeImageManifest, []byte("huge"))
+			d.Size, d.ArtifactType = huge, MediaTypeBundle
+			st.Listed[subject.Digest] = []ocispec.Descriptor{d}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
+			c.set(st, subject)
+			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			if !errors.Is(err, fault.ErrBadSignature) && !errors.Is(err, fault.ErrUnsigned) || !bytes.Contains([]byte(err.Error()), []byte("104857600 bytes")) {
+				t.Errorf("Verify = %v", err)
+			}
+			if st.Asked["blob"] != 0 {
+				t.Error("it was fetched")
+			}
+		})
+	}
+}

@@ -1,0 +1,276 @@
+package signing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Query is what to look for.
+type Query struct {
+	PredicateType string // PredicateSign for signatures
+	Trustees      []Trustee
+	// Enough tells whether what the referrers gave suffices, so that cosign's tag need not be asked for; nil: one does.
+	Enough func([]Signature) bool
+	// Format: where to look; "" and FormatBoth are referrers, then the tag. Other statements than signatures are never
+	// under the tag.
+	Format Format
+	// Limit bounds how many referrers are looked at, likely and new ones first; 0: as many as there may be signatures.
+	Limit int
+	// Stop tells after each referrer that what was found suffices, and no other is looked at; nil: all are.
+	Stop func([]Signature) bool
+}
+
+// Examine looks at everything that may be a signature of subject, or a statement of another type about it. An error says
+// that the question makes no sense; what could not be read is in the answer.
+func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query) (*Found, error) {
+	if err := checkSubject(st, subject); err != nil {
+		return nil, err
+	}
+	if len(q.Trustees) == 0 || q.PredicateType == "" {
+		return nil, fmt.Errorf("verify %s@%s: %w: no key given", st.Name(), subject.Digest, fault.ErrInvalid)
+	}
+	if q.Enough == nil {
+		q.Enough = func(good []Signature) bool { return len(good) > 0 }
+	}
+	e := examination{Query: q, st: st, subject: subject, Found: &Found{asked: q.Trustees}}
+	if q.Format != FormatLegacy {
+		e.referrers(ctx)
+	}
+	if q.PredicateType == PredicateSign && q.Format != FormatBundle && len(e.Bad) == 0 && !q.Enough(e.Good) {
+		e.legacyTag(ctx)
+	}
+	return e.Found, nil
+}
+
+// examination collects what is found about one subject.
+type examination struct {
+	Query
+	*Found
+	st      Source
+	subject ocispec.Descriptor
+}
+
+// note sorts the result of one check. by is in whose name it was, "" where nobody can tell.
+func (e *examination) note(where, by string, err error) {
+	r := Remark{Where: where, Reason: err.Error()}
+	switch {
+	case errors.Is(err, errNoSignature):
+		e.Beside = append(e.Beside, r)
+	case errors.Is(err, ErrOtherSigner):
+		e.Other = append(e.Other, r)
+	default:
+		r.By = by
+		e.Bad = append(e.Bad, r)
+	}
+}
+
+func (e *examination) miss(err error) {
+	if e.Unread == nil {
+		e.Unread = err
+	}
+}
+
+// missOrNote sorts the failure of a read.
+func (e *examination) missOrNote(where string, err error) {
+	if errors.Is(err, errMalformed) {
+		e.note(where, "", err)
+		return
+	}
+	e.miss(fmt.Errorf("%s: %w", where, err))
+}
+
+func (e *examination) referrers(ctx context.Context) {
+	listed, err := e.st.Referrers(ctx, e.subject)
+	if errors.Is(err, fault.ErrNotFound) { // also said by places that have never heard of the subject
+		listed, err = nil, nil
+	}
+	if err != nil {
+		e.miss(unread(err, "list referrers"))
+		return
+	}
+	// What the registry says of types is often wrong and filters nothing out; it only decides what is looked at first.
+	listed = slices.Clone(listed)
+	slices.SortStableFunc(listed, func(a, b ocispec.Descriptor) int {
+		return cmp.Or(cmp.Compare(e.likeliness(a), e.likeliness(b)),
+			cmp.Compare(b.Annotations[ocispec.AnnotationCreated], a.Annotations[ocispec.AnnotationCreated]))
+	})
+	if limit := cmp.Or(e.Limit, maxReferrers); len(listed) > limit {
+		e.miss(fmt.Errorf("%w: %d referrers, and not enough good ones among the first %d", fault.ErrTooLarge, len(listed), limit))
+		listed = listed[:limit]
+	}
+	for _, d := range listed {
+		e.referrer(ctx, d)
+		if e.Stop != nil && e.Stop(e.Good) {
+			return
+		}
+	}
+}
+
+// likeliness is lower for what may be asked for.
+func (e *examination) likeliness(d ocispec.Descriptor) int {
+	switch {
+	case isBundleType(d.ArtifactType) && d.Annotations[annotationPredicate] == e.PredicateType:
+		return 0
+	case isBundleType(d.ArtifactType) && d.Annotations[annotationPredicate] == "":
+		return 1
+	case isBundleType(d.ArtifactType):
+		return 2
+	case d.ArtifactType == "", d.ArtifactType == ocispec.MediaTypeEmptyJSON, d.ArtifactType == ocispec.MediaTypeImageConfig:
+		return 3
+	default:
+		return 4
+	}
+}
+
+func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
+	where := "referrer " + d.Digest.String()
+	if d.Size > maxManifestBytes {
+		e.Beside = append(e.Beside, Remark{Where: where, Reason: fmt.Sprintf("a manifest of %d bytes", d.Size)})
+		return
+	}
+	_, m, err := readManifest(ctx, e.st, d.Digest)
+	if err != nil {
+		e.missOrNote(where, err)
+		return
+	}
+	if !slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool {
+		return isBundleType(l.MediaType) || l.MediaType == mediaTypeSimpleSigning
+	}) {
+		e.Beside = append(e.Beside, Remark{Where: where, Reason: fmt.Sprintf("of type %.100q", cmp.Or(m.ArtifactType, m.Config.MediaType))})
+		return
+	}
+	if len(m.Layers) > maxLegacyLayers {
+		e.Bad = append(e.Bad, Remark{Where: where, Reason: fmt.Sprintf("%d layers", len(m.Layers))})
+		return
+	}
+	for _, l := range m.Layers {
+		switch {
+		case isBundleType(l.MediaType):
+			e.bundleLayer(ctx, where, d.Digest, m.Annotations[annotationPredicate], l)
+		case l.MediaType == mediaTypeSimpleSigning: // cosign 2's experiment with referrers
+			e.legacyLayer(ctx, where, l)
+		}
+	}
+}
+
+// bundleLayer looks into a bundle. declared is what the referrer says of its statement: one that says that it is another
+// kind is not fetched, it may be large. Whoever writes a lie there could as well take the signature away.
+func (e *examination) bundleLayer(ctx context.Context, where string, at digest.Digest, declared string, l ocispec.Descriptor) {
+	if declared != "" && declared != e.PredicateType {
+		e.note(where, "", fmt.Errorf("a statement of type %.200q: %w", declared, errNoSignature))
+		return
+	}
+	limit := int64(maxBundleBytes)
+	if e.PredicateType != PredicateSign {
+		limit = MaxStatementBytes
+	}
+	data, err := readBlob(ctx, e.st, l, limit)
+	if err != nil {
+		e.missOrNote(where, err)
+		return
+	}
+	evidence, said, err := openBundle(data, e.subject.Digest)
+	if err != nil {
+		e.note(where, "", err)
+		return
+	}
+	if said.predicateType != e.PredicateType {
+		e.note(where, "", fmt.Errorf("a statement of type %.200q: %w", said.predicateType, errNoSignature))
+		return
+	}
+	claims, about := said.about(e.subject.Digest)
+	s := Signature{Digest: at, Annotations: claims}
+	if e.PredicateType != PredicateSign {
+		s.Predicate = said.predicate
+	}
+	e.hold(ctx, where, evidence, s, about)
+}
+
+func (e *examination) legacyTag(ctx context.Context) {
+	tag := LegacyTag(e.subject.Digest)
+	where := "tag " + tag
+	m, err := readLegacy(ctx, e.st, tag)
+	if err != nil {
+		e.missOrNote(where, err)
+		return
+	}
+	if m == nil {
+		return
+	}
+	layers := m.Layers
+	if len(layers) > maxLegacyLayers {
+		e.miss(fmt.Errorf("%w: %s: %d signatures, and not enough good ones among the first %d", fault.ErrTooLarge, where, len(layers), maxLegacyLayers))
+		layers = layers[:maxLegacyLayers]
+	}
+	for _, l := range layers {
+		if l.MediaType == mediaTypeSimpleSigning {
+			e.legacyLayer(ctx, where, l)
+		}
+	}
+}
+
+func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.Descriptor) {
+	if e.PredicateType != PredicateSign {
+		e.Beside = append(e.Beside, Remark{Where: where, Reason: "a signature"})
+		return
+	}
+	data, err := readBlob(ctx, e.st, l, maxPayloadBytes)
+	if err != nil {
+		e.missOrNote(where, err)
+		return
+	}
+	evidence, said, err := openLegacy(data, l.Annotations, e.subject.Digest)
+	if err != nil {
+		e.note(where, "", err)
+		return
+	}
+	s := Signature{Digest: l.Digest, Annotations: stringClaims(said.Optional)}
+	e.hold(ctx, where, evidence, s, said.Critical.Image.Digest == e.subject.Digest.String())
+}
+
+// hold asks each trustee about one piece of evidence. about tells whether the signed bytes speak of the subject: without
+// that no signature counts, whoever made it.
+func (e *examination) hold(ctx context.Context, where string, evidence *Evidence, s Signature, about bool) {
+	s.Format = evidence.Format
+	if t, err := time.Parse(time.RFC3339, s.Annotations[timeClaim]); err == nil {
+		s.Time = t.UTC()
+		s.Annotations = maps.Clone(s.Annotations)
+		delete(s.Annotations, timeClaim)
+	}
+	var refused error // an alarm goes before somebody else's signature
+	by, vouched := "", false
+	for _, t := range e.Trustees {
+		v, err := t.Vouch(ctx, evidence)
+		switch {
+		case err != nil:
+			if refused == nil || errors.Is(refused, ErrOtherSigner) && !errors.Is(err, ErrOtherSigner) {
+				refused, by = err, t.TrusteeName()
+			}
+			continue
+		case !about:
+			refused, by, vouched = errors.New("signature is of another artifact"), t.TrusteeName(), false
+		default:
+			s.Vouching, s.By, vouched = v, t.TrusteeName(), true
+			e.Good = append(e.Good, s)
+			continue
+		}
+		break
+	}
+	if vouched {
+		return
+	}
+	if errors.Is(refused, errSpeechless) {
+		by = ""
+	}
+	e.note(where, by, refused)
+}

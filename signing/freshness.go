@@ -1,0 +1,159 @@
+package signing
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// PredicateFreshness is the in-toto predicate that says for how long a state is the current one.
+	PredicateFreshness = "https://longshore.dev/freshness/v1"
+
+	// MaxFreshness is the longest life of a freshness statement: who steals its key freezes devices for no longer.
+	MaxFreshness = 400 * 24 * time.Hour
+	minFreshness = time.Minute
+
+	freshnessReferrers = 32 // of one state that are looked at, the newest first
+	maxTagLength       = 128
+)
+
+// Freshness says of a state, at a time, that a tag names it, and until when that may be relied on.
+type Freshness struct {
+	Tag        string    `json:"tag"`
+	Generation uint64    `json:"generation"`
+	IssuedAt   time.Time `json:"issuedAt"` // whole seconds, UTC
+	NotAfter   time.Time `json:"notAfter"` // it has ended from then on
+}
+
+func (f Freshness) check() error {
+	life := f.NotAfter.Sub(f.IssuedAt)
+	switch {
+	case f.Tag == "" || len(f.Tag) > maxTagLength:
+		return fmt.Errorf("freshness: tag %.130q: %w", f.Tag, fault.ErrInvalid)
+	case f.Generation == 0:
+		return fmt.Errorf("freshness: generation 0: %w", fault.ErrInvalid)
+	case f.IssuedAt.Year() < 2000 || f.IssuedAt.Year() > 9999 || f.NotAfter.Year() > 9999:
+		return fmt.Errorf("freshness: issued %v: %w", f.IssuedAt, fault.ErrInvalid)
+	case life < minFreshness || life > MaxFreshness:
+		return fmt.Errorf("freshness: it lasts %v, and %v to %v is possible: %w", life, minFreshness, MaxFreshness, fault.ErrInvalid)
+	}
+	return nil
+}
+
+// Statement is what [Signer.Attest] signs.
+func (f Freshness) Statement() (Statement, error) {
+	f.IssuedAt, f.NotAfter = f.IssuedAt.UTC().Truncate(time.Second), f.NotAfter.UTC().Truncate(time.Second)
+	if err := f.check(); err != nil {
+		return Statement{}, err
+	}
+	data, err := json.Marshal(f)
+	if err != nil {
+		return Statement{}, err
+	}
+	return Statement{
+		Type: PredicateFreshness, Predicate: data,
+		Annotations: map[string]string{timeClaim: f.IssuedAt.Format(time.RFC3339)}, // when, whatever the build says
+	}, nil
+}
+
+// ParseFreshness reads the predicate of a statement: these members, all of them, and no others.
+func ParseFreshness(predicate []byte) (Freshness, error) {
+	var f Freshness
+	all, err := members(predicate)
+	if err != nil {
+		return f, fmt.Errorf("freshness: %w: %w", fault.ErrInvalid, err)
+	}
+	var issued, until string
+	into := map[string]any{"tag": &f.Tag, "generation": &f.Generation, "issuedAt": &issued, "notAfter": &until}
+	for name, raw := range all {
+		v, known := into[name]
+		if !known {
+			return f, fmt.Errorf("freshness: member %.64q is not known: %w", name, fault.ErrUnsupported)
+		}
+		if err := json.Unmarshal(raw, v); err != nil {
+			return f, fmt.Errorf("freshness: %s: %w: %w", name, fault.ErrInvalid, err)
+		}
+	}
+	if f.IssuedAt, err = readTime("issuedAt", issued); err != nil {
+		return f, err
+	}
+	if f.NotAfter, err = readTime("notAfter", until); err != nil {
+		return f, err
+	}
+	return f, f.check()
+}
+
+// readTime reads a time as [Freshness.Statement] writes it, and in no other way.
+func readTime(name, s string) (time.Time, error) {
+	const form = "2006-01-02T15:04:05Z"
+	t, err := time.Parse(form, s)
+	if err != nil || t.Format(form) != s { // Parse takes fractions, too
+		return t, fmt.Errorf("freshness: %s: %.64q is no time like 2026-11-20T12:00:00Z: %w", name, s, fault.ErrInvalid)
+	}
+	return t, nil
+}
+
+// FreshnessSignature is one good freshness statement.
+type FreshnessSignature struct {
+	Signature
+	Freshness
+}
+
+// FreshnessQuery is about one state, as a tag names it.
+type FreshnessQuery struct {
+	Tag        string
+	Generation uint64
+	Trustees   []Trustee
+	// Enough tells whether no further statement needs to be looked at. They come newest first, as far as the registry tells.
+	// nil: all are.
+	Enough func([]FreshnessSignature) bool
+}
+
+// FindFreshness looks at the newest freshness statements about a state and returns those that a trustee vouches for, and
+// that are about this tag and generation: whether they have ended or not is for the caller. The errors are those of
+// [Verify]; with one, the rest of what was found may be there all the same.
+func FindFreshness(ctx context.Context, st Source, subject ocispec.Descriptor, q FreshnessQuery) ([]FreshnessSignature, error) {
+	var odd error
+	read := func(good []Signature) []FreshnessSignature {
+		var out []FreshnessSignature
+		for _, s := range good {
+			f, err := ParseFreshness(s.Predicate)
+			switch {
+			case err != nil:
+				odd = fmt.Errorf("statement %s by %s: %w", s.Digest, s.By, err)
+			case f.Tag != q.Tag || f.Generation != q.Generation:
+				odd = fmt.Errorf("statement %s by %s is about %s, generation %d: %w", s.Digest, s.By, f.Tag, f.Generation, fault.ErrInvalid)
+			default:
+				out = append(out, FreshnessSignature{s, f})
+			}
+		}
+		return out
+	}
+	query := Query{PredicateType: PredicateFreshness, Trustees: q.Trustees, Limit: freshnessReferrers}
+	if q.Enough != nil {
+		query.Stop = func(good []Signature) bool { return q.Enough(read(good)) }
+	}
+	found, err := Examine(ctx, st, subject, query)
+	if err != nil {
+		return nil, err
+	}
+	all := read(found.Good)
+	slices.SortStableFunc(all, func(a, b FreshnessSignature) int { return b.NotAfter.Compare(a.NotAfter) })
+	switch {
+	case len(all) > 0 && (found.Unread == nil || errors.Is(found.Unread, fault.ErrTooLarge)):
+		return all, nil
+	case found.Unread != nil:
+		return all, fmt.Errorf("freshness of %s@%s: %w", st.Name(), subject.Digest, found.Unread)
+	case odd != nil:
+		return nil, fmt.Errorf("freshness of %s@%s: %w: %w", st.Name(), subject.Digest, fault.ErrBadSignature, odd)
+	}
+	return nil, fmt.Errorf("freshness of %s@%s: %w", st.Name(), subject.Digest, found.Err())
+}

@@ -1,0 +1,91 @@
+package signing
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+
+	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Types of the PEM block of a private key: cosign's, and its older versions'.
+const (
+	pemSigstore = "ENCRYPTED SIGSTORE PRIVATE KEY"
+	pemCosign   = "ENCRYPTED COSIGN PRIVATE KEY"
+)
+
+// GenerateKey makes an ECDSA P-256 key pair in cosign's files: the private key encrypted with password (scrypt and
+// secretbox, PEM "ENCRYPTED SIGSTORE PRIVATE KEY"), the public key as plain PEM. An empty password encrypts with the
+// empty password, as cosign does: keep the file as safe as an open key.
+func GenerateKey(password []byte) (private, public []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	sealed, err := encrypted.Encrypt(der, password)
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate key: encrypt: %w", err)
+	}
+	public, err = cryptoutils.MarshalPublicKeyToPEM(key.Public())
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemSigstore, Bytes: sealed}), public, nil
+}
+
+// unlock opens a private key file. A wrong password is fault.ErrUnauthenticated.
+func unlock(private, password []byte) (signature.SignerVerifier, error) {
+	sealed, err := sealedPart(private)
+	if err != nil {
+		return nil, err
+	}
+	der, err := encrypted.Decrypt(sealed, password)
+	if err != nil {
+		err = fmt.Errorf("unlock private key: %w: %w", fault.ErrUnauthenticated, err)
+		return nil, fault.WithHint(err, "check the password of the key")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		return nil, fmt.Errorf("private key: %w: %w", fault.ErrInvalid, err)
+	}
+	// cosign's Ed25519 keys sign the prehash.
+	sv, err := signature.LoadDefaultSignerVerifier(key, options.WithED25519ph())
+	if err != nil {
+		return nil, fmt.Errorf("private key: %w: %w", fault.ErrUnsupported, err)
+	}
+	return sv, nil
+}
+
+// sealedPart tells what is wrong with a key file before the password is blamed.
+func sealedPart(private []byte) ([]byte, error) {
+	if len(private) > MaxKeyBytes {
+		return nil, fmt.Errorf("private key: %w: more than %d bytes", fault.ErrTooLarge, MaxKeyBytes)
+	}
+	block, _ := pem.Decode(private)
+	if block == nil {
+		return nil, fmt.Errorf("private key: %w: no PEM block", fault.ErrInvalid)
+	}
+	switch block.Type {
+	case pemSigstore, pemCosign:
+	default:
+		err := fmt.Errorf("private key: %w: PEM block %q", fault.ErrUnsupported, block.Type)
+		return nil, fault.WithHint(err, "make a key with: longshore key generate, or bring yours with: cosign import-key-pair")
+	}
+	if !json.Valid(block.Bytes) {
+		return nil, fmt.Errorf("private key: %w: the encrypted part is damaged", fault.ErrInvalid)
+	}
+	return block.Bytes, nil
+}

@@ -1,0 +1,210 @@
+package keyless
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/sigstore/sigstore-go/pkg/root"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// MaxAuthorityBytes bounds a file of certificate authorities.
+const MaxAuthorityBytes = 256 << 10
+
+// AuthorityOptions say whom an [Authority] lets sign.
+type AuthorityOptions struct {
+	Name string // what people call it
+	// Certificates are PEM: each of them is trusted to say who holds a key.
+	Certificates []byte
+	Subject      Pattern // one of the certificate's names: an address, a URL, a host; needed
+	// Root's logs and timestamp authorities can prove when a signature was made, so that it outlives its certificate; nil
+	// is nobody can.
+	Root *Root
+}
+
+// Authority is a certificate authority of one's own, and who of those it knows may sign. It is a trustee at a time: see
+// [Authority.At].
+type Authority struct {
+	options AuthorityOptions
+	anchors *x509.CertPool
+	clocks  root.TrustedMaterial
+	digest  digest.Digest
+}
+
+// NewAuthority reads the certificates of an authority. Expired ones are taken: what they vouched for may have been signed
+// in time.
+func NewAuthority(o AuthorityOptions) (*Authority, error) {
+	if len(o.Certificates) > MaxAuthorityBytes {
+		return nil, fmt.Errorf("authority %s: %w: more than %d bytes", o.Name, fault.ErrTooLarge, MaxAuthorityBytes)
+	}
+	if o.Subject.IsZero() {
+		return nil, fmt.Errorf("authority %s: %w: no subject: everybody with a certificate could sign", o.Name, fault.ErrInvalid)
+	}
+	all, err := parsePEM(o.Certificates)
+	if err != nil {
+		return nil, fmt.Errorf("authority %s: %w", o.Name, err)
+	}
+	a := &Authority{options: o, anchors: x509.NewCertPool(), clocks: &root.BaseTrustedMaterial{}, digest: digest.FromBytes(o.Certificates)}
+	for _, c := range all {
+		if !c.IsCA || !c.BasicConstraintsValid {
+			err := fmt.Errorf("authority %s: %w: %.200q is the certificate of no authority", o.Name, fault.ErrInvalid, c.Subject.String())
+			return nil, fault.WithHint(err, "give the certificate that signs others; who may sign is told by subject")
+		}
+		if err := checkKey(c.PublicKey); err != nil {
+			return nil, fmt.Errorf("authority %s: %.200q: %w", o.Name, c.Subject.String(), err)
+		}
+		a.anchors.AddCert(c)
+	}
+	if o.Root != nil {
+		a.clocks = o.Root.material
+	}
+	return a, nil
+}
+
+// Name is the name in the options.
+func (a *Authority) Name() string { return a.options.Name }
+
+// Subject is who may sign.
+func (a *Authority) Subject() Pattern { return a.options.Subject }
+
+// Digest is that of the file of certificates.
+func (a *Authority) Digest() digest.Digest { return a.digest }
+
+// At makes a trustee that holds certificates against now where nothing in a signature proves when it was made.
+func (a *Authority) At(now time.Time) signing.Trustee { return authorityAt{a, now} }
+
+type authorityAt struct {
+	*Authority
+	now time.Time
+}
+
+// TrusteeName is the name in the options.
+func (a authorityAt) TrusteeName() string { return a.options.Name }
+
+// Vouch holds a signature against the authority.
+func (a authorityAt) Vouch(_ context.Context, e *signing.Evidence) (signing.Vouching, error) {
+	return guarded(func() (signing.Vouching, error) { return a.vouch(e) })
+}
+
+func (a authorityAt) vouch(e *signing.Evidence) (signing.Vouching, error) {
+	leaf, err := signer(e)
+	if err != nil {
+		return signing.Vouching{}, err
+	}
+	named := slices.IndexFunc(subjects(leaf), a.options.Subject.Match)
+	if named < 0 {
+		return signing.Vouching{}, fmt.Errorf("certificate of %.200q, where %s is asked for: %w", subjects(leaf), a.options.Subject, signing.ErrOtherSigner)
+	}
+	subject := subjects(leaf)[named]
+	if err := checkKey(leaf.PublicKey); err != nil {
+		return signing.Vouching{}, fmt.Errorf("certificate of %.200q: %w", subject, err)
+	}
+	found, err := open(e, leaf)
+	if err != nil {
+		return signing.Vouching{}, err
+	}
+	times, err := a.times(found)
+	if err != nil {
+		return signing.Vouching{}, err
+	}
+	v := signing.Vouching{Fingerprint: fingerprint(leaf), Algorithm: algorithm(leaf.PublicKey), Identity: subject, Issuer: leaf.Issuer.String()}
+	v.Checked = []string{"certificate chain"}
+	for _, t := range times {
+		if err := a.chain(found, t.Timestamp); err != nil {
+			return signing.Vouching{}, err
+		}
+		if t.Type == "" {
+			v.Checked = append(v.Checked, "certificate valid at "+t.Timestamp.UTC().Format(timeFormat)+", now")
+			continue
+		}
+		if v.Proven.IsZero() || t.Timestamp.Before(v.Proven) {
+			v.Proven = t.Timestamp.UTC()
+		}
+		v.Checked = append(v.Checked, "time "+t.Timestamp.UTC().Format(timeFormat)+" by "+by(t))
+	}
+	if err := checkSignature(leaf, e); err != nil {
+		return signing.Vouching{}, err
+	}
+	if err := found.same(e); err != nil {
+		return signing.Vouching{}, err
+	}
+	v.Principal = "certificate " + v.Issuer + " " + subject
+	return v, nil
+}
+
+// times are when it was signed, as far as somebody trusted says so; else now, without a type.
+func (a authorityAt) times(found *entity) ([]verify.TimestampVerificationResult, error) {
+	stamped, _, err := verify.VerifySignedTimestamp(found, a.clocks)
+	if err != nil {
+		return nil, fmt.Errorf("timestamps: %w", err)
+	}
+	var times []verify.TimestampVerificationResult
+	for _, t := range stamped {
+		times = append(times, verify.TimestampVerificationResult{Type: "TimestampAuthority", URI: t.URI, Timestamp: t.Time})
+	}
+	// An entry that a log of the root does not confirm proves nothing, and hurts nobody: it was not asked for.
+	if logged, err := verify.VerifyTlogEntry(found, a.clocks, 1, true); err == nil {
+		for _, t := range logged {
+			times = append(times, verify.TimestampVerificationResult{Type: "Tlog", URI: t.URI, Timestamp: t.Time})
+		}
+	}
+	if len(times) == 0 {
+		times = append(times, verify.TimestampVerificationResult{Timestamp: a.now})
+	}
+	return times, nil
+}
+
+// chain checks that the authority vouched for the certificate, and that everyone on the way was in time.
+func (a authorityAt) chain(found *entity, at time.Time) error {
+	between := x509.NewCertPool()
+	for _, c := range found.chain {
+		between.AddCert(c)
+	}
+	chains, err := found.leaf.Verify(x509.VerifyOptions{
+		Roots: a.anchors, Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},
+	})
+	var invalid x509.CertificateInvalidError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		if err := inTime(invalid.Cert, at); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %w", ErrOutOfTime, err)
+	case errors.As(err, &unknown):
+		return fmt.Errorf("certificate of %.200q by %.200q: not of authority %s: %w", subjects(found.leaf), found.leaf.Issuer.String(), a.options.Name, signing.ErrOtherSigner)
+	case err != nil:
+		return fmt.Errorf("certificate of %.200q: %w", subjects(found.leaf), err)
+	case len(chains) == 0:
+		return fmt.Errorf("certificate of %.200q: no chain", subjects(found.leaf))
+	case found.leaf.IsCA, found.leaf.KeyUsage != 0 && found.leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0:
+		return fmt.Errorf("certificate of %.200q is not for signatures", subjects(found.leaf))
+	}
+	return nil
+}
+
+// checkSignature holds the bytes against the certificate's key, in the ways in which cosign's versions sign with its kind.
+func checkSignature(leaf *x509.Certificate, e *signing.Evidence) error {
+	ways := [][]signature.LoadOption{nil, {options.WithED25519ph()}}
+	for _, o := range ways {
+		v, err := signature.LoadDefaultVerifier(leaf.PublicKey, o...)
+		if err != nil {
+			continue
+		}
+		if v.VerifySignature(bytes.NewReader(e.Signature), bytes.NewReader(e.Signed)) == nil {
+			return nil
+		}
+	}
+	return errors.New("signature does not match")
+}

@@ -1,0 +1,137 @@
+package keyless_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/keyless"
+	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
+)
+
+const person = "release@acme.example"
+
+func newAuthority(t testing.TB, o keyless.AuthorityOptions) *keyless.Authority {
+	t.Helper()
+	if o.Name == "" {
+		o.Name = "plant-ca"
+	}
+	if o.Subject.IsZero() {
+		o.Subject = pattern(t, person)
+	}
+	a, err := keyless.NewAuthority(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// A certificate counts at the time that a clock of the root proves, and without one at the time that the device believes.
+func TestAuthorityHoldsCertificatesAgainstTime(t *testing.T) {
+	instance := keylesstest.New(t)
+	root := parseRoot(t, instance.Root(t))
+	now, later, earlier := time.Now(), time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	bare := keylesstest.Flaws{NoSCT: true, NoLog: true, NoStamp: true}
+	stamped, logged := bare, bare
+	stamped.NoStamp, logged.NoLog = false, false
+	for name, c := range map[string]struct {
+		flaws keylesstest.Flaws
+		root  *keyless.Root
+		now   time.Time
+		want  error
+		words string // in what was checked, or in the error
+	}{
+		"in time":                          {flaws: bare, now: now, words: "now"},
+		"expired":                          {flaws: bare, now: later, want: keyless.ErrOutOfTime, words: person},
+		"not yet":                          {flaws: bare, now: earlier, want: keyless.ErrOutOfTime, words: "valid from"},
+		"expired, stamped in time":         {flaws: stamped, root: root, now: later, words: "timestamp authority"},
+		"expired, stamped by nobody known": {flaws: stamped, now: later, want: keyless.ErrOutOfTime, words: "certificate out of time"},
+		"expired, logged in time":          {flaws: logged, root: root, now: later, words: "transparency log"},
+		"logged too late":                  {flaws: keylesstest.Flaws{NoSCT: true, NoStamp: true, Late: time.Hour}, root: root, now: later, want: keyless.ErrOutOfTime, words: "valid from"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trustee := newAuthority(t, keyless.AuthorityOptions{Certificates: instance.Authority(), Root: c.root}).At(c.now)
+			payload := legacyPayload(digest.FromString("hello"))
+			for _, e := range []*signing.Evidence{
+				evidence(t, instance.Bundle(t, "https://nobody.example", person, statement(digest.FromString("hello")), c.flaws)),
+				legacyEvidence(t, payload, instance.Legacy(t, "https://nobody.example", person, payload, c.flaws)),
+			} {
+				v, err := trustee.Vouch(t.Context(), e)
+				if c.want != nil {
+					if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.words) {
+						t.Errorf("%s: Vouch = %+v, %v, want %v with %q", e.Format, v, err, c.want, c.words)
+					}
+					continue
+				}
+				if err != nil || v.Identity != person || !strings.Contains(strings.Join(v.Checked, ";"), c.words) {
+					t.Errorf("%s: Vouch = %+v, %v, want %s with %q", e.Format, v, err, person, c.words)
+				}
+				if v.Proven.IsZero() != (c.root == nil) {
+					t.Errorf("%s: proven at %s", e.Format, v.Proven)
+				}
+			}
+		})
+	}
+}
+
+func TestAuthorityRefuses(t *testing.T) {
+	instance := keylesstest.New(t)
+	bare := keylesstest.Flaws{NoSCT: true, NoLog: true, NoStamp: true}
+	good := instance.Bundle(t, "https://nobody.example", person, statement(digest.FromString("hello")), bare)
+	trustee := newAuthority(t, keyless.AuthorityOptions{Certificates: instance.Authority()}).At(time.Now())
+	if _, err := trustee.Vouch(t.Context(), evidence(t, good)); err != nil {
+		t.Fatal(err)
+	}
+	other := newAuthority(t, keyless.AuthorityOptions{Certificates: keylesstest.New(t).Authority()}).At(time.Now())
+	if _, err := other.Vouch(t.Context(), evidence(t, good)); err == nil {
+		t.Error("another authority vouches")
+	}
+	someone := newAuthority(t, keyless.AuthorityOptions{Certificates: instance.Authority(), Subject: pattern(t, "someone@acme.example")}).At(time.Now())
+	if _, err := someone.Vouch(t.Context(), evidence(t, good)); !errors.Is(err, signing.ErrOtherSigner) {
+		t.Errorf("another subject: %v, want %v", err, signing.ErrOtherSigner)
+	}
+	e := evidence(t, good)
+	e.Signed = append([]byte("x"), e.Signed...)
+	if _, err := trustee.Vouch(t.Context(), e); err == nil {
+		t.Error("other bytes than the signed ones are vouched for")
+	}
+	e = evidence(t, good)
+	e.Signature = append([]byte{}, e.Signature...)
+	e.Signature[10] ^= 1
+	if _, err := trustee.Vouch(t.Context(), e); err == nil {
+		t.Error("another signature is vouched for")
+	}
+	key := &signing.Evidence{Format: signing.FormatBundle, Subject: digest.FromString("hello")}
+	if _, err := trustee.Vouch(t.Context(), key); !errors.Is(err, signing.ErrOtherSigner) {
+		t.Errorf("a key: %v, want %v", err, signing.ErrOtherSigner)
+	}
+}
+
+func TestAuthorityFiles(t *testing.T) {
+	instance := keylesstest.New(t)
+	subject := pattern(t, person)
+	leaf := instance.Legacy(t, "https://nobody.example", person, []byte("x"), keylesstest.Flaws{NoLog: true})["dev.sigstore.cosign/certificate"]
+	for name, o := range map[string]keyless.AuthorityOptions{
+		"nothing":        {Subject: subject},
+		"no subject":     {Certificates: instance.Authority()},
+		"text":           {Subject: subject, Certificates: []byte("hello")},
+		"text after":     {Subject: subject, Certificates: append(instance.Authority(), "hello"...)},
+		"a key":          {Subject: subject, Certificates: []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")},
+		"no authority":   {Subject: subject, Certificates: []byte(leaf)},
+		"broken":         {Subject: subject, Certificates: []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")},
+		"far too many":   {Subject: subject, Certificates: []byte(strings.Repeat(string(instance.Authority()), 20))},
+		"far too large":  {Subject: subject, Certificates: make([]byte, keyless.MaxAuthorityBytes+1)},
+		"an empty block": {Subject: subject, Certificates: []byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n")},
+	} {
+		o.Name = "plant-ca"
+		_, err := keyless.NewAuthority(o)
+		if !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(err.Error(), "plant-ca") {
+			t.Errorf("%s: %v, want an error with a name", name, err)
+		}
+	}
+}

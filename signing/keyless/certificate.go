@@ -1,0 +1,146 @@
+package keyless
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"time"
+
+	"github.com/google/certificate-transparency-go/x509util"
+	"github.com/opencontainers/go-digest"
+	"github.com/sigstore/sigstore-go/pkg/root"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	maxCertificates = 16 // of one chain, and of one file of authorities
+	minRSABits      = 2048
+)
+
+// inTime tells whether a certificate was valid at t.
+func inTime(c *x509.Certificate, t time.Time) error {
+	if !t.Before(c.NotBefore) && !t.After(c.NotAfter) {
+		return nil
+	}
+	return fmt.Errorf("%w: %.200q is valid from %s to %s, and it is about %s", ErrOutOfTime, c.Subject.String()+subjectsText(c),
+		c.NotBefore.UTC().Format(timeFormat), c.NotAfter.UTC().Format(timeFormat), t.UTC().Format(timeFormat))
+}
+
+func subjectsText(c *x509.Certificate) string {
+	if c.Subject.String() != "" {
+		return ""
+	}
+	if all := subjects(c); len(all) > 0 {
+		return all[0]
+	}
+	return ""
+}
+
+// subjects are all names of the certificate's holder.
+func subjects(c *x509.Certificate) []string {
+	var all []string
+	for _, u := range c.URIs {
+		all = append(all, u.String())
+	}
+	all = append(all, c.EmailAddresses...)
+	return append(all, c.DNSNames...)
+}
+
+// issuedBy tells whether any authority of the root signed the certificate, at whatever time.
+func issuedBy(c *x509.Certificate, r *Root) bool {
+	for _, a := range r.material.FulcioCertificateAuthorities() {
+		f, ok := a.(*root.FulcioCertificateAuthority)
+		if !ok {
+			return true // cannot be told
+		}
+		for _, parent := range append([]*x509.Certificate{f.Root}, f.Intermediates...) {
+			if c.CheckSignatureFrom(parent) == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// certLogs are the ids of the logs that say in the certificate that they saw it.
+func certLogs(c *x509.Certificate) ([][]byte, error) {
+	scts, err := x509util.ParseSCTsFromCertificate(c.Raw)
+	if err != nil {
+		return nil, err
+	}
+	var ids [][]byte
+	for _, s := range scts {
+		ids = append(ids, s.LogID.KeyID[:])
+	}
+	return ids, nil
+}
+
+func hexID(id string) string { return hex.EncodeToString([]byte(id)) }
+
+func fingerprint(c *x509.Certificate) digest.Digest {
+	return digest.FromBytes(c.RawSubjectPublicKeyInfo)
+}
+
+// algorithm names a public key, as signing does.
+func algorithm(pub crypto.PublicKey) string {
+	switch p := pub.(type) {
+	case *ecdsa.PublicKey:
+		return "ECDSA " + p.Curve.Params().Name
+	case ed25519.PublicKey:
+		return "Ed25519"
+	case *rsa.PublicKey:
+		return fmt.Sprintf("RSA %d", p.N.BitLen())
+	}
+	return fmt.Sprintf("%T", pub)
+}
+
+// checkKey refuses what is too weak to sign with.
+func checkKey(pub crypto.PublicKey) error {
+	switch p := pub.(type) {
+	case *ecdsa.PublicKey:
+		if bits := p.Curve.Params().BitSize; bits < 256 {
+			return fmt.Errorf("%w: key %s", fault.ErrUnsupported, algorithm(pub))
+		}
+	case ed25519.PublicKey:
+	case *rsa.PublicKey:
+		if p.N.BitLen() < minRSABits {
+			return fmt.Errorf("%w: key %s is shorter than %d bits", fault.ErrUnsupported, algorithm(pub), minRSABits)
+		}
+	default:
+		return fmt.Errorf("%w: key type %T", fault.ErrUnsupported, pub)
+	}
+	return nil
+}
+
+// parsePEM reads the certificates of a PEM file, and refuses anything else in it.
+func parsePEM(data []byte) ([]*x509.Certificate, error) {
+	var all []*x509.Certificate
+	for rest := data; len(bytes.TrimSpace(rest)) > 0; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return nil, fmt.Errorf("%w: something that is no PEM block", fault.ErrInvalid)
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("%w: PEM block %.60q, where certificates are asked for", fault.ErrInvalid, block.Type)
+		}
+		if len(all) == maxCertificates {
+			return nil, fmt.Errorf("%w: more than %d certificates", fault.ErrTooLarge, maxCertificates)
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%w: certificate %d: %w", fault.ErrInvalid, len(all)+1, err)
+		}
+		all = append(all, c)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w: no certificate", fault.ErrInvalid)
+	}
+	return all, nil
+}

@@ -1,0 +1,259 @@
+package keyless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sigstore/sigstore-go/pkg/fulcio/certificate"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// Why a signature in the right name is not believed. Each error of [Identity.Vouch] and of an authority's Vouch that says
+// so wraps one of these, or none when the signature itself does not match.
+var (
+	// ErrOutOfTime: the certificate was not valid yet, or no longer, when it signed.
+	ErrOutOfTime = errors.New("certificate out of time")
+	// ErrNoTime: nobody that the root trusts says when it was signed, and the certificate is one of minutes.
+	ErrNoTime = errors.New("no trusted timestamp")
+	// ErrNoSCT: no certificate log saw the certificate.
+	ErrNoSCT = errors.New("certificate is in no certificate log")
+	// ErrNotLogged: no transparency log saw the signature.
+	ErrNotLogged = errors.New("signature is in no transparency log")
+	// ErrOldRoot: a log or an authority that the trusted root does not know, as a root of another instance, or one that
+	// was replaced since, does not.
+	ErrOldRoot = errors.New("not in the trusted root")
+)
+
+// IdentityOptions say who an [Identity] is.
+type IdentityOptions struct {
+	Name    string  // what people call it
+	Issuer  Pattern // the identity provider's URL; needed
+	Subject Pattern // who it says it was: an address, a URL of a workflow; needed
+	// Unlogged accepts signatures that are in no transparency log, with certificates that are in no certificate log; a
+	// timestamp of the root's timestamp authorities is then needed. Instances without logs sign so, GitHub's for private
+	// repositories among them.
+	Unlogged bool
+}
+
+// Identity is a trustee: whoever an identity provider vouched for, as sigstore's certificates say it.
+type Identity struct {
+	options  IdentityOptions
+	root     *Root
+	verifier *verify.Verifier
+}
+
+var _ signing.Trustee = (*Identity)(nil)
+
+// NewIdentity makes a trustee whose signatures are held against root.
+func NewIdentity(o IdentityOptions, root *Root) (*Identity, error) {
+	switch {
+	case o.Issuer.IsZero():
+		return nil, fmt.Errorf("identity %s: %w: no issuer: everybody may call themselves anything", o.Name, fault.ErrInvalid)
+	case o.Subject.IsZero():
+		return nil, fmt.Errorf("identity %s: %w: no subject: everybody has an account somewhere", o.Name, fault.ErrInvalid)
+	case root == nil:
+		err := fmt.Errorf("identity %s: %w: no trusted root", o.Name, fault.ErrInvalid)
+		return nil, fault.WithHint(err, "give the trusted_root.json that cosign trusted-root create writes")
+	}
+	options := []verify.VerifierOption{
+		verify.WithSignedCertificateTimestamps(1), verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1),
+	}
+	if o.Unlogged {
+		options = []verify.VerifierOption{verify.WithSignedTimestamps(1)}
+	}
+	v, err := verify.NewVerifier(root.material, options...)
+	if err != nil {
+		return nil, fmt.Errorf("identity %s: %w", o.Name, err)
+	}
+	return &Identity{options: o, root: root, verifier: v}, nil
+}
+
+// TrusteeName is the name in the options.
+func (i *Identity) TrusteeName() string { return i.options.Name }
+
+// Issuer is whom the identity provider must be.
+func (i *Identity) Issuer() Pattern { return i.options.Issuer }
+
+// Subject is who may sign.
+func (i *Identity) Subject() Pattern { return i.options.Subject }
+
+// Root is what vouches for the identity.
+func (i *Identity) Root() *Root { return i.root }
+
+// Vouch holds a signature against the identity.
+func (i *Identity) Vouch(_ context.Context, e *signing.Evidence) (signing.Vouching, error) {
+	return guarded(func() (signing.Vouching, error) { return i.vouch(e) })
+}
+
+func (i *Identity) vouch(e *signing.Evidence) (signing.Vouching, error) {
+	leaf, err := signer(e)
+	if err != nil {
+		return signing.Vouching{}, err
+	}
+	summary, err := certificate.SummarizeCertificate(leaf)
+	if err != nil {
+		return signing.Vouching{}, fmt.Errorf("certificate: %w: %w", err, signing.ErrOtherSigner)
+	}
+	issuer, subject := summary.Issuer, summary.SubjectAlternativeName
+	if !i.options.Issuer.Match(issuer) || !i.options.Subject.Match(subject) {
+		return signing.Vouching{}, fmt.Errorf("certificate of %.200q by issuer %.200q, where %s by %s is asked for: %w",
+			subject, issuer, i.options.Subject, i.options.Issuer, signing.ErrOtherSigner)
+	}
+	found, err := open(e, leaf)
+	if err != nil {
+		return signing.Vouching{}, err
+	}
+	result, err := i.verifier.Verify(found, verify.NewPolicy(found.policy, verify.WithoutIdentitiesUnsafe())) // matched above and below
+	if err != nil {
+		return signing.Vouching{}, i.explain(found, err)
+	}
+	// The name that was matched is the name in the certificate that was verified: both come from the same leaf.
+	proven := result.Signature.Certificate
+	if proven == nil || proven.Issuer != issuer || proven.SubjectAlternativeName != subject {
+		return signing.Vouching{}, errors.New("certificate changed while it was verified")
+	}
+	if err := found.same(e); err != nil {
+		return signing.Vouching{}, err
+	}
+	v := signing.Vouching{
+		Principal: "identity " + issuer + " " + subject, Fingerprint: fingerprint(leaf), Algorithm: algorithm(leaf.PublicKey),
+		Identity: subject, Issuer: issuer,
+	}
+	if i.options.Unlogged {
+		v.Checked = []string{"certificate chain"}
+	} else {
+		v.Checked = []string{"certificate chain", "certificate log entry, offline", "transparency log entry, offline"}
+	}
+	for _, t := range result.VerifiedTimestamps {
+		if v.Proven.IsZero() || t.Timestamp.Before(v.Proven) {
+			v.Proven = t.Timestamp.UTC()
+		}
+		v.Checked = append(v.Checked, "time "+t.Timestamp.UTC().Format(timeFormat)+" by "+by(t))
+	}
+	return v, nil
+}
+
+const timeFormat = "2006-01-02T15:04:05Z"
+
+func by(t verify.TimestampVerificationResult) string {
+	kind := "timestamp authority"
+	if t.Type == "Tlog" {
+		kind = "transparency log"
+	}
+	if t.URI == "" {
+		return "a " + kind
+	}
+	return kind + " " + t.URI
+}
+
+// explain finds the reason why sigstore's verifier said no, so that a person knows what to do about it. Whatever it finds,
+// the answer stays no.
+func (i *Identity) explain(found *entity, cause error) error {
+	for _, look := range []func(*entity) error{i.explainAuthority, i.explainLog, i.explainTime, i.explainSCT} {
+		if err := look(found); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("signature does not hold: %w", cause)
+}
+
+const renewHint = "renew the trusted root, if this signer is to be trusted: logs and authorities are replaced by newer ones from time to time"
+
+func (i *Identity) unknown(format string, args ...any) error {
+	return fault.WithHint(fmt.Errorf("%s: %w: %s", fmt.Sprintf(format, args...), ErrOldRoot, i.root.aged()), renewHint)
+}
+
+func (i *Identity) explainAuthority(found *entity) error {
+	if issuedBy(found.leaf, i.root) {
+		return nil
+	}
+	return i.unknown("certificate authority %.200q", found.leaf.Issuer.String())
+}
+
+func (i *Identity) explainLog(found *entity) error {
+	if i.options.Unlogged {
+		return nil
+	}
+	entries, err := found.TlogEntries()
+	if err != nil {
+		return fmt.Errorf("transparency log entry: %w", err)
+	}
+	if len(entries) == 0 {
+		return ErrNotLogged
+	}
+	logs := i.root.material.RekorLogs()
+	for _, e := range entries {
+		if _, known := logs[hexID(e.LogKeyID())]; known {
+			return nil
+		}
+	}
+	return i.unknown("transparency log %s", shortID([]byte(entries[0].LogKeyID())))
+}
+
+func (i *Identity) explainTime(found *entity) error {
+	stamps, err := found.Timestamps()
+	if err != nil {
+		return fmt.Errorf("timestamps: %w", err)
+	}
+	good, bad, err := verify.VerifySignedTimestamp(found, i.root.material)
+	if err != nil {
+		return fmt.Errorf("timestamps: %w", err)
+	}
+	told := false
+	for _, t := range good {
+		told = true
+		if err := inTime(found.leaf, t.Time); err != nil {
+			return err
+		}
+	}
+	if !i.options.Unlogged {
+		entries, err := found.TlogEntries()
+		if err != nil {
+			return fmt.Errorf("transparency log entry: %w", err)
+		}
+		for _, e := range entries {
+			if !e.HasInclusionPromise() || e.IntegratedTime().IsZero() {
+				continue
+			}
+			told = true
+			if err := inTime(found.leaf, e.IntegratedTime()); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case told:
+		return nil
+	case len(stamps) == 0:
+		return fmt.Errorf("%w, and a certificate that was valid from %s for %s only", ErrNoTime,
+			found.leaf.NotBefore.UTC().Format(timeFormat), found.leaf.NotAfter.Sub(found.leaf.NotBefore))
+	case len(i.root.material.TimestampingAuthorities()) == 0:
+		return fmt.Errorf("%w: %w", ErrNoTime, i.unknown("its timestamp authority"))
+	default:
+		return fault.WithHint(fmt.Errorf("%w: none by the timestamp authorities of %s: %w", ErrNoTime, i.root.aged(), errors.Join(bad...)), renewHint)
+	}
+}
+
+func (i *Identity) explainSCT(found *entity) error {
+	if i.options.Unlogged {
+		return nil
+	}
+	ids, err := certLogs(found.leaf)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoSCT, err)
+	}
+	if len(ids) == 0 {
+		return ErrNoSCT
+	}
+	logs := i.root.material.CTLogs()
+	for _, id := range ids {
+		if _, known := logs[hexID(string(id))]; known {
+			return nil
+		}
+	}
+	return i.unknown("certificate log %s", shortID(ids[0]))
+}

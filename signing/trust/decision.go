@@ -1,0 +1,182 @@
+package trust
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// State is how a signer stands.
+type State string
+
+// States of a signer.
+const (
+	StateCounted     State = "counted"
+	StateAbsent      State = "absent"        // nothing by it
+	StateUnread      State = "unread"        // nothing by it, and something could not be read that may be
+	StateRepeated    State = "repeated"      // it is the same as another that counts
+	StateNotYetValid State = "not-yet-valid" // it signed, and is not trusted yet
+	StateExpired     State = "expired"       // it signed, and is not trusted any more
+	StateRevoked     State = "revoked"       // it signed, and its key is revoked
+	StateBad         State = "bad"           // something in its name is broken or forged
+)
+
+// Decision is what a policy says about one artifact, and everything that was looked at on the way. A nil Err means: may be
+// used.
+type Decision struct {
+	Repository string        `json:"repository"`
+	Kind       string        `json:"kind"`
+	Digest     digest.Digest `json:"digest"`
+	At         time.Time     `json:"at"` // the time that signers were held against
+	// Rule is the one that decides; nil: none speaks about it.
+	Rule *Choice `json:"rule,omitempty"`
+	// Insecure: nobody had to sign it, because the policy says so in words.
+	Insecure bool `json:"insecure"`
+	// SignedBy are the signers that count, in the rule's order.
+	SignedBy     []string    `json:"signedBy,omitempty"`
+	Signatures   *Tally      `json:"signatures,omitempty"` // nil: not asked for
+	Attestations []Tally     `json:"attestations,omitempty"`
+	Revoked      *Revocation `json:"revoked,omitempty"` // of the artifact
+	// NotChecked says in words what nobody looked at.
+	NotChecked []string `json:"notChecked,omitempty"`
+	// Notes are about the policy: that it has expired.
+	Notes []string `json:"notes,omitempty"`
+	Err   error    `json:"-"`
+}
+
+// Choice is which rule decides, and why.
+type Choice struct {
+	Path      string   `json:"path"` // "rules[2]"
+	Scope     string   `json:"scope"`
+	Artifacts []string `json:"artifacts"`
+	Says      string   `json:"says"` // "2 of release-a, release-b, ci", "reject", "allowUnsigned"
+	// Over are the other rules that match, which are less specific: "rules[3] (**)".
+	Over []string `json:"over,omitempty"`
+}
+
+// Tally is how far a quorum is reached.
+type Tally struct {
+	Type       string           `json:"type"`       // predicate type; signing.PredicateSign: signatures
+	Repository string           `json:"repository"` // where they were looked for
+	Threshold  int              `json:"threshold"`
+	Counted    int              `json:"counted"`
+	Signers    []Standing       `json:"signers"`            // each of the quorum, in its order
+	Bad        []signing.Remark `json:"bad,omitempty"`      // broken or forged
+	Others     []signing.Remark `json:"others,omitempty"`   // by nobody that was asked for
+	Beside     []signing.Remark `json:"beside,omitempty"`   // of other kinds
+	Unread     string           `json:"unread,omitempty"`   // what could not be read
+	Optional   bool             `json:"optional,omitempty"` // allowUnsigned: having none is fine
+	Err        error            `json:"-"`                  // nil: reached
+}
+
+// Standing is one signer of a quorum.
+type Standing struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`  // SignerKey, SignerIdentity or SignerAuthority
+	About  string `json:"about"` // who it is: a fingerprint, or subject and issuer
+	State  State  `json:"state"`
+	Reason string `json:"reason,omitempty"` // why it does not count
+	// Signatures are the good ones by it, the one that counts first.
+	Signatures []signing.Signature `json:"signatures,omitempty"`
+}
+
+// Holds tells whether enough count.
+func (t *Tally) Holds() bool { return t.Err == nil }
+
+// Names are the signers that count, in the quorum's order.
+func (t *Tally) Names() []string {
+	var out []string
+	for _, s := range t.Signers {
+		if s.State == StateCounted {
+			out = append(out, s.Name)
+		}
+	}
+	return out
+}
+
+// Missing are the names of those that have not signed.
+func (t *Tally) Missing() []string {
+	var out []string
+	for _, s := range t.Signers {
+		if s.State == StateAbsent || s.State == StateUnread {
+			out = append(out, s.Name)
+		}
+	}
+	return out
+}
+
+// Statements are what counts: one signature or statement of each signer that does.
+func (t *Tally) Statements() []signing.Signature {
+	var out []signing.Signature
+	for _, s := range t.Signers {
+		if s.State == StateCounted {
+			out = append(out, s.Signatures[0])
+		}
+	}
+	return out
+}
+
+// MarshalJSON writes the error beside the rest.
+func (t Tally) MarshalJSON() ([]byte, error) {
+	type plain Tally
+	return json.Marshal(struct {
+		plain
+		Holds bool   `json:"holds"`
+		Error string `json:"error,omitempty"`
+	}{plain(t), t.Err == nil, text(t.Err)})
+}
+
+// MarshalJSON writes the error beside the rest.
+func (d Decision) MarshalJSON() ([]byte, error) {
+	type plain Decision
+	return json.Marshal(struct {
+		plain
+		Allowed bool   `json:"allowed"`
+		Error   string `json:"error,omitempty"`
+	}{plain(d), d.Err == nil, text(d.Err)})
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// says puts a rule into a few words.
+func (r *Rule) says() string {
+	var parts []string
+	switch {
+	case r.Reject:
+		return "reject"
+	case len(r.Quorum.Signers) > 0:
+		parts = append(parts, r.Quorum.String())
+	}
+	if r.AllowUnsigned {
+		parts = append(parts, "allowUnsigned")
+	}
+	for _, a := range r.Attestations {
+		parts = append(parts, "attestation "+a.Type+" by "+a.Quorum.String())
+	}
+	if r.Freshness != nil {
+		parts = append(parts, "freshness by "+r.Freshness.String())
+	}
+	return strings.Join(parts, ", ")
+}
+
+// String is "2 of a, b, c".
+func (q Quorum) String() string {
+	names := make([]string, len(q.Signers))
+	for i, s := range q.Signers {
+		names[i] = s.Name
+	}
+	if len(names) == 1 {
+		return names[0]
+	}
+	return fmt.Sprintf("%d of %s", q.Need(), strings.Join(names, ", "))
+}

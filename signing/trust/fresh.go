@@ -1,0 +1,96 @@
+package trust
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// Fresh is what is known of how long a state is the current one.
+type Fresh struct {
+	Required bool     // the rule asks for a statement; without it the rest is empty
+	Signers  []string // who may make one, in the rule's order
+	By       []string // who made what counts: as many as the rule asks for; none: there is none
+	IssuedAt time.Time
+	NotAfter time.Time // it has ended from then on
+}
+
+// Freshness finds until when enough signers of the state's rule say that the tag names this generation. Whether that has
+// ended is for the caller, who knows what it has heard before. The errors are those of [signing.FindFreshness]; with one,
+// Required and Signers are set all the same.
+func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generation uint64) (Fresh, error) {
+	rule, found := p.Match(KindState, q.Source.Name())
+	if !found || rule.Freshness == nil {
+		return Fresh{}, nil
+	}
+	out := Fresh{Required: true}
+	c := count{policy: p, quorum: *rule.Freshness, now: q.Now}
+	trustees := make([]signing.Trustee, len(c.quorum.Signers))
+	for i, s := range c.quorum.Signers {
+		trustees[i] = numbered{s.at(q.Now), i}
+		out.Signers = append(out.Signers, s.Name)
+	}
+	st, err := q.place(ctx, rule)
+	if err != nil {
+		return out, err
+	}
+	// reached takes the statements that last longest until they are enough.
+	reached := func(all []signing.FreshnessSignature) (map[int]int, int) {
+		good := make([]signing.Signature, len(all))
+		for i, f := range all {
+			good[i] = f.Signature
+		}
+		for n := c.quorum.Need(); n <= len(good); n++ {
+			if m := c.match(good[:n]); len(m) >= c.quorum.Need() {
+				return m, n
+			}
+		}
+		return nil, 0
+	}
+	all, err := signing.FindFreshness(ctx, st, q.Subject, signing.FreshnessQuery{
+		Tag: tag, Generation: generation, Trustees: trustees,
+		Enough: func(all []signing.FreshnessSignature) bool {
+			all = slices.DeleteFunc(all, func(f signing.FreshnessSignature) bool { return !q.Now.Before(f.NotAfter) })
+			_, n := reached(all)
+			return n > 0
+		},
+	})
+	counted, n := reached(all)
+	if n > 0 {
+		for _, at := range sortedPlaces(counted) {
+			out.By = append(out.By, c.quorum.Signers[at].Name)
+		}
+		out.NotAfter, out.IssuedAt = all[n-1].NotAfter, all[0].IssuedAt
+		for _, f := range all[:n] {
+			if f.IssuedAt.Before(out.IssuedAt) {
+				out.IssuedAt = f.IssuedAt
+			}
+		}
+		return out, nil
+	}
+	names := strings.Join(out.Signers, ", ")
+	switch {
+	case err == nil:
+		return out, fmt.Errorf("freshness: %w: %d of %s are needed, and count now", fault.ErrUnsigned, c.quorum.Need(), names)
+	case errors.Is(err, fault.ErrTemporary), !errors.Is(err, fault.ErrUnsigned) && !errors.Is(err, fault.ErrBadSignature):
+		return out, err
+	case errors.Is(err, fault.ErrBadSignature):
+		return out, fmt.Errorf("%w: no good freshness statement by %s", fault.ErrBadSignature, names)
+	}
+	return out, fmt.Errorf("%w: no freshness statement by %s", fault.ErrUnsigned, names)
+}
+
+func sortedPlaces(m map[int]int) []int {
+	out := make([]int, 0, len(m))
+	for at := range m {
+		out = append(out, at)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,122 @@
+package trust
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Past is one version of a policy as a repository has it, and whether a device would have gone on to it.
+type Past struct {
+	Version  uint64
+	Tag      string
+	Digest   digest.Digest // "": it could not be read
+	Proposal bool          // not published
+	Policy   *Policy       // nil: it could not be read
+	Old, New *Tally        // nil: there are no signers to be asked
+	Err      error         // why a device does not take it; nil of a proposal that only lacks signatures
+}
+
+// History goes through the chain of a repository as a device does: each version must follow the one before. The first one
+// that is there is believed to be what devices were given by hand; anchor, if not nil, is that policy in its place. At the
+// end is what is proposed. An error says that the repository could not be read; what is wrong with one version is in its Err.
+func History(ctx context.Context, now time.Time, at Place, anchor *Policy) ([]Past, error) {
+	all, proposals, err := versions(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	var out []Past
+	before := anchor
+	for _, v := range all {
+		if anchor != nil && v <= anchor.Version {
+			continue
+		}
+		p := Past{Version: v, Tag: artifacts.TrustTag(v)}
+		if err := p.look(ctx, now, at, before); err != nil {
+			return out, err
+		}
+		if p.Err == nil {
+			before = p.Policy
+		}
+		out = append(out, p)
+	}
+	if n := len(proposals); n > 0 && (before == nil || proposals[n-1] == before.Version+1) && !slices.Contains(all, proposals[n-1]) {
+		p := Past{Version: proposals[n-1], Tag: artifacts.TrustProposalTag(proposals[n-1]), Proposal: true}
+		if err := p.look(ctx, now, at, before); err != nil {
+			return out, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// look reads one version; its error is that of the repository, not of the version.
+func (p *Past) look(ctx context.Context, now time.Time, at Place, before *Policy) error {
+	d, err := at.Resolve(ctx, p.Tag)
+	if err != nil {
+		return err
+	}
+	p.Digest = d.Digest
+	c, err := Fetch(ctx, at, d.Digest)
+	if err == nil {
+		p.Policy, err = c.Parse()
+	}
+	lacking := false
+	if err == nil && p.Policy.Trust != nil {
+		p.New = p.Policy.Endorsements(ctx, now, at, c.Descriptor)
+		lacking = !p.New.Holds()
+	}
+	if err == nil && before != nil && before.Trust != nil {
+		p.Old = before.Endorsements(ctx, now, at, c.Descriptor)
+		lacking = lacking || !p.Old.Holds()
+	}
+	if err == nil && !(p.Proposal && lacking) {
+		if before != nil {
+			_, err = before.Follow(ctx, now, at, d.Digest)
+		} else {
+			_, err = Begin(ctx, now, at, d.Digest)
+		}
+	}
+	if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
+		return err
+	}
+	p.Err = err
+	return nil
+}
+
+// Look reads the policy under a tag or a digest: "" is the newest that is published, else the newest that is proposed.
+func Look(ctx context.Context, at Place, target string) (*Published, error) {
+	if target == "" {
+		all, proposals, err := versions(ctx, at)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(all) > 0:
+			target = artifacts.TrustTag(all[len(all)-1])
+		case len(proposals) > 0:
+			target = artifacts.TrustProposalTag(proposals[len(proposals)-1])
+		default:
+			return nil, fmt.Errorf("%s: no trust policy is there: %w", at.Name(), fault.ErrNotFound)
+		}
+	}
+	d, err := at.Resolve(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	c, err := Fetch(ctx, at, d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.Parse()
+	if err != nil {
+		return nil, fmt.Errorf("trust policy %s@%s: %w", at.Name(), d.Digest, err)
+	}
+	return &Published{c, p}, nil
+}

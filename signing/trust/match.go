@@ -1,0 +1,43 @@
+package trust
+
+import (
+	"slices"
+	"strings"
+)
+
+const everywhere = "**"
+
+func (r *Rule) kinds() []string {
+	if len(r.Artifacts) == 0 {
+		return []string{KindState}
+	}
+	return r.Artifacts
+}
+
+// reach tells how closely the rule's scope describes a repository: 0 is not at all.
+func (r *Rule) reach(repository string) int {
+	if r.Scope == everywhere {
+		return 1
+	}
+	if below, ok := strings.CutSuffix(r.Scope, everywhere); ok {
+		if strings.HasPrefix(repository, below) && len(repository) > len(below) {
+			return 1 + len(below)
+		}
+		return 0
+	}
+	if r.Scope == repository {
+		return 2 + len(repository)
+	}
+	return 0
+}
+
+// Match finds the rule that decides about artifacts of a kind in a repository ("host/path").
+func (p *Policy) Match(kind, repository string) (Rule, bool) {
+	best, reach := Rule{}, 0
+	for _, r := range p.Rules {
+		if n := r.reach(repository); n > reach && slices.Contains(r.kinds(), kind) {
+			best, reach = r, n
+		}
+	}
+	return best, reach > 0
+}

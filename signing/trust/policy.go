@@ -1,0 +1,173 @@
+package trust
+
+import (
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/keyless"
+)
+
+// Kinds of artifacts that a rule can speak about.
+const (
+	KindState     = "state"
+	KindBundle    = "bundle"
+	KindComponent = "component"
+	KindImage     = "image"
+	KindTrust     = "trust"
+)
+
+// Kinds lists them all.
+func Kinds() []string { return []string{KindState, KindBundle, KindComponent, KindImage, KindTrust} }
+
+// Policy says who must have signed an artifact of which repository (trust.yaml). The zero value rejects every state.
+type Policy struct {
+	Version uint64        // of a policy that travels, from 1; 0: it was put here by hand
+	Expires time.Time     // afterwards every status tells so, and the policy goes on deciding; zero: never
+	Signers []*Signer     // in the order of the document; those that rules list themselves come last
+	Root    *keyless.Root // whose word counts about identities; nil: none
+	Rules   []Rule
+	Revoked []Revocation
+	Trust   *Succession // nil: no other policy can follow this one
+
+	// Warnings are what is allowed and perhaps a slip, each with its position: "trust.yaml:4:5: keys[1]: …".
+	Warnings []string
+}
+
+// Rule speaks about artifacts of some kinds in some repositories. Among the rules for a kind the one with the longest
+// matching scope decides alone.
+type Rule struct {
+	// Scope is "host/path" for one repository, "host/path/**" for all below it, "**" for all there are.
+	Scope     string
+	Artifacts []string // kinds; empty is KindState alone
+	Quorum             // who must have signed; no signers with Reject or AllowUnsigned
+	Reject    bool
+	// AllowUnsigned lets pass what nobody signed. Beside signers, what somebody did sign must be signed by them.
+	AllowUnsigned bool
+	Attestations  []Attestation // what else must have been said, each of them
+	Freshness     *Quorum       // who says that a state is the current one; nil: nobody need
+	// Signatures is the repository, "host/path", where signatures and statements are; "" is the artifact's own.
+	Signatures string
+
+	path string // in the document: "rules[2]"
+}
+
+// Quorum is some number of different signers out of a list.
+type Quorum struct {
+	Signers   []*Signer
+	Threshold int // 0 is 1
+}
+
+// Need is the threshold, at least 1.
+func (q Quorum) Need() int { return max(1, q.Threshold) }
+
+// Attestation is a statement that somebody must have made about an artifact.
+type Attestation struct {
+	Type string // predicate type
+	Quorum
+}
+
+// Succession says where the policy that follows is, and who may write it.
+type Succession struct {
+	Repository string // "host/path"
+	Quorum
+}
+
+// Revocation takes back a key or an artifact, whoever says otherwise. One of Key and Digest is set.
+type Revocation struct {
+	Key    digest.Digest // fingerprint, as longshore and longshore-agent show it
+	Digest digest.Digest
+	Since  time.Time // for people: a revoked key counts for nothing, also before; zero: not told
+	Reason string
+}
+
+// Kinds of signers.
+const (
+	SignerKey       = "key"
+	SignerIdentity  = "identity"
+	SignerAuthority = "authority"
+)
+
+// Signer is who may sign, under one name.
+type Signer struct {
+	Name      string
+	Kind      string      // SignerKey, SignerIdentity or SignerAuthority
+	Key       signing.Key // of a SignerKey
+	NotBefore time.Time   // not trusted before; zero: always was
+	NotAfter  time.Time   // not trusted from then on; zero: for ever
+
+	at    func(now time.Time) signing.Trustee
+	about string // who it is, for people and for comparison: equal means the same
+}
+
+// KeySigner is a signer with a key, called as the key is.
+func KeySigner(k signing.Key) *Signer {
+	return &Signer{
+		Name: k.Name, Kind: SignerKey, Key: k,
+		at: func(time.Time) signing.Trustee { return k }, about: k.Fingerprint.String(),
+	}
+}
+
+// String says who the signer is: a fingerprint, or subject and issuer.
+func (s *Signer) String() string { return s.about }
+
+// Trustee is the signer as it vouches at a time, whether it is trusted then or not.
+func (s *Signer) Trustee(now time.Time) signing.Trustee { return s.at(now) }
+
+// Standing at a time: StateCounted, StateNotYetValid or StateExpired.
+func (s *Signer) standing(now time.Time) State {
+	switch {
+	case now.Before(s.NotBefore):
+		return StateNotYetValid
+	case !s.NotAfter.IsZero() && !now.Before(s.NotAfter):
+		return StateExpired
+	}
+	return StateCounted
+}
+
+// Usable lists the signers of q that could count at a time: trusted then, not revoked, and none twice under two names.
+func (p *Policy) Usable(q Quorum, now time.Time) []*Signer {
+	var out []*Signer
+	seen := map[string]bool{}
+	for _, s := range q.Signers {
+		if s.standing(now) == StateCounted && p.KeyRevoked(s.Key.Fingerprint) == nil && !seen[s.about] {
+			seen[s.about] = true
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// KeyRevoked finds the revocation of a key; nil: it is not revoked.
+func (p *Policy) KeyRevoked(fingerprint digest.Digest) *Revocation {
+	for i := range p.Revoked {
+		if r := &p.Revoked[i]; fingerprint != "" && r.Key == fingerprint {
+			return r
+		}
+	}
+	return nil
+}
+
+// DigestRevoked finds the revocation of an artifact; nil: it is not revoked.
+func (p *Policy) DigestRevoked(d digest.Digest) *Revocation {
+	for i := range p.Revoked {
+		if r := &p.Revoked[i]; d != "" && r.Digest == d {
+			return r
+		}
+	}
+	return nil
+}
+
+// Until is when time alone may change a decision next: a signer begins or ends. Zero: never.
+func (p *Policy) Until(now time.Time) time.Time {
+	var next time.Time
+	for _, s := range p.Signers {
+		for _, t := range []time.Time{s.NotBefore, s.NotAfter} {
+			if t.After(now) && (next.IsZero() || t.Before(next)) {
+				next = t
+			}
+		}
+	}
+	return next
+}

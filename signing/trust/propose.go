@@ -1,0 +1,366 @@
+package trust
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// settle is how long a proposal has to stay before its author may believe that it does: longer than somebody else needs
+// between looking whether there is one and writing theirs. No registry offers a compare-and-swap.
+const settle = 400 * time.Millisecond
+
+// Place is a repository where policies are published.
+type Place interface {
+	signing.Store
+	Tags(ctx context.Context) ([]string, error)
+}
+
+// Signatory signs a policy; [signing.Signer] is one.
+type Signatory interface {
+	Key() signing.Key // the zero Key of an identity
+	Sign(ctx context.Context, st signing.Store, subject ocispec.Descriptor) ([]signing.Signature, error)
+}
+
+var _ Signatory = (*signing.Signer)(nil)
+
+// Proposal is a version of the policy on its way.
+type Proposal struct {
+	*Candidate
+	Policy    *Policy
+	Published bool   // its version's tag is there: devices follow it
+	Tag       string // where it is to be found
+	Old, New  *Tally // of the signers that the version before names, nil when this is the first one; and of its own
+}
+
+// Missing says who has still to sign, in words; "" when nobody has.
+func (p *Proposal) Missing() string {
+	var out []string
+	say := func(version uint64, t *Tally) {
+		if t != nil && t.Counted < t.Threshold {
+			out = append(out, fmt.Sprintf("%d more of version %d: %s", t.Threshold-t.Counted, version, strings.Join(t.Missing(), ", ")))
+		}
+	}
+	say(p.Index.Version-1, p.Old)
+	say(p.Index.Version, p.New)
+	return strings.Join(out, "; ")
+}
+
+// Draft is what is proposed.
+type Draft struct {
+	Document, Root []byte // as they travel: see [Inline]
+	Created        time.Time
+	Annotations    map[string]string
+	Replace        bool // in place of another proposal of the version
+}
+
+// Propose packs the next version of the policy, checks it against the one that is published, signs it, and puts it under the
+// tag of proposals. It is published at once when the signers suffice for the old version and for the new one. Another
+// proposal of the same version, or another policy under the version's tag, is fault.ErrConflict.
+func Propose(ctx context.Context, now time.Time, at Place, d Draft, by ...Signatory) (*Proposal, error) {
+	p, err := ParseTravelling(d.Document, d.Root)
+	if err != nil {
+		return nil, err
+	}
+	what := fmt.Sprintf("propose trust policy %d in %s", p.Version, at.Name())
+	before, err := newest(ctx, at)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := p.proposable(now, at.Name(), before); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	o := artifacts.TrustOptions{Version: p.Version, Policy: d.Document, TrustedRoot: d.Root, Created: d.Created, Annotations: d.Annotations}
+	if before != nil {
+		o.Previous = before.Descriptor.Digest
+	}
+	a, err := artifacts.PackTrust(o)
+	if err != nil {
+		return nil, err
+	}
+	if before != nil && before.Index.Version == p.Version && bytes.Equal(before.Document, d.Document) { // a command that is repeated
+		done := &Proposal{Candidate: before.Candidate, Policy: before.Policy, Published: true, Tag: artifacts.TrustTag(p.Version)}
+		done.New = p.Endorsements(ctx, now, at, before.Descriptor)
+		return done, nil
+	}
+	if before != nil && before.Index.Version >= p.Version {
+		return nil, fault.WithHint(fmt.Errorf("%s: version %d is published: %w", what, before.Index.Version, fault.ErrConflict),
+			fmt.Sprintf("look at it with longshore trust show, and make yours version %d", before.Index.Version+1))
+	}
+	tag := artifacts.TrustProposalTag(p.Version)
+	if err := alone(ctx, at, tag, a.Descriptor.Digest, d.Replace); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := entitled(p, before, by); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	for _, b := range a.Blobs {
+		if err := at.PushBlob(ctx, b.Descriptor, b.Data); err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	subject := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
+	if err := at.PushManifest(ctx, subject, a.Manifest, ""); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := signAll(ctx, at, subject, by); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := put(ctx, at, subject, a.Manifest, tag, d.Replace); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return advance(ctx, now, at, before, subject.Digest)
+}
+
+// Endorse signs the proposal that is under way, and publishes it when enough have. digest, if not "", is the one that the
+// signer has looked at: another one is fault.ErrConflict.
+func Endorse(ctx context.Context, now time.Time, at Place, seen digest.Digest, by ...Signatory) (*Proposal, error) {
+	what := "sign the proposed trust policy in " + at.Name()
+	before, err := newest(ctx, at)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	d, err := pending(ctx, at, before)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if seen != "" && seen != d {
+		return nil, fmt.Errorf("%s: the proposal is %s now: %w", what, d, fault.ErrConflict)
+	}
+	c, err := Fetch(ctx, at, d)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	p, err := c.Parse()
+	if err == nil {
+		err = p.proposable(now, at.Name(), before)
+	}
+	if err == nil {
+		err = entitled(p, before, by)
+	}
+	if err == nil {
+		err = signAll(ctx, at, c.Descriptor, by)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return advance(ctx, now, at, before, d)
+}
+
+// Publishable tells what would be wrong with publishing the policy, whatever is published already. It is stricter than
+// devices are.
+func (p *Policy) Publishable(now time.Time) error {
+	repository := ""
+	if p.Trust != nil {
+		repository = p.Trust.Repository
+	}
+	if err := p.Sound(now, repository); err != nil {
+		return err
+	}
+	if doubts := p.Doubts(now); len(doubts) > 0 {
+		return fmt.Errorf("%w: %s: %w", ErrUnusable, strings.Join(doubts, "; "), fault.ErrRejected)
+	}
+	return nil
+}
+
+// proposable tells whether a policy may be published after another; nil: as the first one.
+func (p *Policy) proposable(now time.Time, repository string, before *Published) error {
+	if err := p.Publishable(now); err != nil {
+		return err
+	}
+	if err := p.Sound(now, repository); err != nil {
+		return err
+	}
+	switch {
+	case before == nil && p.Trust.Repository != repository:
+		return fault.WithHint(fmt.Errorf("its trust section names %s: %w", p.Trust.Repository, fault.ErrInvalid),
+			"publish the first version where it says that the next one comes from")
+	case before == nil:
+		return nil
+	case before.Policy.Trust == nil || before.Policy.Trust.Repository != repository:
+		return fmt.Errorf("version %d says that the next one is somewhere else: %w", before.Index.Version, fault.ErrInvalid)
+	case p.Version > before.Index.Version+1:
+		return fmt.Errorf("version %d is published, the next one is %d: %w", before.Index.Version, before.Index.Version+1, fault.ErrInvalid)
+	}
+	return nil
+}
+
+// entitled refuses keys whose signature would count for nothing.
+func entitled(p *Policy, before *Published, by []Signatory) error {
+	for _, s := range by {
+		k := s.Key()
+		if k.Fingerprint == "" {
+			continue // an identity: only its signature tells
+		}
+		if p.Trust.trusts(k.Fingerprint) || before != nil && before.Policy.Trust.trusts(k.Fingerprint) {
+			continue
+		}
+		return fault.WithHint(fmt.Errorf("key %s (%s) is neither among the signers now nor among the new ones: %w", k.Name, k.Fingerprint, fault.ErrRejected),
+			"sign with a key that trust.signers names")
+	}
+	return nil
+}
+
+func signAll(ctx context.Context, at Place, subject ocispec.Descriptor, by []Signatory) error {
+	for _, s := range by {
+		if _, err := s.Sign(ctx, at, subject); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alone tells whether a tag is free for a digest.
+func alone(ctx context.Context, at signing.Source, tag string, d digest.Digest, replace bool) error {
+	there, err := at.Resolve(ctx, tag)
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case there.Digest != d && !replace:
+		return fault.WithHint(fmt.Errorf("%s is %s: somebody else has proposed another one: %w", tag, there.Digest, fault.ErrConflict),
+			"look at it with longshore trust show, and sign it, or put yours in its place with --replace")
+	}
+	return nil
+}
+
+// put points a tag at what was pushed, and stays until it has stayed there.
+func put(ctx context.Context, at Place, subject ocispec.Descriptor, manifest []byte, tag string, replace bool) error {
+	if err := alone(ctx, at, tag, subject.Digest, replace); err != nil { // a moment before, not before the signing
+		return err
+	}
+	if err := at.PushManifest(ctx, subject, manifest, tag); err != nil {
+		return err
+	}
+	pause := time.NewTimer(settle)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return alone(ctx, at, tag, subject.Digest, false)
+}
+
+// advance counts signatures, and publishes what has enough of them.
+func advance(ctx context.Context, now time.Time, at Place, before *Published, d digest.Digest) (*Proposal, error) {
+	c, err := Fetch(ctx, at, d)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proposal{Candidate: c, Tag: artifacts.TrustProposalTag(c.Index.Version)}
+	if p.Policy, err = c.Parse(); err != nil {
+		return nil, err
+	}
+	p.New = p.Policy.Endorsements(ctx, now, at, c.Descriptor)
+	if before != nil {
+		p.Old = before.Policy.Endorsements(ctx, now, at, c.Descriptor)
+	}
+	for _, t := range []*Tally{p.Old, p.New} {
+		switch {
+		case t == nil || t.Holds():
+		case t.Unread != "":
+			return nil, t.Err
+		default:
+			return p, nil
+		}
+	}
+	// As a device would decide, so that nothing is published that devices refuse.
+	if before != nil {
+		_, err = before.Policy.Follow(ctx, now, at, d)
+	} else {
+		_, err = Begin(ctx, now, at, d)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := put(ctx, at, c.Descriptor, c.Manifest, artifacts.TrustTag(c.Index.Version), false); err != nil {
+		return nil, fmt.Errorf("publish trust policy %d in %s: %w", c.Index.Version, at.Name(), err)
+	}
+	p.Published, p.Tag = true, artifacts.TrustTag(c.Index.Version)
+	return p, nil
+}
+
+// Published is a version that devices follow.
+type Published struct {
+	*Candidate
+	Policy *Policy
+}
+
+// newest reads the highest version that is published; nil: none is.
+func newest(ctx context.Context, at Place) (*Published, error) {
+	versions, _, err := versions(ctx, at)
+	if err != nil || len(versions) == 0 {
+		return nil, err
+	}
+	return published(ctx, at, versions[len(versions)-1])
+}
+
+func published(ctx context.Context, at signing.Source, version uint64) (*Published, error) {
+	d, err := at.Resolve(ctx, artifacts.TrustTag(version))
+	if err != nil {
+		return nil, err
+	}
+	c, err := Fetch(ctx, at, d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.Parse()
+	if err != nil {
+		return nil, fmt.Errorf("trust policy %s@%s: %w", at.Name(), d.Digest, err)
+	}
+	if p.Version != version {
+		return nil, fmt.Errorf("%s:%s is version %d: %w: %w", at.Name(), artifacts.TrustTag(version), p.Version, ErrOlder, fault.ErrRollback)
+	}
+	return &Published{c, p}, nil
+}
+
+// versions lists what the tags of a repository name, in order.
+func versions(ctx context.Context, at Place) (versions, proposals []uint64, err error) {
+	tags, err := at.Tags(ctx)
+	if errors.Is(err, fault.ErrNotFound) { // a repository that nobody has pushed to
+		return nil, nil, nil
+	}
+	for _, t := range tags {
+		if v, proposal, ok := artifacts.ParseTrustTag(t); ok && proposal {
+			proposals = append(proposals, v)
+		} else if ok {
+			versions = append(versions, v)
+		}
+	}
+	slices.Sort(versions)
+	slices.Sort(proposals)
+	return versions, proposals, err
+}
+
+// pending finds the proposal of the version that is next.
+func pending(ctx context.Context, at Place, before *Published) (digest.Digest, error) {
+	_, proposals, err := versions(ctx, at)
+	if err != nil {
+		return "", err
+	}
+	next := uint64(0)
+	switch {
+	case before != nil:
+		next = before.Index.Version + 1
+	case len(proposals) > 0:
+		next = proposals[len(proposals)-1]
+	}
+	if !slices.Contains(proposals, next) {
+		return "", fault.WithHint(fmt.Errorf("nothing is proposed: %w", fault.ErrNotFound), "propose a version with: longshore trust push FILE "+at.Name())
+	}
+	d, err := at.Resolve(ctx, artifacts.TrustProposalTag(next))
+	return d.Digest, err
+}

@@ -1,0 +1,258 @@
+package trust
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func by(t testing.TB, names ...string) []Signatory {
+	var out []Signatory
+	for _, n := range names {
+		out = append(out, signer(t, n))
+	}
+	return out
+}
+
+func (r *repository) propose(t testing.TB, d doc, names ...string) (*Proposal, error) {
+	t.Helper()
+	return Propose(t.Context(), now, r, Draft{Document: []byte(d.text(t))}, by(t, names...)...)
+}
+
+// TestOneAfterTheOther: each signer adds a signature on another day; the last one that is needed publishes.
+func TestOneAfterTheOther(t *testing.T) {
+	r := newRepository()
+	p, err := r.propose(t, plain(1), "root-1", "root-2")
+	if err != nil || !p.Published || p.Tag != "v1" || p.Old != nil || p.Missing() != "" {
+		t.Fatalf("first version: %+v, %v", p, err)
+	}
+	if p, err := r.propose(t, plain(1), "root-1", "root-2"); err != nil || !p.Published {
+		t.Errorf("the same again: %+v, %v", p, err)
+	}
+	next := plain(2)
+	next.signers = []string{"root-1", "root-4", "root-5"}
+	p, err = r.propose(t, next, "root-1")
+	if err != nil || p.Published || p.Tag != "v2.proposal" {
+		t.Fatalf("proposal: %+v, %v", p, err)
+	}
+	if want := "1 more of version 1: root-2, root-3; 1 more of version 2: root-4, root-5"; p.Missing() != want {
+		t.Errorf("Missing = %q, want %q", p.Missing(), want)
+	}
+	if _, err := r.Resolve(t.Context(), "v2"); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("v2 is there already: %v", err)
+	}
+	d := newDevice(t, r, plain(1).text(t))
+	if _, err := d.Refresh(t.Context()); err != nil || d.version() != 1 {
+		t.Errorf("a device takes a proposal: %v, version %d", err, d.version())
+	}
+	if _, err := Endorse(t.Context(), now, r, "", by(t, "stranger")...); !errors.Is(err, fault.ErrRejected) {
+		t.Errorf("Endorse by a stranger = %v", err)
+	}
+	if _, err := Endorse(t.Context(), now, r, "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", by(t, "root-4")...); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("Endorse of another digest = %v", err)
+	}
+	if p, err = Endorse(t.Context(), now, r, p.Descriptor.Digest, by(t, "root-4")...); err != nil || p.Published || p.Missing() != "1 more of version 1: root-2, root-3" {
+		t.Errorf("second signer: %+v, %v", p, err)
+	}
+	if p, err = Endorse(t.Context(), now, r, "", by(t, "root-3")...); err != nil || !p.Published || p.Tag != "v2" {
+		t.Errorf("third signer: %+v, %v", p, err)
+	}
+	if _, err := d.Refresh(t.Context()); err != nil || d.version() != 2 {
+		t.Errorf("Refresh = %v, version %d, want 2", err, d.version())
+	}
+	if _, err := Endorse(t.Context(), now, r, "", by(t, "root-4")...); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Endorse without a proposal = %v", err)
+	}
+	past, err := History(t.Context(), now, r, nil)
+	if err != nil || len(past) != 2 || past[0].Err != nil || past[1].Err != nil || fmt.Sprint(past[1].Old.Names(), past[1].New.Names()) != "[root-1 root-3] [root-1 root-4]" {
+		t.Errorf("History = %+v, %v", past, err)
+	}
+}
+
+func TestProposeRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		do   func(d *doc)
+		by   string
+		want error
+		say  string
+	}{
+		{"a version skipped", func(d *doc) { d.version = 4 }, "root-1", fault.ErrInvalid, "version 2 is published, the next one is 3"},
+		{"another policy of a published version", func(d *doc) { d.version = 2; d.threshold = 1 }, "root-1", fault.ErrConflict, "version 2 is published"},
+		{"an older version", func(d *doc) { d.version = 1 }, "root-1", fault.ErrConflict, "version 2 is published"},
+		{"locks itself out", func(d *doc) { d.revoked = []string{"root-1", "root-2"} }, "root-3", fault.ErrInvalid, "asks for 2 different signers, and root-1, root-2 is revoked"},
+		{"signers that expired", func(d *doc) {
+			d.keys = map[string]string{"root-1": ", notAfter: 2026-01-01T00:00:00Z", "root-2": ", notAfter: 2026-01-01T00:00:00Z"}
+		}, "root-3", ErrUnusable, "only 1 of its signers"},
+		{"a rule that nobody can satisfy", func(d *doc) { d.keys = map[string]string{"release": ", notAfter: 2026-01-01T00:00:00Z"} }, "root-1", ErrUnusable, "only 0 of release"},
+		{"expired", func(d *doc) { d.expires = "2026-01-01T00:00:00Z" }, "root-1", ErrUnusable, "it expired"},
+		{"a key of nobody", nil, "stranger", fault.ErrRejected, "neither among the signers"},
+		{"no trust section", func(d *doc) { d.at = "" }, "root-1", ErrUnusable, "no trust section"},
+		{"a file", func(d *doc) { d.more = "  - {scope: a/b, keys: [{name: f, file: f.pub}]}\n" }, "root-1", fault.ErrInvalid, "everything inside"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRepository()
+			r.push(t, plain(2), "", "root-1", "root-2")
+			tags := fmt.Sprint(r.Memory.Tags)
+			d := plain(3)
+			if tc.do != nil {
+				tc.do(&d)
+			}
+			if p, err := r.propose(t, d, tc.by); !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.say) {
+				t.Errorf("Propose = %+v, %v, want %v with %q", p, err, tc.want, tc.say)
+			}
+			if now := fmt.Sprint(r.Memory.Tags); now != tags {
+				t.Errorf("tags changed: %s, were %s", now, tags)
+			}
+		})
+	}
+	r := newRepository()
+	elsewhere := plain(1)
+	elsewhere.at = "other.example/trust"
+	if _, err := r.propose(t, elsewhere, "root-1"); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a first version that names another repository: %v", err)
+	}
+}
+
+// TestTwoAtOnce: of two people who propose different policies one is told, however their steps interleave.
+func TestTwoAtOnce(t *testing.T) {
+	for round := range 5 {
+		r := newRepository()
+		r.push(t, plain(1), "", "root-1", "root-2")
+		docs := []doc{plain(2), plain(2)}
+		docs[1].extra = "# the other\n"
+		errs := make([]error, 2)
+		var wg sync.WaitGroup
+		for i := range docs {
+			text := []byte(docs[i].text(t))
+			s := by(t, fmt.Sprint("root-", i+1))
+			wg.Go(func() { _, errs[i] = Propose(t.Context(), now, r, Draft{Document: text}, s...) })
+		}
+		wg.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), fault.ErrConflict) {
+			t.Errorf("round %d: %v, want one conflict", round, errs)
+		}
+	}
+	r := newRepository()
+	r.push(t, plain(1), "", "root-1", "root-2")
+	if _, err := r.propose(t, plain(2), "root-1"); err != nil {
+		t.Fatal(err)
+	}
+	other := plain(2)
+	other.extra = "# the other\n"
+	if _, err := r.propose(t, other, "root-2"); !errors.Is(err, fault.ErrConflict) || !strings.Contains(fault.Hint(err), "--replace") {
+		t.Errorf("the second proposal = %v", err)
+	}
+	p, err := Propose(t.Context(), now, r, Draft{Document: []byte(other.text(t)), Replace: true}, by(t, "root-2", "root-3")...)
+	if err != nil || !p.Published {
+		t.Errorf("in its place: %+v, %v", p, err)
+	}
+}
+
+func TestHistoryTellsWhatDevicesRefuse(t *testing.T) {
+	r := newRepository()
+	r.push(t, plain(1), "", "root-1", "root-2")
+	r.push(t, plain(2), "", "root-1", "root-2")
+	r.push(t, plain(3), "", "root-1")                     // somebody pushed it by hand
+	r.push(t, plain(2), "v4", "root-1", "root-2")         // a tag was moved
+	r.push(t, plain(5), "", "root-1", "root-2", "root-3") // does not follow 2
+	past, err := History(t.Context(), now, r, plain(1).policy(t))
+	if err != nil || len(past) != 4 {
+		t.Fatalf("History = %+v, %v", past, err)
+	}
+	for i, want := range []error{nil, ErrNotNext, ErrOlder, ErrNotNext} {
+		if !errors.Is(past[i].Err, want) || past[i].Version != uint64(i+2) {
+			t.Errorf("version %d: %v, want %v", past[i].Version, past[i].Err, want)
+		}
+	}
+	if _, err := Look(t.Context(), r, "v4"); err != nil {
+		t.Errorf("Look = %v", err)
+	}
+	if p, err := Look(t.Context(), r, ""); err != nil || p.Policy.Version != 5 {
+		t.Errorf("Look at the newest = %+v, %v", p, err)
+	}
+	if _, err := Look(t.Context(), newRepository(), ""); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Look at nothing = %v", err)
+	}
+}
+
+func TestInline(t *testing.T) {
+	files := func(path string) ([]byte, error) {
+		switch path {
+		case "/etc/longshore/a.pub", "/etc/longshore/it's.pub", "/keys/b.pub":
+			return bytes.ReplaceAll(pemOf("root-1"), []byte("\n"), []byte("\r\n")), nil
+		case "/etc/longshore/c.pub":
+			return pemOf("root-2"), nil
+		}
+		return nil, fault.ErrNotFound
+	}
+	one, two := quoted(string(pemOf("root-1"))), quoted(string(pemOf("root-2")))
+	document, root, err := Inline("/etc/longshore/trust.yaml", []byte(`# die Schlüssel: äöü
+version: 1
+keys:
+  - {name: "ä", file: a.pub}   # ours
+  - {file: 'it''s.pub', name: quoted}
+  - name: c
+    "file": "c.pub"
+rules:
+  - scope: a/b
+    keys:
+      - name: b
+        file: /keys/b.pub   # theirs
+      - {name: inline, pem: `+two+`}
+`), files)
+	if err != nil || root != nil {
+		t.Fatalf("Inline = %v, root %q", err, root)
+	}
+	want := `# die Schlüssel: äöü
+version: 1
+keys:
+  - {name: "ä", pem: ` + one + `}   # ours
+  - {pem: ` + one + `, name: quoted}
+  - name: c
+    pem: ` + two + `
+rules:
+  - scope: a/b
+    keys:
+      - name: b
+        pem: ` + one + `   # theirs
+      - {name: inline, pem: ` + two + `}
+`
+	if string(document) != want {
+		t.Errorf("Inline =\n%s\nwant\n%s", document, want)
+	}
+	if again, _, err := Inline("trust.yaml", document, files); err != nil || !bytes.Equal(again, document) {
+		t.Errorf("Inline of what is inline = %v", err)
+	}
+	for _, text := range []string{"version: 1\nrules: [{scope: a/b, keys: [{name: x, file: gone.pub}]}]\n", "rules: [", "version: 1\nrules:\n  - scope: a/b\n    keys:\n      - name: x\n        file: |-\n          a.pub\n"} {
+		if _, _, err := Inline("/etc/longshore/trust.yaml", []byte(text), files); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("Inline(%q) = %v", text, err)
+		}
+	}
+}
+
+func FuzzInline(f *testing.F) {
+	f.Add([]byte("version: 1\nkeys: [{name: a, file: a.pub}, {file: 'b', name: \"x\"}]\nrules: [{scope: a/b, keys: [{name: c, file: c}]}]\n"))
+	f.Add([]byte("version: 1\nrules:\n  - scope: a/b\n    keys:\n      - name: x\n        file: >-\n          a.pub\n"))
+	public := pemOf("root-1")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		read := func(string) ([]byte, error) { return public, nil }
+		document, root, err := Inline("trust.yaml", data, read)
+		if err != nil {
+			return
+		}
+		before, err := Parse("trust.yaml", data, read)
+		if err != nil {
+			t.Fatalf("Inline took what Parse refuses: %v", err)
+		}
+		after, err := ParseTravelling(document, root)
+		if err != nil || fmt.Sprint(before.Version, len(before.Rules), before.Anchor()) != fmt.Sprint(after.Version, len(after.Rules), after.Anchor()) {
+			t.Errorf("Inline changed the policy: %v\n%s\n%s", err, data, document)
+		}
+	})
+}

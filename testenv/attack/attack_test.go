@@ -1,0 +1,213 @@
+package attack
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// maxPeak bounds the agent's memory under every attack. Idle it has about 45 MiB, most of them its code.
+const maxPeak = 128 << 20
+
+// TestAttacks plays attacks to devices side by side: every one to a device on a registry with the referrers API and to one
+// on a registry without; a mirror's; those of people who hold some of the keys.
+func TestAttacks(t *testing.T) {
+	p := newPlant(t)
+	t.Run("on", func(t *testing.T) { // ends before the plant does
+		for n, stage := range []struct {
+			name string
+			play func(t *testing.T, p *plant, n int)
+		}{
+			{"distribution", onDistribution},
+			{"referrers", onReferrers},
+			{"mirror", onMirror},
+			{"keys", onKeys},
+			{"trust", onTrust},
+			{"freshness", onFresh},
+		} {
+			t.Run(stage.name, func(t *testing.T) {
+				t.Parallel()
+				stage.play(t, p, n+1)
+			})
+		}
+	})
+}
+
+func onDistribution(t *testing.T, p *plant, n int) {
+	// On disk: what distribution keeps in memory it copies anew with each piece of a blob.
+	server := testenv.Registry(t, testenv.Distribution, testenv.WithStorage(t.TempDir()))
+	newDevice(t, p, n, server, setup{}).withstandAll(t, attacks())
+}
+
+func onReferrers(t *testing.T, p *plant, n int) {
+	newDevice(t, p, n, testenv.Registry(t, testenv.Referrers), setup{}).withstandAll(t, attacks())
+}
+
+// onMirror plays attacks of a mirror that a device asks first. The registry behind it is honest, and has TLS and passwords.
+// What the mirror cannot do is make the device take what it would not take from the registry; what it withholds comes from
+// there.
+func onMirror(t *testing.T, p *plant, n int) {
+	server := testenv.Registry(t, testenv.DistributionHtpasswd, testenv.WithTLS())
+	d := newDevice(t, p, n, server, setup{mirror: true})
+	t.Run("eavesdropping", func(t *testing.T) { d.overheard(t) })
+	d.withstandAll(t, mirrorAttacks())
+	t.Run("somebody else at the registry's address", func(t *testing.T) { d.impersonated(t) })
+}
+
+func (d *device) withstandAll(t *testing.T, all []attack) {
+	for _, a := range all {
+		t.Run(a.name, func(t *testing.T) { d.withstand(t, a) })
+	}
+}
+
+func mirrorAttacks() []attack {
+	always := func(name string, rule testenv.Rule) attack {
+		return attack{name, nil, func(t *testing.T, d *device) func() {
+			d.proxy.Play(rule)
+			d.release(t, "line", true)
+			return d.nothing
+		}}
+	}
+	return []attack{
+		always("mirror knows nothing", testenv.Rule{Effect: Withhold()}),
+		always("mirror spoils what it sends", testenv.Rule{Method: "GET", Effect: testenv.Corrupt()}),
+		always("mirror drops every request", testenv.Rule{Effect: testenv.Reset()}),
+		always("mirror sends too much", testenv.Rule{Method: "GET", Effect: Endless("application/octet-stream", 0)}),
+		{"mirror shows an old state", one(agent.CodeRollback), func(t *testing.T, d *device) func() {
+			old := d.resolve(t, "plant/state", artifacts.HistoryTag(string(d.id), 1))
+			d.proxy.Play(testenv.Rule{Path: `/manifests/press-\d+$`, Effect: Instead("/v2/plant/state/manifests/" + old.Digest.String())})
+			return d.nothing
+		}},
+		// The last: the mirror is not asked for a while after it.
+		{"mirror keeps requests hanging", nil, func(t *testing.T, d *device) func() {
+			d.proxy.Play(testenv.Rule{Effect: d.proxy.Faults.Stall(-1)})
+			d.release(t, "line", true)
+			return d.nothing
+		}},
+	}
+}
+
+// overheard holds that a mirror, which may be anybody's, and whoever listens on its line are told no secret.
+func (d *device) overheard(t *testing.T) {
+	d.proxy.Faults.Forget()
+	d.release(t, "line", true)
+	d.settled(t, uint64(d.pushed))
+	all := d.proxy.Faults.Requests("", "")
+	if len(all) == 0 {
+		t.Fatal("the mirror was not asked")
+	}
+	secret := base64.StdEncoding.EncodeToString([]byte(d.registry.Username + ":" + d.registry.Password))
+	for _, r := range all {
+		for name, values := range r.Header {
+			for _, v := range values {
+				if name == "Authorization" || name == "Cookie" || strings.Contains(v, d.registry.Password) || strings.Contains(v, secret) {
+					t.Errorf("%s %s tells %s: %s", r.Method, r.Path, name, v)
+				}
+			}
+		}
+		if strings.Contains(r.Path+r.Query, d.registry.Password) {
+			t.Errorf("%s %s?%s tells the password", r.Method, r.Path, r.Query)
+		}
+	}
+}
+
+// impersonated has somebody without the registry's certificate answer at its address: with one of another authority, and
+// without TLS. Neither is told anything.
+func (d *device) impersonated(t *testing.T) {
+	d.settled(t, uint64(d.pushed))
+	d.begin(t)
+	d.proxy.Play(testenv.Rule{Effect: testenv.Reset()})
+	d.registry.Down()
+	for _, impostor := range []struct {
+		with []testenv.RegistryOption
+		code agent.Code
+	}{
+		{[]testenv.RegistryOption{testenv.WithTLS()}, agent.CodeSourceUnauthenticated}, // of another authority
+		{nil, agent.CodeSourceUnreachable},                                             // without TLS
+	} {
+		server, err := testenv.StartRegistry(t.TempDir(), testenv.Referrers, append(impostor.with, testenv.WithAddress(d.host))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.tells(t, impostor.code)
+		if told := server.Faults.Requests("", ""); len(told) > 0 {
+			t.Errorf("it was told %+v", told)
+		}
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	d.untouched(t)
+	if err := d.registry.Up(); err != nil {
+		t.Fatal(err)
+	}
+	d.proxy.Rest()
+	d.settled(t, uint64(d.pushed))
+}
+
+// withstand plays one attack to a device that runs well, and leaves it running well.
+func (d *device) withstand(t *testing.T, a attack) {
+	d.settled(t, uint64(d.pushed))
+	d.begin(t)
+	defer func() { // also of an attack that was not refused, so that the next begins well
+		d.proxy.Rest()
+		d.settled(t, uint64(d.pushed))
+	}()
+	defer a.play(t, d)()
+	if len(a.codes) > 0 {
+		p := d.tells(t, a.codes...)
+		d.untouched(t)
+		if p.Message == "" || p.Hint == "" {
+			t.Errorf("the problem says too little: %+v", p)
+		}
+		d.alarmed(t, p.Code)
+		t.Logf("%s: %s", p.Code, p.Message)
+	} else {
+		d.settled(t, uint64(d.pushed))
+		_ = d.customer.end() // what was released stops the old container first
+	}
+	if n := d.peak(t); n > maxPeak {
+		t.Errorf("the agent took %d MiB at its peak, at most %d are allowed", n>>20, maxPeak>>20)
+	}
+}
+
+// untouched holds that the device runs what it ran when the attack began, in the same processes, which answered all the time.
+func (d *device) untouched(t *testing.T) {
+	t.Helper()
+	after := d.status(t)
+	if was, is := processes(d.before), processes(after); !maps.Equal(was, is) || len(is) != len(applications) {
+		t.Errorf("processes were %v and are %v: nothing should have been touched", was, is)
+	}
+	if was, is := d.before.Running, after.Running; is == nil || was.Digest != is.Digest {
+		t.Errorf("the device ran %+v and runs %+v", was, is)
+	}
+	if err := d.customer.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// alarmed waits for the security event of a code that means an attack.
+func (d *device) alarmed(t *testing.T, code agent.Code) {
+	t.Helper()
+	if !code.Attack() {
+		return
+	}
+	testenv.Eventually(t, tellLimit, "security event "+string(code), func() error {
+		s, err := d.control.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, e := range s.Security {
+			if e.Code == code && e.Last.After(d.before.Now) {
+				return nil
+			}
+		}
+		return fmt.Errorf("security events are %+v", s.Security)
+	})
+}

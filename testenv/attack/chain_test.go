@@ -1,0 +1,125 @@
+package attack
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// onTrust plays attacks on the policy that comes through the registry, to a device that follows it: two of three people must
+// have signed each version. In the end the honest one is taken.
+func onTrust(t *testing.T, p *plant, n int) {
+	roots := []string{"root-1", "root-2", "root-3"}
+	d := newDevice(t, p, n, testenv.Registry(t, testenv.Distribution), setup{keys: roots, policy: func(d *device) string {
+		args := []string{"trust", "init", "--threshold", "2", "--key", d.path("release.pub"), "--scope", d.host + "/plant/**", "--file", d.path("trust.yaml")}
+		for _, r := range roots {
+			args = append(args, "--signer", d.path(r+".pub"))
+		}
+		d.must(t, "longshore", append(args, d.host+"/plant/trust")...)
+		d.must(t, "longshore", "trust", "push", "--key", d.path("root-1.key"), d.path("trust.yaml"), d.host+"/plant/trust")
+		d.must(t, "longshore", "trust", "sign", "--key", d.path("root-2.key"), d.host+"/plant/trust")
+		data, err := os.ReadFile(d.path("trust.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}})
+	if s := d.status(t).Trust; s == nil || s.Version != 1 {
+		t.Fatalf("the device decides by %+v", s)
+	}
+	d.withstandAll(t, successions())
+	t.Run("and the honest next one is taken", func(t *testing.T) {
+		file := d.path("next.yaml")
+		if err := os.WriteFile(file, []byte(d.next(t)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.must(t, "longshore", "trust", "push", "--key", d.path("root-1.key"), file, d.host+"/plant/trust")
+		d.must(t, "longshore", "trust", "sign", "--key", d.path("root-3.key"), d.host+"/plant/trust")
+		testenv.Eventually(t, tellLimit, "version 2", func() error {
+			_, _ = d.sync(t.Context())
+			s, err := d.control.Status(t.Context())
+			if err == nil && s.Trust.Version != 2 {
+				err = fmt.Errorf("the device decides by version %d; problems %+v", s.Trust.Version, s.Problems)
+			}
+			return err
+		})
+		d.settled(t, uint64(d.pushed))
+	})
+}
+
+// successions are next policies that must not follow the device's own.
+func successions() []attack {
+	invalid := one(agent.CodeTrustInvalid)
+	// Served as the next version, signed by these.
+	offered := func(name string, codes []agent.Code, change func(string) string, keys ...string) attack {
+		return attack{name, codes, func(t *testing.T, d *device) func() {
+			d.offer(t, change(d.next(t)), keys...)
+			return d.nothing
+		}}
+	}
+	same := func(s string) string { return s }
+	return []attack{
+		offered("next policy that nobody signed", invalid, same),
+		offered("next policy by a stranger", invalid, same, "stranger"),
+		offered("next policy by one of two", invalid, same, "root-1"),
+		offered("next policy by the key of releases", invalid, same, "root-1", "release"),
+		offered("next policy that only its own signers signed", invalid, func(s string) string {
+			return strings.Replace(s, "signers: [root-1, root-2, root-3]", "signers: [release, root-1]", 1)
+		}, "release", "root-1"),
+		{"next policy that nobody could follow", one(agent.CodeTrustUnusable, agent.CodeTrustInvalid), func(t *testing.T, d *device) func() {
+			locked := strings.Replace(d.next(t), "\nrules:\n", fmt.Sprintf("\nrules:\n  - {scope: %q, artifacts: [trust], reject: true}\n", d.host+"/plant/trust"), 1)
+			d.offer(t, locked, "root-1", "root-2")
+			return d.nothing
+		}},
+		offered("next policy of signers whose time is over", one(agent.CodeTrustUnusable), func(s string) string {
+			for _, name := range []string{"root-1", "root-2"} {
+				s = strings.Replace(s, "  - name: "+name+"\n", "  - name: "+name+"\n    notAfter: 2020-01-01T00:00:00Z\n", 1)
+			}
+			return s
+		}, "root-1", "root-2", "root-3"),
+		{"old policy as the next", one(agent.CodeTrustRollback), func(t *testing.T, d *device) func() {
+			old := d.resolve(t, "plant/trust", "v1")
+			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/manifests/v2$`, Effect: Instead("/v2/plant/trust/manifests/" + old.Digest.String())})
+			return d.nothing
+		}},
+		{"endless next policy", one(agent.CodeTrustUnreachable), func(t *testing.T, d *device) func() {
+			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/manifests/v2$`, Effect: Endless(ocispec.MediaTypeImageManifest, 0)})
+			return d.nothing
+		}},
+		{"repository of policies dropped", one(agent.CodeTrustUnreachable), func(t *testing.T, d *device) func() {
+			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/`, Effect: testenv.Reset()})
+			return d.nothing
+		}},
+	}
+}
+
+// next is what the version after the device's could say.
+func (d *device) next(t *testing.T) string {
+	t.Helper()
+	return strings.Replace(d.must(t, "longshore", "trust", "show", "--document", d.host+"/plant/trust"), "version: 1", "version: 2", 1)
+}
+
+// offer serves a policy as version 2, signed by some keys. It has no tag: when the attack is over it is gone.
+func (d *device) offer(t *testing.T, policy string, keys ...string) {
+	t.Helper()
+	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 2, Policy: []byte(policy), Previous: d.resolve(t, "plant/trust", "v1").Digest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	desc, err := d.open(t, "plant/trust").Publish(t.Context(), a, registry.PublishOptions{Tags: []string{"offered"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys {
+		d.must(t, "longshore", "sign", "--key", d.path(k+".key"), d.host+"/plant/trust@"+desc.Digest.String())
+	}
+	d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/manifests/v2$`, Effect: Instead("/v2/plant/trust/manifests/" + string(desc.Digest))})
+}

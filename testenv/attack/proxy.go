@@ -1,0 +1,84 @@
+package attack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// Victims are the clients on a device: the agent itself, and what pulls its images. Whoever publishes is another client,
+// and is served honestly by rules for victims.
+const Victims = `^(longshore-agent|containerd)/`
+
+// Proxy is a registry that an attacker owns: what it serves is another registry's content, as far as its rules let it.
+// It keeps what it was asked, with headers: Faults.Requests.
+type Proxy struct {
+	Host   string // "127.0.0.1:port"
+	Faults *testenv.Faults
+
+	server *http.Server
+	client *http.Client
+	done   chan struct{}
+}
+
+// Start puts a proxy before a registry, on a port of its own, without TLS. The caller closes it.
+func Start(behind *testenv.RegistryServer) (*Proxy, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{Host: l.Addr().String(), Faults: &testenv.Faults{}, client: behind.Client(), done: make(chan struct{})}
+	scheme, host, _ := strings.Cut(behind.URL, "://")
+	quiet := log.New(io.Discard, "", 0)
+	forward := &httputil.ReverseProxy{
+		// The registry is told the proxy's name, so that addresses in its answers lead here again.
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = scheme, host, p.Host
+			if behind.Username != "" && r.In.Header.Get("Authorization") == "" {
+				r.Out.SetBasicAuth(behind.Username, behind.Password) // the attacker's own, who serves whoever asks
+			}
+		},
+		Transport: p.client.Transport, ErrorLog: quiet, FlushInterval: -1,
+	}
+	p.server = &http.Server{Handler: p.Faults.Wrap(forward), ErrorLog: quiet}
+	go func() {
+		defer close(p.done)
+		_ = p.server.Serve(l) // until Close
+	}()
+	return p, nil
+}
+
+// Play adds rules that hold for victims only.
+func (p *Proxy) Play(rules ...testenv.Rule) {
+	for _, r := range rules {
+		if r.Agent == "" {
+			r.Agent = Victims
+		}
+		p.Faults.Add(r)
+	}
+}
+
+// Rest makes the proxy honest again.
+func (p *Proxy) Rest() { p.Faults.Clear() }
+
+// Reference is a reference on this proxy.
+func (p *Proxy) Reference(repositoryAndTag string) string { return p.Host + "/" + repositoryAndTag }
+
+// Close ends the proxy and its connections.
+func (p *Proxy) Close() error {
+	p.Faults.Clear()
+	err := p.server.Close()
+	<-p.done
+	p.client.CloseIdleConnections()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// throughRounds is how many projects are started one after the other; throughPoll how often each is asked.
+const (
+	throughRounds = 5
+	throughPoll   = 2 * time.Millisecond
+	throughLimit  = time.Minute
+)
+
+// through measures a project of two services through the whole agent: from the command that tells it to look until both
+// answer, with the state's check, its signature, the component's archive, admission and the plan on the way.
+func through(ctx context.Context, bin string, out io.Writer) (samples map[string]sample, err error) {
+	box, err := testenv.OpenBox(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, box.Empty()) }()
+	d := &device{box: box, bin: bin, out: out}
+	for _, step := range []func(context.Context) error{
+		d.servers,
+		func(ctx context.Context) error { return d.publish(ctx, 0, 1) }, // its image is the one that all have
+		d.boot,
+	} {
+		if err := step(ctx); err != nil {
+			return nil, fmt.Errorf("a project through the agent: %w\n%s", err, d.log())
+		}
+	}
+	var took []float64
+	for n := range throughRounds {
+		one, err := d.startTwo(ctx, n)
+		if err != nil {
+			return nil, fmt.Errorf("a project through the agent: %w\n%s", err, d.log())
+		}
+		took = append(took, float64(one.Microseconds())/1000)
+	}
+	return map[string]sample{"project through the agent": middle("ours-ms", took)}, d.agent.Stop()
+}
+
+// startTwo assigns a new project to the device and waits until its services answer.
+func (d *device) startTwo(ctx context.Context, n int) (time.Duration, error) {
+	name := fmt.Sprintf("two-%d", n)
+	first, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	second, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	compose := fmt.Sprintf(`services:
+  first: {image: %[1]q, command: [serve, "8080", hello], ports: ["127.0.0.1:%[2]d:8080"]}
+  second: {image: %[1]q, command: [serve, "8080", hello], ports: ["127.0.0.1:%[3]d:8080"]}
+`, d.registry.Reference("plant/toolbox:1"), first, second)
+	if err := errors.Join(os.MkdirAll(d.path(name), 0o755), os.WriteFile(d.path(name+"/compose.yaml"), []byte(compose), 0o644)); err != nil {
+		return 0, err
+	}
+	if err := d.assign(ctx, name); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	synced := make(chan error, 1)
+	go func() { // ends with the command, which is waited for
+		_, err := d.run(ctx, "longshore-agent", "sync", "--timeout", throughLimit.String(), "--config", d.path("etc/agent.yaml"))
+		synced <- err
+	}()
+	errs := []error{answers(ctx, first), answers(ctx, second)}
+	took := time.Since(began)
+	return took, errors.Join(append(errs, <-synced)...)
+}
+
+// freePort is a port of this machine that nobody listens on now.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// answers waits for HTTP 200.
+func answers(ctx context.Context, port int) error {
+	ctx, cancel := context.WithTimeout(ctx, throughLimit)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req)
+		if err == nil {
+			_ = res.Body.Close() // nothing was written
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		if err := sleep(ctx, throughPoll); err != nil {
+			return fmt.Errorf("port %d does not answer: %w", port, err)
+		}
+	}
+}

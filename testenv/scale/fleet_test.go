@@ -1,0 +1,76 @@
+package scale
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+var (
+	devices = flag.Int("scale.devices", 200, "devices of the fleet")
+	groups  = flag.Int("scale.groups", 8, "groups of the fleet")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+
+// kinds are the registries that a large fleet is published to.
+var kinds = []testenv.Kind{testenv.Distribution, testenv.Lax}
+
+// A fleet is checked, published, killed at half, taken up, published again and planned; every state is right afterwards.
+func TestFleet(t *testing.T) {
+	program, err := build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			s, err := open(t.Context(), t.TempDir(), program, testenv.Registry(t, kind), *devices, *groups)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := s.Measure(t.Context())
+			t.Logf("%d devices: check %s, plan %s (%d MiB), %d states in %s after the kill: %.0f requests/s, raw %.0f/s, ratio %.2f, %d MiB",
+				*devices, f.Check.Round(time.Millisecond), f.Plan.Round(time.Millisecond), f.PlanRSS>>20, f.Published, f.Publish.Round(time.Millisecond), f.Rate, f.Raw, f.Rate/f.Raw, f.RSS>>20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.RSS > 300<<20 || f.PlanRSS > 300<<20 {
+				t.Errorf("%d and %d MiB of memory, want less than 300", f.RSS>>20, f.PlanRSS>>20)
+			}
+		})
+	}
+}
+
+// BenchmarkFleet is TestFleet with as many devices as a large owner has.
+func BenchmarkFleet(b *testing.B) {
+	const devices, groups = 10_000, 40
+	program, err := build(b.Context(), b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, kind := range kinds {
+		b.Run(string(kind), func(b *testing.B) {
+			for b.Loop() {
+				s, err := open(b.Context(), b.TempDir(), program, testenv.Registry(b, kind), devices, groups)
+				if err != nil {
+					b.Fatal(err)
+				}
+				f, err := s.Measure(b.Context())
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(f.Check.Seconds()*1000, "check-ms")
+				b.ReportMetric(f.Plan.Seconds(), "plan-s")
+				b.ReportMetric(float64(f.Published)/f.Publish.Seconds(), "states/s")
+				b.ReportMetric(1000/f.Rate, "ours-ms/request")
+				b.ReportMetric(1000/f.Raw, "raw-ms/request")
+				b.ReportMetric(float64(f.RSS)/(1<<20), "publish-MiB")
+				b.ReportMetric(float64(f.PlanRSS)/(1<<20), "plan-MiB")
+			}
+		})
+	}
+}
