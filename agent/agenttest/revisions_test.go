@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -239,23 +240,24 @@ func TestAFirstInstallationThatFails(t *testing.T) {
 // When the last good revision does not run either, both reasons are told, and it is tried on.
 func TestARollbackThatFails(t *testing.T) {
 	revisions(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
-		w.Publish(t, 1, front("web:1", ""))
-		r := w.Start(t)
-		w.Sync(t, r)
-		broken := true
+		var broken atomic.Bool
 		m.Running = func(o workload.Observation) int {
-			if broken && o.Service == "web" {
+			if broken.Load() && o.Service == "web" {
 				return 3
 			}
 			return -1
 		}
+		w.Publish(t, 1, front("web:1", ""))
+		r := w.Start(t)
+		w.Sync(t, r)
+		broken.Store(true)
 		w.Publish(t, 2, front("web:2", ""))
 		w.Sync(t, r)
 		w.Wait(t, "both reasons", func() bool {
 			d := r.Status().Deployments[0]
 			return d.Error != nil && strings.Count(d.Error.Message, "exited with code 3") == 2 && strings.Contains(d.Error.Message, "generation 1, which does not run either")
 		})
-		broken = false
+		broken.Store(false)
 		w.Wait(t, "the first revision runs", func() bool {
 			d := r.Status().Deployments[0]
 			return isOf(w.Observe(t)["front/web"], "web:1") && w.Observe(t)["front/web"].Status == workload.Running &&
@@ -339,11 +341,12 @@ func TestDriftIsFoundAtOnce(t *testing.T) {
 // What would clash is not begun: what runs of it runs on, the others go on, and it is tried again when there may be room.
 func TestAdmission(t *testing.T) {
 	revisions(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
-		taken := true
+		var taken atomic.Bool
+		taken.Store(true)
 		m.Admitting = func(projects []*workload.Project) error {
 			var cs workload.Clashes
 			for _, p := range projects {
-				if taken && p.Component == "front" && isImage(p, "web:2") {
+				if taken.Load() && p.Component == "front" && isImage(p, "web:2") {
 					cs = append(cs, workload.NewClash(p, "web", "ports", fault.ErrConflict, "port 80 is held by nginx (4711)", "stop it"))
 				}
 			}
@@ -376,7 +379,7 @@ func TestAdmission(t *testing.T) {
 			r = w.Start(t)
 			w.Sync(t, r)
 		}
-		taken = false
+		taken.Store(false)
 		w.Wait(t, "room", func() bool { return isOf(w.Observe(t)["front/web"], "web:2") })
 		w.Committed(t, r, 2)
 	})
