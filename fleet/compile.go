@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -31,6 +32,8 @@ type Assignment struct {
 	Repository string // of its states
 	Placements []Placement
 	Unfit      []string // why it cannot run something, a sentence each
+
+	repeats *published // the earlier state whose content this is; nil: it is made of the files
 }
 
 // Placement is one deployment on a device. Devices of the same parameters share what is behind the pointers.
@@ -39,6 +42,8 @@ type Placement struct {
 	Release    *Release
 	Profile    *margo.DeploymentProfile // with every component pinned
 	Parameters map[string]margo.Parameter
+
+	kept *artifacts.Deployment // the document, where it was published before; nil: it is made
 }
 
 // DeploymentID is the id of a deployment of a fleet on a device: the same whenever it is asked for (UUID version 5), so
@@ -50,6 +55,9 @@ func DeploymentID(fleet, device, deployment string) string {
 
 // Document is the ApplicationDeployment of a placement.
 func (a *Assignment) Document(f *Fleet, p Placement) *margo.ApplicationDeployment {
+	if p.kept != nil {
+		return p.kept.Document
+	}
 	return &margo.ApplicationDeployment{
 		ID:       DeploymentID(f.Name, string(a.Device.ID), p.Deployment.Name),
 		Metadata: margo.DeploymentMetadata{Name: p.Deployment.Name, Namespace: f.Namespace, DeviceID: string(a.Device.ID)},
@@ -57,10 +65,22 @@ func (a *Assignment) Document(f *Fleet, p Placement) *margo.ApplicationDeploymen
 	}
 }
 
+// id is the id of a placement's deployment.
+func (a *Assignment) id(f *Fleet, p Placement) string {
+	if p.kept != nil {
+		return strings.ToLower(p.kept.Document.ID)
+	}
+	return DeploymentID(f.Name, string(a.Device.ID), p.Deployment.Name)
+}
+
 // Documents are the ApplicationDeployments of a device, as they travel.
 func (a *Assignment) Documents(f *Fleet) ([][]byte, error) {
 	out := make([][]byte, 0, len(a.Placements))
 	for _, p := range a.Placements {
+		if p.kept != nil {
+			out = append(out, p.kept.Bytes)
+			continue
+		}
 		data, err := a.Document(f, p).Encode()
 		if err != nil {
 			return nil, fmt.Errorf("%s on %s: %w", p.Deployment.Name, a.Device.ID, err)

@@ -70,7 +70,8 @@ type Service struct {
 	Hash   string        // another one means that the service is replaced
 }
 
-// compare says what becomes of a device's deployments: before are those that differ, now is everything that it is to run.
+// compare says what becomes of a device's deployments: before are those that differ, unchanged
+// has the ids of those that stay as they are.
 func (p *planner) compare(ctx context.Context, a *Assignment, platform string, before []artifacts.Deployment, unchanged map[string]bool) ([]Change, []string, error) {
 	var out []Change
 	var cannot []string
@@ -79,8 +80,8 @@ func (p *planner) compare(ctx context.Context, a *Assignment, platform string, b
 		old[strings.ToLower(d.Document.ID)] = d.Document
 	}
 	for _, at := range a.Placements {
-		id := DeploymentID(p.c.Fleet.Name, string(a.Device.ID), at.Deployment.Name)
-		if unchanged[at.Deployment.Name] {
+		id := a.id(p.c.Fleet, at)
+		if unchanged[id] {
 			continue
 		}
 		was := old[id]

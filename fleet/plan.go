@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -89,6 +90,13 @@ type planner struct {
 // Plan compares what the files say with what each device has in the registry. The error says that a registry could not be
 // asked; what is wrong with single devices is in the plan.
 func (c *Compiled) Plan(ctx context.Context, from Registry, o Options) (*Plan, error) {
+	return c.planEach(ctx, from, o, func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) { return p.device(ctx, a) })
+}
+
+// planEach plans every device that is chosen, several at a time.
+func (c *Compiled) planEach(
+	ctx context.Context, from Registry, o Options, device func(context.Context, *planner, *Assignment) (*DevicePlan, error),
+) (*Plan, error) {
 	p := &planner{c: c, from: from, o: o, archives: archives{from: from}, compressors: &artifacts.Compressors{}}
 	plan := &Plan{Fleet: c.Fleet.Name, c: c, o: o, compressors: p.compressors}
 	var chosen []*Assignment
@@ -105,7 +113,7 @@ func (c *Compiled) Plan(ctx context.Context, from Registry, o Options) (*Plan, e
 			break
 		}
 		g.Go(func() (err error) {
-			plan.Devices[i], err = p.device(inner, a)
+			plan.Devices[i], err = device(inner, p, a)
 			if err != nil {
 				err = fmt.Errorf("plan %s: %w", a.Device.ID, err)
 			}
@@ -224,10 +232,15 @@ func (p *planner) pack(a *Assignment, generation uint64, previous digest.Digest,
 }
 
 func packState(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
-	return artifacts.PackState(artifacts.StateOptions{
+	so := artifacts.StateOptions{
 		Device: a.Device.ID, Generation: generation, Deployments: documents, Expires: o.Expires, Previous: previous, Created: o.Created,
 		Annotations: o.Annotations, Compressors: compressors,
-	})
+	}
+	if a.repeats != nil {
+		so.Repeats, so.Annotations = a.repeats.digest, a.repeats.notes()
+		maps.Copy(so.Annotations, o.Annotations)
+	}
+	return artifacts.PackState(so)
 }
 
 // explain says what the publication changes on the device, and what it costs.
@@ -248,7 +261,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 			there[l.Digest] = true
 		}
 		for i, at := range a.Placements {
-			unchanged[at.Deployment.Name] = there[digests[i]]
+			unchanged[a.id(p.c.Fleet, at)] = there[digests[i]]
 		}
 	}
 	platform := platformOf(a.Device)
@@ -262,7 +275,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	}
 	for _, at := range a.Placements {
 		now = append(now, *at.Profile)
-		if unchanged[at.Deployment.Name] {
+		if unchanged[a.id(p.c.Fleet, at)] {
 			had = append(had, *at.Profile)
 		}
 	}

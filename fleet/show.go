@@ -19,6 +19,8 @@ type Alike struct {
 	Changes []Change `json:"changes,omitempty"`
 	Cost    Cost     `json:"cost"` // of each
 	Reasons []string `json:"reasons,omitempty"`
+
+	empty bool // they are to run nothing
 }
 
 // Alike gathers devices to which the plan does the same, those of one group together, in the order of the groups.
@@ -34,7 +36,7 @@ func (p *Plan) Alike() []*Alike {
 		sizes[group]++
 		key := group + "\n" + d.Action
 		if d.Action != Same {
-			more, err := json.Marshal([]any{d.Changes, d.Cost, d.Reasons})
+			more, err := json.Marshal([]any{d.Changes, d.Cost, d.Reasons, d.empty()})
 			if err != nil {
 				more = []byte(d.Device) // never: they are plain values
 			}
@@ -42,7 +44,7 @@ func (p *Plan) Alike() []*Alike {
 		}
 		a := byKey[key]
 		if a == nil {
-			a = &Alike{Group: group, Action: d.Action, Changes: d.Changes, Cost: d.Cost, Reasons: d.Reasons}
+			a = &Alike{Group: group, Action: d.Action, Changes: d.Changes, Cost: d.Cost, Reasons: d.Reasons, empty: d.empty()}
 			byKey[key] = a
 			all = append(all, a)
 		}
@@ -57,6 +59,9 @@ func (p *Plan) Alike() []*Alike {
 	}
 	return all
 }
+
+// empty tells whether the device is to run nothing.
+func (d *DevicePlan) empty() bool { return len(d.assignment.Placements) == 0 }
 
 // Title names the devices for people.
 func (a *Alike) Title() string {
@@ -102,8 +107,12 @@ func (a *Alike) Lines() []string {
 	for _, c := range a.Changes {
 		out = append(out, c.lines()...)
 	}
-	if len(a.Changes) == 0 {
+	switch {
+	case len(a.Changes) > 0:
+	case a.empty:
 		out = append(out, "nothing to run any more")
+	default:
+		out = append(out, "what it runs stays")
 	}
 	out = append(out, a.Cost.line(len(a.Devices)))
 	for _, r := range a.Reasons {
@@ -219,6 +228,12 @@ func (p *Plan) shown() []*Alike {
 
 // Text writes the plan for people.
 func (p *Plan) Text(w io.Writer) {
+	p.Details(w)
+	fmt.Fprintln(w, p.Summary())
+}
+
+// Details writes what happens to which devices, for people.
+func (p *Plan) Details(w io.Writer) {
 	const widest = 36
 	all := p.shown()
 	width := 0
@@ -239,7 +254,6 @@ func (p *Plan) Text(w io.Writer) {
 	if len(all) > 0 {
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w, p.Summary())
 }
 
 // Summary is the plan in one line.

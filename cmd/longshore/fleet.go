@@ -21,7 +21,7 @@ import (
 
 func (p *program) fleetCommands() *cli.Command {
 	return group("fleet", "keep what many devices are to run in files",
-		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand())
+		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(), p.fleetRollbackCommand())
 }
 
 // fleetDirectory is the directory of a fleet that a command line names.
@@ -122,10 +122,15 @@ func (p *program) fleetCheck(c *cli.Context, args []string) error {
 	return p.show(c, r)
 }
 
-// compileFleet looks up what a fleet runs and places it. The registry of fleet.yaml may have the flags' credentials: whoever
-// wrote the file is who types the command.
+// openFleet lets the registry of fleet.yaml have the flags' credentials: whoever wrote the file is who types the command.
+func openFleet(ctx context.Context, client *registry.Client, f *fleet.Fleet) error {
+	_, err := client.OpenName(ctx, strings.TrimSuffix(f.Registry, "/")+"/state")
+	return err
+}
+
+// compileFleet looks up what a fleet runs and places it.
 func compileFleet(ctx context.Context, client *registry.Client, dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
-	if _, err := client.OpenName(ctx, strings.TrimSuffix(f.Registry, "/")+"/state"); err != nil {
+	if err := openFleet(ctx, client, f); err != nil {
 		return nil, err
 	}
 	releases, err := fleet.Resolve(ctx, f, client)

@@ -112,35 +112,9 @@ func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, 
 	if err != nil {
 		return nil, err
 	}
-	o := fleet.Options{Services: fleetServices, Layers: client.ImageLayers, Concurrency: c.Int("parallel"), Keep: keptArtifacts}
-	if text := c.String("select"); text != "" {
-		sel, err := fleet.ParseSelector(text)
-		if err != nil {
-			return nil, outcome.Usagef("fleet plan", "--select %q is no selector: %v", text, err)
-		}
-		o.Devices = func(d *fleet.Device) bool { return d.Matches(sel) }
-	}
-	if o.Created, err = p.created(); err != nil {
-		return nil, err
-	}
-	if o.Expires, err = p.fleetExpires(c); err != nil {
-		return nil, err
-	}
-	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
-		return nil, err
-	}
-	vouching, err := p.vouching(c, s)
+	o, err := p.fleetOptions(c, client, s)
 	if err != nil {
 		return nil, err
-	}
-	if vouching != nil {
-		o.Verify = func(ctx context.Context, repository string, state digest.Digest) error {
-			repo, err := client.OpenName(ctx, repository)
-			if err != nil {
-				return err
-			}
-			return vouching(client, repo)(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
-		}
 	}
 	compiled, err := compileFleet(c.Context, client, dir, f)
 	if err != nil {
@@ -150,10 +124,57 @@ func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, 
 	if err != nil {
 		return nil, err
 	}
+	return plan, someDevices(c, plan)
+}
+
+// someDevices refuses a selector that means nothing.
+func someDevices(c *cli.Context, plan *fleet.Plan) error {
 	if len(plan.Devices) == 0 && c.String("select") != "" {
-		return nil, fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
+		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
 	}
-	return plan, nil
+	return nil
+}
+
+// fleetOptions are what the flags of a plan say.
+func (p *program) fleetOptions(c *cli.Context, client *registry.Client, s *signer) (o fleet.Options, err error) {
+	o = fleet.Options{Services: fleetServices, Layers: client.ImageLayers, Concurrency: c.Int("parallel"), Keep: keptArtifacts}
+	if o.Devices, err = selected(c); err != nil {
+		return o, err
+	}
+	if o.Created, err = p.created(); err != nil {
+		return o, err
+	}
+	if o.Expires, err = p.fleetExpires(c); err != nil {
+		return o, err
+	}
+	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
+		return o, err
+	}
+	vouching, err := p.vouching(c, s)
+	if err != nil || vouching == nil {
+		return o, err
+	}
+	o.Verify = func(ctx context.Context, repository string, state digest.Digest) error {
+		repo, err := client.OpenName(ctx, repository)
+		if err != nil {
+			return err
+		}
+		return vouching(client, repo)(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
+	}
+	return o, nil
+}
+
+// selected are the devices that --select means; nil: all.
+func selected(c *cli.Context) (func(*fleet.Device) bool, error) {
+	text := c.String("select")
+	if text == "" {
+		return nil, nil
+	}
+	sel, err := fleet.ParseSelector(text)
+	if err != nil {
+		return nil, outcome.Usagef("fleet "+c.Command.Name, "--select %q is no selector: %v", text, err)
+	}
+	return func(d *fleet.Device) bool { return d.Matches(sel) }, nil
 }
 
 func (p *program) fleetExpires(c *cli.Context) (time.Time, error) {
@@ -197,14 +218,7 @@ type fleetState struct {
 func (r fleetPublished) essence() string { return "" }
 
 func (r fleetPublished) text(w io.Writer) {
-	const most = 20
-	for i, s := range r.Published {
-		if i == most {
-			row(w, "", "and %d more", len(r.Published)-most)
-			break
-		}
-		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, short(s.Digest))
-	}
+	tellPublished(w, r.Published, true)
 	signed := ", signed"
 	if !r.Signed {
 		signed = ", unsigned: devices refuse them unless their policy allows that"
@@ -216,6 +230,30 @@ func (r fleetPublished) text(w io.Writer) {
 	if r.Skipped > 0 {
 		row(w, "skipped", "%s cannot run it", count(r.Skipped, "device"))
 	}
+}
+
+// tellPublished lists the first of what was published.
+func tellPublished(w io.Writer, all []fleetState, signed bool) {
+	const most = 20
+	for i, s := range all {
+		if i == most {
+			row(w, "", "and %d more", len(all)-most)
+			break
+		}
+		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, short(s.Digest))
+	}
+	if !signed && len(all) > 0 {
+		row(w, "unsigned", "devices refuse them unless their policy allows that")
+	}
+}
+
+// statesOf are the published states of a report.
+func statesOf(r *fleet.Report) []fleetState {
+	out := []fleetState{}
+	for _, d := range r.Published {
+		out = append(out, fleetState{string(d.Device), d.Repository + ":" + d.Device.Tag(), d.Generation, d.Digest})
+	}
+	return out
 }
 
 func (p *program) fleetPublish(c *cli.Context, args []string) error {
@@ -268,10 +306,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		return err
 	}
 	r := fleetPublished{
-		Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil, Bytes: report.Bytes,
-	}
-	for _, d := range report.Published {
-		r.Published = append(r.Published, fleetState{string(d.Device), d.Repository + ":" + d.Device.Tag(), d.Generation, d.Digest})
+		Fleet: plan.Fleet, Published: statesOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil, Bytes: report.Bytes,
 	}
 	return p.show(c, r)
 }

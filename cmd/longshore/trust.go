@@ -56,22 +56,16 @@ func readPolicy(file string, data []byte) (*trust.Policy, error) {
 // vouching tells which states a new one may follow: those that its own key signed, or --verify-key, or that --policy lets
 // pass because of a signature. It is nil when nothing is signed and nothing is asked.
 func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Client, *registry.Repository) func(context.Context, ocispec.Descriptor) error, error) {
-	keys, err := publicKeys(c.StringSlice("verify-key"))
-	if err != nil {
-		return nil, err
-	}
 	policy, err := p.policy(c)
 	if err != nil {
 		return nil, err
 	}
-	trustees := signing.Trustees(keys...)
-	if s != nil {
-		if s.Self() == nil && len(trustees) == 0 && policy == nil {
-			return nil, outcome.Usagef("state push", "state push: which earlier states may be followed? With --keyless give --trusted-root, --verify-key or --policy")
-		}
-		if s.Self() != nil {
-			trustees = append(trustees, s.Self())
-		}
+	trustees, err := trustees(c, s)
+	if err != nil {
+		return nil, err
+	}
+	if s != nil && len(trustees) == 0 && policy == nil {
+		return nil, outcome.Usagef("state push", "state push: which earlier states may be followed? With --keyless give --trusted-root, --verify-key or --policy")
 	}
 	if len(trustees) == 0 && policy == nil {
 		return nil, nil
@@ -102,6 +96,16 @@ func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Client, *r
 			return byPolicy
 		}
 	}, nil
+}
+
+// trustees are those whose signatures --verify-key and --key know.
+func trustees(c *cli.Context, s *signer) ([]signing.Trustee, error) {
+	keys, err := publicKeys(c.StringSlice("verify-key"))
+	out := signing.Trustees(keys...)
+	if s != nil && s.Self() != nil {
+		out = append(out, s.Self())
+	}
+	return out, err
 }
 
 // elsewhere opens the repository in which a policy says that signatures are.

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+func (p *program) fleetRollbackCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "rollback", args: "[DIRECTORY]", max: 1,
+		usage: "give many devices again what they had before",
+		about: "Publishes for each device, as its next generation, what it had before: devices take nothing older than what they have " +
+			"accepted. --before undoes what was published since a time, --revision what was published from a revision of the files, " +
+			"--previous each device's last change, whenever that was; devices that there is nothing to undo for stay. The plan is shown " +
+			"first; at a terminal it is asked whether to go on. Devices that nothing earlier is there for are told and do not keep the " +
+			"others; then the exit code is 6. A run that ended early is repeated; one that has nothing to do pushes nothing. Of the " +
+			"files only the names of devices and repositories count: they say what they said, so put them right before the next fleet " +
+			"publish, which would bring back what was undone.",
+		examples: []string{
+			"--before 2h --dry-run plant",
+			"--before 2026-11-20T02:00:00Z --key release.key plant",
+			"--revision 4be2d1c --key release.key plant",
+			"--previous --select site=graz --key release.key plant",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "before", Usage: "what devices had at this `TIME`: 2026-11-20T02:00:00Z, or 2h for two hours ago"},
+			&cli.StringFlag{Name: "revision", Usage: "only devices that have something of this `REVISION` of the files, or one that begins so"},
+			&cli.BoolFlag{Name: "previous", Usage: "what each device had before its last change; one that went back already stays"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan and push nothing"},
+			&cli.BoolFlag{Name: "yes", Usage: "do not ask whether to go on"},
+			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
+			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
+			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the states, beside --key; may be repeated"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key"},
+			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
+			annotationFlag(),
+		}, signFlags(), registryFlags()),
+		run: p.fleetRollback,
+	})
+}
+
+type rollbackResult struct {
+	Fleet     string         `json:"fleet"`
+	Published []fleetState   `json:"published"`
+	Stay      int            `json:"stay"` // devices that have it already, or got nothing since
+	Cannot    []cannotDevice `json:"cannot"`
+	Signed    bool           `json:"signed"`
+	Bytes     int64          `json:"bytes"`
+}
+
+type cannotDevice struct {
+	Device  string   `json:"device"`
+	Reasons []string `json:"reasons"`
+}
+
+func (r rollbackResult) essence() string { return "" }
+
+func (r rollbackResult) text(w io.Writer) {
+	tellPublished(w, r.Published, r.Signed)
+	for _, d := range r.Cannot {
+		row(w, "cannot", "%s: %s", d.Device, strings.Join(d.Reasons, "; "))
+	}
+	row(w, "done", "%s went back, %d stay", count(len(r.Published), "device"), r.Stay)
+	if len(r.Published) > 0 {
+		row(w, "note", "the files say what they said: put them right before the next fleet publish; fleet plan shows the difference")
+	}
+}
+
+func (p *program) fleetRollback(c *cli.Context, args []string) error {
+	const name = "fleet rollback"
+	b := fleet.Back{Revision: c.String("revision")}
+	ways := 0
+	for _, asked := range []bool{c.String("before") != "", b.Revision != "", c.Bool("previous")} {
+		if asked {
+			ways++
+		}
+	}
+	var err error
+	switch {
+	case ways != 1:
+		return outcome.Usagef(name, "fleet rollback: to what? give one of --before, --revision and --previous")
+	case !c.Bool("dry-run") && (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned"):
+		return outcome.Usagef(name, "fleet rollback: sign with --key, or say --unsigned, one of them")
+	case c.String("before") != "":
+		if b.Before, err = p.past(name, "before", c.String("before")); err != nil {
+			return err
+		}
+	}
+	s, err := p.newSigner(c, nil, true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if b.When, err = p.publishedAt(c, client, s); err != nil {
+		return err
+	}
+	plan, err := p.planRollback(c, client, s, fleetDirectory(args), b)
+	if err != nil {
+		return err
+	}
+	if c.Bool("dry-run") {
+		return p.show(c, planResult{plan})
+	}
+	r := rollbackResult{Fleet: plan.Fleet, Published: []fleetState{}, Stay: plan.Count(fleet.Same), Cannot: []cannotDevice{}, Signed: s != nil}
+	for _, d := range plan.Devices {
+		if d.Action == fleet.Cannot {
+			r.Cannot = append(r.Cannot, cannotDevice{string(d.Device), d.Reasons})
+		}
+	}
+	if n := plan.Count(fleet.Publish); n > 0 {
+		if c.String("output") == "text" && !c.Bool("quiet") {
+			plan.Details(p.stdout)
+		}
+		if err := p.confirm(c, fmt.Sprintf("Publish %s?", count(n, "state"))); err != nil {
+			return err
+		}
+	}
+	to := fleetPublisher{client: client}
+	if s != nil {
+		to.signer = fleetSigner{s}
+	}
+	show, done := p.publishProgress(c)
+	report, err := plan.Publish(c.Context, to, show)
+	done()
+	if err != nil {
+		return err
+	}
+	r.Published, r.Bytes = statesOf(report), report.Bytes
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	if len(r.Cannot) > 0 {
+		return outcome.Told(outcome.Refused)
+	}
+	return nil
+}
+
+// planRollback plans the way back. The repositories that the files name may have the flags' credentials.
+func (p *program) planRollback(c *cli.Context, client *registry.Client, s *signer, dir string, b fleet.Back) (*fleet.Plan, error) {
+	f, err := readFleet(dir)
+	if err != nil {
+		return nil, err
+	}
+	o, err := p.fleetOptions(c, client, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := openFleet(c.Context, client, f); err != nil {
+		return nil, err
+	}
+	plan, err := f.Rollback(c.Context, client, o, b)
+	if err != nil {
+		return nil, err
+	}
+	return plan, someDevices(c, plan)
+}
+
+// publishedAt tells when a state was published: by the first signature of a key that counts here, else by the state itself.
+func (p *program) publishedAt(c *cli.Context, client *registry.Client, s *signer) (func(context.Context, string, digest.Digest) (time.Time, error), error) {
+	known, err := trustees(c, s)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, repository string, state digest.Digest) (time.Time, error) {
+		repo, err := client.OpenName(ctx, repository)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if len(known) > 0 {
+			signed, err := p.signedAt(ctx, repo)
+			if err != nil {
+				return time.Time{}, err
+			}
+			good, err := signing.Verify(ctx, signed, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state}, known)
+			if err != nil && !fault.Distrusted(err) { // that of another key is not asked: what follows the state vouches for it
+				return time.Time{}, err
+			}
+			if at := first(good); !at.IsZero() {
+				return at, nil
+			}
+		}
+		_, manifest, err := repo.Manifest(ctx, state)
+		if err != nil {
+			return time.Time{}, err
+		}
+		x, err := artifacts.OpenState(manifest)
+		if err != nil {
+			return time.Time{}, err
+		}
+		at, err := time.Parse(time.RFC3339, x.Annotations[ocispec.AnnotationCreated])
+		if err != nil {
+			return time.Time{}, nil //nolint:nilerr // it does not say, or says nothing that is a time
+		}
+		return at, nil
+	}, nil
+}
+
+// first is when the earliest of some signatures was made; zero when none says.
+func first(all []signing.Signature) time.Time {
+	var at time.Time
+	for _, s := range all {
+		if t := s.Time; !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	return at
+}
+
+// past reads a time that is over: RFC 3339, or how long ago.
+func (p *program) past(name, flag, text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if d, durationErr := time.ParseDuration(text); durationErr == nil && d > 0 {
+		t, err = p.now().Add(-d), nil
+	}
+	switch {
+	case err != nil:
+		return t, outcome.Usagef(name, "%s: --%s %q is neither a time like 2026-11-20T02:00:00Z nor a duration like 2h", name, flag, text)
+	case t.After(p.now()):
+		return t, outcome.Usagef(name, "%s: --%s %s is in the future", name, flag, text)
+	}
+	return t, nil
+}
+
+// confirm asks a person whether to go on. Without a terminal, or with --yes, nobody is asked.
+func (p *program) confirm(c *cli.Context, question string) error {
+	f, ok := p.stdin.(*os.File)
+	if c.Bool("yes") || !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	answer, err := p.ask(question + " [y/N] ")
+	if err != nil {
+		return err
+	}
+	if answer = strings.ToLower(answer); answer != "y" && answer != "yes" {
+		return outcome.WithCode(fmt.Errorf("%s: not confirmed, nothing was done", c.Command.Name), outcome.Interrupted)
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// maxBack bounds how many generations of a device are gone back over.
+const maxBack = 1000
+
+// Back says what devices go back to. The zero Back is what each had before the generation that it has now; a device that
+// went back already stays.
+type Back struct {
+	// Before is a time: devices get what they had then, and those that got nothing since stay.
+	Before time.Time
+	// Revision begins the revision of the files that something was published from (the annotation
+	// org.opencontainers.image.revision): devices that have something of it get the newest that is not of it, others stay.
+	Revision string
+	// When tells when a state was published; the zero time when it does not say. Only Before asks.
+	When func(ctx context.Context, repository string, state digest.Digest) (time.Time, error)
+}
+
+// Rollback plans to give devices again what they had, each as a new generation: devices take nothing older than what they
+// have accepted. Nothing but the devices' names and repositories is taken from the files. A device that nothing earlier is
+// there for cannot go back, and does not keep the others. The plan is published as every other.
+func (f *Fleet) Rollback(ctx context.Context, from Registry, o Options, b Back) (*Plan, error) {
+	c := &Compiled{Fleet: f}
+	for _, d := range f.Devices {
+		a := &Assignment{Device: d}
+		a.Repository, _ = f.Repository(d) // Read has told what is missing
+		c.Assignments = append(c.Assignments, a)
+	}
+	return c.planEach(ctx, from, o, func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) {
+		return p.back(ctx, a, b)
+	})
+}
+
+// back plans the way back of one device.
+func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan, error) {
+	d := &DevicePlan{Device: a.Device.ID, Repository: a.Repository, Action: Same, assignment: a}
+	s, err := p.look(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if d.Tagged = s.tagged; s.notState != nil {
+		return d.cannot(s.notState)
+	}
+	tagged := s.base
+	if tagged != nil {
+		d.Standing = tagged.index.Generation
+	}
+	if err := p.probe(ctx, a, s); err != nil {
+		return d.cannot(err)
+	}
+	if s.base == nil {
+		d.Reasons = []string{"nothing was published for it"}
+		return d, nil
+	}
+	d.Generation, d.Digest = s.base.index.Generation, s.base.digest
+	goal, stays, err := p.earlier(ctx, a, s, b)
+	if err != nil {
+		return d.cannot(err)
+	}
+	if stays == "" && goal.same(s.base) && !s.lags {
+		stays = fmt.Sprintf("it has the content of generation %d already", goal.index.Generation)
+	}
+	if stays != "" {
+		d.Reasons = []string{stays}
+		return d, nil
+	}
+	return d, p.again(ctx, d, a, s, tagged, goal)
+}
+
+// cannot settles that nothing is done to a device, unless nobody could tell.
+func (d *DevicePlan) cannot(err error) (*DevicePlan, error) {
+	if !lasting(err) && !unvouched(err) {
+		return nil, err
+	}
+	d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
+	return d, nil
+}
+
+// again plans to publish what a device had.
+func (p *planner) again(ctx context.Context, d *DevicePlan, a *Assignment, s *standing, tagged, goal *published) error {
+	kept, err := p.deployments(ctx, a, goal, nil)
+	if err != nil {
+		_, err = d.cannot(fmt.Errorf("read generation %d: %w", goal.index.Generation, err))
+		return err
+	}
+	a.repeats = goal
+	documents, digests := make([][]byte, len(kept)), make([]digest.Digest, len(kept))
+	for i := range kept {
+		documents[i], digests[i] = kept[i].Bytes, kept[i].Digest
+		a.Placements = append(a.Placements, placementOf(&kept[i]))
+	}
+	if err := p.publication(d, a, s, documents, digests); err != nil {
+		return err
+	}
+	if d.Generation != s.base.index.Generation {
+		d.Reasons = append(d.Reasons, fmt.Sprintf("as generation %d", goal.index.Generation))
+	}
+	return p.explain(ctx, d, a, tagged, digests)
+}
+
+// placementOf is a deployment that was published already.
+func placementOf(d *artifacts.Deployment) Placement {
+	name, spec := d.Document.Metadata.Name, &d.Document.Spec
+	return Placement{
+		Deployment: &Deployment{Name: name}, Profile: &spec.DeploymentProfile, Parameters: spec.Parameters, kept: d,
+		Release: &Release{Description: &margo.ApplicationDescription{
+			ID: spec.ApplicationID, Metadata: margo.DescriptionMetadata{Version: versions(spec.DeploymentProfile)},
+		}},
+	}
+}
+
+// earlier finds the state that a device goes back to, or why it stays.
+func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Back) (goal *published, stays string, err error) {
+	base := s.base
+	if s.lags && base.index.Repeats != "" { // going back was interrupted before the tag moved
+		if goal, err = p.read(ctx, a, base.index.Repeats); err == nil {
+			err = p.vouched(ctx, a, goal.digest)
+		}
+		return goal, "", err
+	}
+	enough := func(context.Context, *published) (bool, error) { return true, nil }
+	switch {
+	case !b.Before.IsZero():
+		enough = func(ctx context.Context, x *published) (bool, error) {
+			at, err := b.When(ctx, a.Repository, x.digest)
+			if err == nil && at.IsZero() {
+				err = fmt.Errorf("generation %d does not say when it was published: %w", x.index.Generation, fault.ErrInvalid)
+			}
+			return at.Before(b.Before), err
+		}
+		if old, err := enough(ctx, base); err != nil || old {
+			return nil, "nothing was published for it since", err
+		}
+	case b.Revision != "":
+		enough = func(_ context.Context, x *published) (bool, error) {
+			return !strings.HasPrefix(x.index.Annotations[ocispec.AnnotationRevision], b.Revision), nil
+		}
+		if other, _ := enough(ctx, base); other {
+			return nil, "what it has is of another revision", nil
+		}
+	case base.index.Repeats != "":
+		return nil, fmt.Sprintf("generation %d goes back already", base.index.Generation), nil
+	}
+	goal = base
+	for range maxBack {
+		if goal, err = p.before(ctx, a, goal); err != nil {
+			return nil, "", err
+		}
+		if done, err := enough(ctx, goal); err != nil {
+			return nil, "", err
+		} else if done {
+			if err := p.vouched(ctx, a, goal.digest); err != nil {
+				return nil, "", fmt.Errorf("generation %d: %w", goal.index.Generation, err)
+			}
+			return goal, "", nil
+		}
+	}
+	return nil, "", fmt.Errorf("go back over more than %d generations: %w", maxBack, fault.ErrTooLarge)
+}
+
+// before is the generation that another one followed.
+func (p *planner) before(ctx context.Context, a *Assignment, s *published) (*published, error) {
+	d := s.index.Previous
+	if d == "" {
+		return nil, fmt.Errorf("generation %d is the first, there is nothing to go back to: %w", s.index.Generation, fault.ErrNotFound)
+	}
+	there, err := p.read(ctx, a, d)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, fmt.Errorf("what was before generation %d is not there any more: %w", s.index.Generation, fault.ErrNotFound)
+	}
+	if err == nil && there.index.Generation >= s.index.Generation {
+		err = fmt.Errorf("generation %d says that it follows generation %d: %w", s.index.Generation, there.index.Generation, fault.ErrInvalid)
+	}
+	return there, err
+}
+
+// same tells whether two states run the same.
+func (s *published) same(other *published) bool {
+	digests := make([]digest.Digest, 0, len(other.index.Deployments))
+	for _, l := range other.index.Deployments {
+		digests = append(digests, l.Digest)
+	}
+	return s.digest == other.digest || (other.index.Bundle == nil) == (len(digests) == 0) && s.holds(digests)
+}
+
+// notes are what a state says of where its content is from: they go on with it.
+func (s *published) notes() map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, s.index.Annotations)
+	maps.DeleteFunc(out, func(key, _ string) bool {
+		return strings.HasPrefix(key, "dev.longshore.") || key == ocispec.AnnotationTitle || key == ocispec.AnnotationVersion || key == ocispec.AnnotationCreated
+	})
+	return out
+}

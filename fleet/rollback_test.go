@@ -1,0 +1,230 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
+)
+
+const graz = base + "/state/graz"
+
+// rollback plans a way back.
+func rollback(t testing.TB, files fstest.MapFS, m *memory, o fleet.Options, b fleet.Back) *fleet.Plan {
+	t.Helper()
+	f, err := fleet.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := f.Rollback(t.Context(), m, o, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// state is what a tag of the fleet's states names.
+func (m *memory) state(t testing.TB, tag string) *artifacts.StateIndex {
+	t.Helper()
+	x, err := artifacts.OpenState(m.manifests[m.tags[graz+":"+tag]])
+	if err != nil {
+		t.Fatalf("%s: %v", tag, err)
+	}
+	return x
+}
+
+// runs are the digests of what a state runs.
+func runs(x *artifacts.StateIndex) string {
+	var out []string
+	for _, l := range x.Deployments {
+		out = append(out, l.Digest.String())
+	}
+	return strings.Join(out, " ")
+}
+
+// history publishes three generations for press-07 and press-08, one or two for gateway-1/press-19; revision N of the files each.
+func history(t testing.TB) (*memory, fstest.MapFS) {
+	t.Helper()
+	m, first := stocked(t), with(plant(), "fleet.yaml", `"~1.4"`, "1.4.0")
+	second := plant()
+	third := with(second, "fleet.yaml", "poll: 10", "poll: 11")
+	for i, files := range []fstest.MapFS{first, second, third} {
+		o := options()
+		o.Annotations = map[string]string{ocispec.AnnotationRevision: fmt.Sprintf("rev%d", i+1)}
+		publish(t, plan(t, files, m, o), m)
+	}
+	return m, third
+}
+
+// Going back once gives every device the very bytes that it had, as a new generation; going back again does nothing.
+func TestRollback(t *testing.T) {
+	m, files := history(t)
+	// A component that cannot be resolved any more is no reason not to go back: only what is published counts.
+	delete(m.tags, base+"/apps/line:1.4.1")
+	p := rollback(t, files, m, options(), fleet.Back{})
+	if p.Count(fleet.Publish) != 3 || p.Count(fleet.Same) != 1 {
+		t.Fatalf("%d would change, %d stay", p.Count(fleet.Publish), p.Count(fleet.Same))
+	}
+	var b strings.Builder
+	p.Text(&b)
+	for _, want := range []string{"parameter poll: 11 → 10", "note: as generation 2", "1.4.1 → 1.4.0", "3 of 4 devices would change"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the plan has no %q:\n%s", want, b.String())
+		}
+	}
+	if n := publish(t, p, m); n != 3 {
+		t.Fatalf("%d published", n)
+	}
+	x, was := m.state(t, "press-07"), m.state(t, "press-07.v2")
+	if x.Generation != 4 || x.Repeats != m.tags[graz+":press-07.v2"] || x.Previous != m.tags[graz+":press-07.v3"] || runs(x) != runs(was) {
+		t.Errorf("press-07 has generation %d, repeats %s, follows %s, runs %s", x.Generation, x.Repeats, x.Previous, runs(x))
+	}
+	if x.Annotations[ocispec.AnnotationRevision] != "rev2" {
+		t.Errorf("it is of revision %q, want that of its content", x.Annotations[ocispec.AnnotationRevision])
+	}
+	again := rollback(t, files, m, options(), fleet.Back{})
+	if again.Count(fleet.Publish) != 0 || publish(t, again, m) != 0 || !strings.Contains(again.Devices[1].Reasons[0], "generation 4 goes back already") {
+		t.Errorf("again: %d would change, %v", again.Count(fleet.Publish), again.Devices[1].Reasons)
+	}
+	// The files say what they said: their plan shows it, and publishing brings it back.
+	m.addPackage(t, "1.4.1")
+	if n := plan(t, files, m, options()).Count(fleet.Publish); n != 3 {
+		t.Errorf("the files would change %d devices, want 3", n)
+	}
+}
+
+// The zero Back over one generation: there is nothing to go back to, which does not keep the others.
+func TestRollbackOfTheFirst(t *testing.T) {
+	m, files := history(t)
+	m2 := stocked(t)
+	publish(t, plan(t, files, m2, options()), m2)
+	p := rollback(t, files, m2, options(), fleet.Back{})
+	if p.Count(fleet.Cannot) != 3 || !errors.Is(p.Unfit(), fault.ErrNotFound) || !strings.Contains(p.Unfit().Error(), "generation 1 is the first") {
+		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
+	}
+	delete(m.manifests, m.tags[graz+":press-07.v2"]) // pruned
+	p = rollback(t, files, m, options(), fleet.Back{})
+	if p.Count(fleet.Cannot) != 1 || !strings.Contains(p.Unfit().Error(), "press-07: what was before generation 3 is not there any more") || publish(t, p, m) != 2 {
+		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
+	}
+}
+
+// clock tells when states were published: generation N of a device at hour N.
+func clock(m *memory) func(context.Context, string, digest.Digest) (time.Time, error) {
+	return func(_ context.Context, _ string, d digest.Digest) (time.Time, error) {
+		x, err := artifacts.OpenState(m.manifests[d])
+		if err != nil {
+			return time.Time{}, err
+		}
+		return time.Unix(int64(x.Generation)*3600, 0), nil
+	}
+}
+
+// What was published since a time is undone, however much it was; once more does nothing, and an earlier time goes on.
+func TestRollbackBefore(t *testing.T) {
+	m, files := history(t)
+	at := func(hour int64) fleet.Back { return fleet.Back{Before: time.Unix(hour*3600+1, 0), When: clock(m)} }
+	for _, c := range []struct {
+		hour      int64
+		published int
+		like      string // generation of press-07 whose content it has then
+	}{{9, 0, "v3"}, {1, 3, "v1"}, {1, 0, "v1"}, {2, 3, "v2"}, {2, 0, "v2"}} {
+		p := rollback(t, files, m, options(), at(c.hour))
+		if n := publish(t, p, m); n != c.published || runs(m.state(t, "press-07")) != runs(m.state(t, "press-07."+c.like)) {
+			t.Errorf("to hour %d: %d published, want %d, and press-07 to run what %s did", c.hour, n, c.published, c.like)
+		}
+	}
+	p := rollback(t, files, m, options(), fleet.Back{Before: time.Unix(1, 0), When: clock(m)})
+	if p.Count(fleet.Cannot) != 3 {
+		t.Errorf("to before everything: %d cannot", p.Count(fleet.Cannot))
+	}
+	p = rollback(t, files, m, options(), fleet.Back{Before: time.Unix(1, 0), When: func(context.Context, string, digest.Digest) (time.Time, error) { return time.Time{}, nil }})
+	if p.Count(fleet.Cannot) != 3 || !strings.Contains(p.Unfit().Error(), "does not say when it was published") {
+		t.Errorf("without times: %v", p.Unfit())
+	}
+	f, err := fleet.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Rollback(t.Context(), m, options(), fleet.Back{Before: time.Unix(1, 0), When: func(context.Context, string, digest.Digest) (time.Time, error) {
+		return time.Time{}, fmt.Errorf("ask: %w", fault.ErrTemporary)
+	}})
+	if !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("a registry that cannot be asked: %v", err)
+	}
+}
+
+// Only devices that have something of a revision go back, to what is of another one.
+func TestRollbackOfRevision(t *testing.T) {
+	m, files := history(t)
+	back := fleet.Back{Revision: "rev3"}
+	p := rollback(t, files, m, options(), back)
+	// gateway-1/press-19 is in no group whose parameter changed: it has nothing of rev3.
+	if n := publish(t, p, m); n != 2 || runs(m.state(t, "press-08")) != runs(m.state(t, "press-08.v2")) {
+		t.Errorf("%d published, want 2", n)
+	}
+	if p := rollback(t, files, m, options(), back); p.Count(fleet.Publish)+p.Count(fleet.Cannot) != 0 {
+		t.Errorf("again: %d would change", p.Count(fleet.Publish))
+	}
+}
+
+// A run that was cut between the history tag and the moving one is taken up: the same generation, not another.
+func TestRollbackResumes(t *testing.T) {
+	for name, back := range map[string]fleet.Back{"once": {}, "before": {Before: time.Unix(2*3600+1, 0)}, "revision": {Revision: "rev3"}} {
+		m, files := history(t)
+		back.When = clock(m)
+		tag := graz + ":press-07"
+		was := m.tags[tag]
+		publish(t, rollback(t, files, m, options(), back), m)
+		now := m.tags[tag]
+		m.tags[tag] = was
+		p := rollback(t, files, m, options(), back)
+		if n := publish(t, p, m); n != 1 || m.tags[tag] != now || m.tags[tag+".v5"] != "" {
+			t.Errorf("%s: %d published, the tag names %s, want %s again", name, n, m.tags[tag], now)
+		}
+		// With other options it is another generation of the same content.
+		m.tags[tag] = was
+		o := options()
+		o.Annotations = map[string]string{"why": "again"}
+		if n := publish(t, rollback(t, files, m, o, back), m); n != 1 || m.tags[tag] != m.tags[tag+".v5"] || runs(m.state(t, "press-07")) != runs(m.state(t, "press-07.v2")) {
+			t.Errorf("%s, other options: %d published, the tag names %s, want generation 5", name, n, m.tags[tag])
+		}
+	}
+}
+
+// What nobody vouches for is not gone back to, and a component that is gone keeps a device where it is.
+func TestRollbackVerifies(t *testing.T) {
+	m, files := history(t)
+	bad := m.tags[graz+":press-07.v2"]
+	o := options()
+	o.Verify = func(_ context.Context, _ string, d digest.Digest) error {
+		if d == bad {
+			return fmt.Errorf("look at %s: %w", d, fault.ErrBadSignature)
+		}
+		return nil
+	}
+	p := rollback(t, files, m, o, fleet.Back{})
+	if p.Count(fleet.Cannot) != 1 || p.Count(fleet.Publish) != 2 || !errors.Is(p.Unfit(), fault.ErrBadSignature) {
+		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
+	}
+	delete(m.manifests, m.tags[base+"/components/line-monitor:1.4.0"])
+	p = rollback(t, files, m, options(), fleet.Back{})
+	if p.Count(fleet.Cannot) != 1 || p.Count(fleet.Publish) != 2 { // gateway-1/press-19 would get 1.4.0
+		t.Errorf("without the component: %d cannot, %d would change", p.Count(fleet.Cannot), p.Count(fleet.Publish))
+	}
+	m.tags[graz+":press-08"] = m.tags[graz+":press-07"]
+	p = rollback(t, files, m, options(), fleet.Back{})
+	if !strings.Contains(p.Unfit().Error(), "is the state of press-07") {
+		t.Errorf("the state of another device: %v", p.Unfit())
+	}
+}
