@@ -83,15 +83,11 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer signer.Close()
-	client, err := p.client(c)
+	client, repo, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
 	r := appResult{ID: d.ID, Version: d.Metadata.Version, Resources: []string{}, Channels: c.StringSlice("channel")}
 	for _, b := range a.Blobs {
 		if b.Descriptor.Annotations[artifacts.AnnotationResource] != "" {
@@ -154,15 +150,11 @@ func (p *program) appList(c *cli.Context, args []string) error {
 			return outcome.Usagef("app list", "app list: --range %q: %v", s, err)
 		}
 	}
-	client, err := p.client(c)
+	client, repo, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
 	tags, err := repo.Tags(c.Context)
 	if err != nil {
 		return err
@@ -273,19 +265,11 @@ func (r appInfo) text(w io.Writer) {
 }
 
 func (p *program) appShow(c *cli.Context, args []string) error {
-	client, err := p.client(c)
+	client, repo, desc, err := p.openSubject(c, args[0])
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	repo, target, err := openTarget(c, client, args[0])
-	if err != nil {
-		return err
-	}
-	desc, err := repo.Resolve(c.Context, target)
-	if err != nil {
-		return err
-	}
 	_, manifest, err := repo.Manifest(c.Context, desc.Digest)
 	if err != nil {
 		return err

@@ -135,15 +135,11 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 	if limit < 1 || limit > maxHistory {
 		return outcome.Usagef("state history", "state history: --limit %d is not from 1 to %d", limit, maxHistory)
 	}
-	client, err := p.client(c)
+	client, repo, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
 	all, total, err := release.History(c.Context, repo, device, limit)
 	if err != nil {
 		return err
@@ -240,15 +236,11 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
+	client, repo, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
 	if vouching != nil {
 		o.Verify = vouching(client, repo)
 	}

@@ -396,15 +396,11 @@ func (p *program) bundlePush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer signer.Close()
-	client, err := p.client(c)
+	client, repo, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
 	if r.pushed, err = publish(c, repo, a, signer, once(c, ref.Tag)); err != nil {
 		return err
 	}

@@ -57,15 +57,11 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 			targets[i] = artifacts.HistoryTag(device.Tag(), n)
 		}
 	}
-	client, err := p.client(c)
+	client, repo, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
 	if targets[1] == "" {
 		targets[1] = device.Tag()
 	}
