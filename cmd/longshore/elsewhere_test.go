@@ -1,6 +1,9 @@
 package main
 
 import (
+	"net/http"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -29,4 +32,39 @@ func TestSignaturesElsewhere(t *testing.T) {
 	s.write("elsewhere.yaml", rule+", signatures: "+host+"/plant/signatures}\n")
 	s.do(outcome.Verification, "verify", "-q", "--policy", "beside.yaml", state)
 	s.do(outcome.OK, "verify", "-q", "--policy", "elsewhere.yaml", state)
+}
+
+// The credentials of the command line are for what it names itself, not for a registry that a policy document names.
+func TestSignaturesElsewhereGetNoCredentials(t *testing.T) {
+	s := newShell(t, testenv.DistributionHtpasswd)
+	other := testenv.Registry(t, testenv.DistributionHtpasswd)
+	seen := map[*testenv.RegistryServer][]string{}
+	var mu sync.Mutex
+	for _, server := range []*testenv.RegistryServer{s.server, other} {
+		server.Faults.Add(testenv.Rule{Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			mu.Lock()
+			seen[server] = append(seen[server], r.Header.Get("Authorization"))
+			mu.Unlock()
+			next.ServeHTTP(w, r)
+		}})
+	}
+	state := s.server.Reference("plant/state")
+	s.env["LONGSHORE_USERNAME"], s.env["LONGSHORE_PASSWORD"] = s.server.Username, s.server.Password
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--empty", state)
+	s.write("elsewhere.yaml", "rules:\n  - {scope: "+s.server.Host+"/**, keys: [{name: release, file: release.pub}], signatures: "+other.Reference("plant/signatures")+"}\n")
+	for _, args := range [][]string{
+		{"verify", "-q", "--policy", "elsewhere.yaml", state + ":press-07"},
+		{"policy", "test", "elsewhere.yaml", state + ":press-07"},
+		{"freshen", "--key", "release.key", "--policy", "elsewhere.yaml", state + ":press-07"},
+	} {
+		s.do(outcome.Auth, args...)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen[other]) == 0 || slices.ContainsFunc(seen[other], func(sent string) bool { return sent != "" }) {
+		t.Errorf("the policy's registry got %q, want questions without credentials", seen[other])
+	}
+	if !slices.ContainsFunc(seen[s.server], func(sent string) bool { return sent != "" }) {
+		t.Errorf("the registry of the command line got %q, want credentials", seen[s.server])
+	}
 }

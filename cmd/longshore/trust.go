@@ -110,7 +110,5 @@ func trustees(c *cli.Context, s *signer) ([]signing.Trustee, error) {
 
 // elsewhere opens the repository in which a policy says that signatures are.
 func elsewhere(client *registry.Client) func(context.Context, string) (signing.Source, error) {
-	return func(ctx context.Context, repository string) (signing.Source, error) {
-		return client.OpenName(ctx, repository)
-	}
+	return places{client}.Place
 }
