@@ -45,6 +45,52 @@ func TestTenThousandReferrers(t *testing.T) {
 	}
 }
 
+// Where the list is longer than what is looked at, and what is looked at cannot be read now, the latter is the reason: the
+// former would be final.
+func TestUnreadableAmongManyIsTemporary(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fail func(nth int) error // of the referrers that are read
+		want error
+	}{
+		{"all", func(int) error { return fault.ErrTemporary }, fault.ErrTemporary},
+		{"the last", func(nth int) error {
+			if nth == maxReferrers {
+				return fault.ErrTemporary
+			}
+			return nil
+		}, fault.ErrTemporary},
+		{"after one of other bytes", func(nth int) error {
+			return map[int]error{1: fault.ErrDigestMismatch, 2: fault.ErrTemporary}[nth]
+		}, fault.ErrTemporary},
+		{"before one of other bytes", func(nth int) error {
+			return map[int]error{1: fault.ErrTemporary, 2: fault.ErrDigestMismatch}[nth]
+		}, fault.ErrTemporary},
+		{"no right to read one", func(nth int) error { return map[int]error{5: fault.ErrDenied}[nth] }, fault.ErrDenied},
+		{"none", func(int) error { return nil }, fault.ErrTooLarge},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
+			for n := range maxReferrers + 1 {
+				st.Attach(t, subject, MediaTypeBundle, "text/plain", fmt.Append(nil, n))
+			}
+			nth := 0
+			st.Fail = func(op, _ string) error {
+				if op != "manifest" {
+					return nil
+				}
+				nth++
+				return c.fail(nth)
+			}
+			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			if !errors.Is(err, c.want) || errors.Is(err, fault.ErrTooLarge) != (c.want == fault.ErrTooLarge) {
+				t.Errorf("Verify = %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
 // What claims to be a signature of 100 MiB is not fetched.
 func TestHugeSignature(t *testing.T) {
 	const huge = 100 << 20

@@ -74,8 +74,19 @@ func (e *examination) note(where, by string, err error) {
 	}
 }
 
+// miss keeps why something was not read: what may be there at the next try before what will not, and a bound of ours last,
+// so that whoever fills a list cannot make "could not fetch" look final.
 func (e *examination) miss(err error) {
-	if e.Unread == nil {
+	weight := func(err error) int {
+		switch {
+		case errors.Is(err, fault.ErrTemporary):
+			return 2
+		case errors.Is(err, fault.ErrTooLarge):
+			return 0
+		}
+		return 1
+	}
+	if e.Unread == nil || weight(err) > weight(e.Unread) {
 		e.Unread = err
 	}
 }

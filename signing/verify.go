@@ -56,7 +56,9 @@ type Found struct {
 	Bad    []Remark    // broken or forged in the name of one of the trustees
 	Other  []Remark    // signed by others
 	Beside []Remark    // not what was asked for
-	Unread error       // the first thing that could not be read, and might have been a good one
+	// Unread is why something that might have been a good one was not read; of several reasons the first that wraps
+	// fault.ErrTemporary, if one does. What is more than is looked at, fault.ErrTooLarge, comes last.
+	Unread error
 
 	asked []Trustee
 }

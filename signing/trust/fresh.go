@@ -23,7 +23,8 @@ type Fresh struct {
 
 // Freshness finds until when enough signers of the state's rule say that the tag names this generation. Whether that has
 // ended is for the caller, who knows what it has heard before. The errors are those of [signing.FindFreshness]; with one,
-// Required and Signers are set all the same.
+// Required and Signers are set all the same. Where all that could be read has ended, and something could not be read, that is
+// an error: it may be the statement that renews.
 func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generation uint64) (Fresh, error) {
 	rule, found := p.Match(KindState, q.Source.Name())
 	if !found || rule.Freshness == nil {
@@ -72,7 +73,10 @@ func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generati
 				out.IssuedAt = f.IssuedAt
 			}
 		}
-		return out, nil
+		if q.Now.Before(out.NotAfter) {
+			err = nil
+		}
+		return out, err
 	}
 	names := strings.Join(out.Signers, ", ")
 	switch {

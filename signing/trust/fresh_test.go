@@ -22,6 +22,12 @@ func pulse(t testing.TB, of func() ([]byte, []byte), st signing.Store, subject o
 	if err != nil {
 		t.Fatal(err)
 	}
+	renew(t, s, st, subject, issued, life)
+}
+
+// renew is pulse by a signer that is there already.
+func renew(t testing.TB, s *signing.Signer, st signing.Store, subject ocispec.Descriptor, issued time.Time, life time.Duration) {
+	t.Helper()
 	said, err := signing.Freshness{Tag: "press-07", Generation: 7, IssuedAt: issued, NotAfter: issued.Add(life)}.Statement()
 	if err != nil {
 		t.Fatal(err)
@@ -93,5 +99,45 @@ func TestPolicyFreshness(t *testing.T) {
 	}
 	if !slices.Equal(sortedPlaces(map[int]int{2: 0, 0: 1}), []int{0, 2}) {
 		t.Error("places are not in order")
+	}
+}
+
+// What has ended, beside what cannot be read now, is no news that nobody renews: the latter may be the renewal. What lasts is
+// enough, whatever else cannot be read.
+func TestFreshnessThatCannotBeRead(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, tc := range []struct {
+		name   string
+		behind int // statements that ended long ago
+		issued time.Time
+		err    error
+	}{
+		{"ended", 0, now.Add(-3 * day), fault.ErrTemporary},
+		{"ended, among many", 40, now.Add(-3 * day), fault.ErrTemporary},
+		{"lasts", 0, now.Add(-day), nil},
+		{"lasts, among many", 40, now.Add(-day), nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			d := st.Artifact(t, "state")
+			for n := range tc.behind {
+				renew(t, signer(t, "pulse"), st, d, now.Add(-time.Duration(n+10)*day), day)
+			}
+			renew(t, signer(t, "pulse"), st, d, tc.issued, 2*day)
+			renew(t, signer(t, "pulse"), st, d, now, 2*day)
+			renewal := st.Listed[d.Digest][tc.behind+1].Digest.String()
+			st.Fail = func(op, what string) error {
+				if op == "manifest" && what == renewal {
+					return fault.ErrTemporary
+				}
+				return nil
+			}
+			signer := KeySigner(signer(t, "pulse").Key())
+			p := &Policy{Rules: []Rule{{Scope: "**", Quorum: Quorum{Signers: []*Signer{signer}}, Freshness: &Quorum{Signers: []*Signer{signer}}}}}
+			got, err := p.Freshness(t.Context(), Question{Source: st, Kind: KindState, Subject: d, Now: now}, "press-07", 7)
+			if !errors.Is(err, tc.err) || !got.IssuedAt.Equal(tc.issued) {
+				t.Errorf("Freshness = %+v, %v, want %v", got, err, tc.err)
+			}
+		})
 	}
 }
