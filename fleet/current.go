@@ -17,8 +17,9 @@ const maxSkipped = 32
 
 // published is a state in the registry.
 type published struct {
-	digest digest.Digest
-	index  *artifacts.StateIndex
+	digest   digest.Digest
+	manifest []byte
+	index    *artifacts.StateIndex
 }
 
 // standing is what a device has in the registry, and which generation is next.
@@ -118,7 +119,7 @@ func (p *planner) read(ctx context.Context, a *Assignment, d digest.Digest) (*pu
 	if x.Device != a.Device.ID {
 		return nil, fmt.Errorf("%s@%s is the state of %s: %w", a.Repository, d, x.Device, fault.ErrConflict)
 	}
-	return &published{digest: d, index: x}, nil
+	return &published{digest: d, manifest: manifest, index: x}, nil
 }
 
 // deployments reads those documents of a state whose digests are not among known.

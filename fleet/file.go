@@ -31,7 +31,8 @@ type PromisedState struct {
 	Tag        string        `json:"tag"`
 	Tagged     digest.Digest `json:"tagged,omitempty"` // what the tag names; left out: it is not there
 	Generation uint64        `json:"generation"`
-	Digest     digest.Digest `json:"digest"` // of the state that is published
+	Digest     digest.Digest `json:"digest"`            // of the state that is published
+	Content    digest.Digest `json:"content,omitempty"` // what Digest would be if the state did not say of which commit it is; left out: the same
 }
 
 // Document makes the plan's JSON.
@@ -48,6 +49,9 @@ func (p *Plan) Document() *Document {
 			d.States = append(d.States, &PromisedState{
 				Device: string(x.Device), Repository: x.Repository, Tag: x.Device.Tag(), Tagged: x.Tagged, Generation: x.Generation, Digest: x.Digest,
 			})
+			if x.Content != x.Digest {
+				d.States[len(d.States)-1].Content = x.Content
+			}
 		}
 	}
 	return d
@@ -87,7 +91,8 @@ func ReadPromise(file string, data []byte) (*Promise, error) {
 	return p, nil
 }
 
-// Keep narrows the plan to what was promised: states that are published already are left out. Anything that is not as it
+// Keep narrows the plan to what was promised: states that are published already are left out. A state may come from another
+// commit than the one that was looked at, as after a merge, if nothing else of it is different. Anything that is not as it
 // was shown is an error that wraps fault.ErrConflict: the files, a tag that an application is named by, or a device's
 // state have changed since.
 func (p *Plan) Keep(promise *Promise) error {
@@ -103,8 +108,8 @@ func (p *Plan) Keep(promise *Promise) error {
 		case s == nil && d.Action == Publish, s != nil && d.Action == Cannot:
 			moved = append(moved, string(d.Device))
 		case s == nil:
-		case d.Action == Same && d.Digest == s.Digest: // done by a run before
-		case d.Action == Publish && d.Digest == s.Digest && d.Generation == s.Generation && d.Repository == s.Repository && d.Tagged == s.Tagged:
+		case d.Action == Same && s.isOf(d): // done by a run before
+		case d.Action == Publish && s.isOf(d) && d.Generation == s.Generation && d.Repository == s.Repository && d.Tagged == s.Tagged:
 		default:
 			moved = append(moved, string(d.Device))
 		}

@@ -66,6 +66,8 @@ type DevicePlan struct {
 	Generation uint64        // the next one; of Same the one that is there, 0 when there is none
 	Previous   digest.Digest // what it follows; "": nothing
 	Digest     digest.Digest // of the state that is published, or is there
+	Content    digest.Digest // what Digest would be if the state did not say of which commit it is
+	Origin     Origin        // of the state that the device has; zero: it does not say
 	Changes    []Change
 	Cost       Cost
 	Reasons    []string // of Cannot; notes otherwise
@@ -153,6 +155,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		return nil, err
 	}
 	d.Tagged = s.tagged
+	d.Origin = s.base.origin()
 	switch {
 	case s.notState != nil:
 		d.Action, d.Reasons, d.err = Cannot, []string{s.notState.Error()}, s.notState
@@ -164,7 +167,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		// Unless the tag was moved back: then devices have gone on, and take nothing older.
 		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.next))
 		if errors.Is(err, fault.ErrNotFound) {
-			d.Action, d.Generation, d.Digest = Same, s.base.index.Generation, s.base.digest
+			d.Action, d.Generation, d.Digest, d.Content = Same, s.base.index.Generation, s.base.digest, artifacts.WithoutOrigin(s.base.manifest)
 			return d, nil
 		}
 		if err != nil {
@@ -204,6 +207,7 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 		}
 		if again.Descriptor.Digest == s.base.digest {
 			d.Generation, d.Previous, d.Digest = s.base.index.Generation, s.base.index.Previous, s.base.digest
+			d.Content = artifacts.WithoutOrigin(again.Manifest)
 			return nil
 		}
 	}
@@ -211,7 +215,7 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 	if err != nil {
 		return err
 	}
-	d.Digest = next.Descriptor.Digest
+	d.Digest, d.Content = next.Descriptor.Digest, artifacts.WithoutOrigin(next.Manifest)
 	if p.kept.Add(sizeOf(next)) <= int64(p.o.Keep) {
 		d.artifact = next
 	}

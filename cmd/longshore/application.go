@@ -30,7 +30,7 @@ func (p *program) appPushCommand() *cli.Command {
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "channel", Usage: "`TAG` that moves to this version; may be repeated"},
-			overwriteFlag(), annotationFlag(),
+			overwriteFlag(), dirtyFlag(), annotationFlag(),
 		}, signFlags(), registryFlags()),
 		run: p.appPush,
 	})
@@ -70,6 +70,12 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if o.Annotations, err = p.origin(c, annotations, material{dir: args[0], files: parts(a)}); err != nil {
+		return err
+	}
+	if a, _, err = artifacts.PackPackage(dir.FS(), o); err != nil {
+		return err
+	}
 	ref, err := registry.ParseReference(args[1])
 	if err != nil {
 		return err
@@ -83,11 +89,15 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer signer.Close()
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	r := appResult{ID: d.ID, Version: d.Metadata.Version, Resources: []string{}, Channels: c.StringSlice("channel")}
 	for _, b := range a.Blobs {
 		if b.Descriptor.Annotations[artifacts.AnnotationResource] != "" {
@@ -150,11 +160,15 @@ func (p *program) appList(c *cli.Context, args []string) error {
 			return outcome.Usagef("app list", "app list: --range %q: %v", s, err)
 		}
 	}
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	tags, err := repo.Tags(c.Context)
 	if err != nil {
 		return err
@@ -265,11 +279,19 @@ func (r appInfo) text(w io.Writer) {
 }
 
 func (p *program) appShow(c *cli.Context, args []string) error {
-	client, repo, desc, err := p.openSubject(c, args[0])
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, target, err := openTarget(c, client, args[0])
+	if err != nil {
+		return err
+	}
+	desc, err := repo.Resolve(c.Context, target)
+	if err != nil {
+		return err
+	}
 	_, manifest, err := repo.Manifest(c.Context, desc.Digest)
 	if err != nil {
 		return err

@@ -106,16 +106,33 @@ func (p *program) fleetPlan(c *cli.Context, args []string) error {
 // keptArtifacts is how much of a plan is not made a second time: the states of 10,000 devices.
 const keptArtifacts = 64 << 20
 
-// planFleet reads a fleet's directory and plans as the flags say.
-func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, dir string) (*fleet.Plan, error) {
+// planFleet reads a fleet's directory and plans as the flags say. What is only looked at need not be committed.
+func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, dir string, look bool) (*fleet.Plan, error) {
 	f, err := readFleet(dir)
 	if err != nil {
 		return nil, err
 	}
+	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	if err != nil {
+		return nil, err
+	}
+	find := p.origin
+	if look {
+		find = p.lookAtOrigin
+	}
+	if annotations, err = find(c, annotations, material{dir: dir, files: f.Files(), alone: true}); err != nil {
+		return nil, err
+	}
+	return p.planOf(c, client, s, f, dir, annotations)
+}
+
+// planOf plans a fleet of a directory, with annotations for every state.
+func (p *program) planOf(c *cli.Context, client *registry.Client, s *signer, f *fleet.Fleet, dir string, annotations map[string]string) (*fleet.Plan, error) {
 	o, err := p.fleetOptions(c, client, s)
 	if err != nil {
 		return nil, err
 	}
+	o.Annotations = annotations
 	compiled, err := compileFleet(c.Context, client, dir, f)
 	if err != nil {
 		return nil, err
@@ -194,6 +211,7 @@ func (p *program) fleetPublishCommand() *cli.Command {
 			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish this and nothing else"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing"},
+			dirtyFlag(),
 		}, planFlags(), signFlags(), registryFlags()),
 		run: p.fleetPublish,
 	})
@@ -280,7 +298,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	plan, err := p.planFleet(c, client, s, fleetDirectory(args))
+	plan, err := p.planFleet(c, client, s, fleetDirectory(args), false)
 	if err != nil {
 		return err
 	}
@@ -295,18 +313,26 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 	if c.Bool("dry-run") {
 		return p.show(c, planResult{plan})
 	}
-	to := fleetPublisher{client: client}
-	if s != nil {
-		to.signer = fleetSigner{s}
-	}
 	show, done := p.publishProgress(c)
-	report, err := plan.Publish(c.Context, to, show)
+	r, err := p.publishPlan(c, plan, client, s, show)
 	done()
 	if err != nil {
 		return err
 	}
-	r := fleetPublished{
-		Fleet: plan.Fleet, Published: statesOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil, Bytes: report.Bytes,
-	}
 	return p.show(c, r)
+}
+
+// publishPlan publishes a plan.
+func (p *program) publishPlan(c *cli.Context, plan *fleet.Plan, client *registry.Client, s *signer, show func(fleet.Progress)) (*fleetPublished, error) {
+	to := fleetPublisher{client: client}
+	if s != nil {
+		to.signer = fleetSigner{s}
+	}
+	report, err := plan.Publish(c.Context, to, show)
+	if err != nil {
+		return nil, err
+	}
+	return &fleetPublished{
+		Fleet: plan.Fleet, Published: statesOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil, Bytes: report.Bytes,
+	}, nil
 }

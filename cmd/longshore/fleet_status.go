@@ -126,7 +126,7 @@ func (p *program) fleetDiff(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	plan, err := p.planFleet(c, client, nil, fleetDirectory(args))
+	plan, err := p.planFleet(c, client, nil, fleetDirectory(args), true)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, func(), 
 	if err != nil {
 		return nil, nil, err
 	}
-	plan, err := p.planFleet(c, client, s, fleetDirectory(args))
+	plan, err := p.planFleet(c, client, s, fleetDirectory(args), true)
 	if err != nil {
 		client.Close()
 		return nil, nil, err

@@ -94,7 +94,7 @@ func (p *program) componentPushCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
 			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` that image references in compose.yaml ask for; may be repeated"},
-			overwriteFlag(), annotationFlag(),
+			overwriteFlag(), dirtyFlag(), annotationFlag(),
 		}, signFlags(), registryFlags()),
 		run: p.componentPush,
 	})
@@ -159,6 +159,15 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if isDirectory(args[0]) {
+		used, err := files(packed.Files)
+		if err != nil {
+			return err
+		}
+		if annotations, err = p.origin(c, annotations, material{dir: args[0], files: used}); err != nil {
+			return err
+		}
+	}
 	signer, err := p.newSigner(c, nil, false)
 	if err != nil {
 		return err
@@ -188,9 +197,14 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	return p.show(c, r)
 }
 
+// isDirectory tells a project's directory from a reference to a published project.
+func isDirectory(from string) bool {
+	return !strings.HasPrefix(from, "oci://") && !strings.HasPrefix(from, "oci-layout:")
+}
+
 // packFrom makes of a directory, or of what docker compose publish has pushed, what a device takes.
 func (p *program) packFrom(c *cli.Context, client *registry.Client, from string) (*compose.Packed, error) {
-	if !strings.HasPrefix(from, "oci://") && !strings.HasPrefix(from, "oci-layout:") {
+	if isDirectory(from) {
 		return p.packProject(c, from)
 	}
 	ref, err := registry.ParseReference(from)
@@ -319,7 +333,7 @@ func (p *program) bundlePushCommand() *cli.Command {
 			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
 			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
 		},
-		flags: slices.Concat([]cli.Flag{overwriteFlag(), annotationFlag()}, signFlags(), registryFlags()),
+		flags: slices.Concat([]cli.Flag{overwriteFlag(), dirtyFlag(), annotationFlag()}, signFlags(), registryFlags()),
 		run:   p.bundlePush,
 	})
 }
@@ -370,12 +384,16 @@ func (p *program) bundlePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	o := artifacts.BundleOptions{Name: lastElement(ref), Version: ref.Tag, Annotations: annotations}
+	documents := args[:len(args)-1]
+	o := artifacts.BundleOptions{Name: lastElement(ref), Version: ref.Tag}
+	if o.Annotations, err = p.origin(c, annotations, documentsOf(documents)...); err != nil {
+		return err
+	}
 	if o.Created, err = p.created(); err != nil {
 		return err
 	}
 	r := bundleResult{Deployments: []deploymentInfo{}}
-	for _, file := range args[:len(args)-1] {
+	for _, file := range documents {
 		data, err := p.readDocument(file)
 		if err != nil {
 			return err
@@ -396,11 +414,15 @@ func (p *program) bundlePush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer signer.Close()
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	if r.pushed, err = publish(c, repo, a, signer, once(c, ref.Tag)); err != nil {
 		return err
 	}
