@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/cmd/internal/build"
@@ -195,38 +194,6 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
 		Getenv: p.getenv,
 	})
-}
-
-// open opens the repository of a reference. The caller closes the client.
-func (p *program) open(c *cli.Context, ref registry.Reference) (*registry.Client, *registry.Repository, error) {
-	client, err := p.client(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		client.Close()
-		return nil, nil, err
-	}
-	return client, repo, nil
-}
-
-// openSubject opens the repository of a reference, and finds what the reference names in it. The caller closes the client.
-func (p *program) openSubject(c *cli.Context, s string) (*registry.Client, *registry.Repository, ocispec.Descriptor, error) {
-	client, err := p.client(c)
-	if err != nil {
-		return nil, nil, ocispec.Descriptor{}, err
-	}
-	repo, target, err := openTarget(c, client, s)
-	var subject ocispec.Descriptor
-	if err == nil {
-		subject, err = repo.Resolve(c.Context, target)
-	}
-	if err != nil {
-		client.Close()
-		return nil, nil, ocispec.Descriptor{}, err
-	}
-	return client, repo, subject, nil
 }
 
 // created is the time that goes into what is pushed: SOURCE_DATE_EPOCH, or none, so that the same input has one digest.

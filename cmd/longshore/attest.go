@@ -86,11 +86,19 @@ func (p *program) attest(c *cli.Context, args []string) error {
 		return named(c.String("predicate"), err)
 	}
 	statement.Annotations = claims
-	client, repo, subject, err := p.openSubject(c, args[0])
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, target, err := openTarget(c, client, args[0])
+	if err != nil {
+		return err
+	}
+	subject, err := repo.Resolve(c.Context, target)
+	if err != nil {
+		return err
+	}
 	subject, _, err = repo.ManifestLimit(c.Context, subject.Digest, maxSubject) // the bytes decide, as for a signature
 	if err != nil {
 		return err

@@ -47,11 +47,15 @@ func (p *program) doctor(c *cli.Context, args []string) error {
 	if ref.Target() != "" {
 		return outcome.Usagef("doctor", "doctor: %s: name a repository only", args[0])
 	}
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	found, err := repo.Diagnose(c.Context, p.now())
 	if len(found) > 0 {
 		if err := p.show(c, diagnosis{ref.Name(), found}); err != nil {

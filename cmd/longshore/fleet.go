@@ -21,7 +21,7 @@ import (
 
 func (p *program) fleetCommands() *cli.Command {
 	return group("fleet", "keep what many devices are to run in files",
-		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(), p.fleetRollbackCommand())
+		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(), p.fleetRollbackCommand(), p.fleetWatchCommand())
 }
 
 // fleetDirectory is the directory of a fleet that a command line names.
@@ -33,14 +33,17 @@ func fleetDirectory(args []string) string {
 }
 
 // readFleet reads a fleet; its faults have the files' names as the caller would write them.
-func readFleet(dir string) (*fleet.Fleet, error) {
+func readFleet(dir string) (*fleet.Fleet, error) { return readFleetAs(dir, dir) }
+
+// readFleetAs reads a fleet in a directory that people know by another name.
+func readFleetAs(dir, name string) (*fleet.Fleet, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
 	f, err := fleet.Read(root.FS())
-	return f, inDirectory(dir, err)
+	return f, inDirectory(name, err)
 }
 
 func (p *program) fleetCheckCommand() *cli.Command {

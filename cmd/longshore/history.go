@@ -135,11 +135,15 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 	if limit < 1 || limit > maxHistory {
 		return outcome.Usagef("state history", "state history: --limit %d is not from 1 to %d", limit, maxHistory)
 	}
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	all, total, err := release.History(c.Context, repo, device, limit)
 	if err != nil {
 		return err
@@ -236,11 +240,15 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	if vouching != nil {
 		o.Verify = vouching(client, repo)
 	}

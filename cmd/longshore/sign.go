@@ -58,11 +58,19 @@ func (p *program) sign(c *cli.Context, args []string) error {
 	if signer == nil {
 		return outcome.Usagef("sign", "sign: with which key? use --key, or --keyless")
 	}
-	client, repo, subject, err := p.openSubject(c, args[0])
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, target, err := openTarget(c, client, args[0])
+	if err != nil {
+		return err
+	}
+	subject, err := repo.Resolve(c.Context, target)
+	if err != nil {
+		return err
+	}
 	// The bytes decide what the digest is of; a lie about the type or size would be signed into the referrer.
 	subject, _, err = repo.ManifestLimit(c.Context, subject.Digest, maxSubject)
 	if err != nil {

@@ -369,11 +369,15 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 	if ref.Target() == "" {
 		return outcome.Usagef("state show", "state show: which device? use --device, a tag or a digest")
 	}
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	s, err := release.Read(c.Context, repo, ref.Target())
 	if err != nil {
 		return err

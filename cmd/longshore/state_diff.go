@@ -57,11 +57,15 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 			targets[i] = artifacts.HistoryTag(device.Tag(), n)
 		}
 	}
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	if targets[1] == "" {
 		targets[1] = device.Tag()
 	}

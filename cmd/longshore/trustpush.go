@@ -291,11 +291,15 @@ func (s *signer) signatories() []trust.Signatory {
 
 // atTrust opens a repository of trust policies for f.
 func (p *program) atTrust(c *cli.Context, ref registry.Reference, f func(*registry.Repository) error) error {
-	client, repo, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
 	return f(repo)
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
@@ -103,13 +104,13 @@ func (p *program) trustShow(c *cli.Context, args []string) error {
 
 func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 	r := trustInfo{
-		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: stamp(x.Policy.Expires),
+		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: moment(x.Policy.Expires),
 		Signers: []trustSigner{}, Rules: []trustRule{}, Revoked: []string{}, Document: string(x.Document),
 	}
 	if t := x.Policy.Trust; t != nil {
 		r.Repository, r.Threshold = t.Repository, t.Need()
 		for _, s := range t.Signers {
-			r.Signers = append(r.Signers, trustSigner{s.Name, s.Kind, s.String(), stamp(s.NotBefore), stamp(s.NotAfter)})
+			r.Signers = append(r.Signers, trustSigner{s.Name, s.Kind, s.String(), moment(s.NotBefore), moment(s.NotAfter)})
 		}
 	}
 	for _, rule := range x.Policy.Rules {
@@ -123,6 +124,13 @@ func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 		r.Revoked = append(r.Revoked, what+" "+v.String())
 	}
 	return r
+}
+
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
 }
 
 func (p *program) trustHistoryCommand() *cli.Command {

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/cmd/longshore/git"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// leastInterval is how often a Git server is asked at most.
+const leastInterval = time.Second
+
+func (p *program) fleetWatchCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "watch", args: "REPOSITORY|DIRECTORY", min: 1, max: 1,
+		usage: "publish what a branch of a Git repository says, and go on",
+		about: "Asks a Git repository for the newest commit of a branch, again and again, and publishes the fleet that it holds: what " +
+			"changed is told in a line each. REPOSITORY is what git clone takes, with the credentials that git has; a DIRECTORY in a " +
+			"checkout means its commits, not its files. Every state says of which commit it is, so nothing has to be kept here, and a " +
+			"commit that has what devices have no longer in its history, because the branch was set back, is refused. What does not " +
+			"work is tried again after growing pauses. --once publishes the newest commit and ends, with the exit codes of fleet " +
+			"publish; without it SIGTERM ends it, with exit code 0.",
+		examples: []string{
+			"--key release.key --path plants/graz https://git.acme.example/plants.git",
+			"--key release.key --once --branch release .",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "branch", Value: "main", Usage: "`NAME` of the branch"},
+			&cli.StringFlag{Name: "path", Value: ".", Usage: "`DIRECTORY` of the fleet in the repository, or below the directory that is named"},
+			&cli.BoolFlag{Name: "once", Usage: "publish the newest commit and end"},
+			&cli.StringFlag{Name: "interval", Value: "1m", Usage: "`TIME` between two questions for the newest commit, at least " + leastInterval.String()},
+			&cli.StringSliceFlag{Name: "rewritten", Usage: "`COMMIT` that was published and was taken out of the branch's history on purpose; may be repeated"},
+			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
+		}, planFlags(), signFlags(), registryFlags()),
+		formats: []string{"text", "json"},
+		run:     p.fleetWatch,
+	})
+}
+
+// watched tells of one commit that was published.
+type watched struct {
+	Branch string `json:"branch"`
+	Commit string `json:"commit"`
+	fleetPublished
+}
+
+func (r watched) text(w io.Writer) {
+	signed := ""
+	if !r.Signed && len(r.Published) > 0 {
+		signed = ", unsigned"
+	}
+	skipped := ""
+	if r.Skipped > 0 {
+		skipped = ", " + count(r.Skipped, "device") + " cannot run it"
+	}
+	fmt.Fprintf(w, "%s %.12s: %s published%s, %s up to date%s\n", r.Branch, r.Commit, count(len(r.Published), "state"), signed, count(r.Same, "device"), skipped)
+}
+
+// watcher is what publishing a commit needs.
+type watcher struct {
+	p      *program
+	c      *cli.Context
+	branch *git.Branch
+	client *registry.Client
+	signer *signer
+}
+
+func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
+	if (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned") {
+		return outcome.Usagef("fleet watch", "fleet watch: sign with --key, or say --unsigned, one of them")
+	}
+	interval, err := time.ParseDuration(c.String("interval"))
+	if err != nil || interval < leastInterval {
+		return outcome.Usagef("fleet watch", "fleet watch: --interval %q is no time like 1m, of at least %s", c.String("interval"), leastInterval)
+	}
+	dir, err := os.MkdirTemp("", "longshore-watch-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if gone := os.RemoveAll(dir); err == nil {
+			err = gone
+		}
+	}()
+	w := &watcher{p: p, c: c}
+	program := git.Program{Environ: os.Environ()}
+	if w.branch, err = program.Follow(c.Context, args[0], c.String("branch"), c.String("path"), dir); err != nil {
+		return err
+	}
+	if w.signer, err = p.newSigner(c, nil, true); err != nil {
+		return err
+	}
+	defer w.signer.Close()
+	if w.client, err = p.client(c); err != nil {
+		return err
+	}
+	defer w.client.Close()
+	watch := fleet.Watch{
+		Newest: w.branch.Newest, Publish: w.publish, Interval: interval,
+		Tell: func(_ string, err error) { outcome.Tell(p.stderr, "longshore", err) },
+	}
+	if c.Bool("once") {
+		return watch.Once(c.Context)
+	}
+	watch.Run(c.Context)
+	return nil
+}
+
+// publish publishes a commit.
+func (w *watcher) publish(ctx context.Context, commit string) (err error) {
+	tree, err := w.branch.Open(ctx, commit)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if gone := os.RemoveAll(tree); err == nil {
+			err = gone
+		}
+	}()
+	name := w.branch.Path
+	f, err := readFleetAs(w.branch.Directory(tree), name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.c.String("branch")+" "+short12(commit), err)
+	}
+	annotations, err := pairs("annotation", w.c.StringSlice("annotation"))
+	if err != nil {
+		return err
+	}
+	plan, err := w.p.planOf(w.c, w.client, w.signer, f, name, annotated(annotations, w.branch.Source, commit, false))
+	if err != nil {
+		return err
+	}
+	err = plan.Follows(ctx, func(ctx context.Context, published string) (bool, error) {
+		return w.branch.Contains(ctx, commit, published)
+	}, w.c.StringSlice("rewritten"))
+	if err != nil {
+		return err
+	}
+	if plan.Count(fleet.Cannot) > 0 && !w.c.Bool("skip-unfit") {
+		return plan.Unfit()
+	}
+	published, err := w.p.publishPlan(w.c, plan, w.client, w.signer, nil)
+	if err != nil {
+		return err
+	}
+	r := watched{Branch: w.c.String("branch"), Commit: commit, fleetPublished: *published}
+	if w.c.String("output") == "json" { // a line each: there will be more
+		return json.NewEncoder(w.p.stdout).Encode(r)
+	}
+	return w.p.show(w.c, r)
+}
+
+func (r watched) essence() string { return r.Commit }
+
+func short12(commit string) string { return commit[:min(12, len(commit))] }
