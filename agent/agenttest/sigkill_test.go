@@ -12,7 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -93,7 +93,7 @@ func TestVictim(t *testing.T) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // does not come back
 		select {}
 	}}
-	w.Prepare = func(s *store.Store) { late.set(s) }
+	w.Prepare = func(s *store.Store) { late.store.Store(s) }
 	r := w.StartToDie(t, k)
 	w.Committed(t, r, o.Generation)
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
@@ -294,14 +294,15 @@ func (l letters) read() (out []agent.Report, err error) {
 	return out, nil
 }
 
-// lateJournal is the store of an agent that is opened after the runtime.
-type lateJournal struct {
-	mu sync.Mutex
-	containerd.Journal
-}
+// lateJournal is the store of an agent that is opened after the runtime, which asks it from goroutines of its own.
+type lateJournal struct{ store atomic.Pointer[store.Store] }
 
-func (j *lateJournal) set(s *store.Store) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.Journal = s
-}
+var _ containerd.Journal = (*lateJournal)(nil)
+
+func (j *lateJournal) Unpacking(image string) error { return j.store.Load().Unpacking(image) }
+
+func (j *lateJournal) Durable(image string) error { return j.store.Load().Durable(image) }
+
+func (j *lateJournal) IsDurable(image string) (bool, error) { return j.store.Load().IsDurable(image) }
+
+func (j *lateJournal) Forget(image string) error { return j.store.Load().Forget(image) }
