@@ -332,7 +332,7 @@ func TestStop(t *testing.T) {
 	img := r.pulled(func(c *v1.Config) { c.StopSignal = "SIGINT" })
 	out := func(c workload.Container) string { return r.output(c.ID) }
 	polite := workload.Service{Name: "polite", Image: img, Command: []string{"sleep"}}
-	named := workload.Service{Name: "named", Image: img, Command: []string{"sleep"}, StopSignal: "SIGTERM"}
+	named := workload.Service{Name: "named", Image: img, Command: []string{"sleep"}, StopSignal: "SIGTERM", StopGrace: time.Hour}
 	stubborn := workload.Service{Name: "stubborn", Image: img, Command: []string{"stubborn"}, StopGrace: 300 * time.Millisecond}
 	cs := r.up(project("stop", polite, named, stubborn))
 	testenv.Eventually(t, time.Minute, "the signals are awaited", func() error {
@@ -354,6 +354,9 @@ func TestStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		took, o := time.Since(began), r.seen(c.ID)
+		if took > time.Minute {
+			t.Errorf("%s was stopped after %v", c.Service.Name, took)
+		}
 		switch c.Service.Name {
 		case "polite":
 			if o.ExitCode != 0 || !strings.Contains(out(c), "got interrupt") {
@@ -364,7 +367,7 @@ func TestStop(t *testing.T) {
 				t.Errorf("exit %d, output %q: want the service's signal", o.ExitCode, out(c))
 			}
 		case "stubborn":
-			if o.ExitCode != 137 || took < 300*time.Millisecond || took > 8*time.Second {
+			if o.ExitCode != 137 || took < 300*time.Millisecond {
 				t.Errorf("exit %d after %v, want 137 after the grace period", o.ExitCode, took)
 			}
 		}
