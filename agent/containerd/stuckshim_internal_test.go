@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"bufio"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -14,7 +15,7 @@ import (
 )
 
 func TestStuckShimsAreEnded(t *testing.T) {
-	const namespace = "stuck-test"
+	namespace := fmt.Sprintf("stuck-test-%d", os.Getpid()) // all processes of the machine are looked at
 	r := &Runtime{o: Options{Namespace: namespace}, log: slog.New(slog.DiscardHandler)}
 	self, err := os.Executable()
 	if err != nil {
@@ -104,7 +105,7 @@ func TestStuckShimsAreEnded(t *testing.T) {
 
 // Of two that listen on one path, the one that nobody is connected to is ended, at the second look.
 func TestSpareShimsAreEnded(t *testing.T) {
-	const namespace = "spare-test"
+	namespace := fmt.Sprintf("spare-test-%d", os.Getpid()) // all processes of the machine are looked at
 	r := &Runtime{o: Options{Namespace: namespace}, log: slog.New(slog.DiscardHandler)}
 	self, err := os.Executable()
 	if err != nil {
