@@ -80,12 +80,14 @@ type loop struct {
 }
 
 func newLoop(ctx context.Context, a *Agent) *loop {
-	return &loop{
+	l := &loop{
 		Agent: a, ctx: ctx, log: a.o.Logger, p: a.o.policy(), sup: NewSupervision(), before: map[string]store.Status{},
 		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, tidy: true,
 		mend: make(chan struct{}, 1), good: map[string]goodRevision{}, bad: map[digest.Digest]store.Bad{}, facts: map[string]imageFact{},
 		admission: newAdmission(), again: map[string]string{}, hearing: map[string]bool{},
 	}
+	l.lookAtTrust()
+	return l
 }
 
 // spawn runs f beside the loop; Run waits for it.

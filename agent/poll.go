@@ -94,6 +94,7 @@ func (l *loop) checked(r answer) {
 		return
 	}
 	l.counts.polls.Add(1)
+	l.lookAtTrust() // the check may have renewed it
 	if r.resolved.Digest != "" {
 		p.checked = now
 	}

@@ -54,10 +54,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	if l.o.Reporter == nil {
 		return nil
 	}
-	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure()}
-	if t := l.trustStatus(); t != nil {
-		x.TrustVersion = t.Version
-	}
+	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
 	if l.accepted != nil {
 		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
 	}

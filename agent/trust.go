@@ -30,7 +30,8 @@ type Trust interface {
 	// counts. It returns those that it took, also with an error; the error's code ([CheckError]) says why it went no further.
 	// No next version is no error.
 	Refresh(ctx context.Context) ([]TrustVersion, error)
-	// Status tells which policy decides, as of the last look at it. It waits for nothing.
+	// Status tells which policy decides, as of the last look at it. It waits for nobody, and is never asked in a transaction of
+	// the agent's store, which Refresh may write to.
 	Status() TrustStatus
 	// Revoked tells which of these the policy revokes: keys by their fingerprint, and digests of content.
 	Revoked(keys, content []digest.Digest) []Revocation
@@ -60,6 +61,7 @@ type trusting struct {
 	problem  error
 	since    time.Time // of problem
 	checked  time.Time // the repository answered
+	version  uint64    // of the policy that decides, as of the last look: see [loop.lookAtTrust]
 }
 
 // renewal is how a refresh ended.
@@ -121,6 +123,7 @@ func (l *loop) renewed(r *renewal) {
 	if l.ctx.Err() != nil {
 		return
 	}
+	l.lookAtTrust()
 	for _, v := range r.taken {
 		l.log.Info("trust policy", "version", v.Version, "digest", v.Digest, "signedBy", v.SignedBy)
 		l.events.Emit(Event{Kind: EventTrust, Message: fmt.Sprintf("version %d, signed by %s", v.Version, strings.Join(v.SignedBy, ", "))})
@@ -169,12 +172,20 @@ func (l *loop) scheduleTrust(now time.Time) {
 	t.next = now.Add(time.Duration(float64(d) * (1 - pollJitter/2 + pollJitter*l.o.Random())))
 }
 
+// lookAtTrust asks which version decides, for the reports that follow.
+func (l *loop) lookAtTrust() {
+	if l.o.Trust != nil {
+		l.trust.version = l.o.Trust.Status().Version
+	}
+}
+
 // trustStatus is what everyone else sees of it; nil without a policy that can travel.
 func (l *loop) trustStatus() *TrustStatus {
 	if l.o.Trust == nil {
 		return nil
 	}
 	s := l.o.Trust.Status()
+	l.trust.version = s.Version
 	if s.Repository != "" {
 		s.CheckedAt, s.NextCheck = l.trust.checked, l.trust.due(l)
 	}

@@ -1,8 +1,11 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +31,7 @@ type policies struct {
 	asked   int
 	order   func(string) // is told of each question
 	revoked []agent.Revocation
+	within  bool // a transaction: Status was asked there, where it may wait for Refresh, which waits for the transaction
 }
 
 func (p *policies) Refresh(context.Context) ([]agent.TrustVersion, error) {
@@ -48,6 +52,7 @@ func (p *policies) Refresh(context.Context) ([]agent.TrustVersion, error) {
 func (p *policies) Status() agent.TrustStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.within = p.within || bytes.Contains(debug.Stack(), []byte("store.(*Store).Update"))
 	return agent.TrustStatus{Version: p.version, Source: agent.TrustFromRegistry, Repository: "registry.example/plant/trust", File: "/etc/longshore/trust.yaml"}
 }
 
@@ -89,6 +94,11 @@ func inTrust(t *testing.T, f func(t *testing.T, w *agenttest.World, p *policies)
 		p := &policies{version: 1}
 		w.Edit = func(o *agent.Options) { o.Trust, o.Fingerprint = p, p.fingerprint }
 		f(t, w, p)
+		p.set(func(p *policies) {
+			if p.within {
+				t.Error("the trust policy was asked in a transaction of the store")
+			}
+		})
 	})
 }
 
@@ -170,6 +180,40 @@ func TestTheNextPolicyDecidesAboutANewState(t *testing.T) {
 			return nil
 		}); err != nil || events != 2 {
 			t.Errorf("%d events of versions, %v, want 2", events, err)
+		}
+	})
+}
+
+// Each report tells the version that decided when it was written, from the first one on.
+func TestReportsTellTheTrustVersion(t *testing.T) {
+	inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		p.set(func(p *policies) { p.next = []agent.TrustVersion{version(2)} })
+		w.Publish(t, 2, anApp(1, "web:2"))
+		w.Committed(t, r, 2)
+		time.Sleep(time.Minute)
+		told := false
+		for _, x := range w.Fleet.Reports() {
+			if x.Kind != agent.ReportCapabilities {
+				continue
+			}
+			var body map[string]json.RawMessage
+			if err := json.Unmarshal(x.Body, &body); err != nil {
+				t.Fatal(err)
+			}
+			var e agent.Extra
+			if err := json.Unmarshal(body[agent.Extension], &e); err != nil {
+				t.Fatalf("%v: %s", err, x.Body)
+			}
+			if e.TrustVersion == 0 || e.AcceptedGeneration == 2 && e.TrustVersion != 2 {
+				t.Errorf("report %d tells generation %d by version %d of the policy", x.Sequence, e.AcceptedGeneration, e.TrustVersion)
+			}
+			told = told || e.AcceptedGeneration == 2
+		}
+		if !told {
+			t.Error("generation 2 is not reported")
 		}
 	})
 }

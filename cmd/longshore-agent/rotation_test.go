@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -218,6 +219,7 @@ type box struct {
 	client *registry.Client
 	commit func(after bool) error // of the store; nil: nothing
 	skew   time.Duration          // of the device's clock; is set while the agent sleeps
+	told   atomic.Int64           // reports that were delivered
 
 	agent  *agent.Agent
 	store  *store.Store
@@ -240,6 +242,12 @@ func (b *box) write(policy string) {
 	if err := os.WriteFile(filepath.Join(b.dir, "trust.yaml"), []byte(policy), 0o600); err != nil {
 		b.f.t.Fatal(err)
 	}
+}
+
+// Deliver implements [agent.Reporter]: a fleet endpoint that takes everything.
+func (b *box) Deliver(context.Context, agent.Report) error {
+	b.told.Add(1)
+	return nil
 }
 
 // wake starts the agent, with the parts that the program puts together but for containerd.
@@ -266,7 +274,7 @@ func (b *box) wake() *box {
 			Memory: "8Gi", Storage: "32Gi", OTELCollector: &yes, SupportedRuntimes: []string{"oci"}, SupportedDeploymentTypes: []string{"compose"},
 			Peripherals: []margo.Peripheral{}, Interfaces: []margo.Interface{{Type: "ethernet"}},
 		}},
-		Store: b.store, Source: b.client, Verifier: held, Fresher: held, Clock: clk, Content: content, Runtime: b.memory,
+		Store: b.store, Source: b.client, Verifier: held, Fresher: held, Clock: clk, Content: content, Runtime: b.memory, Reporter: b,
 		Trust: trustPort{policy, file, clk.Firm}, Fingerprint: policy.Fingerprint, Version: "0.0.0-test", Probation: 50 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(b.f.t.Output(), nil)), Now: time.Now,
 	})
@@ -396,6 +404,11 @@ func TestTwentyRotations(t *testing.T) {
 				t.Errorf("%s at version %d: told after it was replaced: %+v", d.name, n, p)
 			}
 			d.sleep()
+		}
+	}
+	for _, d := range devices {
+		if d.told.Load() == 0 { // what is reported is written while versions come in
+			t.Errorf("%s reports nothing", d.name)
 		}
 	}
 	t.Logf("versions slept through: %v of %d", slept, last-1)

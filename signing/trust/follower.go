@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -62,7 +63,8 @@ type FollowerOptions struct {
 // A file that cannot be read lets nothing pass: whoever edits it to take a key away must not keep the key because of a typo.
 type Follower struct {
 	o       FollowerOptions
-	refresh chan struct{} // holds one: who refreshes
+	refresh chan struct{} // holds one: who refreshes, and who alone changes kept, came and broken
+	told    atomic.Pointer[InForce]
 
 	mu     sync.Mutex
 	file   policyFile
@@ -109,6 +111,7 @@ func NewFollower(o FollowerOptions) *Follower {
 // look reads the file again, and what it names; a few small files at every check of a state are cheaper than being wrong.
 // They are parsed when one of them has changed.
 func (f *Follower) look() {
+	defer f.publish()
 	sum := sha256.New()
 	read := func(path string, limit int64) ([]byte, error) {
 		data, err := f.o.Read(path, limit)
@@ -160,11 +163,15 @@ func (f *Follower) inForce() InForce {
 	return s
 }
 
-// InForce tells what decides, as of the last look at the file.
-func (f *Follower) InForce() InForce {
-	f.mu.Lock()
+// publish makes what is in force what [Follower.InForce] tells.
+func (f *Follower) publish() {
 	s := f.inForce()
-	f.mu.Unlock()
+	f.told.Store(&s)
+}
+
+// InForce tells what decides, as of the last look at the file. It waits for nobody, also not for a [Keeper].
+func (f *Follower) InForce() InForce {
+	s := *f.told.Load()
 	if f.o.Written != nil {
 		s.Written = f.o.Written(f.o.File)
 	}
@@ -219,10 +226,13 @@ func (f *Follower) Refresh(ctx context.Context) (taken []*Step, err error) {
 		if s == nil || err != nil {
 			return taken, err
 		}
-		if err := f.take(p, s); err != nil {
+		ok, err := f.take(p, s)
+		if err != nil {
 			return taken, err
 		}
-		taken = append(taken, s)
+		if ok {
+			taken = append(taken, s)
+		}
 	}
 	return taken, nil
 }
@@ -244,21 +254,34 @@ func (f *Follower) next(ctx context.Context, p *Policy) (*Step, error) {
 	return p.Follow(ctx, f.o.Now(), src, d.Digest)
 }
 
-// take makes a step the policy that decides, unless the file was changed meanwhile so that it does not descend from it.
-func (f *Follower) take(from *Policy, s *Step) error {
+// take makes a step the policy that decides, unless the file was changed meanwhile so that it does not descend from it: the
+// next round sees that. The caller holds refresh.
+func (f *Follower) take(from *Policy, s *Step) (bool, error) {
+	k := f.descendant(from, s)
+	if k == nil {
+		return false, nil
+	}
+	// Without the mutex: who keeps waits for the disk, and maybe for somebody who asks the follower in the meantime.
+	if err := f.o.Keep.Save(*k); err != nil {
+		return false, fmt.Errorf("keep trust policy %d: %w", k.Version, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.kept, f.came, f.broken = k, s.Policy, nil
+	f.publish()
+	return true, nil
+}
+
+// descendant is what to keep of a step; nil: it does not descend from the file as it is now.
+func (f *Follower) descendant(from *Policy, s *Step) *Kept {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.look()
 	if now := f.inForce(); now.Policy == nil || now.Policy.Version != from.Version || now.Policy.Anchor() != from.Anchor() {
-		return nil // the next round sees it
+		return nil
 	}
-	k := Kept{
+	return &Kept{
 		Version: s.Policy.Version, Digest: s.Descriptor.Digest, Repository: from.Trust.Repository, Anchor: f.file.policy.Anchor(), File: f.file.sum,
 		AcceptedAt: f.o.Now(), SignedBy: s.Old.Names(), Document: s.Document, Root: s.Root,
 	}
-	if err := f.o.Keep.Save(k); err != nil {
-		return fmt.Errorf("keep trust policy %d: %w", k.Version, err)
-	}
-	f.kept, f.came, f.broken = &k, s.Policy, nil
-	return nil
 }

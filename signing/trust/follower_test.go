@@ -241,3 +241,34 @@ func TestRefreshesAtOnce(t *testing.T) {
 		t.Errorf("version %d, %d saves", d.version(), d.keep.saves)
 	}
 }
+
+// TestWhoKeepsMayWaitForWhoAsks: an agent asks what is in force while it holds the lock of the file that the version is to be
+// kept in.
+func TestWhoKeepsMayWaitForWhoAsks(t *testing.T) {
+	r := newRepository()
+	r.push(t, plain(2), "", "root-1", "root-2")
+	d := newDevice(t, r, plain(1).text(t))
+	var writer sync.Mutex // of agent.db
+	var asking sync.WaitGroup
+	d.keep.saving = func() {
+		holds := make(chan struct{})
+		asking.Go(func() {
+			writer.Lock()
+			defer writer.Unlock()
+			close(holds)
+			if s := d.InForce(); s.Policy == nil || s.Policy.Version != 1 {
+				t.Errorf("in force while version 2 is not kept yet: %+v", s)
+			}
+		})
+		<-holds
+		writer.Lock()
+		defer writer.Unlock()
+	}
+	if taken, err := d.Refresh(t.Context()); err != nil || len(taken) != 1 {
+		t.Fatalf("Refresh = %v, %v", taken, err)
+	}
+	asking.Wait()
+	if s := d.InForce(); s.Policy == nil || s.Policy.Version != 2 || s.Kept == nil {
+		t.Errorf("in force afterwards: %+v", s)
+	}
+}

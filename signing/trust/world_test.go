@@ -192,11 +192,16 @@ type keeper struct {
 	saves int
 	err   error // of Save
 	lost  error // of Load
+
+	saving func() // is called by Save; nil: nothing
 }
 
 func (k *keeper) Load() (*Kept, error) { return k.kept, k.lost }
 
 func (k *keeper) Save(x Kept) error {
+	if k.saving != nil {
+		k.saving()
+	}
 	if k.err != nil {
 		return k.err
 	}
