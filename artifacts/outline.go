@@ -23,6 +23,7 @@ const (
 	KindPackage      Kind = "package"
 	KindCurrentState Kind = "current-state"
 	KindTrust        Kind = "trust"
+	KindRollout      Kind = "rollout"
 	KindImage        Kind = "image"     // for one platform
 	KindIndex        Kind = "index"     // of images, mostly
 	KindSignature    Kind = "signature" // or another signed statement: what it says is in its bytes
@@ -101,6 +102,8 @@ func (o *Outline) kind() Kind {
 		return KindCurrentState
 	case TypeTrust:
 		return KindTrust
+	case TypeRollout:
+		return KindRollout
 	}
 	signed := slices.ContainsFunc(o.Layers, func(l ocispec.Descriptor) bool {
 		return l.MediaType == typeSimpleSigning || l.MediaType == typeEnvelope || strings.HasPrefix(l.MediaType, typeSigstoreBundle)

@@ -104,6 +104,22 @@ func (r *Repository) soleHistory(ctx context.Context, desc ocispec.Descriptor, o
 	return r.conflict(o.Tags[0], there)
 }
 
+// numbered tells the moving tag and the number of what is published in generations: a device's state, a fleet's rollout.
+func numbered(manifest []byte) (tag string, generation uint64, err error) {
+	if o, err := artifacts.ReadOutline(manifest); err == nil && o.Kind == artifacts.KindRollout {
+		x, err := artifacts.OpenRollout(manifest)
+		if err != nil {
+			return "", 0, err
+		}
+		return x.Fleet, x.Revision, nil
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return "", 0, err
+	}
+	return x.Device.Tag(), x.Generation, nil
+}
+
 // restore gives the history tag back to who had it: the state that the moving tag names, when it is of that generation.
 func (r *Repository) restore(ctx context.Context, o PublishOptions, there digest.Digest) error {
 	if there == "" {
@@ -113,8 +129,8 @@ func (r *Repository) restore(ctx context.Context, o PublishOptions, there digest
 	if err != nil {
 		return err
 	}
-	x, err := artifacts.OpenState(manifest)
-	if err != nil || artifacts.HistoryTag(x.Device.Tag(), x.Generation) != o.HistoryTag {
+	tag, generation, err := numbered(manifest)
+	if err != nil || artifacts.HistoryTag(tag, generation) != o.HistoryTag {
 		return nil //nolint:nilerr // it is something else: there is nothing to give back
 	}
 	if err := r.PushManifest(ctx, full, manifest, o.HistoryTag); err != nil {
@@ -182,11 +198,11 @@ func (r *Repository) newest(ctx context.Context, o PublishOptions, from digest.D
 		if err != nil {
 			return "", err
 		}
-		x, err := artifacts.OpenState(manifest)
+		_, generation, err := numbered(manifest)
 		if err != nil {
 			return "", r.fail("read", from.String(), err)
 		}
-		next, err := r.names(ctx, artifacts.HistoryTag(o.Tags[0], x.Generation+1))
+		next, err := r.names(ctx, artifacts.HistoryTag(o.Tags[0], generation+1))
 		if err != nil || next == "" || next == from {
 			return from, err
 		}

@@ -1,0 +1,137 @@
+package artifacts
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// TypeRollout is the artifact type of a rollout, and the media type of the [Rollout] in it.
+	TypeRollout = "application/vnd.longshore.rollout.v1+json"
+	// TypeRolloutTargets is the media type of the states that a rollout publishes.
+	TypeRolloutTargets = "application/vnd.longshore.rollout.targets.v1+json"
+	// AnnotationFleet is the fleet that a rollout is of. Its revision is the generation of the artifact.
+	AnnotationFleet = "dev.longshore.rollout.fleet"
+
+	MaxRollout        = 4 << 20  // bytes of a rollout without its targets
+	MaxRolloutTargets = 64 << 20 // bytes of the targets; those of 100,000 devices have 40 MB
+)
+
+// RolloutOptions are a rollout that is to be kept in a registry.
+type RolloutOptions struct {
+	Rollout  *Rollout
+	Revision uint64        // of the artifact, from 1, through all rollouts of the fleet
+	Previous digest.Digest // of the revision before; "": none
+	Created  time.Time     // zero: left out
+}
+
+// PackRollout makes the artifact of a rollout: what changes with every step in one layer, what never does in another, so
+// that a step moves few bytes. Same options, same digest.
+func PackRollout(o RolloutOptions) (*Artifact, error) {
+	fail := func(err error) (*Artifact, error) {
+		return nil, fmt.Errorf("pack rollout revision %d: %w", o.Revision, err)
+	}
+	switch {
+	case o.Revision == 0:
+		return fail(fmt.Errorf("revisions begin at 1: %w", fault.ErrInvalid))
+	case o.Previous != "" && !validDigest(o.Previous):
+		return fail(fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid))
+	}
+	state, targets, err := o.Rollout.Encode()
+	if err != nil {
+		return fail(err)
+	}
+	revision := strconv.FormatUint(o.Revision, 10)
+	a, err := pack(TypeRollout, []Blob{layer(TypeRollout, "rollout.json", state), layer(TypeRolloutTargets, "targets.json", targets)}, o.Created, map[string]string{
+		AnnotationFleet:           o.Rollout.Fleet,
+		AnnotationGeneration:      revision,
+		AnnotationPrevious:        o.Previous.String(),
+		ocispec.AnnotationTitle:   o.Rollout.Fleet,
+		ocispec.AnnotationVersion: revision,
+	}, nil)
+	if err != nil {
+		return fail(err)
+	}
+	return a, nil
+}
+
+// RolloutIndex is what the manifest of a rollout says. Nothing in it is trusted before the manifest's signature is.
+type RolloutIndex struct {
+	Fleet    string
+	Revision uint64
+	Previous digest.Digest // "": none told
+	Rollout  ocispec.Descriptor
+	Targets  ocispec.Descriptor
+}
+
+// OpenRollout checks the manifest of a rollout: its types, its annotations, its layers and their sizes.
+func OpenRollout(manifest []byte) (*RolloutIndex, error) {
+	x, err := openRollout(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("open rollout: %w", err)
+	}
+	return x, nil
+}
+
+func openRollout(manifest []byte) (*RolloutIndex, error) {
+	i, err := open(manifest, TypeRollout)
+	if err != nil {
+		return nil, err
+	}
+	x := &RolloutIndex{Fleet: i.annotations[AnnotationFleet]}
+	if !fleetFormat.MatchString(x.Fleet) {
+		return nil, fmt.Errorf("annotation %s: %q is no name of a fleet: %w", AnnotationFleet, x.Fleet, fault.ErrInvalid)
+	}
+	g := i.annotations[AnnotationGeneration]
+	if x.Revision, err = strconv.ParseUint(g, 10, 64); err != nil || x.Revision == 0 || strconv.FormatUint(x.Revision, 10) != g {
+		return nil, fmt.Errorf("annotation %s: %q is no whole number from 1 to 18446744073709551615: %w", AnnotationGeneration, g, fault.ErrInvalid)
+	}
+	if p, ok := i.annotations[AnnotationPrevious]; ok {
+		if x.Previous = digest.Digest(p); !validDigest(x.Previous) {
+			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationPrevious, p, digestWords, fault.ErrInvalid)
+		}
+	}
+	if len(i.layers) != 2 {
+		return nil, fmt.Errorf("%d layers, want the rollout and its targets: %w", len(i.layers), fault.ErrInvalid)
+	}
+	x.Rollout, x.Targets = i.layers[0], i.layers[1]
+	for _, l := range []struct {
+		ocispec.Descriptor
+		kind  string
+		limit int64
+	}{{x.Rollout, TypeRollout, MaxRollout}, {x.Targets, TypeRolloutTargets, MaxRolloutTargets}} {
+		if l.MediaType != l.kind {
+			return nil, fmt.Errorf("layer %s: media type %q, want %q: %w", l.Digest, l.MediaType, l.kind, fault.ErrUnsupported)
+		}
+		if err := bounded(l.Descriptor, l.limit); err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+// Read fetches and parses the rollout; the bytes are hashed here whatever blob did.
+func (x *RolloutIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*Rollout, error) {
+	state, err := fetch(blob, x.Rollout)
+	if err != nil {
+		return nil, fmt.Errorf("read rollout: %w", err)
+	}
+	targets, err := fetch(blob, x.Targets)
+	if err != nil {
+		return nil, fmt.Errorf("read rollout: targets: %w", err)
+	}
+	r, err := ParseRollout("rollout", state, targets)
+	if err != nil {
+		return nil, err
+	}
+	if r.Fleet != x.Fleet {
+		return nil, fmt.Errorf("read rollout: it is of the fleet %s, its manifest says %s: %w", r.Fleet, x.Fleet, fault.ErrInvalid)
+	}
+	return r, nil
+}
