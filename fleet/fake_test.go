@@ -28,6 +28,8 @@ type memory struct {
 	published []string
 	conflict  map[string]bool // tags that cannot be published
 	torn      string          // "host/path:tag" under which half of a manifest is
+	away      map[string]int  // how many calls of a kind find it away
+	before    func()          // is called before something is published
 }
 
 func newMemory() *memory {
@@ -51,7 +53,18 @@ func (m *memory) ask(what string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked[what]++
+	if m.away[what] > 0 {
+		m.away[what]--
+		return fmt.Errorf("%s: connection refused: %w", what, fault.ErrTemporary)
+	}
 	return m.fail
+}
+
+// leave lets so many calls of a kind find the registry away.
+func (m *memory) leave(what string, calls int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.away = map[string]int{what: calls}
 }
 
 func (m *memory) Tags(_ context.Context, repository string) ([]string, error) {

@@ -33,6 +33,7 @@ type Fleet struct {
 	Namespace    string // of the deployments; else Name
 	Registry     string // "host/path": what references without a host are below
 	States       string // repository of the states, "host/path", may have {fleet} and {labels.KEY}
+	Endpoint     string // URL of the fleet endpoint that devices report to; "": none told
 	Rollout      *Rollout
 	Groups       []*Group
 	Applications []*Application
@@ -86,6 +87,7 @@ type Device struct {
 	// Capabilities is what the device can do, shared between devices: its id says nothing. nil: nothing is known.
 	Capabilities *margo.DeviceCapabilities
 	Unchecked    bool // capabilities: unchecked: the device itself decides what it can run
+	Reported     bool // capabilities: reported: they are what the device has told the fleet endpoint, see [Fleet.Equip]
 
 	Groups []*Group // in the order of the files
 
@@ -102,7 +104,7 @@ type Value struct {
 	at    place
 }
 
-// Rollout says in which steps a change reaches devices. Publishing does not obey it yet: it is read and checked.
+// Rollout says in which steps a change reaches devices.
 type Rollout struct {
 	Waves     []Wave
 	OnFailure string // halt (also ""), rollback
@@ -113,8 +115,11 @@ type Wave struct {
 	Name    string
 	Select  Selector      // empty: by Percent
 	Percent int           // of the devices that change, those of earlier waves included; 0: by Select
-	Soak    time.Duration // to wait after the last device is well
+	Soak    time.Duration // for which enough devices must be well
 	Success int           // percent of the wave's devices that must be well; 0: 100
+	// Deadline is how long after its publication enough devices must be well, or the wave has failed. 0: it is waited for
+	// devices that are offline, for ever.
+	Deadline time.Duration
 }
 
 // place is where something stands in the files.

@@ -140,18 +140,21 @@ func (f *Fleet) equip(d *Device, sink *faults) {
 		case g.capabilities == nil || c == g.capabilities || c != nil && c == d.capabilities:
 		case c == nil:
 			c = g.capabilities
-		case c.file != g.capabilities.file:
+		case c.words() != g.capabilities.words():
 			sink.add(d.at, "tell the device's own", "its groups tell different capabilities, %s and %s", c.words(), g.capabilities.words())
 		}
 	}
 	if c != nil {
-		d.Capabilities, d.Unchecked = c.parsed, c.unchecked
+		d.Capabilities, d.Unchecked, d.Reported = c.parsed, c.unchecked, c.reported
 	}
 }
 
 func (c *capabilities) words() string {
-	if c.unchecked {
+	switch {
+	case c.unchecked:
 		return "unchecked"
+	case c.reported:
+		return "reported"
 	}
 	return c.file
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -73,6 +74,7 @@ type DevicePlan struct {
 	Reasons    []string // of Cannot; notes otherwise
 
 	assignment *Assignment
+	content    digest.Digest       // of the documents that the files make, whatever is published; "": they make none
 	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again
 	err        error               // why its state cannot be followed; nil: Reasons are of the device
 }
@@ -150,6 +152,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	for i, doc := range documents {
 		digests[i] = digest.FromBytes(doc)
 	}
+	d.content = contentOf(digests)
 	s, err := p.look(ctx, a)
 	if err != nil {
 		return nil, err
@@ -189,6 +192,16 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		return nil, err
 	}
 	return d, p.explain(ctx, d, a, tagged, digests)
+}
+
+// contentOf is a set of documents in one digest.
+func contentOf(documents []digest.Digest) digest.Digest {
+	sorted := slices.Sorted(slices.Values(documents))
+	var b strings.Builder
+	for _, d := range sorted {
+		b.WriteString(d.String() + "\n")
+	}
+	return digest.FromString(b.String())
 }
 
 // publication settles which artifact is published, as which generation.

@@ -21,11 +21,18 @@ import (
 )
 
 // Publish is the part of the registry's that plans rely on: tags last, and no overwriting of somebody else's.
-func (m *memory) Publish(_ context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
+func (m *memory) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
 	if err := m.ask("publish"); err != nil {
 		return err
 	}
 	m.mu.Lock()
+	if m.before != nil {
+		m.before()
+	}
+	if err := ctx.Err(); err != nil {
+		m.mu.Unlock()
+		return err
+	}
 	there := m.tags[repository+":"+p.HistoryTag]
 	tagged := m.tags[repository+":"+p.Tag]
 	conflict := m.conflict[p.Tag]

@@ -26,6 +26,7 @@ var (
 	repositoryFormat = regexp.MustCompile(`^[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$`)
 	hostFormat       = regexp.MustCompile(`^([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
 	templatePart     = regexp.MustCompile(`\{(fleet|labels\.[A-Za-z0-9._~/-]+)\}`)
+	endpointFormat   = regexp.MustCompile(`^https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?$`)
 	tagFormat        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
@@ -192,6 +193,11 @@ func (f *Fleet) head(root *strict.Node) {
 		f.States = "" // told already, here or at registry
 	}
 	f.Rollout = rollout(root.Get("rollout"))
+	if n := root.Get("endpoint"); n != nil {
+		if f.Endpoint = n.Filled(); f.Endpoint != "" && !endpointFormat.MatchString(f.Endpoint) {
+			n.HintFaultf(`write it like "https://fleet.example.com"`, "%q is no address of a fleet endpoint", f.Endpoint)
+		}
+	}
 }
 
 // repository is a repository as the files name them: below the fleet's registry, or with a host.
@@ -407,7 +413,10 @@ func rollout(n *strict.Node) *Rollout {
 	names := map[string]bool{}
 	last := 0
 	for _, i := range n.Need("waves").Items() {
-		w := Wave{Name: i.Need("name").Matching(nameFormat, nameWords), Soak: i.Get("soak").Duration(), Success: percent(i.Get("success"))}
+		w := Wave{
+			Name: i.Need("name").Matching(nameFormat, nameWords), Soak: i.Get("soak").Duration(), Success: percent(i.Get("success")),
+			Deadline: i.Get("deadline").Duration(),
+		}
 		if names[w.Name] && w.Name != "" {
 			i.Get("name").Faultf("the wave %q is there already", w.Name)
 		}
@@ -433,8 +442,9 @@ func rollout(n *strict.Node) *Rollout {
 
 // capabilities is what a file says of devices; several devices may share it.
 type capabilities struct {
-	file      string // "": unchecked
+	file      string // "": unchecked or reported
 	unchecked bool
+	reported  bool
 	at        place
 	parsed    *margo.DeviceCapabilities
 }
@@ -444,8 +454,11 @@ func (p *part) capabilitiesOf(n *strict.Node) *capabilities {
 		return nil
 	}
 	c := &capabilities{at: placeOf(p.name, n)}
-	if c.file = n.Filled(); c.file == "unchecked" {
+	switch c.file = n.Filled(); c.file {
+	case "unchecked":
 		return &capabilities{unchecked: true, at: c.at}
+	case "reported":
+		return &capabilities{reported: true, at: c.at}
 	}
 	if n.Kind() == strict.String && c.file != "" && !fs.ValidPath(path.Clean(c.file)) {
 		n.Faultf("%q is no file in the fleet's directory", c.file)

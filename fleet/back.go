@@ -1,0 +1,166 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Undo gives every device that a rollout has reached its former content, as a new generation.
+func Undo(ctx context.Context, k Conduct, why string) (*Run, error) {
+	rec, err := k.Ledger.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := clone(rec.Rollout)
+	if r.Phase == artifacts.RolloutRolledBack {
+		return nil, fmt.Errorf("rollout %d of %s is rolled back already: %w", r.Number, r.Fleet, fault.ErrConflict)
+	}
+	r.Phase, r.Reason = artifacts.RolloutGoingBack, why
+	for i := range r.Waves {
+		if w := &r.Waves[i]; w.State != artifacts.WavePending && w.State != artifacts.WaveRolledBack {
+			w.State, w.Ended = artifacts.WaveGoingBack, time.Time{}
+		}
+	}
+	run := &Run{k: k, record: rec, said: map[string]string{}}
+	return run, run.keep(ctx, r)
+}
+
+// goBack gives the devices of waves that go back their former content. It may be repeated: each device is looked at first.
+func (r *Run) goBack(ctx context.Context) error {
+	x := r.Rollout()
+	var mu sync.Mutex
+	done, kept := 0, []string{}
+	compressors, limit := &artifacts.Compressors{}, r.k.Parallel
+	if limit <= 0 {
+		limit = defaultConcurrency
+	}
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(limit)
+	for _, t := range x.Targets {
+		if x.Waves[t.Wave].State != artifacts.WaveGoingBack || inner.Err() != nil {
+			continue
+		}
+		g.Go(func() error {
+			why, size, err := r.k.Ledger.restore(inner, t, x.States, compressors)
+			if errors.Is(err, fault.ErrConflict) && !errors.Is(err, fault.ErrTemporary) {
+				why, err = err.Error(), nil
+			}
+			if err != nil {
+				return fmt.Errorf("go back on %s: %w", t.Device, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if r.size += size; why != "" {
+				kept = append(kept, string(t.Device)+": "+why)
+			} else {
+				done++
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, k := range kept {
+		r.tell("", k)
+	}
+	r.kept = len(kept)
+	next := clone(x)
+	for i := range next.Waves {
+		if w := &next.Waves[i]; w.State == artifacts.WaveGoingBack {
+			w.State, w.Ended = artifacts.WaveRolledBack, now(r.k)
+		}
+	}
+	next.Phase = artifacts.RolloutRolledBack
+	if err := r.keep(ctx, next); err != nil {
+		return err
+	}
+	r.tell("", fmt.Sprintf("rolled back: %s", counted(done, "device")))
+	return nil
+}
+
+// Kept is how many devices could not be given their former content.
+func (r *Run) Kept() int { return r.kept }
+
+// restore publishes, as the next generation of a device, what its tag named before a rollout. Why says why the device keeps
+// what it has; "" when it has its former content, or never got another one.
+func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
+	tag := t.Device.Tag()
+	desc, err := l.From.Resolve(ctx, t.Repository, tag)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return "", 0, err
+	}
+	switch {
+	case desc.Digest == t.Former: // it was never published, also where there was nothing
+		return "", 0, nil
+	case t.Former == "":
+		return "it had nothing before, and keeps what it has", 0, nil
+	case desc.Digest != t.Digest:
+		return l.restored(ctx, t, desc.Digest)
+	}
+	documents, err := l.documents(ctx, t.Repository, t.Former)
+	if err != nil {
+		return "", 0, err
+	}
+	a, err := artifacts.PackState(artifacts.StateOptions{
+		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: s.Expires, Previous: t.Digest, Repeats: t.Former,
+		Created: s.Created, Annotations: s.Annotations, Compressors: c,
+	})
+	if err != nil {
+		return "", 0, err
+	}
+	return "", sizeOf(a), l.To.Publish(ctx, t.Repository, a, Publication{
+		Tag: tag, Tagged: t.Digest, HistoryTag: artifacts.HistoryTag(tag, t.Generation+1), NextTag: artifacts.HistoryTag(tag, t.Generation+2),
+	})
+}
+
+// restored tells whether what a device's tag names now is its former content, from a run before.
+func (l Ledger) restored(ctx context.Context, t artifacts.RolloutTarget, there digest.Digest) (why string, size int64, err error) {
+	_, manifest, err := l.From.Manifest(ctx, t.Repository, there)
+	if err != nil {
+		return "", 0, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err == nil && x.Device == t.Device && x.Previous == t.Digest && x.Repeats == t.Former {
+		return "", 0, nil
+	}
+	return "somebody else gave it another state, which it keeps", 0, nil
+}
+
+// documents are those of a state that somebody who may publish has signed.
+func (l Ledger) documents(ctx context.Context, repository string, d digest.Digest) ([][]byte, error) {
+	if l.Verify != nil {
+		if err := l.Verify(ctx, repository, d); err != nil {
+			return nil, err
+		}
+	}
+	_, manifest, err := l.From.Manifest(ctx, repository, d)
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", repository, d, err)
+	}
+	state, err := x.Read(func(b ocispec.Descriptor) ([]byte, error) {
+		return l.From.Blob(ctx, repository, b, artifacts.MaxArchive)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", repository, d, err)
+	}
+	out := make([][]byte, 0, len(state.Deployments))
+	for _, x := range state.Deployments {
+		out = append(out, x.Bytes)
+	}
+	return out, nil
+}

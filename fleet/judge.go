@@ -1,0 +1,225 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Endpoint is where devices tell how they are.
+type Endpoint interface {
+	// Look tells what devices have reported; one that never has is not in the answer. Errors wrap fault.ErrTemporary when
+	// it may be asked again.
+	Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*Sighting, error)
+	// Capabilities is the capabilities document that a device has reported. fault.ErrNotFound: it has reported none.
+	Capabilities(ctx context.Context, device artifacts.DeviceID) ([]byte, error)
+}
+
+// Sighting is what a device has reported last.
+type Sighting struct {
+	Heard time.Time
+	// Agent is the version of the longshore-agent that tells the generations; "": another agent, which tells them only
+	// with its deployments.
+	Agent                        string
+	Accepted, Running, Committed uint64        // 0: none
+	Digest                       digest.Digest // of the accepted state; "": none
+	Refused                      *Refusal      // nil: it takes what is published for it
+	Deployments                  []SeenDeployment
+}
+
+// Refusal is a state that a device does not take.
+type Refusal struct {
+	Digest        digest.Digest
+	Generation    uint64 // 0: not known
+	Code, Message string
+}
+
+// SeenDeployment is a deployment as its device has reported it.
+type SeenDeployment struct {
+	ID         string
+	Generation uint64 // that the report is about
+	State      margo.State
+	Error      string // "": none
+}
+
+// Fate is what became of a published state on its device, as far as the device has told.
+type Fate string
+
+// Fates.
+const (
+	Silent  Fate = "silent"  // nothing was heard of it
+	Working Fate = "working" // it is accepted, and does not run completely yet
+	Well    Fate = "well"    // it runs completely
+	Failed  Fate = "failed"  // it is refused, or something of it failed
+	Passed  Fate = "passed"  // the device has a later one
+)
+
+// Of tells what became of a state, and why when it failed. A nil Sighting is a device that never reported.
+func (s *Sighting) Of(t artifacts.RolloutTarget) (Fate, string) {
+	switch {
+	case s == nil:
+		return Silent, ""
+	case s.Refused != nil && s.Refused.Digest == t.Digest:
+		return Failed, "refused: " + s.Refused.Code + ": " + s.Refused.Message
+	case s.Agent == "":
+		return s.foreign(t)
+	case s.Accepted > t.Generation:
+		return Passed, ""
+	case s.Accepted < t.Generation:
+		return Silent, ""
+	case s.Digest != t.Digest:
+		return Failed, fmt.Sprintf("has another state as generation %d: %s", t.Generation, s.Digest)
+	}
+	for _, d := range s.Deployments {
+		if d.State == margo.StateFailed {
+			return Failed, d.words()
+		}
+	}
+	if s.Committed == t.Generation {
+		return Well, ""
+	}
+	return Working, ""
+}
+
+// foreign is Of for agents that tell a generation only with their deployments.
+func (s *Sighting) foreign(t artifacts.RolloutTarget) (Fate, string) {
+	seen, installed := 0, 0
+	for _, d := range s.Deployments {
+		switch {
+		case d.Generation > t.Generation:
+			return Passed, ""
+		case d.Generation < t.Generation:
+			continue
+		case d.State == margo.StateFailed:
+			return Failed, d.words()
+		case d.State == margo.StateInstalled:
+			installed++
+		}
+		seen++
+	}
+	switch {
+	case seen == 0:
+		return Silent, ""
+	case seen == installed && installed >= t.Deployments:
+		return Well, ""
+	}
+	return Working, ""
+}
+
+func (d SeenDeployment) words() string {
+	if d.Error == "" {
+		return "deployment " + d.ID + " failed"
+	}
+	return d.Error
+}
+
+// Tally counts the devices of a wave by what became of their states.
+type Tally struct {
+	Devices int // that count
+	Well    int
+	Failed  int
+	Working int
+	Silent  int
+	Left    int      // that do not count: they have another state by now
+	Reasons []string // why some failed, a few of them, with the device
+}
+
+// TallyOf counts the devices of one wave.
+func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighting) Tally {
+	const few = 3
+	var t Tally
+	more := 0
+	for _, target := range r.Targets {
+		if target.Wave != wave {
+			continue
+		}
+		fate, why := seen[target.Device].Of(target)
+		if slices.Contains(r.Waves[wave].Left, target.Device) {
+			fate = Passed
+		}
+		t.Devices++
+		switch fate {
+		case Well:
+			t.Well++
+		case Working:
+			t.Working++
+		case Silent:
+			t.Silent++
+		case Passed:
+			t.Left++
+			t.Devices--
+		case Failed:
+			if t.Failed++; len(t.Reasons) < few {
+				t.Reasons = append(t.Reasons, string(target.Device)+": "+why)
+			} else {
+				more++
+			}
+		}
+	}
+	if more > 0 {
+		t.Reasons = append(t.Reasons, fmt.Sprintf("and %d more", more))
+	}
+	return t
+}
+
+func (t Tally) String() string {
+	out := fmt.Sprintf("%d of %s well", t.Well, counted(t.Devices, "device"))
+	for _, x := range []struct {
+		n    int
+		word string
+	}{{t.Failed, "failed"}, {t.Working, "at work"}, {t.Silent, "silent"}, {t.Left, "left out"}} {
+		if x.n > 0 {
+			out += fmt.Sprintf(", %d %s", x.n, x.word)
+		}
+	}
+	return out
+}
+
+// needed is how many of n devices must be well.
+func needed(success, n int) int { return share(success, n) }
+
+// verdict is what follows from what the devices of a published wave report.
+type verdict struct {
+	state  artifacts.WaveState // published still, passed, failed
+	well   time.Time           // since when enough devices are well; zero: they are not
+	until  time.Time           // of what is published still: when time alone changes the verdict; zero: never
+	reason string              // of failed
+}
+
+// judge is pure: the same wave, tally and time have the same verdict. A wave fails as soon as it cannot pass any more,
+// passes when enough devices have been well for the soak time, and waits otherwise, for ever unless it has a deadline:
+// that a device is offline says nothing about the release.
+func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
+	if w.Success == 0 || t.Devices == 0 {
+		return verdict{state: artifacts.WavePassed}
+	}
+	want := needed(w.Success, t.Devices)
+	if t.Failed > t.Devices-want {
+		return verdict{state: artifacts.WaveFailed, reason: fmt.Sprintf("%d of %s failed, %d may: %s",
+			t.Failed, counted(t.Devices, "device"), t.Devices-want, strings.Join(t.Reasons, "; "))}
+	}
+	if t.Well >= want {
+		v := verdict{state: artifacts.WavePublished, well: w.Well}
+		if v.well.IsZero() || v.well.After(now) { // not after a clock that was ahead
+			v.well = now
+		}
+		if v.until = v.well.Add(w.Soak); !now.Before(v.until) {
+			v.state = artifacts.WavePassed
+		}
+		return v
+	}
+	v := verdict{state: artifacts.WavePublished}
+	if w.Deadline > 0 {
+		if v.until = w.Published.Add(w.Deadline); !now.Before(v.until) {
+			v.state, v.reason = artifacts.WaveFailed, fmt.Sprintf("%s after %s, %d must be", t, brief(w.Deadline), want)
+		}
+	}
+	return v
+}

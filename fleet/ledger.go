@@ -1,0 +1,156 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// rolloutsRepository is where rollouts are kept, below the fleet's registry; the tag is the fleet's name. It is a
+// repository of its own: device ids are tags in those of the states.
+const rolloutsRepository = "rollouts"
+
+// Ledger is where a fleet's rollout is kept: in the registry, so that whoever has the key goes on with it. Devices never
+// read it. Each step is a revision with a tag of its own, signed like a state; of two who write the next revision at once
+// at most one is told that it did.
+type Ledger struct {
+	Fleet    string
+	Registry string // what the fleet's repositories are below
+	From     Registry
+	To       Publisher // nil: it is only read
+	// Verify tells whether an artifact was signed by somebody who may publish. nil: nobody asks.
+	Verify func(ctx context.Context, repository string, d digest.Digest) error
+}
+
+// Ledger is where the rollouts of this fleet are kept.
+func (f *Fleet) Ledger(from Registry, to Publisher, verify func(context.Context, string, digest.Digest) error) Ledger {
+	return Ledger{Fleet: f.Name, Registry: f.Registry, From: from, To: to, Verify: verify}
+}
+
+// Record is a revision of a rollout in the registry.
+type Record struct {
+	Revision uint64
+	Digest   digest.Digest // of the artifact; "": nothing is there
+	Rollout  *artifacts.Rollout
+
+	tagged digest.Digest // what the tag names; "": nothing
+	next   uint64        // number of the next revision
+}
+
+// Repository is where the rollouts are.
+func (l Ledger) Repository() string { return Absolute(l.Registry, rolloutsRepository) }
+
+// Read reads the newest revision. Its error wraps fault.ErrNotFound when the fleet has never had a rollout.
+func (l Ledger) Read(ctx context.Context) (*Record, error) {
+	rec, err := l.find(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the rollout of %s: %w", l.Fleet, err)
+	}
+	if rec.Rollout == nil {
+		return nil, fault.WithHint(fmt.Errorf("there is no rollout in %s:%s: %w", l.Repository(), l.Fleet, fault.ErrNotFound),
+			"longshore fleet publish begins one, when fleet.yaml has a rollout")
+	}
+	return rec, nil
+}
+
+// find reads the newest revision; one without a Rollout when there is none. It goes up the history from what the tag
+// names: a publisher may have been killed before it moved the tag, or somebody has moved it back.
+func (l Ledger) find(ctx context.Context) (*Record, error) {
+	rec := &Record{next: 1}
+	desc, err := l.From.Resolve(ctx, l.Repository(), l.Fleet)
+	switch {
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid): // or cut off by a publisher that was killed
+	case err != nil:
+		return nil, err
+	default:
+		rec.tagged = desc.Digest
+		if err := l.open(ctx, rec, desc.Digest); err != nil {
+			return nil, fault.WithHint(err, "if another key of yours signed it, name it with --verify-key FILE; what nobody of yours has written may be removed")
+		}
+	}
+	for skipped := 0; skipped <= maxSkipped; {
+		desc, err := l.From.Resolve(ctx, l.Repository(), artifacts.HistoryTag(l.Fleet, rec.next))
+		if errors.Is(err, fault.ErrNotFound) {
+			return rec, nil
+		}
+		if err != nil && !errors.Is(err, fault.ErrInvalid) {
+			return nil, err
+		}
+		number := rec.next
+		if err == nil {
+			err = l.open(ctx, rec, desc.Digest)
+		}
+		if err != nil {
+			if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
+				return nil, err
+			}
+			skipped++ // what nobody vouches for is not followed
+		}
+		rec.next = number + 1
+	}
+	return nil, fmt.Errorf("more than %d revisions above %d cannot be followed: %w", maxSkipped, rec.Revision, fault.ErrConflict)
+}
+
+// open reads one revision into rec.
+func (l Ledger) open(ctx context.Context, rec *Record, d digest.Digest) error {
+	_, manifest, err := l.From.Manifest(ctx, l.Repository(), d)
+	if err != nil {
+		return err
+	}
+	x, err := artifacts.OpenRollout(manifest)
+	if err != nil {
+		return fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+	}
+	if x.Fleet != l.Fleet {
+		return fmt.Errorf("%s@%s is of the fleet %s: %w", l.Repository(), d, x.Fleet, fault.ErrConflict)
+	}
+	if x.Revision < rec.Revision {
+		return fmt.Errorf("%s@%s is revision %d, after %d: %w", l.Repository(), d, x.Revision, rec.Revision, fault.ErrConflict)
+	}
+	if l.Verify != nil {
+		if err := l.Verify(ctx, l.Repository(), d); err != nil {
+			return fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+		}
+	}
+	r, err := x.Read(func(b ocispec.Descriptor) ([]byte, error) {
+		return l.From.Blob(ctx, l.Repository(), b, artifacts.MaxRolloutTargets)
+	})
+	if err != nil {
+		return fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+	}
+	rec.Rollout, rec.Revision, rec.Digest, rec.next = r, x.Revision, d, x.Revision+1
+	return nil
+}
+
+// write publishes the next revision, and makes rec that. An error that wraps fault.ErrConflict says that somebody else
+// has written it.
+func (l Ledger) write(ctx context.Context, rec *Record, r *artifacts.Rollout, now time.Time) error {
+	a, err := artifacts.PackRollout(artifacts.RolloutOptions{Rollout: r, Revision: rec.next, Previous: rec.Digest, Created: now})
+	if err != nil {
+		return err
+	}
+	err = l.To.Publish(ctx, l.Repository(), a, Publication{
+		Tag: l.Fleet, Tagged: rec.tagged, HistoryTag: artifacts.HistoryTag(l.Fleet, rec.next), NextTag: artifacts.HistoryTag(l.Fleet, rec.next+1),
+	})
+	if err != nil {
+		return fmt.Errorf("keep revision %d of the rollout of %s: %w", rec.next, l.Fleet, err)
+	}
+	rec.Rollout, rec.Revision, rec.Digest, rec.tagged, rec.next = r, rec.next, a.Descriptor.Digest, a.Descriptor.Digest, rec.next+1
+	return nil
+}
+
+// moved tells whether somebody else has written a revision since.
+func (l Ledger) moved(ctx context.Context, rec *Record) (bool, error) {
+	desc, err := l.From.Resolve(ctx, l.Repository(), l.Fleet)
+	if errors.Is(err, fault.ErrNotFound) {
+		return rec.tagged != "", nil
+	}
+	return err == nil && desc.Digest != rec.tagged, err
+}

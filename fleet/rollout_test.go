@@ -1,0 +1,493 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet"
+)
+
+// devices are simulated ones: each takes what the registry has for it, and some time.
+type devices struct {
+	m     *memory
+	takes time.Duration                                           // from noticing a state to running it
+	sick  func(device artifacts.DeviceID, generation uint64) bool // which states do not run; nil: all do
+
+	mu   sync.Mutex
+	down error // what the endpoint answers; nil: it does
+	told map[artifacts.DeviceID]digest.Digest
+	at   map[artifacts.DeviceID]time.Time
+}
+
+func newDevices(m *memory) *devices {
+	return &devices{m: m, takes: time.Minute, told: map[artifacts.DeviceID]digest.Digest{}, at: map[artifacts.DeviceID]time.Time{}}
+}
+
+func (d *devices) set(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down = err
+}
+
+func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.down != nil {
+		return nil, d.down
+	}
+	out := map[artifacts.DeviceID]*fleet.Sighting{}
+	for _, id := range of {
+		d.m.mu.Lock()
+		there := d.m.tags[base+"/state:"+id.Tag()]
+		manifest := d.m.manifests[there]
+		d.m.mu.Unlock()
+		if there == "" {
+			continue
+		}
+		x, err := artifacts.OpenState(manifest)
+		if err != nil {
+			return nil, err
+		}
+		if d.told[id] != there {
+			d.told[id], d.at[id] = there, time.Now()
+		}
+		s := &fleet.Sighting{Agent: "1.0.0", Accepted: x.Generation, Running: x.Generation, Digest: there, Committed: x.Generation - 1}
+		if time.Since(d.at[id]) >= d.takes {
+			if s.Committed = x.Generation; d.sick != nil && d.sick(id, x.Generation) {
+				s.Committed--
+				s.Deployments = []fleet.SeenDeployment{{ID: "x", Generation: x.Generation, State: margo.StateFailed, Error: "unhealthy"}}
+			}
+		}
+		out[id] = s
+	}
+	return out, nil
+}
+
+func (d *devices) Capabilities(_ context.Context, id artifacts.DeviceID) ([]byte, error) {
+	if id == "press-001" {
+		return nil, fmt.Errorf("%s: %w", id, fault.ErrNotFound)
+	}
+	return []byte(strings.Replace(fmt.Sprintf(capabilitiesOf, "4", "amd64", "4Gi"), "template", string(id), 1)), nil
+}
+
+// stage is a fleet of 20 devices that have generation 1, and a rollout of a change.
+type stage struct {
+	t       *testing.T
+	m       *memory
+	devices *devices
+	files   fstest.MapFS
+	claims  int
+
+	mu   sync.Mutex
+	said []string
+}
+
+const threeWaves = `{name: canary, select: "device=press-000", soak: 30m}, {name: half, percent: 50, soak: 1h, success: 80}, {name: rest, percent: 100}`
+
+func newStage(t *testing.T, m *memory) *stage {
+	t.Helper()
+	s := &stage{t: t, m: m, devices: newDevices(m), files: staged(20, threeWaves, "")}
+	if _, err := planned(t, m, s.files, fleet.Options{}).Publish(t.Context(), m, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.files = with(s.files, fleet.File, "RATE: 5", "RATE: 6")
+	m.published = nil
+	return s
+}
+
+// conduct is what a process would run the rollout with.
+func (s *stage) conduct() fleet.Conduct {
+	s.claims++
+	f, err := fleet.Read(s.files)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return fleet.Conduct{
+		Ledger: f.Ledger(s.m, s.m, nil), Endpoint: s.devices, Now: time.Now, Interval: 30 * time.Second, Wait: true, By: fmt.Sprintf("machine-%d", s.claims), Claim: fmt.Sprintf("%x", s.claims),
+		Tell: func(line string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.said = append(s.said, line)
+		},
+	}
+}
+
+func (s *stage) lines() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.said, "\n")
+}
+
+// roll begins or takes up the rollout, and runs it.
+func (s *stage) roll(ctx context.Context, start fleet.Start) error {
+	s.t.Helper()
+	run, _, err := compiled(s.t, s.files, s.m).Roll(ctx, s.conduct(), fleet.Options{}, start)
+	if err != nil || run == nil {
+		return err
+	}
+	return run.Go(ctx)
+}
+
+// generations counts the devices by the generation that they have.
+func (s *stage) generations() map[uint64]int {
+	s.t.Helper()
+	out := map[uint64]int{}
+	for i := range 20 {
+		x, err := artifacts.OpenState(s.m.manifests[s.m.tags[fmt.Sprintf("%s/state:press-%03d", base, i)]])
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		out[x.Generation]++
+	}
+	return out
+}
+
+func (s *stage) want(what string, want map[uint64]int) {
+	s.t.Helper()
+	if got := s.generations(); fmt.Sprint(got) != fmt.Sprint(want) {
+		s.t.Errorf("%s: devices by generation: %v, want %v\n%s", what, got, want, s.lines())
+	}
+}
+
+func (s *stage) record() *artifacts.Rollout {
+	s.t.Helper()
+	rec, err := s.conduct().Ledger.Read(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return rec.Rollout
+}
+
+// bubble runs a test in time that passes by itself.
+func bubble(t *testing.T, f func(*testing.T, *stage)) {
+	m := stocked(t)
+	synctest.Test(t, func(t *testing.T) { f(t, newStage(t, m)) })
+}
+
+func TestRollout(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		began := time.Now()
+		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		s.want("done", map[uint64]int{2: 20})
+		// A minute for the devices of each wave, half an hour and an hour of soaking; never less.
+		if took := time.Since(began); took < 93*time.Minute || took > 96*time.Minute {
+			t.Errorf("took %v\n%s", took, s.lines())
+		}
+		r := s.record()
+		if r.Phase != artifacts.RolloutDone || r.Number != 1 || len(r.Waves) != 3 || r.Waves[1].Devices != 9 {
+			t.Errorf("%+v", r)
+		}
+		for i, w := range r.Waves {
+			if w.State != artifacts.WavePassed || i > 0 && w.Published.Before(r.Waves[i-1].Ended) || w.Ended.Sub(w.Well) < w.Soak {
+				t.Errorf("%+v", w)
+			}
+		}
+		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		s.want("again", map[uint64]int{2: 20})
+		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+			t.Error(err)
+		}
+		s.want("the next", map[uint64]int{3: 20})
+		if r := s.record(); r.Number != 2 {
+			t.Errorf("number %d", r.Number)
+		}
+	})
+}
+
+func TestRolloutHalts(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		s.files = with(s.files, fleet.File, "onFailure: rollback", "onFailure: halt")
+		s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 }
+		err := s.roll(t.Context(), fleet.Start{})
+		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave canary: 1 of 1 device failed, 0 may: press-000: unhealthy") {
+			t.Errorf("%v", err)
+		}
+		s.want("halted", map[uint64]int{1: 19, 2: 1})
+		pushed := len(s.m.published)
+		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrRejected) || fault.Hint(err) == "" || len(s.m.published) != pushed {
+			t.Errorf("the same again: %v", err)
+		}
+		if err := s.proceed(false); !errors.Is(err, fault.ErrRejected) { // nothing is better
+			t.Errorf("continue: %v", err)
+		}
+		s.want("continued", map[uint64]int{1: 19, 2: 1})
+		s.devices.sick = func(d artifacts.DeviceID, _ uint64) bool { return d == "press-000" }
+		if err := s.proceed(true); err != nil { // the release is good, that device is not
+			t.Errorf("promote: %v\n%s", err, s.lines())
+		}
+		s.want("promoted", map[uint64]int{2: 20})
+		if err := s.proceed(false); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("nothing to continue: %v", err)
+		}
+	})
+}
+
+func (s *stage) proceed(promote bool) error {
+	s.t.Helper()
+	run, _, err := compiled(s.t, s.files, s.m).Continue(s.t.Context(), s.conduct(), fleet.Options{}, promote)
+	if err != nil {
+		return err
+	}
+	return run.Go(s.t.Context())
+}
+
+func TestRolloutGoesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		s.devices.sick = func(d artifacts.DeviceID, g uint64) bool { return g == 2 && d != "press-000" }
+		err := s.roll(t.Context(), fleet.Start{})
+		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave half: ") || !strings.Contains(err.Error(), "failed, 1 may") {
+			t.Errorf("%v", err)
+		}
+		// The canary was well and stays, those of the wave have what they had, the others never had anything else.
+		s.want("rolled back", map[uint64]int{1: 10, 2: 1, 3: 9})
+		for i := range 20 {
+			tag := fmt.Sprintf("%s/state:press-%03d", base, i)
+			x, err := artifacts.OpenState(s.m.manifests[s.m.tags[tag]])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first := s.m.tags[tag+".v1"]; x.Generation == 3 && (x.Repeats != first || x.Previous != s.m.tags[tag+".v2"]) {
+				t.Errorf("%s: %+v", tag, x)
+			}
+		}
+		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrRejected) {
+			t.Errorf("the same again: %v", err)
+		}
+		s.devices.sick = nil
+		if err := s.roll(t.Context(), fleet.Start{Again: true}); err != nil {
+			t.Errorf("the same again, as asked for: %v", err)
+		}
+		s.want("again", map[uint64]int{2: 11, 4: 9})
+		run, err := fleet.Undo(t.Context(), s.conduct(), "by hand")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run.Go(t.Context()); !errors.Is(err, fault.ErrRejected) {
+			t.Errorf("undo: %v", err)
+		}
+		s.want("undone", map[uint64]int{2: 1, 3: 10, 5: 9}) // the canary was not of the second rollout
+		if _, err := fleet.Undo(t.Context(), s.conduct(), ""); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("undo again: %v", err)
+		}
+	})
+}
+
+// Ended at any revision and at any publication, and taken up by another process, it comes to the same.
+func TestRolloutTakenUp(t *testing.T) {
+	for at := 1; at < 45; at += 6 {
+		bubble(t, func(t *testing.T, s *stage) {
+			kill := at
+			s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 && s.generations()[2] > 1 }
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s.m.before = func() {
+				if kill--; kill == 0 {
+					cancel()
+				}
+			}
+			first := s.roll(ctx, fleet.Start{})
+			s.m.before = nil
+			if kill > 0 && errors.Is(first, context.Canceled) || kill <= 0 && first == nil {
+				t.Errorf("the first: %v, %d publications before its end", first, kill)
+			}
+			if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrRejected) {
+				t.Errorf("%v\n%s", err, s.lines())
+			}
+			s.want("taken up", map[uint64]int{1: 10, 2: 1, 3: 9})
+			if r := s.record(); r.Phase != artifacts.RolloutRolledBack {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+// Two at once: the later one goes on, the earlier one is told. A hand that halts is obeyed.
+func TestRolloutOfTwo(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		first := make(chan error, 1)
+		go func() { first <- s.roll(t.Context(), fleet.Start{}) }()
+		time.Sleep(10 * time.Minute)
+		second := make(chan error, 1)
+		go func() { second <- s.roll(t.Context(), fleet.Start{}) }()
+		if err := <-first; !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "is gone on with by machine-2") {
+			t.Errorf("the first: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := fleet.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
+			t.Error(err)
+		}
+		if err := <-second; !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "ended by machine-") || !strings.Contains(err.Error(), "lunch") {
+			t.Errorf("the second: %v", err)
+		}
+		if _, err := fleet.Halt(t.Context(), s.conduct(), "again"); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("halt again: %v", err)
+		}
+		s.want("halted", map[uint64]int{1: 19, 2: 1})
+		if err := s.proceed(false); err != nil {
+			t.Error(err)
+		}
+		s.want("continued", map[uint64]int{2: 20})
+	})
+}
+
+// Somebody else's publications: other files end the attempt, another state on a device leaves that device out.
+func TestRolloutAmongOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		done := make(chan error, 1)
+		go func() { done <- s.roll(t.Context(), fleet.Start{}) }()
+		time.Sleep(10 * time.Minute)
+		mine := s.files
+		s.files = with(mine, fleet.File, "RATE: 6", "RATE: 7")
+		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "with another release") {
+			t.Errorf("other files: %v", err)
+		}
+		hand := planned(t, s.m, s.files, fleet.Options{Devices: func(d *fleet.Device) bool { return d.ID == "press-001" || d.ID == "press-002" }})
+		if _, err := hand.Publish(t.Context(), s.m, nil); err != nil {
+			t.Fatal(err)
+		}
+		s.files = mine
+		time.Sleep(time.Hour) // the second wave
+		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+			t.Errorf("taken up: %v\n%s", err, s.lines())
+		}
+		if err := <-done; !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("the first: %v", err)
+		}
+		left := 0
+		for _, w := range s.record().Waves {
+			left += len(w.Left)
+		}
+		if left != 2 || s.record().Phase != artifacts.RolloutDone {
+			t.Errorf("%d left out; %+v", left, s.record())
+		}
+	})
+}
+
+// That nobody can be asked is no fault of a release: the rollout waits, says so, and does not count that time as soaking.
+func TestRolloutWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		began := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- s.roll(t.Context(), fleet.Start{}) }()
+		time.Sleep(10 * time.Minute)
+		s.devices.set(fmt.Errorf("connection refused: %w", fault.ErrTemporary))
+		time.Sleep(3 * time.Hour)
+		s.want("while it is not there", map[uint64]int{1: 19, 2: 1})
+		if said := s.lines(); strings.Count(said, "waits: ask how devices are: connection refused") != 1 {
+			t.Errorf("said:\n%s", said)
+		}
+		s.devices.set(nil)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < 3*time.Hour+93*time.Minute {
+			t.Errorf("took %v\n%s", took, s.lines())
+		}
+		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		s.devices.set(fmt.Errorf("the password is wrong: %w", fault.ErrUnauthenticated))
+		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrUnauthenticated) {
+			t.Errorf("not let in: %v", err)
+		}
+		s.devices.set(nil)
+		go func() { done <- s.roll(t.Context(), fleet.Start{}) }()
+		time.Sleep(20 * time.Minute)
+		s.m.leave("publish", 3)
+		if err := <-done; err != nil {
+			t.Errorf("a registry that was away for a while: %v", err)
+		}
+		s.want("done", map[uint64]int{3: 20})
+	})
+}
+
+// Without waiting each run does what can be done now; a plan that was shown is kept; a revision that nobody vouches for is
+// not followed.
+func TestRolloutStepByStep(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		step := func() (*artifacts.Rollout, error) {
+			k := s.conduct()
+			k.Wait = false
+			run, _, err := compiled(t, s.files, s.m).Roll(t.Context(), k, fleet.Options{}, fleet.Start{})
+			if err != nil || run == nil {
+				return nil, err
+			}
+			err = run.Go(t.Context())
+			return run.Rollout(), err
+		}
+		runs := 0
+		for {
+			r, err := step()
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs++
+			if r.Phase == artifacts.RolloutDone {
+				break
+			}
+			time.Sleep(20 * time.Minute)
+		}
+		if runs < 6 || runs > 12 {
+			t.Errorf("%d runs", runs)
+		}
+		s.want("done", map[uint64]int{2: 20})
+		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		k := s.conduct()
+		k.Ledger.Verify = func(context.Context, string, digest.Digest) error { return fault.ErrUnsigned }
+		if _, _, err := compiled(t, s.files, s.m).Roll(t.Context(), k, fleet.Options{}, fleet.Start{}); !errors.Is(err, fault.ErrUnsigned) {
+			t.Errorf("a rollout that is not signed: %v", err)
+		}
+		// The tag is moved back to where the canary had not soaked: the history knows better.
+		tag := base + "/rollouts:acme-plant"
+		s.m.tags[tag] = s.m.tags[tag+".v3"]
+		if r := s.record(); r.Phase != artifacts.RolloutDone {
+			t.Errorf("after the tag was moved back: %+v", r)
+		}
+		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+			t.Error(err)
+		}
+		s.want("the next", map[uint64]int{3: 20})
+	})
+}
+
+func TestEquip(t *testing.T) {
+	m := stocked(t)
+	files := with(staged(4, "", ""), fleet.File, "line: a}}", "line: a}, capabilities: reported}")
+	files = with(files, fleet.File, "line: b}}", "line: b}, capabilities: reported}")
+	f, err := fleet.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Equip(t.Context(), nil); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("without an endpoint: %v", err)
+	}
+	if err := f.Equip(t.Context(), newDevices(m)); err != nil {
+		t.Fatal(err)
+	}
+	if d := f.Device("press-000"); d.Capabilities == nil || d.Capabilities.Properties.Memory != "4Gi" {
+		t.Errorf("%+v", d)
+	}
+	if d := f.Device("press-001"); d.Capabilities != nil || !d.Reported {
+		t.Errorf("never heard of: %+v", d)
+	}
+	i := slices.IndexFunc(f.Devices, func(d *fleet.Device) bool { return d.Capabilities != nil })
+	if i != 0 {
+		t.Errorf("device %d", i)
+	}
+}

@@ -1,0 +1,233 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Conduct is what a rollout is run with.
+type Conduct struct {
+	Ledger   Ledger
+	Endpoint Endpoint
+	Now      func() time.Time
+	Interval time.Duration // between two looks at what devices report; 0: 10 s
+	Wait     bool          // until the rollout ends; else only what can be done without waiting
+	By       string        // who runs it, for people: "user@host"
+	Claim    string        // of this run: hexadecimal digits and dashes, another one each time
+	Tell     func(string)  // what happens, a line each; nil: nobody
+	Progress func(Progress)
+	Parallel int // devices at a time; 0: 48
+}
+
+const defaultLook = 10 * time.Second
+
+// halted is the end of a rollout that a policy has decided: the waves of the files.
+type halted struct{ text string }
+
+func (h *halted) Error() string { return h.text }
+func (h *halted) Unwrap() error { return fault.ErrRejected }
+
+// Run is a rollout that this process goes on with.
+type Run struct {
+	k      Conduct
+	plan   *Plan // of what is still to be published; nil: nothing is
+	record *Record
+	blind  time.Time // since when the endpoint does not answer; zero: it does
+	said   map[string]string
+	size   int64 // bytes of the states that were published
+	kept   int   // devices that could not go back
+}
+
+// Rollout is the rollout as it was kept last.
+func (r *Run) Rollout() *artifacts.Rollout { return r.record.Rollout }
+
+// Bytes is how much was published, manifests and blobs of states.
+func (r *Run) Bytes() int64 { return r.size }
+
+// Start is what a rollout may be begun or taken up with.
+type Start struct {
+	Promise *Promise // exactly this; nil: what the files say
+	Again   bool     // although the same was halted or rolled back before
+	Skip    bool     // leave devices as they are that cannot run what the files put on them
+}
+
+// Roll begins the rollout of what the fleet's files say, or takes up the one that is under way, which must be of the same.
+// The run is nil when nothing changes; the plan is always there but with an error.
+func (c *Compiled) Roll(ctx context.Context, k Conduct, o Options, s Start) (*Run, *Plan, error) {
+	rec, err := k.Ledger.find(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the rollout of %s: %w", c.Fleet.Name, err)
+	}
+	if rec.Rollout != nil && !rec.Rollout.Phase.Over() {
+		return c.takeUp(ctx, k, o, s, rec)
+	}
+	plan, err := c.Plan(ctx, k.Ledger.From, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.Promise != nil {
+		if err := plan.Keep(s.Promise); err != nil {
+			return nil, nil, err
+		}
+	}
+	if plan.Count(Cannot) > 0 && !s.Skip {
+		return nil, nil, plan.Unfit()
+	}
+	if plan.Count(Publish) == 0 {
+		return nil, plan, nil
+	}
+	number := uint64(1)
+	if old := rec.Rollout; old != nil {
+		number = old.Number + 1
+		if !s.Again && old.Phase != artifacts.RolloutDone && plan.content(old.Targets) == old.Content {
+			return nil, nil, sameAgain(old)
+		}
+	}
+	run := &Run{k: k, plan: plan, record: rec, said: map[string]string{}}
+	next := plan.rollout(number, now(k))
+	if err := run.keep(ctx, next); err != nil {
+		return nil, nil, err
+	}
+	run.tell("", fmt.Sprintf("rollout %d begins: %s in %s", number, counted(len(next.Targets), "device"), counted(len(next.Waves), "wave")))
+	return run, plan, nil
+}
+
+func now(k Conduct) time.Time { return k.Now().UTC().Truncate(time.Millisecond) }
+
+// sameAgain refuses to begin what did not go well before: a pipeline that runs once more must not.
+func sameAgain(old *artifacts.Rollout) error {
+	hint := "publish something else; or the same once more with --again"
+	if old.Phase == artifacts.RolloutHalted {
+		hint = "go on with it: longshore fleet rollout continue; give devices back what they had: longshore fleet rollout undo; or publish something else"
+	}
+	return fault.WithHint(&halted{fmt.Sprintf("rollout %d of %s was of the same and is %s: %s", old.Number, old.Fleet, old.Phase, old.Reason)}, hint)
+}
+
+// takeUp goes on with a rollout: with its own plan of what it has not published yet, made as it was begun.
+func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, rec *Record) (*Run, *Plan, error) {
+	r := rec.Rollout
+	chosen := o.Devices
+	missing := map[artifacts.DeviceID]artifacts.RolloutTarget{}
+	for _, t := range r.Targets {
+		w := r.Waves[t.Wave]
+		if r.Phase != artifacts.RolloutRunning || w.State != artifacts.WavePending && w.State != artifacts.WavePublishing || slices.Contains(w.Left, t.Device) {
+			continue
+		}
+		missing[t.Device] = t
+		if d := c.Fleet.Device(string(t.Device)); d == nil || chosen != nil && !chosen(d) {
+			return nil, nil, otherRelease(r, fmt.Sprintf("it is also of %s", t.Device))
+		}
+		if s.Promise != nil && (s.Promise.states[string(t.Device)] == nil || s.Promise.states[string(t.Device)].Digest != t.Digest) {
+			return nil, nil, otherRelease(r, fmt.Sprintf("%s gets another state than in the plan", t.Device))
+		}
+	}
+	o.Created, o.Expires, o.Annotations = r.States.Created, r.States.Expires, r.States.Annotations
+	o.Devices = func(d *Device) bool { _, ok := missing[d.ID]; return ok }
+	run := &Run{k: k, record: rec, said: map[string]string{}}
+	plan, err := c.Plan(ctx, k.Ledger.From, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	next := clone(r)
+	for _, d := range plan.Devices {
+		t := missing[d.Device]
+		switch {
+		case d.Digest == t.Digest && (d.Action == Publish && d.Generation == t.Generation && d.Tagged == t.Former || d.Action == Same):
+		case d.Tagged != t.Former && d.Tagged != t.Digest:
+			next.Waves[t.Wave].Left = append(next.Waves[t.Wave].Left, d.Device)
+			d.Action = Same
+		default:
+			return nil, nil, otherRelease(r, fmt.Sprintf("%s would get another state", d.Device))
+		}
+	}
+	run.plan = plan
+	if err := run.keep(ctx, next); err != nil {
+		return nil, nil, err
+	}
+	run.tell("", fmt.Sprintf("rollout %d is taken up", r.Number))
+	return run, plan, nil
+}
+
+func otherRelease(r *artifacts.Rollout, why string) error {
+	return fault.WithHint(fmt.Errorf("rollout %d of %s is under way, with another release: %s: %w", r.Number, r.Fleet, why, fault.ErrConflict),
+		"publish with the files that it was begun with; or end it first: longshore fleet rollout halt")
+}
+
+// Continue takes up the rollout that is under way or was halted. With promote the wave that failed, or is waited for,
+// counts as passed, whatever devices report.
+func (c *Compiled) Continue(ctx context.Context, k Conduct, o Options, promote bool) (*Run, *Plan, error) {
+	rec, err := k.Ledger.Read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := clone(rec.Rollout)
+	switch r.Phase {
+	case artifacts.RolloutDone, artifacts.RolloutRolledBack:
+		return nil, nil, fault.WithHint(fmt.Errorf("rollout %d of %s is %s: there is nothing to continue: %w", r.Number, r.Fleet, r.Phase, fault.ErrConflict),
+			"begin another one: longshore fleet publish")
+	case artifacts.RolloutHalted:
+		r.Phase, r.Reason = artifacts.RolloutRunning, ""
+	}
+	for i := range r.Waves {
+		w := &r.Waves[i]
+		if w.State == artifacts.WaveFailed || promote && w.State == artifacts.WavePublished {
+			w.State, w.Reason, w.Ended, w.Well = artifacts.WavePublished, "", time.Time{}, time.Time{}
+			if promote {
+				w.State, w.Ended = artifacts.WavePassed, now(k)
+			}
+		}
+	}
+	rec.Rollout = r
+	return c.takeUp(ctx, k, o, Start{}, rec)
+}
+
+// Halt ends a rollout where it is, by hand: what is published stays, nothing more is.
+func Halt(ctx context.Context, k Conduct, why string) (*artifacts.Rollout, error) {
+	rec, err := k.Ledger.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := clone(rec.Rollout)
+	if r.Phase.Over() {
+		return nil, fmt.Errorf("rollout %d of %s is %s: there is nothing to halt: %w", r.Number, r.Fleet, r.Phase, fault.ErrConflict)
+	}
+	r.Phase, r.Reason = artifacts.RolloutHalted, why
+	run := &Run{k: k, record: rec}
+	return r, run.keep(ctx, r)
+}
+
+// clone copies a rollout as far as steps change it.
+func clone(r *artifacts.Rollout) *artifacts.Rollout {
+	out := *r
+	out.Waves = slices.Clone(r.Waves)
+	for i := range out.Waves {
+		out.Waves[i].Left = slices.Clone(out.Waves[i].Left)
+	}
+	return &out
+}
+
+// keep writes what the rollout is at, before anything follows from it.
+func (r *Run) keep(ctx context.Context, next *artifacts.Rollout) error {
+	next.Changed, next.By, next.Claim = now(r.k), r.k.By, r.k.Claim
+	err := r.k.Ledger.write(ctx, r.record, next, next.Changed)
+	if errors.Is(err, fault.ErrConflict) {
+		err = fault.WithHint(fmt.Errorf("somebody else goes on with the rollout of %s: %w", next.Fleet, err), "look at it: longshore fleet rollout show")
+	}
+	return err
+}
+
+// tell says something unless it was the last that was said about it; "" is about nothing in particular.
+func (r *Run) tell(about, what string) {
+	if r.k.Tell == nil || about != "" && r.said[about] == what {
+		return
+	}
+	if r.said[about] = what; what != "" {
+		r.k.Tell(what)
+	}
+}
