@@ -160,6 +160,18 @@ func (f *Fleet) Repository(d *Device) (repository, missing string) {
 	}
 }
 
+// Repositories are where states are, with the devices whose states are there; of the devices that choose means, nil: all.
+func (f *Fleet) Repositories(choose func(*Device) bool) map[string][]artifacts.DeviceID {
+	out := map[string][]artifacts.DeviceID{}
+	for _, d := range f.Devices {
+		if choose == nil || choose(d) {
+			at, _ := f.Repository(d) // Read has told what is missing
+			out[at] = append(out[at], d.ID)
+		}
+	}
+	return out
+}
+
 // InGroup tells whether a device is in a group of that name.
 func (d *Device) InGroup(name string) bool {
 	for _, g := range d.Groups {

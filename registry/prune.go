@@ -44,22 +44,7 @@ func (p *remotePlace) removeReferrer(ctx context.Context, subject ocispec.Descri
 	if !api || !lists(list, d) {
 		return nil
 	}
-	ctx = auth.AppendRepositoryScope(ctx, p.reference(a), auth.ActionPull, auth.ActionPush, auth.ActionDelete)
-	resp, err := a.do(ctx, request{
-		method: http.MethodDelete, suffix: p.name + "/manifests/" + d.String(),
-		accept: []int{http.StatusOK, http.StatusAccepted, http.StatusNoContent},
-	})
-	switch statusOf(err) {
-	case http.StatusNotFound:
-		return nil
-	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return fmt.Errorf("%w: %w", fault.ErrUnsupported, err)
-	}
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	return nil
+	return p.remove(ctx, d.String())
 }
 
 // dropFallback takes an entry out of the list under the fallback tag, if there is one.
@@ -82,6 +67,151 @@ func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descript
 	}
 	_, err = p.putManifest(ctx, index, data, tag)
 	return err
+}
+
+// remove deletes a manifest by its digest, or a tag. Gone is no error.
+func (p *remotePlace) remove(ctx context.Context, target string) error {
+	a := p.upstream()
+	ctx = auth.AppendRepositoryScope(ctx, p.reference(a), auth.ActionPull, auth.ActionPush, auth.ActionDelete)
+	resp, err := a.do(ctx, request{
+		method: http.MethodDelete, suffix: p.name + "/manifests/" + target,
+		accept: []int{http.StatusOK, http.StatusAccepted, http.StatusNoContent},
+	})
+	switch statusOf(err) {
+	case http.StatusNotFound:
+		return nil
+	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return fault.WithHint(fmt.Errorf("%w: %v", fault.ErrUnsupported, err), "the registry lets nobody delete by its API: allow it there, or clean up by its own rules")
+	}
+	if errors.Is(err, fault.ErrConflict) {
+		return fault.WithHint(err, "its tags are immutable: exempt those that may be removed, or clean up by the registry's own rules")
+	}
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// RemoveManifest takes a manifest out of the repository, and those of tags that are still there then: registries differ in
+// whether tags go with what they name. Gone is no error. One that lets nobody delete, or not the caller, is
+// fault.ErrUnsupported or fault.ErrDenied; one whose tags are immutable is fault.ErrConflict. Blobs are the registry's to
+// collect. Every other tag that names the manifest may go as well.
+func (r *Repository) RemoveManifest(ctx context.Context, d digest.Digest, tags ...string) error {
+	p, err := r.removable(d)
+	if err == nil {
+		err = p.remove(ctx, d.String())
+	}
+	for _, t := range tags {
+		if err == nil {
+			err = p.removeTag(ctx, t, d)
+		}
+	}
+	return r.fail("remove", d.String(), err)
+}
+
+// removeTag removes a tag that names d, unless it went with what it named.
+func (p *remotePlace) removeTag(ctx context.Context, tag string, d digest.Digest) error {
+	err := p.remove(ctx, tag)
+	if !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) {
+		return err
+	}
+	a := p.upstream()
+	there, lookErr := p.resolveAt(p.reading(ctx, a), a, tag) // some know no tags when they delete
+	if lookErr == nil && there.Digest == d {
+		return err
+	}
+	return nil
+}
+
+// removable is where d may be removed.
+func (r *Repository) removable(d digest.Digest) (*remotePlace, error) {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return nil, fmt.Errorf("a layout keeps what is in it: %w", fault.ErrUnsupported)
+	}
+	return p, checkDigest(d)
+}
+
+// How far referrers of referrers are followed, and how cosign of old names what belongs to a digest. An SBOM does not name
+// what it is of: another tag may name the same.
+const maxNested = 4
+
+var (
+	ownTags    = []string{".sig", ".att"}
+	sharedTags = []string{".sbom"}
+)
+
+// RemoveReferrers removes everything that refers to a digest, which itself may be gone already: signatures, attestations,
+// statements, and what refers to these; the list under the fallback tag, and what is under cosign's older tags. tags are
+// those that the repository has; nil: it is asked. It returns how many manifests were removed; errors are as of
+// RemoveManifest.
+func (r *Repository) RemoveReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool) (int, error) {
+	p, err := r.removable(subject)
+	n := 0
+	if err == nil {
+		n, err = p.removeReferrers(ctx, subject, tags, maxNested)
+	}
+	return n, r.fail("remove referrers of", subject.String(), err)
+}
+
+func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool, depth int) (n int, err error) {
+	a := p.upstream()
+	list, err := p.referrersAt(p.reading(ctx, a), a, ocispec.Descriptor{Digest: subject})
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range list {
+		_, data, err := p.manifestAt(p.reading(ctx, a), a, d.Digest.String(), MaxForeignManifest)
+		if errors.Is(err, fault.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return n, err
+		}
+		if of, err := subjectOf(data); err != nil || of.Digest != subject {
+			continue // listed by mistake: it may be another's
+		}
+		if depth > 1 {
+			more, err := p.removeReferrers(ctx, d.Digest, tags, depth-1)
+			if n += more; err != nil {
+				return n, err
+			}
+		}
+		if err := p.remove(ctx, d.Digest.String()); err != nil {
+			return n, err
+		}
+		n++
+	}
+	fallback := fallbackTag(subject)
+	for _, tag := range []string{fallback, fallback + ownTags[0], fallback + ownTags[1]} {
+		if tags != nil && !tags[tag] {
+			continue
+		}
+		there, err := p.resolveAt(p.reading(ctx, a), a, tag)
+		if errors.Is(err, fault.ErrNotFound) || err == nil && there.Digest == subject {
+			continue
+		}
+		if err == nil {
+			err = p.remove(ctx, there.Digest.String())
+		}
+		if err == nil {
+			err = p.removeTag(ctx, tag, there.Digest)
+		}
+		if err != nil {
+			return n, err
+		}
+		if tag != fallback {
+			n++
+		}
+	}
+	for _, suffix := range sharedTags {
+		if tags[fallback+suffix] {
+			if err := p.remove(ctx, fallback+suffix); err != nil && !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) {
+				return n, err
+			}
+		}
+	}
+	return n, nil
 }
 
 func (p *layoutPlace) removeReferrer(context.Context, ocispec.Descriptor, digest.Digest) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,109 @@ func TestRemoveReferrer(t *testing.T) {
 	}
 	if err := repo.RemoveReferrer(t.Context(), storetest.Empty(), storetest.Empty().Digest); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("RemoveReferrer of a layout = %v", err)
+	}
+}
+
+// What is removed is gone with its tags, and everything that referred to it with it; what others name stays.
+func TestRemoveManifest(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers, testenv.Lax, testenv.DistributionToken} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := testenv.Registry(t, kind)
+			repo, err := clientFor(t, s).Open(t.Context(), mustParse(t, s.Host+"/plant/state"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			old, _ := storetest.Put(t, repo, "old", nil, "press-07.v1")
+			now, nowData := storetest.Put(t, repo, "now", nil, "press-07.v2")
+			sign := func(subject ocispec.Descriptor, content string) ocispec.Descriptor {
+				d, _ := storetest.Put(t, repo, content, &subject, "")
+				return d
+			}
+			one, two := sign(old, "one"), sign(old, "two")
+			nested := sign(one, "signature of a signature")
+			stays := sign(now, "stays")
+			legacy := "sha256-" + old.Digest.Encoded()
+			sig, _ := storetest.Put(t, repo, "legacy", nil, legacy+".sig")
+			sbom, sbomData := storetest.Put(t, repo, "sbom", nil, legacy+".sbom")
+			if err := repo.PushManifest(t.Context(), sbom, sbomData, "sha256-"+now.Digest.Encoded()+".sbom"); err != nil {
+				t.Fatal(err)
+			}
+			list, err := repo.Tags(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			tags := map[string]bool{}
+			for _, tag := range list {
+				tags[tag] = true
+			}
+			for range 2 { // gone is no error
+				if err := repo.RemoveManifest(t.Context(), old.Digest, "press-07.v1"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := repo.RemoveReferrers(t.Context(), old.Digest, tags); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, d := range map[string]ocispec.Descriptor{"state": old, "signature": one, "second": two, "nested": nested, "legacy": sig} {
+				if _, _, err := repo.Manifest(t.Context(), d.Digest); !errors.Is(err, fault.ErrNotFound) {
+					t.Errorf("%s: %v, want that it is gone", name, err)
+				}
+			}
+			list, err = repo.Tags(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tag := range list {
+				if tag == "press-07.v1" || strings.HasPrefix(tag, legacy) {
+					t.Errorf("the tag %s is there", tag)
+				}
+			}
+			for name, d := range map[string]ocispec.Descriptor{"state": now, "signature": stays, "sbom": sbom} {
+				if _, _, err := repo.Manifest(t.Context(), d.Digest); err != nil {
+					t.Errorf("%s of what stays: %v", name, err)
+				}
+			}
+			if left, err := repo.Referrers(t.Context(), now); err != nil || len(left) != 1 {
+				t.Errorf("referrers of what stays: %v, %v", left, err)
+			}
+			if err := repo.PushManifest(t.Context(), now, nowData, "press-07.v3"); err != nil {
+				t.Errorf("it can be pushed again: %v", err)
+			}
+		})
+	}
+}
+
+// A registry that lets nobody delete, or keeps tags, says so, and what to do.
+func TestRemoveManifestRefused(t *testing.T) {
+	for status, want := range map[int]error{
+		http.StatusMethodNotAllowed: fault.ErrUnsupported, http.StatusPreconditionFailed: fault.ErrConflict, http.StatusForbidden: fault.ErrDenied,
+		http.StatusNotImplemented: fault.ErrUnsupported,
+	} {
+		s := testenv.Registry(t, testenv.Distribution)
+		repo := openName(t, newClient(t, registry.Options{PlainHTTP: true, RetryBudget: -1}), s.Host+"/plant/state")
+		d, _ := storetest.Put(t, repo, "state", nil, "press-07.v1")
+		sign, _ := storetest.Put(t, repo, "signature", &d, "")
+		s.Faults.Add(testenv.Rule{Method: http.MethodDelete, Effect: testenv.Status(status, 0)})
+		if err := repo.RemoveManifest(t.Context(), d.Digest, "press-07.v1"); !errors.Is(err, want) || fault.Hint(err) == "" {
+			t.Errorf("%d: %v (%s), want %v with a hint", status, err, fault.Hint(err), want)
+		}
+		if _, err := repo.RemoveReferrers(t.Context(), d.Digest, nil); !errors.Is(err, want) {
+			t.Errorf("%d: referrers: %v, want %v", status, err, want)
+		}
+		if _, _, err := repo.Manifest(t.Context(), sign.Digest); err != nil {
+			t.Errorf("%d: the signature: %v", status, err)
+		}
+	}
+	layout := newClient(t, registry.Options{})
+	repo, err := layout.Open(t.Context(), mustParse(t, "oci-layout:"+t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := repo.RemoveManifest(t.Context(), storetest.Empty().Digest); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("of a layout: %v", err)
+	}
+	if _, err := repo.RemoveReferrers(t.Context(), storetest.Empty().Digest, nil); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("of a layout: %v", err)
 	}
 }
 

@@ -33,7 +33,7 @@ func (p *program) app() *cli.App {
 			group("key", "make keys for signing", p.keyGenerateCommand(), p.keyShowCommand(), p.keyPublicCommand()),
 			group("component", "publish Compose projects", p.componentPushCommand()),
 			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
-			group("state", "publish and look at what devices are to run", p.statePushCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand()),
+			group("state", "publish and look at what devices are to run", p.statePushCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
 			group("app", "publish and look at application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand()),
 			p.fleetCommands(),
 			group("trust", "decide who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustShowCommand(), p.trustHistoryCommand()),

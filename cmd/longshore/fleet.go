@@ -21,7 +21,8 @@ import (
 
 func (p *program) fleetCommands() *cli.Command {
 	return group("fleet", "keep what many devices are to run in files",
-		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(), p.fleetRollbackCommand(), p.fleetWatchCommand())
+		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(),
+		p.fleetWatchCommand(), p.fleetRollbackCommand(), p.fleetPruneCommand())
 }
 
 // fleetDirectory is the directory of a fleet that a command line names.

@@ -1,0 +1,387 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// pruneConcurrency is how many devices are looked at, or freed of old generations, at a time.
+const pruneConcurrency = 16
+
+// Retention says which generations stay, beside those that always do: what a device's tag names and what is above it, what
+// that one follows, what a kept one repeats, and what any other tag names.
+type Retention struct {
+	Keep    int                                                               // newest generations of each device; at least 1
+	Devices func(tag string) bool                                             // by the tags of their states; nil: all that have a history
+	Younger time.Time                                                         // what was published after it stays, and what does not say when; zero: age does not matter
+	When    func(ctx context.Context, state digest.Digest) (time.Time, error) // when it was published; zero time: it does not say. For Younger
+	// Needed lists states that a device says that it runs, or is about to. nil: nobody is asked. An error ends everything.
+	Needed func(ctx context.Context, device artifacts.DeviceID) ([]digest.Digest, error)
+}
+
+// Pruning is what a retention leaves of the states of a repository.
+type Pruning struct {
+	Devices []*Pruned // that something is to be told of, by tag
+	Looked  int       // devices, with those of which nothing is to be removed
+	Stay    int       // generations that stay
+}
+
+// Pruned is what goes of one device, and what stays although it is not among the newest.
+type Pruned struct {
+	Tag    string // of the device's state
+	Remove []Old  // the oldest first
+	Stays  []Old
+
+	tagged digest.Digest // what Tag named
+}
+
+// Old is an old generation.
+type Old struct {
+	Generation uint64        `json:"generation"`
+	Tag        string        `json:"tag"`
+	Digest     digest.Digest `json:"digest,omitempty"` // "": it could not be read
+	Why        string        `json:"why,omitempty"`    // it stays
+}
+
+var historyTag = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,19})$`)
+
+// pruner looks through a repository.
+type pruner struct {
+	repo      Repository
+	o         Retention
+	tags      map[string]bool
+	histories map[string][]uint64 // generations by device tag, the newest first
+	named     map[digest.Digest][]string
+}
+
+// PlanPrune finds out which generations a retention does not keep. Nothing is removed by it.
+func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, error) {
+	if o.Keep < 1 {
+		return nil, fmt.Errorf("keep %d generations: %w: at least 1 has to stay", o.Keep, fault.ErrInvalid)
+	}
+	p := &pruner{repo: repo, o: o, tags: map[string]bool{}, histories: map[string][]uint64{}, named: map[digest.Digest][]string{}}
+	list, err := repo.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range list {
+		p.tags[t] = true
+		m := historyTag.FindStringSubmatch(t)
+		if m == nil {
+			continue
+		}
+		if n, err := strconv.ParseUint(m[2], 10, 64); err == nil {
+			p.histories[m[1]] = append(p.histories[m[1]], n)
+		}
+	}
+	out := &Pruning{}
+	var long []string
+	for _, tag := range slices.Sorted(maps.Keys(p.histories)) {
+		if o.Devices != nil && !o.Devices(tag) {
+			continue
+		}
+		slices.SortFunc(p.histories[tag], func(a, b uint64) int { return cmp.Compare(b, a) })
+		out.Looked++
+		if out.Stay += len(p.histories[tag]); len(p.histories[tag]) > o.Keep {
+			long = append(long, tag)
+		}
+	}
+	if len(long) == 0 {
+		return out, nil
+	}
+	if err := p.others(ctx, list); err != nil {
+		return nil, err
+	}
+	found := make([]*Pruned, len(long))
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(pruneConcurrency)
+	for i, tag := range long {
+		g.Go(func() (err error) {
+			found[i], err = p.device(inner, tag)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, d := range found {
+		if out.Stay -= len(d.Remove); len(d.Remove)+len(d.Stays) > 0 {
+			out.Devices = append(out.Devices, d)
+		}
+	}
+	return out, nil
+}
+
+// others asks what tags name that are neither a device's nor of its history: people set tags, and those stay.
+func (p *pruner) others(ctx context.Context, list []string) error {
+	var ask []string
+	for _, t := range list {
+		m := historyTag.FindStringSubmatch(t)
+		switch {
+		case strings.HasPrefix(t, "sha256-"), strings.HasSuffix(t, ".current"): // lists of signatures, reports of devices
+		case m != nil && p.tags[m[1]], m == nil && p.histories[t] != nil:
+		default:
+			ask = append(ask, t)
+		}
+	}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(pruneConcurrency)
+	for _, t := range ask {
+		g.Go(func() error {
+			d, err := p.repo.Resolve(ctx, t)
+			if unfit(err) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			p.named[d.Digest] = append(p.named[d.Digest], t)
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// at reads what a history tag names. The error says that nobody could tell; problem, that it is not what its tag says.
+func (p *pruner) at(ctx context.Context, tag string, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
+	sort := func(err error) (digest.Digest, *artifacts.StateIndex, error, error) {
+		if unfit(err) {
+			return d, nil, err, nil
+		}
+		return d, nil, nil, err
+	}
+	desc, err := p.repo.Resolve(ctx, artifacts.HistoryTag(tag, n))
+	if err != nil {
+		return sort(err)
+	}
+	d = desc.Digest
+	_, manifest, err := p.repo.Manifest(ctx, d)
+	if err != nil {
+		return sort(err)
+	}
+	x, err = artifacts.OpenState(manifest)
+	switch {
+	case err != nil:
+		return sort(err)
+	case x.Device.Tag() != tag:
+		return sort(fmt.Errorf("it is the state of %s: %w", x.Device, fault.ErrConflict))
+	case x.Generation != n:
+		return sort(fmt.Errorf("it is generation %d: %w", x.Generation, fault.ErrConflict))
+	}
+	return d, x, nil, nil
+}
+
+// device decides about one device.
+func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
+	out := &Pruned{Tag: tag}
+	all := p.histories[tag]
+	keep := map[digest.Digest]string{} // why
+	first := p.o.Keep
+	if p.tags[tag] {
+		x, err := p.current(ctx, out)
+		if err != nil {
+			return nil, err
+		}
+		if x == nil {
+			for _, n := range all[first:] {
+				out.Stays = append(out.Stays, Old{Generation: n, Tag: artifacts.HistoryTag(tag, n), Why: "what " + tag + " names is no state of the device"})
+			}
+			return out, nil
+		}
+		for first < len(all) && all[first] > x.Generation { // being published, or never finished
+			first++
+		}
+		keep[x.Repeats], keep[x.Previous] = tag+" repeats it", tag+" follows it"
+		keep[out.tagged] = tag + " names it"
+	}
+	for _, n := range all[:first] {
+		d, x, problem, err := p.at(ctx, tag, n)
+		if err != nil {
+			return nil, err
+		}
+		if keep[d] = "one of the newest"; problem == nil && x.Repeats != "" && keep[x.Repeats] == "" {
+			keep[x.Repeats] = fmt.Sprintf("generation %d repeats it", n)
+		}
+	}
+	needed := false
+	for _, n := range all[first:] {
+		old := Old{Generation: n, Tag: artifacts.HistoryTag(tag, n)}
+		d, x, problem, err := p.at(ctx, tag, n)
+		if err != nil {
+			return nil, err
+		}
+		old.Digest = d
+		if problem == nil && !needed && p.o.Needed != nil {
+			needed = true
+			states, err := p.o.Needed(ctx, x.Device)
+			if err != nil {
+				return nil, fmt.Errorf("ask what %s runs: %w", x.Device, err)
+			}
+			for _, s := range states {
+				keep[s] = "the device runs it"
+			}
+		}
+		if old.Why, err = p.why(ctx, tag, d, keep, problem); err != nil {
+			return nil, err
+		}
+		if old.Why != "" {
+			out.Stays = append(out.Stays, old)
+		} else {
+			out.Remove = append(out.Remove, old)
+		}
+	}
+	slices.Reverse(out.Remove)
+	return out, nil
+}
+
+// current reads what the device's tag names; nil where that is no state of it.
+func (p *pruner) current(ctx context.Context, out *Pruned) (*artifacts.StateIndex, error) {
+	desc, err := p.repo.Resolve(ctx, out.Tag)
+	var manifest []byte
+	if err == nil {
+		out.tagged = desc.Digest
+		_, manifest, err = p.repo.Manifest(ctx, desc.Digest)
+	}
+	if unfit(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil || x.Device.Tag() != out.Tag {
+		return nil, nil //nolint:nilerr // it is told: it is no state of the device
+	}
+	return x, nil
+}
+
+// why says why an old generation stays; "": it does not.
+func (p *pruner) why(ctx context.Context, tag string, d digest.Digest, keep map[digest.Digest]string, problem error) (string, error) {
+	if problem != nil {
+		return "it is not what its tag says: " + problem.Error(), nil
+	}
+	if keep[d] != "" {
+		return keep[d], nil
+	}
+	for _, other := range p.named[d] {
+		if !strings.HasPrefix(other, tag+".v") {
+			return other + " names it", nil
+		}
+	}
+	if p.o.Younger.IsZero() {
+		return "", nil
+	}
+	at, err := p.o.When(ctx, d)
+	switch {
+	case err != nil && !unfit(err):
+		return "", err
+	case err != nil || at.IsZero():
+		return "it does not say when it was published", nil
+	case at.After(p.o.Younger):
+		return "published " + at.UTC().Format(time.RFC3339), nil
+	}
+	return "", nil
+}
+
+// Remover removes what is in a repository.
+type Remover interface {
+	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
+	Tags(ctx context.Context) ([]string, error)
+	RemoveManifest(ctx context.Context, d digest.Digest, tags ...string) error
+	RemoveReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool) (int, error)
+}
+
+// Gone is what was removed.
+type Gone struct {
+	States    int
+	Referrers int // signatures, attestations and statements about them
+}
+
+// Remove removes what the plan says, each state with everything that refers to it; signatures tells where that is, nil:
+// beside the states. A state that has been removed is freed of its signatures whatever ends the rest. What is valid with an
+// error too. A device whose tag has moved to something that was to go keeps everything, and its error wraps fault.ErrConflict.
+func (p *Pruning) Remove(ctx context.Context, states, signatures Remover, progress func(done, all int)) (*Gone, error) {
+	if signatures == nil {
+		signatures = states
+	}
+	list, err := signatures.Tags(ctx)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return &Gone{}, err
+	}
+	tags := make(map[string]bool, len(list))
+	for _, t := range list {
+		tags[t] = true
+	}
+	all := 0
+	for _, d := range p.Devices {
+		all += len(d.Remove)
+	}
+	out := &Gone{}
+	var mu sync.Mutex
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(pruneConcurrency)
+	for _, d := range p.Devices {
+		g.Go(func() error {
+			if len(d.Remove) == 0 || inner.Err() != nil {
+				return inner.Err()
+			}
+			if err := d.still(inner, states); err != nil {
+				return err
+			}
+			for _, old := range d.Remove {
+				if err := states.RemoveManifest(inner, old.Digest, old.Tag); err != nil {
+					return err
+				}
+				n, err := signatures.RemoveReferrers(context.WithoutCancel(inner), old.Digest, tags)
+				mu.Lock()
+				out.States++
+				if out.Referrers += n; progress != nil {
+					progress(out.States, all)
+				}
+				mu.Unlock()
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return out, fmt.Errorf("%d of %d old generations removed: %w", out.States, all, err)
+	}
+	return out, ctx.Err()
+}
+
+// still makes sure that the device's tag does not name anything that goes.
+func (d *Pruned) still(ctx context.Context, states Remover) error {
+	desc, err := states.Resolve(ctx, d.Tag)
+	if errors.Is(err, fault.ErrNotFound) && d.tagged == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(d.Remove, func(o Old) bool { return o.Digest == desc.Digest }) {
+		return fmt.Errorf("%s names %s now, which was to be removed: %w", d.Tag, desc.Digest, fault.ErrConflict)
+	}
+	return nil
+}
