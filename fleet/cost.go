@@ -69,7 +69,7 @@ func (a *archives) get(ctx context.Context, c margo.Component) (*openedArchive, 
 	if !ok || d == "" {
 		return nil, fmt.Errorf("component %s is not pinned: %w", c.Name, fault.ErrUnsupported)
 	}
-	return a.once.get(ctx, d.String(), func(ctx context.Context) (*openedArchive, error) {
+	return a.once.get(ctx, repository+"@"+d.String(), func(ctx context.Context) (*openedArchive, error) {
 		_, manifest, err := a.from.Manifest(ctx, repository, d)
 		if err != nil {
 			return nil, err
@@ -113,7 +113,7 @@ func platformOf(d *Device) string {
 
 // loads is what a device of a platform fetches for a component.
 func (p *planner) loads(ctx context.Context, c margo.Component, platform string) (*load, error) {
-	return p.cost.get(ctx, pinOf(c).String()+" "+platform, func(ctx context.Context) (*load, error) {
+	return p.cost.get(ctx, c.Properties.Repository+"@"+pinOf(c).String()+" "+platform, func(ctx context.Context) (*load, error) {
 		archive, err := p.archives.get(ctx, c)
 		if err != nil {
 			return nil, err
@@ -187,8 +187,8 @@ func (p *planner) price(ctx context.Context, platform string, had, now []margo.D
 			}
 			for _, component := range profile.Components {
 				l, err := p.loads(ctx, component, platform)
-				if lasting(err) && !strict {
-					continue // gone from the registry: then nothing of it is counted as there
+				if err != nil && !strict && ctx.Err() == nil {
+					continue // its registry does not have it, or does not answer: then nothing of it is counted as there
 				}
 				if err != nil {
 					return err

@@ -101,11 +101,11 @@ func (p *planner) compare(ctx context.Context, a *Assignment, platform string, b
 	for _, id := range slices.Sorted(maps.Keys(old)) {
 		was := old[id]
 		c := Change{Deployment: was.Metadata.Name, Change: Removed, Was: versions(was.Spec.DeploymentProfile)}
-		services, err := p.services(ctx, platform, was.Spec.DeploymentProfile, was.Spec.Parameters)
-		if err != nil && !lasting(err) {
+		services, note, err := p.ran(ctx, platform, was)
+		if err != nil {
 			return nil, nil, err
 		}
-		c.Stops = slices.Sorted(maps.Keys(services))
+		c.Stops, c.Note = slices.Sorted(maps.Keys(services)), note
 		out = append(out, c)
 	}
 	return out, cannot, nil
@@ -140,7 +140,7 @@ func (p *planner) change(ctx context.Context, a *Assignment, platform string, at
 	var before map[string]Service
 	if was != nil {
 		c.Change, c.Was = Changed, versions(was.Spec.DeploymentProfile)
-		if before, err = p.services(ctx, platform, was.Spec.DeploymentProfile, was.Spec.Parameters); err != nil && !lasting(err) {
+		if before, c.Note, err = p.ran(ctx, platform, was); err != nil {
 			return c, "", err
 		}
 		c.parameters(was.Spec.Parameters, at.Parameters)
@@ -148,11 +148,26 @@ func (p *planner) change(ctx context.Context, a *Assignment, platform string, at
 	} else {
 		c.components(nil, at.Profile.Components)
 	}
-	c.running(before, services)
-	if was != nil && len(c.Parameters)+len(c.Components)+len(c.Images)+len(c.Starts)+len(c.Restarts)+len(c.Stops) == 0 {
+	if c.Note == "" { // else nobody knows what starts and what stays
+		c.running(before, services)
+	}
+	if was != nil && c.Note == "" && len(c.Parameters)+len(c.Components)+len(c.Images)+len(c.Starts)+len(c.Restarts)+len(c.Stops) == 0 {
 		c.Note = "its document is another one; what runs stays"
 	}
 	return c, why, nil
+}
+
+// ran are the services of a deployment that a device has, or a note of why nobody knows: whatever is wrong with what a device
+// had keeps neither it nor another one from what comes. The error says that the caller ended it.
+func (p *planner) ran(ctx context.Context, platform string, was *margo.ApplicationDeployment) (map[string]Service, string, error) {
+	services, err := p.services(ctx, platform, was.Spec.DeploymentProfile, was.Spec.Parameters)
+	switch {
+	case ctx.Err() != nil:
+		return nil, "", ctx.Err()
+	case err != nil:
+		return nil, fmt.Sprintf("what it runs could not be read: %v", err), nil
+	}
+	return services, "", nil
 }
 
 func (c *Change) parameters(was, now map[string]margo.Parameter) {

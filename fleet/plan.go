@@ -270,7 +270,11 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	unchanged := map[string]bool{}
 	if tagged != nil {
 		var err error
-		if before, err = p.deployments(ctx, a, tagged, known); err != nil {
+		if before, err = p.deployments(ctx, a, tagged, known); lasting(err) { // what one device has keeps no other one
+			d.Reasons = append(d.Reasons, fmt.Sprintf("what it has could not be read, and counts as nothing: %v", err))
+			before, err = nil, nil
+		}
+		if err != nil {
 			return err
 		}
 		there := map[digest.Digest]bool{}
