@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -195,15 +194,9 @@ func newDesk(t *testing.T, private, public []byte) desk {
 // build puts our own programs on the desk.
 func (d *desk) build(t *testing.T) {
 	t.Helper()
-	root, err := testenv.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	d.own = t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", d.own+"/", "./cmd/longshore")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := testenv.BuildOwn(t.Context(), d.own, "longshore"); err != nil {
+		t.Fatal(err)
 	}
 }
 

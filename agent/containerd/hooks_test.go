@@ -2,8 +2,6 @@ package containerd_test
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -150,17 +148,11 @@ func TestInitAndTerminal(t *testing.T) {
 // agentProgram builds the program that containers get as their first process.
 func agentProgram(t *testing.T) string {
 	t.Helper()
-	root, err := testenv.Root()
-	if err != nil {
+	dir := t.TempDir()
+	if err := testenv.BuildOwn(t.Context(), dir, "longshore-agent"); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "longshore-agent")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", file, "./cmd/longshore-agent")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return file
+	return filepath.Join(dir, "longshore-agent")
 }
 
 // noZombies is an error while a container has ended processes that nobody took up, or its orphan has not ended.

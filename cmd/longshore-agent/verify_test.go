@@ -160,14 +160,8 @@ func TestContainerdAsksBeforeItPulls(t *testing.T) {
 		}
 	}
 	program := filepath.Join(dir, "longshore-agent")
-	root, err := testenv.Root()
-	if err != nil {
+	if err := testenv.BuildOwn(t.Context(), dir, "longshore-agent"); err != nil {
 		t.Fatal(err)
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/longshore-agent")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	pull := func(name string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(daemon.Bin, "ctr"), "--address", daemon.Address, "--namespace", "default", "images", "pull", "--plain-http", server.Reference(name))

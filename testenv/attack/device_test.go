@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -83,14 +82,8 @@ func newOffice(t *testing.T) *plant {
 	if p.bin, err = box.Folder("bin"); err != nil {
 		t.Fatal(err)
 	}
-	root, err := testenv.Root()
-	if err != nil {
+	if err := testenv.BuildOwn(t.Context(), p.bin, "longshore", "longshore-agent"); err != nil {
 		t.Fatal(err)
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", p.bin+"/", "./cmd/longshore", "./cmd/longshore-agent")
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, text)
 	}
 	return p
 }

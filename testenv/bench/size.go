@@ -14,9 +14,6 @@ import (
 // platforms that a release of the agent is built for.
 func platforms() []string { return []string{"amd64", "arm64", "arm/v7", "riscv64"} }
 
-// releaseTags leave out what our programs never use, as the justfile's recipe for releases does.
-const releaseTags = "grpcnotrace,urfave_cli_no_docs"
-
 // sizes builds our programs for this machine into bin, as a release does, and weighs them.
 func sizes(ctx context.Context, bin string) (map[string]sample, error) {
 	samples := map[string]sample{}
@@ -53,7 +50,7 @@ func build(ctx context.Context, program, platform, file string) (float64, error)
 	if platform == "arm/v7" {
 		arch, arm = "arm", "7"
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", releaseTags, "-ldflags", "-s -w", "-o", file, "./cmd/"+program)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", testenv.ReleaseTags, "-ldflags", "-s -w", "-o", file, "./cmd/"+program)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if arm != "" {

@@ -76,24 +76,7 @@ func (s *Stage) Step(ctx context.Context, what string, do func(ctx context.Conte
 
 // Build compiles our programs into Bin, as a release does.
 func (s *Stage) Build(ctx context.Context, programs ...string) error {
-	root, err := testenv.Root()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.Bin, 0o755); err != nil {
-		return err
-	}
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", s.Bin + "/"}
-	for _, p := range programs {
-		args = append(args, "./cmd/"+p)
-	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return nil
+	return testenv.BuildOwn(ctx, s.Bin, programs...)
 }
 
 // Result is what a command printed and how it ended.

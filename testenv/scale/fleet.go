@@ -91,17 +91,7 @@ type Stage struct {
 
 // build makes the program; it is the same for every stage of a run.
 func build(ctx context.Context, dir string) (string, error) {
-	root, err := testenv.Root()
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(dir, "longshore")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/longshore")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return program, nil
+	return filepath.Join(dir, "longshore"), testenv.BuildOwn(ctx, dir, "longshore")
 }
 
 // open writes a fleet for a registry, and pushes what it runs.

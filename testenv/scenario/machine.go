@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -62,17 +61,11 @@ func newPlant(t *testing.T) *plant {
 // buildAgent compiles the agent, static as a release is.
 func buildAgent(t *testing.T) string {
 	t.Helper()
-	root, err := testenv.Root()
-	if err != nil {
+	dir := t.TempDir()
+	if err := testenv.BuildOwn(t.Context(), dir, "longshore-agent"); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "longshore-agent")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "./cmd/longshore-agent")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, text)
-	}
-	return file
+	return filepath.Join(dir, "longshore-agent")
 }
 
 // endpoints serve the images of every host from the plant's registry.

@@ -38,7 +38,7 @@ func newDevice(ctx context.Context, box *testenv.Box, out io.Writer) (*device, e
 	if d.bin, err = box.Folder("bin"); err != nil {
 		return nil, err
 	}
-	if err := buildPrograms(ctx, d.bin, "longshore", "longshore-agent"); err != nil {
+	if err := testenv.BuildOwn(ctx, d.bin, "longshore", "longshore-agent"); err != nil {
 		return nil, err
 	}
 	if d.containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: box, Out: out}); err != nil {

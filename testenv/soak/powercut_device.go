@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -56,7 +55,7 @@ func newCutDevice(ctx context.Context, box *testenv.Box, o PowerCutOptions) (*cu
 	if d.bin, err = box.Folder("bin"); err != nil {
 		return nil, err
 	}
-	if err := buildPrograms(ctx, d.bin, "longshore", "longshore-agent"); err != nil {
+	if err := testenv.BuildOwn(ctx, d.bin, "longshore", "longshore-agent"); err != nil {
 		return nil, err
 	}
 	dir, err := box.Folder("registry")
@@ -328,25 +327,6 @@ func (d *cutDevice) environment() []string {
 // run runs one of our programs to its end and returns what it prints.
 func (d *cutDevice) run(ctx context.Context, program string, args ...string) (string, error) {
 	return d.box.Output(ctx, d.environment(), append([]string{filepath.Join(d.bin, program)}, args...)...)
-}
-
-// buildPrograms compiles our programs into dir, as a release does.
-func buildPrograms(ctx context.Context, dir string, programs ...string) error {
-	root, err := testenv.Root()
-	if err != nil {
-		return err
-	}
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", dir + "/"}
-	for _, p := range programs {
-		args = append(args, "./cmd/"+p)
-	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return nil
 }
 
 // freePort is a port that nobody listens on now.
