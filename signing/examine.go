@@ -46,7 +46,10 @@ func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query
 	if q.Format != FormatLegacy {
 		e.referrers(ctx)
 	}
-	if q.PredicateType == PredicateSign && q.Format != FormatBundle && len(e.Bad) == 0 && !q.Enough(e.Good) {
+	// What is broken in a trustee's name is an alarm; what is broken in nobody's anybody can put there, and it may not take a
+	// good signature away.
+	alarm := slices.ContainsFunc(e.Bad, func(r Remark) bool { return r.By != "" })
+	if q.PredicateType == PredicateSign && q.Format != FormatBundle && !alarm && !q.Enough(e.Good) {
 		e.legacyTag(ctx)
 	}
 	return e.Found, nil

@@ -214,6 +214,11 @@ func TestVerifyRefuses(t *testing.T) {
 			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
 			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
 		}, fault.ErrBadSignature},
+		{"broken bundles of nobody beside a good tag", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, []byte("{}"))
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, bytes.Repeat([]byte(" "), 2<<20))
+			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
+		}, nil},
 		{"broken bundle beside a good one", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
 			sign(t, newSigner(t, SignOptions{}), st, d)
