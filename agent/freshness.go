@@ -68,10 +68,16 @@ func (a *Agent) freshness(ctx context.Context, d ocispec.Descriptor, generation 
 	}) {
 		a.proven.Store(true)
 	}
+	if known != nil && !a.reached(known.By, known.IssuedAt) {
+		known = nil
+	}
+	if f.By != "" && !a.reached(f.By, f.IssuedAt) {
+		err = fmt.Errorf("the one by %s is dated %s, and it is %s: %w", f.By, f.IssuedAt.UTC().Format(time.RFC3339), a.clock.Now().UTC().Format(time.RFC3339), fault.ErrRejected)
+		f.By = ""
+	}
 	if f.By != "" && (known == nil || !f.NotAfter.Before(known.NotAfter)) {
 		out.By, out.IssuedAt, out.NotAfter = f.By, f.IssuedAt.UTC(), f.NotAfter.UTC()
 		out.Withheld = known != nil && known.Withheld && known.NotAfter.Equal(out.NotAfter)
-		a.prove(clock.Proof{Kind: clock.Freshness, By: f.By, Time: f.IssuedAt})
 		switch now := a.clock.Now(); {
 		case now.Before(out.NotAfter):
 			a.clock.Hint(hintStatement, time.Time{})
@@ -90,6 +96,13 @@ func (a *Agent) freshness(ctx context.Context, d ocispec.Descriptor, generation 
 	}
 	out.Withheld = false
 	return &out, nil
+}
+
+// reached takes the date of a freshness statement as a proof of the time, and tells whether it is that late then. A date that
+// the clock does not follow counts for nothing: its end would never come.
+func (a *Agent) reached(by string, issued time.Time) bool {
+	a.prove(clock.Proof{Kind: clock.Freshness, By: by, Time: issued})
+	return !issued.After(a.clock.Now().Add(clock.Slack))
 }
 
 // unknown tells errors that say that nobody could tell from those that say that there is nothing good.

@@ -144,6 +144,35 @@ func TestKnownFreshnessStays(t *testing.T) {
 	})
 }
 
+// A statement that is dated further ahead than the clock follows would never end. It does not count, neither in the place of
+// one that does nor for a new state.
+func TestFreshnessDatedFarAhead(t *testing.T) {
+	const century = 100 * 365 * 24 * time.Hour
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		issued := time.Now()
+		r, d := settled(t, w)
+		w.Pulse.Renew(d, "pulse", issued.Add(century), life)
+		w.Sync(t, r)
+		if s := r.Status(); s.Stale || !s.Freshness.NotAfter.Equal(issued.Add(life)) {
+			t.Errorf("before the end of the one that counts: stale %t, %+v", s.Stale, s.Freshness)
+		}
+		next := w.Publish(t, 2, anApp(1, "web:2"))
+		w.Pulse.Renew(next, "pulse", issued.Add(century), life)
+		if res := w.Sync(t, r); res.Code != agent.CodeStateStale || !strings.Contains(res.Message, "is dated 2") {
+			t.Errorf("a new state with a statement of the next century: %+v", res)
+		}
+		w.Pulse.Renew(next, "pulse", time.Now(), life)
+		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled {
+			t.Errorf("sync = %+v", res)
+		}
+		w.Pulse.Renew(next, "pulse", issued.Add(century), life)
+		time.Sleep(life + time.Hour)
+		if s := r.Status(); !s.Stale {
+			t.Errorf("after the end of the one that counts: stale %t, %+v", s.Stale, s.Freshness)
+		}
+	})
+}
+
 func TestNewStateMustBeFresh(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
 		r, _ := settled(t, w)

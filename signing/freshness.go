@@ -20,6 +20,9 @@ const (
 	// MaxFreshness is the longest life of a freshness statement: who steals its key freezes devices for no longer.
 	MaxFreshness = 400 * 24 * time.Hour
 	minFreshness = time.Minute
+	// MaxAhead is how far ahead of the own clock a statement may be dated, where the own clock may be the one that is wrong.
+	// It is as far as a device's clock follows one (agent/clock).
+	MaxAhead = 10 * 365 * 24 * time.Hour
 
 	freshnessReferrers = 32 // of one state that are looked at, the newest first
 	maxTagLength       = 128

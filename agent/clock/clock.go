@@ -32,7 +32,8 @@ const (
 const (
 	// Slack is how far two clocks may be apart before one of them is called wrong.
 	Slack = 5 * time.Minute
-	// maxLeap bounds how far one proof may move the time: a signer whose clock is in another century proves nothing.
+	// maxLeap bounds how far one proof may move the time: a signer whose clock is in another century proves nothing. What
+	// is dated further ahead counts for nothing elsewhere, too (signing.MaxAhead).
 	maxLeap = 10 * 365 * 24 * time.Hour
 	// maxProofs of different signers are remembered, the newest.
 	maxProofs = 16

@@ -304,7 +304,7 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 	q := signing.FreshnessQuery{Tag: tag, Generation: s.Generation, Trustees: signing.Trustees(f.signer.Key())}
 	lasts := func(all []signing.FreshnessSignature) *signing.FreshnessSignature {
 		for i := range all {
-			if all[i].NotAfter.Sub(f.now) > f.life/2 {
+			if all[i].NotAfter.Sub(f.now) > f.life/2 && !all[i].IssuedAt.After(f.now) {
 				return &all[i]
 			}
 		}

@@ -27,6 +27,40 @@ func (s *shell) freshened(want int, args ...string) freshenResult {
 	return r
 }
 
+// freshenedAt runs freshen at a time.
+func (s *shell) freshenedAt(at time.Time, args ...string) freshenResult {
+	s.t.Helper()
+	var out, errs bytes.Buffer
+	p := testProgram(&out, &errs)
+	p.now, p.lookup = func() time.Time { return at }, s.lookup
+	app := p.app()
+	line, err := cmdline.Arrange(app, append([]string{"freshen", "-o", "json"}, args...), p.environment)
+	if err == nil {
+		err = app.RunContext(s.t.Context(), append([]string{app.Name}, line...))
+	}
+	var r freshenResult
+	if err := errors.Join(err, json.Unmarshal(out.Bytes(), &r)); err != nil {
+		s.t.Fatalf("freshen: %v: %s%s", err, out.String(), errs.String())
+	}
+	return r
+}
+
+// A statement of a clock that was ahead is not relied on: devices may not count it.
+func TestFreshenAhead(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.do(outcome.OK, "key", "generate", "pulse")
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--empty", states)
+	now := time.Now().UTC().Truncate(time.Second)
+	for _, at := range []time.Time{now.AddDate(30, 0, 0), now} {
+		if r := s.freshenedAt(at, "--key", "pulse.key", states+":press-07"); r.Renewed != 1 || r.States[0].IssuedAt != at.Format(time.RFC3339) {
+			t.Errorf("at %v: freshen = %+v", at, r)
+		}
+	}
+	if r := s.freshenedAt(now, "--key", "pulse.key", states+":press-07"); r.Fresh != 1 || r.States[0].IssuedAt != now.Format(time.RFC3339) {
+		t.Errorf("again: freshen = %+v", r)
+	}
+}
+
 // A schedule freshens what is current, again only when half of the time has passed, and nothing that is older.
 func TestFreshen(t *testing.T) {
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
@@ -87,17 +121,9 @@ func TestFreshenPrunes(t *testing.T) {
 			pruned, refused := 0, false
 			for range 4 {
 				at = at.Add(30 * time.Hour)
-				var out, errs bytes.Buffer
-				p := testProgram(&out, &errs)
-				p.now, p.lookup = func() time.Time { return at }, s.lookup
-				app := p.app()
-				line, err := cmdline.Arrange(app, []string{"freshen", "-o", "json", "--key", "pulse.key", "--for", "24h", states + ":press-07"}, p.environment)
-				if err == nil {
-					err = app.RunContext(t.Context(), append([]string{app.Name}, line...))
-				}
-				var r freshenResult
-				if err := errors.Join(err, json.Unmarshal(out.Bytes(), &r)); err != nil || r.Renewed != 1 {
-					t.Fatalf("freshen: %v: %s%s", err, out.String(), errs.String())
+				r := s.freshenedAt(at, "--key", "pulse.key", "--for", "24h", states+":press-07")
+				if r.Renewed != 1 {
+					t.Fatalf("freshen = %+v", r)
 				}
 				pruned += r.States[0].Pruned
 				refused = refused || len(r.Notes) > 0

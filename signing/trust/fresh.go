@@ -41,6 +41,17 @@ func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generati
 	if err != nil {
 		return out, err
 	}
+	// What is dated further ahead than any clock is behind would not end in anybody's life.
+	var ahead *signing.FreshnessSignature
+	timely := func(all []signing.FreshnessSignature) []signing.FreshnessSignature {
+		return slices.DeleteFunc(all, func(f signing.FreshnessSignature) bool {
+			late := f.IssuedAt.After(q.Now.Add(signing.MaxAhead))
+			if late {
+				ahead = &f
+			}
+			return late
+		})
+	}
 	// reached takes the statements that last longest until they are enough.
 	reached := func(all []signing.FreshnessSignature) (map[int]int, int) {
 		good := make([]signing.Signature, len(all))
@@ -57,11 +68,12 @@ func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generati
 	all, err := signing.FindFreshness(ctx, st, q.Subject, signing.FreshnessQuery{
 		Tag: tag, Generation: generation, Trustees: trustees,
 		Enough: func(all []signing.FreshnessSignature) bool {
-			all = slices.DeleteFunc(all, func(f signing.FreshnessSignature) bool { return !q.Now.Before(f.NotAfter) })
+			all = slices.DeleteFunc(timely(all), func(f signing.FreshnessSignature) bool { return !q.Now.Before(f.NotAfter) })
 			_, n := reached(all)
 			return n > 0
 		},
 	})
+	all = timely(all)
 	counted, n := reached(all)
 	if n > 0 {
 		for _, at := range sortedPlaces(counted) {
@@ -80,6 +92,9 @@ func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generati
 	}
 	names := strings.Join(out.Signers, ", ")
 	switch {
+	case err == nil && ahead != nil:
+		return out, fmt.Errorf("freshness: %w: statement %s is dated %s, and it is %s", fault.ErrRejected, ahead.Digest,
+			ahead.IssuedAt.UTC().Format(time.RFC3339), q.Now.UTC().Format(time.RFC3339))
 	case err == nil:
 		return out, fmt.Errorf("freshness: %w: %d of %s are needed, and count now", fault.ErrUnsigned, c.quorum.Need(), names)
 	case errors.Is(err, fault.ErrTemporary), !errors.Is(err, fault.ErrUnsigned) && !errors.Is(err, fault.ErrBadSignature):

@@ -72,6 +72,16 @@ func TestPolicyFreshness(t *testing.T) {
 		{"revoked", &Quorum{Signers: []*Signer{a}}, a, func(st signing.Store, d ocispec.Descriptor) {
 			pulse(t, pair, st, d, now, 2*day)
 		}, Fresh{}, fault.ErrUnsigned},
+		{"dated far ahead", &Quorum{Signers: []*Signer{a}}, nil, func(st signing.Store, d ocispec.Descriptor) {
+			pulse(t, pair, st, d, now.Add(signing.MaxAhead+time.Hour), 2*day)
+		}, Fresh{}, fault.ErrRejected},
+		{"dated far ahead, beside one that counts", &Quorum{Signers: []*Signer{a}}, nil, func(st signing.Store, d ocispec.Descriptor) {
+			pulse(t, pair, st, d, now.Add(100*365*day), 2*day)
+			pulse(t, pair, st, d, now, 2*day)
+		}, Fresh{By: []string{"pulse"}, IssuedAt: now, NotAfter: now.Add(2 * day)}, nil},
+		{"dated ahead, as a device sees it whose clock was lost", &Quorum{Signers: []*Signer{a}}, nil, func(st signing.Store, d ocispec.Descriptor) {
+			pulse(t, pair, st, d, now.Add(8*365*day), 2*day)
+		}, Fresh{By: []string{"pulse"}, IssuedAt: now.Add(8 * 365 * day), NotAfter: now.Add(8*365*day + 2*day)}, nil},
 		{"a key that is not trusted any more", &Quorum{Signers: []*Signer{&late}}, nil, func(st signing.Store, d ocispec.Descriptor) {
 			pulse(t, pair, st, d, now, 2*day)
 		}, Fresh{}, fault.ErrUnsigned},
