@@ -103,6 +103,32 @@ func steps() []step {
 			},
 		},
 		{
+			name: "wants signatures of its own kind elsewhere", by: both, kind: ErrNotNext, say: "has its signatures in other.example/signatures",
+			next: func(d *doc) {
+				d.more = "  - {scope: registry.example/plant/**, artifacts: [trust], signers: [root-1], signatures: other.example/signatures}\n"
+			},
+		},
+		{
+			name: "wants signatures of its own kind elsewhere where the next one is", by: both, kind: ErrNotNext, say: "the next policy could never be taken",
+			next: func(d *doc) {
+				d.at = "elsewhere.example/plant/trust"
+				d.more = "  - {scope: elsewhere.example/plant/**, artifacts: [trust], signers: [root-1], signatures: other.example/signatures}\n"
+			},
+		},
+		{
+			name: "wants signatures elsewhere of what comes from where it is", by: both, kind: ErrUnusable, say: "in other.example/signatures, and they are beside them",
+			next: func(d *doc) {
+				d.at = "elsewhere.example/plant/trust"
+				d.more = "  - {scope: registry.example/plant/**, artifacts: [trust], signers: [root-1], signatures: other.example/signatures}\n"
+			},
+		},
+		{
+			name: "a rule for its own kind with signatures beside it", by: both,
+			next: func(d *doc) {
+				d.more = "  - {scope: registry.example/plant/**, artifacts: [trust], signers: [root-1], signatures: " + trustRepository + "}\n"
+			},
+		},
+		{
 			name: "a rule for its own kind that it does not satisfy", by: both, kind: ErrUnusable, say: "its own rules",
 			next: func(d *doc) {
 				d.more = "  - {scope: registry.example/plant/**, artifacts: [trust], keys: [{name: x, pem: " + quoted(string(pemOf("auditor"))) + "}]}\n"

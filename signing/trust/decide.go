@@ -91,7 +91,7 @@ func (p *Policy) unspoken(q Question, d *Decision) error {
 
 // place is where signatures are.
 func (q Question) place(ctx context.Context, rule Rule) (signing.Source, error) {
-	if rule.Signatures == "" || rule.Signatures == q.Source.Name() {
+	if !rule.keptElsewhere(q.Source.Name()) {
 		return q.Source, nil
 	}
 	if q.Elsewhere == nil {

@@ -14,6 +14,11 @@ func (r *Rule) kinds() []string {
 	return r.Artifacts
 }
 
+// keptElsewhere tells whether the rule says that signatures of what is in a repository are in another one.
+func (r *Rule) keptElsewhere(repository string) bool {
+	return r.Signatures != "" && r.Signatures != repository
+}
+
 // reach tells how closely the rule's scope describes a repository: 0 is not at all.
 func (r *Rule) reach(repository string) int {
 	if r.Scope == everywhere {

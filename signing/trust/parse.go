@@ -277,6 +277,9 @@ func (r *reader) succession(n *strict.Node) *Succession {
 	s := &Succession{Repository: r.scope(n.Need("repository"), false), Quorum: r.quorum(n, false)}
 	if rule, found := r.policy.Match(KindTrust, s.Repository); found && rule.Reject && s.Repository != "" {
 		n.Get("repository").Faultf("is rejected by %s: the next policy could never be taken", rule.path)
+	} else if found && rule.keptElsewhere(s.Repository) && s.Repository != "" {
+		n.Get("repository").HintFaultf("leave trust out of the rule's artifacts, or signatures out of the rule",
+			"has its signatures in %s, says %s, and those of policies are beside them: the next policy could never be taken", rule.Signatures, rule.path)
 	}
 	n.Close()
 	return s

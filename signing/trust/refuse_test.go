@@ -106,6 +106,7 @@ func badPolicies(t testing.TB) []badPolicy {
 	form("trust by nobody", threeKeys+"version: 1\ntrust: {repository: a/trust}\n"+pass, "trust: signers is missing")
 	form("trust nowhere", threeKeys+"version: 1\ntrust: {signers: [a]}\n"+pass, "trust: repository is missing")
 	meaning("trust threshold above", threeKeys+"version: 1\ntrust: {repository: a/trust, signers: [a, a2], threshold: 2}\n"+pass, "trust.threshold: asks for 2 different signers")
+	meaning("trust signed elsewhere", threeKeys+"version: 1\ntrust: {repository: a/trust, signers: [a]}\n"+rule(`scope: "**"`, "artifacts: [state, trust]", "signers: [a]", "signatures: b/signatures"), "trust.repository: has its signatures in b/signatures, says rules[0]")
 	meaning("trust rejected", threeKeys+"version: 1\ntrust: {repository: a/trust, signers: [a]}\n"+rule(`scope: "**"`, "artifacts: [trust]", "reject: true"), "trust.repository: is rejected by rules[0]")
 	form("identity without root", "identities: [{name: ci, issuer: https://i.example, subject: s}]\n"+pass, "an identity needs a trusted root")
 	form("identity without issuer", "trustedRoot: {file: root.json}\nidentities: [{name: ci, subject: s}]\n"+pass, "needs one of issuer and issuerPattern")

@@ -15,9 +15,9 @@ import (
 )
 
 // Sound tells what would keep a device that took the policy over from ever getting another one: nobody who may sign the
-// next, too few of them that are neither revoked nor expired, or its own trust artifacts rejected. A threshold that nobody
-// could ever have met is refused by [Parse]. Keys of rules may have expired: see [Policy.Doubts]; a device that was away for
-// long may be on its way to a version that has new ones.
+// next, too few of them that are neither revoked nor expired, its own trust artifacts rejected, or their signatures asked for
+// where devices do not look. A threshold that nobody could ever have met is refused by [Parse]. Keys of rules may have
+// expired: see [Policy.Doubts]; a device that was away for long may be on its way to a version that has new ones.
 //
 // repository is where the policy is published.
 func (p *Policy) Sound(now time.Time, repository string) error {
@@ -34,8 +34,11 @@ func (p *Policy) Sound(now time.Time, repository string) error {
 		return unusable("trust: %d must sign the next one, and only %d of its signers could: the others are revoked or expired", p.Trust.Need(), n)
 	}
 	for _, at := range []string{repository, p.Trust.Repository} {
-		if r, found := p.Match(KindTrust, at); found && r.Reject {
+		switch r, found := p.Match(KindTrust, at); {
+		case found && r.Reject:
 			return unusable("the rule for %s rejects the trust policies of %s", r.Scope, at)
+		case found && r.keptElsewhere(at):
+			return unusable("the rule for %s wants the signatures of the trust policies of %s in %s, and they are beside them", r.Scope, at, r.Signatures)
 		}
 	}
 	return nil
