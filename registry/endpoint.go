@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -34,6 +35,7 @@ type endpoint struct {
 	transport          *http.Transport
 	client             *http.Client // with retries and the endpoint's own headers, without credentials
 	userAgent          string
+	takes              atomic.Int32 // a taking
 }
 
 // Endpoint is one place where a host's images may be asked for, for a container runtime that does its own requests.

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -17,6 +20,13 @@ import (
 // Signer signs what is about to be published. Its signature has to be listed when it returns.
 type Signer interface {
 	Sign(ctx context.Context, repo *Repository, subject ocispec.Descriptor) error
+}
+
+// FreshSigner is a [Signer] that is told what nobody can have signed yet, and need not look.
+type FreshSigner interface {
+	Signer
+	// SignFresh is Sign of a subject that was not in the repository a moment ago.
+	SignFresh(ctx context.Context, repo *Repository, subject ocispec.Descriptor) error
 }
 
 // Action is what became of one thing that Publish had to do.
@@ -40,11 +50,12 @@ type Progress struct {
 
 // PublishOptions choose what happens around the push.
 type PublishOptions struct {
-	Signer     Signer         // nil: not signed
-	HistoryTag string         // immutable tag, set before Tags; "" for none. Taken by another digest: fault.ErrConflict
-	Tags       []string       // moving tags, set last, in this order
-	MountFrom  []string       // repositories of the same registry (path without host) that may hold blobs already
-	Progress   func(Progress) // nil: silent; never called by two goroutines at once
+	Signer     Signer          // nil: not signed
+	HistoryTag string          // immutable tag, set before Tags; "" for none. Taken by another digest: fault.ErrConflict
+	Tags       []string        // moving tags, set last, in this order
+	MountFrom  []string        // repositories of the same registry (path without host) that may hold blobs already
+	Held       []digest.Digest // blobs that a manifest of this repository names, which was read a moment ago: they are not looked for
+	Progress   func(Progress)  // nil: silent; never called by two goroutines at once
 
 	// Sole makes sure that nobody else publishes under the same tags at the same time; see [Sole]. nil: not looked at.
 	Sole *Sole
@@ -52,7 +63,7 @@ type PublishOptions struct {
 
 // Publish pushes an artifact so that whoever reads meanwhile sees the old one or the new one, whole and signed: blobs,
 // manifest by digest, signature, a look whether it is really there, history tag, moving tags. It may be repeated after any
-// interruption; what is there is not sent again.
+// interruption; what is there is not sent again, but for blobs so small that to ask costs as much.
 func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o PublishOptions) (ocispec.Descriptor, error) {
 	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
 	if err := r.checkPublish(a, o); err != nil {
@@ -65,23 +76,27 @@ func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o Publi
 			return desc, err
 		}
 	}
-	if err := r.pushBlobs(ctx, a.Blobs, o.MountFrom, tell); err != nil {
-		return desc, err
-	}
-	if err := r.PushManifest(ctx, desc, a.Manifest, ""); err != nil {
+	fresh, err := r.pushAll(ctx, desc, a, o, tell)
+	if err != nil {
 		return desc, err
 	}
 	tell(Progress{Action: ActionPushed, Descriptor: desc})
 	if o.Signer != nil {
-		if err := o.Signer.Sign(ctx, r, desc); err != nil {
+		sign := o.Signer.Sign
+		if f, ok := o.Signer.(FreshSigner); ok && fresh {
+			sign = f.SignFresh
+		}
+		if err := sign(ctx, r, desc); err != nil {
 			return desc, fmt.Errorf("sign %s@%s: %w", r.Name(), desc.Digest, err)
 		}
 		tell(Progress{Action: ActionSigned, Descriptor: desc})
 	}
-	if _, back, err := r.ManifestLimit(ctx, desc.Digest, MaxForeignManifest); err != nil {
-		return desc, err
-	} else if !bytes.Equal(back, a.Manifest) {
-		return desc, r.fail("read back", desc.Digest.String(), fmt.Errorf("another manifest: %w", fault.ErrDigestMismatch))
+	if o.Sole == nil || o.HistoryTag == "" { // else soleHistory reads back what the history tag names
+		if _, back, err := r.ManifestLimit(ctx, desc.Digest, MaxForeignManifest); err != nil {
+			return desc, err
+		} else if !bytes.Equal(back, a.Manifest) {
+			return desc, r.fail("read back", desc.Digest.String(), fmt.Errorf("another manifest: %w", fault.ErrDigestMismatch))
+		}
 	}
 	free, err := r.historyFree(ctx, desc, o.HistoryTag)
 	if err == nil {
@@ -164,20 +179,51 @@ func (r *Repository) historyFree(ctx context.Context, desc ocispec.Descriptor, t
 	return false, nil
 }
 
-func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from []string, tell func(Progress)) error {
+// pushAll pushes blobs and manifest, and tells whether the manifest is known not to have been there: one of its blobs was
+// not. A registry that has lost a blob which was believed to be there gets all of them.
+func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *artifacts.Artifact, o PublishOptions, tell func(Progress)) (fresh bool, err error) {
+	blobs := slices.DeleteFunc(slices.Clone(a.Blobs), func(b artifacts.Blob) bool { return slices.Contains(o.Held, b.Descriptor.Digest) })
+	if fresh, err = r.pushBlobs(ctx, blobs, o.MountFrom, tell); err != nil {
+		return false, err
+	}
+	p, remote := r.place.(*remotePlace)
+	if _, wanted := o.Signer.(FreshSigner); wanted && remote && !p.tellsMissing() {
+		there, err := p.existsAt(p.reading(ctx, p.upstream()), p.upstream(), desc)
+		if fresh = !there; err != nil {
+			return false, r.fail("look for", desc.Digest.String(), err)
+		}
+	}
+	err = r.PushManifest(ctx, desc, a.Manifest, "")
+	if remote && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid)) {
+		p.again()
+		if _, err := r.pushBlobs(ctx, a.Blobs, o.MountFrom, tell); err != nil {
+			return false, err
+		}
+		err = r.PushManifest(ctx, desc, a.Manifest, "")
+	}
+	return fresh, err
+}
+
+// pushBlobs tells whether a blob had to be sent.
+func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from []string, tell func(Progress)) (sent bool, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(r.concurrency, 1))
+	var lacked atomic.Bool
 	for _, b := range blobs {
 		group.Go(func() error {
 			action, err := r.bring(ctx, b, from)
 			if err != nil {
 				return r.fail("push blob", b.Descriptor.Digest.String(), err)
 			}
+			if action != ActionExists {
+				lacked.Store(true)
+			}
 			tell(Progress{Action: action, Descriptor: b.Descriptor})
 			return nil
 		})
 	}
-	return group.Wait()
+	err = group.Wait()
+	return lacked.Load(), err
 }
 
 // bring makes a blob present the cheapest way: there already, in another repository, sent.

@@ -47,9 +47,17 @@ func taken(status int) bool {
 	return status == http.StatusOK || status == http.StatusCreated || status == http.StatusAccepted || status == http.StatusNoContent
 }
 
-// pushBlob sends a blob unless it is there.
+// pushBlob sends a blob unless it is there; a small one also when that takes fewer requests than to find out.
 func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (sent bool, err error) {
 	ctx = p.writing(ctx)
+	if p.hasEmpty.Load() && desc.Digest == ocispec.DescriptorEmptyJSON.Digest {
+		return false, nil
+	}
+	if desc.Size <= smallBlob {
+		if done, sent, err := p.pushSmall(ctx, desc, data); done {
+			return sent, err
+		}
+	}
 	if there, err := p.existsAt(ctx, p.upstream(), desc); err != nil || there {
 		return false, err
 	}
@@ -126,6 +134,12 @@ func (p *remotePlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 	return err
 }
 
+// emptyConfig is how a manifest names the empty config, which most artifacts have.
+var emptyConfig = []byte(ocispec.DescriptorEmptyJSON.Digest)
+
+// again makes everything count as unknown that was concluded of blobs.
+func (p *remotePlace) again() { p.hasEmpty.Store(false) }
+
 // putManifest sends a manifest and returns the answer's headers.
 func (p *remotePlace) putManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, target string) (http.Header, error) {
 	resp, err := p.upstream().do(ctx, request{
@@ -139,6 +153,9 @@ func (p *remotePlace) putManifest(ctx context.Context, desc ocispec.Descriptor, 
 	resp.Body.Close()
 	if d := digest.Digest(resp.Header.Get("Docker-Content-Digest")); checkDigest(d) == nil && d != desc.Digest && d.Algorithm() == desc.Digest.Algorithm() {
 		return nil, fmt.Errorf("it stored %s instead: %w", d, fault.ErrDigestMismatch)
+	}
+	if bytes.Contains(data, emptyConfig) {
+		p.hasEmpty.Store(true)
 	}
 	return resp.Header, nil
 }

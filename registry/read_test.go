@@ -420,7 +420,7 @@ func TestUnreachableIsTemporary(t *testing.T) {
 	_, referrers := r.Referrers(t.Context(), desc)
 	_, exists := r.Exists(t.Context(), desc)
 	_, tags := r.Tags(t.Context())
-	push := r.PushBlob(t.Context(), storetest.Empty(), []byte("{}"))
+	push := r.PushBlob(t.Context(), storetest.BlobOf([]byte("new")), []byte("new"))
 	_, name := c.Resolve(t.Context(), "no-such-host.invalid/x", "t")
 	for op, err := range map[string]error{
 		"Resolve": resolve, "Manifest": manifest, "Blob": blob, "Referrers": referrers, "Exists": exists, "Tags": tags,

@@ -179,9 +179,13 @@ func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.De
 		return err
 	}
 	known := header.Get("OCI-Subject") == subject.Digest.String()
+	if !known && p.noAPI.Load() { // so it was a moment ago; who reads asks each time
+		return p.mergeFallback(ctx, subject, listed(desc, data))
+	}
 	for round := range listingRounds {
 		list, err := p.referrersByAPI(ctx, a, subject.Digest)
 		if errors.Is(err, errNoAPI) {
+			p.noAPI.Store(!known)
 			return p.mergeFallback(ctx, subject, listed(desc, data))
 		}
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -34,6 +35,9 @@ type remotePlace struct {
 	host string // as written in references
 	name string // the repository's path
 	at   []*access
+
+	hasEmpty atomic.Bool // a manifest that names the empty config was taken: it is there, and stays
+	noAPI    atomic.Bool // a referrer that was pushed here was not listed by the registry itself
 
 	mu     sync.Mutex
 	tagged map[string]entityTag // by endpoint and tag, for registries that have to be asked with GET

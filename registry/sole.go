@@ -47,6 +47,22 @@ func (r *Repository) here(ctx context.Context, tag string) (ocispec.Descriptor, 
 	return d, r.fail("resolve", tag, err)
 }
 
+// readBack is names, by the bytes that are there, and so tells also that they are.
+func (r *Repository) readBack(ctx context.Context, tag string) (digest.Digest, error) {
+	var d ocispec.Descriptor
+	var err error
+	if p, ok := r.place.(*remotePlace); ok {
+		a := p.upstream()
+		d, _, err = p.manifestAt(p.reading(ctx, a), a, tag, MaxForeignManifest)
+	} else {
+		d, _, err = r.manifest(ctx, tag, MaxForeignManifest)
+	}
+	if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) {
+		return "", nil
+	}
+	return d.Digest, r.fail("read back", tag, err)
+}
+
 func (r *Repository) conflict(tag string, there digest.Digest) error {
 	return fault.WithHint(r.fail("publish", tag, fmt.Errorf("it names %s now, somebody else published meanwhile: %w", there, fault.ErrConflict)),
 		"look at what is there, and publish what follows it")
@@ -79,7 +95,7 @@ func (r *Repository) taken(ctx context.Context, desc ocispec.Descriptor, o Publi
 	return err
 }
 
-// soleHistory looks between the history tag and the moving one.
+// soleHistory reads back what was published, by the history tag, and looks at the moving one before it is set.
 //
 // Say A and B publish the same generation and both get nil. The last to set the history tag is B, so A saw its own there
 // at the end (soleAfter) before B set it, and had set the moving tag before that. Then B, here, sees A's moving tag.
@@ -87,7 +103,7 @@ func (r *Repository) soleHistory(ctx context.Context, desc ocispec.Descriptor, o
 	if o.Sole == nil || o.HistoryTag == "" {
 		return nil
 	}
-	history, err := r.names(ctx, o.HistoryTag)
+	history, err := r.readBack(ctx, o.HistoryTag)
 	if err != nil {
 		return err
 	}

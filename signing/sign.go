@@ -157,6 +157,15 @@ func (s *Signer) PublicPEM() []byte { return bytes.Clone(s.public) }
 // Sign signs subject's digest and stores the signature beside it. It returns what was written, or found with Once,
 // one for each format. The subject need not be readable, only its descriptor must be right.
 func (s *Signer) Sign(ctx context.Context, st Store, subject ocispec.Descriptor) ([]Signature, error) {
+	return s.signAs(ctx, st, subject, s.options.Once)
+}
+
+// SignFresh is Sign of a subject that nobody can have signed yet: also with Once it does not look first.
+func (s *Signer) SignFresh(ctx context.Context, st Store, subject ocispec.Descriptor) ([]Signature, error) {
+	return s.signAs(ctx, st, subject, false)
+}
+
+func (s *Signer) signAs(ctx context.Context, st Store, subject ocispec.Descriptor, once bool) ([]Signature, error) {
 	if err := checkSubject(st, subject); err != nil {
 		return nil, err
 	}
@@ -171,7 +180,7 @@ func (s *Signer) Sign(ctx context.Context, st Store, subject ocispec.Descriptor)
 	}
 	var made []Signature
 	for _, f := range formats {
-		if s.options.Once && s.self != nil {
+		if once && s.self != nil {
 			found, err := s.find(ctx, st, subject, f)
 			if err != nil {
 				return made, err

@@ -240,6 +240,15 @@ func (e entry) host(folder, address string) (Host, error) {
 	return h, nil
 }
 
+// Address reads the address of a mirror as hosts.toml writes it; it may be asked for everything.
+func Address(s string) (Host, error) {
+	h := Host{Pull: true, Resolve: true}
+	if s == "" {
+		return h, fmt.Errorf("no address: %w", fault.ErrInvalid)
+	}
+	return h, h.setAddress(s, false)
+}
+
 func (h *Host) setAddress(address string, override bool) error {
 	if address == "" {
 		return nil

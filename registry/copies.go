@@ -1,0 +1,118 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/internal/certsd"
+)
+
+// At is the same repository at one other address that serves the registry's content, and nowhere else: a mirror, written
+// as hosts.toml writes it, "https://mirror.example.com" or with a path. Credentials are those that are stored for its host.
+func (r *Repository) At(address string) (*Repository, error) {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return nil, r.fail("open a copy of", "", fmt.Errorf("a layout has none: %w", fault.ErrUnsupported))
+	}
+	if name, _, _ := strings.Cut(address, "/"); !strings.Contains(address, "://") && p.c.o.plain(name) {
+		address = "http://" + address
+	}
+	host, err := certsd.Address(address)
+	if err != nil {
+		return nil, fmt.Errorf("mirror %q: %w", address, err)
+	}
+	e, err := p.c.mirrorAt(p.host, host)
+	if err != nil {
+		return nil, fmt.Errorf("mirror %q: %w", address, err)
+	}
+	return r.alone(p, e), nil
+}
+
+// Mirrors are the same repository at each mirror that hosts.toml names for its registry, in order, each by itself.
+func (r *Repository) Mirrors() []*Repository {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return nil
+	}
+	var out []*Repository
+	for _, a := range p.at {
+		if a.mirror && a.pull {
+			out = append(out, r.alone(p, a.endpoint))
+		}
+	}
+	return out
+}
+
+// alone is the repository at one address.
+func (r *Repository) alone(p *remotePlace, e *endpoint) *Repository {
+	return &Repository{ref: r.ref, concurrency: r.concurrency, place: p.c.newRemote(Reference{Scheme: SchemeOCI, Registry: p.host, Repository: p.name}, []*endpoint{e})}
+}
+
+// mirrorAt is the endpoint of a mirror that the caller names; each is made once.
+func (c *Client) mirrorAt(registry string, h certsd.Host) (*endpoint, error) {
+	key := registry + " " + h.Scheme + "://" + h.Host + h.Path
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := c.byHost[key]; found != nil {
+		return found[0], nil
+	}
+	e, err := c.newEndpoint(h, true)
+	if err != nil {
+		return nil, err
+	}
+	e.pull, e.resolve, e.ns = true, true, registry
+	c.byHost[key] = []*endpoint{e}
+	return e, nil
+}
+
+// Where is the address of what the repository reads from first: "harbor.example", "mirror.example/v2/proxy".
+func (r *Repository) Where() string {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return r.Name()
+	}
+	a := p.at[0]
+	if a.path == "/v2" {
+		return a.host
+	}
+	return a.host + a.path
+}
+
+// Missing lists what of a manifest and the blobs that it names is not there; the manifest itself stands for all of it. Of an
+// index only the index is looked for: its images need not all be wanted.
+func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.Descriptor, error) {
+	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
+	if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
+		return []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageManifest, Digest: d}}, nil
+	}
+	if err != nil || isIndex(desc.MediaType) {
+		return nil, err
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, r.fail("read", d.String(), fmt.Errorf("%w: %w", fault.ErrInvalid, err))
+	}
+	var out []ocispec.Descriptor
+	asked := map[digest.Digest]bool{}
+	for _, b := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
+		if asked[b.Digest] || len(b.URLs) > 0 { // the registry need not hold what is elsewhere
+			continue
+		}
+		asked[b.Digest] = true
+		there, err := r.Exists(ctx, ocispec.Descriptor{MediaType: "", Digest: b.Digest, Size: b.Size})
+		if err != nil && (!errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrTemporary)) {
+			return nil, err
+		}
+		if !there {
+			out = append(out, b)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,95 @@
+package registry_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// Whatever a registry makes of the short ways to send a small blob, the blob is there in the end.
+func TestSmallBlobs(t *testing.T) {
+	t.Parallel()
+	query := func(key string, effect testenv.Effect) testenv.Effect {
+		return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if r.URL.Query().Get(key) == "" {
+				next.ServeHTTP(w, r)
+				return
+			}
+			effect(w, r, next)
+		}
+	}
+	created := func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Location", r.URL.Path)
+		w.WriteHeader(http.StatusCreated)
+	}
+	withoutPort := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		testenv.Rewrite(func(h http.Header, data []byte) []byte {
+			if at := h.Get("Location"); strings.HasPrefix(at, "http://127.0.0.1:") {
+				_, path, _ := strings.Cut(strings.TrimPrefix(at, "http://"), "/")
+				h.Set("Location", "http://127.0.0.1/"+path)
+			}
+			return data
+		})(w, r, next)
+	}
+	for name, rule := range map[string]testenv.Rule{
+		"as they are":                     {Path: "never"},
+		"says created and keeps nothing":  {Method: http.MethodPost, Path: "/uploads/", Effect: query("digest", created)},
+		"knows no single POST":            {Method: http.MethodPost, Path: "/uploads/", Effect: query("digest", testenv.Status(http.StatusMethodNotAllowed, 0))},
+		"knows no mount":                  {Method: http.MethodPost, Path: "/uploads/", Effect: query("mount", testenv.Status(http.StatusBadRequest, 0))},
+		"mount without a place":           {Method: http.MethodPost, Path: "/uploads/", Effect: query("mount", testenv.Status(http.StatusAccepted, 0))},
+		"forgets the port of a place":     {Method: http.MethodPost, Path: "/uploads/", Effect: withoutPort},
+		"has lost a blob, and then takes": {Method: http.MethodPut, Path: "/manifests/sha256:", Skip: 1, Times: 1, Effect: testenv.Status(http.StatusNotFound, 0)},
+	} {
+		for _, kind := range testenv.Kinds() {
+			t.Run(name+" "+string(kind), func(t *testing.T) {
+				t.Parallel()
+				s := testenv.Registry(t, kind)
+				s.Faults.Add(rule)
+				r := openName(t, clientFor(t, s), s.Reference("line/state"))
+				for _, layers := range [][]string{{"one", "two"}, {"two", "three"}, {"two", "three"}, {strings.Repeat("large", 4000), "three"}} {
+					a := artifact(t, layers...)
+					if _, err := r.Publish(t.Context(), a, registry.PublishOptions{Tags: []string{"press-07"}}); err != nil {
+						t.Fatal(err)
+					}
+					for _, b := range a.Blobs {
+						if data, err := r.Blob(t.Context(), b.Descriptor, 1<<20); err != nil || string(data) != string(b.Data) {
+							t.Errorf("blob %.10q = %.10q, %v", b.Data, data, err)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// What a manifest in the repository names is not looked for, and sent after all when the registry has lost it.
+func TestHeldBlobs(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Distribution)
+	r := openName(t, clientFor(t, s), s.Reference("line/state"))
+	first := artifact(t, "kept", "old")
+	if _, err := r.Publish(t.Context(), first, registry.PublishOptions{Tags: []string{"press-07"}}); err != nil {
+		t.Fatal(err)
+	}
+	kept := first.Blobs[1].Descriptor.Digest
+	options := registry.PublishOptions{Tags: []string{"press-07"}, Held: []digest.Digest{kept}}
+	s.Faults.Forget()
+	if _, err := r.Publish(t.Context(), artifact(t, "kept", "new"), options); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.Faults.Requests("", "/blobs/")); n != 2 {
+		t.Errorf("%d requests about blobs, want 2, for the new one", n)
+	}
+	// Elsewhere it never was.
+	other := openName(t, clientFor(t, s), s.Reference("line/other"))
+	if _, err := other.Publish(t.Context(), artifact(t, "kept", "new"), options); err != nil {
+		t.Errorf("a blob that was not there after all: %v", err)
+	}
+}
