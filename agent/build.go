@@ -327,7 +327,7 @@ func distinctPorts(d *Desired) error {
 				for _, p := range s.Ports {
 					owner := fmt.Sprintf("%s, component %s, service %s", dep.Name, c.Name, s.Name)
 					for _, x := range claims {
-						if x.p.HostPort == p.HostPort && x.p.Protocol == p.Protocol && overlap(x.p, p) {
+						if x.p.Overlaps(p) {
 							return refusef(CodePortConflict, "deployment %s: publishes %d/%s, as does deployment %s: %w",
 								owner, p.HostPort, p.Protocol, x.owner, fault.ErrConflict)
 						}
@@ -338,9 +338,4 @@ func distinctPorts(d *Desired) error {
 		}
 	}
 	return nil
-}
-
-func overlap(a, b workload.Port) bool {
-	every := func(p workload.Port) bool { return !p.HostIP.IsValid() || p.HostIP.IsUnspecified() }
-	return every(a) || every(b) || a.HostIP == b.HostIP
 }

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -12,9 +11,6 @@ import (
 func who(p *workload.Project, service string) string {
 	return fmt.Sprintf("service %s of component %s of deployment %s", service, p.Component, p.Deployment)
 }
-
-// serial begins the names of devices that one program at a time can read.
-const serial = "/dev/tty"
 
 // lines finds serial lines that two services want: each would get half of the bytes.
 func (c *check) lines(projects []*workload.Project) {
@@ -26,7 +22,7 @@ func (c *check) lines(projects []*workload.Project) {
 	for _, p := range projects {
 		for _, s := range p.Services {
 			for n, d := range s.Devices {
-				if !strings.HasPrefix(d.HostPath, serial) || d.HostPath == serial {
+				if !d.SerialLine() {
 					continue
 				}
 				before, ok := first[d.HostPath]

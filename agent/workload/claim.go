@@ -1,0 +1,65 @@
+package workload
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Claim is something of a device that one service has for itself: a port, a serial line, a range of addresses.
+type Claim struct {
+	Service string
+	Path    string       // in the Compose file: "services.web.ports"
+	What    string       // for people, and what has to be equal for two claims to be of one thing: "port 8080/tcp"
+	At      netip.Prefix // addresses of the device or of a network that it is about; zero: all
+}
+
+// Clashes tells whether a device cannot fulfil both.
+func (c Claim) Clashes(o Claim) bool {
+	return c.What == o.What && (!c.At.IsValid() || !o.At.IsValid() || c.At.Overlaps(o.At))
+}
+
+// Overlaps tells whether two publish one port of one address.
+func (p Port) Overlaps(q Port) bool { return p.claim().Clashes(q.claim()) }
+
+func (p Port) claim() Claim {
+	c := Claim{What: fmt.Sprintf("port %d/%s", p.HostPort, p.Protocol)}
+	if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
+		c.At = netip.PrefixFrom(p.HostIP, p.HostIP.BitLen())
+	}
+	return c
+}
+
+// serialLine begins the names of devices that one program at a time can read.
+const serialLine = "/dev/tty"
+
+// SerialLine tells whether the device serves one reader at a time: each of two would get half of the bytes.
+func (d Device) SerialLine() bool {
+	return strings.HasPrefix(d.HostPath, serialLine) && d.HostPath != serialLine
+}
+
+// Claims lists what the project's services would have for themselves, in order of services.
+func (p *Project) Claims() []Claim {
+	var out []Claim
+	for _, s := range p.Services {
+		for _, port := range s.Ports {
+			c := port.claim()
+			c.Service, c.Path = s.Name, "services."+s.Name+".ports"
+			out = append(out, c)
+		}
+		for n, d := range s.Devices {
+			if d.SerialLine() {
+				out = append(out, Claim{Service: s.Name, Path: fmt.Sprintf("services.%s.devices[%d]", s.Name, n), What: "serial line " + d.HostPath})
+			}
+		}
+	}
+	for _, n := range p.Networks {
+		if n.External != "" || n.Driver != "" && n.Driver != Bridge {
+			continue
+		}
+		for _, s := range n.Subnets {
+			out = append(out, Claim{Path: "networks." + n.Name + ".ipam", What: "addresses of a network", At: s.Prefix})
+		}
+	}
+	return out
+}
