@@ -107,7 +107,7 @@ func (c *Compiled) Unfit() error {
 	for _, why := range reasons {
 		err := fmt.Errorf("%s: %w: %s", some(devices[why]), fault.ErrUnfit, why)
 		if strings.Contains(why, nothingKnown) {
-			err = fault.WithHint(err, "name its capabilities (longshore-agent capabilities writes them), or say capabilities: unchecked")
+			err = fault.WithHint(err, nothingKnownHint)
 		}
 		all = append(all, err)
 	}
@@ -123,7 +123,10 @@ func some(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-const nothingKnown = "nothing is known of the device"
+const (
+	nothingKnown     = "nothing is known of the device"
+	nothingKnownHint = "name its capabilities (longshore-agent capabilities writes them), or say capabilities: unchecked"
+)
 
 // compiler places deployments.
 type compiler struct {

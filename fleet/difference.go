@@ -68,6 +68,7 @@ type Service struct {
 	Image  string        // as people write it
 	Digest digest.Digest // of the image
 	Hash   string        // another one means that the service is replaced
+	Claims []Claim       // what it has for itself on a device; of a project's networks with its first service
 }
 
 // compare says what becomes of a device's deployments: before are those that differ, unchanged

@@ -39,7 +39,13 @@ type Options struct {
 	// fault's kinds keeps the component from devices. nil: plans do not say what restarts.
 	Services func(ctx context.Context, archive *artifacts.Archive, env map[string]string, platform string) ([]Service, error)
 	// Layers lists what a pull of an image moves, as Compose files name it. nil: images count as a whole.
-	Layers      func(ctx context.Context, reference string, d digest.Digest) ([]ocispec.Descriptor, error)
+	Layers func(ctx context.Context, reference string, d digest.Digest) ([]ocispec.Descriptor, error)
+	// Content looks at something that devices would load, before anything is published: whether all of it is where it has to
+	// be. Each thing is asked for once. An error ends the plan. nil: nothing is looked at.
+	Content func(ctx context.Context, c Content) (Finding, error)
+	// Vouched tells whether devices would take content, by who signed it; each digest is asked for once. An error that wraps
+	// fault.ErrTemporary ends the plan, any other keeps the content from devices. nil: nobody is asked.
+	Vouched     func(ctx context.Context, c Content) error
 	Expires     time.Time // of the states; zero: never
 	Created     time.Time // of the artifacts; zero: left out
 	Annotations map[string]string
@@ -75,6 +81,7 @@ type DevicePlan struct {
 
 	assignment *Assignment
 	content    digest.Digest       // of the documents that the files make, whatever is published; "": they make none
+	held       []digest.Digest     // blobs of its that are in the repository: what it follows has them
 	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again
 	err        error               // why its state cannot be followed; nil: Reasons are of the device
 }
@@ -86,9 +93,16 @@ type planner struct {
 	archives archives
 	loaded   once[[]Service]
 	cost     once[*load]
+	looked   once[Finding] // components with their images
+	single   once[Finding] // one thing each
+	judged   once[struct{}]
 	kept     atomic.Int64 // bytes of artifacts
 
 	compressors *artifacts.Compressors
+}
+
+func newPlanner(c *Compiled, from Registry, o Options) *planner {
+	return &planner{c: c, from: from, o: o, archives: archives{from: from}, compressors: &artifacts.Compressors{}}
 }
 
 // Plan compares what the files say with what each device has in the registry. The error says that a registry could not be
@@ -101,7 +115,7 @@ func (c *Compiled) Plan(ctx context.Context, from Registry, o Options) (*Plan, e
 func (c *Compiled) planEach(
 	ctx context.Context, from Registry, o Options, device func(context.Context, *planner, *Assignment) (*DevicePlan, error),
 ) (*Plan, error) {
-	p := &planner{c: c, from: from, o: o, archives: archives{from: from}, compressors: &artifacts.Compressors{}}
+	p := newPlanner(c, from, o)
 	plan := &Plan{Fleet: c.Fleet.Name, c: c, o: o, compressors: p.compressors}
 	var chosen []*Assignment
 	for _, a := range c.Assignments {
@@ -229,6 +243,13 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 		return err
 	}
 	d.Digest, d.Content = next.Descriptor.Digest, artifacts.WithoutOrigin(next.Manifest)
+	if s.base != nil {
+		for _, l := range s.base.index.Deployments {
+			if slices.Contains(digests, l.Digest) {
+				d.held = append(d.held, l.Digest)
+			}
+		}
+	}
 	if p.kept.Add(sizeOf(next)) <= int64(p.o.Keep) {
 		d.artifact = next
 	}
@@ -307,9 +328,15 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	if err != nil {
 		return err
 	}
-	if missing != "" {
+	found, err := p.runnable(ctx, a)
+	if err != nil {
+		return err
+	}
+	if missing != "" && len(found.Wrong) == 0 { // else it says more
 		cannot = append(cannot, missing)
 	}
+	cannot = append(cannot, found.Wrong...)
+	d.Reasons = append(d.Reasons, found.Notes...)
 	d.Changes, d.Cost = changes, cost
 	if len(cannot) > 0 {
 		d.Action, d.Reasons = Cannot, cannot
@@ -339,6 +366,11 @@ func (p *Plan) Count(action string) int {
 // Unfit is an error of every device that cannot get what the files say, devices of one reason together; nil when each can.
 // It wraps fault.ErrUnfit, or why the device's state in the registry cannot be followed.
 func (p *Plan) Unfit() error {
+	return p.unfit("change the files; or leave such devices as they are with --skip-unfit")
+}
+
+// unfit is Unfit with a hint of the caller's, which may be "".
+func (p *Plan) unfit(hint string) error {
 	devices, kinds := map[string][]string{}, map[string]error{}
 	var reasons []string
 	for _, d := range p.Devices {
@@ -354,8 +386,13 @@ func (p *Plan) Unfit() error {
 	var all []error
 	for _, why := range reasons {
 		if err := kinds[why]; err == nil {
-			all = append(all, fault.WithHint(fmt.Errorf("%s: %w: %s", some(devices[why]), fault.ErrUnfit, why),
-				"change the files; or leave such devices as they are with --skip-unfit"))
+			err := fmt.Errorf("%s: %w: %s", some(devices[why]), fault.ErrUnfit, why)
+			if strings.Contains(why, nothingKnown) {
+				err = fault.WithHint(err, nothingKnownHint)
+			} else if hint != "" {
+				err = fault.WithHint(err, hint)
+			}
+			all = append(all, err)
 		} else {
 			hint := fault.Hint(err)
 			if unvouched(err) && !errors.Is(err, fault.ErrConflict) {

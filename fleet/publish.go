@@ -27,7 +27,8 @@ type Publication struct {
 	Tag        string        // moving
 	Tagged     digest.Digest // what Tag must name until now; "": nothing
 	HistoryTag string
-	NextTag    string // history tag of the generation above, which must not be there
+	NextTag    string          // history tag of the generation above, which must not be there
+	Held       []digest.Digest // blobs that what it follows has, in the same repository
 }
 
 // Progress of publishing a plan.
@@ -113,6 +114,7 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 	tag := d.Device.Tag()
 	return sizeOf(a), to.Publish(ctx, d.Repository, a, Publication{
 		Tag: tag, Tagged: d.Tagged, HistoryTag: artifacts.HistoryTag(tag, d.Generation), NextTag: artifacts.HistoryTag(tag, d.Generation+1),
+		Held: d.held,
 	})
 }
 

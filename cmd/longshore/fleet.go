@@ -52,12 +52,17 @@ func (p *program) fleetCheckCommand() *cli.Command {
 		name: "check", args: "[DIRECTORY]", max: 1,
 		usage: "find what is wrong with a fleet",
 		about: "Reads fleet.yaml and the files that it includes, looks up the applications' versions and descriptions, checks every " +
-			"parameter against them, and places every deployment on the devices that it selects. Everything that is wrong is told in " +
-			"one run, with its position; a device that cannot run something is told with the reason. --offline asks no registry, and " +
-			"then neither parameters nor placements are checked.",
-		examples: []string{"", "--offline plants/graz"},
-		flags:    slices.Concat([]cli.Flag{&cli.BoolFlag{Name: "offline", Usage: "ask no registry"}}, registryFlags()),
-		run:      p.fleetCheck,
+			"parameter against them, and places every deployment on the devices that it selects. Then it looks, for every device, whether " +
+			"all components, images and layers are at their registries and at the mirrors of --mirror, whether the signatures satisfy " +
+			"--policy, and whether two deployments want the same port, serial line or network. Everything that is wrong is told in one " +
+			"run, with its position or its devices; exit code 6 says that a device cannot get what the files put on it. --offline asks " +
+			"no registry, and then neither parameters nor placements are checked.",
+		examples: []string{"", "--offline plants/graz", "--policy trust.yaml --mirror harbor.acme.example=https://mirror.graz.example plant"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.BoolFlag{Name: "offline", Usage: "ask no registry"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must let components and images pass"},
+		}, contentFlags(), registryFlags()),
+		run: p.fleetCheck,
 	})
 }
 
@@ -68,6 +73,7 @@ type fleetInfo struct {
 	Deployments  int               `json:"deployments"`
 	Placements   int               `json:"placements"` // of a deployment on a device
 	Applications []fleetAppVersion `json:"applications"`
+	Notes        []string          `json:"notes,omitempty"` // what could not be found out
 }
 
 type fleetAppVersion struct {
@@ -88,6 +94,9 @@ func (r fleetInfo) text(w io.Writer) {
 	}
 	if r.Placements > 0 {
 		row(w, "placed", "%s on devices", count(r.Placements, "deployment"))
+	}
+	for _, n := range r.Notes {
+		row(w, "note", "%s", n)
 	}
 }
 
@@ -120,7 +129,11 @@ func (p *program) fleetCheck(c *cli.Context, args []string) error {
 	for _, a := range compiled.Assignments {
 		r.Placements += len(a.Placements)
 	}
-	if err := compiled.Unfit(); err != nil {
+	var o fleet.Options
+	if err := p.looking(c, client, &o); err != nil {
+		return err
+	}
+	if r.Notes, err = compiled.Check(c.Context, client, o); err != nil {
 		return err
 	}
 	return p.show(c, r)
@@ -154,12 +167,13 @@ func fleetServices(ctx context.Context, archive *artifacts.Archive, env map[stri
 		return nil, err
 	}
 	var out []fleet.Service
+	claimed := claims(project)
 	for _, s := range project.Services {
 		image := s.Image.Repository
 		if s.Image.Tag != "" {
 			image += ":" + s.Image.Tag
 		}
-		out = append(out, fleet.Service{Name: s.Name, Image: image, Digest: s.Image.Digest, Hash: s.Hash()})
+		out = append(out, fleet.Service{Name: s.Name, Image: image, Digest: s.Image.Digest, Hash: s.Hash(), Claims: claimed[s.Name]})
 	}
 	return out, nil
 }
@@ -242,6 +256,7 @@ func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artif
 	}
 	_, err = repo.Publish(ctx, a, registry.PublishOptions{
 		Signer: f.signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Sole: &registry.Sole{Tagged: p.Tagged, NextTag: p.NextTag},
+		Held: p.Held,
 	})
 	return err
 }
@@ -249,7 +264,15 @@ func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artif
 // fleetSigner signs for many at once, and keeps nothing of it.
 type fleetSigner struct{ *signer }
 
+var _ registry.FreshSigner = fleetSigner{}
+
 func (s fleetSigner) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	_, err := s.Signer.Sign(ctx, repo, subject)
+	return err
+}
+
+// SignFresh implements registry.FreshSigner.
+func (s fleetSigner) SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	_, err := s.Signer.SignFresh(ctx, repo, subject)
 	return err
 }

@@ -45,7 +45,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
 		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key"},
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key; fleet plan and publish hold components and images against it too"},
 		&cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"},
 		&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
 		annotationFlag(),
@@ -58,11 +58,13 @@ func (p *program) fleetPlanCommand() *cli.Command {
 		usage: "show what publishing would change on which device, and what it costs",
 		about: "Compares the fleet's files with what each device has in the registry: deployments that come, change and go, with their " +
 			"components, parameters and images from digest to digest; what restarts and what stays; the bytes that each device lacks. " +
-			"Devices to which the same happens are told together. Nothing is pushed. Exit code 1 says that something would change, 0 " +
-			"that nothing would, 6 that a device cannot run what the files put on it. --out FILE keeps the plan for fleet publish --plan.",
+			"Devices to which the same happens are told together. What a device would get is looked at before: whether all of it is at its " +
+			"registry and at the mirrors of --mirror, whether --policy lets it pass, and whether two deployments want the same port, serial " +
+			"line or network. Nothing is pushed. Exit code 1 says that something would change, 0 that nothing would, 6 that a device cannot " +
+			"get what the files put on it. --out FILE keeps the plan for fleet publish --plan.",
 		examples: []string{"", "--select site=graz -o markdown plant", "--out plan.json --key release.key plant"},
 		flags: slices.Concat([]cli.Flag{&cli.StringFlag{Name: "out", Usage: "write the plan to `FILE` as well, for fleet publish --plan"}},
-			planFlags(), keyFlags(), registryFlags()),
+			planFlags(), contentFlags(), keyFlags(), registryFlags()),
 		formats: append(outputFormats(), "markdown"),
 		run:     p.fleetPlan,
 	})
@@ -154,7 +156,10 @@ func someDevices(c *cli.Context, plan *fleet.Plan) error {
 
 // fleetOptions are what the flags of a plan say.
 func (p *program) fleetOptions(c *cli.Context, client *registry.Client, s *signer) (o fleet.Options, err error) {
-	o = fleet.Options{Services: fleetServices, Layers: client.ImageLayers, Concurrency: c.Int("parallel"), Keep: keptArtifacts}
+	o.Keep = keptArtifacts
+	if err := p.looking(c, client, &o); err != nil {
+		return o, err
+	}
 	if o.Devices, err = selected(c); err != nil {
 		return o, err
 	}
@@ -202,7 +207,7 @@ func (p *program) fleetPublishCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "publish", args: "[DIRECTORY]", max: 1,
 		usage: "publish what a fleet's files say",
-		about: "Plans, and publishes every state that changes: signed, several at a time, each in the order that devices rely on. With " +
+		about: "Plans, with everything that fleet plan looks at before, and publishes every state that changes: signed, several at a time, each in the order that devices rely on. With " +
 			"--plan FILE exactly what fleet plan --out FILE has shown is published, or, when the files, a version or somebody else's " +
 			"publication have changed it since, nothing (exit code 6). A run that ended early is repeated and goes on where it stopped; " +
 			"one that has nothing to do pushes nothing. Of two at once on the same device the later ends with exit code 6.",
@@ -212,7 +217,7 @@ func (p *program) fleetPublishCommand() *cli.Command {
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing"},
 			dirtyFlag(),
-		}, planFlags(), signFlags(), registryFlags()),
+		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetPublish,
 	})
 }

@@ -28,7 +28,16 @@ func (s *shell) change(name, from, to string) {
 func (s *shell) stock() {
 	s.t.Helper()
 	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
-	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", host+"/plant/components/sensor:1.4.0")
+	s.do(outcome.OK, "component", "push", "-q", "./sensor", host+"/plant/components/sensor:1.4.0")
+}
+
+// copyProject makes a project like line-monitor that publishes another port.
+func (s *shell) copyProject(name, port string) {
+	s.t.Helper()
+	if err := os.CopyFS(name, os.DirFS("line-monitor")); err != nil {
+		s.t.Fatal(err)
+	}
+	s.change(name+"/compose.yaml", "8080:80", port)
 }
 
 // A fleet from its files to every device's state, and what each command says on the way.

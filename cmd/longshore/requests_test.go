@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// What publishing one signed state more costs in requests. A change of these numbers is a change of how fast large fleets
+// are published.
+func TestRequestsOfAState(t *testing.T) {
+	for kind, want := range map[testenv.Kind][2]int{ // the first state of a device, and the next one
+		testenv.Distribution: {25, 31},
+		testenv.Referrers:    {20, 26},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newShell(t, kind)
+			s.stock()
+			fleetOf := func(n, poll int) {
+				var b strings.Builder
+				fmt.Fprintf(&b, "fleet: acme\nregistry: %s/plant\nstates: state-of-%d\napplications: {line: {component: components/line-monitor, version: 1.4.0}}\n", host, n)
+				fmt.Fprintf(&b, "deployments: {line: {application: line, select: \"*\", parameters: {POLL_SECONDS: %d}}}\ndevices:\n", poll)
+				for i := range n {
+					fmt.Fprintf(&b, "  - {id: press-%d}\n", i)
+				}
+				s.write(fmt.Sprintf("fleet-of-%d/fleet.yaml", n), b.String())
+			}
+			count := func(n, poll int) (all int, kinds map[string]int) {
+				fleetOf(n, poll)
+				s.server.Faults.Forget()
+				s.do(outcome.OK, "fleet", "publish", "--key", "release.key", "--parallel", "1", fmt.Sprintf("fleet-of-%d", n))
+				kinds = map[string]int{}
+				for _, r := range s.server.Faults.Requests("", "/state-of-") {
+					if r.Method == "HEAD" && strings.Contains(r.Path, "/blobs/") {
+						continue // the first blobs of a run find out what the registry can; how many those are is chance
+					}
+					kinds[r.Method+" "+placeOf(r.Path)]++
+					all++
+				}
+				return all, kinds
+			}
+			var got [2]int
+			for round := range got {
+				few, fewKinds := count(2, 10+round)
+				many, manyKinds := count(6, 10+round)
+				got[round] = (many - few) / 4
+				for _, k := range slices.Sorted(maps.Keys(manyKinds)) {
+					t.Logf("state %d: %g %s", round+1, float64(manyKinds[k]-fewKinds[k])/4, k)
+				}
+			}
+			if got != want {
+				t.Errorf("%d requests for a device's first state and %d for the next, want %v", got[0], got[1], want)
+			}
+		})
+	}
+}
+
+var (
+	digestTag   = regexp.MustCompile(`manifests/sha256-.*`)
+	digestOnly  = regexp.MustCompile(`sha256:.*`)
+	historyTag  = regexp.MustCompile(`manifests/press-\d+\.v(\d+)`)
+	movingTag   = regexp.MustCompile(`manifests/press-\d+$`)
+	uploadPlace = regexp.MustCompile(`blobs/uploads/.*`)
+)
+
+// placeOf is what a request is about, for people.
+func placeOf(path string) string {
+	_, path, _ = strings.Cut(strings.TrimPrefix(path, "/v2/plant/"), "/")
+	path = digestTag.ReplaceAllString(path, "list of referrers")
+	path = historyTag.ReplaceAllString(path, "history tag $1")
+	path = movingTag.ReplaceAllString(path, "moving tag")
+	path = uploadPlace.ReplaceAllString(path, "upload")
+	return digestOnly.ReplaceAllString(path, "digest")
+}

@@ -1,0 +1,285 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Kinds of [Content].
+const (
+	ContentComponent = "component"
+	ContentImage     = "image"
+)
+
+// Content is something that devices load.
+type Content struct {
+	Kind       string
+	Type       string        // of a component: "compose", "helm"
+	Repository string        // of a component, "host/path"
+	Reference  string        // of an image, as Compose files write it
+	Digest     digest.Digest // by which it is pinned, and what is signed
+	Platform   digest.Digest // of an image's platform that is loaded; of a component Digest
+}
+
+// Name is the content for people.
+func (c Content) Name() string {
+	at := "@" + short(c.Digest)
+	if c.Kind == ContentImage {
+		name, _, _ := strings.Cut(c.Reference, "@")
+		return "image " + name + at
+	}
+	return "component " + c.Repository + at
+}
+
+// Finding is what was found out about content. The zero value: all is well.
+type Finding struct {
+	Wrong []string // why devices must not get it, a sentence each
+	Notes []string // what could not be found out
+}
+
+func (f *Finding) add(more Finding) {
+	for _, w := range more.Wrong {
+		if !slices.Contains(f.Wrong, w) {
+			f.Wrong = append(f.Wrong, w)
+		}
+	}
+	for _, n := range more.Notes {
+		if !slices.Contains(f.Notes, n) {
+			f.Notes = append(f.Notes, n)
+		}
+	}
+}
+
+// Claim is something of a device that one service has for itself. Two services clash when What is equal and At overlaps.
+type Claim struct {
+	What string       // "port 8080/tcp"
+	At   netip.Prefix // addresses; zero: all
+}
+
+func (c Claim) clashes(o Claim) bool {
+	return c.What == o.What && (!c.At.IsValid() || !o.At.IsValid() || c.At.Overlaps(o.At))
+}
+
+// prefetch looks at everything that a device of a platform would load for its placements.
+func (p *planner) prefetch(ctx context.Context, a *Assignment, platform string) (all Finding, err error) {
+	for _, at := range a.Placements {
+		for _, c := range at.Profile.Components {
+			found, err := p.contents(ctx, at.Profile.Type, c, platform)
+			if err != nil {
+				return all, err
+			}
+			all.add(found)
+		}
+	}
+	return all, nil
+}
+
+// contents looks at a component and its images.
+func (p *planner) contents(ctx context.Context, kind string, c margo.Component, platform string) (Finding, error) {
+	if p.o.Content == nil && p.o.Vouched == nil {
+		return Finding{}, nil
+	}
+	key := kind + " " + c.Properties.Repository + "@" + pinOf(c).String() + " " + platform
+	return p.looked.get(ctx, key, func(ctx context.Context) (Finding, error) {
+		repository, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
+		if !ok {
+			return Finding{}, nil // it is told elsewhere
+		}
+		d := pinOf(c)
+		all, err := p.content(ctx, Content{Kind: ContentComponent, Type: kind, Repository: repository, Digest: d, Platform: d})
+		if err != nil || kind != "compose" || len(all.Wrong) > 0 {
+			return all, err
+		}
+		archive, err := p.archives.get(ctx, c)
+		if lasting(err) {
+			all.Wrong = append(all.Wrong, err.Error())
+			return all, nil
+		}
+		if err != nil || archive.Lock == nil {
+			return all, err
+		}
+		for _, image := range archive.Lock.Images {
+			for _, d := range loadable(image, platform) {
+				found, err := p.content(ctx, Content{Kind: ContentImage, Reference: image.Reference, Digest: image.Digest, Platform: d})
+				if err != nil {
+					return all, err
+				}
+				all.add(found)
+			}
+		}
+		return all, nil
+	})
+}
+
+// loadable are the platforms of an image that a device may load: every one of a device of which no platform is known.
+func loadable(image artifacts.LockedImage, platform string) []digest.Digest {
+	var out []digest.Digest
+	for _, x := range image.Platforms {
+		if platform == "" {
+			out = append(out, x.Digest)
+		} else if x.Platform == platform || strings.HasPrefix(x.Platform, platform+"/") {
+			return []digest.Digest{x.Digest}
+		}
+	}
+	return out
+}
+
+// content asks about one thing once.
+func (p *planner) content(ctx context.Context, c Content) (Finding, error) {
+	key := strings.Join([]string{c.Kind, c.Type, c.Repository, c.Reference, c.Digest.String(), c.Platform.String()}, " ")
+	return p.single.get(ctx, key, func(ctx context.Context) (found Finding, err error) {
+		if p.o.Content != nil {
+			if found, err = p.o.Content(ctx, c); err != nil {
+				return found, err
+			}
+		}
+		if p.o.Vouched == nil {
+			return found, nil
+		}
+		key := strings.Join([]string{c.Kind, c.Repository, c.Reference, c.Digest.String()}, " ")
+		_, err = p.judged.get(ctx, key, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.o.Vouched(ctx, c) })
+		if err != nil && !errors.Is(err, fault.ErrTemporary) && ctx.Err() == nil {
+			found.Wrong, err = append(found.Wrong, c.Name()+": "+err.Error()), nil
+		}
+		return found, err
+	})
+}
+
+// claimed is who wants something of a device.
+type claimed struct {
+	Claim
+	deployment, component string
+	who                   string
+}
+
+// beside tells what deployments of one device want from each other; clashes inside of one component are the project's own.
+func (p *planner) beside(ctx context.Context, a *Assignment, platform string) ([]string, error) {
+	var all []claimed
+	for _, at := range a.Placements {
+		services, err := p.services(ctx, platform, *at.Profile, at.Parameters)
+		if lasting(err) {
+			continue // told by itself
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range sortedKeys(services) {
+			component, _, several := strings.Cut(name, "/")
+			if !several {
+				component = ""
+			}
+			for _, c := range services[name].Claims {
+				all = append(all, claimed{c, at.Deployment.Name, component, fmt.Sprintf("service %s of %s", name, at.Deployment.Name)})
+			}
+		}
+	}
+	var out []string
+	for i, c := range all {
+		for _, before := range all[:i] {
+			if c.clashes(before.Claim) && (c.deployment != before.deployment || c.component != before.component) {
+				if s := fmt.Sprintf("%s is wanted by %s and by %s", c.What, before.who, c.who); !slices.Contains(out, s) {
+					out = append(out, s)
+				}
+				break
+			}
+		}
+	}
+	return out, nil
+}
+
+// runnable tells everything that keeps a device from what the files put on it, as far as that is known before it has it.
+func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) {
+	platform := platformOf(a.Device)
+	all, err := p.prefetch(ctx, a, platform)
+	if err != nil {
+		return all, err
+	}
+	clashes, err := p.beside(ctx, a, platform)
+	all.add(Finding{Wrong: clashes})
+	return all, err
+}
+
+// Check looks whether every device could run and load what the files put on it, whatever it has now: platforms, projects
+// with their parameters, ports and the like that two deployments want, and [Options.Content]. The error is of devices that
+// cannot, those of one reason together, and wraps fault.ErrUnfit; any other says that something could not be asked. Notes
+// are what could not be found out.
+func (c *Compiled) Check(ctx context.Context, from Registry, o Options) (notes []string, err error) {
+	p := newPlanner(c, from, o)
+	plan := &Plan{Fleet: c.Fleet.Name, c: c, o: o}
+	var chosen []*Assignment
+	for _, a := range c.Assignments {
+		if o.Devices == nil || o.Devices(a.Device) {
+			chosen = append(chosen, a)
+		}
+	}
+	plan.Devices = make([]*DevicePlan, len(chosen))
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(o.concurrency())
+	for i, a := range chosen {
+		plan.Devices[i] = &DevicePlan{Device: a.Device.ID, Repository: a.Repository, Action: Same, assignment: a}
+		if len(a.Unfit) > 0 {
+			plan.Devices[i].Action, plan.Devices[i].Reasons = Cannot, a.Unfit
+			continue
+		}
+		g.Go(func() error {
+			if inner.Err() != nil {
+				return inner.Err()
+			}
+			found, err := p.check(inner, a)
+			if err != nil {
+				return fmt.Errorf("check %s: %w", a.Device.ID, err)
+			}
+			if plan.Devices[i].Reasons = found.Notes; len(found.Wrong) > 0 {
+				plan.Devices[i].Action, plan.Devices[i].Reasons = Cannot, found.Wrong
+			}
+			return nil
+		})
+	}
+	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		return nil, err
+	}
+	var all Finding
+	for _, d := range plan.Devices {
+		if d.Action == Same {
+			all.add(Finding{Notes: d.Reasons})
+		}
+	}
+	return all.Notes, plan.unfit("")
+}
+
+// check is runnable, and what a plan finds out on its way.
+func (p *planner) check(ctx context.Context, a *Assignment) (Finding, error) {
+	all, err := p.runnable(ctx, a)
+	if err != nil {
+		return all, err
+	}
+	platform := platformOf(a.Device)
+	for _, at := range a.Placements {
+		_, why, err := p.change(ctx, a, platform, at, nil)
+		if err != nil {
+			return all, err
+		}
+		if why != "" {
+			all.add(Finding{Wrong: []string{why}})
+		}
+		_, missing, err := p.price(ctx, platform, nil, []margo.DeploymentProfile{*at.Profile})
+		if err != nil && !lasting(err) {
+			return all, err
+		}
+		if missing != "" && len(all.Wrong) == 0 {
+			all.add(Finding{Wrong: []string{missing}})
+		}
+	}
+	return all, nil
+}
