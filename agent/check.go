@@ -152,9 +152,6 @@ func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *a
 			out.state.Sizes[blob] = n
 		}
 	}
-	if by := strings.Join(v.SignedBy, ", "); by != "" {
-		a.prove(clock.Proof{Kind: clock.Signature, By: by, Time: out.state.Created})
-	}
 	if v.Insecure {
 		out.state.Insecure = append([]string{"state " + a.o.Repository}, b.insecure...)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -58,14 +57,7 @@ func (a *Agent) freshness(ctx context.Context, d ocispec.Descriptor, generation 
 	case !f.Required:
 		return &out, nil
 	}
-	if a.clock.Forget(clock.Freshness, func(by string) bool {
-		for name := range strings.SplitSeq(by, ", ") {
-			if !slices.Contains(f.Signers, name) {
-				return false
-			}
-		}
-		return true
-	}) {
+	if a.clock.Forget(clock.Freshness, among(f.Signers)) {
 		a.proven.Store(true)
 	}
 	if known != nil && !a.reached(known.By, known.IssuedAt) {

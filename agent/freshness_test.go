@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
@@ -243,6 +244,39 @@ func TestClockBehind(t *testing.T) {
 			t.Errorf("sync to an expired state = %+v", res)
 		}
 		_ = d
+	})
+}
+
+// A date in a signature that nothing else speaks for, and one that the publisher wrote into the state, move no time.
+func TestAWrongDateMovesNothing(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		var skew atomic.Int64
+		wrongClock(w, &skew)
+		edit := w.Edit
+		w.Edit = func(o *agent.Options) { edit(o); o.Built = time.Now().Add(-time.Hour) }
+		far := time.Now().AddDate(8, 0, 0)
+		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
+			return agent.Verdict{SignedBy: []string{"release"}, SignedAt: far}, nil
+		})
+		w.Registry.Push(agenttest.Repository, w.State(t, 1, func(o *artifacts.StateOptions) { o.Created = far }, anApp(1, "web:1")), agenttest.Device.Tag())
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		s := r.Status()
+		if s.Clock == nil || s.Clock.ProvenBy != "" || s.Clock.From != "a signature by release" || s.Clock.Believed.After(time.Now()) || !hasProblem(s, agent.CodeClockWrong) {
+			t.Errorf("clock = %+v, problems %+v", s.Clock, s.Problems)
+		}
+		// What expires before that date is taken.
+		w.Verifier.Rule(nil)
+		next := w.State(t, 2, func(o *artifacts.StateOptions) { o.Expires = time.Now().AddDate(1, 0, 0) }, anApp(1, "web:2"))
+		w.Verifier.Sign(next.Descriptor.Digest)
+		w.Registry.Push(agenttest.Repository, next, agenttest.Device.Tag())
+		w.Committed(t, r, 2)
+		r.Stop(t)
+		r = w.Start(t)
+		w.Sync(t, r)
+		if s := r.Status(); s.Clock != nil || s.Stale {
+			t.Errorf("after a restart: clock = %+v, stale %t", s.Clock, s.Stale)
+		}
 	})
 }
 

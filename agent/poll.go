@@ -68,6 +68,7 @@ func (p *poll) start(l *loop, now time.Time) {
 		return
 	}
 	q := ask{accepted: l.accepted, refused: l.refused, policy: l.fingerprint(), fresh: l.fresh}
+	l.forgetSigners() // after the fingerprint, which looks at the policy
 	q.look = l.looksFresh(now, q.policy)
 	if l.accepted != nil && (l.next != nil || l.target != nil && l.target.Digest == l.accepted.Digest) {
 		q.loaded = l.accepted.Digest

@@ -38,7 +38,7 @@ type Verdict struct {
 	SignedBy []string                 // names of the policy's keys that signed, in the policy's order; empty: no signature was asked for
 	Insecure bool                     // the policy allows unsigned artifacts here, spelled out
 	Keys     map[string]digest.Digest // fingerprints of the keys that signed, by name
-	SignedAt time.Time                // the newest time that one of SignedBy signed with it; zero: none told
+	SignedAt time.Time                // the earliest time that one of SignedBy says to have signed at; zero: one of them does not tell
 	Until    time.Time                // when time alone may change the verdict; zero: never
 }
 

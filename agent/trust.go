@@ -10,6 +10,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -33,6 +34,8 @@ type Trust interface {
 	// Status tells which policy decides, as of the last look at it. It waits for nobody, and is never asked in a transaction of
 	// the agent's store, which Refresh may write to.
 	Status() TrustStatus
+	// Signers are the names of those whose signatures the policy counts, at whatever time; nil: no policy decides.
+	Signers() []string
 	// Revoked tells which of these the policy revokes: keys by their fingerprint, and digests of content.
 	Revoked(keys, content []digest.Digest) []Revocation
 }
@@ -170,6 +173,34 @@ func (l *loop) scheduleTrust(now time.Time) {
 		}
 	}
 	t.next = now.Add(time.Duration(float64(d) * (1 - pollJitter/2 + pollJitter*l.o.Random())))
+}
+
+// forgetSigners drops what time it was by the word of those whom the policy does not know any more.
+func (l *loop) forgetSigners() {
+	if l.o.Trust == nil {
+		return
+	}
+	names := l.o.Trust.Signers()
+	if names == nil || !l.clock.Forget(clock.Signature, among(names)) {
+		return
+	}
+	l.proven.Store(true)
+	if err := l.o.Store.Update(l.keepTimes); err != nil {
+		l.proven.Store(true)
+		l.log.Warn("times that a signer told who does not count any more are not forgotten for good", "err", err)
+	}
+}
+
+// among tells whether all of several names, with ", " between them, are among some.
+func among(names []string) func(by string) bool {
+	return func(by string) bool {
+		for name := range strings.SplitSeq(by, ", ") {
+			if !slices.Contains(names, name) {
+				return false
+			}
+		}
+		return true
+	}
 }
 
 // lookAtTrust asks which version decides, for the reports that follow.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ type policies struct {
 	asked   int
 	order   func(string) // is told of each question
 	revoked []agent.Revocation
+	signers []string
 	within  bool // a transaction: Status was asked there, where it may wait for Refresh, which waits for the transaction
 }
 
@@ -54,6 +56,12 @@ func (p *policies) Status() agent.TrustStatus {
 	defer p.mu.Unlock()
 	p.within = p.within || bytes.Contains(debug.Stack(), []byte("store.(*Store).Update"))
 	return agent.TrustStatus{Version: p.version, Source: agent.TrustFromRegistry, Repository: "registry.example/plant/trust", File: "/etc/longshore/trust.yaml"}
+}
+
+func (p *policies) Signers() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.signers
 }
 
 func (p *policies) Revoked(keys, content []digest.Digest) []agent.Revocation {
@@ -214,6 +222,47 @@ func TestReportsTellTheTrustVersion(t *testing.T) {
 		}
 		if !told {
 			t.Error("generation 2 is not reported")
+		}
+	})
+}
+
+// A wrong date by a key moves the time of a device whose clock has forgotten everything, and no longer than the key counts.
+func TestTimesOfSignersWhoCountNoMoreAreForgotten(t *testing.T) {
+	inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
+		var skew atomic.Int64
+		skew.Store(int64(-20 * 365 * 24 * time.Hour))
+		built := time.Now().Add(-365 * 24 * time.Hour)
+		edit := w.Edit
+		wrongClock(w, &skew)
+		wrong := w.Edit
+		w.Edit = func(o *agent.Options) { edit(o); wrong(o); o.Built = built }
+		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
+			return agent.Verdict{SignedBy: []string{"release-a", "release-b"}, SignedAt: time.Now().AddDate(3, 0, 0)}, nil
+		})
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		far := func() bool {
+			c := r.Status().Clock
+			return c != nil && c.ProvenBy == "signature release-a, release-b" && c.Believed.After(time.Now().AddDate(2, 0, 0))
+		}
+		w.Sync(t, r) // nobody knows the signers: nothing is forgotten
+		if !far() {
+			t.Fatalf("clock = %+v", r.Status().Clock)
+		}
+		p.set(func(p *policies) { p.signers = []string{"other", "release-b", "release-a"} })
+		w.Sync(t, r)
+		if !far() {
+			t.Fatalf("both signers count: clock = %+v", r.Status().Clock)
+		}
+		w.Registry.Fail(func(string) error { return fmt.Errorf("its certificate is over: %w", fault.ErrTemporary) })
+		p.set(func(p *policies) { p.signers = []string{"other", "release-b"} })
+		w.Sync(t, r)
+		for range 2 {
+			w.Wait(t, "the time to be forgotten", func() bool { c := r.Status().Clock; return c != nil && c.ProvenBy == "build" })
+			r.Stop(t)
+			p.set(func(p *policies) { p.signers = nil })
+			r = w.Start(t)
 		}
 	})
 }

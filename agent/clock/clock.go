@@ -4,6 +4,10 @@
 // device trusts, at a time that it tells, proves that it is no earlier than that: a [Proof]. [Clock] takes the device's own
 // clock, and never less than the newest proof plus what has passed since, by a timer that no setting of the clock moves.
 //
+// What a signer says is a proof as far as something else speaks for it: the device's own clock has come that far, or a
+// [Clock.Hint] says so, or the device's clock is known to be behind and there is no hint. One wrong date in one signature must
+// not move the time by years: every certificate would be over. Beyond that it makes a [Doubt].
+//
 // There is no proof that it is no later than some time: whoever holds a statement back makes it look old. So a clock that is
 // ahead is believed, and only told of as a [Doubt] where there is a [Clock.Hint].
 //
@@ -14,6 +18,7 @@ package clock
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -53,6 +58,7 @@ type Clock struct {
 
 	mu     sync.Mutex
 	proofs []reading         // the newest of each signer, newest first
+	claims map[string]moment // what signers say and nothing else speaks for, by signer
 	hints  map[string]moment // what others say, by who says it
 }
 
@@ -63,6 +69,9 @@ type moment struct {
 	limit bool // it is no later, and may be earlier
 }
 
+// said is what a moment has become since.
+func (c *Clock) said(m moment) time.Time { return m.time.Add(c.elapsed() - m.at) }
+
 type reading struct {
 	Proof
 	at time.Duration
@@ -70,7 +79,7 @@ type reading struct {
 
 // New makes a clock of the device's own and of a timer that grows by one second a second, whatever the clock is set to.
 func New(wall func() time.Time, elapsed func() time.Duration, proofs ...Proof) *Clock {
-	c := &Clock{wall: wall, elapsed: elapsed, hints: map[string]moment{}}
+	c := &Clock{wall: wall, elapsed: elapsed, claims: map[string]moment{}, hints: map[string]moment{}}
 	for _, p := range proofs {
 		c.Prove(p)
 	}
@@ -116,7 +125,58 @@ func (c *Clock) Prove(p Proof) bool {
 	if now, _ := c.now(false); p.Kind != Build && p.Time.Sub(now) > maxLeap {
 		return false
 	}
-	return c.learn(p)
+	if p.Kind != Signature {
+		return c.learn(p)
+	}
+	if _, known := c.claims[p.By]; known || len(c.claims) < maxProofs {
+		if p.Time.After(c.said(c.claims[p.By])) {
+			c.claims[p.By] = moment{time: p.Time, at: c.elapsed()}
+		}
+	}
+	backed := c.backed(p.Time)
+	changed := !backed.IsZero() && c.learn(Proof{p.Kind, p.By, backed})
+	return c.settle() || changed
+}
+
+// settle takes up of the signers' claims what something speaks for now.
+func (c *Clock) settle() (changed bool) {
+	for by, m := range c.claims {
+		t := c.said(m)
+		backed := c.backed(t)
+		changed = !backed.IsZero() && c.learn(Proof{Signature, by, backed}) || changed
+		if !backed.Before(t) {
+			delete(c.claims, by)
+		}
+	}
+	return changed
+}
+
+// backed is how much of what a signer says something else speaks for: all of it, or up to what is hinted at; zero: nothing.
+func (c *Clock) backed(t time.Time) time.Time {
+	firm, _ := c.now(false)
+	if t.Sub(firm) <= Slack {
+		return t
+	}
+	behind := firm.Sub(c.wall()) > Slack // the clock is, as is proven already
+	var hint time.Time                   // the earliest
+	for _, h := range c.hints {
+		said := c.said(h)
+		if h.limit || behind && firm.Sub(said) > Slack { // whoever says that is behind, too
+			continue
+		}
+		if hint.IsZero() || said.Before(hint) {
+			hint = said
+		}
+	}
+	switch {
+	case hint.IsZero() && behind:
+		return t
+	case hint.Sub(firm) <= Slack:
+		return time.Time{}
+	case hint.Before(t):
+		return hint
+	}
+	return t
 }
 
 // Recall takes up what [Clock.Proofs] gave before the last start. It was found good then, however far back the clock is now.
@@ -173,11 +233,14 @@ func (c *Clock) Forget(kind Kind, keep func(by string) bool) bool {
 	defer c.mu.Unlock()
 	n := len(c.proofs)
 	c.proofs = slices.DeleteFunc(c.proofs, func(p reading) bool { return p.Kind == kind && !keep(p.By) })
+	if kind == Signature {
+		maps.DeleteFunc(c.claims, func(by string, _ moment) bool { return !keep(by) })
+	}
 	return len(c.proofs) < n
 }
 
-// Hint takes in a time that nobody vouches for, as a registry's Date header: it moves nothing, it only makes a [Doubt]. A
-// zero time takes what was said back.
+// Hint takes in a time that nobody vouches for, as a registry's Date header: by itself it moves nothing and only makes a [Doubt];
+// a signer is believed up to it. A zero time takes what was said back.
 func (c *Clock) Hint(from string, t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,6 +249,7 @@ func (c *Clock) Hint(from string, t time.Time) {
 		return
 	}
 	c.hints[from] = moment{time: t, at: c.elapsed()}
+	c.settle()
 }
 
 // HintLimit is a Hint that it is no later than t.
@@ -218,7 +282,7 @@ func (c *Clock) Doubt() *Doubt {
 	}
 	var out *Doubt
 	for from, h := range c.hints {
-		said := h.time.Add(c.elapsed() - h.at)
+		said := c.said(h)
 		switch {
 		case h.limit && now.Sub(said) <= Slack:
 			continue
@@ -226,6 +290,11 @@ func (c *Clock) Doubt() *Doubt {
 			return nil
 		}
 		if out == nil || from < out.From {
+			out = &Doubt{Clock: wall, Believed: now, From: from, Said: said}
+		}
+	}
+	for by, m := range c.claims {
+		if from, said := "a signature by "+by, c.said(m); said.Sub(now) > Slack && (out == nil || from < out.From) {
 			out = &Doubt{Clock: wall, Believed: now, From: from, Said: said}
 		}
 	}

@@ -1,6 +1,7 @@
 package clock_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -27,7 +28,12 @@ func pulsed(by string, t time.Time) clock.Proof {
 	return clock.Proof{Kind: clock.Freshness, By: by, Time: t}
 }
 
-const day = 24 * time.Hour
+func built(t time.Time) clock.Proof { return clock.Proof{Kind: clock.Build, Time: t} }
+
+const (
+	day    = 24 * time.Hour
+	noHint = time.Duration(1)
+)
 
 func TestClock(t *testing.T) {
 	for _, tc := range []struct {
@@ -39,14 +45,25 @@ func TestClock(t *testing.T) {
 	}{
 		{"right", 0, func(now time.Time) []clock.Proof { return []clock.Proof{signed("r", now.Add(-day))} }, 0, 0, false},
 		{"behind, nothing known", -900 * day, func(time.Time) []clock.Proof { return nil }, -900 * day, -900 * day, false},
-		{"behind", -900 * day, func(now time.Time) []clock.Proof { return []clock.Proof{signed("r", now.Add(-time.Hour))} }, -time.Hour, -time.Hour, true},
+		{"behind", -900 * day, func(now time.Time) []clock.Proof {
+			return []clock.Proof{built(now.Add(-80 * day)), signed("r", now.Add(-time.Hour))}
+		}, -time.Hour, -time.Hour, true},
 		{"behind, the newest counts", -900 * day, func(now time.Time) []clock.Proof {
-			return []clock.Proof{signed("r", now.Add(-time.Hour)), signed("r", now.Add(-2*time.Hour)), signed("s", now.Add(-3*time.Hour))}
+			return []clock.Proof{built(now.Add(-80 * day)), signed("r", now.Add(-time.Hour)), signed("r", now.Add(-2*time.Hour)), signed("s", now.Add(-3*time.Hour))}
 		}, -time.Hour, -time.Hour, true},
 		{"a pulse moves no key's validity", -900 * day, func(now time.Time) []clock.Proof {
-			return []clock.Proof{signed("r", now.Add(-50*day)), pulsed("p", now.Add(-time.Hour))}
+			return []clock.Proof{built(now.Add(-80 * day)), signed("r", now.Add(-50*day)), pulsed("p", now.Add(-time.Hour))}
 		}, -time.Hour, -50 * day, true},
-		{"build", -900 * day, func(now time.Time) []clock.Proof { return []clock.Proof{{Kind: clock.Build, Time: now.Add(-80 * day)}} }, -80 * day, -80 * day, true},
+		{"a pulse speaks for no signature", -900 * day, func(now time.Time) []clock.Proof {
+			return []clock.Proof{pulsed("p", now.Add(-time.Hour)), signed("r", now.Add(-50*day))}
+		}, -time.Hour, -900 * day, true},
+		{"build", -900 * day, func(now time.Time) []clock.Proof { return []clock.Proof{built(now.Add(-80 * day))} }, -80 * day, -80 * day, true},
+		{"nothing speaks for a signature", 0, func(now time.Time) []clock.Proof {
+			return []clock.Proof{built(now.Add(-80 * day)), signed("r", now.AddDate(8, 0, 0))}
+		}, 0, 0, true},
+		{"behind, and nothing but a signature says so", -20 * day, func(now time.Time) []clock.Proof {
+			return []clock.Proof{built(now.Add(-80 * day)), signed("r", now.Add(-time.Hour))}
+		}, -20 * day, -20 * day, true},
 		{"a little behind", -time.Minute, func(now time.Time) []clock.Proof { return []clock.Proof{signed("r", now)} }, 0, 0, false},
 		{"ahead", 900 * day, func(now time.Time) []clock.Proof { return []clock.Proof{signed("r", now)} }, 900 * day, 900 * day, false},
 		{"a signer of another century", 0, func(now time.Time) []clock.Proof { return []clock.Proof{signed("r", now.AddDate(80, 0, 0))} }, 0, 0, false},
@@ -81,9 +98,9 @@ func TestNeverBelowWhatWasProven(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 4))
 			d := newDevice(0)
 			kept := []clock.Proof{}
-			built := clock.Proof{Kind: clock.Build, Time: time.Now().Add(-100 * day)}
-			c := clock.New(d.wall, d.timer, built)
-			bound := built.Time // the newest time that was proven, grown with what passed
+			build := built(time.Now().Add(-100 * day))
+			c := clock.New(d.wall, d.timer, build)
+			bound := build.Time // the newest time that was proven, grown with what passed
 			last := time.Now()
 			for range 200 {
 				switch rnd.IntN(7) {
@@ -94,8 +111,10 @@ func TestNeverBelowWhatWasProven(t *testing.T) {
 				case 2, 3: // signers' clocks are right, and what they signed may come late
 					at := time.Now().Add(-time.Duration(rnd.Int64N(int64(30 * day))))
 					kind := []clock.Kind{clock.Signature, clock.Freshness}[rnd.IntN(2)]
+					firm, wall := c.Firm(), d.wall()
 					c.Prove(clock.Proof{Kind: kind, By: string(rune('a' + rnd.IntN(3))), Time: at})
-					if at.After(bound) {
+					speaks := kind == clock.Freshness || at.Sub(firm) <= clock.Slack || firm.Sub(wall) > clock.Slack
+					if speaks && at.After(bound) {
 						bound = at
 					}
 					kept = c.Proofs()
@@ -105,8 +124,8 @@ func TestNeverBelowWhatWasProven(t *testing.T) {
 					d.start = last
 					c = clock.New(d.wall, d.timer)
 					c.Recall(kept...)
-					c.Prove(built)
-					bound = built.Time
+					c.Prove(build)
+					bound = build.Time
 					for _, p := range kept {
 						if p.Time.After(bound) {
 							bound = p.Time
@@ -189,6 +208,93 @@ func TestProofsAreBoundedAndForgotten(t *testing.T) {
 		}
 		if got := time.Until(c.Now()); got != -900*day {
 			t.Errorf("without proofs Now is off by %v", got)
+		}
+	})
+}
+
+// One signer's date, in a year that is not here yet, moves no certificate's validity: only what somebody else says, too.
+func TestAWrongDateInASignature(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		skew time.Duration // of the clock
+		hint time.Duration // against the true time; noHint: nobody says
+		firm time.Duration
+	}{
+		{"the registry agrees with the clock", 0, 0, 0},
+		{"the registry is a little off", 0, time.Minute, 0},
+		{"the registry is behind", 0, -30 * day, 0},
+		{"nobody else says anything", 0, noHint, 0},
+		{"the clock is behind, the registry is not", -20 * day, 0, 0},
+		{"the clock has forgotten everything, the registry has not", -9000 * day, 0, 0},
+	} {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/hint first %t", tc.name, first), func(t *testing.T) {
+				if tc.skew < -100*day && !first {
+					t.Skip("without a hint a signer is believed then")
+				}
+				synctest.Test(t, func(t *testing.T) {
+					d := newDevice(tc.skew)
+					c := clock.New(d.wall, d.timer, built(time.Now().Add(-80*day)))
+					hint := func() {
+						if tc.hint != noHint {
+							c.Hint("registry", time.Now().Add(tc.hint))
+						}
+					}
+					if first {
+						hint()
+					}
+					c.Prove(signed("r", time.Now().AddDate(8, 0, 0)))
+					if !first {
+						hint()
+					}
+					for range 3 {
+						if got := time.Until(c.Firm()); got != tc.firm {
+							t.Errorf("Firm is off by %v, want %v", got, tc.firm)
+						}
+						time.Sleep(time.Hour)
+						hint()
+					}
+					if x := c.Doubt(); (tc.hint == noHint || tc.skew != 0) != (x != nil) && tc.hint >= 0 {
+						t.Errorf("Doubt = %+v", x)
+					}
+					kept := c.Proofs()
+					c.Forget(clock.Signature, func(string) bool { return false })
+					c.Hint("registry", time.Time{})
+					if x := c.Doubt(); x != nil && x.From != "" {
+						t.Errorf("a signer that is forgotten still makes a doubt: %+v", x)
+					}
+					d.start = time.Now()
+					c = clock.New(d.wall, d.timer, built(time.Now().Add(-80*day)))
+					c.Recall(kept...)
+					if got := time.Until(c.Firm()); got > tc.firm {
+						t.Errorf("after a restart Firm is off by %v", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What a signer said is taken up when the registry says so, too, and when the clock comes there.
+func TestASignersTimeIsTakenUpLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(-20 * day)
+		c := clock.New(d.wall, d.timer, built(time.Now().Add(-80*day)))
+		c.Prove(signed("r", time.Now().Add(-2*day)))
+		c.Prove(signed("r", time.Now().Add(-3*day))) // an older one is looked at later
+		if x := c.Doubt(); x == nil || x.From != "a signature by r" || !x.Said.Equal(time.Now().Add(-2*day)) || x.Proof != nil {
+			t.Errorf("Doubt = %+v", x)
+		}
+		c.Hint("registry", time.Now())
+		if got := time.Until(c.Firm()); got != -2*day {
+			t.Errorf("Firm is off by %v, want two days", got)
+		}
+		if x := c.Doubt(); x == nil || x.Proof == nil || x.Proof.By != "r" || len(c.Proofs()) != 1 {
+			t.Errorf("Doubt = %+v", x)
+		}
+		d.skew = -50 * day // it was proven
+		if got := time.Until(c.Firm()); got != -2*day {
+			t.Errorf("Firm is off by %v, want two days", got)
 		}
 	})
 }

@@ -107,6 +107,21 @@ func (p trustPort) Status() agent.TrustStatus {
 	return s
 }
 
+// Signers implements [agent.Trust].
+func (p trustPort) Signers() []string {
+	policy := p.policy.InForce().Policy
+	if policy == nil {
+		return nil
+	}
+	names := []string{}
+	for _, s := range policy.Signers {
+		if policy.KeyRevoked(s.Key.Fingerprint) == nil {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
 // Revoked implements [agent.Trust].
 func (p trustPort) Revoked(keys, content []digest.Digest) []agent.Revocation {
 	policy := p.policy.InForce().Policy

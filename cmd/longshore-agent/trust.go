@@ -75,12 +75,12 @@ func verdict(d *trust.Decision, until time.Time) agent.Verdict {
 	if d.Signatures == nil || d.Err != nil {
 		return out
 	}
-	for _, s := range d.Signatures.Statements() {
+	for i, s := range d.Signatures.Statements() {
 		at := s.Time
 		if !s.Proven.IsZero() {
 			at = s.Proven
 		}
-		if at.After(out.SignedAt) {
+		if i == 0 || at.Before(out.SignedAt) {
 			out.SignedAt = at
 		}
 		if out.Keys == nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -230,5 +231,53 @@ func TestContainerdAsksBeforeItPulls(t *testing.T) {
 	if images, err := exec.CommandContext(t.Context(), filepath.Join(daemon.Bin, "ctr"), "--address", daemon.Address, "--namespace", "default", "images", "list", "-q").Output(); err != nil ||
 		!slices.Contains(strings.Fields(string(images)), server.Reference("plant/signed:1")) || strings.Contains(string(images), "foreign") {
 		t.Errorf("images of containerd: %v\n%s", err, images)
+	}
+}
+
+// The earliest time is what all of those who signed agree on.
+func TestVerdictTellsTheEarliestTime(t *testing.T) {
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	by := func(name string, state trust.State, claimed, proven time.Time) trust.Standing {
+		s := signing.Signature{By: name, Time: claimed}
+		s.Proven = proven
+		return trust.Standing{Name: name, State: state, Signatures: []signing.Signature{s}}
+	}
+	for _, tt := range []struct {
+		name string
+		by   []trust.Standing
+		want time.Time
+	}{
+		{"one", []trust.Standing{by("a", trust.StateCounted, at, time.Time{})}, at},
+		{"one with a wrong date", []trust.Standing{
+			by("a", trust.StateCounted, at.AddDate(8, 0, 0), time.Time{}), by("b", trust.StateCounted, at, time.Time{}),
+		}, at},
+		{"a log knows better", []trust.Standing{by("a", trust.StateCounted, at.AddDate(8, 0, 0), at)}, at},
+		{"one that tells none", []trust.Standing{
+			by("a", trust.StateCounted, at, time.Time{}), by("b", trust.StateCounted, time.Time{}, time.Time{}),
+		}, time.Time{}},
+		{"one that does not count", []trust.Standing{
+			by("a", trust.StateExpired, at.AddDate(-8, 0, 0), time.Time{}), by("b", trust.StateCounted, at, time.Time{}),
+		}, at},
+	} {
+		if got := verdict(&trust.Decision{Signatures: &trust.Tally{Signers: tt.by}}, time.Time{}); !got.SignedAt.Equal(tt.want) {
+			t.Errorf("%s: signed at %v, want %v", tt.name, got.SignedAt, tt.want)
+		}
+	}
+}
+
+func TestSignersThatCount(t *testing.T) {
+	f := newFleet(t, testenv.Referrers)
+	document := f.document(rules{version: 1, release: "release", roots: []string{"root-1", "root-2", "root-3"}, revoked: []string{"root-3"}})
+	b := f.device("press-01", document)
+	b.wake()
+	defer b.sleep()
+	p := trustPort{policy: followPolicy(filepath.Join(b.dir, "trust.yaml"), b.store, f.client, time.Now)}
+	if got := p.Signers(); !slices.Equal(got, []string{"release", "root-1", "root-2"}) {
+		t.Errorf("Signers = %q", got)
+	}
+	b.write("rules: {")
+	_, _ = p.policy.Policy() // looks at the file
+	if got := p.Signers(); got != nil {
+		t.Errorf("Signers of a broken policy = %q", got)
 	}
 }
