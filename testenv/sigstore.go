@@ -110,12 +110,8 @@ func (s *Sigstore) serve(what string, h http.Handler) (url string, err error) {
 
 // unusedPort is a port that nobody listens on at the moment.
 func unusedPort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, errors.Join(err, l.Close())
+	port, err := FreePort()
+	return strconv.Itoa(int(port)), err
 }
 
 // server starts one of sigstore's programs and waits until it answers at a path. It gets its port and one for metrics.

@@ -216,12 +216,11 @@ func (r *rig) benchTwo(img workload.Image, n int) time.Duration {
 // freePort is a port of this machine that nobody listens on now.
 func freePort(t testing.TB) uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := testenv.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort().Port()
+	return port
 }
 
 // answers polls from the host until HTTP 200.

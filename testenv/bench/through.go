@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"time"
@@ -52,11 +51,11 @@ func through(ctx context.Context, bin string, out io.Writer) (samples map[string
 // startTwo assigns a new project to the device and waits until its services answer.
 func (d *device) startTwo(ctx context.Context, n int) (time.Duration, error) {
 	name := fmt.Sprintf("two-%d", n)
-	first, err := freePort()
+	first, err := testenv.FreePort()
 	if err != nil {
 		return 0, err
 	}
-	second, err := freePort()
+	second, err := testenv.FreePort()
 	if err != nil {
 		return 0, err
 	}
@@ -81,17 +80,8 @@ func (d *device) startTwo(ctx context.Context, n int) (time.Duration, error) {
 	return took, errors.Join(append(errs, <-synced)...)
 }
 
-// freePort is a port of this machine that nobody listens on now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
-}
-
 // answers waits for HTTP 200.
-func answers(ctx context.Context, port int) error {
+func answers(ctx context.Context, port uint16) error {
 	ctx, cancel := context.WithTimeout(ctx, throughLimit)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

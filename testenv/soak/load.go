@@ -76,13 +76,13 @@ func Load(ctx context.Context, o LoadOptions) (figures []LoadFigures, err error)
 }
 
 // front is a service that takes a moment to become healthy, as real ones do.
-func (d *device) front(order, port string, version int) string {
+func (d *device) front(order string, port uint16, version int) string {
 	return fmt.Sprintf(`services:
   web:
     image: %s
     command: [serve, "8080", "version %d"]
     restart: always
-    ports: ["127.0.0.1:%s:8080"]
+    ports: ["127.0.0.1:%d:8080"]
     healthcheck:
       x-longshore-probe: {http: {port: 8080, path: /health}}
       interval: 200ms
@@ -92,7 +92,7 @@ func (d *device) front(order, port string, version int) string {
 
 func (d *device) load(ctx context.Context, order string, o LoadOptions) (LoadFigures, error) {
 	f := LoadFigures{Order: order}
-	port, err := freePort()
+	port, err := testenv.FreePort()
 	if err != nil {
 		return f, err
 	}
@@ -105,7 +105,7 @@ func (d *device) load(ctx context.Context, order string, o LoadOptions) (LoadFig
 			return f, err
 		}
 	}
-	url := "http://127.0.0.1:" + port + "/"
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
 	if err := testenv.Await(ctx, installLimit, func() error { return answers(ctx, url, "version 0") }); err != nil {
 		return f, err
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -73,9 +72,11 @@ func newCutDevice(ctx context.Context, box *testenv.Box, o PowerCutOptions) (*cu
 		return nil, err
 	}
 	for n := range d.ports {
-		if d.ports[n], err = freePort(); err != nil {
+		port, err := testenv.FreePort()
+		if err != nil {
 			return nil, err
 		}
+		d.ports[n] = fmt.Sprint(port)
 	}
 	return d, d.install(ctx)
 }
@@ -327,14 +328,4 @@ func (d *cutDevice) environment() []string {
 // run runs one of our programs to its end and returns what it prints.
 func (d *cutDevice) run(ctx context.Context, program string, args ...string) (string, error) {
 	return d.box.Output(ctx, d.environment(), append([]string{filepath.Join(d.bin, program)}, args...)...)
-}
-
-// freePort is a port that nobody listens on now.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, errors.Join(err, l.Close())
 }
