@@ -89,7 +89,7 @@ func Propose(ctx context.Context, now time.Time, at Place, d Draft, by ...Signat
 	if err != nil {
 		return nil, err
 	}
-	if before != nil && before.Index.Version == p.Version && bytes.Equal(before.Document, d.Document) { // a command that is repeated
+	if before != nil && before.Index.Version == p.Version && bytes.Equal(before.Document, d.Document) && bytes.Equal(before.Root, d.Root) { // a command that is repeated
 		done := &Proposal{Candidate: before.Candidate, Policy: before.Policy, Published: true, Tag: artifacts.TrustTag(p.Version)}
 		done.New = p.Endorsements(ctx, now, at, before.Descriptor)
 		return done, nil

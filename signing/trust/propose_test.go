@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
 )
 
 func by(t testing.TB, names ...string) []Signatory {
@@ -116,6 +117,29 @@ func TestProposeRefuses(t *testing.T) {
 	elsewhere.at = "other.example/trust"
 	if _, err := r.propose(t, elsewhere, "root-1"); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a first version that names another repository: %v", err)
+	}
+}
+
+// A version that is published with another trusted root is another one: whoever forgets to count it up is told.
+func TestAnotherRootIsAnotherVersion(t *testing.T) {
+	r := newRepository()
+	document := strings.Replace(plain(1).text(t), "version: 1", "version: 1\ntrustedRoot: {file: trusted_root.json}", 1)
+	push := func(root []byte) (*Proposal, error) {
+		t.Helper()
+		text, root, err := Inline("trust.yaml", []byte(document), func(string) ([]byte, error) { return root, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Propose(t.Context(), now, r, Draft{Document: text, Root: root}, by(t, "root-1", "root-2")...)
+	}
+	first, second := keylesstest.New(t).Root(t), keylesstest.New(t).Root(t)
+	for range 2 {
+		if p, err := push(first); err != nil || !p.Published {
+			t.Fatalf("Propose = %+v, %v", p, err)
+		}
+	}
+	if p, err := push(second); !errors.Is(err, fault.ErrConflict) || !strings.Contains(fault.Hint(err), "make yours version 2") {
+		t.Errorf("Propose with another root = %+v, %v", p, err)
 	}
 }
 
