@@ -449,7 +449,7 @@ func (c *compiler) grouped(d *Device, dep *Deployment, values map[string]any) {
 		for _, name := range slices.Sorted(maps.Keys(g.Parameters[dep.Name])) {
 			v := g.Parameters[dep.Name][name]
 			_, decided := d.Parameters[dep.Name][name]
-			if first := from[name]; first != nil && !decided && fmt.Sprint(first.Parameters[dep.Name][name].Value) != fmt.Sprint(v.Value) {
+			if first := from[name]; first != nil && !decided && value(first.Parameters[dep.Name][name].Value) != value(v.Value) {
 				c.once(v.at, first.Name, func() {
 					c.tell(v.at, "let one of the groups leave it out, or the device decide",
 						"%s is in the groups %s and %s, which give %s different values", d.ID, first.Name, g.Name, name)

@@ -120,7 +120,7 @@ func immutable(at Placement, was *margo.ApplicationDeployment) string {
 	for _, name := range slices.Sorted(maps.Keys(was.Spec.Parameters)) {
 		set, _, ok := at.Release.Description.Configuration.Setting(name)
 		before, now := was.Spec.Parameters[name].Value, at.Parameters[name].Value
-		if ok && set.Immutable && !reflect.DeepEqual(before, now) {
+		if ok && set.Immutable && value(before) != value(now) {
 			return fmt.Sprintf("%s: the parameter %s cannot be changed once it is deployed, and was %s", at.Deployment.Name, name, value(before))
 		}
 	}
@@ -180,7 +180,7 @@ func (c *Change) parameters(was, now map[string]margo.Parameter) {
 	}
 	slices.Sort(names)
 	for _, n := range names {
-		if !reflect.DeepEqual(was[n], now[n]) {
+		if value(was[n].Value) != value(now[n].Value) || !reflect.DeepEqual(was[n].Targets, now[n].Targets) {
 			c.Parameters = append(c.Parameters, ParameterChange{n, was[n].Value, now[n].Value})
 		}
 	}
@@ -304,7 +304,7 @@ func versions(p margo.DeploymentProfile) string {
 	return strings.Join(out, ", ")
 }
 
-// value is a parameter's value for people.
+// value is a parameter's value for people, and to compare by: files and documents read 1 and 1.0 as different types.
 func value(v any) string {
 	if v == nil {
 		return "not set"

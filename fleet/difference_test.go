@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -86,5 +87,28 @@ func TestPlanOverLostDocuments(t *testing.T) {
 				t.Errorf("%s: %s: %v", what, d.Device, d.Reasons)
 			}
 		}
+	}
+}
+
+// A document writes 1.0 as 1: what may not change has not changed for that, and nothing is shown as changed.
+func TestPlanComparesAsWritten(t *testing.T) {
+	m := stocked(t)
+	a, _, err := artifacts.PackPackage(fstest.MapFS{"margo.yaml": {Data: []byte(strings.Replace(fmt.Sprintf(description, "1.4.0"),
+		"name: Scale, schema: scale", "name: Scale, schema: scale, immutable: true", 1))}}, artifacts.PackageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.push(base+"/apps/line", "1.4.0", a)
+	files := with(with(plant(), "fleet.yaml", `"~1.4"`, "1.4.0"), "fleet.yaml", "name: Graz,", "name: Graz, scale: 1.0,")
+	publish(t, plan(t, files, m, options()), m)
+	p := plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, options())
+	if p.Count(fleet.Cannot) != 0 || p.Count(fleet.Publish) != 2 {
+		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
+	}
+	if d := p.Devices[1]; len(d.Changes) != 1 || len(d.Changes[0].Parameters) != 1 || d.Changes[0].Parameters[0].Name != "poll" {
+		t.Errorf("changes %+v, want poll only", d.Changes)
+	}
+	if p := plan(t, with(files, "fleet.yaml", "scale: 1.0", "scale: 1.5"), m, options()); p.Count(fleet.Cannot) != 3 {
+		t.Errorf("%d cannot, want all: the value is another one", p.Count(fleet.Cannot))
 	}
 }
