@@ -54,6 +54,7 @@ func TestBeginning(t *testing.T) {
 
 func TestDiffs(t *testing.T) {
 	m, files := stocked(t), with(plant(), "fleet.yaml", `"~1.4"`, "1.4.0")
+	files = with(files, "devices/b.yaml", "capabilities: unchecked", "capabilities: capabilities/press.json")
 	publish(t, plan(t, files, m, options()), m)
 	var b strings.Builder
 	for _, change := range [][2]string{{"poll: 10", "poll: 11"}, {"select: group in (line-a)", "select: device=press-08"}, {"exclude: device=spare-*", "exclude: device=press-08"}} {

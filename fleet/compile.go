@@ -281,15 +281,23 @@ func (c *compiler) place(a *Assignment, dep *Deployment) {
 		}
 		pinned := c.pinned(r, p)
 		why := c.fit(a.Device, p)
-		if why == "" && pinned.err != nil {
-			why = pinned.err.Error()
-		}
-		if why == "" {
+		if why == "" && pinned.err == nil {
 			a.Placements = append(a.Placements, Placement{Deployment: dep, Release: r, Profile: pinned.profile, Parameters: c.parameters(a.Device, dep, r, p)})
 			return
 		}
+		fits := why == ""
+		if fits {
+			why = pinned.err.Error()
+		}
 		if len(r.Description.DeploymentProfiles) > 1 {
 			why = "profile " + p.ID + ": " + why
+		}
+		if fits && want == "" && len(r.Description.DeploymentProfiles) > 1 {
+			why += "; another one can be named with profile:"
+		}
+		if fits { // the device's profile does not depend on what a registry has at the moment
+			reasons = []string{why}
+			break
 		}
 		reasons = append(reasons, why)
 	}

@@ -81,8 +81,8 @@ func TestPlacement(t *testing.T) {
 		{"a profile that is asked for", "fleet.yaml", `version: "~1.4"`, `version: "~1.4", profile: small`, "press-07", "", "0s"},
 		{"no profile fits", "capabilities/small.json", `"1Gi"`, `"256Mi"`, "gateway-1/press-19", "profile small: needs memory 512Mi, device has 256Mi", ""},
 		{"another type", "capabilities/small.json", `["compose"]`, `["custom"]`, "gateway-1/press-19", "needs helm, device runs custom", ""},
-		{"nothing is known", "fleet.yaml", `line=b", capabilities: capabilities/small.json`, `line=b"`, "gateway-1/press-19", "nothing is known of the device", ""},
-		{"not checked", "fleet.yaml", `capabilities: capabilities/small.json`, `capabilities: unchecked`, "gateway-1/press-19", "component chart:", ""},
+		{"nothing is known", "fleet.yaml", "line=b\", capabilities: capabilities/small.json}\ndeployments:\n  line:\n", "line=b\"}\ndeployments:\n  line:\n    profile: small\n", "gateway-1/press-19", "nothing is known of the device", ""},
+		{"not checked", "fleet.yaml", `capabilities: capabilities/small.json`, `capabilities: unchecked`, "gateway-1/press-19", "profile cluster: component chart:", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			files := plant()
@@ -92,13 +92,6 @@ func TestPlacement(t *testing.T) {
 			all := compiled(t, files, stocked(t))
 			i := slices.IndexFunc(all.Assignments, func(a *fleet.Assignment) bool { return string(a.Device.ID) == c.device })
 			a := all.Assignments[i]
-			if c.want != "" && strings.Contains(c.want, "chart") {
-				// Nothing is asked of the device, so what decides is whether the chart is there.
-				if len(a.Unfit) != 0 || len(a.Placements) == 0 {
-					t.Errorf("unfit %q, %d placements, want the first profile that can be had", a.Unfit, len(a.Placements))
-				}
-				return
-			}
 			if c.want != "" {
 				err := all.Unfit()
 				if len(a.Unfit) != 1 || !strings.Contains(a.Unfit[0], c.want) || !errors.Is(err, fault.ErrUnfit) || !strings.Contains(err.Error(), c.device) {
@@ -110,6 +103,31 @@ func TestPlacement(t *testing.T) {
 				t.Errorf("unfit %q, placed %+v", a.Unfit, a.Placements)
 			}
 		})
+	}
+}
+
+// A component that is gone from the registry for a while moves no device to another profile.
+func TestPlacementStaysWithItsProfile(t *testing.T) {
+	m := stocked(t)
+	files := with(plant(), "fleet.yaml", `"~1.4"`, "1.4.0")
+	line := func() *fleet.Assignment { return compiled(t, files, m).Assignments[1] }
+	before := line()
+	if len(before.Placements) != 2 || before.Placements[0].Profile.Components[0].Properties.Timeout.String() != "5m0s" {
+		t.Fatalf("%s has %+v", before.Device.ID, before.Placements)
+	}
+	// The small profile is of another component, which stays.
+	a, _, err := artifacts.PackPackage(fstest.MapFS{"margo.yaml": {Data: []byte(strings.Replace(fmt.Sprintf(description, "1.4.0"),
+		`id: large
+    components:
+      - {name: line-monitor, properties: {repository: "oci://harbor.acme.example/plant/components/line-monitor"`, `id: large
+    components:
+      - {name: line-monitor, properties: {repository: "oci://harbor.acme.example/plant/components/gone"`, 1))}}, artifacts.PackageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.push(base+"/apps/line", "1.4.0", a)
+	if after := line(); len(after.Unfit) != 1 || len(after.Placements) != 1 || !strings.Contains(after.Unfit[0], "line 1.4.0: profile large: component line-monitor:") {
+		t.Errorf("unfit %q, placed %+v, want that the large profile cannot be had", after.Unfit, after.Placements)
 	}
 }
 
