@@ -395,7 +395,10 @@ func (p *Plan) unfit(hint string) error {
 			all = append(all, err)
 		} else {
 			hint := fault.Hint(err)
-			if unvouched(err) && !errors.Is(err, fault.ErrConflict) {
+			switch {
+			case errors.Is(err, fault.ErrKeyRevoked), errors.Is(err, fault.ErrDigestRevoked):
+				hint = "look at what the device has, and sign it again if it is good: longshore sign"
+			case fault.Distrusted(err):
 				hint = "if another key of yours signed it, name it with --verify-key FILE"
 			}
 			all = append(all, fault.WithHint(fmt.Errorf("%s: %w", some(devices[why]), err), hint))

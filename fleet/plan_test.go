@@ -245,6 +245,15 @@ func TestPlanVerifies(t *testing.T) {
 	if p.Count(fleet.Cannot) != 2 || !errors.Is(p.Unfit(), fault.ErrUnsigned) {
 		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
 	}
+	for _, kind := range []error{
+		fault.ErrBadSignature, fault.ErrThreshold, fault.ErrKeyExpired, fault.ErrKeyRevoked, fault.ErrDigestRevoked, fault.ErrNoAttestation, fault.ErrBadAttestation, fault.ErrRejected,
+	} {
+		o.Verify = func(context.Context, string, digest.Digest) error { return fmt.Errorf("look: %w", kind) }
+		p := plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, o)
+		if p.Count(fleet.Cannot) != 2 || p.Count(fleet.Same) != 2 || !errors.Is(p.Unfit(), kind) || fault.Hint(p.Unfit()) == "" {
+			t.Errorf("%v: %d cannot, %d stay: %v", kind, p.Count(fleet.Cannot), p.Count(fleet.Same), p.Unfit())
+		}
+	}
 	o.Verify = func(context.Context, string, digest.Digest) error { return fmt.Errorf("look: %w", fault.ErrTemporary) }
 	if _, err := compiled(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m).Plan(t.Context(), m, o); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("could not look: %v", err)

@@ -286,6 +286,5 @@ func (r *Release) Version() string { return r.Description.Metadata.Version }
 
 // unvouched tells errors of who signed something, or did not.
 func unvouched(err error) bool {
-	return !errors.Is(err, fault.ErrTemporary) && slices.ContainsFunc(
-		[]error{fault.ErrUnsigned, fault.ErrBadSignature, fault.ErrRejected, fault.ErrConflict}, func(kind error) bool { return errors.Is(err, kind) })
+	return fault.Distrusted(err) || errors.Is(err, fault.ErrConflict) && !fault.Retryable(err)
 }
