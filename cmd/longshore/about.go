@@ -55,9 +55,25 @@ func (p *program) version(c *cli.Context, _ []string) error {
 
 // The scripts ask the program itself, so that they need not be installed again when it learns something.
 const (
+	// bash parts words at ":" and "="; they are put together again, and what is before the part that it replaces goes.
 	bashScript = `_longshore() {
-  local IFS=$'\n'
-  COMPREPLY=($(longshore __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+  local IFS=$'\n' i word glue= before
+  local -a words=()
+  for ((i = 1; i <= COMP_CWORD; i++)); do
+    word=${COMP_WORDS[i]}
+    [[ $i == "$COMP_CWORD" && -z $word && ${COMP_LINE:COMP_POINT-1:1} == ' ' ]] && glue=
+    if [[ ${#words[@]} -gt 0 && ( -n $glue || $word == [:=]* ) ]]; then
+      words[${#words[@]}-1]+=$word
+    else
+      words+=("$word")
+    fi
+    glue=
+    [[ $word == *[:=] ]] && glue=1
+  done
+  word=${words[${#words[@]}-1]}
+  before=${word%"${word##*[:=]}"}
+  COMPREPLY=($(longshore __complete "${words[@]}" 2>/dev/null))
+  for i in "${!COMPREPLY[@]}"; do COMPREPLY[i]=${COMPREPLY[i]#"$before"}; done
 }
 complete -o bashdefault -o default -F _longshore longshore
 `
@@ -80,8 +96,10 @@ complete -c longshore -a '(__longshore)'
 func (p *program) completionCommand() *cli.Command {
 	return p.command("", command{
 		name: "completion", args: "bash|zsh|fish", min: 1, max: 1,
-		usage:    "write the completion script of a shell",
-		about:    "bash: source it, or put it into /etc/bash_completion.d. zsh: source it behind compinit. fish: put it into ~/.config/fish/completions.",
+		usage: "write the completion script of a shell",
+		about: "bash: source it, or put it into /etc/bash_completion.d. zsh: source it behind compinit. fish: put it into ~/.config/fish/completions. " +
+			"Devices, groups and labels are completed from the fleet that is here or that the command names, tags from the registry; " +
+			"what cannot be found out at once is left out.",
 		examples: []string{"bash > /etc/bash_completion.d/longshore", "zsh > ~/.longshore-completion.zsh"},
 		run: func(_ *cli.Context, args []string) error {
 			script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[args[0]]

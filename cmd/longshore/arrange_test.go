@@ -114,31 +114,6 @@ func TestFlags(t *testing.T) {
 	walk("", testProgram(&out, &errs).app().Commands)
 }
 
-func TestComplete(t *testing.T) {
-	var out, errs bytes.Buffer
-	var commands strings.Builder
-	for _, c := range testProgram(&out, &errs).app().Commands {
-		commands.WriteString(c.Name + "\n")
-	}
-	for _, c := range []struct{ line, want string }{
-		{"__complete sta", "state\n"},
-		{"__complete state ", "push\nshow\nhistory\ndiff\nrollback\n"},
-		{"__complete state push --dep", "--deployment\n"},
-		{"__complete state push x", ""},
-		{"__complete state show -o ", "text\njson\nyaml\n"},
-		{"__complete state show --output=j", "--output=json\n"},
-		{"__complete verify --kind comp", "component\n"},
-		{"__complete check --kind tr", "trust\n"},
-		{"__complete sign --signature-format b", "bundle\nboth\n"},
-		{"__complete", commands.String()},
-	} {
-		out.Reset()
-		if code := run(t.Context(), strings.Split(c.line, " "), nil, &out, &errs, nothingSet); code != 0 || out.String() != c.want {
-			t.Errorf("%s: %d, %q, want %q", c.line, code, out.String(), c.want)
-		}
-	}
-}
-
 // Whatever bytes are checked as whatever kind: faults, no panic, and a code for usage.
 func FuzzCheck(f *testing.F) {
 	for _, name := range []string{"vision.yaml", "trust.yaml", "agent.yaml", "state.json", "capabilities.json", "status.json", "problem.json", "line-monitor/compose.yaml", "broken/what.yaml"} {

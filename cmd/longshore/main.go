@@ -29,7 +29,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, lookup: lookup, now: time.Now}
 	app := p.app()
 	if len(args) > 0 && args[0] == completeCommand {
-		complete(app, args[1:], stdout)
+		p.complete(ctx, app, args[1:], stdout)
 		return outcome.OK
 	}
 	line, err := cmdline.Arrange(app, args, p.environment)

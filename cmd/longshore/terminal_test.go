@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -31,4 +32,9 @@ func testTerminal(t *testing.T) (terminal, person *os.File) {
 	}
 	t.Cleanup(func() { _ = terminal.Close() })
 	return terminal, person
+}
+
+// ownTerminal makes a process's standard input its terminal.
+func ownTerminal() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setsid: true, Setctty: true}
 }
