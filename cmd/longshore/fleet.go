@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -145,17 +147,21 @@ func openFleet(ctx context.Context, client *registry.Client, f *fleet.Fleet) err
 	return err
 }
 
-// compileFleet looks up what a fleet runs and places it.
+// compileFleet looks up what a fleet runs and places it. What is not there, and what is wrong with the rest, is told in one run.
 func compileFleet(ctx context.Context, client *registry.Client, dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
 	if err := openFleet(ctx, client, f); err != nil {
 		return nil, err
 	}
 	releases, err := fleet.Resolve(ctx, f, client)
-	if err != nil {
-		return nil, inDirectory(dir, err)
+	var missing *strict.Error
+	if err != nil && !errors.As(err, &missing) {
+		return nil, err
 	}
-	compiled, err := fleet.Compile(f, releases)
-	return compiled, inDirectory(dir, err)
+	compiled, faults := fleet.Compile(f, releases)
+	if err := errors.Join(inDirectory(dir, err), inDirectory(dir, faults)); err != nil {
+		return nil, err
+	}
+	return compiled, nil
 }
 
 // fleetServices reads a component's project as devices do.

@@ -70,12 +70,21 @@ func StatusError(status int, code, message string) error {
 	switch {
 	case status == http.StatusUnauthorized:
 		return fault.WithHint(err, "log in, or check the user name and password or token for this registry")
+	case full(status, message):
+		return fault.WithHint(err, "the registry has no room left: remove what nobody needs there, or raise its limit")
 	case status == http.StatusForbidden:
 		return fault.WithHint(err, "this account may not do that here")
 	case strings.Contains(message, "HTTP request to an HTTPS server"):
 		return fault.WithHint(err, "this registry speaks HTTPS; leave out --plain-http")
 	}
 	return err
+}
+
+// full tells that a registry says that its disk or its quota is used up. Harbor says so with 403, others with 500 or 507.
+func full(status int, message string) bool {
+	lower := strings.ToLower(message)
+	return status == http.StatusInsufficientStorage || strings.Contains(lower, "no space left") || strings.Contains(lower, "quota") ||
+		strings.Contains(lower, "configured upper limit")
 }
 
 func sentinel(status int, code, message string) error {
