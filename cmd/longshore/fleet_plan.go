@@ -280,7 +280,7 @@ func statesOf(r *fleet.Report) []fleetState {
 }
 
 func (p *program) fleetPublish(c *cli.Context, args []string) error {
-	if !c.Bool("dry-run") && (c.String("key") == "") == !c.Bool("unsigned") {
+	if !c.Bool("dry-run") && (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned") {
 		return outcome.Usagef("fleet publish", "fleet publish: sign with --key, or say --unsigned, one of them")
 	}
 	var promise *fleet.Promise

@@ -63,8 +63,9 @@ func programs(t *testing.T, root string) string {
 	return bin
 }
 
-// play gives a page what it needs and types its commands.
-func play(t *testing.T, p *Page, bin string) {
+// sit seats a reader.
+func sit(t *testing.T, bin string) *writer {
+	t.Helper()
 	box, err := testenv.OpenBox(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -74,12 +75,17 @@ func play(t *testing.T, p *Page, bin string) {
 			t.Error(err)
 		}
 	})
-	w := &writer{t: t, box: box, bin: bin, stands: map[string]string{}, env: map[string]string{
+	return &writer{t: t, box: box, bin: bin, stands: map[string]string{}, env: map[string]string{
 		"HOME": box.Dir(), "DOCKER_CONFIG": filepath.Join(box.Dir(), ".docker"), "LONGSHORE_KEY_PASSWORD": "reader", "COSIGN_PASSWORD": "reader",
 	}}
+}
+
+// play gives a page what it needs and types its commands.
+func play(t *testing.T, p *Page, bin string) {
+	w := sit(t, bin)
 	known := map[string]func(){
 		"registry": w.registry, "images": w.images, "device": w.device, "fleet": w.fleet, "published": w.published, "cosign": w.cosign,
-		"running": w.running, "token": w.token, "sigstore": w.sigstore,
+		"running": w.running, "token": w.token, "sigstore": w.sigstore, "git": w.git,
 	}
 	for _, need := range p.Needs {
 		provide, ok := known[need]
@@ -99,6 +105,7 @@ type writer struct {
 	box    *testenv.Box
 	bin    string
 	server *testenv.RegistryServer
+	daemon *testenv.Daemon
 	stands map[string]string // what a page says -> what is here
 	env    map[string]string
 	path   []string
@@ -145,6 +152,20 @@ func (w *writer) running() {
 
 func (w *writer) cosign() { w.path = append(w.path, filepath.Dir(testenv.Program(w.t, "cosign3"))) }
 
+// git is a checkout here with what is there already in its first commit, and a server that has it.
+func (w *writer) git() {
+	for name, value := range map[string]string{"AUTHOR": "Reader", "COMMITTER": "Reader"} {
+		w.env["GIT_"+name+"_NAME"], w.env["GIT_"+name+"_EMAIL"] = value, "reader@acme.example"
+	}
+	w.env["GIT_CONFIG_GLOBAL"] = os.DevNull
+	checkout := filepath.Join(w.box.Dir(), "plants")
+	if out, err := w.shell("git init --quiet --initial-branch main plants && mv line-monitor plants/"); err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+	server := testenv.ServeGit(w.t, checkout, "ci", "robot") // whose address has user and password
+	w.stands["https://git.acme.example/plants.git"] = server.URL
+}
+
 // token is a PKCS#11 token with a key in it.
 func (w *writer) token() {
 	k := testenv.SoftHSM(w.t)
@@ -189,6 +210,7 @@ func (w *writer) fleet() {
 // says: this machine may have no systemd.
 func (w *writer) device() {
 	d := testenv.Containerd(w.t)
+	w.daemon = d
 	etc := filepath.Join(w.box.Dir(), "etc")
 	table := fmt.Sprintf("lsdocs%d", os.Getpid())
 	if err := w.box.OwnTable(w.t.Context(), os.Stderr, table); err != nil {
