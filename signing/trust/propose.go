@@ -17,8 +17,9 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// settle is how long a proposal has to stay before its author may believe that it does: longer than somebody else needs
-// between looking whether there is one and writing theirs. No registry offers a compare-and-swap.
+// settle is how long a tag has to stay before its author may believe that it does: longer than somebody else mostly needs
+// between looking whether there is one and writing theirs. It saves conflicts; what rules out that two are told "published"
+// is said at [Proposal.sole].
 const settle = 400 * time.Millisecond
 
 // Place is a repository where policies are published.
@@ -277,26 +278,63 @@ func advance(ctx context.Context, now time.Time, at Place, before *Published, d 
 			return p, nil
 		}
 	}
-	// As a device would decide, so that nothing is published that devices refuse.
-	if before != nil {
-		_, err = before.Policy.Follow(ctx, now, at, d)
-	} else {
-		_, err = Begin(ctx, now, at, d)
-	}
-	if err != nil {
+	if _, err := before.admits(ctx, now, at, d); err != nil {
 		return nil, err
 	}
-	if err := put(ctx, at, c.Descriptor, c.Manifest, artifacts.TrustTag(c.Index.Version), false); err != nil {
+	err = put(ctx, at, c.Descriptor, c.Manifest, artifacts.TrustTag(c.Index.Version), false)
+	if err == nil {
+		err = p.sole(ctx, now, at, before)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("publish trust policy %d in %s: %w", c.Index.Version, at.Name(), err)
 	}
 	p.Published, p.Tag = true, artifacts.TrustTag(c.Index.Version)
 	return p, nil
 }
 
+// sole looks at the tag of proposals once more when the version's tag is set. No registry compares before it sets a tag.
+//
+// Say A and B publish the same version and both get nil. Each sets the proposal's tag, then finds the version's tag free and
+// sets it, then sees its own there, then looks here. Let A be the last of them to set the proposal's tag. B sees itself here,
+// so before that; then A finds the version's tag taken. So it is B that is told, here, and it may have set the version's tag
+// over A's: it gives it back, if what it sees can be published. What cannot nobody was told of.
+func (p *Proposal) sole(ctx context.Context, now time.Time, at Place, before *Published) error {
+	tag := artifacts.TrustProposalTag(p.Index.Version)
+	there, err := at.Resolve(ctx, tag)
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case there.Digest == p.Descriptor.Digest:
+		return nil
+	}
+	other, err := before.admits(ctx, now, at, there.Digest)
+	switch {
+	case errors.Is(err, ErrUnreachable):
+		return err
+	case err != nil:
+		return nil //nolint:nilerr // it is nobody's yet, and finds this one in its place
+	}
+	if err := at.PushManifest(ctx, other.Descriptor, other.Manifest, artifacts.TrustTag(p.Index.Version)); err != nil {
+		return err
+	}
+	return fault.WithHint(fmt.Errorf("%s is %s: somebody else published another one meanwhile: %w", tag, there.Digest, fault.ErrConflict),
+		"look at it with longshore trust show, and make yours the next version")
+}
+
 // Published is a version that devices follow.
 type Published struct {
 	*Candidate
 	Policy *Policy
+}
+
+// admits decides as a device would that has b, so that nothing is published that devices refuse; nil: as one that has nothing.
+func (b *Published) admits(ctx context.Context, now time.Time, at Place, d digest.Digest) (*Step, error) {
+	if b == nil {
+		return Begin(ctx, now, at, d)
+	}
+	return b.Policy.Follow(ctx, now, at, d)
 }
 
 // newest reads the highest version that is published; nil: none is.

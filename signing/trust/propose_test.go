@@ -2,11 +2,14 @@ package trust
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
@@ -175,6 +178,71 @@ func TestTwoAtOnce(t *testing.T) {
 	p, err := Propose(t.Context(), now, r, Draft{Document: []byte(other.text(t)), Replace: true}, by(t, "root-2", "root-3")...)
 	if err != nil || !p.Published {
 		t.Errorf("in its place: %+v, %v", p, err)
+	}
+}
+
+// watched is a place whose user is held up before a tag is set.
+type watched struct {
+	*repository
+	before func(tag string)
+}
+
+func (w watched) PushManifest(ctx context.Context, d ocispec.Descriptor, data []byte, tag string) error {
+	w.before(tag)
+	return w.repository.PushManifest(ctx, d, data, tag)
+}
+
+// TestSlowPublishers: B is held up before it sets the version's tag that it found free, and A before it sets the proposal's. Of
+// two who could publish one is told that it did, and its policy is what devices get; a proposal in the way that lacks
+// signatures takes nothing from B.
+func TestSlowPublishers(t *testing.T) {
+	for name, signersOfA := range map[string][]string{"both could": {"root-1", "root-2"}, "A lacks a signature": {"root-1"}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRepository()
+			r.push(t, plain(1), "", "root-1", "root-2")
+			a, b := plain(2), plain(2)
+			b.extra = "# the other\n"
+			textA, textB := []byte(a.text(t)), []byte(b.text(t))
+			byA, byB := by(t, signersOfA...), by(t, "root-2", "root-3")
+			ready, reached, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			var gotA, gotB *Proposal
+			var errA, errB error
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				defer close(done)
+				gotA, errA = Propose(t.Context(), now, watched{r, func(tag string) {
+					if tag == "v2.proposal" {
+						close(ready)
+						<-reached
+					}
+				}}, Draft{Document: textA}, byA...)
+			})
+			<-ready
+			wg.Go(func() {
+				gotB, errB = Propose(t.Context(), now, watched{r, func(tag string) {
+					select {
+					case <-reached:
+						return
+					default:
+					}
+					if tag == "v2" {
+						close(reached)
+						<-done
+					}
+				}}, Draft{Document: textB}, byB...)
+			})
+			wg.Wait()
+			won, lost, err := gotA, gotB, errB
+			if len(signersOfA) == 1 {
+				won, lost, err = gotB, nil, fault.ErrConflict
+				if errA != nil || errB != nil || gotA.Published {
+					t.Fatalf("A = %+v, %v; B = %v", gotA, errA, errB)
+				}
+			}
+			if lost != nil || !errors.Is(err, fault.ErrConflict) || !won.Published || r.Memory.Tags["v2"].Digest != won.Descriptor.Digest {
+				t.Errorf("A = %+v, %v; B = %+v, %v; v2 is %s", gotA, errA, gotB, errB, r.Memory.Tags["v2"].Digest)
+			}
+		})
 	}
 }
 
