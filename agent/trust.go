@@ -45,6 +45,9 @@ type TrustVersion struct {
 	Version  uint64
 	Digest   digest.Digest // of the artifact's manifest
 	SignedBy []string      // names of the keys that signed it, by the version before
+	// Parted is the digest of the version before as the device had it, where this one follows another of that number; "": it
+	// follows what was there, or nobody can tell.
+	Parted digest.Digest
 }
 
 // Revocation is a key or content that the trust policy has taken back.
@@ -130,6 +133,11 @@ func (l *loop) renewed(r *renewal) {
 	for _, v := range r.taken {
 		l.log.Info("trust policy", "version", v.Version, "digest", v.Digest, "signedBy", v.SignedBy)
 		l.events.Emit(Event{Kind: EventTrust, Message: fmt.Sprintf("version %d, signed by %s", v.Version, strings.Join(v.SignedBy, ", "))})
+		if v.Parted != "" {
+			message := fmt.Sprintf("version %d does not follow version %d as it was here (%s): there were two of it", v.Version, v.Version-1, v.Parted)
+			l.log.Warn("trust policy", "message", message)
+			l.events.Emit(Event{Kind: EventTrust, Message: message})
+		}
 	}
 	code := CodeOf(r.err)
 	if r.err != nil && (t.problem == nil || CodeOf(t.problem) != code || t.problem.Error() != r.err.Error()) {

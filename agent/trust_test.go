@@ -173,21 +173,23 @@ func TestTheNextPolicyDecidesAboutANewState(t *testing.T) {
 		if res := w.Sync(t, r); res.Code != agent.CodeSignatureInvalid {
 			t.Fatalf("sync = %+v, want refused", res)
 		}
-		p.set(func(p *policies) { p.next = []agent.TrustVersion{version(2), version(3)} })
+		other := version(3)
+		other.Parted = digest.FromString("another 2")
+		p.set(func(p *policies) { p.next = []agent.TrustVersion{version(2), other} })
 		time.Sleep(2 * time.Hour) // the refresh by itself makes what was refused be looked at again
 		w.Committed(t, r, 1)
 		s := r.Status()
 		if s.Trust == nil || s.Trust.Version != 3 || s.Trust.CheckedAt.IsZero() || len(s.Problems) != 0 {
 			t.Errorf("status %+v, problems %+v", s.Trust, s.Problems)
 		}
-		events := 0
+		var told []string
 		if err := r.Events(t.Context(), agent.EventRequest{}, func(e agent.Event) error {
 			if e.Kind == agent.EventTrust {
-				events++
+				told = append(told, e.Message)
 			}
 			return nil
-		}); err != nil || events != 2 {
-			t.Errorf("%d events of versions, %v, want 2", events, err)
+		}); err != nil || len(told) != 3 || !strings.Contains(told[2], "does not follow version 2 as it was here ("+other.Parted.String()) {
+			t.Errorf("events of versions: %q, %v", told, err)
 		}
 	})
 }

@@ -73,7 +73,7 @@ func (p trustPort) Refresh(ctx context.Context) ([]agent.TrustVersion, error) {
 	steps, err := p.policy.Refresh(ctx)
 	var taken []agent.TrustVersion
 	for _, s := range steps {
-		taken = append(taken, agent.TrustVersion{Version: s.Policy.Version, Digest: s.Descriptor.Digest, SignedBy: s.Old.Names()})
+		taken = append(taken, agent.TrustVersion{Version: s.Policy.Version, Digest: s.Descriptor.Digest, SignedBy: s.Old.Names(), Parted: s.Parted})
 	}
 	for kind, code := range map[error]agent.Code{
 		trust.ErrUnreachable: agent.CodeTrustUnreachable, trust.ErrNotNext: agent.CodeTrustInvalid,

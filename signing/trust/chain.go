@@ -41,6 +41,9 @@ type Step struct {
 	*Candidate
 	Policy   *Policy
 	Old, New *Tally // of the signers that the version before names, and of its own; nil: there are none to be asked
+	// Parted is what a [Follower] had as the version before, where this one says that it follows another: two were published,
+	// or somebody showed the device another one than others. "": it follows what was there, or nobody can tell.
+	Parted digest.Digest
 }
 
 // Fetch reads the trust artifact that has a digest. Nothing in it is believed, but that it hangs together.

@@ -267,6 +267,9 @@ func (f *Follower) take(from *Policy, s *Step) (bool, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if old := f.kept; f.travels() && s.Index.Previous != "" && s.Index.Previous != old.Digest {
+		s.Parted = old.Digest
+	}
 	f.kept, f.came, f.broken = k, s.Policy, nil
 	f.publish()
 	return true, nil

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -48,6 +51,32 @@ func TestTwentyRotations(t *testing.T) {
 		d.restart()
 		if d.version() != 21 || d.InForce().Kept == nil {
 			t.Errorf("device %d: version %d after a restart", i, d.version())
+		}
+	}
+}
+
+// A version that follows another one than the device has is taken, its signers are the same, and told.
+func TestVersionThatFollowsAnother(t *testing.T) {
+	for _, parted := range []bool{false, true} {
+		r := newRepository()
+		d := newDevice(t, r, plain(1).text(t))
+		previous := r.push(t, plain(2), "", "root-1", "root-2")
+		if taken, err := d.Refresh(t.Context()); err != nil || len(taken) != 1 || taken[0].Parted != "" {
+			t.Fatalf("Refresh = %v, %v", taken, err)
+		}
+		want := digest.Digest("")
+		if parted {
+			other := plain(2)
+			other.extra = "# another\n"
+			want, previous = previous, r.push(t, other, "", "root-1", "root-2")
+		}
+		a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 3, Policy: []byte(plain(3).text(t)), Previous: previous})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.pushArtifact(t, a, "v3", "root-1", "root-2")
+		if taken, err := d.Refresh(t.Context()); err != nil || len(taken) != 1 || taken[0].Parted != want {
+			t.Errorf("parted %t: Refresh = %v, %v, want it to tell %q", parted, taken, err, want)
 		}
 	}
 }
