@@ -24,7 +24,7 @@ type Trustee interface {
 // Vouching is what a trustee can say of a good signature.
 type Vouching struct {
 	// Principal is who signed, however many names the policy has for it: the fingerprint of a key; of a certificate its
-	// issuer and subject as they were checked.
+	// subject and who vouches for it: the provider that issued the name, or the file of authorities that the policy trusts.
 	Principal string
 	// Fingerprint is of the public key that made the signature, its certificate's for an identity.
 	Fingerprint digest.Digest

@@ -139,7 +139,8 @@ func (a authorityAt) vouch(e *signing.Evidence) (signing.Vouching, error) {
 	if err := found.same(e); err != nil {
 		return signing.Vouching{}, err
 	}
-	v.Principal = "certificate " + v.Issuer + " " + subject
+	// By the file and not by who issued it: an authority that is renewed has two certificates there, and a person stays one.
+	v.Principal = "certificate " + a.digest.String() + " " + subject
 	return v, nil
 }
 

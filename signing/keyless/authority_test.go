@@ -79,6 +79,35 @@ func TestAuthorityHoldsCertificatesAgainstTime(t *testing.T) {
 	}
 }
 
+// While a company's authority is renewed both of its certificates are in the file, under different names, and who has
+// certificates of both is one person.
+func TestAuthorityInRotationKnowsOnePerson(t *testing.T) {
+	bare := keylesstest.Flaws{NoSCT: true, NoLog: true, NoStamp: true}
+	before, after := keylesstest.New(t), keylesstest.Named(t, "acme 2027")
+	both := append(before.Authority(), after.Authority()...)
+	vouch := func(certificates []byte, by *keylesstest.Instance, name string) signing.Vouching {
+		t.Helper()
+		trustee := newAuthority(t, keyless.AuthorityOptions{Certificates: certificates, Subject: pattern(t, name)}).At(time.Now())
+		v, err := trustee.Vouch(t.Context(), evidence(t, by.Bundle(t, "https://nobody.example", name, statement(digest.FromString("hello")), bare)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	first, second := vouch(both, before, person), vouch(both, after, person)
+	if first.Issuer == second.Issuer || first.Fingerprint == second.Fingerprint {
+		t.Fatalf("both are by %q", first.Issuer)
+	}
+	if first.Principal != second.Principal {
+		t.Errorf("one person is %q and %q", first.Principal, second.Principal)
+	}
+	for _, other := range []signing.Vouching{vouch(both, before, "other@acme.example"), vouch(before.Authority(), before, person)} {
+		if other.Principal == first.Principal {
+			t.Errorf("%q is two", other.Principal)
+		}
+	}
+}
+
 func TestAuthorityRefuses(t *testing.T) {
 	instance := keylesstest.New(t)
 	bare := keylesstest.Flaws{NoSCT: true, NoLog: true, NoStamp: true}

@@ -44,11 +44,17 @@ type Instance struct {
 // New makes an instance with keys of its own.
 func New(t testing.TB) *Instance {
 	t.Helper()
+	return Named(t, "instance")
+}
+
+// Named is New with a certificate authority of another name.
+func Named(t testing.TB, name string) *Instance {
+	t.Helper()
 	v, err := ca.NewVirtualSigstore()
 	must(t, err)
 	ctKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	return &Instance{virtual: v, ca: newAuthority(t, "instance"), ctKey: ctKey}
+	return &Instance{virtual: v, ca: newAuthority(t, name), ctKey: ctKey}
 }
 
 // Part is what a root can lack.
