@@ -112,8 +112,17 @@ func (e *examination) referrers(ctx context.Context) {
 		e.miss(unread(err, "list referrers"))
 		return
 	}
-	// What the registry says of types is often wrong and filters nothing out; it only decides what is looked at first.
-	listed = slices.Clone(listed)
+	// What the registry says of types is often wrong and filters nothing out; it only decides what is looked at first. What
+	// a bundle itself declares is another matter: one that says that it is another kind is not fetched here either, so that
+	// any number of other statements leaves room for what is asked for.
+	listed = slices.DeleteFunc(slices.Clone(listed), func(d ocispec.Descriptor) bool {
+		declared := d.Annotations[annotationPredicate]
+		other := isBundleType(d.ArtifactType) && declared != "" && declared != e.PredicateType
+		if other {
+			e.note("referrer "+d.Digest.String(), "", otherKind(declared))
+		}
+		return other
+	})
 	slices.SortStableFunc(listed, func(a, b ocispec.Descriptor) int {
 		return cmp.Or(cmp.Compare(e.likeliness(a), e.likeliness(b)),
 			cmp.Compare(b.Annotations[ocispec.AnnotationCreated], a.Annotations[ocispec.AnnotationCreated]))
@@ -135,14 +144,12 @@ func (e *examination) likeliness(d ocispec.Descriptor) int {
 	switch {
 	case isBundleType(d.ArtifactType) && d.Annotations[annotationPredicate] == e.PredicateType:
 		return 0
-	case isBundleType(d.ArtifactType) && d.Annotations[annotationPredicate] == "":
-		return 1
 	case isBundleType(d.ArtifactType):
-		return 2
+		return 1
 	case d.ArtifactType == "", d.ArtifactType == ocispec.MediaTypeEmptyJSON, d.ArtifactType == ocispec.MediaTypeImageConfig:
-		return 3
+		return 2
 	default:
-		return 4
+		return 3
 	}
 }
 
@@ -181,7 +188,7 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 // kind is not fetched, it may be large. Whoever writes a lie there could as well take the signature away.
 func (e *examination) bundleLayer(ctx context.Context, where string, at digest.Digest, declared string, l ocispec.Descriptor) {
 	if declared != "" && declared != e.PredicateType {
-		e.note(where, "", fmt.Errorf("a statement of type %.200q: %w", declared, errNoSignature))
+		e.note(where, "", otherKind(declared))
 		return
 	}
 	limit := int64(maxBundleBytes)
@@ -199,7 +206,7 @@ func (e *examination) bundleLayer(ctx context.Context, where string, at digest.D
 		return
 	}
 	if said.predicateType != e.PredicateType {
-		e.note(where, "", fmt.Errorf("a statement of type %.200q: %w", said.predicateType, errNoSignature))
+		e.note(where, "", otherKind(said.predicateType))
 		return
 	}
 	claims, about := said.about(e.subject.Digest)
@@ -208,6 +215,10 @@ func (e *examination) bundleLayer(ctx context.Context, where string, at digest.D
 		s.Predicate = said.predicate
 	}
 	e.hold(ctx, where, evidence, s, about)
+}
+
+func otherKind(predicateType string) error {
+	return fmt.Errorf("a statement of type %.200q: %w", predicateType, errNoSignature)
 }
 
 func (e *examination) legacyTag(ctx context.Context) {
