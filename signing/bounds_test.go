@@ -2,6 +2,7 @@ package signing
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -124,6 +125,74 @@ func TestHugeSignature(t *testing.T) {
 			}
 			if st.Asked["blob"] != 0 {
 				t.Error("it was fetched")
+			}
+		})
+	}
+}
+
+// The bounds of single things do not multiply: what is fetched and held against keys for one subject is bounded in all, and what
+// lies behind is not called unsigned.
+func TestBoundsDoNotMultiply(t *testing.T) {
+	bundle := func(n int) ocispec.Descriptor {
+		return ocispec.Descriptor{MediaType: MediaTypeBundle, Digest: digest.FromString(fmt.Sprint("bundle", n)), Size: maxBundleBytes}
+	}
+	for _, c := range []struct {
+		name          string
+		layers        func(referrer int) []ocispec.Descriptor
+		padding       int // bytes of each manifest
+		want          error
+		blobs, others int // that may be fetched
+	}{
+		{"one bundle of 1 MiB in each", func(n int) []ocispec.Descriptor { return []ocispec.Descriptor{bundle(n)} }, 0, fault.ErrTooLarge, 32, 33},
+		{"60 bundles of 1 MiB in each", func(n int) []ocispec.Descriptor {
+			var all []ocispec.Descriptor
+			for l := range 60 {
+				all = append(all, bundle(60*n+l))
+			}
+			return all
+		}, 0, fault.ErrBadSignature, 0, maxReferrers},
+		{"60 small payloads in each", func(n int) []ocispec.Descriptor {
+			var all []ocispec.Descriptor
+			for l := range 60 {
+				all = append(all, ocispec.Descriptor{MediaType: mediaTypeSimpleSigning, Digest: digest.FromString(fmt.Sprint(n, l)), Size: 250})
+			}
+			return all
+		}, 0, fault.ErrTooLarge, maxPieces, 5},
+		{"manifests of 1 MiB", func(int) []ocispec.Descriptor { return []ocispec.Descriptor{{MediaType: "text/plain"}} }, 1 << 20, fault.ErrTooLarge, 0, 32},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
+			for n := range maxReferrers {
+				data, err := json.Marshal(ocispec.Manifest{Layers: c.layers(n), Annotations: map[string]string{"n": fmt.Sprint(n, strings.Repeat("x", max(0, c.padding-500)))}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d := descriptorOf(ocispec.MediaTypeImageManifest, data)
+				d.ArtifactType = MediaTypeBundle
+				st.Content[d.Digest], st.Listed[subject.Digest] = data, append(st.Listed[subject.Digest], d)
+			}
+			st.Fail = func(op, _ string) error {
+				if op == "blob" {
+					return fault.ErrDenied // what is asked for is counted, not held
+				}
+				return nil
+			}
+			e, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Trustees: []Trustee{releaseKey(t)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if blobs, manifests := st.Asked["blob"], st.Asked["manifest"]; blobs > c.blobs || manifests > c.others+1 {
+				t.Errorf("%d blobs and %d manifests, want at most %d and %d", blobs, manifests, c.blobs, c.others+1)
+			}
+			if err := e.Err(); c.blobs == 0 && !errors.Is(err, c.want) || c.blobs > 0 && !errors.Is(err, fault.ErrDenied) {
+				t.Errorf("Examine = %v, want %v", err, c.want)
+			}
+			st.Fail = nil
+			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, subject)
+			clear(st.Asked)
+			if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
+				t.Errorf("Verify of what is signed under the tag = %v", err)
 			}
 		})
 	}

@@ -42,7 +42,7 @@ func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query
 	if q.Enough == nil {
 		q.Enough = func(good []Signature) bool { return len(good) > 0 }
 	}
-	e := examination{Query: q, st: st, subject: subject, Found: &Found{asked: q.Trustees}}
+	e := examination{Query: q, st: st, subject: subject, Found: &Found{asked: q.Trustees}, budget: newBudget(q.PredicateType)}
 	if q.Format != FormatLegacy {
 		e.referrers(ctx)
 	}
@@ -61,6 +61,48 @@ type examination struct {
 	*Found
 	st      Source
 	subject ocispec.Descriptor
+	budget
+}
+
+// budget is what looking at one subject may cost: the bounds of single things would multiply to gigabytes, again at each try.
+type budget struct {
+	bytes  int64 // that may still be fetched
+	pieces int   // of evidence that may still be looked at
+	over   bool
+}
+
+func newBudget(predicateType string) budget {
+	if predicateType == PredicateSign {
+		return budget{bytes: maxSignatureBytes, pieces: maxPieces}
+	}
+	return budget{bytes: maxStatementsBytes, pieces: maxPieces}
+}
+
+// afford takes what something costs from the budget. When that is used up it says so as [examination.miss] does, and nothing
+// more is looked at.
+func (e *examination) afford(where string, bytes int64, pieces int) bool {
+	e.bytes -= bytes
+	e.pieces -= pieces
+	if e.bytes >= 0 && e.pieces >= 0 {
+		return true
+	}
+	if !e.over {
+		e.over = true
+		e.miss(fmt.Errorf("%w: %s: it and what was looked at before are more than is looked at in all", fault.ErrTooLarge, where))
+	}
+	return false
+}
+
+// fetch reads a layer within the budget; false: it was told why not.
+func (e *examination) fetch(ctx context.Context, where string, l ocispec.Descriptor, limit int64) ([]byte, bool) {
+	if l.Size <= limit && !e.afford(where, max(0, l.Size), 1) { // what is too large is refused and not fetched
+		return nil, false
+	}
+	data, err := readBlob(ctx, e.st, l, limit)
+	if err != nil {
+		e.missOrNote(where, err)
+	}
+	return data, err == nil
 }
 
 // note sorts the result of one check. by is in whose name it was, "" where nobody can tell.
@@ -132,7 +174,9 @@ func (e *examination) referrers(ctx context.Context) {
 		listed = listed[:limit]
 	}
 	for _, d := range listed {
-		e.referrer(ctx, d)
+		if e.referrer(ctx, d); e.over {
+			return
+		}
 		if e.Stop != nil && e.Stop(e.Good) {
 			return
 		}
@@ -159,9 +203,12 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 		e.Beside = append(e.Beside, Remark{Where: where, Reason: fmt.Sprintf("a manifest of %d bytes", d.Size)})
 		return
 	}
-	_, m, err := readManifest(ctx, e.st, d.Digest)
+	data, m, err := readManifest(ctx, e.st, d.Digest)
 	if err != nil {
 		e.missOrNote(where, err)
+		return
+	}
+	if !e.afford(where, int64(len(data)), 0) {
 		return
 	}
 	if !slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool {
@@ -174,8 +221,20 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 		e.Bad = append(e.Bad, Remark{Where: where, Reason: fmt.Sprintf("%d layers", len(m.Layers))})
 		return
 	}
+	bundles := 0
+	for _, l := range m.Layers {
+		if isBundleType(l.MediaType) {
+			bundles++
+		}
+	}
+	if bundles > 1 { // no tool writes that; each may be large
+		e.Bad = append(e.Bad, Remark{Where: where, Reason: fmt.Sprintf("%d bundles in one", bundles)})
+		return
+	}
 	for _, l := range m.Layers {
 		switch {
+		case e.over:
+			return
 		case isBundleType(l.MediaType):
 			e.bundleLayer(ctx, where, d.Digest, m.Annotations[annotationPredicate], l)
 		case l.MediaType == mediaTypeSimpleSigning: // cosign 2's experiment with referrers
@@ -195,9 +254,8 @@ func (e *examination) bundleLayer(ctx context.Context, where string, at digest.D
 	if e.PredicateType != PredicateSign {
 		limit = MaxStatementBytes
 	}
-	data, err := readBlob(ctx, e.st, l, limit)
-	if err != nil {
-		e.missOrNote(where, err)
+	data, ok := e.fetch(ctx, where, l, limit)
+	if !ok {
 		return
 	}
 	evidence, said, err := openBundle(data, e.subject.Digest)
@@ -224,6 +282,7 @@ func otherKind(predicateType string) error {
 func (e *examination) legacyTag(ctx context.Context) {
 	tag := LegacyTag(e.subject.Digest)
 	where := "tag " + tag
+	e.budget = newBudget(e.PredicateType) // whoever floods the list of referrers takes nothing from the tag
 	m, err := readLegacy(ctx, e.st, tag)
 	if err != nil {
 		e.missOrNote(where, err)
@@ -249,9 +308,8 @@ func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.D
 		e.Beside = append(e.Beside, Remark{Where: where, Reason: "a signature"})
 		return
 	}
-	data, err := readBlob(ctx, e.st, l, maxPayloadBytes)
-	if err != nil {
-		e.missOrNote(where, err)
+	data, ok := e.fetch(ctx, where, l, maxPayloadBytes)
+	if !ok {
 		return
 	}
 	evidence, said, err := openLegacy(data, l.Annotations, e.subject.Digest)

@@ -19,6 +19,10 @@ const (
 	maxReferrers     = 128     // of one subject that are looked at, likely ones first
 	maxManifestBytes = 1 << 20 // of one referrer or signature manifest
 	maxReasons       = 3       // told in one error
+
+	maxSignatureBytes  = 32 << 20 // of all that is fetched to find the signatures of one subject
+	maxStatementsBytes = 64 << 20 // or its statements of another type
+	maxPieces          = 256      // of evidence about one subject that are looked at
 )
 
 // Signature is one signature that was made or found good, or another statement.
