@@ -30,7 +30,7 @@ func (p *program) appPushCommand() *cli.Command {
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "channel", Usage: "`TAG` that moves to this version; may be repeated"},
-			overwriteFlag(), dirtyFlag(), annotationFlag(),
+			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, signFlags(), registryFlags()),
 		run: p.appPush,
 	})

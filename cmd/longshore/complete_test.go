@@ -11,19 +11,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestComplete(t *testing.T) {
 	var out, errs bytes.Buffer
-	var commands strings.Builder
-	for _, c := range testProgram(&out, &errs).app().Commands {
+	var commands, state strings.Builder
+	app := testProgram(&out, &errs).app()
+	for _, c := range app.Commands {
 		commands.WriteString(c.Name + "\n")
+	}
+	for _, c := range cmdline.Find(app.Commands, "state").Subcommands {
+		state.WriteString(c.Name + "\n")
 	}
 	for _, c := range []struct{ line, want string }{
 		{"__complete stat", "state\n"},
-		{"__complete state ", "push\nshow\nhistory\ndiff\nrollback\n"},
+		{"__complete state ", state.String()},
 		{"__complete state push --dep", "--deployment\n"},
 		{"__complete state push x", ""},
 		{"__complete state push --deployment ", ""}, // a file

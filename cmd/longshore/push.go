@@ -33,6 +33,7 @@ type pushed struct {
 	ArtifactType string          `json:"artifactType"`
 	Size         int64           `json:"size"` // of the manifest
 	Signatures   []signatureInfo `json:"signatures"`
+	DryRun       bool            `json:"dryRun,omitempty"` // nothing was pushed
 }
 
 func (r pushed) essence() string { return r.Digest.String() }
@@ -41,7 +42,11 @@ func (r pushed) text(w io.Writer) {
 	for _, s := range r.Signatures {
 		s.text(w)
 	}
-	row(w, "pushed", "%s", r.Reference)
+	if r.DryRun {
+		row(w, "would be", "%s (--dry-run: nothing was pushed)", r.Reference)
+	} else {
+		row(w, "pushed", "%s", r.Reference)
+	}
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
@@ -63,14 +68,20 @@ func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s
 	if s != nil {
 		o.Signer = s
 	}
-	d, err := repo.Publish(c.Context, a, o)
-	tags := append([]string{o.HistoryTag}, o.Tags...)
-	r := pushed{
-		Reference: repo.Reference().WithTag(tags[len(tags)-1]).String(), Digest: d.Digest, MediaType: d.MediaType,
-		ArtifactType: a.Descriptor.ArtifactType, Size: d.Size, Signatures: []signatureInfo{},
-	}
-	if s != nil {
-		r.Signatures = signatureInfos(s.made)
+	var r pushed
+	var err error
+	if c.Bool("dry-run") {
+		r, err = rehearse(c, repo, a, o)
+	} else {
+		var d ocispec.Descriptor
+		d, err = repo.Publish(c.Context, a, o)
+		r = pushed{
+			Reference: repo.Reference().WithTag(lastTag(o)).String(), Digest: d.Digest, MediaType: d.MediaType,
+			ArtifactType: a.Descriptor.ArtifactType, Size: d.Size, Signatures: []signatureInfo{},
+		}
+		if s != nil {
+			r.Signatures = signatureInfos(s.made)
+		}
 	}
 	if errors.Is(err, fault.ErrConflict) && o.Tags == nil {
 		err = fault.WithHint(err, "push it as a new version, or move the tag with --overwrite: devices keep what they were given")
@@ -94,7 +105,7 @@ func (p *program) componentPushCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
 			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` that image references in compose.yaml ask for; may be repeated"},
-			overwriteFlag(), dirtyFlag(), annotationFlag(),
+			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, signFlags(), registryFlags()),
 		run: p.componentPush,
 	})
@@ -333,7 +344,7 @@ func (p *program) bundlePushCommand() *cli.Command {
 			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
 			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
 		},
-		flags: slices.Concat([]cli.Flag{overwriteFlag(), dirtyFlag(), annotationFlag()}, signFlags(), registryFlags()),
+		flags: slices.Concat([]cli.Flag{overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag()}, signFlags(), registryFlags()),
 		run:   p.bundlePush,
 	})
 }
