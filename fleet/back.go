@@ -108,13 +108,13 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 	case desc.Digest != t.Digest:
 		return l.restored(ctx, t, desc.Digest)
 	}
-	documents, err := l.documents(ctx, t.Repository, t.Former)
+	former, documents, err := l.former(ctx, t)
 	if err != nil {
 		return "", 0, err
 	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
 		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: s.Expires, Previous: t.Digest, Repeats: t.Former,
-		Created: s.Created, Annotations: s.Annotations, Compressors: c,
+		Created: s.Created, Annotations: former.notes(), Compressors: c,
 	})
 	if err != nil {
 		return "", 0, err
@@ -137,30 +137,31 @@ func (l Ledger) restored(ctx context.Context, t artifacts.RolloutTarget, there d
 	return "somebody else gave it another state, which it keeps", 0, nil
 }
 
-// documents are those of a state that somebody who may publish has signed.
-func (l Ledger) documents(ctx context.Context, repository string, d digest.Digest) ([][]byte, error) {
+// former is what a device's tag named before a rollout, and its documents: of a state that somebody who may publish has
+// signed.
+func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*published, [][]byte, error) {
 	if l.Verify != nil {
-		if err := l.Verify(ctx, repository, d); err != nil {
-			return nil, err
+		if err := l.Verify(ctx, t.Repository, t.Former); err != nil {
+			return nil, nil, err
 		}
 	}
-	_, manifest, err := l.From.Manifest(ctx, repository, d)
+	_, manifest, err := l.From.Manifest(ctx, t.Repository, t.Former)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	x, err := artifacts.OpenState(manifest)
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", repository, d, err)
+		return nil, nil, fmt.Errorf("%s@%s: %w", t.Repository, t.Former, err)
 	}
 	state, err := x.Read(func(b ocispec.Descriptor) ([]byte, error) {
-		return l.From.Blob(ctx, repository, b, artifacts.MaxArchive)
+		return l.From.Blob(ctx, t.Repository, b, artifacts.MaxArchive)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", repository, d, err)
+		return nil, nil, fmt.Errorf("%s@%s: %w", t.Repository, t.Former, err)
 	}
-	out := make([][]byte, 0, len(state.Deployments))
+	documents := make([][]byte, 0, len(state.Deployments))
 	for _, x := range state.Deployments {
-		out = append(out, x.Bytes)
+		documents = append(documents, x.Bytes)
 	}
-	return out, nil
+	return &published{digest: t.Former, index: x}, documents, nil
 }

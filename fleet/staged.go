@@ -123,7 +123,7 @@ func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, re
 		if d := c.Fleet.Device(string(t.Device)); d == nil || chosen != nil && !chosen(d) {
 			return nil, nil, otherRelease(r, fmt.Sprintf("it is also of %s", t.Device))
 		}
-		if s.Promise != nil && (s.Promise.states[string(t.Device)] == nil || s.Promise.states[string(t.Device)].Digest != t.Digest) {
+		if s.Promise != nil && (s.Promise.states[string(t.Device)] == nil || s.Promise.states[string(t.Device)].Generation != t.Generation) {
 			return nil, nil, otherRelease(r, fmt.Sprintf("%s gets another state than in the plan", t.Device))
 		}
 	}

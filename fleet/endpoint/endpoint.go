@@ -1,0 +1,354 @@
+// Package endpoint reads what devices have reported from a fleet endpoint: the JSON views of longshore-fleet, for
+// publishing in waves and for looking. The entry point is [New].
+//
+// Answers are bounded, and what they say of devices that were not asked about is dropped. A server that cannot be reached,
+// or breaks, is fault.ErrTemporary; one that lets nobody in is fault.ErrUnauthenticated or fault.ErrDenied; what is no
+// fleet endpoint is fault.ErrInvalid.
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet"
+)
+
+// Limits.
+const (
+	fewDevices   = 16       // devices that are asked for one by one
+	manyAtOnce   = 4        // requests for single devices at a time
+	pageSize     = 1000     // what longshore-fleet gives at most
+	maxPages     = 10_000   // of one listing
+	maxAnswer    = 64 << 20 // bytes of a page: 1000 devices that have long errors
+	maxDetail    = 300      // bytes of an answer that get into an error
+	callTimeout  = 30 * time.Second
+	maxRetryWait = time.Hour
+)
+
+// Options make a [Client].
+type Options struct {
+	URL       string // of the endpoint: https://host[:port][/prefix]
+	Password  string // of viewers, as longshore-fleet asks for it; "": none
+	Token     string // bearer token, for a proxy in front of it, instead of Password; "": none
+	CA        []byte // PEM of certificates to trust beside the system's; nil: none
+	UserAgent string
+	Timeout   time.Duration // of one request; 0: 30 s
+	// Proxy chooses a proxy for a request, as http.ProxyFromEnvironment does; nil: none.
+	Proxy func(*http.Request) (*url.URL, error)
+}
+
+// Client reads from one endpoint. It implements [fleet.Endpoint], and is safe for concurrent use. Close it when done.
+type Client struct {
+	o    Options
+	base *url.URL
+	http *http.Client
+}
+
+var _ fleet.Endpoint = (*Client)(nil)
+
+// New checks the options. It opens no connection.
+func New(o Options) (*Client, error) {
+	base, err := url.Parse(o.URL)
+	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" || base.RawQuery != "" || base.Fragment != "" || base.User != nil {
+		return nil, fault.WithHint(fmt.Errorf("fleet endpoint %q: %w", o.URL, fault.ErrInvalid), "write it as https://host[:port]; a password has a flag of its own")
+	}
+	if o.Password != "" && o.Token != "" {
+		return nil, fmt.Errorf("fleet endpoint %s: a password and a token: %w", base, fault.ErrInvalid)
+	}
+	base.Path = strings.TrimSuffix(base.Path, "/")
+	if o.Timeout <= 0 {
+		o.Timeout = callTimeout
+	}
+	t := &http.Transport{
+		Proxy: o.Proxy, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: manyAtOnce, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: 15 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	if o.CA != nil {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(o.CA) {
+			return nil, fmt.Errorf("fleet endpoint %s: the CA file holds no certificate: %w", base, fault.ErrInvalid)
+		}
+		t.TLSClientConfig.RootCAs = pool
+	}
+	return &Client{o: o, base: base, http: &http.Client{
+		Transport: t, Timeout: o.Timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a password goes nowhere else
+	}}, nil
+}
+
+// Close lets go of idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// device is a device as the views tell it. Members that are not known here are ignored: there may be new ones.
+type device struct {
+	ID           string          `json:"id"`
+	LastHeard    time.Time       `json:"lastHeard"`
+	AgentVersion string          `json:"agentVersion"`
+	Accepted     uint64          `json:"acceptedGeneration"`
+	Digest       string          `json:"digest"`
+	Running      uint64          `json:"runningGeneration"`
+	Committed    uint64          `json:"committedGeneration"`
+	Refused      *refused        `json:"refused"`
+	Capabilities json.RawMessage `json:"capabilities"`
+	Details      []deployment    `json:"deploymentDetails"`
+}
+
+type refused struct {
+	Digest     string `json:"digest"`
+	Generation uint64 `json:"generation"`
+	Code       string `json:"code"`
+	Message    string `json:"message"`
+}
+
+type deployment struct {
+	Device     string             `json:"deviceId"`
+	ID         string             `json:"deploymentId"`
+	Generation uint64             `json:"adoptedManifestVersion"`
+	State      margo.State        `json:"state"`
+	Error      *margo.StatusError `json:"error"`
+}
+
+func (d device) sighting() *fleet.Sighting {
+	s := &fleet.Sighting{
+		Heard: d.LastHeard, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
+	}
+	if r := d.Refused; r != nil {
+		s.Refused = &fleet.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}
+	}
+	for _, x := range d.Details {
+		s.Deployments = append(s.Deployments, x.seen())
+	}
+	return s
+}
+
+func (d deployment) seen() fleet.SeenDeployment {
+	out := fleet.SeenDeployment{ID: d.ID, Generation: d.Generation, State: d.State}
+	if d.Error != nil {
+		out.Error = d.Error.Message
+		if d.Error.Code != "" {
+			out.Error = d.Error.Code + ": " + out.Error
+		}
+	}
+	return out
+}
+
+// Look implements [fleet.Endpoint]: a few devices are asked for one by one, for more all are listed.
+func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+	if len(devices) <= fewDevices {
+		return c.some(ctx, devices)
+	}
+	return c.all(ctx, devices)
+}
+
+func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+	found := make([]*device, len(devices))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(manyAtOnce)
+	for i, id := range devices {
+		g.Go(func() error {
+			d, err := c.device(ctx, id)
+			if errors.Is(err, fault.ErrNotFound) {
+				return nil
+			}
+			found[i] = d
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	out := map[artifacts.DeviceID]*fleet.Sighting{}
+	for i, d := range found {
+		if d != nil {
+			out[devices[i]] = d.sighting()
+		}
+	}
+	return out, nil
+}
+
+// all lists devices first and deployments then: what a device tells of its deployments is never older than what it tells
+// of itself.
+func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+	wanted := make(map[artifacts.DeviceID]bool, len(devices))
+	for _, id := range devices {
+		wanted[id] = true
+	}
+	out := make(map[artifacts.DeviceID]*fleet.Sighting, len(devices))
+	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	for page := 0; ; page++ {
+		var list struct {
+			Devices []device `json:"devices"`
+			Next    string   `json:"next"`
+		}
+		if err := c.get(ctx, "/fleet/v1/devices", q, &list); err != nil {
+			return nil, err
+		}
+		for _, d := range list.Devices {
+			if id := artifacts.DeviceID(d.ID); wanted[id] {
+				out[id] = d.sighting()
+			}
+		}
+		if list.Next == "" {
+			break
+		}
+		if list.Next == q.Get("after") || page == maxPages {
+			return nil, fmt.Errorf("fleet endpoint %s: its list of devices does not end: %w", c.base, fault.ErrInvalid)
+		}
+		q.Set("after", list.Next)
+	}
+	return out, c.deployments(ctx, out)
+}
+
+// deployments adds the deployments of devices.
+func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*fleet.Sighting) error {
+	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	for page := 0; ; page++ {
+		var list struct {
+			Deployments []deployment `json:"deployments"`
+			Next        *struct {
+				Device     string `json:"afterDevice"`
+				Deployment string `json:"afterDeployment"`
+			} `json:"next"`
+		}
+		if err := c.get(ctx, "/fleet/v1/deployments", q, &list); err != nil {
+			return err
+		}
+		for _, d := range list.Deployments {
+			if s := out[artifacts.DeviceID(d.Device)]; s != nil {
+				s.Deployments = append(s.Deployments, d.seen())
+			}
+		}
+		n := list.Next
+		if n == nil {
+			return nil
+		}
+		if n.Device == q.Get("afterDevice") && n.Deployment == q.Get("afterDeployment") || page == maxPages {
+			return fmt.Errorf("fleet endpoint %s: its list of deployments does not end: %w", c.base, fault.ErrInvalid)
+		}
+		q.Set("afterDevice", n.Device)
+		q.Set("afterDeployment", n.Deployment)
+	}
+}
+
+// Capabilities implements [fleet.Endpoint].
+func (c *Client) Capabilities(ctx context.Context, id artifacts.DeviceID) ([]byte, error) {
+	d, err := c.device(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(d.Capabilities) == 0 || string(d.Capabilities) == "null" {
+		return nil, fmt.Errorf("fleet endpoint %s: capabilities of %s: %w", c.base, id, fault.ErrNotFound)
+	}
+	return d.Capabilities, nil
+}
+
+func (c *Client) device(ctx context.Context, id artifacts.DeviceID) (*device, error) {
+	parts := strings.Split(string(id), "/")
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	var d device
+	if err := c.get(ctx, "/fleet/v1/devices/"+strings.Join(parts, "/"), nil, &d); err != nil {
+		return nil, err
+	}
+	if d.ID != string(id) {
+		return nil, fmt.Errorf("fleet endpoint %s: asked about %s, it answers about %q: %w", c.base, id, d.ID, fault.ErrInvalid)
+	}
+	return &d, nil
+}
+
+// get asks for one answer.
+func (c *Client) get(ctx context.Context, path string, query url.Values, into any) error {
+	at := c.base.String() + path
+	if len(query) > 0 {
+		at += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrInvalid, err)
+	}
+	req.Header.Set("Accept", "application/json")
+	if c.o.UserAgent != "" {
+		req.Header.Set("User-Agent", c.o.UserAgent)
+	}
+	switch {
+	case c.o.Password != "":
+		req.SetBasicAuth("longshore", c.o.Password)
+	case c.o.Token != "":
+		req.Header.Set("Authorization", "Bearer "+c.o.Token)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrTemporary, bare(err))
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrTemporary, err)
+	case res.StatusCode != http.StatusOK:
+		return c.judge(res, data, path)
+	case len(data) > maxAnswer:
+		return fmt.Errorf("fleet endpoint %s: %s: more than %d bytes: %w", c.base, path, maxAnswer, fault.ErrTooLarge)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fault.WithHint(fmt.Errorf("fleet endpoint %s: %s is no answer of one: %w: %w", c.base, path, fault.ErrInvalid, err), "check the address")
+	}
+	return nil
+}
+
+// judge makes an error of an answer that is none.
+func (c *Client) judge(res *http.Response, body []byte, path string) error {
+	detail := strings.Join(strings.Fields(strings.ToValidUTF8(string(body[:min(len(body), maxDetail)]), "?")), " ")
+	known := false
+	if p, err := margo.ParseProblem("problem", body); err == nil {
+		known, detail = true, p.Title
+		if p.Detail != "" {
+			detail += ": " + p.Detail
+		}
+	}
+	err := fmt.Errorf("fleet endpoint %s: %s: %s", c.base, res.Status, detail)
+	switch status := res.StatusCode; {
+	case status == http.StatusUnauthorized:
+		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnauthenticated), "give the viewers' password with --endpoint-password-file")
+	case status == http.StatusForbidden:
+		return fmt.Errorf("%w: %w", err, fault.ErrDenied)
+	case status == http.StatusNotFound && known && strings.HasPrefix(path, "/fleet/v1/devices/"):
+		return fmt.Errorf("%w: %w", err, fault.ErrNotFound)
+	case status == http.StatusTooManyRequests || status >= 500:
+		err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
+		if n, wrong := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 31); wrong == nil {
+			err = fault.WithRetryAfter(err, min(time.Duration(n)*time.Second, maxRetryWait))
+		}
+		return err
+	}
+	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrInvalid), "check the address")
+}
+
+// bare drops the method and URL that net/http puts before an error: we say it ourselves.
+func bare(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
