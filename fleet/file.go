@@ -22,6 +22,14 @@ type Document struct {
 	Cannot  int              `json:"cannot"`
 	Alike   []*Alike         `json:"alike"`
 	States  []*PromisedState `json:"states"`
+	Waves   []PromisedWave   `json:"waves,omitempty"` // left out: all are published at once
+}
+
+// PromisedWave is one step in which states are to be published.
+type PromisedWave struct {
+	Name    string `json:"name"`
+	Group   string `json:"group,omitempty"`
+	Devices int    `json:"devices"`
 }
 
 // PromisedState is one state that is to be published.
@@ -43,6 +51,9 @@ func (p *Plan) Document() *Document {
 	}
 	if d.Alike == nil {
 		d.Alike = []*Alike{}
+	}
+	for _, w := range p.Waves() {
+		d.Waves = append(d.Waves, PromisedWave{w.Name, w.Group, len(w.Devices)})
 	}
 	for _, x := range p.Devices {
 		if x.Action == Publish {

@@ -58,7 +58,7 @@ const (
 	Working Fate = "working" // it is accepted, and does not run completely yet
 	Well    Fate = "well"    // it runs completely
 	Failed  Fate = "failed"  // it is refused, or something of it failed
-	Passed  Fate = "passed"  // the device has a later one
+	Later   Fate = "later"   // the device has a later one
 )
 
 // Of tells what became of a state, and why when it failed. A nil Sighting is a device that never reported.
@@ -71,7 +71,7 @@ func (s *Sighting) Of(t artifacts.RolloutTarget) (Fate, string) {
 	case s.Agent == "":
 		return s.foreign(t)
 	case s.Accepted > t.Generation:
-		return Passed, ""
+		return Later, ""
 	case s.Accepted < t.Generation:
 		return Silent, ""
 	case s.Digest != t.Digest:
@@ -94,7 +94,7 @@ func (s *Sighting) foreign(t artifacts.RolloutTarget) (Fate, string) {
 	for _, d := range s.Deployments {
 		switch {
 		case d.Generation > t.Generation:
-			return Passed, ""
+			return Later, ""
 		case d.Generation < t.Generation:
 			continue
 		case d.State == margo.StateFailed:
@@ -142,7 +142,7 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 		}
 		fate, why := seen[target.Device].Of(target)
 		if slices.Contains(r.Waves[wave].Left, target.Device) {
-			fate = Passed
+			fate = Later
 		}
 		t.Devices++
 		switch fate {
@@ -152,7 +152,7 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 			t.Working++
 		case Silent:
 			t.Silent++
-		case Passed:
+		case Later:
 			t.Left++
 			t.Devices--
 		case Failed:
@@ -167,6 +167,28 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 		t.Reasons = append(t.Reasons, fmt.Sprintf("and %d more", more))
 	}
 	return t
+}
+
+// Tallies asks how the devices of every wave that was begun are, and counts them.
+func Tallies(ctx context.Context, from Endpoint, r *artifacts.Rollout) ([]Tally, error) {
+	var of []artifacts.DeviceID
+	for _, t := range r.Targets {
+		if r.Waves[t.Wave].State != artifacts.WavePending {
+			of = append(of, t.Device)
+		}
+	}
+	seen := map[artifacts.DeviceID]*Sighting{}
+	if len(of) > 0 {
+		var err error
+		if seen, err = from.Look(ctx, of); err != nil {
+			return nil, fmt.Errorf("ask how devices are: %w", err)
+		}
+	}
+	out := make([]Tally, len(r.Waves))
+	for i := range r.Waves {
+		out[i] = TallyOf(r, i, seen)
+	}
+	return out, nil
 }
 
 func (t Tally) String() string {
@@ -223,3 +245,38 @@ func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 	}
 	return v
 }
+
+// Standing is what a device reports of the state that its tag names.
+type Standing struct {
+	Fate Fate
+	Why  string    // it failed; "" otherwise
+	Seen *Sighting // nil: it never reported
+}
+
+// Standings asks what the plan's devices report of what is published for them.
+func (p *Plan) Standings(ctx context.Context, from Endpoint) (map[artifacts.DeviceID]Standing, error) {
+	ids := make([]artifacts.DeviceID, 0, len(p.Devices))
+	for _, d := range p.Devices {
+		ids = append(ids, d.Device)
+	}
+	seen, err := from.Look(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("ask how devices are: %w", err)
+	}
+	out := make(map[artifacts.DeviceID]Standing, len(p.Devices))
+	for _, d := range p.Devices {
+		t := artifacts.RolloutTarget{Device: d.Device, Generation: d.Standing, Digest: d.Tagged}
+		if d.Action == Same {
+			t.Generation, t.Deployments = d.Generation, len(d.assignment.Placements)
+		}
+		x := Standing{Seen: seen[d.Device], Fate: Silent}
+		if d.Tagged != "" && t.Generation > 0 {
+			x.Fate, x.Why = x.Seen.Of(t)
+		}
+		out[d.Device] = x
+	}
+	return out, nil
+}
+
+// Definition is the fleet that the plan is of.
+func (p *Plan) Definition() *Fleet { return p.c.Fleet }

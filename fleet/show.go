@@ -229,6 +229,9 @@ func (p *Plan) shown() []*Alike {
 // Text writes the plan for people.
 func (p *Plan) Text(w io.Writer) {
 	p.Details(w)
+	for _, l := range WaveLines(p.Waves()) {
+		fmt.Fprintln(w, l)
+	}
 	fmt.Fprintln(w, p.Summary())
 }
 

@@ -47,6 +47,9 @@ type Run struct {
 // Rollout is the rollout as it was kept last.
 func (r *Run) Rollout() *artifacts.Rollout { return r.record.Rollout }
 
+// Record is the revision that was kept last.
+func (r *Run) Record() *Record { return r.record }
+
 // Bytes is how much was published, manifests and blobs of states.
 func (r *Run) Bytes() int64 { return r.size }
 
@@ -138,6 +141,8 @@ func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, re
 	for _, d := range plan.Devices {
 		t := missing[d.Device]
 		switch {
+		case d.Action == Cannot && d.Tagged == t.Former:
+			return nil, nil, plan.Unfit()
 		case d.Digest == t.Digest && (d.Action == Publish && d.Generation == t.Generation && d.Tagged == t.Former || d.Action == Same):
 		case d.Tagged != t.Former && d.Tagged != t.Digest:
 			next.Waves[t.Wave].Left = append(next.Waves[t.Wave].Left, d.Device)
@@ -188,7 +193,7 @@ func (c *Compiled) Continue(ctx context.Context, k Conduct, o Options, promote b
 }
 
 // Halt ends a rollout where it is, by hand: what is published stays, nothing more is.
-func Halt(ctx context.Context, k Conduct, why string) (*artifacts.Rollout, error) {
+func Halt(ctx context.Context, k Conduct, why string) (*Record, error) {
 	rec, err := k.Ledger.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -199,7 +204,7 @@ func Halt(ctx context.Context, k Conduct, why string) (*artifacts.Rollout, error
 	}
 	r.Phase, r.Reason = artifacts.RolloutHalted, why
 	run := &Run{k: k, record: rec}
-	return r, run.keep(ctx, r)
+	return rec, run.keep(ctx, r)
 }
 
 // clone copies a rollout as far as steps change it.

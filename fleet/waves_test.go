@@ -175,7 +175,7 @@ func TestFate(t *testing.T) {
 		"fails later":                {ours(func(s *fleet.Sighting) { s.Deployments[1].State = margo.StateFailed }), fleet.Failed},
 		"refused":                    {ours(func(s *fleet.Sighting) { s.Accepted, s.Refused = 3, &fleet.Refusal{Digest: target.Digest} }), fleet.Failed},
 		"refused something else":     {ours(func(s *fleet.Sighting) { s.Refused = &fleet.Refusal{Digest: digest.FromString("x")} }), fleet.Well},
-		"a later one":                {ours(func(s *fleet.Sighting) { s.Accepted = 5 }), fleet.Passed},
+		"a later one":                {ours(func(s *fleet.Sighting) { s.Accepted = 5 }), fleet.Later},
 		"another one of that number": {ours(func(s *fleet.Sighting) { s.Digest = digest.FromString("x") }), fleet.Failed},
 		"foreign":                    {ours(func(s *fleet.Sighting) { *s = fleet.Sighting{Deployments: s.Deployments} }), fleet.Well},
 		"foreign, one of two":        {ours(func(s *fleet.Sighting) { *s = fleet.Sighting{Deployments: s.Deployments[:1]} }), fleet.Working},
@@ -194,7 +194,7 @@ func TestFate(t *testing.T) {
 		"foreign, later": {ours(func(s *fleet.Sighting) {
 			*s = fleet.Sighting{Deployments: s.Deployments}
 			s.Deployments[0].Generation = 5
-		}), fleet.Passed},
+		}), fleet.Later},
 	} {
 		if got, why := tt.s.Of(target); got != tt.want || (got == fleet.Failed) != (why != "") {
 			t.Errorf("%s: %s %q, want %s", name, got, why, tt.want)

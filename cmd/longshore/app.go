@@ -125,8 +125,9 @@ func describe(f cli.Flag) {
 	case *cli.IntFlag:
 		f.Usage += suffix
 	case *cli.DurationFlag:
-		f.Usage += suffix
-		f.DefaultText = "never"
+		if f.Usage += suffix; f.Value == 0 {
+			f.DefaultText = "never"
+		}
 	}
 }
 

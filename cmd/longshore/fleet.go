@@ -24,7 +24,7 @@ import (
 func (p *program) fleetCommands() *cli.Command {
 	return group("fleet", "keep what many devices are to run in files",
 		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(),
-		p.fleetWatchCommand(), p.fleetRollbackCommand(), p.fleetPruneCommand())
+		p.fleetRolloutCommands(), p.fleetWatchCommand(), p.fleetRollbackCommand(), p.fleetPruneCommand())
 }
 
 // fleetDirectory is the directory of a fleet that a command line names.
@@ -63,7 +63,7 @@ func (p *program) fleetCheckCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.BoolFlag{Name: "offline", Usage: "ask no registry"},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must let components and images pass"},
-		}, contentFlags(), registryFlags()),
+		}, contentFlags(), endpointFlags(), registryFlags()),
 		run: p.fleetCheck,
 	})
 }
@@ -114,6 +114,9 @@ func (p *program) fleetCheck(c *cli.Context, args []string) error {
 			r.Applications = append(r.Applications, fleetAppVersion{Name: a.Name, Repository: fleet.Absolute(f.Registry, a.Package+a.Component)})
 		}
 		return p.show(c, r)
+	}
+	if err := p.equip(c, f); err != nil {
+		return err
 	}
 	client, err := p.client(c)
 	if err != nil {

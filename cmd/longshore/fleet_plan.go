@@ -41,7 +41,7 @@ func inDirectory(dir string, err error) error {
 
 // planFlags choose what a plan is about.
 func planFlags() []cli.Flag {
-	return []cli.Flag{
+	return slices.Concat([]cli.Flag{
 		&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
 		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
@@ -49,7 +49,7 @@ func planFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"},
 		&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
 		annotationFlag(),
-	}
+	}, endpointFlags())
 }
 
 func (p *program) fleetPlanCommand() *cli.Command {
@@ -110,40 +110,53 @@ const keptArtifacts = 64 << 20
 
 // planFleet reads a fleet's directory and plans as the flags say. What is only looked at need not be committed.
 func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, dir string, look bool) (*fleet.Plan, error) {
-	f, err := readFleet(dir)
+	compiled, o, err := p.readyFleet(c, client, s, dir, look)
 	if err != nil {
 		return nil, err
 	}
-	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	return planReady(c, client, compiled, o)
+}
+
+func planReady(c *cli.Context, client *registry.Client, compiled *fleet.Compiled, o fleet.Options) (*fleet.Plan, error) {
+	plan, err := compiled.Plan(c.Context, client, o)
 	if err != nil {
 		return nil, err
+	}
+	return plan, someDevices(c, plan)
+}
+
+// readyFleet reads a fleet's directory, and all that planning it needs.
+func (p *program) readyFleet(c *cli.Context, client *registry.Client, s *signer, dir string, look bool) (*fleet.Compiled, fleet.Options, error) {
+	f, err := readFleet(dir)
+	if err != nil {
+		return nil, fleet.Options{}, err
+	}
+	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	if err != nil {
+		return nil, fleet.Options{}, err
 	}
 	find := p.origin
 	if look {
 		find = p.lookAtOrigin
 	}
 	if annotations, err = find(c, annotations, material{dir: dir, files: f.Files(), alone: true}); err != nil {
-		return nil, err
+		return nil, fleet.Options{}, err
 	}
-	return p.planOf(c, client, s, f, dir, annotations)
+	return p.ready(c, client, s, f, dir, annotations)
 }
 
-// planOf plans a fleet of a directory, with annotations for every state.
-func (p *program) planOf(c *cli.Context, client *registry.Client, s *signer, f *fleet.Fleet, dir string, annotations map[string]string) (*fleet.Plan, error) {
+// ready compiles a fleet of a directory; annotations are for every state.
+func (p *program) ready(c *cli.Context, client *registry.Client, s *signer, f *fleet.Fleet, dir string, annotations map[string]string) (*fleet.Compiled, fleet.Options, error) {
 	o, err := p.fleetOptions(c, client, s)
 	if err != nil {
-		return nil, err
+		return nil, o, err
 	}
 	o.Annotations = annotations
+	if err := p.equip(c, f); err != nil {
+		return nil, o, err
+	}
 	compiled, err := compileFleet(c.Context, client, dir, f)
-	if err != nil {
-		return nil, err
-	}
-	plan, err := compiled.Plan(c.Context, client, o)
-	if err != nil {
-		return nil, err
-	}
-	return plan, someDevices(c, plan)
+	return compiled, o, err
 }
 
 // someDevices refuses a selector that means nothing.
@@ -210,13 +223,21 @@ func (p *program) fleetPublishCommand() *cli.Command {
 		about: "Plans, with everything that fleet plan looks at before, and publishes every state that changes: signed, several at a time, each in the order that devices rely on. With " +
 			"--plan FILE exactly what fleet plan --out FILE has shown is published, or, when the files, a version or somebody else's " +
 			"publication have changed it since, nothing (exit code 6). A run that ended early is repeated and goes on where it stopped; " +
-			"one that has nothing to do pushes nothing. Of two at once on the same device the later ends with exit code 6.",
-		examples: []string{"--key release.key plant", "--key release.key --plan plan.json plant"},
+			"one that has nothing to do pushes nothing. Of two at once on the same device the later ends with exit code 6.\n\n" +
+			"Where the files tell waves (rollout), publish goes from one to the next by what devices report to the fleet endpoint: it " +
+			"ends when the last has passed, or with exit code 6 when one has failed. It may be ended at any time; the same command goes " +
+			"on, on any machine. longshore fleet rollout looks at it, halts and undoes it.",
+		examples: []string{
+			"--key release.key plant", "--key release.key --plan plan.json plant",
+			"--key release.key --endpoint https://fleet.acme.example plant",
+		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish this and nothing else"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing"},
-			dirtyFlag(),
+			&cli.BoolFlag{Name: "at-once", Usage: "publish to all devices now, whatever waves the files tell; a rollout that is under way is not looked at"},
+			&cli.BoolFlag{Name: "again", Usage: "begin the rollout of a release that was halted or rolled back before"},
+			noWaitFlag(), lookFlag(), dirtyFlag(),
 		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetPublish,
 	})
@@ -303,7 +324,14 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	plan, err := p.planFleet(c, client, s, fleetDirectory(args), false)
+	compiled, o, err := p.readyFleet(c, client, s, fleetDirectory(args), false)
+	if err != nil {
+		return err
+	}
+	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
+		return p.rollOut(c, client, s, compiled, o, fleet.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")})
+	}
+	plan, err := planReady(c, client, compiled, o)
 	if err != nil {
 		return err
 	}

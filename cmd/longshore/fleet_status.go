@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 )
@@ -18,9 +19,9 @@ func (p *program) fleetStatusCommand() *cli.Command {
 		name: "status", args: "[DIRECTORY]", max: 1,
 		usage: "show what is published for which device",
 		about: "Tells for each device which generation the registry has, and whether that is what the files say: current, behind, " +
-			"never published, or not possible. Exit code 1 says that a device is not current. What devices do with it, they " +
-			"report to longshore-fleet.",
-		examples: []string{"", "--select line=a -o json plant"},
+			"never published, or not possible. With a fleet endpoint also what the device reports of it: well, at work, failed and why, " +
+			"or nothing. Exit code 1 says that a device is not current, or does not report that it is well.",
+		examples: []string{"", "--select line=a -o json plant", "--endpoint https://fleet.acme.example plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
 		run:      p.fleetStatus,
 	})
@@ -39,6 +40,17 @@ type deviceStatus struct {
 	Generation uint64        `json:"generation,omitempty"` // that is published; 0: none
 	Digest     digest.Digest `json:"digest,omitempty"`
 	Reasons    []string      `json:"reasons,omitempty"`
+	Reported   *reported     `json:"reported,omitempty"` // left out: nobody was asked
+}
+
+// reported is what a device tells of what is published for it.
+type reported struct {
+	State     string `json:"state"` // well, working, failed, silent, later
+	Reason    string `json:"reason,omitempty"`
+	Heard     string `json:"heard,omitempty"` // "": never
+	Agent     string `json:"agent,omitempty"` // version of longshore-agent
+	Accepted  uint64 `json:"accepted"`        // generations; 0: none
+	Committed uint64 `json:"committed"`       // that ran completely
 }
 
 func (r fleetStatusResult) essence() string { return "" }
@@ -48,7 +60,14 @@ func (r fleetStatusResult) text(w io.Writer) {
 	for _, d := range r.Devices {
 		width = max(width, len(d.Device))
 	}
-	fmt.Fprintf(w, "%-*s  %-8s  %10s  %s\n", width, "DEVICE", "STATE", "GENERATION", "GROUP")
+	asked := len(r.Devices) > 0 && r.Devices[0].Reported != nil
+	column := func(s string) string {
+		if !asked {
+			return ""
+		}
+		return fmt.Sprintf("%-8s  ", s)
+	}
+	fmt.Fprintf(w, "%-*s  %-8s  %10s  %s%s\n", width, "DEVICE", "STATE", "GENERATION", column("REPORTS"), "GROUP")
 	counts := map[string]int{}
 	for _, d := range r.Devices {
 		counts[d.State]++
@@ -56,12 +75,24 @@ func (r fleetStatusResult) text(w io.Writer) {
 		if d.Generation > 0 {
 			generation = fmt.Sprint(d.Generation)
 		}
-		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s  %-8s  %10s  %s", width, d.Device, d.State, generation, d.Group), " "))
+		told := ""
+		if d.Reported != nil {
+			told = d.Reported.State
+			counts["is "+told]++
+		}
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s  %-8s  %10s  %s%s", width, d.Device, d.State, generation, column(told), d.Group), " "))
 		for _, why := range d.Reasons {
 			fmt.Fprintf(w, "  %s\n", why)
 		}
+		if d.Reported != nil && d.Reported.Reason != "" {
+			fmt.Fprintf(w, "  %s\n", d.Reported.Reason)
+		}
 	}
-	fmt.Fprintf(w, "\n%d of %s current\n", counts["current"]+counts["nothing"], count(len(r.Devices), "device"))
+	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], count(len(r.Devices), "device"))
+	if asked {
+		fmt.Fprintf(w, ", %d well", counts["is well"])
+	}
+	fmt.Fprintln(w)
 }
 
 func (p *program) fleetStatus(c *cli.Context, args []string) error {
@@ -70,7 +101,18 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 		return err
 	}
 	defer done()
-	r := fleetStatusResult{Fleet: plan.Fleet, Devices: []deviceStatus{}}
+	e, err := p.endpoint(c, plan.Definition())
+	if err != nil {
+		return err
+	}
+	var reports map[artifacts.DeviceID]fleet.Standing
+	if e != nil {
+		defer e.Close()
+		if reports, err = plan.Standings(c.Context, e); err != nil {
+			return err
+		}
+	}
+	r, differs := fleetStatusResult{Fleet: plan.Fleet, Devices: []deviceStatus{}}, plan.Count(fleet.Same) < len(plan.Devices)
 	for _, d := range plan.Devices {
 		s := deviceStatus{Device: string(d.Device), Group: d.Group(), Reference: d.Repository + ":" + d.Device.Tag(), Digest: d.Tagged, Reasons: d.Reasons}
 		switch {
@@ -85,12 +127,19 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 		default:
 			s.State, s.Generation = "current", d.Generation
 		}
+		if x, asked := reports[d.Device]; asked {
+			s.Reported = &reported{State: string(x.Fate), Reason: x.Why}
+			if x.Seen != nil {
+				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
+			}
+			differs = differs || x.Fate != fleet.Well && s.State != "nothing"
+		}
 		r.Devices = append(r.Devices, s)
 	}
 	if err := p.show(c, r); err != nil {
 		return err
 	}
-	if plan.Count(fleet.Same) < len(plan.Devices) {
+	if differs {
 		return outcome.Told(outcome.Differs)
 	}
 	return nil

@@ -29,7 +29,8 @@ func (p *program) fleetWatchCommand() *cli.Command {
 			"checkout means its commits, not its files. Every state says of which commit it is, so nothing has to be kept here, and a " +
 			"commit that has what devices have no longer in its history, because the branch was set back, is refused. What does not " +
 			"work is tried again after growing pauses. --once publishes the newest commit and ends, with the exit codes of fleet " +
-			"publish; without it SIGTERM ends it, with exit code 0.",
+			"publish; without it SIGTERM ends it, with exit code 0. Waves that the files tell are obeyed; a newer commit has to wait for " +
+			"the rollout of the one before, or for longshore fleet rollout halt.",
 		examples: []string{
 			"--key release.key --path plants/graz https://git.acme.example/plants.git",
 			"--key release.key --once --branch release .",
@@ -41,6 +42,7 @@ func (p *program) fleetWatchCommand() *cli.Command {
 			&cli.StringFlag{Name: "interval", Value: "1m", Usage: "`TIME` between two questions for the newest commit, at least " + leastInterval.String()},
 			&cli.StringSliceFlag{Name: "rewritten", Usage: "`COMMIT` that was published and was taken out of the branch's history on purpose; may be repeated"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
+			lookFlag(),
 		}, planFlags(), signFlags(), registryFlags()),
 		formats: []string{"text", "json"},
 		run:     p.fleetWatch,
@@ -136,7 +138,11 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	if err != nil {
 		return err
 	}
-	plan, err := w.p.planOf(w.c, w.client, w.signer, f, name, annotated(annotations, w.branch.Source, commit, false))
+	compiled, o, err := w.p.ready(w.c, w.client, w.signer, f, name, annotated(annotations, w.branch.Source, commit, false))
+	if err != nil {
+		return err
+	}
+	plan, err := planReady(w.c, w.client, compiled, o)
 	if err != nil {
 		return err
 	}
@@ -148,6 +154,9 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	}
 	if plan.Count(fleet.Cannot) > 0 && !w.c.Bool("skip-unfit") {
 		return plan.Unfit()
+	}
+	if f.Staged() {
+		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, fleet.Start{Skip: w.c.Bool("skip-unfit")})
 	}
 	published, err := w.p.publishPlan(w.c, plan, w.client, w.signer, nil)
 	if err != nil {

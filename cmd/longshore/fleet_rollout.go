@@ -1,0 +1,377 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+func noWaitFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "no-wait", Usage: "do what can be done now and end, with exit code 0; the same command goes on"}
+}
+
+func lookFlag() cli.Flag {
+	return &cli.DurationFlag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two looks at what devices report"}
+}
+
+func (p *program) fleetRolloutCommands() *cli.Command {
+	return group("rollout", "look at a release on its way through the waves, halt and undo it",
+		p.rolloutShowCommand(), p.rolloutContinueCommand(), p.rolloutHaltCommand(), p.rolloutUndoCommand())
+}
+
+// vouchFlags say whose signatures count.
+func vouchFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key"},
+	}
+}
+
+func unsignedFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"}
+}
+
+func (p *program) rolloutShowCommand() *cli.Command {
+	return p.command("fleet rollout", command{
+		name: "show", args: "[DIRECTORY]", max: 1,
+		usage: "show where a rollout stands",
+		about: "Reads the newest rollout of a fleet from the registry, and with a fleet endpoint what the devices of each wave report. Of " +
+			"the files only the fleet's name, registry and endpoint count. Exit code 0 says that it is done, 1 that it is under way, 6 " +
+			"that it is halted or rolled back.",
+		examples: []string{"plant", "--endpoint https://fleet.acme.example --verify-key release.pub -o json plant"},
+		flags:    slices.Concat(vouchFlags(), keyFlags(), endpointFlags(), registryFlags()),
+		run:      p.rolloutShow,
+	})
+}
+
+func (p *program) rolloutContinueCommand() *cli.Command {
+	return p.command("fleet rollout", command{
+		name: "continue", args: "[DIRECTORY]", max: 1,
+		usage: "go on with a rollout that was halted, or that another machine began",
+		about: "Takes the rollout up where it stands: a wave that failed is looked at again. With --promote the wave that failed, or that " +
+			"is waited for, counts as passed whatever its devices report. The files must be those that it was begun with. Who ran it " +
+			"until now is told, and ends with exit code 6.",
+		examples: []string{"--key release.key plant", "--promote --key release.key --endpoint https://fleet.acme.example plant"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.BoolFlag{Name: "promote", Usage: "let the wave that failed, or is waited for, count as passed"}, noWaitFlag(), lookFlag(), unsignedFlag(),
+			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
+		}, vouchFlags(), endpointFlags(), signFlags(), registryFlags()),
+		run: p.rolloutContinue,
+	})
+}
+
+func (p *program) rolloutHaltCommand() *cli.Command {
+	return p.command("fleet rollout", command{
+		name: "halt", args: "[DIRECTORY]", max: 1,
+		usage: "stop a rollout where it is",
+		about: "Nothing more is published; what is published stays. Who runs the rollout ends with exit code 6. It can be continued, " +
+			"undone, or another release published in its place.",
+		examples: []string{"--key release.key plant", "--reason 'line 4 must not stop tonight' --key release.key plant"},
+		flags:    slices.Concat([]cli.Flag{reasonFlag(), unsignedFlag()}, vouchFlags(), signFlags(), registryFlags()),
+		run:      p.rolloutHalt,
+	})
+}
+
+func (p *program) rolloutUndoCommand() *cli.Command {
+	return p.command("fleet rollout", command{
+		name: "undo", args: "[DIRECTORY]", max: 1,
+		usage: "give every device that a rollout has reached what it had before",
+		about: "Publishes for each device of the newest rollout, in whatever wave, the content that it had before, as its next generation: " +
+			"devices take nothing older. A device that has something else by now keeps it, and so does one that had nothing before. " +
+			"Exit code 0 says that all the others have gone back.",
+		examples: []string{"--key release.key plant"},
+		flags: slices.Concat([]cli.Flag{
+			reasonFlag(), unsignedFlag(), &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices published at a time"},
+		}, vouchFlags(), signFlags(), registryFlags()),
+		run: p.rolloutUndo,
+	})
+}
+
+func reasonFlag() cli.Flag {
+	return &cli.StringFlag{Name: "reason", Usage: "`TEXT` for others to read"}
+}
+
+type rolloutInfo struct {
+	Fleet     string        `json:"fleet"`
+	Reference string        `json:"reference"`
+	Digest    digest.Digest `json:"digest"`
+	Rollout   uint64        `json:"rollout"` // number
+	Revision  uint64        `json:"revision"`
+	Phase     string        `json:"phase"` // running, halted, rolling-back, rolled-back, done
+	Reason    string        `json:"reason,omitempty"`
+	By        string        `json:"by,omitempty"`
+	Began     string        `json:"began"`
+	Changed   string        `json:"changed"`
+	Waves     []waveInfo    `json:"waves"`
+}
+
+type waveInfo struct {
+	Name      string       `json:"name"`
+	Group     string       `json:"group,omitempty"`
+	Devices   int          `json:"devices"`
+	State     string       `json:"state"` // pending, publishing, published, passed, failed, rolling-back, rolled-back
+	Soak      string       `json:"soak"`
+	Success   int          `json:"success"` // percent; 0: not waited for
+	Published string       `json:"published,omitempty"`
+	Well      string       `json:"well,omitempty"` // since when enough devices are
+	Ended     string       `json:"ended,omitempty"`
+	Reason    string       `json:"reason,omitempty"`
+	Left      int          `json:"left"`              // devices that do not count any more
+	Reports   *reportsInfo `json:"reports,omitempty"` // left out: nobody was asked
+}
+
+type reportsInfo struct {
+	Well    int `json:"well"`
+	Failed  int `json:"failed"`
+	Working int `json:"working"`
+	Silent  int `json:"silent"`
+	Left    int `json:"left"`
+	text    string
+}
+
+func describeRollout(l fleet.Ledger, rec *fleet.Record, tallies []fleet.Tally) rolloutInfo {
+	x := rec.Rollout
+	r := rolloutInfo{
+		Fleet: x.Fleet, Reference: l.Repository() + ":" + x.Fleet, Digest: rec.Digest, Rollout: x.Number, Revision: rec.Revision, Phase: string(x.Phase),
+		Reason: x.Reason, By: x.By, Began: stamp(x.Began), Changed: stamp(x.Changed), Waves: []waveInfo{},
+	}
+	for i, w := range x.Waves {
+		info := waveInfo{
+			Name: w.Name, Group: w.Group, Devices: w.Devices, State: string(w.State), Soak: w.Soak.String(), Success: w.Success, Published: stamp(w.Published),
+			Well: stamp(w.Well), Ended: stamp(w.Ended), Reason: w.Reason, Left: len(w.Left),
+		}
+		if tallies != nil && w.State != artifacts.WavePending {
+			t := tallies[i]
+			info.Reports = &reportsInfo{t.Well, t.Failed, t.Working, t.Silent, t.Left, t.String()}
+		}
+		r.Waves = append(r.Waves, info)
+	}
+	return r
+}
+
+func (r rolloutInfo) essence() string { return r.Digest.String() }
+
+func (r rolloutInfo) text(w io.Writer) {
+	width := len("WAVE")
+	for _, x := range r.Waves {
+		width = max(width, len(x.title()))
+	}
+	fmt.Fprintf(w, "%-*s  %7s  %-12s  %s\n", width, "WAVE", "DEVICES", "STATE", "REPORTS")
+	for _, x := range r.Waves {
+		reports := "–"
+		if x.Reports != nil {
+			reports = x.Reports.text
+		}
+		fmt.Fprintf(w, "%-*s  %7d  %-12s  %s\n", width, x.title(), x.Devices, x.State, reports)
+	}
+	fmt.Fprintf(w, "\nrollout %d of %s: %s", r.Rollout, r.Fleet, r.Phase)
+	if r.Reason != "" {
+		fmt.Fprintf(w, ": %s", r.Reason)
+	}
+	fmt.Fprintln(w)
+}
+
+func (w waveInfo) title() string {
+	if w.Group != "" {
+		return w.Group + "/" + w.Name
+	}
+	return w.Name
+}
+
+// conduct is what a rollout is run with.
+func (p *program) conduct(c *cli.Context, f *fleet.Fleet, client *registry.Client, s *signer, o fleet.Options) fleet.Conduct {
+	to := fleetPublisher{client: client}
+	if s != nil {
+		to.signer = fleetSigner{s}
+	}
+	k := fleet.Conduct{
+		Ledger: f.Ledger(client, to, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
+		Parallel: c.Int("parallel"),
+	}
+	if !c.Bool("quiet") {
+		k.Tell = func(line string) { fmt.Fprintln(p.stderr, line) }
+	}
+	return k
+}
+
+// whoami names who runs this, for others to read.
+func (p *program) whoami() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return cmp.Or(p.getenv("USER"), p.getenv("LOGNAME"), "somebody") + "@" + host
+}
+
+// rollOut begins or takes up a rollout, runs it, and shows what came of it.
+func (p *program) rollOut(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, start fleet.Start) error {
+	return p.runRollout(c, client, s, compiled, o, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
+		return compiled.Roll(c.Context, k, o, start)
+	})
+}
+
+func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, begin func(fleet.Conduct) (*fleet.Run, *fleet.Plan, error)) error {
+	k := p.conduct(c, compiled.Fleet, client, s, o)
+	e, err := p.endpoint(c, compiled.Fleet)
+	if err != nil {
+		return err
+	}
+	if e == nil {
+		return fault.WithHint(outcome.Usagef("fleet "+c.Command.Name, "fleet %s: the files tell waves, and nobody tells how devices are", c.Command.Name),
+			"name the fleet endpoint with --endpoint, or as endpoint in fleet.yaml; or publish to all devices at once with --at-once")
+	}
+	defer e.Close()
+	k.Endpoint = e
+	run, plan, err := begin(k)
+	if err != nil {
+		return err
+	}
+	if run == nil {
+		return p.show(c, &fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil})
+	}
+	err = run.Go(c.Context)
+	if err == nil || errors.Is(err, fault.ErrRejected) {
+		if shown := p.show(c, describeRollout(k.Ledger, run.Record(), nil)); shown != nil {
+			return shown
+		}
+	}
+	return err
+}
+
+// rolloutOnly opens what looking at a rollout and ending one need: no applications, no placements.
+func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k fleet.Conduct, s *signer) error) error {
+	f, err := readFleet(fleetDirectory(args))
+	if err != nil {
+		return err
+	}
+	s, err := p.newSigner(c, nil, true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := openFleet(c.Context, client, f); err != nil {
+		return err
+	}
+	o, err := p.fleetOptions(c, client, s)
+	if err != nil {
+		return err
+	}
+	return do(f, p.conduct(c, f, client, s, o), s)
+}
+
+func (p *program) rolloutShow(c *cli.Context, args []string) error {
+	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k fleet.Conduct, _ *signer) error {
+		rec, err := k.Ledger.Read(c.Context)
+		if err != nil {
+			return err
+		}
+		var tallies []fleet.Tally
+		e, err := p.endpoint(c, f)
+		if err != nil {
+			return err
+		}
+		if e != nil {
+			defer e.Close()
+			if tallies, err = fleet.Tallies(c.Context, e, rec.Rollout); err != nil {
+				return err
+			}
+		}
+		if err := p.show(c, describeRollout(k.Ledger, rec, tallies)); err != nil {
+			return err
+		}
+		switch rec.Rollout.Phase {
+		case artifacts.RolloutDone:
+			return nil
+		case artifacts.RolloutRunning, artifacts.RolloutGoingBack:
+			return outcome.Told(outcome.Differs)
+		}
+		return outcome.Told(outcome.Refused)
+	})
+}
+
+// signs refuses a command line that does not say whether to sign.
+func signs(c *cli.Context) error {
+	name := "fleet rollout " + c.Command.Name
+	if (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned") {
+		return outcome.Usagef(name, "%s: sign with --key, or say --unsigned, one of them", name)
+	}
+	return nil
+}
+
+func (p *program) rolloutContinue(c *cli.Context, args []string) error {
+	if err := signs(c); err != nil {
+		return err
+	}
+	s, err := p.newSigner(c, nil, true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	compiled, o, err := p.readyFleet(c, client, s, fleetDirectory(args), true)
+	if err != nil {
+		return err
+	}
+	return p.runRollout(c, client, s, compiled, o, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
+		return compiled.Continue(c.Context, k, o, c.Bool("promote"))
+	})
+}
+
+func (p *program) rolloutHalt(c *cli.Context, args []string) error {
+	if err := signs(c); err != nil {
+		return err
+	}
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k fleet.Conduct, _ *signer) error {
+		rec, err := fleet.Halt(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
+		if err != nil {
+			return err
+		}
+		return p.show(c, describeRollout(k.Ledger, rec, nil))
+	})
+}
+
+func (p *program) rolloutUndo(c *cli.Context, args []string) error {
+	if err := signs(c); err != nil {
+		return err
+	}
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k fleet.Conduct, _ *signer) error {
+		run, err := fleet.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
+		if err != nil {
+			return err
+		}
+		// That it was undone is what was asked for.
+		if err := run.Go(c.Context); err != nil && run.Rollout().Phase != artifacts.RolloutRolledBack {
+			return err
+		}
+		if err := p.show(c, describeRollout(k.Ledger, run.Record(), nil)); err != nil {
+			return err
+		}
+		if run.Kept() > 0 {
+			return outcome.Told(outcome.Refused)
+		}
+		return nil
+	})
+}
