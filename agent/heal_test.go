@@ -92,7 +92,6 @@ func TestWhatTheVerifierCannotFindOutIsNotFinal(t *testing.T) {
 
 func TestOtherDigestAlgorithmsAreRefusedByName(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
-		r := w.Start(t)
 		a := anApp(1, "web:1")
 		a.Components[0].Unpinned = true
 		w.Publish(t, 1, a)
@@ -105,7 +104,7 @@ func TestOtherDigestAlgorithmsAreRefusedByName(t *testing.T) {
 		w.Registry.Push(repository, &artifacts.Artifact{Manifest: data, Descriptor: ocispec.Descriptor{
 			MediaType: ocispec.MediaTypeImageManifest, Digest: digest.NewDigestFromBytes(digest.SHA512, sum[:]), Size: int64(len(data)),
 		}}, a.Components[0].Version)
-		res := w.Sync(t, r)
+		res := w.Sync(t, w.Start(t)) // which must not see the component before its tag moved
 		if res.Outcome != agent.SyncRefused || res.Code != agent.CodeComponentMissing || !strings.Contains(res.Message, "sha512") {
 			t.Errorf("sync = %+v, want a refusal that names the algorithm", res)
 		}
