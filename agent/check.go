@@ -127,7 +127,11 @@ func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *a
 	if by := strings.Join(v.SignedBy, ", "); by != "" {
 		a.prove(clock.Proof{Kind: clock.Signature, By: by, Time: v.SignedAt})
 	}
-	if err := a.admit(q, x, d.Digest, name); err != nil {
+	floor, err := a.floor(q.accepted)
+	if err != nil {
+		return refuse(CodeInternal, fmt.Errorf("state %s: %w", name, err))
+	}
+	if err := a.admit(q, x, d.Digest, name, floor); err != nil {
 		return err
 	}
 	if out.fresh, err = a.freshness(ctx, desc, x.Generation, nil, q.policy); err != nil {
@@ -158,17 +162,51 @@ func (a *Agent) examine(ctx context.Context, q ask, d ocispec.Descriptor, out *a
 	return nil
 }
 
-// admit is checks 4 to 6.
-func (a *Agent) admit(q ask, x *artifacts.StateIndex, d digest.Digest, name string) error {
+// floor is the generation that a state has to be above of: that of the accepted one, unless the trust policy has reset it. A
+// policy that came through the registry has done so when it was taken over; that of a file does now.
+func (a *Agent) floor(accepted *store.State) (uint64, error) {
+	if accepted == nil {
+		return 0, nil
+	}
+	if a.o.Trust != nil {
+		if s := a.o.Trust.Status(); s.Problem == "" && s.Generations != nil {
+			if err := a.reset(store.Reset(*s.Generations)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	var floor uint64
+	err := a.o.Store.View(func(tx *store.Tx) (err error) { floor, err = tx.Floor(); return err })
+	return floor, err
+}
+
+// reset does what a policy says of generations, unless it has been done.
+func (a *Agent) reset(r store.Reset) error {
+	var done bool
+	err := a.o.Store.View(func(tx *store.Tx) (err error) { done, err = tx.WasReset(r); return err })
+	if done || err != nil {
+		return err
+	}
+	return a.o.Store.Update(func(tx *store.Tx) error {
+		_, err := tx.ResetGenerations(r, a.o.Now())
+		return err
+	})
+}
+
+// admit is checks 4 to 6. floor is [Agent.floor].
+func (a *Agent) admit(q ask, x *artifacts.StateIndex, d digest.Digest, name string, floor uint64) error {
 	if x.Device != a.o.Device {
 		return refusef(CodeWrongDevice, "state %s: it is for device %q, this is %q: %w", name, x.Device, a.o.Device, fault.ErrUnfit)
 	}
 	if acc := q.accepted; acc != nil {
 		switch {
-		case x.Generation < acc.Generation:
+		case x.Generation <= floor && floor < acc.Generation:
+			return refusef(CodeRollback, "state %s: generation %d is not above %d, to which the trust policy has reset this device: %w",
+				name, x.Generation, floor, fault.ErrRollback)
+		case x.Generation < floor:
 			return refusef(CodeRollback, "state %s: generation %d is older than %d, accepted %s: %w",
 				name, x.Generation, acc.Generation, acc.AcceptedAt.UTC().Format(time.RFC3339), fault.ErrRollback)
-		case x.Generation == acc.Generation && acc.Digest != d:
+		case x.Generation == floor && acc.Digest != d:
 			return refusef(CodeGenerationConflict, "state %s: generation %d was accepted before as %s: %w",
 				name, x.Generation, acc.Digest, fault.ErrRollback)
 		}

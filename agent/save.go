@@ -342,6 +342,10 @@ func (l *loop) accept(now time.Time, r answer) error {
 	if r.state.Repeats != "" {
 		told.Message = "it repeats the content of " + r.state.Repeats.String()
 	}
+	if accepted != nil && r.state.Generation < accepted.Generation {
+		told.Message = fmt.Sprintf("the trust policy has taken back generation %d", accepted.Generation)
+		l.log.Warn("the trust policy has taken back a generation", "generation", accepted.Generation, "digest", accepted.Digest)
+	}
 	l.events.Emit(told)
 	l.remember(a.statuses, a.removed)
 	l.pump.nudge()

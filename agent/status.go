@@ -71,6 +71,15 @@ type TrustStatus struct {
 	NextCheck  time.Time     `json:"nextCheck,omitzero"`
 	Problem    string        `json:"problem,omitempty"` // why there is no policy that could be used; "": there is one
 	Note       string        `json:"note,omitempty"`    // what of the file does not count
+
+	Generations *GenerationReset `json:"generations,omitempty"` // null: generations only rise
+}
+
+// GenerationReset is what the trust policy says about a generation that a stolen key signed: a device that accepted one above
+// To takes To for it, once, with the version that says so.
+type GenerationReset struct {
+	To      uint64 `json:"resetTo"`
+	Version uint64 `json:"version"` // of the policy that it came with
 }
 
 // Sources of a trust policy.

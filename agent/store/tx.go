@@ -17,15 +17,12 @@ func (t *Tx) State(m Mark) (*State, error) {
 	return get[State](t.tx.Bucket(bucketMarks), []byte(m))
 }
 
-// SetState moves a mark. The accepted mark never falls, and an equal generation keeps its digest: [fault.ErrRollback].
+// SetState moves a mark. The accepted mark never falls below its [Tx.Floor], and an equal generation keeps its digest:
+// [fault.ErrRollback].
 func (t *Tx) SetState(m Mark, s State) error {
 	if m == Accepted {
-		old, err := t.State(Accepted)
-		if err != nil {
+		if err := t.rise(s); err != nil {
 			return err
-		}
-		if old != nil && (s.Generation < old.Generation || s.Generation == old.Generation && s.Digest != old.Digest) {
-			return fmt.Errorf("accept generation %d (%s) over %d (%s): %w", s.Generation, s.Digest, old.Generation, old.Digest, fault.ErrRollback)
 		}
 	}
 	return put(t.tx.Bucket(bucketMarks), []byte(m), s)

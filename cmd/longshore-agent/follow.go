@@ -52,10 +52,14 @@ func (k keeper) Load() (*trust.Kept, error) {
 
 func (k keeper) Save(x trust.Kept) error {
 	return k.store.Update(func(tx *store.Tx) error {
-		return tx.SetTrust(store.Trust{
+		err := tx.SetTrust(store.Trust{
 			Version: x.Version, Digest: x.Digest, Repository: x.Repository, Anchor: x.Anchor, File: x.File,
 			AcceptedAt: x.AcceptedAt, SignedBy: x.SignedBy, Policy: x.Document, Root: x.Root,
 		})
+		if g := x.Generations; g != nil && err == nil { // with the version: a power cut must not come between
+			_, err = tx.ResetGenerations(store.Reset{To: g.To, Version: g.Version}, x.AcceptedAt)
+		}
+		return err
 	})
 }
 
@@ -100,6 +104,9 @@ func (p trustPort) Status() agent.TrustStatus {
 	}
 	if k := f.Kept; k != nil {
 		s.Source, s.Digest, s.Since, s.SignedBy = agent.TrustFromRegistry, k.Digest, k.AcceptedAt, k.SignedBy
+	}
+	if g := f.Policy.Generations; g != nil {
+		s.Generations = &agent.GenerationReset{To: g.To, Version: g.Version}
 	}
 	if f.Override {
 		s.Note = p.file + " was changed and does not count: the registry's version is newer"

@@ -142,6 +142,9 @@ func (p *Policy) Follow(ctx context.Context, now time.Time, src signing.Source, 
 	if s.Policy, err = c.Parse(); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
+	if err := p.resets(s.Policy); err != nil {
+		return fail(ErrNotNext, err)
+	}
 	if err := s.Policy.Sound(now, src.Name()); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -155,6 +158,16 @@ func (p *Policy) Follow(ctx context.Context, now time.Time, src signing.Source, 
 		return nil, fmt.Errorf("%s: its own rules: %w", what, kindOf(err, ErrUnusable))
 	}
 	return s, nil
+}
+
+// resets refuses a reset of generations in the name of a version that has passed without it: a version acts once.
+func (p *Policy) resets(next *Policy) error {
+	g := next.Generations
+	if g == nil || g.Version == next.Version || p.Generations != nil && *p.Generations == *g {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("generations: version %d had no such reset: %w", g.Version, fault.ErrInvalid),
+		fmt.Sprintf("write version: %d there, the version that it comes with", next.Version))
 }
 
 // Begin decides whether a candidate may be the first version of a chain: all that can be asked of it is that it is well

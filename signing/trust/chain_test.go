@@ -72,6 +72,21 @@ func steps() []step {
 		{name: "a version skipped", by: both, next: func(d *doc) { d.version = 3 }, kind: ErrNotNext, say: "it is version 3"},
 		{name: "the same version", by: both, next: func(d *doc) { d.version = 1 }, kind: ErrOlder, say: "it is version 1, and version 1 is in use"},
 		{name: "an older version", by: both, old: func(d *doc) { d.version = 5 }, next: func(d *doc) { d.version = 4 }, kind: ErrOlder, say: "it is version 4"},
+		{name: "takes generations back", by: both, next: func(d *doc) { d.extra = "generations: {resetTo: 5, version: 2}\n" }},
+		{
+			name: "repeats what version 1 took back", by: both,
+			old:  func(d *doc) { d.extra = "generations: {resetTo: 5, version: 1}\n" },
+			next: func(d *doc) { d.extra = "generations: {resetTo: 5, version: 1}\n" },
+		},
+		{
+			name: "takes back in the name of version 1", by: both, kind: ErrNotNext, say: "version 1 had no such reset",
+			next: func(d *doc) { d.extra = "generations: {resetTo: 5, version: 1}\n" },
+		},
+		{
+			name: "takes back more than version 1 did", by: both, kind: ErrNotNext, say: "version 1 had no such reset",
+			old:  func(d *doc) { d.extra = "generations: {resetTo: 5, version: 1}\n" },
+			next: func(d *doc) { d.extra = "generations: {resetTo: 4, version: 1}\n" },
+		},
 		{name: "an expired one follows", by: both, next: func(d *doc) { d.expires = "2026-01-01T00:00:00Z" }},
 		{
 			name: "a rule of keys that expired follows", by: both,

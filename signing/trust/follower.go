@@ -35,10 +35,12 @@ type Kept struct {
 	SignedBy   []string
 	Document   []byte
 	Root       []byte
+	// Generations is of the version, to be acted upon when it is saved; [Keeper.Load] need not tell it.
+	Generations *Reset
 }
 
-// Keeper keeps one version for good. Save has it on the disk when it returns, and never goes back to an older one under the
-// same anchor.
+// Keeper keeps one version for good. Save has it on the disk when it returns, with what its Generations do, and never goes
+// back to an older one under the same anchor.
 type Keeper interface {
 	Load() (*Kept, error) // nil: there is none
 	Save(Kept) error
@@ -286,5 +288,6 @@ func (f *Follower) descendant(from *Policy, s *Step) *Kept {
 	return &Kept{
 		Version: s.Policy.Version, Digest: s.Descriptor.Digest, Repository: from.Trust.Repository, Anchor: f.file.policy.Anchor(), File: f.file.sum,
 		AcceptedAt: f.o.Now(), SignedBy: s.Old.Names(), Document: s.Document, Root: s.Root,
+		Generations: s.Policy.Generations,
 	}
 }

@@ -95,6 +95,25 @@ func TestVersionsOnTheWayMayHaveExpired(t *testing.T) {
 	}
 }
 
+// TestResetsOnTheWayAreKept: what a version does to generations goes to the keeper with that version, also when a device
+// slept and goes on to the next one at once.
+func TestResetsOnTheWayAreKept(t *testing.T) {
+	r := newRepository()
+	second := plain(2)
+	second.extra = "generations: {resetTo: 1000, version: 2}\n"
+	r.push(t, second, "", "root-1", "root-2")
+	r.push(t, plain(3), "", "root-1", "root-2")
+	d := newDevice(t, r, plain(1).text(t))
+	var saved []string
+	d.keep.saved = func(x Kept) { saved = append(saved, fmt.Sprint(x.Version, x.Generations)) }
+	if _, err := d.Refresh(t.Context()); err != nil || d.version() != 3 {
+		t.Errorf("Refresh = %v, version %d, want 3", err, d.version())
+	}
+	if want := "[2 above 1000 counts as 1000, once, with version 2 3 <nil>]"; fmt.Sprint(saved) != want {
+		t.Errorf("saved %v, want %s", saved, want)
+	}
+}
+
 func TestChainMovesToAnotherRepository(t *testing.T) {
 	r, other := newRepository(), newRepository()
 	other.Repository = "other.example/plant/trust"

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,7 +75,8 @@ func (r *reader) document(root *strict.Node) {
 	if p.Version = version.Uint64(); version != nil && p.Version == 0 {
 		version.Faultf("begins at 1")
 	}
-	p.Expires = r.time(root.Get("expires"))
+	p.Expires, p.expiresAt = r.time(root.Get("expires")), r.at(root.Get("expires"))
+	p.Generations = r.reset(root.Get("generations"), version)
 	p.Root = r.trustedRoot(root.Get("trustedRoot"))
 	r.signers(root)
 	r.revoked(root.Get("revoked"))
@@ -102,6 +104,39 @@ func (r *reader) document(root *strict.Node) {
 	}
 }
 
+// reset reads what happens to generations. Without the version that it belongs to nobody could tell whether it has acted.
+func (r *reader) reset(n, version *strict.Node) *Reset {
+	if n == nil {
+		return nil
+	}
+	to, with := n.Need("resetTo"), n.Need("version")
+	g := &Reset{To: to.Uint64(), Version: with.Uint64()}
+	n.Close()
+	switch {
+	case to.Kind() == strict.Number && g.To == 0:
+		to.Faultf("must be 1 or more")
+	case g.To == math.MaxUint64:
+		to.Faultf("leaves no generation that could come next")
+	}
+	switch {
+	case version == nil:
+		n.HintFaultf("write version: 1 at the top", "acts once, with a version of the policy, and this one has none")
+	case with.Kind() == strict.Number && g.Version == 0:
+		with.Faultf("begins at 1")
+	case g.Version > r.policy.Version && r.policy.Version > 0:
+		with.HintFaultf(fmt.Sprintf("write %d", r.policy.Version), "is a version that comes after this one, %d", r.policy.Version)
+	}
+	return g
+}
+
+// at is where a node is, to stand before what is said about it.
+func (r *reader) at(n *strict.Node) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%d: ", r.file, n.Line, n.Column)
+}
+
 func (r *reader) time(n *strict.Node) time.Time {
 	text := n.Text()
 	if text == "" {
@@ -125,6 +160,7 @@ func (r *reader) rule(n *strict.Node) Rule {
 		Reject:        n.Get("reject").Bool(),
 		AllowUnsigned: n.Get("allowUnsigned").Bool(),
 		path:          n.Path(),
+		at:            r.at(scope),
 	}
 	kinds := n.Get("artifacts")
 	for _, k := range kinds.Items() {
@@ -274,7 +310,7 @@ func people(n int) string {
 }
 
 func (r *reader) succession(n *strict.Node) *Succession {
-	s := &Succession{Repository: r.scope(n.Need("repository"), false), Quorum: r.quorum(n, false)}
+	s := &Succession{Repository: r.scope(n.Need("repository"), false), Quorum: r.quorum(n, false), at: r.at(n.Get("signers"))}
 	if rule, found := r.policy.Match(KindTrust, s.Repository); found && rule.Reject && s.Repository != "" {
 		n.Get("repository").Faultf("is rejected by %s: the next policy could never be taken", rule.path)
 	} else if found && rule.keptElsewhere(s.Repository) && s.Repository != "" {

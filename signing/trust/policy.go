@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -30,9 +31,13 @@ type Policy struct {
 	Rules   []Rule
 	Revoked []Revocation
 	Trust   *Succession // nil: no other policy can follow this one
+	// Generations takes back what a stolen key made devices believe to be their newest generation; nil: they only rise.
+	Generations *Reset
 
 	// Warnings are what is allowed and perhaps a slip, each with its position: "trust.yaml:4:5: keys[1]: …".
 	Warnings []string
+
+	expiresAt string // where it says so: as in Rule
 }
 
 // Rule speaks about artifacts of some kinds in some repositories. Among the rules for a kind the one with the longest
@@ -51,6 +56,7 @@ type Rule struct {
 	Signatures string
 
 	path string // in the document: "rules[2]"
+	at   string // "trust.yaml:4:5: " there; "": it was made by hand
 }
 
 // Quorum is some number of different signers out of a list.
@@ -72,6 +78,8 @@ type Attestation struct {
 type Succession struct {
 	Repository string // "host/path"
 	Quorum
+
+	at string // as in Rule
 }
 
 // Revocation takes back a key or an artifact, whoever says otherwise. One of Key and Digest is set.
@@ -80,6 +88,20 @@ type Revocation struct {
 	Digest digest.Digest
 	Since  time.Time // for people: a revoked key counts for nothing, also before; zero: not told
 	Reason string
+}
+
+// Reset is the way out of a fast-forward: a device that accepted a generation above To takes To for the newest that it
+// accepted, once. What it runs stays.
+type Reset struct {
+	To uint64
+	// Version of the policy that it came with. It acts with that version and never again, although the versions that
+	// follow may repeat it: else each of them would open the way to what was accepted since.
+	Version uint64
+}
+
+// String says it in a few words.
+func (r Reset) String() string {
+	return fmt.Sprintf("above %d counts as %d, once, with version %d", r.To, r.To, r.Version)
 }
 
 // Kinds of signers.

@@ -193,6 +193,8 @@ func (p *Policy) proposable(now time.Time, repository string, before *Published)
 		return fmt.Errorf("version %d says that the next one is somewhere else: %w", before.Index.Version, fault.ErrInvalid)
 	case p.Version > before.Index.Version+1:
 		return fmt.Errorf("version %d is published, the next one is %d: %w", before.Index.Version, before.Index.Version+1, fault.ErrInvalid)
+	case p.Version == before.Index.Version+1:
+		return before.Policy.resets(p)
 	}
 	return nil
 }

@@ -96,6 +96,7 @@ func TestProposeRefuses(t *testing.T) {
 		{"a rule that nobody can satisfy", func(d *doc) { d.keys = map[string]string{"release": ", notAfter: 2026-01-01T00:00:00Z"} }, "root-1", ErrUnusable, "only 0 of release"},
 		{"expired", func(d *doc) { d.expires = "2026-01-01T00:00:00Z" }, "root-1", ErrUnusable, "it expired"},
 		{"a key of nobody", nil, "stranger", fault.ErrRejected, "neither among the signers"},
+		{"takes generations back in the name of version 2", func(d *doc) { d.extra = "generations: {resetTo: 5, version: 2}\n" }, "root-1", fault.ErrInvalid, "version 2 had no such reset"},
 		{"no trust section", func(d *doc) { d.at = "" }, "root-1", ErrUnusable, "no trust section"},
 		{"a file", func(d *doc) { d.more = "  - {scope: a/b, keys: [{name: f, file: f.pub}]}\n" }, "root-1", fault.ErrInvalid, "everything inside"},
 	} {

@@ -118,6 +118,14 @@ func badPolicies(t testing.TB) []badPolicy {
 	form("authority without certificates", "authorities: [{name: ca, subject: s}]\n"+pass, "needs one of file and pem")
 	form("authority of everyone", "authorities: [{name: ca, file: k0.pub}]\n"+pass, "needs one of subject and subjectPattern")
 	meaning("authority that is a key", "authorities: [{name: ca, file: k0.pub, subject: s}]\n"+pass, "authorities[0].file")
+	form("reset without version", "generations: {resetTo: 5, version: 1}\n"+pass, "1:14: generations: acts once, with a version of the policy")
+	form("reset without its version", "version: 2\ngenerations: {resetTo: 5}\n"+pass, "generations: version is missing")
+	form("reset to nothing in particular", "version: 2\ngenerations: {version: 2}\n"+pass, "generations: resetTo is missing")
+	form("reset to 0", "version: 2\ngenerations: {resetTo: 0, version: 2}\n"+pass, "2:24: generations.resetTo: must be 1 or more")
+	form("reset by version 0", "version: 2\ngenerations: {resetTo: 5, version: 0}\n"+pass, "generations.version: begins at 1")
+	meaning("reset by a later version", "version: 2\ngenerations: {resetTo: 5, version: 3}\n"+pass, "generations.version: is a version that comes after this one, 2")
+	meaning("reset to the end", "version: 2\ngenerations: {resetTo: 18446744073709551615, version: 2}\n"+pass, "leaves no generation that could come next")
+	form("reset of something else", "version: 2\ngenerations: {resetTo: 5, version: 2, over: 7}\n"+pass, "over")
 	meaning("too many signers", manyKeys(t, maxSigners+1)+pass, "more than 256 signers")
 	return all
 }
@@ -138,6 +146,7 @@ func goodPolicies(t testing.TB) []string {
 	return []string{
 		oneRule(`scope: "**"`, "reject: true"),
 		oneRule(`scope: "**"`, "allowUnsigned: true"),
+		"version: 3\ngenerations: {resetTo: 18446744073709551614, version: 2}\n" + oneRule(`scope: "**"`, "reject: true"),
 		oneRule("scope: h/**", "keys: [{name: a, file: k0.pub}, {name: b, file: k1.pub}]"),
 		oneRule("scope: h:5000/a/b/**", "keys: [{name: a, file: k0.pub}, {name: b, file: k1.pub}]", "threshold: 2", "reject: false"),
 		strings.NewReplacer("KEY4", keyNo(t, 4, "").Fingerprint.String(), "DIGEST", keyNo(t, 4, "").Fingerprint.String()).Replace(full),

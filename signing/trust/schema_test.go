@@ -120,3 +120,65 @@ func TestSchema(t *testing.T) {
 		t.Errorf("only %d documents were held against the schema", seen)
 	}
 }
+
+// docs/configuration.md has a row for every key of the schema, and no other.
+func TestConfigurationPageHasEveryKey(t *testing.T) {
+	var schema struct {
+		Properties map[string]any
+		Defs       map[string]struct{ Properties map[string]any } `json:"$defs"`
+	}
+	if err := json.Unmarshal(Schema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	var walk func(path string, properties map[string]any)
+	walk = func(path string, properties map[string]any) {
+		for name, v := range properties {
+			at, node := path+name, v.(map[string]any)
+			if items, list := node["items"].(map[string]any); list {
+				if node = items; items["$ref"] != nil {
+					at += "[]"
+				}
+			}
+			def, _ := node["$ref"].(string)
+			inner := schema.Defs[strings.TrimPrefix(def, "#/$defs/")].Properties
+			switch {
+			case at == "rules[].keys[]": // a row of its own tells that they are as the others
+				inner = nil
+			case at == "rules[]": // one that tells what is needed
+				keys = append(keys, "rules")
+			}
+			if len(inner) == 0 {
+				keys = append(keys, at)
+				continue
+			}
+			walk(at+".", inner)
+		}
+	}
+	walk("", schema.Properties)
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n## trust.yaml\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var rows []string
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		before := ""
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(strings.SplitN(line, "|", 3)[1], -1) {
+			key := m[1]
+			if strings.HasPrefix(key, ".") {
+				key = before[:strings.LastIndexByte(before, '.')] + key
+			}
+			rows, before = append(rows, key), key
+		}
+	}
+	slices.Sort(keys)
+	slices.Sort(rows)
+	if diff := cmp.Diff(keys, rows); diff != "" {
+		t.Errorf("keys of docs/configuration.md (-schema +page):\n%s", diff)
+	}
+}

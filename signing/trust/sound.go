@@ -31,14 +31,14 @@ func (p *Policy) Sound(now time.Time, repository string) error {
 		return unusable("it has no trust section: nobody could sign the next one")
 	}
 	if n := len(p.lasting(p.Trust.Quorum, now)); n < p.Trust.Need() {
-		return unusable("trust: %d must sign the next one, and only %d of its signers could: the others are revoked or expired", p.Trust.Need(), n)
+		return unusable("%strust: %d must sign the next one, and only %d of its signers could: the others are revoked or expired", p.Trust.at, p.Trust.Need(), n)
 	}
 	for _, at := range []string{repository, p.Trust.Repository} {
 		switch r, found := p.Match(KindTrust, at); {
 		case found && r.Reject:
-			return unusable("the rule for %s rejects the trust policies of %s", r.Scope, at)
+			return unusable("%sthe rule for %s rejects the trust policies of %s", r.at, r.Scope, at)
 		case found && r.keptElsewhere(at):
-			return unusable("the rule for %s wants the signatures of the trust policies of %s in %s, and they are beside them", r.Scope, at, r.Signatures)
+			return unusable("%sthe rule for %s wants the signatures of the trust policies of %s in %s, and they are beside them", r.at, r.Scope, at, r.Signatures)
 		}
 	}
 	return nil
@@ -49,12 +49,12 @@ func (p *Policy) Sound(now time.Time, repository string) error {
 func (p *Policy) Doubts(now time.Time) []string {
 	var out []string
 	if p.Expired(now) {
-		out = append(out, fmt.Sprintf("it expired %s", p.Expires.UTC().Format(time.RFC3339)))
+		out = append(out, fmt.Sprintf("%sit expired %s", p.expiresAt, p.Expires.UTC().Format(time.RFC3339)))
 	}
 	doubt := func(r Rule, what string, q Quorum) {
 		if n := len(p.lasting(q, now)); len(q.Signers) > 0 && n < q.Need() {
-			out = append(out, fmt.Sprintf("%s (%s): %s: %d must sign, and only %d of %s are neither revoked nor expired",
-				r.path, r.Scope, what, q.Need(), n, names(q.Signers)))
+			out = append(out, fmt.Sprintf("%s%s (%s): %s: %d must sign, and only %d of %s are neither revoked nor expired",
+				r.at, r.path, r.Scope, what, q.Need(), n, names(q.Signers)))
 		}
 	}
 	for _, r := range p.Rules {

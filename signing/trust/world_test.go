@@ -194,6 +194,7 @@ type keeper struct {
 	lost  error // of Load
 
 	saving func() // is called by Save; nil: nothing
+	saved  func(Kept) // is told what was saved; nil: nobody
 }
 
 func (k *keeper) Load() (*Kept, error) { return k.kept, k.lost }
@@ -209,6 +210,9 @@ func (k *keeper) Save(x Kept) error {
 		return fault.ErrRollback
 	}
 	k.kept = &x
+	if k.saved != nil {
+		k.saved(x)
+	}
 	k.saves++
 	return nil
 }
