@@ -37,7 +37,7 @@ func besides(ctx context.Context, beside signing.Source, name string) (*registry
 }
 
 // signedAt is where the signatures of what is in a repository are.
-func (p *program) signedAt(ctx context.Context, repo *registry.Repository) (signing.Source, error) {
+func (p *program) signedAt(ctx context.Context, repo *registry.Repository) (*registry.Repository, error) {
 	if name := p.getenv(signatureRepository); name != "" {
 		return besides(ctx, repo, name)
 	}

@@ -38,7 +38,8 @@ func (p *program) freshenCommand() *cli.Command {
 			"policy asks for freshness then notice when somebody keeps new states from them. Made for a schedule: what is fresh for longer " +
 			"than half of --for is left alone, statements of the same key that have ended are taken away where the registry allows it, and " +
 			"the exit code tells whether every state is fresh. A tag that was moved back to an older generation is refused; with --record " +
-			"also when the newer one was deleted. The key can be one that signs nothing else.",
+			"also when the newer one was deleted. The key can be one that signs nothing else. With --keyless, give --trusted-root " +
+			"too: what was said before is not found without it, so that every run says it again.",
 		examples: []string{
 			"--key pulse.key --for 48h harbor.acme.example/plant/state:press-07",
 			"--key pulse.key --for 48h --verify-key release.pub --record freshness.json --all -o json harbor.acme.example/plant/state",
@@ -49,7 +50,7 @@ func (p *program) freshenCommand() *cli.Command {
 			&cli.StringFlag{Name: "record", Usage: "`FILE` that remembers the newest generation of each state; it is made, and written again"},
 			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed the states; may be repeated"},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states must be signed"},
-		}, signFlags()[:2], registryFlags()),
+		}, keyFlags(), keylessFlags(), registryFlags()), // a statement is a bundle
 		run: p.freshen,
 	})
 }
@@ -119,11 +120,12 @@ func (r freshenResult) text(w io.Writer) {
 // freshening is one run of the command.
 type freshening struct {
 	client *registry.Client
-	signer *signing.Signer
+	signer *signer
 	life   time.Duration
 	now    time.Time
 	vouch  func(*registry.Client, *registry.Repository) func(context.Context, ocispec.Descriptor) error
 	record *generationRecord
+	place  func(context.Context, *registry.Repository) (*registry.Repository, error) // where statements are
 
 	noPrune atomic.Bool // the registry lets nobody delete, as was found out
 }
@@ -138,6 +140,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
+	defer f.signer.Close()
 	f.client = client
 	r := freshenResult{States: []freshState{}}
 	type job struct {
@@ -234,13 +237,15 @@ func (p *program) newFreshening(c *cli.Context) (*freshening, error) {
 		return nil, err
 	}
 	if s == nil {
-		return nil, outcome.Usagef("freshen", "freshen: with which key? use --key")
+		return nil, outcome.Usagef("freshen", "freshen: with which key? use --key, or --keyless")
 	}
-	f.signer = s.Signer
-	if f.vouch, err = p.vouching(c, nil); err != nil {
-		return nil, err
+	f.signer, f.place = s, p.signedAt
+	if f.vouch, err = p.vouching(c, nil); err == nil {
+		f.record, err = readRecord(c.String("record"))
 	}
-	f.record, err = readRecord(c.String("record"))
+	if err != nil {
+		s.Close()
+	}
 	return f, err
 }
 
@@ -301,7 +306,10 @@ func deviceAt(ctx context.Context, repo *registry.Repository, tag string) (artif
 
 // renew makes a statement unless there is one that lasts, and takes away those that have ended.
 func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *release.Current, tag string, s *freshState) error {
-	q := signing.FreshnessQuery{Tag: tag, Generation: s.Generation, Trustees: signing.Trustees(f.signer.Key())}
+	q := signing.FreshnessQuery{Tag: tag, Generation: s.Generation}
+	if self := f.signer.Self(); self != nil {
+		q.Trustees = append(q.Trustees, self)
+	}
 	lasts := func(all []signing.FreshnessSignature) *signing.FreshnessSignature {
 		for i := range all {
 			if all[i].NotAfter.Sub(f.now) > f.life/2 && !all[i].IssuedAt.After(f.now) {
@@ -310,10 +318,17 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		}
 		return nil
 	}
+	at, err := f.place(ctx, repo)
+	if err != nil {
+		return fmt.Errorf("freshen %s: %w", s.Reference, err)
+	}
 	if f.noPrune.Load() {
 		q.Enough = func(all []signing.FreshnessSignature) bool { return lasts(all) != nil }
 	}
-	there, err := signing.FindFreshness(ctx, repo, cur.Descriptor, q)
+	var there []signing.FreshnessSignature
+	if len(q.Trustees) > 0 { // an identity without a trusted root cannot tell what it said before
+		there, err = signing.FindFreshness(ctx, at, cur.Descriptor, q)
+	}
 	if err != nil && !errors.Is(err, fault.ErrUnsigned) && !errors.Is(err, fault.ErrBadSignature) && !errors.Is(err, fault.ErrTooLarge) {
 		return fmt.Errorf("freshen %s: %w", s.Reference, err)
 	}
@@ -334,7 +349,7 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		if f.noPrune.Load() || f.now.Before(old.NotAfter) {
 			continue
 		}
-		switch err := repo.RemoveReferrer(ctx, cur.Descriptor, old.Digest); {
+		switch err := at.RemoveReferrer(ctx, cur.Descriptor, old.Digest); {
 		case err == nil:
 			s.Pruned++
 		case errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil:

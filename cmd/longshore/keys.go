@@ -60,7 +60,7 @@ func (p *program) keyGenerate(c *cli.Context, args []string) error {
 			return fault.WithHint(err, "choose another name; whoever trusts the old key still needs it")
 		}
 	}
-	password, err := p.keyPassword(c, name+".key", true)
+	password, err := p.keyPassword(c.String("key-password-file"), name+".key", true)
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 	return nil
 }
 
-// keyPassword finds the password of a key file. twice asks a person to repeat it.
-func (p *program) keyPassword(c *cli.Context, file string, twice bool) ([]byte, error) {
-	if from := c.String("key-password-file"); from != "" {
+// keyPassword finds the password of a key file: in the file from, unless that is "". twice asks a person to repeat it.
+func (p *program) keyPassword(from, file string, twice bool) ([]byte, error) {
+	if from != "" {
 		data, err := readBounded(from, maxSecret)
 		return bytes.TrimRight(data, "\r\n"), err
 	}

@@ -37,6 +37,14 @@ func keyFlags() []cli.Flag {
 	}
 }
 
+// signersFlags are signFlags for several who sign at once.
+func signersFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		&cli.StringSliceFlag{Name: "key", Usage: "sign with this private `KEY`: a file, pkcs11:…, or of a service: awskms://…; may be repeated"},
+		&cli.StringSliceFlag{Name: "key-password-file", Usage: "`FILE` with the password or PIN of every key, or one for each --key in their order; else LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt for each"},
+	}, signFlags()[len(keyFlags()):])
+}
+
 func keyPasswordFlag() cli.Flag {
 	return &cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; else LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
 }
@@ -87,23 +95,80 @@ func (p *program) newSigner(c *cli.Context, claims map[string]string, once bool)
 	case key == "" && !asIdentity:
 		return nil, p.onlyWithKeyless(c)
 	}
-	format, err := signing.ParseFormat(c.String("signature-format"))
-	if err != nil {
-		return nil, err
-	}
-	at, err := p.signingTime()
-	if err != nil {
-		return nil, err
-	}
-	o := signing.SignOptions{Format: format, Annotations: claims, Time: at, Once: once, Place: p.signaturePlace()}
+	o, err := p.signOptions(c, claims, once)
 	switch {
+	case err != nil:
+		return nil, err
 	case asIdentity:
 		return p.identitySigner(c, o)
-	case remotekey.Is(key):
-		return p.remoteSigner(c, key, o)
-	default:
-		return p.fileSigner(c, key, o)
 	}
+	return p.keySigner(c, key, c.String("key-password-file"), o)
+}
+
+// newSigners makes a signer of each --key, and one of --keyless: those of one person who sign together. None is none.
+func (p *program) newSigners(c *cli.Context) (all []*signer, err error) {
+	keys, passwords := c.StringSlice("key"), c.StringSlice("key-password-file")
+	if n := len(passwords); n > 1 && n != len(keys) {
+		return nil, outcome.Usagef("", "%d --key and %d --key-password-file: give one file for all, or one for each", len(keys), n)
+	}
+	if !c.Bool("keyless") {
+		if err := p.onlyWithKeyless(c); err != nil {
+			return nil, err
+		}
+	}
+	o, err := p.signOptions(c, nil, true)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			closeAll(all)
+			all = nil
+		}
+	}()
+	for i, key := range keys {
+		password := ""
+		if n := len(passwords); n > 0 {
+			password = passwords[min(i, n-1)]
+		}
+		s, err := p.keySigner(c, key, password, o)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, s)
+	}
+	if c.Bool("keyless") {
+		s, err := p.identitySigner(c, o)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+func closeAll(all []*signer) {
+	for _, s := range all {
+		s.Close()
+	}
+}
+
+// signOptions are how to sign, whoever does.
+func (p *program) signOptions(c *cli.Context, claims map[string]string, once bool) (signing.SignOptions, error) {
+	format, err := signing.ParseFormat(c.String("signature-format"))
+	if err != nil {
+		return signing.SignOptions{}, err
+	}
+	at, err := p.signingTime()
+	return signing.SignOptions{Format: format, Annotations: claims, Time: at, Once: once, Place: p.signaturePlace()}, err
+}
+
+// keySigner signs with a key, wherever that is. password is the file with its password; "": it comes from elsewhere.
+func (p *program) keySigner(c *cli.Context, key, password string, o signing.SignOptions) (*signer, error) {
+	if remotekey.Is(key) {
+		return p.remoteSigner(c, key, password, o)
+	}
+	return p.fileSigner(key, password, o)
 }
 
 // signingTime is what a signature says of when it was made.
@@ -125,12 +190,12 @@ func (p *program) onlyWithKeyless(c *cli.Context) error {
 	return nil
 }
 
-func (p *program) fileSigner(c *cli.Context, file string, o signing.SignOptions) (*signer, error) {
+func (p *program) fileSigner(file, passwordFile string, o signing.SignOptions) (*signer, error) {
 	private, err := readBounded(file, signing.MaxKeyBytes)
 	if err != nil {
 		return nil, err
 	}
-	password, err := p.keyPassword(c, file, false)
+	password, err := p.keyPassword(passwordFile, file, false)
 	if err != nil {
 		return nil, err
 	}
@@ -162,14 +227,14 @@ func (p *program) checkOpen(file string, noPassword bool) error {
 }
 
 // remoteSigner signs with a key in a token or a key management service.
-func (p *program) remoteSigner(c *cli.Context, ref string, o signing.SignOptions) (*signer, error) {
+func (p *program) remoteSigner(c *cli.Context, ref, passwordFile string, o signing.SignOptions) (*signer, error) {
 	key, err := remotekey.Open(c.Context, ref, remotekey.Options{
 		PKCS11Module: p.getenv("COSIGN_PKCS11_MODULE_PATH"),
 		PIN: func(token string) ([]byte, error) {
 			if pin, set := p.lookup("COSIGN_PKCS11_PIN"); set {
 				return []byte(pin), nil
 			}
-			return p.keyPassword(c, "token "+token, false)
+			return p.keyPassword(passwordFile, "token "+token, false)
 		},
 	})
 	if err != nil {

@@ -92,6 +92,8 @@ func TestSignKeyless(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write("trusted_root.json", string(root))
+	s.signsTogether(instance, append(as[1:], "--identity-token", "token"))
+	s.freshensAs(append(as[1:3:3], append(as[3:4:4], "--identity-token", "token")...), instance.TrustedRoot)
 	if err := instance.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +108,35 @@ func TestSignKeyless(t *testing.T) {
 		"rules:\n  - {scope: "+host+"/plant/**, signers: [ci]}\n")
 	if code, _, stderr := s.try("check", "rootless.yaml"); code == 0 || !strings.Contains(stderr, "rootless.yaml:2:") || !strings.Contains(stderr, "trustedRoot") {
 		t.Errorf("a policy with an identity and no root: exit %d\n%s", code, stderr)
+	}
+}
+
+// signsTogether publishes a trust policy that a key and an identity have to sign, by one command.
+func (s *shell) signsTogether(instance *testenv.Sigstore, as []string) {
+	s.t.Helper()
+	const at = host + "/plant/trust"
+	s.write("together.yaml", "version: 1\nkeys: [{name: root, file: root.pub}]\nidentities:\n  - {name: ci, issuer: \""+instance.Issuer+"\", subject: release@acme.example}\n"+
+		"trustedRoot: {file: trusted_root.json}\nrules: [{scope: "+host+"/plant/**, signers: [ci]}]\ntrust: {repository: "+at+", signers: [root, ci], threshold: 2}\n")
+	out := s.do(0, append(append([]string{"trust", "push", "--key", "root.key"}, as...), "together.yaml", at)...)
+	if !strings.Contains(out, "published") || !strings.Contains(out, "release@acme.example") {
+		s.t.Errorf("trust push by a key and an identity says:\n%s", out)
+	}
+	if out := s.do(0, "trust", "history", at); !strings.Contains(out, "2 of 2: root, ci") {
+		s.t.Errorf("trust history says:\n%s", out)
+	}
+}
+
+// freshensAs freshens a state in the name of an identity. What it said before it finds with a trusted root alone.
+func (s *shell) freshensAs(as []string, root string) {
+	s.t.Helper()
+	s.do(0, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--empty", states)
+	for _, c := range []struct {
+		more    []string
+		renewed int
+	}{{nil, 1}, {nil, 1}, {[]string{"--trusted-root", root}, 0}} {
+		if r := s.freshened(0, append(append(as[:len(as):len(as)], c.more...), states+":press-07")...); r.Renewed != c.renewed {
+			s.t.Errorf("freshen %v = %+v, want %d renewed", c.more, r, c.renewed)
+		}
 	}
 }
 

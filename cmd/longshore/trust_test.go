@@ -72,3 +72,92 @@ func TestTrust(t *testing.T) {
 	s.do(outcome.OK, "key", "show", "release.pub")
 	s.golden(golden)
 }
+
+// Several keys of one person sign at once, each with its own password, and what a version does to generations is told to
+// whoever signs it.
+func TestTrustBySeveralKeys(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	const at = host + "/plant/trust"
+	s.env["LONGSHORE_KEY_PASSWORD"] = "another"
+	s.do(outcome.OK, "key", "generate", "second")
+	delete(s.env, "LONGSHORE_KEY_PASSWORD")
+	s.write("first.txt", "longshore\n")
+	s.write("second.txt", "another\n")
+	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--signer", "second.pub", "--threshold", "2", "--key", "release.pub", "--file", "policy.yaml", at)
+	both := []string{"trust", "push", "--key", "root.key", "--key", "second.key"}
+	if code, _, stderr := s.try(append(both, "policy.yaml", at)...); code != outcome.Auth || !strings.Contains(stderr, "second.key") {
+		t.Errorf("one password for two keys: %d\n%s", code, stderr)
+	}
+	s.do(outcome.NotFound, "trust", "show", at)
+	s.do(outcome.Misused, append(both, "--key-password-file", "first.txt", "--key-password-file", "second.txt", "--key-password-file", "first.txt", "policy.yaml", at)...)
+	both = append(both, "--key-password-file", "first.txt", "--key-password-file", "second.txt")
+	if out := s.do(outcome.OK, append(both, "policy.yaml", at)...); !strings.Contains(out, "published") {
+		t.Errorf("trust push = %s", out)
+	}
+	s.rewrite("policy.yaml", "version: 1 ", "generations: {resetTo: 1000, version: 2}\nversion: 2 ")
+	const says = "above 1000 counts as 1000, once, with version 2"
+	s.do(outcome.OK, "trust", "push", "policy.yaml", at)
+	for _, args := range [][]string{
+		{"trust", "check", "policy.yaml"},
+		{"trust", "show", at + ":v2.proposal"},
+		{"trust", "sign", "--key", "root.key", at},
+	} {
+		if out := s.do(outcome.OK, args...); !strings.Contains(out, says) {
+			t.Errorf("%s does not tell what happens to generations:\n%s", strings.Join(args, " "), out)
+		}
+	}
+	s.do(outcome.OK, append([]string{"trust", "sign"}, append(both[2:], at)...)...)
+	s.rewrite("policy.yaml", "resetTo: 1000", "resetTo: 5", "version: 2 ", "version: 3 ")
+	if code, _, stderr := s.try("trust", "push", "policy.yaml", at); code != outcome.Misused || !strings.Contains(stderr, "version 2 had no such reset") {
+		t.Errorf("a reset in the name of a version that is past: %d\n%s", code, stderr)
+	}
+}
+
+// A policy that would lock devices out is told on a laptop, with its place in the file.
+func TestTrustCheckTellsWhatLocksDevicesOut(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	const policy = `version: 2
+keys:
+  - {name: root, file: root.pub}
+  - {name: other, file: other.pub}
+  - {name: release, file: release.pub}
+rules:
+  - scope: harbor.example/plant/**
+    signers: [release]
+trust:
+  repository: harbor.example/plant/trust
+  signers: [root, other]
+  threshold: 2
+`
+	s.write("p.yaml", policy)
+	s.do(outcome.OK, "trust", "check", "p.yaml")
+	root := strings.TrimSpace(s.do(outcome.OK, "key", "show", "-q", "root.pub"))
+	release := strings.TrimSpace(s.do(outcome.OK, "key", "show", "-q", "release.pub"))
+	over := ", notAfter: 2020-01-01T00:00:00Z}"
+	for _, c := range []struct {
+		name  string
+		edits []string
+		code  int
+		says  string
+	}{
+		{"its own repository rejected", []string{"trust:\n", "  - {scope: harbor.example/plant/trust, artifacts: [trust], reject: true}\ntrust:\n"}, outcome.Misused, "p.yaml:11:15: trust.repository: is rejected by rules[1]"},
+		{"everything rejected", []string{"trust:\n", "  - {scope: \"**\", artifacts: [trust], reject: true}\ntrust:\n"}, outcome.Misused, "p.yaml:11:15: trust.repository: is rejected by rules[1]"},
+		{"threshold above the signers", []string{"threshold: 2", "threshold: 3"}, outcome.Misused, "p.yaml:12:14: trust.threshold: asks for 3 different signers of 2"},
+		{"one key under two names", []string{"other.pub", "root.pub"}, outcome.Misused, "p.yaml:12:14: trust.threshold: asks for 2 different signers, and the 2 names are 1 signer"},
+		{"a signer revoked", []string{"rules:\n", "revoked: [{key: \"" + root + "\"}]\nrules:\n"}, outcome.Misused, "p.yaml:13:14: trust.threshold: asks for 2 different signers, and root is revoked"},
+		{"the key of releases revoked", []string{"rules:\n", "revoked: [{key: \"" + release + "\"}]\nrules:\n"}, outcome.Misused, "p.yaml:9:14: rules[0].signers: asks for 1 signer, and release is revoked"},
+		{"a signer's time over", []string{"root.pub}", "root.pub" + over}, outcome.Refused, "p.yaml:11:12: trust: 2 must sign the next one, and only 1 of its signers could"},
+		{"every window over", []string{"root.pub}", "root.pub" + over, "other.pub}", "other.pub" + over, "release.pub}", "release.pub" + over}, outcome.Refused, "p.yaml:11:12: trust: 2 must sign the next one, and only 0 of its signers could"},
+		{"the time of the key of releases over", []string{"release.pub}", "release.pub" + over}, outcome.Refused, "p.yaml:7:12: rules[0] (harbor.example/plant/**): signers: 1 must sign, and only 0 of release"},
+		{"a window that ends before it begins", []string{"root.pub}", "root.pub, notBefore: 2027-01-01T00:00:00Z, notAfter: 2026-01-01T00:00:00Z}"}, outcome.Misused, "p.yaml:3:77: keys[0].notAfter: ends before it begins"},
+		{"expired", []string{"version: 2", "expires: 2020-01-01T00:00:00Z\nversion: 2"}, outcome.Refused, "p.yaml:1:10: it expired 2020-01-01"},
+		{"two rules for one scope", []string{"trust:\n", "  - {scope: harbor.example/plant/**, reject: true}\ntrust:\n"}, outcome.Misused, "p.yaml:9:13: rules[1].scope: rules[0] already speaks about every state"},
+		{"reject beside signers", []string{"    signers: [release]", "    signers: [release]\n    reject: true"}, outcome.Misused, "p.yaml:7:5: rules[0]: reject stands alone"},
+		{"nobody for the next one", []string{"trust:\n  repository: harbor.example/plant/trust\n  signers: [root, other]\n  threshold: 2\n", ""}, outcome.Refused, "p.yaml: a trust policy that cannot be used: it has no trust section"},
+	} {
+		s.write("p.yaml", strings.NewReplacer(c.edits...).Replace(policy))
+		if code, _, stderr := s.try("trust", "check", "p.yaml"); code != c.code || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: %d, want %d with %q\n%s", c.name, code, c.code, c.says, stderr)
+		}
+	}
+}

@@ -47,8 +47,10 @@ type trustFile struct {
 	Signers   []string `json:"signers"`
 	Threshold int      `json:"threshold"`
 	Rules     int      `json:"rules"`
-	Warnings  []string `json:"warnings"`
-	Label     string   `json:"-"`
+	// Generations is what happens to generations that devices accepted; null: they only rise.
+	Generations *resetInfo `json:"generations,omitempty"`
+	Warnings    []string   `json:"warnings"`
+	Label       string     `json:"-"`
 }
 
 func (r trustFile) essence() string { return r.File }
@@ -56,13 +58,36 @@ func (r trustFile) essence() string { return r.File }
 func (r trustFile) text(w io.Writer) {
 	row(w, r.Label, "%s: version %d, %s", r.File, r.Version, count(r.Rules, "rule"))
 	row(w, "next", "signed by %d of %s", r.Threshold, strings.Join(r.Signers, ", "))
+	r.Generations.text(w)
 	for _, s := range r.Warnings {
 		row(w, "warning", "%s", s)
 	}
 }
 
+// resetInfo is what a policy says about generations; nil: nothing.
+type resetInfo struct {
+	To      uint64 `json:"resetTo"`
+	Version uint64 `json:"version"` // of the policy with which it acts
+}
+
+func describeReset(t *trust.Policy) *resetInfo {
+	if t.Generations == nil {
+		return nil
+	}
+	return &resetInfo{t.Generations.To, t.Generations.Version}
+}
+
+func (r *resetInfo) text(w io.Writer) {
+	if r != nil {
+		row(w, "generations", "%s", trust.Reset(*r))
+	}
+}
+
 func describeTrust(label, file string, t *trust.Policy) trustFile {
-	r := trustFile{File: file, Version: t.Version, Signers: []string{}, Rules: len(t.Rules), Warnings: append([]string{}, t.Warnings...), Label: label}
+	r := trustFile{
+		File: file, Version: t.Version, Signers: []string{}, Rules: len(t.Rules), Generations: describeReset(t),
+		Warnings: append([]string{}, t.Warnings...), Label: label,
+	}
 	if t.Trust != nil {
 		r.Threshold = t.Trust.Need()
 		for _, s := range t.Trust.Signers {
@@ -132,11 +157,14 @@ func (p *program) trustCheckCommand() *cli.Command {
 }
 
 func (p *program) trustCheck(c *cli.Context, args []string) error {
-	document, root, err := p.travelling(args[0])
+	data, err := p.readDocument(args[0])
 	if err != nil {
 		return err
 	}
-	t, err := trust.ParseTravelling(document, root)
+	if _, _, err := travelling(args[0], data); err != nil {
+		return err
+	}
+	t, err := readPolicy(args[0], data) // as it is written, for the places of what is wrong
 	if err != nil {
 		return err
 	}
@@ -146,12 +174,8 @@ func (p *program) trustCheck(c *cli.Context, args []string) error {
 	return p.show(c, describeTrust("ok", args[0], t))
 }
 
-// travelling reads a policy file and brings what it names inside.
-func (p *program) travelling(file string) (document, root []byte, err error) {
-	data, err := p.readDocument(file)
-	if err != nil {
-		return nil, nil, err
-	}
+// travelling brings what a policy file names inside.
+func travelling(file string, data []byte) (document, root []byte, err error) {
 	return trust.Inline(file, data, func(path string) ([]byte, error) {
 		return readBounded(filepath.Clean(path), trust.MaxFileBytes)
 	})
@@ -161,18 +185,18 @@ func (p *program) trustPushCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "push", args: "FILE HOST/PATH", min: 2, max: 2,
 		usage: "propose the next version of the trust policy",
-		about: "Packs FILE with the keys that it names, holds it against the version that is published in HOST/PATH, signs it with --key, " +
+		about: "Packs FILE with the keys that it names, holds it against the version that is published in HOST/PATH, signs it with each --key, " +
 			"and leaves it there as a proposal, under the tag vN.proposal. When enough of the signers that the published version names, " +
 			"and of those that the new one names, have signed, it is published as vN, and devices take it over. Without --key it is " +
 			"proposed for others to sign with longshore trust sign. Of two people who propose at once, one is told (exit code 6).",
 		examples: []string{
 			"--key root-1.key trust.yaml harbor.acme.example/plant/trust",
-			"--replace --key root-1.key trust.yaml harbor.acme.example/plant/trust",
+			"--key root-1.key --key 'pkcs11:token=root;object=root-2' trust.yaml harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "in place of what somebody has proposed; its signatures do not count for yours"},
 			annotationFlag(),
-		}, signFlags(), registryFlags()),
+		}, signersFlags(), registryFlags()),
 		run: p.trustPush,
 	})
 }
@@ -211,6 +235,8 @@ type proposalResult struct {
 	Signatures []signatureInfo `json:"signatures"`
 	Warnings   []string        `json:"warnings"`
 	repository string
+
+	Generations *resetInfo `json:"generations,omitempty"` // who signs has to see it
 }
 
 func (r proposalResult) essence() string { return r.Digest.String() }
@@ -219,6 +245,7 @@ func (r proposalResult) text(w io.Writer) {
 	for _, s := range r.Warnings {
 		row(w, "warning", "%s", s)
 	}
+	r.Generations.text(w)
 	for _, s := range r.Signatures {
 		s.text(w)
 	}
@@ -232,14 +259,15 @@ func (r proposalResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) showProposal(c *cli.Context, ref registry.Reference, s *signer, x *trust.Proposal) error {
+func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*signer, x *trust.Proposal) error {
 	r := proposalResult{
 		Reference: ref.WithTag(x.Tag).String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous,
 		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []signatureInfo{},
 		Warnings: append([]string{}, x.Policy.Warnings...), repository: ref.Name(),
+		Generations: describeReset(x.Policy),
 	}
-	if s != nil {
-		r.Signatures = signatureInfos(s.made)
+	for _, s := range by {
+		r.Signatures = append(r.Signatures, signatureInfos(s.made)...)
 	}
 	return p.show(c, r)
 }
@@ -250,7 +278,11 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 		return err
 	}
 	d := trust.Draft{Replace: c.Bool("replace")}
-	if d.Document, d.Root, err = p.travelling(args[0]); err != nil {
+	data, err := p.readDocument(args[0])
+	if err != nil {
+		return err
+	}
+	if d.Document, d.Root, err = travelling(args[0], data); err != nil {
 		return err
 	}
 	if d.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
@@ -259,12 +291,13 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 	if d.Created, err = p.created(); err != nil {
 		return err
 	}
-	by, err := p.newSigner(c, nil, true)
+	by, err := p.newSigners(c)
 	if err != nil {
 		return err
 	}
+	defer closeAll(by)
 	return p.atTrust(c, ref, func(repo *registry.Repository) error {
-		x, err := trust.Propose(c.Context, p.now(), repo, d, by.signatories()...)
+		x, err := trust.Propose(c.Context, p.now(), repo, d, signatories(by)...)
 		if err != nil {
 			return err
 		}
@@ -281,12 +314,13 @@ func (r recording) Sign(ctx context.Context, st signing.Store, subject ocispec.D
 	return made, err
 }
 
-// signatories are those who sign a policy: the one of --key, or nobody.
-func (s *signer) signatories() []trust.Signatory {
-	if s == nil {
-		return nil
+// signatories are those who sign a policy.
+func signatories(by []*signer) []trust.Signatory {
+	var out []trust.Signatory
+	for _, s := range by {
+		out = append(out, recording{s})
 	}
-	return []trust.Signatory{recording{s}}
+	return out
 }
 
 // atTrust opens a repository of trust policies for f.
@@ -323,7 +357,7 @@ func (p *program) trustSignCommand() *cli.Command {
 			"--key root-2.key harbor.acme.example/plant/trust@sha256:…",
 			"--key root-2.key harbor.acme.example/plant/trust",
 		},
-		flags: slices.Concat(signFlags(), registryFlags()),
+		flags: slices.Concat(signersFlags(), registryFlags()),
 		run:   p.trustSign,
 	})
 }
@@ -336,15 +370,16 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 	if ref.Tag != "" {
 		return outcome.Usagef("trust sign", "trust sign: %s: name the repository, or the proposal by its digest", args[0])
 	}
-	by, err := p.newSigner(c, nil, true)
+	by, err := p.newSigners(c)
 	if err != nil {
 		return err
 	}
-	if by == nil {
-		return outcome.Usagef("trust sign", "trust sign: with which key? use --key")
+	defer closeAll(by)
+	if len(by) == 0 {
+		return outcome.Usagef("trust sign", "trust sign: with which key? use --key, or --keyless")
 	}
 	return p.atTrust(c, ref, func(repo *registry.Repository) error {
-		x, err := trust.Endorse(c.Context, p.now(), repo, ref.Digest, by.signatories()...)
+		x, err := trust.Endorse(c.Context, p.now(), repo, ref.Digest, signatories(by)...)
 		if err != nil {
 			return err
 		}

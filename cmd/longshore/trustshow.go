@@ -43,6 +43,8 @@ type trustInfo struct {
 	Rules      []trustRule   `json:"rules"`
 	Revoked    []string      `json:"revoked"`
 	Document   string        `json:"document"`
+
+	Generations *resetInfo `json:"generations,omitempty"`
 }
 
 type trustSigner struct {
@@ -73,6 +75,7 @@ func (r trustInfo) text(w io.Writer) {
 	for _, x := range r.Revoked {
 		row(w, "revoked", "%s", x)
 	}
+	r.Generations.text(w)
 	row(w, "next", "from %s, signed by %d of", r.Repository, r.Threshold)
 	for _, s := range r.Signers {
 		until := ""
@@ -106,6 +109,7 @@ func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 	r := trustInfo{
 		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: moment(x.Policy.Expires),
 		Signers: []trustSigner{}, Rules: []trustRule{}, Revoked: []string{}, Document: string(x.Document),
+		Generations: describeReset(x.Policy),
 	}
 	if t := x.Policy.Trust; t != nil {
 		r.Repository, r.Threshold = t.Repository, t.Need()
