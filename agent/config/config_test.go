@@ -163,7 +163,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestDocumentedKeysAreKnown holds docs/configuration.md to what is read.
+// TestDocumentedKeysAreKnown holds docs/configuration.md to what is read, and what is read to it.
 func TestDocumentedKeysAreKnown(t *testing.T) {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
@@ -171,7 +171,7 @@ func TestDocumentedKeysAreKnown(t *testing.T) {
 	}
 	_, table, _ := strings.Cut(string(page), "## agent.yaml")
 	table, _, _ = strings.Cut(table, "\n## ")
-	keys := 0
+	keys, parts := 0, map[string]bool{}
 	for _, line := range strings.Split(table, "\n") {
 		if !strings.HasPrefix(line, "| `") {
 			continue
@@ -189,6 +189,19 @@ func TestDocumentedKeysAreKnown(t *testing.T) {
 				t.Errorf("docs/configuration.md has %q, which is no key", key)
 			}
 			keys++
+			for part := range strings.SplitSeq(strings.ReplaceAll(key, "[]", ""), ".") {
+				parts[part] = true
+			}
+		}
+	}
+	source, err := os.ReadFile("config.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`\b(?:Get|Need)\("(\w+)"\)`).FindAllStringSubmatch(string(source), -1) {
+		// Members of lists stand in the words of the row.
+		if !parts[m[1]] && !strings.Contains(table, "`"+m[1]+"`") {
+			t.Errorf("docs/configuration.md has no row for %q", m[1])
 		}
 	}
 	if keys < 25 {
