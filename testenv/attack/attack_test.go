@@ -4,7 +4,10 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -30,6 +33,7 @@ func TestAttacks(t *testing.T) {
 			{"keys", onKeys},
 			{"trust", onTrust},
 			{"freshness", onFresh},
+			{"identity", onIdentity},
 		} {
 			t.Run(stage.name, func(t *testing.T) {
 				t.Parallel()
@@ -57,6 +61,7 @@ func onMirror(t *testing.T, p *plant, n int) {
 	d := newDevice(t, p, n, server, setup{mirror: true})
 	t.Run("eavesdropping", func(t *testing.T) { d.overheard(t) })
 	d.withstandAll(t, mirrorAttacks())
+	t.Run("sent on to somebody without TLS", func(t *testing.T) { d.downgraded(t) })
 	t.Run("somebody else at the registry's address", func(t *testing.T) { d.impersonated(t) })
 }
 
@@ -115,6 +120,33 @@ func (d *device) overheard(t *testing.T) {
 			t.Errorf("%s %s?%s tells the password", r.Method, r.Path, r.Query)
 		}
 	}
+}
+
+// downgraded has the registry send the device on to somebody who listens without TLS: for everything, and for what is in
+// images alone, as registries do that keep it elsewhere. The device does not go there.
+func (d *device) downgraded(t *testing.T) {
+	var asked atomic.Int64
+	listener := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.NotFound(w, r)
+	}))
+	defer listener.Close()
+	for _, path := range []string{"", `^/v2/plant/line/blobs/`} {
+		d.settled(t, uint64(d.pushed))
+		d.begin(t)
+		d.proxy.Play(testenv.Rule{Effect: testenv.Reset()}) // what it knows would do
+		d.registry.Faults.Add(testenv.Rule{Agent: Victims, Path: path, Effect: Redirect(listener.URL)})
+		d.release(t, "line", true)
+		p := d.tells(t, agent.CodeSourceDenied)
+		t.Logf("%s: %s", p.Code, p.Message)
+		d.untouched(t)
+		d.registry.Faults.Clear()
+		d.proxy.Rest()
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("%d requests went to where nobody is known", n)
+	}
+	d.settled(t, uint64(d.pushed))
 }
 
 // impersonated has somebody without the registry's certificate answer at its address: with one of another authority, and

@@ -39,6 +39,9 @@ func attacks() []attack {
 	return all
 }
 
+// publishers are the clients of people who publish, whom an attacker may lie to as well.
+const publishers = `^longshore/`
+
 func one(codes ...agent.Code) []agent.Code { return codes }
 
 // forgeries are states that nobody whom the device trusts has signed.
@@ -326,6 +329,31 @@ func lies() []attack {
 			d.release(t, "line", false)
 			d.sign(t, "stranger", d.current(t))
 			d.sign(t, "stranger", d.current(t))
+			return d.nothing
+		}},
+		{"entries added to the list of signatures", nil, func(t *testing.T, d *device) func() {
+			more, err := d.open(t, "plant/state").Referrers(t.Context(), d.current(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 5 {
+				more = append(more, ocispec.Descriptor{
+					MediaType: ocispec.MediaTypeImageManifest, Size: 700, Digest: digest.FromString(strconv.Itoa(i)),
+					ArtifactType: "application/vnd.dev.sigstore.bundle.v0.3+json",
+				})
+			}
+			d.proxy.Play(testenv.Rule{Path: `/referrers/|/manifests/sha256-[0-9a-f]{64}$`, Effect: Also(more...)})
+			d.release(t, "line", false)
+			return d.nothing
+		}},
+		{"header that claims that a signature is listed", nil, func(t *testing.T, d *device) func() {
+			d.proxy.Play(testenv.Rule{Method: "PUT", Path: `/manifests/sha256:`, Agent: publishers, Effect: Claim()})
+			d.release(t, "line", false)
+			return d.nothing
+		}},
+		{"header that denies that a signature is listed", nil, func(t *testing.T, d *device) func() {
+			d.proxy.Play(testenv.Rule{Method: "PUT", Path: `/manifests/sha256:`, Agent: publishers, Effect: testenv.Header("OCI-Subject", "")})
+			d.release(t, "line", false)
 			return d.nothing
 		}},
 		{"false digest in the header", one(agent.CodeContentMissing, agent.CodeStateDigest, agent.CodeSourceUnreachable), func(t *testing.T, d *device) func() {

@@ -3,8 +3,12 @@ package attack
 import (
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -18,7 +22,7 @@ import (
 // have signed each version. In the end the honest one is taken.
 func onTrust(t *testing.T, p *plant, n int) {
 	roots := []string{"root-1", "root-2", "root-3"}
-	d := newDevice(t, p, n, testenv.Registry(t, testenv.Distribution), setup{keys: roots, policy: func(d *device) string {
+	d := newDevice(t, p, n, testenv.Registry(t, testenv.Distribution), setup{keys: append(roots, "release-b"), policy: func(d *device) string {
 		args := []string{"trust", "init", "--threshold", "2", "--key", d.path("release.pub"), "--scope", d.host + "/plant/**", "--file", d.path("trust.yaml")}
 		for _, r := range roots {
 			args = append(args, "--signer", d.path(r+".pub"))
@@ -37,22 +41,87 @@ func onTrust(t *testing.T, p *plant, n int) {
 	}
 	d.withstandAll(t, successions())
 	t.Run("and the honest next one is taken", func(t *testing.T) {
-		file := d.path("next.yaml")
-		if err := os.WriteFile(file, []byte(d.next(t)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		d.must(t, "longshore", "trust", "push", "--key", d.path("root-1.key"), file, d.host+"/plant/trust")
-		d.must(t, "longshore", "trust", "sign", "--key", d.path("root-3.key"), d.host+"/plant/trust")
-		testenv.Eventually(t, tellLimit, "version 2", func() error {
-			_, _ = d.sync(t.Context())
-			s, err := d.control.Status(t.Context())
-			if err == nil && s.Trust.Version != 2 {
-				err = fmt.Errorf("the device decides by version %d; problems %+v", s.Trust.Version, s.Problems)
-			}
-			return err
-		})
+		d.rotate(t, "root-1", "root-3")
+		d.decidesBy(t, 2)
 		d.settled(t, uint64(d.pushed))
 	})
+	d.withstandAll(t, usurpers())
+}
+
+// rotate publishes the next version of the policy, with changes: pairs of what is replaced and by what.
+func (d *device) rotate(t *testing.T, one, other string, changes ...string) {
+	t.Helper()
+	text := d.must(t, "longshore", "trust", "show", "--document", d.host+"/plant/trust")
+	text = regexp.MustCompile(`(?m)^expires: .*\n`).ReplaceAllString(text, "")
+	was := 0
+	if _, err := fmt.Sscanf(text[strings.Index(text, "version: "):], "version: %d", &was); err != nil {
+		t.Fatal(err)
+	}
+	for pair := range slices.Chunk(append([]string{fmt.Sprintf("version: %d", was), fmt.Sprintf("version: %d", was+1)}, changes...), 2) {
+		if !strings.Contains(text, pair[0]) {
+			t.Fatalf("the policy has no %q:\n%s", pair[0], text)
+		}
+		text = strings.Replace(text, pair[0], pair[1], 1)
+	}
+	file := d.path("next.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.must(t, "longshore", "trust", "push", "--key", d.path(one+".key"), "--key", d.path(other+".key"), file, d.host+"/plant/trust")
+}
+
+// decidesBy waits until the device goes by a version of the policy.
+func (d *device) decidesBy(t *testing.T, version uint64) {
+	t.Helper()
+	testenv.Eventually(t, tellLimit, fmt.Sprintf("version %d", version), func() error {
+		_, _ = d.sync(t.Context())
+		s, err := d.control.Status(t.Context())
+		if err == nil && s.Trust.Version != version {
+			err = fmt.Errorf("the device decides by version %d; problems %+v", s.Trust.Version, s.Problems)
+		}
+		return err
+	})
+}
+
+// usurpers hold the registry, or a key of releases, and what they do is undone by the next version of the policy.
+func usurpers() []attack {
+	return []attack{
+		{"next policy withheld until the one in use ends", one(agent.CodeTrustExpired), func(t *testing.T, d *device) func() {
+			d.rotate(t, "root-1", "root-2", "version: 3", "expires: "+time.Now().Add(20*time.Second).UTC().Format(time.RFC3339)+"\nversion: 3")
+			d.decidesBy(t, 3)
+			d.settled(t, uint64(d.pushed))
+			d.begin(t)
+			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/manifests/v4$`, Effect: Withhold()})
+			d.rotate(t, "root-2", "root-3")
+			return d.nothing
+		}},
+		{"last generation by a stolen key", one(agent.CodeKeyRevoked), func(t *testing.T, d *device) func() {
+			const last = ^uint64(0)
+			honest := d.pushed
+			d.release(t, "line", false, "--generation", fmt.Sprint(last)) // the thief
+			d.settled(t, last)
+			stolen := d.current(t)
+			pem, err := os.ReadFile(d.path("release-b.pub"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fingerprint := strings.TrimSpace(d.must(t, "longshore", "key", "show", "-q", d.path("release.pub")))
+			d.rotate(t, "root-1", "root-2",
+				"\nkeys:\n", "\nkeys:\n  - {name: release-b, pem: "+strconv.Quote(string(pem))+"}\n",
+				"signers: [release]", "signers: [release, release-b]",
+				"\ntrust:\n", fmt.Sprintf("\nrevoked: [{key: %q, reason: stolen}]\ngenerations: {resetTo: %d, version: 5}\ntrust:\n", fingerprint, honest))
+			d.decidesBy(t, 5)
+			d.begin(t) // the thief has changed what runs; nobody else may
+			d.sign(t, "release", d.forge(t, last))
+			return func() {
+				d.point(t, stolen)
+				d.key, d.pushed = "release-b", honest
+				// Nobody goes on from what the thief signed: what is to run is named anew.
+				d.release(t, "line", false, "--generation", fmt.Sprint(honest+1), "--keep-others=false")
+				d.release(t, "audit", false)
+			}
+		}},
+	}
 }
 
 // successions are next policies that must not follow the device's own.

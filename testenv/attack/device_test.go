@@ -103,6 +103,8 @@ type device struct {
 	versions map[string]string // of applications' components, the newest
 	also     []string          // keys that sign beside release
 	pulse    string            // how long freshness statements last; "": none
+	seals    *seals            // in whose name each state is sealed; nil: nobody's
+	key      string            // that signs states
 	lacks    []string          // what component leaves out: component, image, provenance
 	images   int
 	forged   int
@@ -119,13 +121,14 @@ type setup struct {
 	policy func(d *device) string // trust.yaml; nil: states signed by release
 	also   []string               // keys that sign each state beside release; components and images are signed, too
 	keys   []string               // others that there are
+	seals  *seals                 // each state is signed by an identity besides
 	pulse  string                 // how long the freshness statements last that key pulse makes; "": none
 }
 
 // newPublisher sets up a registry with an attacker before it, and somebody who publishes there.
 func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer, o setup) *device {
 	t.Helper()
-	d := &device{plant: p, n: n, id: artifacts.DeviceID(fmt.Sprintf("press-%02d", n)), registry: server, versions: map[string]string{}, also: o.also, pulse: o.pulse}
+	d := &device{plant: p, n: n, id: artifacts.DeviceID(fmt.Sprintf("press-%02d", n)), registry: server, versions: map[string]string{}, also: o.also, pulse: o.pulse, seals: o.seals, key: "release"}
 	var err error
 	if d.proxy, err = Start(server); err != nil {
 		t.Fatal(err)
@@ -302,11 +305,14 @@ func (d *device) release(t *testing.T, app string, image bool, flags ...string) 
 		d.component(t, app)
 	}
 	d.must(t, "longshore", append([]string{
-		"state", "push", "--device", string(d.id), "--key", d.path("release.key"), "--keep-others", "--name", app,
+		"state", "push", "--device", string(d.id), "--key", d.path(d.key + ".key"), "--keep-others", "--name", app,
 		"--component", "oci://" + d.host + "/plant/components/" + app + ":" + d.versions[app], "--set", fmt.Sprintf("TEXT=%d", d.pushed+1), d.host + "/plant/state",
 	}, flags...)...)
 	for _, key := range d.also {
 		d.sign(t, key, d.current(t))
+	}
+	if d.seals != nil {
+		d.seal(t, d.seals.now.Seal(t, issuer, subject, good), d.current(t))
 	}
 	if d.pulse != "" {
 		d.freshen(t, "pulse", d.pulse)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -85,20 +86,27 @@ func (d *device) statement(t *testing.T, of ocispec.Descriptor) *ocispec.Manifes
 		t.Fatal(err)
 	}
 	for _, l := range listed {
-		_, data, err := repo.Manifest(t.Context(), l.Digest)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := &ocispec.Manifest{}
-		if err := json.Unmarshal(data, m); err != nil {
-			t.Fatal(err)
-		}
+		m := d.manifestAt(t, l.Digest)
 		if m.Annotations["dev.sigstore.bundle.predicateType"] == "https://longshore.dev/freshness/v1" {
 			return m
 		}
 	}
 	t.Fatalf("%s has no freshness statement among %d referrers", of.Digest, len(listed))
 	return nil
+}
+
+// manifestAt reads a manifest beside the states.
+func (d *device) manifestAt(t *testing.T, of digest.Digest) *ocispec.Manifest {
+	t.Helper()
+	_, data, err := d.open(t, "plant/state").Manifest(t.Context(), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &ocispec.Manifest{}
+	if err := json.Unmarshal(data, m); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // lend puts a referrer of one state beside another.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
@@ -224,3 +226,22 @@ Dw5i93DjlVyka1UOfQIDAQAB
 -----END PUBLIC KEY-----
 `
 )
+
+// TestRegistryHidesSignatures: a publisher whose registry takes a signature, says that it lists it, and does not, is told,
+// and no device's tag moves: a state that devices would refuse is none that was published.
+func TestRegistryHidesSignatures(t *testing.T) {
+	d := newPublisher(t, newOffice(t), 10, testenv.Registry(t, testenv.Referrers), setup{})
+	push := []string{"state", "push", "--device", string(d.id), "--key", d.path("release.key"), "--empty", d.host + "/plant/state"}
+	d.must(t, "longshore", push...)
+	before := d.current(t)
+	d.proxy.Faults.Add(testenv.Rule{Path: `/referrers/`, Effect: Only(func(ocispec.Descriptor) bool { return false })})
+	out := d.try(t, nil, "longshore", append(push, "--generation", "2")...)
+	if out.code != 75 && out.code != 5 || d.current(t).Digest != before.Digest {
+		t.Errorf("it ends with %d, and the tag names %s, was %s:\n%s", out.code, d.current(t).Digest, before.Digest, out.text)
+	}
+	d.proxy.Rest()
+	d.must(t, "longshore", append(push, "--generation", "2")...)
+	if d.current(t).Digest == before.Digest {
+		t.Error("the tag did not move in the end")
+	}
+}

@@ -24,7 +24,7 @@ func TestThreatModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	played := map[string]bool{}
-	for _, a := range slices.Concat(attacks(), mirrorAttacks(), insiders(), successions(), freezes()) {
+	for _, a := range slices.Concat(attacks(), mirrorAttacks(), insiders(), successions(), usurpers(), freezes(), impostors()) {
 		if played[a.name] {
 			t.Errorf("two attacks are called %q", a.name)
 		}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/testenv"
@@ -87,6 +89,17 @@ func insiders() []attack {
 		}},
 		signed("one key and a lost one", agent.CodeKeyRevoked, "release", "lost"),
 		signed("one key and one whose time is over", agent.CodeKeyExpired, "release", "left"),
+		{"one of two signatures hidden", one(agent.CodeSignatureThreshold), func(t *testing.T, d *device) func() {
+			d.unseen(t, func() {
+				d.release(t, "line", false)
+				listed, err := d.open(t, "plant/state").Referrers(t.Context(), d.current(t))
+				if err != nil || len(listed) < 2 {
+					t.Fatalf("referrers: %v, %v", listed, err)
+				}
+				d.proxy.Play(testenv.Rule{Path: `/referrers/|/manifests/sha256-[0-9a-f]{64}$`, Effect: Only(func(x ocispec.Descriptor) bool { return x.Digest == listed[0].Digest })})
+			})
+			return d.nothing
+		}},
 		{"state that was taken back", one(agent.CodeDigestRevoked), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.release(t, "line", false)

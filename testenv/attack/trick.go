@@ -1,10 +1,12 @@
 package attack
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -121,6 +123,29 @@ func Only(keep func(ocispec.Descriptor) bool) testenv.Effect {
 	return list(func(entries []ocispec.Descriptor) []ocispec.Descriptor {
 		return slices.DeleteFunc(entries, func(d ocispec.Descriptor) bool { return !keep(d) })
 	})
+}
+
+// Also adds entries before the true ones of a list of referrers.
+func Also(more ...ocispec.Descriptor) testenv.Effect {
+	return list(func(entries []ocispec.Descriptor) []ocispec.Descriptor { return slices.Concat(more, entries) })
+}
+
+// Claim answers to a manifest with a subject that it is listed among the subject's referrers, whether the registry has such
+// lists or not.
+func Claim() testenv.Effect {
+	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		var m ocispec.Manifest
+		if json.Unmarshal(body, &m) == nil && m.Subject != nil {
+			w.Header().Set("OCI-Subject", m.Subject.Digest.String())
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	}
 }
 
 // list changes a list of referrers, also one that is not there: a registry without one gets one. The headers are those of
