@@ -193,7 +193,7 @@ type keeper struct {
 	err   error // of Save
 	lost  error // of Load
 
-	saving func() // is called by Save; nil: nothing
+	saving func()     // is called by Save; nil: nothing
 	saved  func(Kept) // is told what was saved; nil: nobody
 }
 
