@@ -63,7 +63,6 @@ func TestStolenKeySignsTheLastGeneration(t *testing.T) {
 				t.Fatalf("the next honest state: %+v; %+v", r, d.agent.Status().Problems)
 			}
 			d.at(version, 6)
-			before = d.containers()
 			f.point(d.name, stolen)
 			if r := d.sync(); r.Code != agent.CodeSignatureInvalid {
 				t.Errorf("the thief's state again: %+v", r)
