@@ -180,8 +180,14 @@ func (r *Repository) soleAfter(ctx context.Context, desc ocispec.Descriptor, o P
 		}
 		newest := history
 		if next != "" {
-			if newest, err = r.newest(ctx, o, next); err != nil {
+			above, err := r.newest(ctx, o, next)
+			if err != nil {
 				return err
+			}
+			if above == "" {
+				next = ""
+			} else {
+				newest = above
 			}
 		}
 		there, err := r.names(ctx, o.Tags[0])
@@ -207,21 +213,23 @@ func (r *Repository) soleAfter(ctx context.Context, desc ocispec.Descriptor, o P
 	return fault.WithHint(r.fail("publish", o.Tags[0], fmt.Errorf("others move it all the time: %w", fault.ErrConflict)), "publish again when they are done")
 }
 
-// newest goes up the history from a state that is there.
-func (r *Repository) newest(ctx context.Context, o PublishOptions, from digest.Digest) (digest.Digest, error) {
-	for {
-		_, manifest, err := r.Manifest(ctx, from)
+// newest goes up the history from the generation above, which is there, as long as each tag names the generation that it
+// should; "": that one does not, it is something that nobody follows.
+func (r *Repository) newest(ctx context.Context, o PublishOptions, above digest.Digest) (digest.Digest, error) {
+	newest, at := digest.Digest(""), o.Sole.NextTag
+	for there := above; there != ""; {
+		_, manifest, err := r.Manifest(ctx, there)
 		if err != nil {
 			return "", err
 		}
-		_, generation, err := numbered(manifest)
-		if err != nil {
-			return "", r.fail("read", from.String(), err)
+		tag, generation, err := numbered(manifest)
+		if err != nil || tag != o.Tags[0] || artifacts.HistoryTag(tag, generation) != at {
+			break
 		}
-		next, err := r.names(ctx, artifacts.HistoryTag(o.Tags[0], generation+1))
-		if err != nil || next == "" || next == from {
-			return from, err
+		newest, at = there, artifacts.HistoryTag(tag, generation+1)
+		if there, err = r.names(ctx, at); err != nil {
+			return "", err
 		}
-		from = next
 	}
+	return newest, nil
 }

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"io"
@@ -211,5 +212,58 @@ func TestPublisherComesLate(t *testing.T) {
 	}
 	if want := fifth.Descriptor.Digest; names("press-07") != want {
 		t.Errorf("the tag names %s, want the newest, %s", names("press-07"), want)
+	}
+}
+
+// What somebody puts above while a generation is published is followed only as far as it is a history: tags that name other
+// generations, or states of another device, lead nobody in a circle and are never what the device gets.
+func TestOddHistoryAbove(t *testing.T) {
+	other, err := artifacts.PackState(artifacts.StateOptions{Device: "press-08", Generation: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		above map[string]*artifacts.Artifact // by tag
+		want  string                         // tag that the device's one ends at
+		is    error
+	}{
+		"in a circle":             {map[string]*artifacts.Artifact{"press-07.v2": stateOf(t, 4, "", "a"), "press-07.v5": stateOf(t, 1, "", "b")}, "press-07.v1", nil},
+		"of another number":       {map[string]*artifacts.Artifact{"press-07.v2": stateOf(t, 9, "", "a")}, "press-07.v1", nil},
+		"of another device":       {map[string]*artifacts.Artifact{"press-07.v2": other}, "press-07.v1", nil},
+		"one, and then a circle":  {map[string]*artifacts.Artifact{"press-07.v2": stateOf(t, 2, "", "a"), "press-07.v3": stateOf(t, 1, "", "b")}, "press-07.v2", fault.ErrConflict},
+		"two, and then something": {map[string]*artifacts.Artifact{"press-07.v2": stateOf(t, 2, "", "a"), "press-07.v3": stateOf(t, 3, "", "b"), "press-07.v4": stateOf(t, 2, "", "c")}, "press-07.v3", fault.ErrConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := testenv.Registry(t, testenv.Referrers)
+			repo := openName(t, clientFor(t, server), server.Reference("plant/state"))
+			names := func(tag string) digest.Digest {
+				t.Helper()
+				d, err := repo.Resolve(t.Context(), tag)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d.Digest
+			}
+			var once sync.Once
+			server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/manifests/press-07$`, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				once.Do(func() {
+					server.Faults.Clear()
+					for tag, a := range c.above {
+						if _, err := repo.Publish(t.Context(), a, registry.PublishOptions{Tags: []string{tag}}); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+				next.ServeHTTP(w, r)
+			}})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			_, err := repo.Publish(ctx, stateOf(t, 1, "", "ours"), registry.PublishOptions{
+				HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Sole: &registry.Sole{NextTag: "press-07.v2"},
+			})
+			if !errors.Is(err, c.is) || names("press-07") != names(c.want) {
+				t.Errorf("Publish = %v, want %v; the tag names %s, want %s", err, c.is, names("press-07"), names(c.want))
+			}
+		})
 	}
 }
