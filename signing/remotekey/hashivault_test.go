@@ -8,12 +8,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing/remotekey"
 )
 
@@ -85,7 +87,17 @@ func TestVaultAddress(t *testing.T) {
 		t.Errorf("signed with %s", got.Algorithm)
 	}
 	t.Setenv("VAULT_TOKEN", "wrong")
-	if _, err := remotekey.Open(t.Context(), "hashivault://release", remotekey.Options{}); err == nil || !strings.Contains(err.Error(), "permission denied") || strings.Contains(err.Error(), secret) {
-		t.Errorf("with a wrong token: %v", err)
+	if _, err := remotekey.Open(t.Context(), "hashivault://release", remotekey.Options{}); !errors.Is(err, fault.ErrDenied) || fault.Retryable(err) ||
+		!strings.Contains(err.Error(), "permission denied") || strings.Contains(err.Error(), secret) {
+		t.Errorf("with a wrong token: %v, want %v", err, fault.ErrDenied)
+	}
+	t.Setenv("VAULT_MAX_RETRIES", "0")
+	s.Config.Handler = http.NotFoundHandler()
+	if _, err := key.SignMessage(strings.NewReader("hello")); err == nil || fault.Retryable(err) {
+		t.Errorf("signed with what is gone: %v", err)
+	}
+	s.Close()
+	if _, err := remotekey.Open(t.Context(), "hashivault://release", remotekey.Options{}); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("without a server: %v, want %v", err, fault.ErrTemporary)
 	}
 }

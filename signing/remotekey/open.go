@@ -60,13 +60,15 @@ func Open(ctx context.Context, ref string, o Options) (Key, error) {
 		scheme, _, _ := strings.Cut(ref, "://")
 		err := fmt.Errorf("key %s: %w: no service %s://, and no program sigstore-kms-%s", ref, fault.ErrUnsupported, scheme, scheme)
 		return nil, fault.WithHint(err, "known are pkcs11:, awskms://, azurekms://, gcpkms:// and hashivault://")
+	case err != nil && (statusOf(err) != 0 || unreached(err) || errors.Is(err, context.Canceled)): // some ask before
+		return nil, fmt.Errorf("key %s: %w", ref, answered(err))
 	case err != nil:
 		return nil, fmt.Errorf("key %s: %w: %w", ref, fault.ErrInvalid, err)
 	}
 	// The first question to a service: whether it is there, the key is there, and we may use it.
 	pub, err := sv.PublicKey(options.WithContext(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("key %s: ask for its public half: %w: %w", ref, fault.ErrTemporary, err)
+		return nil, fmt.Errorf("key %s: ask for its public half: %w", ref, answered(err))
 	}
 	return service{sv, ref, pub}, nil
 }
@@ -85,7 +87,7 @@ func (s service) PublicKey(...signature.PublicKeyOption) (crypto.PublicKey, erro
 func (s service) SignMessage(message io.Reader, o ...signature.SignOption) ([]byte, error) {
 	sig, err := s.SignerVerifier.SignMessage(message, o...)
 	if err != nil {
-		return nil, fmt.Errorf("sign with %s: %w: %w", s.ref, fault.ErrTemporary, err)
+		return nil, fmt.Errorf("sign with %s: %w", s.ref, answered(err))
 	}
 	return sig, nil
 }

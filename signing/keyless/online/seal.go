@@ -99,13 +99,21 @@ func (e *statusError) Error() string {
 // named gives the error of a service one of our names.
 func named(err error) error {
 	var s *statusError
+	// Rekor's client does not go by the transport above; its refusals tell themselves.
+	var log interface {
+		error
+		IsClientError() bool
+		IsCode(code int) bool
+	}
 	switch {
+	case errors.Is(err, context.Canceled):
+		return err
 	case errors.As(err, &s) && s.code == http.StatusUnauthorized:
 		return fault.WithHint(fmt.Errorf("%w: %w", fault.ErrUnauthenticated, s), "the token may have expired, or be for another audience than sigstore")
 	case errors.As(err, &s) && s.code >= 400 && s.code < 500 && s.code != http.StatusTooManyRequests:
 		return fault.WithHint(fmt.Errorf("%w: %w", fault.ErrDenied, s), "the token may have expired, or come from an identity provider that this instance does not know")
-	case errors.Is(err, context.Canceled):
-		return err
+	case errors.As(err, &log) && log.IsClientError() && !log.IsCode(http.StatusTooManyRequests):
+		return fault.WithHint(fmt.Errorf("%w: the transparency log does not take it: %w", fault.ErrDenied, err), "the log may be for another instance than the certificate: check the signing config")
 	default:
 		return fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 	}
