@@ -34,6 +34,7 @@ func TestAttacks(t *testing.T) {
 			{"trust", onTrust},
 			{"freshness", onFresh},
 			{"identity", onIdentity},
+			{"rotation", onRotation},
 		} {
 			t.Run(stage.name, func(t *testing.T) {
 				t.Parallel()

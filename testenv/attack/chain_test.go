@@ -5,7 +5,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,20 +21,7 @@ import (
 // have signed each version. In the end the honest one is taken.
 func onTrust(t *testing.T, p *plant, n int) {
 	roots := []string{"root-1", "root-2", "root-3"}
-	d := newDevice(t, p, n, testenv.Registry(t, testenv.Distribution), setup{keys: append(roots, "release-b"), policy: func(d *device) string {
-		args := []string{"trust", "init", "--threshold", "2", "--key", d.path("release.pub"), "--scope", d.host + "/plant/**", "--file", d.path("trust.yaml")}
-		for _, r := range roots {
-			args = append(args, "--signer", d.path(r+".pub"))
-		}
-		d.must(t, "longshore", append(args, d.host+"/plant/trust")...)
-		d.must(t, "longshore", "trust", "push", "--key", d.path("root-1.key"), d.path("trust.yaml"), d.host+"/plant/trust")
-		d.must(t, "longshore", "trust", "sign", "--key", d.path("root-2.key"), d.host+"/plant/trust")
-		data, err := os.ReadFile(d.path("trust.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(data)
-	}})
+	d := newDevice(t, p, n, testenv.Registry(t, testenv.Distribution), setup{keys: append(roots, "release-b"), policy: func(d *device) string { return d.firstPolicy(t, roots) }})
 	if s := d.status(t).Trust; s == nil || s.Version != 1 {
 		t.Fatalf("the device decides by %+v", s)
 	}
@@ -46,6 +32,23 @@ func onTrust(t *testing.T, p *plant, n int) {
 		d.settled(t, uint64(d.pushed))
 	})
 	d.withstandAll(t, usurpers())
+}
+
+// firstPolicy makes the first version of a policy that two of its signers change, publishes it, and returns it.
+func (d *device) firstPolicy(t *testing.T, roots []string) string {
+	t.Helper()
+	args := []string{"trust", "init", "--threshold", "2", "--key", d.path("release.pub"), "--scope", d.host + "/plant/**", "--file", d.path("trust.yaml")}
+	for _, r := range roots {
+		args = append(args, "--signer", d.path(r+".pub"))
+	}
+	d.must(t, "longshore", append(args, d.host+"/plant/trust")...)
+	d.must(t, "longshore", "trust", "push", "--key", d.path("root-1.key"), d.path("trust.yaml"), d.host+"/plant/trust")
+	d.must(t, "longshore", "trust", "sign", "--key", d.path("root-2.key"), d.host+"/plant/trust")
+	data, err := os.ReadFile(d.path("trust.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // rotate publishes the next version of the policy, with changes: pairs of what is replaced and by what.
@@ -101,15 +104,9 @@ func usurpers() []attack {
 			d.release(t, "line", false, "--generation", fmt.Sprint(last)) // the thief
 			d.settled(t, last)
 			stolen := d.current(t)
-			pem, err := os.ReadFile(d.path("release-b.pub"))
-			if err != nil {
-				t.Fatal(err)
-			}
 			fingerprint := strings.TrimSpace(d.must(t, "longshore", "key", "show", "-q", d.path("release.pub")))
-			d.rotate(t, "root-1", "root-2",
-				"\nkeys:\n", "\nkeys:\n  - {name: release-b, pem: "+strconv.Quote(string(pem))+"}\n",
-				"signers: [release]", "signers: [release, release-b]",
-				"\ntrust:\n", fmt.Sprintf("\nrevoked: [{key: %q, reason: stolen}]\ngenerations: {resetTo: %d, version: 5}\ntrust:\n", fingerprint, honest))
+			d.rotate(t, "root-1", "root-2", d.known(t, "release-b", "signers: [release]", "signers: [release, release-b]",
+				"\ntrust:\n", fmt.Sprintf("\nrevoked: [{key: %q, reason: stolen}]\ngenerations: {resetTo: %d, version: 5}\ntrust:\n", fingerprint, honest))...)
 			d.decidesBy(t, 5)
 			d.begin(t) // the thief has changed what runs; nobody else may
 			d.sign(t, "release", d.forge(t, last))
@@ -179,7 +176,14 @@ func (d *device) next(t *testing.T) string {
 // offer serves a policy as version 2, signed by some keys. It has no tag: when the attack is over it is gone.
 func (d *device) offer(t *testing.T, policy string, keys ...string) {
 	t.Helper()
-	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 2, Policy: []byte(policy), Previous: d.resolve(t, "plant/trust", "v1").Digest})
+	d.offerAs(t, 2, policy, keys...)
+}
+
+// offerAs is offer for any version.
+func (d *device) offerAs(t *testing.T, version uint64, policy string, keys ...string) {
+	t.Helper()
+	before := d.resolve(t, "plant/trust", artifacts.TrustTag(version-1)).Digest
+	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: version, Policy: []byte(policy), Previous: before})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,5 +194,5 @@ func (d *device) offer(t *testing.T, policy string, keys ...string) {
 	for _, k := range keys {
 		d.must(t, "longshore", "sign", "--key", d.path(k+".key"), d.host+"/plant/trust@"+desc.Digest.String())
 	}
-	d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/manifests/v2$`, Effect: Instead("/v2/plant/trust/manifests/" + string(desc.Digest))})
+	d.proxy.Play(testenv.Rule{Path: "^/v2/plant/trust/manifests/" + artifacts.TrustTag(version) + "$", Effect: Instead("/v2/plant/trust/manifests/" + string(desc.Digest))})
 }
