@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -28,6 +29,10 @@ func besides(ctx context.Context, beside signing.Source, name string) (*registry
 	repo, ok := beside.(*registry.Repository)
 	if !ok {
 		return nil, fmt.Errorf("%s: %s is no repository of a registry", signatureRepository, beside.Name())
+	}
+	if repo.Reference().Scheme == registry.SchemeLayout {
+		err := fmt.Errorf("%s: %s is on disk, and its signatures are in it: %w", signatureRepository, repo.Reference(), fault.ErrUnsupported)
+		return nil, fault.WithHint(err, "unset "+signatureRepository+" for layouts")
 	}
 	other, err := repo.Elsewhere(ctx, name)
 	if err != nil {

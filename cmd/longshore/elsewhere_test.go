@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -24,6 +25,21 @@ func TestSignaturesElsewhere(t *testing.T) {
 	s.write("release.pub.json", `{"result":"fine"}`)
 	s.do(outcome.OK, "attest", "-q", "--key", "release.key", "--type", "https://example.com/checked/v1", "--predicate", "release.pub.json", component)
 	s.do(outcome.OK, "verify", "-q", "--key", "release.pub", "--attestation", "https://example.com/checked/v1", component)
+	for _, renewed := range []int{1, 0} { // the second finds what the first said, there
+		if r := s.freshened(outcome.OK, "--key", "release.key", state); r.Renewed != renewed {
+			t.Errorf("freshen = %+v, want %d renewed", r, renewed)
+		}
+	}
+	for _, args := range [][]string{ // a layout keeps its own
+		{"sign", "--key", "release.key", "oci-layout:stick:1.4.0"},
+		{"attest", "--key", "release.key", "--type", "https://example.com/checked/v1", "--predicate", "release.pub.json", "oci-layout:stick:1.4.0"},
+		{"verify", "--key", "release.pub", "--kind", "component", "oci-layout:stick:1.4.0"},
+	} {
+		s.do(outcome.OK, "component", "push", "-q", "./line-monitor", "oci-layout:stick:1.4.0")
+		if code, stdout, stderr := s.try(args...); code == outcome.OK || !strings.Contains(stdout+stderr, "oci-layout:stick") || !strings.Contains(stdout+stderr, "is on disk, and its signatures are in it") {
+			t.Errorf("%v of a layout = %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
 	delete(s.env, "COSIGN_REPOSITORY")
 	s.do(outcome.Verification, "verify", "-q", "--key", "release.pub", state)
 	s.do(outcome.Verification, "verify", "-q", "--key", "release.pub", component)
@@ -32,6 +48,18 @@ func TestSignaturesElsewhere(t *testing.T) {
 	s.write("elsewhere.yaml", rule+", signatures: "+host+"/plant/signatures}\n")
 	s.do(outcome.Verification, "verify", "-q", "--policy", "beside.yaml", state)
 	s.do(outcome.OK, "verify", "-q", "--policy", "elsewhere.yaml", state)
+	// What a policy asks to be said about a component is looked for there, too; and so is freshness.
+	said := strings.Replace(rule, "state, component", "component", 1) + ", attestations: [{type: https://example.com/checked/v1, signers: [release]}]"
+	s.write("said-beside.yaml", said+"}\n")
+	s.write("said-elsewhere.yaml", said+", signatures: "+host+"/plant/signatures}\n")
+	s.do(outcome.Verification, "verify", "-q", "--policy", "said-beside.yaml", component)
+	s.do(outcome.OK, "verify", "-q", "--policy", "said-elsewhere.yaml", component)
+	s.do(outcome.OK, "verify", "-q", "--policy", "said-elsewhere.yaml", "--attestation", "https://example.com/checked/v1", component)
+	fresh := strings.Replace(rule, "state, component", "state", 1) + ", freshness: {signers: [release]}"
+	s.write("fresh-beside.yaml", fresh+"}\n")
+	s.write("fresh-elsewhere.yaml", fresh+", signatures: "+host+"/plant/signatures}\n")
+	s.do(outcome.Verification, "verify", "-q", "--no-recurse", "--policy", "fresh-beside.yaml", state)
+	s.do(outcome.OK, "verify", "-q", "--no-recurse", "--policy", "fresh-elsewhere.yaml", state)
 }
 
 // The credentials of the command line are for what it names itself, not for a registry that a policy document names.
