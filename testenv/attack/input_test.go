@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -149,6 +150,18 @@ func TestBadInput(t *testing.T) {
 		forged := d.forge(t, 2)
 		d.attach(t, state, forged, make([]byte, 100<<20))
 		d.fails(t, bad{args: verify, code: 5, says: []string{"104857600 bytes"}}, d.host+"/plant/state@"+forged.Digest.String())
+	})
+	t.Run("certificate out of time to verify", func(t *testing.T) {
+		instance := keylesstest.New(t)
+		if err := os.WriteFile(d.path("root.json"), instance.Root(t), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		as := []string{"longshore", "verify", "--certificate-identity", subject, "--certificate-oidc-issuer", issuer, "--trusted-root", "root.json", "REF"}
+		for n, f := range map[uint64]keylesstest.Flaws{3: {NoStamp: true, Late: time.Hour}, 4: {NoStamp: true, Late: -time.Hour}} {
+			sealed := d.forge(t, n)
+			d.seal(t, instance.Seal(t, issuer, subject, f), sealed)
+			d.fails(t, bad{args: as, code: 5, says: []string{"certificate out of time", "is valid from"}}, d.host+"/plant/state@"+sealed.Digest.String())
+		}
 	})
 	t.Run("and what is right passes", func(t *testing.T) {
 		if out := d.try(t, nil, "longshore", "verify", "--key", "release.pub", ref); out.code != 0 {
