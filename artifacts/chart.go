@@ -178,7 +178,9 @@ func PackChart(fsys fs.FS, o ChartOptions) (*Artifact, *Chart, error) {
 
 // PackChartArchive makes the artifact of a chart that "helm package" has packed; its bytes stay as they are, so that a
 // provenance file stays right.
-func PackChartArchive(data []byte, o ChartOptions) (*Artifact, *Chart, error) { return packChart(data, o) }
+func PackChartArchive(data []byte, o ChartOptions) (*Artifact, *Chart, error) {
+	return packChart(data, o)
+}
 
 func packChart(data []byte, o ChartOptions) (*Artifact, *Chart, error) {
 	c, err := ReadChart(data)

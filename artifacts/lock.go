@@ -3,6 +3,7 @@ package artifacts
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -46,6 +47,34 @@ var (
 )
 
 const digestWords = `a digest of the form "sha256:" and 64 lower-case hexadecimal digits`
+
+// Only leaves platforms out that are none of the given ones; without any it keeps all. An error names every image that is
+// not for one of them.
+func (l *Lock) Only(platforms []string) error {
+	if len(platforms) == 0 {
+		return nil
+	}
+	for _, p := range platforms {
+		if !platformFormat.MatchString(p) {
+			return fmt.Errorf("%q is no platform like linux/arm64: %w", p, fault.ErrInvalid)
+		}
+	}
+	var missing []error
+	for i, image := range l.Images {
+		var kept []LockedPlatform
+		for _, p := range platforms {
+			at := slices.IndexFunc(image.Platforms, func(x LockedPlatform) bool { return x.Platform == p || strings.HasPrefix(x.Platform, p+"/") })
+			if at < 0 {
+				missing = append(missing, fmt.Errorf("image %s is not for %s: %w", image.Reference, p, fault.ErrUnfit))
+			} else if !slices.Contains(kept, image.Platforms[at]) {
+				kept = append(kept, image.Platforms[at])
+			}
+		}
+		slices.SortFunc(kept, func(a, b LockedPlatform) int { return strings.Compare(a.Platform, b.Platform) })
+		l.Images[i].Platforms = kept
+	}
+	return errors.Join(missing...)
+}
 
 // ParseLock reads a longshore.lock (JSON). Every object in it is closed.
 func ParseLock(file string, data []byte) (*Lock, error) {
