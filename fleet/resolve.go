@@ -243,8 +243,16 @@ func (p *pinnedRelease) find(ctx context.Context, from Registry, kind string, c 
 	}
 	p.digest = pinned
 	_, manifest, err := from.Manifest(ctx, p.repository, pinned)
-	if err != nil || kind != "compose" {
+	if err != nil {
 		return err
+	}
+	if kind == "helm" {
+		if _, err := artifacts.OpenChart(manifest); err != nil {
+			return fault.WithHint(fmt.Errorf("%s:%s: %w", p.repository, p.revision, err), "push the chart with: longshore component push, or helm push")
+		}
+	}
+	if kind != "compose" {
+		return nil
 	}
 	x, err := artifacts.OpenComponent(manifest)
 	if err != nil {

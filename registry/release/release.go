@@ -41,8 +41,9 @@ type Repository interface {
 }
 
 // Pack packs the Compose project in fsys with a lock of its images, given as compose.yaml writes them. o.Lock is
-// what this makes.
-func Pack(ctx context.Context, from Images, fsys fs.FS, images []string, o artifacts.ComponentOptions) (*artifacts.Artifact, *artifacts.Lock, error) {
+// what this makes. Where platforms are given ("linux/arm64"), every image has to be for each of them, and the lock has no
+// others.
+func Pack(ctx context.Context, from Images, fsys fs.FS, images []string, o artifacts.ComponentOptions, only ...string) (*artifacts.Artifact, *artifacts.Lock, error) {
 	// What is wrong here is told before anybody is asked about images.
 	o.Lock = &artifacts.Lock{}
 	if _, err := artifacts.PackComponent(fsys, o); err != nil {
@@ -62,6 +63,9 @@ func Pack(ctx context.Context, from Images, fsys fs.FS, images []string, o artif
 		})
 	}
 	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	if err := lock.Only(only); err != nil {
 		return nil, nil, err
 	}
 	o.Lock = lock
