@@ -46,6 +46,7 @@ const (
 	containerd17Pins = "containerd17" // an older containerd, beside the one that devices should have
 	cniPins          = "cni"          // plugins of networks that a site declares
 	sigstorePins     = "sigstore"     // the servers of an instance of sigstore
+	helmPins         = "helm"         // helm, which pulls and pushes charts
 	nerdctlPins      = "nerdctl"      // nerdctl and the plugins that it needs
 )
 
@@ -75,6 +76,7 @@ func programs() []program {
 		{name: "caddy", pkg: "github.com/caddyserver/caddy/v2/cmd/caddy", pins: appsPins},
 		{name: "cosign3", pkg: "github.com/sigstore/cosign/v3/cmd/cosign"},
 		{name: "cosign2", pkg: "github.com/sigstore/cosign/v2/cmd/cosign"},
+		{name: "helm", pkg: "helm.sh/helm/v3/cmd/helm", pins: helmPins},
 		{name: "fulcio", pkg: "github.com/sigstore/fulcio", pins: sigstorePins},
 		{name: "timestamp-server", pkg: "github.com/sigstore/timestamp-authority/v2/cmd/timestamp-server", pins: sigstorePins},
 		{name: "rekor-server", pkg: "github.com/sigstore/rekor-tiles/v2/cmd/rekor-server/posix", pins: sigstorePins},

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -81,6 +82,13 @@ type registrySetup struct {
 	storage    string
 	address    string
 	dir        string
+	user       string
+	password   string
+}
+
+// WithCredentials sets user and password of a kind that asks for them.
+func WithCredentials(user, password string) RegistryOption {
+	return func(s *registrySetup) { s.user, s.password = user, password }
 }
 
 // WithTLS serves any kind over HTTPS.
@@ -249,7 +257,7 @@ func (s *RegistryServer) build(setup registrySetup) error {
 	case Distribution, DistributionTLS:
 		return s.distribution(setup, "")
 	case DistributionHtpasswd:
-		s.Username, s.Password = "robot", "correct horse"
+		s.Username, s.Password = cmp.Or(setup.user, "robot"), cmp.Or(setup.password, "correct horse")
 		hash, err := bcrypt.GenerateFromPassword([]byte(s.Password), bcrypt.MinCost)
 		if err != nil {
 			return err
@@ -260,7 +268,7 @@ func (s *RegistryServer) build(setup registrySetup) error {
 		}
 		return s.distribution(setup, fmt.Sprintf("auth:\n  htpasswd:\n    realm: longshore test\n    path: %q\n", file))
 	case DistributionToken:
-		s.Username, s.Password = "robot", "correct horse"
+		s.Username, s.Password = cmp.Or(setup.user, "robot"), cmp.Or(setup.password, "correct horse")
 		issuer, err := newTokenServer(s.Username, s.Password)
 		if err != nil {
 			return err

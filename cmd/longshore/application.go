@@ -31,7 +31,7 @@ func (p *program) appPushCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "channel", Usage: "`TAG` that moves to this version; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
-		}, signFlags(), registryFlags()),
+		}, attachFlags(), signFlags(), registryFlags()),
 		run: p.appPush,
 	})
 }
@@ -42,12 +42,17 @@ type appResult struct {
 	Version   string   `json:"version"`
 	Resources []string `json:"resources"`
 	Channels  []string `json:"channels,omitempty"`
+
+	Attached []attachedInfo `json:"attached,omitempty"`
 }
 
 func (r appResult) text(w io.Writer) {
 	row(w, "packed", "%s %s (%s)", r.ID, r.Version, strings.Join(append([]string{artifacts.DescriptionFile}, r.Resources...), ", "))
 	for _, c := range r.Channels {
 		row(w, "channel", "%s", c)
+	}
+	for _, a := range r.Attached {
+		a.text(w)
 	}
 	r.pushed.text(w)
 }
@@ -89,6 +94,10 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer signer.Close()
+	attached, err := p.newAttacher(c, signer)
+	if err != nil {
+		return err
+	}
 	client, err := p.client(c)
 	if err != nil {
 		return err
@@ -106,10 +115,13 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 	}
 	options := once(c, ref.Tag)
 	options.Tags = append(options.Tags, r.Channels...)
+	if attached != nil {
+		options.Signer = attached
+	}
 	if r.pushed, err = publish(c, repo, a, signer, options); err != nil {
 		return err
 	}
-	r.Reference = ref.String()
+	r.Reference, r.Attached = ref.String(), attached.infos()
 	return p.show(c, r)
 }
 

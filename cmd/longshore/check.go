@@ -30,6 +30,7 @@ import (
 const (
 	kindProject      = "project" // a directory with compose.yaml
 	kindPackage      = "package" // a directory with margo.yaml
+	kindChart        = "chart"   // a directory with Chart.yaml
 	kindArchive      = "archive" // a Compose Archive
 	kindBundle       = "bundle"
 	kindCompose      = "compose"
@@ -49,7 +50,7 @@ func (p *program) checkCommand() *cli.Command {
 	return p.command("", command{
 		name: "check", args: "FILE|DIRECTORY...", min: 1, max: -1,
 		usage: "find what is wrong with documents, offline",
-		about: "Reads Margo documents, Compose projects (the directory with compose.yaml), Compose Archives, bundles, locks, " +
+		about: "Reads Margo documents, Compose projects (the directory with compose.yaml), Helm charts (with Chart.yaml), Compose Archives, bundles, locks, " +
 			"trust.yaml and agent.yaml, as strictly as a device does, and tells every fault with its position. What something is " +
 			"shows in its content; --kind says it: " + kinds + ".",
 		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
@@ -90,7 +91,7 @@ func (p *program) readers() map[string]reader {
 
 func checkKinds() []string {
 	return []string{
-		kindProject, kindPackage, kindArchive, kindBundle, kindCompose, kindDeployment, kindDescription, kindManifest, kindStatus,
+		kindProject, kindPackage, kindChart, kindArchive, kindBundle, kindCompose, kindDeployment, kindDescription, kindManifest, kindStatus,
 		kindCapabilities, kindProblem, kindLock, kindTrust, kindAgent,
 	}
 }
@@ -196,8 +197,10 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 			kind = kindProject
 		case exists(dir, "margo.yaml"):
 			kind = kindPackage
+		case exists(dir, artifacts.ChartFile):
+			kind = kindChart
 		default:
-			err := fmt.Errorf("%s: %w: there is neither compose.yaml nor margo.yaml in it", name, fault.ErrInvalid)
+			err := fmt.Errorf("%s: %w: there is neither compose.yaml nor margo.yaml nor Chart.yaml in it", name, fault.ErrInvalid)
 			return "", fault.WithHint(err, "name the documents in it one by one")
 		}
 	}
@@ -212,6 +215,8 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 	case kindPackage:
 		_, _, err := artifacts.PackPackage(dir, artifacts.PackageOptions{})
 		return kind, named(name, err)
+	case kindChart:
+		return kind, p.checkChart(name)
 	}
 	return kind, outcome.Usagef("check", "check: %s is a directory, and --kind %s is a file", name, kind)
 }

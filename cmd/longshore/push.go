@@ -65,7 +65,7 @@ func once(c *cli.Context, version string) registry.PublishOptions {
 
 // publish pushes an artifact and says what is there now.
 func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s *signer, o registry.PublishOptions) (pushed, error) {
-	if s != nil {
+	if s != nil && o.Signer == nil {
 		o.Signer = s
 	}
 	var r pushed
@@ -91,22 +91,28 @@ func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s
 
 func (p *program) componentPushCommand() *cli.Command {
 	return p.command("component", command{
-		name: "push", args: "DIRECTORY|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
-		usage: "pack a Compose project and push it",
+		name: "push", args: "DIRECTORY|CHART.tgz|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
+		usage: "pack a Compose project or a Helm chart and push it",
 		about: "Checks compose.yaml for what devices honour, resolves extends and include, resolves every image to its digest and writes " +
 			"them into the lock that travels in the archive, packs compose.yaml and the files that it names reproducibly, and pushes " +
 			"them. Images are pushed before, by whatever built them. In place of a directory, oci://HOST/PATH:TAG names a project that " +
-			"docker compose publish has pushed.",
+			"docker compose publish has pushed.\n\n" +
+			"A directory with Chart.yaml, or a .tgz of helm package with its .prov file, is pushed as helm push does, for helm pull to " +
+			"find; its version is the tag, and its name the repository's last element. --sbom and --provenance are attached before the " +
+			"tag is set: with --key as signed statements, which longshore verify --attestation and cosign verify-attestation check, " +
+			"else as plain referrers.",
 		examples: []string{
 			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
 			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
 			"oci://docker.io/acme/line:1 harbor.acme.example/plant/components/line:1.0.0",
+			"--key ci.key --sbom sbom.spdx.json --provenance provenance.json ./chart harbor.acme.example/plant/charts/line",
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
 			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` that image references in compose.yaml ask for; may be repeated"},
+			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` that devices have, linux/arm64: every image must be for it, and others are left out of the lock; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
-		}, signFlags(), registryFlags()),
+		}, attachFlags(), signFlags(), registryFlags()),
 		run: p.componentPush,
 	})
 }
@@ -118,6 +124,8 @@ type componentResult struct {
 	Files   []string      `json:"files"`
 	Bytes   int64         `json:"bytes"` // of the archive
 	Images  []lockedImage `json:"images"`
+
+	Attached []attachedInfo `json:"attached,omitempty"`
 }
 
 type lockedImage struct {
@@ -137,10 +145,16 @@ func (r componentResult) text(w io.Writer) {
 		row(w, label, "%-*s  %s  %s", width, i.Reference, short(i.Digest), strings.Join(i.Platforms, ", "))
 		label = ""
 	}
+	for _, a := range r.Attached {
+		a.text(w)
+	}
 	r.pushed.text(w)
 }
 
 func (p *program) componentPush(c *cli.Context, args []string) error {
+	if chartSource(args[0]) {
+		return p.chartPush(c, args)
+	}
 	ref, err := tagged(args[1], "component")
 	if err != nil {
 		return err
@@ -184,13 +198,17 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer signer.Close()
+	attached, err := p.newAttacher(c, signer)
+	if err != nil {
+		return err
+	}
 	name := c.String("name")
 	if name == "" {
 		name = lastElement(ref)
 	}
 	a, lock, err := release.Pack(c.Context, client, packed.Files, images, artifacts.ComponentOptions{
 		Name: name, Version: ref.Tag, Created: created, Annotations: annotations,
-	})
+	}, c.StringSlice("platform")...)
 	if err != nil {
 		return err
 	}
@@ -202,9 +220,14 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err := r.describe(a, lock); err != nil {
 		return err
 	}
-	if r.pushed, err = publish(c, repo, a, signer, once(c, ref.Tag)); err != nil {
+	o := once(c, ref.Tag)
+	if attached != nil {
+		o.Signer = attached
+	}
+	if r.pushed, err = publish(c, repo, a, signer, o); err != nil {
 		return err
 	}
+	r.Attached = attached.infos()
 	return p.show(c, r)
 }
 

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// attachFlags name documents about what is pushed.
+func attachFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "sbom", Usage: "attach a bill of materials, a `FILE` of SPDX or CycloneDX in JSON; signed with --key, as cosign attest does; may be repeated"},
+		&cli.StringSliceFlag{Name: "provenance", Usage: "attach a provenance, a `FILE` with a SLSA predicate in JSON; signed with --key; may be repeated"},
+	}
+}
+
+// attachedInfo is a document that is attached to what was pushed.
+type attachedInfo struct {
+	File          string        `json:"file"`
+	PredicateType string        `json:"predicateType"`
+	MediaType     string        `json:"mediaType"` // of the referrer
+	Digest        digest.Digest `json:"digest"`    // of the referrer
+	Signed        bool          `json:"signed"`
+}
+
+func (a attachedInfo) text(w io.Writer) {
+	signed := "signed"
+	if !a.Signed {
+		signed = "unsigned"
+	}
+	row(w, "attached", "%s  %s, %s  %s", a.File, a.PredicateType, signed, short(a.Digest))
+}
+
+// attacher signs what is pushed, and attaches documents to it, before any tag names it.
+type attacher struct {
+	signer  *signer // nil: nothing is signed
+	sayings []sayingToSign
+	made    []attachedInfo
+}
+
+type sayingToSign struct {
+	*artifacts.Saying
+	statement signing.Statement
+}
+
+var _ registry.Signer = (*attacher)(nil)
+
+// newAttacher reads the documents; nil when there are none.
+func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
+	a := &attacher{signer: s}
+	for _, kind := range []struct {
+		flag string
+		read func(string, []byte) (*artifacts.Saying, error)
+	}{{"sbom", artifacts.ReadSBOM}, {"provenance", artifacts.ReadProvenance}} {
+		for _, file := range c.StringSlice(kind.flag) {
+			data, err := p.readPredicate(file)
+			if err != nil {
+				return nil, err
+			}
+			said, err := kind.read(file, data)
+			if err != nil {
+				return nil, err
+			}
+			at, err := p.signingTime()
+			if err != nil {
+				return nil, err
+			}
+			statement, err := signing.NewStatement(said.PredicateType, data, at)
+			if err != nil {
+				return nil, named(file, err)
+			}
+			a.sayings = append(a.sayings, sayingToSign{said, statement})
+		}
+	}
+	if len(a.sayings) == 0 {
+		return nil, nil
+	}
+	return a, nil
+}
+
+// Sign implements registry.Signer.
+func (a *attacher) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	if a.signer != nil {
+		if err := a.signer.Sign(ctx, repo, subject); err != nil {
+			return err
+		}
+	}
+	for _, s := range a.sayings {
+		made := attachedInfo{File: s.File, PredicateType: s.PredicateType, MediaType: s.MediaType, Signed: a.signer != nil}
+		var err error
+		if a.signer != nil {
+			made.MediaType = signing.MediaTypeBundle
+			made.Digest, err = a.signer.Attest(ctx, repo, subject, s.statement)
+		} else {
+			made.Digest, err = attachPlain(ctx, repo, subject, s.Saying)
+		}
+		if err != nil {
+			return fmt.Errorf("attach %s: %w", s.File, err)
+		}
+		a.made = append(a.made, made)
+	}
+	return nil
+}
+
+// attachPlain pushes a document as a referrer of its own type, where oras and others look for it.
+func attachPlain(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor, s *artifacts.Saying) (digest.Digest, error) {
+	a, err := s.Attach(repo.Name(), subject)
+	if err != nil {
+		return "", err
+	}
+	for _, b := range a.Blobs {
+		if err := repo.PushBlob(ctx, b.Descriptor, b.Data); err != nil {
+			return "", err
+		}
+	}
+	return a.Descriptor.Digest, repo.PushReferrer(ctx, a.Descriptor, a.Manifest)
+}
+
+// infos are what was attached; nil of nil.
+func (a *attacher) infos() []attachedInfo {
+	if a == nil {
+		return nil
+	}
+	return a.made
+}
