@@ -204,6 +204,7 @@ type Figures struct {
 	Check, Plan time.Duration // of the whole fleet; of one parameter of one group
 	Publish     time.Duration // of the run after the kill, of the other half
 	Published   int           // states in the measured run
+	Requests    int           // of the measured run that are about states, without those that found out what is there
 	Rate        float64       // requests a second while publishing
 	Raw         float64       // manifests a second that one client puts, with as many connections, right before and after
 	RSS         int64         // most of any publishing process
@@ -234,7 +235,8 @@ func (s *Stage) Measure(ctx context.Context) (Figures, error) {
 		return fail("publish", r, err)
 	}
 	f.Publish, f.RSS, f.Published = r.took, max(f.RSS, r.rss), s.states()
-	f.Rate = float64(len(s.server.Faults.Requests("", ""))) / r.took.Seconds()
+	all := s.server.Faults.Requests("", "")
+	f.Rate, f.Requests = float64(len(all))/r.took.Seconds(), publishing(all, s.devices-f.Published)
 	after, err := s.raw(ctx)
 	if err != nil {
 		return f, err
@@ -261,6 +263,17 @@ func (s *Stage) Measure(ctx context.Context) (Figures, error) {
 		return fail("plan", r, err)
 	}
 	return f, nil
+}
+
+// publishing counts requests about states, but for the three by which each state that was there already was found to be.
+func publishing(all []testenv.Request, there int) int {
+	n := -3 * there
+	for _, r := range all {
+		if strings.Contains(r.Path, "/plant/state/") {
+			n++
+		}
+	}
+	return n
 }
 
 // killAtHalf begins to publish, and kills the process when half of the states are there.
