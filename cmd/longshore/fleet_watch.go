@@ -43,7 +43,7 @@ func (p *program) fleetWatchCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "rewritten", Usage: "`COMMIT` that was published and was taken out of the branch's history on purpose; may be repeated"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
 			lookFlag(),
-		}, planFlags(), signFlags(), registryFlags()),
+		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		formats: []string{"text", "json"},
 		run:     p.fleetWatch,
 	})
