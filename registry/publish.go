@@ -183,11 +183,12 @@ func (r *Repository) historyFree(ctx context.Context, desc ocispec.Descriptor, t
 // not. A registry that has lost a blob which was believed to be there gets all of them.
 func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *artifacts.Artifact, o PublishOptions, tell func(Progress)) (fresh bool, err error) {
 	blobs := slices.DeleteFunc(slices.Clone(a.Blobs), func(b artifacts.Blob) bool { return slices.Contains(o.Held, b.Descriptor.Digest) })
+	p, remote := r.place.(*remotePlace)
+	tells := !remote || p.tellsMissing()
 	if fresh, err = r.pushBlobs(ctx, blobs, o.MountFrom, tell); err != nil {
 		return false, err
 	}
-	p, remote := r.place.(*remotePlace)
-	if _, wanted := o.Signer.(FreshSigner); wanted && remote && !p.tellsMissing() {
+	if _, wanted := o.Signer.(FreshSigner); wanted && !tells {
 		there, err := p.existsAt(p.reading(ctx, p.upstream()), p.upstream(), desc)
 		if fresh = !there; err != nil {
 			return false, r.fail("look for", desc.Digest.String(), err)

@@ -26,8 +26,11 @@ const (
 	takesAsked          // neither: HEAD, and an upload where that says no
 )
 
-// tellsMissing tells whether a blob that was sent had not been there.
-func (p *remotePlace) tellsMissing() bool { return taking(p.upstream().takes.Load()) != takesPost }
+// tellsMissing tells whether blobs that are sent from now on had not been there; a POST with the content does not say it.
+func (p *remotePlace) tellsMissing() bool {
+	how := taking(p.upstream().takes.Load())
+	return how == takesMount || how == takesAsked
+}
 
 // pushSmall sends a small blob. done is false where the registry has to be asked in the ordinary way.
 func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, data []byte) (done, sent bool, err error) {

@@ -1,13 +1,16 @@
 package registry_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -91,5 +94,53 @@ func TestHeldBlobs(t *testing.T) {
 	other := openName(t, clientFor(t, s), s.Reference("line/other"))
 	if _, err := other.Publish(t.Context(), artifact(t, "kept", "new"), options); err != nil {
 		t.Errorf("a blob that was not there after all: %v", err)
+	}
+}
+
+// freshSigner counts what it is told.
+type freshSigner struct {
+	signer
+	fresh, looks *int
+}
+
+func (f freshSigner) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	*f.looks++
+	return f.signer.Sign(ctx, repo, subject)
+}
+
+func (f freshSigner) SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	*f.fresh++
+	return f.signer.Sign(ctx, repo, subject)
+}
+
+// Only what was not there is called fresh, also by a client that does not know the registry yet: what a killed publisher
+// has signed may be there.
+func TestFreshIsWhatWasNotThere(t *testing.T) {
+	t.Parallel()
+	for _, kind := range testenv.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s := testenv.Registry(t, kind)
+			var fresh, looks int
+			publish := func(r *registry.Repository, a *artifacts.Artifact) {
+				t.Helper()
+				if _, err := r.Publish(t.Context(), a, registry.PublishOptions{Signer: freshSigner{signer{t: t}, &fresh, &looks}, Tags: []string{"press-07"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			first := openName(t, clientFor(t, s), s.Reference("line/state"))
+			publish(first, artifact(t, "one"))
+			publish(first, artifact(t, "two"))
+			if fresh != 2 || looks != 0 {
+				t.Errorf("%d fresh, %d not, of two that were not there", fresh, looks)
+			}
+			publish(first, artifact(t, "two"))
+			next := openName(t, clientFor(t, s), s.Reference("line/state"))
+			publish(next, artifact(t, "one"))
+			publish(next, artifact(t, "two"))
+			if fresh != 2 || looks != 3 {
+				t.Errorf("%d fresh, %d not, of five of which three were there", fresh, looks)
+			}
+		})
 	}
 }
