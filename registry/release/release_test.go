@@ -310,7 +310,8 @@ spec:
         properties: {packageLocation: "https://example.com/a.tar.gz"}
 `
 
-func TestGatewayChooses(t *testing.T) {
+// What devices refuse is not published to them.
+func TestDeploymentOfAnotherDevice(t *testing.T) {
 	for _, c := range []struct {
 		said   string
 		device artifacts.DeviceID
@@ -318,13 +319,14 @@ func TestGatewayChooses(t *testing.T) {
 	}{
 		{"", "d", true},
 		{"d", "d", true},
-		{"gw/*", "gw/d", true},
-		{"gw/*", "gw", true},
+		{"gw/d", "gw/d", true},
+		{"gw/*", "gw/d", false},
+		{"gw/*", "gw", false},
 		{"gw/*", "gw2/d", false},
 		{"gw/d", "gw/e", false},
 		{"gw", "gw/d", false},
 	} {
-		if err := checkDevice("x.yaml", c.said, c.device); (err == nil) != c.ok {
+		if err := checkDevice("x.yaml", c.said, c.device); (err == nil) != c.ok || (fault.Hint(err) != "") != strings.HasSuffix(c.said, "/*") {
 			t.Errorf("checkDevice(%q, %q) = %v", c.said, c.device, err)
 		}
 	}

@@ -206,13 +206,17 @@ func pinAll(ctx context.Context, from Components, o Options) ([]artifacts.Deploy
 	return out, g.Wait()
 }
 
-// checkDevice wants a deployment to be for this device, or for whichever child its gateway chooses.
+// checkDevice wants a deployment to be for this device: others are refused there, also one for whichever child a gateway
+// chooses.
 func checkDevice(file, said string, device artifacts.DeviceID) error {
-	gateway, child := strings.CutSuffix(said, "/*")
-	if said == "" || said == string(device) || child && (gateway == string(device) || strings.HasPrefix(string(device), gateway+"/")) {
+	if said == "" || said == string(device) {
 		return nil
 	}
-	return fmt.Errorf("%s: metadata.deviceId: %w: it is for %s, not for %s", file, fault.ErrInvalid, said, device)
+	err := fmt.Errorf("%s: metadata.deviceId: %w: it is for %s, not for %s", file, fault.ErrInvalid, said, device)
+	if gateway, child := strings.CutSuffix(said, "/*"); child {
+		return fault.WithHint(err, "a device runs what is for itself: name the child of "+gateway+", and push it to the child's state")
+	}
+	return err
 }
 
 // pin writes what the tags of a deployment's components mean now into it.
