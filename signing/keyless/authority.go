@@ -72,12 +72,6 @@ func NewAuthority(o AuthorityOptions) (*Authority, error) {
 	return a, nil
 }
 
-// Name is the name in the options.
-func (a *Authority) Name() string { return a.options.Name }
-
-// Subject is who may sign.
-func (a *Authority) Subject() Pattern { return a.options.Subject }
-
 // Digest is that of the file of certificates.
 func (a *Authority) Digest() digest.Digest { return a.digest }
 

@@ -75,15 +75,6 @@ func NewIdentity(o IdentityOptions, root *Root) (*Identity, error) {
 // TrusteeName is the name in the options.
 func (i *Identity) TrusteeName() string { return i.options.Name }
 
-// Issuer is whom the identity provider must be.
-func (i *Identity) Issuer() Pattern { return i.options.Issuer }
-
-// Subject is who may sign.
-func (i *Identity) Subject() Pattern { return i.options.Subject }
-
-// Root is what vouches for the identity.
-func (i *Identity) Root() *Root { return i.root }
-
 // Vouch holds a signature against the identity.
 func (i *Identity) Vouch(_ context.Context, e *signing.Evidence) (signing.Vouching, error) {
 	return guarded(func() (signing.Vouching, error) { return i.vouch(e) })

@@ -134,9 +134,6 @@ func KeySigner(k signing.Key) *Signer {
 // String says who the signer is: a fingerprint, or subject and issuer.
 func (s *Signer) String() string { return s.about }
 
-// Trustee is the signer as it vouches at a time, whether it is trusted then or not.
-func (s *Signer) Trustee(now time.Time) signing.Trustee { return s.at(now) }
-
 // Standing at a time: StateCounted, StateNotYetValid or StateExpired.
 func (s *Signer) standing(now time.Time) State {
 	switch {
@@ -146,19 +143,6 @@ func (s *Signer) standing(now time.Time) State {
 		return StateExpired
 	}
 	return StateCounted
-}
-
-// Usable lists the signers of q that could count at a time: trusted then, not revoked, and none twice under two names.
-func (p *Policy) Usable(q Quorum, now time.Time) []*Signer {
-	var out []*Signer
-	seen := map[string]bool{}
-	for _, s := range q.Signers {
-		if s.standing(now) == StateCounted && p.KeyRevoked(s.Key.Fingerprint) == nil && !seen[s.about] {
-			seen[s.about] = true
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 // KeyRevoked finds the revocation of a key; nil: it is not revoked.
