@@ -26,6 +26,16 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	text, err = os.ReadFile("../docs/rollout.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```yaml\n")
+	block, _, _ = strings.Cut(block, "```")
+	staged := fstest.MapFS{fleet.File: {Data: []byte("fleet: a\nregistry: h/p\ndevices: [{id: press-07}]\n" + block)}}
+	if g, err := fleet.Read(staged); err != nil || !g.Staged() || g.Endpoint == "" {
+		t.Errorf("rollout.md: %v", err)
+	}
 	if len(f.Devices) != 3 || len(f.Applications) != 3 || len(f.Deployments) != 3 {
 		t.Errorf("%d devices, %d applications, %d deployments", len(f.Devices), len(f.Applications), len(f.Deployments))
 	}

@@ -292,7 +292,7 @@ func TestRolloutGoesBack(t *testing.T) {
 
 // Ended at any revision and at any publication, and taken up by another process, it comes to the same.
 func TestRolloutTakenUp(t *testing.T) {
-	for at := 1; at < 45; at += 6 {
+	for at := 1; at < 45; at += 8 {
 		bubble(t, func(t *testing.T, s *stage) {
 			kill := at
 			s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 && s.generations()[2] > 1 }

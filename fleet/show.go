@@ -285,6 +285,13 @@ func (p *Plan) Summary() string {
 func (p *Plan) Markdown(w io.Writer) {
 	cell := strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace
 	fmt.Fprintf(w, "### Fleet %s\n\n%s\n\n", p.Fleet, p.Summary())
+	waves := WaveLines(p.Waves())
+	for _, l := range waves {
+		fmt.Fprintf(w, "- %s\n", l)
+	}
+	if len(waves) > 0 {
+		fmt.Fprintln(w)
+	}
 	all := p.shown()
 	if len(all) == 0 {
 		return

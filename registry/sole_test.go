@@ -58,13 +58,38 @@ func stateOf(t testing.TB, generation uint64, previous digest.Digest, who string
 	return a
 }
 
+// revisionOf is a rollout of a fleet that is called as the device is.
+func revisionOf(t testing.TB, revision uint64, previous digest.Digest, who string) *artifacts.Artifact {
+	t.Helper()
+	at := time.Unix(1700000000, 0).UTC()
+	a, err := artifacts.PackRollout(artifacts.RolloutOptions{Revision: revision, Previous: previous, Rollout: &artifacts.Rollout{
+		Fleet: "press-07", Phase: artifacts.RolloutRunning, Content: digest.FromString(""), By: who, Claim: "1", Began: at, Changed: at,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
 // Of publishers of one generation at most one is told that it published, and then its state is what the device gets.
 func TestPublishersRace(t *testing.T) {
 	for _, c := range []struct {
 		kind      testenv.Kind
 		immutable bool
-	}{{testenv.Distribution, false}, {testenv.Distribution, true}, {testenv.Referrers, false}, {testenv.Lax, false}, {testenv.Lax, true}} {
-		name := string(c.kind)
+		rollout   bool // and not a device's state
+	}{
+		{testenv.Distribution, false, false},
+		{testenv.Distribution, true, false},
+		{testenv.Referrers, false, false},
+		{testenv.Lax, false, false},
+		{testenv.Lax, true, false},
+		{testenv.Distribution, false, true},
+		{testenv.Lax, true, true},
+	} {
+		name, pack := string(c.kind), stateOf
+		if c.rollout {
+			name, pack = name+", a rollout", revisionOf
+		}
 		if c.immutable {
 			name += " with immutable tags"
 		}
@@ -90,7 +115,7 @@ func TestPublishersRace(t *testing.T) {
 				made := make([]*artifacts.Artifact, len(publishers))
 				errs := make([]error, len(publishers))
 				for i, repo := range publishers {
-					made[i] = stateOf(t, generation, base, strconv.Itoa(round)+"-"+strconv.Itoa(i))
+					made[i] = pack(t, generation, base, strconv.Itoa(round)+"-"+strconv.Itoa(i))
 					wg.Go(func() {
 						_, errs[i] = repo.Publish(t.Context(), made[i], registry.PublishOptions{
 							HistoryTag: artifacts.HistoryTag(tag, generation), Tags: []string{tag},
@@ -136,6 +161,11 @@ func TestPublishersRace(t *testing.T) {
 
 // One that comes late is told, whatever it had done when the other one came.
 func TestPublisherComesLate(t *testing.T) {
+	t.Run("a state", func(t *testing.T) { comesLate(t, stateOf) })
+	t.Run("a rollout", func(t *testing.T) { comesLate(t, revisionOf) })
+}
+
+func comesLate(t *testing.T, stateOf func(testing.TB, uint64, digest.Digest, string) *artifacts.Artifact) {
 	server := testenv.Registry(t, testenv.Distribution)
 	repo := openName(t, clientFor(t, server), server.Reference("plant/state"))
 	first := stateOf(t, 1, "", "first")

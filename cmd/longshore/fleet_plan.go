@@ -329,7 +329,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		return err
 	}
 	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
-		return p.rollOut(c, client, s, compiled, o, fleet.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")})
+		return p.rollOut(c, client, s, compiled, o, fleet.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
 	}
 	plan, err := planReady(c, client, compiled, o)
 	if err != nil {

@@ -218,13 +218,13 @@ func (p *program) whoami() string {
 }
 
 // rollOut begins or takes up a rollout, runs it, and shows what came of it.
-func (p *program) rollOut(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, start fleet.Start) error {
-	return p.runRollout(c, client, s, compiled, o, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
+func (p *program) rollOut(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, start fleet.Start, show func(result) error) error {
+	return p.runRollout(c, client, s, compiled, o, show, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
 		return compiled.Roll(c.Context, k, o, start)
 	})
 }
 
-func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, begin func(fleet.Conduct) (*fleet.Run, *fleet.Plan, error)) error {
+func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(fleet.Conduct) (*fleet.Run, *fleet.Plan, error)) error {
 	k := p.conduct(c, compiled.Fleet, client, s, o)
 	e, err := p.endpoint(c, compiled.Fleet)
 	if err != nil {
@@ -241,11 +241,11 @@ func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer,
 		return err
 	}
 	if run == nil {
-		return p.show(c, &fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil})
+		return show(&fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil})
 	}
 	err = run.Go(c.Context)
 	if err == nil || errors.Is(err, fault.ErrRejected) {
-		if shown := p.show(c, describeRollout(k.Ledger, run.Record(), nil)); shown != nil {
+		if shown := show(describeRollout(k.Ledger, run.Record(), nil)); shown != nil {
 			return shown
 		}
 	}
@@ -335,7 +335,8 @@ func (p *program) rolloutContinue(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.runRollout(c, client, s, compiled, o, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
+	show := func(r result) error { return p.show(c, r) }
+	return p.runRollout(c, client, s, compiled, o, show, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
 		return compiled.Continue(c.Context, k, o, c.Bool("promote"))
 	})
 }

@@ -224,3 +224,38 @@ func TestFleetRollout(t *testing.T) {
 	command(outcome.Misused, "", "there is no fleet endpoint to ask", "fleet", "check")
 	command(outcome.OK, "6 devices", "", "fleet", "check", at)
 }
+
+// A branch that is followed goes through the waves too, and a commit that did not go well is not tried again and again.
+func TestFleetWatchWaves(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	f := newFloor(t, s, s.waves(4, "rollout: {onFailure: rollback, waves: [{name: half, percent: 50}, {name: rest, percent: 100}]}"))
+	watch := func(want int, out, errs string) {
+		t.Helper()
+		code, stdout, stderr := s.try("fleet", "watch", "--once", "--key", "release.key", "--endpoint", f.url, "--look-every", "100ms", "--path", "waves", "-o", "json", ".")
+		if code != want || !strings.Contains(stdout, out) || strings.Count(stdout, "\n") > 1 || !strings.Contains(stderr, errs) {
+			t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+		}
+	}
+	first := s.commit("first")
+	watch(outcome.OK, `"phase":"done"`, "wave half: 2 states published")
+	watch(outcome.OK, `"same":4`, "")
+	if a := s.annotations(states + ":press-0001"); a["org.opencontainers.image.revision"] != first {
+		t.Errorf("annotations %v", a)
+	}
+	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 666")
+	s.commit("bad")
+	watch(outcome.Refused, `"phase":"rolled-back"`, "wave half failed: ")
+	watch(outcome.Refused, "", "was of the same and is rolled-back")
+	if got := generations(f.tags()); got[3] != 2 || got[1] != 2 {
+		t.Errorf("generations %v", got)
+	}
+	back := 0
+	for id, g := range f.tags() {
+		if a := s.annotations(states + ":" + id); g == 3 && a["org.opencontainers.image.revision"] == first {
+			back++
+		}
+	}
+	if back != 2 {
+		t.Errorf("%d devices have the content of the first commit again, and say so", back)
+	}
+}

@@ -156,17 +156,43 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 		return plan.Unfit()
 	}
 	if f.Staged() {
-		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, fleet.Start{Skip: w.c.Bool("skip-unfit")})
+		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, fleet.Start{Skip: w.c.Bool("skip-unfit")}, func(r result) error {
+			return w.tell(commit, r)
+		})
 	}
 	published, err := w.p.publishPlan(w.c, plan, w.client, w.signer, nil)
 	if err != nil {
 		return err
 	}
-	r := watched{Branch: w.c.String("branch"), Commit: commit, fleetPublished: *published}
+	return w.tell(commit, published)
+}
+
+// tell shows what came of a commit.
+func (w *watcher) tell(commit string, r result) error {
+	branch := w.c.String("branch")
+	switch x := r.(type) {
+	case *fleetPublished:
+		r = watched{Branch: branch, Commit: commit, fleetPublished: *x}
+	case rolloutInfo:
+		r = watchedRollout{branch, commit, x}
+	}
 	if w.c.String("output") == "json" { // a line each: there will be more
 		return json.NewEncoder(w.p.stdout).Encode(r)
 	}
 	return w.p.show(w.c, r)
+}
+
+// watchedRollout tells of one commit that went through the waves.
+type watchedRollout struct {
+	Branch  string      `json:"branch"`
+	Commit  string      `json:"commit"`
+	Rollout rolloutInfo `json:"rollout"`
+}
+
+func (r watchedRollout) essence() string { return r.Commit }
+
+func (r watchedRollout) text(w io.Writer) {
+	fmt.Fprintf(w, "%s %.12s: rollout %d is %s\n", r.Branch, r.Commit, r.Rollout.Rollout, r.Rollout.Phase)
 }
 
 func (r watched) essence() string { return r.Commit }
