@@ -93,7 +93,7 @@ func (p *program) rolloutUndoCommand() *cli.Command {
 		about: "Publishes for each device of the newest rollout, in whatever wave, the content that it had before, as its next generation: " +
 			"devices take nothing older. A device that has something else by now keeps it, and so does one that had nothing before. " +
 			"Exit code 0 says that all the others have gone back.",
-		examples: []string{"--key release.key plant"},
+		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
 		flags: slices.Concat([]cli.Flag{
 			reasonFlag(), unsignedFlag(), &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices published at a time"},
 		}, vouchFlags(), signFlags(), registryFlags()),
