@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,7 +53,17 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	for _, t := range list.Tasks {
 		running[t.ID] = t
 	}
-	projects, answering := map[string]bool{}, r.o.Networks.Answering()
+	var ask []string
+	for _, b := range boxes {
+		if running[b.ID] == nil && b.Labels[labelHook] == "" {
+			ask = append(ask, b.ID)
+		}
+	}
+	unlisted, err := r.unlisted(ctx, ask)
+	if err != nil {
+		return out, fmt.Errorf("list tasks: %w", classify(err))
+	}
+	projects, answering, mute := map[string]bool{}, r.o.Networks.Answering(), map[string]bool{}
 	for _, b := range boxes {
 		if b.Labels[labelHook] != "" { // part of another container's start
 			continue
@@ -66,12 +77,24 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 			Service: b.Labels[labelService], Replica: replica, Hash: b.Labels[labelHash], Image: b.Image, Status: workload.Created,
 			Active: answering[b.ID],
 		}
-		if t := running[b.ID]; t != nil {
+		t := running[b.ID]
+		if found, ok := unlisted[b.ID]; ok {
+			t, mute[b.ID] = found, found == nil
+		}
+		switch {
+		case mute[b.ID], t != nil && t.Status == task.Status_UNKNOWN:
+			mute[b.ID] = true
+			o = r.sightings.recall(o)
+		case t != nil:
 			describe(&o, t)
 			r.observeWriter(b, o)
 		}
 		projects[o.Project] = true
 		out.Containers = append(out.Containers, o)
+	}
+	maps.DeleteFunc(mute, func(_ string, is bool) bool { return !is })
+	for _, id := range r.sightings.note(out.Containers, mute) {
+		r.log.Warn("a container's shim does not answer; the container is taken for what it was", "container", id)
 	}
 	dirs, err := os.ReadDir(r.logRoot())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

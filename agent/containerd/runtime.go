@@ -53,6 +53,8 @@ type Runtime struct {
 	host    hostFeatures
 	doings  doings
 
+	sightings sightings
+
 	condemned verdicts
 
 	end context.CancelFunc // ends the rotation

@@ -77,11 +77,12 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 		c = rec.Container
 	}
 	status, err := r.taskStatus(ctx, c.ID)
-	if err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
 	switch {
-	case err != nil: // no task
+	case errdefs.IsNotFound(err): // no task
+	case err != nil && silent(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may well run
+		return as(fault.ErrTemporary, errors.Join(errSilent, err))
+	case err != nil:
+		return err
 	case status == task.Status_RUNNING, status == task.Status_PAUSING:
 		return nil
 	case status == task.Status_PAUSED:
