@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -46,7 +47,8 @@ func unixSockets(proc string) (map[string]unixSocket, error) {
 }
 
 // spareShims are the shims of our namespace that nobody has a connection to, that have no process, and whose socket has another
-// listener: by number, and which process of that number it is.
+// listener, which is none of them: while containerd is away nobody is connected to anyone, and the one that it will come back to
+// is not known. By number, and which process of that number it is.
 func (r *Runtime) spareShims(proc string) map[int]string {
 	files, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	if err != nil {
@@ -78,11 +80,20 @@ func (r *Runtime) spareShims(proc string) map[int]string {
 			listeners[s.path]++
 		}
 	}
-	out := map[int]string{}
+	at := map[string]map[int]string{} // by path
 	for _, pid := range shims {
 		path, connected := served(pid, sockets, proc)
 		if _, run := runOf(uint32(pid), proc); run != "" && !connected && !parents[pid] && listeners[path] > 1 {
-			out[pid] = run
+			if at[path] == nil {
+				at[path] = map[int]string{}
+			}
+			at[path][pid] = run
+		}
+	}
+	out := map[int]string{}
+	for path, spare := range at {
+		if len(spare) < listeners[path] {
+			maps.Copy(out, spare)
 		}
 	}
 	return out
