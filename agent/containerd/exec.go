@@ -132,17 +132,19 @@ func (r *Runtime) runExec(ctx context.Context, id, exec string, proc *specs.Proc
 		}
 	}()
 	svc, cfg := r.client.TaskService(), streams.Config()
-	if _, err := svc.Exec(ctx, &tasks.ExecProcessRequest{
-		ContainerID: id, ExecID: exec, Spec: spec, Terminal: cfg.Terminal, Stdin: cfg.Stdin, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
-	}); err != nil {
-		return 0, errgrpc.ToNative(err)
-	}
-	defer func() {
+	begin, begun := outlast(ctx)
+	defer begun()
+	defer func() { // also where no answer came: the process may be there all the same
 		if cerr := r.endExec(ctx, id, exec); cerr != nil {
 			r.log.Warn("clean up after a process in a container", "container", id, "error", cerr)
 		}
 	}()
-	if _, err := svc.Start(ctx, &tasks.StartRequest{ContainerID: id, ExecID: exec}); err != nil {
+	if _, err := svc.Exec(begin, &tasks.ExecProcessRequest{
+		ContainerID: id, ExecID: exec, Spec: spec, Terminal: cfg.Terminal, Stdin: cfg.Stdin, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
+	}); err != nil {
+		return 0, errgrpc.ToNative(err)
+	}
+	if _, err := svc.Start(begin, &tasks.StartRequest{ContainerID: id, ExecID: exec}); err != nil {
 		return 0, noProgram(errgrpc.ToNative(err), o.Argv[0])
 	}
 	unattended := r.attend(ctx, id, exec, o)
@@ -245,32 +247,33 @@ func (r *Runtime) attend(ctx context.Context, id, exec string, o agent.ExecOptio
 	return func() { cancel(); wg.Wait() }
 }
 
-// endExec removes a process of ours from a container, killing it when it did not end by itself.
+// endExec removes a process of ours from a container, killing it unless it has ended by itself. A call of before whose answer did
+// not come may still be under way, so a process that is said not to run yet is killed, too. Gone is no error.
 func (r *Runtime) endExec(ctx context.Context, id, exec string) error {
 	ctx, cancel := after(ctx)
 	defer cancel()
 	svc := r.client.TaskService()
-	del := func() error {
-		_, err := svc.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: id, ExecID: exec})
-		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
-			return nil
-		}
-		return err
-	}
 	got, err := svc.Get(ctx, &tasks.GetRequest{ContainerID: id, ExecID: exec})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 		return nil
 	}
-	if err == nil && got.Process.Status == task.Status_RUNNING {
+	if err != nil || got.Process.Status != task.Status_STOPPED {
 		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, ExecID: exec, Signal: uint32(syscall.SIGKILL)})
-		if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+		switch err = errgrpc.ToNative(err); {
+		case errdefs.IsFailedPrecondition(err): // it was never started: nothing to wait for
+		case err != nil && !errdefs.IsNotFound(err):
 			return err
-		}
-		if _, err := svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id, ExecID: exec}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
-			return errgrpc.ToNative(err)
+		default:
+			if _, err := svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id, ExecID: exec}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+				return errgrpc.ToNative(err)
+			}
 		}
 	}
-	return del()
+	_, err = svc.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: id, ExecID: exec})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // ending tells once that a reader has nothing more.

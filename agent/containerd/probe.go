@@ -67,15 +67,17 @@ func (r *Runtime) probeExec(ctx context.Context, id string, argv []string) (err 
 		return err
 	}
 	svc, exec := r.client.TaskService(), "probe-"+strings.ToLower(rand.Text())
-	if _, err := svc.Exec(ctx, &tasks.ExecProcessRequest{ContainerID: id, ExecID: exec, Spec: proc}); err != nil {
-		return errgrpc.ToNative(err)
-	}
-	defer func() {
+	begin, begun := outlast(ctx)
+	defer begun()
+	defer func() { // also where no answer came: the process may be there all the same
 		if cerr := r.endExec(ctx, id, exec); cerr != nil {
 			r.log.Warn("clean up after a probe", "container", id, "error", cerr)
 		}
 	}()
-	if _, err := svc.Start(ctx, &tasks.StartRequest{ContainerID: id, ExecID: exec}); err != nil {
+	if _, err := svc.Exec(begin, &tasks.ExecProcessRequest{ContainerID: id, ExecID: exec, Spec: proc}); err != nil {
+		return errgrpc.ToNative(err)
+	}
+	if _, err := svc.Start(begin, &tasks.StartRequest{ContainerID: id, ExecID: exec}); err != nil {
 		return errgrpc.ToNative(err)
 	}
 	res, err := svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id, ExecID: exec})

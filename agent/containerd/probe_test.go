@@ -56,6 +56,15 @@ func TestProbes(t *testing.T) {
 			t.Errorf("Probe = %v, want %v", err, context.DeadlineExceeded)
 		}
 	})
+	t.Run("given up anywhere", func(t *testing.T) {
+		for limit := time.Millisecond; limit < 300*time.Millisecond; limit = limit * 3 / 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			if err := r.Probe(ctx, cs[0].ID, exec("stubborn")); err == nil {
+				t.Errorf("a probe that does not end is good after %v", limit)
+			}
+			cancel()
+		}
+	})
 	// Probes leave no process behind: the first one's namespace holds the server alone.
 	pid := r.seen(cs[0].ID).PID
 	inside, err := os.Readlink(filepath.Join("/proc", itoa(pid), "ns/pid"))

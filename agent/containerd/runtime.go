@@ -118,6 +118,19 @@ func (r *Runtime) in(ctx context.Context) context.Context {
 	return log.WithLogger(namespaces.WithNamespace(ctx, r.o.Namespace), r.mute)
 }
 
+// outlast is a context for a call that must not be cut off in the middle: it ends some time after ctx does, and has no deadline that
+// would travel with the call. A shim takes that for its own, and kills runc where it is: a process that runc has just begun in a
+// container is then nobody's.
+func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if rest(longer, cleanupWait) == nil {
+			cancel()
+		}
+	})
+	return longer, func() { stop(); cancel() }
+}
+
 // after is a context to clean up in when ctx may have ended.
 func after(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupWait)
