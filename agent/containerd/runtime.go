@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
@@ -54,6 +55,8 @@ type Runtime struct {
 	doings  doings
 
 	sightings sightings
+
+	stuckShims atomic.Int64 // how many were ended
 
 	condemned verdicts
 

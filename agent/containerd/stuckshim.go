@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +47,7 @@ func (r *Runtime) endStuckShims() (ended int) {
 			r.log.Warn("a shim that will never answer is in the way", "process", pid, "error", err)
 		case killed:
 			ended++
+			r.stuckShims.Add(1)
 			r.log.Warn("a shim that would never have answered is ended", "process", pid)
 		}
 	}
@@ -129,12 +129,11 @@ func openFlags(fdinfo string) (int64, error) {
 	return 0, fmt.Errorf("%s has no flags", fdinfo)
 }
 
-// lookingAtShims makes a task, and looks for stuck shims while containerd does not answer.
+// lookingAtShims makes a task, and looks for stuck shims while containerd does not answer. Who of several that look at a time ends
+// a shim says nothing about whose it was.
 func (r *Runtime) lookingAtShims(do func() error) error {
-	var (
-		ended atomic.Int64
-		wg    sync.WaitGroup
-	)
+	var wg sync.WaitGroup
+	before := r.stuckShims.Load()
 	done := make(chan struct{})
 	wg.Go(func() {
 		tick := time.NewTicker(stuckAfter)
@@ -142,7 +141,7 @@ func (r *Runtime) lookingAtShims(do func() error) error {
 		for {
 			select {
 			case <-tick.C:
-				ended.Add(int64(r.endStuckShims()))
+				r.endStuckShims()
 			case <-done:
 				return
 			}
@@ -151,7 +150,7 @@ func (r *Runtime) lookingAtShims(do func() error) error {
 	err := do()
 	close(done)
 	wg.Wait()
-	if err != nil && ended.Load() > 0 {
+	if err != nil && r.stuckShims.Load() > before {
 		return fmt.Errorf("%w: %w", errStuckShim, err)
 	}
 	return err
