@@ -153,11 +153,14 @@ func waiting(in *netlink.Handle) (int, error) {
 }
 
 // Answering are the ids of the containers that their services' addresses and ports lead to: all that [Manager.Switch] made
-// answer, or the first that was attached while there is none.
-func (m *Manager) Answering() map[string]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.state.answering()
+// answer, or the first that was attached while there is none. It waits for nobody, also not for a plugin of the site's: it tells
+// what was decided last. The caller must not change it.
+func (m *Manager) Answering() map[string]bool { return *m.answers.Load() }
+
+// publish makes the state what [Manager.Answering] tells.
+func (m *Manager) publish() {
+	ids := m.state.answering()
+	m.answers.Store(&ids)
 }
 
 func (s *state) answering() map[string]bool {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 
@@ -58,6 +59,8 @@ type Manager struct {
 	lost   bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
 	notes  []string // see Notes
 
+	answers atomic.Pointer[map[string]bool] // see Answering
+
 	watching []*watcher // of Events
 	watchers sync.WaitGroup
 }
@@ -101,6 +104,7 @@ func Open(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, log: o.Logger, host: h, state: found.state, saved: found.saved, copied: found.copied, lost: found.lost, notes: found.notes}
+	m.publish()
 	m.names, m.hosts = []string{resolvConf, resolvedConf}, hostsFile
 	for f := range families {
 		if m.tables[f] = (table{family: f, name: o.Table}); !h.own {
@@ -211,6 +215,7 @@ func (m *Manager) commit(next *state) error {
 		m.saved = data
 	}
 	m.state = next
+	m.publish()
 	if bytes.Equal(data, m.copied) {
 		return nil
 	}

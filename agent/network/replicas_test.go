@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -244,5 +245,25 @@ func TestStateOfVersion1(t *testing.T) {
 	}
 	if len(s.elements()[v4][mapPublish]) != 1 {
 		t.Errorf("published: %v", s.elements()[v4][mapPublish])
+	}
+}
+
+// Who looks at containers does not wait for a plugin of the site's that hangs.
+func TestAnsweringWaitsForNobody(t *testing.T) {
+	w := newWorld(t)
+	p, _ := twoServices(w)
+	w.reopen()
+	want := map[string]bool{idOf(p, "web"): true, idOf(p, "client"): true}
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	got := make(chan map[string]bool, 1)
+	go func() { got <- w.m.Answering() }()
+	select {
+	case ids := <-got:
+		if d := cmp.Diff(want, ids); d != "" {
+			t.Errorf("answering (-want +got):\n%s", d)
+		}
+	case <-time.After(patience):
+		t.Error("Answering waits for the manager")
 	}
 }
