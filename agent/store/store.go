@@ -13,7 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -69,6 +73,9 @@ type Store struct {
 	device string
 	limit  int
 	commit func(after bool) error
+
+	writing sync.Mutex            // one at a time, so that who waits is told when the one before panicked
+	broken  atomic.Pointer[error] // a write panicked: bbolt may hold its locks for good
 }
 
 // Open opens or creates the file. It fails with [fault.ErrConflict] when another process holds it or when it belongs to
@@ -98,12 +105,12 @@ func Open(o Options) (*Store, error) {
 }
 
 func openFile(path string) (db *bbolt.DB, err error) {
-	defer damaged(&err)()
+	defer damaged(&err, nil)()
 	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType})
 }
 
 func (s *Store) prepare(o Options) (err error) {
-	defer damaged(&err)()
+	defer damaged(&err, nil)()
 	var ready bool
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		m := tx.Bucket(bucketMeta)
@@ -149,8 +156,13 @@ func (s *Store) prepare(o Options) (err error) {
 	})
 }
 
-// Close lets go of the file.
-func (s *Store) Close() error { return s.db.Close() }
+// Close lets go of the file. After a write that met damage that is left to the end of the process: bbolt would wait for itself.
+func (s *Store) Close() error {
+	if err := s.broken.Load(); err != nil {
+		return *err
+	}
+	return s.db.Close()
+}
 
 // Device is the device that the file belongs to.
 func (s *Store) Device() string { return s.device }
@@ -166,36 +178,74 @@ type Tx struct {
 
 // View reads.
 func (s *Store) View(f func(*Tx) error) (err error) {
-	defer damaged(&err)()
+	if err := s.broken.Load(); err != nil {
+		return *err
+	}
+	defer damaged(&err, nil)()
 	return s.db.View(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
 }
 
 // Update writes. When it returns nil, all that f did is on the disk; when not, nothing of it is.
-func (s *Store) Update(f func(*Tx) error) (err error) {
-	defer damaged(&err)()
+func (s *Store) Update(f func(*Tx) error) error {
 	if s.commit != nil {
 		if err := s.commit(false); err != nil {
 			return err
 		}
 	}
-	err = s.db.Update(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
+	err := s.write(f)
 	if err == nil && s.commit != nil {
 		return s.commit(true)
 	}
 	return full(err)
 }
 
+func (s *Store) write(f func(*Tx) error) (err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err := s.broken.Load(); err != nil {
+		return *err
+	}
+	defer damaged(&err, func(err error) { s.broken.Store(&err) })()
+	return s.db.Update(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
+}
+
 // damaged makes an error of what bbolt does about pages that make no sense: it panics, or reads where the mapped file has
-// no bytes, and what dies in a loop that systemd starts again and again helps nobody. What it returns is to be deferred.
-func damaged(err *error) func() {
+// no bytes, and what dies in a loop that systemd starts again and again helps nobody. Other panics are slips of this program and
+// go on. met is told the error. What it returns is to be deferred.
+func damaged(err *error, met func(error)) func() {
 	before := debug.SetPanicOnFault(true) // of this goroutine: without it a read outside of the file ends the process
 	return func() {
 		debug.SetPanicOnFault(before)
-		if p := recover(); p != nil {
-			*err = fault.WithHint(fmt.Errorf("agent.db: %w: %v", fault.ErrInvalid, p),
-				"move agent.db away: the agent then starts anew and accepts the state that the registry holds")
+		p := recover()
+		if p == nil {
+			return
+		}
+		if _, outside := p.(interface{ Addr() uintptr }); !outside && !inBolt() { // a nil pointer has no address
+			panic(p)
+		}
+		*err = fault.WithHint(fmt.Errorf("agent.db: %w: %v", fault.ErrInvalid, p),
+			"move agent.db away: the agent then starts anew and accepts the state that the registry holds")
+		if met != nil {
+			met(*err)
 		}
 	}
+}
+
+// inBolt tells, in a deferred function while something panics, whether that began in bbolt, or in the standard library for it.
+func inBolt() bool {
+	pc := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])
+	for panics, more := false, true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		switch host, _, path := strings.Cut(f.Function, "/"); {
+		case f.Function == "runtime.gopanic":
+			panics = true
+		case panics && path && strings.Contains(host, "."):
+			return strings.HasPrefix(f.Function, "go.etcd.io/bbolt")
+		}
+	}
+	return false
 }
 
 // full names the one error of a disk that an operator can do something about.

@@ -1,12 +1,14 @@
 package store_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -403,6 +405,84 @@ func TestReadsOutsideOfTheFileAreErrors(t *testing.T) {
 	}
 	if debug.SetPanicOnFault(false) {
 		t.Error("faults of others are panics, too, afterwards")
+	}
+}
+
+// Slips of this program are not taken for a damaged file.
+func TestOwnPanicsGoOn(t *testing.T) {
+	var none *store.State
+	var (
+		empty  []int
+		counts map[string]int
+	)
+	for name, slip := range map[string]func(*store.Tx) error{
+		"panic":       func(*store.Tx) error { panic("ours") },
+		"nil pointer": func(*store.Tx) error { return errors.New(none.Repository) },
+		"nil map":     func(*store.Tx) error { counts["x"]++; return nil },
+		"index": func(*store.Tx) error {
+			slices.SortFunc([]int{2, 1}, func(a, _ int) int { return empty[a] })
+			return nil
+		},
+	} {
+		s := open(t, filepath.Join(t.TempDir(), "agent.db"), nil)
+		for way, call := range map[string]func(func(*store.Tx) error) error{"View": s.View, "Update": s.Update} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s in %s does not go on", name, way)
+					}
+				}()
+				if err := call(slip); err != nil {
+					t.Errorf("%s in %s = %v", name, way, err)
+				}
+			}()
+		}
+	}
+}
+
+// A file that is damaged below the open store: the library panics, and again as it undoes the write, and keeps its lock.
+func TestNobodyWaitsAfterAWriteThatPanicked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	s, err := store.Open(store.Options{Path: path, Device: "press-07"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	metas := int64(2 * os.Getpagesize())
+	if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, int(fi.Size()-metas)), metas); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	write := func(tx *store.Tx) error { return tx.SetState(store.Target, state(1)) }
+	results := make(chan error)
+	for range 3 {
+		go func() { results <- s.Update(write) }()
+	}
+	limit := time.After(time.Minute)
+	for range 3 {
+		select {
+		case err := <-results:
+			if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+				t.Errorf("Update = %v", err)
+			}
+		case <-limit:
+			t.Fatal("a write waits for the one that panicked")
+		}
+	}
+	if err := s.View(func(*store.Tx) error { return nil }); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("View = %v", err)
+	}
+	if err := s.Close(); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("Close = %v", err)
 	}
 }
 
