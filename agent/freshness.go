@@ -198,7 +198,7 @@ func (l *loop) refreshed(now time.Time, r answer) error {
 	var x *alarm
 	if CodeOf(r.unfresh) == CodeStateStale && !f.Withheld {
 		f.Withheld = true
-		x = newAlarm(now, CodeStateStale, f.Digest, l.accepted.Generation, "the source answers and has no newer one: nobody renews it, or somebody withholds it: "+r.unfresh.Error())
+		x = l.newAlarm(CodeStateStale, f.Digest, l.accepted.Generation, "the source answers and has no newer one: nobody renews it, or somebody withholds it: "+r.unfresh.Error())
 	}
 	old := l.fresh
 	if old != nil && x == nil && sameFresh(*old, *f) {

@@ -312,6 +312,27 @@ func TestClockAhead(t *testing.T) {
 	})
 }
 
+// What looks like an attack is kept with the time that the device believes, not that of a clock that has forgotten everything.
+func TestSecurityEventsHaveTheBelievedTime(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		var skew atomic.Int64
+		skew.Store(int64(-20 * 365 * 24 * time.Hour))
+		wrongClock(w, &skew)
+		edit, built := w.Edit, time.Now().Add(-24*time.Hour)
+		w.Edit = func(o *agent.Options) {
+			edit(o)
+			o.Built, o.Now = built, func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
+		}
+		r := w.Start(t)
+		w.Registry.Push(agenttest.Repository, w.State(t, 1, nil, anApp(1, "web:1")), agenttest.Device.Tag()) // unsigned
+		w.Sync(t, r)
+		s := r.Status()
+		if len(s.Security) != 1 || s.Security[0].Last.Before(built) || s.Security[0].First.Before(built) {
+			t.Errorf("security = %+v, want one since %v", s.Security, built)
+		}
+	})
+}
+
 // Security events are told once for each thing that happened, and outlive the agent.
 func TestSecurityEventsOutliveTheAgent(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {

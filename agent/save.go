@@ -152,7 +152,7 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 	old := [3]any{l.committed, l.lastGood, l.stale}
 	turned := stale != l.stale
 	l.stale = stale
-	alarms := l.alarms(now, fresh)
+	alarms := l.alarms(fresh)
 	if commit {
 		if l.committed != nil {
 			l.lastGood = l.committed
@@ -362,7 +362,7 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 	l.refused = &r
 	var x *alarm
 	if Code(r.Code).Attack() {
-		x = newAlarm(now, Code(r.Code), r.Digest, r.Generation, r.Message)
+		x = l.newAlarm(Code(r.Code), r.Digest, r.Generation, r.Message)
 	}
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(tx.SetRefused(&r), l.keepTimes(tx), x.save(tx), l.capabilities(tx, now))

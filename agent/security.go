@@ -40,11 +40,13 @@ type alarm struct {
 	counts map[string]uint64
 }
 
-func newAlarm(now time.Time, code Code, d digest.Digest, generation uint64, message string) *alarm {
+// newAlarm is one of now, as the device believes it to be: its own clock may have forgotten everything, and what comes first or
+// last, and is kept, must not depend on that.
+func (l *loop) newAlarm(code Code, d digest.Digest, generation uint64, message string) *alarm {
 	if len(message) > maxEventMessage {
 		message = strings.ToValidUTF8(message[:maxEventMessage], "") + "…"
 	}
-	return &alarm{Security: store.Security{Code: string(code), Digest: d, Generation: generation, Message: message, Last: now.UTC()}}
+	return &alarm{Security: store.Security{Code: string(code), Digest: d, Generation: generation, Message: message, Last: l.clock.Now().UTC()}}
 }
 
 // save keeps it; nil keeps nothing.
@@ -74,7 +76,7 @@ func (l *loop) alarmed(x *alarm) {
 
 // sound keeps and tells a security event that goes with nothing else that is saved.
 func (l *loop) sound(x *alarm) {
-	err := l.o.Store.Update(func(tx *store.Tx) error { return errors.Join(x.save(tx), l.capabilities(tx, x.Last)) })
+	err := l.o.Store.Update(func(tx *store.Tx) error { return errors.Join(x.save(tx), l.capabilities(tx, l.o.Now())) })
 	if err != nil {
 		l.log.Error("a security event is not kept", "code", x.Code, "err", err)
 		l.events.Emit(Event{Kind: EventSecurity, Code: Code(x.Code), Generation: x.Generation, Digest: x.Digest, Message: x.Message})
@@ -98,7 +100,7 @@ func securityEvent(s store.Security) SecurityEvent {
 }
 
 // alarms are the security events of deployments whose trouble is new.
-func (l *loop) alarms(now time.Time, fresh []store.Status) []*alarm {
+func (l *loop) alarms(fresh []store.Status) []*alarm {
 	var out []*alarm
 	for _, s := range fresh {
 		x, old := overallError(s), overallError(l.before[s.DeploymentID])
@@ -109,7 +111,7 @@ func (l *loop) alarms(now time.Time, fresh []store.Status) []*alarm {
 		if l.accepted != nil {
 			d = l.accepted.Digest
 		}
-		out = append(out, newAlarm(now, Code(x.Code), d, s.Generation, s.Name+": "+x.Message))
+		out = append(out, l.newAlarm(Code(x.Code), d, s.Generation, s.Name+": "+x.Message))
 	}
 	return out
 }

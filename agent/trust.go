@@ -144,7 +144,7 @@ func (l *loop) renewed(r *renewal) {
 		l.log.Warn("the next trust policy is not taken over", "code", code, "err", r.err)
 		l.events.Emit(Event{Kind: EventTrust, Code: code, Message: r.err.Error()})
 		if code.Attack() {
-			l.sound(newAlarm(now, code, "", 0, r.err.Error()))
+			l.sound(l.newAlarm(code, "", 0, r.err.Error()))
 		}
 	}
 	if t.problem == nil || CodeOf(t.problem) != code {

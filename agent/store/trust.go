@@ -77,7 +77,8 @@ type Security struct {
 	Count      uint64        `json:"count"`
 }
 
-// AddSecurity remembers what happened at s.Last, and counts it.
+// AddSecurity remembers what happened at s.Last, and counts it. Where there are too many the oldest make room, and never the one
+// that is added: the device's clock may have been set back.
 func (t *Tx) AddSecurity(s Security) error {
 	b, err := t.tx.CreateBucketIfNotExists(bucketSecurity)
 	if err != nil {
@@ -106,7 +107,8 @@ func (t *Tx) AddSecurity(s Security) error {
 	if err != nil {
 		return err
 	}
-	for ; len(all) > maxSecurity; all = all[1:] {
+	all = slices.DeleteFunc(all, func(old Security) bool { return old.Code == s.Code && old.Digest == s.Digest })
+	for ; len(all) >= maxSecurity; all = all[1:] {
 		if err := b.Delete([]byte(all[0].Code + "\x00" + all[0].Digest.String())); err != nil {
 			return fmt.Errorf("drop security event: %w", err)
 		}

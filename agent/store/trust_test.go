@@ -84,3 +84,30 @@ func TestProofsAndFreshness(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The device's clock may have been set back by decades: what happens now is kept all the same.
+func TestASecurityEventIsNotDroppedAsItIsAdded(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "agent.db"), nil)
+	add := func(content string, at time.Time) {
+		t.Helper()
+		if err := s.Update(func(tx *store.Tx) error {
+			return tx.AddSecurity(store.Security{Code: "wrong-device", Digest: digest.FromString(content), Last: at})
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for n := range 64 {
+		add(fmt.Sprint(n), at.Add(time.Duration(n)*time.Minute))
+	}
+	add("now", time.Unix(0, 0))
+	if err := s.View(func(tx *store.Tx) error {
+		all, err := tx.Security()
+		if len(all) != 64 || all[0].Digest != digest.FromString("now") || all[1].Digest != digest.FromString("1") {
+			t.Errorf("%d events, the first are %+v", len(all), all[:2])
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
