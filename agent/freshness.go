@@ -133,6 +133,7 @@ func (l *loop) keepTime(now time.Time) {
 	l.poll.kept = now
 	l.proven.Store(true)
 	if err := l.o.Store.Update(l.keepTimes); err != nil {
+		l.proven.Store(true)
 		l.log.Warn("what time it is at least cannot be kept", "err", err)
 	}
 }
@@ -208,6 +209,7 @@ func (l *loop) refreshed(now time.Time, r answer) error {
 		return errors.Join(tx.SetFresh(f), l.keepTimes(tx), x.save(tx))
 	})
 	if err != nil {
+		l.proven.Store(true)
 		return err
 	}
 	l.fresh = f

@@ -1,6 +1,8 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -308,6 +311,63 @@ func TestClockAhead(t *testing.T) {
 		w.Committed(t, r, 2)
 		if s := r.Status(); s.Stale || s.Clock != nil || len(s.Problems) != 0 {
 			t.Errorf("clock set right: %+v, %+v", s.Clock, s.Problems)
+		}
+	})
+}
+
+// What was proven while nothing could be saved is saved with the next thing that can be.
+func TestProvenTimesAreKeptLater(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		r, d := settled(t, w)
+		r.Stop(t)
+		var full atomic.Bool
+		st, err := store.Open(store.Options{Path: w.Path, Device: string(agenttest.Device), Commit: func(bool) error {
+			if full.Load() {
+				return errors.New("no space")
+			}
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := w.Options(t)
+		o.Store = st
+		a, err := agent.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		sync := func() agent.SyncResult {
+			res, err := a.Sync(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res
+		}
+		sync()
+		time.Sleep(time.Hour)
+		full.Store(true)
+		issued := time.Now()
+		w.Pulse.Renew(d, "pulse", issued, life)
+		if res := sync(); res.Outcome == agent.SyncUnchanged {
+			t.Errorf("sync without a disk = %+v", res)
+		}
+		full.Store(false)
+		sync()
+		if err := st.View(func(tx *store.Tx) error {
+			all, err := tx.Proofs()
+			if len(all) != 1 || all[0].Time.Before(issued) {
+				t.Errorf("kept are %+v, want %v", all, issued)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := errors.Join(<-done, st.Close()); err != nil {
+			t.Error(err)
 		}
 	})
 }
