@@ -14,18 +14,26 @@ func Version() string {
 	return "devel"
 }
 
-// Time is when what the program was built from was committed: it is no earlier than that. Zero: the go command did not stamp it.
+// floor is when this was written. A device whose clock begins in 1970 learns the time from here on; being some years old does no harm.
+var floor = time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
+
+// Time is when what the program was built from was committed: it is no earlier than that. Where the go command did not stamp it,
+// as in a build without the repository, it is when this package was.
 func Time() time.Time {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return time.Time{}
+		return floor
 	}
-	for _, s := range info.Settings {
+	return committed(info.Settings)
+}
+
+func committed(settings []debug.BuildSetting) time.Time {
+	for _, s := range settings {
 		if s.Key == "vcs.time" {
 			if t, err := time.Parse(time.RFC3339, s.Value); err == nil {
 				return t.UTC()
 			}
 		}
 	}
-	return time.Time{}
+	return floor
 }
