@@ -61,6 +61,25 @@ func TestFreshenAhead(t *testing.T) {
 	}
 }
 
+// With COSIGN_REPOSITORY statements are kept there, found there by the next run, and taken away there.
+func TestFreshenElsewhere(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "key", "generate", "pulse")
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--empty", states)
+	s.env["COSIGN_REPOSITORY"] = host + "/plant/signatures"
+	args := []string{"--key", "pulse.key", "--for", "24h", states + ":press-07"}
+	now := time.Now()
+	if r := s.freshenedAt(now.Add(-30*time.Hour), args...); r.Renewed != 1 {
+		t.Fatalf("freshen = %+v", r)
+	}
+	if r := s.freshenedAt(now, args...); r.Renewed != 1 || r.States[0].Pruned == 0 && len(r.Notes) == 0 {
+		t.Errorf("after the end of the first: freshen = %+v, want the first taken away, or told that it cannot be", r)
+	}
+	if r := s.freshenedAt(now, args...); r.Renewed != 0 || r.Fresh != 1 {
+		t.Errorf("again: freshen = %+v, want nothing new", r)
+	}
+}
+
 // A schedule freshens what is current, again only when half of the time has passed, and nothing that is older.
 func TestFreshen(t *testing.T) {
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
