@@ -96,7 +96,8 @@ type planner struct {
 	looked   once[Finding] // components with their images
 	single   once[Finding] // one thing each
 	judged   once[struct{}]
-	kept     atomic.Int64 // bytes of artifacts
+	checked  once[Finding] // devices that are alike
+	kept     atomic.Int64  // bytes of artifacts
 
 	compressors *artifacts.Compressors
 }

@@ -98,12 +98,14 @@ func (p *planner) contents(ctx context.Context, kind string, c margo.Component, 
 		}
 		d := pinOf(c)
 		all, err := p.content(ctx, Content{Kind: ContentComponent, Type: kind, Repository: repository, Digest: d, Platform: d})
-		if err != nil || kind != "compose" || len(all.Wrong) > 0 {
+		if err != nil || kind != "compose" {
 			return all, err
 		}
 		archive, err := p.archives.get(ctx, c)
 		if lasting(err) {
-			all.Wrong = append(all.Wrong, err.Error())
+			if len(all.Wrong) == 0 { // else it was told
+				all.Wrong = append(all.Wrong, err.Error())
+			}
 			return all, nil
 		}
 		if err != nil || archive.Lock == nil {
@@ -236,7 +238,7 @@ func (c *Compiled) Check(ctx context.Context, from Registry, o Options) (notes [
 			if inner.Err() != nil {
 				return inner.Err()
 			}
-			found, err := p.check(inner, a)
+			found, err := p.checked.get(inner, likeness(a), func(ctx context.Context) (Finding, error) { return p.check(ctx, a) })
 			if err != nil {
 				return fmt.Errorf("check %s: %w", a.Device.ID, err)
 			}
@@ -256,6 +258,16 @@ func (c *Compiled) Check(ctx context.Context, from Registry, o Options) (notes [
 		}
 	}
 	return all.Notes, plan.unfit("")
+}
+
+// likeness is the same for devices of one platform that run the same with the same parameters: these share what is behind
+// the pointers.
+func likeness(a *Assignment) string {
+	key := platformOf(a.Device)
+	for _, at := range a.Placements {
+		key += fmt.Sprintf(" %s %p %p", at.Deployment.Name, at.Profile, at.Parameters)
+	}
+	return key
 }
 
 // check is runnable, and what a plan finds out on its way.
