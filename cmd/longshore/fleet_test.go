@@ -176,6 +176,7 @@ func TestFleetRace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	before := uint64(0)
 	for round := range 12 {
 		codes := make([]int, 2)
 		outputs := make([]string, 2)
@@ -193,6 +194,17 @@ func TestFleetRace(t *testing.T) {
 		if err := json.Unmarshal([]byte(s.do(outcome.OK, "state", "show", "-o", "json", "-d", "press-07", states)), &shown); err != nil {
 			t.Fatal(err)
 		}
+		// Each who was told that it published has a generation of its own: nobody's was replaced.
+		said := uint64(0)
+		for _, code := range codes {
+			if code == outcome.OK {
+				said++
+			}
+		}
+		if shown.Generation < before+said {
+			t.Fatalf("round %d: %d published over generation %d, and it is generation %d now", round, said, before, shown.Generation)
+		}
+		before = shown.Generation
 		poll := 0.0
 		for _, d := range shown.Deployments {
 			if v, ok := d.Parameters["poll"].(float64); ok {
