@@ -301,8 +301,8 @@ func statesOf(r *fleet.Report) []fleetState {
 }
 
 func (p *program) fleetPublish(c *cli.Context, args []string) error {
-	if !c.Bool("dry-run") && (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned") {
-		return outcome.Usagef("fleet publish", "fleet publish: sign with --key, or say --unsigned, one of them")
+	if err := whoSigns(c, "fleet publish"); err != nil {
+		return err
 	}
 	var promise *fleet.Promise
 	if file := c.String("plan"); file != "" {

@@ -97,8 +97,8 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 	switch {
 	case ways != 1:
 		return outcome.Usagef(name, "fleet rollback: to what? give one of --before, --revision and --previous")
-	case !c.Bool("dry-run") && (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned"):
-		return outcome.Usagef(name, "fleet rollback: sign with --key, or say --unsigned, one of them")
+	case whoSigns(c, name) != nil:
+		return whoSigns(c, name)
 	case c.String("before") != "":
 		if b.Before, err = p.past(name, "before", c.String("before")); err != nil {
 			return err

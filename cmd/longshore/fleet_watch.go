@@ -78,8 +78,8 @@ type watcher struct {
 }
 
 func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
-	if (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned") {
-		return outcome.Usagef("fleet watch", "fleet watch: sign with --key, or say --unsigned, one of them")
+	if err := whoSigns(c, "fleet watch"); err != nil {
+		return err
 	}
 	interval, err := time.ParseDuration(c.String("interval"))
 	if err != nil || interval < leastInterval {

@@ -213,19 +213,17 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if c.Uint64("to") == 0 {
+		return outcome.Usagef(name, "state rollback: to which generation? use --to; longshore state history lists them")
+	}
+	if err := whoSigns(c, name); err != nil {
+		return err
+	}
 	signer, err := p.newSigner(c, nil, false)
 	if err != nil {
 		return err
 	}
 	defer signer.Close()
-	switch {
-	case c.Uint64("to") == 0:
-		return outcome.Usagef(name, "state rollback: to which generation? use --to; longshore state history lists them")
-	case signer == nil && !c.Bool("unsigned"):
-		return outcome.Usagef(name, "state rollback: sign with --key, or say --unsigned")
-	case signer != nil && c.Bool("unsigned"):
-		return outcome.Usagef(name, "state rollback: --key and --unsigned exclude each other")
-	}
 	o := release.Options{Device: device}
 	if o.Created, err = p.created(); err != nil {
 		return err

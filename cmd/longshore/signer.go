@@ -86,6 +86,17 @@ func (s *signer) Close() {
 	}
 }
 
+// whoSigns refuses a command line that does not say who signs, or says that somebody does and nobody.
+func whoSigns(c *cli.Context, command string) error {
+	switch signs := c.String("key") != "" || c.Bool("keyless"); {
+	case signs && c.Bool("unsigned"):
+		return outcome.Usagef(command, "%s: --unsigned excludes --key and --keyless", command)
+	case !signs && !c.Bool("unsigned") && !c.Bool("dry-run"):
+		return outcome.Usagef(command, "%s: sign with --key or --keyless, or say --unsigned", command)
+	}
+	return nil
+}
+
 // newSigner makes the signer of --key or --keyless; nil when there is none. once does not repeat a signature that is there.
 func (p *program) newSigner(c *cli.Context, claims map[string]string, once bool) (*signer, error) {
 	key, asIdentity := c.String("key"), c.Bool("keyless")

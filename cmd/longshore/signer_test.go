@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing/remotekey"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -61,6 +63,30 @@ func TestSignWithToken(t *testing.T) {
 	}
 }
 
+// Every command that publishes states takes --keyless for a signer, and nobody beside --unsigned.
+func TestWhoSigns(t *testing.T) {
+	s := newShell(t, testenv.Lax)
+	for _, args := range [][]string{
+		{"state", "push", "--device", "press-07", "--empty", states}, {"state", "rollback", "--device", "press-07", "--to", "1", states},
+		{"fleet", "publish", "plant"}, {"fleet", "rollback", "--previous", "plant"}, {"fleet", "watch", "plant"},
+	} {
+		with := func(more ...string) []string { return slices.Concat(args[:2], more, args[2:]) }
+		s.expect(outcome.Misused, "sign with --key or --keyless, or say --unsigned", with()...)
+		s.expect(outcome.Misused, "--keyless: whom to ask?", with("--keyless")...)
+		for _, flag := range []string{"--keyless", "--key=release.key"} {
+			s.expect(outcome.Misused, "--unsigned excludes --key and --keyless", with("--unsigned", flag)...)
+		}
+	}
+}
+
+// expect runs a command that ends with a code and says something of it.
+func (s *shell) expect(code int, text string, args ...string) {
+	s.t.Helper()
+	if got, _, stderr := s.try(args...); got != code || !strings.Contains(stderr, text) {
+		s.t.Errorf("%v: exit %d, want %d and %q\n%s", args, got, code, text, stderr)
+	}
+}
+
 // Keyless signing on the command line against a real instance, verified by cosign, and by a policy with no server left.
 func TestSignKeyless(t *testing.T) {
 	s := newShell(t, testenv.Referrers)
@@ -82,6 +108,12 @@ func TestSignKeyless(t *testing.T) {
 		"--certificate-oidc-issuer", instance.Issuer, s.real(lineMonitor)); err != nil || strings.Contains(out, "2 signatures") {
 		t.Errorf("cosign does not take it: %v\n%s", err, out)
 	}
+	// The states of a fleet are signed so as well.
+	s.stock()
+	s.do(0, "app", "push", "-q", "./app", host+"/plant/apps/line")
+	s.do(0, append([]string{"fleet", "publish", "-q", "--identity-token", "token", "--select", "device=press-07"}, append(as[1:], "plant")...)...)
+	s.do(0, "verify", "-q", "--trusted-root", instance.TrustedRoot, "--certificate-identity", "release@acme.example",
+		"--certificate-oidc-issuer", instance.Issuer, states+":press-07")
 	// A job of GitHub Actions needs nothing but its environment.
 	s.env["ACTIONS_ID_TOKEN_REQUEST_URL"], s.env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] = instance.ActionsURL, instance.ActionsToken
 	if out := s.do(0, append(as, lineMonitor)...); !strings.Contains(out, "job@acme.example") {

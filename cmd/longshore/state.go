@@ -182,10 +182,8 @@ func checkStateFlags(c *cli.Context) error {
 	switch {
 	case c.String("device") == "":
 		return outcome.Usagef(name, "state push: which device? use --device")
-	case c.String("key") == "" && !c.Bool("unsigned") && !c.Bool("dry-run"):
-		return outcome.Usagef(name, "state push: sign with --key, or say --unsigned")
-	case c.String("key") != "" && c.Bool("unsigned"):
-		return outcome.Usagef(name, "state push: --key and --unsigned exclude each other")
+	case whoSigns(c, name) != nil:
+		return whoSigns(c, name)
 	case !component && (len(c.StringSlice("set")) > 0 || c.String("name") != "" || c.String("namespace") != ""):
 		return outcome.Usagef(name, "state push: --set, --name and --namespace are for --component; documents have parameters of their own")
 	case c.Bool("empty") && (component || documents > 0 || c.Bool("keep-others")):
@@ -205,10 +203,10 @@ func (p *program) expires(s string) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return t, outcome.Usagef("state push", "state push: --expires %q is neither a time like 2027-01-31T00:00:00Z nor a duration like 720h", s)
+		return t, outcome.Usagef("", "--expires %q is neither a time like 2027-01-31T00:00:00Z nor a duration like 720h", s)
 	}
 	if !t.After(p.now()) {
-		return t, outcome.Usagef("state push", "state push: --expires %s is in the past", s)
+		return t, outcome.Usagef("", "--expires %s is in the past", s)
 	}
 	return t.UTC(), nil
 }

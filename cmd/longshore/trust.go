@@ -65,7 +65,7 @@ func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Client, *r
 		return nil, err
 	}
 	if s != nil && len(trustees) == 0 && policy == nil {
-		return nil, outcome.Usagef("state push", "state push: which earlier states may be followed? With --keyless give --trusted-root, --verify-key or --policy")
+		return nil, outcome.Usagef("", "which earlier states may be followed? With --keyless give --trusted-root, --verify-key or --policy")
 	}
 	if len(trustees) == 0 && policy == nil {
 		return nil, nil
