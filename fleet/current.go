@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -159,6 +160,21 @@ func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, 
 		out = append(out, *d)
 	}
 	return out, nil
+}
+
+// lasts tells whether a state ends late enough for one who asks for an end: after half of the time until then, so that
+// publishing again and again with a duration changes nothing each time, and lets no state expire.
+func (s *published) lasts(now, asked time.Time) bool {
+	end := s.index.Expires
+	return asked.IsZero() || !end.IsZero() && end.Sub(now) >= asked.Sub(now)/2
+}
+
+// ends says when a state that gets another end would have ended.
+func (s *published) ends() string {
+	if s.index.Expires.IsZero() {
+		return "it has no end, and gets one"
+	}
+	return "it would end at " + s.index.Expires.UTC().Format(time.RFC3339) + ", and gets a later end"
 }
 
 // holds tells whether a state is of exactly these documents.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -20,6 +21,7 @@ type Document struct {
 	Publish int              `json:"publish"`
 	Same    int              `json:"same"`
 	Cannot  int              `json:"cannot"`
+	Expires *time.Time       `json:"expires,omitempty"` // of the states; left out: never
 	Alike   []*Alike         `json:"alike"`
 	States  []*PromisedState `json:"states"`
 	Waves   []PromisedWave   `json:"waves,omitempty"` // left out: all are published at once
@@ -49,6 +51,10 @@ func (p *Plan) Document() *Document {
 		Version: planVersion, Fleet: p.Fleet, Devices: len(p.Devices), Publish: p.Count(Publish), Same: p.Count(Same), Cannot: p.Count(Cannot),
 		Alike: p.Alike(), States: []*PromisedState{},
 	}
+	if at := p.o.Expires; !at.IsZero() {
+		at = at.UTC()
+		d.Expires = &at
+	}
 	if d.Alike == nil {
 		d.Alike = []*Alike{}
 	}
@@ -73,7 +79,9 @@ const MaxPlan = 64 << 20
 
 // Promise is what a plan file says will be published.
 type Promise struct {
-	Fleet  string
+	Fleet   string
+	Expires time.Time // of the states; zero: never
+
 	states map[string]*PromisedState
 }
 
@@ -93,6 +101,9 @@ func ReadPromise(file string, data []byte) (*Promise, error) {
 		return fail(fmt.Sprintf("it is no plan of version %d", planVersion))
 	}
 	p := &Promise{Fleet: d.Fleet, states: map[string]*PromisedState{}}
+	if d.Expires != nil {
+		p.Expires = *d.Expires
+	}
 	for _, s := range d.States {
 		if s == nil || s.Device == "" || s.Digest.Validate() != nil || p.states[s.Device] != nil {
 			return fail("its states are not those of a plan")

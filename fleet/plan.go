@@ -46,7 +46,8 @@ type Options struct {
 	// Vouched tells whether devices would take content, by who signed it; each digest is asked for once. An error that wraps
 	// fault.ErrTemporary ends the plan, any other keeps the content from devices. nil: nobody is asked.
 	Vouched     func(ctx context.Context, c Content) error
-	Expires     time.Time // of the states; zero: never
+	Expires     time.Time // of the states; zero: never. A state that ends in less than half of the time until then is published again
+	Now         time.Time // only Expires asks
 	Created     time.Time // of the artifacts; zero: left out
 	Annotations map[string]string
 	Concurrency int // devices at a time; 0: 48
@@ -181,6 +182,8 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	case s.base == nil && len(documents) == 0:
 		d.Action = Same
 		return d, nil
+	case s.base.holds(digests) && !s.base.lasts(p.o.Now, p.o.Expires):
+		d.Reasons = append(d.Reasons, s.base.ends())
 	case s.base.holds(digests):
 		// Unless the tag was moved back: then devices have gone on, and take nothing older.
 		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.next))

@@ -43,7 +43,7 @@ func inDirectory(dir string, err error) error {
 func planFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
-		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now; what ends in less than half of it is published again"},
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
 		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key; fleet plan and publish hold components and images against it too"},
 		&cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"},
@@ -169,7 +169,7 @@ func someDevices(c *cli.Context, plan *fleet.Plan) error {
 
 // fleetOptions are what the flags of a plan say.
 func (p *program) fleetOptions(c *cli.Context, client *registry.Client, s *signer) (o fleet.Options, err error) {
-	o.Keep = keptArtifacts
+	o.Keep, o.Now = keptArtifacts, p.now()
 	if err := p.looking(c, client, &o); err != nil {
 		return o, err
 	}
@@ -312,6 +312,11 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		}
 		if promise, err = fleet.ReadPromise(file, data); err != nil {
 			return err
+		}
+		if !promise.Expires.IsZero() { // a duration would be another time now
+			if err := c.Set("expires", promise.Expires.Format(time.RFC3339)); err != nil {
+				return err
+			}
 		}
 	}
 	s, err := p.newSigner(c, nil, true)

@@ -138,6 +138,24 @@ func TestFleetErrors(t *testing.T) {
 	s.golden(golden)
 }
 
+// A plan with an end as a duration is published with the end that was shown.
+func TestFleetPlanHasItsEnd(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.stock()
+	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
+	s.do(outcome.Differs, "fleet", "plan", "-q", "--expires", "720h", "--out", "plan.json", "plant")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "--plan", "plan.json", "plant")
+	var shown stateInfo
+	if err := json.Unmarshal([]byte(s.do(outcome.OK, "state", "show", "-o", "json", "-d", "press-07", states)), &shown); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(mustRead(t, "plan.json")), `"expires": "`+shown.Expires+`"`) || shown.Expires == "" {
+		t.Errorf("the state ends at %q, the plan says\n%s", shown.Expires, mustRead(t, "plan.json"))
+	}
+	s.do(outcome.OK, "fleet", "plan", "-q", "--expires", "721h", "plant")
+	s.do(outcome.Differs, "fleet", "plan", "-q", "--expires", "2160h", "plant")
+}
+
 // From nothing to a published fleet.
 func TestFleetInit(t *testing.T) {
 	s := newShell(t, testenv.Lax)
