@@ -33,7 +33,7 @@ const (
 type Options struct {
 	Devices func(*Device) bool // nil: all
 	// Verify tells whether a state in the registry may be followed; its number is that of whoever wrote it. nil: every.
-	// Only states that are to change are asked for.
+	// Only states that are to change are asked for, unless Resign says all.
 	Verify func(ctx context.Context, repository string, state digest.Digest) error
 	// Services tells what a component runs with these parameters, on a platform ("": any). An error of it that wraps one of
 	// fault's kinds keeps the component from devices. nil: plans do not say what restarts.
@@ -46,6 +46,7 @@ type Options struct {
 	// Vouched tells whether devices would take content, by who signed it; each digest is asked for once. An error that wraps
 	// fault.ErrTemporary ends the plan, any other keeps the content from devices. nil: nobody is asked.
 	Vouched     func(ctx context.Context, c Content) error
+	Resign      bool      // ask Verify of states that stay as well, and sign those again that it does not let pass
 	Expires     time.Time // of the states; zero: never. A state that ends in less than half of the time until then is published again
 	Now         time.Time // only Expires asks
 	Created     time.Time // of the artifacts; zero: left out
@@ -83,6 +84,7 @@ type DevicePlan struct {
 	assignment *Assignment
 	content    digest.Digest       // of the documents that the files make, whatever is published; "": they make none
 	held       []digest.Digest     // blobs of its that are in the repository: what it follows has them
+	resigned   []byte              // manifest of what is there and gets another signature; nil: something else is published
 	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again
 	err        error               // why its state cannot be followed; nil: Reasons are of the device
 }
@@ -189,7 +191,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.next))
 		if errors.Is(err, fault.ErrNotFound) {
 			d.Action, d.Generation, d.Digest, d.Content = Same, s.base.index.Generation, s.base.digest, artifacts.WithoutOrigin(s.base.manifest)
-			return d, nil
+			return d, p.resign(ctx, d, a, s.base, documents)
 		}
 		if err != nil {
 			return nil, err

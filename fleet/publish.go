@@ -108,6 +108,9 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 			return 0, err
 		}
 	}
+	if d.resigned != nil {
+		a = d.there(a)
+	}
 	if a.Descriptor.Digest != d.Digest {
 		return 0, fmt.Errorf("state %d of %s is %s, planned was %s: %w", d.Generation, d.Device, a.Descriptor.Digest, d.Digest, fault.ErrConflict)
 	}

@@ -46,6 +46,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now; what ends in less than half of it is published again"},
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
 		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key; fleet plan and publish hold components and images against it too"},
+		&cli.BoolFlag{Name: "resign", Usage: "look also at who signed what stays, and sign it again where --key, --verify-key and --policy do not know who"},
 		&cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"},
 		&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
 		annotationFlag(),
@@ -186,7 +187,13 @@ func (p *program) fleetOptions(c *cli.Context, client *registry.Client, s *signe
 		return o, err
 	}
 	vouching, err := p.vouching(c, s)
-	if err != nil || vouching == nil {
+	if err != nil {
+		return o, err
+	}
+	if o.Resign = c.Bool("resign"); vouching == nil {
+		if o.Resign {
+			err = outcome.Usagef("fleet "+c.Command.Name, "--resign: whose signature counts? Give --key, --verify-key or --policy")
+		}
 		return o, err
 	}
 	o.Verify = func(ctx context.Context, repository string, state digest.Digest) error {

@@ -19,8 +19,8 @@ func (p *program) fleetStatusCommand() *cli.Command {
 		name: "status", args: "[DIRECTORY]", max: 1,
 		usage: "show what is published for which device",
 		about: "Tells for each device which generation the registry has, and whether that is what the files say: current, behind, " +
-			"never published, or not possible. With a fleet endpoint also what the device reports of it: well, at work, failed and why, " +
-			"or nothing. Exit code 1 says that a device is not current, or does not report that it is well.",
+			"never published, or not possible; with --resign also whether nobody signed it who counts. With a fleet endpoint also what the " +
+			"device reports of it: well, at work, failed and why, or nothing. Exit code 1 says that a device is not current, or does not report that it is well.",
 		examples: []string{"", "--select line=a -o json plant", "--endpoint https://fleet.acme.example plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
 		run:      p.fleetStatus,
@@ -36,7 +36,7 @@ type deviceStatus struct {
 	Device     string        `json:"device"`
 	Group      string        `json:"group,omitempty"`
 	Reference  string        `json:"reference"`
-	State      string        `json:"state"`                // current, behind, new, cannot, nothing
+	State      string        `json:"state"`                // current, behind, unsigned, new, cannot, nothing
 	Generation uint64        `json:"generation,omitempty"` // that is published; 0: none
 	Digest     digest.Digest `json:"digest,omitempty"`
 	Reasons    []string      `json:"reasons,omitempty"`
@@ -118,6 +118,8 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 		switch {
 		case d.Action == fleet.Cannot:
 			s.State = "cannot"
+		case d.Resigned():
+			s.State, s.Generation = "unsigned", d.Generation
 		case d.Action == fleet.Publish && d.Tagged == "":
 			s.State = "new"
 		case d.Action == fleet.Publish:

@@ -156,6 +156,32 @@ func TestFleetPlanHasItsEnd(t *testing.T) {
 	s.do(outcome.Differs, "fleet", "plan", "-q", "--expires", "2160h", "plant")
 }
 
+// What was published without a signature is signed later, as it is; so it is when keys change.
+func TestFleetResign(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.stock()
+	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--unsigned", "plant")
+	s.do(outcome.OK, "fleet", "status", "--key", "release.key", "plant") // who signed what stays is not asked
+	s.expect(outcome.Misused, "whose signature counts", "fleet", "plan", "--resign", "plant")
+	if out := s.do(outcome.Differs, "fleet", "status", "--key", "release.key", "--resign", "plant"); strings.Count(out, "unsigned") != 3 {
+		t.Errorf("status says\n%s", out)
+	}
+	digest := s.do(outcome.OK, "state", "show", "-q", "-d", "press-07", states)
+	s.do(outcome.OK, "fleet", "publish", "--key", "release.key", "--resign", "plant")
+	s.do(outcome.OK, "fleet", "status", "-q", "--key", "release.key", "--resign", "plant")
+	for _, device := range []string{"press-07", "press-08", "press-09"} {
+		s.do(outcome.OK, "verify", "-q", "--key", "release.pub", states+":"+device)
+	}
+	if now := s.do(outcome.OK, "state", "show", "-q", "-d", "press-07", states); now != digest {
+		t.Errorf("the state is %s, want %s, signed", now, digest)
+	}
+	s.do(outcome.OK, "key", "generate", "-q", "next")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "next.key", "--resign", "plant")
+	s.do(outcome.OK, "verify", "-q", "--key", "next.pub", states+":press-08")
+	s.do(outcome.OK, "verify", "-q", "--key", "release.pub", states+":press-08")
+}
+
 // From nothing to a published fleet.
 func TestFleetInit(t *testing.T) {
 	s := newShell(t, testenv.Lax)
