@@ -174,7 +174,7 @@ func TestPublishResumes(t *testing.T) {
 		if cut == "half" {
 			m.conflict["press-08"] = true
 			r, err := p.Publish(t.Context(), m, nil)
-			if !errors.Is(err, fault.ErrConflict) || len(r.Published) != 2 || r.Failed["press-08"] == nil || !strings.Contains(err.Error(), "press-08") {
+			if !errors.Is(err, fault.ErrConflict) || len(r.Published) != 2 || r.Failed["press-08"] == nil || !strings.Contains(err.Error(), "2 of 3 states published, somebody else published press-08") {
 				t.Errorf("report %+v, %v, want two published and press-08 told", r, err)
 			}
 			m.conflict = map[string]bool{}

@@ -75,7 +75,7 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 				}
 				return nil
 			}
-			if inner.Err() != nil && errors.Is(err, context.Canceled) {
+			if inner.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(inner))) {
 				return err // ended by another one's error, or by the caller
 			}
 			r.Failed[d.Device] = err
@@ -93,7 +93,7 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 	if err != nil {
 		return r, fmt.Errorf("%d of %s published: %w", len(r.Published), counted(len(todo), "state"), err)
 	}
-	return r, r.conflicts()
+	return r, r.conflicts(len(todo))
 }
 
 // publish publishes one state.
@@ -121,8 +121,8 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 	})
 }
 
-// conflicts is an error of the states that somebody else published meanwhile.
-func (r *Report) conflicts() error {
+// conflicts is an error of those of all states that somebody else published meanwhile.
+func (r *Report) conflicts(all int) error {
 	if len(r.Failed) == 0 {
 		return nil
 	}
@@ -130,7 +130,8 @@ func (r *Report) conflicts() error {
 	for _, d := range sortedKeys(r.Failed) {
 		names = append(names, string(d))
 	}
-	return fault.WithHint(fmt.Errorf("somebody else published %s meanwhile: %w", some(names), r.Failed[artifacts.DeviceID(names[0])]),
+	return fault.WithHint(fmt.Errorf("%d of %s published, somebody else published %s meanwhile: %w",
+		len(r.Published), counted(all, "state"), some(names), r.Failed[artifacts.DeviceID(names[0])]),
 		"plan again: it shows what is there now")
 }
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -251,12 +253,27 @@ func (p *program) fleetPublishCommand() *cli.Command {
 }
 
 type fleetPublished struct {
-	Fleet     string       `json:"fleet"`
-	Published []fleetState `json:"published"`
-	Same      int          `json:"same"`
-	Skipped   int          `json:"skipped"` // devices that cannot run it
-	Signed    bool         `json:"signed"`
-	Bytes     int64        `json:"bytes"`
+	Fleet     string         `json:"fleet"`
+	Published []fleetState   `json:"published"`
+	Failed    []failedDevice `json:"failed,omitempty"` // what was tried and is not published; all others follow with the next run
+	Same      int            `json:"same"`
+	Skipped   int            `json:"skipped"` // devices that cannot run it
+	Signed    bool           `json:"signed"`
+	Bytes     int64          `json:"bytes"`
+}
+
+type failedDevice struct {
+	Device string `json:"device"`
+	Error  string `json:"error"`
+}
+
+// failedOf are the devices of a report whose states are not published.
+func failedOf(r *fleet.Report) []failedDevice {
+	var out []failedDevice
+	for _, d := range slices.Sorted(maps.Keys(r.Failed)) {
+		out = append(out, failedDevice{string(d), r.Failed[d].Error()})
+	}
+	return out
 }
 
 type fleetState struct {
@@ -277,24 +294,37 @@ func (r fleetPublished) text(w io.Writer) {
 	if len(r.Published) == 0 {
 		signed = ""
 	}
+	tellFailed(w, r.Failed)
 	row(w, "done", "%s published%s; %s up to date", count(len(r.Published), "state"), signed, count(r.Same, "device"))
 	if r.Skipped > 0 {
 		row(w, "skipped", "%s cannot run it", count(r.Skipped, "device"))
 	}
 }
 
+// mostTold is how many devices a result lists for people.
+const mostTold = 20
+
 // tellPublished lists the first of what was published.
 func tellPublished(w io.Writer, all []fleetState, signed bool) {
-	const most = 20
 	for i, s := range all {
-		if i == most {
-			row(w, "", "and %d more", len(all)-most)
+		if i == mostTold {
+			row(w, "", "and %d more", len(all)-mostTold)
 			break
 		}
 		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, short(s.Digest))
 	}
 	if !signed && len(all) > 0 {
 		row(w, "unsigned", "devices refuse them unless their policy allows that")
+	}
+}
+
+// tellFailed lists the first of what is not published; why is told as the run's error.
+func tellFailed(w io.Writer, all []failedDevice) {
+	for _, d := range all[:min(len(all), mostTold)] {
+		row(w, "failed", "%s", d.Device)
+	}
+	if len(all) > mostTold {
+		row(w, "", "and %d more", len(all)-mostTold)
 	}
 }
 
@@ -361,23 +391,24 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 	show, done := p.publishProgress(c)
 	r, err := p.publishPlan(c, plan, client, s, show)
 	done()
-	if err != nil {
-		return err
+	if r != nil { // also when it ended early: what is published is published
+		err = cmp.Or(err, p.show(c, r))
 	}
-	return p.show(c, r)
+	return err
 }
 
-// publishPlan publishes a plan.
+// publishPlan publishes a plan. There is a result with an error too when something was published.
 func (p *program) publishPlan(c *cli.Context, plan *fleet.Plan, client *registry.Client, s *signer, show func(fleet.Progress)) (*fleetPublished, error) {
 	to := fleetPublisher{client: client}
 	if s != nil {
 		to.signer = fleetSigner{s}
 	}
 	report, err := plan.Publish(c.Context, to, show)
-	if err != nil {
+	if err != nil && len(report.Published) == 0 {
 		return nil, err
 	}
 	return &fleetPublished{
-		Fleet: plan.Fleet, Published: statesOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil, Bytes: report.Bytes,
-	}, nil
+		Fleet: plan.Fleet, Published: statesOf(report), Failed: failedOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot),
+		Signed: s != nil, Bytes: report.Bytes,
+	}, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -60,7 +61,8 @@ func (p *program) fleetRollbackCommand() *cli.Command {
 type rollbackResult struct {
 	Fleet     string         `json:"fleet"`
 	Published []fleetState   `json:"published"`
-	Stay      int            `json:"stay"` // devices that have it already, or got nothing since
+	Failed    []failedDevice `json:"failed,omitempty"` // what was tried and is not published
+	Stay      int            `json:"stay"`             // devices that have it already, or got nothing since
 	Cannot    []cannotDevice `json:"cannot"`
 	Signed    bool           `json:"signed"`
 	Bytes     int64          `json:"bytes"`
@@ -78,6 +80,7 @@ func (r rollbackResult) text(w io.Writer) {
 	for _, d := range r.Cannot {
 		row(w, "cannot", "%s: %s", d.Device, strings.Join(d.Reasons, "; "))
 	}
+	tellFailed(w, r.Failed)
 	row(w, "done", "%s went back, %d stay", count(len(r.Published), "device"), r.Stay)
 	if len(r.Published) > 0 {
 		row(w, "note", "the files say what they said: put them right before the next fleet publish; fleet plan shows the difference")
@@ -145,11 +148,11 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 	show, done := p.publishProgress(c)
 	report, err := plan.Publish(c.Context, to, show)
 	done()
-	if err != nil {
+	if err != nil && len(report.Published) == 0 {
 		return err
 	}
-	r.Published, r.Bytes = statesOf(report), report.Bytes
-	if err := p.show(c, r); err != nil {
+	r.Published, r.Failed, r.Bytes = statesOf(report), failedOf(report), report.Bytes
+	if err := cmp.Or(err, p.show(c, r)); err != nil { // also when it ended early: what is published is published
 		return err
 	}
 	if len(r.Cannot) > 0 {

@@ -303,4 +303,14 @@ func TestFleetPublishEndsHalfWay(t *testing.T) {
 		s.do(outcome.OK, "verify", "-q", "--key", "release.pub", states+":"+device)
 		s.do(outcome.NotFound, "state", "show", "-q", states+":"+device+".v2")
 	}
+	// What is published is told, and what is not.
+	s.server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/plant/state/manifests/press-0\d$`, Skip: 1, Effect: testenv.Status(http.StatusForbidden, 0)})
+	s.change("plant/fleet.yaml", "poll: 10", "poll: 14")
+	s.change("plant/devices/all.yaml", "poll: 20", "poll: 24")
+	code, stdout, _ := s.try("fleet", "publish", "--key", "release.key", "--parallel", "1", "-o", "json", "plant")
+	var r fleetPublished
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != outcome.Auth || len(r.Published) != 1 || r.Published[0].Device != "press-07" ||
+		len(r.Failed) != 1 || r.Failed[0].Device != "press-08" || !strings.Contains(r.Failed[0].Error, "denied") {
+		t.Errorf("exit %d, %+v, %v\n%s", code, r, err, stdout)
+	}
 }

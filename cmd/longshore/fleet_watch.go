@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -161,7 +162,7 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 		})
 	}
 	published, err := w.p.publishPlan(w.c, plan, w.client, w.signer, nil)
-	if err != nil {
+	if published == nil {
 		return err
 	}
 	return w.tell(commit, published)
@@ -177,9 +178,9 @@ func (w *watcher) tell(commit string, r result) error {
 		r = watchedRollout{branch, commit, x}
 	}
 	if w.c.String("output") == "json" { // a line each: there will be more
-		return json.NewEncoder(w.p.stdout).Encode(r)
+		return cmp.Or(err, json.NewEncoder(w.p.stdout).Encode(r))
 	}
-	return w.p.show(w.c, r)
+	return cmp.Or(err, w.p.show(w.c, r))
 }
 
 // watchedRollout tells of one commit that went through the waves.

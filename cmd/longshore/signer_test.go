@@ -67,8 +67,11 @@ func TestSignWithToken(t *testing.T) {
 func TestWhoSigns(t *testing.T) {
 	s := newShell(t, testenv.Lax)
 	for _, args := range [][]string{
-		{"state", "push", "--device", "press-07", "--empty", states}, {"state", "rollback", "--device", "press-07", "--to", "1", states},
-		{"fleet", "publish", "plant"}, {"fleet", "rollback", "--previous", "plant"}, {"fleet", "watch", "plant"},
+		{"state", "push", "--device", "press-07", "--empty", states},
+		{"state", "rollback", "--device", "press-07", "--to", "1", states},
+		{"fleet", "publish", "plant"},
+		{"fleet", "rollback", "--previous", "plant"},
+		{"fleet", "watch", "plant"},
 	} {
 		with := func(more ...string) []string { return slices.Concat(args[:2], more, args[2:]) }
 		s.expect(outcome.Misused, "sign with --key or --keyless, or say --unsigned", with()...)
