@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 )
@@ -67,4 +69,27 @@ func TestDiffs(t *testing.T) {
 		}
 	}
 	golden(t, "diff.golden", b.String())
+}
+
+// What changes no line is left out, and what one device has and nobody can read keeps no other one's lines.
+func TestDiffsOfSome(t *testing.T) {
+	m, files := stocked(t), plant()
+	publish(t, plan(t, files, m, options()), m)
+	o := options()
+	o.Now = time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	o.Expires = o.Now.AddDate(0, 1, 0)
+	p := plan(t, files, m, o)
+	if diffs, err := p.Diffs(t.Context(), m); err != nil || p.Count(fleet.Publish) != 3 || diffs == nil || len(diffs) != 0 {
+		t.Errorf("%d get an end, and differ in %v, %v", p.Count(fleet.Publish), diffs, err)
+	}
+	x, err := artifacts.OpenState(m.manifests[m.tags[base+"/state/graz:press-07"]])
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(m.blobs, x.Deployments[0].Digest)
+	delete(m.blobs, x.Deployments[1].Digest)
+	diffs, err := plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, options()).Diffs(t.Context(), m)
+	if err != nil || len(diffs) != 2 || !strings.Contains(diffs[0].Lines[0], "could not be read") || diffs[1].Devices[0] != "press-08" {
+		t.Errorf("%+v, %v", diffs, err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 )
@@ -21,18 +22,32 @@ type DocumentDiff struct {
 const maxDiffLines = 2000
 
 // Diffs compares the ApplicationDeployments that the registry has with those that the plan publishes, line by line; devices
-// of which the same lines change are together.
+// of which the same lines change are together, and those whose documents stay are left out.
 func (p *Plan) Diffs(ctx context.Context, from Registry) ([]*DocumentDiff, error) {
 	reader := &planner{c: p.c, from: from, o: p.o}
-	byText := map[string]*DocumentDiff{}
-	var all []*DocumentDiff
-	for _, d := range p.Devices {
+	changed := make([][]string, len(p.Devices))
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(p.o.concurrency())
+	for i, d := range p.Devices {
 		if d.Action != Publish {
 			continue
 		}
-		lines, err := reader.diff(ctx, d)
-		if err != nil {
-			return nil, fmt.Errorf("compare %s: %w", d.Device, err)
+		g.Go(func() (err error) {
+			if changed[i], err = reader.diff(inner, d); err != nil {
+				err = fmt.Errorf("compare %s: %w", d.Device, err)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	byText := map[string]*DocumentDiff{}
+	all := []*DocumentDiff{}
+	for i, d := range p.Devices {
+		lines := changed[i]
+		if len(lines) == 0 {
+			continue
 		}
 		key := strings.Join(lines, "\n")
 		x := byText[key]
@@ -60,6 +75,7 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 		names = append(names, at.Deployment.Name)
 		known[digest.FromBytes(documents[i])] = true
 	}
+	var out []string
 	was := map[string]string{}
 	s, err := p.look(ctx, a)
 	if err != nil {
@@ -67,6 +83,9 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 	}
 	if s.base != nil {
 		before, err := p.deployments(ctx, a, s.base, known)
+		if lasting(err) { // it keeps no other device's lines
+			out, before, err = append(out, fmt.Sprintf("# what it has could not be read, and counts as nothing: %v", err)), nil, nil
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +103,6 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 			was[b.Document.Metadata.Name] = string(b.Bytes)
 		}
 	}
-	var out []string
 	for _, name := range names {
 		out = append(out, diffOf(name, was[name], now[name])...)
 	}

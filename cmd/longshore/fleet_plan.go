@@ -82,11 +82,11 @@ func (r planResult) markdown(w io.Writer)         { r.Markdown(w) }
 func (r planResult) MarshalJSON() ([]byte, error) { return json.Marshal(r.Document()) }
 
 func (p *program) fleetPlan(c *cli.Context, args []string) error {
-	plan, done, err := p.planOnly(c, args)
+	plan, client, err := p.planOnly(c, args)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer client.Close()
 	if file := c.String("out"); file != "" {
 		data, err := json.MarshalIndent(plan.Document(), "", " ")
 		if err != nil {

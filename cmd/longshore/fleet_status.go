@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
 )
 
 func (p *program) fleetStatusCommand() *cli.Command {
@@ -96,11 +97,11 @@ func (r fleetStatusResult) text(w io.Writer) {
 }
 
 func (p *program) fleetStatus(c *cli.Context, args []string) error {
-	plan, done, err := p.planOnly(c, args)
+	plan, client, err := p.planOnly(c, args)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer client.Close()
 	e, err := p.endpoint(c, plan.Definition())
 	if err != nil {
 		return err
@@ -152,7 +153,8 @@ func (p *program) fleetDiffCommand() *cli.Command {
 		name: "diff", args: "[DIRECTORY]", max: 1,
 		usage: "show what publishing would change in the documents, line by line",
 		about: "Compares the ApplicationDeployments that each device has in the registry with those that the files make now; devices " +
-			"of which the same lines change are told together. Exit code 1 says that there is a difference.",
+			"of which the same lines change are told together. Exit code 1 says that there is a difference, 6 that a device cannot run " +
+			"what the files put on it: of that no lines are shown.",
 		examples: []string{"", "--select device=press-07 plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
 		run:      p.fleetDiff,
@@ -172,33 +174,29 @@ func (r fleetDiffResult) text(w io.Writer) {
 }
 
 func (p *program) fleetDiff(c *cli.Context, args []string) error {
-	client, err := p.client(c)
+	plan, client, err := p.planOnly(c, args)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	plan, err := p.planFleet(c, client, nil, fleetDirectory(args), true)
-	if err != nil {
-		return err
-	}
 	diffs, err := plan.Diffs(c.Context, client)
 	if err != nil {
 		return err
 	}
-	if diffs == nil {
-		diffs = []*fleet.DocumentDiff{}
-	}
 	if err := p.show(c, fleetDiffResult{plan.Fleet, diffs}); err != nil {
 		return err
 	}
-	if len(diffs) > 0 {
+	switch {
+	case plan.Count(fleet.Cannot) > 0 && !c.Bool("skip-unfit"):
+		return plan.Unfit()
+	case len(diffs) > 0:
 		return outcome.Told(outcome.Differs)
 	}
 	return nil
 }
 
-// planOnly plans for a command that shows. The second result ends it.
-func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, func(), error) {
+// planOnly plans for a command that shows. The client is to be closed.
+func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, *registry.Client, error) {
 	s, err := p.newSigner(c, nil, true)
 	if err != nil {
 		return nil, nil, err
@@ -213,5 +211,5 @@ func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, func(), 
 		client.Close()
 		return nil, nil, err
 	}
-	return plan, client.Close, nil
+	return plan, client, nil
 }

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// small makes press-09 a device that cannot run what the files put on it.
+func (s *shell) small() {
+	s.t.Helper()
+	s.write("plant/capabilities/small.json", strings.Replace(string(mustRead(s.t, "plant/capabilities/press.json")), "4Gi", "256Mi", 1))
+	s.change("plant/devices/all.yaml", "press-09, labels: {line: b}", "press-09, labels: {line: b}, capabilities: capabilities/small.json")
+}
+
+// A diff tells what it shows nothing of, and follows what plan and publish would follow.
+func TestFleetDiff(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.stock()
+	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "plant")
+	s.do(outcome.OK, "key", "generate", "-q", "next")
+	s.change("plant/fleet.yaml", "poll: 10", "poll: 12")
+	s.do(outcome.Differs, "fleet", "diff", "--key", "release.key", "plant")
+	s.expect(outcome.Verification, "press-07", "fleet", "diff", "--key", "next.key", "plant")
+	s.small()
+	s.expect(outcome.Refused, "press-09: device does not fit", "fleet", "diff", "plant")
+	s.do(outcome.Differs, "fleet", "diff", "--skip-unfit", "plant")
+}
