@@ -158,6 +158,15 @@ func (o Options) concurrency() int {
 // device plans one device.
 func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error) {
 	d := &DevicePlan{Device: a.Device.ID, Repository: a.Repository, assignment: a}
+	s, err := p.look(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	d.Tagged = s.tagged
+	d.Origin = s.base.origin()
+	if s.base != nil {
+		d.Standing = s.base.index.Generation
+	}
 	if len(a.Unfit) > 0 {
 		d.Action, d.Reasons = Cannot, a.Unfit
 		return d, nil
@@ -171,12 +180,6 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		digests[i] = digest.FromBytes(doc)
 	}
 	d.content = contentOf(digests)
-	s, err := p.look(ctx, a)
-	if err != nil {
-		return nil, err
-	}
-	d.Tagged = s.tagged
-	d.Origin = s.base.origin()
 	switch {
 	case s.notState != nil:
 		d.Action, d.Reasons, d.err = Cannot, []string{s.notState.Error()}, s.notState
@@ -198,9 +201,6 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		}
 	}
 	tagged := s.base
-	if tagged != nil {
-		d.Standing = tagged.index.Generation
-	}
 	if err := p.probe(ctx, a, s); err != nil {
 		if lasting(err) || unvouched(err) {
 			d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err

@@ -118,7 +118,7 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 		s := deviceStatus{Device: string(d.Device), Group: d.Group(), Reference: d.Repository + ":" + d.Device.Tag(), Digest: d.Tagged, Reasons: d.Reasons}
 		switch {
 		case d.Action == fleet.Cannot:
-			s.State = "cannot"
+			s.State, s.Generation = "cannot", d.Standing
 		case d.Resigned():
 			s.State, s.Generation = "unsigned", d.Generation
 		case d.Action == fleet.Publish && d.Tagged == "":

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -13,6 +14,22 @@ func (s *shell) small() {
 	s.t.Helper()
 	s.write("plant/capabilities/small.json", strings.Replace(string(mustRead(s.t, "plant/capabilities/press.json")), "4Gi", "256Mi", 1))
 	s.change("plant/devices/all.yaml", "press-09, labels: {line: b}", "press-09, labels: {line: b}, capabilities: capabilities/small.json")
+}
+
+// A device that cannot get what the files say has a generation all the same.
+func TestFleetStatusOfUnfit(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.stock()
+	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "plant")
+	s.small()
+	var r fleetStatusResult
+	if err := json.Unmarshal([]byte(s.do(outcome.Differs, "fleet", "status", "-o", "json", "--select", "device=press-09", "plant")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if d := r.Devices[0]; d.State != "cannot" || d.Generation != 1 || d.Digest == "" || len(d.Reasons) != 1 {
+		t.Errorf("press-09 is %+v, want generation 1 and why it cannot change", d)
+	}
 }
 
 // A diff tells what it shows nothing of, and follows what plan and publish would follow.
