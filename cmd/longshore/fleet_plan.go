@@ -243,7 +243,7 @@ func (p *program) fleetPublishCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish this and nothing else"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing; exit code 6 when publishing would end with it"},
 			&cli.BoolFlag{Name: "at-once", Usage: "publish to all devices now, whatever waves the files tell; a rollout that is under way is not looked at"},
 			&cli.BoolFlag{Name: "again", Usage: "begin the rollout of a release that was halted or rolled back before"},
 			noWaitFlag(), lookFlag(), dirtyFlag(),
@@ -318,6 +318,26 @@ func tellPublished(w io.Writer, all []fleetState, signed bool) {
 	}
 }
 
+// dryRun shows a plan with what would be pushed.
+type dryRun struct{ planResult }
+
+func (r dryRun) text(w io.Writer) {
+	r.Details(w)
+	n := 0
+	for _, d := range r.Devices {
+		if d.Action != fleet.Publish {
+			continue
+		}
+		if n++; n <= mostTold {
+			row(w, "would push", "%s:%s  generation %d  %s", d.Repository, d.Device.Tag(), d.Generation, d.Digest)
+		}
+	}
+	if n > mostTold {
+		row(w, "", "and %d more", n-mostTold)
+	}
+	fmt.Fprintln(w, r.Summary())
+}
+
 // tellFailed lists the first of what is not published; why is told as the run's error.
 func tellFailed(w io.Writer, all []failedDevice) {
 	for _, d := range all[:min(len(all), mostTold)] {
@@ -382,11 +402,15 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 			return err
 		}
 	}
-	if plan.Count(fleet.Cannot) > 0 && !c.Bool("skip-unfit") {
-		return plan.Unfit()
-	}
+	unfit := plan.Count(fleet.Cannot) > 0 && !c.Bool("skip-unfit")
 	if c.Bool("dry-run") {
-		return p.show(c, planResult{plan})
+		if err := p.show(c, dryRun{planResult{plan}}); err != nil || !unfit {
+			return err
+		}
+		return outcome.Told(outcome.Refused)
+	}
+	if unfit {
+		return plan.Unfit()
 	}
 	show, done := p.publishProgress(c)
 	r, err := p.publishPlan(c, plan, client, s, show)

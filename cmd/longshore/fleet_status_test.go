@@ -32,6 +32,24 @@ func TestFleetStatusOfUnfit(t *testing.T) {
 	}
 }
 
+// A dry run shows everything, with the digests that publishing has then.
+func TestFleetDryRun(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.stock()
+	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
+	s.small()
+	out := s.do(outcome.Refused, "fleet", "publish", "--key", "release.key", "--dry-run", "plant")
+	if !strings.Contains(out, "needs memory") || strings.Count(out, "would push "+states+":press-0") != 2 {
+		t.Errorf("the dry run says\n%s", out)
+	}
+	s.do(outcome.OK, "fleet", "publish", "--key", "release.key", "--dry-run", "--skip-unfit", "plant")
+	s.do(outcome.NotFound, "state", "show", "-d", "press-07", states)
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "--skip-unfit", "plant")
+	if digest := strings.TrimSpace(s.do(outcome.OK, "state", "show", "-q", "-d", "press-07", states)); !strings.Contains(out, states+":press-07  generation 1  "+digest) {
+		t.Errorf("press-07 is %s, the dry run said\n%s", digest, out)
+	}
+}
+
 // A diff tells what it shows nothing of, and follows what plan and publish would follow.
 func TestFleetDiff(t *testing.T) {
 	s := newShell(t, testenv.Referrers)
