@@ -227,6 +227,8 @@ func TestReleaseFaults(t *testing.T) {
 		{"a group that does not run it", "fleet.yaml", `line-b: {select: "site=graz, line=b",`, `line-b: {select: "site=graz, line=b", parameters: {sensor: {RATE: 1}},`, "no device of the group runs sensor"},
 		{"nothing is selected", "fleet.yaml", "exclude: device=spare-*", `exclude: "*"`, `no device is selected: select "site=graz", exclude "*"`},
 		{"groups that say a number and a text", "fleet.yaml", "parameters: {line: {poll: 10}}", "parameters: {line: {poll: 10}, sensor: {RATE: 5}}\n  all: {select: \"*\", parameters: {sensor: {RATE: \"5\"}}}", "press-07 is in the groups line-a and all, which give RATE different values"},
+		{"a label that is no part of a repository", "devices/b.yaml", "{id: spare-1, labels: {site: graz}", "{id: spare-1, labels: {site: a._b}", `its states would be in "harbor.acme.example/plant/state/a._b", which is no repository`},
+		{"a label of other signs", "devices/b.yaml", "{id: spare-1, labels: {site: graz}", "{id: spare-1, labels: {site: graz~1}", `state/graz~1", which is no repository`},
 		{"groups that do not agree", "fleet.yaml", "deployments:", "  all: {select: \"*\", parameters: {line: {poll: 11}}}\ndeployments:", "press-07 is in the groups line-a and all, which give poll different values"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -126,8 +126,11 @@ func (f *Fleet) link(sink *faults) {
 	for _, d := range f.Devices {
 		f.equip(d, sink)
 		f.knownDeployments(d.Parameters, d.at, sink)
-		if _, missing := f.Repository(d); missing != "" {
+		switch repository, missing := f.Repository(d); {
+		case missing != "":
 			sink.add(d.at, "", "has no label %s, and states: %s asks for it", missing, f.States)
+		case f.States != "" && (!validRepository(repository, false) || len(repository) > maxTemplate):
+			sink.add(d.at, "", "its states would be in %q, which is no repository: states: %s has labels of it", repository, f.States)
 		}
 	}
 }
