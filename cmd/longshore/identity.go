@@ -29,7 +29,8 @@ const identityCategory = "Identity"
 func (p *program) identity(c *cli.Context) (signing.Trustee, error) {
 	subject, issuer := c.String("certificate-identity"), c.String("certificate-oidc-issuer")
 	o := keyless.IdentityOptions{Name: cmp.Or(subject, c.String("certificate-identity-regexp")), Unlogged: c.Bool("insecure-ignore-tlog")}
-	if o.Name == "" && issuer == "" && c.String("certificate-oidc-issuer-regexp") == "" && c.String("trusted-root") == "" {
+	if o.Name == "" && issuer == "" && c.String("certificate-oidc-issuer-regexp") == "" &&
+		(c.String("trusted-root") == "" || p.getenv("LONGSHORE_TRUSTED_ROOT") != "") { // the variable may be set for other commands
 		return nil, nil
 	}
 	var err error

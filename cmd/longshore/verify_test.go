@@ -54,6 +54,19 @@ func TestVerifyFindsWhatNoLongerHolds(t *testing.T) {
 	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", state)
 }
 
+// A trusted root in the environment is for who asks for an identity, and for nobody else; on the command line it asks for one.
+func TestVerifyBesideTrustedRoot(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	component := monitor + ":1.4.0"
+	s.do(outcome.OK, "component", "push", "-q", "--key", "release.key", "./line-monitor", component)
+	s.env["LONGSHORE_TRUSTED_ROOT"] = "trusted_root.json"
+	s.do(outcome.OK, "verify", "-q", "--key", "release.pub", component)
+	s.do(outcome.OK, "verify", "-q", "--policy", "trust.yaml", component)
+	s.expect(outcome.NotFound, "trusted_root.json", "verify", "--certificate-identity", "a@b.example", "--certificate-oidc-issuer", "https://c.example", component)
+	delete(s.env, "LONGSHORE_TRUSTED_ROOT")
+	s.expect(outcome.Misused, "--certificate-identity is missing", "verify", "--trusted-root", "trusted_root.json", component)
+}
+
 // What we attest can be verified by us, and what nobody attested cannot.
 func TestAttest(t *testing.T) {
 	golden := goldenDir(t)
