@@ -58,9 +58,9 @@ func (r inspectResult) text(w io.Writer) {
 	var top branch
 	top.add("digest       %s", r.Digest)
 	if r.ArtifactType != "" {
-		top.add("type         %s", r.ArtifactType)
+		top.add("type         %s", oneLine(r.ArtifactType))
 	}
-	top.add("media type   %s", cmp.Or(r.MediaType, "not told"))
+	top.add("media type   %s", oneLine(cmp.Or(r.MediaType, "not told")))
 	if r.Manifests == nil {
 		top.add("size         %s, manifest %s", size(r.ContentSize), size(r.Size))
 	} else {

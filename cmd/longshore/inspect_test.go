@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -71,6 +72,15 @@ func TestInspectBelow(t *testing.T) {
 	read(host + "/library/caddy@" + shown.Manifests[0].Digest)
 	if shown.Image.Platform != "linux/amd64" {
 		t.Errorf("image = %+v", shown.Image)
+	}
+}
+
+// Types are foreign text as well.
+func TestInspectForeignTypes(t *testing.T) {
+	var b strings.Builder
+	inspectResult{"x.example/y:1", &audit.Inspection{ArtifactType: "a/b\x1b[2J", MediaType: "c/d\x1b]0;owned\a"}}.text(&b)
+	if out := b.String(); strings.ContainsAny(out, "\x1b\a") || !strings.Contains(out, `"a/b\x1b[2J"`) || !strings.Contains(out, `"c/d\x1b]0;owned\a"`) {
+		t.Errorf("inspect writes\n%q", out)
 	}
 }
 
