@@ -310,11 +310,7 @@ func (p *program) rolloutShow(c *cli.Context, args []string) error {
 
 // signs refuses a command line that does not say whether to sign.
 func signs(c *cli.Context) error {
-	name := "fleet rollout " + c.Command.Name
-	if (c.String("key") == "" && !c.Bool("keyless")) == !c.Bool("unsigned") {
-		return outcome.Usagef(name, "%s: sign with --key, or say --unsigned, one of them", name)
-	}
-	return nil
+	return whoSigns(c, "fleet rollout "+c.Command.Name)
 }
 
 func (p *program) rolloutContinue(c *cli.Context, args []string) error {
