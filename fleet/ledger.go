@@ -71,7 +71,7 @@ func (l Ledger) find(ctx context.Context) (*Record, error) {
 		return nil, err
 	default:
 		rec.tagged = desc.Digest
-		if err := l.open(ctx, rec, desc.Digest); err != nil {
+		if err := l.open(ctx, rec, desc.Digest, 0); err != nil {
 			return nil, fault.WithHint(err, "if another key of yours signed it, name it with --verify-key FILE; what nobody of yours has written may be removed")
 		}
 	}
@@ -85,7 +85,7 @@ func (l Ledger) find(ctx context.Context) (*Record, error) {
 		}
 		number := rec.next
 		if err == nil {
-			err = l.open(ctx, rec, desc.Digest)
+			err = l.open(ctx, rec, desc.Digest, number)
 		}
 		if err != nil {
 			if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
@@ -98,8 +98,8 @@ func (l Ledger) find(ctx context.Context) (*Record, error) {
 	return nil, fmt.Errorf("more than %d revisions above %d cannot be followed: %w", maxSkipped, rec.Revision, fault.ErrConflict)
 }
 
-// open reads one revision into rec.
-func (l Ledger) open(ctx context.Context, rec *Record, d digest.Digest) error {
+// open reads one revision into rec: the one of that number; 0: any.
+func (l Ledger) open(ctx context.Context, rec *Record, d digest.Digest, number uint64) error {
 	_, manifest, err := l.From.Manifest(ctx, l.Repository(), d)
 	if err != nil {
 		return err
@@ -111,8 +111,8 @@ func (l Ledger) open(ctx context.Context, rec *Record, d digest.Digest) error {
 	if x.Fleet != l.Fleet {
 		return fmt.Errorf("%s@%s is of the fleet %s: %w", l.Repository(), d, x.Fleet, fault.ErrConflict)
 	}
-	if x.Revision < rec.Revision {
-		return fmt.Errorf("%s@%s is revision %d, after %d: %w", l.Repository(), d, x.Revision, rec.Revision, fault.ErrConflict)
+	if number != 0 && x.Revision != number {
+		return fmt.Errorf("%s@%s is revision %d, and not %d: %w", l.Repository(), d, x.Revision, number, fault.ErrConflict)
 	}
 	if l.Verify != nil {
 		if err := l.Verify(ctx, l.Repository(), d); err != nil {

@@ -459,6 +459,14 @@ func TestRolloutStepByStep(t *testing.T) {
 		if r := s.record(); r.Phase != artifacts.RolloutDone {
 			t.Errorf("after the tag was moved back: %+v", r)
 		}
+		newest, err := s.conduct().Ledger.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.m.tags[fmt.Sprintf("%s.v%d", tag, newest.Revision+1)] = s.m.tags[tag+".v3"] // an old one as the next
+		if again, err := s.conduct().Ledger.Read(t.Context()); err != nil || again.Digest != newest.Digest {
+			t.Errorf("an old revision under the next tag: %+v, %v", again, err)
+		}
 		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
 			t.Error(err)
 		}
