@@ -23,7 +23,9 @@ type StateOptions struct {
 	Repeats     digest.Digest // of the earlier generation whose content this one has again; "": none
 	Created     time.Time     // zero: left out
 	Annotations map[string]string
-	Compressors *Compressors // for who packs many; nil: none are kept
+	// Applications are the packages that it was made of, by name; for people and for promotion, not for devices.
+	Applications map[string]ApplicationVersion
+	Compressors  *Compressors // for who packs many; nil: none are kept
 }
 
 // PackState makes the state of one device: State Manifest, bundle archive, each deployment. Same options, same digest,
@@ -68,7 +70,12 @@ func PackState(o StateOptions) (*Artifact, error) {
 	if err != nil {
 		return fail(err)
 	}
+	applications, err := applicationsText(o.Applications)
+	if err != nil {
+		return fail(err)
+	}
 	own := map[string]string{
+		AnnotationApplications:    applications,
 		AnnotationDevice:          string(o.Device),
 		AnnotationGeneration:      strconv.FormatUint(o.Generation, 10),
 		AnnotationPrevious:        o.Previous.String(),
@@ -97,6 +104,8 @@ type StateIndex struct {
 	Bundle      *ocispec.Descriptor  // nil exactly when there is nothing to deploy
 	Deployments []ocispec.Descriptor // empty when a foreign publisher pushed the bundle only
 	Annotations map[string]string
+	// Applications are the packages that it was made of, by name, as far as the publisher told.
+	Applications map[string]ApplicationVersion
 }
 
 // OpenState checks the manifest of a device state: its types, its annotations, its layers and their sizes.
@@ -113,7 +122,7 @@ func openState(manifest []byte) (*StateIndex, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &StateIndex{Annotations: i.annotations}
+	x := &StateIndex{Annotations: i.annotations, Applications: readApplications(i.annotations[AnnotationApplications])}
 	if x.Device, err = ParseDeviceID(i.annotations[AnnotationDevice]); err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", AnnotationDevice, err)
 	}

@@ -73,6 +73,17 @@ func (a *Assignment) id(f *Fleet, p Placement) string {
 	return DeploymentID(f.Name, string(a.Device.ID), p.Deployment.Name)
 }
 
+// packages are the application packages that a device's documents are made of. Components tell their own versions.
+func (a *Assignment) packages() map[string]artifacts.ApplicationVersion {
+	out := map[string]artifacts.ApplicationVersion{}
+	for _, p := range a.Placements {
+		if r := p.Release; p.kept == nil && !r.free {
+			out[r.Application.Name] = artifacts.ApplicationVersion{Version: r.Version(), Digest: r.Digest}
+		}
+	}
+	return out
+}
+
 // Documents are the ApplicationDeployments of a device, as they travel.
 func (a *Assignment) Documents(f *Fleet) ([][]byte, error) {
 	out := make([][]byte, 0, len(a.Placements))

@@ -39,6 +39,7 @@ type Fleet struct {
 	Applications []*Application
 	Deployments  []*Deployment
 	Devices      []*Device // sorted by id
+	Lock         Lock      // exact versions of applications; nil: there is none
 
 	files map[string]string // digests of the files that were read, by name
 	byID  map[string]*Device
@@ -58,11 +59,12 @@ type Group struct {
 // Application is something that can run: a package, or one Compose component without a description.
 type Application struct {
 	Name      string
-	Package   string // repository of an application package; "": Component
-	Component string // repository of a Compose component; "": Package
-	Version   string // exact, or a SemVer range; "": Channel
-	Channel   string // a tag that moves; "": Version
-	Profile   string // id of the profile to use; "": the first that fits a device
+	Package   string  // repository of an application package; "": Component
+	Component string  // repository of a Compose component; "": Package
+	Version   string  // exact, or a SemVer range; "": Channel
+	Channel   string  // a tag that moves; "": Version
+	Profile   string  // id of the profile to use; "": the first that fits a device
+	Locked    *Locked // the exact version that it has; nil: what Version or Channel means now
 
 	at, version place
 }

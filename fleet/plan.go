@@ -278,10 +278,10 @@ func (p *planner) pack(a *Assignment, generation uint64, previous digest.Digest,
 func packState(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
 	so := artifacts.StateOptions{
 		Device: a.Device.ID, Generation: generation, Deployments: documents, Expires: o.Expires, Previous: previous, Created: o.Created,
-		Annotations: o.Annotations, Compressors: compressors,
+		Annotations: o.Annotations, Applications: a.packages(), Compressors: compressors,
 	}
 	if a.repeats != nil {
-		so.Repeats, so.Annotations = a.repeats.digest, a.repeats.notes()
+		so.Repeats, so.Annotations, so.Applications = a.repeats.digest, a.repeats.notes(), a.repeats.index.Applications
 		maps.Copy(so.Annotations, o.Annotations)
 	}
 	return artifacts.PackState(so)

@@ -59,6 +59,7 @@ func Read(fsys fs.FS) (*Fleet, error) {
 		return nil, sink.err()
 	}
 	f.loadCapabilities(fsys, caps, sink)
+	f.readLock(fsys, sink)
 	f.link(sink)
 	if err := sink.err(); err != nil {
 		return nil, err

@@ -72,7 +72,11 @@ func Resolve(ctx context.Context, f *Fleet, from Registry) (map[string]*Release,
 	sink, all := &faults{}, map[string]*Release{}
 	for i, a := range f.Applications {
 		if err := missing[i]; err != nil {
-			sink.add(a.version, fault.Hint(err), "%v", err)
+			at := a.version
+			if a.Locked != nil {
+				at = a.Locked.at
+			}
+			sink.add(at, fault.Hint(err), "%v", err)
 			continue
 		}
 		all[a.Name] = out[i]
@@ -107,7 +111,7 @@ func resolve(ctx context.Context, f *Fleet, a *Application, from Registry) (*Rel
 			if r.pins[key] != nil {
 				continue
 			}
-			pin, err := pinComponent(ctx, from, p.Type, c)
+			pin, err := r.pinComponent(ctx, from, p.Type, c)
 			if err != nil {
 				return nil, err
 			}
@@ -120,8 +124,9 @@ func resolve(ctx context.Context, f *Fleet, a *Application, from Registry) (*Rel
 // find settles the tag and its digest.
 func (r *Release) find(ctx context.Context, from Registry) error {
 	a := r.Application
-	r.Tag = a.Channel
-	if r.Tag == "" {
+	if a.Locked != nil {
+		r.Tag = a.Locked.Version
+	} else if r.Tag = a.Channel; r.Tag == "" {
 		want, err := parseVersion(a.Version)
 		if err != nil {
 			return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
@@ -146,6 +151,10 @@ func (r *Release) find(ctx context.Context, from Registry) error {
 			hint = offered(tags)
 		}
 		return fault.WithHint(fmt.Errorf("there is no %s:%s: %w", r.Repository, r.Tag, fault.ErrNotFound), hint)
+	}
+	if err == nil && a.Locked != nil && desc.Digest != a.Locked.Digest {
+		return fault.WithHint(fmt.Errorf("%s:%s is %s, the lock says %s: %w", r.Repository, r.Tag, desc.Digest, a.Locked.Digest, fault.ErrInvalid),
+			"the version was pushed anew: find out by whom, and promote it again if it is to be so")
 	}
 	r.Digest = desc.Digest
 	return err
@@ -178,7 +187,7 @@ func (r *Release) open(ctx context.Context, from Registry) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
-	if v := r.Description.Metadata.Version; r.Application.Channel == "" && v != r.Tag {
+	if v := r.Description.Metadata.Version; (r.Application.Channel == "" || r.Application.Locked != nil) && v != r.Tag {
 		return fmt.Errorf("%s: it says that it is version %s: %w", where, v, fault.ErrInvalid)
 	}
 	return nil
@@ -191,7 +200,7 @@ func (r *Release) describe(ctx context.Context, from Registry) error {
 		return fmt.Errorf("%s: %q is no name of a component (lower-case letters, digits, dashes): %w", where, name, fault.ErrInvalid)
 	}
 	revision := r.Tag
-	if r.Application.Channel != "" {
+	if r.Application.Channel != "" && r.Application.Locked == nil {
 		_, manifest, err := from.Manifest(ctx, r.Repository, r.Digest)
 		if err != nil {
 			return err
@@ -214,13 +223,24 @@ func (r *Release) describe(ctx context.Context, from Registry) error {
 	return nil
 }
 
-// pinComponent finds out what a component's tag means. What cannot be deployed is told when something wants to.
-func pinComponent(ctx context.Context, from Registry, kind string, c margo.Component) (*pinnedRelease, error) {
+// pinComponent finds out what a component's tag means, or what the lock says that it means. What cannot be deployed is told
+// when something wants to.
+func (r *Release) pinComponent(ctx context.Context, from Registry, kind string, c margo.Component) (*pinnedRelease, error) {
 	repository, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
 	p := &pinnedRelease{repository: repository, revision: c.Properties.Revision}
 	if !ok {
 		p.err = fmt.Errorf("component %s is in no registry: %w", c.Name, fault.ErrUnsupported)
 		return p, nil
+	}
+	if l := r.Application.Locked; l != nil && !r.free {
+		locked := l.Components[repository+":"+p.revision]
+		if locked == nil {
+			p.err = fmt.Errorf("component %s: %s:%s is not in the lock: %w", c.Name, repository, p.revision, fault.ErrInvalid)
+			return p, nil
+		}
+		if p.digest = locked.Digest; locked.Repository != "" {
+			p.repository = locked.Repository
+		}
 	}
 	err := p.find(ctx, from, kind, c)
 	if lasting(err) {
@@ -234,7 +254,12 @@ func (p *pinnedRelease) find(ctx context.Context, from Registry, kind string, c 
 	if err != nil {
 		return err
 	}
-	if !there {
+	switch {
+	case there && p.digest != "" && p.digest != pinned:
+		return fmt.Errorf("%s:%s is %s in the lock, and %s in the package: %w", p.repository, p.revision, p.digest, pinned, fault.ErrInvalid)
+	case p.digest != "":
+		pinned = p.digest
+	case !there:
 		desc, err := from.Resolve(ctx, p.repository, p.revision)
 		if err != nil {
 			return err
@@ -279,6 +304,7 @@ func (r *Release) pinned(p margo.DeploymentProfile) (margo.DeploymentProfile, er
 			x = map[string]any{}
 		}
 		x["digest"] = pin.digest.String()
+		c.Properties.Repository = "oci://" + pin.repository
 		c.Extensions = maps.Clone(c.Extensions)
 		if c.Extensions == nil {
 			c.Extensions = margo.Extensions{}

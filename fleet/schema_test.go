@@ -25,7 +25,7 @@ const complete = `{
 }`
 
 // mutations are the document with one thing changed: left out, of another kind, or too much.
-func mutations(t *testing.T) map[string]any {
+func mutations(t *testing.T, complete string) map[string]any {
 	t.Helper()
 	out := map[string]any{}
 	values := []any{json.Number("1"), json.Number("-7"), true, []any{}, []any{map[string]any{}}, map[string]any{}, "", "ok-1", "Not: OK"}
@@ -77,9 +77,10 @@ func mutations(t *testing.T) map[string]any {
 	return out
 }
 
-// The schema and the parser say the same about every part of a file.
-func TestSchema(t *testing.T) {
-	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(fleet.Schema()))
+// schemaOf compiles a schema.
+func schemaOf(t *testing.T, text []byte) *jsonschema.Schema {
+	t.Helper()
+	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,12 +92,24 @@ func TestSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return schema
+}
+
+func encoded(t *testing.T, doc any) []byte {
+	t.Helper()
+	text, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// The schema and the parser say the same about every part of a file.
+func TestSchema(t *testing.T) {
+	schema := schemaOf(t, fleet.Schema())
 	valid := 0
-	for name, doc := range mutations(t) {
-		text, err := json.Marshal(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for name, doc := range mutations(t, complete) {
+		text := encoded(t, doc)
 		bySchema := schema.Validate(doc)
 		faults := fleet.Structure(fstest.MapFS{fleet.File: {Data: text}})
 		if (bySchema == nil) != (len(faults) == 0) {

@@ -24,7 +24,7 @@ import (
 func (p *program) fleetCommands() *cli.Command {
 	return group("fleet", "keep what many devices are to run in files",
 		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(),
-		p.fleetRolloutCommands(), p.fleetWatchCommand(), p.fleetRollbackCommand(), p.fleetPruneCommand())
+		p.fleetRolloutCommands(), p.fleetWatchCommand(), p.fleetRollbackCommand(), p.fleetPruneCommand(), p.fleetPromoteCommand())
 }
 
 // fleetDirectory is the directory of a fleet that a command line names.

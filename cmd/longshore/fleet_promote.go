@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+func (p *program) fleetPromoteCommand() *cli.Command {
+	return p.command("fleet", command{
+		name: "promote", args: "FROM TO", min: 2, max: 2,
+		usage: "bring what one environment has into another, by digest",
+		about: "FROM and TO are directories of fleets: staging and production. Finds out which exact version of every application is " +
+			"published for the devices of FROM, whatever tags name now, and writes it into TO/fleet.lock: its version, its digest and " +
+			"those of its components. Where TO has another registry, packages and components are copied there with their signatures, " +
+			"and devices get them there; images stay where they are named. fleet plan and fleet publish of TO hold to the lock: " +
+			"promoting publishes nothing. Devices of FROM that have different versions, or others than the files make, end it with " +
+			"exit code 6. A run that ended early is repeated.",
+		examples: []string{
+			"--verify-key release.pub --dry-run staging production",
+			"--verify-key release.pub staging production",
+			"--application line --select device=canary-* staging production",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringSliceFlag{Name: "application", Usage: "`NAME` of an application to promote; may be repeated; else all that both have"},
+			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; else all"},
+			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed what is published in FROM; may be repeated"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which it must be signed"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be promoted, and copy and write nothing"},
+			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at at a time"},
+		}, registryFlags()),
+		run: p.fleetPromote,
+	})
+}
+
+type promoteResult struct {
+	From         string                `json:"from"`
+	To           string                `json:"to"`
+	Lock         string                `json:"lock"` // the file
+	Applications []promotedApplication `json:"applications"`
+	DryRun       bool                  `json:"dryRun"`
+	Copied       registry.Copied       `json:"copied"`
+}
+
+type promotedApplication struct {
+	Name       string              `json:"name"`
+	Repository string              `json:"repository"`
+	To         string              `json:"to"`
+	Version    string              `json:"version"`
+	Was        string              `json:"was,omitempty"` // in the lock
+	Digest     digest.Digest       `json:"digest"`
+	Components []promotedComponent `json:"components"`
+	Devices    int                 `json:"devices"` // that have it
+	Same       bool                `json:"same"`    // the lock said so already
+}
+
+type promotedComponent struct {
+	Reference  string        `json:"reference"` // as the package names it
+	Digest     digest.Digest `json:"digest"`
+	Repository string        `json:"repository,omitempty"` // where devices get it; "": there
+}
+
+func (r promoteResult) essence() string { return "" }
+
+func (r promoteResult) text(w io.Writer) {
+	changed := 0
+	for _, a := range r.Applications {
+		was := ""
+		switch {
+		case a.Same:
+			was = ", as before"
+		case a.Was != "":
+			was = ", was " + a.Was
+		}
+		if !a.Same {
+			changed++
+		}
+		row(w, "promote", "%s %s  %s  (%s%s)", a.Name, a.Version, short(a.Digest), count(a.Devices, "device"), was)
+		for _, c := range a.Components {
+			row(w, "", "  %s  %s", c.Reference, short(c.Digest))
+		}
+	}
+	if r.Copied.Manifests > 0 {
+		row(w, "copied", "%d manifests, %d of them signatures and statements; %d blobs shared, %d sent (%s)", r.Copied.Manifests, r.Copied.Referrers, r.Copied.Mounted, r.Copied.Sent, size(r.Copied.Bytes))
+	}
+	switch {
+	case r.DryRun:
+		row(w, "done", "%s would change in %s; nothing was written", count(changed, "application"), r.Lock)
+	case changed == 0:
+		row(w, "done", "%s says so already", r.Lock)
+	default:
+		row(w, "wrote", "%s", r.Lock)
+		row(w, "next", "longshore fleet plan %s", r.To)
+	}
+}
+
+// carrier brings artifacts from one repository to another.
+type carrier struct {
+	client *registry.Client
+	copied *registry.Copied
+}
+
+// Carry implements [fleet.Carrier].
+func (c carrier) Carry(ctx context.Context, from, to string, d digest.Digest, tag string) error {
+	source, err := c.client.OpenName(ctx, from)
+	if err != nil {
+		return err
+	}
+	target, err := c.client.OpenName(ctx, to)
+	if err != nil {
+		return err
+	}
+	made, err := target.CopyFrom(ctx, source, d, tag)
+	c.copied.Manifests += made.Manifests
+	c.copied.Referrers += made.Referrers
+	c.copied.Mounted += made.Mounted
+	c.copied.Sent += made.Sent
+	c.copied.Bytes += made.Bytes
+	return err
+}
+
+func (p *program) fleetPromote(c *cli.Context, args []string) error {
+	source, err := readFleet(args[0])
+	if err != nil {
+		return err
+	}
+	target, err := readFleet(args[1])
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	versions, err := p.publishedVersions(c, client, args[0], source)
+	if err != nil {
+		return err
+	}
+	all, err := target.Promote(source, versions, c.StringSlice("application"))
+	if err != nil {
+		return err
+	}
+	if err := openFleet(c.Context, client, target); err != nil {
+		return err
+	}
+	r := promoteResult{From: args[0], To: args[1], Lock: filepath.Join(args[1], fleet.LockFile), Applications: []promotedApplication{}, DryRun: c.Bool("dry-run")}
+	same := true
+	for _, x := range all {
+		r.Applications = append(r.Applications, describePromotion(x))
+		same = same && x.Same
+		if r.DryRun {
+			continue
+		}
+		if err := x.Carry(c.Context, carrier{client, &r.Copied}); err != nil {
+			return err
+		}
+	}
+	if !same && !r.DryRun {
+		if err := replace(r.Lock, target.Locks(all).Encode()); err != nil {
+			return err
+		}
+	}
+	return p.show(c, r)
+}
+
+// publishedVersions are what the devices of a fleet have.
+func (p *program) publishedVersions(c *cli.Context, client *registry.Client, dir string, f *fleet.Fleet) ([]*fleet.Promoted, error) {
+	o, err := p.fleetOptions(c, client, nil)
+	if err != nil {
+		return nil, err
+	}
+	compiled, err := compileFleet(c.Context, client, dir, f)
+	if err != nil {
+		return nil, err
+	}
+	return compiled.Published(c.Context, client, o, nil)
+}
+
+func describePromotion(x *fleet.Promotion) promotedApplication {
+	a := promotedApplication{
+		Name: x.Application, Repository: x.Repository, To: x.To, Version: x.Version, Was: x.Was, Digest: x.Digest, Components: []promotedComponent{},
+		Devices: x.Devices, Same: x.Same,
+	}
+	for reference, c := range x.Now.Components {
+		a.Components = append(a.Components, promotedComponent{reference, c.Digest, c.Repository})
+	}
+	slices.SortFunc(a.Components, func(a, b promotedComponent) int {
+		if a.Reference < b.Reference {
+			return -1
+		}
+		return 1
+	})
+	return a
+}
+
+// replace writes a file whole or not at all.
+func replace(name string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package registry_test
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/storetest"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// A copy has the digest, the content and whatever refers to it; the second moves nothing.
+func TestCopyFrom(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		from, to testenv.Kind // to "": another repository of the same registry
+	}{
+		{"within distribution", testenv.Distribution, ""},
+		{"within ociregistry", testenv.Referrers, ""},
+		{"to one with another way of referrers", testenv.Distribution, testenv.Referrers},
+		{"and back", testenv.Referrers, testenv.Distribution},
+		{"to a lax one", testenv.Distribution, testenv.Lax},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			source := testenv.Registry(t, c.from)
+			target := source
+			if c.to != "" {
+				target = testenv.Registry(t, c.to)
+			}
+			from := openName(t, clientFor(t, source), source.Host+"/staging/components/line")
+			to := openName(t, clientFor(t, target), target.Host+"/production/components/line")
+			subject, _ := storetest.Put(t, from, "line 1.4.1", nil, "1.4.1")
+			signature, _ := storetest.Put(t, from, "signature", &subject, "")
+			nested, _ := storetest.Put(t, from, "of the signature", &signature, "")
+			legacy := "sha256-" + subject.Digest.Encoded() + ".sig"
+			storetest.Put(t, from, "legacy", nil, legacy)
+			target.Faults.Forget()
+			made, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1")
+			if err != nil || made.Manifests != 4 || made.Referrers != 3 {
+				t.Fatalf("CopyFrom = %+v, %v, want 4 manifests, 3 of them referrers", made, err)
+			}
+			if c.from == testenv.Distribution && c.to == "" && (made.Mounted != 5 || made.Sent != 0) {
+				t.Errorf("%d blobs were shared and %d sent, want 5 shared", made.Mounted, made.Sent)
+			}
+			if d, err := to.Resolve(t.Context(), "1.4.1"); err != nil || d.Digest != subject.Digest {
+				t.Errorf("the tag names %s, %v", d.Digest, err)
+			}
+			for of, want := range map[*ocispec.Descriptor]ocispec.Descriptor{&subject: signature, &signature: nested} {
+				if list, err := to.Referrers(t.Context(), *of); err != nil || len(list) != 1 || list[0].Digest != want.Digest {
+					t.Errorf("referrers = %v, %v, want %s", list, err, want.Digest)
+				}
+			}
+			if data, err := to.Blob(t.Context(), storetest.BlobOf([]byte("line 1.4.1")), 1<<20); err != nil || string(data) != "line 1.4.1" {
+				t.Errorf("the layer is %q, %v", data, err)
+			}
+			if _, err := to.Resolve(t.Context(), legacy); err != nil {
+				t.Errorf("the older signature: %v", err)
+			}
+			again, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1")
+			if err != nil || *again != (registry.Copied{}) {
+				t.Errorf("again: %+v, %v, want nothing", again, err)
+			}
+			other, _ := storetest.Put(t, from, "line 1.4.1, pushed anew", nil, "")
+			if _, err := to.CopyFrom(t.Context(), from, other.Digest, "1.4.1"); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+				t.Errorf("over another content: %v", err)
+			}
+			if _, err := to.CopyFrom(t.Context(), from, storetest.BlobOf([]byte("nothing")).Digest, ""); !errors.Is(err, fault.ErrNotFound) {
+				t.Errorf("of nothing: %v", err)
+			}
+		})
+	}
+}
+
+// A registry that does not share gets the bytes; one that cannot be asked is told; a copy that was cut is repeated.
+func TestCopyFromEnds(t *testing.T) {
+	s := testenv.Registry(t, testenv.Distribution)
+	from := openName(t, clientFor(t, s), s.Host+"/staging/line")
+	to := openName(t, clientFor(t, s), s.Host+"/production/line")
+	subject, _ := storetest.Put(t, from, "line", nil, "1.4.1")
+	storetest.Put(t, from, "signature", &subject, "")
+	s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/production/line/manifests/1\.4\.1$`, Effect: testenv.Status(http.StatusForbidden, 0)})
+	if _, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1"); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("not allowed: %v", err)
+	}
+	s.Faults.Clear()
+	if made, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1"); err != nil || made.Manifests != 0 {
+		t.Errorf("again: %+v, %v, want only the tag", made, err)
+	}
+	third := openName(t, clientFor(t, s), s.Host+"/third/line")
+	s.Faults.Add(testenv.Rule{Method: http.MethodPost, Path: `/third/line/blobs/uploads`, Times: 1, Effect: testenv.Status(http.StatusForbidden, 0)})
+	if made, err := third.CopyFrom(t.Context(), from, subject.Digest, "1.4.1"); err != nil || made.Sent != 1 || made.Mounted != 2 {
+		t.Errorf("a mount that is refused: %+v, %v, want one blob sent", made, err)
+	}
+	layout := newClient(t, registry.Options{})
+	disk, err := layout.Open(t.Context(), mustParse(t, "oci-layout:"+t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made, err := disk.CopyFrom(t.Context(), from, subject.Digest, "1.4.1"); err != nil || made.Sent != 3 {
+		t.Errorf("to a layout: %+v, %v", made, err)
+	}
+}
