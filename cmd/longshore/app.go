@@ -34,7 +34,7 @@ func (p *program) app() *cli.App {
 			group("component", "publish Compose projects", p.componentPushCommand()),
 			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
 			group("state", "publish and look at what devices are to run", p.statePushCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
-			group("app", "publish and look at application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand()),
+			group("app", "publish and look at application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
 			p.fleetCommands(),
 			group("trust", "decide who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
 			p.signCommand(),

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+func (p *program) appChannelCommands() *cli.Command {
+	return group("channel", "look at and move the channels of an application: tags that move", p.appChannelListCommand(), p.appChannelSetCommand())
+}
+
+func (p *program) appChannelListCommand() *cli.Command {
+	return p.command("app channel", command{
+		name: "list", args: "HOST/PATH", min: 1, max: 1,
+		usage:    "list the channels of an application or a component, and the version that each has",
+		about:    "Lists the tags of a repository that are no versions, with the version that what they name says it is.",
+		examples: []string{"harbor.acme.example/plant/apps/line", "-o json harbor.acme.example/plant/apps/line"},
+		flags:    registryFlags(),
+		run:      p.appChannelList,
+	})
+}
+
+type channelList struct {
+	Repository string        `json:"repository"`
+	Channels   []channelInfo `json:"channels"`
+}
+
+type channelInfo struct {
+	Channel string        `json:"channel"`
+	Version string        `json:"version,omitempty"` // "": it is no package and no component
+	Digest  digest.Digest `json:"digest"`
+}
+
+func (r channelList) essence() string { return "" }
+
+func (r channelList) text(w io.Writer) {
+	for _, c := range r.Channels {
+		version := c.Version
+		if version == "" {
+			version = "no version"
+		}
+		row(w, c.Channel, "%s  %s", version, short(c.Digest))
+	}
+	if len(r.Channels) == 0 {
+		row(w, "none", "%s has no channels", r.Repository)
+	}
+}
+
+func (p *program) appChannelList(c *cli.Context, args []string) error {
+	client, repo, err := p.channels(c, "app channel list", args[0])
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	tags, err := repo.Tags(c.Context)
+	if err != nil {
+		return err
+	}
+	r := channelList{Repository: repo.Name(), Channels: []channelInfo{}}
+	for _, t := range tags {
+		if versionLike(t) {
+			continue
+		}
+		d, version, err := released(c.Context, repo, t)
+		if err != nil && !errors.Is(err, fault.ErrUnsupported) {
+			return err
+		}
+		r.Channels = append(r.Channels, channelInfo{t, version, d})
+	}
+	return p.show(c, r)
+}
+
+func (p *program) appChannelSetCommand() *cli.Command {
+	return p.command("app channel", command{
+		name: "set", args: "HOST/PATH CHANNEL VERSION", min: 3, max: 3,
+		usage: "make a channel name a version",
+		about: "Moves a tag that moves to what VERSION, a tag or a digest, names now. Nothing is pushed but the tag. A channel that is " +
+			"not what --was says, or that somebody else moves at the same time, stays or is told, with exit code 6. Fleets that name " +
+			"the channel get the version when they are published next; fleet plan shows it.",
+		examples: []string{
+			"harbor.acme.example/plant/apps/line stable 1.4.1",
+			"--was 1.4.0 harbor.acme.example/plant/apps/line stable 1.4.1",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "was", Usage: "`VERSION` or digest that the channel has to have until now, or none; else whatever it has"},
+		}, registryFlags()),
+		run: p.appChannelSet,
+	})
+}
+
+type channelResult struct {
+	Repository string        `json:"repository"`
+	Channel    string        `json:"channel"`
+	Version    string        `json:"version"`
+	Digest     digest.Digest `json:"digest"`
+	Was        digest.Digest `json:"was,omitempty"` // "": the channel is new
+}
+
+func (r channelResult) essence() string { return r.Digest.String() }
+
+func (r channelResult) text(w io.Writer) {
+	was := "new"
+	switch r.Was {
+	case "":
+	case r.Digest:
+		was = "as before"
+	default:
+		was = "was " + short(r.Was)
+	}
+	row(w, "channel", "%s:%s  %s  %s (%s)", r.Repository, r.Channel, r.Version, short(r.Digest), was)
+}
+
+func (p *program) appChannelSet(c *cli.Context, args []string) error {
+	const name = "app channel set"
+	if versionLike(args[1]) {
+		return outcome.Usagef(name, "app channel set: %q is a version, or looks like one: versions stand for one content, channels move", args[1])
+	}
+	client, repo, err := p.channels(c, name, args[0])
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	r := channelResult{Repository: repo.Name(), Channel: args[1]}
+	if r.Digest, r.Version, err = released(c.Context, repo, args[2]); err != nil {
+		return err
+	}
+	there, err := repo.Resolve(c.Context, r.Channel)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return err
+	}
+	r.Was = there.Digest
+	if s := c.String("was"); s != "" {
+		want := digest.Digest("")
+		if s != "none" {
+			if want, _, err = released(c.Context, repo, s); err != nil {
+				return err
+			}
+		}
+		if want != r.Was {
+			err := fmt.Errorf("%s:%s: %w: it is not %s, but %s", r.Repository, r.Channel, fault.ErrConflict, s, orNone(short(r.Was)))
+			return fault.WithHint(err, "somebody else moved it: look at it with longshore app channel list, and decide again")
+		}
+	}
+	if err := repo.MoveTag(c.Context, r.Channel, r.Was, r.Digest); err != nil {
+		return err
+	}
+	return p.show(c, r)
+}
+
+// channels opens the repository whose channels are meant, as the registry itself has it.
+func (p *program) channels(c *cli.Context, command, arg string) (*registry.Client, *registry.Repository, error) {
+	ref, err := registry.ParseReference(arg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ref.Target() != "" {
+		return nil, nil, outcome.Usagef(command, "%s: %s: name the repository only", command, arg)
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return client, repo.Upstream(), nil
+}
+
+// versionLike tells tags that stand for one content, or could be taken for such: versions, and what signatures are kept under.
+func versionLike(tag string) bool {
+	_, err := semver.NewVersion(strings.ReplaceAll(tag, "_", "+"))
+	return err == nil || strings.HasPrefix(tag, "sha256-")
+}
+
+// released reads what a tag or digest names: a package or a component, and which version it says that it is.
+func released(ctx context.Context, repo *registry.Repository, target string) (digest.Digest, string, error) {
+	desc, err := repo.Resolve(ctx, target)
+	if err != nil {
+		return "", "", err
+	}
+	_, manifest, err := repo.ManifestLimit(ctx, desc.Digest, registry.MaxForeignManifest)
+	if err != nil {
+		return "", "", err
+	}
+	if x, err := artifacts.OpenComponent(manifest); err == nil {
+		return desc.Digest, x.Version, nil
+	}
+	x, err := artifacts.OpenPackage(manifest)
+	if err != nil {
+		return desc.Digest, "", fmt.Errorf("%s:%s: %w: it is neither a package nor a component", repo.Name(), target, fault.ErrUnsupported)
+	}
+	d, err := x.Read(func(l ocispec.Descriptor) ([]byte, error) { return repo.Blob(ctx, l, artifacts.MaxDocument) })
+	if err != nil {
+		return "", "", fmt.Errorf("%s:%s: %w", repo.Name(), target, err)
+	}
+	return desc.Digest, d.Metadata.Version, nil
+}
