@@ -68,7 +68,7 @@ func (p *Plan) Follows(ctx context.Context, in History, forgiven []string) error
 			if at.Source != "" {
 				from += " of " + at.Source
 			}
-			return fault.WithHint(fmt.Errorf("%s has what was published from %s, which is not in the history of this commit: %w", some(devices[at]), from, fault.ErrRollback),
+			return fault.WithHint(fmt.Errorf("%s: published from %s, which is not in the history of this commit: %w", some(devices[at]), from, fault.ErrRollback),
 				"the branch was set back or rewritten: put the commit back, or, if that was meant, say --rewritten "+at.Revision)
 		}
 	}

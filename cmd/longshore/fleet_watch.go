@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/longshore/git"
 	"github.com/longshore-dev/longshore/fleet"
@@ -150,6 +152,9 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	err = plan.Follows(ctx, func(ctx context.Context, published string) (bool, error) {
 		return w.branch.Contains(ctx, commit, published)
 	}, w.c.StringSlice("rewritten"))
+	if errors.Is(err, fault.ErrRollback) && w.branch.Shallow(ctx) {
+		err = fault.WithHint(err, "the repository is a clone without its history, where nothing is found: name its URL, or fetch all of it (git fetch --unshallow)")
+	}
 	if err != nil {
 		return err
 	}

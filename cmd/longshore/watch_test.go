@@ -86,6 +86,12 @@ func TestFleetWatchOnce(t *testing.T) {
 	if out, _ := watch(outcome.OK, "--rewritten", second); !strings.HasPrefix(out, "main "+third[:12]) {
 		t.Errorf("rewritten: %q", out)
 	}
+	// A clone without its history cannot tell.
+	s.git("clone", "-q", "--depth", "1", "file://"+s.env["HOME"], "shallow")
+	code, _, stderr := s.try("fleet", "watch", "--once", "--key", "release.key", "--path", "plant", "shallow")
+	if code != outcome.Refused || !strings.Contains(stderr, "a clone without its history") {
+		t.Errorf("shallow: exit %d\n%s", code, stderr)
+	}
 	// Bad input, in one message each.
 	s.change("plant/fleet.yaml", "poll: 15", "poll: 0")
 	s.change("plant/devices/all.yaml", "poll: 20", `poll: "20"`)
