@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,61 +21,80 @@ import (
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
+		var mu sync.Mutex // holds what follows
 		head, gone := "one", error(nil)
 		broken := map[string]error{}
 		var asked int
 		var tried, told []string
+		locked := func(do func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			do()
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &fleet.Watch{
 			Interval: time.Minute,
-			Newest: func(context.Context) (string, error) {
-				if asked++; gone != nil {
-					return "", gone
-				}
-				return head, nil
+			Newest: func(context.Context) (commit string, err error) {
+				locked(func() {
+					if asked++; gone == nil {
+						commit = head
+					}
+					err = gone
+				})
+				return commit, err
 			},
-			Publish: func(_ context.Context, commit string) error {
-				tried = append(tried, fmt.Sprintf("%s %s", time.Since(begin), commit))
-				return broken[commit]
+			Publish: func(_ context.Context, commit string) (err error) {
+				locked(func() {
+					tried = append(tried, fmt.Sprintf("%s %s", time.Since(begin), commit))
+					err = broken[commit]
+				})
+				return err
 			},
-			Tell: func(commit string, err error) { told = append(told, commit+": "+err.Error()) },
+			Tell: func(commit string, err error) { locked(func() { told = append(told, commit+": "+err.Error()) }) },
 		}
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()
 		want := func(what string, got *[]string, lines ...string) {
 			t.Helper()
 			synctest.Wait()
-			if !slices.Equal(*got, lines) {
-				t.Errorf("%s:\n%s\nwant:\n%s", what, strings.Join(*got, "\n"), strings.Join(lines, "\n"))
-			}
-			*got = nil
+			locked(func() {
+				if !slices.Equal(*got, lines) {
+					t.Errorf("%s:\n%s\nwant:\n%s", what, strings.Join(*got, "\n"), strings.Join(lines, "\n"))
+				}
+				*got = nil
+			})
+		}
+		often := func(least, most int) {
+			t.Helper()
+			locked(func() {
+				if asked < least || asked > most {
+					t.Errorf("asked %d times, want %d to %d", asked, least, most)
+				}
+				asked = 0
+			})
 		}
 		time.Sleep(10*time.Minute + time.Second)
 		want("one commit", &tried, "0s one")
-		if asked != 11 {
-			t.Errorf("asked %d times in 10 minutes, want 11", asked)
-		}
-		head, broken["two"] = "two", errors.New("a fault")
+		often(11, 11)
+		locked(func() { head, broken["two"] = "two", errors.New("a fault") })
 		time.Sleep(16 * time.Minute)
 		want("a commit that is wrong", &tried, "11m0s two", "12m0s two", "14m0s two", "18m0s two", "26m0s two")
 		want("told", &told, "two: a fault")
-		head = "three"
+		locked(func() { head = "three" })
 		time.Sleep(time.Minute)
 		want("a newer commit", &tried, "27m0s three")
-		gone = fault.WithRetryAfter(fmt.Errorf("gone: %w", fault.ErrTemporary), 4*time.Minute)
-		asked = 0
+		often(17, 17)
+		locked(func() { gone = fault.WithRetryAfter(fmt.Errorf("gone: %w", fault.ErrTemporary), 4*time.Minute) })
 		time.Sleep(time.Hour)
-		if asked < 5 || asked > 9 {
-			t.Errorf("a server that is away is asked %d times an hour", asked)
-		}
-		want("told", &told, ": gone: temporarily unavailable")
-		gone, head = nil, "four"
+		often(5, 9)
+		want("a server that is away", &told, ": gone: temporarily unavailable")
+		locked(func() { gone, head = nil, "four" })
 		time.Sleep(15 * time.Minute)
+		cancel()
+		<-done
 		if len(tried) != 1 || !strings.HasSuffix(tried[0], "four") {
 			t.Errorf("back again: %v", tried)
 		}
-		cancel()
-		<-done
 	})
 }
 
