@@ -83,18 +83,55 @@ func TestOutputs(t *testing.T) {
 		s.do(outcome.OK, "completion", shell)
 	}
 	// Keys, their digests and times are new in every run, versions in every build.
+	s.mask(
+		`("(?:fingerprint|until|notAfter|signedAt|dated)": ")[^"]*`, "${1}NEW",
+		`(Fingerprint: )\S+`, "${1}NEW",
+		`([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z)`, "TIME",
+		`(\$ longshore version(?: -o json)?\n)(?s:.*?)(--- exit)`, "${1}VERSION\n${2}",
+	)
+	s.golden(golden)
+}
+
+// A rollout, looked at, halted, continued and undone.
+func TestRolloutOutputs(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Distribution)
+	s.waves(3, `rollout: {waves: [{name: canary, select: "device=press-0000", soak: 1h}, {name: rest, percent: 100}]}`)
+	s.do(outcome.OK, "fleet", "publish", "-q", "--at-once", "--key", "release.key", "waves")
+	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 6")
+	s.env["LONGSHORE_ENDPOINT"] = newFloor(t, s, nil).url // no device reports anything there
+	s.do(outcome.OK, "fleet", "publish", "--no-wait", "--key", "release.key", "waves")
+	rollout := func(code int, what string, flags ...string) {
+		key := []string{"--key", "release.key"}
+		if what == "show" {
+			key = []string{"--verify-key", "release.pub"}
+		}
+		s.do(code, append(append(append([]string{"fleet", "rollout", what}, flags...), key...), "waves")...)
+	}
+	rollout(outcome.Differs, "show")
+	rollout(outcome.OK, "halt", "--reason", "not tonight")
+	rollout(outcome.Refused, "show", "-o", "json")
+	rollout(outcome.OK, "continue", "--no-wait")
+	rollout(outcome.OK, "halt", "-o", "json")
+	rollout(outcome.OK, "continue", "--no-wait", "-o", "json")
+	rollout(outcome.OK, "undo", "-o", "json")
+	rollout(outcome.Refused, "undo") // there is nothing more to undo
+	s.mask(
+		`([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]+)?Z)`, "TIME",
+		`(rollouts:acme-plant",\s+"digest": ")sha256:[0-9a-f]+`, "${1}LEDGER",
+		`("by": ")[^"]*`, "${1}SOMEBODY",
+	)
+	s.golden(golden)
+}
+
+// mask replaces in the log what is new in every run: expressions, each with what it becomes.
+func (s *shell) mask(pairs ...string) {
 	log := s.log.String()
-	for _, m := range []struct{ what, by string }{
-		{`("(?:fingerprint|until|notAfter|signedAt|dated)": ")[^"]*`, "${1}NEW"},
-		{`(Fingerprint: )\S+`, "${1}NEW"},
-		{`([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z)`, "TIME"},
-		{`(\$ longshore version(?: -o json)?\n)(?s:.*?)(--- exit)`, "${1}VERSION\n${2}"},
-	} {
-		log = regexp.MustCompile(m.what).ReplaceAllString(log, m.by)
+	for i := 0; i < len(pairs); i += 2 {
+		log = regexp.MustCompile(pairs[i]).ReplaceAllString(log, pairs[i+1])
 	}
 	s.log.Reset()
 	s.log.WriteString(log)
-	s.golden(golden)
 }
 
 // noJSON are commands whose result is not ours to put into JSON: it is a script, a schema.
