@@ -27,8 +27,10 @@ func TestAttacks(t *testing.T) {
 			name string
 			play func(t *testing.T, p *plant, n int)
 		}{
-			{"distribution", onDistribution},
-			{"referrers", onReferrers},
+			{"distribution", onDistribution(0)},
+			{"distribution, the rest", onDistribution(1)},
+			{"referrers", onReferrers(0)},
+			{"referrers, the rest", onReferrers(1)},
 			{"mirror", onMirror},
 			{"keys", onKeys},
 			{"trust", onTrust},
@@ -44,14 +46,24 @@ func TestAttacks(t *testing.T) {
 	})
 }
 
-func onDistribution(t *testing.T, p *plant, n int) {
-	// On disk: what distribution keeps in memory it copies anew with each piece of a blob.
-	server := testenv.Registry(t, testenv.Distribution, testenv.WithStorage(t.TempDir()))
-	newDevice(t, p, n, server, setup{}).withstandAll(t, attacks())
+// half of the attacks on every kind of registry: they are most of all, and so go to two devices that do not wait for each other.
+func half(of []attack, which int) []attack {
+	middle := len(of) / 2
+	return [][]attack{of[:middle], of[middle:]}[which]
 }
 
-func onReferrers(t *testing.T, p *plant, n int) {
-	newDevice(t, p, n, testenv.Registry(t, testenv.Referrers), setup{}).withstandAll(t, attacks())
+func onDistribution(which int) func(t *testing.T, p *plant, n int) {
+	return func(t *testing.T, p *plant, n int) {
+		// On disk: what distribution keeps in memory it copies anew with each piece of a blob.
+		server := testenv.Registry(t, testenv.Distribution, testenv.WithStorage(t.TempDir()))
+		newDevice(t, p, n, server, setup{}).withstandAll(t, half(attacks(), which))
+	}
+}
+
+func onReferrers(which int) func(t *testing.T, p *plant, n int) {
+	return func(t *testing.T, p *plant, n int) {
+		newDevice(t, p, n, testenv.Registry(t, testenv.Referrers), setup{}).withstandAll(t, half(attacks(), which))
+	}
 }
 
 // onMirror plays attacks of a mirror that a device asks first. The registry behind it is honest, and has TLS and passwords.
