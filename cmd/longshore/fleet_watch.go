@@ -170,7 +170,7 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	if published == nil {
 		return err
 	}
-	return w.tell(commit, published)
+	return cmp.Or(err, w.tell(commit, published))
 }
 
 // tell shows what came of a commit.
@@ -183,9 +183,9 @@ func (w *watcher) tell(commit string, r result) error {
 		r = watchedRollout{branch, commit, x}
 	}
 	if w.c.String("output") == "json" { // a line each: there will be more
-		return cmp.Or(err, json.NewEncoder(w.p.stdout).Encode(r))
+		return json.NewEncoder(w.p.stdout).Encode(r)
 	}
-	return cmp.Or(err, w.p.show(w.c, r))
+	return w.p.show(w.c, r)
 }
 
 // watchedRollout tells of one commit that went through the waves.
