@@ -114,9 +114,9 @@ func TestSignKeyless(t *testing.T) {
 	// The states of a fleet are signed so as well.
 	s.stock()
 	s.do(0, "app", "push", "-q", "./app", host+"/plant/apps/line")
-	s.do(0, append([]string{"fleet", "publish", "-q", "--identity-token", "token", "--select", "device=press-07"}, append(as[1:], "plant")...)...)
+	s.do(0, append([]string{"fleet", "publish", "-q", "--identity-token", "token", "--select", "device=press-08"}, append(as[1:], "plant")...)...)
 	s.do(0, "verify", "-q", "--trusted-root", instance.TrustedRoot, "--certificate-identity", "release@acme.example",
-		"--certificate-oidc-issuer", instance.Issuer, states+":press-07")
+		"--certificate-oidc-issuer", instance.Issuer, states+":press-08")
 	// A job of GitHub Actions needs nothing but its environment.
 	s.env["ACTIONS_ID_TOKEN_REQUEST_URL"], s.env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] = instance.ActionsURL, instance.ActionsToken
 	if out := s.do(0, append(as, lineMonitor)...); !strings.Contains(out, "job@acme.example") {
