@@ -52,7 +52,7 @@ func (r *Run) goBack(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			why, size, err := r.k.Ledger.restore(inner, t, x.States, compressors)
-			if errors.Is(err, fault.ErrConflict) && !errors.Is(err, fault.ErrTemporary) {
+			if err != nil && inner.Err() == nil && (lasting(err) || unvouched(err)) { // what is wrong with one keeps no other one
 				why, err = err.Error(), nil
 			}
 			if err != nil {
@@ -114,7 +114,7 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
 		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: s.Expires, Previous: t.Digest, Repeats: t.Former,
-		Created: s.Created, Annotations: former.notes(), Compressors: c,
+		Created: s.Created, Annotations: former.notes(), Applications: former.index.Applications, Compressors: c,
 	})
 	if err != nil {
 		return "", 0, err

@@ -499,3 +499,63 @@ func TestEquip(t *testing.T) {
 		t.Errorf("device %d", i)
 	}
 }
+
+// A rollout that has published all that it will is not ended by files that say something else: they would pass for published.
+func TestRolloutOfOtherFilesIsNotTakenUp(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		step := func() error {
+			k := s.conduct()
+			k.Wait = false
+			run, _, err := compiled(t, s.files, s.m).Roll(t.Context(), k, fleet.Options{}, fleet.Start{})
+			if err != nil {
+				return err
+			}
+			return run.Go(t.Context())
+		}
+		for s.generations()[2] < 20 {
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+			if s.generations()[2] < 20 {
+				time.Sleep(20 * time.Minute)
+			}
+		}
+		begun := s.files
+		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		if err := step(); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "something else") {
+			t.Errorf("other files: %v", err)
+		}
+		s.files = begun
+		time.Sleep(20 * time.Minute)
+		if err := step(); err != nil || s.record().Phase != artifacts.RolloutDone {
+			t.Errorf("its own files: %v, %s", err, s.record().Phase)
+		}
+	})
+}
+
+// A device whose former state is gone keeps what it has, the others go back; also when the way back was halted.
+func TestUndoThatIsHaltedAndLacksAState(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		delete(s.m.manifests, s.m.tags[base+"/state:press-003.v1"])
+		if _, err := fleet.Undo(t.Context(), s.conduct(), "by hand"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fleet.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
+			t.Fatal(err)
+		}
+		run, _, err := compiled(t, s.files, s.m).Continue(t.Context(), s.conduct(), fleet.Options{}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run.Go(t.Context()); !errors.Is(err, fault.ErrRejected) {
+			t.Errorf("undo: %v", err)
+		}
+		s.want("undone", map[uint64]int{2: 1, 3: 19})
+		if run.Kept() != 1 || s.record().Phase != artifacts.RolloutRolledBack {
+			t.Errorf("%d kept, %s\n%s", run.Kept(), s.record().Phase, s.lines())
+		}
+	})
+}

@@ -130,6 +130,16 @@ func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, re
 			return nil, nil, otherRelease(r, fmt.Sprintf("%s gets another state than in the plan", t.Device))
 		}
 	}
+	// Also when it has published all that it will: what the files say now would pass for published.
+	if r.Phase == artifacts.RolloutRunning && r.Content != "" {
+		content, err := c.content(r.Targets)
+		if err != nil {
+			return nil, nil, err
+		}
+		if content != r.Content {
+			return nil, nil, otherRelease(r, "the files make something else of devices that it has reached")
+		}
+	}
 	o.Created, o.Expires, o.Annotations = r.States.Created, r.States.Expires, r.States.Annotations
 	o.Devices = func(d *Device) bool { _, ok := missing[d.ID]; return ok }
 	run := &Run{k: k, record: rec, said: map[string]string{}}
@@ -177,7 +187,11 @@ func (c *Compiled) Continue(ctx context.Context, k Conduct, o Options, promote b
 		return nil, nil, fault.WithHint(fmt.Errorf("rollout %d of %s is %s: there is nothing to continue: %w", r.Number, r.Fleet, r.Phase, fault.ErrConflict),
 			"begin another one: longshore fleet publish")
 	case artifacts.RolloutHalted:
-		r.Phase, r.Reason = artifacts.RolloutRunning, ""
+		if slices.ContainsFunc(r.Waves, func(w artifacts.RolloutWave) bool { return w.State == artifacts.WaveGoingBack }) {
+			r.Phase = artifacts.RolloutGoingBack // it was halted on its way back
+		} else {
+			r.Phase, r.Reason = artifacts.RolloutRunning, ""
+		}
 	}
 	for i := range r.Waves {
 		w := &r.Waves[i]

@@ -172,15 +172,50 @@ func (p *Plan) content(targets []artifacts.RolloutTarget) digest.Digest {
 	for _, d := range p.Devices {
 		byID[d.Device] = d
 	}
+	content, _ := contentOfAll(targets, func(id artifacts.DeviceID) (digest.Digest, error) {
+		if d := byID[id]; d != nil {
+			return d.content, nil
+		}
+		return "", nil
+	})
+	return content
+}
+
+// content is what the devices of a rollout are to run by the files, in one digest; "" when one of them is to run nothing
+// that it can.
+func (c *Compiled) content(targets []artifacts.RolloutTarget) (digest.Digest, error) {
+	byID := make(map[artifacts.DeviceID]*Assignment, len(c.Assignments))
+	for _, a := range c.Assignments {
+		byID[a.Device.ID] = a
+	}
+	return contentOfAll(targets, func(id artifacts.DeviceID) (digest.Digest, error) {
+		a := byID[id]
+		if a == nil || len(a.Unfit) > 0 {
+			return "", nil
+		}
+		documents, err := a.Documents(c.Fleet)
+		if err != nil {
+			return "", err
+		}
+		digests := make([]digest.Digest, len(documents))
+		for i, doc := range documents {
+			digests[i] = digest.FromBytes(doc)
+		}
+		return contentOf(digests), nil
+	})
+}
+
+// contentOfAll is the content of devices in one digest; "" when one has none.
+func contentOfAll(targets []artifacts.RolloutTarget, of func(artifacts.DeviceID) (digest.Digest, error)) (digest.Digest, error) {
 	var b strings.Builder
 	for _, t := range targets {
-		d := byID[t.Device]
-		if d == nil || d.content == "" {
-			return ""
+		d, err := of(t.Device)
+		if err != nil || d == "" {
+			return "", err
 		}
-		fmt.Fprintf(&b, "%s %s\n", t.Device, d.content)
+		fmt.Fprintf(&b, "%s %s\n", t.Device, d)
 	}
-	return digest.FromString(b.String())
+	return digest.FromString(b.String()), nil
 }
 
 // brief is a duration without what is zero at its end: 30m, 1h.

@@ -13,7 +13,7 @@ import (
 )
 
 // moveWait is how long MoveTag waits before it looks whether its move has held: longer than others take from looking to setting.
-const moveWait = 120 * time.Millisecond
+var moveWait = 120 * time.Millisecond
 
 // MoveTag makes a moving tag name d, which has to be there, when it names was until now; "": it is not there. Another one
 // there is fault.ErrConflict, and so is one that somebody else sets at the same time: no registry compares before it sets a

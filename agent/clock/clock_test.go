@@ -228,10 +228,10 @@ func TestAWrongDateInASignature(t *testing.T) {
 		{"the clock has forgotten everything, the registry has not", -9000 * day, 0, 0},
 	} {
 		for _, first := range []bool{true, false} {
+			if tc.skew < -100*day && !first {
+				continue // without a hint a signer is believed then
+			}
 			t.Run(fmt.Sprintf("%s/hint first %t", tc.name, first), func(t *testing.T) {
-				if tc.skew < -100*day && !first {
-					t.Skip("without a hint a signer is believed then")
-				}
 				synctest.Test(t, func(t *testing.T) {
 					d := newDevice(tc.skew)
 					c := clock.New(d.wall, d.timer, built(time.Now().Add(-80*day)))

@@ -241,6 +241,9 @@ func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer,
 		return err
 	}
 	if run == nil {
+		if err := someDevices(c, plan); err != nil {
+			return err
+		}
 		return show(&fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil})
 	}
 	err = run.Go(c.Context)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -230,7 +231,7 @@ func (p *program) prune(c *cli.Context, client *registry.Client, command string,
 		}
 		gone, err := one.plan.Remove(c.Context, one.repo, signatures, nil)
 		if r.Removed, r.Referrers = r.Removed+gone.States, r.Referrers+gone.Referrers; err != nil {
-			return err
+			return cmp.Or(err, p.show(c, r))
 		}
 	}
 	return p.show(c, r)

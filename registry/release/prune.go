@@ -283,7 +283,7 @@ func (p *pruner) why(ctx context.Context, tag string, d digest.Digest, keep map[
 		return keep[d], nil
 	}
 	for _, other := range p.named[d] {
-		if !strings.HasPrefix(other, tag+".v") {
+		if m := historyTag.FindStringSubmatch(other); m == nil || m[1] != tag {
 			return other + " names it", nil
 		}
 	}

@@ -117,6 +117,7 @@ func TestPlanPrune(t *testing.T) {
 		},
 		{name: "a tag of people", do: point("golden", "d.v3"), o: Retention{Keep: 3}, goes: "d: 1", why: map[string]string{"d.v3": "golden names it"}},
 		{name: "a tag of people like a history", do: point("archive.v3", "d.v3"), o: Retention{Keep: 3}, goes: "d: 1", why: map[string]string{"d.v3": "archive.v3 names it"}},
+		{name: "a tag of people that begins like one", do: point("d.vision-ok", "d.v3"), o: Retention{Keep: 3}, goes: "d: 1", why: map[string]string{"d.v3": "d.vision-ok names it"}},
 		{name: "a list of signatures", do: point("sha256-abc", "d.v3"), o: Retention{Keep: 3}, goes: "d: 1 3"},
 		{name: "a forged tag", do: point("d.v1", "e.v1"), o: Retention{Keep: 3}, goes: "d: 3", why: map[string]string{"d.v1": "not what its tag says"}},
 		{name: "two tags of one", do: point("d.v1", "d.v5"), o: Retention{Keep: 3}, goes: "d: 3", why: map[string]string{"d.v1": "not what its tag says"}},
