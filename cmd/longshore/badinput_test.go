@@ -24,6 +24,7 @@ type badInput struct {
 	prepare func(s *shell)
 	args    []string // "fleet" stands before them; DIR is the fleet's directory
 	code    int
+	done    string   // in standard output; "": nothing is there
 	says    []string // in standard error, each once
 	lines   int      // of standard error, hints not counted; 0: as many as says
 }
@@ -122,7 +123,7 @@ func badInputs() []badInput {
 		{
 			name: "credentials that end half way", prepare: broken(testenv.Rule{Path: "/v2/", Effect: expiring}),
 			args: append(slices.Clone(publish), "--parallel", "1"), code: outcome.Auth,
-			says: []string{"1 of 2 states published: publish press-09:", "401", "hint: log in"}, lines: 1,
+			done: "1 state published, signed", says: []string{"1 of 2 states published: publish press-09:", "401", "hint: log in"}, lines: 1,
 		},
 		{
 			name: "a tag that another publisher moved", prepare: func(s *shell) {
@@ -162,7 +163,7 @@ func TestBadInput(t *testing.T) {
 			}
 			code, stdout, stderr := s.try(args...)
 			s.server.Faults.Clear()
-			if code != c.code || stdout != "" {
+			if code != c.code || !strings.Contains(stdout, c.done) || c.done == "" && stdout != "" {
 				t.Errorf("exit %d, want %d\n%s%s", code, c.code, stdout, stderr)
 			}
 			lines := 0

@@ -57,6 +57,9 @@ func readBody(contentType string, body []byte) (code, message string) {
 	return "", Clean(line)
 }
 
+// HintFull is the hint of an error that says that a registry takes no more.
+const HintFull = "the registry has no room left: remove what nobody needs there, or raise its limit"
+
 // StatusError gives a status its sentinel. code and message are the registry's words, if any.
 func StatusError(status int, code, message string) error {
 	said := fmt.Sprintf("%d %s", status, http.StatusText(status))
@@ -71,7 +74,7 @@ func StatusError(status int, code, message string) error {
 	case status == http.StatusUnauthorized:
 		return fault.WithHint(err, "log in, or check the user name and password or token for this registry")
 	case full(status, message):
-		return fault.WithHint(err, "the registry has no room left: remove what nobody needs there, or raise its limit")
+		return fault.WithHint(err, HintFull)
 	case status == http.StatusForbidden:
 		return fault.WithHint(err, "this account may not do that here")
 	case strings.Contains(message, "HTTP request to an HTTPS server"):
