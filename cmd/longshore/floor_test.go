@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,8 @@ import (
 // floor is many devices: agents on runtimes in memory, which verify what the real registry of a shell gives them, and
 // report to the real fleet endpoint. They hear at once when their tag has moved, which saves the wait for their next poll.
 type floor struct {
+	most, passed atomic.Int64 // device tags that may be set before the next one hangs, and those that were; most 0: all may
+
 	t        *testing.T
 	url      string // of the endpoint
 	dir      string
@@ -130,6 +133,11 @@ func newFloor(t *testing.T, s *shell, ids []string) *floor {
 	}
 	tag := regexp.MustCompile(`/plant/state/manifests/([a-z0-9-]+)$`)
 	s.server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: tag.String(), Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if most := f.most.Load(); most > 0 && f.passed.Add(1) > most {
+			_, _ = io.Copy(io.Discard, r.Body) // then the server notices that the client is gone
+			<-r.Context().Done()
+			return
+		}
 		next.ServeHTTP(w, r)
 		if d := f.devices[tag.FindStringSubmatch(r.URL.Path)[1]]; d != nil {
 			select {

@@ -231,6 +231,9 @@ func (p *program) prune(c *cli.Context, client *registry.Client, command string,
 		}
 		gone, err := one.plan.Remove(c.Context, one.repo, signatures, nil)
 		if r.Removed, r.Referrers = r.Removed+gone.States, r.Referrers+gone.Referrers; err != nil {
+			if r.Removed == 0 {
+				return err
+			}
 			return cmp.Or(err, p.show(c, r))
 		}
 	}
