@@ -231,7 +231,8 @@ func TestFullRegistry(t *testing.T) {
 		t.Fatalf("the disk takes everything: %v", err)
 	}
 	code, stdout, stderr := s.try(append(push, "--set", "POLL_SECONDS=5", "--timeout", "20s")...)
-	if code != outcome.Temporary || stdout != "" || strings.Count(stderr, "longshore:") != 1 {
+	// distribution may lose the upload that it has just begun, and then says that there is none.
+	if code != outcome.Temporary && (code != outcome.NotFound || !strings.Contains(stderr, "push blob")) || stdout != "" || strings.Count(stderr, "longshore:") != 1 {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	t.Logf("a registry without room: %s", stderr)
