@@ -86,7 +86,7 @@ func (r *Run) step(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// alone looks whether somebody else has gone on with the rollout.
+// alone looks whether somebody else has gone on with the rollout, and whether a revision in doubt was kept.
 func (r *Run) alone(ctx context.Context) error {
 	moved, err := r.k.Ledger.moved(ctx, r.record)
 	if err != nil || !moved {
@@ -98,7 +98,13 @@ func (r *Run) alone(ctx context.Context) error {
 	}
 	x := rec.Rollout
 	switch {
-	case x.Claim == r.k.Claim: // the tag was moved back, and is right again with the next revision
+	case x.Claim == r.k.Claim: // kept after all; or the tag was moved back, and is right again with the next revision
+		if err := r.k.Ledger.settle(ctx, rec, r.record.doubt); err != nil {
+			return err
+		}
+		if rec.Revision > r.record.Revision {
+			r.blind = time.Time{} // what was kept has that time
+		}
 		*r.record = *rec
 		return nil
 	case x.Phase.Over():
@@ -190,12 +196,7 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 	w := &next.Waves[wave]
 	for _, device := range sortedKeys(report.Failed) {
 		w.Left = append(w.Left, device)
-		r.tell("", fmt.Sprintf("%s: %s is left out: %v", title(*w), device, report.Failed[device]))
-	}
-	for _, d := range some.Devices {
-		if _, failed := report.Failed[d.Device]; failed {
-			d.Action = Same
-		}
+		r.tell("left "+string(device), fmt.Sprintf("%s: %s is left out: %v", title(*w), device, report.Failed[device]))
 	}
 	w.State, w.Published = artifacts.WavePublished, now(r.k)
 	if err := r.keep(ctx, next); err != nil {
@@ -261,6 +262,9 @@ func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error
 	if changed || moved {
 		err = r.keep(ctx, next)
 	}
+	if err == nil {
+		r.blind = time.Time{}
+	}
 	return until, moved, err
 }
 
@@ -319,7 +323,6 @@ func (r *Run) unblind(next *artifacts.Rollout, at time.Time) (changed bool) {
 		return false
 	}
 	gap := at.Sub(r.blind)
-	r.blind = time.Time{}
 	for i := range next.Waves {
 		if w := &next.Waves[i]; w.State == artifacts.WavePublished && !w.Well.IsZero() && gap > 0 {
 			w.Well, changed = w.Well.Add(gap), true

@@ -30,6 +30,9 @@ type memory struct {
 	torn      string          // "host/path:tag" under which half of a manifest is
 	away      map[string]int  // how many calls of a kind find it away
 	before    func()          // is called before something is published
+	// cut is called before each write of a publication, with the tag that it sets ("": blobs and manifest), and after the last
+	// one, with NextTag. Its error ends the publication there. nil: all are done.
+	cut func(repository, tag string) error
 }
 
 func newMemory() *memory {

@@ -42,6 +42,9 @@ type Record struct {
 
 	tagged digest.Digest // what the tag names; "": nothing
 	next   uint64        // number of the next revision
+	// doubt is what may have become the next revision: writing it ended with a temporary error, which may have come between
+	// the tags, or in place of an answer. nil: nothing.
+	doubt *artifacts.Artifact
 }
 
 // Repository is where the rollouts are.
@@ -136,18 +139,43 @@ func (l Ledger) write(ctx context.Context, rec *Record, r *artifacts.Rollout, no
 	if err != nil {
 		return err
 	}
-	err = l.To.Publish(ctx, l.Repository(), a, Publication{
-		Tag: l.Fleet, Tagged: rec.tagged, HistoryTag: artifacts.HistoryTag(l.Fleet, rec.next), NextTag: artifacts.HistoryTag(l.Fleet, rec.next+1),
-	})
-	if err != nil {
-		return fmt.Errorf("keep revision %d of the rollout of %s: %w", rec.next, l.Fleet, err)
+	if err = l.publish(ctx, rec.next, rec.tagged, a); err != nil {
+		if errors.Is(err, fault.ErrTemporary) {
+			rec.doubt = a
+		}
+		return err
 	}
-	rec.Rollout, rec.Revision, rec.Digest, rec.tagged, rec.next = r, rec.next, a.Descriptor.Digest, a.Descriptor.Digest, rec.next+1
+	rec.Rollout, rec.Revision, rec.Digest, rec.tagged, rec.next, rec.doubt = r, rec.next, a.Descriptor.Digest, a.Descriptor.Digest, rec.next+1, nil
 	return nil
 }
 
-// moved tells whether somebody else has written a revision since.
+func (l Ledger) publish(ctx context.Context, revision uint64, tagged digest.Digest, a *artifacts.Artifact) error {
+	err := l.To.Publish(ctx, l.Repository(), a, Publication{
+		Tag: l.Fleet, Tagged: tagged, HistoryTag: artifacts.HistoryTag(l.Fleet, revision), NextTag: artifacts.HistoryTag(l.Fleet, revision+1),
+	})
+	if err != nil {
+		err = fmt.Errorf("keep revision %d of the rollout of %s: %w", revision, l.Fleet, err)
+	}
+	return err
+}
+
+// settle lets the tag name a record that was in doubt and, as was read since, is in the history.
+func (l Ledger) settle(ctx context.Context, rec *Record, doubt *artifacts.Artifact) error {
+	if doubt == nil || doubt.Descriptor.Digest != rec.Digest || rec.tagged == rec.Digest {
+		return nil
+	}
+	err := l.publish(ctx, rec.Revision, rec.tagged, doubt)
+	if err == nil {
+		rec.tagged = rec.Digest
+	}
+	return err
+}
+
+// moved tells whether there is, or may be, another revision since: of somebody else, or the one in doubt.
 func (l Ledger) moved(ctx context.Context, rec *Record) (bool, error) {
+	if rec.doubt != nil {
+		return true, nil
+	}
 	desc, err := l.From.Resolve(ctx, l.Repository(), l.Fleet)
 	if errors.Is(err, fault.ErrNotFound) {
 		return rec.tagged != "", nil

@@ -41,9 +41,20 @@ func (m *memory) Publish(ctx context.Context, repository string, a *artifacts.Ar
 	if conflict || there != "" && there != a.Descriptor.Digest || tagged != p.Tagged && tagged != a.Descriptor.Digest {
 		return fmt.Errorf("publish %s:%s: %w", repository, p.HistoryTag, fault.ErrConflict)
 	}
-	m.push(repository, p.HistoryTag, a)
-	m.push(repository, p.Tag, a)
-	return nil
+	for _, tag := range []string{"", p.HistoryTag, p.Tag} {
+		if err := m.write(repository, tag); err != nil {
+			return err
+		}
+		m.push(repository, tag, a)
+	}
+	return m.write(repository, p.NextTag)
+}
+
+func (m *memory) write(repository, tag string) error {
+	if m.cut == nil {
+		return nil
+	}
+	return m.cut(repository, tag)
 }
 
 // services reads the fixture's project as a device would: web has a variable, broker has none.

@@ -231,7 +231,8 @@ func clone(r *artifacts.Rollout) *artifacts.Rollout {
 	return &out
 }
 
-// keep writes what the rollout is at, before anything follows from it.
+// keep writes what the rollout is at, before anything follows from it. A temporary error leaves open whether it is kept, which
+// the next step finds out: see [Run.alone].
 func (r *Run) keep(ctx context.Context, next *artifacts.Rollout) error {
 	next.Changed, next.By, next.Claim = now(r.k), r.k.By, r.k.Claim
 	err := r.k.Ledger.write(ctx, r.record, next, next.Changed)
