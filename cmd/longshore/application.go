@@ -23,13 +23,14 @@ func (p *program) appPushCommand() *cli.Command {
 		name: "push", args: "DIRECTORY HOST/PATH[:VERSION]", min: 2, max: 2,
 		usage: "push an application package",
 		about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, reproducibly, and pushes " +
-			"it under the version that it tells. Components are pushed by themselves; --channel sets a tag that moves.",
+			"it under the version that it tells. Components are pushed by themselves. --channel moves a channel to it as app channel set " +
+			"does: one that somebody else moves meanwhile is told, with exit code 6.",
 		examples: []string{
 			"./line harbor.acme.example/plant/apps/line",
 			"--key release.key --channel stable ./line harbor.acme.example/plant/apps/line:1.4.0",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "channel", Usage: "`TAG` that moves to this version; may be repeated"},
+			&cli.StringSliceFlag{Name: "channel", Usage: "`CHANNEL` that moves to this version; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, attachFlags(), signFlags(), registryFlags()),
 		run: p.appPush,
@@ -58,6 +59,9 @@ func (r appResult) text(w io.Writer) {
 }
 
 func (p *program) appPush(c *cli.Context, args []string) error {
+	if err := notVersion("app push", c.StringSlice("channel")...); err != nil {
+		return err
+	}
 	annotations, err := pairs("annotation", c.StringSlice("annotation"))
 	if err != nil {
 		return err
@@ -113,15 +117,23 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 			r.Resources = append(r.Resources, b.Descriptor.Annotations[ocispec.AnnotationTitle])
 		}
 	}
+	move, err := mover(c.Context, repo, r.Channels)
+	if err != nil {
+		return err
+	}
 	options := once(c, ref.Tag)
-	options.Tags = append(options.Tags, r.Channels...)
 	if attached != nil {
 		options.Signer = attached
 	}
 	if r.pushed, err = publish(c, repo, a, signer, options); err != nil {
 		return err
 	}
-	r.Reference, r.Attached = ref.String(), attached.infos()
+	if !r.DryRun {
+		if err := move(r.Digest); err != nil {
+			return err
+		}
+	}
+	r.Attached = attached.infos()
 	return p.show(c, r)
 }
 

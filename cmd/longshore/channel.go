@@ -126,8 +126,8 @@ func (r channelResult) text(w io.Writer) {
 
 func (p *program) appChannelSet(c *cli.Context, args []string) error {
 	const name = "app channel set"
-	if versionLike(args[1]) {
-		return outcome.Usagef(name, "app channel set: %q is a version, or looks like one: versions stand for one content, channels move", args[1])
+	if err := notVersion(name, args[1]); err != nil {
+		return err
 	}
 	client, repo, err := p.channels(c, name, args[0])
 	if err != nil {
@@ -138,11 +138,9 @@ func (p *program) appChannelSet(c *cli.Context, args []string) error {
 	if r.Digest, r.Version, err = released(c.Context, repo, args[2]); err != nil {
 		return err
 	}
-	there, err := repo.Resolve(c.Context, r.Channel)
-	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+	if r.Was, err = tagNames(c.Context, repo, r.Channel); err != nil {
 		return err
 	}
-	r.Was = there.Digest
 	if s := c.String("was"); s != "" {
 		want := digest.Digest("")
 		if s != "none" {
@@ -180,6 +178,45 @@ func (p *program) channels(c *cli.Context, command, arg string) (*registry.Clien
 		return nil, nil, err
 	}
 	return client, repo.Upstream(), nil
+}
+
+// mover looks at what channels name, as the registry itself has it, and returns what moves them from there to a digest.
+func mover(ctx context.Context, repo *registry.Repository, channels []string) (func(digest.Digest) error, error) {
+	repo = repo.Upstream()
+	was := make([]digest.Digest, len(channels))
+	for i, channel := range channels {
+		var err error
+		if was[i], err = tagNames(ctx, repo, channel); err != nil {
+			return nil, err
+		}
+	}
+	return func(d digest.Digest) error {
+		for i, channel := range channels {
+			if err := repo.MoveTag(ctx, channel, was[i], d); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// tagNames is what a tag names; "": it is not there.
+func tagNames(ctx context.Context, repo *registry.Repository, tag string) (digest.Digest, error) {
+	d, err := repo.Resolve(ctx, tag)
+	if errors.Is(err, fault.ErrNotFound) {
+		return "", nil
+	}
+	return d.Digest, err
+}
+
+// notVersion refuses channels that are versions.
+func notVersion(command string, channels ...string) error {
+	for _, channel := range channels {
+		if versionLike(channel) {
+			return outcome.Usagef(command, "%s: %q is a version, or looks like one: versions stand for one content, channels move", command, channel)
+		}
+	}
+	return nil
 }
 
 // versionLike tells tags that stand for one content, or could be taken for such: versions, and what signatures are kept under.
