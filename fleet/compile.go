@@ -280,41 +280,49 @@ func (c *compiler) place(a *Assignment, dep *Deployment) {
 	if v, ok := a.Device.Parameters[dep.Name]; ok {
 		c.values(dep, v)
 	}
+	p, reasons := c.choose(a.Device, dep, r)
+	if p != nil { // the device's profile does not depend on what a registry has at the moment
+		pinned := c.pinned(r, p)
+		if pinned.err == nil {
+			a.Placements = append(a.Placements, Placement{Deployment: dep, Release: r, Profile: pinned.profile, Parameters: c.parameters(a.Device, dep, r, p)})
+			return
+		}
+		why := pinned.err.Error()
+		if len(r.Description.DeploymentProfiles) > 1 {
+			why = "profile " + p.ID + ": " + why
+			if dep.Profile == "" && r.Application.Profile == "" {
+				why += "; another one can be named with profile:"
+			}
+		}
+		reasons = []string{why}
+	}
+	if len(reasons) > 0 {
+		a.Unfit = append(a.Unfit, dep.Name+" "+r.Version()+": "+strings.Join(reasons, "; "))
+	}
+}
+
+// choose finds the profile that a deployment has on a device: the one that is named, or the first that the device can run;
+// nil, and why, where it can run none.
+func (c *compiler) choose(d *Device, dep *Deployment, r *Release) (p *margo.DescribedProfile, reasons []string) {
 	want := dep.Profile
 	if want == "" {
 		want = r.Application.Profile
 	}
-	var reasons []string
 	for i := range r.Description.DeploymentProfiles {
 		p := &r.Description.DeploymentProfiles[i]
 		if want != "" && p.ID != want {
 			continue
 		}
-		pinned := c.pinned(r, p)
-		why := c.fit(a.Device, p)
-		if why == "" && pinned.err == nil {
-			a.Placements = append(a.Placements, Placement{Deployment: dep, Release: r, Profile: pinned.profile, Parameters: c.parameters(a.Device, dep, r, p)})
-			return
-		}
-		fits := why == ""
-		if fits {
-			why = pinned.err.Error()
+		why := c.fit(d, p)
+		if why == "" {
+			return p, nil
 		}
 		if len(r.Description.DeploymentProfiles) > 1 {
 			why = "profile " + p.ID + ": " + why
 		}
-		if fits && want == "" && len(r.Description.DeploymentProfiles) > 1 {
-			why += "; another one can be named with profile:"
-		}
-		if fits { // the device's profile does not depend on what a registry has at the moment
-			reasons = []string{why}
-			break
-		}
 		reasons = append(reasons, why)
 	}
-	if len(reasons) > 0 {
-		a.Unfit = append(a.Unfit, dep.Name+" "+r.Version()+": "+strings.Join(reasons, "; "))
-	}
+	return nil, reasons
 }
 
 func (c *compiler) pinned(r *Release, p *margo.DescribedProfile) *pinnedProfile {

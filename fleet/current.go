@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -31,6 +35,7 @@ type standing struct {
 	lags     bool          // base is above what the tag names: a publication was interrupted
 	skipped  int           // history tags that were not followed
 	reason   error         // why the first of them was not
+	blind    error         // why the tags could not be listed, where the device's own is gone
 	notState error         // why what the tag names cannot be followed
 }
 
@@ -65,6 +70,8 @@ func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
 		if err := p.vouched(ctx, a, s.base.digest); err != nil {
 			return fmt.Errorf("what %s:%s names: %w", a.Repository, a.Device.ID.Tag(), err)
 		}
+	} else if err := p.restart(ctx, a, s); err != nil {
+		return err
 	}
 	for s.skipped <= maxSkipped {
 		tag := artifacts.HistoryTag(a.Device.ID.Tag(), s.next)
@@ -77,13 +84,7 @@ func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
 		}
 		var there *published
 		if err == nil {
-			there, err = p.read(ctx, a, desc.Digest)
-		}
-		if err == nil && there.index.Generation != s.next {
-			err = fmt.Errorf("%s:%s is generation %d: %w", a.Repository, tag, there.index.Generation, fault.ErrConflict)
-		}
-		if err == nil {
-			err = p.vouched(ctx, a, desc.Digest)
+			there, err = p.generation(ctx, a, desc.Digest, s.next)
 		}
 		switch {
 		case err == nil:
@@ -99,6 +100,78 @@ func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
 	}
 	return fault.WithHint(fmt.Errorf("more than %d generations above what the device's tag names cannot be followed: %w", maxSkipped, s.reason),
 		"somebody seems to have made them; remove their tags")
+}
+
+// restart goes to the newest generation that there is of a device whose tag names nothing: somebody has deleted it, and the
+// first generations may be pruned. Devices take nothing older than what they have.
+func (p *planner) restart(ctx context.Context, a *Assignment, s *standing) error {
+	histories, err := p.histories.get(ctx, a.Repository, func(ctx context.Context) (map[string][]uint64, error) { return p.listed(ctx, a.Repository) })
+	if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
+		return err
+	}
+	s.blind = err // not everybody may list tags
+	all := histories[a.Device.ID.Tag()]
+	var first error
+	for i, n := range all {
+		if i == maxSkipped {
+			break
+		}
+		desc, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), n))
+		var there *published
+		if err == nil {
+			there, err = p.generation(ctx, a, desc.Digest, n)
+		}
+		if err == nil {
+			s.base, s.lags, s.next = there, true, n+1
+			return nil
+		}
+		if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if first == nil || slices.Contains(all, 1) { // probe tells what it skips
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("the device's tag is gone, and no generation of its history can be followed: %w", first),
+		"if another key of yours signed it, name it with --verify-key FILE; remove the tags of what nobody of yours has made")
+}
+
+// listed are the generations in a repository that have a history tag, by the tag of their device, the newest first.
+func (p *planner) listed(ctx context.Context, repository string) (map[string][]uint64, error) {
+	tags, err := p.from.Tags(ctx, repository)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, nil
+	}
+	out := map[string][]uint64{}
+	for _, t := range tags {
+		i := strings.LastIndex(t, ".v")
+		if i < 0 {
+			continue
+		}
+		if n, err := strconv.ParseUint(t[i+2:], 10, 64); err == nil && n > 0 && n < math.MaxUint64 && artifacts.HistoryTag(t[:i], n) == t {
+			out[t[:i]] = append(out[t[:i]], n)
+		}
+	}
+	for _, all := range out {
+		slices.Sort(all)
+		slices.Reverse(all)
+	}
+	return out, err
+}
+
+// generation reads the state that a history tag names.
+func (p *planner) generation(ctx context.Context, a *Assignment, d digest.Digest, n uint64) (*published, error) {
+	there, err := p.read(ctx, a, d)
+	if err == nil && there.index.Generation != n {
+		err = fmt.Errorf("%s:%s is generation %d: %w", a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), n), there.index.Generation, fault.ErrConflict)
+	}
+	if err == nil {
+		err = p.vouched(ctx, a, d)
+	}
+	return there, err
 }
 
 func (p *planner) vouched(ctx context.Context, a *Assignment, d digest.Digest) error {

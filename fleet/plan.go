@@ -102,6 +102,8 @@ type planner struct {
 	checked  once[Finding] // devices that are alike
 	kept     atomic.Int64  // bytes of artifacts
 
+	histories once[map[string][]uint64] // by repository; only asked where a device's tag is gone
+
 	compressors *artifacts.Compressors
 }
 
@@ -232,6 +234,9 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 	}
 	if s.skipped > 0 {
 		d.Reasons = append(d.Reasons, fmt.Sprintf("%d generations of the history were not followed: %v", s.skipped, s.reason))
+	}
+	if s.blind != nil {
+		d.Reasons = append(d.Reasons, fmt.Sprintf("nothing is tagged for it, and whether there are older generations could not be found out: %v", s.blind))
 	}
 	if s.lags && s.base.holds(digests) { // interrupted before the tag moved: the same again
 		again, err := p.pack(a, s.base.index.Generation, s.base.index.Previous, documents)

@@ -23,8 +23,10 @@ type Promoted struct {
 	Repository  string // "host/path" of the package or the component
 	Version     string
 	Digest      digest.Digest
-	Components  map[string]*LockedComponent // of a package: by "host/path:revision", as the package names them
+	Components  map[string]*LockedComponent // of a package, that devices have: by "host/path:revision", as the package names them
 	Devices     int                         // that have it
+
+	release *Release
 }
 
 // Published finds out which exact versions the devices of a fleet have by what is published for them, which says it: not by
@@ -176,7 +178,7 @@ func (p *promoter) find(ctx context.Context, a *Application, at []*Assignment) (
 			continue
 		}
 		if why = p.makes(c, a, at); why == "" {
-			return promoted(a, r, len(at)), nil
+			return promoted(a, r, pins, len(at)), nil
 		}
 	}
 	return nil, fault.WithHint(fmt.Errorf("%s: no version makes what is published, as the files are now: %s: %w", a.Name, why, fault.ErrConflict),
@@ -290,14 +292,18 @@ func (p *promoter) makes(c *Compiled, a *Application, at []*Assignment) string {
 	return ""
 }
 
-// promoted describes a version.
-func promoted(a *Application, r *Release, devices int) *Promoted {
-	out := &Promoted{Application: a.Name, Repository: r.Repository, Version: r.Version(), Digest: r.Digest, Components: map[string]*LockedComponent{}, Devices: devices}
+// promoted describes a version. Components of profiles that no device has are nobody's experience: what their tags name now
+// is not promoted.
+func promoted(a *Application, r *Release, pins map[string]digest.Digest, devices int) *Promoted {
+	out := &Promoted{
+		Application: a.Name, Repository: r.Repository, Version: r.Version(), Digest: r.Digest, Components: map[string]*LockedComponent{}, Devices: devices,
+		release: r,
+	}
 	if r.free {
 		return out
 	}
 	for key, x := range r.pins {
-		if x.err != nil {
+		if pins[x.repository+":"+x.revision] == "" {
 			continue
 		}
 		key = strings.TrimPrefix(key, "oci://")
@@ -364,6 +370,9 @@ func (f *Fleet) promote(source *Fleet, a *Application, v *Promoted) (*Promotion,
 		return nil, fault.WithHint(fmt.Errorf("application %s: %s has %s, and %s allows %s only: %w", a.Name, source.Name, v.Version, a.version.file, a.Version, fault.ErrInvalid),
 			"change the version there: a range, or a channel, leaves it to the lock")
 	}
+	if err := f.untried(source, a, v); err != nil {
+		return nil, err
+	}
 	p := &Promotion{Promoted: v, To: Absolute(f.Registry, a.Package+a.Component), Now: &Locked{Version: v.Version, Digest: v.Digest, Components: map[string]*LockedComponent{}}}
 	for key, c := range v.Components {
 		one := *c
@@ -381,6 +390,42 @@ func (f *Fleet) promote(source *Fleet, a *Application, v *Promoted) (*Promotion,
 		p.Same = l.Version == v.Version && l.Digest == v.Digest && maps.EqualFunc(l.Components, p.Now.Components, func(a, b *LockedComponent) bool { return *a == *b })
 	}
 	return p, nil
+}
+
+// untried tells devices that would get a profile of which no device of the other environment has every component. Of devices
+// of which nothing is known nothing is told.
+func (f *Fleet) untried(source *Fleet, a *Application, v *Promoted) error {
+	if v.release.free {
+		return nil
+	}
+	r := *v.release
+	r.Application = a
+	c := &compiler{fits: map[fitKey]string{}}
+	devices, missing := map[string][]string{}, map[string]string{} // by profile
+	for _, d := range f.Devices {
+		for _, dep := range f.Deployments {
+			if dep.Application != a.Name || !d.Matches(dep.Select) || d.Matches(dep.Exclude) {
+				continue
+			}
+			p, _ := c.choose(d, dep, &r)
+			if p == nil {
+				continue
+			}
+			for _, x := range p.Components {
+				if key := strings.TrimPrefix(x.Properties.Repository, "oci://") + ":" + x.Properties.Revision; v.Components[key] == nil {
+					devices[p.ID], missing[p.ID] = append(devices[p.ID], string(d.ID)), key
+					break
+				}
+			}
+		}
+	}
+	var all []error
+	for _, id := range slices.Sorted(maps.Keys(devices)) {
+		all = append(all, fault.WithHint(fmt.Errorf("application %s: %s gets profile %s, and no device of %s has %s of it published: %w",
+			a.Name, some(slices.Compact(devices[id])), id, source.Name, missing[id], fault.ErrConflict),
+			"publish it to a device of "+source.Name+" first, or name another profile with profile:"))
+	}
+	return errors.Join(all...)
 }
 
 // at is where a component is that a package names by key.
