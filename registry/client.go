@@ -159,6 +159,19 @@ func (c *Client) Resolve(ctx context.Context, repository, tag string) (ocispec.D
 	return r.Resolve(ctx, tag)
 }
 
+// Upstream is a client that asks registries themselves what a tag names, as whoever publishes has to: what a mirror shows may
+// be older, and what follows it would be in conflict with what is there. Content comes by its digest from wherever it is.
+type Upstream struct{ *Client }
+
+// Resolve is Client.Resolve at the registry itself.
+func (u Upstream) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
+	r, err := u.named(repository)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return r.here(ctx, tag)
+}
+
 // Tags is Repository.Tags on a repository that a document names: it is not told the credentials of Options, unless they
 // are for its host anyway.
 func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {

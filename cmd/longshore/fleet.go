@@ -155,7 +155,7 @@ func compileFleet(ctx context.Context, client *registry.Client, dir string, f *f
 	if err := openFleet(ctx, client, f); err != nil {
 		return nil, err
 	}
-	releases, err := fleet.Resolve(ctx, f, client)
+	releases, err := fleet.Resolve(ctx, f, registry.Upstream{Client: client})
 	var missing *strict.Error
 	if err != nil && !errors.As(err, &missing) {
 		return nil, err

@@ -121,7 +121,7 @@ func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, 
 }
 
 func planReady(c *cli.Context, client *registry.Client, compiled *fleet.Compiled, o fleet.Options) (*fleet.Plan, error) {
-	plan, err := compiled.Plan(c.Context, client, o)
+	plan, err := compiled.Plan(c.Context, registry.Upstream{Client: client}, o)
 	if err != nil {
 		return nil, err
 	}

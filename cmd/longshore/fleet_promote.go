@@ -183,7 +183,7 @@ func (p *program) publishedVersions(c *cli.Context, client *registry.Client, dir
 	if err != nil {
 		return nil, err
 	}
-	return compiled.Published(c.Context, client, o, nil)
+	return compiled.Published(c.Context, registry.Upstream{Client: client}, o, nil)
 }
 
 func describePromotion(x *fleet.Promotion) promotedApplication {

@@ -174,7 +174,7 @@ func (p *program) planRollback(c *cli.Context, client *registry.Client, s *signe
 	if err := openFleet(c.Context, client, f); err != nil {
 		return nil, err
 	}
-	plan, err := f.Rollback(c.Context, client, o, b)
+	plan, err := f.Rollback(c.Context, registry.Upstream{Client: client}, o, b)
 	if err != nil {
 		return nil, err
 	}

@@ -199,7 +199,7 @@ func (p *program) conduct(c *cli.Context, f *fleet.Fleet, client *registry.Clien
 		to.signer = fleetSigner{s}
 	}
 	k := fleet.Conduct{
-		Ledger: f.Ledger(client, to, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
+		Ledger: f.Ledger(registry.Upstream{Client: client}, to, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
 		Parallel: c.Int("parallel"),
 	}
 	if !c.Bool("quiet") {
