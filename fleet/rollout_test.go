@@ -533,6 +533,31 @@ func TestRolloutOfOtherFilesIsNotTakenUp(t *testing.T) {
 	})
 }
 
+// What looks at the plan sees the one that is published, whether the rollout is begun or taken up, and may refuse it.
+func TestRolloutIsChecked(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		refused := errors.New("not this one")
+		var seen int
+		refuse := func(p *fleet.Plan) error {
+			seen = p.Count(fleet.Publish)
+			return refused
+		}
+		if err := s.roll(t.Context(), fleet.Start{Check: refuse}); !errors.Is(err, refused) || seen != 20 || len(s.m.published) != 0 {
+			t.Errorf("begun: %v of %d devices, %q", err, seen, s.m.published)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		if err := s.roll(ctx, fleet.Start{Check: func(*fleet.Plan) error { return nil }}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("not refused: %v", err)
+		}
+		written := len(s.m.published)
+		if err := s.roll(t.Context(), fleet.Start{Check: refuse}); !errors.Is(err, refused) || seen != 19 || len(s.m.published) != written {
+			t.Errorf("taken up: %v of %d devices, %q", err, seen, s.m.published[written:])
+		}
+		s.want("refused", map[uint64]int{1: 19, 2: 1})
+	})
+}
+
 // A device whose former state is gone keeps what it has, the others go back; also when the way back was halted.
 func TestUndoThatIsHaltedAndLacksAState(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {

@@ -58,6 +58,15 @@ type Start struct {
 	Promise *Promise // exactly this; nil: what the files say
 	Again   bool     // although the same was halted or rolled back before
 	Skip    bool     // leave devices as they are that cannot run what the files put on them
+	// Check looks at what is about to be published; its error ends the attempt, and nothing is written. nil: nobody looks.
+	Check func(*Plan) error
+}
+
+func (s Start) check(p *Plan) error {
+	if s.Check == nil {
+		return nil
+	}
+	return s.Check(p)
 }
 
 // Roll begins the rollout of what the fleet's files say, or takes up the one that is under way, which must be of the same.
@@ -78,6 +87,9 @@ func (c *Compiled) Roll(ctx context.Context, k Conduct, o Options, s Start) (*Ru
 		if err := plan.Keep(s.Promise); err != nil {
 			return nil, nil, err
 		}
+	}
+	if err := s.check(plan); err != nil {
+		return nil, nil, err
 	}
 	if plan.Count(Cannot) > 0 && !s.Skip {
 		return nil, nil, plan.Unfit()
@@ -144,6 +156,9 @@ func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, re
 	o.Devices = func(d *Device) bool { _, ok := missing[d.ID]; return ok }
 	run := &Run{k: k, record: rec, said: map[string]string{}}
 	plan, err := c.Plan(ctx, k.Ledger.From, o)
+	if err == nil {
+		err = s.check(plan)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -145,32 +145,38 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	if err != nil {
 		return err
 	}
+	follows := func(plan *fleet.Plan) error { return w.follows(ctx, commit, plan) }
+	if f.Staged() {
+		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, fleet.Start{Skip: w.c.Bool("skip-unfit"), Check: follows}, func(r result) error {
+			return w.tell(commit, r)
+		})
+	}
 	plan, err := planReady(w.c, w.client, compiled, o)
 	if err != nil {
 		return err
 	}
-	err = plan.Follows(ctx, func(ctx context.Context, published string) (bool, error) {
-		return w.branch.Contains(ctx, commit, published)
-	}, w.c.StringSlice("rewritten"))
-	if errors.Is(err, fault.ErrRollback) && w.branch.Shallow(ctx) {
-		err = fault.WithHint(err, "the repository is a clone without its history, where nothing is found: name its URL, or fetch all of it (git fetch --unshallow)")
-	}
-	if err != nil {
+	if err := follows(plan); err != nil {
 		return err
 	}
 	if plan.Count(fleet.Cannot) > 0 && !w.c.Bool("skip-unfit") {
 		return plan.Unfit()
-	}
-	if f.Staged() {
-		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, fleet.Start{Skip: w.c.Bool("skip-unfit")}, func(r result) error {
-			return w.tell(commit, r)
-		})
 	}
 	published, err := w.p.publishPlan(w.c, plan, w.client, w.signer, nil)
 	if published == nil {
 		return err
 	}
 	return cmp.Or(err, w.tell(commit, published))
+}
+
+// follows refuses a plan of a commit that has what devices have no longer in its history.
+func (w *watcher) follows(ctx context.Context, commit string, plan *fleet.Plan) error {
+	err := plan.Follows(ctx, func(ctx context.Context, published string) (bool, error) {
+		return w.branch.Contains(ctx, commit, published)
+	}, w.c.StringSlice("rewritten"))
+	if errors.Is(err, fault.ErrRollback) && w.branch.Shallow(ctx) {
+		err = fault.WithHint(err, "the repository is a clone without its history, where nothing is found: name its URL, or fetch all of it (git fetch --unshallow)")
+	}
+	return err
 }
 
 // tell shows what came of a commit.
