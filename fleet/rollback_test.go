@@ -228,3 +228,47 @@ func TestRollbackVerifies(t *testing.T) {
 		t.Errorf("the state of another device: %v", p.Unfit())
 	}
 }
+
+// A device whose tag was deleted goes on above the newest generation that there is, whatever was pruned: devices take nothing
+// older than what they have.
+func TestPlanFindsTheHistory(t *testing.T) {
+	lose := func(m *memory, tags ...string) {
+		for _, tag := range tags {
+			delete(m.tags, graz+":"+tag)
+		}
+	}
+	m, files := history(t)
+	lose(m, "press-07", "press-07.v1", "press-07.v2", "press-08", "press-08.v1")
+	m.tags[graz+":press-08.v9"] = m.tags[graz+":press-08.v2"] // is not what its tag says
+	m.tags[graz+":press-08.v18446744073709551615"] = m.tags[graz+":press-08.v2"]
+	m.asked["tags"] = 0
+	o := options()
+	o.Annotations = map[string]string{"why": "again"}
+	p := plan(t, files, m, o)
+	if d := p.Devices[1]; d.Device != "press-07" || d.Generation != 4 || d.Previous != m.tags[graz+":press-07.v3"] {
+		t.Errorf("%s gets generation %d after %s, want 4 after %s", d.Device, d.Generation, d.Previous, m.tags[graz+":press-07.v3"])
+	}
+	if d := p.Devices[2]; d.Device != "press-08" || d.Generation != 4 || d.Previous != m.tags[graz+":press-08.v3"] {
+		t.Errorf("%s gets generation %d after %s, want 4 after %s", d.Device, d.Generation, d.Previous, m.tags[graz+":press-08.v3"])
+	}
+	if n := m.asked["tags"]; n != 2 { // the range of line's version, and this repository for both
+		t.Errorf("tags were listed %d times, want twice", n)
+	}
+	if n := publish(t, p, m); n != 2 || m.state(t, "press-07").Generation != 4 {
+		t.Errorf("%d published, press-07 has generation %d", n, m.state(t, "press-07").Generation)
+	}
+	m.asked["tags"] = 0
+	if plan(t, files, m, o); m.asked["tags"] != 1 {
+		t.Errorf("tags were listed %d times for devices that have theirs, want only the range", m.asked["tags"])
+	}
+
+	// Nothing of it may be followed: that is told, and not generation 1 proposed.
+	m, files = history(t)
+	lose(m, "press-07", "press-07.v1", "press-07.v2")
+	o = options()
+	o.Verify = func(context.Context, string, digest.Digest) error { return fault.ErrUnsigned }
+	d := plan(t, files, m, o).Devices[1]
+	if d.Action != fleet.Cannot || !strings.Contains(d.Reasons[0], "no generation of its history can be followed") {
+		t.Errorf("%s: %s %v", d.Device, d.Action, d.Reasons)
+	}
+}
