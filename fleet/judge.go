@@ -113,6 +113,50 @@ func (s *Sighting) foreign(t artifacts.RolloutTarget) (Fate, string) {
 	return Working, ""
 }
 
+// Generations are those that a device runs, or may go back to by itself, as far as it has told. A nil Sighting has none.
+func (s *Sighting) Generations() []uint64 {
+	if s == nil {
+		return nil
+	}
+	all := []uint64{s.Accepted, s.Running, s.Committed}
+	if s.Agent == "" { // it tells them only with its deployments
+		for _, d := range s.Deployments {
+			all = append(all, d.Generation)
+		}
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(n uint64) bool { return n == 0 })
+}
+
+// Lacks tells why a device does not run one deployment of a state, by its id, as far as the device has told; "": it does. A
+// nil Sighting is a device that never reported.
+func (s *Sighting) Lacks(t artifacts.RolloutTarget, deployment string) string {
+	switch {
+	case s == nil:
+		return "it has reported nothing"
+	case s.Refused != nil && s.Refused.Digest == t.Digest:
+		return fmt.Sprintf("it refuses generation %d: %s: %s", t.Generation, s.Refused.Code, s.Refused.Message)
+	case s.Agent != "" && s.Accepted != t.Generation:
+		return fmt.Sprintf("it has generation %d, and %d is published", s.Accepted, t.Generation)
+	case s.Agent != "" && s.Digest != t.Digest:
+		return fmt.Sprintf("it has another state as generation %d: %s", t.Generation, s.Digest)
+	}
+	for _, d := range s.Deployments {
+		switch {
+		case !strings.EqualFold(d.ID, deployment):
+			continue
+		case d.State == margo.StateFailed:
+			return d.words()
+		case d.State != margo.StateInstalled:
+			return "it is " + string(d.State)
+		case d.Generation != t.Generation && (s.Agent == "" || s.Committed != t.Generation):
+			return fmt.Sprintf("it is told of generation %d, and %d is published", d.Generation, t.Generation)
+		}
+		return ""
+	}
+	return "it tells nothing of it"
+}
+
 func (d SeenDeployment) words() string {
 	if d.Error == "" {
 		return "deployment " + d.ID + " failed"

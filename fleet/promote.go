@@ -34,27 +34,32 @@ type Promoted struct {
 // version found makes, with the files as they are, the very documents that every device has; when none does, or devices have
 // different ones, that is an error which wraps fault.ErrConflict. Of o, Devices, Verify and Concurrency count.
 //
-// runs, which may be nil, tells whether a device runs what is published for it; its error ends everything.
+// only names applications; nil means all. runs, which may be nil, says why a device does not run a deployment, by its id, of
+// the state that is published for it, "" when it does; one that does not is an error that wraps fault.ErrConflict.
 func (c *Compiled) Published(
-	ctx context.Context, from Registry, o Options, runs func(ctx context.Context, device artifacts.DeviceID, state digest.Digest) error,
+	ctx context.Context, from Registry, o Options, only []string, runs func(t artifacts.RolloutTarget, deployment string) string,
 ) ([]*Promoted, error) {
 	p := &promoter{c: c, from: from, o: o, has: map[*Device]*had{}}
-	if err := p.read(ctx, runs); err != nil {
+	if err := p.read(ctx); err != nil {
 		return nil, err
 	}
 	var out []*Promoted
+	var waiting []error
 	for _, a := range c.Fleet.Applications {
 		at := p.placed(a)
-		if len(at) == 0 {
+		if len(at) == 0 || only != nil && !slices.Contains(only, a.Name) {
 			continue
 		}
 		found, err := p.find(ctx, a, at)
 		if err != nil {
 			return nil, err
 		}
+		if runs != nil {
+			waiting = append(waiting, p.waiting(a, at, runs)...)
+		}
 		out = append(out, found)
 	}
-	return out, nil
+	return out, errors.Join(waiting...)
 }
 
 // promoter finds out what an environment has.
@@ -67,12 +72,13 @@ type promoter struct {
 
 // had is what is published for a device.
 type had struct {
+	state     artifacts.RolloutTarget
 	documents map[string]*artifacts.Deployment // by id
 	packages  map[string]artifacts.ApplicationVersion
 }
 
 // read reads what is published for the devices.
-func (p *promoter) read(ctx context.Context, runs func(context.Context, artifacts.DeviceID, digest.Digest) error) error {
+func (p *promoter) read(ctx context.Context) error {
 	look := &planner{c: p.c, from: p.from, o: p.o}
 	var mu sync.Mutex
 	wrong := make([]error, len(p.c.Assignments))
@@ -83,7 +89,7 @@ func (p *promoter) read(ctx context.Context, runs func(context.Context, artifact
 			continue
 		}
 		g.Go(func() error {
-			h, err := p.device(inner, look, a, runs)
+			h, err := p.device(inner, look, a)
 			if err != nil && !lasting(err) && !unvouched(err) {
 				return fmt.Errorf("what %s has: %w", a.Device.ID, err)
 			}
@@ -107,9 +113,7 @@ func (p *promoter) read(ctx context.Context, runs func(context.Context, artifact
 }
 
 // device reads what is published for one device.
-func (p *promoter) device(
-	ctx context.Context, look *planner, a *Assignment, runs func(context.Context, artifacts.DeviceID, digest.Digest) error,
-) (*had, error) {
+func (p *promoter) device(ctx context.Context, look *planner, a *Assignment) (*had, error) {
 	s, err := look.look(ctx, a)
 	if err == nil && s.notState != nil {
 		err = s.notState
@@ -120,18 +124,45 @@ func (p *promoter) device(
 	if err == nil {
 		err = look.vouched(ctx, a, s.base.digest)
 	}
-	if err == nil && runs != nil {
-		err = runs(ctx, a.Device.ID, s.base.digest)
-	}
 	if err != nil {
 		return nil, err
 	}
 	all, err := look.deployments(ctx, a, s.base, nil)
-	h := &had{documents: map[string]*artifacts.Deployment{}, packages: s.base.index.Applications}
+	h := &had{documents: map[string]*artifacts.Deployment{}, packages: s.base.index.Applications, state: artifacts.RolloutTarget{
+		Device: a.Device.ID, Repository: a.Repository, Generation: s.base.index.Generation, Digest: s.base.digest, Deployments: len(all),
+	}}
 	for i := range all {
 		h.documents[strings.ToLower(all[i].Document.ID)] = &all[i]
 	}
 	return h, err
+}
+
+// waiting tells deployments of an application that devices do not run as they are published.
+func (p *promoter) waiting(a *Application, at []*Assignment, runs func(artifacts.RolloutTarget, string) string) []error {
+	var names []string
+	devices := map[string][]string{} // by deployment
+	for _, x := range at {
+		for _, placement := range x.Placements {
+			name := placement.Deployment.Name
+			if placement.Release.Application != a {
+				continue
+			}
+			why := runs(p.has[x.Device].state, DeploymentID(p.c.Fleet.Name, string(x.Device.ID), name))
+			if why == "" {
+				continue
+			}
+			if devices[name] == nil {
+				names = append(names, name)
+			}
+			devices[name] = append(devices[name], string(x.Device.ID)+": "+why)
+		}
+	}
+	var all []error
+	for _, name := range names {
+		all = append(all, fault.WithHint(fmt.Errorf("%s: deployment %s does not run as it is published: %w: %s", a.Name, name, fault.ErrConflict, some(devices[name])),
+			"promote again when it does, or leave devices out with --select; longshore fleet status shows what each reports"))
+	}
+	return all
 }
 
 // placed is where an application is to run.

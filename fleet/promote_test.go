@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -32,7 +33,7 @@ func (m *memory) Carry(_ context.Context, from, to string, d digest.Digest, tag 
 // versions finds out what a fleet has.
 func versions(t *testing.T, files fstest.MapFS, m *memory) ([]*fleet.Promoted, error) {
 	t.Helper()
-	return compiled(t, files, m).Published(t.Context(), m, options(), nil)
+	return compiled(t, files, m).Published(t.Context(), m, options(), nil, nil)
 }
 
 func TestPromote(t *testing.T) {
@@ -145,23 +146,13 @@ func TestPromoteRefuses(t *testing.T) {
 	}
 	m := stocked(t)
 	publish(t, plan(t, plant(), m, options()), m)
-	behind := func(_ context.Context, id artifacts.DeviceID, d digest.Digest) error {
-		if id == "press-08" {
-			return fmt.Errorf("it runs generation 0, not %s: %w", d, fault.ErrConflict)
-		}
-		return nil
-	}
-	if _, err := compiled(t, plant(), m).Published(t.Context(), m, options(), behind); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "what press-08 has: it runs generation 0") {
-		t.Errorf("a device that does not run it: %v", err)
+	found, err := versions(t, plant(), m)
+	if err != nil {
+		t.Fatal(err)
 	}
 	o := options()
-	o.Devices = func(d *fleet.Device) bool { return d.ID != "press-08" }
-	found, err := compiled(t, plant(), m).Published(t.Context(), m, o, behind)
-	if err != nil || found[0].Devices != 2 {
-		t.Fatalf("the others: %+v, %v", found, err)
-	}
 	o.Verify = func(context.Context, string, digest.Digest) error { return fault.ErrUnsigned }
-	if _, err := compiled(t, plant(), m).Published(t.Context(), m, o, nil); !errors.Is(err, fault.ErrUnsigned) {
+	if _, err := compiled(t, plant(), m).Published(t.Context(), m, o, nil, nil); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("unsigned: %v", err)
 	}
 	source, err := fleet.Read(plant())
@@ -183,5 +174,115 @@ func TestPromoteRefuses(t *testing.T) {
 	}
 	if _, err := source.Promote(source, found, []string{"lime"}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("an application that is not there: %v", err)
+	}
+}
+
+// With what devices report only what runs is promoted; each deployment that does not is told with its devices.
+func TestPromoteWhatRuns(t *testing.T) {
+	m := stocked(t)
+	publish(t, plan(t, plant(), m, options()), m)
+	all := compiled(t, plant(), m)
+	seen := map[artifacts.DeviceID]*fleet.Sighting{}
+	report := func(id artifacts.DeviceID, agent string, generation uint64, states map[string]margo.State) {
+		tag := m.tags[graz+":"+id.Tag()]
+		s := &fleet.Sighting{Agent: agent, Accepted: generation, Committed: generation, Digest: tag}
+		for name, state := range states {
+			s.Deployments = append(s.Deployments, fleet.SeenDeployment{ID: strings.ToUpper(fleet.DeploymentID("acme-plant", string(id), name)), Generation: generation, State: state})
+		}
+		seen[id] = s
+	}
+	runs := func(x artifacts.RolloutTarget, deployment string) string { return seen[x.Device].Lacks(x, deployment) }
+	well := map[string]margo.State{"line": margo.StateInstalled, "sensor": margo.StateInstalled}
+	promote := func(only ...string) error {
+		found, err := all.Published(t.Context(), m, options(), only, runs)
+		if err == nil && len(found) == 0 {
+			t.Errorf("nothing is found, and no error")
+		}
+		return err
+	}
+	report("press-07", "1.0", 1, well)
+	report("gateway-1/press-19", "", 1, well) // another agent
+	for _, c := range []struct {
+		name       string
+		do         func()
+		line, both string // of the error with --application line, and of that without; "": none
+	}{
+		{"silent", func() {}, "line: deployment line does not run as it is published: conflict: press-08: it has reported nothing", "sensor: deployment sensor"},
+		{"behind", func() { report("press-08", "1.0", 0, well) }, "press-08: it has generation 0, and 1 is published", "sensor: deployment sensor"},
+		{"another state", func() { report("press-08", "1.0", 1, well); seen["press-08"].Digest = "sha256:beef" }, "it has another state as generation 1", "sensor"},
+		{"refused", func() {
+			report("press-08", "1.0", 0, nil)
+			seen["press-08"].Refused = &fleet.Refusal{Digest: m.tags[graz+":press-08"], Code: "no-space", Message: "disk full"}
+		}, "it refuses generation 1: no-space: disk full", "sensor"},
+		{"one of two failed", func() {
+			report("press-08", "1.0", 1, map[string]margo.State{"line": margo.StateInstalled, "sensor": margo.StateFailed})
+		}, "", "sensor: deployment sensor does not run as it is published: conflict: press-08: deployment "},
+		{"at work", func() {
+			report("press-08", "1.0", 1, map[string]margo.State{"line": margo.StateInstalling, "sensor": margo.StateInstalled})
+		}, "press-08: it is installing", "press-08: it is installing"},
+		{"tells of one", func() { report("press-08", "1.0", 1, map[string]margo.State{"sensor": margo.StateInstalled}) }, "it tells nothing of it", "it tells nothing of it"},
+		{"not committed", func() {
+			report("press-08", "1.0", 1, well)
+			seen["press-08"].Committed, seen["press-08"].Deployments[0].Generation, seen["press-08"].Deployments[1].Generation = 0, 0, 0
+		}, "it is told of generation 0, and 1 is published", "sensor"},
+		{"well", func() { report("press-08", "1.0", 1, well) }, "", ""},
+	} {
+		c.do()
+		for only, want := range map[string]string{"line": c.line, "": c.both} {
+			names := []string{only}
+			if only == "" {
+				names = nil
+			}
+			err := promote(names...)
+			if (err == nil) != (want == "") || err != nil && (!errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s, only %q: %v, want %q", c.name, only, err, want)
+			}
+		}
+	}
+}
+
+// What no device of the one environment has is not promoted by its tags: a device of the other that would get it is told.
+func TestPromoteUntried(t *testing.T) {
+	m := stocked(t)
+	text := strings.Replace(description, `id: small
+    components:
+      - {name: line-monitor, properties: {repository: "oci://harbor.acme.example/plant/components/line-monitor"`, `id: small
+    components:
+      - {name: line-monitor, properties: {repository: "oci://harbor.acme.example/plant/components/sensor"`, 1)
+	if text == description {
+		t.Fatal("no profile small")
+	}
+	a, _, err := artifacts.PackPackage(fstest.MapFS{"margo.yaml": {Data: []byte(fmt.Sprintf(text, "1.4.1"))}}, artifacts.PackageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.push(base+"/apps/line", "1.4.1", a)
+	large := with(plant(), "fleet.yaml", "exclude: device=spare-*", `exclude: "line=b"`)
+	large = with(large, "devices/b.yaml", "  - {id: spare-1, labels: {site: graz}, capabilities: unchecked}\n", "")
+	publish(t, plan(t, large, m, options()), m)
+	found, err := versions(t, large, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range found[0].Components {
+		if key != base+"/components/line-monitor:1.4.1" {
+			t.Errorf("%s is to be locked, which no device has", key)
+		}
+	}
+	source, err := fleet.Read(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := source.Promote(source, found, []string{"line"}); err != nil || len(all[0].Now.Components) != 1 {
+		t.Errorf("to devices of the same profile: %+v, %v", all, err)
+	}
+	both, err := fleet.Read(plant())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = both.Promote(source, found, []string{"line"})
+	want := "application line: gateway-1/press-19 gets profile small, and no device of acme-plant has " + base + "/components/sensor:1.4.1 of it published"
+	if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" {
+		t.Errorf("to a device of another profile: %v, want %q", err, want)
 	}
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/endpoint"
@@ -65,4 +67,24 @@ func (p *program) equip(c *cli.Context, f *fleet.Fleet) error {
 	}
 	defer e.Close()
 	return f.Equip(c.Context, e)
+}
+
+// sightings are what devices have reported last, those that choose chooses (nil: all); nil where there is no endpoint to ask.
+func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.Device) bool) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+	e, err := p.endpoint(c, f)
+	if e == nil || err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	var ids []artifacts.DeviceID
+	for _, d := range f.Devices {
+		if choose == nil || choose(d) {
+			ids = append(ids, d.ID)
+		}
+	}
+	seen, err := e.Look(c.Context, ids)
+	if err != nil {
+		return nil, fmt.Errorf("ask how devices are: %w", err)
+	}
+	return seen, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -24,10 +25,11 @@ func (p *program) fleetPromoteCommand() *cli.Command {
 			"those of its components. Where TO has another registry, packages and components are copied there with their signatures, " +
 			"and devices get them there; images stay where they are named. fleet plan and fleet publish of TO hold to the lock: " +
 			"promoting publishes nothing. Devices of FROM that have different versions, or others than the files make, end it with " +
-			"exit code 6. A run that ended early is repeated.",
+			"exit code 6, and so does a device of TO that would get a profile that none of FROM has. With a fleet endpoint of FROM " +
+			"every device must report as well that what is published runs. A run that ended early is repeated.",
 		examples: []string{
 			"--verify-key release.pub --dry-run staging production",
-			"--verify-key release.pub staging production",
+			"--verify-key release.pub --endpoint https://fleet.acme.example staging production",
 			"--application line --select device=canary-* staging production",
 		},
 		flags: slices.Concat([]cli.Flag{
@@ -37,7 +39,7 @@ func (p *program) fleetPromoteCommand() *cli.Command {
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which it must be signed"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be promoted, and copy and write nothing"},
 			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at at a time"},
-		}, registryFlags()),
+		}, endpointFlags(), registryFlags()),
 		run: p.fleetPromote,
 	})
 }
@@ -173,17 +175,28 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 	return p.show(c, r)
 }
 
-// publishedVersions are what the devices of a fleet have.
+// publishedVersions are what the devices of a fleet have, and, where they tell, run.
 func (p *program) publishedVersions(c *cli.Context, client *registry.Client, dir string, f *fleet.Fleet) ([]*fleet.Promoted, error) {
 	o, err := p.fleetOptions(c, client, nil)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.equip(c, f); err != nil {
 		return nil, err
 	}
 	compiled, err := compileFleet(c.Context, client, dir, f)
 	if err != nil {
 		return nil, err
 	}
-	return compiled.Published(c.Context, registry.Upstream{Client: client}, o, nil)
+	seen, err := p.sightings(c, f, o.Devices)
+	if err != nil {
+		return nil, err
+	}
+	var runs func(artifacts.RolloutTarget, string) string
+	if seen != nil {
+		runs = func(t artifacts.RolloutTarget, deployment string) string { return seen[t.Device].Lacks(t, deployment) }
+	}
+	return compiled.Published(c.Context, registry.Upstream{Client: client}, o, c.StringSlice("application"), runs)
 }
 
 func describePromotion(x *fleet.Promotion) promotedApplication {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
@@ -51,4 +52,30 @@ func TestFleetPromote(t *testing.T) {
 	s.do(outcome.Refused, "fleet", "promote", "plant", "prod")
 	s.do(outcome.OK, "help", "fleet", "promote")
 	s.golden(golden)
+}
+
+// With the fleet endpoint only what devices run is promoted: neither what they have not got yet nor what fails there.
+func TestFleetPromoteWhatRuns(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	f := newFloor(t, s, s.waves(2, ""))
+	if err := os.CopyFS("prod", os.DirFS("waves")); err != nil {
+		t.Fatal(err)
+	}
+	s.change("prod/fleet.yaml", "fleet: acme-plant", "fleet: production")
+	promote := []string{"fleet", "promote", "--verify-key", "release.pub", "--endpoint", f.url, "waves", "prod"}
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "waves")
+	f.settled(time.Minute)
+	s.do(outcome.OK, promote...)
+	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 666")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "waves")
+	before := string(mustRead(t, "prod/fleet.lock"))
+	code, _, stderr := s.try(promote...)
+	if code != outcome.Refused || !strings.Contains(stderr, "monitor: deployment monitor does not run as it is published: conflict: press-0000: ") || !strings.Contains(stderr, "press-0001: ") {
+		t.Errorf("what fails: exit %d\n%s", code, stderr)
+	}
+	if now := string(mustRead(t, "prod/fleet.lock")); now != before {
+		t.Errorf("the lock is another one:\n%s", now)
+	}
+	s.do(outcome.OK, "fleet", "promote", "--verify-key", "release.pub", "waves", "prod") // what is published, whatever runs
+	s.do(outcome.Temporary, "fleet", "promote", "--endpoint", "http://127.0.0.1:1", "waves", "prod")
 }
