@@ -110,7 +110,15 @@ func (p *planner) again(ctx context.Context, d *DevicePlan, a *Assignment, s *st
 	if d.Generation != s.base.index.Generation {
 		d.Reasons = append(d.Reasons, fmt.Sprintf("as generation %d", goal.index.Generation))
 	}
-	return p.explain(ctx, d, a, tagged, digests)
+	if err := p.explain(ctx, d, a, tagged, digests); err != nil {
+		return err
+	}
+	if d.Action == Cannot {
+		for i, why := range d.Reasons {
+			d.Reasons[i] = fmt.Sprintf("generation %d cannot be had again: %s", goal.index.Generation, why)
+		}
+	}
+	return nil
 }
 
 // placementOf is a deployment that was published already.

@@ -30,8 +30,9 @@ func (p *program) fleetRollbackCommand() *cli.Command {
 		about: "Publishes for each device, as its next generation, what it had before: devices take nothing older than what they have " +
 			"accepted. --before undoes what was published since a time, --revision what was published from a revision of the files, " +
 			"--previous each device's last change, whenever that was; devices that there is nothing to undo for stay. The plan is shown " +
-			"first; at a terminal it is asked whether to go on. Devices that nothing earlier is there for are told and do not keep the " +
-			"others; then the exit code is 6. A run that ended early is repeated; one that has nothing to do pushes nothing. Of the " +
+			"first; at a terminal it is asked whether to go on. Before anything moves it is looked at as by fleet publish: whether all " +
+			"that devices would load is still at its registry, at the mirrors of --mirror, and let pass by --policy. Devices that nothing " +
+			"earlier is there for, or not all of it any more, are told and do not keep the others; then the exit code is 6. A run that ended early is repeated; one that has nothing to do pushes nothing. Of the " +
 			"files only the names of devices and repositories count: they say what they said, so put them right before the next fleet " +
 			"publish, which would bring back what was undone.",
 		examples: []string{
@@ -50,10 +51,10 @@ func (p *program) fleetRollbackCommand() *cli.Command {
 			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the states, beside --key; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key; components and images are held against it too"},
 			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
 			annotationFlag(),
-		}, signFlags(), registryFlags()),
+		}, contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetRollback,
 	})
 }
@@ -71,6 +72,8 @@ type rollbackResult struct {
 type cannotDevice struct {
 	Device  string   `json:"device"`
 	Reasons []string `json:"reasons"`
+
+	lost bool // it has something to go back to, and could not run or load it
 }
 
 func (r rollbackResult) essence() string { return "" }
@@ -79,6 +82,9 @@ func (r rollbackResult) text(w io.Writer) {
 	tellPublished(w, r.Published, r.Signed)
 	for _, d := range r.Cannot {
 		row(w, "cannot", "%s: %s", d.Device, strings.Join(d.Reasons, "; "))
+	}
+	if slices.ContainsFunc(r.Cannot, func(d cannotDevice) bool { return d.lost }) {
+		row(w, "hint", "push what is gone again, by the same digest; or go back to another generation: longshore state history, longshore state rollback --to")
 	}
 	tellFailed(w, r.Failed)
 	row(w, "done", "%s went back, %d stay", count(len(r.Published), "device"), r.Stay)
@@ -130,7 +136,7 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 	r := rollbackResult{Fleet: plan.Fleet, Published: []fleetState{}, Stay: plan.Count(fleet.Same), Cannot: []cannotDevice{}, Signed: s != nil}
 	for _, d := range plan.Devices {
 		if d.Action == fleet.Cannot {
-			r.Cannot = append(r.Cannot, cannotDevice{string(d.Device), d.Reasons})
+			r.Cannot = append(r.Cannot, cannotDevice{string(d.Device), d.Reasons, d.Previous != ""})
 		}
 	}
 	if n := plan.Count(fleet.Publish); n > 0 {

@@ -69,3 +69,23 @@ func TestFleetRollbackEndsHalfWay(t *testing.T) {
 		s.do(outcome.NotFound, "state", "show", "-q", states+":"+device+".v4")
 	}
 }
+
+// What a device would go back to is looked at before anything moves: an image that was collected meanwhile is told.
+func TestFleetRollbackLooks(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.oneDevice("one", "line-monitor", "sensor")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "one")
+	s.oneDevice("one", "sensor")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "one")
+	back := []string{"fleet", "rollback", "--previous", "--key", "release.key", "one"}
+	s.server.Faults.Add(testenv.Rule{Method: http.MethodHead, Path: "/library/nats/blobs/", Effect: testenv.Status(http.StatusNotFound, 0)})
+	s.refuses(outcome.Refused, []string{
+		"press-07: generation 1 cannot be had again: image " + host + "/library/nats:2.12@sha256:", "of it is not at ", "push what is gone again", "0 devices went back",
+	}, back...)
+	s.do(outcome.OK, append([]string{"fleet", "rollback", "--no-content", "--dry-run"}, back[2:]...)...)
+	s.server.Faults.Clear()
+	s.write("strict.yaml", "rules:\n  - {scope: "+host+"/plant/**, artifacts: [state, component], keys: [{name: release, file: release.pub}]}\n")
+	s.refuses(outcome.Refused, []string{"components/line-monitor@", "not signed"}, append([]string{"fleet", "rollback", "--policy", "strict.yaml"}, back[2:]...)...)
+	s.do(outcome.OK, back...)
+}
