@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -61,6 +63,37 @@ func (l Ledger) Read(ctx context.Context) (*Record, error) {
 			"longshore fleet publish begins one, when fleet.yaml has a rollout")
 	}
 	return rec, nil
+}
+
+// Fleets are those that have had a rollout there, whatever l.Fleet is.
+func (l Ledger) Fleets(ctx context.Context) ([]string, error) {
+	tags, err := l.From.Tags(ctx, l.Repository())
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, nil
+	}
+	var out []string
+	for _, t := range tags {
+		if i := strings.LastIndex(t, ".v"); i > 0 {
+			t = t[:i] // its tag may not have been set yet
+		}
+		if nameFormat.MatchString(t) && !strings.HasPrefix(t, "sha256-") && !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out, err
+}
+
+// Needs is the newest rollout, when states that were before it may be given back to devices; nil when there is none, or it is
+// rolled back already. One that cannot be read, or that nobody signed who counts, is an error: what it needs nobody knows.
+func (l Ledger) Needs(ctx context.Context) (*artifacts.Rollout, error) {
+	rec, err := l.find(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("what the rollout of %s may go back to: %w", l.Fleet, err)
+	}
+	if rec.Rollout == nil || rec.Rollout.Phase == artifacts.RolloutRolledBack {
+		return nil, nil
+	}
+	return rec.Rollout, nil
 }
 
 // find reads the newest revision; one without a Rollout when there is none. It goes up the history from what the tag

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -16,12 +18,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
 const retentionText = "What always stays: what a device's tag names and everything above it, what that one follows and what it repeats, what " +
-	"a kept one repeats, what any other tag names, and what is not what its tag says. Signatures, attestations and statements about a " +
+	"a kept one repeats, what a rollout may give back, what any other tag names, and what is not what its tag says. Signatures, attestations and statements about a " +
 	"state go with it; blobs are the registry's to collect. At a terminal it is asked whether to go on. A registry that lets nobody " +
 	"delete, or keeps tags, says so (exit code 2 or 6), and nothing is lost. A run that ended early is repeated."
 
@@ -29,7 +32,7 @@ func pruneFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "keep", Value: historyLines, Usage: "`NUMBER` of generations of each device that stay, the newest"},
 		&cli.StringFlag{Name: "younger-than", Usage: "`TIME` within which what was published stays too, and what does not say when: 720h, or since 2026-10-01T00:00:00Z"},
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signatures tell when something was published, for --younger-than; may be repeated"},
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signatures tell when something was published, for --younger-than, and one of which has to be on a rollout; may be repeated"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, and remove nothing"},
 		&cli.BoolFlag{Name: "yes", Usage: "do not ask whether to go on"},
 	}
@@ -40,7 +43,8 @@ func (p *program) statePruneCommand() *cli.Command {
 		name: "prune", args: "HOST/PATH", min: 1, max: 1,
 		usage: "remove old generations of devices",
 		about: "Removes what is older than the newest generations of each device that has a history in the repository, or of those that " +
-			"--device names. " + retentionText,
+			"--device names. Rollouts are looked for in rollouts beside the repository and above it, where fleets keep them; what devices " +
+			"report it does not know, fleet prune does. " + retentionText,
 		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 2160h --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated; else all"},
@@ -54,11 +58,12 @@ func (p *program) fleetPruneCommand() *cli.Command {
 		name: "prune", args: "[DIRECTORY]", max: 1,
 		usage: "remove old generations of a fleet's devices",
 		about: "Removes what is older than the newest generations of each device that the files name. What devices have that the files " +
-			"no longer name stays: longshore state prune is for these. " + retentionText,
-		examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz plant"},
+			"no longer name stays: longshore state prune is for these. With a fleet endpoint, what devices report that they have stays, with " +
+			"what that follows and repeats. " + retentionText,
+		examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz --endpoint https://fleet.acme.example plant"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
-		}, pruneFlags(), registryFlags()),
+		}, pruneFlags(), endpointFlags(), registryFlags()),
 		run: p.fleetPrune,
 	})
 }
@@ -158,15 +163,76 @@ func (p *program) statePrune(c *cli.Context, args []string) error {
 	if _, err := client.Open(c.Context, ref); err != nil {
 		return err
 	}
-	return p.prune(c, client, "state prune", map[string][]artifacts.DeviceID{ref.Name(): devices})
+	stay := needs{}
+	if err := p.rolloutsAround(c, client, ref.Name(), stay); err != nil {
+		return err
+	}
+	return p.prune(c, client, "state prune", map[string][]artifacts.DeviceID{ref.Name(): devices}, stay)
+}
+
+// needs are states that stay however old they are, by repository and device.
+type needs map[string]map[artifacts.DeviceID][]release.Need
+
+func (n needs) add(repository string, device artifacts.DeviceID, need release.Need) {
+	if n[repository] == nil {
+		n[repository] = map[artifacts.DeviceID][]release.Need{}
+	}
+	n[repository][device] = append(n[repository][device], need)
+}
+
+// rollout adds what a rollout may publish or give back.
+func (n needs) rollout(ctx context.Context, l fleet.Ledger) error {
+	r, err := l.Needs(ctx)
+	if err != nil || r == nil {
+		return err
+	}
+	for _, t := range r.Targets {
+		for _, d := range []digest.Digest{t.Former, t.Digest} {
+			if d != "" {
+				n.add(t.Repository, t.Device, release.Need{Digest: d, Why: fmt.Sprintf("rollout %d of %s, which is %s, may need it", r.Number, r.Fleet, r.Phase)})
+			}
+		}
+	}
+	return nil
+}
+
+// reported adds what devices of a fleet say that they have.
+func (n needs) reported(f *fleet.Fleet, seen map[artifacts.DeviceID]*fleet.Sighting) {
+	for _, d := range f.Devices {
+		at, _ := f.Repository(d) // Read has told what is missing
+		for _, g := range seen[d.ID].Generations() {
+			n.add(at, d.ID, release.Need{Generation: g, Why: "the device reports that it has it"})
+		}
+	}
+}
+
+// rolloutsAround adds what rollouts need that are kept where a fleet with states in the repository keeps them.
+func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, repository string, stay needs) error {
+	o, err := p.fleetOptions(c, client, nil)
+	if err != nil {
+		return err
+	}
+	for at := path.Dir(repository); strings.Contains(at, "/"); at = path.Dir(at) {
+		l := fleet.Ledger{Registry: at, From: registry.Upstream{Client: client}, Verify: o.Verify}
+		fleets, err := l.Fleets(c.Context)
+		if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnauthenticated) { // many say so of what is not there
+			fmt.Fprintf(p.stderr, "note: whether a rollout in %s needs something could not be found out: %v\n", l.Repository(), err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, l.Fleet = range fleets {
+			if err := stay.rollout(c.Context, l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (p *program) fleetPrune(c *cli.Context, args []string) error {
 	f, err := readFleet(fleetDirectory(args))
-	if err != nil {
-		return err
-	}
-	choose, err := selected(c)
 	if err != nil {
 		return err
 	}
@@ -175,14 +241,27 @@ func (p *program) fleetPrune(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
+	o, err := p.fleetOptions(c, client, nil)
+	if err != nil {
+		return err
+	}
 	if err := openFleet(c.Context, client, f); err != nil {
 		return err
 	}
-	at := f.Repositories(choose)
-	if len(at) == 0 && choose != nil {
+	at := f.Repositories(o.Devices)
+	if len(at) == 0 && o.Devices != nil {
 		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
 	}
-	return p.prune(c, client, "fleet prune", at)
+	stay := needs{}
+	if err := stay.rollout(c.Context, f.Ledger(registry.Upstream{Client: client}, nil, o.Verify)); err != nil {
+		return err
+	}
+	seen, err := p.sightings(c, f, o.Devices)
+	if err != nil {
+		return err
+	}
+	stay.reported(f, seen)
+	return p.prune(c, client, "fleet prune", at, stay)
 }
 
 // pruned is what is to be done in one repository.
@@ -192,11 +271,13 @@ type pruned struct {
 }
 
 // prune plans, shows and does it, in each repository. No devices: all that there are.
-func (p *program) prune(c *cli.Context, client *registry.Client, command string, at map[string][]artifacts.DeviceID) error {
+func (p *program) prune(c *cli.Context, client *registry.Client, command string, at map[string][]artifacts.DeviceID, stay needs) error {
 	var all []pruned
 	r := pruneResult{Devices: []prunedDevice{}, DryRun: c.Bool("dry-run")}
 	for _, name := range slices.Sorted(maps.Keys(at)) {
-		one, err := p.planPrune(c, client, command, name, at[name])
+		one, err := p.planPrune(c, client, command, name, release.Retention{
+			Devices: ofDevices(at[name]), Needed: func(id artifacts.DeviceID) []release.Need { return stay[name][id] },
+		})
 		if errors.Is(err, fault.ErrNotFound) && command == "fleet prune" {
 			continue // nothing was published there yet
 		}
@@ -240,8 +321,20 @@ func (p *program) prune(c *cli.Context, client *registry.Client, command string,
 	return p.show(c, r)
 }
 
+// ofDevices chooses the tags of devices; nil: all.
+func ofDevices(devices []artifacts.DeviceID) func(tag string) bool {
+	if devices == nil {
+		return nil
+	}
+	tags := map[string]bool{}
+	for _, d := range devices {
+		tags[d.Tag()] = true
+	}
+	return func(tag string) bool { return tags[tag] }
+}
+
 // planPrune plans for one repository, as the registry itself has it: a mirror may show what is older.
-func (p *program) planPrune(c *cli.Context, client *registry.Client, command, name string, devices []artifacts.DeviceID) (pruned, error) {
+func (p *program) planPrune(c *cli.Context, client *registry.Client, command, name string, o release.Retention) (pruned, error) {
 	repo, err := client.OpenName(c.Context, name)
 	if err != nil {
 		return pruned{}, err
@@ -252,16 +345,8 @@ func (p *program) planPrune(c *cli.Context, client *registry.Client, command, na
 			return one, err
 		}
 	}
-	o := release.Retention{Keep: c.Int("keep")}
-	if o.Keep < 1 {
+	if o.Keep = c.Int("keep"); o.Keep < 1 {
 		return one, outcome.Usagef(command, "--keep %d: at least 1 generation has to stay", o.Keep)
-	}
-	if devices != nil {
-		tags := map[string]bool{}
-		for _, d := range devices {
-			tags[d.Tag()] = true
-		}
-		o.Devices = func(tag string) bool { return tags[tag] }
 	}
 	if s := c.String("younger-than"); s != "" {
 		if o.Younger, err = p.past(command, "younger-than", s); err != nil {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -104,4 +107,73 @@ func TestFleetPrune(t *testing.T) {
 	s.do(outcome.OK, "fleet", "prune", "--keep", "2", "plant")
 	s.do(outcome.OK, "fleet", "rollback", "--previous", "--select", "device=press-07", "--key", "release.key", "plant")
 	s.golden(golden)
+}
+
+// What a halted rollout may be undone to stays, and what a device says that it has, which was offline for weeks: with what that
+// follows. A rollout of which nobody knows what it needs lets nothing be removed.
+func TestPruneKeepsWhatIsNeeded(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.waves(2, "rollout: {waves: [{name: canary, select: \"device=press-0000\"}, {name: rest, percent: 100}]}")
+	has := map[string]int{} // generations by device
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := path.Base(r.URL.Path)
+		fmt.Fprintf(w, `{"id": %q, "agentVersion": "1", "acceptedGeneration": %d, "committedGeneration": %d}`, id, has[id], has[id])
+	}))
+	t.Cleanup(endpoint.Close)
+	poll := 5
+	publish := func(flag string) {
+		s.do(outcome.OK, "fleet", "publish", "-q", flag, "--key", "release.key", "--endpoint", endpoint.URL, "waves")
+		s.change("waves/fleet.yaml", fmt.Sprintf("POLL_SECONDS: %d", poll), fmt.Sprintf("POLL_SECONDS: %d", poll+1))
+		poll++
+	}
+	for range 3 {
+		publish("--at-once")
+	}
+	publish("--no-wait") // to press-0000, as generation 4
+	s.do(outcome.OK, "fleet", "rollout", "halt", "-q", "--key", "release.key", "waves")
+	for range 3 {
+		publish("--at-once") // by which both have gone on
+	}
+	told := func(code int, want []string, not string, args ...string) {
+		t.Helper()
+		got, stdout, stderr := s.try(args...)
+		for _, w := range want {
+			if !strings.Contains(stdout+stderr, w) {
+				t.Errorf("longshore %s: no %q\n%s%s", strings.Join(args, " "), w, stdout, stderr)
+			}
+		}
+		if got != code || not != "" && strings.Contains(stdout, not) {
+			t.Errorf("longshore %s: exit %d, want %d\n%s%s", strings.Join(args, " "), got, code, stdout, stderr)
+		}
+	}
+	before := s.tags()
+	// press-0000 has 7 generations, press-0001 6: the tag's and what that follows stay, 3 and 4 of the rollout, 2 which 3 follows.
+	why := "generation 3: rollout 1 of acme-plant, which is halted, may need it"
+	needed := []string{
+		"press-0000  generations 1, 5\n", "press-0001  generations 1, 4\n", "press-0000  " + why, "press-0001  " + why,
+		"press-0000  generation 2: generation 3, which is needed, follows it", "press-0000  generation 4: rollout 1",
+	}
+	prune := []string{"--keep", "1", "--dry-run"}
+	fleet := func(more ...string) []string {
+		return slices.Concat([]string{"fleet", "prune"}, prune, more, []string{"waves"})
+	}
+	told(outcome.OK, needed, "", fleet()...)
+	told(outcome.OK, needed, "", append(append([]string{"state", "prune"}, prune...), states)...)
+	told(outcome.OK, needed, "", fleet("--verify-key", "release.pub")...)
+	has["press-0001"] = 1
+	told(outcome.OK, append(needed[:1:1], "press-0001  generation 4\n", "press-0001  generation 1: the device reports that it has it"), "", fleet("--endpoint", endpoint.URL)...)
+	told(outcome.Temporary, []string{"ask how devices are"}, "", fleet("--endpoint", "http://127.0.0.1:1")...)
+
+	prune = prune[:2]
+	told(outcome.Verification, []string{"what the rollout of acme-plant may go back to", "hint: if another key of yours signed it"}, "", fleet("--verify-key", "other.pub")...)
+	s.server.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/plant/rollouts/manifests/sha256:", Effect: testenv.Status(http.StatusNotFound, 0)})
+	told(outcome.NotFound, []string{"what the rollout of acme-plant may go back to"}, "", fleet()...)
+	told(outcome.NotFound, []string{"what the rollout of acme-plant may go back to"}, "", append(append([]string{"state", "prune"}, prune...), states)...)
+	s.server.Faults.Clear()
+	if now := s.tags(); !slices.Equal(now, before) {
+		t.Errorf("tags are %v, want %v", now, before)
+	}
+	s.do(outcome.OK, fleet()...)
+	s.do(outcome.Refused, "fleet", "rollout", "undo", "-q", "--key", "release.key", "waves") // both have something else by now, and keep it
+	told(outcome.OK, []string{"press-0000  generations 2 to 4\n"}, "rollout 1", fleet("--dry-run")...)
 }

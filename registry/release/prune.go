@@ -31,8 +31,14 @@ type Retention struct {
 	Devices func(tag string) bool                                             // by the tags of their states; nil: all that have a history
 	Younger time.Time                                                         // what was published after it stays, and what does not say when; zero: age does not matter
 	When    func(ctx context.Context, state digest.Digest) (time.Time, error) // when it was published; zero time: it does not say. For Younger
-	// Needed lists states that a device says that it runs, or is about to. nil: nobody is asked. An error ends everything.
-	Needed func(ctx context.Context, device artifacts.DeviceID) ([]digest.Digest, error)
+	Needed  func(device artifacts.DeviceID) []Need                            // nil: nothing but what the repository itself tells
+}
+
+// Need is a state of a device that stays whatever its age, with what it follows and repeats: it may be gone back to.
+type Need struct {
+	Digest     digest.Digest // "": Generation counts
+	Generation uint64
+	Why        string
 }
 
 // Pruning is what a retention leaves of the states of a repository.
@@ -213,16 +219,39 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 		keep[x.Repeats], keep[x.Previous] = tag+" repeats it", tag+" follows it"
 		keep[out.tagged] = tag + " names it"
 	}
+	var needed []Need
+	asked := false
+	// need says why a generation is needed, and keeps what it follows and repeats.
+	need := func(d digest.Digest, x *artifacts.StateIndex) string {
+		if !asked && p.o.Needed != nil {
+			needed = p.o.Needed(x.Device)
+		}
+		asked = true
+		for _, o := range needed {
+			if o.Digest != "" && o.Digest != d || o.Digest == "" && o.Generation != x.Generation {
+				continue
+			}
+			for of, why := range map[digest.Digest]string{x.Previous: "%d, which is needed, follows it", x.Repeats: "%d, which is needed, repeats it"} {
+				if of != "" && keep[of] == "" {
+					keep[of] = fmt.Sprintf("generation "+why, x.Generation)
+				}
+			}
+			return o.Why
+		}
+		return ""
+	}
 	for _, n := range all[:first] {
 		d, x, problem, err := p.at(ctx, tag, n)
 		if err != nil {
 			return nil, err
 		}
-		if keep[d] = "one of the newest"; problem == nil && x.Repeats != "" && keep[x.Repeats] == "" {
-			keep[x.Repeats] = fmt.Sprintf("generation %d repeats it", n)
+		if keep[d] = "one of the newest"; problem == nil {
+			if x.Repeats != "" && keep[x.Repeats] == "" {
+				keep[x.Repeats] = fmt.Sprintf("generation %d repeats it", n)
+			}
+			need(d, x)
 		}
 	}
-	needed := false
 	for _, n := range all[first:] {
 		old := Old{Generation: n, Tag: artifacts.HistoryTag(tag, n)}
 		d, x, problem, err := p.at(ctx, tag, n)
@@ -230,14 +259,9 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 			return nil, err
 		}
 		old.Digest = d
-		if problem == nil && !needed && p.o.Needed != nil {
-			needed = true
-			states, err := p.o.Needed(ctx, x.Device)
-			if err != nil {
-				return nil, fmt.Errorf("ask what %s runs: %w", x.Device, err)
-			}
-			for _, s := range states {
-				keep[s] = "the device runs it"
+		if problem == nil {
+			if why := need(d, x); why != "" {
+				keep[d] = why
 			}
 		}
 		if old.Why, err = p.why(ctx, tag, d, keep, problem); err != nil {

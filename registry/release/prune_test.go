@@ -168,23 +168,37 @@ func TestPruneAsks(t *testing.T) {
 	when := func(_ context.Context, d digest.Digest) (time.Time, error) {
 		return time.Unix(int64(slices.Index(all, d)), 0), nil
 	}
-	o := Retention{Keep: 2, Younger: time.Unix(5, 0), When: when, Needed: func(_ context.Context, id artifacts.DeviceID) ([]digest.Digest, error) {
+	o := Retention{Keep: 2, Younger: time.Unix(6, 0), When: when, Needed: func(id artifacts.DeviceID) []Need {
 		if id != "gateway/d" {
 			t.Errorf("asked for %s", id)
 		}
-		return []digest.Digest{all[3], all[9]}, nil
+		return []Need{{Digest: all[3], Why: "it may be undone to it"}, {Generation: 6, Why: "the device has it"}, {Generation: 9, Why: "the device has it"}}
 	}}
 	p, err := PlanPrune(t.Context(), s, o)
-	if want := "gateway__d: 1 2 4 5"; err != nil || p.goes() != want || p.why("gateway__d.v3") != "the device runs it" || p.why("gateway__d.v6") != "published 1970-01-01T00:00:06Z" {
-		t.Errorf("goes %q, %v, want %q; 3 because %q, 6 because %q", p.goes(), err, want, p.why("gateway__d.v3"), p.why("gateway__d.v6"))
+	if want := "gateway__d: 1 4"; err != nil || p.goes() != want {
+		t.Errorf("goes %q, %v, want %q", p.goes(), err, want)
 	}
-	for name, broken := range map[string]Retention{
-		"when":   {Keep: 2, Younger: time.Unix(5, 0), When: func(context.Context, digest.Digest) (time.Time, error) { return time.Time{}, fault.ErrTemporary }},
-		"needed": {Keep: 2, Needed: func(context.Context, artifacts.DeviceID) ([]digest.Digest, error) { return nil, fault.ErrTemporary }},
+	for tag, want := range map[string]string{
+		"v2": "generation 3, which is needed, follows it", "v3": "it may be undone to it", "v5": "generation 6, which is needed, follows it", "v6": "the device has it",
+		"v7": "published 1970-01-01T00:00:07Z",
 	} {
-		if _, err := PlanPrune(t.Context(), s, broken); !errors.Is(err, fault.ErrTemporary) {
-			t.Errorf("%s: %v, want that nobody could tell", name, err)
+		if why := p.why("gateway__d." + tag); why != want {
+			t.Errorf("%s stays because %q, want %q", tag, why, want)
 		}
+	}
+	broken := Retention{Keep: 2, Younger: time.Unix(5, 0), When: func(context.Context, digest.Digest) (time.Time, error) { return time.Time{}, fault.ErrTemporary }}
+	if _, err := PlanPrune(t.Context(), s, broken); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("%v, want that nobody could tell", err)
+	}
+}
+
+// What one of the newest follows stays too where a device says that it runs that one: it may go back by itself.
+func TestPruneKeepsWhatANewOneFollows(t *testing.T) {
+	s := &shelf{states: states{newMemory()}}
+	s.publish(t, "d", 6, map[int]int{5: 2})
+	p, err := PlanPrune(t.Context(), s, Retention{Keep: 2, Needed: func(artifacts.DeviceID) []Need { return []Need{{Generation: 5, Why: "the device has it"}} }})
+	if err != nil || p.goes() != "d: 1 3" {
+		t.Errorf("goes %q, %v, want 1 and 3: 5 follows 4 and repeats 2", p.goes(), err)
 	}
 }
 
