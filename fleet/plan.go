@@ -19,8 +19,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// defaultConcurrency is how many devices are looked at or published at a time.
+// defaultConcurrency is how many devices are looked at at a time.
 const defaultConcurrency = 48
+
+// inFlight is how many states are being published for each device that is looked at at a time: most of them wait until it
+// is sure that nobody else writes the same list of signatures. How many requests that makes is the [Publisher]'s to bound.
+const inFlight = 4
 
 // What a plan does with a device.
 const (
@@ -51,7 +55,7 @@ type Options struct {
 	Now         time.Time // only Expires asks
 	Created     time.Time // of the artifacts; zero: left out
 	Annotations map[string]string
-	Concurrency int // devices at a time; 0: 48
+	Concurrency int // devices looked at at a time, and a quarter of the states published at a time; 0: 48
 	Keep        int // bytes of artifacts that a plan keeps for Publish, which makes the others again; 0: none
 }
 

@@ -58,7 +58,11 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 	r := &Report{Failed: map[artifacts.DeviceID]error{}}
 	var mu sync.Mutex
 	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(p.o.concurrency())
+	limit := p.o.concurrency()
+	if limit > 1 { // 1: one after the other
+		limit *= inFlight
+	}
+	g.SetLimit(limit)
 	for _, d := range todo {
 		if inner.Err() != nil {
 			break

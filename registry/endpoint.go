@@ -145,7 +145,8 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	if c.o.RetryBudget < 0 {
 		budget = wire.Budget{}
 	}
-	trips := wire.WithRetry(wire.WithStall(wire.WithHeader(traced{transport, c.o.Logger, c.o.Date}, h.Host, h.Header), c.o.StallTimeout), budget)
+	trips := wire.WithStall(wire.WithHeader(traced{transport, c.o.Logger, c.o.Date}, h.Host, h.Header), c.o.StallTimeout)
+	trips = wire.WithRetry(wire.WithLimit(trips, c.o.Requests), budget)
 	if mirror {
 		trips = wire.WithRest(trips, mirrorRest)
 	}

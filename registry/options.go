@@ -55,6 +55,7 @@ type Options struct {
 	UserAgent    string
 	Logger       *slog.Logger  // nil: silent
 	Concurrency  int           // blobs moved at a time; 0: 3
+	Requests     int           // requests to one server that wait for their answers at a time; 0: any number
 	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
 	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; 0: one minute
 

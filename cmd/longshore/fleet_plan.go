@@ -41,6 +41,11 @@ func inDirectory(dir string, err error) error {
 	return out
 }
 
+// parallelFlag bounds what a registry has to bear, too: see [program.client].
+func parallelFlag() cli.Flag {
+	return &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at, and of requests to one registry, at a time"}
+}
+
 // planFlags choose what a plan is about.
 func planFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
@@ -50,7 +55,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key; fleet plan and publish hold components and images against it too"},
 		&cli.BoolFlag{Name: "resign", Usage: "look also at who signed what stays, and sign it again where --key, --verify-key and --policy do not know who"},
 		&cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"},
-		&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
+		parallelFlag(),
 		annotationFlag(),
 	}, endpointFlags())
 }

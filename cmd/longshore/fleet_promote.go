@@ -38,7 +38,7 @@ func (p *program) fleetPromoteCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed what is published in FROM; may be repeated"},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which it must be signed"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be promoted, and copy and write nothing"},
-			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at at a time"},
+			parallelFlag(),
 		}, endpointFlags(), registryFlags()),
 		run: p.fleetPromote,
 	})

@@ -52,7 +52,7 @@ func (p *program) fleetRollbackCommand() *cli.Command {
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the states, beside --key; may be repeated"},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key; components and images are held against it too"},
-			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
+			parallelFlag(),
 			annotationFlag(),
 		}, contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetRollback,

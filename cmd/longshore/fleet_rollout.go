@@ -68,7 +68,7 @@ func (p *program) rolloutContinueCommand() *cli.Command {
 		examples: []string{"--key release.key plant", "--promote --key release.key --endpoint https://fleet.acme.example plant"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.BoolFlag{Name: "promote", Usage: "let the wave that failed, or is waited for, count as passed"}, noWaitFlag(), lookFlag(), unsignedFlag(),
-			&cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at or published at a time"},
+			parallelFlag(),
 		}, vouchFlags(), endpointFlags(), signFlags(), registryFlags()),
 		run: p.rolloutContinue,
 	})
@@ -95,7 +95,7 @@ func (p *program) rolloutUndoCommand() *cli.Command {
 			"Exit code 0 says that all the others have gone back.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
 		flags: slices.Concat([]cli.Flag{
-			reasonFlag(), unsignedFlag(), &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices published at a time"},
+			reasonFlag(), unsignedFlag(), parallelFlag(),
 		}, vouchFlags(), signFlags(), registryFlags()),
 		run: p.rolloutUndo,
 	})
