@@ -160,6 +160,24 @@ func gluedColon(t *token.Token) bool {
 	return t.Next.Position.Line == t.Position.Line && t.Next.Position.Column == t.Position.Column+1
 }
 
+// syntaxWords says what the parser's words mean for those who write a file by hand, and what they can do.
+var syntaxWords = func() map[string][2]string {
+	tab := [2]string{"a tab, where only spaces may stand", "indent with spaces"}
+	column := [2]string{"belongs to nothing that stands above it", "members of one mapping begin in the same column, below their key"}
+	return map[string][2]string{
+		"found character '\t' that cannot start any token":             tab,
+		"found a tab character where an indentation space is expected": tab,
+		"sequence end token ']' not found":                             {`"[" without its "]"`, ""},
+		"',' or ']' must be specified":                                 {`"," or "]" is missing`, "quote a text that has one of [ ] { } , in it"},
+		"could not find flow mapping end token '}'":                    {`"{" without its "}"`, ""},
+		"',' or '}' must be specified":                                 {`"," or "}" is missing`, "quote a text that has one of [ ] { } , in it"},
+		"unexpected map key":                                           column,
+		"non-map value is specified":                                   column,
+		"value is not allowed in this context":                         column,
+		"mapping value is not allowed in this context":                 {`": " where none may stand`, `quote a text that has ": " in it; begin members of one mapping in the same column`},
+	}
+}()
+
 func syntaxFault(err error) Fault {
 	var at interface {
 		GetToken() *token.Token
@@ -170,7 +188,11 @@ func syntaxFault(err error) Fault {
 		return Fault{Message: line}
 	}
 	p := at.GetToken().Position
-	return Fault{Line: p.Line, Column: p.Column, Message: at.GetMessage()}
+	f := Fault{Line: p.Line, Column: p.Column, Message: at.GetMessage()}
+	if words, ok := syntaxWords[f.Message]; ok {
+		f.Message, f.Hint = words[0], words[1]
+	}
+	return f
 }
 
 // yamlNode converts a parsed value. place carries parent, key and index.
