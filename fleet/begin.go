@@ -48,7 +48,7 @@ func (b Beginning) Files() ([]BeginningFile, error) {
 		devices += fmt.Sprintf("  - {id: %s}\n", yamlWord(id))
 	}
 	if devices == "" {
-		devices = "  # - {id: press-07, labels: {site: graz}, capabilities: capabilities/press-07.json}\n  []\n"
+		devices = "  # - {id: press-07, labels: {site: graz}, capabilities: capabilities/press-07.json}\n"
 	}
 	text := fmt.Sprintf(`# yaml-language-server: $schema=%s
 # What the devices of this fleet are to run. Look with "longshore fleet plan", publish with "longshore fleet publish".
@@ -75,7 +75,7 @@ func (b Beginning) application(base string) (text, name string, err error) {
 		kind, reference = "package", b.Package
 	}
 	if reference == "" {
-		return "  # line-monitor: {package: apps/line-monitor, version: ~1.4}\n  {}\n", "line-monitor", nil
+		return "  # line-monitor: {package: apps/line-monitor, version: ~1.4}\n", "line-monitor", nil
 	}
 	repository, version, ok := strings.Cut(strings.TrimPrefix(reference, "oci://"), ":")
 	if at := strings.LastIndexByte(reference, ':'); at > strings.LastIndexByte(reference, '/') {
@@ -101,7 +101,7 @@ var notName = regexp.MustCompile(`[^a-z0-9-]+`)
 
 func (b Beginning) deployment(name string) string {
 	if b.Component == "" && b.Package == "" {
-		return fmt.Sprintf("  # %s: {application: %s, select: \"*\"}\n  {}\n", name, name)
+		return fmt.Sprintf("  # %s: {application: %s, select: \"*\"}\n", name, name)
 	}
 	return fmt.Sprintf("  %s:\n    application: %s\n    select: \"*\"\n    # parameters: {KEY: value}\n", name, name)
 }

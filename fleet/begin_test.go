@@ -7,10 +7,33 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 )
+
+// What init writes with nothing known is filled in by taking away comment signs, and editors agree.
+func TestBeginningIsFilledIn(t *testing.T) {
+	files, err := fleet.Beginning{Name: "acme"}.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(files[0].Data)
+	schema := schemaOf(t, fleet.Schema())
+	for _, line := range []string{"", "  # line-monitor: {package", "  # line-monitor: {application", "  # - {id: press-07"} {
+		text = strings.Replace(text, line, strings.Replace(line, "# ", "", 1), 1)
+		written := strings.Replace(text, ", capabilities: capabilities/press-07.json", "", 1)
+		var doc any
+		if err := yaml.Unmarshal([]byte(written), &doc); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fleet.Read(fstest.MapFS{fleet.File: {Data: []byte(written)}}); err != nil && line != "  # line-monitor: {application" || schema.Validate(doc) != nil {
+			t.Errorf("%q: Read = %v, schema: %v\n%s", line, err, schema.Validate(doc), written)
+		}
+	}
+}
 
 // What init writes is a fleet that checks.
 func TestBeginning(t *testing.T) {

@@ -155,8 +155,7 @@ func TestFaults(t *testing.T) {
 		"fleet.yaml": {Data: []byte(`fleet: Acme
 registry: https://harbor
 states: "state/{labels.size}"
-include: [devices/*.yaml, gone/*.yaml, "../up"]
-aplications: {}
+include: [devices/*.yaml]
 rollout:
   waves: [{name: one, percent: 50, select: "*"}, {name: two, percent: 120}, {name: three, percent: 20, soak: soon}, {name: one, percent: 10}]
 applications:
@@ -181,10 +180,13 @@ devices:
   - {labels: {}}
 `)},
 		"devices/a.yaml": {Data: []byte("devices: [{id: press-07, capabilities: broken.json}]\nfleet: other\n")},
-		"devices/b.yaml": {Data: []byte("devices: [\n")},
-		"devices/c.yaml": {Data: []byte(strings.Repeat("# a large file\n", 100_000))},
 		"broken.json":    {Data: []byte(`{"properties": {"id": "x"}}`)},
 	}
+	golden(t, "faults.golden", faultsOf(t, files))
+}
+
+func faultsOf(t *testing.T, files fstest.MapFS) string {
+	t.Helper()
 	_, err := fleet.Read(files)
 	var document *strict.Error
 	if !errors.As(err, &document) || !errors.Is(err, fault.ErrInvalid) {
@@ -198,7 +200,28 @@ devices:
 			fmt.Fprintln(&b, "  hint: "+f.Hint)
 		}
 	}
-	golden(t, "faults.golden", b.String())
+	return b.String()
+}
+
+// What cannot be read may have what the rest asks for: that is not told as missing.
+func TestFaultsOfSome(t *testing.T) {
+	const rest = `
+rollout: {waves: [{name: one, select: "device=press-09"}]}
+applications: {line: {package: apps/line, version: "1"}}
+groups: {a: {select: "site=linz", parameters: {vision: {a: 1}}}}
+deployments: {line: {application: vision, select: "device=press-08", parameters: {a: {b: c}}}}
+devices: [{id: press-07, labels: {site: graz}}]
+`
+	var b strings.Builder
+	for _, head := range []string{"", "include: [gone/*.yaml]", "include: [../up]", "aplications: {}", "include: [torn.yaml, large.yaml, empty.yaml]"} {
+		fmt.Fprintf(&b, "# %s\n%s", head, faultsOf(t, fstest.MapFS{
+			"fleet.yaml": {Data: []byte("fleet: acme\nregistry: harbor.acme.example/plant\n" + head + rest)},
+			"torn.yaml":  {Data: []byte("devices: [\n")},
+			"large.yaml": {Data: []byte(strings.Repeat("# a large file\n", 100_000))},
+			"empty.yaml": {},
+		}))
+	}
+	golden(t, "some-faults.golden", b.String())
 }
 
 // What the files ask of applications and parameters.

@@ -53,7 +53,7 @@ type Group struct {
 	Rollout    *Rollout          // nil: the fleet's
 
 	capabilities *capabilities
-	at           place
+	at, selected place
 }
 
 // Application is something that can run: a package, or one Compose component without a description.
@@ -78,7 +78,7 @@ type Deployment struct {
 	Exclude     Selector // empty: none
 	Parameters  Values
 
-	at, application place
+	at, application, selected, excluded place
 }
 
 // Device is one device.
@@ -122,6 +122,8 @@ type Wave struct {
 	// Deadline is how long after its publication enough devices must be well, or the wave has failed. 0: it is waited for
 	// devices that are offline, for ever.
 	Deadline time.Duration
+
+	selected place
 }
 
 // place is where something stands in the files.

@@ -84,8 +84,13 @@ func (f *Fleet) loadCapabilities(fsys fs.FS, seen map[string]*capabilities, sink
 	}
 }
 
-// link checks what one part says of another, and puts devices into groups.
-func (f *Fleet) link(sink *faults) {
+// link checks what one part says of another, and puts devices into groups. whole says that all parts have been read: what is
+// not in the others is not there.
+func (f *Fleet) link(sink *faults, whole bool) {
+	absent := sink
+	if !whole {
+		absent = &faults{}
+	}
 	uniqueNames(sink, "application", f.Applications, func(a *Application) (string, place) { return a.Name, a.at })
 	uniqueNames(sink, "group", f.Groups, func(g *Group) (string, place) { return g.Name, g.at })
 	uniqueNames(sink, "deployment", f.Deployments, func(d *Deployment) (string, place) { return d.Name, d.at })
@@ -99,7 +104,8 @@ func (f *Fleet) link(sink *faults) {
 			sink.add(g.at, "", "a group cannot be made of groups: select by labels")
 			continue
 		}
-		f.known(g.Select, g.at, "select", sink)
+		told := len(absent.list)
+		f.known(g.Select, g.selected, absent)
 		var members []*Device
 		for _, d := range f.Devices {
 			if d.Matches(g.Select) { // groups of d are not asked
@@ -109,23 +115,23 @@ func (f *Fleet) link(sink *faults) {
 		for _, d := range members {
 			d.Groups = append(d.Groups, g)
 		}
-		if len(members) == 0 && !g.Select.IsZero() {
-			sink.add(g.at, "", "the selector %q matches no device", g.Select)
+		if len(members) == 0 && !g.Select.IsZero() && len(absent.list) == told {
+			absent.add(g.selected, "", "the selector %q matches no device", g.Select)
 		}
-		f.knownDeployments(g.Parameters, g.at, sink)
-		f.knownWaves(g.Rollout, g.at, sink)
+		f.knownDeployments(g.Parameters, g.at, absent)
+		f.knownWaves(g.Rollout, absent)
 	}
-	f.knownWaves(f.Rollout, place{file: File, path: "rollout"}, sink)
+	f.knownWaves(f.Rollout, absent)
 	for _, d := range f.Deployments {
 		if !slices.ContainsFunc(f.Applications, func(a *Application) bool { return a.Name == d.Application }) && d.Application != "" {
-			sink.add(d.application, near(d.Application, f.Applications, func(a *Application) string { return a.Name }), "there is no application %q", d.Application)
+			absent.add(d.application, near(d.Application, f.Applications, func(a *Application) string { return a.Name }), "there is no application %q", d.Application)
 		}
-		f.known(d.Select, d.at, "select", sink)
-		f.known(d.Exclude, d.at, "exclude", sink)
+		f.known(d.Select, d.selected, absent)
+		f.known(d.Exclude, d.excluded, absent)
 	}
 	for _, d := range f.Devices {
 		f.equip(d, sink)
-		f.knownDeployments(d.Parameters, d.at, sink)
+		f.knownDeployments(d.Parameters, d.at, absent)
 		switch repository, missing := f.Repository(d); {
 		case missing != "":
 			sink.add(d.at, "", "has no label %s, and states: %s asks for it", missing, f.States)
@@ -163,8 +169,7 @@ func (c *capabilities) words() string {
 }
 
 // known tells devices and groups that a selector names and that are not there.
-func (f *Fleet) known(s Selector, at place, member string, sink *faults) {
-	at.path += "." + member
+func (f *Fleet) known(s Selector, at place, sink *faults) {
 	for _, id := range s.named(keyDevice) {
 		if f.byID[id] == nil {
 			sink.add(at, near(id, f.Devices, func(d *Device) string { return string(d.ID) }), "there is no device %q", id)
@@ -177,12 +182,12 @@ func (f *Fleet) known(s Selector, at place, member string, sink *faults) {
 	}
 }
 
-func (f *Fleet) knownWaves(r *Rollout, at place, sink *faults) {
+func (f *Fleet) knownWaves(r *Rollout, sink *faults) {
 	if r == nil {
 		return
 	}
 	for _, w := range r.Waves {
-		f.known(w.Select, at, "waves", sink)
+		f.known(w.Select, w.selected, sink)
 	}
 }
 

@@ -42,10 +42,11 @@ func Read(fsys fs.FS) (*Fleet, error) {
 	f := &Fleet{files: map[string]string{}, byID: map[string]*Device{}}
 	first := readFile(fsys, File, f)
 	parts := append([]*part{first}, included(fsys, first)...)
-	sink := &faults{}
+	sink, whole := &faults{}, true
 	caps := map[string]*capabilities{}
 	for _, p := range parts {
 		sink.list = append(sink.list, p.faults...)
+		whole = whole && !slices.ContainsFunc(p.faults, hides)
 		if p.digest != "" {
 			f.files[p.name] = p.digest
 		}
@@ -60,7 +61,7 @@ func Read(fsys fs.FS) (*Fleet, error) {
 	}
 	f.loadCapabilities(fsys, caps, sink)
 	f.readLock(fsys, sink)
-	f.link(sink)
+	f.link(sink, whole)
 	if err := sink.err(); err != nil {
 		return nil, err
 	}
@@ -77,6 +78,14 @@ type part struct {
 	applications []*Application
 	deployments  []*Deployment
 	devices      []*Device
+}
+
+// hides tells whether a fault may keep from us what else the files have: a file that is not read, a section that is misspelt.
+// What they do not have is then told of what can be read only where it is sure.
+func hides(x strict.Fault) bool {
+	head := []string{"fleet", "namespace", "registry", "states", "endpoint", "rollout"}
+	return x.Path == "" && !strings.HasSuffix(x.Message, " is missing") || strings.HasPrefix(x.Path, "include") ||
+		x.Path != "" && !strings.ContainsAny(x.Path, ".[") && !slices.Contains(head, x.Path)
 }
 
 // included reads the files that fleet.yaml names, several at a time; in the order of their names.
@@ -193,7 +202,7 @@ func (f *Fleet) head(root *strict.Node) {
 	if !validRepository(bare, false) {
 		f.States = "" // told already, here or at registry
 	}
-	f.Rollout = rollout(root.Get("rollout"))
+	f.Rollout = rollout(File, root.Get("rollout"))
 	if n := root.Get("endpoint"); n != nil {
 		if f.Endpoint = n.Filled(); f.Endpoint != "" && !endpointFormat.MatchString(f.Endpoint) {
 			n.HintFaultf(`write it like "https://fleet.example.com"`, "%q is no address of a fleet endpoint", f.Endpoint)
@@ -234,9 +243,10 @@ func (p *part) sections(root *strict.Node) {
 	}
 	for _, n := range members(root.Get("groups")) {
 		g := &Group{Name: p.name63(n), at: keyPlace(p.name, n)}
-		g.Select = selector(n.Need("select"))
+		s := n.Need("select")
+		g.Select, g.selected = selector(s), placeOf(p.name, s)
 		g.Parameters = p.leveled(n.Get("parameters"))
-		g.Rollout = rollout(n.Get("rollout"))
+		g.Rollout = rollout(p.name, n.Get("rollout"))
 		g.capabilities = p.capabilitiesOf(n.Get("capabilities"))
 		n.Close()
 		p.groups = append(p.groups, g)
@@ -246,8 +256,9 @@ func (p *part) sections(root *strict.Node) {
 		application := n.Need("application")
 		d.Application, d.application = application.Filled(), placeOf(p.name, application)
 		d.Profile = n.Get("profile").Text()
-		d.Select = selector(n.Need("select"))
-		d.Exclude = selector(n.Get("exclude"))
+		s, x := n.Need("select"), n.Get("exclude")
+		d.Select, d.selected = selector(s), placeOf(p.name, s)
+		d.Exclude, d.excluded = selector(x), placeOf(p.name, x)
 		d.Parameters = p.values(n.Get("parameters"))
 		n.Close()
 		p.deployments = append(p.deployments, d)
@@ -395,7 +406,7 @@ func selector(n *strict.Node) Selector {
 	return s
 }
 
-func rollout(n *strict.Node) *Rollout {
+func rollout(file string, n *strict.Node) *Rollout {
 	if n == nil {
 		return nil
 	}
@@ -427,7 +438,7 @@ func rollout(n *strict.Node) *Rollout {
 		case (sel == nil) == (share == nil) && i.Kind() == strict.Object:
 			i.Faultf("either select or percent")
 		case sel != nil:
-			w.Select = selector(sel)
+			w.Select, w.selected = selector(sel), placeOf(file, sel)
 		case share != nil:
 			if w.Percent = percent(share); w.Percent > 0 && w.Percent <= last {
 				share.Faultf("must be above the %d of the wave before: it counts from the beginning", last)
