@@ -217,44 +217,12 @@ func uniqueNames[T any](sink *faults, what string, all []T, of func(T) (string, 
 
 // near is a hint that names what was probably meant; "" when nothing is like it.
 func near[T any](word string, all []T, name func(T) string) string {
-	best, at := "", 3
-	for _, x := range all {
-		if n := name(x); abs(len(n)-len(word)) < at {
-			if d := edits(word, n, at); d < at && d < len(word) {
-				best, at = n, d
-			}
-		}
+	names := make([]string, len(all))
+	for i, x := range all {
+		names[i] = name(x)
 	}
-	if best == "" {
-		return ""
+	if best := strict.Nearest(word, names); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
 	}
-	return fmt.Sprintf("did you mean %q?", best)
-}
-
-func abs(n int) int { return max(n, -n) }
-
-// edits counts inserts, deletes and replacements between two words, up to limit.
-func edits(a, b string, limit int) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		least := i
-		for j := 1; j <= len(b); j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost++
-			}
-			diagonal = row[j]
-			row[j] = min(cost, row[j]+1, row[j-1]+1)
-			least = min(least, row[j])
-		}
-		if least >= limit {
-			return limit
-		}
-	}
-	return row[len(b)]
+	return ""
 }

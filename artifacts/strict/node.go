@@ -3,6 +3,7 @@ package strict
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -245,7 +246,7 @@ next:
 				continue next
 			}
 		}
-		if near := nearest(m.key, n.asked); near != "" {
+		if near := Nearest(m.key, slices.Sorted(maps.Keys(n.asked))); near != "" {
 			m.keyFaultf("unknown key, did you mean %q?", near)
 		} else {
 			m.keyFaultf("unknown key")
@@ -288,14 +289,10 @@ func (n *Node) OneOf(values ...string) string {
 	if n.Kind() != String {
 		return s
 	}
-	set := make(map[string]bool, len(values))
-	for _, v := range values {
-		if v == s {
-			return s
-		}
-		set[v] = true
+	if slices.Contains(values, s) {
+		return s
 	}
-	if near := nearest(s, set); near != "" {
+	if near := Nearest(s, values); near != "" {
 		n.Faultf("%s is none of %s, did you mean %q?", quoted(s), list(values), near)
 	} else {
 		n.Faultf("%s is none of %s", quoted(s), list(values))

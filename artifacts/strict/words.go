@@ -1,7 +1,6 @@
 package strict
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -31,15 +30,10 @@ func list(values []string) string {
 	return strings.Join(q, ", ")
 }
 
-// nearest returns the known word that a person most likely meant: at most a third of its letters are wrong.
-func nearest(word string, known map[string]bool) string {
+// Nearest returns the known word that a person most likely meant: at most a third of its letters are wrong. "": none.
+func Nearest(word string, known []string) string {
 	best, at := "", 1<<30
-	words := make([]string, 0, len(known))
-	for k := range known {
-		words = append(words, k)
-	}
-	slices.Sort(words)
-	for _, k := range words {
+	for _, k := range known {
 		if len(word) > 64 || len(k) > 64 {
 			continue
 		}
