@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -378,6 +379,8 @@ func (p *Plan) Count(action string) int {
 	return n
 }
 
+var digests = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
+
 // Unfit is an error of every device that cannot get what the files say, devices of one reason together; nil when each can.
 // It wraps fault.ErrUnfit, or why the device's state in the registry cannot be followed.
 func (p *Plan) Unfit() error {
@@ -393,10 +396,13 @@ func (p *Plan) unfit(hint string) error {
 			continue
 		}
 		why := strings.Join(d.Reasons, "; ")
-		if devices[why] == nil {
-			reasons = append(reasons, why)
+		if d.err != nil { // each names its tag and its digests
+			why = digests.ReplaceAllString(strings.ReplaceAll(why, ":"+d.Device.Tag(), ""), "")
 		}
-		devices[why], kinds[why] = append(devices[why], string(d.Device)), d.err
+		if devices[why] == nil {
+			reasons, kinds[why] = append(reasons, why), d.err
+		}
+		devices[why] = append(devices[why], string(d.Device))
 	}
 	var all []error
 	for _, why := range reasons {

@@ -253,8 +253,8 @@ func TestPlanVerifies(t *testing.T) {
 		t.Errorf("%d devices are the same, want all: what stays is not followed", p.Count(fleet.Same))
 	}
 	p := plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, o)
-	if p.Count(fleet.Cannot) != 2 || !errors.Is(p.Unfit(), fault.ErrUnsigned) {
-		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
+	if err := p.Unfit(); p.Count(fleet.Cannot) != 2 || !errors.Is(err, fault.ErrUnsigned) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%d cannot: %v, want one sentence of both", p.Count(fleet.Cannot), err)
 	}
 	for _, kind := range []error{
 		fault.ErrBadSignature, fault.ErrThreshold, fault.ErrKeyExpired, fault.ErrKeyRevoked, fault.ErrDigestRevoked, fault.ErrNoAttestation, fault.ErrBadAttestation, fault.ErrRejected,

@@ -114,6 +114,14 @@ func newKey(name string, pub crypto.PublicKey) (Key, error) {
 // TrusteeName implements [Trustee].
 func (k Key) TrusteeName() string { return k.Name }
 
+// hinted is a bundle's hint as people see it elsewhere: cosign's is a key's fingerprint, others' may be anything.
+func hinted(hint string) string {
+	if sum, err := base64.StdEncoding.DecodeString(hint); err == nil && len(sum) == digest.SHA256.Size() {
+		return digest.NewDigestFromBytes(digest.SHA256, sum).String()
+	}
+	return fmt.Sprintf("%.64q", hint)
+}
+
 // Vouch implements [Trustee]. A bundle may name its key in another way than cosign does, so the hint of a key decides
 // only whether a signature that does not match is an alarm.
 func (k Key) Vouch(_ context.Context, e *Evidence) (Vouching, error) {
@@ -126,7 +134,7 @@ func (k Key) Vouch(_ context.Context, e *Evidence) (Vouching, error) {
 		}
 	}
 	if e.Hint != "" && e.Hint != k.hint {
-		return Vouching{}, fmt.Errorf("by key %.64q: %w", e.Hint, ErrOtherSigner)
+		return Vouching{}, fmt.Errorf("by key %s: %w", hinted(e.Hint), ErrOtherSigner)
 	}
 	if e.Hint == "" {
 		return Vouching{}, errSpeechless
