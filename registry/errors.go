@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -93,7 +94,30 @@ func classify(err error) error {
 	if errors.As(err, &link) {
 		err = link.Err // without the URL: download links carry secrets
 	}
+	if dialErr := classifyDial(err); dialErr != nil {
+		return dialErr
+	}
 	return fmt.Errorf("%s: %w", wire.Clean(err.Error()), fault.ErrTemporary)
+}
+
+// classifyDial recognises that there was no way to the registry, or to the proxy or mirror before it. It returns nil for
+// everything else.
+func classifyDial(err error) error {
+	var (
+		name   *net.DNSError
+		dial   *net.OpError
+		number syscall.Errno
+	)
+	switch {
+	case errors.As(err, &name):
+		return fault.WithHint(fmt.Errorf("look up %s: %s: %w", wire.Clean(name.Name), wire.Clean(name.Err), fault.ErrTemporary),
+			"is the host's name right, and does this machine have a name server?")
+	case !errors.As(err, &dial) || dial.Op != "dial" || dial.Addr == nil:
+		return nil
+	case errors.As(dial.Err, &number):
+		return fault.WithHint(fmt.Errorf("connect to %s: %w: %w", dial.Addr, number, fault.ErrTemporary), "is it the right address, and does the registry run there?")
+	}
+	return nil
 }
 
 // classifyTLS recognises that one side does not accept who the other is. It returns nil for everything else.
@@ -110,7 +134,8 @@ func classifyTLS(err error) error {
 		return fault.WithHint(fmt.Errorf("its certificate is signed by an unknown authority: %w", fault.ErrUnauthenticated),
 			"name the authority with --ca-file, or put it into the host's hosts.toml")
 	case errors.As(err, &hostname):
-		return fmt.Errorf("%s: %w", wire.Clean(hostname.Error()), fault.ErrUnauthenticated)
+		return fault.WithHint(fmt.Errorf("%s: %w", wire.Clean(strings.TrimPrefix(hostname.Error(), "x509: ")), fault.ErrUnauthenticated),
+			"use a name that the certificate is for; is it the right registry?")
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fault.WithHint(fmt.Errorf("its certificate has expired or is not yet valid: %w", fault.ErrUnauthenticated),
 			"is this machine's clock right?")

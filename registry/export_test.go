@@ -9,3 +9,6 @@ func SetMoveWait(d time.Duration) (restore func()) {
 	moveWait = d
 	return func() { moveWait = was }
 }
+
+// Classify gives an error its kind.
+var Classify = classify

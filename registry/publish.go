@@ -87,7 +87,7 @@ func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o Publi
 			sign = f.SignFresh
 		}
 		if err := sign(ctx, r, desc); err != nil {
-			return desc, fmt.Errorf("sign %s@%s: %w", r.Name(), desc.Digest, err)
+			return desc, err
 		}
 		tell(Progress{Action: ActionSigned, Descriptor: desc})
 	}

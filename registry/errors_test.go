@@ -1,0 +1,32 @@
+package registry_test
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"syscall"
+	"testing"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// What kept us from a registry is told in words, with what to look at.
+func TestNoWay(t *testing.T) {
+	at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 443}
+	dial := func(err error) error {
+		return &url.Error{Op: "Get", URL: "https://192.0.2.7/v2/?token=secret", Err: &net.OpError{Op: "dial", Net: "tcp", Addr: at, Err: err}}
+	}
+	for text, err := range map[string]error{
+		"connect to 192.0.2.7:443: connection refused: temporarily unavailable":     dial(&net.OpError{Op: "connect", Err: syscall.ECONNREFUSED}),
+		"look up harbor.acme.example: no such host: temporarily unavailable":        &net.OpError{Op: "dial", Err: &net.DNSError{Name: "harbor.acme.example", Err: "no such host", Server: "192.0.2.53:53"}},
+		"read tcp 192.0.2.7:443: connection reset by peer: temporarily unavailable": &net.OpError{Op: "read", Net: "tcp", Addr: at, Err: syscall.ECONNRESET},
+	} {
+		if got := registry.Classify(err); got.Error() != text || !errors.Is(got, fault.ErrTemporary) {
+			t.Errorf("Classify = %v, want %s", got, text)
+		}
+	}
+	if registry.Classify(dial(syscall.ECONNREFUSED)) == nil || fault.Hint(registry.Classify(dial(syscall.ECONNREFUSED))) == "" {
+		t.Error("no hint where nothing listens")
+	}
+}
