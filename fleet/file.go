@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -95,7 +96,11 @@ func ReadPromise(file string, data []byte) (*Promise, error) {
 		return fail("it is too large")
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
-		return fail("it is no plan: " + err.Error())
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) && syntax.Offset == int64(len(data)) {
+			return fail("it is empty, or its end is missing")
+		}
+		return fail("it is no plan")
 	}
 	if d.Version != planVersion || d.Fleet == "" {
 		return fail(fmt.Sprintf("it is no plan of version %d", planVersion))

@@ -36,7 +36,7 @@ const nameWords = "a name (lower-case letters, digits, dashes, at most 63)"
 // every fault of every file, or says that fleet.yaml is not there.
 func Read(fsys fs.FS) (*Fleet, error) {
 	if _, err := fs.Stat(fsys, File); errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.WithHint(fmt.Errorf("read fleet: there is no %s: %w", File, fault.ErrNotFound),
+		return nil, fault.WithHint(fmt.Errorf("there is no %s: %w", File, fault.ErrNotFound),
 			"name the directory of a fleet, or begin one: longshore fleet init")
 	}
 	f := &Fleet{files: map[string]string{}, byID: map[string]*Device{}}

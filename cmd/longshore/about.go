@@ -93,6 +93,9 @@ complete -c longshore -a '(__longshore)'
 `
 )
 
+// scripts are the completion scripts, by shell.
+var scripts = map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}
+
 func (p *program) completionCommand() *cli.Command {
 	return p.command("", command{
 		name: "completion", args: "bash|zsh|fish", min: 1, max: 1,
@@ -102,7 +105,7 @@ func (p *program) completionCommand() *cli.Command {
 			"what cannot be found out at once is left out.",
 		examples: []string{"bash > /etc/bash_completion.d/longshore", "zsh > ~/.longshore-completion.zsh"},
 		run: func(_ *cli.Context, args []string) error {
-			script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[args[0]]
+			script, ok := scripts[args[0]]
 			if !ok {
 				return outcome.Usagef("completion", "completion: %q is not bash, zsh or fish", args[0])
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path"
@@ -66,6 +67,15 @@ type command struct {
 	run                      func(c *cli.Context, args []string) error
 }
 
+// toldBy says which command a mistake in a command line is of, where it was found by what several share.
+func toldBy(command string, err error) error {
+	var usage *outcome.Usage
+	if errors.As(err, &usage) && usage.Command == "" {
+		usage.Command = command
+	}
+	return err
+}
+
 func (p *program) command(parent string, d command) *cli.Command {
 	full := strings.TrimPrefix(parent+" "+d.name, " ")
 	about := d.about
@@ -85,7 +95,7 @@ func (p *program) command(parent string, d command) *cli.Command {
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
-				return outcome.Usagef(full, "%s: %d arguments, expected: %s", full, len(args), strings.TrimSpace("longshore "+full+" "+d.args))
+				return outcome.Usagef(full, "%s: %s, expected: %s", full, count(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
 			}
 			if o := c.String("output"); !slices.Contains(d.outputs(), o) {
 				from := "--output"
@@ -99,7 +109,7 @@ func (p *program) command(parent string, d command) *cli.Command {
 				defer cancel()
 				c.Context = ctx
 			}
-			return d.run(c, args)
+			return toldBy(full, d.run(c, args))
 		},
 	}
 	for _, f := range c.Flags {

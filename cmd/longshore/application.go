@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -70,7 +69,7 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 	if o.Created, err = p.created(); err != nil {
 		return err
 	}
-	dir, err := os.OpenRoot(args[0])
+	dir, err := openDirectory(args[0])
 	if err != nil {
 		return err
 	}

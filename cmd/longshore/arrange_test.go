@@ -39,8 +39,6 @@ func TestArrange(t *testing.T) {
 		{"two dashes", "check -- --odd-name", "", "check -- --odd-name"},
 		{"stdin", "check - --kind trust", "", "check --kind trust -- -"},
 		{"an argument like a command", "check sign", "", "check -- sign"},
-		{"unknown flag", "check --odd x", "", "check --odd -- x"},
-		{"flag without its value", "sign REF --key", "", "sign --key -- REF"},
 		{"variable", "sign REF", "LONGSHORE_KEY=k", "sign --key=k -- REF"},
 		{"flag beats variable", "sign REF --key a", "LONGSHORE_KEY=k", "sign --key a -- REF"},
 		{"alias beats variable", "state show -d a REF", "LONGSHORE_DEVICE=b", "state show -d a -- REF"},

@@ -76,7 +76,7 @@ func badInputs() []badInput {
 		},
 		{
 			name: "an unknown device in the files", prepare: edit(file, "exclude: device=press-1*", "exclude: device=press-99"), args: publish, code: outcome.Misused,
-			says: []string{"bad/fleet.yaml:14:3: deployments.line.exclude:", "press-99"}, lines: 1,
+			says: []string{"bad/fleet.yaml:17:14: deployments.line.exclude:", "press-99"}, lines: 1,
 		},
 		{
 			name: "a selector that matches nothing", prepare: edit(file, "select: group=line-a", "select: line=c"), args: publish, code: outcome.Misused,

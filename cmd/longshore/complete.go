@@ -77,6 +77,8 @@ func (x *completion) offers(ctx context.Context, commands []*cli.Command) (out [
 	}
 	switch {
 	case flag != "": // files, or what nobody knows
+	case slices.Equal(x.path, []string{"completion"}) && !strings.HasPrefix(x.last, "-"):
+		out = slices.Sorted(maps.Keys(scripts))
 	case strings.HasPrefix(x.last, "-") && x.command != nil:
 		for _, f := range x.command.Flags {
 			out = append(out, "--"+f.Names()[0])

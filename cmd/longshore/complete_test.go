@@ -39,6 +39,7 @@ func TestComplete(t *testing.T) {
 		{"__complete check --kind tr", "trust\n"},
 		{"__complete sign --signature-format b", "bundle\nboth\n"},
 		{"__complete state show --device ", ""}, // no fleet is here
+		{"__complete completion ", "bash\nfish\nzsh\n"},
 		{"__complete", commands.String()},
 	} {
 		out.Reset()

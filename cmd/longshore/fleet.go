@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
@@ -40,12 +44,21 @@ func readFleet(dir string) (*fleet.Fleet, error) { return readFleetAs(dir, dir) 
 
 // readFleetAs reads a fleet in a directory that people know by another name.
 func readFleetAs(dir, name string) (*fleet.Fleet, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
+	root, err := openDirectory(dir)
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return nil, fault.WithHint(fmt.Errorf("read fleet %s: %w", name, syscall.ENOTDIR), "name the directory that holds fleet.yaml")
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fault.WithHint(fmt.Errorf("read fleet %s: there is no such directory: %w", name, fault.ErrNotFound),
+			"name the directory of a fleet, or begin one: longshore fleet init")
+	case err != nil:
 		return nil, err
 	}
 	defer root.Close()
 	f, err := fleet.Read(root.FS())
+	if errors.Is(err, fault.ErrNotFound) {
+		err = fmt.Errorf("read fleet %s: %w", name, err)
+	}
 	return f, inDirectory(name, err)
 }
 
@@ -244,7 +257,11 @@ func (p *program) fleetInit(c *cli.Context, args []string) error {
 	}
 	r := fleetInitResult{Directory: dir, Files: []string{}}
 	for _, f := range files {
-		if err := writeNew(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
+		name := filepath.Join(dir, f.Name)
+		if err := writeNew(name, f.Data, 0o644); errors.Is(err, fs.ErrExist) {
+			return fault.WithHint(fmt.Errorf("begin fleet %s: %s is there already: %w", o.Name, name, fault.ErrConflict),
+				"change that one, or name another directory")
+		} else if err != nil {
 			return err
 		}
 		r.Files = append(r.Files, f.Name)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -273,17 +274,25 @@ func (p *program) packFrom(c *cli.Context, client *registry.Client, from string)
 	return packed, nil
 }
 
+// openDirectory opens a directory out of which no link leads.
+func openDirectory(name string) (*os.Root, error) {
+	if info, err := os.Stat(name); err == nil && !info.IsDir() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
+	}
+	return os.OpenRoot(name)
+}
+
 // packProject makes of a directory what a device takes, and tells its notices. Nothing outside the directory is read,
 // whatever links there are in it.
 func (p *program) packProject(c *cli.Context, name string) (*compose.Packed, error) {
 	file := path.Join(filepath.ToSlash(name), compose.File)
-	dir, err := os.OpenRoot(name)
+	dir, err := openDirectory(name)
 	if err != nil {
-		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, err), projectHint)
+		return nil, fault.WithHint(fmt.Errorf("read project %s: %w", name, errors.Unwrap(err)), projectHint)
 	}
 	defer dir.Close()
 	if _, err := dir.Stat(compose.File); err != nil {
-		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, err), projectHint)
+		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, errors.Unwrap(err)), projectHint)
 	}
 	packed, err := compose.Pack(c.Context, filepath.ToSlash(name), dir.FS())
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -72,6 +73,9 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 	}
 	verbatim, _ := app.Metadata[Verbatim].([]string)
 	flags, arguments := split(command, rest, slices.Contains(verbatim, command.Name))
+	if err := checkFlags(strings.Join(path, " "), command, flags); err != nil {
+		return nil, err
+	}
 	if env != nil {
 		more, err := fromEnvironment(strings.Join(path, " "), command, flags, env)
 		if err != nil {
@@ -90,6 +94,9 @@ func unknownCommand(path []string, commands []*cli.Command, name string) error {
 		if !c.Hidden {
 			names = append(names, c.Name)
 		}
+	}
+	if near := strict.Nearest(name, names); near != "" {
+		return outcome.Usagef(strings.Join(path, " "), "%q is no command, did you mean %q?", strings.Join(append(path, name), " "), near)
 	}
 	return outcome.Usagef(strings.Join(path, " "), "%q is no command: it is one of %s", strings.Join(append(path, name), " "), strings.Join(names, ", "))
 }
@@ -125,6 +132,38 @@ func split(c *cli.Command, args []string, verbatim bool) (flags, arguments []str
 		}
 	}
 	return flags, arguments
+}
+
+// checkFlags finds what the flag package would refuse in its own words.
+func checkFlags(path string, c *cli.Command, given []string) error {
+	for i := 0; i < len(given); i++ {
+		written, value, has := strings.Cut(given[i], "=")
+		f := FlagNamed(c, written)
+		switch {
+		case isHelp(written):
+			continue
+		case f == nil:
+			var names []string
+			for _, f := range c.Flags {
+				names = append(names, f.Names()[0])
+			}
+			if near := strict.Nearest(strings.TrimLeft(written, "-"), names); near != "" {
+				return outcome.Usagef(path, "%s: there is no flag %s, did you mean --%s?", path, written, near)
+			}
+			return outcome.Usagef(path, "%s: there is no flag %s", path, written)
+		case !has && takesValue(f):
+			if i++; i == len(given) {
+				return outcome.Usagef(path, "%s: %s needs a value", path, written)
+			}
+			value = given[i]
+		case !has:
+			continue
+		}
+		if err := checkValue(f, value); err != nil {
+			return outcome.Usagef(path, "%s: %s %q: %v", path, written, value, err)
+		}
+	}
+	return nil
 }
 
 // FlagNamed finds the flag that a word of the command line means: "--key=k", "-o".

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"strings"
+	"syscall"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -94,11 +95,11 @@ func Code(err error) int {
 		return Verification
 	case is(fault.ErrRejected, fault.ErrRollback, fault.ErrConflict, fault.ErrUnfit, fs.ErrExist):
 		return Refused
-	case is(fault.ErrUnauthenticated, fault.ErrDenied):
+	case is(fault.ErrUnauthenticated, fault.ErrDenied, fs.ErrPermission):
 		return Auth
 	case is(fault.ErrNotFound, fs.ErrNotExist):
 		return NotFound
-	case is(fault.ErrInvalid, fault.ErrUnsupported, fault.ErrTooLarge):
+	case is(fault.ErrInvalid, fault.ErrUnsupported, fault.ErrTooLarge, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.ENAMETOOLONG):
 		return Misused
 	}
 	return Other
@@ -130,13 +131,19 @@ func Tell(w io.Writer, program string, err error) {
 		tellHint(w, strings.Join(strings.Fields(program+" "+usage.Command+" --help"), " "))
 		return
 	}
-	text := err.Error()
+	text := ended.Replace(err.Error())
 	if Code(err) == Temporary && !strings.Contains(text, fault.ErrTemporary.Error()) {
 		text += " (temporary)"
 	}
 	fmt.Fprintf(w, "%s: %s\n", program, text)
 	tellHint(w, fault.Hint(err))
 }
+
+// ended says what the words of a context's end mean to who waited.
+var ended = strings.NewReplacer(
+	context.Canceled.Error(), "interrupted", "interrupt signal received", "interrupted", "terminated signal received", "interrupted",
+	context.DeadlineExceeded.Error(), "no answer in time",
+)
 
 // joined are the parts of what [errors.Join] made; nil for every other error, also one that wraps several in a sentence.
 func joined(err error) []error {

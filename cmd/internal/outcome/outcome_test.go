@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 	"testing"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -35,9 +36,13 @@ func TestCodeAndText(t *testing.T) {
 		{"other bytes", fault.ErrDigestMismatch, outcome.Verification, "x: digest mismatch\n"},
 		{"policy", fault.ErrRejected, outcome.Refused, "x: rejected by policy\n"},
 		{"rollback", fault.ErrRollback, outcome.Refused, "x: rollback refused\n"},
-		{"temporary", fmt.Errorf("get a: %w", context.DeadlineExceeded), outcome.Temporary, "x: get a: context deadline exceeded (temporary)\n"},
+		{"temporary", fmt.Errorf("get a: %w", context.DeadlineExceeded), outcome.Temporary, "x: get a: no answer in time (temporary)\n"},
 		{"told as temporary", fault.ErrTemporary, outcome.Temporary, "x: temporarily unavailable\n"},
-		{"interrupted", context.Canceled, outcome.Interrupted, "x: context canceled\n"},
+		{"interrupted", fmt.Errorf("get a: %w", context.Canceled), outcome.Interrupted, "x: get a: interrupted\n"},
+		{"interrupted by a signal", fmt.Errorf("get a: interrupt signal received%.0w", context.Canceled), outcome.Interrupted, "x: get a: interrupted\n"},
+		{"a file for a directory", &fs.PathError{Op: "open", Path: "a/b", Err: syscall.ENOTDIR}, outcome.Misused, "x: open a/b: not a directory\n"},
+		{"a directory for a file", &fs.PathError{Op: "read", Path: "a", Err: syscall.EISDIR}, outcome.Misused, "x: read a: is a directory\n"},
+		{"unreadable", &fs.PathError{Op: "open", Path: "a", Err: syscall.EACCES}, outcome.Auth, "x: open a: permission denied\n"},
 		{"its own", outcome.WithCode(errors.New("behind"), outcome.Differs), outcome.Differs, "x: behind\n"},
 		{"told already", outcome.Told(outcome.Differs), outcome.Differs, ""},
 		{"a sentence of two", fmt.Errorf("trust policy: %w: %w", document, fault.ErrRejected), outcome.Refused, "agent.yaml:9:3: pol: unknown key\n  hint: did you mean poll?\nagent.yaml:1:1: no device\n"},
