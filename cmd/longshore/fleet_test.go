@@ -205,15 +205,6 @@ func TestFleetInit(t *testing.T) {
 	}
 }
 
-func TestFleetHelp(t *testing.T) {
-	golden := goldenDir(t)
-	s := newShell(t, testenv.Lax)
-	for _, c := range []string{"fleet", "fleet init", "fleet check", "fleet plan", "fleet publish", "fleet status", "fleet diff", "fleet rollback", "fleet watch", "app", "app push", "app list", "app show", "state diff"} {
-		s.do(outcome.OK, append([]string{"help"}, strings.Fields(c)...)...)
-	}
-	s.golden(golden)
-}
-
 // Two who publish at once: never both are told that they did, and what devices get is of one who was, or of nobody.
 func TestFleetRace(t *testing.T) {
 	s := newShell(t, testenv.Distribution)

@@ -14,15 +14,6 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-func TestHistoryHelp(t *testing.T) {
-	golden := goldenDir(t)
-	s := newShell(t, testenv.Lax)
-	for _, c := range []string{"fleet prune", "state prune"} {
-		s.do(outcome.OK, append([]string{"help"}, strings.Fields(c)...)...)
-	}
-	s.golden(golden)
-}
-
 // Old generations go with their signatures; what devices may need stays and is signed, whoever keeps the lists.
 func TestPrune(t *testing.T) {
 	golden := goldenDir(t)
