@@ -211,9 +211,16 @@ type Figures struct {
 	PlanRSS     int64
 }
 
-// Measure checks, publishes with a kill at half, plans, publishes again and looks whether all is right.
-func (s *Stage) Measure(ctx context.Context) (Figures, error) {
+// Measure checks, publishes with a kill at half, plans, publishes again and looks whether all is right. Raw is measured,
+// which takes seconds, where besideRaw says so.
+func (s *Stage) Measure(ctx context.Context, besideRaw bool) (Figures, error) {
 	var f Figures
+	raw := func() (float64, error) {
+		if !besideRaw {
+			return 0, nil
+		}
+		return s.raw(ctx)
+	}
 	fail := func(what string, r result, err error) (Figures, error) {
 		return f, fmt.Errorf("%s: exit %d, %w\n%s", what, r.code, errors.Join(err, errors.New("not as it should be")), tail(r.output))
 	}
@@ -226,7 +233,7 @@ func (s *Stage) Measure(ctx context.Context) (Figures, error) {
 		return f, err
 	}
 	f.RSS = killed.rss
-	before, err := s.raw(ctx)
+	before, err := raw()
 	if err != nil {
 		return f, err
 	}
@@ -237,7 +244,7 @@ func (s *Stage) Measure(ctx context.Context) (Figures, error) {
 	f.Publish, f.RSS, f.Published = r.took, max(f.RSS, r.rss), s.states()
 	all := s.server.Faults.Requests("", "")
 	f.Rate, f.Requests = float64(len(all))/r.took.Seconds(), publishing(all, s.devices-f.Published)
-	after, err := s.raw(ctx)
+	after, err := raw()
 	if err != nil {
 		return f, err
 	}
