@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,6 +133,39 @@ func cosigns() map[string]cosign {
 
 const password = "correct horse"
 
+// pair is a key pair in its files, and unlocked.
+type pair struct {
+	private, public []byte
+	hand            signing.PrivateKey
+	signing.Key
+}
+
+// releasePair is made and unlocked once for all tests: scrypt makes both slow on purpose.
+var releasePair = sync.OnceValue(func() pair {
+	private, public, err := signing.GenerateKey([]byte(password))
+	if err != nil {
+		panic(err)
+	}
+	hand, err := signing.Unlock(private, []byte(password))
+	if err != nil {
+		panic(err)
+	}
+	key, err := signing.ParsePublicKey("release", public)
+	if err != nil {
+		panic(err)
+	}
+	return pair{private, public, hand, key}
+})
+
+func newSigner(t *testing.T, hand signing.PrivateKey, o signing.SignOptions) *signing.Signer {
+	t.Helper()
+	s, err := signing.NewKeySigner(hand, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // desk is where people and programs sign and verify: a folder with keys, on an island from which only the registry of this
 // machine can be reached.
 type desk struct {
@@ -175,12 +209,12 @@ func (d desk) alone(t *testing.T, what string, do func() (string, error)) (strin
 }
 
 // newDesk makes a desk with what the programs read: keys and the two documents that say that there are no sigstore services.
-func newDesk(t *testing.T, private, public []byte) desk {
+func newDesk(t *testing.T, k pair) desk {
 	t.Helper()
 	d := desk{Island: testenv.NewIsland(t), dir: t.TempDir()}
 	for name, data := range map[string][]byte{
-		"k.key":             private,
-		"k.pub":             public,
+		"k.key":             k.private,
+		"k.pub":             k.public,
 		"empty-root.json":   []byte(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`),
 		"empty-config.json": []byte(`{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`),
 	} {
@@ -209,7 +243,7 @@ func (d desk) longshore(t *testing.T, args ...string) (string, error) {
 }
 
 // pushArtifact pushes a small artifact with an artifact type that no program here knows: only its signatures are looked at.
-func pushArtifact(t *testing.T, r repository, text string) ocispec.Descriptor {
+func pushArtifact(t *testing.T, r signing.Store, text string) ocispec.Descriptor {
 	t.Helper()
 	blob := ocispec.Descriptor{MediaType: "text/plain", Digest: digest.FromString(text), Size: int64(len(text))}
 	data, err := json.Marshal(ocispec.Manifest{
@@ -234,15 +268,8 @@ func pushArtifact(t *testing.T, r repository, text string) ocispec.Descriptor {
 
 // Every format, both ways, with both cosigns, on registries with and without the referrers API, and on a lax one.
 func TestInteroperatesWithCosign(t *testing.T) {
-	private, public, err := signing.GenerateKey([]byte(password))
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := signing.ParsePublicKey("release", public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := newDesk(t, private, public)
+	k := releasePair()
+	d := newDesk(t, k)
 	d.build(t)
 	for name, c := range cosigns() {
 		testenv.Program(t, c.program)
@@ -251,12 +278,12 @@ func TestInteroperatesWithCosign(t *testing.T) {
 				server := d.registry(t, kind)
 				for _, f := range []signing.Format{signing.FormatBundle, signing.FormatLegacy, signing.FormatBoth} {
 					t.Run("ours "+string(f), func(t *testing.T) {
-						oursVerifiedByCosign(t, c, d, openRepository(t, server.Reference("ours/"+string(f))), private, f)
+						oursVerifiedByCosign(t, c, d, openRepository(t, server.Reference("ours/"+string(f))), k, f)
 					})
 				}
 				for f, flags := range c.sign {
 					t.Run("theirs "+string(f), func(t *testing.T) {
-						theirsVerifiedByUs(t, c, d, openRepository(t, server.Reference("theirs/"+string(f))), key, f, flags)
+						theirsVerifiedByUs(t, c, d, openRepository(t, server.Reference("theirs/"+string(f))), k, f, flags)
 					})
 				}
 			})
@@ -266,11 +293,8 @@ func TestInteroperatesWithCosign(t *testing.T) {
 
 // What wants to reach a log or a service of sigstore is seen from here: the counts above are not zero for lack of counting.
 func TestCosignAloneIsSeen(t *testing.T) {
-	private, public, err := signing.GenerateKey([]byte(password))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := newDesk(t, private, public)
+	k := releasePair()
+	d := newDesk(t, k)
 	r := openRepository(t, d.registry(t, testenv.Referrers).Reference("seen"))
 	ref := r.Name() + "@" + pushArtifact(t, r, "hello").Digest.String()
 	c := cosigns()["cosign3"]
@@ -281,12 +305,9 @@ func TestCosignAloneIsSeen(t *testing.T) {
 	}
 }
 
-func oursVerifiedByCosign(t *testing.T, c cosign, d desk, r repository, private []byte, f signing.Format) {
+func oursVerifiedByCosign(t *testing.T, c cosign, d desk, r repository, k pair, f signing.Format) {
 	subject := pushArtifact(t, r, "hello")
-	signer, err := signing.NewSigner(private, []byte(password), signing.SignOptions{Format: f, Annotations: map[string]string{"generation": "42"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	signer := newSigner(t, k.hand, signing.SignOptions{Format: f, Annotations: map[string]string{"generation": "42"}})
 	if _, err := signer.Sign(t.Context(), r, subject); err != nil {
 		t.Fatal(err)
 	}
@@ -310,9 +331,9 @@ func oursVerifiedByCosign(t *testing.T, c cosign, d desk, r repository, private 
 	}
 }
 
-func theirsVerifiedByUs(t *testing.T, c cosign, d desk, r repository, key signing.Key, f signing.Format, flags []string) {
+func theirsVerifiedByUs(t *testing.T, c cosign, d desk, r repository, k pair, f signing.Format, flags []string) {
 	subject := pushArtifact(t, r, "hello")
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); !errors.Is(err, fault.ErrUnsigned) {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{k.Key}); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Verify before signing = %v, want %v", err, fault.ErrUnsigned)
 	}
 	ref := r.Name() + "@" + subject.Digest.String()
@@ -320,7 +341,7 @@ func theirsVerifiedByUs(t *testing.T, c cosign, d desk, r repository, key signin
 	if out, err := c.run(t, d, append(args, ref)...); err != nil {
 		t.Fatalf("%s sign: %v\n%s", c.program, err, out)
 	}
-	got, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key})
+	got, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{k.Key})
 	if err != nil {
 		t.Fatalf("we do not take the signature of %s: %v", c.program, err)
 	}
@@ -333,15 +354,8 @@ func theirsVerifiedByUs(t *testing.T, c cosign, d desk, r repository, key signin
 	if (c.claims || f == signing.FormatLegacy) && got[0].Annotations["generation"] != "42" {
 		t.Errorf("claims = %v, want generation 42", got[0].Annotations)
 	}
-	_, strange, err := signing.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := signing.ParsePublicKey("other", strange)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{other}); !errors.Is(err, fault.ErrBadSignature) {
+	other := quickSigner(t, signing.SignOptions{Name: "other"})
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{other.Key()}); !errors.Is(err, fault.ErrBadSignature) {
 		t.Errorf("Verify with another key = %v, want %v", err, fault.ErrBadSignature)
 	}
 }
@@ -350,7 +364,7 @@ func theirsVerifiedByUs(t *testing.T, c cosign, d desk, r repository, key signin
 func TestKeysInteroperateWithCosign(t *testing.T) {
 	for name, c := range cosigns() {
 		t.Run(name, func(t *testing.T) {
-			d := newDesk(t, nil, nil)
+			d := newDesk(t, pair{})
 			server := d.registry(t, testenv.Referrers)
 			if out, err := c.run(t, d, "generate-key-pair", "--output-key-prefix", "theirs"); err != nil {
 				t.Fatalf("%v\n%s", err, out)
@@ -378,16 +392,9 @@ func TestKeysInteroperateWithCosign(t *testing.T) {
 
 // An attestation that the real cosign 2 takes for a signature is none to us.
 func TestCosignAttestationIsNoSignature(t *testing.T) {
-	private, public, err := signing.GenerateKey([]byte(password))
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := signing.ParsePublicKey("release", public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := releasePair()
 	c := cosigns()["cosign2"]
-	d := newDesk(t, private, public)
+	d := newDesk(t, k)
 	server := d.registry(t, testenv.Distribution)
 	if err := os.WriteFile(filepath.Join(d.dir, "scan.json"), []byte(`{"result":"FAILED"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -399,39 +406,28 @@ func TestCosignAttestationIsNoSignature(t *testing.T) {
 		"--type", "https://example.com/scan-result/v1", "--predicate", "scan.json", ref); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); !errors.Is(err, fault.ErrUnsigned) {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{k.Key}); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Verify(attested) = %v, want %v", err, fault.ErrUnsigned)
 	}
 }
 
 // A registry that answers 503 for one referrer does not make a signed artifact unsigned.
 func TestRegistryFaultIsTemporary(t *testing.T) {
-	private, public, err := signing.GenerateKey([]byte(password))
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := signing.ParsePublicKey("release", public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := releasePair()
 	server := testenv.Registry(t, testenv.Referrers)
 	r := openRepository(t, server.Reference("faulty"))
 	r.Client = &http.Client{Transport: http.DefaultTransport}
 	subject := pushArtifact(t, r, "hello")
-	signer, err := signing.NewSigner(private, []byte(password), signing.SignOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := signer.Sign(t.Context(), r, subject)
+	made, err := newSigner(t, k.hand, signing.SignOptions{}).Sign(t.Context(), r, subject)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Client = &http.Client{Transport: answering{made[0].Digest.String(), http.StatusServiceUnavailable}}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); !fault.Retryable(err) {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{k.Key}); !fault.Retryable(err) {
 		t.Errorf("Verify = %v, want %v", err, fault.ErrTemporary)
 	}
 	r.Client = &http.Client{Transport: http.DefaultTransport}
-	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); err != nil {
+	if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{k.Key}); err != nil {
 		t.Errorf("Verify after the fault = %v", err)
 	}
 }

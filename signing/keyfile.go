@@ -46,8 +46,12 @@ func GenerateKey(password []byte) (private, public []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemSigstore, Bytes: sealed}), public, nil
 }
 
-// unlock opens a private key file. A wrong password is fault.ErrUnauthenticated.
-func unlock(private, password []byte) (signature.SignerVerifier, error) {
+// PrivateKey is a key that signs: of a file ([Unlock]), or one that a token or a service keeps (signing/remotekey).
+type PrivateKey = signature.Signer
+
+// Unlock opens a private key in cosign's format ("ENCRYPTED SIGSTORE PRIVATE KEY", or COSIGN): a tenth of a second of
+// scrypt. A wrong password is fault.ErrUnauthenticated.
+func Unlock(private, password []byte) (PrivateKey, error) {
 	sealed, err := sealedPart(private)
 	if err != nil {
 		return nil, err

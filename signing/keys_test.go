@@ -34,40 +34,28 @@ var otherPair = sync.OnceValues(func() ([]byte, []byte) {
 
 // unlocked keys, once: scrypt makes each unlocking slow too.
 var (
-	unlocked      = sync.OnceValue(func() *Signer { return opened(pair()) })
-	unlockedOther = sync.OnceValue(func() *Signer { return opened(otherPair()) })
+	unlocked      = sync.OnceValue(func() PrivateKey { return opened(pair()) })
+	unlockedOther = sync.OnceValue(func() PrivateKey { return opened(otherPair()) })
 )
 
-func opened(private, _ []byte) *Signer {
-	s, err := NewSigner(private, []byte(testPassword), SignOptions{})
+func opened(private, _ []byte) PrivateKey {
+	key, err := Unlock(private, []byte(testPassword))
 	if err != nil {
 		panic(err)
 	}
-	return s
+	return key
 }
 
-func newSigner(t testing.TB, o SignOptions) *Signer {
-	t.Helper()
-	return withOptions(t, *unlocked(), o)
-}
+func newSigner(t testing.TB, o SignOptions) *Signer   { return signerOf(t, unlocked(), o) }
+func otherSigner(t testing.TB, o SignOptions) *Signer { return signerOf(t, unlockedOther(), o) }
 
-func otherSigner(t testing.TB, o SignOptions) *Signer {
+func signerOf(t testing.TB, key PrivateKey, o SignOptions) *Signer {
 	t.Helper()
-	return withOptions(t, *unlockedOther(), o)
-}
-
-func withOptions(t testing.TB, s Signer, o SignOptions) *Signer {
-	t.Helper()
-	var err error
-	if o.Format, err = ParseFormat(string(o.Format)); err != nil {
+	s, err := NewKeySigner(key, o)
+	if err != nil {
 		t.Fatal(err)
 	}
-	s.options = o
-	if o.Name != "" {
-		s.key.Name = o.Name
-		s.self = s.key
-	}
-	return &s
+	return s
 }
 
 func releaseKey(t testing.TB) Key {

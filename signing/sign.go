@@ -10,7 +10,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
-	"github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -68,22 +67,17 @@ type Signer struct {
 	self Trustee // who finds what this signer signed; nil: Once cannot look
 }
 
-// NewSigner unlocks a private key in cosign's format ("ENCRYPTED SIGSTORE PRIVATE KEY", or COSIGN). A wrong password is
-// fault.ErrUnauthenticated.
+// NewSigner is [NewKeySigner] of what [Unlock] opens.
 func NewSigner(private, password []byte, o SignOptions) (*Signer, error) {
-	o, err := o.checked()
+	hand, err := Unlock(private, password)
 	if err != nil {
 		return nil, err
 	}
-	sv, err := unlock(private, password)
-	if err != nil {
-		return nil, err
-	}
-	return NewKeySigner(sv, o)
+	return NewKeySigner(hand, o)
 }
 
-// NewKeySigner signs with a key that something else holds: a token, a key management service (signing/remotekey).
-func NewKeySigner(hand signature.Signer, o SignOptions) (*Signer, error) {
+// NewKeySigner signs with a key, wherever that is.
+func NewKeySigner(hand PrivateKey, o SignOptions) (*Signer, error) {
 	o, err := o.checked()
 	if err != nil {
 		return nil, err

@@ -7,8 +7,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,9 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sigstore/sigstore/pkg/signature"
 	"golang.org/x/sync/errgroup"
 
@@ -58,32 +53,7 @@ func quickSigner(t *testing.T, o signing.SignOptions) *signing.Signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := signing.NewKeySigner(hand, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func artifact(t *testing.T, r *registry.Repository, text string) ocispec.Descriptor {
-	t.Helper()
-	blob := ocispec.Descriptor{MediaType: "text/plain", Digest: digest.FromString(text), Size: int64(len(text))}
-	data, err := json.Marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "text/plain",
-		Config: ocispec.DescriptorEmptyJSON, Layers: []ocispec.Descriptor{blob},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data))}
-	if err := errors.Join(
-		r.PushBlob(t.Context(), blob, []byte(text)),
-		r.PushBlob(t.Context(), ocispec.DescriptorEmptyJSON, []byte("{}")),
-		r.PushManifest(t.Context(), d, data, ""),
-	); err != nil {
-		t.Fatal(err)
-	}
-	return d
+	return newSigner(t, hand, o)
 }
 
 // Eight people sign at the same moment, each from a machine of their own, and every signature stays.
@@ -94,7 +64,7 @@ func TestSignersAtOnce(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s", kind, f), func(t *testing.T) {
 				server := testenv.Registry(t, kind)
 				name := server.Reference("signed")
-				subject := artifact(t, open(t, name), "hello")
+				subject := pushArtifact(t, open(t, name), "hello")
 				var trustees []signing.Trustee
 				g, ctx := errgroup.WithContext(t.Context())
 				for range people {
@@ -156,7 +126,7 @@ func TestImmutableTags(t *testing.T) {
 	server := testenv.Registry(t, testenv.Referrers)
 	server.Faults.Add(immutableTags())
 	r := open(t, server.Reference("signed"))
-	subject := artifact(t, r, "hello")
+	subject := pushArtifact(t, r, "hello")
 	first, second := quickSigner(t, signing.SignOptions{Format: signing.FormatLegacy}), quickSigner(t, signing.SignOptions{Format: signing.FormatLegacy})
 	if _, err := first.Sign(t.Context(), r, subject); err != nil {
 		t.Fatal(err)
@@ -182,14 +152,7 @@ func TestImmutableTags(t *testing.T) {
 // Signatures in another repository are where cosign puts and finds them with COSIGN_REPOSITORY. 2.6 knows it for its older
 // format only, and leaves bundles beside the artifact.
 func TestCosignRepository(t *testing.T) {
-	private, public, err := signing.GenerateKey([]byte(password))
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := signing.ParsePublicKey("release", public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := releasePair()
 	for name, c := range cosigns() {
 		testenv.Program(t, c.program)
 		for _, kind := range []testenv.Kind{testenv.Referrers, testenv.Distribution} {
@@ -198,23 +161,20 @@ func TestCosignRepository(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s %s %s", name, kind, f), func(t *testing.T) {
-					at := newDesk(t, private, public)
+					at := newDesk(t, k)
 					server := at.registry(t, kind)
 					elsewhere := server.Reference("signatures/of-all")
 					r := open(t, server.Reference("ours"))
-					subject := artifact(t, r, "hello")
-					signer, err := signing.NewSigner(private, []byte(password), signing.SignOptions{
+					subject := pushArtifact(t, r, "hello")
+					signer := newSigner(t, k.hand, signing.SignOptions{
 						Format: f, Place: func(ctx context.Context, beside signing.Store) (signing.Store, error) {
 							return beside.(*registry.Repository).Elsewhere(ctx, elsewhere)
 						},
 					})
-					if err != nil {
-						t.Fatal(err)
-					}
 					if _, err := signer.Sign(t.Context(), r, subject); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{key}); err == nil {
+					if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{k.Key}); err == nil {
 						t.Error("a signature is beside the artifact")
 					}
 					t.Setenv("COSIGN_REPOSITORY", elsewhere)
@@ -223,7 +183,7 @@ func TestCosignRepository(t *testing.T) {
 						t.Errorf("%s does not find ours: %v\n%s", name, err, out)
 					}
 					other := open(t, server.Reference("theirs"))
-					subject = artifact(t, other, "theirs")
+					subject = pushArtifact(t, other, "theirs")
 					sign := append([]string{"sign", "--key", "k.key", "--yes"}, flags...)
 					if out, err := c.run(t, at, append(sign, other.Name()+"@"+subject.Digest.String())...); err != nil {
 						t.Fatalf("%s sign: %v\n%s", name, err, out)
@@ -232,7 +192,7 @@ func TestCosignRepository(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := signing.Verify(t.Context(), place, subject, []signing.Trustee{key}); err != nil {
+					if _, err := signing.Verify(t.Context(), place, subject, []signing.Trustee{k.Key}); err != nil {
 						t.Errorf("we do not find what %s signed: %v", name, err)
 					}
 				})

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
@@ -15,8 +14,11 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
+// testProgram is the program, but for keys: unlockOnce has those.
 func testProgram(stdout, stderr *bytes.Buffer) *program {
-	return &program{stdin: strings.NewReader(""), stdout: stdout, stderr: stderr, now: time.Now, lookup: nothingSet}
+	p := newProgram(strings.NewReader(""), stdout, stderr, nothingSet)
+	p.unlock = unlockOnce
+	return p
 }
 
 func nothingSet(string) (string, bool) {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -33,14 +31,10 @@ func (s *shell) freshenedAt(at time.Time, args ...string) freshenResult {
 	var out, errs bytes.Buffer
 	p := testProgram(&out, &errs)
 	p.now, p.lookup = func() time.Time { return at }, s.lookup
-	app := p.app()
-	line, err := cmdline.Arrange(app, append([]string{"freshen", "-o", "json"}, args...), p.environment)
-	if err == nil {
-		err = app.RunContext(s.t.Context(), append([]string{app.Name}, line...))
-	}
+	code := p.run(s.t.Context(), append([]string{"freshen", "-o", "json"}, args...))
 	var r freshenResult
-	if err := errors.Join(err, json.Unmarshal(out.Bytes(), &r)); err != nil {
-		s.t.Fatalf("freshen: %v: %s%s", err, out.String(), errs.String())
+	if err := json.Unmarshal(out.Bytes(), &r); code != outcome.OK || err != nil {
+		s.t.Fatalf("freshen: exit %d, %v: %s%s", code, err, out.String(), errs.String())
 	}
 	return r
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/signing"
 )
 
 func main() {
@@ -26,10 +27,13 @@ func main() {
 
 // run runs one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) int {
-	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, lookup: lookup, now: time.Now}
+	return newProgram(stdin, stdout, stderr, lookup).run(ctx, args)
+}
+
+func (p *program) run(ctx context.Context, args []string) int {
 	app := p.app()
 	if len(args) > 0 && args[0] == completeCommand {
-		p.complete(ctx, app, args[1:], stdout)
+		p.complete(ctx, app, args[1:], p.stdout)
 		return outcome.OK
 	}
 	line, err := cmdline.Arrange(app, args, p.environment)
@@ -37,7 +41,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = app.RunContext(ctx, append([]string{app.Name}, line...))
 	}
 	if err != nil {
-		outcome.Tell(stderr, "longshore", err)
+		outcome.Tell(p.stderr, "longshore", err)
 	}
 	return outcome.Code(err)
 }
@@ -48,7 +52,12 @@ type program struct {
 	stdout, stderr io.Writer
 	lookup         func(string) (string, bool) // the environment
 	now            func() time.Time
+	unlock         func(private, password []byte) (signing.PrivateKey, error)
 	stdinSecret    string // what --password-stdin read
+}
+
+func newProgram(stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) *program {
+	return &program{stdin: stdin, stdout: stdout, stderr: stderr, lookup: lookup, now: time.Now, unlock: signing.Unlock}
 }
 
 // getenv is a variable's value; "" when it is not set.

@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -91,8 +93,26 @@ func (s *shell) write(name, text string) {
 func (s *shell) try(args ...string) (code int, stdout, stderr string) {
 	s.t.Helper()
 	var out, errs bytes.Buffer
-	code = run(s.t.Context(), args, strings.NewReader(s.env["stdin"]), &out, &errs, s.lookup)
+	p := testProgram(&out, &errs)
+	p.stdin, p.lookup = strings.NewReader(s.env["stdin"]), s.lookup
+	code = p.run(s.t.Context(), args)
 	return code, out.String(), errs.String()
+}
+
+var unlocked sync.Map // signing.PrivateKey by the file's bytes and the password
+
+// unlockOnce unlocks a key once for all command lines of the tests: scrypt is slow on purpose, and with the race detector
+// takes seconds. Whom it lets in is remembered, nobody else: a wrong password meets scrypt every time.
+func unlockOnce(private, password []byte) (signing.PrivateKey, error) {
+	file := [2]string{string(private), string(password)}
+	if key, known := unlocked.Load(file); known {
+		return key.(signing.PrivateKey), nil
+	}
+	key, err := signing.Unlock(private, password)
+	if err == nil {
+		unlocked.Store(file, key)
+	}
+	return key, err
 }
 
 func (s *shell) lookup(name string) (string, bool) {

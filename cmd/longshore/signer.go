@@ -213,8 +213,12 @@ func (p *program) fileSigner(file, passwordFile string, o signing.SignOptions) (
 	if err := p.checkOpen(file, len(password) == 0); err != nil {
 		return nil, err
 	}
+	hand, err := p.unlock(private, password)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
 	o.Name = keyName(file)
-	s, err := signing.NewSigner(private, password, o)
+	s, err := signing.NewKeySigner(hand, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
