@@ -92,21 +92,16 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 		return outcome.Usagef("app push", "app push: %s: the package's tag is its version, %s", args[1], d.Metadata.Version)
 	}
 	ref = ref.WithTag(d.Metadata.Version)
-	signer, err := p.newSigner(c, nil, false)
+	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	attached, err := p.newAttacher(c, signer)
+	defer s.Close()
+	attached, err := p.newAttacher(c, s.signer)
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
+	repo, err := s.Open(c.Context, ref)
 	if err != nil {
 		return err
 	}
@@ -120,11 +115,7 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	options := once(c, ref.Tag)
-	if attached != nil {
-		options.Signer = attached
-	}
-	if r.pushed, err = publish(c, repo, a, signer, options); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(c, repo, a, once(c, ref.Tag)); err != nil {
 		return err
 	}
 	if !r.DryRun {
@@ -132,7 +123,6 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 			return err
 		}
 	}
-	r.Attached = attached.infos()
 	return p.show(c, r)
 }
 

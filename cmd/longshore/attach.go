@@ -53,7 +53,7 @@ type sayingToSign struct {
 
 var _ registry.Signer = (*attacher)(nil)
 
-// newAttacher reads the documents; nil when there are none.
+// newAttacher reads the documents.
 func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
 	a := &attacher{signer: s}
 	for _, kind := range []struct {
@@ -79,9 +79,6 @@ func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
 			}
 			a.sayings = append(a.sayings, sayingToSign{said, statement})
 		}
-	}
-	if len(a.sayings) == 0 {
-		return nil, nil
 	}
 	return a, nil
 }
@@ -124,10 +121,11 @@ func attachPlain(ctx context.Context, repo *registry.Repository, subject ocispec
 	return a.Descriptor.Digest, repo.PushReferrer(ctx, a.Descriptor, a.Manifest)
 }
 
-// infos are what was attached; nil of nil.
-func (a *attacher) infos() []attachedInfo {
-	if a == nil {
-		return nil
+// publish is the function publish, which attaches the documents too, and says what they are there.
+func (a *attacher) publish(c *cli.Context, repo *registry.Repository, to *artifacts.Artifact, o registry.PublishOptions) (pushed, []attachedInfo, error) {
+	if len(a.sayings) > 0 {
+		o.Signer = a
 	}
-	return a.made
+	r, err := publish(c, repo, to, a.signer, o)
+	return r, a.made, err
 }

@@ -65,12 +65,12 @@ func (p *program) attest(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	signer, err := p.newSigner(c, nil, false)
+	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	if signer == nil {
+	defer s.Close()
+	if s.signer == nil {
 		return outcome.Usagef("attest", "attest: with which key? use --key, or --keyless")
 	}
 	file, err := p.readPredicate(c.String("predicate"))
@@ -86,30 +86,17 @@ func (p *program) attest(c *cli.Context, args []string) error {
 		return named(c.String("predicate"), err)
 	}
 	statement.Annotations = claims
-	client, err := p.client(c)
+	repo, subject, err := openSubject(c, s.Client, args[0])
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, target, err := openTarget(c, client, args[0])
-	if err != nil {
-		return err
-	}
-	subject, err := repo.Resolve(c.Context, target)
-	if err != nil {
-		return err
-	}
-	subject, _, err = repo.ManifestLimit(c.Context, subject.Digest, maxSubject) // the bytes decide, as for a signature
-	if err != nil {
-		return err
-	}
-	d, err := signer.Attest(c.Context, repo, subject, statement)
+	d, err := s.signer.Attest(c.Context, repo, subject, statement)
 	if err != nil {
 		return err
 	}
 	return p.show(c, attestResult{
 		Reference: args[0], Digest: subject.Digest, PredicateType: predicateType, Attestation: d,
-		Key: signer.Name(), Fingerprint: signer.Key().Fingerprint,
+		Key: s.signer.Name(), Fingerprint: s.signer.Key().Fingerprint,
 	})
 }
 

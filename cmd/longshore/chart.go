@@ -66,33 +66,23 @@ func (p *program) chartPush(c *cli.Context, args []string) error {
 		return outcome.Usagef("component push", "component push: %s: helm finds a chart under its name: HOST/PATH/%s", args[1], chart.Name)
 	}
 	ref = ref.WithTag(chart.Tag())
-	signer, err := p.newSigner(c, nil, false)
+	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	attached, err := p.newAttacher(c, signer)
+	defer s.Close()
+	attached, err := p.newAttacher(c, s.signer)
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
+	repo, err := s.Open(c.Context, ref)
 	if err != nil {
 		return err
 	}
 	r := chartResult{Name: chart.Name, Version: chart.Version, Bytes: a.Blobs[1].Descriptor.Size}
-	o := once(c, ref.Tag)
-	if attached != nil {
-		o.Signer = attached
-	}
-	if r.pushed, err = publish(c, repo, a, signer, o); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(c, repo, a, once(c, ref.Tag)); err != nil {
 		return err
 	}
-	r.Attached = attached.infos()
 	return p.show(c, r)
 }
 

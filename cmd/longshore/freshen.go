@@ -119,8 +119,7 @@ func (r freshenResult) text(w io.Writer) {
 
 // freshening is one run of the command.
 type freshening struct {
-	client *registry.Client
-	signer *signer
+	*session
 	life   time.Duration
 	now    time.Time
 	vouch  func(*registry.Client, *registry.Repository) func(context.Context, ocispec.Descriptor) error
@@ -135,13 +134,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	defer f.signer.Close()
-	f.client = client
+	defer f.Close()
 	r := freshenResult{States: []freshState{}}
 	type job struct {
 		repo *registry.Repository
@@ -157,7 +150,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 		if (ref.Target() == "") != c.Bool("all") || ref.Digest != "" {
 			return outcome.Usagef("freshen", "freshen: %s: name one state as HOST/PATH:TAG, or a repository with --all", arg)
 		}
-		repo, err := client.Open(c.Context, ref)
+		repo, err := f.Open(c.Context, ref)
 		if err != nil {
 			return err
 		}
@@ -232,14 +225,15 @@ func (p *program) newFreshening(c *cli.Context) (*freshening, error) {
 	if f.life < time.Minute || f.life > signing.MaxFreshness {
 		return nil, outcome.Usagef("freshen", "freshen: --for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
 	}
-	s, err := p.newSigner(c, nil, false)
+	s, err := p.session(c, nil, false)
 	if err != nil {
 		return nil, err
 	}
-	if s == nil {
+	if s.signer == nil {
+		s.Close()
 		return nil, outcome.Usagef("freshen", "freshen: with which key? use --key, or --keyless")
 	}
-	f.signer, f.place = s, p.signedAt
+	f.session, f.place = s, p.signedAt
 	if f.vouch, err = p.vouching(c, nil); err == nil {
 		f.record, err = readRecord(c.String("record"))
 	}
@@ -269,7 +263,7 @@ func (f *freshening) one(ctx context.Context, repo *registry.Repository, from re
 	}
 	var verify func(context.Context, ocispec.Descriptor) error
 	if f.vouch != nil {
-		verify = f.vouch(f.client, repo)
+		verify = f.vouch(f.Client, repo)
 	}
 	cur, err := release.Newest(ctx, from, device, verify)
 	if err != nil {

@@ -219,40 +219,29 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if err := whoSigns(c, name); err != nil {
 		return err
 	}
-	signer, err := p.newSigner(c, nil, false)
+	o, err := p.stateOptions(c, device)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	o := release.Options{Device: device}
-	if o.Created, err = p.created(); err != nil {
-		return err
-	}
-	if o.Expires, err = p.expires(c.String("expires")); err != nil {
-		return err
-	}
-	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
-		return err
-	}
-	vouching, err := p.vouching(c, signer)
+	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
+	defer s.Close()
+	vouching, err := p.vouching(c, s.signer)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
+	repo, err := s.Open(c.Context, ref)
 	if err != nil {
 		return err
 	}
 	if vouching != nil {
-		o.Verify = vouching(client, repo)
+		o.Verify = vouching(s.Client, repo)
 	}
-	next, err := release.Rollback(c.Context, client, repo, o, c.Uint64("to"))
+	next, err := release.Rollback(c.Context, s.Client, repo, o, c.Uint64("to"))
 	if err != nil {
 		return err
 	}
-	return p.publishState(c, repo, next, o, signer, nil)
+	return p.publishState(c, repo, next, o, s.signer, nil)
 }

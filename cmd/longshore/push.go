@@ -221,14 +221,9 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err := r.describe(a, lock); err != nil {
 		return err
 	}
-	o := once(c, ref.Tag)
-	if attached != nil {
-		o.Signer = attached
-	}
-	if r.pushed, err = publish(c, repo, a, signer, o); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(c, repo, a, once(c, ref.Tag)); err != nil {
 		return err
 	}
-	r.Attached = attached.infos()
 	return p.show(c, r)
 }
 
@@ -452,21 +447,16 @@ func (p *program) bundlePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	signer, err := p.newSigner(c, nil, false)
+	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	client, err := p.client(c)
+	defer s.Close()
+	repo, err := s.Open(c.Context, ref)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
-	if r.pushed, err = publish(c, repo, a, signer, once(c, ref.Tag)); err != nil {
+	if r.pushed, err = publish(c, repo, a, s.signer, once(c, ref.Tag)); err != nil {
 		return err
 	}
 	return p.show(c, r)

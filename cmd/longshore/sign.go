@@ -6,9 +6,11 @@ import (
 	"slices"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
 )
 
 func (p *program) signCommand() *cli.Command {
@@ -50,36 +52,37 @@ func (p *program) sign(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	signer, err := p.newSigner(c, claims, true)
+	s, err := p.session(c, claims, true)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	if signer == nil {
+	defer s.Close()
+	if s.signer == nil {
 		return outcome.Usagef("sign", "sign: with which key? use --key, or --keyless")
 	}
-	client, err := p.client(c)
+	repo, subject, err := openSubject(c, s.Client, args[0])
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, target, err := openTarget(c, client, args[0])
-	if err != nil {
+	if err := s.signer.Sign(c.Context, repo, subject); err != nil {
 		return err
+	}
+	return p.show(c, signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(s.signer.made)})
+}
+
+// openSubject opens the repository of something that is to be signed, and describes that by its bytes: they decide what the
+// digest is of, and a lie about the type or size would be signed into the referrer.
+func openSubject(c *cli.Context, client *registry.Client, s string) (*registry.Repository, ocispec.Descriptor, error) {
+	repo, target, err := openTarget(c, client, s)
+	if err != nil {
+		return nil, ocispec.Descriptor{}, err
 	}
 	subject, err := repo.Resolve(c.Context, target)
 	if err != nil {
-		return err
+		return nil, subject, err
 	}
-	// The bytes decide what the digest is of; a lie about the type or size would be signed into the referrer.
 	subject, _, err = repo.ManifestLimit(c.Context, subject.Digest, maxSubject)
-	if err != nil {
-		return err
-	}
-	if err := signer.Sign(c.Context, repo, subject); err != nil {
-		return err
-	}
-	return p.show(c, signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(signer.made)})
+	return repo, subject, err
 }
 
 // maxSubject is how large the manifest of something to be signed may be: what registries take.

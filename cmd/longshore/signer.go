@@ -86,6 +86,32 @@ func (s *signer) Close() {
 	}
 }
 
+// session is what a command that signs works with: the way to registries, and who signs. Close it.
+type session struct {
+	*registry.Client
+	signer *signer // nil: nobody
+}
+
+// session opens one as the flags say; claims and once are those of newSigner.
+func (p *program) session(c *cli.Context, claims map[string]string, once bool) (*session, error) {
+	signer, err := p.newSigner(c, claims, once)
+	if err != nil {
+		return nil, err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		signer.Close()
+		return nil, err
+	}
+	return &session{client, signer}, nil
+}
+
+// Close ends both.
+func (s *session) Close() {
+	s.Client.Close()
+	s.signer.Close()
+}
+
 // whoSigns refuses a command line that does not say who signs, or says that somebody does and nobody.
 func whoSigns(c *cli.Context, command string) error {
 	switch signs := c.String("key") != "" || c.Bool("keyless"); {

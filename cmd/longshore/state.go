@@ -108,48 +108,52 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if ref.Tag != "" || ref.Digest != "" {
 		return outcome.Usagef("state push", "state push: %s: name the repository only, the tag comes from the device", args[0])
 	}
-	o := release.Options{KeepOthers: c.Bool("keep-others"), Generation: c.Uint64("generation")}
-	if o.Device, err = artifacts.ParseDeviceID(c.String("device")); err != nil {
-		return err
-	}
-	if o.Created, err = p.created(); err != nil {
-		return err
-	}
-	if o.Expires, err = p.expires(c.String("expires")); err != nil {
-		return err
-	}
-	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
-		return err
-	}
-	signer, err := p.newSigner(c, nil, false)
+	device, err := artifacts.ParseDeviceID(c.String("device"))
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	vouching, err := p.vouching(c, signer)
+	o, err := p.stateOptions(c, device)
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
+	o.KeepOthers, o.Generation = c.Bool("keep-others"), c.Uint64("generation")
+	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	if o.Deployments, err = p.deployments(c, client, o.Device); err != nil {
+	defer s.Close()
+	vouching, err := p.vouching(c, s.signer)
+	if err != nil {
 		return err
 	}
-	repo, err := client.Open(c.Context, ref)
+	if o.Deployments, err = p.deployments(c, s.Client, o.Device); err != nil {
+		return err
+	}
+	repo, err := s.Open(c.Context, ref)
 	if err != nil {
 		return err
 	}
 	if vouching != nil {
-		o.Verify = vouching(client, repo)
+		o.Verify = vouching(s.Client, repo)
 	}
-	next, err := release.State(c.Context, client, repo, o)
+	next, err := release.State(c.Context, s.Client, repo, o)
 	if err != nil {
 		return err
 	}
-	return p.publishState(c, repo, next, o, signer, bundlesBeside(c, ref))
+	return p.publishState(c, repo, next, o, s.signer, bundlesBeside(c, ref))
+}
+
+// stateOptions are those of every generation.
+func (p *program) stateOptions(c *cli.Context, device artifacts.DeviceID) (o release.Options, err error) {
+	o.Device = device
+	if o.Created, err = p.created(); err != nil {
+		return o, err
+	}
+	if o.Expires, err = p.expires(c.String("expires")); err != nil {
+		return o, err
+	}
+	o.Annotations, err = pairs("annotation", c.StringSlice("annotation"))
+	return o, err
 }
 
 // publishState publishes a generation and tells of it.
