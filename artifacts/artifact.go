@@ -67,3 +67,12 @@ type Artifact struct {
 	Manifest   []byte
 	Blobs      []Blob // in the order of the manifest: config, then layers; each once
 }
+
+// Size is how many bytes it has in all: manifest and blobs.
+func (a *Artifact) Size() int64 {
+	size := int64(len(a.Manifest))
+	for _, b := range a.Blobs {
+		size += b.Descriptor.Size
+	}
+	return size
+}

@@ -105,12 +105,12 @@ func TestDiffsOfSome(t *testing.T) {
 	if diffs, err := p.Diffs(t.Context(), m); err != nil || p.Count(fleet.Publish) != 3 || diffs == nil || len(diffs) != 0 {
 		t.Errorf("%d get an end, and differ in %v, %v", p.Count(fleet.Publish), diffs, err)
 	}
-	x, err := artifacts.OpenState(m.manifests[m.tags[base+"/state/graz:press-07"]])
+	x, err := artifacts.OpenState(m.Manifests[m.Named[base+"/state/graz:press-07"]])
 	if err != nil {
 		t.Fatal(err)
 	}
-	delete(m.blobs, x.Deployments[0].Digest)
-	delete(m.blobs, x.Deployments[1].Digest)
+	delete(m.Blobs, x.Deployments[0].Digest)
+	delete(m.Blobs, x.Deployments[1].Digest)
 	diffs, err := plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, options()).Diffs(t.Context(), m)
 	if err != nil || len(diffs) != 2 || !strings.Contains(diffs[0].Lines[0], "could not be read") || diffs[1].Devices[0] != "press-08" {
 		t.Errorf("%+v, %v", diffs, err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -123,6 +124,22 @@ func (c *Compiled) Unfit() error {
 		all = append(all, err)
 	}
 	return errors.Join(all...)
+}
+
+// Sum is all documents of the device in one digest, as in [DevicePlan.Documents]; "" when the device cannot run them.
+func (a *Assignment) Sum(f *Fleet) (digest.Digest, error) {
+	if len(a.Unfit) > 0 {
+		return "", nil
+	}
+	documents, err := a.Documents(f)
+	if err != nil {
+		return "", err
+	}
+	digests := make([]digest.Digest, len(documents))
+	for i, doc := range documents {
+		digests[i] = digest.FromBytes(doc)
+	}
+	return contentOf(digests), nil
 }
 
 // some names a few and counts the rest.

@@ -125,7 +125,7 @@ func TestPlacementStaysWithItsProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.push(base+"/apps/line", "1.4.0", a)
+	m.Push(base+"/apps/line", "1.4.0", a)
 	if after := line(); len(after.Unfit) != 1 || len(after.Placements) != 1 || !strings.Contains(after.Unfit[0], "line 1.4.0: profile large: component line-monitor:") {
 		t.Errorf("unfit %q, placed %+v, want that the large profile cannot be had", after.Unfit, after.Placements)
 	}
@@ -263,7 +263,7 @@ func TestReleaseFaults(t *testing.T) {
 		})
 	}
 	m := stocked(t)
-	m.fail = fmt.Errorf("ask: %w", fault.ErrTemporary)
+	m.Err = fmt.Errorf("ask: %w", fault.ErrTemporary)
 	if _, err := compile(plant(), m); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("a registry that is away: %v", err)
 	}

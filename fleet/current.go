@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxSkipped is how many history tags in a row may name something that cannot be followed.
-const maxSkipped = 32
+// MaxSkipped is how many history tags in a row may name something that cannot be followed.
+const MaxSkipped = 32
 
 // published is a state in the registry.
 type published struct {
@@ -73,7 +73,7 @@ func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
 	} else if err := p.restart(ctx, a, s); err != nil {
 		return err
 	}
-	for s.skipped <= maxSkipped {
+	for s.skipped <= MaxSkipped {
 		tag := artifacts.HistoryTag(a.Device.ID.Tag(), s.next)
 		desc, err := p.from.Resolve(ctx, a.Repository, tag)
 		if errors.Is(err, fault.ErrNotFound) {
@@ -98,7 +98,7 @@ func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
 		}
 		s.next++
 	}
-	return fault.WithHint(fmt.Errorf("more than %d generations above what the device's tag names cannot be followed: %w", maxSkipped, s.reason),
+	return fault.WithHint(fmt.Errorf("more than %d generations above what the device's tag names cannot be followed: %w", MaxSkipped, s.reason),
 		"somebody seems to have made them; remove their tags")
 }
 
@@ -113,7 +113,7 @@ func (p *planner) restart(ctx context.Context, a *Assignment, s *standing) error
 	all := histories[a.Device.ID.Tag()]
 	var first error
 	for i, n := range all {
-		if i == maxSkipped {
+		if i == MaxSkipped {
 			break
 		}
 		desc, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), n))

@@ -34,9 +34,9 @@ func (r partly) Manifest(ctx context.Context, repository string, d digest.Digest
 func TestPlanWithoutWhatWas(t *testing.T) {
 	for _, kind := range []error{fault.ErrTemporary, fault.ErrDenied, fault.ErrUnauthenticated, fault.ErrNotFound} {
 		m := stocked(t)
-		m.mu.Lock()
-		m.tags["old.example/sensor:1.4.0"] = m.tags[base+"/components/sensor:1.4.0"]
-		m.mu.Unlock()
+		m.Lock()
+		m.Named["old.example/sensor:1.4.0"] = m.Named[base+"/components/sensor:1.4.0"]
+		m.Unlock()
 		old := with(plant(), "fleet.yaml", "components/sensor", "oci://old.example/sensor")
 		publish(t, plan(t, old, m, options()), m)
 		from := partly{m, "old.example", kind}
@@ -65,12 +65,12 @@ func TestPlanWithoutWhatWas(t *testing.T) {
 // A document of one device's state that is not there, or is none, is told with the device; the others are planned.
 func TestPlanOverLostDocuments(t *testing.T) {
 	for what, lose := range map[string]func(m *memory, d digest.Digest){
-		"missing": func(m *memory, d digest.Digest) { delete(m.blobs, d) },
-		"garbage": func(m *memory, d digest.Digest) { m.blobs[d] = []byte("no document") },
+		"missing": func(m *memory, d digest.Digest) { delete(m.Blobs, d) },
+		"garbage": func(m *memory, d digest.Digest) { m.Blobs[d] = []byte("no document") },
 	} {
 		m, files := stocked(t), plant()
 		publish(t, plan(t, files, m, options()), m)
-		x, err := artifacts.OpenState(m.manifests[m.tags[base+"/state/graz:press-07"]])
+		x, err := artifacts.OpenState(m.Manifests[m.Named[base+"/state/graz:press-07"]])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestPlanComparesAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.push(base+"/apps/line", "1.4.0", a)
+	m.Push(base+"/apps/line", "1.4.0", a)
 	files := with(with(plant(), "fleet.yaml", `"~1.4"`, "1.4.0"), "fleet.yaml", "name: Graz,", "name: Graz, scale: 1.0,")
 	publish(t, plan(t, files, m, options()), m)
 	p := plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, options())

@@ -46,7 +46,7 @@ func TestPlanRenewsEnds(t *testing.T) {
 		}
 		publish(t, p, m)
 	}
-	x, err := artifacts.OpenState(m.manifests[m.tags[base+"/state/graz:press-07"]])
+	x, err := artifacts.OpenState(m.Manifests[m.Named[base+"/state/graz:press-07"]])
 	if want := begin.AddDate(0, 0, 46).Add(month); err != nil || !x.Expires.Equal(want) || x.Generation != 4 {
 		t.Errorf("generation %d ends at %v, want 4 and %v, %v", x.Generation, x.Expires, want, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -86,6 +87,9 @@ type Promise struct {
 	states map[string]*PromisedState
 }
 
+// State is what is promised of a device; nil: nothing.
+func (p *Promise) State(id artifacts.DeviceID) *PromisedState { return p.states[string(id)] }
+
 // ReadPromise reads a plan file.
 func ReadPromise(file string, data []byte) (*Promise, error) {
 	fail := func(why string) (*Promise, error) {
@@ -147,7 +151,7 @@ func (p *Plan) Keep(promise *Promise) error {
 		}
 	}
 	if len(moved) > 0 {
-		return fault.WithHint(fmt.Errorf("publish the plan: %w: %s would not become what was shown (%s)", fault.ErrConflict, some(moved), counted(len(moved), "device")),
+		return fault.WithHint(fmt.Errorf("publish the plan: %w: %s would not become what was shown (%s)", fault.ErrConflict, some(moved), Counted(len(moved), "device")),
 			"the files, a version, or what is published has changed since; plan again and look")
 	}
 	return nil

@@ -3,8 +3,8 @@
 //
 // [Read] reads the directory (strict YAML, every fault with its position). [Resolve] looks up the applications that it
 // names, [Compile] places them on devices and sets their parameters, [Fleet.Plan] compares with what each device has in
-// the registry, and [Plan.Publish] publishes exactly that. The package computes: files come in as an fs.FS, registries
-// behind the small ports [Registry] and [Publisher].
+// the registry, and [Plan.Publish] publishes exactly that; package rollout does it in waves. The package computes: files come
+// in as an fs.FS, registries behind the small ports [Registry] and [Publisher].
 package fleet
 
 import (
@@ -89,7 +89,7 @@ type Device struct {
 	// Capabilities is what the device can do, shared between devices: its id says nothing. nil: nothing is known.
 	Capabilities *margo.DeviceCapabilities
 	Unchecked    bool // capabilities: unchecked: the device itself decides what it can run
-	Reported     bool // capabilities: reported: they are what the device has told the fleet endpoint, see [Fleet.Equip]
+	Reported     bool // capabilities: reported: they are what the device has told the fleet endpoint, see package rollout
 
 	Groups []*Group // in the order of the files
 

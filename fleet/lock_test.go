@@ -96,14 +96,14 @@ func locked(files fstest.MapFS, l fleet.Lock) fstest.MapFS {
 func TestLockDecides(t *testing.T) {
 	m := stocked(t)
 	component := base + "/components/line-monitor"
-	l := fleet.Lock{"line": {Version: "1.4.0", Digest: m.tags[base+"/apps/line:1.4.0"], Components: map[string]*fleet.LockedComponent{
-		component + ":1.4.0":        {Digest: m.tags[component+":1.4.0"]},
+	l := fleet.Lock{"line": {Version: "1.4.0", Digest: m.Named[base+"/apps/line:1.4.0"], Components: map[string]*fleet.LockedComponent{
+		component + ":1.4.0":        {Digest: m.Named[component+":1.4.0"]},
 		base + "/charts/line:1.0.0": {Digest: digest.FromString("chart")},
 	}}}
 	files := locked(plant(), l)
-	pinned := m.tags[component+":1.4.0"]
-	m.addComponent(t, "moved", "1.4.0")
-	m.tags[component+":1.4.0"] = m.tags[base+"/components/moved:1.4.0"] // pushed anew
+	pinned := m.Named[component+":1.4.0"]
+	m.AddComponent(t, "moved", "1.4.0")
+	m.Named[component+":1.4.0"] = m.Named[base+"/components/moved:1.4.0"] // pushed anew
 	publish(t, plan(t, files, m, options()), m)
 	for _, at := range compiled(t, files, m).Assignments[1].Placements {
 		if c := at.Profile.Components[0]; at.Deployment.Name == "line" {
@@ -132,8 +132,8 @@ func TestLockDecides(t *testing.T) {
 func TestLockFaults(t *testing.T) {
 	m := stocked(t)
 	good := func() *fleet.Locked {
-		return &fleet.Locked{Version: "1.4.0", Digest: m.tags[base+"/apps/line:1.4.0"], Components: map[string]*fleet.LockedComponent{
-			base + "/components/line-monitor:1.4.0": {Digest: m.tags[base+"/components/line-monitor:1.4.0"]},
+		return &fleet.Locked{Version: "1.4.0", Digest: m.Named[base+"/apps/line:1.4.0"], Components: map[string]*fleet.LockedComponent{
+			base + "/components/line-monitor:1.4.0": {Digest: m.Named[base+"/components/line-monitor:1.4.0"]},
 		}}
 	}
 	for _, c := range []struct {
@@ -147,7 +147,7 @@ func TestLockFaults(t *testing.T) {
 		{"not there", func(l fleet.Lock) { l["line"].Version = "1.4.9" }, "fleet.lock:5:3: applications.line: there is no " + base + "/apps/line:1.4.9"},
 		{"pushed anew", func(l fleet.Lock) { l["line"].Digest = digest.FromString("x") }, "the lock says sha256:2d711642"},
 		{"components of a component", func(l fleet.Lock) {
-			l["sensor"] = &fleet.Locked{Version: "1.4.0", Digest: m.tags[base+"/components/sensor:1.4.0"], Components: l["line"].Components}
+			l["sensor"] = &fleet.Locked{Version: "1.4.0", Digest: m.Named[base+"/components/sensor:1.4.0"], Components: l["line"].Components}
 		}, "sensor is a component itself"},
 	} {
 		l := fleet.Lock{"line": good()}

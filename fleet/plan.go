@@ -20,8 +20,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// defaultConcurrency is how many devices are looked at at a time.
-const defaultConcurrency = 48
+// DefaultConcurrency is how many devices are looked at at a time.
+const DefaultConcurrency = 48
 
 // inFlight is how many states are being published for each device that is looked at at a time: most of them wait until it
 // is sure that nobody else writes the same list of signatures. How many requests that makes is the [Publisher]'s to bound.
@@ -81,13 +81,13 @@ type DevicePlan struct {
 	Previous   digest.Digest // what it follows; "": nothing
 	Digest     digest.Digest // of the state that is published, or is there
 	Content    digest.Digest // what Digest would be if the state did not say of which commit it is
+	Documents  digest.Digest // of the documents that the files make, whatever is published; "": they make none
 	Origin     Origin        // of the state that the device has; zero: it does not say
 	Changes    []Change
 	Cost       Cost
 	Reasons    []string // of Cannot; notes otherwise
 
 	assignment *Assignment
-	content    digest.Digest       // of the documents that the files make, whatever is published; "": they make none
 	held       []digest.Digest     // blobs of its that are in the repository: what it follows has them
 	resigned   []byte              // manifest of what is there and gets another signature; nil: something else is published
 	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again
@@ -159,7 +159,7 @@ func (o Options) concurrency() int {
 	if o.Concurrency > 0 {
 		return o.Concurrency
 	}
-	return defaultConcurrency
+	return DefaultConcurrency
 }
 
 // device plans one device.
@@ -186,7 +186,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	for i, doc := range documents {
 		digests[i] = digest.FromBytes(doc)
 	}
-	d.content = contentOf(digests)
+	d.Documents = contentOf(digests)
 	switch {
 	case s.notState != nil:
 		d.Action, d.Reasons, d.err = Cannot, []string{s.notState.Error()}, s.notState
@@ -209,7 +209,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	}
 	tagged := s.base
 	if err := p.probe(ctx, a, s); err != nil {
-		if lasting(err) || unvouched(err) {
+		if Settled(err) {
 			d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
 			return d, nil
 		}
@@ -266,19 +266,10 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 			}
 		}
 	}
-	if p.kept.Add(sizeOf(next)) <= int64(p.o.Keep) {
+	if p.kept.Add(next.Size()) <= int64(p.o.Keep) {
 		d.artifact = next
 	}
 	return nil
-}
-
-// sizeOf is how many bytes an artifact has in all.
-func sizeOf(a *artifacts.Artifact) int64 {
-	size := int64(len(a.Manifest))
-	for _, b := range a.Blobs {
-		size += b.Descriptor.Size
-	}
-	return size
 }
 
 func (p *planner) pack(a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
@@ -291,7 +282,7 @@ func packState(o Options, compressors *artifacts.Compressors, a *Assignment, gen
 		Annotations: o.Annotations, Applications: a.packages(), Compressors: compressors,
 	}
 	if a.repeats != nil {
-		so.Repeats, so.Annotations, so.Applications = a.repeats.digest, a.repeats.notes(), a.repeats.index.Applications
+		so.Repeats, so.Annotations, so.Applications = a.repeats.digest, Notes(a.repeats.index), a.repeats.index.Applications
 		maps.Copy(so.Annotations, o.Annotations)
 	}
 	return artifacts.PackState(so)
@@ -367,6 +358,23 @@ func (d *DevicePlan) Group() string {
 	}
 	return ""
 }
+
+// Deployments is how many deployments the files put on the device.
+func (d *DevicePlan) Deployments() int { return len(d.assignment.Placements) }
+
+// Only is a part of the plan: of the devices that are chosen.
+func (p *Plan) Only(chosen func(*DevicePlan) bool) *Plan {
+	part := &Plan{Fleet: p.Fleet, c: p.c, o: p.o, compressors: p.compressors}
+	for _, d := range p.Devices {
+		if chosen(d) {
+			part.Devices = append(part.Devices, d)
+		}
+	}
+	return part
+}
+
+// Definition is the fleet that the plan is of.
+func (p *Plan) Definition() *Fleet { return p.c.Fleet }
 
 // Count says how many devices have an action.
 func (p *Plan) Count(action string) int {

@@ -20,43 +20,6 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Publish is the part of the registry's that plans rely on: tags last, and no overwriting of somebody else's.
-func (m *memory) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
-	if err := m.ask("publish"); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	if m.before != nil {
-		m.before()
-	}
-	if err := ctx.Err(); err != nil {
-		m.mu.Unlock()
-		return err
-	}
-	there := m.tags[repository+":"+p.HistoryTag]
-	tagged := m.tags[repository+":"+p.Tag]
-	conflict := m.conflict[p.Tag]
-	m.published = append(m.published, p.Tag)
-	m.mu.Unlock()
-	if conflict || there != "" && there != a.Descriptor.Digest || tagged != p.Tagged && tagged != a.Descriptor.Digest {
-		return fmt.Errorf("publish %s:%s: %w", repository, p.HistoryTag, fault.ErrConflict)
-	}
-	for _, tag := range []string{"", p.HistoryTag, p.Tag} {
-		if err := m.write(repository, tag); err != nil {
-			return err
-		}
-		m.push(repository, tag, a)
-	}
-	return m.write(repository, p.NextTag)
-}
-
-func (m *memory) write(repository, tag string) error {
-	if m.cut == nil {
-		return nil
-	}
-	return m.cut(repository, tag)
-}
-
 // services reads the fixture's project as a device would: web has a variable, broker has none.
 func services(_ context.Context, a *artifacts.Archive, env map[string]string, _ string) ([]fleet.Service, error) {
 	if env["LEVEL"] == "warn" {
@@ -129,9 +92,9 @@ func TestPlanGolden(t *testing.T) {
 	o := options()
 	o.Devices = func(d *fleet.Device) bool { return d.InGroup("line-b") }
 	show("one group only", plan(t, with(files, "fleet.yaml", "1.4.0", `"~1.4"`), m, o))
-	m.addComponent(t, "moved", "1.4.0") // another component under the same tag
-	moved := m.tags[base+"/components/moved:1.4.0"]
-	m.tags[base+"/components/sensor:1.4.0"] = moved
+	m.AddComponent(t, "moved", "1.4.0") // another component under the same tag
+	moved := m.Named[base+"/components/moved:1.4.0"]
+	m.Named[base+"/components/sensor:1.4.0"] = moved
 	show("a tag was moved", plan(t, files, m, options()))
 	golden(t, "plan.golden", b.String())
 
@@ -153,9 +116,9 @@ func TestPublishIsIdempotent(t *testing.T) {
 		if publish(t, plan(t, files, m, options()), m) == 0 {
 			t.Errorf("step %d published nothing", i)
 		}
-		before := len(m.published)
+		before := len(m.Published)
 		again := plan(t, files, m, options())
-		if n := again.Count(fleet.Publish); n != 0 || publish(t, again, m) != 0 || len(m.published) != before {
+		if n := again.Count(fleet.Publish); n != 0 || publish(t, again, m) != 0 || len(m.Published) != before {
 			t.Errorf("step %d: %d states would change again", i, n)
 		}
 	}
@@ -171,7 +134,7 @@ func TestPublishIsIdempotent(t *testing.T) {
 		t.Fatal(err)
 	}
 	x, err := artifacts.OpenState(manifest)
-	if err != nil || x.Generation != 4 || x.Previous != m.tags[base+"/state/graz:press-07.v3"] {
+	if err != nil || x.Generation != 4 || x.Previous != m.Named[base+"/state/graz:press-07.v3"] {
 		t.Errorf("generation %d follows %s, %v", x.Generation, x.Previous, err)
 	}
 }
@@ -183,22 +146,22 @@ func TestPublishResumes(t *testing.T) {
 		m := stocked(t)
 		p := plan(t, files, m, options())
 		if cut == "half" {
-			m.conflict["press-08"] = true
+			m.Refused["press-08"] = true
 			r, err := p.Publish(t.Context(), m, nil)
 			if !errors.Is(err, fault.ErrConflict) || len(r.Published) != 2 || r.Failed["press-08"] == nil || !strings.Contains(err.Error(), "2 of 3 states published, somebody else published press-08") {
 				t.Errorf("report %+v, %v, want two published and press-08 told", r, err)
 			}
-			m.conflict = map[string]bool{}
+			m.Refused = map[string]bool{}
 		} else {
 			publish(t, p, m)
-			delete(m.tags, base+"/state/graz:press-08") // only its history tag was set
+			delete(m.Named, base+"/state/graz:press-08") // only its history tag was set
 		}
 		again := plan(t, files, m, options())
 		if n := again.Count(fleet.Publish); n != 1 || publish(t, again, m) != 1 {
 			t.Errorf("%s: %d states would change, want the one that is missing", cut, n)
 		}
-		if m.tags[base+"/state/graz:press-08"] != m.tags[base+"/state/graz:press-08.v1"] || m.tags[base+"/state/graz:press-08.v2"] != "" {
-			t.Errorf("%s: press-08 is not generation 1: %v", cut, m.tags)
+		if m.Named[base+"/state/graz:press-08"] != m.Named[base+"/state/graz:press-08.v1"] || m.Named[base+"/state/graz:press-08.v2"] != "" {
+			t.Errorf("%s: press-08 is not generation 1: %v", cut, m.Named)
 		}
 	}
 }
@@ -210,14 +173,14 @@ func TestPlanGoesForward(t *testing.T) {
 	changed := with(files, "fleet.yaml", "poll: 10", "poll: 11")
 	publish(t, plan(t, changed, m, options()), m)
 	tag := base + "/state/graz:press-07"
-	m.tags[tag] = m.tags[tag+".v1"]
+	m.Named[tag] = m.Named[tag+".v1"]
 	for _, c := range []struct {
 		files fstest.MapFS
 		want  string
 	}{{changed, ".v2"}, {files, ".v3"}} {
 		publish(t, plan(t, c.files, m, options()), m)
-		if m.tags[tag] != m.tags[tag+c.want] || m.tags[tag] == "" {
-			t.Errorf("the tag names %s, want %s, %s", m.tags[tag], c.want, m.tags[tag+c.want])
+		if m.Named[tag] != m.Named[tag+c.want] || m.Named[tag] == "" {
+			t.Errorf("the tag names %s, want %s, %s", m.Named[tag], c.want, m.Named[tag+c.want])
 		}
 	}
 }
@@ -229,14 +192,14 @@ func TestPlanOverTornTags(t *testing.T) {
 		m := stocked(t)
 		publish(t, plan(t, files, m, options()), m)
 		tag := base + "/state/graz:press-08"
-		delete(m.tags, tag)
-		m.torn = base + "/state/graz:" + torn
+		delete(m.Named, tag)
+		m.Torn = base + "/state/graz:" + torn
 		p := plan(t, files, m, options())
-		if m.torn == tag {
-			m.torn = ""
+		if m.Torn == tag {
+			m.Torn = ""
 		}
-		if n := publish(t, p, m); n != 1 || m.tags[tag] == "" || m.tags[tag] != m.tags[tag+want] {
-			t.Errorf("%s torn: %d published, the tag names %s, want %s", torn, n, m.tags[tag], want)
+		if n := publish(t, p, m); n != 1 || m.Named[tag] == "" || m.Named[tag] != m.Named[tag+want] {
+			t.Errorf("%s torn: %d published, the tag names %s, want %s", torn, n, m.Named[tag], want)
 		}
 	}
 }
@@ -270,8 +233,8 @@ func TestPlanVerifies(t *testing.T) {
 		t.Errorf("could not look: %v", err)
 	}
 	// What is no state, or another device's.
-	m.tags[base+"/state/graz:press-07"] = m.tags[base+"/state/graz:press-08"]
-	m.tags[base+"/state/graz:press-08"] = m.tags[base+"/apps/line:1.4.0"]
+	m.Named[base+"/state/graz:press-07"] = m.Named[base+"/state/graz:press-08"]
+	m.Named[base+"/state/graz:press-08"] = m.Named[base+"/apps/line:1.4.0"]
 	p = plan(t, files, m, options())
 	if p.Count(fleet.Cannot) != 2 || !strings.Contains(p.Unfit().Error(), "is the state of press-08") || !strings.Contains(p.Unfit().Error(), "artifact type") {
 		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
@@ -308,11 +271,11 @@ func TestPromise(t *testing.T) {
 	}
 	// Half of it is done: the rest may follow. Somebody else was there: it may not.
 	half := plan(t, files, m, options())
-	m.conflict["press-08"] = true
+	m.Refused["press-08"] = true
 	if _, err := half.Publish(t.Context(), m, nil); !errors.Is(err, fault.ErrConflict) {
 		t.Fatal(err)
 	}
-	m.conflict = map[string]bool{}
+	m.Refused = map[string]bool{}
 	rest := plan(t, files, m, options())
 	if err := rest.Keep(promise); err != nil || publish(t, rest, m) != 1 {
 		t.Errorf("the rest: %v", err)
@@ -332,14 +295,14 @@ func TestPromise(t *testing.T) {
 func TestPublishEnds(t *testing.T) {
 	m := stocked(t)
 	p := plan(t, plant(), m, options())
-	m.fail = fault.WithHint(fmt.Errorf("push: %w", fault.ErrDenied), "log in again")
+	m.Err = fault.WithHint(fmt.Errorf("push: %w", fault.ErrDenied), "log in again")
 	r, err := p.Publish(t.Context(), m, nil)
 	if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "0 of 3 states published") || fault.Hint(err) != "log in again" || len(r.Published) != 0 {
 		t.Errorf("report %+v, %v", r, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	m.fail = nil
+	m.Err = nil
 	if _, err := p.Publish(ctx, m, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("ended by the caller: %v", err)
 	}
@@ -354,14 +317,14 @@ func TestPlanRequests(t *testing.T) {
 	m, files := stocked(t), plant()
 	publish(t, plan(t, files, m, options()), m)
 	c := compiled(t, files, m)
-	m.asked = map[string]int{}
+	m.Asked = map[string]int{}
 	p, err := c.Plan(t.Context(), m, options())
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Per device that has a state: its tag, the next one of the history, the manifest. spare-1 has none.
-	if want := map[string]int{"resolve": 7, "manifest": 3}; !cmp.Equal(m.asked, want) {
-		t.Errorf("asked %v, want %v", m.asked, want)
+	if want := map[string]int{"resolve": 7, "manifest": 3}; !cmp.Equal(m.Asked, want) {
+		t.Errorf("asked %v, want %v", m.Asked, want)
 	}
 	var b bytes.Buffer
 	p.Text(&b)

@@ -14,19 +14,20 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 )
 
 // Carry copies within the memory.
 func (m *memory) Carry(_ context.Context, from, to string, d digest.Digest, tag string) error {
-	if err := m.ask("carry " + from + " " + to + ":" + tag); err != nil {
+	if err := m.Ask("carry " + from + " " + to + ":" + tag); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if there := m.tags[to+":"+tag]; there != "" && there != d {
+	m.Lock()
+	defer m.Unlock()
+	if there := m.Named[to+":"+tag]; there != "" && there != d {
 		return fmt.Errorf("%s:%s: %w", to, tag, fault.ErrConflict)
 	}
-	m.tags[to+":"+tag] = d
+	m.Named[to+":"+tag] = d
 	return nil
 }
 
@@ -39,22 +40,22 @@ func versions(t *testing.T, files fstest.MapFS, m *memory) ([]*fleet.Promoted, e
 func TestPromote(t *testing.T) {
 	m := stocked(t)
 	staging := with(plant(), "fleet.yaml", "line: {package: apps/line, version: \"~1.4\"}", "line: {package: apps/line, channel: stable}")
-	m.tags[base+"/apps/line:stable"] = m.tags[base+"/apps/line:1.4.0"]
+	m.Named[base+"/apps/line:stable"] = m.Named[base+"/apps/line:1.4.0"]
 	publish(t, plan(t, staging, m, options()), m)
 	// The channel moves, and a component's version is pushed anew: nothing of that runs in staging.
-	m.tags[base+"/apps/line:stable"] = m.tags[base+"/apps/line:1.4.1"]
+	m.Named[base+"/apps/line:stable"] = m.Named[base+"/apps/line:1.4.1"]
 	component := base + "/components/line-monitor:1.4.0"
-	was := m.tags[component]
-	m.addComponent(t, "moved", "1.4.0")
-	m.tags[component] = m.tags[base+"/components/moved:1.4.0"]
+	was := m.Named[component]
+	m.AddComponent(t, "moved", "1.4.0")
+	m.Named[component] = m.Named[base+"/components/moved:1.4.0"]
 	found, err := versions(t, staging, m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(found) != 2 || found[0].Version != "1.4.0" || found[0].Digest != m.tags[base+"/apps/line:1.4.0"] || found[0].Components[component].Digest != was || found[0].Devices != 3 {
+	if len(found) != 2 || found[0].Version != "1.4.0" || found[0].Digest != m.Named[base+"/apps/line:1.4.0"] || found[0].Components[component].Digest != was || found[0].Devices != 3 {
 		t.Fatalf("found %+v, want line 1.4.0 with the component as it was", found[0])
 	}
-	if found[1].Version != "1.4.0" || found[1].Digest != m.tags[base+"/components/sensor:1.4.0"] || found[1].Devices != 2 {
+	if found[1].Version != "1.4.0" || found[1].Digest != m.Named[base+"/components/sensor:1.4.0"] || found[1].Devices != 2 {
 		t.Errorf("found %+v, want sensor 1.4.0", found[1])
 	}
 	// A version of which only the package is another makes the same documents: it was never there.
@@ -79,7 +80,7 @@ func TestPromote(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"prod.example/plant/apps/line:1.4.0", "prod.example/plant/components/line-monitor:1.4.0", "prod.example/plant/components/sensor:1.4.0"} {
-		if m.tags[want] == "" {
+		if m.Named[want] == "" {
 			t.Errorf("%s is not there", want)
 		}
 	}
@@ -115,7 +116,7 @@ func TestPromoteRefuses(t *testing.T) {
 		want string
 		kind error
 	}{
-		{"nothing published", func(m *memory) fstest.MapFS { delete(m.tags, graz+":press-08"); return plant() }, "what press-08 has: nothing is published for it", fault.ErrNotFound},
+		{"nothing published", func(m *memory) fstest.MapFS { delete(m.Named, graz+":press-08"); return plant() }, "what press-08 has: nothing is published for it", fault.ErrNotFound},
 		{"other parameters", func(*memory) fstest.MapFS { return with(plant(), "fleet.yaml", "poll: 10", "poll: 11") }, "press-07 has another line than 1.4.1 makes", fault.ErrConflict},
 		{"a device more", func(*memory) fstest.MapFS {
 			return with(plant(), "fleet.yaml", "select: group in (line-a)", "select: site=graz, device!=spare-1")
@@ -124,13 +125,13 @@ func TestPromoteRefuses(t *testing.T) {
 			o := options()
 			o.Devices = func(d *fleet.Device) bool { return d.ID == "press-08" }
 			m.addPackage(t, "1.4.2")
-			m.addComponent(t, "line-monitor", "1.4.2")
+			m.AddComponent(t, "line-monitor", "1.4.2")
 			publish(t, plan(t, plant(), m, o), m)
 			return plant()
 		}, "no version makes what is published", fault.ErrConflict},
 		{"pushed anew between devices", func(m *memory) fstest.MapFS {
-			m.addComponent(t, "other", "1.4.0")
-			m.tags[base+"/components/sensor:1.4.0"] = m.tags[base+"/components/other:1.4.0"]
+			m.AddComponent(t, "other", "1.4.0")
+			m.Named[base+"/components/sensor:1.4.0"] = m.Named[base+"/components/other:1.4.0"]
 			o := options()
 			o.Devices = func(d *fleet.Device) bool { return d.ID == "press-08" }
 			publish(t, plan(t, plant(), m, o), m)
@@ -182,12 +183,12 @@ func TestPromoteWhatRuns(t *testing.T) {
 	m := stocked(t)
 	publish(t, plan(t, plant(), m, options()), m)
 	all := compiled(t, plant(), m)
-	seen := map[artifacts.DeviceID]*fleet.Sighting{}
+	seen := map[artifacts.DeviceID]*rollout.Sighting{}
 	report := func(id artifacts.DeviceID, agent string, generation uint64, states map[string]margo.State) {
-		tag := m.tags[graz+":"+id.Tag()]
-		s := &fleet.Sighting{Agent: agent, Accepted: generation, Committed: generation, Digest: tag}
+		tag := m.Named[graz+":"+id.Tag()]
+		s := &rollout.Sighting{Agent: agent, Accepted: generation, Committed: generation, Digest: tag}
 		for name, state := range states {
-			s.Deployments = append(s.Deployments, fleet.SeenDeployment{ID: strings.ToUpper(fleet.DeploymentID("acme-plant", string(id), name)), Generation: generation, State: state})
+			s.Deployments = append(s.Deployments, rollout.SeenDeployment{ID: strings.ToUpper(fleet.DeploymentID("acme-plant", string(id), name)), Generation: generation, State: state})
 		}
 		seen[id] = s
 	}
@@ -212,7 +213,7 @@ func TestPromoteWhatRuns(t *testing.T) {
 		{"another state", func() { report("press-08", "1.0", 1, well); seen["press-08"].Digest = "sha256:beef" }, "it has another state as generation 1", "sensor"},
 		{"refused", func() {
 			report("press-08", "1.0", 0, nil)
-			seen["press-08"].Refused = &fleet.Refusal{Digest: m.tags[graz+":press-08"], Code: "no-space", Message: "disk full"}
+			seen["press-08"].Refused = &rollout.Refusal{Digest: m.Named[graz+":press-08"], Code: "no-space", Message: "disk full"}
 		}, "it refuses generation 1: no-space: disk full", "sensor"},
 		{"one of two failed", func() {
 			report("press-08", "1.0", 1, map[string]margo.State{"line": margo.StateInstalled, "sensor": margo.StateFailed})
@@ -256,7 +257,7 @@ func TestPromoteUntried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.push(base+"/apps/line", "1.4.1", a)
+	m.Push(base+"/apps/line", "1.4.1", a)
 	large := with(plant(), "fleet.yaml", "exclude: device=spare-*", `exclude: "line=b"`)
 	large = with(large, "devices/b.yaml", "  - {id: spare-1, labels: {site: graz}, capabilities: unchecked}\n", "")
 	publish(t, plan(t, large, m, options()), m)

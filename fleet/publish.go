@@ -95,7 +95,7 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 		err = ctx.Err()
 	}
 	if err != nil {
-		return r, fmt.Errorf("%d of %s published: %w", len(r.Published), counted(len(todo), "state"), err)
+		return r, fmt.Errorf("%d of %s published: %w", len(r.Published), Counted(len(todo), "state"), err)
 	}
 	return r, r.conflicts(len(todo))
 }
@@ -119,7 +119,7 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 		return 0, fmt.Errorf("state %d of %s is %s, planned was %s: %w", d.Generation, d.Device, a.Descriptor.Digest, d.Digest, fault.ErrConflict)
 	}
 	tag := d.Device.Tag()
-	return sizeOf(a), to.Publish(ctx, d.Repository, a, Publication{
+	return a.Size(), to.Publish(ctx, d.Repository, a, Publication{
 		Tag: tag, Tagged: d.Tagged, HistoryTag: artifacts.HistoryTag(tag, d.Generation), NextTag: artifacts.HistoryTag(tag, d.Generation+1),
 		Held: d.held,
 	})
@@ -135,7 +135,7 @@ func (r *Report) conflicts(all int) error {
 		names = append(names, string(d))
 	}
 	return fault.WithHint(fmt.Errorf("%d of %s published, somebody else published %s meanwhile: %w",
-		len(r.Published), counted(all, "state"), some(names), r.Failed[artifacts.DeviceID(names[0])]),
+		len(r.Published), Counted(all, "state"), some(names), r.Failed[artifacts.DeviceID(names[0])]),
 		"plan again: it shows what is there now")
 }
 

@@ -219,6 +219,9 @@ func (f *Fleet) repository(n *strict.Node, otherwise string) string {
 	return Absolute(f.Registry, text)
 }
 
+// ValidName tells whether a fleet, a group or an application may be called so.
+func ValidName(s string) bool { return nameFormat.MatchString(s) }
+
 // Absolute is a repository as "host/path": as it is when it begins with "oci://", else below base.
 func Absolute(base, repository string) string {
 	if full, ok := strings.CutPrefix(repository, "oci://"); ok {

@@ -20,8 +20,8 @@ func TestPlanResigns(t *testing.T) {
 		o := options()
 		o.Keep, o.Annotations = keep, map[string]string{"org.opencontainers.image.revision": "4be2d1c"}
 		publish(t, plan(t, files, m, o), m)
-		before := fmt.Sprint(m.tags)
-		signed := map[digest.Digest]bool{m.tags[base+"/state/graz:press-08"]: true}
+		before := fmt.Sprint(m.Named)
+		signed := map[digest.Digest]bool{m.Named[base+"/state/graz:press-08"]: true}
 		o.Annotations = map[string]string{"org.opencontainers.image.revision": "99aa001"}
 		o.Verify = func(_ context.Context, _ string, d digest.Digest) error {
 			if signed[d] {
@@ -37,8 +37,8 @@ func TestPlanResigns(t *testing.T) {
 		if p.Count(fleet.Publish) != 2 || p.Devices[1].Resigned() != true || p.Devices[1].Generation != 1 {
 			t.Errorf("%d would be signed, %+v", p.Count(fleet.Publish), p.Devices[1])
 		}
-		if publish(t, p, m) != 2 || fmt.Sprint(m.tags) != before {
-			t.Errorf("tags are %v, want %s", m.tags, before)
+		if publish(t, p, m) != 2 || fmt.Sprint(m.Named) != before {
+			t.Errorf("tags are %v, want %s", m.Named, before)
 		}
 		// Somebody who may push, and not sign, has given a device a generation of his own.
 		documents, err := compiled(t, files, m).Assignments[1].Documents(&fleet.Fleet{Name: "acme-plant", Namespace: "acme-plant"})
@@ -49,7 +49,7 @@ func TestPlanResigns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.push(base+"/state/graz", "press-07", foreign)
+		m.Push(base+"/state/graz", "press-07", foreign)
 		p = plan(t, files, m, o)
 		if p.Devices[1].Action != fleet.Cannot || !strings.Contains(p.Devices[1].Reasons[0], "is not what the files make") {
 			t.Errorf("%s: %s %v, want that it is not signed", p.Devices[1].Device, p.Devices[1].Action, p.Devices[1].Reasons)

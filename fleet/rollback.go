@@ -206,10 +206,10 @@ func (s *published) same(other *published) bool {
 	return s.digest == other.digest || (other.index.Bundle == nil) == (len(digests) == 0) && s.holds(digests)
 }
 
-// notes are what a state says of where its content is from: they go on with it.
-func (s *published) notes() map[string]string {
+// Notes are what a state says of where its content is from: they go on with it.
+func Notes(x *artifacts.StateIndex) map[string]string {
 	out := map[string]string{}
-	maps.Copy(out, s.index.Annotations)
+	maps.Copy(out, x.Annotations)
 	maps.DeleteFunc(out, func(key, _ string) bool {
 		return strings.HasPrefix(key, "dev.longshore.") || key == ocispec.AnnotationTitle || key == ocispec.AnnotationVersion || key == ocispec.AnnotationCreated
 	})

@@ -36,7 +36,7 @@ func rollback(t testing.TB, files fstest.MapFS, m *memory, o fleet.Options, b fl
 // state is what a tag of the fleet's states names.
 func (m *memory) state(t testing.TB, tag string) *artifacts.StateIndex {
 	t.Helper()
-	x, err := artifacts.OpenState(m.manifests[m.tags[graz+":"+tag]])
+	x, err := artifacts.OpenState(m.Manifests[m.Named[graz+":"+tag]])
 	if err != nil {
 		t.Fatalf("%s: %v", tag, err)
 	}
@@ -70,7 +70,7 @@ func history(t testing.TB) (*memory, fstest.MapFS) {
 func TestRollback(t *testing.T) {
 	m, files := history(t)
 	// A component that cannot be resolved any more is no reason not to go back: only what is published counts.
-	delete(m.tags, base+"/apps/line:1.4.1")
+	delete(m.Named, base+"/apps/line:1.4.1")
 	p := rollback(t, files, m, options(), fleet.Back{})
 	if p.Count(fleet.Publish) != 3 || p.Count(fleet.Same) != 1 {
 		t.Fatalf("%d would change, %d stay", p.Count(fleet.Publish), p.Count(fleet.Same))
@@ -86,7 +86,7 @@ func TestRollback(t *testing.T) {
 		t.Fatalf("%d published", n)
 	}
 	x, was := m.state(t, "press-07"), m.state(t, "press-07.v2")
-	if x.Generation != 4 || x.Repeats != m.tags[graz+":press-07.v2"] || x.Previous != m.tags[graz+":press-07.v3"] || runs(x) != runs(was) {
+	if x.Generation != 4 || x.Repeats != m.Named[graz+":press-07.v2"] || x.Previous != m.Named[graz+":press-07.v3"] || runs(x) != runs(was) {
 		t.Errorf("press-07 has generation %d, repeats %s, follows %s, runs %s", x.Generation, x.Repeats, x.Previous, runs(x))
 	}
 	if x.Annotations[ocispec.AnnotationRevision] != "rev2" {
@@ -112,7 +112,7 @@ func TestRollbackOfTheFirst(t *testing.T) {
 	if p.Count(fleet.Cannot) != 3 || !errors.Is(p.Unfit(), fault.ErrNotFound) || !strings.Contains(p.Unfit().Error(), "generation 1 is the first") {
 		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
 	}
-	delete(m.manifests, m.tags[graz+":press-07.v2"]) // pruned
+	delete(m.Manifests, m.Named[graz+":press-07.v2"]) // pruned
 	p = rollback(t, files, m, options(), fleet.Back{})
 	if p.Count(fleet.Cannot) != 1 || !strings.Contains(p.Unfit().Error(), "press-07: what was before generation 3 is not there any more") || publish(t, p, m) != 2 {
 		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
@@ -122,7 +122,7 @@ func TestRollbackOfTheFirst(t *testing.T) {
 // clock tells when states were published: generation N of a device at hour N.
 func clock(m *memory) func(context.Context, string, digest.Digest) (time.Time, error) {
 	return func(_ context.Context, _ string, d digest.Digest) (time.Time, error) {
-		x, err := artifacts.OpenState(m.manifests[d])
+		x, err := artifacts.OpenState(m.Manifests[d])
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -184,20 +184,20 @@ func TestRollbackResumes(t *testing.T) {
 		m, files := history(t)
 		back.When = clock(m)
 		tag := graz + ":press-07"
-		was := m.tags[tag]
+		was := m.Named[tag]
 		publish(t, rollback(t, files, m, options(), back), m)
-		now := m.tags[tag]
-		m.tags[tag] = was
+		now := m.Named[tag]
+		m.Named[tag] = was
 		p := rollback(t, files, m, options(), back)
-		if n := publish(t, p, m); n != 1 || m.tags[tag] != now || m.tags[tag+".v5"] != "" {
-			t.Errorf("%s: %d published, the tag names %s, want %s again", name, n, m.tags[tag], now)
+		if n := publish(t, p, m); n != 1 || m.Named[tag] != now || m.Named[tag+".v5"] != "" {
+			t.Errorf("%s: %d published, the tag names %s, want %s again", name, n, m.Named[tag], now)
 		}
 		// With other options it is another generation of the same content.
-		m.tags[tag] = was
+		m.Named[tag] = was
 		o := options()
 		o.Annotations = map[string]string{"why": "again"}
-		if n := publish(t, rollback(t, files, m, o, back), m); n != 1 || m.tags[tag] != m.tags[tag+".v5"] || runs(m.state(t, "press-07")) != runs(m.state(t, "press-07.v2")) {
-			t.Errorf("%s, other options: %d published, the tag names %s, want generation 5", name, n, m.tags[tag])
+		if n := publish(t, rollback(t, files, m, o, back), m); n != 1 || m.Named[tag] != m.Named[tag+".v5"] || runs(m.state(t, "press-07")) != runs(m.state(t, "press-07.v2")) {
+			t.Errorf("%s, other options: %d published, the tag names %s, want generation 5", name, n, m.Named[tag])
 		}
 	}
 }
@@ -205,7 +205,7 @@ func TestRollbackResumes(t *testing.T) {
 // What nobody vouches for is not gone back to, and a component that is gone keeps a device where it is.
 func TestRollbackVerifies(t *testing.T) {
 	m, files := history(t)
-	bad := m.tags[graz+":press-07.v2"]
+	bad := m.Named[graz+":press-07.v2"]
 	o := options()
 	o.Verify = func(_ context.Context, _ string, d digest.Digest) error {
 		if d == bad {
@@ -217,12 +217,12 @@ func TestRollbackVerifies(t *testing.T) {
 	if p.Count(fleet.Cannot) != 1 || p.Count(fleet.Publish) != 2 || !errors.Is(p.Unfit(), fault.ErrBadSignature) {
 		t.Errorf("%d cannot: %v", p.Count(fleet.Cannot), p.Unfit())
 	}
-	delete(m.manifests, m.tags[base+"/components/line-monitor:1.4.0"])
+	delete(m.Manifests, m.Named[base+"/components/line-monitor:1.4.0"])
 	p = rollback(t, files, m, options(), fleet.Back{})
 	if p.Count(fleet.Cannot) != 1 || p.Count(fleet.Publish) != 2 { // gateway-1/press-19 would get 1.4.0
 		t.Errorf("without the component: %d cannot, %d would change", p.Count(fleet.Cannot), p.Count(fleet.Publish))
 	}
-	m.tags[graz+":press-08"] = m.tags[graz+":press-07"]
+	m.Named[graz+":press-08"] = m.Named[graz+":press-07"]
 	p = rollback(t, files, m, options(), fleet.Back{})
 	if !strings.Contains(p.Unfit().Error(), "is the state of press-07") {
 		t.Errorf("the state of another device: %v", p.Unfit())
@@ -234,32 +234,32 @@ func TestRollbackVerifies(t *testing.T) {
 func TestPlanFindsTheHistory(t *testing.T) {
 	lose := func(m *memory, tags ...string) {
 		for _, tag := range tags {
-			delete(m.tags, graz+":"+tag)
+			delete(m.Named, graz+":"+tag)
 		}
 	}
 	m, files := history(t)
 	lose(m, "press-07", "press-07.v1", "press-07.v2", "press-08", "press-08.v1")
-	m.tags[graz+":press-08.v9"] = m.tags[graz+":press-08.v2"] // is not what its tag says
-	m.tags[graz+":press-08.v18446744073709551615"] = m.tags[graz+":press-08.v2"]
-	m.asked["tags"] = 0
+	m.Named[graz+":press-08.v9"] = m.Named[graz+":press-08.v2"] // is not what its tag says
+	m.Named[graz+":press-08.v18446744073709551615"] = m.Named[graz+":press-08.v2"]
+	m.Asked["tags"] = 0
 	o := options()
 	o.Annotations = map[string]string{"why": "again"}
 	p := plan(t, files, m, o)
-	if d := p.Devices[1]; d.Device != "press-07" || d.Generation != 4 || d.Previous != m.tags[graz+":press-07.v3"] {
-		t.Errorf("%s gets generation %d after %s, want 4 after %s", d.Device, d.Generation, d.Previous, m.tags[graz+":press-07.v3"])
+	if d := p.Devices[1]; d.Device != "press-07" || d.Generation != 4 || d.Previous != m.Named[graz+":press-07.v3"] {
+		t.Errorf("%s gets generation %d after %s, want 4 after %s", d.Device, d.Generation, d.Previous, m.Named[graz+":press-07.v3"])
 	}
-	if d := p.Devices[2]; d.Device != "press-08" || d.Generation != 4 || d.Previous != m.tags[graz+":press-08.v3"] {
-		t.Errorf("%s gets generation %d after %s, want 4 after %s", d.Device, d.Generation, d.Previous, m.tags[graz+":press-08.v3"])
+	if d := p.Devices[2]; d.Device != "press-08" || d.Generation != 4 || d.Previous != m.Named[graz+":press-08.v3"] {
+		t.Errorf("%s gets generation %d after %s, want 4 after %s", d.Device, d.Generation, d.Previous, m.Named[graz+":press-08.v3"])
 	}
-	if n := m.asked["tags"]; n != 2 { // the range of line's version, and this repository for both
+	if n := m.Asked["tags"]; n != 2 { // the range of line's version, and this repository for both
 		t.Errorf("tags were listed %d times, want twice", n)
 	}
 	if n := publish(t, p, m); n != 2 || m.state(t, "press-07").Generation != 4 {
 		t.Errorf("%d published, press-07 has generation %d", n, m.state(t, "press-07").Generation)
 	}
-	m.asked["tags"] = 0
-	if plan(t, files, m, o); m.asked["tags"] != 1 {
-		t.Errorf("tags were listed %d times for devices that have theirs, want only the range", m.asked["tags"])
+	m.Asked["tags"] = 0
+	if plan(t, files, m, o); m.Asked["tags"] != 1 {
+		t.Errorf("tags were listed %d times for devices that have theirs, want only the range", m.Asked["tags"])
 	}
 
 	// Nothing of it may be followed: that is told, and not generation 1 proposed.

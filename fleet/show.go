@@ -61,13 +61,13 @@ func (p *Plan) Alike() []*Alike {
 }
 
 // empty tells whether the device is to run nothing.
-func (d *DevicePlan) empty() bool { return len(d.assignment.Placements) == 0 }
+func (d *DevicePlan) empty() bool { return d.Deployments() == 0 }
 
 // Title names the devices for people.
 func (a *Alike) Title() string {
 	switch {
 	case a.Whole && len(a.Devices) > 1:
-		return fmt.Sprintf("%s (%s)", a.Group, counted(len(a.Devices), "device"))
+		return fmt.Sprintf("%s (%s)", a.Group, Counted(len(a.Devices), "device"))
 	case len(a.Devices) == 1:
 		return a.Devices[0]
 	case a.Group != "":
@@ -76,7 +76,8 @@ func (a *Alike) Title() string {
 	return some(a.Devices)
 }
 
-func counted(n int, what string) string {
+// Counted is a number of things, for people: "1 device", "2,000 devices".
+func Counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
@@ -174,7 +175,7 @@ func (c Cost) line(devices int) string {
 		each = fmt.Sprintf(" per device, %s in all", Bytes(c.Bytes*int64(devices)))
 	}
 	if c.Kept > 0 {
-		kept = fmt.Sprintf(" (%d of %s there already)", c.Kept, counted(c.Kept+c.Blobs, "blob"))
+		kept = fmt.Sprintf(" (%d of %s there already)", c.Kept, Counted(c.Kept+c.Blobs, "blob"))
 	}
 	return atMost + Bytes(c.Bytes) + " to load" + each + kept
 }
@@ -268,7 +269,7 @@ func (p *Plan) Summary() string {
 			load += d.Cost.Bytes
 		}
 	}
-	out := fmt.Sprintf("%s of %s would change", thousands(change), counted(len(p.Devices), "device"))
+	out := fmt.Sprintf("%s of %s would change", thousands(change), Counted(len(p.Devices), "device"))
 	if load > 0 {
 		out += fmt.Sprintf(", %s to load in all", Bytes(load))
 	}

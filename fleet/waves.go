@@ -7,10 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/opencontainers/go-digest"
-
-	"github.com/longshore-dev/longshore/artifacts"
 )
 
 // PlannedWave is one step of a plan's publication.
@@ -91,7 +87,7 @@ func inWaves(waves []Wave, devices []*DevicePlan) [][]*DevicePlan {
 		case i == len(waves)-1:
 			out[i], rest = rest, nil
 		case w.Percent > 0:
-			missing := share(w.Percent, len(devices)) - (len(devices) - len(rest))
+			missing := Share(w.Percent, len(devices)) - (len(devices) - len(rest))
 			n := min(max(missing, 0), len(rest))
 			out[i], rest = rest[:n:n], rest[n:]
 		default:
@@ -110,8 +106,8 @@ func inWaves(waves []Wave, devices []*DevicePlan) [][]*DevicePlan {
 	return out
 }
 
-// share is a percentage of n, rounded up.
-func share(percent, n int) int { return (n*percent + 99) / 100 }
+// Share is a percentage of n, rounded up.
+func Share(percent, n int) int { return (n*percent + 99) / 100 }
 
 // WaveLines say in which waves a plan is published, a line each; none when it has no waves.
 func WaveLines(waves []PlannedWave) []string {
@@ -122,18 +118,18 @@ func WaveLines(waves []PlannedWave) []string {
 			name = w.Group + "/" + name
 		}
 		if !w.Unwatched {
-			then = fmt.Sprintf(", then %d of them well", needed(w.success(), len(w.Devices)))
+			then = fmt.Sprintf(", then %d of them well", Share(w.Required(), len(w.Devices)))
 			if w.Soak > 0 {
-				then += " for " + brief(w.Soak)
+				then += " for " + Brief(w.Soak)
 			}
 		}
-		out = append(out, fmt.Sprintf("wave %s: %s%s", name, counted(len(w.Devices), "device"), then))
+		out = append(out, fmt.Sprintf("wave %s: %s%s", name, Counted(len(w.Devices), "device"), then))
 	}
 	return out
 }
 
-// success is the percentage of the wave's devices that must be well; 0: it is not waited for.
-func (w PlannedWave) success() int {
+// Required is the percentage of the wave's devices that must be well; 0: it is not waited for.
+func (w PlannedWave) Required() int {
 	switch {
 	case w.Unwatched:
 		return 0
@@ -143,83 +139,8 @@ func (w PlannedWave) success() int {
 	return w.Success
 }
 
-// rollout makes the document of a plan's publication in waves.
-func (p *Plan) rollout(number uint64, now time.Time) *artifacts.Rollout {
-	r := &artifacts.Rollout{
-		Fleet: p.Fleet, Number: number, Phase: artifacts.RolloutRunning, Began: now,
-		States: artifacts.RolloutStates{Created: p.o.Created, Expires: p.o.Expires, Annotations: p.o.Annotations},
-	}
-	for i, w := range p.Waves() {
-		r.Waves = append(r.Waves, artifacts.RolloutWave{
-			Name: w.Name, Group: w.Group, Devices: len(w.Devices), Soak: w.Soak, Deadline: w.Deadline, Success: w.success(),
-			Rollback: w.OnFailure == "rollback", State: artifacts.WavePending,
-		})
-		for _, d := range w.Devices {
-			r.Targets = append(r.Targets, artifacts.RolloutTarget{
-				Device: d.Device, Wave: i, Repository: d.Repository, Generation: d.Generation, Digest: d.Digest, Former: d.Tagged,
-				Deployments: len(d.assignment.Placements),
-			})
-		}
-	}
-	slices.SortFunc(r.Targets, func(a, b artifacts.RolloutTarget) int { return compareText(string(a.Device), string(b.Device)) })
-	r.Content = p.content(r.Targets)
-	return r
-}
-
-// content is what the devices of a rollout are to run by this plan, in one digest; "" when one of them is not in it.
-func (p *Plan) content(targets []artifacts.RolloutTarget) digest.Digest {
-	byID := make(map[artifacts.DeviceID]*DevicePlan, len(p.Devices))
-	for _, d := range p.Devices {
-		byID[d.Device] = d
-	}
-	content, _ := contentOfAll(targets, func(id artifacts.DeviceID) (digest.Digest, error) {
-		if d := byID[id]; d != nil {
-			return d.content, nil
-		}
-		return "", nil
-	})
-	return content
-}
-
-// content is what the devices of a rollout are to run by the files, in one digest; "" when one of them is to run nothing
-// that it can.
-func (c *Compiled) content(targets []artifacts.RolloutTarget) (digest.Digest, error) {
-	byID := make(map[artifacts.DeviceID]*Assignment, len(c.Assignments))
-	for _, a := range c.Assignments {
-		byID[a.Device.ID] = a
-	}
-	return contentOfAll(targets, func(id artifacts.DeviceID) (digest.Digest, error) {
-		a := byID[id]
-		if a == nil || len(a.Unfit) > 0 {
-			return "", nil
-		}
-		documents, err := a.Documents(c.Fleet)
-		if err != nil {
-			return "", err
-		}
-		digests := make([]digest.Digest, len(documents))
-		for i, doc := range documents {
-			digests[i] = digest.FromBytes(doc)
-		}
-		return contentOf(digests), nil
-	})
-}
-
-// contentOfAll is the content of devices in one digest; "" when one has none.
-func contentOfAll(targets []artifacts.RolloutTarget, of func(artifacts.DeviceID) (digest.Digest, error)) (digest.Digest, error) {
-	var b strings.Builder
-	for _, t := range targets {
-		d, err := of(t.Device)
-		if err != nil || d == "" {
-			return "", err
-		}
-		fmt.Fprintf(&b, "%s %s\n", t.Device, d)
-	}
-	return digest.FromString(b.String()), nil
-}
-
-// brief is a duration without what is zero at its end: 30m, 1h.
-func brief(d time.Duration) string {
+// Brief is a duration without what is zero at its end: 30m, 1h.
+func Brief(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

@@ -5,34 +5,13 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"testing/fstest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/fleettest"
 )
-
-// staged is a fleet of n devices in four lines, with a rollout, and with one of group line-c's own when own is not empty.
-func staged(n int, waves, own string) fstest.MapFS {
-	var b strings.Builder
-	fmt.Fprint(&b, "fleet: acme-plant\nregistry: harbor.acme.example/plant\napplications: {sensor: {component: components/sensor, version: 1.4.0}}\n")
-	if waves != "" {
-		fmt.Fprintf(&b, "rollout: {onFailure: rollback, waves: [%s]}\n", waves)
-	}
-	fmt.Fprint(&b, "groups:\n  line-a: {select: line=a}\n  line-c:\n    select: line=c\n")
-	if own != "" {
-		fmt.Fprintf(&b, "    rollout: {waves: [%s]}\n", own)
-	}
-	fmt.Fprint(&b, "deployments:\n  sensor: {application: sensor, select: \"*\", parameters: {RATE: 5}}\ndevices:\n")
-	for i := range n {
-		fmt.Fprintf(&b, "  - {id: press-%03d, labels: {line: %c}}\n", i, 'a'+i%4)
-	}
-	return fstest.MapFS{fleet.File: {Data: []byte(b.String())}}
-}
 
 // shape writes waves as "group/name:devices".
 func shape(all []fleet.PlannedWave) string {
@@ -41,15 +20,6 @@ func shape(all []fleet.PlannedWave) string {
 		out = append(out, fmt.Sprintf("%s/%s:%d", w.Group, w.Name, len(w.Devices)))
 	}
 	return strings.Join(out, " ")
-}
-
-func planned(t testing.TB, m *memory, files fstest.MapFS, o fleet.Options) *fleet.Plan {
-	t.Helper()
-	p, err := compiled(t, files, m).Plan(t.Context(), m, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
 func TestWaves(t *testing.T) {
@@ -69,21 +39,21 @@ func TestWaves(t *testing.T) {
 		"only a group has one":  {8, "", "{name: first, percent: 50}, {name: second, percent: 100}", "/others:6 line-c/first:1 line-c/second:1"},
 		"nobody selected first": {8, `{name: none, select: "line=z"}, {name: all, percent: 100}`, "", "/all:8"},
 	} {
-		p := planned(t, m, staged(tt.devices, tt.waves, tt.own), fleet.Options{})
+		p := fleettest.Planned(t, m, staged(tt.devices, tt.waves, tt.own), fleet.Options{})
 		if got := shape(p.Waves()); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
 	}
 	// Devices that do not change are in no wave, and percentages are of those that do.
 	files := staged(40, "{name: half, percent: 50}, {name: all, percent: 100}", "")
-	p := planned(t, m, files, fleet.Options{Devices: func(d *fleet.Device) bool { return d.Labels["line"] != "a" }})
+	p := fleettest.Planned(t, m, files, fleet.Options{Devices: func(d *fleet.Device) bool { return d.Labels["line"] != "a" }})
 	if _, err := p.Publish(t.Context(), m, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := shape(planned(t, m, files, fleet.Options{}).Waves()); got != "/half:5 /all:5" {
+	if got := shape(fleettest.Planned(t, m, files, fleet.Options{}).Waves()); got != "/half:5 /all:5" {
 		t.Errorf("of 10 that change: %s", got)
 	}
-	lines := fleet.WaveLines(planned(t, stocked(t), staged(8, "", "{name: first, percent: 50, success: 50, soak: 30m}, {name: second, percent: 100}"), fleet.Options{}).Waves())
+	lines := fleet.WaveLines(fleettest.Planned(t, stocked(t), staged(8, "", "{name: first, percent: 50, success: 50, soak: 30m}, {name: second, percent: 100}"), fleet.Options{}).Waves())
 	if len(lines) != 3 || lines[0] != "wave others: 6 devices" || lines[1] != "wave line-c/first: 1 device, then 1 of them well for 30m" {
 		t.Errorf("lines: %q", lines)
 	}
@@ -124,7 +94,7 @@ func TestWavesProperty(t *testing.T) {
 		if devices < 3 { // the groups would be empty
 			files = staged(devices+4, draw(), own)
 		}
-		p := planned(t, m, files, fleet.Options{})
+		p := fleettest.Planned(t, m, files, fleet.Options{})
 		in, sum, total := map[artifacts.DeviceID]int{}, map[string]int{}, map[string]int{}
 		for _, w := range p.Waves() {
 			total[w.Group] += len(w.Devices)
@@ -148,99 +118,8 @@ func TestWavesProperty(t *testing.T) {
 				t.Fatalf("round %d: %s is in %d waves\n%s", round, d.Device, in[d.Device], files[fleet.File].Data)
 			}
 		}
-		if diff := cmp.Diff(shape(p.Waves()), shape(planned(t, m, files, fleet.Options{}).Waves())); diff != "" {
+		if diff := cmp.Diff(shape(p.Waves()), shape(fleettest.Planned(t, m, files, fleet.Options{}).Waves())); diff != "" {
 			t.Fatalf("round %d: the same files, other waves: %s", round, diff)
-		}
-	}
-}
-
-func TestFate(t *testing.T) {
-	target := artifacts.RolloutTarget{Device: "press-07", Generation: 4, Digest: digest.FromString("4"), Deployments: 2}
-	ours := func(edit func(*fleet.Sighting)) *fleet.Sighting {
-		s := &fleet.Sighting{Agent: "1.0.0", Accepted: 4, Running: 4, Committed: 4, Digest: digest.FromString("4"), Deployments: []fleet.SeenDeployment{
-			{ID: "a", Generation: 4, State: margo.StateInstalled}, {ID: "b", Generation: 4, State: margo.StateInstalled},
-		}}
-		edit(s)
-		return s
-	}
-	for name, tt := range map[string]struct {
-		s    *fleet.Sighting
-		want fleet.Fate
-	}{
-		"never heard":                {nil, fleet.Silent},
-		"well":                       {ours(func(*fleet.Sighting) {}), fleet.Well},
-		"has the one before":         {ours(func(s *fleet.Sighting) { s.Accepted = 3 }), fleet.Silent},
-		"accepted":                   {ours(func(s *fleet.Sighting) { s.Committed = 3 }), fleet.Working},
-		"failed":                     {ours(func(s *fleet.Sighting) { s.Committed, s.Deployments[0].State = 3, margo.StateFailed }), fleet.Failed},
-		"fails later":                {ours(func(s *fleet.Sighting) { s.Deployments[1].State = margo.StateFailed }), fleet.Failed},
-		"refused":                    {ours(func(s *fleet.Sighting) { s.Accepted, s.Refused = 3, &fleet.Refusal{Digest: target.Digest} }), fleet.Failed},
-		"refused something else":     {ours(func(s *fleet.Sighting) { s.Refused = &fleet.Refusal{Digest: digest.FromString("x")} }), fleet.Well},
-		"a later one":                {ours(func(s *fleet.Sighting) { s.Accepted = 5 }), fleet.Later},
-		"another one of that number": {ours(func(s *fleet.Sighting) { s.Digest = digest.FromString("x") }), fleet.Failed},
-		"foreign":                    {ours(func(s *fleet.Sighting) { *s = fleet.Sighting{Deployments: s.Deployments} }), fleet.Well},
-		"foreign, one of two":        {ours(func(s *fleet.Sighting) { *s = fleet.Sighting{Deployments: s.Deployments[:1]} }), fleet.Working},
-		"foreign, at work": {ours(func(s *fleet.Sighting) {
-			*s = fleet.Sighting{Deployments: s.Deployments}
-			s.Deployments[0].State = margo.StateInstalling
-		}), fleet.Working},
-		"foreign, failed": {ours(func(s *fleet.Sighting) {
-			*s = fleet.Sighting{Deployments: s.Deployments}
-			s.Deployments[0].State = margo.StateFailed
-		}), fleet.Failed},
-		"foreign, silent": {ours(func(s *fleet.Sighting) {
-			*s = fleet.Sighting{Deployments: s.Deployments}
-			s.Deployments[0].Generation, s.Deployments[1].Generation = 3, 3
-		}), fleet.Silent},
-		"foreign, later": {ours(func(s *fleet.Sighting) {
-			*s = fleet.Sighting{Deployments: s.Deployments}
-			s.Deployments[0].Generation = 5
-		}), fleet.Later},
-	} {
-		if got, why := tt.s.Of(target); got != tt.want || (got == fleet.Failed) != (why != "") {
-			t.Errorf("%s: %s %q, want %s", name, got, why, tt.want)
-		}
-	}
-}
-
-func TestJudge(t *testing.T) {
-	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	w := artifacts.RolloutWave{Name: "w", Success: 90, Soak: time.Hour, State: artifacts.WavePublished, Published: at}
-	for name, tt := range map[string]struct {
-		edit  func(*artifacts.RolloutWave)
-		tally fleet.Tally
-		after time.Duration
-		want  artifacts.WaveState
-		well  time.Duration // after at; negative: none
-		until time.Duration // after at; negative: none
-	}{
-		"nothing yet":           {nil, fleet.Tally{Devices: 20, Silent: 20}, 0, artifacts.WavePublished, -1, -1},
-		"well":                  {nil, fleet.Tally{Devices: 20, Well: 18, Silent: 2}, time.Minute, artifacts.WavePublished, time.Minute, 61 * time.Minute},
-		"one too few":           {nil, fleet.Tally{Devices: 20, Well: 17, Silent: 3}, time.Minute, artifacts.WavePublished, -1, -1},
-		"soaks":                 {func(w *artifacts.RolloutWave) { w.Well = at }, fleet.Tally{Devices: 20, Well: 18, Failed: 2}, 59 * time.Minute, artifacts.WavePublished, 0, time.Hour},
-		"soaked":                {func(w *artifacts.RolloutWave) { w.Well = at }, fleet.Tally{Devices: 20, Well: 18, Failed: 2}, time.Hour, artifacts.WavePassed, 0, time.Hour},
-		"one too many":          {func(w *artifacts.RolloutWave) { w.Well = at }, fleet.Tally{Devices: 20, Well: 17, Failed: 3}, time.Hour, artifacts.WaveFailed, -1, -1},
-		"falls back":            {func(w *artifacts.RolloutWave) { w.Well = at }, fleet.Tally{Devices: 20, Well: 17, Working: 3}, 59 * time.Minute, artifacts.WavePublished, -1, -1},
-		"a clock that was late": {func(w *artifacts.RolloutWave) { w.Well = at.Add(24 * time.Hour) }, fleet.Tally{Devices: 1, Well: 1}, time.Minute, artifacts.WavePublished, time.Minute, 61 * time.Minute},
-		"all, one failed":       {func(w *artifacts.RolloutWave) { w.Success = 100 }, fleet.Tally{Devices: 20, Well: 19, Failed: 1}, 0, artifacts.WaveFailed, -1, -1},
-		"not waited for":        {func(w *artifacts.RolloutWave) { w.Success = 0 }, fleet.Tally{Devices: 20, Silent: 20}, 0, artifacts.WavePassed, -1, -1},
-		"nobody left":           {nil, fleet.Tally{Left: 3}, 0, artifacts.WavePassed, -1, -1},
-		"before the deadline":   {func(w *artifacts.RolloutWave) { w.Deadline = time.Hour }, fleet.Tally{Devices: 2, Silent: 2}, time.Minute, artifacts.WavePublished, -1, time.Hour},
-		"after the deadline":    {func(w *artifacts.RolloutWave) { w.Deadline = time.Hour }, fleet.Tally{Devices: 2, Silent: 2}, time.Hour, artifacts.WaveFailed, -1, time.Hour},
-		"no soak":               {func(w *artifacts.RolloutWave) { w.Soak = 0 }, fleet.Tally{Devices: 2, Well: 2}, time.Minute, artifacts.WavePassed, time.Minute, time.Minute},
-	} {
-		wave := w
-		if tt.edit != nil {
-			tt.edit(&wave)
-		}
-		stamp := func(d time.Duration) time.Time {
-			if d < 0 {
-				return time.Time{}
-			}
-			return at.Add(d)
-		}
-		state, well, until, reason := fleet.Judge(wave, tt.tally, at.Add(tt.after))
-		if state != tt.want || !well.Equal(stamp(tt.well)) || !until.Equal(stamp(tt.until)) || (state == artifacts.WaveFailed) != (reason != "") {
-			t.Errorf("%s: %s since %v until %v: %q", name, state, well, until, reason)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/endpoint"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 )
 
 const endpointCategory = "Fleet endpoint"
@@ -63,14 +64,14 @@ func (p *program) equip(c *cli.Context, f *fleet.Fleet) error {
 		return err
 	}
 	if e == nil {
-		return f.Equip(c.Context, nil)
+		return rollout.Equip(c.Context, f, nil)
 	}
 	defer e.Close()
-	return f.Equip(c.Context, e)
+	return rollout.Equip(c.Context, f, e)
 }
 
 // sightings are what devices have reported last, those that choose chooses (nil: all); nil where there is no endpoint to ask.
-func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.Device) bool) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.Device) bool) (map[artifacts.DeviceID]*rollout.Sighting, error) {
 	e, err := p.endpoint(c, f)
 	if e == nil || err != nil {
 		return nil, err

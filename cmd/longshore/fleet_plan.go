@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -396,7 +397,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		return err
 	}
 	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
-		return p.rollOut(c, client, s, compiled, o, fleet.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
+		return p.rollOut(c, client, s, compiled, o, rollout.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
 	}
 	plan, err := planReady(c, client, compiled, o)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -143,7 +144,7 @@ type reportsInfo struct {
 	text    string
 }
 
-func describeRollout(l fleet.Ledger, rec *fleet.Record, tallies []fleet.Tally) rolloutInfo {
+func describeRollout(l rollout.Ledger, rec *rollout.Record, tallies []rollout.Tally) rolloutInfo {
 	x := rec.Rollout
 	r := rolloutInfo{
 		Fleet: x.Fleet, Reference: l.Repository() + ":" + x.Fleet, Digest: rec.Digest, Rollout: x.Number, Revision: rec.Revision, Phase: string(x.Phase),
@@ -193,13 +194,13 @@ func (w waveInfo) title() string {
 }
 
 // conduct is what a rollout is run with.
-func (p *program) conduct(c *cli.Context, f *fleet.Fleet, client *registry.Client, s *signer, o fleet.Options) fleet.Conduct {
+func (p *program) conduct(c *cli.Context, f *fleet.Fleet, client *registry.Client, s *signer, o fleet.Options) rollout.Conduct {
 	to := fleetPublisher{client: client}
 	if s != nil {
 		to.signer = fleetSigner{s}
 	}
-	k := fleet.Conduct{
-		Ledger: f.Ledger(registry.Upstream{Client: client}, to, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
+	k := rollout.Conduct{
+		Ledger: rollout.Of(f, registry.Upstream{Client: client}, to, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
 		Parallel: c.Int("parallel"),
 	}
 	if !c.Bool("quiet") {
@@ -218,13 +219,13 @@ func (p *program) whoami() string {
 }
 
 // rollOut begins or takes up a rollout, runs it, and shows what came of it.
-func (p *program) rollOut(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, start fleet.Start, show func(result) error) error {
-	return p.runRollout(c, client, s, compiled, o, show, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
-		return compiled.Roll(c.Context, k, o, start)
+func (p *program) rollOut(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, start rollout.Start, show func(result) error) error {
+	return p.runRollout(c, client, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
+		return rollout.Begin(c.Context, compiled, k, o, start)
 	})
 }
 
-func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(fleet.Conduct) (*fleet.Run, *fleet.Plan, error)) error {
+func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Conduct) (*rollout.Run, *fleet.Plan, error)) error {
 	k := p.conduct(c, compiled.Fleet, client, s, o)
 	e, err := p.endpoint(c, compiled.Fleet)
 	if err != nil {
@@ -256,7 +257,7 @@ func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer,
 }
 
 // rolloutOnly opens what looking at a rollout and ending one need: no applications, no placements.
-func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k fleet.Conduct, s *signer) error) error {
+func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k rollout.Conduct, s *signer) error) error {
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {
 		return err
@@ -282,19 +283,19 @@ func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fl
 }
 
 func (p *program) rolloutShow(c *cli.Context, args []string) error {
-	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k fleet.Conduct, _ *signer) error {
+	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k rollout.Conduct, _ *signer) error {
 		rec, err := k.Ledger.Read(c.Context)
 		if err != nil {
 			return err
 		}
-		var tallies []fleet.Tally
+		var tallies []rollout.Tally
 		e, err := p.endpoint(c, f)
 		if err != nil {
 			return err
 		}
 		if e != nil {
 			defer e.Close()
-			if tallies, err = fleet.Tallies(c.Context, e, rec.Rollout); err != nil {
+			if tallies, err = rollout.Tallies(c.Context, e, rec.Rollout); err != nil {
 				return err
 			}
 		}
@@ -335,8 +336,8 @@ func (p *program) rolloutContinue(c *cli.Context, args []string) error {
 		return err
 	}
 	show := func(r result) error { return p.show(c, r) }
-	return p.runRollout(c, client, s, compiled, o, show, func(k fleet.Conduct) (*fleet.Run, *fleet.Plan, error) {
-		return compiled.Continue(c.Context, k, o, c.Bool("promote"))
+	return p.runRollout(c, client, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
+		return rollout.Continue(c.Context, compiled, k, o, c.Bool("promote"))
 	})
 }
 
@@ -344,8 +345,8 @@ func (p *program) rolloutHalt(c *cli.Context, args []string) error {
 	if err := signs(c); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k fleet.Conduct, _ *signer) error {
-		rec, err := fleet.Halt(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct, _ *signer) error {
+		rec, err := rollout.Halt(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
 		}
@@ -357,8 +358,8 @@ func (p *program) rolloutUndo(c *cli.Context, args []string) error {
 	if err := signs(c); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k fleet.Conduct, _ *signer) error {
-		run, err := fleet.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct, _ *signer) error {
+		run, err := rollout.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
 		}

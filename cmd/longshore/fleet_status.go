@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -106,10 +107,10 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	var reports map[artifacts.DeviceID]fleet.Standing
+	var reports map[artifacts.DeviceID]rollout.Standing
 	if e != nil {
 		defer e.Close()
-		if reports, err = plan.Standings(c.Context, e); err != nil {
+		if reports, err = rollout.Standings(c.Context, plan, e); err != nil {
 			return err
 		}
 	}
@@ -135,7 +136,7 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 			if x.Seen != nil {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
 			}
-			differs = differs || x.Fate != fleet.Well && s.State != "nothing"
+			differs = differs || x.Fate != rollout.Well && s.State != "nothing"
 		}
 		r.Devices = append(r.Devices, s)
 	}

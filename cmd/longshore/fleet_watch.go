@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/longshore/git"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -147,7 +148,7 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	}
 	follows := func(plan *fleet.Plan) error { return w.follows(ctx, commit, plan) }
 	if f.Staged() {
-		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, fleet.Start{Skip: w.c.Bool("skip-unfit"), Check: follows}, func(r result) error {
+		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, rollout.Start{Skip: w.c.Bool("skip-unfit"), Check: follows}, func(r result) error {
 			return w.tell(commit, r)
 		})
 	}

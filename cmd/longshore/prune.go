@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -181,7 +182,7 @@ func (n needs) add(repository string, device artifacts.DeviceID, need release.Ne
 }
 
 // rollout adds what a rollout may publish or give back.
-func (n needs) rollout(ctx context.Context, l fleet.Ledger) error {
+func (n needs) rollout(ctx context.Context, l rollout.Ledger) error {
 	r, err := l.Needs(ctx)
 	if err != nil || r == nil {
 		return err
@@ -197,7 +198,7 @@ func (n needs) rollout(ctx context.Context, l fleet.Ledger) error {
 }
 
 // reported adds what devices of a fleet say that they have.
-func (n needs) reported(f *fleet.Fleet, seen map[artifacts.DeviceID]*fleet.Sighting) {
+func (n needs) reported(f *fleet.Fleet, seen map[artifacts.DeviceID]*rollout.Sighting) {
 	for _, d := range f.Devices {
 		at, _ := f.Repository(d) // Read has told what is missing
 		for _, g := range seen[d.ID].Generations() {
@@ -213,7 +214,7 @@ func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, reposi
 		return err
 	}
 	for at := path.Dir(repository); strings.Contains(at, "/"); at = path.Dir(at) {
-		l := fleet.Ledger{Registry: at, From: registry.Upstream{Client: client}, Verify: o.Verify}
+		l := rollout.Ledger{Registry: at, From: registry.Upstream{Client: client}, Verify: o.Verify}
 		fleets, err := l.Fleets(c.Context)
 		if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnauthenticated) { // many say so of what is not there
 			fmt.Fprintf(p.stderr, "note: whether a rollout in %s needs something could not be found out: %v\n", l.Repository(), err)
@@ -253,7 +254,7 @@ func (p *program) fleetPrune(c *cli.Context, args []string) error {
 		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
 	}
 	stay := needs{}
-	if err := stay.rollout(c.Context, f.Ledger(registry.Upstream{Client: client}, nil, o.Verify)); err != nil {
+	if err := stay.rollout(c.Context, rollout.Of(f, registry.Upstream{Client: client}, nil, o.Verify)); err != nil {
 		return err
 	}
 	seen, err := p.sightings(c, f, o.Devices)

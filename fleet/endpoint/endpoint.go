@@ -26,7 +26,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 )
 
 // Limits.
@@ -53,14 +53,14 @@ type Options struct {
 	Proxy func(*http.Request) (*url.URL, error)
 }
 
-// Client reads from one endpoint. It implements [fleet.Endpoint], and is safe for concurrent use. Close it when done.
+// Client reads from one endpoint. It implements [rollout.Endpoint], and is safe for concurrent use. Close it when done.
 type Client struct {
 	o    Options
 	base *url.URL
 	http *http.Client
 }
 
-var _ fleet.Endpoint = (*Client)(nil)
+var _ rollout.Endpoint = (*Client)(nil)
 
 // New checks the options. It opens no connection.
 func New(o Options) (*Client, error) {
@@ -127,12 +127,12 @@ type deployment struct {
 	Error      *margo.StatusError `json:"error"`
 }
 
-func (d device) sighting() *fleet.Sighting {
-	s := &fleet.Sighting{
+func (d device) sighting() *rollout.Sighting {
+	s := &rollout.Sighting{
 		Heard: d.LastHeard, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
 	}
 	if r := d.Refused; r != nil {
-		s.Refused = &fleet.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}
+		s.Refused = &rollout.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}
 	}
 	for _, x := range d.Details {
 		s.Deployments = append(s.Deployments, x.seen())
@@ -140,8 +140,8 @@ func (d device) sighting() *fleet.Sighting {
 	return s
 }
 
-func (d deployment) seen() fleet.SeenDeployment {
-	out := fleet.SeenDeployment{ID: d.ID, Generation: d.Generation, State: d.State}
+func (d deployment) seen() rollout.SeenDeployment {
+	out := rollout.SeenDeployment{ID: d.ID, Generation: d.Generation, State: d.State}
 	if d.Error != nil {
 		out.Error = d.Error.Message
 		if d.Error.Code != "" {
@@ -151,15 +151,15 @@ func (d deployment) seen() fleet.SeenDeployment {
 	return out
 }
 
-// Look implements [fleet.Endpoint]: a few devices are asked for one by one, for more all are listed.
-func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+// Look implements [rollout.Endpoint]: a few devices are asked for one by one, for more all are listed.
+func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
 	if len(devices) <= fewDevices {
 		return c.some(ctx, devices)
 	}
 	return c.all(ctx, devices)
 }
 
-func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
 	found := make([]*device, len(devices))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(manyAtOnce)
@@ -176,7 +176,7 @@ func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	out := map[artifacts.DeviceID]*fleet.Sighting{}
+	out := map[artifacts.DeviceID]*rollout.Sighting{}
 	for i, d := range found {
 		if d != nil {
 			out[devices[i]] = d.sighting()
@@ -187,12 +187,12 @@ func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 
 // all lists devices first and deployments then: what a device tells of its deployments is never older than what it tells
 // of itself.
-func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
 	wanted := make(map[artifacts.DeviceID]bool, len(devices))
 	for _, id := range devices {
 		wanted[id] = true
 	}
-	out := make(map[artifacts.DeviceID]*fleet.Sighting, len(devices))
+	out := make(map[artifacts.DeviceID]*rollout.Sighting, len(devices))
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	for page := 0; ; page++ {
 		var list struct {
@@ -219,7 +219,7 @@ func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[art
 }
 
 // deployments adds the deployments of devices.
-func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*fleet.Sighting) error {
+func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*rollout.Sighting) error {
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	for page := 0; ; page++ {
 		var list struct {
@@ -249,7 +249,7 @@ func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*fl
 	}
 }
 
-// Capabilities implements [fleet.Endpoint].
+// Capabilities implements [rollout.Endpoint].
 func (c *Client) Capabilities(ctx context.Context, id artifacts.DeviceID) ([]byte, error) {
 	d, err := c.device(ctx, id)
 	if err != nil {

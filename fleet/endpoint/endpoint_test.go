@@ -20,8 +20,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/endpoint"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
@@ -110,10 +110,10 @@ func TestLook(t *testing.T) {
 			t.Errorf("%s: (-one -of many):\n%s", id, diff)
 		}
 	}
-	want := &fleet.Sighting{
+	want := &rollout.Sighting{
 		Heard: noon, Agent: "1.0.0", Accepted: 4, Running: 4, Committed: 3, Digest: digest.FromString("4"),
-		Refused: &fleet.Refusal{Digest: digest.FromString("5"), Generation: 5, Code: "signature-invalid", Message: "no key"},
-		Deployments: []fleet.SeenDeployment{
+		Refused: &rollout.Refusal{Digest: digest.FromString("5"), Generation: 5, Code: "signature-invalid", Message: "no key"},
+		Deployments: []rollout.SeenDeployment{
 			{ID: fmt.Sprintf(deploymentID, 0), Generation: 4, State: margo.StateInstalled},
 			{ID: fmt.Sprintf(deploymentID, 1), Generation: 4, State: margo.StateFailed, Error: "unhealthy: no answer"},
 		},

@@ -40,7 +40,9 @@ var mayImport = map[string][]string{
 	"agent/control":      {"artifacts", "agent", "agent/workload", "agent/metrics"},
 	"agent/metrics":      {"agent", "agent/workload"},
 	"fleet":              {"artifacts"},
-	"cmd":                {"artifacts", "registry", "signing", "agent", "agent/*", "fleet", "signing/*"},
+	"fleet/rollout":      {"artifacts", "fleet"},
+	"fleet/endpoint":     {"artifacts", "fleet", "fleet/rollout"},
+	"cmd":                {"artifacts", "registry", "signing", "agent", "agent/*", "fleet", "fleet/*", "signing/*"},
 	"cmd/testenv":        {"testenv"},
 	"testenv":            {"artifacts", "registry", "signing", "agent", "agent/*", "fleet", "signing/*"},
 	"testenv/images":     {}, // what runs in test containers: standard library only
@@ -54,7 +56,7 @@ var testsMayImport = map[string][]string{
 	"signing":  {"testenv", "registry", "signing/*"}, // real transport under the real signature
 	"agent":    {"testenv", "registry", "signing", "signing/*", "agent/*"},
 	"agent/*":  {"testenv", "registry", "agent", "agent/*"},
-	"fleet":    {"testenv"},
+	"fleet":    {"testenv", "fleet/rollout"},
 	"cmd":      {"testenv"},
 	"testenv":  {},
 }
@@ -90,7 +92,7 @@ var onlyIn = map[string][]string{
 }
 
 // suites are packages of tests that a room gives to those who implement its ports: test code, though not in _test.go files.
-var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest"}
+var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
 var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/admission", "agent/clock"}

@@ -1,4 +1,4 @@
-package fleet
+package rollout
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet"
 )
 
 // asks is how many devices' capabilities are asked for at a time.
@@ -16,7 +17,7 @@ const asks = 8
 
 // Equip gives devices of which the files say "capabilities: reported" what they have told the endpoint. Of one that has
 // told nothing, nothing is known. Without such devices nobody is asked, and from may be nil.
-func (f *Fleet) Equip(ctx context.Context, from Endpoint) error {
+func Equip(ctx context.Context, f *fleet.Fleet, from Endpoint) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asks)
 	for _, d := range f.Devices {

@@ -1,4 +1,4 @@
-package fleet_test
+package rollout_test
 
 import (
 	"errors"
@@ -10,22 +10,24 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/fleettest"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 )
 
 // fails lets the registry go away at one write of one revision's publication, and then for so many more calls of a kind.
 // The writes are of blobs and manifest, the history tag, the moving tag; 3 is when all are done.
 func (s *stage) fails(revision, write int, then map[string]int) (happened func() bool) {
 	writes, at := 0, (revision-1)*4+write
-	s.m.cut = func(repository, _ string) error {
+	s.m.Cut = func(repository, _ string) error {
 		if !strings.HasSuffix(repository, "/rollouts") {
 			return nil
 		}
 		if writes++; writes != at+1 {
 			return nil
 		}
-		s.m.mu.Lock()
-		defer s.m.mu.Unlock()
-		s.m.away = then
+		s.m.Lock()
+		defer s.m.Unlock()
+		s.m.Away = then
 		return fmt.Errorf("the connection broke: %w", fault.ErrTemporary)
 	}
 	return func() bool { return writes > at }
@@ -35,18 +37,18 @@ func (s *stage) fails(revision, write int, then map[string]int) (happened func()
 func (s *stage) history() int {
 	s.t.Helper()
 	for n := 1; ; n++ {
-		d, ok := s.m.tags[fmt.Sprintf("%s/rollouts:acme-plant.v%d", base, n)]
+		d, ok := s.m.Named[fmt.Sprintf("%s/rollouts:acme-plant.v%d", fleettest.Base, n)]
 		if !ok {
-			if named := s.m.tags[base+"/rollouts:acme-plant"]; named != s.m.tags[fmt.Sprintf("%s/rollouts:acme-plant.v%d", base, n-1)] {
+			if named := s.m.Named[fleettest.Base+"/rollouts:acme-plant"]; named != s.m.Named[fmt.Sprintf("%s/rollouts:acme-plant.v%d", fleettest.Base, n-1)] {
 				s.t.Errorf("the tag names %s, which is not revision %d", named, n-1)
 			}
 			return n - 1
 		}
-		x, err := artifacts.OpenRollout(s.m.manifests[d])
+		x, err := artifacts.OpenRollout(s.m.Manifests[d])
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		if before := s.m.tags[fmt.Sprintf("%s/rollouts:acme-plant.v%d", base, n-1)]; int(x.Revision) != n || x.Previous != before {
+		if before := s.m.Named[fmt.Sprintf("%s/rollouts:acme-plant.v%d", fleettest.Base, n-1)]; int(x.Revision) != n || x.Previous != before {
 			s.t.Errorf("v%d is revision %d after %s, want %s", n, x.Revision, x.Previous, before)
 		}
 	}
@@ -57,7 +59,7 @@ func (s *stage) history() int {
 func TestRolloutInDoubt(t *testing.T) {
 	revisions := 0
 	bubble(t, func(t *testing.T, s *stage) {
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Fatal(err)
 		}
 		revisions = s.history()
@@ -67,12 +69,12 @@ func TestRolloutInDoubt(t *testing.T) {
 			then := []map[string]int{nil, {"resolve": 3}, {"manifest": 2, "publish": 2}}[(revision+write)%3]
 			bubble(t, func(t *testing.T, s *stage) {
 				happened := s.fails(revision, write, then)
-				if err := s.roll(t.Context(), fleet.Start{}); err != nil || !happened() {
+				if err := s.roll(t.Context(), rollout.Start{}); err != nil || !happened() {
 					t.Fatalf("revision %d, write %d, then %v: %v, %v\n%s", revision, write, then, happened(), err, s.lines())
 				}
 				s.want("done", map[uint64]int{2: 20})
 				states := 0
-				for _, tag := range s.m.published {
+				for _, tag := range s.m.Published {
 					if strings.HasPrefix(tag, "press-") {
 						states++
 					}
@@ -90,18 +92,18 @@ func TestRolloutInDoubtAmongOthers(t *testing.T) {
 	for write := range 4 {
 		bubble(t, func(t *testing.T, s *stage) {
 			s.fails(3, write, nil)
-			broken := s.m.cut
-			s.m.cut = func(repository, tag string) error {
+			broken := s.m.Cut
+			s.m.Cut = func(repository, tag string) error {
 				err := broken(repository, tag)
 				if err != nil {
-					s.m.cut = nil
-					if _, halted := fleet.Halt(t.Context(), s.conduct(), "lunch"); halted != nil {
+					s.m.Cut = nil
+					if _, halted := rollout.Halt(t.Context(), s.conduct(), "lunch"); halted != nil {
 						t.Errorf("write %d: halt: %v", write, halted)
 					}
 				}
 				return err
 			}
-			if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "ended by machine-2: halted: lunch") {
+			if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "ended by machine-2: halted: lunch") {
 				t.Errorf("write %d: %v\n%s", write, err, s.lines())
 			}
 			if err := s.proceed(false); err != nil {
@@ -117,10 +119,10 @@ func TestRolloutInDoubtAmongOthers(t *testing.T) {
 // out, and the time in which nobody could be asked does not count as soaking.
 func TestRolloutForgetsNothingInDoubt(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
-		hand := planned(t, s.m, with(s.files, fleet.File, "RATE: 6", "RATE: 7"), fleet.Options{Devices: func(d *fleet.Device) bool { return d.ID == "press-000" }})
+		hand := fleettest.Planned(t, s.m, fleettest.With(s.files, fleet.File, "RATE: 6", "RATE: 7"), fleet.Options{Devices: func(d *fleet.Device) bool { return d.ID == "press-000" }})
 		s.fails(3, 0, nil)
-		broken := s.m.cut
-		s.m.cut = func(repository, tag string) error {
+		broken := s.m.Cut
+		s.m.Cut = func(repository, tag string) error {
 			if hand != nil && tag == "acme-plant.v2" {
 				by := hand
 				hand = nil
@@ -130,7 +132,7 @@ func TestRolloutForgetsNothingInDoubt(t *testing.T) {
 			}
 			return broken(repository, tag)
 		}
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Errorf("%v\n%s", err, s.lines())
 		}
 		if r := s.record(); len(r.Waves[0].Left) != 1 || strings.Count(s.lines(), "press-000 is left out") != 1 {
@@ -141,7 +143,7 @@ func TestRolloutForgetsNothingInDoubt(t *testing.T) {
 		bubble(t, func(t *testing.T, s *stage) {
 			began := time.Now()
 			done := make(chan error, 1)
-			go func() { done <- s.roll(t.Context(), fleet.Start{}) }()
+			go func() { done <- s.roll(t.Context(), rollout.Start{}) }()
 			time.Sleep(10 * time.Minute) // the canary soaks since 9
 			s.devices.set(fmt.Errorf("connection refused: %w", fault.ErrTemporary))
 			time.Sleep(3 * time.Hour)

@@ -1,4 +1,4 @@
-package fleet
+package rollout
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
 )
 
 // Conduct is what a rollout is run with.
@@ -21,7 +22,7 @@ type Conduct struct {
 	By       string        // who runs it, for people: "user@host"
 	Claim    string        // of this run: hexadecimal digits and dashes, another one each time
 	Tell     func(string)  // what happens, a line each; nil: nobody
-	Progress func(Progress)
+	Progress func(fleet.Progress)
 	Parallel int // devices at a time; 0: 48
 }
 
@@ -36,7 +37,7 @@ func (h *halted) Unwrap() error { return fault.ErrRejected }
 // Run is a rollout that this process goes on with.
 type Run struct {
 	k      Conduct
-	plan   *Plan // of what is still to be published; nil: nothing is
+	plan   *fleet.Plan // of what is still to be published; nil: nothing is
 	record *Record
 	blind  time.Time // since when the endpoint does not answer; zero: it does
 	said   map[string]string
@@ -55,29 +56,29 @@ func (r *Run) Bytes() int64 { return r.size }
 
 // Start is what a rollout may be begun or taken up with.
 type Start struct {
-	Promise *Promise // exactly this; nil: what the files say
-	Again   bool     // although the same was halted or rolled back before
-	Skip    bool     // leave devices as they are that cannot run what the files put on them
+	Promise *fleet.Promise // exactly this; nil: what the files say
+	Again   bool           // although the same was halted or rolled back before
+	Skip    bool           // leave devices as they are that cannot run what the files put on them
 	// Check looks at what is about to be published; its error ends the attempt, and nothing is written. nil: nobody looks.
-	Check func(*Plan) error
+	Check func(*fleet.Plan) error
 }
 
-func (s Start) check(p *Plan) error {
+func (s Start) check(p *fleet.Plan) error {
 	if s.Check == nil {
 		return nil
 	}
 	return s.Check(p)
 }
 
-// Roll begins the rollout of what the fleet's files say, or takes up the one that is under way, which must be of the same.
+// Begin begins the rollout of what a fleet's files say, or takes up the one that is under way, which must be of the same.
 // The run is nil when nothing changes; the plan is always there but with an error.
-func (c *Compiled) Roll(ctx context.Context, k Conduct, o Options, s Start) (*Run, *Plan, error) {
+func Begin(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s Start) (*Run, *fleet.Plan, error) {
 	rec, err := k.Ledger.find(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the rollout of %s: %w", c.Fleet.Name, err)
 	}
 	if rec.Rollout != nil && !rec.Rollout.Phase.Over() {
-		return c.takeUp(ctx, k, o, s, rec)
+		return takeUp(ctx, c, k, o, s, rec)
 	}
 	plan, err := c.Plan(ctx, k.Ledger.From, o)
 	if err != nil {
@@ -91,25 +92,25 @@ func (c *Compiled) Roll(ctx context.Context, k Conduct, o Options, s Start) (*Ru
 	if err := s.check(plan); err != nil {
 		return nil, nil, err
 	}
-	if plan.Count(Cannot) > 0 && !s.Skip {
+	if plan.Count(fleet.Cannot) > 0 && !s.Skip {
 		return nil, nil, plan.Unfit()
 	}
-	if plan.Count(Publish) == 0 {
+	if plan.Count(fleet.Publish) == 0 {
 		return nil, plan, nil
 	}
 	number := uint64(1)
 	if old := rec.Rollout; old != nil {
 		number = old.Number + 1
-		if !s.Again && old.Phase != artifacts.RolloutDone && plan.content(old.Targets) == old.Content {
+		if !s.Again && old.Phase != artifacts.RolloutDone && planned(plan, old.Targets) == old.Content {
 			return nil, nil, sameAgain(old)
 		}
 	}
 	run := &Run{k: k, plan: plan, record: rec, said: map[string]string{}}
-	next := plan.rollout(number, now(k))
+	next := document(plan, o, number, now(k))
 	if err := run.keep(ctx, next); err != nil {
 		return nil, nil, err
 	}
-	run.tell("", fmt.Sprintf("rollout %d begins: %s in %s", number, counted(len(next.Targets), "device"), counted(len(next.Waves), "wave")))
+	run.tell("", fmt.Sprintf("rollout %d begins: %s in %s", number, fleet.Counted(len(next.Targets), "device"), fleet.Counted(len(next.Waves), "wave")))
 	return run, plan, nil
 }
 
@@ -125,7 +126,7 @@ func sameAgain(old *artifacts.Rollout) error {
 }
 
 // takeUp goes on with a rollout: with its own plan of what it has not published yet, made as it was begun.
-func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, rec *Record) (*Run, *Plan, error) {
+func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s Start, rec *Record) (*Run, *fleet.Plan, error) {
 	r := rec.Rollout
 	chosen := o.Devices
 	missing := map[artifacts.DeviceID]artifacts.RolloutTarget{}
@@ -138,13 +139,13 @@ func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, re
 		if d := c.Fleet.Device(string(t.Device)); d == nil || chosen != nil && !chosen(d) {
 			return nil, nil, otherRelease(r, fmt.Sprintf("it is also of %s", t.Device))
 		}
-		if s.Promise != nil && (s.Promise.states[string(t.Device)] == nil || s.Promise.states[string(t.Device)].Generation != t.Generation) {
+		if s.Promise != nil && (s.Promise.State(t.Device) == nil || s.Promise.State(t.Device).Generation != t.Generation) {
 			return nil, nil, otherRelease(r, fmt.Sprintf("%s gets another state than in the plan", t.Device))
 		}
 	}
 	// Also when it has published all that it will: what the files say now would pass for published.
 	if r.Phase == artifacts.RolloutRunning && r.Content != "" {
-		content, err := c.content(r.Targets)
+		content, err := filed(c, r.Targets)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -153,7 +154,7 @@ func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, re
 		}
 	}
 	o.Created, o.Expires, o.Annotations = r.States.Created, r.States.Expires, r.States.Annotations
-	o.Devices = func(d *Device) bool { _, ok := missing[d.ID]; return ok }
+	o.Devices = func(d *fleet.Device) bool { _, ok := missing[d.ID]; return ok }
 	run := &Run{k: k, record: rec, said: map[string]string{}}
 	plan, err := c.Plan(ctx, k.Ledger.From, o)
 	if err == nil {
@@ -166,12 +167,12 @@ func (c *Compiled) takeUp(ctx context.Context, k Conduct, o Options, s Start, re
 	for _, d := range plan.Devices {
 		t := missing[d.Device]
 		switch {
-		case d.Action == Cannot && d.Tagged == t.Former:
+		case d.Action == fleet.Cannot && d.Tagged == t.Former:
 			return nil, nil, plan.Unfit()
-		case d.Digest == t.Digest && (d.Action == Publish && d.Generation == t.Generation && d.Tagged == t.Former || d.Action == Same):
+		case d.Digest == t.Digest && (d.Action == fleet.Publish && d.Generation == t.Generation && d.Tagged == t.Former || d.Action == fleet.Same):
 		case d.Tagged != t.Former && d.Tagged != t.Digest:
 			next.Waves[t.Wave].Left = append(next.Waves[t.Wave].Left, d.Device)
-			d.Action = Same
+			d.Action = fleet.Same
 		default:
 			return nil, nil, otherRelease(r, fmt.Sprintf("%s would get another state", d.Device))
 		}
@@ -191,7 +192,7 @@ func otherRelease(r *artifacts.Rollout, why string) error {
 
 // Continue takes up the rollout that is under way or was halted. With promote the wave that failed, or is waited for,
 // counts as passed, whatever devices report.
-func (c *Compiled) Continue(ctx context.Context, k Conduct, o Options, promote bool) (*Run, *Plan, error) {
+func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, promote bool) (*Run, *fleet.Plan, error) {
 	rec, err := k.Ledger.Read(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -218,7 +219,7 @@ func (c *Compiled) Continue(ctx context.Context, k Conduct, o Options, promote b
 		}
 	}
 	rec.Rollout = r
-	return c.takeUp(ctx, k, o, Start{}, rec)
+	return takeUp(ctx, c, k, o, Start{}, rec)
 }
 
 // Halt ends a rollout where it is, by hand: what is published stays, nothing more is.

@@ -1,4 +1,4 @@
-package fleet
+package rollout
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
 )
 
 // rolloutsRepository is where rollouts are kept, below the fleet's registry; the tag is the fleet's name. It is a
@@ -25,14 +26,14 @@ const rolloutsRepository = "rollouts"
 type Ledger struct {
 	Fleet    string
 	Registry string // what the fleet's repositories are below
-	From     Registry
-	To       Publisher // nil: it is only read
+	From     fleet.Registry
+	To       fleet.Publisher // nil: it is only read
 	// Verify tells whether an artifact was signed by somebody who may publish. nil: nobody asks.
 	Verify func(ctx context.Context, repository string, d digest.Digest) error
 }
 
-// Ledger is where the rollouts of this fleet are kept.
-func (f *Fleet) Ledger(from Registry, to Publisher, verify func(context.Context, string, digest.Digest) error) Ledger {
+// Of is where the rollouts of a fleet are kept.
+func Of(f *fleet.Fleet, from fleet.Registry, to fleet.Publisher, verify func(context.Context, string, digest.Digest) error) Ledger {
 	return Ledger{Fleet: f.Name, Registry: f.Registry, From: from, To: to, Verify: verify}
 }
 
@@ -50,7 +51,7 @@ type Record struct {
 }
 
 // Repository is where the rollouts are.
-func (l Ledger) Repository() string { return Absolute(l.Registry, rolloutsRepository) }
+func (l Ledger) Repository() string { return fleet.Absolute(l.Registry, rolloutsRepository) }
 
 // Read reads the newest revision. Its error wraps fault.ErrNotFound when the fleet has never had a rollout.
 func (l Ledger) Read(ctx context.Context) (*Record, error) {
@@ -76,7 +77,7 @@ func (l Ledger) Fleets(ctx context.Context) ([]string, error) {
 		if i := strings.LastIndex(t, ".v"); i > 0 {
 			t = t[:i] // its tag may not have been set yet
 		}
-		if nameFormat.MatchString(t) && !strings.HasPrefix(t, "sha256-") && !slices.Contains(out, t) {
+		if fleet.ValidName(t) && !strings.HasPrefix(t, "sha256-") && !slices.Contains(out, t) {
 			out = append(out, t)
 		}
 	}
@@ -111,7 +112,7 @@ func (l Ledger) find(ctx context.Context) (*Record, error) {
 			return nil, fault.WithHint(err, "if another key of yours signed it, name it with --verify-key FILE; what nobody of yours has written may be removed")
 		}
 	}
-	for skipped := 0; skipped <= maxSkipped; {
+	for skipped := 0; skipped <= fleet.MaxSkipped; {
 		desc, err := l.From.Resolve(ctx, l.Repository(), artifacts.HistoryTag(l.Fleet, rec.next))
 		if errors.Is(err, fault.ErrNotFound) {
 			return rec, nil
@@ -131,7 +132,7 @@ func (l Ledger) find(ctx context.Context) (*Record, error) {
 		}
 		rec.next = number + 1
 	}
-	return nil, fmt.Errorf("more than %d revisions above %d cannot be followed: %w", maxSkipped, rec.Revision, fault.ErrConflict)
+	return nil, fmt.Errorf("more than %d revisions above %d cannot be followed: %w", fleet.MaxSkipped, rec.Revision, fault.ErrConflict)
 }
 
 // open reads one revision into rec: the one of that number; 0: any.
@@ -183,7 +184,7 @@ func (l Ledger) write(ctx context.Context, rec *Record, r *artifacts.Rollout, no
 }
 
 func (l Ledger) publish(ctx context.Context, revision uint64, tagged digest.Digest, a *artifacts.Artifact) error {
-	err := l.To.Publish(ctx, l.Repository(), a, Publication{
+	err := l.To.Publish(ctx, l.Repository(), a, fleet.Publication{
 		Tag: l.Fleet, Tagged: tagged, HistoryTag: artifacts.HistoryTag(l.Fleet, revision), NextTag: artifacts.HistoryTag(l.Fleet, revision+1),
 	})
 	if err != nil {

@@ -1,14 +1,16 @@
-package fleet
+package rollout
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
 )
 
 // Go runs the rollout until it is done, or, without Wait, until there is something to wait for. It ends with an error that
@@ -178,23 +180,18 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 			in[t.Device] = true
 		}
 	}
-	some := &Plan{Fleet: r.plan.Fleet, c: r.plan.c, o: r.plan.o, compressors: r.plan.compressors}
-	for _, d := range r.plan.Devices {
-		if in[d.Device] {
-			some.Devices = append(some.Devices, d)
-		}
-	}
+	some := r.plan.Only(func(d *fleet.DevicePlan) bool { return in[d.Device] })
 	report, err := some.Publish(ctx, r.k.Ledger.To, r.k.Progress)
 	r.size += report.Bytes
 	for _, d := range report.Published {
-		d.Action = Same // so that a repetition of the step leaves it alone
+		d.Action = fleet.Same // so that a repetition of the step leaves it alone
 	}
 	if err != nil && (ctx.Err() != nil || !lost(report)) {
 		return fmt.Errorf("%s: %w", title(r.Rollout().Waves[wave]), err)
 	}
 	next := clone(r.Rollout())
 	w := &next.Waves[wave]
-	for _, device := range sortedKeys(report.Failed) {
+	for _, device := range slices.Sorted(maps.Keys(report.Failed)) {
 		w.Left = append(w.Left, device)
 		r.tell("left "+string(device), fmt.Sprintf("%s: %s is left out: %v", title(*w), device, report.Failed[device]))
 	}
@@ -202,12 +199,12 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 	if err := r.keep(ctx, next); err != nil {
 		return err
 	}
-	r.tell("", fmt.Sprintf("%s: %s published", title(*w), counted(w.Devices-len(w.Left), "state")))
+	r.tell("", fmt.Sprintf("%s: %s published", title(*w), fleet.Counted(w.Devices-len(w.Left), "state")))
 	return nil
 }
 
 // lost tells whether all that went wrong is that somebody else published for some devices.
-func lost(report *Report) bool {
+func lost(report *fleet.Report) bool {
 	for _, err := range report.Failed {
 		if !errors.Is(err, fault.ErrConflict) {
 			return false

@@ -1,4 +1,4 @@
-package fleet
+package rollout
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
 )
 
 // Undo gives every device that a rollout has reached its former content, as a new generation.
@@ -42,7 +43,7 @@ func (r *Run) goBack(ctx context.Context) error {
 	done, kept := 0, []string{}
 	compressors, limit := &artifacts.Compressors{}, r.k.Parallel
 	if limit <= 0 {
-		limit = defaultConcurrency
+		limit = fleet.DefaultConcurrency
 	}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(limit)
@@ -52,7 +53,7 @@ func (r *Run) goBack(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			why, size, err := r.k.Ledger.restore(inner, t, x.States, compressors)
-			if err != nil && inner.Err() == nil && (lasting(err) || unvouched(err)) { // what is wrong with one keeps no other one
+			if err != nil && inner.Err() == nil && fleet.Settled(err) { // what is wrong with one keeps no other one
 				why, err = err.Error(), nil
 			}
 			if err != nil {
@@ -85,7 +86,7 @@ func (r *Run) goBack(ctx context.Context) error {
 	if err := r.keep(ctx, next); err != nil {
 		return err
 	}
-	r.tell("", fmt.Sprintf("rolled back: %s", counted(done, "device")))
+	r.tell("", fmt.Sprintf("rolled back: %s", fleet.Counted(done, "device")))
 	return nil
 }
 
@@ -114,12 +115,12 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
 		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: s.Expires, Previous: t.Digest, Repeats: t.Former,
-		Created: s.Created, Annotations: former.notes(), Applications: former.index.Applications, Compressors: c,
+		Created: s.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
 	})
 	if err != nil {
 		return "", 0, err
 	}
-	return "", sizeOf(a), l.To.Publish(ctx, t.Repository, a, Publication{
+	return "", a.Size(), l.To.Publish(ctx, t.Repository, a, fleet.Publication{
 		Tag: tag, Tagged: t.Digest, HistoryTag: artifacts.HistoryTag(tag, t.Generation+1), NextTag: artifacts.HistoryTag(tag, t.Generation+2),
 	})
 }
@@ -139,7 +140,7 @@ func (l Ledger) restored(ctx context.Context, t artifacts.RolloutTarget, there d
 
 // former is what a device's tag named before a rollout, and its documents: of a state that somebody who may publish has
 // signed.
-func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*published, [][]byte, error) {
+func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*artifacts.StateIndex, [][]byte, error) {
 	if l.Verify != nil {
 		if err := l.Verify(ctx, t.Repository, t.Former); err != nil {
 			return nil, nil, err
@@ -163,5 +164,5 @@ func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*publish
 	for _, x := range state.Deployments {
 		documents = append(documents, x.Bytes)
 	}
-	return &published{digest: t.Former, index: x}, documents, nil
+	return x, documents, nil
 }

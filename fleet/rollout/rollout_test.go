@@ -1,4 +1,4 @@
-package fleet_test
+package rollout_test
 
 import (
 	"context"
@@ -18,11 +18,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/fleettest"
+	"github.com/longshore-dev/longshore/fleet/rollout"
 )
 
 // devices are simulated ones: each takes what the registry has for it, and some time.
 type devices struct {
-	m     *memory
+	m     *fleettest.Registry
 	takes time.Duration                                           // from noticing a state to running it
 	sick  func(device artifacts.DeviceID, generation uint64) bool // which states do not run; nil: all do
 
@@ -32,7 +34,7 @@ type devices struct {
 	at   map[artifacts.DeviceID]time.Time
 }
 
-func newDevices(m *memory) *devices {
+func newDevices(m *fleettest.Registry) *devices {
 	return &devices{m: m, takes: time.Minute, told: map[artifacts.DeviceID]digest.Digest{}, at: map[artifacts.DeviceID]time.Time{}}
 }
 
@@ -42,18 +44,18 @@ func (d *devices) set(err error) {
 	d.down = err
 }
 
-func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifacts.DeviceID]*fleet.Sighting, error) {
+func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.down != nil {
 		return nil, d.down
 	}
-	out := map[artifacts.DeviceID]*fleet.Sighting{}
+	out := map[artifacts.DeviceID]*rollout.Sighting{}
 	for _, id := range of {
-		d.m.mu.Lock()
-		there := d.m.tags[base+"/state:"+id.Tag()]
-		manifest := d.m.manifests[there]
-		d.m.mu.Unlock()
+		d.m.Lock()
+		there := d.m.Named[fleettest.Base+"/state:"+id.Tag()]
+		manifest := d.m.Manifests[there]
+		d.m.Unlock()
 		if there == "" {
 			continue
 		}
@@ -64,11 +66,11 @@ func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifact
 		if d.told[id] != there {
 			d.told[id], d.at[id] = there, time.Now()
 		}
-		s := &fleet.Sighting{Agent: "1.0.0", Accepted: x.Generation, Running: x.Generation, Digest: there, Committed: x.Generation - 1}
+		s := &rollout.Sighting{Agent: "1.0.0", Accepted: x.Generation, Running: x.Generation, Digest: there, Committed: x.Generation - 1}
 		if time.Since(d.at[id]) >= d.takes {
 			if s.Committed = x.Generation; d.sick != nil && d.sick(id, x.Generation) {
 				s.Committed--
-				s.Deployments = []fleet.SeenDeployment{{ID: "x", Generation: x.Generation, State: margo.StateFailed, Error: "unhealthy"}}
+				s.Deployments = []rollout.SeenDeployment{{ID: "x", Generation: x.Generation, State: margo.StateFailed, Error: "unhealthy"}}
 			}
 		}
 		out[id] = s
@@ -80,13 +82,13 @@ func (d *devices) Capabilities(_ context.Context, id artifacts.DeviceID) ([]byte
 	if id == "press-001" {
 		return nil, fmt.Errorf("%s: %w", id, fault.ErrNotFound)
 	}
-	return []byte(strings.Replace(fmt.Sprintf(capabilitiesOf, "4", "amd64", "4Gi"), "template", string(id), 1)), nil
+	return []byte(strings.Replace(fmt.Sprintf(fleettest.Capabilities, "4", "amd64", "4Gi"), "template", string(id), 1)), nil
 }
 
 // stage is a fleet of 20 devices that have generation 1, and a rollout of a change.
 type stage struct {
 	t       *testing.T
-	m       *memory
+	m       *fleettest.Registry
 	devices *devices
 	files   fstest.MapFS
 	claims  int
@@ -97,26 +99,26 @@ type stage struct {
 
 const threeWaves = `{name: canary, select: "device=press-000", soak: 30m}, {name: half, percent: 50, soak: 1h, success: 80}, {name: rest, percent: 100}`
 
-func newStage(t *testing.T, m *memory) *stage {
+func newStage(t *testing.T, m *fleettest.Registry) *stage {
 	t.Helper()
-	s := &stage{t: t, m: m, devices: newDevices(m), files: staged(20, threeWaves, "")}
-	if _, err := planned(t, m, s.files, fleet.Options{}).Publish(t.Context(), m, nil); err != nil {
+	s := &stage{t: t, m: m, devices: newDevices(m), files: fleettest.Staged(20, threeWaves, "")}
+	if _, err := fleettest.Planned(t, m, s.files, fleet.Options{}).Publish(t.Context(), m, nil); err != nil {
 		t.Fatal(err)
 	}
-	s.files = with(s.files, fleet.File, "RATE: 5", "RATE: 6")
-	m.published = nil
+	s.files = fleettest.With(s.files, fleet.File, "RATE: 5", "RATE: 6")
+	m.Published = nil
 	return s
 }
 
 // conduct is what a process would run the rollout with.
-func (s *stage) conduct() fleet.Conduct {
+func (s *stage) conduct() rollout.Conduct {
 	s.claims++
 	f, err := fleet.Read(s.files)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return fleet.Conduct{
-		Ledger: f.Ledger(s.m, s.m, nil), Endpoint: s.devices, Now: time.Now, Interval: 30 * time.Second, Wait: true, By: fmt.Sprintf("machine-%d", s.claims), Claim: fmt.Sprintf("%x", s.claims),
+	return rollout.Conduct{
+		Ledger: rollout.Of(f, s.m, s.m, nil), Endpoint: s.devices, Now: time.Now, Interval: 30 * time.Second, Wait: true, By: fmt.Sprintf("machine-%d", s.claims), Claim: fmt.Sprintf("%x", s.claims),
 		Tell: func(line string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -132,9 +134,9 @@ func (s *stage) lines() string {
 }
 
 // roll begins or takes up the rollout, and runs it.
-func (s *stage) roll(ctx context.Context, start fleet.Start) error {
+func (s *stage) roll(ctx context.Context, start rollout.Start) error {
 	s.t.Helper()
-	run, _, err := compiled(s.t, s.files, s.m).Roll(ctx, s.conduct(), fleet.Options{}, start)
+	run, _, err := rollout.Begin(ctx, fleettest.Compiled(s.t, s.files, s.m), s.conduct(), fleet.Options{}, start)
 	if err != nil || run == nil {
 		return err
 	}
@@ -146,7 +148,7 @@ func (s *stage) generations() map[uint64]int {
 	s.t.Helper()
 	out := map[uint64]int{}
 	for i := range 20 {
-		x, err := artifacts.OpenState(s.m.manifests[s.m.tags[fmt.Sprintf("%s/state:press-%03d", base, i)]])
+		x, err := artifacts.OpenState(s.m.Manifests[s.m.Named[fmt.Sprintf("%s/state:press-%03d", fleettest.Base, i)]])
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -171,6 +173,14 @@ func (s *stage) record() *artifacts.Rollout {
 	return rec.Rollout
 }
 
+// stocked is a registry with what the fleets of these tests run.
+func stocked(t *testing.T) *fleettest.Registry {
+	t.Helper()
+	m := fleettest.New()
+	m.AddComponent(t, "sensor", "1.4.0")
+	return m
+}
+
 // bubble runs a test in time that passes by itself.
 func bubble(t *testing.T, f func(*testing.T, *stage)) {
 	m := stocked(t)
@@ -180,7 +190,7 @@ func bubble(t *testing.T, f func(*testing.T, *stage)) {
 func TestRollout(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		began := time.Now()
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Fatal(err)
 		}
 		s.want("done", map[uint64]int{2: 20})
@@ -197,12 +207,12 @@ func TestRollout(t *testing.T) {
 				t.Errorf("%+v", w)
 			}
 		}
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Errorf("again: %v", err)
 		}
 		s.want("again", map[uint64]int{2: 20})
-		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		s.files = fleettest.With(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Error(err)
 		}
 		s.want("the next", map[uint64]int{3: 20})
@@ -214,15 +224,15 @@ func TestRollout(t *testing.T) {
 
 func TestRolloutHalts(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
-		s.files = with(s.files, fleet.File, "onFailure: rollback", "onFailure: halt")
+		s.files = fleettest.With(s.files, fleet.File, "onFailure: rollback", "onFailure: halt")
 		s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 }
-		err := s.roll(t.Context(), fleet.Start{})
+		err := s.roll(t.Context(), rollout.Start{})
 		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave canary: 1 of 1 device failed, 0 may: press-000: unhealthy") {
 			t.Errorf("%v", err)
 		}
 		s.want("halted", map[uint64]int{1: 19, 2: 1})
-		pushed := len(s.m.published)
-		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrRejected) || fault.Hint(err) == "" || len(s.m.published) != pushed {
+		pushed := len(s.m.Published)
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) || fault.Hint(err) == "" || len(s.m.Published) != pushed {
 			t.Errorf("the same again: %v", err)
 		}
 		if err := s.proceed(false); !errors.Is(err, fault.ErrRejected) { // nothing is better
@@ -242,7 +252,7 @@ func TestRolloutHalts(t *testing.T) {
 
 func (s *stage) proceed(promote bool) error {
 	s.t.Helper()
-	run, _, err := compiled(s.t, s.files, s.m).Continue(s.t.Context(), s.conduct(), fleet.Options{}, promote)
+	run, _, err := rollout.Continue(s.t.Context(), fleettest.Compiled(s.t, s.files, s.m), s.conduct(), fleet.Options{}, promote)
 	if err != nil {
 		return err
 	}
@@ -252,31 +262,31 @@ func (s *stage) proceed(promote bool) error {
 func TestRolloutGoesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		s.devices.sick = func(d artifacts.DeviceID, g uint64) bool { return g == 2 && d != "press-000" }
-		err := s.roll(t.Context(), fleet.Start{})
+		err := s.roll(t.Context(), rollout.Start{})
 		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave half: ") || !strings.Contains(err.Error(), "failed, 1 may") {
 			t.Errorf("%v", err)
 		}
 		// The canary was well and stays, those of the wave have what they had, the others never had anything else.
 		s.want("rolled back", map[uint64]int{1: 10, 2: 1, 3: 9})
 		for i := range 20 {
-			tag := fmt.Sprintf("%s/state:press-%03d", base, i)
-			x, err := artifacts.OpenState(s.m.manifests[s.m.tags[tag]])
+			tag := fmt.Sprintf("%s/state:press-%03d", fleettest.Base, i)
+			x, err := artifacts.OpenState(s.m.Manifests[s.m.Named[tag]])
 			if err != nil {
 				t.Fatal(err)
 			}
-			if first := s.m.tags[tag+".v1"]; x.Generation == 3 && (x.Repeats != first || x.Previous != s.m.tags[tag+".v2"]) {
+			if first := s.m.Named[tag+".v1"]; x.Generation == 3 && (x.Repeats != first || x.Previous != s.m.Named[tag+".v2"]) {
 				t.Errorf("%s: %+v", tag, x)
 			}
 		}
-		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrRejected) {
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) {
 			t.Errorf("the same again: %v", err)
 		}
 		s.devices.sick = nil
-		if err := s.roll(t.Context(), fleet.Start{Again: true}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{Again: true}); err != nil {
 			t.Errorf("the same again, as asked for: %v", err)
 		}
 		s.want("again", map[uint64]int{2: 11, 4: 9})
-		run, err := fleet.Undo(t.Context(), s.conduct(), "by hand")
+		run, err := rollout.Undo(t.Context(), s.conduct(), "by hand")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +294,7 @@ func TestRolloutGoesBack(t *testing.T) {
 			t.Errorf("undo: %v", err)
 		}
 		s.want("undone", map[uint64]int{2: 1, 3: 10, 5: 9}) // the canary was not of the second rollout
-		if _, err := fleet.Undo(t.Context(), s.conduct(), ""); !errors.Is(err, fault.ErrConflict) {
+		if _, err := rollout.Undo(t.Context(), s.conduct(), ""); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("undo again: %v", err)
 		}
 	})
@@ -298,17 +308,17 @@ func TestRolloutTakenUp(t *testing.T) {
 			s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 && s.generations()[2] > 1 }
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			s.m.before = func() {
+			s.m.Before = func() {
 				if kill--; kill == 0 {
 					cancel()
 				}
 			}
-			first := s.roll(ctx, fleet.Start{})
-			s.m.before = nil
+			first := s.roll(ctx, rollout.Start{})
+			s.m.Before = nil
 			if kill > 0 && errors.Is(first, context.Canceled) || kill <= 0 && first == nil {
 				t.Errorf("the first: %v, %d publications before its end", first, kill)
 			}
-			if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrRejected) {
+			if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) {
 				t.Errorf("%v\n%s", err, s.lines())
 			}
 			s.want("taken up", map[uint64]int{1: 10, 2: 1, 3: 9})
@@ -323,21 +333,21 @@ func TestRolloutTakenUp(t *testing.T) {
 func TestRolloutOfTwo(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		first := make(chan error, 1)
-		go func() { first <- s.roll(t.Context(), fleet.Start{}) }()
+		go func() { first <- s.roll(t.Context(), rollout.Start{}) }()
 		time.Sleep(10 * time.Minute)
 		second := make(chan error, 1)
-		go func() { second <- s.roll(t.Context(), fleet.Start{}) }()
+		go func() { second <- s.roll(t.Context(), rollout.Start{}) }()
 		if err := <-first; !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "is gone on with by machine-2") {
 			t.Errorf("the first: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if _, err := fleet.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
+		if _, err := rollout.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
 			t.Error(err)
 		}
 		if err := <-second; !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "ended by machine-") || !strings.Contains(err.Error(), "lunch") {
 			t.Errorf("the second: %v", err)
 		}
-		if _, err := fleet.Halt(t.Context(), s.conduct(), "again"); !errors.Is(err, fault.ErrConflict) {
+		if _, err := rollout.Halt(t.Context(), s.conduct(), "again"); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("halt again: %v", err)
 		}
 		s.want("halted", map[uint64]int{1: 19, 2: 1})
@@ -352,20 +362,20 @@ func TestRolloutOfTwo(t *testing.T) {
 func TestRolloutAmongOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		done := make(chan error, 1)
-		go func() { done <- s.roll(t.Context(), fleet.Start{}) }()
+		go func() { done <- s.roll(t.Context(), rollout.Start{}) }()
 		time.Sleep(10 * time.Minute)
 		mine := s.files
-		s.files = with(mine, fleet.File, "RATE: 6", "RATE: 7")
-		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "with another release") {
+		s.files = fleettest.With(mine, fleet.File, "RATE: 6", "RATE: 7")
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "with another release") {
 			t.Errorf("other files: %v", err)
 		}
-		hand := planned(t, s.m, s.files, fleet.Options{Devices: func(d *fleet.Device) bool { return d.ID == "press-001" || d.ID == "press-002" }})
+		hand := fleettest.Planned(t, s.m, s.files, fleet.Options{Devices: func(d *fleet.Device) bool { return d.ID == "press-001" || d.ID == "press-002" }})
 		if _, err := hand.Publish(t.Context(), s.m, nil); err != nil {
 			t.Fatal(err)
 		}
 		s.files = mine
 		time.Sleep(time.Hour) // the second wave
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Errorf("taken up: %v\n%s", err, s.lines())
 		}
 		if err := <-done; !errors.Is(err, fault.ErrConflict) {
@@ -386,7 +396,7 @@ func TestRolloutWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		began := time.Now()
 		done := make(chan error, 1)
-		go func() { done <- s.roll(t.Context(), fleet.Start{}) }()
+		go func() { done <- s.roll(t.Context(), rollout.Start{}) }()
 		time.Sleep(10 * time.Minute)
 		s.devices.set(fmt.Errorf("connection refused: %w", fault.ErrTemporary))
 		time.Sleep(3 * time.Hour)
@@ -401,15 +411,15 @@ func TestRolloutWaits(t *testing.T) {
 		if took := time.Since(began); took < 3*time.Hour+93*time.Minute {
 			t.Errorf("took %v\n%s", took, s.lines())
 		}
-		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		s.files = fleettest.With(s.files, fleet.File, "RATE: 6", "RATE: 7")
 		s.devices.set(fmt.Errorf("the password is wrong: %w", fault.ErrUnauthenticated))
-		if err := s.roll(t.Context(), fleet.Start{}); !errors.Is(err, fault.ErrUnauthenticated) {
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrUnauthenticated) {
 			t.Errorf("not let in: %v", err)
 		}
 		s.devices.set(nil)
-		go func() { done <- s.roll(t.Context(), fleet.Start{}) }()
+		go func() { done <- s.roll(t.Context(), rollout.Start{}) }()
 		time.Sleep(20 * time.Minute)
-		s.m.leave("publish", 3)
+		s.m.Leave("publish", 3)
 		if err := <-done; err != nil {
 			t.Errorf("a registry that was away for a while: %v", err)
 		}
@@ -424,7 +434,7 @@ func TestRolloutStepByStep(t *testing.T) {
 		step := func() (*artifacts.Rollout, error) {
 			k := s.conduct()
 			k.Wait = false
-			run, _, err := compiled(t, s.files, s.m).Roll(t.Context(), k, fleet.Options{}, fleet.Start{})
+			run, _, err := rollout.Begin(t.Context(), fleettest.Compiled(t, s.files, s.m), k, fleet.Options{}, rollout.Start{})
 			if err != nil || run == nil {
 				return nil, err
 			}
@@ -447,15 +457,15 @@ func TestRolloutStepByStep(t *testing.T) {
 			t.Errorf("%d runs", runs)
 		}
 		s.want("done", map[uint64]int{2: 20})
-		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		s.files = fleettest.With(s.files, fleet.File, "RATE: 6", "RATE: 7")
 		k := s.conduct()
 		k.Ledger.Verify = func(context.Context, string, digest.Digest) error { return fault.ErrUnsigned }
-		if _, _, err := compiled(t, s.files, s.m).Roll(t.Context(), k, fleet.Options{}, fleet.Start{}); !errors.Is(err, fault.ErrUnsigned) {
+		if _, _, err := rollout.Begin(t.Context(), fleettest.Compiled(t, s.files, s.m), k, fleet.Options{}, rollout.Start{}); !errors.Is(err, fault.ErrUnsigned) {
 			t.Errorf("a rollout that is not signed: %v", err)
 		}
 		// The tag is moved back to where the canary had not soaked: the history knows better.
-		tag := base + "/rollouts:acme-plant"
-		s.m.tags[tag] = s.m.tags[tag+".v3"]
+		tag := fleettest.Base + "/rollouts:acme-plant"
+		s.m.Named[tag] = s.m.Named[tag+".v3"]
 		if r := s.record(); r.Phase != artifacts.RolloutDone {
 			t.Errorf("after the tag was moved back: %+v", r)
 		}
@@ -463,11 +473,11 @@ func TestRolloutStepByStep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.m.tags[fmt.Sprintf("%s.v%d", tag, newest.Revision+1)] = s.m.tags[tag+".v3"] // an old one as the next
+		s.m.Named[fmt.Sprintf("%s.v%d", tag, newest.Revision+1)] = s.m.Named[tag+".v3"] // an old one as the next
 		if again, err := s.conduct().Ledger.Read(t.Context()); err != nil || again.Digest != newest.Digest {
 			t.Errorf("an old revision under the next tag: %+v, %v", again, err)
 		}
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Error(err)
 		}
 		s.want("the next", map[uint64]int{3: 20})
@@ -476,16 +486,16 @@ func TestRolloutStepByStep(t *testing.T) {
 
 func TestEquip(t *testing.T) {
 	m := stocked(t)
-	files := with(staged(4, "", ""), fleet.File, "line: a}}", "line: a}, capabilities: reported}")
-	files = with(files, fleet.File, "line: b}}", "line: b}, capabilities: reported}")
+	files := fleettest.With(fleettest.Staged(4, "", ""), fleet.File, "line: a}}", "line: a}, capabilities: reported}")
+	files = fleettest.With(files, fleet.File, "line: b}}", "line: b}, capabilities: reported}")
 	f, err := fleet.Read(files)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Equip(t.Context(), nil); !errors.Is(err, fault.ErrInvalid) {
+	if err := rollout.Equip(t.Context(), f, nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("without an endpoint: %v", err)
 	}
-	if err := f.Equip(t.Context(), newDevices(m)); err != nil {
+	if err := rollout.Equip(t.Context(), f, newDevices(m)); err != nil {
 		t.Fatal(err)
 	}
 	if d := f.Device("press-000"); d.Capabilities == nil || d.Capabilities.Properties.Memory != "4Gi" {
@@ -506,7 +516,7 @@ func TestRolloutOfOtherFilesIsNotTakenUp(t *testing.T) {
 		step := func() error {
 			k := s.conduct()
 			k.Wait = false
-			run, _, err := compiled(t, s.files, s.m).Roll(t.Context(), k, fleet.Options{}, fleet.Start{})
+			run, _, err := rollout.Begin(t.Context(), fleettest.Compiled(t, s.files, s.m), k, fleet.Options{}, rollout.Start{})
 			if err != nil {
 				return err
 			}
@@ -521,7 +531,7 @@ func TestRolloutOfOtherFilesIsNotTakenUp(t *testing.T) {
 			}
 		}
 		begun := s.files
-		s.files = with(s.files, fleet.File, "RATE: 6", "RATE: 7")
+		s.files = fleettest.With(s.files, fleet.File, "RATE: 6", "RATE: 7")
 		if err := step(); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "something else") {
 			t.Errorf("other files: %v", err)
 		}
@@ -542,17 +552,17 @@ func TestRolloutIsChecked(t *testing.T) {
 			seen = p.Count(fleet.Publish)
 			return refused
 		}
-		if err := s.roll(t.Context(), fleet.Start{Check: refuse}); !errors.Is(err, refused) || seen != 20 || len(s.m.published) != 0 {
-			t.Errorf("begun: %v of %d devices, %q", err, seen, s.m.published)
+		if err := s.roll(t.Context(), rollout.Start{Check: refuse}); !errors.Is(err, refused) || seen != 20 || len(s.m.Published) != 0 {
+			t.Errorf("begun: %v of %d devices, %q", err, seen, s.m.Published)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		if err := s.roll(ctx, fleet.Start{Check: func(*fleet.Plan) error { return nil }}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.roll(ctx, rollout.Start{Check: func(*fleet.Plan) error { return nil }}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("not refused: %v", err)
 		}
-		written := len(s.m.published)
-		if err := s.roll(t.Context(), fleet.Start{Check: refuse}); !errors.Is(err, refused) || seen != 19 || len(s.m.published) != written {
-			t.Errorf("taken up: %v of %d devices, %q", err, seen, s.m.published[written:])
+		written := len(s.m.Published)
+		if err := s.roll(t.Context(), rollout.Start{Check: refuse}); !errors.Is(err, refused) || seen != 19 || len(s.m.Published) != written {
+			t.Errorf("taken up: %v of %d devices, %q", err, seen, s.m.Published[written:])
 		}
 		s.want("refused", map[uint64]int{1: 19, 2: 1})
 	})
@@ -561,17 +571,17 @@ func TestRolloutIsChecked(t *testing.T) {
 // A device whose former state is gone keeps what it has, the others go back; also when the way back was halted.
 func TestUndoThatIsHaltedAndLacksAState(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
-		if err := s.roll(t.Context(), fleet.Start{}); err != nil {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Fatal(err)
 		}
-		delete(s.m.manifests, s.m.tags[base+"/state:press-003.v1"])
-		if _, err := fleet.Undo(t.Context(), s.conduct(), "by hand"); err != nil {
+		delete(s.m.Manifests, s.m.Named[fleettest.Base+"/state:press-003.v1"])
+		if _, err := rollout.Undo(t.Context(), s.conduct(), "by hand"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fleet.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
+		if _, err := rollout.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
 			t.Fatal(err)
 		}
-		run, _, err := compiled(t, s.files, s.m).Continue(t.Context(), s.conduct(), fleet.Options{}, false)
+		run, _, err := rollout.Continue(t.Context(), fleettest.Compiled(t, s.files, s.m), s.conduct(), fleet.Options{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package fleet
+package rollout
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet"
 )
 
 // Endpoint is where devices tell how they are.
@@ -236,7 +237,7 @@ func Tallies(ctx context.Context, from Endpoint, r *artifacts.Rollout) ([]Tally,
 }
 
 func (t Tally) String() string {
-	out := fmt.Sprintf("%d of %s well", t.Well, counted(t.Devices, "device"))
+	out := fmt.Sprintf("%d of %s well", t.Well, fleet.Counted(t.Devices, "device"))
 	for _, x := range []struct {
 		n    int
 		word string
@@ -247,9 +248,6 @@ func (t Tally) String() string {
 	}
 	return out
 }
-
-// needed is how many of n devices must be well.
-func needed(success, n int) int { return share(success, n) }
 
 // verdict is what follows from what the devices of a published wave report.
 type verdict struct {
@@ -266,10 +264,10 @@ func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 	if w.Success == 0 || t.Devices == 0 {
 		return verdict{state: artifacts.WavePassed}
 	}
-	want := needed(w.Success, t.Devices)
+	want := fleet.Share(w.Success, t.Devices)
 	if t.Failed > t.Devices-want {
 		return verdict{state: artifacts.WaveFailed, reason: fmt.Sprintf("%d of %s failed, %d may: %s",
-			t.Failed, counted(t.Devices, "device"), t.Devices-want, strings.Join(t.Reasons, "; "))}
+			t.Failed, fleet.Counted(t.Devices, "device"), t.Devices-want, strings.Join(t.Reasons, "; "))}
 	}
 	if t.Well >= want {
 		v := verdict{state: artifacts.WavePublished, well: w.Well}
@@ -284,7 +282,7 @@ func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 	v := verdict{state: artifacts.WavePublished}
 	if w.Deadline > 0 {
 		if v.until = w.Published.Add(w.Deadline); !now.Before(v.until) {
-			v.state, v.reason = artifacts.WaveFailed, fmt.Sprintf("%s after %s, %d must be", t, brief(w.Deadline), want)
+			v.state, v.reason = artifacts.WaveFailed, fmt.Sprintf("%s after %s, %d must be", t, fleet.Brief(w.Deadline), want)
 		}
 	}
 	return v
@@ -297,8 +295,8 @@ type Standing struct {
 	Seen *Sighting // nil: it never reported
 }
 
-// Standings asks what the plan's devices report of what is published for them.
-func (p *Plan) Standings(ctx context.Context, from Endpoint) (map[artifacts.DeviceID]Standing, error) {
+// Standings asks what a plan's devices report of what is published for them.
+func Standings(ctx context.Context, p *fleet.Plan, from Endpoint) (map[artifacts.DeviceID]Standing, error) {
 	ids := make([]artifacts.DeviceID, 0, len(p.Devices))
 	for _, d := range p.Devices {
 		ids = append(ids, d.Device)
@@ -310,8 +308,8 @@ func (p *Plan) Standings(ctx context.Context, from Endpoint) (map[artifacts.Devi
 	out := make(map[artifacts.DeviceID]Standing, len(p.Devices))
 	for _, d := range p.Devices {
 		t := artifacts.RolloutTarget{Device: d.Device, Generation: d.Standing, Digest: d.Tagged}
-		if d.Action == Same {
-			t.Generation, t.Deployments = d.Generation, len(d.assignment.Placements)
+		if d.Action == fleet.Same {
+			t.Generation, t.Deployments = d.Generation, d.Deployments()
 		}
 		x := Standing{Seen: seen[d.Device], Fate: Silent}
 		if d.Tagged != "" && t.Generation > 0 {
@@ -321,6 +319,3 @@ func (p *Plan) Standings(ctx context.Context, from Endpoint) (map[artifacts.Devi
 	}
 	return out, nil
 }
-
-// Definition is the fleet that the plan is of.
-func (p *Plan) Definition() *Fleet { return p.c.Fleet }
