@@ -269,19 +269,20 @@ func (p *program) fleetInit(c *cli.Context, args []string) error {
 	return p.show(c, r)
 }
 
-// fleetPublisher publishes states through a registry client.
-type fleetPublisher struct {
-	client *registry.Client
-	signer registry.Signer // nil: unsigned
-}
+// fleetPublisher publishes states.
+type fleetPublisher struct{ *session }
 
 func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
-	repo, err := f.client.OpenName(ctx, repository)
+	repo, err := f.OpenName(ctx, repository)
 	if err != nil {
 		return err
 	}
+	var signer registry.Signer // nil: unsigned
+	if f.signer != nil {
+		signer = fleetSigner{f.signer}
+	}
 	_, err = repo.Publish(ctx, a, registry.PublishOptions{
-		Signer: f.signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Sole: &registry.Sole{Tagged: p.Tagged, NextTag: p.NextTag},
+		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Sole: &registry.Sole{Tagged: p.Tagged, NextTag: p.NextTag},
 		Held: p.Held,
 	})
 	return err

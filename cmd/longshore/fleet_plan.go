@@ -88,11 +88,11 @@ func (r planResult) markdown(w io.Writer)         { r.Markdown(w) }
 func (r planResult) MarshalJSON() ([]byte, error) { return json.Marshal(r.Document()) }
 
 func (p *program) fleetPlan(c *cli.Context, args []string) error {
-	plan, client, err := p.planOnly(c, args)
+	plan, s, err := p.planOnly(c, args)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer s.Close()
 	if file := c.String("out"); file != "" {
 		data, err := json.MarshalIndent(plan.Document(), "", " ")
 		if err != nil {
@@ -118,12 +118,12 @@ func (p *program) fleetPlan(c *cli.Context, args []string) error {
 const keptArtifacts = 64 << 20
 
 // planFleet reads a fleet's directory and plans as the flags say. What is only looked at need not be committed.
-func (p *program) planFleet(c *cli.Context, client *registry.Client, s *signer, dir string, look bool) (*fleet.Plan, error) {
-	compiled, o, err := p.readyFleet(c, client, s, dir, look)
+func (p *program) planFleet(c *cli.Context, s *session, dir string, look bool) (*fleet.Plan, error) {
+	compiled, o, err := p.readyFleet(c, s, dir, look)
 	if err != nil {
 		return nil, err
 	}
-	return planReady(c, client, compiled, o)
+	return planReady(c, s.Client, compiled, o)
 }
 
 func planReady(c *cli.Context, client *registry.Client, compiled *fleet.Compiled, o fleet.Options) (*fleet.Plan, error) {
@@ -135,7 +135,7 @@ func planReady(c *cli.Context, client *registry.Client, compiled *fleet.Compiled
 }
 
 // readyFleet reads a fleet's directory, and all that planning it needs.
-func (p *program) readyFleet(c *cli.Context, client *registry.Client, s *signer, dir string, look bool) (*fleet.Compiled, fleet.Options, error) {
+func (p *program) readyFleet(c *cli.Context, s *session, dir string, look bool) (*fleet.Compiled, fleet.Options, error) {
 	f, err := readFleet(dir)
 	if err != nil {
 		return nil, fleet.Options{}, err
@@ -151,12 +151,12 @@ func (p *program) readyFleet(c *cli.Context, client *registry.Client, s *signer,
 	if annotations, err = find(c, annotations, material{dir: dir, files: f.Files(), alone: true}); err != nil {
 		return nil, fleet.Options{}, err
 	}
-	return p.ready(c, client, s, f, dir, annotations)
+	return p.ready(c, s, f, dir, annotations)
 }
 
 // ready compiles a fleet of a directory; annotations are for every state.
-func (p *program) ready(c *cli.Context, client *registry.Client, s *signer, f *fleet.Fleet, dir string, annotations map[string]string) (*fleet.Compiled, fleet.Options, error) {
-	o, err := p.fleetOptions(c, client, s)
+func (p *program) ready(c *cli.Context, s *session, f *fleet.Fleet, dir string, annotations map[string]string) (*fleet.Compiled, fleet.Options, error) {
+	o, err := p.fleetOptions(c, s.Client, s.signer)
 	if err != nil {
 		return nil, o, err
 	}
@@ -164,7 +164,7 @@ func (p *program) ready(c *cli.Context, client *registry.Client, s *signer, f *f
 	if err := p.equip(c, f); err != nil {
 		return nil, o, err
 	}
-	compiled, err := compileFleet(c.Context, client, dir, f)
+	compiled, err := compileFleet(c.Context, s.Client, dir, f)
 	return compiled, o, err
 }
 
@@ -382,24 +382,19 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 			}
 		}
 	}
-	s, err := p.newSigner(c, nil, true)
+	s, err := p.session(c, nil, true)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	compiled, o, err := p.readyFleet(c, client, s, fleetDirectory(args), false)
+	compiled, o, err := p.readyFleet(c, s, fleetDirectory(args), false)
 	if err != nil {
 		return err
 	}
 	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
-		return p.rollOut(c, client, s, compiled, o, rollout.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
+		return p.rollOut(c, s, compiled, o, rollout.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
 	}
-	plan, err := planReady(c, client, compiled, o)
+	plan, err := planReady(c, s.Client, compiled, o)
 	if err != nil {
 		return err
 	}
@@ -419,7 +414,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		return plan.Unfit()
 	}
 	show, done := p.publishProgress(c)
-	r, err := p.publishPlan(c, plan, client, s, show)
+	r, err := p.publishPlan(c, plan, s, show)
 	done()
 	if r != nil { // also when it ended early: what is published is published
 		err = cmp.Or(err, p.show(c, r))
@@ -428,17 +423,13 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 }
 
 // publishPlan publishes a plan. There is a result with an error too when something was published.
-func (p *program) publishPlan(c *cli.Context, plan *fleet.Plan, client *registry.Client, s *signer, show func(fleet.Progress)) (*fleetPublished, error) {
-	to := fleetPublisher{client: client}
-	if s != nil {
-		to.signer = fleetSigner{s}
-	}
-	report, err := plan.Publish(c.Context, to, show)
+func (p *program) publishPlan(c *cli.Context, plan *fleet.Plan, s *session, show func(fleet.Progress)) (*fleetPublished, error) {
+	report, err := plan.Publish(c.Context, fleetPublisher{s}, show)
 	if err != nil && len(report.Published) == 0 {
 		return nil, err
 	}
 	return &fleetPublished{
 		Fleet: plan.Fleet, Published: statesOf(report), Failed: failedOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot),
-		Signed: s != nil, Bytes: report.Bytes,
+		Signed: s.signer != nil, Bytes: report.Bytes,
 	}, err
 }

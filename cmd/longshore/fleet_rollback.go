@@ -113,27 +113,22 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 			return err
 		}
 	}
-	s, err := p.newSigner(c, nil, true)
+	s, err := p.session(c, nil, true)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	client, err := p.client(c)
-	if err != nil {
+	if b.When, err = p.publishedAt(c, s.Client, s.signer); err != nil {
 		return err
 	}
-	defer client.Close()
-	if b.When, err = p.publishedAt(c, client, s); err != nil {
-		return err
-	}
-	plan, err := p.planRollback(c, client, s, fleetDirectory(args), b)
+	plan, err := p.planRollback(c, s, fleetDirectory(args), b)
 	if err != nil {
 		return err
 	}
 	if c.Bool("dry-run") {
 		return p.show(c, planResult{plan})
 	}
-	r := rollbackResult{Fleet: plan.Fleet, Published: []fleetState{}, Stay: plan.Count(fleet.Same), Cannot: []cannotDevice{}, Signed: s != nil}
+	r := rollbackResult{Fleet: plan.Fleet, Published: []fleetState{}, Stay: plan.Count(fleet.Same), Cannot: []cannotDevice{}, Signed: s.signer != nil}
 	for _, d := range plan.Devices {
 		if d.Action == fleet.Cannot {
 			r.Cannot = append(r.Cannot, cannotDevice{string(d.Device), d.Reasons, d.Previous != ""})
@@ -147,12 +142,8 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 			return err
 		}
 	}
-	to := fleetPublisher{client: client}
-	if s != nil {
-		to.signer = fleetSigner{s}
-	}
 	show, done := p.publishProgress(c)
-	report, err := plan.Publish(c.Context, to, show)
+	report, err := plan.Publish(c.Context, fleetPublisher{s}, show)
 	done()
 	if err != nil && len(report.Published) == 0 {
 		return err
@@ -168,19 +159,19 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 }
 
 // planRollback plans the way back. The repositories that the files name may have the flags' credentials.
-func (p *program) planRollback(c *cli.Context, client *registry.Client, s *signer, dir string, b fleet.Back) (*fleet.Plan, error) {
+func (p *program) planRollback(c *cli.Context, s *session, dir string, b fleet.Back) (*fleet.Plan, error) {
 	f, err := readFleet(dir)
 	if err != nil {
 		return nil, err
 	}
-	o, err := p.fleetOptions(c, client, s)
+	o, err := p.fleetOptions(c, s.Client, s.signer)
 	if err != nil {
 		return nil, err
 	}
-	if err := openFleet(c.Context, client, f); err != nil {
+	if err := openFleet(c.Context, s.Client, f); err != nil {
 		return nil, err
 	}
-	plan, err := f.Rollback(c.Context, registry.Upstream{Client: client}, o, b)
+	plan, err := f.Rollback(c.Context, registry.Upstream{Client: s.Client}, o, b)
 	if err != nil {
 		return nil, err
 	}

@@ -194,13 +194,9 @@ func (w waveInfo) title() string {
 }
 
 // conduct is what a rollout is run with.
-func (p *program) conduct(c *cli.Context, f *fleet.Fleet, client *registry.Client, s *signer, o fleet.Options) rollout.Conduct {
-	to := fleetPublisher{client: client}
-	if s != nil {
-		to.signer = fleetSigner{s}
-	}
+func (p *program) conduct(c *cli.Context, f *fleet.Fleet, s *session, o fleet.Options) rollout.Conduct {
 	k := rollout.Conduct{
-		Ledger: rollout.Of(f, registry.Upstream{Client: client}, to, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
+		Ledger: rollout.Of(f, registry.Upstream{Client: s.Client}, fleetPublisher{s}, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
 		Parallel: c.Int("parallel"),
 	}
 	if !c.Bool("quiet") {
@@ -219,14 +215,14 @@ func (p *program) whoami() string {
 }
 
 // rollOut begins or takes up a rollout, runs it, and shows what came of it.
-func (p *program) rollOut(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, start rollout.Start, show func(result) error) error {
-	return p.runRollout(c, client, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
+func (p *program) rollOut(c *cli.Context, s *session, compiled *fleet.Compiled, o fleet.Options, start rollout.Start, show func(result) error) error {
+	return p.runRollout(c, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Begin(c.Context, compiled, k, o, start)
 	})
 }
 
-func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Conduct) (*rollout.Run, *fleet.Plan, error)) error {
-	k := p.conduct(c, compiled.Fleet, client, s, o)
+func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Conduct) (*rollout.Run, *fleet.Plan, error)) error {
+	k := p.conduct(c, compiled.Fleet, s, o)
 	e, err := p.endpoint(c, compiled.Fleet)
 	if err != nil {
 		return err
@@ -245,7 +241,7 @@ func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer,
 		if err := someDevices(c, plan); err != nil {
 			return err
 		}
-		return show(&fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s != nil})
+		return show(&fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s.signer != nil})
 	}
 	err = run.Go(c.Context)
 	if err == nil || errors.Is(err, fault.ErrRejected) {
@@ -257,33 +253,28 @@ func (p *program) runRollout(c *cli.Context, client *registry.Client, s *signer,
 }
 
 // rolloutOnly opens what looking at a rollout and ending one need: no applications, no placements.
-func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k rollout.Conduct, s *signer) error) error {
+func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k rollout.Conduct) error) error {
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {
 		return err
 	}
-	s, err := p.newSigner(c, nil, true)
+	s, err := p.session(c, nil, true)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	client, err := p.client(c)
+	if err := openFleet(c.Context, s.Client, f); err != nil {
+		return err
+	}
+	o, err := p.fleetOptions(c, s.Client, s.signer)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	if err := openFleet(c.Context, client, f); err != nil {
-		return err
-	}
-	o, err := p.fleetOptions(c, client, s)
-	if err != nil {
-		return err
-	}
-	return do(f, p.conduct(c, f, client, s, o), s)
+	return do(f, p.conduct(c, f, s, o))
 }
 
 func (p *program) rolloutShow(c *cli.Context, args []string) error {
-	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k rollout.Conduct, _ *signer) error {
+	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k rollout.Conduct) error {
 		rec, err := k.Ledger.Read(c.Context)
 		if err != nil {
 			return err
@@ -321,22 +312,17 @@ func (p *program) rolloutContinue(c *cli.Context, args []string) error {
 	if err := signs(c); err != nil {
 		return err
 	}
-	s, err := p.newSigner(c, nil, true)
+	s, err := p.session(c, nil, true)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	compiled, o, err := p.readyFleet(c, client, s, fleetDirectory(args), true)
+	compiled, o, err := p.readyFleet(c, s, fleetDirectory(args), true)
 	if err != nil {
 		return err
 	}
 	show := func(r result) error { return p.show(c, r) }
-	return p.runRollout(c, client, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
+	return p.runRollout(c, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Continue(c.Context, compiled, k, o, c.Bool("promote"))
 	})
 }
@@ -345,7 +331,7 @@ func (p *program) rolloutHalt(c *cli.Context, args []string) error {
 	if err := signs(c); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct, _ *signer) error {
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct) error {
 		rec, err := rollout.Halt(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
@@ -358,7 +344,7 @@ func (p *program) rolloutUndo(c *cli.Context, args []string) error {
 	if err := signs(c); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct, _ *signer) error {
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct) error {
 		run, err := rollout.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err

@@ -13,7 +13,6 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
-	"github.com/longshore-dev/longshore/registry"
 )
 
 func (p *program) fleetStatusCommand() *cli.Command {
@@ -98,11 +97,11 @@ func (r fleetStatusResult) text(w io.Writer) {
 }
 
 func (p *program) fleetStatus(c *cli.Context, args []string) error {
-	plan, client, err := p.planOnly(c, args)
+	plan, s, err := p.planOnly(c, args)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer s.Close()
 	e, err := p.endpoint(c, plan.Definition())
 	if err != nil {
 		return err
@@ -175,12 +174,12 @@ func (r fleetDiffResult) text(w io.Writer) {
 }
 
 func (p *program) fleetDiff(c *cli.Context, args []string) error {
-	plan, client, err := p.planOnly(c, args)
+	plan, s, err := p.planOnly(c, args)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	diffs, err := plan.Diffs(c.Context, client)
+	defer s.Close()
+	diffs, err := plan.Diffs(c.Context, s.Client)
 	if err != nil {
 		return err
 	}
@@ -196,21 +195,16 @@ func (p *program) fleetDiff(c *cli.Context, args []string) error {
 	return nil
 }
 
-// planOnly plans for a command that shows. The client is to be closed.
-func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, *registry.Client, error) {
-	s, err := p.newSigner(c, nil, true)
+// planOnly plans for a command that shows. The session is to be closed.
+func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, *session, error) {
+	s, err := p.session(c, nil, true)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer s.Close()
-	client, err := p.client(c)
+	plan, err := p.planFleet(c, s, fleetDirectory(args), true)
 	if err != nil {
+		s.Close()
 		return nil, nil, err
 	}
-	plan, err := p.planFleet(c, client, s, fleetDirectory(args), true)
-	if err != nil {
-		client.Close()
-		return nil, nil, err
-	}
-	return plan, client, nil
+	return plan, s, nil
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/longshore-dev/longshore/cmd/longshore/git"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
-	"github.com/longshore-dev/longshore/registry"
 )
 
 // leastInterval is how often a Git server is asked at most.
@@ -77,8 +76,7 @@ type watcher struct {
 	p      *program
 	c      *cli.Context
 	branch *git.Branch
-	client *registry.Client
-	signer *signer
+	*session
 }
 
 func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
@@ -103,14 +101,10 @@ func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
 	if w.branch, err = program.Follow(c.Context, args[0], c.String("branch"), c.String("path"), dir); err != nil {
 		return err
 	}
-	if w.signer, err = p.newSigner(c, nil, true); err != nil {
+	if w.session, err = p.session(c, nil, true); err != nil {
 		return err
 	}
-	defer w.signer.Close()
-	if w.client, err = p.client(c); err != nil {
-		return err
-	}
-	defer w.client.Close()
+	defer w.Close()
 	watch := fleet.Watch{
 		Newest: w.branch.Newest, Publish: w.publish, Interval: interval,
 		Tell: func(_ string, err error) { outcome.Tell(p.stderr, "longshore", err) },
@@ -142,17 +136,17 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	if err != nil {
 		return err
 	}
-	compiled, o, err := w.p.ready(w.c, w.client, w.signer, f, name, annotated(annotations, w.branch.Source, commit, false))
+	compiled, o, err := w.p.ready(w.c, w.session, f, name, annotated(annotations, w.branch.Source, commit, false))
 	if err != nil {
 		return err
 	}
 	follows := func(plan *fleet.Plan) error { return w.follows(ctx, commit, plan) }
 	if f.Staged() {
-		return w.p.rollOut(w.c, w.client, w.signer, compiled, o, rollout.Start{Skip: w.c.Bool("skip-unfit"), Check: follows}, func(r result) error {
+		return w.p.rollOut(w.c, w.session, compiled, o, rollout.Start{Skip: w.c.Bool("skip-unfit"), Check: follows}, func(r result) error {
 			return w.tell(commit, r)
 		})
 	}
-	plan, err := planReady(w.c, w.client, compiled, o)
+	plan, err := planReady(w.c, w.Client, compiled, o)
 	if err != nil {
 		return err
 	}
@@ -162,7 +156,7 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	if plan.Count(fleet.Cannot) > 0 && !w.c.Bool("skip-unfit") {
 		return plan.Unfit()
 	}
-	published, err := w.p.publishPlan(w.c, plan, w.client, w.signer, nil)
+	published, err := w.p.publishPlan(w.c, plan, w.session, nil)
 	if published == nil {
 		return err
 	}
