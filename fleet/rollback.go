@@ -147,7 +147,8 @@ func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Bac
 		enough = func(ctx context.Context, x *published) (bool, error) {
 			at, err := b.When(ctx, a.Repository, x.digest)
 			if err == nil && at.IsZero() {
-				err = fmt.Errorf("generation %d does not say when it was published: %w", x.index.Generation, fault.ErrInvalid)
+				err = fault.WithHint(fmt.Errorf("generation %d does not say when it was published: %w", x.index.Generation, fault.ErrInvalid),
+					"its signature says when: name who made it with --verify-key FILE")
 			}
 			return at.Before(b.Before), err
 		}

@@ -149,7 +149,7 @@ func TestRollbackBefore(t *testing.T) {
 		t.Errorf("to before everything: %d cannot", p.Count(fleet.Cannot))
 	}
 	p = rollback(t, files, m, options(), fleet.Back{Before: time.Unix(1, 0), When: func(context.Context, string, digest.Digest) (time.Time, error) { return time.Time{}, nil }})
-	if p.Count(fleet.Cannot) != 3 || !strings.Contains(p.Unfit().Error(), "does not say when it was published") {
+	if p.Count(fleet.Cannot) != 3 || !strings.Contains(p.Unfit().Error(), "does not say when it was published") || !strings.Contains(fault.Hint(p.Unfit()), "--verify-key") {
 		t.Errorf("without times: %v", p.Unfit())
 	}
 	f, err := fleet.Read(files)

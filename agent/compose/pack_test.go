@@ -277,6 +277,7 @@ func TestPackRefuses(t *testing.T) {
 			map[string]string{"compose.yaml": "include: [a.yaml]\nservices: {}", "a.yaml": "include: [compose.yaml]\n"},
 			"d/a.yaml:1:11: include[0]: files include each other: compose.yaml → a.yaml → compose.yaml",
 		},
+		{"a tab", map[string]string{"compose.yaml": "services:\n  web:\n    image: x\n    init: true\n\tports: [1]\n"}, "d/compose.yaml:5:1: found a tab character"},
 		{"include itself", map[string]string{"compose.yaml": "include: [compose.yaml]\n"}, "d/compose.yaml:1:11: include[0]: files include each other"},
 		{"include missing", map[string]string{"compose.yaml": "include: [a.yaml]\n"}, "d/compose.yaml:1:11: include[0]: read a.yaml"},
 		{"include outside", map[string]string{"compose.yaml": "include: [../a.yaml]\n"}, "d/compose.yaml:1:11: include[0]: ../a.yaml is outside"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -177,15 +178,17 @@ func (p *parser) document(data []byte) (*node, []strict.Fault) {
 	return root, p.faults
 }
 
+// syntaxPlace finds the last of "line 3: what" and "while scanning what at line 2, column 16: line 3: what": what a person
+// has to look at is where the parser noticed it.
+var syntaxPlace = regexp.MustCompile(`^(?:.*: )?line ([0-9]+): (.*)$`)
+
 // syntaxFault takes the position out of the parser's message, which has it as text only.
 func syntaxFault(err error) strict.Fault {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	f := strict.Fault{Line: 1, Column: 1, Message: msg}
-	if rest, ok := strings.CutPrefix(msg, "line "); ok {
-		if num, text, ok := strings.Cut(rest, ": "); ok {
-			if n, err := strconv.Atoi(num); err == nil && n > 0 {
-				f.Line, f.Message = n, text
-			}
+	if m := syntaxPlace.FindStringSubmatch(msg); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
+			f.Line, f.Message = n, m[2]
 		}
 	}
 	return f
