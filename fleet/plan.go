@@ -199,7 +199,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	case s.base.holds(digests):
 		// Unless the tag was moved back: then devices have gone on, and take nothing older.
 		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.next))
-		if errors.Is(err, fault.ErrNotFound) {
+		if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) { // or cut off by a publisher that was killed
 			d.Action, d.Generation, d.Digest, d.Content = Same, s.base.index.Generation, s.base.digest, artifacts.WithoutOrigin(s.base.manifest)
 			return d, p.resign(ctx, d, a, s.base, documents)
 		}

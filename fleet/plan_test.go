@@ -202,6 +202,12 @@ func TestPlanOverTornTags(t *testing.T) {
 			t.Errorf("%s torn: %d published, the tag names %s, want %s", torn, n, m.Named[tag], want)
 		}
 	}
+	m := stocked(t)
+	publish(t, plan(t, files, m, options()), m)
+	m.Torn = base + "/state/graz:press-08.v2"
+	if p := plan(t, files, m, options()); p.Count(fleet.Same) != 4 {
+		t.Errorf("%d devices are the same, want all: half a generation above is none", p.Count(fleet.Same))
+	}
 }
 
 // What nobody vouches for is not followed.
