@@ -213,12 +213,15 @@ func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, reposi
 	if err != nil {
 		return err
 	}
-	for at := path.Dir(repository); strings.Contains(at, "/"); at = path.Dir(at) {
+	for at := path.Dir(repository); at != "."; at = path.Dir(at) {
 		l := rollout.Ledger{Registry: at, From: registry.Upstream{Client: client}, Verify: o.Verify}
 		fleets, err := l.Fleets(c.Context)
 		if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnauthenticated) { // many say so of what is not there
 			fmt.Fprintf(p.stderr, "note: whether a rollout in %s needs something could not be found out: %v\n", l.Repository(), err)
 			continue
+		}
+		if errors.Is(err, fault.ErrInvalid) && !strings.Contains(at, "/") {
+			continue // it has nothing right below its host, and so no rollouts
 		}
 		if err != nil {
 			return err

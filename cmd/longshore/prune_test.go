@@ -168,3 +168,25 @@ func TestPruneKeepsWhatIsNeeded(t *testing.T) {
 	s.do(outcome.Refused, "fleet", "rollout", "undo", "-q", "--key", "release.key", "waves") // both have something else by now, and keep it
 	told(outcome.OK, []string{"press-0000  generations 2 to 4\n"}, "rollout 1", fleet("--dry-run")...)
 }
+
+// A fleet whose registry is a host alone keeps its rollouts right below it; a host that has no repository there has no rollouts.
+func TestStatePruneLooksBelowTheHost(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.waves(1, "rollout: {waves: [{name: all, percent: 100}]}")
+	s.change("waves/fleet.yaml", "registry: "+host+"/plant", "registry: "+host)
+	s.change("waves/fleet.yaml", "component: components", "component: plant/components")
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, `{"id": %q}`, path.Base(r.URL.Path)) }))
+	t.Cleanup(silent.Close)
+	for poll, flag := range []string{"--at-once", "--no-wait", "--at-once", "--at-once"} { // the second is a rollout's
+		s.do(outcome.OK, "fleet", "publish", "-q", flag, "--key", "release.key", "--endpoint", silent.URL, "waves")
+		s.change("waves/fleet.yaml", fmt.Sprintf("POLL_SECONDS: %d", 5+poll), fmt.Sprintf("POLL_SECONDS: %d", 6+poll))
+	}
+	prune := []string{"state", "prune", "--keep", "1", "--dry-run", host + "/state"}
+	if code, stdout, stderr := s.try(prune...); code != outcome.OK || !strings.Contains(stdout, "generation 1: rollout 1 of acme-plant") {
+		t.Errorf("exit %d, want that generation 1 stays\n%s%s", code, stdout, stderr)
+	}
+	s.server.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/v2/rollouts/tags/list", Effect: testenv.Status(http.StatusBadRequest, 0)})
+	if code, stdout, stderr := s.try(prune...); code != outcome.OK || !strings.Contains(stdout, "generations 1 to 2") {
+		t.Errorf("exit %d, want that nothing is needed\n%s%s", code, stdout, stderr)
+	}
+}
