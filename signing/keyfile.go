@@ -49,6 +49,12 @@ func GenerateKey(password []byte) (private, public []byte, err error) {
 // PrivateKey is a key that signs: of a file ([Unlock]), or one that a token or a service keeps (signing/remotekey).
 type PrivateKey = signature.Signer
 
+// CheckSealed tells what is wrong with the file of a private key, before anybody asks for its password.
+func CheckSealed(private []byte) error {
+	_, err := sealedPart(private)
+	return err
+}
+
 // Unlock opens a private key in cosign's format ("ENCRYPTED SIGSTORE PRIVATE KEY", or COSIGN): a tenth of a second of
 // scrypt. A wrong password is fault.ErrUnauthenticated.
 func Unlock(private, password []byte) (PrivateKey, error) {
@@ -84,6 +90,9 @@ func sealedPart(private []byte) ([]byte, error) {
 	}
 	switch block.Type {
 	case pemSigstore, pemCosign:
+	case "PUBLIC KEY":
+		err := fmt.Errorf("private key: %w: this is a public key", fault.ErrInvalid)
+		return nil, fault.WithHint(err, "sign with the private one: the .key file that longshore key generate made beside it")
 	default:
 		err := fmt.Errorf("private key: %w: PEM block %q", fault.ErrUnsupported, block.Type)
 		return nil, fault.WithHint(err, "make a key with: longshore key generate, or bring yours with: cosign import-key-pair")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -130,6 +132,15 @@ func (c carrier) Carry(ctx context.Context, from, to string, d digest.Digest, ta
 	return err
 }
 
+func sameDirectory(a, b string) (bool, error) {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false, err
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other), err
+}
+
 func (p *program) fleetPromote(c *cli.Context, args []string) error {
 	source, err := readFleet(args[0])
 	if err != nil {
@@ -138,6 +149,9 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 	target, err := readFleet(args[1])
 	if err != nil {
 		return err
+	}
+	if same, err := sameDirectory(args[0], args[1]); err != nil || same {
+		return cmp.Or(err, outcome.Usagef("fleet promote", "fleet promote: FROM and TO are both %s", args[0]))
 	}
 	client, err := p.client(c)
 	if err != nil {

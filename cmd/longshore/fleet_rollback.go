@@ -126,7 +126,10 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 		return err
 	}
 	if c.Bool("dry-run") {
-		return p.show(c, planResult{plan})
+		if err := p.show(c, planResult{plan}); err != nil || plan.Count(fleet.Cannot) == 0 {
+			return err
+		}
+		return outcome.Told(outcome.Refused)
 	}
 	r := rollbackResult{Fleet: plan.Fleet, Published: []fleetState{}, Stay: plan.Count(fleet.Same), Cannot: []cannotDevice{}, Signed: s.signer != nil}
 	for _, d := range plan.Devices {

@@ -36,6 +36,7 @@ func TestFleetRollback(t *testing.T) {
 	s.do(outcome.OK, "fleet", "rollback", "--key", "release.key", "--before", "2025-11-20T15:00:00Z", "plant")
 	s.do(outcome.OK, "fleet", "rollback", "--key", "release.key", "--before", "2025-11-20T15:00:00Z", "-o", "json", "plant")
 	s.do(outcome.Refused, "fleet", "rollback", "--previous", "--key", "release.key", "--select", "line=a", "plant")
+	s.do(outcome.Refused, "fleet", "rollback", "--previous", "--dry-run", "--select", "line=a", "plant")
 	s.do(outcome.OK, "state", "history", "--device", "press-07", states)
 	s.do(outcome.Differs, "fleet", "plan", "plant")
 	s.do(outcome.Verification, "verify", "-q", "--key", "other.pub", states+":press-07")

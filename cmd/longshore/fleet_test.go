@@ -122,6 +122,10 @@ func TestFleetErrors(t *testing.T) {
 	s.change("plant/fleet.yaml", "poll: 10", "poll: 12")
 	s.do(outcome.Verification, "fleet", "publish", "--key", "next.key", "plant")
 	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "next.key", "--verify-key", "release.pub", "plant")
+	s.do(outcome.Misused, "fleet", "promote", "plant", "./plant")
+	s.do(outcome.NotFound, "state", "prune", "--keep", "3", "--device", "press-70", states)
+	s.do(outcome.NotFound, "fleet", "publish", "--key", "lost.key", "plant")
+	s.do(outcome.Misused, "fleet", "publish", "--key", "release.pub", "plant")
 	// All faults of all files in one run.
 	s.change("plant/fleet.yaml", "poll: 12", "poll: 0")
 	s.change("plant/fleet.yaml", "place: Graz", "plcae: Graz")

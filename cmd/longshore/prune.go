@@ -288,6 +288,9 @@ func (p *program) prune(c *cli.Context, client *registry.Client, command string,
 		if err != nil {
 			return err
 		}
+		if len(at[name]) > 0 && one.plan.Looked == 0 && command == "state prune" {
+			return fmt.Errorf("%s in %s: nothing was published for it: %w", at[name][0], name, fault.ErrNotFound)
+		}
 		all = append(all, one)
 		r.Looked, r.Stay = r.Looked+one.plan.Looked, r.Stay+one.plan.Stay
 		for _, d := range one.plan.Devices {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -229,8 +230,14 @@ func (p *program) onlyWithKeyless(c *cli.Context) error {
 
 func (p *program) fileSigner(file, passwordFile string, o signing.SignOptions) (*signer, error) {
 	private, err := readBounded(file, signing.MaxKeyBytes)
+	if errors.Is(err, os.ErrNotExist) {
+		err = fault.WithHint(err, "make one: longshore key generate NAME writes NAME.key and NAME.pub")
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("private key: %w", err)
+	}
+	if err := signing.CheckSealed(private); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	password, err := p.keyPassword(passwordFile, file, false)
 	if err != nil {
