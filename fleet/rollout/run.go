@@ -246,6 +246,7 @@ func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error
 		w.State, w.Ended, moved = v.state, at, true
 	}
 	if next.Phase == artifacts.RolloutGoingBack {
+		renew(next, at)
 		for i := range next.Waves {
 			if w := &next.Waves[i]; w.State == artifacts.WaveFailed && w.Rollback {
 				w.State, w.Ended = artifacts.WaveGoingBack, time.Time{}

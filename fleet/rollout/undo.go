@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ func Undo(ctx context.Context, k Conduct, why string) (*Run, error) {
 	if r.Phase == artifacts.RolloutRolledBack {
 		return nil, fmt.Errorf("rollout %d of %s is rolled back already: %w", r.Number, r.Fleet, fault.ErrConflict)
 	}
+	renew(r, now(k))
 	r.Phase, r.Reason = artifacts.RolloutGoingBack, why
 	for i := range r.Waves {
 		if w := &r.Waves[i]; w.State != artifacts.WavePending && w.State != artifacts.WaveRolledBack {
@@ -34,6 +36,15 @@ func Undo(ctx context.Context, k Conduct, why string) (*Run, error) {
 	}
 	run := &Run{k: k, record: rec, said: map[string]string{}}
 	return run, run.keep(ctx, r)
+}
+
+// renew lets what is given back last as long from now on as the rollout's states did: devices take nothing that has ended. Once
+// a wave is on its way back the end stays, so that a repetition makes the same states.
+func renew(r *artifacts.Rollout, at time.Time) {
+	back := func(w artifacts.RolloutWave) bool { return w.State == artifacts.WaveGoingBack }
+	if end := r.States.Expires; !end.IsZero() && !slices.ContainsFunc(r.Waves, back) {
+		r.States.Expires = at.Add(end.Sub(r.Began))
+	}
 }
 
 // goBack gives the devices of waves that go back their former content. It may be repeated: each device is looked at first.
