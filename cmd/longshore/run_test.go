@@ -280,6 +280,7 @@ func TestErrors(t *testing.T) {
 	s.do(outcome.Misused, "state", "show", states, "-d")
 	s.do(outcome.Misused, "state", "show", "--timeout=soon", states)
 	s.do(outcome.Misused, append(push, "--set", "POLL_SECONDS")...)
+	s.do(outcome.Misused, append(push, "--set", "POLL_SECOND=30", "--set", "POLL_SECONDS=30", "--set", "NOTHING=1")...)
 	s.do(outcome.Misused, "verify", "--kye", "release.pub", states+":press-07")
 	s.do(outcome.Misused, "verify", "-o", "xml", "--key", "release.pub", states+":press-07")
 	s.do(outcome.Misused, "verify", "--key", "release.pub", "http://"+states+":press-07")

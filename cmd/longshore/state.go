@@ -245,12 +245,18 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 			return nil, outcome.Usagef("state push", "state push: --component %s: devices fetch components from registries only", s)
 		}
 		// Named by the user, unlike what documents name: it may be told the credentials of the flags.
-		if _, err := client.Open(c.Context, ref); err != nil {
+		repo, err := client.Open(c.Context, ref)
+		if err != nil {
 			return nil, err
 		}
 		values, err := pairs("set", c.StringSlice("set"))
 		if err != nil {
 			return nil, err
+		}
+		if ref.Target() != "" { // else it is refused below
+			if err := checkSet(c.Context, repo, ref.Target(), values); err != nil {
+				return nil, err
+			}
 		}
 		data, err := release.Single{
 			Device: device, Repository: ref.Name(), Tag: ref.Tag, Digest: ref.Digest,

@@ -1,0 +1,25 @@
+package compose_test
+
+import (
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/longshore-dev/longshore/agent/compose"
+)
+
+// A name counts as used wherever it stands as a word; what is told as known is what compose.yaml refers to.
+func TestUnused(t *testing.T) {
+	a := of("services:\n  web:\n    image: caddy:2.10\n    environment: {POLL: \"${POLL_SECONDS:-5}\", PLACE: null}\n    labels: {x: $LABEL}\n    env_file: line.env\n")
+	a.FS = fstest.MapFS{"line.env": {Data: []byte("TOKEN=a${SECRET_PART}b\nPASSED\n")}}
+	unused, known, err := compose.Unused(a, []string{"POLL_SECONDS", "POLL_SECOND", "SECONDS", "PLACE", "LABEL", "SECRET_PART", "PASSED", "LINE_"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"POLL_SECOND", "SECONDS", "LINE_"}; !slices.Equal(unused, want) {
+		t.Errorf("unused %v, want %v", unused, want)
+	}
+	if want := []string{"LABEL", "POLL_SECONDS"}; !slices.Equal(known, want) {
+		t.Errorf("known %v, want %v", known, want)
+	}
+}
