@@ -255,7 +255,7 @@ func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error
 	}
 	passed := func(w artifacts.RolloutWave) bool { return w.State == artifacts.WavePassed }
 	if !slices.ContainsFunc(next.Waves, func(w artifacts.RolloutWave) bool { return !passed(w) }) {
-		next.Phase = artifacts.RolloutDone
+		next.Phase, changed = artifacts.RolloutDone, true // also when the last one was promoted
 	}
 	if changed || moved {
 		err = r.keep(ctx, next)
