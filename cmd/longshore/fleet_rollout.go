@@ -63,12 +63,12 @@ func (p *program) rolloutContinueCommand() *cli.Command {
 	return p.command("fleet rollout", command{
 		name: "continue", args: "[DIRECTORY]", max: 1,
 		usage: "go on with a rollout that was halted, or that another machine began",
-		about: "Takes the rollout up where it stands: a wave that failed is looked at again. With --promote the wave that failed, or that " +
-			"is waited for, counts as passed whatever its devices report. The files must be those that it was begun with. Who ran it " +
+		about: "Takes the rollout up where it stands: a wave that failed is looked at again. With --promote NAME that " +
+			"wave, which failed or is waited for, counts as passed whatever its devices report. The files must be those that it was begun with. Who ran it " +
 			"until now is told, and ends with exit code 6.",
-		examples: []string{"--key release.key plant", "--promote --key release.key --endpoint https://fleet.acme.example plant"},
+		examples: []string{"--key release.key plant", "--promote canary --key release.key --endpoint https://fleet.acme.example plant"},
 		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "promote", Usage: "let the wave that failed, or is waited for, count as passed"}, noWaitFlag(), lookFlag(), unsignedFlag(),
+			&cli.StringSliceFlag{Name: "promote", Usage: "`NAME` of a wave that failed, or is waited for, and is to count as passed, of a group GROUP/NAME; may be repeated"}, noWaitFlag(), lookFlag(), unsignedFlag(),
 			parallelFlag(),
 		}, vouchFlags(), endpointFlags(), signFlags(), registryFlags()),
 		run: p.rolloutContinue,
@@ -323,7 +323,7 @@ func (p *program) rolloutContinue(c *cli.Context, args []string) error {
 	}
 	show := func(r result) error { return p.show(c, r) }
 	return p.runRollout(c, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
-		return rollout.Continue(c.Context, compiled, k, o, c.Bool("promote"))
+		return rollout.Continue(c.Context, compiled, k, o, c.StringSlice("promote"))
 	})
 }
 

@@ -208,7 +208,8 @@ func TestFleetRollout(t *testing.T) {
 	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 666")
 	command(outcome.Refused, "canary        1  failed", "rollout 2 of acme-plant is halted: wave canary: 1 of 1 device failed, 0 may: press-0000: ", "fleet", "publish", key, at, "--look-every=100ms")
 	command(outcome.Differs, "press-0000  current            2  failed\n  ", "", "fleet", "status", at)
-	command(outcome.Refused, "", "wave rest: ", "fleet", "rollout", "continue", "--promote", key, at, "--look-every=100ms") // worse
+	command(outcome.NotFound, "", "there is wave canary, wave rest", "fleet", "rollout", "continue", "--promote=none", key, at)
+	command(outcome.Refused, "", "wave rest: ", "fleet", "rollout", "continue", "--promote=canary", key, at, "--look-every=100ms") // worse
 	if code, _, stderr := s.try("key", "generate", "next"); code != outcome.OK {
 		t.Fatal(stderr)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -190,9 +191,10 @@ func otherRelease(r *artifacts.Rollout, why string) error {
 		"publish with the files that it was begun with; or end it first: longshore fleet rollout halt")
 }
 
-// Continue takes up the rollout that is under way or was halted. With promote the wave that failed, or is waited for,
-// counts as passed, whatever devices report.
-func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, promote bool) (*Run, *fleet.Plan, error) {
+// Continue takes up the rollout that is under way or was halted. The waves of promote, by the names that a plan shows
+// ("canary", of a group's own "line-a/canary"), count as passed, whatever their devices report: ones that failed or are waited
+// for. Errors wrap fault.ErrNotFound where there is no such wave, and fault.ErrConflict where it cannot be promoted.
+func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, promote []string) (*Run, *fleet.Plan, error) {
 	rec, err := k.Ledger.Read(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -210,16 +212,38 @@ func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options
 		}
 	}
 	for i := range r.Waves {
-		w := &r.Waves[i]
-		if w.State == artifacts.WaveFailed || promote && w.State == artifacts.WavePublished {
+		if w := &r.Waves[i]; w.State == artifacts.WaveFailed {
 			w.State, w.Reason, w.Ended, w.Well = artifacts.WavePublished, "", time.Time{}, time.Time{}
-			if promote {
-				w.State, w.Ended = artifacts.WavePassed, now(k)
-			}
+		}
+	}
+	for _, name := range promote {
+		if err := promoted(r, name, now(k)); err != nil {
+			return nil, nil, err
 		}
 	}
 	rec.Rollout = r
 	return takeUp(ctx, c, k, o, Start{}, rec)
+}
+
+// promoted lets a wave count as passed.
+func promoted(r *artifacts.Rollout, name string, at time.Time) error {
+	var there []string
+	for i := range r.Waves {
+		w := &r.Waves[i]
+		if there = append(there, title(*w)); title(*w) != "wave "+name {
+			continue
+		}
+		switch w.State {
+		case artifacts.WavePassed: // by a run that ended early
+		case artifacts.WavePublished:
+			w.State, w.Ended = artifacts.WavePassed, at
+		default:
+			return fault.WithHint(fmt.Errorf("promote wave %s of rollout %d of %s: it is %s: %w", name, r.Number, r.Fleet, w.State, fault.ErrConflict),
+				"what is promoted is a wave that has failed, or whose devices are waited for: longshore fleet rollout show")
+		}
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("promote wave %s of rollout %d of %s: %w", name, r.Number, r.Fleet, fault.ErrNotFound), "there is "+strings.Join(there, ", "))
 }
 
 // Halt ends a rollout where it is, by hand: what is published stays, nothing more is.

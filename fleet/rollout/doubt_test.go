@@ -106,7 +106,7 @@ func TestRolloutInDoubtAmongOthers(t *testing.T) {
 			if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "ended by machine-2: halted: lunch") {
 				t.Errorf("write %d: %v\n%s", write, err, s.lines())
 			}
-			if err := s.proceed(false); err != nil {
+			if err := s.proceed(); err != nil {
 				t.Errorf("write %d: continue: %v", write, err)
 			}
 			s.want("continued", map[uint64]int{2: 20})

@@ -235,28 +235,57 @@ func TestRolloutHalts(t *testing.T) {
 		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) || fault.Hint(err) == "" || len(s.m.Published) != pushed {
 			t.Errorf("the same again: %v", err)
 		}
-		if err := s.proceed(false); !errors.Is(err, fault.ErrRejected) { // nothing is better
+		if err := s.proceed(); !errors.Is(err, fault.ErrRejected) { // nothing is better
 			t.Errorf("continue: %v", err)
 		}
 		s.want("continued", map[uint64]int{1: 19, 2: 1})
 		s.devices.sick = func(d artifacts.DeviceID, _ uint64) bool { return d == "press-000" }
-		if err := s.proceed(true); err != nil { // the release is good, that device is not
+		if err := s.proceed("canary", "rest"); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "wave rest of rollout 1 of acme-plant: it is pending") {
+			t.Errorf("promote what was not begun: %v", err)
+		}
+		if err := s.proceed("none"); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "there is wave canary, wave half, wave rest" {
+			t.Errorf("promote what is not there: %v", err)
+		}
+		if err := s.proceed("canary"); err != nil { // the release is good, that device is not
 			t.Errorf("promote: %v\n%s", err, s.lines())
 		}
 		s.want("promoted", map[uint64]int{2: 20})
-		if err := s.proceed(false); !errors.Is(err, fault.ErrConflict) {
+		if err := s.proceed(); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("nothing to continue: %v", err)
 		}
 	})
 }
 
-func (s *stage) proceed(promote bool) error {
+func (s *stage) proceed(promote ...string) error {
 	s.t.Helper()
 	run, _, err := rollout.Continue(s.t.Context(), fleettest.Compiled(s.t, s.files, s.m), s.conduct(), fleet.Options{}, promote)
 	if err != nil {
 		return err
 	}
 	return run.Go(s.t.Context())
+}
+
+// Of two waves that failed only the one that is named is promoted, the other is looked at again.
+func TestRolloutPromotesWhatIsNamed(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		files := fleettest.Staged(20, "{name: all, percent: 100}", "{name: first, percent: 20}, {name: all, percent: 100}")
+		s.files = fleettest.With(fleettest.With(files, fleet.File, "RATE: 5", "RATE: 6"), fleet.File, "onFailure: rollback", "onFailure: halt")
+		s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 }
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) {
+			t.Errorf("%v", err)
+		}
+		s.want("both failed", map[uint64]int{1: 4, 2: 16})
+		if err := s.proceed("line-c/first"); !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave all: 15 of 15 devices failed") {
+			t.Errorf("%v", err)
+		}
+		s.want("its next wave was published", map[uint64]int{2: 20})
+		if w := s.record().Waves; w[0].State != artifacts.WaveFailed || w[1].State != artifacts.WavePassed || w[2].State != artifacts.WavePublished {
+			t.Errorf("%+v", w)
+		}
+		if err := s.proceed("line-c/first", "all", "line-c/all"); err != nil { // the first one was already
+			t.Errorf("all: %v", err)
+		}
+	})
 }
 
 func TestRolloutGoesBack(t *testing.T) {
@@ -351,7 +380,7 @@ func TestRolloutOfTwo(t *testing.T) {
 			t.Errorf("halt again: %v", err)
 		}
 		s.want("halted", map[uint64]int{1: 19, 2: 1})
-		if err := s.proceed(false); err != nil {
+		if err := s.proceed(); err != nil {
 			t.Error(err)
 		}
 		s.want("continued", map[uint64]int{2: 20})
@@ -581,7 +610,7 @@ func TestUndoThatIsHaltedAndLacksAState(t *testing.T) {
 		if _, err := rollout.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
 			t.Fatal(err)
 		}
-		run, _, err := rollout.Continue(t.Context(), fleettest.Compiled(t, s.files, s.m), s.conduct(), fleet.Options{}, false)
+		run, _, err := rollout.Continue(t.Context(), fleettest.Compiled(t, s.files, s.m), s.conduct(), fleet.Options{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
