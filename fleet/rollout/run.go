@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,20 +35,28 @@ func (r *Run) Go(ctx context.Context) error {
 		if !r.k.Wait {
 			return nil
 		}
-		pause := r.k.Interval
-		if pause <= 0 {
-			pause = defaultLook
+		wait := r.k.Interval
+		if wait <= 0 {
+			wait = defaultLook
 		}
 		if !next.IsZero() {
-			pause = max(min(pause, next.Sub(r.k.Now())), time.Millisecond)
+			wait = max(min(wait, next.Sub(r.k.Now())), time.Millisecond)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
+		if err := pause(ctx, wait); err != nil {
+			return err
 		}
+	}
+}
+
+// pause waits, or returns the context's error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -181,10 +190,13 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 		}
 	}
 	some := r.plan.Only(func(d *fleet.DevicePlan) bool { return in[d.Device] })
-	report, err := some.Publish(ctx, r.k.Ledger.To, r.k.Progress)
+	report, err := some.Publish(ctx, &guard{Publisher: r.k.Ledger.To, run: r, looked: r.k.Now()}, r.k.Progress)
 	r.size += report.Bytes
 	for _, d := range report.Published {
 		d.Action = fleet.Same // so that a repetition of the step leaves it alone
+	}
+	if errors.Is(err, errTaken) && ctx.Err() == nil {
+		err = cmp.Or(r.alone(ctx), err) // nil: somebody has moved the record's tag, and nothing else
 	}
 	if err != nil && (ctx.Err() != nil || !lost(report)) {
 		return fmt.Errorf("%s: %w", title(r.Rollout().Waves[wave]), err)

@@ -50,38 +50,27 @@ func renew(r *artifacts.Rollout, at time.Time) {
 // goBack gives the devices of waves that go back their former content. It may be repeated: each device is looked at first.
 func (r *Run) goBack(ctx context.Context) error {
 	x := r.Rollout()
-	var mu sync.Mutex
-	done, kept := 0, []string{}
-	compressors, limit := &artifacts.Compressors{}, r.k.Parallel
-	if limit <= 0 {
-		limit = fleet.DefaultConcurrency
-	}
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(limit)
+	var todo []artifacts.RolloutTarget
 	for _, t := range x.Targets {
-		if x.Waves[t.Wave].State != artifacts.WaveGoingBack || inner.Err() != nil {
-			continue
+		if x.Waves[t.Wave].State == artifacts.WaveGoingBack {
+			todo = append(todo, t)
 		}
-		g.Go(func() error {
-			why, size, err := r.k.Ledger.restore(inner, t, x.States, compressors)
-			if err != nil && inner.Err() == nil && fleet.Settled(err) { // what is wrong with one keeps no other one
-				why, err = err.Error(), nil
-			}
-			if err != nil {
-				return fmt.Errorf("go back on %s: %w", t.Device, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if r.size += size; why != "" {
-				kept = append(kept, string(t.Device)+": "+why)
-			} else {
-				done++
-			}
-			return nil
-		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
+	done, kept := 0, []string{}
+	for first := true; len(todo) > 0; first = false {
+		untouched, err := r.restoreAll(ctx, todo, &done, &kept)
+		if err != nil {
+			return err
+		}
+		if len(untouched) == 0 || len(untouched) == len(todo) && !first {
+			done += len(untouched) // they have what they had
+			break
+		}
+		// Who was publishing a wave when this began may not know yet that it is over: such devices are looked at again.
+		todo = untouched
+		if err := pause(ctx, settle); err != nil {
+			return err
+		}
 	}
 	for _, k := range kept {
 		r.tell("", k)
@@ -101,11 +90,53 @@ func (r *Run) goBack(ctx context.Context) error {
 	return nil
 }
 
+// restoreAll gives devices back what they had, several at a time, and tells to which the rollout has not come. It counts
+// those that have it again, and says why others do not.
+func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, done *int, kept *[]string) (untouched []artifacts.RolloutTarget, err error) {
+	var mu sync.Mutex
+	compressors, limit := &artifacts.Compressors{}, r.k.Parallel
+	if limit <= 0 {
+		limit = fleet.DefaultConcurrency
+	}
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(limit)
+	for _, t := range todo {
+		if inner.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			why, size, err := r.k.Ledger.restore(inner, t, r.Rollout().States, compressors)
+			never := errors.Is(err, errUntouched)
+			if err != nil && !never && inner.Err() == nil && fleet.Settled(err) { // what is wrong with one keeps no other one
+				why, err = err.Error(), nil
+			}
+			if err != nil && !never {
+				return fmt.Errorf("go back on %s: %w", t.Device, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch r.size += size; {
+			case never:
+				untouched = append(untouched, t)
+			case why != "":
+				*kept = append(*kept, string(t.Device)+": "+why)
+			default:
+				*done++
+			}
+			return nil
+		})
+	}
+	return untouched, g.Wait()
+}
+
 // Kept is how many devices could not be given their former content.
 func (r *Run) Kept() int { return r.kept }
 
+// errUntouched says that a device has what it had: the rollout has not come to it.
+var errUntouched = errors.New("the rollout has not come to it")
+
 // restore publishes, as the next generation of a device, what its tag named before a rollout. Why says why the device keeps
-// what it has; "" when it has its former content, or never got another one.
+// what it has; "" when it has its former content. One that never got another one is errUntouched.
 func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
 	tag := t.Device.Tag()
 	desc, err := l.From.Resolve(ctx, t.Repository, tag)
@@ -113,8 +144,8 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 		return "", 0, err
 	}
 	switch {
-	case desc.Digest == t.Former: // it was never published, also where there was nothing
-		return "", 0, nil
+	case desc.Digest == t.Former: // also where there was nothing
+		return "", 0, errUntouched
 	case t.Former == "":
 		return "it had nothing before, and keeps what it has", 0, nil
 	case desc.Digest != t.Digest:
