@@ -106,7 +106,7 @@ func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
 // first generations may be pruned. Devices take nothing older than what they have.
 func (p *planner) restart(ctx context.Context, a *Assignment, s *standing) error {
 	histories, err := p.histories.get(ctx, a.Repository, func(ctx context.Context) (map[string][]uint64, error) { return p.listed(ctx, a.Repository) })
-	if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
+	if errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrTooLarge) || ctx.Err() != nil {
 		return err
 	}
 	s.blind = err // not everybody may list tags

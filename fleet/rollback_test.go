@@ -271,4 +271,18 @@ func TestPlanFindsTheHistory(t *testing.T) {
 	if d.Action != fleet.Cannot || !strings.Contains(d.Reasons[0], "no generation of its history can be followed") {
 		t.Errorf("%s: %s %v", d.Device, d.Action, d.Reasons)
 	}
+	p, err := compiled(t, files, m).Plan(t.Context(), crowded{m}, options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := p.Devices[1]; d.Action != fleet.Cannot || !strings.Contains(d.Reasons[0], "more than a million") {
+		t.Errorf("%s: %s %v", d.Device, d.Action, d.Reasons)
+	}
+}
+
+// crowded is a registry with more tags than are read.
+type crowded struct{ *memory }
+
+func (crowded) Tags(context.Context, string) ([]string, error) {
+	return nil, fmt.Errorf("more than a million tags: %w", fault.ErrTooLarge)
 }

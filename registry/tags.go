@@ -15,9 +15,9 @@ import (
 
 const (
 	tagPage     = 1000
-	maxTagPages = 1000
-	maxTagList  = 4 << 20 // bytes of one page: a thousand tags of 128 characters are 128 KiB
-	maxTags     = 200_000
+	maxTagPages = 2000
+	maxTagList  = 4 << 20   // bytes of one page: a thousand tags of 128 characters are 128 KiB
+	maxTags     = 1_000_000 // 10,000 devices with 20 generations each, and their lists of signatures, are 410,000
 )
 
 // tags pages through the registry's own list; mirrors know only what passed through them.
