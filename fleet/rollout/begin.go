@@ -108,6 +108,9 @@ func Begin(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s
 	}
 	run := &Run{k: k, plan: plan, record: rec, said: map[string]string{}}
 	next := document(plan, o, number, now(k))
+	if err := outlived(next, now(k), false); err != nil {
+		return nil, nil, err
+	}
 	if err := run.keep(ctx, next); err != nil {
 		return nil, nil, err
 	}
@@ -129,6 +132,11 @@ func sameAgain(old *artifacts.Rollout) error {
 // takeUp goes on with a rollout: with its own plan of what it has not published yet, made as it was begun.
 func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s Start, rec *Record) (*Run, *fleet.Plan, error) {
 	r := rec.Rollout
+	if r.Phase == artifacts.RolloutRunning {
+		if err := outlived(r, now(k), true); err != nil {
+			return nil, nil, err
+		}
+	}
 	chosen := o.Devices
 	missing := map[artifacts.DeviceID]artifacts.RolloutTarget{}
 	for _, t := range r.Targets {

@@ -161,6 +161,9 @@ func (r *Run) publishDue(ctx context.Context) error {
 	if len(todo) == 0 {
 		return nil
 	}
+	if err := outlived(r.Rollout(), now(r.k), true); err != nil {
+		return err
+	}
 	next := clone(r.Rollout())
 	begun := false
 	for _, i := range todo {
