@@ -140,7 +140,7 @@ func checkFlags(path string, c *cli.Command, given []string) error {
 		written, value, has := strings.Cut(given[i], "=")
 		f := FlagNamed(c, written)
 		switch {
-		case isHelp(written):
+		case isHelp(written), f == nil && !has && together(c, written):
 			continue
 		case f == nil:
 			var names []string
@@ -164,6 +164,20 @@ func checkFlags(path string, c *cli.Command, given []string) error {
 		}
 	}
 	return nil
+}
+
+// together tells whether a word is several short flags without values of a command that takes them so: "-it".
+func together(c *cli.Command, written string) bool {
+	letters, short := strings.CutPrefix(written, "-")
+	if !c.UseShortOptionHandling || !short || len(letters) < 2 {
+		return false
+	}
+	for _, letter := range letters {
+		if f := FlagNamed(c, "-"+string(letter)); f == nil || takesValue(f) {
+			return false
+		}
+	}
+	return true
 }
 
 // FlagNamed finds the flag that a word of the command line means: "--key=k", "-o".
