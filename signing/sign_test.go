@@ -45,7 +45,7 @@ func TestNewSignerRefuses(t *testing.T) {
 		{"wrong password", string(private), "wrong", SignOptions{}, fault.ErrUnauthenticated},
 		{"empty", "", testPassword, SignOptions{}, fault.ErrInvalid},
 		{"not PEM", "secret", testPassword, SignOptions{}, fault.ErrInvalid},
-		{"public key", string(public), testPassword, SignOptions{}, fault.ErrUnsupported},
+		{"public key", string(public), testPassword, SignOptions{}, fault.ErrInvalid},
 		{"too large", strings.Repeat("x", MaxKeyBytes+1), testPassword, SignOptions{}, fault.ErrTooLarge},
 		{"truncated", string(private[:len(private)/2]), testPassword, SignOptions{}, fault.ErrInvalid},
 		{"damaged", "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n", testPassword, SignOptions{}, fault.ErrInvalid},

@@ -191,7 +191,7 @@ func TestSignRefuses(t *testing.T) {
 	}{
 		{"check the password", map[string]string{"COSIGN_PASSWORD": "wrong"}, []string{"--key", "release.key"}},
 		{"chmod 600", map[string]string{"COSIGN_PASSWORD": ""}, []string{"--key", "release.key"}},
-		{"private key: unsupported: PEM block", nil, []string{"--key", "release.pub"}},
+		{"private key: invalid: this is a public key", nil, []string{"--key", "release.pub"}},
 		{"give one of them", nil, []string{"--key", "release.key", "--keyless"}},
 		{"goes with --keyless", nil, []string{"--fulcio-url", "https://fulcio.example"}},
 		{"whom to ask", nil, []string{"--keyless"}},
