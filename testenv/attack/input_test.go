@@ -85,7 +85,7 @@ func badKeys() []bad {
 	with := func(first []string, more ...string) []string { return append(append([]string{}, first...), more...) }
 	return []bad{
 		{name: "wrong password", env: []string{"LONGSHORE_KEY_PASSWORD=wrong"}, args: with(sign, "release.key", "REF"), code: 3, says: []string{"release.key", "password"}},
-		{name: "public key to sign with", args: with(sign, "release.pub", "REF"), code: 2, says: []string{"release.pub", "PUBLIC KEY"}},
+		{name: "public key to sign with", args: with(sign, "release.pub", "REF"), code: 2, says: []string{"release.pub", "this is a public key", "sign with the private one"}},
 		{name: "private key to verify with", args: []string{"longshore", "verify", "--key", "release.key", "REF"}, code: 2, says: []string{"private key", "keep the private key away"}},
 		{name: "key that cannot sign", files: map[string]string{"x.pub": x25519}, args: []string{"longshore", "verify", "--key", "x.pub", "REF"}, code: 2, says: []string{"x", "ecdh"}},
 		{name: "key that is too short", files: map[string]string{"short.pub": rsa1024}, args: []string{"longshore", "verify", "--key", "short.pub", "REF"}, code: 2, says: []string{"RSA 1024", "2048"}},
