@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -47,8 +46,6 @@ func (g *guard) own(ctx context.Context) error {
 	}
 	moved, err := g.run.k.Ledger.moved(ctx, g.run.record)
 	switch {
-	case errors.Is(err, fault.ErrConflict): // of the record, and not of a device
-		return errTaken
 	case err != nil:
 		return fmt.Errorf("look whether the rollout is still this run's: %w", err)
 	case moved:
