@@ -12,8 +12,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// moveWait is how long MoveTag waits before it looks whether its move has held: longer than others take from looking to setting.
-var moveWait = 120 * time.Millisecond
+// settleWait is how long is waited before it is looked at whether a tag that was set has held: longer than others take from
+// looking to setting.
+var settleWait = 120 * time.Millisecond
+
+// settle waits for it, and each for another time: two who set back what the other one set come apart.
+var settle = func(ctx context.Context) error { return sleep(ctx, settleWait+rand.N(settleWait)) }
 
 // MoveTag makes a moving tag name d, which has to be there, when it names was until now; "": it is not there. Another one
 // there is fault.ErrConflict, and so is one that somebody else sets at the same time: no registry compares before it sets a
@@ -37,7 +41,7 @@ func (r *Repository) MoveTag(ctx context.Context, tag string, was, d digest.Dige
 		return fault.WithHint(err, "the registry keeps tags: exempt those that are to move")
 	}
 	if err == nil {
-		err = sleep(ctx, moveWait+rand.N(moveWait))
+		err = settle(ctx)
 	}
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ func TestMoveTag(t *testing.T) {
 
 // Of two who move a channel at once at most one is told that it did, and then the channel has what that one set.
 func TestMoveTagRace(t *testing.T) {
-	t.Cleanup(registry.SetMoveWait(time.Second))
+	t.Cleanup(registry.SetSettleWait(time.Second))
 	s := testenv.Registry(t, testenv.Referrers)
 	open := func() *registry.Repository { return openName(t, clientFor(t, s), s.Host+"/plant/apps/line") }
 	repo, movers := open(), []*registry.Repository{open(), open()}

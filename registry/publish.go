@@ -125,7 +125,7 @@ func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o Publi
 			return desc, err
 		}
 	}
-	return desc, r.soleAfter(ctx, desc, o)
+	return desc, r.settled(ctx, desc, o)
 }
 
 // teller keeps calls of a progress function apart.

@@ -15,7 +15,8 @@ import (
 // Sole is what a publisher of a generation believes of a registry that others may write to as well. No registry compares
 // before it sets a tag, so Publish looks before and after each tag that it sets, and of several publishers of one
 // generation at most one gets nil, all others an error that wraps fault.ErrConflict. This holds whether the registry has
-// immutable tags or not, as long as everybody looks; why is said at [Repository.soleHistory].
+// immutable tags or not, as long as everybody looks: of two always, why is said at [Repository.soleHistory], of more as
+// [Repository.settled] says.
 type Sole struct {
 	Tagged  digest.Digest // what Tags[0] names until now; "": it is not there
 	NextTag string        // history tag of the generation above
@@ -120,21 +121,29 @@ func (r *Repository) soleHistory(ctx context.Context, desc ocispec.Descriptor, o
 	return r.conflict(o.Tags[0], there)
 }
 
-// numbered tells the moving tag and the number of what is published in generations: a device's state, a fleet's rollout.
-func numbered(manifest []byte) (tag string, generation uint64, err error) {
+// generation is one of what is published in generations: of a device's state, of a fleet's rollout.
+type generation struct {
+	tag      string // the moving one
+	number   uint64
+	previous digest.Digest // "": none told
+}
+
+func openGeneration(manifest []byte) (generation, error) {
 	if o, err := artifacts.ReadOutline(manifest); err == nil && o.Kind == artifacts.KindRollout {
 		x, err := artifacts.OpenRollout(manifest)
 		if err != nil {
-			return "", 0, err
+			return generation{}, err
 		}
-		return x.Fleet, x.Revision, nil
+		return generation{x.Fleet, x.Revision, x.Previous}, nil
 	}
 	x, err := artifacts.OpenState(manifest)
 	if err != nil {
-		return "", 0, err
+		return generation{}, err
 	}
-	return x.Device.Tag(), x.Generation, nil
+	return generation{x.Device.Tag(), x.Generation, x.Previous}, nil
 }
+
+func (g generation) historyTag() string { return artifacts.HistoryTag(g.tag, g.number) }
 
 // restore gives the history tag back to who had it: the state that the moving tag names, when it is of that generation.
 func (r *Repository) restore(ctx context.Context, o PublishOptions, there digest.Digest) error {
@@ -145,8 +154,7 @@ func (r *Repository) restore(ctx context.Context, o PublishOptions, there digest
 	if err != nil {
 		return err
 	}
-	tag, generation, err := numbered(manifest)
-	if err != nil || artifacts.HistoryTag(tag, generation) != o.HistoryTag {
+	if g, err := openGeneration(manifest); err != nil || g.historyTag() != o.HistoryTag {
 		return nil //nolint:nilerr // it is something else: there is nothing to give back
 	}
 	if err := r.PushManifest(ctx, full, manifest, o.HistoryTag); err != nil {
@@ -178,16 +186,16 @@ func (r *Repository) soleAfter(ctx context.Context, desc ocispec.Descriptor, o P
 		if next == o.Sole.above {
 			next = ""
 		}
-		newest := history
+		newest, followed := history, false
 		if next != "" {
-			above, err := r.newest(ctx, o, next)
+			above, previous, err := r.newest(ctx, o, next)
 			if err != nil {
 				return err
 			}
 			if above == "" {
 				next = ""
 			} else {
-				newest = above
+				newest, followed = above, previous == desc.Digest && history == desc.Digest
 			}
 		}
 		there, err := r.names(ctx, o.Tags[0])
@@ -202,7 +210,7 @@ func (r *Repository) soleAfter(ctx context.Context, desc ocispec.Descriptor, o P
 			if err != nil {
 				return err
 			}
-		case next != "":
+		case next != "" && !followed:
 			return r.conflict(o.Sole.NextTag, next)
 		case history != desc.Digest:
 			return r.conflict(o.HistoryTag, history)
@@ -214,22 +222,61 @@ func (r *Repository) soleAfter(ctx context.Context, desc ocispec.Descriptor, o P
 }
 
 // newest goes up the history from the generation above, which is there, as long as each tag names the generation that it
-// should; "": that one does not, it is something that nobody follows.
-func (r *Repository) newest(ctx context.Context, o PublishOptions, above digest.Digest) (digest.Digest, error) {
-	newest, at := digest.Digest(""), o.Sole.NextTag
+// should; "": that one does not, it is something that nobody follows. previous is what the one above follows.
+func (r *Repository) newest(ctx context.Context, o PublishOptions, above digest.Digest) (newest, previous digest.Digest, err error) {
+	at := o.Sole.NextTag
 	for there := above; there != ""; {
 		_, manifest, err := r.Manifest(ctx, there)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		tag, generation, err := numbered(manifest)
-		if err != nil || tag != o.Tags[0] || artifacts.HistoryTag(tag, generation) != at {
+		g, err := openGeneration(manifest)
+		if err != nil || g.tag != o.Tags[0] || g.historyTag() != at {
 			break
 		}
-		newest, at = there, artifacts.HistoryTag(tag, generation+1)
+		if newest == "" {
+			previous = g.previous
+		}
+		newest = there
+		g.number++
+		at = g.historyTag()
 		if there, err = r.names(ctx, at); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
-	return newest, nil
+	return newest, previous, nil
+}
+
+// settled is soleAfter, and again a moment later, when what others had on its way has arrived.
+//
+// Of three publishers of one generation, what soleAfter sees is not enough: one that has looked already may still set the
+// history tag, and another one the moving tag, so that neither tag tells any more who had published, and the history is
+// given back to the wrong one. Two tags cannot tell that to three whatever one does: each writes over what another wrote
+// before anybody has read it. So the owner waits until all have done what they had decided to do, and it is the history
+// tag then that counts: of three and more at most one gets nil as long as each takes less than that moment from its look
+// to its tag.
+func (r *Repository) settled(ctx context.Context, desc ocispec.Descriptor, o PublishOptions) error {
+	if o.Sole == nil || o.HistoryTag == "" {
+		return nil
+	}
+	if err := r.soleAfter(ctx, desc, o); err != nil {
+		return err
+	}
+	for range 2 { // what is in motion is looked at once more, before it is called a conflict
+		if err := settle(ctx); err != nil {
+			return err
+		}
+		ours := true
+		for _, tag := range []string{o.HistoryTag, o.Tags[0]} {
+			there, err := r.names(ctx, tag)
+			if err != nil {
+				return err
+			}
+			ours = ours && there == desc.Digest
+		}
+		if ours {
+			return nil
+		}
+	}
+	return r.soleAfter(ctx, desc, o)
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strconv"
 	"sync"
 	"testing"
@@ -94,6 +95,7 @@ func TestPublishersRace(t *testing.T) {
 			name += " with immutable tags"
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for the others' tags to settle
 			server := testenv.Registry(t, c.kind)
 			if c.immutable {
 				server.Faults.Add(immutable(&sync.Mutex{}))
@@ -242,6 +244,126 @@ func comesLate(t *testing.T, stateOf func(testing.TB, uint64, digest.Digest, str
 	}
 	if want := fifth.Descriptor.Digest; names("press-07") != want {
 		t.Errorf("the tag names %s, want the newest, %s", names("press-07"), want)
+	}
+}
+
+// Of three, one has its history tag written over by one that comes late, and its moving tag by another one, after it has
+// looked: only when all is quiet can it know whether it has published.
+func TestThreePublishers(t *testing.T) {
+	type whose struct{}
+	server := testenv.Registry(t, testenv.Distribution)
+	name := server.Reference("plant/state")
+	made := map[string]*artifacts.Artifact{}
+	for _, who := range []string{"first", "slow", "late"} {
+		made[who] = stateOf(t, 1, "", who)
+	}
+	// slow is held before it sets the moving tag, late before it sets the history tag, first until slow stands there.
+	slowAt, slowGoes, lateGoes, lateDone := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	hold := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		tag := path.Base(r.URL.Path)
+		is := func(who, at string) bool { return tag == at && bytes.Equal(body, made[who].Manifest) }
+		switch {
+		case is("first", "press-07.v1"):
+			<-slowAt
+		case is("slow", "press-07"):
+			close(slowAt)
+			<-slowGoes
+		case is("late", "press-07.v1"):
+			<-lateGoes
+		}
+		next.ServeHTTP(w, r)
+		if is("slow", "press-07") {
+			close(lateGoes)
+			<-lateDone // what slow sees next is what late has put right
+		}
+	}
+	server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/manifests/press-07`, Effect: hold})
+	var once sync.Once
+	t.Cleanup(registry.SetSettle(func(ctx context.Context) error {
+		if ctx.Value(whose{}) == "first" {
+			once.Do(func() { close(slowGoes); <-lateDone })
+		}
+		return nil
+	}))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	errs := map[string]error{}
+	looked := sync.WaitGroup{} // all have seen that the generation is free
+	looked.Add(len(made))
+	server.Faults.Add(testenv.Rule{Method: http.MethodHead, Path: `/manifests/press-07\.v1$`, Times: len(made), Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		next.ServeHTTP(w, r)
+		looked.Done()
+		looked.Wait()
+	}})
+	for who, a := range made {
+		repo := openName(t, clientFor(t, server), name)
+		wg.Go(func() {
+			_, err := repo.Publish(context.WithValue(t.Context(), whose{}, who), a, registry.PublishOptions{
+				HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Sole: &registry.Sole{NextTag: "press-07.v2"},
+			})
+			if who == "late" {
+				close(lateDone)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			errs[who] = err
+		})
+	}
+	wg.Wait()
+	looker := openName(t, clientFor(t, server), name)
+	var told []string
+	for who, err := range errs {
+		if err == nil {
+			told = append(told, who)
+		} else if !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("%s: %v, want a conflict", who, err)
+		}
+	}
+	tag, err := looker.Resolve(t.Context(), "press-07")
+	if err != nil {
+		t.Fatal(err)
+	}
+	history, err := looker.Resolve(t.Context(), "press-07.v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(told) > 1 || tag.Digest != history.Digest || len(told) == 1 && made[told[0]].Descriptor.Digest != tag.Digest {
+		t.Errorf("%v were told that they published; the tag names %s, the history %s of %v", told, tag.Digest, history.Digest, errs)
+	}
+	t.Logf("told: %v", told)
+}
+
+// Who is followed at once has published all the same: what comes above names it as the one before.
+func TestFollowedAtOnce(t *testing.T) {
+	server := testenv.Registry(t, testenv.Distribution)
+	repo := openName(t, clientFor(t, server), server.Reference("plant/state"))
+	at := func(a *artifacts.Artifact, generation uint64, base digest.Digest) error {
+		_, err := repo.Publish(t.Context(), a, registry.PublishOptions{
+			HistoryTag: artifacts.HistoryTag("press-07", generation), Tags: []string{"press-07"},
+			Sole: &registry.Sole{Tagged: base, NextTag: artifacts.HistoryTag("press-07", generation+1)},
+		})
+		return err
+	}
+	first := stateOf(t, 1, "", "first")
+	second := stateOf(t, 2, first.Descriptor.Digest, "second")
+	followed := false
+	t.Cleanup(registry.SetSettle(func(context.Context) error {
+		if !followed {
+			followed = true
+			return at(second, 2, first.Descriptor.Digest)
+		}
+		return nil
+	}))
+	if err := at(first, 1, ""); err != nil {
+		t.Errorf("it was published, and then followed: %v", err)
+	}
+	if d, err := repo.Resolve(t.Context(), "press-07"); err != nil || d.Digest != second.Descriptor.Digest {
+		t.Errorf("the tag names %s (%v), want the newest", d.Digest, err)
 	}
 }
 

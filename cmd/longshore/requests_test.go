@@ -16,8 +16,8 @@ import (
 // are published.
 func TestRequestsOfAState(t *testing.T) {
 	for kind, want := range map[testenv.Kind][2]int{ // the first state of a device, and the next one
-		testenv.Distribution: {25, 31},
-		testenv.Referrers:    {20, 26},
+		testenv.Distribution: {27, 33},
+		testenv.Referrers:    {22, 28},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newShell(t, kind)
