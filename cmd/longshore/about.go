@@ -9,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/cmd/internal/build"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func (p *program) versionCommand() *cli.Command {
@@ -104,10 +103,10 @@ func (p *program) completionCommand() *cli.Command {
 			"Devices, groups and labels are completed from the fleet that is here or that the command names, tags from the registry; " +
 			"what cannot be found out at once is left out.",
 		examples: []string{"bash > /etc/bash_completion.d/longshore", "zsh > ~/.longshore-completion.zsh"},
-		run: func(_ *cli.Context, args []string) error {
+		run: func(c *cli.Context, args []string) error {
 			script, ok := scripts[args[0]]
 			if !ok {
-				return outcome.Usagef("completion", "completion: %q is not bash, zsh or fish", args[0])
+				return misused(c, "%q is not bash, zsh or fish", args[0])
 			}
 			_, err := io.WriteString(p.stdout, script)
 			return err

@@ -67,6 +67,12 @@ type command struct {
 	run                      func(c *cli.Context, args []string) error
 }
 
+// misused is a command line that a command refuses in its own name.
+func misused(c *cli.Context, format string, args ...any) error {
+	name := strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
+	return outcome.Usagef(name, "%s: %s", name, fmt.Sprintf(format, args...))
+}
+
 // toldBy says which command a mistake in a command line is of, where it was found by what several share.
 func toldBy(command string, err error) error {
 	var usage *outcome.Usage
@@ -95,14 +101,14 @@ func (p *program) command(parent string, d command) *cli.Command {
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
-				return outcome.Usagef(full, "%s: %s, expected: %s", full, count(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
+				return misused(c, "%s, expected: %s", count(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
 			}
 			if o := c.String("output"); !slices.Contains(d.outputs(), o) {
 				from := "--output"
 				if p.getenv("LONGSHORE_OUTPUT") == o {
 					from = "LONGSHORE_OUTPUT"
 				}
-				return outcome.Usagef(full, "%s: %s %q is not %s", full, from, o, alternatives(d.outputs()))
+				return misused(c, "%s %q is not %s", from, o, alternatives(d.outputs()))
 			}
 			if t := c.Duration("timeout"); t > 0 {
 				ctx, cancel := context.WithTimeout(c.Context, t)

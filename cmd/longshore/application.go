@@ -13,7 +13,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -58,7 +57,7 @@ func (r appResult) text(w io.Writer) {
 }
 
 func (p *program) appPush(c *cli.Context, args []string) error {
-	if err := notVersion("app push", c.StringSlice("channel")...); err != nil {
+	if err := notVersion(c, c.StringSlice("channel")...); err != nil {
 		return err
 	}
 	annotations, err := pairs("annotation", c.StringSlice("annotation"))
@@ -89,7 +88,7 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Digest != "" || ref.Tag != "" && ref.Tag != d.Metadata.Version {
-		return outcome.Usagef("app push", "app push: %s: the package's tag is its version, %s", args[1], d.Metadata.Version)
+		return misused(c, "%s: the package's tag is its version, %s", args[1], d.Metadata.Version)
 	}
 	ref = ref.WithTag(d.Metadata.Version)
 	s, err := p.session(c, nil, false)
@@ -165,12 +164,12 @@ func (p *program) appList(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Target() != "" {
-		return outcome.Usagef("app list", "app list: %s: name the repository only", args[0])
+		return misused(c, "%s: name the repository only", args[0])
 	}
 	var within *semver.Constraints
 	if s := c.String("range"); s != "" {
 		if within, err = semver.NewConstraint(s); err != nil {
-			return outcome.Usagef("app list", "app list: --range %q: %v", s, err)
+			return misused(c, "--range %q: %v", s, err)
 		}
 	}
 	client, err := p.client(c)

@@ -9,7 +9,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -53,9 +52,9 @@ func (r attestResult) text(w io.Writer) {
 func (p *program) attest(c *cli.Context, args []string) error {
 	switch {
 	case c.String("type") == "":
-		return outcome.Usagef("attest", "attest: which kind of statement? use --type")
+		return misused(c, "which kind of statement? use --type")
 	case c.String("predicate") == "":
-		return outcome.Usagef("attest", "attest: what does it say? use --predicate")
+		return misused(c, "what does it say? use --predicate")
 	}
 	predicateType, err := signing.PredicateType(c.String("type"))
 	if err != nil {
@@ -71,7 +70,7 @@ func (p *program) attest(c *cli.Context, args []string) error {
 	}
 	defer s.Close()
 	if s.signer == nil {
-		return outcome.Usagef("attest", "attest: with which key? use --key, or --keyless")
+		return misused(c, "with which key? use --key, or --keyless")
 	}
 	file, err := p.readPredicate(c.String("predicate"))
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -61,7 +60,7 @@ func (r channelList) text(w io.Writer) {
 }
 
 func (p *program) appChannelList(c *cli.Context, args []string) error {
-	client, repo, err := p.channels(c, "app channel list", args[0])
+	client, repo, err := p.channels(c, args[0])
 	if err != nil {
 		return err
 	}
@@ -125,11 +124,10 @@ func (r channelResult) text(w io.Writer) {
 }
 
 func (p *program) appChannelSet(c *cli.Context, args []string) error {
-	const name = "app channel set"
-	if err := notVersion(name, args[1]); err != nil {
+	if err := notVersion(c, args[1]); err != nil {
 		return err
 	}
-	client, repo, err := p.channels(c, name, args[0])
+	client, repo, err := p.channels(c, args[0])
 	if err != nil {
 		return err
 	}
@@ -160,13 +158,13 @@ func (p *program) appChannelSet(c *cli.Context, args []string) error {
 }
 
 // channels opens the repository whose channels are meant, as the registry itself has it.
-func (p *program) channels(c *cli.Context, command, arg string) (*registry.Client, *registry.Repository, error) {
+func (p *program) channels(c *cli.Context, arg string) (*registry.Client, *registry.Repository, error) {
 	ref, err := registry.ParseReference(arg)
 	if err != nil {
 		return nil, nil, err
 	}
 	if ref.Target() != "" {
-		return nil, nil, outcome.Usagef(command, "%s: %s: name the repository only", command, arg)
+		return nil, nil, misused(c, "%s: name the repository only", arg)
 	}
 	client, err := p.client(c)
 	if err != nil {
@@ -210,10 +208,10 @@ func tagNames(ctx context.Context, repo *registry.Repository, tag string) (diges
 }
 
 // notVersion refuses channels that are versions.
-func notVersion(command string, channels ...string) error {
+func notVersion(c *cli.Context, channels ...string) error {
 	for _, channel := range channels {
 		if versionLike(channel) {
-			return outcome.Usagef(command, "%s: %q is a version, or looks like one: versions stand for one content, channels move", command, channel)
+			return misused(c, "%q is a version, or looks like one: versions stand for one content, channels move", channel)
 		}
 	}
 	return nil

@@ -12,7 +12,6 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -48,7 +47,7 @@ func (r chartResult) text(w io.Writer) {
 func (p *program) chartPush(c *cli.Context, args []string) error {
 	for _, flag := range []string{"name", "env", "platform"} {
 		if c.IsSet(flag) {
-			return outcome.Usagef("component push", "component push: --%s is for Compose projects, and %s is a Helm chart", flag, args[0])
+			return misused(c, "--%s is for Compose projects, and %s is a Helm chart", flag, args[0])
 		}
 	}
 	ref, err := registry.ParseReference(args[1])
@@ -60,10 +59,10 @@ func (p *program) chartPush(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Digest != "" || ref.Tag != "" && ref.Tag != chart.Tag() {
-		return outcome.Usagef("component push", "component push: %s: a chart's tag is its version, %s", args[1], chart.Tag())
+		return misused(c, "%s: a chart's tag is its version, %s", args[1], chart.Tag())
 	}
 	if lastElement(ref) != chart.Name {
-		return outcome.Usagef("component push", "component push: %s: helm finds a chart under its name: HOST/PATH/%s", args[1], chart.Name)
+		return misused(c, "%s: helm finds a chart under its name: HOST/PATH/%s", args[1], chart.Name)
 	}
 	ref = ref.WithTag(chart.Tag())
 	s, err := p.session(c, nil, false)

@@ -23,7 +23,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 // kinds of things that check knows, in the order in which --kind lists them.
@@ -128,7 +127,7 @@ func (r checkResult) text(w io.Writer) {
 
 func (p *program) check(c *cli.Context, args []string) error {
 	if k := c.String("kind"); k != "" && !slices.Contains(checkKinds(), k) {
-		return outcome.Usagef("check", "check: --kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
+		return misused(c, "--kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
 	}
 	r := checkResult{Files: []checkedFile{}}
 	var failed []error
@@ -176,7 +175,7 @@ func (p *program) checkOne(c *cli.Context, name string) (kind string, err error)
 	}
 	read, ok := p.readers()[kind]
 	if !ok {
-		return kind, outcome.Usagef("check", "check: %s: %s is checked as a directory", name, kind)
+		return kind, misused(c, "%s: %s is checked as a directory", name, kind)
 	}
 	return kind, read(c, name, data)
 }
@@ -218,7 +217,7 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 	case kindChart:
 		return kind, p.checkChart(name)
 	}
-	return kind, outcome.Usagef("check", "check: %s is a directory, and --kind %s is a file", name, kind)
+	return kind, misused(c, "%s is a directory, and --kind %s is a file", name, kind)
 }
 
 // checkCompose checks a Compose file and tells what a device honours in another way than its author may expect.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -45,7 +44,7 @@ func (p *program) doctor(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Target() != "" {
-		return outcome.Usagef("doctor", "doctor: %s: name a repository only", args[0])
+		return misused(c, "%s: name a repository only", args[0])
 	}
 	client, err := p.client(c)
 	if err != nil {

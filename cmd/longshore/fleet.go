@@ -20,7 +20,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -246,7 +245,7 @@ func (p *program) fleetInit(c *cli.Context, args []string) error {
 		o.Name = filepath.Base(full)
 	}
 	if o.Component != "" && o.Package != "" {
-		return outcome.Usagef("fleet init", "fleet init: --component and --package exclude each other")
+		return misused(c, "--component and --package exclude each other")
 	}
 	files, err := o.Files()
 	if err != nil {

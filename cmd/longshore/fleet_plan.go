@@ -200,7 +200,7 @@ func (p *program) fleetOptions(c *cli.Context, client *registry.Client, s *signe
 	}
 	if o.Resign = c.Bool("resign"); vouching == nil {
 		if o.Resign {
-			err = outcome.Usagef("fleet "+c.Command.Name, "--resign: whose signature counts? Give --key, --verify-key or --policy")
+			err = outcome.Usagef("", "--resign: whose signature counts? Give --key, --verify-key or --policy")
 		}
 		return o, err
 	}
@@ -222,7 +222,7 @@ func selected(c *cli.Context) (func(*fleet.Device) bool, error) {
 	}
 	sel, err := fleet.ParseSelector(text)
 	if err != nil {
-		return nil, outcome.Usagef("fleet "+c.Command.Name, "--select %q is no selector: %v", text, err)
+		return nil, outcome.Usagef("", "--select %q is no selector: %v", text, err)
 	}
 	return func(d *fleet.Device) bool { return d.Matches(sel) }, nil
 }
@@ -364,7 +364,7 @@ func statesOf(r *fleet.Report) []fleetState {
 }
 
 func (p *program) fleetPublish(c *cli.Context, args []string) error {
-	if err := whoSigns(c, "fleet publish"); err != nil {
+	if err := whoSigns(c); err != nil {
 		return err
 	}
 	var promise *fleet.Promise

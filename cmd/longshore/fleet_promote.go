@@ -13,7 +13,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -151,7 +150,7 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 		return err
 	}
 	if same, err := sameDirectory(args[0], args[1]); err != nil || same {
-		return cmp.Or(err, outcome.Usagef("fleet promote", "fleet promote: FROM and TO are both %s", args[0]))
+		return cmp.Or(err, misused(c, "FROM and TO are both %s", args[0]))
 	}
 	client, err := p.client(c)
 	if err != nil {

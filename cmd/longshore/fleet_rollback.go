@@ -94,7 +94,6 @@ func (r rollbackResult) text(w io.Writer) {
 }
 
 func (p *program) fleetRollback(c *cli.Context, args []string) error {
-	const name = "fleet rollback"
 	b := fleet.Back{Revision: c.String("revision")}
 	ways := 0
 	for _, asked := range []bool{c.String("before") != "", b.Revision != "", c.Bool("previous")} {
@@ -105,11 +104,11 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 	var err error
 	switch {
 	case ways != 1:
-		return outcome.Usagef(name, "fleet rollback: to what? give one of --before, --revision and --previous")
-	case whoSigns(c, name) != nil:
-		return whoSigns(c, name)
+		return misused(c, "to what? give one of --before, --revision and --previous")
+	case whoSigns(c) != nil:
+		return whoSigns(c)
 	case c.String("before") != "":
-		if b.Before, err = p.past(name, "before", c.String("before")); err != nil {
+		if b.Before, err = p.past(c, "before"); err != nil {
 			return err
 		}
 	}
@@ -232,17 +231,18 @@ func first(all []signing.Signature) time.Time {
 	return at
 }
 
-// past reads a time that is over: RFC 3339, or how long ago.
-func (p *program) past(name, flag, text string) (time.Time, error) {
+// past reads the time of a flag, which is over: RFC 3339, or how long ago.
+func (p *program) past(c *cli.Context, flag string) (time.Time, error) {
+	text := c.String(flag)
 	t, err := time.Parse(time.RFC3339, text)
 	if d, durationErr := time.ParseDuration(text); durationErr == nil && d > 0 {
 		t, err = p.now().Add(-d), nil
 	}
 	switch {
 	case err != nil:
-		return t, outcome.Usagef(name, "%s: --%s %q is neither a time like 2026-11-20T02:00:00Z nor a duration like 2h", name, flag, text)
+		return t, misused(c, "--%s %q is neither a time like 2026-11-20T02:00:00Z nor a duration like 2h", flag, text)
 	case t.After(p.now()):
-		return t, outcome.Usagef(name, "%s: --%s %s is in the future", name, flag, text)
+		return t, misused(c, "--%s %s is in the future", flag, text)
 	}
 	return t, nil
 }

@@ -228,7 +228,7 @@ func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compile
 		return err
 	}
 	if e == nil {
-		return fault.WithHint(outcome.Usagef("fleet "+c.Command.Name, "fleet %s: the files tell waves, and nobody tells how devices are", c.Command.Name),
+		return fault.WithHint(misused(c, "the files tell waves, and nobody tells how devices are"),
 			"name the fleet endpoint with --endpoint, or as endpoint in fleet.yaml; or publish to all devices at once with --at-once")
 	}
 	defer e.Close()
@@ -303,13 +303,8 @@ func (p *program) rolloutShow(c *cli.Context, args []string) error {
 	})
 }
 
-// signs refuses a command line that does not say whether to sign.
-func signs(c *cli.Context) error {
-	return whoSigns(c, "fleet rollout "+c.Command.Name)
-}
-
 func (p *program) rolloutContinue(c *cli.Context, args []string) error {
-	if err := signs(c); err != nil {
+	if err := whoSigns(c); err != nil {
 		return err
 	}
 	s, err := p.session(c, nil, true)
@@ -328,7 +323,7 @@ func (p *program) rolloutContinue(c *cli.Context, args []string) error {
 }
 
 func (p *program) rolloutHalt(c *cli.Context, args []string) error {
-	if err := signs(c); err != nil {
+	if err := whoSigns(c); err != nil {
 		return err
 	}
 	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct) error {
@@ -341,7 +336,7 @@ func (p *program) rolloutHalt(c *cli.Context, args []string) error {
 }
 
 func (p *program) rolloutUndo(c *cli.Context, args []string) error {
-	if err := signs(c); err != nil {
+	if err := whoSigns(c); err != nil {
 		return err
 	}
 	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct) error {

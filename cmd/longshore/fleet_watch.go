@@ -80,12 +80,12 @@ type watcher struct {
 }
 
 func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
-	if err := whoSigns(c, "fleet watch"); err != nil {
+	if err := whoSigns(c); err != nil {
 		return err
 	}
 	interval, err := time.ParseDuration(c.String("interval"))
 	if err != nil || interval < leastInterval {
-		return outcome.Usagef("fleet watch", "fleet watch: --interval %q is no time like 1m, of at least %s", c.String("interval"), leastInterval)
+		return misused(c, "--interval %q is no time like 1m, of at least %s", c.String("interval"), leastInterval)
 	}
 	dir, err := os.MkdirTemp("", "longshore-watch-")
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
@@ -148,7 +147,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 			return err
 		}
 		if (ref.Target() == "") != c.Bool("all") || ref.Digest != "" {
-			return outcome.Usagef("freshen", "freshen: %s: name one state as HOST/PATH:TAG, or a repository with --all", arg)
+			return misused(c, "%s: name one state as HOST/PATH:TAG, or a repository with --all", arg)
 		}
 		repo, err := f.Open(c.Context, ref)
 		if err != nil {
@@ -223,7 +222,7 @@ var notDevices = regexp.MustCompile(`\.v[1-9][0-9]*$|\.current$|^sha256-[0-9a-f]
 func (p *program) newFreshening(c *cli.Context) (*freshening, error) {
 	f := &freshening{life: c.Duration("for").Truncate(time.Second), now: p.now().UTC().Truncate(time.Second)}
 	if f.life < time.Minute || f.life > signing.MaxFreshness {
-		return nil, outcome.Usagef("freshen", "freshen: --for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
+		return nil, misused(c, "--for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
 	}
 	s, err := p.session(c, nil, false)
 	if err != nil {
@@ -231,7 +230,7 @@ func (p *program) newFreshening(c *cli.Context) (*freshening, error) {
 	}
 	if s.signer == nil {
 		s.Close()
-		return nil, outcome.Usagef("freshen", "freshen: with which key? use --key, or --keyless")
+		return nil, misused(c, "with which key? use --key, or --keyless")
 	}
 	f.session, f.place = s, p.signedAt
 	if f.vouch, err = p.vouching(c, nil); err == nil {

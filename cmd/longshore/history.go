@@ -13,7 +13,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -28,16 +27,16 @@ func deviceFlag() cli.Flag {
 }
 
 // stateOf opens the repository of states, and reads which device is meant.
-func (p *program) stateOf(c *cli.Context, name, arg string) (registry.Reference, artifacts.DeviceID, error) {
+func (p *program) stateOf(c *cli.Context, arg string) (registry.Reference, artifacts.DeviceID, error) {
 	ref, err := registry.ParseReference(arg)
 	if err != nil {
 		return ref, "", err
 	}
 	if ref.Target() != "" {
-		return ref, "", outcome.Usagef(name, "%s: %s: name the repository only, the tag comes from the device", name, arg)
+		return ref, "", misused(c, "%s: name the repository only, the tag comes from the device", arg)
 	}
 	if c.String("device") == "" {
-		return ref, "", outcome.Usagef(name, "%s: which device? use --device", name)
+		return ref, "", misused(c, "which device? use --device")
 	}
 	id, err := artifacts.ParseDeviceID(c.String("device"))
 	return ref, id, err
@@ -127,13 +126,13 @@ func (r historyResult) text(w io.Writer) {
 }
 
 func (p *program) stateHistory(c *cli.Context, args []string) error {
-	ref, device, err := p.stateOf(c, "state history", args[0])
+	ref, device, err := p.stateOf(c, args[0])
 	if err != nil {
 		return err
 	}
 	limit := c.Int("limit")
 	if limit < 1 || limit > maxHistory {
-		return outcome.Usagef("state history", "state history: --limit %d is not from 1 to %d", limit, maxHistory)
+		return misused(c, "--limit %d is not from 1 to %d", limit, maxHistory)
 	}
 	client, err := p.client(c)
 	if err != nil {
@@ -208,15 +207,14 @@ func (p *program) stateRollbackCommand() *cli.Command {
 }
 
 func (p *program) stateRollback(c *cli.Context, args []string) error {
-	const name = "state rollback"
-	ref, device, err := p.stateOf(c, name, args[0])
+	ref, device, err := p.stateOf(c, args[0])
 	if err != nil {
 		return err
 	}
 	if c.Uint64("to") == 0 {
-		return outcome.Usagef(name, "state rollback: to which generation? use --to; longshore state history lists them")
+		return misused(c, "to which generation? use --to; longshore state history lists them")
 	}
-	if err := whoSigns(c, name); err != nil {
+	if err := whoSigns(c); err != nil {
 		return err
 	}
 	o, err := p.stateOptions(c, device)

@@ -6,7 +6,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
 )
@@ -42,7 +41,7 @@ func (p *program) identity(c *cli.Context) (signing.Trustee, error) {
 	}
 	file := c.String("trusted-root")
 	if file == "" {
-		return nil, outcome.Usagef("verify", "verify: an identity is held against --trusted-root, a file: nothing is fetched")
+		return nil, misused(c, "an identity is held against --trusted-root, a file: nothing is fetched")
 	}
 	data, err := readBounded(file, artifacts.MaxTrustedRoot)
 	if err != nil {
@@ -60,9 +59,9 @@ func pattern(flag string, c *cli.Context) (keyless.Pattern, error) {
 	exact, expr := c.String(flag), c.String(flag+"-regexp")
 	switch {
 	case exact != "" && expr != "":
-		return keyless.Pattern{}, outcome.Usagef("verify", "verify: --%[1]s and --%[1]s-regexp exclude each other", flag)
+		return keyless.Pattern{}, misused(c, "--%[1]s and --%[1]s-regexp exclude each other", flag)
 	case exact == "" && expr == "":
-		return keyless.Pattern{}, outcome.Usagef("verify", "verify: an identity is a subject that an issuer vouched for: --%s is missing", flag)
+		return keyless.Pattern{}, misused(c, "an identity is a subject that an issuer vouched for: --%s is missing", flag)
 	case expr != "":
 		p, err := keyless.Matching(expr)
 		return p, named("--"+flag+"-regexp", err)

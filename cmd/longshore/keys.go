@@ -52,7 +52,7 @@ func (p *program) keyGenerate(c *cli.Context, args []string) error {
 		name = strings.TrimSuffix(args[0], ".key")
 	}
 	if base := filepath.Base(name); name == "" || base == "." || base == string(filepath.Separator) {
-		return outcome.Usagef("key generate", "key generate: %q is no name for a file", name)
+		return misused(c, "%q is no name for a file", name)
 	}
 	for _, file := range []string{name + ".key", name + ".pub"} {
 		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {

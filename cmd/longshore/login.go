@@ -8,7 +8,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func (p *program) loginCommand() *cli.Command {
@@ -90,11 +89,11 @@ func (p *program) login(c *cli.Context, args []string) error {
 			}
 		}
 		if user == "" {
-			return outcome.Usagef("login", "login: who? use --username")
+			return misused(c, "who? use --username")
 		}
 		typed, err := p.prompt("password of " + user + " at " + args[0] + ": ")
 		if err != nil {
-			return outcome.Usagef("login", "login: there is no terminal to ask for the password at: use --password-stdin")
+			return misused(c, "there is no terminal to ask for the password at: use --password-stdin")
 		}
 		secret = string(typed)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
@@ -80,7 +79,7 @@ func (p *program) policyTest(c *cli.Context, args []string) error {
 	if s := c.String("at"); s != "" {
 		t, err := time.Parse(time.RFC3339, s)
 		if err != nil {
-			return outcome.Usagef("policy test", "policy test: --at %q is no time like 2027-06-01T00:00:00Z", s)
+			return misused(c, "--at %q is no time like 2027-06-01T00:00:00Z", s)
 		}
 		now = t
 	}

@@ -60,6 +60,11 @@ func TestPolicyTest(t *testing.T) {
 	s.do(outcome.Misused, "policy", "test", "agent.yaml", state)
 	s.do(outcome.NotFound, "policy", "test", "gone.yaml", state)
 	s.golden(golden)
+	// What it shares with verify refuses a command line in the name of the command that was typed.
+	_, _, told := s.try("policy", "test", "--kind", "pump", "plant.yaml", state)
+	if !strings.HasPrefix(told, "longshore: policy test: --kind") || !strings.HasSuffix(told, "longshore policy test --help\n") {
+		t.Errorf("another kind: %s", told)
+	}
 }
 
 // An identity is asked for as cosign spells it, and held against a trusted root that is a file.

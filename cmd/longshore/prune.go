@@ -146,7 +146,7 @@ func (p *program) statePrune(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Target() != "" {
-		return outcome.Usagef("state prune", "state prune: %s: name the repository only", args[0])
+		return misused(c, "%s: name the repository only", args[0])
 	}
 	var devices []artifacts.DeviceID
 	for _, s := range c.StringSlice("device") {
@@ -355,8 +355,8 @@ func (p *program) planPrune(c *cli.Context, client *registry.Client, command, na
 	if o.Keep = c.Int("keep"); o.Keep < 1 {
 		return one, outcome.Usagef(command, "--keep %d: at least 1 generation has to stay", o.Keep)
 	}
-	if s := c.String("younger-than"); s != "" {
-		if o.Younger, err = p.past(command, "younger-than", s); err != nil {
+	if c.String("younger-than") != "" {
+		if o.Younger, err = p.past(c, "younger-than"); err != nil {
 			return one, err
 		}
 		when, err := p.publishedAt(c, client, nil)

@@ -8,8 +8,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
-
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func (p *program) trustedRootShowCommand() *cli.Command {
@@ -121,7 +119,7 @@ func (p *program) keyPublic(c *cli.Context, _ []string) error {
 	}
 	defer signer.Close()
 	if signer == nil {
-		return outcome.Usagef("key public", "key public: of which key? use --key")
+		return misused(c, "of which key? use --key")
 	}
 	r := publicResult{Public: string(signer.PublicPEM()), Algorithm: signer.Key().Algorithm, Fingerprint: signer.Key().Fingerprint}
 	if r.file = c.String("out"); r.file != "" {

@@ -9,7 +9,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -58,7 +57,7 @@ func (p *program) sign(c *cli.Context, args []string) error {
 	}
 	defer s.Close()
 	if s.signer == nil {
-		return outcome.Usagef("sign", "sign: with which key? use --key, or --keyless")
+		return misused(c, "with which key? use --key, or --keyless")
 	}
 	repo, subject, err := openSubject(c, s.Client, args[0])
 	if err != nil {

@@ -114,12 +114,12 @@ func (s *session) Close() {
 }
 
 // whoSigns refuses a command line that does not say who signs, or says that somebody does and nobody.
-func whoSigns(c *cli.Context, command string) error {
+func whoSigns(c *cli.Context) error {
 	switch signs := c.String("key") != "" || c.Bool("keyless"); {
 	case signs && c.Bool("unsigned"):
-		return outcome.Usagef(command, "%s: --unsigned excludes --key and --keyless", command)
+		return misused(c, "--unsigned excludes --key and --keyless")
 	case !signs && !c.Bool("unsigned") && !c.Bool("dry-run"):
-		return outcome.Usagef(command, "%s: sign with --key or --keyless, or say --unsigned", command)
+		return misused(c, "sign with --key or --keyless, or say --unsigned")
 	}
 	return nil
 }

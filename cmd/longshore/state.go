@@ -106,7 +106,7 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Tag != "" || ref.Digest != "" {
-		return outcome.Usagef("state push", "state push: %s: name the repository only, the tag comes from the device", args[0])
+		return misused(c, "%s: name the repository only, the tag comes from the device", args[0])
 	}
 	device, err := artifacts.ParseDeviceID(c.String("device"))
 	if err != nil {
@@ -180,20 +180,19 @@ func (p *program) publishState(c *cli.Context, repo *registry.Repository, next *
 
 // checkStateFlags refuses what contradicts itself.
 func checkStateFlags(c *cli.Context) error {
-	const name = "state push"
 	documents := len(c.StringSlice("deployment")) + len(c.StringSlice("bundle"))
 	component := c.String("component") != ""
 	switch {
 	case c.String("device") == "":
-		return outcome.Usagef(name, "state push: which device? use --device")
-	case whoSigns(c, name) != nil:
-		return whoSigns(c, name)
+		return misused(c, "which device? use --device")
+	case whoSigns(c) != nil:
+		return whoSigns(c)
 	case !component && (len(c.StringSlice("set")) > 0 || c.String("name") != "" || c.String("namespace") != ""):
-		return outcome.Usagef(name, "state push: --set, --name and --namespace are for --component; documents have parameters of their own")
+		return misused(c, "--set, --name and --namespace are for --component; documents have parameters of their own")
 	case c.Bool("empty") && (component || documents > 0 || c.Bool("keep-others")):
-		return outcome.Usagef(name, "state push: --empty means that there is nothing to deploy")
+		return misused(c, "--empty means that there is nothing to deploy")
 	case !c.Bool("empty") && !component && documents == 0:
-		return outcome.Usagef(name, "state push: what is to run? use --component, --deployment or --bundle, or --empty for nothing")
+		return misused(c, "what is to run? use --component, --deployment or --bundle, or --empty for nothing")
 	}
 	return nil
 }
@@ -242,7 +241,7 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 			return nil, err
 		}
 		if ref.Scheme != registry.SchemeOCI {
-			return nil, outcome.Usagef("state push", "state push: --component %s: devices fetch components from registries only", s)
+			return nil, misused(c, "--component %s: devices fetch components from registries only", s)
 		}
 		// Named by the user, unlike what documents name: it may be told the credentials of the flags.
 		repo, err := client.Open(c.Context, ref)
@@ -371,12 +370,12 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 			return err
 		}
 		if ref.Target() != "" {
-			return outcome.Usagef("state show", "state show: %s has a tag or digest already, --device is one too many", args[0])
+			return misused(c, "%s has a tag or digest already, --device is one too many", args[0])
 		}
 		ref = ref.WithTag(id.Tag())
 	}
 	if ref.Target() == "" {
-		return outcome.Usagef("state show", "state show: which device? use --device, a tag or a digest")
+		return misused(c, "which device? use --device, a tag or a digest")
 	}
 	client, err := p.client(c)
 	if err != nil {

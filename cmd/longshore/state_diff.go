@@ -45,14 +45,14 @@ func (r stateDiffResult) text(w io.Writer) {
 }
 
 func (p *program) stateDiff(c *cli.Context, args []string) error {
-	ref, device, err := p.stateOf(c, "state diff", args[0])
+	ref, device, err := p.stateOf(c, args[0])
 	if err != nil {
 		return err
 	}
 	targets := make([]string, 2) // from, to
 	for i, a := range args[1:] {
 		if n, err := strconv.ParseUint(strings.TrimPrefix(a, "v"), 10, 64); err != nil || n == 0 {
-			return outcome.Usagef("state diff", "state diff: %q is no generation", a)
+			return misused(c, "%q is no generation", a)
 		} else {
 			targets[i] = artifacts.HistoryTag(device.Tag(), n)
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -98,7 +97,7 @@ func describeTrust(label, file string, t *trust.Policy) trustFile {
 }
 
 func (p *program) trustInit(c *cli.Context, args []string) error {
-	ref, err := repositoryOnly("trust init", args[0])
+	ref, err := repositoryOnly(c, args[0])
 	if err != nil {
 		return err
 	}
@@ -131,7 +130,7 @@ func (p *program) trustInit(c *cli.Context, args []string) error {
 func namedKeys(c *cli.Context, flag string) ([]trust.NamedPEM, error) {
 	files := c.StringSlice(flag)
 	if len(files) == 0 {
-		return nil, outcome.Usagef("trust init", "trust init: --%s is missing", flag)
+		return nil, misused(c, "--%s is missing", flag)
 	}
 	var out []trust.NamedPEM
 	for _, file := range files {
@@ -273,7 +272,7 @@ func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*sig
 }
 
 func (p *program) trustPush(c *cli.Context, args []string) error {
-	ref, err := repositoryOnly("trust push", args[1])
+	ref, err := repositoryOnly(c, args[1])
 	if err != nil {
 		return err
 	}
@@ -338,10 +337,10 @@ func (p *program) atTrust(c *cli.Context, ref registry.Reference, f func(*regist
 }
 
 // repositoryOnly reads a reference that names no tag and no digest.
-func repositoryOnly(name, s string) (registry.Reference, error) {
+func repositoryOnly(c *cli.Context, s string) (registry.Reference, error) {
 	ref, err := registry.ParseReference(s)
 	if err == nil && ref.Target() != "" {
-		err = outcome.Usagef(name, "%s: %s: name the repository only, tags come from versions", name, s)
+		err = misused(c, "%s: name the repository only, tags come from versions", s)
 	}
 	return ref, err
 }
@@ -368,7 +367,7 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Tag != "" {
-		return outcome.Usagef("trust sign", "trust sign: %s: name the repository, or the proposal by its digest", args[0])
+		return misused(c, "%s: name the repository, or the proposal by its digest", args[0])
 	}
 	by, err := p.newSigners(c)
 	if err != nil {
@@ -376,7 +375,7 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 	}
 	defer closeAll(by)
 	if len(by) == 0 {
-		return outcome.Usagef("trust sign", "trust sign: with which key? use --key, or --keyless")
+		return misused(c, "with which key? use --key, or --keyless")
 	}
 	return p.atTrust(c, ref, func(repo *registry.Repository) error {
 		x, err := trust.Endorse(c.Context, p.now(), repo, ref.Digest, signatories(by)...)

@@ -198,7 +198,7 @@ func (r trustHistory) text(w io.Writer) {
 }
 
 func (p *program) trustHistory(c *cli.Context, args []string) error {
-	ref, err := repositoryOnly("trust history", args[0])
+	ref, err := repositoryOnly(c, args[0])
 	if err != nil {
 		return err
 	}

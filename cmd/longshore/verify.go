@@ -135,17 +135,17 @@ func (p *program) judge(c *cli.Context) (audit.Judge, error) {
 		return nil, err
 	}
 	if (len(files) == 0 && identity == nil) == (c.String("policy") == "") {
-		return nil, outcome.Usagef("verify", "verify: give one of --key, --certificate-identity and --policy")
+		return nil, misused(c, "give one of --key, --certificate-identity and --policy")
 	}
 	claims, err := pairs("annotation", c.StringSlice("annotation"))
 	if err != nil {
 		return nil, err
 	}
 	if claims != nil && c.String("policy") != "" {
-		return nil, outcome.Usagef("verify", "verify: --annotation goes with --key, policies do not know annotations")
+		return nil, misused(c, "--annotation goes with --key, policies do not know annotations")
 	}
 	if c.Bool("show-predicate") && attestation == "" {
-		return nil, outcome.Usagef("verify", "verify: --show-predicate of what? use --attestation")
+		return nil, misused(c, "--show-predicate of what? use --attestation")
 	}
 	if attestation != "" {
 		if attestation, err = signing.PredicateType(attestation); err != nil {
@@ -170,14 +170,14 @@ func (p *program) judge(c *cli.Context) (audit.Judge, error) {
 func (p *program) audit(c *cli.Context, client *registry.Client, reference string, judge audit.Judge) (verifyResult, error) {
 	kind := artifacts.Kind(c.String("kind"))
 	if kind != "" && !slices.Contains(verifiedKinds(), string(kind)) {
-		return verifyResult{}, outcome.Usagef(c.Command.Name, "%s: --kind %q is not one of %s", c.Command.Name, kind, strings.Join(verifiedKinds(), ", "))
+		return verifyResult{}, misused(c, "--kind %q is not one of %s", kind, strings.Join(verifiedKinds(), ", "))
 	}
 	repo, target, err := openTarget(c, client, reference)
 	if err != nil {
 		return verifyResult{}, err
 	}
 	if _, isPolicy := judge.(audit.Policy); isPolicy && repo.Reference().Scheme == registry.SchemeLayout {
-		return verifyResult{}, outcome.Usagef(c.Command.Name, "%s: %s is on disk, and policies speak about repositories of registries: use --key", c.Command.Name, reference)
+		return verifyResult{}, misused(c, "%s is on disk, and policies speak about repositories of registries: use --key", reference)
 	}
 	now := p.now()
 	if policy, ok := judge.(audit.Policy); ok {
