@@ -88,6 +88,7 @@ type DevicePlan struct {
 	Reasons    []string // of Cannot; notes otherwise
 
 	assignment *Assignment
+	undone     bool                // it went back already from the revision that is asked for
 	held       []digest.Digest     // blobs of its that are in the repository: what it follows has them
 	resigned   []byte              // manifest of what is there and gets another signature; nil: something else is published
 	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again

@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,9 +43,36 @@ func (f *Fleet) Rollback(ctx context.Context, from Registry, o Options, b Back) 
 		a.Repository, _ = f.Repository(d) // Read has told what is missing
 		c.Assignments = append(c.Assignments, a)
 	}
-	return c.planEach(ctx, from, o, func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) {
+	plan, err := c.planEach(ctx, from, o, func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) {
 		return p.back(ctx, a, b)
 	})
+	if err == nil && b.Revision != "" {
+		err = plan.concerns(b.Revision)
+	}
+	return plan, err
+}
+
+// concerns is an error when no device has anything of a revision, nor went back from it: it is mistyped rather than undone.
+func (p *Plan) concerns(revision string) error {
+	devices := map[string][]string{}
+	for _, d := range p.Devices {
+		if d.Action != Same || d.undone {
+			return nil
+		}
+		has := cmp.Or(d.Origin.Revision, "no revision")
+		if d.Generation == 0 {
+			has = "nothing"
+		}
+		devices[has] = append(devices[has], string(d.Device))
+	}
+	var there []string
+	for _, has := range slices.Sorted(maps.Keys(devices)) {
+		there = append(there, has+" ("+some(devices[has])+")")
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("no device has a generation of revision %s: %w", revision, fault.ErrNotFound), "they have "+strings.Join(there, ", "))
 }
 
 // back plans the way back of one device.
@@ -67,7 +96,7 @@ func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan,
 		d.Reasons = []string{"nothing was published for it"}
 		return d, nil
 	}
-	d.Generation, d.Digest = s.base.index.Generation, s.base.digest
+	d.Generation, d.Digest, d.Origin = s.base.index.Generation, s.base.digest, s.base.origin()
 	goal, stays, err := p.earlier(ctx, a, s, b)
 	if err != nil {
 		return d.cannot(err)
@@ -76,6 +105,10 @@ func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan,
 		stays = fmt.Sprintf("it has the content of generation %d already", goal.index.Generation)
 	}
 	if stays != "" {
+		d.undone, err = p.undid(ctx, a, s.base, b)
+		if err != nil {
+			return nil, err
+		}
 		d.Reasons = []string{stays}
 		return d, nil
 	}
@@ -180,6 +213,21 @@ func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Bac
 		}
 	}
 	return nil, "", fmt.Errorf("go back over more than %d generations: %w", maxBack, fault.ErrTooLarge)
+}
+
+// undid tells whether a state went back already from what is of the revision that is asked for.
+func (p *planner) undid(ctx context.Context, a *Assignment, s *published, b Back) (bool, error) {
+	if b.Revision == "" || s.index.Repeats == "" {
+		return false, nil
+	}
+	was, err := p.before(ctx, a, s)
+	if err != nil {
+		if lasting(err) {
+			err = nil
+		}
+		return false, err
+	}
+	return strings.HasPrefix(was.origin().Revision, b.Revision), nil
 }
 
 // before is the generation that another one followed.

@@ -176,6 +176,15 @@ func TestRollbackOfRevision(t *testing.T) {
 	if p := rollback(t, files, m, options(), back); p.Count(fleet.Publish)+p.Count(fleet.Cannot) != 0 {
 		t.Errorf("again: %d would change", p.Count(fleet.Publish))
 	}
+	f, err := fleet.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing of it is there, nor was: it is mistyped.
+	_, err = f.Rollback(t.Context(), m, options(), fleet.Back{Revision: "rev9"})
+	if want := "they have nothing (spare-1), rev2 (gateway-1/press-19, press-07, press-08)"; !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != want {
+		t.Errorf("of no revision: %v, hint %q, want %q", err, fault.Hint(err), want)
+	}
 }
 
 // A run that was cut between the history tag and the moving one is taken up: the same generation, not another.

@@ -31,7 +31,7 @@ func TestFleetRollback(t *testing.T) {
 	s.do(outcome.NotFound, "fleet", "rollback", "--previous", "--key", "release.key", "--select", "line=z", "plant")
 	s.do(outcome.OK, "fleet", "rollback", "--dry-run", "--before", "2025-11-20T15:00:00Z", "plant") // by what states say of when
 	s.do(outcome.OK, "fleet", "rollback", "--dry-run", "--previous", "--select", "device=press-07", "-o", "json", "plant")
-	s.do(outcome.OK, "fleet", "rollback", "--key", "release.key", "--revision", "0000000", "plant")
+	s.do(outcome.NotFound, "fleet", "rollback", "--key", "release.key", "--revision", "0000000", "plant")
 	s.do(outcome.OK, "fleet", "rollback", "--key", "release.key", "--revision", "4be2d1c", "--dry-run", "plant")
 	s.do(outcome.OK, "fleet", "rollback", "--key", "release.key", "--before", "2025-11-20T15:00:00Z", "plant")
 	s.do(outcome.OK, "fleet", "rollback", "--key", "release.key", "--before", "2025-11-20T15:00:00Z", "-o", "json", "plant")
