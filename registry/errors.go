@@ -31,6 +31,22 @@ type Error struct {
 func (e *Error) Error() string { return e.Op + " " + e.Reference + ": " + e.err.Error() }
 func (e *Error) Unwrap() error { return e.err }
 
+// Look says where to look for what a registry does not have; "" for every other error. It is for who knows nothing better
+// of what was asked for: a hint of the error itself goes before it.
+func (e *Error) Look() string {
+	ref, err := ParseReference(e.Reference)
+	if err != nil || ref.Scheme == SchemeLayout || !errors.Is(e.err, fault.ErrNotFound) || errors.Is(e.err, fault.ErrTemporary) {
+		return ""
+	}
+	switch {
+	case ref.Digest != "":
+		return "is that the repository? registries remove what no tag names"
+	case ref.Tag != "":
+		return "see which tags there are: longshore app list " + ref.Name()
+	}
+	return "is the path right? a registry knows a repository from the first push to it"
+}
+
 // newError wraps err once: an *Error that comes from below keeps its own operation and reference.
 func newError(op, reference string, err error) error {
 	if err == nil {

@@ -30,3 +30,25 @@ func TestNoWay(t *testing.T) {
 		t.Error("no hint where nothing listens")
 	}
 }
+
+// Who asked for what a registry does not have is told where to look; of what could not be asked nothing is known.
+func TestLook(t *testing.T) {
+	const digest = "@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	for _, tc := range []struct {
+		reference string
+		err       error
+		want      string
+	}{
+		{"harbor.acme.example/plant/line:9.9.9", fault.ErrNotFound, "see which tags there are: longshore app list harbor.acme.example/plant/line"},
+		{"harbor.acme.example/plant/lime", fault.ErrNotFound, "is the path right? a registry knows a repository from the first push to it"},
+		{"harbor.acme.example/plant/line" + digest, fault.ErrNotFound, "is that the repository? registries remove what no tag names"},
+		{"harbor.acme.example/plant/line:9.9.9", fault.ErrTemporary, ""},
+		{"harbor.acme.example/plant/line:9.9.9", errors.Join(fault.ErrNotFound, fault.ErrTemporary), ""},
+		{"oci-layout:plant:9.9.9", fault.ErrNotFound, ""},
+	} {
+		var e *registry.Error
+		if !errors.As(registry.NewError("resolve", tc.reference, tc.err), &e) || e.Look() != tc.want {
+			t.Errorf("Look of %s, %v = %q, want %q", tc.reference, tc.err, e.Look(), tc.want)
+		}
+	}
+}

@@ -22,3 +22,6 @@ func SetSettle(f func(context.Context) error) (restore func()) {
 
 // Classify gives an error its kind.
 var Classify = classify
+
+// NewError is an error of an operation on a reference.
+var NewError = newError

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -56,6 +58,23 @@ func (p *program) stateHistoryCommand() *cli.Command {
 		run: p.stateHistory,
 	})
 }
+
+// seeHistory says where a device's generations are listed, to who asked for one that is not there. device is "" where only
+// the tag was named.
+func seeHistory(err error, device artifacts.DeviceID, ref registry.Reference) error {
+	if !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "" || device == "" && ref.Tag == "" {
+		return err
+	}
+	if device == "" {
+		tag := historyEnd().ReplaceAllString(ref.Tag, "")
+		if device = artifacts.DeviceID(strings.ReplaceAll(tag, "__", "/")); device.Tag() != tag {
+			device = "ID" // no tag tells which id it is a digest of
+		}
+	}
+	return fault.WithHint(err, "see what there is: longshore state history --device "+string(device)+" "+ref.Name())
+}
+
+func historyEnd() *regexp.Regexp { return regexp.MustCompile(`\.v[0-9]+$`) }
 
 type historyResult struct {
 	Device      string        `json:"device"`

@@ -388,7 +388,7 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 	}
 	s, err := release.Read(c.Context, repo, ref.Target())
 	if err != nil {
-		return err
+		return seeHistory(err, "", ref)
 	}
 	return p.show(c, describeState(ref, s))
 }

@@ -71,7 +71,7 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 	}
 	to, err := release.Read(c.Context, repo, targets[1])
 	if err != nil {
-		return err
+		return seeHistory(err, device, ref)
 	}
 	if targets[0] == "" {
 		targets[0] = to.Index.Previous.String()
@@ -81,7 +81,7 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 	if targets[0] != "" {
 		from, err := release.Read(c.Context, repo, targets[0])
 		if err != nil {
-			return err
+			return seeHistory(err, device, ref)
 		}
 		if from.Index.Device != to.Index.Device {
 			return fmt.Errorf("%s and %s are of different devices: %w", targets[0], targets[1], fault.ErrConflict)

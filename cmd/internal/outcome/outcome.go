@@ -136,7 +136,12 @@ func Tell(w io.Writer, program string, err error) {
 		text += " (temporary)"
 	}
 	fmt.Fprintf(w, "%s: %s\n", program, text)
-	tellHint(w, fault.Hint(err))
+	var place interface{ Look() string } // [registry.Error]; not every program has a registry
+	if hint := fault.Hint(err); hint != "" || !errors.As(err, &place) {
+		tellHint(w, hint)
+	} else {
+		tellHint(w, place.Look())
+	}
 }
 
 // ended says what the words of a context's end mean to who waited.
