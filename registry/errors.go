@@ -35,7 +35,7 @@ func (e *Error) Unwrap() error { return e.err }
 // of what was asked for: a hint of the error itself goes before it.
 func (e *Error) Look() string {
 	ref, err := ParseReference(e.Reference)
-	if err != nil || ref.Scheme == SchemeLayout || !errors.Is(e.err, fault.ErrNotFound) || errors.Is(e.err, fault.ErrTemporary) {
+	if err != nil || ref.Scheme == SchemeLayout || e.Op == "open" || !errors.Is(e.err, fault.ErrNotFound) || errors.Is(e.err, fault.ErrTemporary) {
 		return ""
 	}
 	switch {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/internal/auths"
+	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
 // Defaults of Options.
@@ -26,6 +28,8 @@ type Options struct {
 	// loopback addresses without TLS settings of their own are spoken to in the clear.
 	PlainHTTP      bool
 	PlainHTTPHosts []string // host[:port], as in references
+	// LoopbackTLS speaks HTTPS to loopback addresses, too, where none of these says otherwise.
+	LoopbackTLS bool
 
 	SkipVerify        bool   // accept any server certificate
 	CAFile            string // PEM; added to the system's roots
@@ -103,12 +107,33 @@ func (o Options) check() error {
 	return nil
 }
 
+// ReadFiles tells which of the options names a file that cannot be used, and why; "" for none. Otherwise it shows at the first
+// request to a registry, once for each thing that is asked for; of AuthFile, which Login makes, it does not show at all.
+func (o Options) ReadFiles() (option string, err error) {
+	if o.CAFile != "" {
+		if _, err := (wire.TLS{CAFiles: []string{o.CAFile}}).Config(); err != nil {
+			return "CAFile", err
+		}
+	}
+	if o.CertFile != "" && o.KeyFile != "" {
+		if _, err := (wire.TLS{Pairs: [][2]string{{o.CertFile, o.KeyFile}}}).Config(); err != nil {
+			return "CertFile", err
+		}
+	}
+	if o.AuthFile != "" {
+		if err := auths.Check(o.AuthFile); err != nil {
+			return "AuthFile", err
+		}
+	}
+	return "", nil
+}
+
 // plain tells whether host is spoken to in the clear when hosts.toml says nothing about it.
 func (o Options) plain(host string) bool {
 	if o.PlainHTTP || slices.Contains(o.PlainHTTPHosts, host) {
 		return true
 	}
-	if o.CAFile != "" || o.CertFile != "" || o.SkipVerify {
+	if o.LoopbackTLS || o.CAFile != "" || o.CertFile != "" || o.SkipVerify {
 		return false
 	}
 	name := host

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path"
 	"slices"
@@ -173,7 +174,7 @@ func outputFlags(formats []string) []cli.Flag {
 // registryFlags are how registries are reached, spelled as the ecosystem does.
 func registryFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: "plain-http", Category: registryCategory, Usage: "speak HTTP without TLS; registries on this machine are without it too"},
+		&cli.BoolFlag{Name: "plain-http", Category: registryCategory, Usage: "speak HTTP without TLS; so are registries on this machine, unless it is =false"},
 		&cli.BoolFlag{Name: "insecure-skip-tls-verify", Aliases: []string{"insecure"}, Category: registryCategory, Usage: "accept any server certificate"},
 		&cli.StringFlag{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with certificates to trust beside the system's"},
 		&cli.StringFlag{Name: "cert-file", Category: registryCategory, Usage: "`FILE` with a client certificate"},
@@ -201,8 +202,8 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 	if c.Bool("debug") {
 		level = slog.LevelDebug
 	}
-	return registry.New(registry.Options{
-		PlainHTTP:  c.Bool("plain-http"),
+	o := registry.Options{
+		PlainHTTP: c.Bool("plain-http"), LoopbackTLS: c.IsSet("plain-http") && !c.Bool("plain-http"),
 		SkipVerify: c.Bool("insecure-skip-tls-verify"),
 		CAFile:     c.String("ca-file"), CertFile: c.String("cert-file"), KeyFile: c.String("key-file"),
 		Username: c.String("username"), Password: password, Token: c.String("token"),
@@ -210,7 +211,26 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: c.Int("parallel"),
 		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
 		Getenv: p.getenv,
-	})
+	}
+	if err := p.readFiles(c, o); err != nil {
+		return nil, err
+	}
+	return registry.New(o)
+}
+
+// readFiles finds what is wrong with files that flags name, before anything that is asked for is blamed. The file that login
+// writes need not be there.
+func (p *program) readFiles(c *cli.Context, o registry.Options) error {
+	option, err := o.ReadFiles()
+	if err == nil || option == "AuthFile" && errors.Is(err, fs.ErrNotExist) && slices.Contains([]string{"login", "logout"}, c.Command.Name) {
+		return nil
+	}
+	flag := map[string]string{"CAFile": "ca-file", "CertFile": "cert-file", "AuthFile": "registry-config"}[option]
+	name := "--" + flag
+	if v := variable(&cli.StringFlag{Name: flag}); p.getenv(v) == c.String(flag) {
+		name = v
+	}
+	return fmt.Errorf("%s: %w", name, err)
 }
 
 // created is the time that goes into what is pushed: SOURCE_DATE_EPOCH, or none, so that the same input has one digest.

@@ -5,6 +5,7 @@
 package auths
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -139,6 +140,43 @@ func unreadable(file string) error {
 	return fmt.Errorf("credentials file %s is not JSON as Docker and podman write it: %w", file, fault.ErrInvalid)
 }
 
+// notJSON tells what is wrong with a file and where, without what stands there: it may be the secret.
+func notJSON(file string, data []byte, err error) error {
+	var (
+		syntax *json.SyntaxError
+		kind   *json.UnmarshalTypeError
+	)
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("credentials file %s: %w: %w", place(file, data, syntax.Offset), syntax, fault.ErrInvalid)
+	case errors.As(err, &kind):
+		what, _, _ := strings.Cut(kind.Value, " ")
+		return fmt.Errorf("credentials file %s: %q cannot be a JSON %s: %w", place(file, data, kind.Offset), kind.Field, what, fault.ErrInvalid)
+	}
+	return unreadable(file)
+}
+
+// place is FILE:LINE:COLUMN of the byte before an offset.
+func place(file string, data []byte, offset int64) string {
+	before := data[:max(0, min(offset-1, int64(len(data))))]
+	return fmt.Sprintf("%s:%d:%d", file, bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n'))
+}
+
+// Check tells whether a file that somebody named can be read: unlike those that are looked for, it has to be there.
+func Check(file string) error {
+	r, err := os.Open(file)
+	if err == nil {
+		r.Close()
+		_, err = read(file)
+		return err
+	}
+	var at *os.PathError
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return fmt.Errorf("credentials file %s: %w", file, err)
+}
+
 func read(file string) (document, error) {
 	var d document
 	r, err := os.Open(file)
@@ -160,8 +198,8 @@ func read(file string) (document, error) {
 	if strings.TrimSpace(string(data)) == "" {
 		return d, nil
 	}
-	if json.Unmarshal(data, &d) != nil {
-		return d, unreadable(file)
+	if err := json.Unmarshal(data, &d); err != nil {
+		return d, notJSON(file, data, err)
 	}
 	return d, nil
 }

@@ -51,9 +51,8 @@ func Proxy(getenv func(string) string) func(*http.Request) (*url.URL, error) {
 	return func(r *http.Request) (*url.URL, error) { return f(r.URL) }
 }
 
-// NewTransport makes a transport of its own; the caller closes its idle connections. answer bounds the wait from the last
-// byte of a request to the first of its answer: a registry stores a blob before it answers.
-func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
+// Config reads the files.
+func (o TLS) Config() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.SkipVerify, Time: o.Now} // only when spelled out by a person
 	if len(o.CAFiles) > 0 {
 		pool, err := x509.SystemCertPool()
@@ -63,7 +62,7 @@ func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.U
 		for _, f := range o.CAFiles {
 			pem, err := readFile(f)
 			if err != nil {
-				return nil, fmt.Errorf("read CA file: %w", err)
+				return nil, fmt.Errorf("CA file %w", err)
 			}
 			if !pool.AppendCertsFromPEM(pem) {
 				return nil, fmt.Errorf("CA file %s holds no PEM certificate: %w", f, fault.ErrInvalid)
@@ -74,11 +73,11 @@ func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.U
 	for _, p := range o.Pairs {
 		cert, err := readFile(p[0])
 		if err != nil {
-			return nil, fmt.Errorf("read client certificate: %w", err)
+			return nil, fmt.Errorf("client certificate %w", err)
 		}
 		key, err := readFile(p[1])
 		if err != nil {
-			return nil, fmt.Errorf("read client key: %w", err)
+			return nil, fmt.Errorf("client key %w", err)
 		}
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
@@ -86,6 +85,16 @@ func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.U
 			return nil, fmt.Errorf("client certificate %s with key %s: %w: %w", p[0], p[1], err, fault.ErrInvalid)
 		}
 		c.Certificates = append(c.Certificates, pair)
+	}
+	return c, nil
+}
+
+// NewTransport makes a transport of its own; the caller closes its idle connections. answer bounds the wait from the last
+// byte of a request to the first of its answer: a registry stores a blob before it answers.
+func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
+	c, err := o.Config()
+	if err != nil {
+		return nil, err
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
 	return &http.Transport{
@@ -110,17 +119,25 @@ func readFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", path, fault.ErrNotFound)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+		return nil, unreadable(path, err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxPEM+1))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+		return nil, unreadable(path, err)
 	}
 	if len(data) > maxPEM {
 		return nil, fmt.Errorf("%s: more than %d bytes: %w", path, maxPEM, fault.ErrTooLarge)
 	}
 	return data, nil
+}
+
+func unreadable(path string, err error) error {
+	var at *os.PathError
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return fmt.Errorf("%s: %w: %w", path, err, fault.ErrInvalid)
 }
 
 // Redirect refuses to leave HTTPS, and to go in circles.
