@@ -24,8 +24,8 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-const retentionText = "What always stays: what a device's tag names and everything above it, what that one follows and what it repeats, what " +
-	"a kept one repeats, what a rollout may give back, what any other tag names, and what is not what its tag says. Signatures, attestations and statements about a " +
+const retentionText = "What always stays: what a device's tag names and everything above it, what that one follows, what these repeat, what a rollout " +
+	"may give back, with what that follows and repeats, what any other tag names, and what is not what its tag says. Signatures, attestations and statements about a " +
 	"state go with it; blobs are the registry's to collect. At a terminal it is asked whether to go on. A registry that lets nobody " +
 	"delete, or keeps tags, says so (exit code 2 or 6), and nothing is lost. A run that ended early is repeated."
 

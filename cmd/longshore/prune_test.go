@@ -169,6 +169,32 @@ func TestPruneKeepsWhatIsNeeded(t *testing.T) {
 	told(outcome.OK, []string{"press-0000  generations 2 to 4\n"}, "rollout 1", fleet("--dry-run")...)
 }
 
+// What stays for being new is not read: of a device with 12 generations that keeps 10, what its tag names and the two that go.
+func TestPruneAsksLittle(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	devices := s.waves(3, "rollout: {waves: [{name: all, percent: 100}]}")
+	for poll := range 12 {
+		s.do(outcome.OK, "fleet", "publish", "-q", "--at-once", "--key", "release.key", "waves")
+		s.change("waves/fleet.yaml", fmt.Sprintf("POLL_SECONDS: %d", 5+poll), fmt.Sprintf("POLL_SECONDS: %d", 6+poll))
+	}
+	for _, command := range [][]string{{"state", "prune", states}, {"fleet", "prune", "waves"}} {
+		for keep, want := range map[string]int{"12": 0, "11": 2 + 2, "10": 2 + 2*2} {
+			s.server.Faults.Forget()
+			args := append(append(command[:2:2], "--dry-run", "--keep", keep), command[2])
+			if code, stdout, stderr := s.try(args...); code != outcome.OK {
+				t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
+			}
+			n := len(s.server.Faults.Requests("", "/plant/state/manifests/"))
+			if t.Logf("%s: %d requests for manifests", strings.Join(args, " "), n); n != want*len(devices) {
+				t.Errorf("%s: %d requests for manifests, want %d for each of %d devices", strings.Join(args, " "), n, want, len(devices))
+			}
+			if n := len(s.server.Faults.Requests("", "/plant/state/tags/")); n != 1 {
+				t.Errorf("%s: tags were listed %d times", strings.Join(args, " "), n)
+			}
+		}
+	}
+}
+
 // A fleet whose registry is a host alone keeps its rollouts right below it; a host that has no repository there has no rollouts.
 func TestStatePruneLooksBelowTheHost(t *testing.T) {
 	s := newShell(t, testenv.Referrers)

@@ -25,7 +25,7 @@ import (
 const pruneConcurrency = 16
 
 // Retention says which generations stay, beside those that always do: what a device's tag names and what is above it, what
-// that one follows, what a kept one repeats, and what any other tag names.
+// that one follows, what these and needed ones repeat, and what any other tag names.
 type Retention struct {
 	Keep    int                                                               // newest generations of each device; at least 1
 	Devices func(tag string) bool                                             // by the tags of their states; nil: all that have a history
@@ -111,7 +111,7 @@ func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, err
 	if len(long) == 0 {
 		return out, nil
 	}
-	if err := p.others(ctx, list); err != nil {
+	if err := p.people(ctx, list); err != nil {
 		return nil, err
 	}
 	found := make([]*Pruned, len(long))
@@ -134,8 +134,8 @@ func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, err
 	return out, nil
 }
 
-// others asks what tags name that are neither a device's nor of its history: people set tags, and those stay.
-func (p *pruner) others(ctx context.Context, list []string) error {
+// people asks what tags name that are neither a device's nor of its history: people set tags, and those stay.
+func (p *pruner) people(ctx context.Context, list []string) error {
 	var ask []string
 	for _, t := range list {
 		m := historyTag.FindStringSubmatch(t)
@@ -167,41 +167,92 @@ func (p *pruner) others(ctx context.Context, list []string) error {
 	return g.Wait()
 }
 
-// at reads what a history tag names. The error says that nobody could tell; problem, that it is not what its tag says.
-func (p *pruner) at(ctx context.Context, tag string, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
-	sort := func(err error) (digest.Digest, *artifacts.StateIndex, error, error) {
-		if unfit(err) {
-			return d, nil, err, nil
-		}
-		return d, nil, nil, err
-	}
-	desc, err := p.repo.Resolve(ctx, artifacts.HistoryTag(tag, n))
-	if err != nil {
-		return sort(err)
-	}
-	d = desc.Digest
-	_, manifest, err := p.repo.Manifest(ctx, d)
-	if err != nil {
-		return sort(err)
-	}
-	x, err = artifacts.OpenState(manifest)
-	switch {
-	case err != nil:
-		return sort(err)
-	case x.Device.Tag() != tag:
-		return sort(fmt.Errorf("it is the state of %s: %w", x.Device, fault.ErrConflict))
-	case x.Generation != n:
-		return sort(fmt.Errorf("it is generation %d: %w", x.Generation, fault.ErrConflict))
-	}
-	return d, x, nil, nil
+// keeper finds out what stays of one device.
+type keeper struct {
+	*pruner
+	tag    string
+	keep   map[digest.Digest]string // why
+	needed []Need
+	asked  bool // what is needed
+	opened map[digest.Digest]*artifacts.StateIndex
 }
 
-// device decides about one device.
+// at reads what a history tag names. The error says that nobody could tell; problem, that it is not what its tag says.
+func (k *keeper) at(ctx context.Context, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
+	desc, err := k.repo.Resolve(ctx, artifacts.HistoryTag(k.tag, n))
+	if unfit(err) {
+		return "", nil, err, nil
+	}
+	if err != nil {
+		return "", nil, nil, err
+	}
+	x, problem, err = k.open(ctx, desc.Digest, n)
+	return desc.Digest, x, problem, err
+}
+
+// open reads a state of the device, of that generation; 0: any.
+func (k *keeper) open(ctx context.Context, d digest.Digest, n uint64) (x *artifacts.StateIndex, problem, err error) {
+	if x = k.opened[d]; x == nil {
+		_, manifest, err := k.repo.Manifest(ctx, d)
+		if err == nil {
+			x, err = artifacts.OpenState(manifest)
+		}
+		if unfit(err) {
+			return nil, err, nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		k.opened[d] = x
+	}
+	switch {
+	case x.Device.Tag() != k.tag:
+		return nil, fmt.Errorf("it is the state of %s: %w", x.Device, fault.ErrConflict), nil
+	case n != 0 && x.Generation != n:
+		return nil, fmt.Errorf("it is generation %d: %w", x.Generation, fault.ErrConflict), nil
+	}
+	k.ask(x.Device)
+	return x, nil, nil
+}
+
+// ask asks once what is needed.
+func (k *keeper) ask(device artifacts.DeviceID) {
+	if !k.asked && k.o.Needed != nil {
+		k.needed = k.o.Needed(device)
+	}
+	k.asked = true
+}
+
+// need says why a generation is needed; "": it is not.
+func (k *keeper) need(d digest.Digest, n uint64) string {
+	for _, o := range k.needed {
+		if o.Digest != "" && o.Digest == d || o.Digest == "" && o.Generation == n {
+			return o.Why
+		}
+	}
+	return ""
+}
+
+// stay keeps a state that another one names, unless it stays already.
+func (k *keeper) stay(d digest.Digest, why string, n uint64) {
+	if d != "" && k.keep[d] == "" {
+		k.keep[d] = fmt.Sprintf(why, n)
+	}
+}
+
+// follow keeps what a needed state follows and repeats.
+func (k *keeper) follow(x *artifacts.StateIndex) {
+	k.stay(x.Previous, "generation %d, which is needed, follows it", x.Generation)
+	k.stay(x.Repeats, "generation %d, which is needed, repeats it", x.Generation)
+}
+
+// device decides about one device. It reads what the device's tag names and what is above that, what is needed, and what
+// may go. Of a generation that is only among the newest nobody needs what it repeats: it has that content itself.
 func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	out := &Pruned{Tag: tag}
 	all := p.histories[tag]
-	keep := map[digest.Digest]string{} // why
-	first := p.o.Keep
+	k := &keeper{pruner: p, tag: tag, keep: map[digest.Digest]string{}, opened: map[digest.Digest]*artifacts.StateIndex{}}
+	above, first, current := p.o.Keep, p.o.Keep, uint64(0)
 	if p.tags[tag] {
 		x, err := p.current(ctx, out)
 		if err != nil {
@@ -213,58 +264,24 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 			}
 			return out, nil
 		}
-		for first < len(all) && all[first] > x.Generation { // being published, or never finished
-			first++
+		for above = 0; above < len(all) && all[above] > x.Generation; { // being published, or never finished
+			above++
 		}
-		keep[x.Repeats], keep[x.Previous] = tag+" repeats it", tag+" follows it"
-		keep[out.tagged] = tag + " names it"
+		first, current = max(first, above), x.Generation
+		k.keep[x.Repeats], k.keep[x.Previous] = tag+" repeats it", tag+" follows it"
+		k.keep[out.tagged] = tag + " names it"
+		k.opened[out.tagged] = x
+		k.ask(x.Device)
 	}
-	var needed []Need
-	asked := false
-	// need says why a generation is needed, and keeps what it follows and repeats.
-	need := func(d digest.Digest, x *artifacts.StateIndex) string {
-		if !asked && p.o.Needed != nil {
-			needed = p.o.Needed(x.Device)
-		}
-		asked = true
-		for _, o := range needed {
-			if o.Digest != "" && o.Digest != d || o.Digest == "" && o.Generation != x.Generation {
-				continue
-			}
-			for of, why := range map[digest.Digest]string{x.Previous: "%d, which is needed, follows it", x.Repeats: "%d, which is needed, repeats it"} {
-				if of != "" && keep[of] == "" {
-					keep[of] = fmt.Sprintf("generation "+why, x.Generation)
-				}
-			}
-			return o.Why
-		}
-		return ""
+	if first == len(all) {
+		return out, nil
 	}
-	for _, n := range all[:first] {
-		d, x, problem, err := p.at(ctx, tag, n)
-		if err != nil {
-			return nil, err
-		}
-		if keep[d] = "one of the newest"; problem == nil {
-			if x.Repeats != "" && keep[x.Repeats] == "" {
-				keep[x.Repeats] = fmt.Sprintf("generation %d repeats it", n)
-			}
-			need(d, x)
-		}
+	if err := k.newest(ctx, all[:first], above, current); err != nil {
+		return nil, err
 	}
 	for _, n := range all[first:] {
-		old := Old{Generation: n, Tag: artifacts.HistoryTag(tag, n)}
-		d, x, problem, err := p.at(ctx, tag, n)
+		old, err := k.old(ctx, n)
 		if err != nil {
-			return nil, err
-		}
-		old.Digest = d
-		if problem == nil {
-			if why := need(d, x); why != "" {
-				keep[d] = why
-			}
-		}
-		if old.Why, err = p.why(ctx, tag, d, keep, problem); err != nil {
 			return nil, err
 		}
 		if old.Why != "" {
@@ -275,6 +292,60 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	}
 	slices.Reverse(out.Remove)
 	return out, nil
+}
+
+// newest keeps what those name that stay by their number: the first ones, which are above what the tag names, or all when
+// there is no tag, and what is needed.
+func (k *keeper) newest(ctx context.Context, all []uint64, above int, current uint64) error {
+	for i, n := range all {
+		if i >= above && (n == current || k.need("", n) == "") {
+			continue
+		}
+		d, x, problem, err := k.at(ctx, n)
+		if err != nil {
+			return err
+		}
+		if k.keep[d] = "one of the newest"; problem != nil {
+			continue
+		}
+		if k.stay(x.Repeats, "generation %d repeats it", n); k.need(d, n) != "" {
+			k.follow(x)
+		}
+	}
+	for _, o := range k.needed {
+		if o.Digest == "" {
+			continue
+		}
+		x, problem, err := k.open(ctx, o.Digest, 0)
+		if err != nil {
+			return err
+		}
+		if problem == nil {
+			k.follow(x)
+		}
+	}
+	return nil
+}
+
+// old decides about one that does not stay by its number.
+func (k *keeper) old(ctx context.Context, n uint64) (Old, error) {
+	o := Old{Generation: n, Tag: artifacts.HistoryTag(k.tag, n)}
+	d, x, problem, err := k.at(ctx, n)
+	if err != nil {
+		return o, err
+	}
+	if o.Digest = d; problem != nil {
+		o.Why = "it is not what its tag says: " + problem.Error()
+		return o, nil
+	}
+	if o.Why = k.need(d, n); o.Why != "" {
+		k.follow(x)
+		return o, nil
+	}
+	if o.Why = cmp.Or(k.keep[d], k.others(d)); o.Why == "" {
+		o.Why, err = k.young(ctx, d)
+	}
+	return o, err
 }
 
 // current reads what the device's tag names; nil where that is no state of it.
@@ -298,29 +369,28 @@ func (p *pruner) current(ctx context.Context, out *Pruned) (*artifacts.StateInde
 	return x, nil
 }
 
-// why says why an old generation stays; "": it does not.
-func (p *pruner) why(ctx context.Context, tag string, d digest.Digest, keep map[digest.Digest]string, problem error) (string, error) {
-	if problem != nil {
-		return "it is not what its tag says: " + problem.Error(), nil
-	}
-	if keep[d] != "" {
-		return keep[d], nil
-	}
-	for _, other := range p.named[d] {
-		if m := historyTag.FindStringSubmatch(other); m == nil || m[1] != tag {
-			return other + " names it", nil
+// others says which tag names a state that is neither the device's nor of its history; "": none.
+func (k *keeper) others(d digest.Digest) string {
+	for _, other := range k.named[d] {
+		if m := historyTag.FindStringSubmatch(other); m == nil || m[1] != k.tag {
+			return other + " names it"
 		}
 	}
-	if p.o.Younger.IsZero() {
+	return ""
+}
+
+// young says why a state stays for its age; "": it does not.
+func (k *keeper) young(ctx context.Context, d digest.Digest) (string, error) {
+	if k.o.Younger.IsZero() {
 		return "", nil
 	}
-	at, err := p.o.When(ctx, d)
+	at, err := k.o.When(ctx, d)
 	switch {
 	case err != nil && !unfit(err):
 		return "", err
 	case err != nil || at.IsZero():
 		return "it does not say when it was published", nil
-	case at.After(p.o.Younger):
+	case at.After(k.o.Younger):
 		return "published " + at.UTC().Format(time.RFC3339), nil
 	}
 	return "", nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,6 +116,16 @@ func TestPlanPrune(t *testing.T) {
 			name: "the tag was moved back", do: point("d", "d.v2"), o: Retention{Keep: 1}, goes: "e: 1", // all above it may be needed
 			why: map[string]string{"d.v2": "d names it", "d.v1": "d follows it"},
 		},
+		{
+			name: "a publication that has not ended", do: point("d", "d.v5"), o: Retention{Keep: 1}, goes: "d: 1 3; e: 1",
+			why: map[string]string{"d.v2": "generation 6 repeats it", "d.v4": "d follows it", "d.v5": "d names it", "e.v2": "e follows it"},
+		},
+		{
+			name: "what one of the newest repeats, which has it itself", o: Retention{Keep: 3}, goes: "d: 1 2 3 4",
+			do: func(t *testing.T, s *shelf) {
+				s.place(t, artifacts.StateOptions{Device: "d", Generation: 7, Previous: s.tags[s.name+":d"]}, "d.v7", "d")
+			},
+		},
 		{name: "a tag of people", do: point("golden", "d.v3"), o: Retention{Keep: 3}, goes: "d: 1", why: map[string]string{"d.v3": "golden names it"}},
 		{name: "a tag of people like a history", do: point("archive.v3", "d.v3"), o: Retention{Keep: 3}, goes: "d: 1", why: map[string]string{"d.v3": "archive.v3 names it"}},
 		{name: "a tag of people that begins like one", do: point("d.vision-ok", "d.v3"), o: Retention{Keep: 3}, goes: "d: 1", why: map[string]string{"d.v3": "d.vision-ok names it"}},
@@ -202,8 +213,61 @@ func TestPruneKeepsWhatANewOneFollows(t *testing.T) {
 	}
 }
 
-// Whatever the history is, and whatever is kept: what a tag of the device names, the newest, and what a kept one repeats
-// are there afterwards, and no signature of something that stays is gone.
+// counted counts what is asked of a shelf.
+type counted struct {
+	*shelf
+	asked atomic.Int32
+}
+
+func (c *counted) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error) {
+	c.asked.Add(1)
+	return c.shelf.Resolve(ctx, tag)
+}
+
+func (c *counted) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
+	c.asked.Add(1)
+	return c.shelf.Manifest(ctx, d)
+}
+
+// Of what stays for being new nothing is asked but what a decision needs; each thing once.
+func TestPruneAsksLittle(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		keep   int
+		needed func(all []digest.Digest) []Need
+		untag  bool
+		asked  int32
+		goes   string
+	}{
+		{name: "nothing is old", keep: 30},
+		{name: "one is old", keep: 29, asked: 2 + 2, goes: "d: 1"},
+		{name: "ten are", keep: 20, asked: 2 + 10*2, goes: "d: 1 2 3 4 5 6 7 8 9 10"},
+		{name: "a new one is needed", keep: 29, needed: func(all []digest.Digest) []Need { return []Need{{Digest: all[29]}, {Digest: all[30]}} }, asked: 2 + 1 + 2, goes: "d: 1"},
+		{name: "an old one is", keep: 28, needed: func(all []digest.Digest) []Need { return []Need{{Digest: all[2], Why: "it is"}} }, asked: 2 + 2*2, goes: ""},
+		{name: "the device tells of the newest", keep: 29, needed: func([]digest.Digest) []Need { return []Need{{Generation: 30, Why: "it runs"}} }, asked: 2 + 2, goes: "d: 1"},
+		{name: "it tells of an earlier one", keep: 29, needed: func([]digest.Digest) []Need { return []Need{{Generation: 20, Why: "it runs"}} }, asked: 2 + 2 + 2, goes: "d: 1"},
+		{name: "its tag is gone", keep: 29, untag: true, asked: 30 * 3, goes: "d: 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &counted{shelf: &shelf{states: states{newMemory()}}}
+			all := s.publish(t, "d", 30, nil)
+			if c.untag {
+				delete(s.tags, s.name+":d")
+			}
+			o := Retention{Keep: c.keep}
+			if c.needed != nil {
+				o.Needed = func(artifacts.DeviceID) []Need { return c.needed(all) }
+			}
+			p, err := PlanPrune(t.Context(), s, o)
+			if n := s.asked.Load(); err != nil || n != c.asked || p.goes() != c.goes {
+				t.Errorf("%d requests, want %d; goes %q, %v, want %q", n, c.asked, p.goes(), err, c.goes)
+			}
+		})
+	}
+}
+
+// Whatever the history is, and whatever is kept: what a tag of the device names, the newest, and what the tag's repeats and
+// follows are there afterwards, and no signature of something that stays is gone.
 func TestPruneKeepsWhatIsNeeded(t *testing.T) {
 	for round := range 300 {
 		r := rand.New(rand.NewPCG(uint64(round), 1))
