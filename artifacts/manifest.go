@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -116,6 +117,25 @@ func open(data []byte, artifactType string) (*image, error) {
 		return nil, err
 	}
 	return i, nil
+}
+
+// number reads an annotation that counts from 1, written in the one way that there is.
+func (i *image) number(key string) (uint64, error) {
+	text := i.annotations[key]
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 || strconv.FormatUint(n, 10) != text {
+		return 0, fmt.Errorf("annotation %s: %q is no whole number from 1 to 18446744073709551615: %w", key, text, fault.ErrInvalid)
+	}
+	return n, nil
+}
+
+// digest reads an annotation; "": it is not there.
+func (i *image) digest(key string) (digest.Digest, error) {
+	text, ok := i.annotations[key]
+	if d := digest.Digest(text); !ok || validDigest(d) {
+		return d, nil
+	}
+	return "", fmt.Errorf("annotation %s: %q is not %s: %w", key, text, digestWords, fault.ErrInvalid)
 }
 
 func descriptor(n *strict.Node) ocispec.Descriptor {

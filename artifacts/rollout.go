@@ -88,14 +88,11 @@ func openRollout(manifest []byte) (*RolloutIndex, error) {
 	if !fleetFormat.MatchString(x.Fleet) {
 		return nil, fmt.Errorf("annotation %s: %q is no name of a fleet: %w", AnnotationFleet, x.Fleet, fault.ErrInvalid)
 	}
-	g := i.annotations[AnnotationGeneration]
-	if x.Revision, err = strconv.ParseUint(g, 10, 64); err != nil || x.Revision == 0 || strconv.FormatUint(x.Revision, 10) != g {
-		return nil, fmt.Errorf("annotation %s: %q is no whole number from 1 to 18446744073709551615: %w", AnnotationGeneration, g, fault.ErrInvalid)
+	if x.Revision, err = i.number(AnnotationGeneration); err != nil {
+		return nil, err
 	}
-	if p, ok := i.annotations[AnnotationPrevious]; ok {
-		if x.Previous = digest.Digest(p); !validDigest(x.Previous) {
-			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationPrevious, p, digestWords, fault.ErrInvalid)
-		}
+	if x.Previous, err = i.digest(AnnotationPrevious); err != nil {
+		return nil, err
 	}
 	if len(i.layers) != 2 {
 		return nil, fmt.Errorf("%d layers, want the rollout and its targets: %w", len(i.layers), fault.ErrInvalid)

@@ -126,9 +126,8 @@ func openState(manifest []byte) (*StateIndex, error) {
 	if x.Device, err = ParseDeviceID(i.annotations[AnnotationDevice]); err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", AnnotationDevice, err)
 	}
-	g := i.annotations[AnnotationGeneration]
-	if x.Generation, err = strconv.ParseUint(g, 10, 64); err != nil || x.Generation == 0 || strconv.FormatUint(x.Generation, 10) != g {
-		return nil, fmt.Errorf("annotation %s: %q is no whole number from 1 to 18446744073709551615: %w", AnnotationGeneration, g, fault.ErrInvalid)
+	if x.Generation, err = i.number(AnnotationGeneration); err != nil {
+		return nil, err
 	}
 	if e, ok := i.annotations[AnnotationExpires]; ok {
 		if x.Expires, err = time.Parse(time.RFC3339, e); err != nil {
@@ -136,18 +135,14 @@ func openState(manifest []byte) (*StateIndex, error) {
 		}
 		x.Expires = x.Expires.UTC()
 	}
-	if p, ok := i.annotations[AnnotationPrevious]; ok {
-		if x.Previous = digest.Digest(p); !validDigest(x.Previous) {
-			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationPrevious, p, digestWords, fault.ErrInvalid)
-		}
+	if x.Previous, err = i.digest(AnnotationPrevious); err != nil {
+		return nil, err
 	}
-	if p, ok := i.annotations[AnnotationRepeats]; ok {
-		if x.Repeats = digest.Digest(p); !validDigest(x.Repeats) {
-			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationRepeats, p, digestWords, fault.ErrInvalid)
-		}
-		if x.Generation == 1 {
-			return nil, fmt.Errorf("annotation %s: generation 1 has none before it: %w", AnnotationRepeats, fault.ErrInvalid)
-		}
+	if x.Repeats, err = i.digest(AnnotationRepeats); err != nil {
+		return nil, err
+	}
+	if x.Repeats != "" && x.Generation == 1 {
+		return nil, fmt.Errorf("annotation %s: generation 1 has none before it: %w", AnnotationRepeats, fault.ErrInvalid)
 	}
 	x.Manifest = i.layers[0]
 	if x.Manifest.MediaType != TypeState {

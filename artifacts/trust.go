@@ -93,14 +93,11 @@ func openTrust(manifest []byte) (*TrustIndex, error) {
 		return nil, err
 	}
 	x := &TrustIndex{Annotations: i.annotations, Policy: i.layers[0]}
-	v := i.annotations[AnnotationTrustVersion]
-	if x.Version, err = strconv.ParseUint(v, 10, 64); err != nil || x.Version == 0 || strconv.FormatUint(x.Version, 10) != v {
-		return nil, fmt.Errorf("annotation %s: %q is no whole number from 1 to 18446744073709551615: %w", AnnotationTrustVersion, v, fault.ErrInvalid)
+	if x.Version, err = i.number(AnnotationTrustVersion); err != nil {
+		return nil, err
 	}
-	if p, ok := i.annotations[AnnotationPrevious]; ok {
-		if x.Previous = digest.Digest(p); !validDigest(x.Previous) {
-			return nil, fmt.Errorf("annotation %s: %q is not %s: %w", AnnotationPrevious, p, digestWords, fault.ErrInvalid)
-		}
+	if x.Previous, err = i.digest(AnnotationPrevious); err != nil {
+		return nil, err
 	}
 	if x.Policy.MediaType != TypeTrust {
 		return nil, fmt.Errorf("first layer: media type %q, want %q: %w", x.Policy.MediaType, TypeTrust, fault.ErrUnsupported)

@@ -88,29 +88,34 @@ type Current struct {
 
 // Read reads a state by tag or digest, with every digest in it checked. fault.ErrNotFound when it is not there.
 func Read(ctx context.Context, repo Repository, target string) (*Current, error) {
-	d := digest.Digest(target)
-	if d.Validate() != nil {
-		desc, err := repo.Resolve(ctx, target)
-		if err != nil {
-			return nil, err
-		}
-		d = desc.Digest
-	}
-	desc, manifest, err := repo.Manifest(ctx, d)
+	desc, manifest, err := fetch(ctx, repo, target)
 	if err != nil {
 		return nil, err
 	}
 	x, err := artifacts.OpenState(manifest)
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), d, err)
+		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), desc.Digest, err)
 	}
 	state, err := x.Read(func(l ocispec.Descriptor) ([]byte, error) {
 		return repo.Blob(ctx, l, artifacts.MaxArchive)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), d, err)
+		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), desc.Digest, err)
 	}
 	return &Current{Descriptor: desc, Index: x, State: state}, nil
+}
+
+// fetch fetches the manifest that a tag or a digest names; a digest is not asked for first.
+func fetch(ctx context.Context, repo Repository, target string) (ocispec.Descriptor, []byte, error) {
+	d := digest.Digest(target)
+	if d.Validate() != nil {
+		desc, err := repo.Resolve(ctx, target)
+		if err != nil {
+			return ocispec.Descriptor{}, nil, err
+		}
+		d = desc.Digest
+	}
+	return repo.Manifest(ctx, d)
 }
 
 // State makes the state that follows the newest one of o.Device in repo: its components are pinned to what their tags
@@ -328,19 +333,11 @@ func ComponentsOf(d artifacts.Deployment) []Component {
 
 // ReadBundle reads the deployments of a bundle by tag or digest, with every digest in it checked.
 func ReadBundle(ctx context.Context, repo Repository, target string) ([]Document, error) {
-	d := digest.Digest(target)
-	if d.Validate() != nil {
-		desc, err := repo.Resolve(ctx, target)
-		if err != nil {
-			return nil, err
-		}
-		d = desc.Digest
-	}
-	_, manifest, err := repo.Manifest(ctx, d)
+	desc, manifest, err := fetch(ctx, repo, target)
 	if err != nil {
 		return nil, err
 	}
-	name := repo.Name() + "@" + d.String()
+	name := repo.Name() + "@" + desc.Digest.String()
 	x, err := artifacts.OpenBundle(manifest)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

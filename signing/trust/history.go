@@ -106,17 +106,5 @@ func Look(ctx context.Context, at Place, target string) (*Published, error) {
 			return nil, fmt.Errorf("%s: no trust policy is there: %w", at.Name(), fault.ErrNotFound)
 		}
 	}
-	d, err := at.Resolve(ctx, target)
-	if err != nil {
-		return nil, err
-	}
-	c, err := Fetch(ctx, at, d.Digest)
-	if err != nil {
-		return nil, err
-	}
-	p, err := c.Parse()
-	if err != nil {
-		return nil, fmt.Errorf("trust policy %s@%s: %w", at.Name(), d.Digest, err)
-	}
-	return &Published{c, p}, nil
+	return open(ctx, at, target)
 }

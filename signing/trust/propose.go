@@ -349,7 +349,16 @@ func newest(ctx context.Context, at Place) (*Published, error) {
 }
 
 func published(ctx context.Context, at signing.Source, version uint64) (*Published, error) {
-	d, err := at.Resolve(ctx, artifacts.TrustTag(version))
+	p, err := open(ctx, at, artifacts.TrustTag(version))
+	if err == nil && p.Policy.Version != version {
+		return nil, fmt.Errorf("%s:%s is version %d: %w: %w", at.Name(), artifacts.TrustTag(version), p.Policy.Version, ErrOlder, fault.ErrRollback)
+	}
+	return p, err
+}
+
+// open reads what a tag or a digest names.
+func open(ctx context.Context, at signing.Source, target string) (*Published, error) {
+	d, err := at.Resolve(ctx, target)
 	if err != nil {
 		return nil, err
 	}
@@ -360,9 +369,6 @@ func published(ctx context.Context, at signing.Source, version uint64) (*Publish
 	p, err := c.Parse()
 	if err != nil {
 		return nil, fmt.Errorf("trust policy %s@%s: %w", at.Name(), d.Digest, err)
-	}
-	if p.Version != version {
-		return nil, fmt.Errorf("%s:%s is version %d: %w: %w", at.Name(), artifacts.TrustTag(version), p.Version, ErrOlder, fault.ErrRollback)
 	}
 	return &Published{c, p}, nil
 }
