@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,12 +20,6 @@ const LockFile = "fleet.lock"
 
 // lockVersion is the version of the file's form.
 const lockVersion = 1
-
-//go:embed lock.schema.json
-var lockSchema []byte
-
-// LockSchema is the JSON schema of fleet.lock. It says the same as [ParseLock].
-func LockSchema() []byte { return append([]byte(nil), lockSchema...) }
 
 // Lock is which exact versions applications have, whatever tags name now. An application that it does not name is looked up
 // as fleet.yaml says.

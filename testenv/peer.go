@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -187,14 +186,4 @@ func StartPodman(ctx context.Context, o DaemonOptions, img v1.Image) (*Podman, e
 		return err
 	})
 	return p, p.load(ctx, img)
-}
-
-// Version is what the engine says of itself.
-func (p *Peer) Version(ctx context.Context) string {
-	text, err := p.Run(ctx, "--version")
-	if err != nil {
-		return ""
-	}
-	f := strings.Fields(text)
-	return f[len(f)-1]
 }

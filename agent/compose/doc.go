@@ -1,6 +1,6 @@
 // Package compose turns the compose.yaml of a Compose Archive into the workload that the agent runs.
 //
-// Start at [Load]; [Images] and [Check] serve those who publish. compose-go validates the file against the Compose
+// Start at [Load]; [Pack] and [Check] serve those who publish. compose-go validates the file against the Compose
 // Specification and parses its short forms; everything that it would read from elsewhere (other files, remote
 // resources, the environment of the process) is kept away from it. The package is pure: it reads the archive it is
 // given and nothing else.

@@ -52,18 +52,7 @@ func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload
 	return p, nil
 }
 
-// Images lists the image references of a Compose file as they are written once env is filled in, in order of
-// appearance, each once. A reference that needs a variable that env does not tell is a fault: what is released names
-// its images. Other parts of the file are not looked at; see [Check].
-func Images(file string, compose []byte, env map[string]string) ([]string, error) {
-	d := &document{file: file, env: env}
-	d.root, d.faults = parse(compose)
-	if len(d.faults) > 0 {
-		return nil, d.err()
-	}
-	return images(d)
-}
-
+// images is [Packed.Images] of a document. Other parts of it are not looked at; see [Check].
 func images(d *document) ([]string, error) {
 	services := d.root.get("services")
 	if services == nil || services.kind != mapKind || len(services.keys) == 0 {

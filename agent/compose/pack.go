@@ -68,7 +68,8 @@ func pack(ctx context.Context, dir string, fsys fs.FS, names []string) (*Packed,
 	return p, nil
 }
 
-// Images lists the image references of the project, as [Images] does.
+// Images lists the image references of the project as they are written once env is filled in, in order of appearance,
+// each once. A reference that needs a variable that env does not tell is a fault: what is released names its images.
 func (p *Packed) Images(env map[string]string) ([]string, error) {
 	return images(&document{file: p.file, root: copyOf(p.root, ""), env: env})
 }

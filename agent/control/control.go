@@ -118,9 +118,7 @@ func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) erro
 	return nil
 }
 
-// Handler answers control requests.
-func Handler(d Device) http.Handler { return handler(d, new(sync.WaitGroup)) }
-
+// handler answers control requests; upgraded are those whose connections are no longer the server's.
 func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/containers", func(w http.ResponseWriter, _ *http.Request) {

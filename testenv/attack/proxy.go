@@ -68,9 +68,6 @@ func (p *Proxy) Play(rules ...testenv.Rule) {
 // Rest makes the proxy honest again.
 func (p *Proxy) Rest() { p.Faults.Clear() }
 
-// Reference is a reference on this proxy.
-func (p *Proxy) Reference(repositoryAndTag string) string { return p.Host + "/" + repositoryAndTag }
-
 // Close ends the proxy and its connections.
 func (p *Proxy) Close() error {
 	p.Faults.Clear()
