@@ -318,6 +318,19 @@ func TestPublishEnds(t *testing.T) {
 	}
 }
 
+// A state that is packed as something else than was planned is nobody else's doing: the run ends, and says what to do.
+func TestPublishWhatIsPackedOtherwise(t *testing.T) {
+	m := stocked(t)
+	p := plan(t, plant(), m, options())
+	for _, d := range p.Devices {
+		d.Digest = digest.FromString("planned")
+	}
+	r, err := p.Publish(t.Context(), m, nil)
+	if !errors.Is(err, fault.ErrDigestMismatch) || errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "generation 1 is packed as sha256:") || fault.Hint(err) == "" || len(m.Published) != 0 {
+		t.Errorf("report %+v, %v", r, err)
+	}
+}
+
 // A plan looks at what a device has with as few requests as there can be.
 func TestPlanRequests(t *testing.T) {
 	m, files := stocked(t), plant()

@@ -116,7 +116,9 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 		a = d.there(a)
 	}
 	if a.Descriptor.Digest != d.Digest {
-		return 0, fmt.Errorf("state %d of %s is %s, planned was %s: %w", d.Generation, d.Device, a.Descriptor.Digest, d.Digest, fault.ErrConflict)
+		// Nobody else's doing, which would be a conflict and keep no other device.
+		return 0, fault.WithHint(fmt.Errorf("generation %d is packed as %s, and was planned as %s: %w", d.Generation, a.Descriptor.Digest, d.Digest, fault.ErrDigestMismatch),
+			"plan and publish again; when that says the same, it is a fault of longshore or of this machine: please report it")
 	}
 	tag := d.Device.Tag()
 	return a.Size(), to.Publish(ctx, d.Repository, a, Publication{
