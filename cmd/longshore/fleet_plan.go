@@ -47,6 +47,10 @@ func parallelFlag() cli.Flag {
 	return &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at, and of requests to one registry, at a time"}
 }
 
+func skipUnfitFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"}
+}
+
 // planFlags choose what a plan is about.
 func planFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
@@ -55,7 +59,7 @@ func planFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
 		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key; fleet plan and publish hold components and images against it too"},
 		&cli.BoolFlag{Name: "resign", Usage: "look also at who signed what stays, and sign it again where --key, --verify-key and --policy do not know who"},
-		&cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"},
+		skipUnfitFlag(),
 		parallelFlag(),
 		annotationFlag(),
 	}, endpointFlags())

@@ -69,7 +69,7 @@ func (p *program) rolloutContinueCommand() *cli.Command {
 		examples: []string{"--key release.key plant", "--promote canary --key release.key --endpoint https://fleet.acme.example plant"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "promote", Usage: "`NAME` of a wave that failed, or is waited for, and is to count as passed, of a group GROUP/NAME; may be repeated"}, noWaitFlag(), lookFlag(), unsignedFlag(),
-			parallelFlag(),
+			skipUnfitFlag(), parallelFlag(),
 		}, vouchFlags(), endpointFlags(), signFlags(), registryFlags()),
 		run: p.rolloutContinue,
 	})
@@ -318,7 +318,7 @@ func (p *program) rolloutContinue(c *cli.Context, args []string) error {
 	}
 	show := func(r result) error { return p.show(c, r) }
 	return p.runRollout(c, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
-		return rollout.Continue(c.Context, compiled, k, o, c.StringSlice("promote"))
+		return rollout.Continue(c.Context, compiled, k, o, rollout.Start{Promote: c.StringSlice("promote"), Skip: c.Bool("skip-unfit")})
 	})
 }
 

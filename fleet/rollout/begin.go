@@ -60,6 +60,9 @@ type Start struct {
 	Promise *fleet.Promise // exactly this; nil: what the files say
 	Again   bool           // although the same was halted or rolled back before
 	Skip    bool           // leave devices as they are that cannot run what the files put on them
+	// Promote names waves that count as passed, whatever their devices report: ones that failed or are waited for. It is for
+	// [Continue]; the names are those that a plan shows ("canary", of a group's own "line-a/canary").
+	Promote []string
 	// Check looks at what is about to be published; its error ends the attempt, and nothing is written. nil: nobody looks.
 	Check func(*fleet.Plan) error
 }
@@ -154,7 +157,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, 
 	}
 	// Also when it has published all that it will: what the files say now would pass for published.
 	if r.Phase == artifacts.RolloutRunning && r.Content != "" {
-		content, err := filed(c, r.Targets)
+		content, err := filed(c, r)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -175,15 +178,29 @@ func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, 
 	next := clone(r)
 	for _, d := range plan.Devices {
 		t := missing[d.Device]
+		w := &next.Waves[t.Wave]
+		leave := func(why string) {
+			w.Left = append(w.Left, d.Device)
+			run.tell("left "+string(d.Device), fmt.Sprintf("%s: %s is left out: %s", title(*w), d.Device, why))
+		}
 		switch {
-		case d.Action == fleet.Cannot && d.Tagged == t.Former:
-			return nil, nil, plan.Unfit()
 		case d.Digest == t.Digest && (d.Action == fleet.Publish && d.Generation == t.Generation && d.Tagged == t.Former || d.Action == fleet.Same):
-		case d.Tagged != t.Former && d.Tagged != t.Digest:
-			next.Waves[t.Wave].Left = append(next.Waves[t.Wave].Left, d.Device)
+		case d.Action == fleet.Cannot && d.Tagged == t.Digest: // it was published for it
 			d.Action = fleet.Same
+		case d.Tagged != t.Former && d.Tagged != t.Digest, d.Action == fleet.Publish && d.Tagged == t.Former && d.Generation > t.Generation:
+			d.Action = fleet.Same
+			leave("somebody else published for it")
+		case d.Action == fleet.Cannot && s.Skip:
+			leave(strings.Join(d.Reasons, "; "))
+		case d.Action == fleet.Cannot:
+			return nil, nil, plan.Unfit()
 		default:
-			return nil, nil, otherRelease(r, fmt.Sprintf("%s would get another state", d.Device))
+			return nil, nil, otherRelease(r, another(r, d, t))
+		}
+	}
+	if r.Phase == artifacts.RolloutGoingBack {
+		if err := k.Ledger.home(r); err != nil {
+			return nil, nil, err
 		}
 	}
 	run.plan = plan
@@ -194,15 +211,25 @@ func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, 
 	return run, plan, nil
 }
 
+// another says how a device would not get what a rollout has for it.
+func another(r *artifacts.Rollout, d *fleet.DevicePlan, t artifacts.RolloutTarget) string {
+	switch {
+	case d.Action == fleet.Same:
+		return fmt.Sprintf("%s would stay as it is", d.Device)
+	case r.Content == "":
+		return fmt.Sprintf("%s would get %s, and not %s", d.Device, d.Digest, t.Digest)
+	}
+	return fmt.Sprintf("the files make the same of %s, and it is packed as %s, not as %s: another version of longshore began it", d.Device, d.Digest, t.Digest)
+}
+
 func otherRelease(r *artifacts.Rollout, why string) error {
 	return fault.WithHint(fmt.Errorf("rollout %d of %s is under way, with another release: %s: %w", r.Number, r.Fleet, why, fault.ErrConflict),
 		"publish with the files that it was begun with; or end it first: longshore fleet rollout halt")
 }
 
-// Continue takes up the rollout that is under way or was halted. The waves of promote, by the names that a plan shows
-// ("canary", of a group's own "line-a/canary"), count as passed, whatever their devices report: ones that failed or are waited
-// for. Errors wrap fault.ErrNotFound where there is no such wave, and fault.ErrConflict where it cannot be promoted.
-func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, promote []string) (*Run, *fleet.Plan, error) {
+// Continue takes up the rollout that is under way or was halted. Errors wrap fault.ErrNotFound where there is no wave to promote,
+// and fault.ErrConflict where it cannot be promoted.
+func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s Start) (*Run, *fleet.Plan, error) {
 	rec, err := k.Ledger.Read(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -224,13 +251,13 @@ func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options
 			w.State, w.Reason, w.Ended, w.Well = artifacts.WavePublished, "", time.Time{}, time.Time{}
 		}
 	}
-	for _, name := range promote {
+	for _, name := range s.Promote {
 		if err := promoted(r, name, now(k)); err != nil {
 			return nil, nil, err
 		}
 	}
 	rec.Rollout = r
-	return takeUp(ctx, c, k, o, Start{}, rec)
+	return takeUp(ctx, c, k, o, s, rec)
 }
 
 // promoted lets a wave count as passed.
@@ -261,7 +288,8 @@ func Halt(ctx context.Context, k Conduct, why string) (*Record, error) {
 		return nil, err
 	}
 	r := clone(rec.Rollout)
-	if r.Phase.Over() {
+	// One whose tag has not moved was halted by somebody who was cut off: who runs it looks at the tag, and goes on.
+	if r.Phase.Over() && (r.Phase != artifacts.RolloutHalted || rec.tagged == rec.Digest) {
 		return nil, fmt.Errorf("rollout %d of %s is %s: there is nothing to halt: %w", r.Number, r.Fleet, r.Phase, fault.ErrConflict)
 	}
 	r.Phase, r.Reason = artifacts.RolloutHalted, why

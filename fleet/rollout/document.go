@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -51,18 +52,23 @@ func planned(p *fleet.Plan, targets []artifacts.RolloutTarget) digest.Digest {
 	return content
 }
 
-// filed is what the devices of a rollout are to run by the files, in one digest; "" when one of them is to run nothing that it
-// can.
-func filed(c *fleet.Compiled, targets []artifacts.RolloutTarget) (digest.Digest, error) {
+// filed is what the devices of a rollout are to run by the files, in one digest. The error tells of one that cannot run it any
+// more: what the files make of it nobody can compare.
+func filed(c *fleet.Compiled, r *artifacts.Rollout) (digest.Digest, error) {
 	byID := make(map[artifacts.DeviceID]*fleet.Assignment, len(c.Assignments))
 	for _, a := range c.Assignments {
 		byID[a.Device.ID] = a
 	}
-	return contentOf(targets, func(id artifacts.DeviceID) (digest.Digest, error) {
-		if a := byID[id]; a != nil {
-			return a.Sum(c.Fleet)
+	return contentOf(r.Targets, func(id artifacts.DeviceID) (digest.Digest, error) {
+		a := byID[id]
+		if a == nil {
+			return "", nil
 		}
-		return "", nil
+		if len(a.Unfit) > 0 {
+			return "", fault.WithHint(fmt.Errorf("rollout %d of %s is under way, and %s cannot run any more what it gives it: %w: %s", r.Number, r.Fleet, id, fault.ErrUnfit,
+				strings.Join(a.Unfit, "; ")), "change what is known of the device; or end the rollout first: longshore fleet rollout halt; then publish with --skip-unfit")
+		}
+		return a.Sum(c.Fleet)
 	})
 }
 

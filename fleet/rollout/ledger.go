@@ -30,11 +30,13 @@ type Ledger struct {
 	To       fleet.Publisher // nil: it is only read
 	// Verify tells whether an artifact was signed by somebody who may publish. nil: nobody asks.
 	Verify func(ctx context.Context, repository string, d digest.Digest) error
+
+	files *fleet.Fleet // nil: none are known, see [Ledger.home]
 }
 
 // Of is where the rollouts of a fleet are kept.
 func Of(f *fleet.Fleet, from fleet.Registry, to fleet.Publisher, verify func(context.Context, string, digest.Digest) error) Ledger {
-	return Ledger{Fleet: f.Name, Registry: f.Registry, From: from, To: to, Verify: verify}
+	return Ledger{Fleet: f.Name, Registry: f.Registry, From: from, To: to, Verify: verify, files: f}
 }
 
 // Record is a revision of a rollout in the registry.
@@ -84,14 +86,14 @@ func (l Ledger) Fleets(ctx context.Context) ([]string, error) {
 	return out, err
 }
 
-// Needs is the newest rollout, when states that were before it may be given back to devices; nil when there is none, or it is
-// rolled back already. One that cannot be read, or that nobody signed who counts, is an error: what it needs nobody knows.
+// Needs is the newest rollout, when states that were before it may be given back to devices; nil when there is none, or all of
+// it is rolled back already. One that cannot be read, or that nobody signed who counts, is an error: what it needs nobody knows.
 func (l Ledger) Needs(ctx context.Context) (*artifacts.Rollout, error) {
 	rec, err := l.find(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("what the rollout of %s may go back to: %w", l.Fleet, err)
 	}
-	if rec.Rollout == nil || rec.Rollout.Phase == artifacts.RolloutRolledBack {
+	if rec.Rollout == nil || rec.Rollout.Phase == artifacts.RolloutRolledBack && !slices.ContainsFunc(rec.Rollout.Waves, reached) {
 		return nil, nil
 	}
 	return rec.Rollout, nil

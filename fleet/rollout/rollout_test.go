@@ -258,7 +258,7 @@ func TestRolloutHalts(t *testing.T) {
 
 func (s *stage) proceed(promote ...string) error {
 	s.t.Helper()
-	run, _, err := rollout.Continue(s.t.Context(), fleettest.Compiled(s.t, s.files, s.m), s.conduct(), fleet.Options{}, promote)
+	run, _, err := rollout.Continue(s.t.Context(), fleettest.Compiled(s.t, s.files, s.m), s.conduct(), fleet.Options{}, rollout.Start{Promote: promote})
 	if err != nil {
 		return err
 	}
@@ -610,7 +610,7 @@ func TestUndoThatIsHaltedAndLacksAState(t *testing.T) {
 		if _, err := rollout.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
 			t.Fatal(err)
 		}
-		run, _, err := rollout.Continue(t.Context(), fleettest.Compiled(t, s.files, s.m), s.conduct(), fleet.Options{}, nil)
+		run, _, err := rollout.Continue(t.Context(), fleettest.Compiled(t, s.files, s.m), s.conduct(), fleet.Options{}, rollout.Start{})
 		if err != nil {
 			t.Fatal(err)
 		}

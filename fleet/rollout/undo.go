@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,15 +25,20 @@ func Undo(ctx context.Context, k Conduct, why string) (*Run, error) {
 		return nil, err
 	}
 	r := clone(rec.Rollout)
-	if r.Phase == artifacts.RolloutRolledBack {
-		return nil, fmt.Errorf("rollout %d of %s is rolled back already: %w", r.Number, r.Fleet, fault.ErrConflict)
-	}
 	renew(r, now(k))
+	was := r.Phase
 	r.Phase, r.Reason = artifacts.RolloutGoingBack, why
 	for i := range r.Waves {
-		if w := &r.Waves[i]; w.State != artifacts.WavePending && w.State != artifacts.WaveRolledBack {
+		if w := &r.Waves[i]; reached(*w) {
 			w.State, w.Ended = artifacts.WaveGoingBack, time.Time{}
 		}
+	}
+	// Where a wave went back by itself, those before it may have the release still.
+	if was == artifacts.RolloutRolledBack && len(goingBack(r)) == 0 {
+		return nil, fmt.Errorf("rollout %d of %s is rolled back already: %w", r.Number, r.Fleet, fault.ErrConflict)
+	}
+	if err := k.Ledger.home(r); err != nil {
+		return nil, err
 	}
 	run := &Run{k: k, record: rec, said: map[string]string{}}
 	return run, run.keep(ctx, r)
@@ -47,27 +53,46 @@ func renew(r *artifacts.Rollout, at time.Time) {
 	}
 }
 
+// reached tells whether devices of a wave may have the release.
+func reached(w artifacts.RolloutWave) bool {
+	return w.State != artifacts.WavePending && w.State != artifacts.WaveRolledBack
+}
+
+// goingBack are the targets of waves on their way back.
+func goingBack(r *artifacts.Rollout) []artifacts.RolloutTarget {
+	var out []artifacts.RolloutTarget
+	for _, t := range r.Targets {
+		if r.Waves[t.Wave].State == artifacts.WaveGoingBack {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
 // goBack gives the devices of waves that go back their former content. It may be repeated: each device is looked at first.
 func (r *Run) goBack(ctx context.Context) error {
 	x := r.Rollout()
-	var todo []artifacts.RolloutTarget
-	for _, t := range x.Targets {
-		if x.Waves[t.Wave].State == artifacts.WaveGoingBack {
-			todo = append(todo, t)
-		}
+	if err := r.k.Ledger.home(x); err != nil { // the record may be another one than the run began with
+		return err
 	}
+	todo := goingBack(x)
 	done, kept := 0, []string{}
 	for first := true; len(todo) > 0; first = false {
 		untouched, err := r.restoreAll(ctx, todo, &done, &kept)
+		if errors.Is(err, errTaken) && ctx.Err() == nil {
+			err = cmp.Or(r.alone(ctx), err)
+		}
 		if err != nil {
 			return err
 		}
-		if len(untouched) == 0 || len(untouched) == len(todo) && !first {
+		// Who was publishing a wave when this began may not know yet that it is over: such devices are looked at again.
+		again := slices.DeleteFunc(slices.Clone(untouched), func(t artifacts.RolloutTarget) bool { return !x.Waves[t.Wave].Published.IsZero() })
+		if len(again) == 0 || len(again) == len(todo) && !first {
 			done += len(untouched) // they have what they had
 			break
 		}
-		// Who was publishing a wave when this began may not know yet that it is over: such devices are looked at again.
-		todo = untouched
+		done += len(untouched) - len(again)
+		todo = again
 		if err := pause(ctx, settle); err != nil {
 			return err
 		}
@@ -98,6 +123,8 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 	if limit <= 0 {
 		limit = fleet.DefaultConcurrency
 	}
+	ledger := r.k.Ledger
+	ledger.To = &guard{Publisher: ledger.To, run: r, looked: r.k.Now()}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(limit)
 	for _, t := range todo {
@@ -105,7 +132,7 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 			break
 		}
 		g.Go(func() error {
-			why, size, err := r.k.Ledger.restore(inner, t, r.Rollout().States, compressors)
+			why, size, err := ledger.restore(inner, t, r.Rollout().States, compressors)
 			never := errors.Is(err, errUntouched)
 			if err != nil && !never && inner.Err() == nil && fleet.Settled(err) { // what is wrong with one keeps no other one
 				why, err = err.Error(), nil
@@ -148,6 +175,8 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 		return "", 0, errUntouched
 	case t.Former == "":
 		return "it had nothing before, and keeps what it has", 0, nil
+	case desc.Digest == "":
+		return "somebody has deleted its tag: give it a state with longshore state rollback", 0, nil
 	case desc.Digest != t.Digest:
 		return l.restored(ctx, t, desc.Digest)
 	}

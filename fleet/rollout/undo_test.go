@@ -1,0 +1,158 @@
+package rollout_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet/fleettest"
+	"github.com/longshore-dev/longshore/fleet/rollout"
+)
+
+// undo undoes the rollout, and wants that it is.
+func (s *stage) undo() *rollout.Run {
+	s.t.Helper()
+	run, err := rollout.Undo(s.t.Context(), s.conduct(), "by hand")
+	if err == nil {
+		err = run.Go(s.t.Context())
+	}
+	if !errors.Is(err, fault.ErrRejected) || s.record().Phase != artifacts.RolloutRolledBack {
+		s.t.Fatalf("undo: %v, %s\n%s", err, s.record().Phase, s.lines())
+	}
+	return run
+}
+
+// A device that was left out has what it had, and nobody is publishing for it: nobody waits for it.
+func TestUndoDoesNotWait(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		s.m.Refused["press-003"] = true
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		s.want("one is left out", map[uint64]int{1: 1, 2: 19})
+		began := time.Now()
+		s.undo()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("took %v", took)
+		}
+		s.want("undone", map[uint64]int{1: 1, 3: 19})
+		if !strings.Contains(s.lines(), "rolled back: 20 devices") {
+			t.Errorf("said:\n%s", s.lines())
+		}
+	})
+}
+
+// Where a wave went back by itself, the one before it kept the release, and can be undone, too.
+func TestUndoAfterAWaveWentBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		s.devices.sick = func(d artifacts.DeviceID, g uint64) bool { return g == 2 && d != "press-000" }
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) {
+			t.Fatal(err)
+		}
+		s.want("rolled back", map[uint64]int{1: 10, 2: 1, 3: 9})
+		l := s.conduct().Ledger
+		if needs, err := l.Needs(t.Context()); err != nil || needs == nil {
+			t.Errorf("needs %v, %v", needs, err)
+		}
+		s.undo()
+		s.want("undone", map[uint64]int{1: 10, 3: 10})
+		if needs, err := l.Needs(t.Context()); err != nil || needs != nil {
+			t.Errorf("needs %v, %v", needs, err)
+		}
+		if _, err := rollout.Undo(t.Context(), s.conduct(), ""); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("again: %v", err)
+		}
+	})
+}
+
+// A device whose tag somebody has deleted keeps what it has, and that is said.
+func TestUndoWithoutATag(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		delete(s.m.Named, fleettest.Base+"/state:press-003")
+		if run := s.undo(); run.Kept() != 1 || !strings.Contains(s.lines(), "press-003: somebody has deleted its tag") {
+			t.Errorf("%d kept\n%s", run.Kept(), s.lines())
+		}
+	})
+}
+
+// Who halts a rollout on its way back wants nothing more of it published.
+func TestUndoThatIsTaken(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		began := make(chan struct{})
+		var n atomic.Int64
+		s.m.Cut = func(repository, tag string) error {
+			if repository != fleettest.Base+"/state" || tag != "" {
+				return nil
+			}
+			if n.Add(1) == 4 {
+				close(began)
+			}
+			<-time.After(time.Second)
+			return nil
+		}
+		k := s.conduct()
+		k.Parallel = 1
+		run, err := rollout.Undo(t.Context(), k, "bad")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- run.Go(t.Context()) }()
+		<-began
+		if _, err := rollout.Halt(t.Context(), s.conduct(), "lunch"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "halted: lunch") {
+			t.Errorf("the run that went back: %v", err)
+		}
+		if by := s.generations(); by[3] < 4 || by[3] > 7 {
+			t.Errorf("devices by generation: %v", by)
+		}
+		s.m.Cut = nil
+		s.undo()
+		s.want("undone", map[uint64]int{3: 20})
+	})
+}
+
+// Whatever write of it breaks, a halt that is repeated is done: who runs the rollout sees it by the tag.
+func TestHaltInDoubt(t *testing.T) {
+	for write := range 4 {
+		bubble(t, func(t *testing.T, s *stage) {
+			done := make(chan error, 1)
+			go func() { done <- s.roll(t.Context(), rollout.Start{}) }()
+			<-time.After(10 * time.Minute) // the canary soaks
+			s.fails(1, write, nil)         // the next one that is written
+			if _, err := rollout.Halt(t.Context(), s.conduct(), "lunch"); !errors.Is(err, fault.ErrTemporary) {
+				t.Errorf("write %d: %v", write, err)
+			}
+			_, err := rollout.Halt(t.Context(), s.conduct(), "lunch")
+			if write == 3 { // all was done, and the answer lost
+				if !errors.Is(err, fault.ErrConflict) {
+					t.Errorf("write %d: again: %v", write, err)
+				}
+			} else if err != nil {
+				t.Errorf("write %d: again: %v", write, err)
+			}
+			if err := <-done; !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "halted: lunch") {
+				t.Errorf("write %d: who ran it: %v", write, err)
+			}
+			s.want(fmt.Sprintf("write %d", write), map[uint64]int{1: 19, 2: 1})
+			s.history()
+			if err := s.proceed(); err != nil {
+				t.Errorf("write %d: continue: %v", write, err)
+			}
+			s.want("continued", map[uint64]int{2: 20})
+		})
+	}
+}
