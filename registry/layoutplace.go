@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -93,10 +94,12 @@ func onDisk(err error) error {
 		return fmt.Errorf("%w", fault.ErrNotFound)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", err, fault.ErrDenied)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: %w", err, fault.ErrFull)
 	}
 	var path *fs.PathError
 	if errors.As(err, &path) {
-		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // no space, an input/output error
+		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // an input/output error
 	}
 	return fmt.Errorf("%w: %w", err, fault.ErrInvalid)
 }

@@ -263,7 +263,7 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 				return err
 			}
 			if _, err := p.putManifest(ctx, index, data, tag); err != nil {
-				if fault.Hint(err) == wire.HintFull {
+				if errors.Is(err, fault.ErrFull) {
 					return err
 				}
 				return fault.WithHint(err, "tags that begin with sha256- have to stay mutable on a registry without the referrers API")

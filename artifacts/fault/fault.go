@@ -15,6 +15,9 @@ var (
 	// ErrTemporary: nothing is known to be wrong with the thing asked for; the same call may work later (no route,
 	// timeouts, 429, 5xx).
 	ErrTemporary = errors.New("temporarily unavailable")
+	// ErrFull: there is no room left, on this disk or at a registry. It is ErrTemporary, too, to what tries again by itself
+	// until somebody has made room.
+	ErrFull error = full{}
 	// ErrNotFound: the place answered, and the thing is not there.
 	ErrNotFound = errors.New("not found")
 	// ErrUnauthenticated: no or wrong credentials (401).
@@ -54,6 +57,11 @@ var (
 	// ErrUnfit: this device does not meet what the deployment asks for.
 	ErrUnfit = errors.New("device does not fit")
 )
+
+type full struct{}
+
+func (full) Error() string        { return "no room left" }
+func (full) Is(target error) bool { return target == ErrTemporary }
 
 // Distrusted tells whether the thing was looked at and may not be used: errors that say that nobody could tell are none.
 func Distrusted(err error) bool {

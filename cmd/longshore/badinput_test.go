@@ -114,11 +114,11 @@ func badInputs() []badInput {
 		},
 		{
 			name: "a registry that is full", prepare: broken(testenv.Rule{Method: http.MethodPut, Path: "/plant/state/(blobs|manifests)/", Skip: 4, Effect: said(507, "")}),
-			args: publish, code: outcome.Temporary, says: []string{"507", "hint: the registry has no room left"}, lines: 1,
+			args: publish, code: outcome.Other, says: []string{"507 Insufficient Storage: no room left", "hint: the registry has no room left"}, lines: 1,
 		},
 		{
 			name: "a quota that is used up", prepare: broken(testenv.Rule{Method: http.MethodPut, Path: "/plant/state/manifests/", Skip: 3, Effect: said(403, harbor)}),
-			args: publish, code: outcome.Auth, says: []string{"configured upper limit of 10.0 MiB", "hint: the registry has no room left"}, lines: 1,
+			args: publish, code: outcome.Other, says: []string{"configured upper limit of 10.0 MiB", "hint: the registry has no room left"}, lines: 1,
 		},
 		{
 			name: "credentials that end half way", prepare: broken(testenv.Rule{Path: "/v2/", Effect: expiring}),

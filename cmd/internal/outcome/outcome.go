@@ -24,7 +24,7 @@ const (
 	NotFound     = 4   // the place answered, and the thing is not there
 	Verification = 5   // not signed, badly signed, or other bytes than named
 	Refused      = 6   // a policy says no, or it would be a rollback or overwrite what is there
-	Other        = 70  // none of the others: a full disk, a bug
+	Other        = 70  // none of the others: a full disk or registry, a bug
 	Temporary    = 75  // the same may work later
 	Interrupted  = 130 // Ctrl-C
 )
@@ -88,6 +88,8 @@ func Code(err error) int {
 		return Misused
 	case is(context.Canceled):
 		return Interrupted
+	case is(fault.ErrFull, syscall.ENOSPC, syscall.EDQUOT):
+		return Other // also where a part of the program would try again: who started it has to make room first
 	case is(fault.ErrTemporary, context.DeadlineExceeded):
 		return Temporary
 	case is(fault.ErrUnsigned, fault.ErrBadSignature, fault.ErrDigestMismatch, fault.ErrThreshold, fault.ErrKeyExpired, fault.ErrKeyRevoked,

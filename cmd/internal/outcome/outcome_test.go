@@ -51,6 +51,8 @@ func TestCodeAndText(t *testing.T) {
 		{"exists", fs.ErrExist, outcome.Refused, "x: file already exists\n"},
 		{"could not look", errors.Join(fault.ErrTemporary, fault.ErrBadSignature), outcome.Temporary, "x: temporarily unavailable\nx: signature invalid\n"},
 		{"other", errors.New("disk full"), outcome.Other, "x: disk full\n"},
+		{"full disk", fmt.Errorf("put a: %w: %w", &fs.PathError{Op: "write", Path: "b", Err: syscall.ENOSPC}, fault.ErrTemporary), outcome.Other, "x: put a: write b: no space left on device: temporarily unavailable\n"},
+		{"full registry", fmt.Errorf("push a: 507: %w", fault.ErrFull), outcome.Other, "x: push a: 507: no room left\n"},
 		{"several", errors.Join(fault.WithHint(fault.ErrNotFound, "look"), errors.New("b")), outcome.NotFound, "x: not found\n  hint: look\nx: b\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

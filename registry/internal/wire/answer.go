@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -57,9 +58,6 @@ func readBody(contentType string, body []byte) (code, message string) {
 	return "", Clean(line)
 }
 
-// HintFull is the hint of an error that says that a registry takes no more.
-const HintFull = "the registry has no room left: remove what nobody needs there, or raise its limit"
-
 // StatusError gives a status its sentinel. code and message are the registry's words, if any.
 func StatusError(status int, code, message string) error {
 	said := fmt.Sprintf("%d %s", status, http.StatusText(status))
@@ -73,8 +71,8 @@ func StatusError(status int, code, message string) error {
 	switch {
 	case status == http.StatusUnauthorized:
 		return fault.WithHint(err, "log in, or check the user name and password or token for this registry")
-	case full(status, message):
-		return fault.WithHint(err, HintFull)
+	case errors.Is(err, fault.ErrFull):
+		return fault.WithHint(err, "the registry has no room left: remove what nobody needs there, or raise its limit")
 	case status == http.StatusForbidden:
 		return fault.WithHint(err, "this account may not do that here")
 	case strings.Contains(message, "HTTP request to an HTTPS server"):
@@ -83,9 +81,9 @@ func StatusError(status int, code, message string) error {
 	return err
 }
 
-// full tells that a registry says that its disk or its quota is used up. Harbor says so with 403, others with 500 or 507.
-func full(status int, message string) bool {
-	lower := strings.ToLower(message)
+// full tells that a registry says that its disk or its quota is used up. Harbor says so with 403, others with 500 or 507. A
+// quota of requests (429) is not meant.
+func full(status int, lower string) bool {
 	return status == http.StatusInsufficientStorage || strings.Contains(lower, "no space left") || strings.Contains(lower, "quota") ||
 		strings.Contains(lower, "configured upper limit")
 }
@@ -93,8 +91,11 @@ func full(status int, message string) bool {
 func sentinel(status int, code, message string) error {
 	lower := strings.ToLower(message)
 	switch {
-	case code == "TOOMANYREQUESTS", status == http.StatusRequestTimeout, status == http.StatusTooEarly,
-		status == http.StatusTooManyRequests, status >= 500:
+	case code == "TOOMANYREQUESTS", status == http.StatusTooManyRequests:
+		return fault.ErrTemporary
+	case full(status, lower):
+		return fault.ErrFull
+	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status >= 500:
 		return fault.ErrTemporary
 	case status == http.StatusUnauthorized:
 		return fault.ErrUnauthenticated
