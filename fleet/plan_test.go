@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -329,6 +330,39 @@ func TestPublishWhatIsPackedOtherwise(t *testing.T) {
 	if !errors.Is(err, fault.ErrDigestMismatch) || errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "generation 1 is packed as sha256:") || fault.Hint(err) == "" || len(m.Published) != 0 {
 		t.Errorf("report %+v, %v", r, err)
 	}
+}
+
+// slow is a registry that refuses one device while it is busy with another one.
+type slow struct {
+	fleet.Publisher
+	refuses, busy string
+	begun         chan struct{}
+}
+
+func (s slow) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
+	if p.Tag == s.refuses {
+		<-s.begun
+		return fmt.Errorf("push: %w", fault.ErrTemporary)
+	}
+	if p.Tag == s.busy {
+		close(s.begun)
+		synctest.Wait()
+	}
+	return s.Publisher.Publish(ctx, repository, a, p)
+}
+
+// A state that is on its way when another one fails arrives, and is told: nobody could say of it otherwise whether devices
+// see it.
+func TestPublishTellsWhatArrived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := stocked(t)
+		p := plan(t, plant(), m, options())
+		r, err := p.Publish(t.Context(), slow{m, "press-08", "press-07", make(chan struct{})}, nil)
+		told := fmt.Sprintf("%d of 3 states published: publish press-08: push: temporarily unavailable", len(m.Published))
+		if err == nil || err.Error() != told || len(r.Published) != len(m.Published) || m.Named[base+"/state/graz:press-07"] == "" || fault.Hint(err) == "" {
+			t.Errorf("report %+v, %v", r, err)
+		}
+	})
 }
 
 // A plan looks at what a device has with as few requests as there can be.

@@ -45,9 +45,10 @@ type Report struct {
 	Bytes     int64 // of manifests and blobs of the published states
 }
 
-// Publish publishes the plan's states, several at a time. A conflict on one device does not keep the others; any other
-// error ends it. The report is valid with an error too; what is not in it is published by the next run. progress may be
-// nil; it is never called twice at once.
+// Publish publishes the plan's states, several at a time. A conflict on one device does not keep the others. After any
+// other error no state is begun, and those that are on their way are waited for: of one that is cut off nobody knows
+// whether its tag has moved. The report is valid with an error too; what is not in it is published by the next run. progress
+// may be nil; it is never called twice at once.
 func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress)) (*Report, error) {
 	var todo []*DevicePlan
 	for _, d := range p.Devices {
@@ -57,47 +58,45 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 	}
 	r := &Report{Failed: map[artifacts.DeviceID]error{}}
 	var mu sync.Mutex
-	g, inner := errgroup.WithContext(ctx)
+	var g errgroup.Group
 	limit := p.o.concurrency()
 	if limit > 1 { // 1: one after the other
 		limit *= inFlight
 	}
 	g.SetLimit(limit)
+	ended := false
 	for _, d := range todo {
-		if inner.Err() != nil {
-			break
-		}
 		g.Go(func() error {
-			size, err := p.publish(inner, to, d)
+			mu.Lock()
+			end := ended
+			mu.Unlock()
+			if end || ctx.Err() != nil {
+				return nil
+			}
+			size, err := p.publish(ctx, to, d)
 			mu.Lock()
 			defer mu.Unlock()
-			if err == nil {
+			switch {
+			case err == nil:
 				r.Published = append(r.Published, d)
 				r.Bytes += size
 				if progress != nil {
 					progress(Progress{Done: len(r.Published), All: len(todo), Bytes: r.Bytes, Device: d.Device})
 				}
-				return nil
+			case ctx.Err() != nil && errors.Is(err, ctx.Err()): // ended by the caller
+			default:
+				r.Failed[d.Device] = err
+				ended = ended || !errors.Is(err, fault.ErrConflict)
 			}
-			if inner.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(inner))) {
-				return err // ended by another one's error, or by the caller
-			}
-			r.Failed[d.Device] = err
-			if errors.Is(err, fault.ErrConflict) {
-				return nil
-			}
-			return fmt.Errorf("publish %s: %w", d.Device, err)
+			return nil
 		})
 	}
-	err := g.Wait()
+	_ = g.Wait() // its functions have no errors
 	slices.SortFunc(r.Published, func(a, b *DevicePlan) int { return compareText(string(a.Device), string(b.Device)) })
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return r, fmt.Errorf("%d of %s published: %w", len(r.Published), Counted(len(todo), "state"), err)
 	}
-	return r, r.conflicts(len(todo))
+	return r, r.failures(len(todo))
 }
 
 // publish publishes one state.
@@ -127,18 +126,31 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 	})
 }
 
-// conflicts is an error of those of all states that somebody else published meanwhile.
-func (r *Report) conflicts(all int) error {
-	if len(r.Failed) == 0 {
-		return nil
-	}
-	var names []string
+// failures is one error of what kept states from being published: the first of them by its device, or, where that is all
+// there is, that somebody else published meanwhile.
+func (r *Report) failures(all int) error {
+	var taken, failed []string
 	for _, d := range sortedKeys(r.Failed) {
-		names = append(names, string(d))
+		if errors.Is(r.Failed[d], fault.ErrConflict) {
+			taken = append(taken, string(d))
+		} else {
+			failed = append(failed, string(d))
+		}
 	}
-	return fault.WithHint(fmt.Errorf("%d of %s published, somebody else published %s meanwhile: %w",
-		len(r.Published), Counted(all, "state"), some(names), r.Failed[artifacts.DeviceID(names[0])]),
-		"plan again: it shows what is there now")
+	far := fmt.Sprintf("%d of %s published", len(r.Published), Counted(all, "state"))
+	switch {
+	case len(failed) > 0:
+		first := r.Failed[artifacts.DeviceID(failed[0])]
+		err := fmt.Errorf("%s: publish %s: %w", far, some(failed), first)
+		if fault.Hint(first) == "" {
+			err = fault.WithHint(err, "run it again: it goes on with what is not published yet")
+		}
+		return err
+	case len(taken) > 0:
+		return fault.WithHint(fmt.Errorf("%s, somebody else published %s meanwhile: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])]),
+			"plan again: it shows what is there now")
+	}
+	return nil
 }
 
 func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
