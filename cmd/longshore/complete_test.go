@@ -129,39 +129,52 @@ func TestCompletionInShells(t *testing.T) {
 	for k, v := range s.env {
 		env = append(env, k+"="+v)
 	}
-	t.Run("bash", func(t *testing.T) {
+	// Ctrl-A and Ctrl-E go to the ends of the line: what it has become is printed and not run.
+	person := func(first string) string {
+		script := first + "\n"
 		for _, l := range lines {
-			// Ctrl-A and Ctrl-E go to the ends of the line: what it has become is printed and not run.
-			script := "source <(longshore completion bash)\n" + l.typed + "\t\x01echo '<\x05>'\nexit\n"
-			out := typed(t, env, script, "bash", "--noprofile", "--norc", "-i")
-			if !strings.Contains(out, "\n<"+l.want) {
-				t.Errorf("%q became:\n%s\nwant %q", l.typed, out, l.want)
+			script += l.typed + "\t\x01echo '<\x05>'\n"
+		}
+		return script + "exit\n"
+	}
+	check := func(t *testing.T, out string) {
+		t.Helper()
+		rest := out
+		for _, l := range lines {
+			var found bool
+			if _, rest, found = strings.Cut(rest, "\n<"+l.want); !found {
+				t.Fatalf("%q did not become %q:\n%s", l.typed, l.want, out)
 			}
 		}
+	}
+	t.Run("bash", func(t *testing.T) {
+		check(t, typed(t, env, person("source <(longshore completion bash)"), "bash", "--noprofile", "--norc", "-i"))
 	})
 	t.Run("zsh", func(t *testing.T) {
 		if err := testenv.InstallDebian(t.Context(), os.Stderr, "zsh"); err != nil {
 			testenv.Unavailable(t, "zsh: %v", err)
 		}
-		for _, l := range lines {
-			script := "bindkey -e; autoload -U compinit && compinit -u -D; source <(longshore completion zsh)\n" + l.typed + "\t\x01echo '<\x05>'\nexit\n"
-			out := typed(t, env, script, "zsh", "-f", "-i")
-			if !strings.Contains(out, "\n<"+l.want) {
-				t.Errorf("%q became:\n%s\nwant %q", l.typed, out, l.want)
-			}
-		}
+		check(t, typed(t, env, person("bindkey -e; autoload -U compinit && compinit -u -D; source <(longshore completion zsh)"), "zsh", "-f", "-i"))
 	})
 	t.Run("fish", func(t *testing.T) {
 		if err := testenv.InstallDebian(t.Context(), os.Stderr, "fish"); err != nil {
 			testenv.Unavailable(t, "fish: %v", err)
 		}
+		script := "longshore completion fish | source\n"
 		for _, l := range lines {
-			cmd := exec.CommandContext(t.Context(), "fish", "--no-config", "-c", "longshore completion fish | source; complete -C "+"'"+l.typed+"'")
-			cmd.Env = env
-			out, err := cmd.CombinedOutput()
+			script += "echo '" + l.typed + "'; complete -C '" + l.typed + "'\n"
+		}
+		cmd := exec.CommandContext(t.Context(), "fish", "--no-config", "-c", script)
+		cmd.Env = env
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, l := range lines {
+			_, offered, _ := strings.Cut(string(out), l.typed+"\n")
 			words := strings.Fields(l.want)
-			if err != nil || !strings.Contains("\n"+string(out), "\n"+words[len(words)-1]) {
-				t.Errorf("%q: %v\n%s", l.typed, err, out)
+			if !strings.HasPrefix(offered, words[len(words)-1]) {
+				t.Errorf("%q is offered:\n%s", l.typed, out)
 			}
 		}
 	})
