@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
@@ -28,9 +30,9 @@ func (s *shell) stale() {
 		s.t.Fatal(err)
 	}
 	defer client.Close()
-	for _, repository := range []string{"plant/state", "plant/rollouts"} {
+	for _, repository := range []string{"plant/state", "plant/rollouts", "plant/components/line-monitor"} {
 		tags, err := client.Tags(s.t.Context(), host+"/"+repository)
-		if err != nil {
+		if err != nil && !errors.Is(err, fault.ErrNotFound) {
 			s.t.Fatal(err)
 		}
 		for _, tag := range tags {
@@ -78,4 +80,51 @@ func TestFleetPastAStaleMirror(t *testing.T) {
 	change(7, 8)
 	s.do(outcome.OK, "fleet", "publish", "-q", "--at-once", key, "waves")
 	s.do(outcome.OK, "fleet", "rollback", "--yes", "--previous", key, "waves")
+}
+
+// Whoever publishes for one device, or says that its state is fresh, goes by what the registry has, and history shows that: the
+// mirror knows neither the newest generation nor where the component's tag is by now.
+func TestStatePastAStaleMirror(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	state := func(want int, args ...string) string {
+		t.Helper()
+		return s.do(want, append(append([]string{"state"}, args...), "--device=press-07", states)...)
+	}
+	push := []string{"push", "-q", releaseKey, "--component=" + monitor + ":1.4.0"}
+	state(outcome.OK, append(push, "--set=POLL_SECONDS=5")...)
+	s.stale()
+	s.change("line-monitor/compose.yaml", "services:", "# once more\nservices:")
+	newest := strings.TrimSpace(s.do(outcome.OK, "component", "push", "-q", "--overwrite", "./line-monitor", monitor+":1.4.0"))
+	state(outcome.OK, append(push, "--set=POLL_SECONDS=6")...)
+	state(outcome.OK, append(push, "--set=POLL_SECONDS=7")...)
+	if shown := s.do(outcome.OK, "state", "show", "-o", "json", states+":press-07.v3"); !strings.Contains(shown, newest) {
+		t.Errorf("it is not pinned to %s:\n%s", newest, shown)
+	}
+	if all := state(outcome.OK, "history"); !strings.Contains(all, "3 *") {
+		t.Errorf("history:\n%s", all)
+	}
+	if changes := state(outcome.Differs, "diff"); !strings.Contains(changes, "POLL_SECONDS") {
+		t.Errorf("diff:\n%s", changes)
+	}
+	if r := s.freshened(outcome.OK, releaseKey, states+":press-07"); r.Renewed != 1 || r.States[0].Generation != 3 {
+		t.Errorf("freshen = %+v", r)
+	}
+	if signed := s.do(outcome.OK, "sign", "-o", "json", releaseKey, states+":press-07"); !strings.Contains(signed, s.digestOf("press-07.v3")) {
+		t.Errorf("signed:\n%s", signed)
+	}
+	state(outcome.OK, "rollback", "-q", releaseKey, "--to=1")
+	if all := state(outcome.OK, "history"); !strings.Contains(all, "4 *") || !strings.Contains(all, "as generation 1") {
+		t.Errorf("history:\n%s", all)
+	}
+}
+
+// digestOf is what a tag of the states names at the registry.
+func (s *shell) digestOf(tag string) string {
+	s.t.Helper()
+	d, err := s.repository().Resolve(s.t.Context(), tag)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d.Digest.String()
 }

@@ -149,7 +149,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 		if (ref.Target() == "") != c.Bool("all") || ref.Digest != "" {
 			return misused(c, "%s: name one state as HOST/PATH:TAG, or a repository with --all", arg)
 		}
-		repo, err := f.Open(c.Context, ref)
+		repo, err := originOf(c.Context, f.Client, ref)
 		if err != nil {
 			return err
 		}

@@ -49,7 +49,7 @@ func (p *program) stateHistoryCommand() *cli.Command {
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
 		usage: "list what was published for a device",
 		about: "Lists the generations that have a history tag, the newest first, with what each one runs. The one that the device's tag " +
-			"names is marked; one that does not say what its tag says is told. Who signed is asked with longshore verify.",
+			"names is marked; one that does not say what its tag says is told. The registry itself is asked, and no mirror. Who signed is asked with longshore verify.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 --limit 3 -o json harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
@@ -158,7 +158,7 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
+	repo, err := originOf(c.Context, client, ref)
 	if err != nil {
 		return err
 	}
@@ -249,14 +249,14 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	repo, err := s.Open(c.Context, ref)
+	repo, err := originOf(c.Context, s.Client, ref)
 	if err != nil {
 		return err
 	}
 	if vouching != nil {
 		o.Verify = vouching(s.Client, repo)
 	}
-	next, err := release.Rollback(c.Context, s.Client, repo, o, c.Uint64("to"))
+	next, err := release.Rollback(c.Context, registry.Upstream{Client: s.Client}, repo, o, c.Uint64("to"))
 	if err != nil {
 		return err
 	}

@@ -76,6 +76,7 @@ func openSubject(c *cli.Context, client *registry.Client, s string) (*registry.R
 	if err != nil {
 		return nil, ocispec.Descriptor{}, err
 	}
+	repo = repo.Upstream() // a mirror may show what a tag named before, and that would be signed
 	subject, err := repo.Resolve(c.Context, target)
 	if err != nil {
 		return nil, subject, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -129,14 +130,14 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if o.Deployments, err = p.deployments(c, s.Client, o.Device); err != nil {
 		return err
 	}
-	repo, err := s.Open(c.Context, ref)
+	repo, err := originOf(c.Context, s.Client, ref)
 	if err != nil {
 		return err
 	}
 	if vouching != nil {
 		o.Verify = vouching(s.Client, repo)
 	}
-	next, err := release.State(c.Context, s.Client, repo, o)
+	next, err := release.State(c.Context, registry.Upstream{Client: s.Client}, repo, o)
 	if err != nil {
 		return err
 	}
@@ -229,7 +230,7 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 		if err != nil {
 			return nil, err
 		}
-		bundle, err := release.ReadBundle(c.Context, repo, target)
+		bundle, err := release.ReadBundle(c.Context, repo.Upstream(), target)
 		if err != nil {
 			return nil, err
 		}
@@ -244,7 +245,7 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 			return nil, misused(c, "--component %s: devices fetch components from registries only", s)
 		}
 		// Named by the user, unlike what documents name: it may be told the credentials of the flags.
-		repo, err := client.Open(c.Context, ref)
+		repo, err := originOf(c.Context, client, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -293,6 +294,15 @@ func openTarget(c *cli.Context, client *registry.Client, s string) (*registry.Re
 	}
 	repo, err := client.Open(c.Context, ref)
 	return repo, ref.Target(), err
+}
+
+// originOf opens a repository past its mirrors: what is published must follow what is there, and a mirror may show what was.
+func originOf(ctx context.Context, client *registry.Client, ref registry.Reference) (*registry.Repository, error) {
+	repo, err := client.Open(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return repo.Upstream(), nil
 }
 
 func (p *program) stateShowCommand() *cli.Command {

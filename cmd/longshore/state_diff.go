@@ -62,7 +62,7 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
+	repo, err := originOf(c.Context, client, ref)
 	if err != nil {
 		return err
 	}
