@@ -22,7 +22,7 @@ var settle = func(ctx context.Context) error { return sleep(ctx, settleWait+rand
 // MoveTag makes a moving tag name d, which has to be there, when it names was until now; "": it is not there. Another one
 // there is fault.ErrConflict, and so is one that somebody else sets at the same time: no registry compares before it sets a
 // tag, so it is looked at before and, a moment later, again. Of two who move it at once at most one gets nil, as long as
-// each takes less than that moment from its look to its move.
+// each takes less than that moment from its look to its move; one that has to try again looks again.
 func (r *Repository) MoveTag(ctx context.Context, tag string, was, d digest.Digest) error {
 	there, err := r.names(ctx, tag)
 	switch {
@@ -35,9 +35,9 @@ func (r *Repository) MoveTag(ctx context.Context, tag string, was, d digest.Dige
 	}
 	desc, manifest, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
 	if err == nil {
-		err = r.PushManifest(ctx, desc, manifest, tag)
+		err = r.SetTag(ctx, desc, manifest, tag, was)
 	}
-	if errors.Is(err, fault.ErrConflict) {
+	if errors.Is(err, fault.ErrConflict) && !errors.Is(err, errMoved) {
 		return fault.WithHint(err, "the registry keeps tags: exempt those that are to move")
 	}
 	if err == nil {

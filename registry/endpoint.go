@@ -35,6 +35,7 @@ type endpoint struct {
 	transport          *http.Transport
 	client             *http.Client // with retries and the endpoint's own headers, without credentials
 	userAgent          string
+	budget             wire.Budget  // of each request's retries
 	takes              atomic.Int32 // a taking
 }
 
@@ -151,7 +152,7 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 		trips = wire.WithRest(trips, mirrorRest)
 	}
 	e := &endpoint{
-		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, userAgent: c.o.UserAgent,
+		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, budget: budget, userAgent: c.o.UserAgent,
 		client: &http.Client{Transport: wire.WithTokenServers(trips, h.Host), CheckRedirect: wire.Redirect},
 	}
 	return e, nil

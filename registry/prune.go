@@ -55,18 +55,22 @@ func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descript
 		return err
 	}
 	defer unlock()
-	desc, data, err := p.manifestAt(ctx, p.upstream(), tag, maxIndex)
-	list, err := fallbackList(desc, data, err, subject.Digest)
-	if err != nil || !lists(list, d) {
-		return err
+	for range mergeRounds {
+		desc, data, err := p.manifestAt(ctx, p.upstream(), tag, maxIndex)
+		list, err := fallbackList(desc, data, err, subject.Digest)
+		if err != nil || !lists(list, d) {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(o ocispec.Descriptor) bool { return o.Digest == d })
+		index, data, err := referrersIndex(list)
+		if err != nil {
+			return err
+		}
+		if err := p.setTag(ctx, index, data, tag, &desc.Digest); !errors.Is(err, errMoved) {
+			return err
+		}
 	}
-	list = slices.DeleteFunc(list, func(o ocispec.Descriptor) bool { return o.Digest == d })
-	index, data, err := referrersIndex(list)
-	if err != nil {
-		return err
-	}
-	_, err = p.putManifest(ctx, index, data, tag)
-	return err
+	return errRewritten
 }
 
 // remove deletes a manifest by its digest, or a tag. Gone is no error.

@@ -105,27 +105,39 @@ func (r *Repository) Publish(ctx context.Context, a *artifacts.Artifact, o Publi
 	if err != nil {
 		return desc, err
 	}
-	put := func(tag string) error {
-		err := r.PushManifest(ctx, desc, a.Manifest, tag)
+	put := func(tag string, was *digest.Digest) (err error) {
+		if was == nil {
+			err = r.PushManifest(ctx, desc, a.Manifest, tag)
+		} else {
+			err = r.SetTag(ctx, desc, a.Manifest, tag, *was)
+		}
 		if err == nil {
 			tell(Progress{Action: ActionTagged, Descriptor: desc, Tag: tag})
 		}
 		return err
 	}
 	if free {
-		if err := put(o.HistoryTag); err != nil {
+		nothing := digest.Digest("")
+		if err := put(o.HistoryTag, &nothing); err != nil {
 			return desc, r.taken(ctx, desc, o, err)
 		}
 	}
-	if err := r.soleHistory(ctx, desc, o); err != nil {
+	was, err := r.soleHistory(ctx, desc, o)
+	if err != nil {
 		return desc, err
 	}
 	for _, tag := range o.Tags {
-		if err := put(tag); err != nil {
+		// One that somebody else has set meanwhile is settled's to judge.
+		if err := put(tag, was); err != nil && (was == nil || !errors.Is(err, errMoved)) {
 			return desc, err
 		}
+		was = nil // of the first
 	}
-	return desc, r.settled(ctx, desc, o)
+	err = r.settled(ctx, desc, o)
+	if err != nil && !errors.Is(err, fault.ErrConflict) {
+		err = fault.WithHint(r.fail("publish", o.Tags[0], err), "its tags were set, and nobody has looked whether they have held: look at what the tag names now")
+	}
+	return desc, err
 }
 
 // teller keeps calls of a progress function apart.
@@ -166,7 +178,7 @@ func (r *Repository) historyFree(ctx context.Context, desc ocispec.Descriptor, t
 	if tag == "" {
 		return false, nil
 	}
-	there, err := r.Resolve(ctx, tag)
+	there, err := r.here(ctx, tag) // mirrors learn of it later
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
 		return true, nil

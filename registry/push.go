@@ -15,6 +15,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
 // pushing is oras-go's view of the registry itself, which does the uploading of blobs.
@@ -126,12 +127,69 @@ func (p *remotePlace) oras(ctx context.Context, err error) error {
 }
 
 func (p *remotePlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
-	target := tag
-	if tag == "" {
-		target = desc.Digest.String()
+	if tag != "" {
+		return p.setTag(ctx, desc, data, tag, nil)
 	}
-	_, err := p.putManifest(p.writing(ctx), desc, data, target)
+	_, err := p.putManifest(p.writing(ctx), desc, data, desc.Digest.String())
 	return err
+}
+
+// errMoved ends the tries to set a tag that somebody else has set meanwhile.
+var errMoved = fault.WithHint(fmt.Errorf("it names something else now: %w", fault.ErrConflict),
+	"somebody else set it meanwhile: look at it, and decide again")
+
+// setTag puts a manifest under a tag. Before it tries again it looks: what was sent may have been done and its answer lost,
+// and a tag that somebody else has set while this one waited is theirs, errMoved. Sent again without a look it would go over
+// what they were told had held. was is what the tag names until now ("": nothing); nil: what it names after the first try.
+func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was *digest.Digest) error {
+	for tries := p.upstream().budget.Tries(); ; {
+		_, err := p.putManifest(wire.Once(p.writing(ctx)), desc, data, tag)
+		if err == nil || ctx.Err() != nil || errors.Is(err, fault.ErrDigestMismatch) || errors.Is(err, fault.ErrUnauthenticated) {
+			return err
+		}
+		again := wire.Passing(statusOf(err)) || statusOf(err) == 0 && errors.Is(err, fault.ErrTemporary)
+		if again && was == nil {
+			there, lookErr := p.named(ctx, tag)
+			if lookErr != nil {
+				return err
+			}
+			was = &there
+		}
+		if again {
+			after, asked := fault.RetryAfter(err)
+			if after, again = tries.Next(after, asked); again {
+				if err := sleep(ctx, after); err != nil {
+					return err
+				}
+			}
+		}
+		there, lookErr := p.named(ctx, tag)
+		switch {
+		case lookErr != nil:
+			return err
+		case there == desc.Digest:
+			return nil // also where a tag that is there is never set again
+		case !again:
+			return err
+		case there != *was:
+			return errMoved
+		}
+	}
+}
+
+// named is what a tag names at the registry itself; "": nothing.
+func (p *remotePlace) named(ctx context.Context, tag string) (digest.Digest, error) {
+	a := p.upstream()
+	return orNothing(p.resolveAt(p.reading(ctx, a), a, tag))
+}
+
+// orNothing takes a tag that is not there for one that names nothing, and also one of a lax registry that keeps what a
+// killed publisher left half sent.
+func orNothing(d ocispec.Descriptor, err error) (digest.Digest, error) {
+	if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) {
+		return "", nil
+	}
+	return d.Digest, err
 }
 
 // emptyConfig is how a manifest names the empty config, which most artifacts have.

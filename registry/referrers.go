@@ -262,8 +262,8 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 			if err != nil {
 				return err
 			}
-			if _, err := p.putManifest(ctx, index, data, tag); err != nil {
-				if errors.Is(err, fault.ErrFull) {
+			if err := p.setTag(ctx, index, data, tag, &desc.Digest); err != nil && !errors.Is(err, errMoved) {
+				if fault.Retryable(err) || errors.Is(err, fault.ErrUnauthenticated) {
 					return err
 				}
 				return fault.WithHint(err, "tags that begin with sha256- have to stay mutable on a registry without the referrers API")
@@ -273,8 +273,10 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 			return err
 		}
 	}
-	return fmt.Errorf("the list of referrers is rewritten by others all the time: %w", fault.ErrTemporary)
+	return errRewritten
 }
+
+var errRewritten = fmt.Errorf("the list of referrers is rewritten by others all the time: %w", fault.ErrTemporary)
 
 func referrersIndex(list []ocispec.Descriptor) (ocispec.Descriptor, []byte, error) {
 	data, err := json.Marshal(ocispec.Index{

@@ -159,17 +159,35 @@ func (r *Repository) PushManifest(ctx context.Context, desc ocispec.Descriptor, 
 	if tag == "" {
 		target = desc.Digest.String()
 	}
-	err := checkContent(desc, data)
-	if err == nil {
-		err = checkTarget(target)
-	}
-	if err == nil && len(data) > MaxForeignManifest {
-		err = fmt.Errorf("%d bytes: %w", len(data), fault.ErrTooLarge)
-	}
+	err := checkPut(desc, data, target)
 	if err == nil {
 		err = r.pushManifest(ctx, desc, data, tag)
 	}
 	return r.fail("push manifest", target, err)
+}
+
+// SetTag is PushManifest under a tag that names was until now; "": nothing. Before it tries again it looks, and what somebody
+// else has set meanwhile stays: fault.ErrConflict. No registry compares when it sets a tag: look before, and afterwards again.
+func (r *Repository) SetTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return r.PushManifest(ctx, desc, data, tag)
+	}
+	err := checkPut(desc, data, tag)
+	if err == nil {
+		err = p.setTag(ctx, desc, data, tag, &was)
+	}
+	return r.fail("push manifest", tag, err)
+}
+
+func checkPut(desc ocispec.Descriptor, data []byte, target string) error {
+	if err := checkContent(desc, data); err != nil {
+		return err
+	}
+	if len(data) > MaxForeignManifest {
+		return fmt.Errorf("%d bytes: %w", len(data), fault.ErrTooLarge)
+	}
+	return checkTarget(target)
 }
 
 // PushReferrer puts a manifest with a subject, and returns when the subject's referrers list it. Where the registry has no

@@ -28,13 +28,9 @@ type Sole struct {
 // maxContest bounds how often a moving tag is put back in place.
 const maxContest = 5
 
-// names is what a tag names; "" when it is not there, or when a lax registry keeps what a killed publisher left half sent.
+// names is what a tag names; "": nothing.
 func (r *Repository) names(ctx context.Context, tag string) (digest.Digest, error) {
-	d, err := r.here(ctx, tag)
-	if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) {
-		return "", nil
-	}
-	return d.Digest, err
+	return orNothing(r.here(ctx, tag))
 }
 
 // here asks what a tag names of the registry itself: mirrors learn of it later.
@@ -58,10 +54,8 @@ func (r *Repository) readBack(ctx context.Context, tag string) (digest.Digest, e
 	} else {
 		d, _, err = r.manifest(ctx, tag, MaxForeignManifest)
 	}
-	if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) {
-		return "", nil
-	}
-	return d.Digest, r.fail("read back", tag, err)
+	there, err := orNothing(d, err)
+	return there, r.fail("read back", tag, err)
 }
 
 func (r *Repository) conflict(tag string, there digest.Digest) error {
@@ -96,29 +90,30 @@ func (r *Repository) taken(ctx context.Context, desc ocispec.Descriptor, o Publi
 	return err
 }
 
-// soleHistory reads back what was published, by the history tag, and looks at the moving one before it is set.
+// soleHistory reads back what was published, by the history tag, and looks at what the moving one names before it is set;
+// nil: it was not looked at.
 //
 // Say A and B publish the same generation and both get nil. The last to set the history tag is B, so A saw its own there
 // at the end (soleAfter) before B set it, and had set the moving tag before that. Then B, here, sees A's moving tag.
-func (r *Repository) soleHistory(ctx context.Context, desc ocispec.Descriptor, o PublishOptions) error {
+func (r *Repository) soleHistory(ctx context.Context, desc ocispec.Descriptor, o PublishOptions) (*digest.Digest, error) {
 	if o.Sole == nil || o.HistoryTag == "" {
-		return nil
+		return nil, nil
 	}
 	history, err := r.readBack(ctx, o.HistoryTag)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if history != desc.Digest {
-		return r.conflict(o.HistoryTag, history)
+		return nil, r.conflict(o.HistoryTag, history)
 	}
 	there, err := r.names(ctx, o.Tags[0])
 	if err != nil || there == o.Sole.Tagged || there == desc.Digest {
-		return err
+		return &there, err
 	}
-	if err := r.restore(ctx, o, there); err != nil {
-		return errors.Join(r.conflict(o.Tags[0], there), err)
+	if err := r.restore(ctx, o, desc.Digest, there); err != nil {
+		return nil, errors.Join(r.conflict(o.Tags[0], there), err)
 	}
-	return r.conflict(o.Tags[0], there)
+	return nil, r.conflict(o.Tags[0], there)
 }
 
 // generation is one of what is published in generations: of a device's state, of a fleet's rollout.
@@ -145,8 +140,9 @@ func openGeneration(manifest []byte) (generation, error) {
 
 func (g generation) historyTag() string { return artifacts.HistoryTag(g.tag, g.number) }
 
-// restore gives the history tag back to who had it: the state that the moving tag names, when it is of that generation.
-func (r *Repository) restore(ctx context.Context, o PublishOptions, there digest.Digest) error {
+// restore gives the history tag, which names ours, back to who had it: the state that the moving tag names, when it is of
+// that generation.
+func (r *Repository) restore(ctx context.Context, o PublishOptions, ours, there digest.Digest) error {
 	if there == "" {
 		return nil
 	}
@@ -157,7 +153,7 @@ func (r *Repository) restore(ctx context.Context, o PublishOptions, there digest
 	if g, err := openGeneration(manifest); err != nil || g.historyTag() != o.HistoryTag {
 		return nil //nolint:nilerr // it is something else: there is nothing to give back
 	}
-	if err := r.PushManifest(ctx, full, manifest, o.HistoryTag); err != nil {
+	if err := r.SetTag(ctx, full, manifest, o.HistoryTag, ours); err != nil && !errors.Is(err, errMoved) {
 		return err
 	}
 	// Who had it may have seen ours there, and moved the tag to it.
@@ -205,9 +201,9 @@ func (r *Repository) soleAfter(ctx context.Context, desc ocispec.Descriptor, o P
 		case there != newest && newest != "":
 			full, manifest, err := r.Manifest(ctx, newest)
 			if err == nil {
-				err = r.PushManifest(ctx, full, manifest, o.Tags[0])
+				err = r.SetTag(ctx, full, manifest, o.Tags[0], there)
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, errMoved) {
 				return err
 			}
 		case next != "" && !followed:
@@ -254,7 +250,7 @@ func (r *Repository) newest(ctx context.Context, o PublishOptions, above digest.
 // given back to the wrong one. Two tags cannot tell that to three whatever one does: each writes over what another wrote
 // before anybody has read it. So the owner waits until all have done what they had decided to do, and it is the history
 // tag then that counts: of three and more at most one gets nil as long as each takes less than that moment from its look
-// to its tag.
+// to its tag; one that has to try again looks again.
 func (r *Repository) settled(ctx context.Context, desc ocispec.Descriptor, o PublishOptions) error {
 	if o.Sole == nil || o.HistoryTag == "" {
 		return nil

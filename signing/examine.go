@@ -283,7 +283,7 @@ func (e *examination) legacyTag(ctx context.Context) {
 	tag := LegacyTag(e.subject.Digest)
 	where := "tag " + tag
 	e.budget = newBudget(e.PredicateType) // whoever floods the list of referrers takes nothing from the tag
-	m, err := readLegacy(ctx, e.st, tag)
+	_, m, err := readLegacy(ctx, e.st, tag)
 	if err != nil {
 		e.missOrNote(where, err)
 		return

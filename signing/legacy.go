@@ -87,9 +87,9 @@ func (s *Signer) writeLegacy(ctx context.Context, st Store, name string, subject
 
 // appendLegacy brings a layer under the tag beside what is there, and stays until it has been seen there a while later.
 func appendLegacy(ctx context.Context, st Store, tag string, layer ocispec.Descriptor) error {
-	seen := 0
+	seen, refused := 0, false
 	for round := range legacyRounds {
-		m, err := readLegacy(ctx, st, tag)
+		was, m, err := readLegacy(ctx, st, tag)
 		if err != nil {
 			return err
 		}
@@ -106,9 +106,12 @@ func appendLegacy(ctx context.Context, st Store, tag string, layer ocispec.Descr
 		} else {
 			seen = 0
 			there := len(m.Layers)
-			if err := pushLegacy(ctx, st, tag, m, layer); err != nil {
+			err := pushLegacy(ctx, st, tag, was, m, layer)
+			// Once it may be that another signer was faster; twice, that the tag is never written again.
+			if err != nil && (refused || !errors.Is(err, fault.ErrConflict)) {
 				return immutable(tag, there, err)
 			}
+			refused = err != nil
 		}
 		if err := sleep(ctx, legacyWait+rand.N(legacyWait*time.Duration(1+min(round, 4)))); err != nil {
 			return err
@@ -137,7 +140,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func pushLegacy(ctx context.Context, st Store, tag string, m *ocispec.Manifest, layer ocispec.Descriptor) error {
+// tagSetter is a [Store] that is told what a tag names until now, and leaves alone what somebody else sets while it tries
+// again.
+type tagSetter interface {
+	SetTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error
+}
+
+func pushLegacy(ctx context.Context, st Store, tag string, was digest.Digest, m *ocispec.Manifest, layer ocispec.Descriptor) error {
 	m.Layers = append(m.Layers, layer)
 	diffs := make([]string, len(m.Layers))
 	for i, l := range m.Layers {
@@ -158,26 +167,29 @@ func pushLegacy(ctx context.Context, st Store, tag string, m *ocispec.Manifest, 
 	if err := st.PushBlob(ctx, m.Config, config); err != nil {
 		return err
 	}
+	if st, ok := st.(tagSetter); ok {
+		return st.SetTag(ctx, descriptorOf(m.MediaType, manifest), manifest, tag, was)
+	}
 	return st.PushManifest(ctx, descriptorOf(m.MediaType, manifest), manifest, tag)
 }
 
-// readLegacy returns the manifest under a signature tag; nil when there is none.
-func readLegacy(ctx context.Context, st Source, tag string) (*ocispec.Manifest, error) {
+// readLegacy returns the manifest under a signature tag, with its digest; nil when there is none.
+func readLegacy(ctx context.Context, st Source, tag string) (digest.Digest, *ocispec.Manifest, error) {
 	d, err := st.Resolve(ctx, tag)
 	if errors.Is(err, fault.ErrNotFound) {
-		return nil, nil
+		return "", nil, nil
 	}
 	if err != nil {
-		return nil, unread(err, "resolve tag "+tag)
+		return "", nil, unread(err, "resolve tag "+tag)
 	}
 	_, m, err := readManifest(ctx, st, d.Digest)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if m.MediaType == "" {
 		m.MediaType = ocispec.MediaTypeImageManifest
 	}
-	return m, nil
+	return d.Digest, m, nil
 }
 
 // openLegacy reads a payload and its signature, and believes neither.

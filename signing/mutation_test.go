@@ -78,7 +78,7 @@ func TestNoMutationOfSignedBytesVerifies(t *testing.T) {
 // legacyOf reads the one signature under the tag of d.
 func legacyOf(t testing.TB, st *signingtest.Memory, d ocispec.Descriptor) ([]byte, map[string]string) {
 	t.Helper()
-	m, err := readLegacy(t.Context(), st, LegacyTag(d.Digest))
+	_, m, err := readLegacy(t.Context(), st, LegacyTag(d.Digest))
 	if err != nil || m == nil || len(m.Layers) != 1 {
 		t.Fatalf("tag of %s: %+v, %v", d.Digest, m, err)
 	}

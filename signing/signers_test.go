@@ -200,3 +200,26 @@ func TestCosignRepository(t *testing.T) {
 		}
 	}
 }
+
+// One that is refused for a moment looks again before it writes: what others have signed meanwhile is not lost.
+func TestSignedMeanwhile(t *testing.T) {
+	server := testenv.Registry(t, testenv.Distribution)
+	r := open(t, server.Reference("signed"))
+	subject := pushArtifact(t, r, "hello")
+	first, second := quickSigner(t, signing.SignOptions{Format: signing.FormatLegacy}), quickSigner(t, signing.SignOptions{Format: signing.FormatLegacy})
+	server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/manifests/sha256-.*\.sig$`, Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		testenv.Status(http.StatusServiceUnavailable, 0)(w, r, next)
+		// The answer is on its way, and the other one's signature is there before the next try.
+		if _, err := second.Sign(context.WithoutCancel(r.Context()), open(t, server.Reference("signed")), subject); err != nil {
+			t.Error(err)
+		}
+	}})
+	if _, err := first.Sign(t.Context(), r, subject); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*signing.Signer{first, second} {
+		if _, err := signing.Verify(t.Context(), r, subject, []signing.Trustee{s.Key()}); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -33,38 +33,63 @@ type Budget struct {
 // WithRetry repeats requests that failed for a reason that may pass. What the registry asks for in Retry-After is obeyed
 // exactly, or not at all: a delay beyond the budget ends the tries and is left for the caller to see.
 func WithRetry(base http.RoundTripper, b Budget) http.RoundTripper {
-	return &retry.Transport{Base: base, Policy: func() retry.Policy { return &policy{Budget: b} }}
+	return &repeating{base, &retry.Transport{Base: base, Policy: func() retry.Policy { return &policy{b.Tries()} }}}
+}
+
+type onceKey struct{}
+
+// Once keeps [WithRetry] from repeating a PUT: who sends it looks again first.
+func Once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, true) }
+
+type repeating struct{ once, often http.RoundTripper }
+
+func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPut && r.Context().Value(onceKey{}) != nil { // what it takes to get a token is not meant
+		return t.once.RoundTrip(r)
+	}
+	return t.often.RoundTrip(r)
+}
+
+// Tries counts those of one request.
+type Tries struct {
+	left Budget
+	done int
+}
+
+// Tries begins to count.
+func (b Budget) Tries() *Tries { return &Tries{left: b} }
+
+// Next tells how long to wait before another try; false: there is none. asked: the registry said how long.
+func (t *Tries) Next(after time.Duration, asked bool) (time.Duration, bool) {
+	if t.done >= maxTries || !asked && t.left.Attempts <= 0 {
+		return 0, false
+	}
+	if !asked {
+		after = Backoff(t.done)
+		t.left.Attempts--
+	}
+	t.done++
+	t.left.Wait -= after
+	return after, t.left.Wait >= 0
 }
 
 // policy is of one request: oras-go asks for a new one for each.
-type policy struct {
-	Budget
-}
+type policy struct{ *Tries }
 
 // Retry decides by class of error; a negative duration ends the tries and hands over what came last.
-func (p *policy) Retry(attempt int, resp *http.Response, err error) (time.Duration, error) {
-	if attempt >= maxTries || !passing(resp, err) {
+func (p *policy) Retry(_ int, resp *http.Response, err error) (time.Duration, error) {
+	if !passing(resp, err) {
 		return -1, nil
 	}
+	var after time.Duration
+	asked := false
 	if resp != nil {
-		if d, ok := RetryAfter(resp); ok {
-			p.Wait -= d
-			if p.Wait < 0 {
-				return -1, nil
-			}
-			return d, nil
-		}
+		after, asked = RetryAfter(resp)
 	}
-	if p.Attempts <= 0 {
-		return -1, nil
+	if d, more := p.Next(after, asked); more {
+		return d, nil
 	}
-	d := Backoff(attempt)
-	p.Attempts--
-	p.Wait -= d
-	if p.Wait < 0 {
-		return -1, nil
-	}
-	return d, nil
+	return -1, nil
 }
 
 // Backoff is the wait before try n+1: 250 ms doubled each time up to 16 s, of which a random half is left out so that a
@@ -74,15 +99,20 @@ func Backoff(n int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
+// Passing tells whether the same request may work later when it was answered so.
+func Passing(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
 // passing tells whether the same request may work later.
 func passing(resp *http.Response, err error) bool {
 	if err == nil {
-		switch resp.StatusCode {
-		case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
-			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-			return true
-		}
-		return false
+		return Passing(resp.StatusCode)
 	}
 	var (
 		verify *tls.CertificateVerificationError
