@@ -102,8 +102,10 @@ func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
 		"somebody seems to have made them; remove their tags")
 }
 
-// restart goes to the newest generation that there is of a device whose tag names nothing: somebody has deleted it, and the
-// first generations may be pruned. Devices take nothing older than what they have.
+// restart goes to the newest generation that there is of a device whose tag names nothing: it is new, or somebody has deleted
+// it, and the first generations may be pruned. Devices take nothing older than what they have. Only all tags tell which it
+// is: no single one has to be there, and not every registry lists in order, so a list cannot be begun in the middle. They
+// are listed once for all such devices of a plan.
 func (p *planner) restart(ctx context.Context, a *Assignment, s *standing) error {
 	histories, err := p.histories.get(ctx, a.Repository, func(ctx context.Context) (map[string][]uint64, error) { return p.listed(ctx, a.Repository) })
 	if errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrTooLarge) || ctx.Err() != nil {

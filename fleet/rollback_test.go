@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/fleettest"
 )
 
 const graz = base + "/state/graz"
@@ -294,4 +295,29 @@ type crowded struct{ *memory }
 
 func (crowded) Tags(context.Context, string) ([]string, error) {
 	return nil, fmt.Errorf("more than a million tags: %w", fault.ErrTooLarge)
+}
+
+// New devices cost one list of their repository's tags for all of them, and two requests each; those that are gone on with
+// beside them are asked no more for it.
+func TestPlanListsTagsOnce(t *testing.T) {
+	m := stocked(t)
+	requests := func(devices int) (lists, resolved int, p *fleet.Plan) {
+		c := compiled(t, fleettest.Staged(devices, "{name: all, percent: 100}", ""), m)
+		m.Asked = map[string]int{}
+		p, err := c.Plan(t.Context(), m, fleet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Asked["tags"], m.Asked["resolve"], p
+	}
+	_, _, p := requests(20)
+	publish(t, p, m)
+	lists, before, _ := requests(20)
+	if lists != 0 {
+		t.Errorf("tags were listed %d times for devices that have theirs", lists)
+	}
+	lists, with, p := requests(50)
+	if lists != 1 || with != before+30*2 || p.Count(fleet.Publish) != 30 {
+		t.Errorf("30 new devices: %d lists and %d requests for tags beside %d, want 1 and 60", lists, with-before, before)
+	}
 }
