@@ -34,8 +34,9 @@ const (
 	fewDevices   = 16       // devices that are asked for one by one
 	manyAtOnce   = 4        // requests for single devices at a time
 	pageSize     = 1000     // what longshore-fleet gives at most
+	equippedPage = 200      // what it gives at most with capabilities, of which each may have 256 KiB
 	maxPages     = 10_000   // of one listing
-	maxAnswer    = 64 << 20 // bytes of a page: 1000 devices that have long errors
+	maxAnswer    = 64 << 20 // bytes of a page: 1000 devices that have long errors, or 200 with capabilities
 	maxDetail    = 300      // bytes of an answer that get into an error
 	callTimeout  = 30 * time.Second
 	maxRetryWait = time.Hour
@@ -160,6 +161,19 @@ func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 }
 
 func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
+	found, err := c.each(ctx, devices)
+	if err != nil {
+		return nil, err
+	}
+	out := map[artifacts.DeviceID]*rollout.Sighting{}
+	for id, d := range found {
+		out[id] = d.sighting()
+	}
+	return out, nil
+}
+
+// each asks for devices one by one; one that never has reported is not in the answer.
+func (c *Client) each(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*device, error) {
 	found := make([]*device, len(devices))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(manyAtOnce)
@@ -176,10 +190,10 @@ func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	out := map[artifacts.DeviceID]*rollout.Sighting{}
+	out := map[artifacts.DeviceID]*device{}
 	for i, d := range found {
 		if d != nil {
-			out[devices[i]] = d.sighting()
+			out[devices[i]] = d
 		}
 	}
 	return out, nil
@@ -188,34 +202,41 @@ func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 // all lists devices first and deployments then: what a device tells of its deployments is never older than what it tells
 // of itself.
 func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
+	out := make(map[artifacts.DeviceID]*rollout.Sighting, len(devices))
+	err := c.list(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, devices, func(id artifacts.DeviceID, d device) { out[id] = d.sighting() })
+	if err != nil {
+		return nil, err
+	}
+	return out, c.deployments(ctx, out)
+}
+
+// list pages through all devices, and gives visit those that are wanted.
+func (c *Client) list(ctx context.Context, q url.Values, devices []artifacts.DeviceID, visit func(artifacts.DeviceID, device)) error {
 	wanted := make(map[artifacts.DeviceID]bool, len(devices))
 	for _, id := range devices {
 		wanted[id] = true
 	}
-	out := make(map[artifacts.DeviceID]*rollout.Sighting, len(devices))
-	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	for page := 0; ; page++ {
 		var list struct {
 			Devices []device `json:"devices"`
 			Next    string   `json:"next"`
 		}
 		if err := c.get(ctx, "/fleet/v1/devices", q, &list); err != nil {
-			return nil, err
+			return err
 		}
 		for _, d := range list.Devices {
 			if id := artifacts.DeviceID(d.ID); wanted[id] {
-				out[id] = d.sighting()
+				visit(id, d)
 			}
 		}
 		if list.Next == "" {
-			break
+			return nil
 		}
 		if list.Next == q.Get("after") || page == maxPages {
-			return nil, fmt.Errorf("fleet endpoint %s: its list of devices does not end: %w", c.base, fault.ErrInvalid)
+			return fmt.Errorf("fleet endpoint %s: its list of devices does not end: %w", c.base, fault.ErrInvalid)
 		}
 		q.Set("after", list.Next)
 	}
-	return out, c.deployments(ctx, out)
 }
 
 // deployments adds the deployments of devices.
@@ -249,17 +270,37 @@ func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*ro
 	}
 }
 
-// Capabilities implements [rollout.Endpoint].
-func (c *Client) Capabilities(ctx context.Context, id artifacts.DeviceID) ([]byte, error) {
-	d, err := c.device(ctx, id)
-	if err != nil {
-		return nil, err
+// Capabilities implements [rollout.Endpoint]: a few devices are asked for one by one, for more all are listed. What an
+// endpoint does not list, or lists at too great a length, is asked for one by one as well.
+func (c *Client) Capabilities(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error) {
+	out, ask := make(map[artifacts.DeviceID][]byte, len(devices)), devices
+	if len(devices) > fewDevices {
+		ask = nil
+		err := c.list(ctx, url.Values{"limit": {strconv.Itoa(equippedPage)}, "capabilities": {"true"}}, devices, func(id artifacts.DeviceID, d device) {
+			if d.Capabilities == nil { // not even null
+				ask = append(ask, id)
+			} else if d.equipped() {
+				out[id] = d.Capabilities
+			}
+		})
+		if errors.Is(err, fault.ErrTooLarge) {
+			ask, err = devices, nil
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	if len(d.Capabilities) == 0 || string(d.Capabilities) == "null" {
-		return nil, fmt.Errorf("fleet endpoint %s: capabilities of %s: %w", c.base, id, fault.ErrNotFound)
+	found, err := c.each(ctx, ask)
+	for id, d := range found {
+		if d.equipped() {
+			out[id] = d.Capabilities
+		}
 	}
-	return d.Capabilities, nil
+	return out, err
 }
+
+// equipped tells whether a device has reported what it can do.
+func (d device) equipped() bool { return len(d.Capabilities) > 0 && string(d.Capabilities) != "null" }
 
 func (c *Client) device(ctx context.Context, id artifacts.DeviceID) (*device, error) {
 	parts := strings.Split(string(id), "/")

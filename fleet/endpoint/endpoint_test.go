@@ -2,6 +2,7 @@ package endpoint_test
 
 import (
 	"context"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,15 +123,69 @@ func TestLook(t *testing.T) {
 	if diff := cmp.Diff(want, few[all[1200]]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	data, err := c.Capabilities(t.Context(), all[7])
-	if err != nil {
-		t.Fatal(err)
+}
+
+// counted counts requests by path; instead, where it is not nil, answers what is asked of the list.
+func counted(h http.Handler, asked map[string]int, mu *sync.Mutex, instead func(w http.ResponseWriter, r *http.Request) bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked[strings.TrimRight(r.URL.Path, "0123456789")]++
+		mu.Unlock()
+		if instead == nil || r.URL.Path != "/fleet/v1/devices" || !instead(w, r) {
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+// Of many devices what they can do is listed: a request for 200. An endpoint that does not list it is asked one by one.
+func TestCapabilities(t *testing.T) {
+	const devices = 405
+	h := views(t, devices)
+	ids := []artifacts.DeviceID{"never-heard"}
+	for i := range devices {
+		ids = append(ids, artifacts.DeviceID(name(i)))
 	}
-	if doc, err := margo.ParseDeviceCapabilities("c", data); doc == nil && !strings.Contains(fmt.Sprint(err), "cpus") {
-		t.Errorf("capabilities: %s, %v", data, err)
+	const list, single = "/fleet/v1/devices", "/fleet/v1/devices/gateway-1/press-"
+	older := func(_ http.ResponseWriter, r *http.Request) bool {
+		q := r.URL.Query()
+		q.Del("capabilities")
+		r.URL.RawQuery = q.Encode()
+		return false
 	}
-	if _, err := c.Capabilities(t.Context(), "never-heard"); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("capabilities of nobody: %v", err)
+	long := func(w http.ResponseWriter, _ *http.Request) bool {
+		_, _ = w.Write(make([]byte, 64<<20+1))
+		return true
+	}
+	for what, tt := range map[string]struct {
+		of      []artifacts.DeviceID
+		instead func(http.ResponseWriter, *http.Request) bool
+		want    map[string]int
+	}{
+		"few":      {ids[:3], nil, map[string]int{single: 2, list + "/never-heard": 1}},
+		"many":     {ids, nil, map[string]int{list: 3}}, // with the gateway 406
+		"an older": {ids[:100], older, map[string]int{list: 3, single: 99}},
+		"too long": {ids[:100], long, map[string]int{list: 1, single: 99, list + "/never-heard": 1}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var mu sync.Mutex
+			asked := map[string]int{}
+			c := client(t, endpoint.Options{URL: serve(t, counted(h, asked, &mu, tt.instead))})
+			told, err := c.Capabilities(t.Context(), tt.of)
+			if err != nil || len(told) != len(tt.of)-1 || told["never-heard"] != nil {
+				t.Fatalf("%d documents, %v", len(told), err)
+			}
+			for id, data := range told {
+				doc := &margo.DeviceCapabilities{}
+				if err := json.Unmarshal(data, doc); err != nil || doc.Properties.ID != string(id) {
+					t.Fatalf("%s told %s, %v", id, data, err)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if diff := cmp.Diff(tt.want, asked); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -19,8 +19,8 @@ type Endpoint interface {
 	// Look tells what devices have reported; one that never has is not in the answer. Errors wrap fault.ErrTemporary when
 	// it may be asked again.
 	Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*Sighting, error)
-	// Capabilities is the capabilities document that a device has reported. fault.ErrNotFound: it has reported none.
-	Capabilities(ctx context.Context, device artifacts.DeviceID) ([]byte, error)
+	// Capabilities are the capabilities documents that devices have reported; one that never has is not in the answer.
+	Capabilities(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error)
 }
 
 // Sighting is what a device has reported last.

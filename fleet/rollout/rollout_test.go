@@ -24,6 +24,7 @@ import (
 
 // devices are simulated ones: each takes what the registry has for it, and some time.
 type devices struct {
+	asked int // for capabilities
 	m     *fleettest.Registry
 	takes time.Duration                                           // from noticing a state to running it
 	sick  func(device artifacts.DeviceID, generation uint64) bool // which states do not run; nil: all do
@@ -78,11 +79,15 @@ func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifact
 	return out, nil
 }
 
-func (d *devices) Capabilities(_ context.Context, id artifacts.DeviceID) ([]byte, error) {
-	if id == "press-001" {
-		return nil, fmt.Errorf("%s: %w", id, fault.ErrNotFound)
+func (d *devices) Capabilities(_ context.Context, of []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error) {
+	d.asked++
+	out := map[artifacts.DeviceID][]byte{}
+	for _, id := range of {
+		if id != "press-001" {
+			out[id] = []byte(strings.Replace(fmt.Sprintf(fleettest.Capabilities, "4", "amd64", "4Gi"), "template", string(id), 1))
+		}
 	}
-	return []byte(strings.Replace(fmt.Sprintf(fleettest.Capabilities, "4", "amd64", "4Gi"), "template", string(id), 1)), nil
+	return out, nil
 }
 
 // stage is a fleet of 20 devices that have generation 1, and a rollout of a change.
@@ -524,8 +529,9 @@ func TestEquip(t *testing.T) {
 	if err := rollout.Equip(t.Context(), f, nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("without an endpoint: %v", err)
 	}
-	if err := rollout.Equip(t.Context(), f, newDevices(m)); err != nil {
-		t.Fatal(err)
+	from := newDevices(m)
+	if err := rollout.Equip(t.Context(), f, from); err != nil || from.asked != 1 {
+		t.Fatalf("%v, asked %d times", err, from.asked)
 	}
 	if d := f.Device("press-000"); d.Capabilities == nil || d.Capabilities.Properties.Memory != "4Gi" {
 		t.Errorf("%+v", d)

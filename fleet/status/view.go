@@ -35,13 +35,20 @@ type Device struct {
 	LastHeard    time.Time `json:"lastHeard"`
 	Extra
 	Deployments map[margo.State]int `json:"deployments"` // how many are in each state
+
+	capabilities json.RawMessage // as reported; nil: never
+}
+
+// Equipped is a device as GET /fleet/v1/devices?capabilities=true tells it.
+type Equipped struct {
+	Device
+	Capabilities json.RawMessage `json:"capabilities"` // as reported; null: never
 }
 
 // DeviceDetail is a device as GET /fleet/v1/devices/{id} tells it.
 type DeviceDetail struct {
-	Device
-	Capabilities json.RawMessage `json:"capabilities"` // as reported; null: never
-	Details      []Deployment    `json:"deploymentDetails"`
+	Equipped
+	Details []Deployment `json:"deploymentDetails"`
 }
 
 // Deployment is a deployment as GET /fleet/v1/deployments tells it.
@@ -114,21 +121,33 @@ func (v *views) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	p.write(w)
 }
 
-// devices answers GET /fleet/v1/devices?after=&limit=&refusing=true: by id, "next" is the "after" of the next page.
+// devices answers GET /fleet/v1/devices?after=&limit=&refusing=true&capabilities=true: by id, "next" is the "after" of the
+// next page. With what devices can do pages are smaller: a document may be large.
 func (v *views) devices(r *http.Request) (any, *problem) {
-	limit, p := pageLimit(r)
+	q := r.URL.Query()
+	equipped, most := q.Get("capabilities") == "true", maxPageSize
+	if equipped {
+		most = pageSize
+	}
+	limit, p := pageLimit(r, most)
 	if p != nil {
 		return nil, p
 	}
-	q := r.URL.Query()
 	o, err := Look(r.Context(), v.view, store.DeviceQuery{After: q.Get("after"), Limit: limit, Alarm: q.Get("refusing") == "true"})
 	if err != nil {
 		return nil, broke(err)
 	}
 	out := struct {
-		Devices []Device `json:"devices"`
-		Next    string   `json:"next,omitempty"`
+		Devices any    `json:"devices"`
+		Next    string `json:"next,omitempty"`
 	}{Devices: o.Devices}
+	if equipped {
+		all := make([]Equipped, len(o.Devices))
+		for i, d := range o.Devices {
+			all[i] = Equipped{d, d.capabilities}
+		}
+		out.Devices = all
+	}
 	if o.More {
 		out.Next = o.Devices[len(o.Devices)-1].ID
 	}
@@ -148,7 +167,7 @@ func (v *views) device(r *http.Request) (any, *problem) {
 	if err != nil {
 		return nil, broke(err)
 	}
-	out := DeviceDetail{Device: deviceOf(d), Details: make([]Deployment, 0, len(all)), Capabilities: d.Capabilities}
+	out := DeviceDetail{Equipped: Equipped{deviceOf(d), d.Capabilities}, Details: make([]Deployment, 0, len(all))}
 	for _, s := range all {
 		out.Deployments[s.State]++
 		out.Details = append(out.Details, deploymentOf(s))
@@ -158,7 +177,7 @@ func (v *views) device(r *http.Request) (any, *problem) {
 
 // deployments answers GET /fleet/v1/deployments?device=&state=&limit=&afterDevice=&afterDeployment=.
 func (v *views) deployments(r *http.Request) (any, *problem) {
-	limit, p := pageLimit(r)
+	limit, p := pageLimit(r, maxPageSize)
 	if p != nil {
 		return nil, p
 	}
@@ -191,14 +210,14 @@ func (v *views) deployments(r *http.Request) (any, *problem) {
 	return out, nil
 }
 
-func pageLimit(r *http.Request) (int, *problem) {
+func pageLimit(r *http.Request, most int) (int, *problem) {
 	s := r.URL.Query().Get("limit")
 	if s == "" {
 		return pageSize, nil
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > maxPageSize {
-		return 0, invalid(fmt.Sprintf("limit must be from 1 to %d", maxPageSize))
+	if err != nil || n < 1 || n > most {
+		return 0, invalid(fmt.Sprintf("limit must be from 1 to %d", most))
 	}
 	return n, nil
 }
@@ -238,7 +257,7 @@ func Look(ctx context.Context, view store.View, q store.DeviceQuery) (Overview, 
 
 // deviceOf reads what was checked when it was taken; what cannot be read any more is left out.
 func deviceOf(d store.Device) Device {
-	out := Device{ID: d.ID, Registered: d.Capabilities != nil, FirstHeard: d.FirstHeard, LastHeard: d.LastHeard, Deployments: map[margo.State]int{}}
+	out := Device{ID: d.ID, Registered: d.Capabilities != nil, FirstHeard: d.FirstHeard, LastHeard: d.LastHeard, Deployments: map[margo.State]int{}, capabilities: d.Capabilities}
 	if d.Capabilities != nil {
 		var doc margo.DeviceCapabilities
 		if err := json.Unmarshal(d.Capabilities, &doc); err == nil {
