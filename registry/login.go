@@ -8,6 +8,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/credentials"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
 // Login checks credentials against a registry and then stores them where Docker and podman find them: in a credential
@@ -17,7 +18,10 @@ func (c *Client) Login(ctx context.Context, host, user, secret string) (stored s
 		return "", newError("log in to", host, fmt.Errorf("the password or token is empty: %w", fault.ErrInvalid))
 	}
 	if err := c.ping(ctx, host, user, secret); err != nil {
-		return "", newError("log in to", host, err)
+		if err = newError("log in to", host, err); fault.Hint(err) == wire.HintLogin {
+			err = fault.WithHint(err, "the registry does not take this name with this password: check both; some want a token in place of the password")
+		}
+		return "", err
 	}
 	stored, err = c.files.Store(ctx, host, credential(user, secret))
 	return stored, newError("log in to", host, err)

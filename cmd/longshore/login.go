@@ -45,13 +45,21 @@ type loginResult struct {
 func (r loginResult) text(w io.Writer) {
 	switch {
 	case r.in:
-		row(w, "in", "%s, kept in %s", r.Host, strings.Join(r.Files, ", "))
+		row(w, "logged in", "to %s%s, kept in %s", r.Host, as(r.User), strings.Join(r.Files, ", "))
 	case len(r.Files) == 0:
-		row(w, "out", "%s (nothing was kept)", r.Host)
+		row(w, "note", "nothing was kept for %s", r.Host)
 	default:
-		row(w, "out", "%s, removed from %s", r.Host, strings.Join(r.Files, ", "))
+		row(w, "logged out", "of %s, removed from %s", r.Host, strings.Join(r.Files, ", "))
 	}
 }
+
+func as(user string) string {
+	if user == "" {
+		return ""
+	}
+	return " as " + user
+}
+
 func (r loginResult) essence() string { return "" }
 
 // checkHost refuses what people copy from a browser.
@@ -84,7 +92,7 @@ func (p *program) login(c *cli.Context, args []string) error {
 	}
 	if secret == "" {
 		if user == "" {
-			if user, err = p.ask("user at " + args[0] + ": "); err != nil {
+			if user, err = p.ask("user name at " + args[0] + ": "); err != nil {
 				return err
 			}
 		}

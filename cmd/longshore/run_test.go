@@ -495,7 +495,7 @@ func TestLogin(t *testing.T) {
 	push := []string{"state", "push", "-d", "press-07", "--key", "release.key", "--empty", target}
 	s.do(outcome.Auth, push...)
 	s.env["stdin"] = "wrong\n"
-	s.do(outcome.Auth, "login", "private.example", "-u", private.Username, "--password-stdin")
+	s.refuses(outcome.Auth, []string{"log in to private.example: 401", "hint: the registry does not take this name with this password"}, "login", "private.example", "-u", private.Username, "--password-stdin")
 	s.env["stdin"] = private.Password + "\n"
 	s.do(outcome.OK, "login", "private.example", "-u", private.Username, "--password-stdin")
 	s.do(outcome.OK, push...)
@@ -506,7 +506,7 @@ func TestLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"login", "private.example"}, terminal, &out, &errs, s.lookup); code != outcome.OK || !strings.Contains(errs.String(), "user at private.example: ") {
+	if code := run(t.Context(), []string{"login", "private.example"}, terminal, &out, &errs, s.lookup); code != outcome.OK || !strings.Contains(errs.String(), "user name at private.example: ") {
 		t.Errorf("login at a terminal: exit %d\n%s%s", code, &out, &errs)
 	}
 	s.do(outcome.OK, push...)

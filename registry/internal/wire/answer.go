@@ -58,6 +58,9 @@ func readBody(contentType string, body []byte) (code, message string) {
 	return "", Clean(line)
 }
 
+// HintLogin is the hint of an error that says that a registry does not know who asks.
+const HintLogin = "log in, or check the user name and password or token for this registry"
+
 // StatusError gives a status its sentinel. code and message are the registry's words, if any.
 func StatusError(status int, code, message string) error {
 	said := fmt.Sprintf("%d %s", status, http.StatusText(status))
@@ -70,7 +73,7 @@ func StatusError(status int, code, message string) error {
 	err := fmt.Errorf("%s: %w", strings.TrimSpace(said), sentinel(status, code, message))
 	switch {
 	case status == http.StatusUnauthorized:
-		return fault.WithHint(err, "log in, or check the user name and password or token for this registry")
+		return fault.WithHint(err, HintLogin)
 	case errors.Is(err, fault.ErrFull):
 		return fault.WithHint(err, "the registry has no room left: remove what nobody needs there, or raise its limit")
 	case status == http.StatusForbidden:
