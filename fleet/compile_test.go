@@ -213,7 +213,7 @@ deployments: {line: {application: vision, select: "device=press-08", parameters:
 devices: [{id: press-07, labels: {site: graz}}]
 `
 	var b strings.Builder
-	for _, head := range []string{"", "include: [gone/*.yaml]", "include: [../up]", "aplications: {}", "include: [torn.yaml, large.yaml, empty.yaml]"} {
+	for _, head := range []string{"", "include: [gone/*.yaml]", "include: [../up]", "include: [fleet.yaml]", "aplications: {}", "include: [torn.yaml, large.yaml, empty.yaml]"} {
 		fmt.Fprintf(&b, "# %s\n%s", head, faultsOf(t, fstest.MapFS{
 			"fleet.yaml": {Data: []byte("fleet: acme\nregistry: harbor.acme.example/plant\n" + head + rest)},
 			"torn.yaml":  {Data: []byte("devices: [\n")},

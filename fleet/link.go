@@ -208,7 +208,8 @@ func uniqueNames[T any](sink *faults, what string, all []T, of func(T) (string, 
 			continue
 		}
 		if there, ok := first[name]; ok {
-			sink.add(at, "", "the %s %q is there already, at %s:%d", what, name, there.file, there.line)
+			sink.add(at, "", "the %s %q is there already", what, name)
+			sink.list[len(sink.list)-1].Also = fmt.Sprintf("%s:%d:%d", there.file, there.line, there.column)
 			continue
 		}
 		first[name] = at

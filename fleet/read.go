@@ -102,6 +102,9 @@ func included(fsys fs.FS, first *part) []*part {
 		case len(found) == 0:
 			bad(n, "there is no file %s", n.Text())
 		}
+		if n.Text() == File {
+			bad(n, "%s is read anyway: name the further files", File)
+		}
 		for _, name := range found {
 			if name != File && !slices.Contains(names, name) {
 				names = append(names, name)

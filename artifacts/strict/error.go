@@ -17,6 +17,15 @@ type Fault struct {
 	Message string
 	Hint    string // "": none
 	File    string // "": the error's; another where a document is made of several files
+	Also    string // FILE:LINE:COLUMN of what it clashes with, for the end of Message; "": with nothing
+}
+
+// Text is the whole message.
+func (f Fault) Text() string {
+	if f.Also != "" {
+		return f.Message + ", at " + f.Also
+	}
+	return f.Message
 }
 
 // Error is everything that is wrong with one document. It is a fault.ErrInvalid.
@@ -40,7 +49,7 @@ func (e *Error) Error() string {
 		if f.Path != "" {
 			b.WriteString(f.Path + ": ")
 		}
-		b.WriteString(f.Message)
+		b.WriteString(f.Text())
 	}
 	return b.String()
 }

@@ -109,6 +109,10 @@ func badInputs() []badInput {
 			says: []string{"bad/fleet.yaml:10:19: groups.line-a.capabilities: capabilities/press.json: more than 4194304 bytes"},
 		},
 		{
+			name: "a device twice", prepare: func(s *shell) { s.write("bad/devices/more.yaml", "devices: [{id: press-07}]\n") }, args: publish, code: outcome.Misused,
+			says: []string{`bad/devices/more.yaml:1:16: devices[0].id: the device "press-07" is there already, at bad/devices/all.yaml:`},
+		},
+		{
 			name: "a plan of 70 MB", prepare: func(s *shell) { s.write("plan.json", strings.Repeat(" ", 70<<20)) },
 			args: []string{"publish", "--key", "release.key", "--plan", "plan.json", "DIR"}, code: outcome.Misused, says: []string{"plan.json"},
 		},

@@ -153,7 +153,7 @@ func faultsOf(file string, err error) []checkFault {
 	}
 	var out []checkFault
 	for _, f := range document.Faults {
-		out = append(out, checkFault{cmp.Or(f.File, document.File), f.Line, f.Column, f.Path, f.Message, f.Hint})
+		out = append(out, checkFault{cmp.Or(f.File, document.File), f.Line, f.Column, f.Path, f.Text(), f.Hint})
 	}
 	return out
 }

@@ -37,6 +37,9 @@ func inDirectory(dir string, err error) error {
 		if f.File != "" {
 			f.File = path.Join(filepath.ToSlash(dir), f.File)
 		}
+		if f.Also != "" {
+			f.Also = path.Join(filepath.ToSlash(dir), f.Also)
+		}
 		out.Faults = append(out.Faults, f)
 	}
 	return out
