@@ -233,6 +233,19 @@ func (p *program) readFiles(c *cli.Context, o registry.Options) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
+// open opens the repository of a reference for a command that needs no other. done ends it.
+func (p *program) open(c *cli.Context, ref registry.Reference) (repo *registry.Repository, done func(), err error) {
+	client, err := p.client(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if repo, err = client.Open(c.Context, ref); err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return repo, client.Close, nil
+}
+
 // created is the time that goes into what is pushed: SOURCE_DATE_EPOCH, or none, so that the same input has one digest.
 func (p *program) created() (time.Time, error) {
 	s := p.getenv("SOURCE_DATE_EPOCH")

@@ -172,15 +172,11 @@ func (p *program) appList(c *cli.Context, args []string) error {
 			return misused(c, "--range %q: %v", s, err)
 		}
 	}
-	client, err := p.client(c)
+	repo, done, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
+	defer done()
 	tags, err := repo.Tags(c.Context)
 	if err != nil {
 		return err

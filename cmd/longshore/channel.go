@@ -60,11 +60,11 @@ func (r channelList) text(w io.Writer) {
 }
 
 func (p *program) appChannelList(c *cli.Context, args []string) error {
-	client, repo, err := p.channels(c, args[0])
+	repo, done, err := p.channels(c, args[0])
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer done()
 	tags, err := repo.Tags(c.Context)
 	if err != nil {
 		return err
@@ -127,11 +127,11 @@ func (p *program) appChannelSet(c *cli.Context, args []string) error {
 	if err := notVersion(c, args[1]); err != nil {
 		return err
 	}
-	client, repo, err := p.channels(c, args[0])
+	repo, done, err := p.channels(c, args[0])
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer done()
 	r := channelResult{Repository: repo.Name(), Channel: args[1]}
 	if r.Digest, r.Version, err = released(c.Context, repo, args[2]); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (p *program) appChannelSet(c *cli.Context, args []string) error {
 }
 
 // channels opens the repository whose channels are meant, as the registry itself has it.
-func (p *program) channels(c *cli.Context, arg string) (*registry.Client, *registry.Repository, error) {
+func (p *program) channels(c *cli.Context, arg string) (repo *registry.Repository, done func(), err error) {
 	ref, err := registry.ParseReference(arg)
 	if err != nil {
 		return nil, nil, err
@@ -166,16 +166,10 @@ func (p *program) channels(c *cli.Context, arg string) (*registry.Client, *regis
 	if ref.Target() != "" {
 		return nil, nil, misused(c, "%s: name the repository only", arg)
 	}
-	client, err := p.client(c)
-	if err != nil {
+	if repo, done, err = p.open(c, ref); err != nil {
 		return nil, nil, err
 	}
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		client.Close()
-		return nil, nil, err
-	}
-	return client, repo.Upstream(), nil
+	return repo.Upstream(), done, nil
 }
 
 // mover looks at what channels name, as the registry itself has it, and returns what moves them from there to a digest.

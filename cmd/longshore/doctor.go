@@ -46,15 +46,11 @@ func (p *program) doctor(c *cli.Context, args []string) error {
 	if ref.Target() != "" {
 		return misused(c, "%s: name a repository only", args[0])
 	}
-	client, err := p.client(c)
+	repo, done, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
+	defer done()
 	found, err := repo.Diagnose(c.Context, p.now())
 	if len(found) > 0 {
 		if err := p.show(c, diagnosis{ref.Name(), found}); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -181,7 +182,7 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 		}
 	}
 	if !same && !r.DryRun {
-		if err := replace(r.Lock, target.Locks(all).Encode()); err != nil {
+		if err := replace(r.Lock, target.Locks(all).Encode(), 0o644); err != nil {
 			return err
 		}
 	}
@@ -230,26 +231,17 @@ func describePromotion(x *fleet.Promotion) promotedApplication {
 }
 
 // replace writes a file whole or not at all.
-func replace(name string, data []byte) error {
+func replace(name string, data []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return fmt.Errorf("write %s: %w", name, errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
 }

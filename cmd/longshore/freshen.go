@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -434,16 +433,5 @@ func (r *generationRecord) save() error {
 	if err != nil {
 		return err
 	}
-	t, err := os.CreateTemp(filepath.Dir(r.file), filepath.Base(r.file)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = t.Write(append(data, '\n'))
-	if err = errors.Join(err, t.Sync(), t.Close()); err == nil {
-		err = os.Rename(t.Name(), r.file)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(t.Name()))
-	}
-	return nil
+	return replace(r.file, append(data, '\n'), 0o600)
 }

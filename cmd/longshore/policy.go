@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -102,14 +101,8 @@ func (p *program) policyTest(c *cli.Context, args []string) error {
 	}
 	found.explain = true
 	r := policyResult{
-		Policy: args[0], Version: policy.Version, At: now.UTC().Format(time.RFC3339), Allowed: found.Verified, Warnings: policy.Warnings,
+		Policy: args[0], Version: policy.Version, Expires: stamp(policy.Expires), At: stamp(now), Allowed: found.Verified, Warnings: policy.Warnings,
 		verifyResult: found,
-	}
-	if !policy.Expires.IsZero() {
-		r.Expires = policy.Expires.UTC().Format(time.RFC3339)
-		if !now.Before(policy.Expires) {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("the policy expired %s; it goes on deciding, and every status says so", r.Expires))
-		}
 	}
 	failed := verdict(found.Err())
 	if failed != nil && c.Bool("quiet") {

@@ -489,13 +489,9 @@ type signatureInfo struct {
 func signatureInfos(all []signing.Signature) []signatureInfo {
 	out := []signatureInfo{}
 	for _, s := range all {
-		i := signatureInfo{
-			Key: s.By, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Format: s.Format, Digest: s.Digest, Annotations: s.Annotations,
-		}
-		if !s.Time.IsZero() {
-			i.Time = s.Time.UTC().Format("2006-01-02T15:04:05Z")
-		}
-		out = append(out, i)
+		out = append(out, signatureInfo{
+			Key: s.By, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Format: s.Format, Digest: s.Digest, Time: stamp(s.Time), Annotations: s.Annotations,
+		})
 	}
 	return out
 }

@@ -295,13 +295,16 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer closeAll(by)
-	return p.atTrust(c, ref, func(repo *registry.Repository) error {
-		x, err := trust.Propose(c.Context, p.now(), repo, d, signatories(by)...)
-		if err != nil {
-			return err
-		}
-		return p.showProposal(c, ref, by, x)
-	})
+	repo, done, err := p.open(c, ref)
+	if err != nil {
+		return err
+	}
+	defer done()
+	x, err := trust.Propose(c.Context, p.now(), repo, d, signatories(by)...)
+	if err != nil {
+		return err
+	}
+	return p.showProposal(c, ref, by, x)
 }
 
 // recording signs, and remembers what it made.
@@ -320,20 +323,6 @@ func signatories(by []*signer) []trust.Signatory {
 		out = append(out, recording{s})
 	}
 	return out
-}
-
-// atTrust opens a repository of trust policies for f.
-func (p *program) atTrust(c *cli.Context, ref registry.Reference, f func(*registry.Repository) error) error {
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
-	return f(repo)
 }
 
 // repositoryOnly reads a reference that names no tag and no digest.
@@ -377,11 +366,14 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 	if len(by) == 0 {
 		return misused(c, "with which key? use --key, or --keyless")
 	}
-	return p.atTrust(c, ref, func(repo *registry.Repository) error {
-		x, err := trust.Endorse(c.Context, p.now(), repo, ref.Digest, signatories(by)...)
-		if err != nil {
-			return err
-		}
-		return p.showProposal(c, ref, by, x)
-	})
+	repo, done, err := p.open(c, ref)
+	if err != nil {
+		return err
+	}
+	defer done()
+	x, err := trust.Endorse(c.Context, p.now(), repo, ref.Digest, signatories(by)...)
+	if err != nil {
+		return err
+	}
+	return p.showProposal(c, ref, by, x)
 }

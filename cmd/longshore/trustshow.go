@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
@@ -92,29 +91,32 @@ func (p *program) trustShow(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.atTrust(c, ref, func(repo *registry.Repository) error {
-		x, err := trust.Look(c.Context, repo, ref.Target())
-		if err != nil {
-			return err
-		}
-		if c.Bool("document") {
-			_, err := p.stdout.Write(x.Document)
-			return err
-		}
-		return p.show(c, describePolicy(ref, x))
-	})
+	repo, done, err := p.open(c, ref)
+	if err != nil {
+		return err
+	}
+	defer done()
+	x, err := trust.Look(c.Context, repo, ref.Target())
+	if err != nil {
+		return err
+	}
+	if c.Bool("document") {
+		_, err := p.stdout.Write(x.Document)
+		return err
+	}
+	return p.show(c, describePolicy(ref, x))
 }
 
 func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 	r := trustInfo{
-		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: moment(x.Policy.Expires),
+		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: stamp(x.Policy.Expires),
 		Signers: []trustSigner{}, Rules: []trustRule{}, Revoked: []string{}, Document: string(x.Document),
 		Generations: describeReset(x.Policy),
 	}
 	if t := x.Policy.Trust; t != nil {
 		r.Repository, r.Threshold = t.Repository, t.Need()
 		for _, s := range t.Signers {
-			r.Signers = append(r.Signers, trustSigner{s.Name, s.Kind, s.String(), moment(s.NotBefore), moment(s.NotAfter)})
+			r.Signers = append(r.Signers, trustSigner{s.Name, s.Kind, s.String(), stamp(s.NotBefore), stamp(s.NotAfter)})
 		}
 	}
 	for _, rule := range x.Policy.Rules {
@@ -128,13 +130,6 @@ func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 		r.Revoked = append(r.Revoked, what+" "+v.String())
 	}
 	return r
-}
-
-func moment(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format(time.RFC3339)
 }
 
 func (p *program) trustHistoryCommand() *cli.Command {
@@ -206,30 +201,33 @@ func (p *program) trustHistory(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.atTrust(c, ref, func(repo *registry.Repository) error {
-		past, err := trust.History(c.Context, p.now(), repo, anchor)
-		if err != nil {
-			return err
+	repo, done, err := p.open(c, ref)
+	if err != nil {
+		return err
+	}
+	defer done()
+	past, err := trust.History(c.Context, p.now(), repo, anchor)
+	if err != nil {
+		return err
+	}
+	if len(past) == 0 && anchor == nil {
+		return fmt.Errorf("%s: no trust policy is there: %w", ref.Name(), fault.ErrNotFound)
+	}
+	r := trustHistory{Repository: ref.Name(), Versions: []trustEntry{}}
+	var refused error
+	for _, x := range past {
+		e := trustEntry{Version: x.Version, Tag: x.Tag, Digest: x.Digest, State: "published", Before: quorum(x.Old), After: quorum(x.New)}
+		if x.Proposal {
+			e.State = "proposed"
 		}
-		if len(past) == 0 && anchor == nil {
-			return fmt.Errorf("%s: no trust policy is there: %w", ref.Name(), fault.ErrNotFound)
+		if x.Err != nil {
+			e.State, e.Error = "refused", x.Err.Error()
+			refused = outcome.WithCode(fmt.Errorf("%s: devices refuse version %d", ref.Name(), x.Version), outcome.Verification)
 		}
-		r := trustHistory{Repository: ref.Name(), Versions: []trustEntry{}}
-		var refused error
-		for _, x := range past {
-			e := trustEntry{Version: x.Version, Tag: x.Tag, Digest: x.Digest, State: "published", Before: quorum(x.Old), After: quorum(x.New)}
-			if x.Proposal {
-				e.State = "proposed"
-			}
-			if x.Err != nil {
-				e.State, e.Error = "refused", x.Err.Error()
-				refused = outcome.WithCode(fmt.Errorf("%s: devices refuse version %d", ref.Name(), x.Version), outcome.Verification)
-			}
-			r.Versions = append(r.Versions, e)
-		}
-		if err := p.show(c, r); err != nil {
-			return err
-		}
-		return refused
-	})
+		r.Versions = append(r.Versions, e)
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	return refused
 }
