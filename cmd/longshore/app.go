@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -102,7 +103,7 @@ func (p *program) command(parent string, d command) *cli.Command {
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
-				return misused(c, "%s, expected: %s", count(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
+				return misused(c, "%s, expected: %s", fleet.Counted(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
 			}
 			if o := c.String("output"); !slices.Contains(d.outputs(), o) {
 				from := "--output"

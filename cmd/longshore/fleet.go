@@ -100,14 +100,14 @@ type fleetAppVersion struct {
 func (r fleetInfo) essence() string { return "" }
 
 func (r fleetInfo) text(w io.Writer) {
-	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, count(r.Devices, "device"), count(r.Groups, "group"), count(r.Deployments, "deployment"))
+	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, fleet.Counted(r.Devices, "device"), fleet.Counted(r.Groups, "group"), fleet.Counted(r.Deployments, "deployment"))
 	for _, a := range r.Applications {
 		if a.Version != "" {
 			row(w, "found", "%s %s  %s  %s", a.Name, a.Version, a.Repository, short(a.Digest))
 		}
 	}
 	if r.Placements > 0 {
-		row(w, "placed", "%s on devices", count(r.Placements, "deployment"))
+		row(w, "placed", "%s on devices", fleet.Counted(r.Placements, "deployment"))
 	}
 	for _, n := range r.Notes {
 		row(w, "note", "%s", n)

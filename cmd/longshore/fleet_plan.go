@@ -308,9 +308,9 @@ func (r fleetPublished) text(w io.Writer) {
 		signed = ""
 	}
 	tellFailed(w, r.Failed)
-	row(w, "done", "%s published%s; %s up to date", count(len(r.Published), "state"), signed, count(r.Same, "device"))
+	row(w, "done", "%s published%s; %s up to date", fleet.Counted(len(r.Published), "state"), signed, fleet.Counted(r.Same, "device"))
 	if r.Skipped > 0 {
-		row(w, "skipped", "%s cannot run it", count(r.Skipped, "device"))
+		row(w, "skipped", "%s cannot run it", fleet.Counted(r.Skipped, "device"))
 	}
 }
 

@@ -88,7 +88,7 @@ func (r promoteResult) text(w io.Writer) {
 		if !a.Same {
 			changed++
 		}
-		row(w, "promote", "%s %s  %s  (%s%s)", a.Name, a.Version, short(a.Digest), count(a.Devices, "device"), was)
+		row(w, "promote", "%s %s  %s  (%s%s)", a.Name, a.Version, short(a.Digest), fleet.Counted(a.Devices, "device"), was)
 		for _, c := range a.Components {
 			row(w, "", "  %s  %s", c.Reference, short(c.Digest))
 		}
@@ -98,7 +98,7 @@ func (r promoteResult) text(w io.Writer) {
 	}
 	switch {
 	case r.DryRun:
-		row(w, "done", "%s would change in %s; nothing was written", count(changed, "application"), r.Lock)
+		row(w, "done", "%s would change in %s; nothing was written", fleet.Counted(changed, "application"), r.Lock)
 	case changed == 0:
 		row(w, "done", "%s says so already", r.Lock)
 	default:

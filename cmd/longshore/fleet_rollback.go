@@ -87,7 +87,7 @@ func (r rollbackResult) text(w io.Writer) {
 		row(w, "hint", "push what is gone again, by the same digest; or go back to another generation: longshore state history, longshore state rollback --to")
 	}
 	tellFailed(w, r.Failed)
-	row(w, "done", "%s went back, %d stay", count(len(r.Published), "device"), r.Stay)
+	row(w, "done", "%s went back, %d stay", fleet.Counted(len(r.Published), "device"), r.Stay)
 	if len(r.Published) > 0 {
 		row(w, "note", "the files say what they said: put them right before the next fleet publish; fleet plan shows the difference")
 	}
@@ -140,7 +140,7 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 		if c.String("output") == "text" && !c.Bool("quiet") {
 			plan.Details(p.stdout)
 		}
-		if err := p.confirm(c, fmt.Sprintf("Publish %s?", count(n, "state"))); err != nil {
+		if err := p.confirm(c, fmt.Sprintf("Publish %s?", fleet.Counted(n, "state"))); err != nil {
 			return err
 		}
 	}

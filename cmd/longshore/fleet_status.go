@@ -89,7 +89,7 @@ func (r fleetStatusResult) text(w io.Writer) {
 			fmt.Fprintf(w, "  %s\n", d.Reported.Reason)
 		}
 	}
-	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], count(len(r.Devices), "device"))
+	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], fleet.Counted(len(r.Devices), "device"))
 	if asked {
 		fmt.Fprintf(w, ", %d well", counts["is well"])
 	}

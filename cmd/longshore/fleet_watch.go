@@ -66,9 +66,9 @@ func (r watched) text(w io.Writer) {
 	}
 	skipped := ""
 	if r.Skipped > 0 {
-		skipped = ", " + count(r.Skipped, "device") + " cannot run it"
+		skipped = ", " + fleet.Counted(r.Skipped, "device") + " cannot run it"
 	}
-	fmt.Fprintf(w, "%s %.12s: %s published%s, %s up to date%s\n", r.Branch, r.Commit, count(len(r.Published), "state"), signed, count(r.Same, "device"), skipped)
+	fmt.Fprintf(w, "%s %.12s: %s published%s, %s up to date%s\n", r.Branch, r.Commit, fleet.Counted(len(r.Published), "state"), signed, fleet.Counted(r.Same, "device"), skipped)
 }
 
 // watcher is what publishing a commit needs.

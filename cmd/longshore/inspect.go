@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/signing/audit"
 )
 
@@ -144,11 +145,11 @@ func (r inspectResult) contents(top *branch) {
 		}
 	}
 	if c := r.Component; c != nil {
-		at := top.add("archive      %s/, %s", c.Root, count(len(c.Files), "file"))
+		at := top.add("archive      %s/, %s", c.Root, fleet.Counted(len(c.Files), "file"))
 		for _, f := range c.Files {
 			at.add("%s  %s", oneLine(f.Name), size(f.Size))
 		}
-		locked := top.add("lock         %s", count(len(c.Images), "image"))
+		locked := top.add("lock         %s", fleet.Counted(len(c.Images), "image"))
 		if !c.Locked {
 			locked.line = "lock         none: tags decide which images run"
 		}

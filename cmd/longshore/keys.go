@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
@@ -221,4 +222,54 @@ func readBounded(name string, limit int64) ([]byte, error) {
 		err = fmt.Errorf("%s: %w: more than %s", name, fault.ErrTooLarge, size(limit))
 	}
 	return data, err
+}
+
+func (p *program) keyPublicCommand() *cli.Command {
+	return p.command("key", command{
+		name: "public", max: 0,
+		usage: "write the public half of a key",
+		about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a token or a key management " +
+			"service, where nothing else can be had of it.",
+		examples: []string{"--key 'pkcs11:token=plant;object=release?module-path=/usr/lib/softhsm/libsofthsm2.so' --out release.pub", "--key awskms:///alias/release"},
+		flags:    append(keyFlags(), &cli.StringFlag{Name: "out", Usage: "write it to `FILE`, which must not be there yet"}),
+		run:      p.keyPublic,
+	})
+}
+
+// publicResult shows a public key.
+type publicResult struct {
+	Public      string        `json:"public"` // PEM, or the file that it was written to
+	Algorithm   string        `json:"algorithm"`
+	Fingerprint digest.Digest `json:"fingerprint"`
+	file        string
+}
+
+func (r publicResult) essence() string { return r.Fingerprint.String() }
+
+func (r publicResult) text(w io.Writer) {
+	if r.file == "" {
+		fmt.Fprint(w, r.Public)
+		return
+	}
+	row(w, "wrote", "%s", r.file)
+	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
+}
+
+func (p *program) keyPublic(c *cli.Context, _ []string) error {
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	defer signer.Close()
+	if signer == nil {
+		return misused(c, "of which key? use --key")
+	}
+	r := publicResult{Public: string(signer.PublicPEM()), Algorithm: signer.Key().Algorithm, Fingerprint: signer.Key().Fingerprint}
+	if r.file = c.String("out"); r.file != "" {
+		if err := writeNew(r.file, signer.PublicPEM(), os.FileMode(0o644)); err != nil {
+			return err
+		}
+		r.Public = r.file
+	}
+	return p.show(c, r)
 }

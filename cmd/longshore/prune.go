@@ -91,14 +91,14 @@ func (r pruneResult) essence() string { return "" }
 func (r pruneResult) text(w io.Writer) {
 	const most = 20
 	r.details(w, most)
-	generations := count(r.Removed, "generation")
+	generations := fleet.Counted(r.Removed, "generation")
 	switch {
 	case r.Removed == 0:
-		row(w, "done", "nothing to remove: %s of %s stay", count(r.Stay, "generation"), count(r.Looked, "device"))
+		row(w, "done", "nothing to remove: %s of %s stay", fleet.Counted(r.Stay, "generation"), fleet.Counted(r.Looked, "device"))
 	case r.DryRun:
-		row(w, "done", "%s of %s would be removed, %d stay; nothing has been removed", generations, count(r.Looked, "device"), r.Stay)
+		row(w, "done", "%s of %s would be removed, %d stay; nothing has been removed", generations, fleet.Counted(r.Looked, "device"), r.Stay)
 	default:
-		row(w, "done", "%s of %s removed, and %d signatures and statements with them; %d stay", generations, count(r.Looked, "device"), r.Referrers, r.Stay)
+		row(w, "done", "%s of %s removed, and %d signatures and statements with them; %d stay", generations, fleet.Counted(r.Looked, "device"), r.Referrers, r.Stay)
 	}
 }
 
@@ -106,7 +106,7 @@ func (r pruneResult) text(w io.Writer) {
 func (r pruneResult) details(w io.Writer, most int) {
 	for i, d := range r.Devices {
 		if i == most {
-			row(w, "", "and %s more", count(len(r.Devices)-most, "device"))
+			row(w, "", "and %s more", fleet.Counted(len(r.Devices)-most, "device"))
 			return
 		}
 		if n := len(d.Remove); n > 0 {
@@ -308,7 +308,7 @@ func (p *program) prune(c *cli.Context, client *registry.Client, command string,
 	if r.DryRun || r.Removed == 0 {
 		return p.show(c, r)
 	}
-	if err := p.confirm(c, fmt.Sprintf("Remove %s of %s, and keep %d?", count(r.Removed, "generation"), count(r.Looked, "device"), r.Stay)); err != nil {
+	if err := p.confirm(c, fmt.Sprintf("Remove %s of %s, and keep %d?", fleet.Counted(r.Removed, "generation"), fleet.Counted(r.Looked, "device"), r.Stay)); err != nil {
 		return err
 	}
 	r.Removed = 0

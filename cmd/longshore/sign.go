@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
 )
 
 func (p *program) signCommand() *cli.Command {
@@ -87,3 +88,36 @@ func openSubject(c *cli.Context, client *registry.Client, s string) (*registry.R
 
 // maxSubject is how large the manifest of something to be signed may be: what registries take.
 const maxSubject = 4 << 20
+
+// signatureInfo is one signature for people and machines.
+type signatureInfo struct {
+	Key         string            `json:"key"`
+	Algorithm   string            `json:"algorithm,omitempty"`
+	Fingerprint digest.Digest     `json:"fingerprint,omitempty"`
+	Format      signing.Format    `json:"format,omitempty"`
+	Digest      digest.Digest     `json:"digest,omitempty"` // of the referrer, or of the signed payload
+	Time        string            `json:"time,omitempty"`   // as the signer says
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+func signatureInfos(all []signing.Signature) []signatureInfo {
+	out := []signatureInfo{}
+	for _, s := range all {
+		out = append(out, signatureInfo{
+			Key: s.By, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Format: s.Format, Digest: s.Digest, Time: stamp(s.Time), Annotations: s.Annotations,
+		})
+	}
+	return out
+}
+
+func (s signatureInfo) text(w io.Writer) {
+	if s.Fingerprint == "" {
+		row(w, "signed", "%s", s.Key)
+		return
+	}
+	at := ""
+	if s.Time != "" {
+		at = ", " + s.Time
+	}
+	row(w, "signed", "%s (%s, %s), %s%s", s.Key, s.Algorithm, short(s.Fingerprint), s.Format, at)
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -55,7 +56,7 @@ type trustFile struct {
 func (r trustFile) essence() string { return r.File }
 
 func (r trustFile) text(w io.Writer) {
-	row(w, r.Label, "%s: version %d, %s", r.File, r.Version, count(r.Rules, "rule"))
+	row(w, r.Label, "%s: version %d, %s", r.File, r.Version, fleet.Counted(r.Rules, "rule"))
 	row(w, "next", "signed by %d of %s", r.Threshold, strings.Join(r.Signers, ", "))
 	r.Generations.text(w)
 	for _, s := range r.Warnings {

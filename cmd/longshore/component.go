@@ -1,0 +1,289 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+)
+
+func (p *program) componentPushCommand() *cli.Command {
+	return p.command("component", command{
+		name: "push", args: "DIRECTORY|CHART.tgz|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
+		usage: "pack a Compose project or a Helm chart and push it",
+		about: "Checks compose.yaml for what devices honour, resolves extends and include, resolves every image to its digest and writes " +
+			"them into the lock that travels in the archive, packs compose.yaml and the files that it names reproducibly, and pushes " +
+			"them. Images are pushed before, by whatever built them. In place of a directory, oci://HOST/PATH:TAG names a project that " +
+			"docker compose publish has pushed.\n\n" +
+			"A directory with Chart.yaml, or a .tgz of helm package with its .prov file, is pushed as helm push does, for helm pull to " +
+			"find; its version is the tag, and its name the repository's last element. --sbom and --provenance are attached before the " +
+			"tag is set: with --key as signed statements, which longshore verify --attestation and cosign verify-attestation check, " +
+			"else as plain referrers.",
+		examples: []string{
+			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
+			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
+			"oci://docker.io/acme/line:1 harbor.acme.example/plant/components/line:1.0.0",
+			"--key ci.key --sbom sbom.spdx.json --provenance provenance.json ./chart harbor.acme.example/plant/charts/line",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
+			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` that image references in compose.yaml ask for; may be repeated"},
+			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` that devices have, linux/arm64: every image must be for it, and others are left out of the lock; may be repeated"},
+			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
+		}, attachFlags(), signFlags(), registryFlags()),
+		run: p.componentPush,
+	})
+}
+
+type componentResult struct {
+	pushed
+	Name    string        `json:"name"`
+	Version string        `json:"version"`
+	Files   []string      `json:"files"`
+	Bytes   int64         `json:"bytes"` // of the archive
+	Images  []lockedImage `json:"images"`
+
+	Attached []attachedInfo `json:"attached,omitempty"`
+}
+
+type lockedImage struct {
+	Reference string        `json:"reference"`
+	Digest    digest.Digest `json:"digest"`
+	Platforms []string      `json:"platforms"`
+}
+
+func (r componentResult) text(w io.Writer) {
+	row(w, "packed", "%s (%s, %s)", topLevel(r.Files), fleet.Counted(len(r.Files), "file"), size(r.Bytes))
+	width := 0
+	for _, i := range r.Images {
+		width = max(width, len(i.Reference))
+	}
+	label := "locked"
+	for _, i := range r.Images {
+		row(w, label, "%-*s  %s  %s", width, i.Reference, short(i.Digest), strings.Join(i.Platforms, ", "))
+		label = ""
+	}
+	for _, a := range r.Attached {
+		a.text(w)
+	}
+	r.pushed.text(w)
+}
+
+func (p *program) componentPush(c *cli.Context, args []string) error {
+	if chartSource(args[0]) {
+		return p.chartPush(c, args)
+	}
+	ref, err := tagged(args[1], "component")
+	if err != nil {
+		return err
+	}
+	env, err := pairs("env", c.StringSlice("env"))
+	if err != nil {
+		return err
+	}
+	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	if err != nil {
+		return err
+	}
+	created, err := p.created()
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	packed, err := p.packFrom(c, client, args[0])
+	if err != nil {
+		return err
+	}
+	images, err := packed.Images(env)
+	if err != nil {
+		return err
+	}
+	if isDirectory(args[0]) {
+		used, err := files(packed.Files)
+		if err != nil {
+			return err
+		}
+		if annotations, err = p.origin(c, annotations, material{dir: args[0], files: used}); err != nil {
+			return err
+		}
+	}
+	signer, err := p.newSigner(c, nil, false)
+	if err != nil {
+		return err
+	}
+	defer signer.Close()
+	attached, err := p.newAttacher(c, signer)
+	if err != nil {
+		return err
+	}
+	name := c.String("name")
+	if name == "" {
+		name = lastElement(ref)
+	}
+	a, lock, err := release.Pack(c.Context, client, packed.Files, images, artifacts.ComponentOptions{
+		Name: name, Version: ref.Tag, Created: created, Annotations: annotations,
+	}, c.StringSlice("platform")...)
+	if err != nil {
+		return err
+	}
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return err
+	}
+	r := componentResult{Name: name, Version: ref.Tag, Images: []lockedImage{}}
+	if err := r.describe(a, lock); err != nil {
+		return err
+	}
+	if r.pushed, r.Attached, err = attached.publish(c, repo, a, once(c, ref.Tag)); err != nil {
+		return err
+	}
+	return p.show(c, r)
+}
+
+// isDirectory tells a project's directory from a reference to a published project.
+func isDirectory(from string) bool {
+	return !strings.HasPrefix(from, "oci://") && !strings.HasPrefix(from, "oci-layout:")
+}
+
+// packFrom makes of a directory, or of what docker compose publish has pushed, what a device takes.
+func (p *program) packFrom(c *cli.Context, client *registry.Client, from string) (*compose.Packed, error) {
+	if isDirectory(from) {
+		return p.packProject(c, from)
+	}
+	ref, err := registry.ParseReference(from)
+	if err != nil {
+		return nil, err
+	}
+	repo, err := client.Open(c.Context, ref)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := repo.Resolve(c.Context, cmp.Or(ref.Digest.String(), ref.Tag, "latest"))
+	if err != nil {
+		return nil, err
+	}
+	_, manifest, err := repo.ManifestLimit(c.Context, desc.Digest, compose.MaxPublished)
+	if err != nil {
+		return nil, err
+	}
+	name := strings.TrimPrefix(from, "oci://")
+	published, err := compose.OpenPublished(name, manifest)
+	if err != nil {
+		return nil, err
+	}
+	packed, err := published.Pack(c.Context, func(d ocispec.Descriptor) ([]byte, error) {
+		d.Data = nil // what the manifest holds inline is fetched and checked like everything else
+		return repo.Blob(c.Context, d, artifacts.MaxDocument)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.tellNotices(name, packed.Notices)
+	return packed, nil
+}
+
+// openDirectory opens a directory out of which no link leads.
+func openDirectory(name string) (*os.Root, error) {
+	if info, err := os.Stat(name); err == nil && !info.IsDir() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
+	}
+	return os.OpenRoot(name)
+}
+
+// packProject makes of a directory what a device takes, and tells its notices. Nothing outside the directory is read,
+// whatever links there are in it.
+func (p *program) packProject(c *cli.Context, name string) (*compose.Packed, error) {
+	file := path.Join(filepath.ToSlash(name), compose.File)
+	dir, err := openDirectory(name)
+	if err != nil {
+		return nil, fault.WithHint(fmt.Errorf("read project %s: %w", name, errors.Unwrap(err)), projectHint)
+	}
+	defer dir.Close()
+	if _, err := dir.Stat(compose.File); err != nil {
+		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, errors.Unwrap(err)), projectHint)
+	}
+	packed, err := compose.Pack(c.Context, filepath.ToSlash(name), dir.FS())
+	if err != nil {
+		return nil, err
+	}
+	p.tellNotices(file, packed.Notices)
+	return packed, nil
+}
+
+const projectHint = "give the directory that holds compose.yaml; no other name is valid"
+
+// describe reads what was packed, as a device will.
+func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) error {
+	x, err := artifacts.OpenComponent(a.Manifest)
+	if err != nil {
+		return err
+	}
+	for _, b := range a.Blobs {
+		if b.Descriptor.Digest != x.Archive.Digest {
+			continue
+		}
+		archive, err := artifacts.ReadArchive(b.Data)
+		if err != nil {
+			return err
+		}
+		if r.Files, err = files(archive.FS); err != nil {
+			return err
+		}
+		r.Bytes = int64(len(b.Data))
+	}
+	for _, i := range lock.Images {
+		l := lockedImage{Reference: i.Reference, Digest: i.Digest, Platforms: []string{}}
+		for _, p := range i.Platforms {
+			l.Platforms = append(l.Platforms, p.Platform)
+		}
+		r.Images = append(r.Images, l)
+	}
+	return nil
+}
+
+func files(fsys fs.FS) ([]string, error) {
+	var out []string
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			out = append(out, name)
+		}
+		return err
+	})
+	return out, err
+}
+
+// topLevel shortens a list of files to what is at the top.
+func topLevel(files []string) string {
+	var out []string
+	for _, f := range files {
+		top, _, below := strings.Cut(f, "/")
+		if below {
+			top += "/"
+		}
+		if !slices.Contains(out, top) {
+			out = append(out, top)
+		}
+	}
+	return strings.Join(out, ", ")
+}
