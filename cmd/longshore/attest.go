@@ -26,7 +26,7 @@ func (p *program) attestCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "predicate", Usage: "`FILE` with what is said, - is stdin"},
 			&cli.StringFlag{Name: "type", Usage: "`TYPE` of it: " + strings.Join(signing.PredicateNames(), ", ") + " or a URI"},
-			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` to sign with the digest; may be repeated"},
+			claimFlag(),
 		}, keyFlags(), keylessFlags(), registryFlags()), // an attestation is a bundle
 		run: p.attest,
 	})

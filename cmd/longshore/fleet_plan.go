@@ -54,18 +54,20 @@ func skipUnfitFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"}
 }
 
+func selectFlag() cli.Flag {
+	return &cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"}
+}
+
 // planFlags choose what a plan is about.
 func planFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
-		&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
+		selectFlag(),
 		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now; what ends in less than half of it is published again"},
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key; fleet plan and publish hold components and images against it too"},
 		&cli.BoolFlag{Name: "resign", Usage: "look also at who signed what stays, and sign it again where --key, --verify-key and --policy do not know who"},
 		skipUnfitFlag(),
 		parallelFlag(),
 		annotationFlag(),
-	}, endpointFlags())
+	}, vouchFlags(publishedNow, "; fleet plan and publish hold components and images against it too"), endpointFlags())
 }
 
 func (p *program) fleetPlanCommand() *cli.Command {
@@ -255,11 +257,10 @@ func (p *program) fleetPublishCommand() *cli.Command {
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish this and nothing else"},
-			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing; exit code 6 when publishing would end with it"},
 			&cli.BoolFlag{Name: "at-once", Usage: "publish to all devices now, whatever waves the files tell; a rollout that is under way is not looked at"},
 			&cli.BoolFlag{Name: "again", Usage: "begin the rollout of a release that was halted or rolled back before"},
-			noWaitFlag(), lookFlag(), dirtyFlag(),
+			unsignedFlag(), noWaitFlag(), lookFlag(), dirtyFlag(),
 		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetPublish,
 	})

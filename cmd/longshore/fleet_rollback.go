@@ -46,15 +46,11 @@ func (p *program) fleetRollbackCommand() *cli.Command {
 			&cli.StringFlag{Name: "revision", Usage: "only devices that have something of this `REVISION` of the files, or one that begins so"},
 			&cli.BoolFlag{Name: "previous", Usage: "what each device had before its last change; one that went back already stays"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan and push nothing"},
-			&cli.BoolFlag{Name: "yes", Usage: "do not ask whether to go on"},
-			&cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"},
-			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
+			yesFlag(), unsignedFlag(), selectFlag(),
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
-			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the states, beside --key; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key; components and images are held against it too"},
 			parallelFlag(),
 			annotationFlag(),
-		}, contentFlags(), signFlags(), registryFlags()),
+		}, vouchFlags("the states", "; components and images are held against it too"), contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetRollback,
 	})
 }
@@ -245,6 +241,10 @@ func (p *program) past(c *cli.Context, flag string) (time.Time, error) {
 		return t, misused(c, "--%s %s is in the future", flag, text)
 	}
 	return t, nil
+}
+
+func yesFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "yes", Usage: "do not ask whether to go on"}
 }
 
 // confirm asks a person whether to go on. Without a terminal, or with --yes, nobody is asked.

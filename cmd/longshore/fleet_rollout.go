@@ -34,34 +34,29 @@ func (p *program) fleetRolloutCommands() *cli.Command {
 		p.rolloutShowCommand(), p.rolloutContinueCommand(), p.rolloutHaltCommand(), p.rolloutUndoCommand())
 }
 
-// vouchFlags say whose signatures count.
-func vouchFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed what is published now, beside --key; may be repeated"},
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which what is published now may be signed, beside --key"},
-	}
-}
-
-func unsignedFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"}
+// rolloutCommand makes a command about the newest rollout of a fleet: all name its directory, and whose signatures count.
+func (p *program) rolloutCommand(d command) *cli.Command {
+	d.args, d.max = "[DIRECTORY]", 1
+	d.flags = slices.Concat(d.flags, vouchFlags(publishedNow, ""), registryFlags())
+	return p.command("fleet rollout", d)
 }
 
 func (p *program) rolloutShowCommand() *cli.Command {
-	return p.command("fleet rollout", command{
-		name: "show", args: "[DIRECTORY]", max: 1,
+	return p.rolloutCommand(command{
+		name:  "show",
 		usage: "show where a rollout stands",
 		about: "Reads the newest rollout of a fleet from the registry, and with a fleet endpoint what the devices of each wave report. Of " +
 			"the files only the fleet's name, registry and endpoint count. Exit code 0 says that it is done, 1 that it is under way, 6 " +
 			"that it is halted or rolled back.",
 		examples: []string{"plant", "--endpoint https://fleet.acme.example --verify-key release.pub -o json plant"},
-		flags:    slices.Concat(vouchFlags(), keyFlags(), endpointFlags(), registryFlags()),
+		flags:    slices.Concat(keyFlags(), endpointFlags()),
 		run:      p.rolloutShow,
 	})
 }
 
 func (p *program) rolloutContinueCommand() *cli.Command {
-	return p.command("fleet rollout", command{
-		name: "continue", args: "[DIRECTORY]", max: 1,
+	return p.rolloutCommand(command{
+		name:  "continue",
 		usage: "go on with a rollout that was halted, or that another machine began",
 		about: "Takes the rollout up where it stands: a wave that failed is looked at again. With --promote NAME that " +
 			"wave, which failed or is waited for, counts as passed whatever its devices report. The files must be those that it was begun with. Who ran it " +
@@ -70,35 +65,33 @@ func (p *program) rolloutContinueCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "promote", Usage: "`NAME` of a wave that failed, or is waited for, and is to count as passed, of a group GROUP/NAME; may be repeated"}, noWaitFlag(), lookFlag(), unsignedFlag(),
 			skipUnfitFlag(), parallelFlag(),
-		}, vouchFlags(), endpointFlags(), signFlags(), registryFlags()),
+		}, endpointFlags(), signFlags()),
 		run: p.rolloutContinue,
 	})
 }
 
 func (p *program) rolloutHaltCommand() *cli.Command {
-	return p.command("fleet rollout", command{
-		name: "halt", args: "[DIRECTORY]", max: 1,
+	return p.rolloutCommand(command{
+		name:  "halt",
 		usage: "stop a rollout where it is",
 		about: "Nothing more is published; what is published stays. Who runs the rollout ends with exit code 6. It can be continued, " +
 			"undone, or another release published in its place.",
 		examples: []string{"--key release.key plant", "--reason 'line 4 must not stop tonight' --key release.key plant"},
-		flags:    slices.Concat([]cli.Flag{reasonFlag(), unsignedFlag()}, vouchFlags(), signFlags(), registryFlags()),
+		flags:    append(signFlags(), reasonFlag(), unsignedFlag()),
 		run:      p.rolloutHalt,
 	})
 }
 
 func (p *program) rolloutUndoCommand() *cli.Command {
-	return p.command("fleet rollout", command{
-		name: "undo", args: "[DIRECTORY]", max: 1,
+	return p.rolloutCommand(command{
+		name:  "undo",
 		usage: "give every device that a rollout has reached what it had before",
 		about: "Publishes for each device of the newest rollout, in whatever wave, the content that it had before, as its next generation: " +
 			"devices take nothing older. A device that has something else by now keeps it, and so does one that had nothing before. " +
 			"Exit code 0 says that all the others have gone back.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
-		flags: slices.Concat([]cli.Flag{
-			reasonFlag(), unsignedFlag(), parallelFlag(),
-		}, vouchFlags(), signFlags(), registryFlags()),
-		run: p.rolloutUndo,
+		flags:    append(signFlags(), reasonFlag(), unsignedFlag(), parallelFlag()),
+		run:      p.rolloutUndo,
 	})
 }
 

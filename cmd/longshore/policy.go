@@ -3,7 +3,6 @@ package main
 import (
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -26,10 +25,8 @@ func (p *program) policyTestCommand() *cli.Command {
 			"--kind image trust.yaml docker.io/library/caddy:2.10",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "kind", Usage: "`KIND` that it has to be: " + strings.Join(verifiedKinds(), ", ") + "; else what it says it is"},
 			&cli.StringFlag{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; else now"},
-			&cli.BoolFlag{Name: "no-recurse", Usage: "only the artifact itself, nothing below it"},
-		}, registryFlags()),
+		}, auditFlags(), registryFlags()),
 		run: p.policyTest,
 	})
 }

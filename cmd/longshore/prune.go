@@ -35,7 +35,7 @@ func pruneFlags() []cli.Flag {
 		&cli.StringFlag{Name: "younger-than", Usage: "`TIME` within which what was published stays too, and what does not say when: 720h, or since 2026-10-01T00:00:00Z"},
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signatures tell when something was published, for --younger-than, and one of which has to be on a rollout; may be repeated"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, and remove nothing"},
-		&cli.BoolFlag{Name: "yes", Usage: "do not ask whether to go on"},
+		yesFlag(),
 	}
 }
 
@@ -62,10 +62,8 @@ func (p *program) fleetPruneCommand() *cli.Command {
 			"no longer name stays: longshore state prune is for these. With a fleet endpoint, what devices report that they have stays, with " +
 			"what that follows and repeats. " + retentionText,
 		examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz --endpoint https://fleet.acme.example plant"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"},
-		}, pruneFlags(), endpointFlags(), registryFlags()),
-		run: p.fleetPrune,
+		flags:    slices.Concat([]cli.Flag{selectFlag()}, pruneFlags(), endpointFlags(), registryFlags()),
+		run:      p.fleetPrune,
 	})
 }
 

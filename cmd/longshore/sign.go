@@ -23,10 +23,8 @@ func (p *program) signCommand() *cli.Command {
 			"--key release.key harbor.acme.example/plant/components/web:2.0.1",
 			"--key vendor.key --signature-format both -a approved=yes harbor.acme.example/plant/images/web@sha256:…",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` to sign with the digest; may be repeated"},
-		}, signFlags(), registryFlags()),
-		run: p.sign,
+		flags: slices.Concat([]cli.Flag{claimFlag()}, signFlags(), registryFlags()),
+		run:   p.sign,
 	})
 }
 

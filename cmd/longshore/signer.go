@@ -64,6 +64,16 @@ func keylessFlags() []cli.Flag {
 	}
 }
 
+// unsignedFlag is for commands that publish the states of many devices.
+func unsignedFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"}
+}
+
+// claimFlag is what pairs reads as what is signed together with a digest.
+func claimFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` to sign with the digest; may be repeated"}
+}
+
 // signer signs while an artifact is published. Close it; nil is no signer, and may be closed too.
 type signer struct {
 	*signing.Signer

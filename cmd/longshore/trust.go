@@ -98,6 +98,17 @@ func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Client, *r
 	}, nil
 }
 
+// publishedNow are the states that a fleet's devices have.
+const publishedNow = "what is published now"
+
+// vouchFlags say whose signatures on some states count beside those of --key. more is what --policy does as well.
+func vouchFlags(states, more string) []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed " + states + ", beside --key; may be repeated"},
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which " + states + " may be signed, beside --key" + more},
+	}
+}
+
 // trustees are those whose signatures --verify-key and --key know.
 func trustees(c *cli.Context, s *signer) ([]signing.Trustee, error) {
 	keys, err := publicKeys(c.StringSlice("verify-key"))

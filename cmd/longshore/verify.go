@@ -39,14 +39,20 @@ func (p *program) verifyCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE`; may be repeated, one signature suffices"},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to decide by instead of keys"},
-			&cli.StringFlag{Name: "kind", Usage: "`KIND` that it has to be: " + strings.Join(verifiedKinds(), ", ") + "; else what it says it is"},
 			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` that must be signed with the digest; may be repeated"},
 			&cli.StringFlag{Name: "attestation", Usage: "`TYPE` of the statement that must be signed: " + strings.Join(signing.PredicateNames(), ", ") + " or a URI"},
 			&cli.BoolFlag{Name: "show-predicate", Usage: "with --attestation, write what the statement says, and nothing else"},
-			&cli.BoolFlag{Name: "no-recurse", Usage: "only the artifact itself, nothing below it"},
-		}, identityFlags(), registryFlags()),
+		}, auditFlags(), identityFlags(), registryFlags()),
 		run: p.verify,
 	})
+}
+
+// auditFlags say how much is looked at.
+func auditFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "kind", Usage: "`KIND` that it has to be: " + strings.Join(verifiedKinds(), ", ") + "; else what it says it is"},
+		&cli.BoolFlag{Name: "no-recurse", Usage: "only the artifact itself, nothing below it"},
+	}
 }
 
 // verifiedKinds are the kinds of artifacts that a policy can speak about.
