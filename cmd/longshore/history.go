@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -207,7 +209,9 @@ func (p *program) stateRollbackCommand() *cli.Command {
 		usage: "publish an earlier generation's content as a new one",
 		about: "Devices take nothing older than what they have accepted, whoever signs it. So going back is a new generation: with the " +
 			"deployments of an earlier one, the components that they were pinned to, and a note of which one it repeats. The earlier " +
-			"state must be signed as the current one must: by --key, --verify-key, or as --policy says.",
+			"state must be signed as the current one must: by --key, --verify-key, or as --policy says. Before anything moves it is looked at as " +
+			"by fleet rollback: whether all that the device would load is still at its registry, at the mirrors of --mirror, and let pass " +
+			"by --policy; else the exit code is 6.",
 		examples: []string{
 			"--device press-07 --to 41 --key release.key harbor.acme.example/plant/state",
 			"--device press-07 --to 41 --key release.key --verify-key old-release.pub harbor.acme.example/plant/state",
@@ -218,9 +222,9 @@ func (p *program) stateRollbackCommand() *cli.Command {
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
 			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the states, beside --key; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key"},
-			annotationFlag(),
-		}, signFlags(), registryFlags()),
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key; components and images are held against it too"},
+			dryRunFlag(), annotationFlag(),
+		}, contentFlags(), signFlags(), registryFlags()),
 		run: p.stateRollback,
 	})
 }
@@ -256,9 +260,30 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if vouching != nil {
 		o.Verify = vouching(s.Client, repo)
 	}
+	if o.Look, err = p.loadable(c, s.Client); err != nil {
+		return err
+	}
 	next, err := release.Rollback(c.Context, registry.Upstream{Client: s.Client}, repo, o, c.Uint64("to"))
 	if err != nil {
 		return err
 	}
 	return p.publishState(c, repo, next, o, s.signer, nil)
 }
+
+// loadable looks whether a device of which nothing is known could load deployments again.
+func (p *program) loadable(c *cli.Context, client *registry.Client) (func(context.Context, []artifacts.Deployment) ([]string, error), error) {
+	var o fleet.Options
+	if err := p.looking(c, client, &o); err != nil {
+		return nil, err
+	}
+	loader := fleet.NewLoader(registry.Upstream{Client: client}, o)
+	return func(ctx context.Context, deployments []artifacts.Deployment) ([]string, error) {
+		found, err := loader.Look(ctx, nil, deployments)
+		if err == nil && len(found.Wrong) > 0 {
+			err = fault.WithHint(fmt.Errorf("it cannot be had again: %w: %s", fault.ErrUnfit, strings.Join(found.Wrong, "; ")), goneHint)
+		}
+		return found.Notes, err
+	}, nil
+}
+
+const goneHint = "push what is gone again, by the same digest; or go back to another generation; --no-content does not look"

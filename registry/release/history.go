@@ -107,10 +107,17 @@ func Rollback(ctx context.Context, from Components, repo Repository, o Options, 
 	for _, d := range c.State.Deployments {
 		o.Deployments = append(o.Deployments, Document{File: fmt.Sprintf("generation %d: %s", to, d.Document.ID), Data: d.Bytes})
 	}
+	var notes []string
+	if o.Look != nil {
+		if notes, err = o.Look(ctx, c.State.Deployments); err != nil {
+			return nil, fmt.Errorf("go back to generation %d: %w", to, err)
+		}
+	}
 	next, err := State(ctx, from, repo, o)
 	if err != nil {
 		return nil, err
 	}
+	next.Notes = append(next.Notes, notes...)
 	if next.Previous == c.Descriptor.Digest {
 		return nil, fmt.Errorf("go back to generation %d: it is the newest: %w", to, fault.ErrConflict)
 	}

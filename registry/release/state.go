@@ -33,7 +33,10 @@ type Options struct {
 	// Verify tells whether a state in the repository may be followed: an error that wraps fault.ErrUnsigned,
 	// fault.ErrBadSignature or fault.ErrRejected says that it may not, any other ends everything. Without it every state
 	// counts, which suits who does not sign: a signature on the next state vouches for its number and what it keeps.
-	Verify      func(ctx context.Context, state ocispec.Descriptor) error
+	Verify func(ctx context.Context, state ocispec.Descriptor) error
+	// Look is asked by Rollback, before anything else is, whether the device could load what it goes back to; notes are what could
+	// not be found out. nil: nobody is asked.
+	Look        func(ctx context.Context, deployments []artifacts.Deployment) (notes []string, err error)
 	Expires     time.Time     // zero: never
 	Repeats     digest.Digest // of the earlier generation whose content this is; "": none
 	Created     time.Time     // zero: left out

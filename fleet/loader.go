@@ -1,0 +1,27 @@
+package fleet
+
+import (
+	"context"
+
+	"github.com/longshore-dev/longshore/artifacts"
+)
+
+// Loader looks whether devices could load again what was published before. It is safe for concurrent use, and asks for each
+// thing once.
+type Loader struct{ p *planner }
+
+// NewLoader looks as plans with these options do: see [Options.Content] and [Options.Vouched].
+func NewLoader(from Registry, o Options) *Loader { return &Loader{newPlanner(nil, from, o)} }
+
+// Look tells what of the deployments a device could not load. d is nil where nothing is known of the device. The error says that
+// something could not be asked.
+func (l *Loader) Look(ctx context.Context, d *Device, deployments []artifacts.Deployment) (Finding, error) {
+	if d == nil {
+		d = &Device{}
+	}
+	a := &Assignment{Device: d}
+	for i := range deployments {
+		a.Placements = append(a.Placements, placementOf(&deployments[i]))
+	}
+	return l.p.prefetch(ctx, a, platformOf(d))
+}
