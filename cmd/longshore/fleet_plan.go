@@ -203,7 +203,7 @@ func (p *program) fleetOptions(c *cli.Context, client *registry.Client, s *signe
 	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
 		return o, err
 	}
-	vouching, err := p.vouching(c, s)
+	vouching, err := p.vouching(c, client, s)
 	if err != nil {
 		return o, err
 	}
@@ -218,7 +218,7 @@ func (p *program) fleetOptions(c *cli.Context, client *registry.Client, s *signe
 		if err != nil {
 			return err
 		}
-		return vouching(client, repo)(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
+		return vouching(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
 	}
 	return o, nil
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
@@ -120,7 +119,7 @@ type freshening struct {
 	*session
 	life   time.Duration
 	now    time.Time
-	vouch  func(*registry.Client, *registry.Repository) func(context.Context, ocispec.Descriptor) error
+	vouch  voucher
 	record *generationRecord
 	place  func(context.Context, *registry.Repository) (*registry.Repository, error) // where statements are
 
@@ -232,7 +231,7 @@ func (p *program) newFreshening(c *cli.Context) (*freshening, error) {
 		return nil, misused(c, "with which key? use --key, or --keyless")
 	}
 	f.session, f.place = s, p.signedAt
-	if f.vouch, err = p.vouching(c, nil); err == nil {
+	if f.vouch, err = p.vouching(c, s.Client, nil); err == nil {
 		f.record, err = readRecord(c.String("record"))
 	}
 	if err != nil {
@@ -259,11 +258,7 @@ func (f *freshening) one(ctx context.Context, repo *registry.Repository, from re
 		s.err = fmt.Errorf("%s is the state of %s, whose tag is %s: %w", s.Reference, device, device.Tag(), fault.ErrConflict)
 		return s
 	}
-	var verify func(context.Context, ocispec.Descriptor) error
-	if f.vouch != nil {
-		verify = f.vouch(f.Client, repo)
-	}
-	cur, err := release.Newest(ctx, from, device, verify)
+	cur, err := release.Newest(ctx, from, device, f.vouch.of(repo))
 	if err != nil {
 		s.err = fmt.Errorf("freshen %s: %w", s.Reference, err)
 		return s

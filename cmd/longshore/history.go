@@ -30,7 +30,7 @@ func deviceFlag() cli.Flag {
 	return &cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"}
 }
 
-// stateOf opens the repository of states, and reads which device is meant.
+// stateOf reads which device is meant, and in which repository its states are.
 func (p *program) stateOf(c *cli.Context, arg string) (registry.Reference, artifacts.DeviceID, error) {
 	ref, err := registry.ParseReference(arg)
 	if err != nil {
@@ -155,15 +155,12 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 	if limit < 1 || limit > maxHistory {
 		return misused(c, "--limit %d is not from 1 to %d", limit, maxHistory)
 	}
-	client, err := p.client(c)
+	repo, done, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := originOf(c.Context, client, ref)
-	if err != nil {
-		return err
-	}
+	defer done()
+	repo = repo.Upstream() // a mirror may show what was
 	all, total, err := release.History(c.Context, repo, device, limit)
 	if err != nil {
 		return err
@@ -221,10 +218,8 @@ func (p *program) stateRollbackCommand() *cli.Command {
 			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to go back to"},
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
-			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the states, beside --key; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states may be signed, beside --key; components and images are held against it too"},
 			dryRunFlag(), annotationFlag(),
-		}, contentFlags(), signFlags(), registryFlags()),
+		}, vouchFlags("the states", "; components and images are held against it too"), contentFlags(), signFlags(), registryFlags()),
 		run: p.stateRollback,
 	})
 }
@@ -249,7 +244,7 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 		return err
 	}
 	defer s.Close()
-	vouching, err := p.vouching(c, s.signer)
+	vouching, err := p.vouching(c, s.Client, s.signer)
 	if err != nil {
 		return err
 	}
@@ -257,9 +252,7 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if vouching != nil {
-		o.Verify = vouching(s.Client, repo)
-	}
+	o.Verify = vouching.of(repo)
 	if o.Look, err = p.loadable(c, s.Client); err != nil {
 		return err
 	}

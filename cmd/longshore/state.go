@@ -32,7 +32,7 @@ func (p *program) statePushCommand() *cli.Command {
 			"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"},
+			deviceFlag(),
 			&cli.StringSliceFlag{Name: "deployment", Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
 			&cli.StringSliceFlag{Name: "bundle", Usage: "`REFERENCE` of a bundle; may be repeated"},
 			&cli.StringFlag{Name: "component", Usage: "`REFERENCE` of the one component to deploy"},
@@ -45,10 +45,8 @@ func (p *program) statePushCommand() *cli.Command {
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			dryRunFlag(),
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
-			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed the current state, beside --key; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the current state may be signed, beside --key"},
 			annotationFlag(),
-		}, signFlags(), registryFlags()),
+		}, vouchFlags("the current state", ""), signFlags(), registryFlags()),
 		run: p.statePush,
 	})
 }
@@ -102,14 +100,7 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if err := checkStateFlags(c); err != nil {
 		return err
 	}
-	ref, err := registry.ParseReference(args[0])
-	if err != nil {
-		return err
-	}
-	if ref.Tag != "" || ref.Digest != "" {
-		return misused(c, "%s: name the repository only, the tag comes from the device", args[0])
-	}
-	device, err := artifacts.ParseDeviceID(c.String("device"))
+	ref, device, err := p.stateOf(c, args[0])
 	if err != nil {
 		return err
 	}
@@ -123,7 +114,7 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer s.Close()
-	vouching, err := p.vouching(c, s.signer)
+	vouching, err := p.vouching(c, s.Client, s.signer)
 	if err != nil {
 		return err
 	}
@@ -134,9 +125,7 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if vouching != nil {
-		o.Verify = vouching(s.Client, repo)
-	}
+	o.Verify = vouching.of(repo)
 	next, err := release.State(c.Context, registry.Upstream{Client: s.Client}, repo, o)
 	if err != nil {
 		return err
@@ -161,10 +150,7 @@ func (p *program) stateOptions(c *cli.Context, device artifacts.DeviceID) (o rel
 func (p *program) publishState(c *cli.Context, repo *registry.Repository, next *release.Next, o release.Options, s *signer, mountFrom []string) (err error) {
 	r := stateResult{
 		Device: string(o.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: next.HistoryTag,
-		Changes: next.Changes, Notes: next.Notes,
-	}
-	if !o.Expires.IsZero() {
-		r.Expires = o.Expires.UTC().Format(time.RFC3339)
+		Expires: stamp(o.Expires), Changes: next.Changes, Notes: next.Notes,
 	}
 	if r.Changes == nil {
 		r.Changes = []release.Change{}
@@ -312,10 +298,8 @@ func (p *program) stateShowCommand() *cli.Command {
 		about: "Reads a state and every document in it, by the device with --device, or by tag or digest. It checks digests and " +
 			"documents; who signed is asked with longshore verify.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state:press-07.v41"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"},
-		}, registryFlags()),
-		run: p.stateShow,
+		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
+		run:      p.stateShow,
 	})
 }
 
@@ -387,15 +371,11 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 	if ref.Target() == "" {
 		return misused(c, "which device? use --device, a tag or a digest")
 	}
-	client, err := p.client(c)
+	repo, done, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := client.Open(c.Context, ref)
-	if err != nil {
-		return err
-	}
+	defer done()
 	s, err := release.Read(c.Context, repo, ref.Target())
 	if err != nil {
 		return seeHistory(err, "", ref)
@@ -406,10 +386,7 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 func describeState(ref registry.Reference, s *release.Current) stateInfo {
 	r := stateInfo{
 		Reference: ref.String(), Digest: s.Descriptor.Digest, Device: string(s.Index.Device), Generation: s.Index.Generation,
-		Previous: s.Index.Previous, Repeats: s.Index.Repeats, Annotations: map[string]string{}, Deployments: []shownDeployment{},
-	}
-	if !s.Index.Expires.IsZero() {
-		r.Expires = s.Index.Expires.UTC().Format(time.RFC3339)
+		Previous: s.Index.Previous, Repeats: s.Index.Repeats, Expires: stamp(s.Index.Expires), Annotations: map[string]string{}, Deployments: []shownDeployment{},
 	}
 	for k, v := range s.Index.Annotations {
 		if !strings.HasPrefix(k, "dev.longshore.") {

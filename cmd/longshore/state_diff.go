@@ -57,15 +57,12 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 			targets[i] = artifacts.HistoryTag(device.Tag(), n)
 		}
 	}
-	client, err := p.client(c)
+	repo, done, err := p.open(c, ref)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := originOf(c.Context, client, ref)
-	if err != nil {
-		return err
-	}
+	defer done()
+	repo = repo.Upstream() // a mirror may show what was
 	if targets[1] == "" {
 		targets[1] = device.Tag()
 	}

@@ -53,9 +53,20 @@ func readPolicy(file string, data []byte) (*trust.Policy, error) {
 	})
 }
 
-// vouching tells which states a new one may follow: those that its own key signed, or --verify-key, or that --policy lets
-// pass because of a signature. It is nil when nothing is signed and nothing is asked.
-func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Client, *registry.Repository) func(context.Context, ocispec.Descriptor) error, error) {
+// voucher tells whether a state in a repository may be followed. It is nil when nothing is signed and nothing is asked.
+type voucher func(ctx context.Context, repo *registry.Repository, state ocispec.Descriptor) error
+
+// of is for the states of one repository.
+func (v voucher) of(repo *registry.Repository) func(context.Context, ocispec.Descriptor) error {
+	if v == nil {
+		return nil
+	}
+	return func(ctx context.Context, state ocispec.Descriptor) error { return v(ctx, repo, state) }
+}
+
+// vouching lets a new state follow those that its own key signed, or --verify-key, or that --policy lets pass because of a
+// signature.
+func (p *program) vouching(c *cli.Context, client *registry.Client, s *signer) (voucher, error) {
 	policy, err := p.policy(c)
 	if err != nil {
 		return nil, err
@@ -70,31 +81,29 @@ func (p *program) vouching(c *cli.Context, s *signer) (func(*registry.Client, *r
 	if len(trustees) == 0 && policy == nil {
 		return nil, nil
 	}
-	return func(client *registry.Client, repo *registry.Repository) func(context.Context, ocispec.Descriptor) error {
-		return func(ctx context.Context, state ocispec.Descriptor) error {
-			var byKey error
-			if len(trustees) > 0 {
-				signed, err := p.signedAt(ctx, repo)
-				if err != nil {
-					return err
-				}
-				if _, byKey = signing.Verify(ctx, signed, state, trustees); byKey == nil {
-					return nil
-				}
+	return func(ctx context.Context, repo *registry.Repository, state ocispec.Descriptor) error {
+		var byKey error
+		if len(trustees) > 0 {
+			signed, err := p.signedAt(ctx, repo)
+			if err != nil {
+				return err
 			}
-			if policy == nil {
-				return byKey
+			if _, byKey = signing.Verify(ctx, signed, state, trustees); byKey == nil {
+				return nil
 			}
-			answer := policy.Decide(ctx, trust.Question{Source: repo, Kind: trust.KindState, Subject: state, Now: p.now(), Elsewhere: elsewhere(client)})
-			byPolicy := answer.Err
-			if answer.Insecure {
-				byPolicy = fmt.Errorf("%s@%s: %w: the policy lets it pass without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
-			}
-			if byPolicy != nil && byKey != nil && !errors.Is(byPolicy, fault.ErrTemporary) {
-				return byKey
-			}
-			return byPolicy
 		}
+		if policy == nil {
+			return byKey
+		}
+		answer := policy.Decide(ctx, trust.Question{Source: repo, Kind: trust.KindState, Subject: state, Now: p.now(), Elsewhere: elsewhere(client)})
+		byPolicy := answer.Err
+		if answer.Insecure {
+			byPolicy = fmt.Errorf("%s@%s: %w: the policy lets it pass without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
+		}
+		if byPolicy != nil && byKey != nil && !errors.Is(byPolicy, fault.ErrTemporary) {
+			return byKey
+		}
+		return byPolicy
 	}, nil
 }
 
