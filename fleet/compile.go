@@ -225,7 +225,7 @@ func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	}
 	for _, dep := range f.Deployments {
 		if !used[dep] {
-			c.tell(dep.at, "", "no device is selected: select %q, exclude %q", dep.Select, dep.Exclude)
+			f.tellIdle(dep, &c.sink)
 		}
 	}
 	for _, g := range f.Groups {

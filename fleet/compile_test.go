@@ -174,6 +174,8 @@ deployments:
     exclude: "group=lime"
     parameters: {a: {b: c}, d: [[1]]}
   line-2: {application: line}
+  nobody: {application: line, select: "site in (linz, wien)"}
+  nothing: {application: line, select: "place=graz"}
 devices:
   - {id: press-07, labels: {site: graz, group: x, n: 7, "a b": c}, capabilities: gone.json, parameters: {liine: {a: 1}}}
   - {id: "press 07"}

@@ -116,7 +116,7 @@ func (f *Fleet) link(sink *faults, whole bool) {
 			d.Groups = append(d.Groups, g)
 		}
 		if len(members) == 0 && !g.Select.IsZero() && len(absent.list) == told {
-			absent.add(g.selected, "", "the selector %q matches no device", g.Select)
+			absent.add(g.selected, f.meant(g.Select), "the selector %q matches no device", g.Select)
 		}
 		f.knownDeployments(g.Parameters, g.at, absent)
 		f.knownWaves(g.Rollout, absent)
@@ -139,6 +139,30 @@ func (f *Fleet) link(sink *faults, whole bool) {
 			sink.add(d.at, "", "its states would be in %q, which is no repository: states: %s has labels of it", repository, f.States)
 		}
 	}
+}
+
+// idle tells deployments that select no device, beside other faults: Compile tells it where there are none, with what it
+// finds itself. Groups may be among the faults, so selectors that ask for one are left out.
+func (f *Fleet) idle(sink *faults) {
+	for _, d := range f.Deployments {
+		named := slices.Concat(d.Select.named(keyDevice), d.Exclude.named(keyDevice))
+		there := func(id string) bool { return f.byID[id] != nil }
+		takes := func(x *Device) bool { return x.Matches(d.Select) && !x.Matches(d.Exclude) }
+		switch {
+		case d.Select.IsZero(), d.Select.asks(keyGroup), d.Exclude.asks(keyGroup), slices.ContainsFunc(f.Devices, takes):
+		case slices.ContainsFunc(named, func(id string) bool { return !there(id) }): // told already
+		default:
+			f.tellIdle(d, sink)
+		}
+	}
+}
+
+func (f *Fleet) tellIdle(d *Deployment, sink *faults) {
+	but := ""
+	if !d.Exclude.IsZero() {
+		but = fmt.Sprintf(", exclude %q", d.Exclude)
+	}
+	sink.add(d.selected, f.meant(d.Select), "no device is selected: select %q%s", d.Select, but)
 }
 
 // equip finds what is known of a device: by itself, else by its groups.
@@ -214,6 +238,32 @@ func uniqueNames[T any](sink *faults, what string, all []T, of func(T) (string, 
 		}
 		first[name] = at
 	}
+}
+
+// meant is a hint that names the labels that a selector could have asked for, when no device has those that it asks for.
+func (f *Fleet) meant(s Selector) string {
+	for _, r := range s.parts {
+		if r.key == keyDevice || r.key == keyGroup || r.not {
+			continue
+		}
+		values, keys := map[string]bool{}, map[string]bool{}
+		for _, d := range f.Devices {
+			for key, value := range d.Labels {
+				if keys[key] = true; key == r.key {
+					values[value] = true
+				}
+			}
+		}
+		switch fits := func(v string) bool { return slices.ContainsFunc(r.values, func(x string) bool { return like(x, v) }) }; {
+		case len(keys) == 0:
+			return "devices have no labels: give them some, or select them by name: device=ID"
+		case len(values) == 0:
+			return fmt.Sprintf("no device has the label %q; there are: %s", r.key, some(sortedKeys(keys)))
+		case r.values != nil && !slices.ContainsFunc(sortedKeys(values), fits):
+			return fmt.Sprintf("of %s there are: %s", r.key, some(sortedKeys(values)))
+		}
+	}
+	return ""
 }
 
 // near is a hint that names what was probably meant; "" when nothing is like it.

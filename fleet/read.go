@@ -63,6 +63,10 @@ func Read(fsys fs.FS) (*Fleet, error) {
 	f.readLock(fsys, sink)
 	f.link(sink, whole)
 	if err := sink.err(); err != nil {
+		if whole {
+			f.idle(sink)
+			err = sink.err()
+		}
 		return nil, err
 	}
 	return f, nil

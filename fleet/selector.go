@@ -169,6 +169,11 @@ func (s Selector) named(key string) []string {
 	return out
 }
 
+// asks tells whether the selector has a condition on a key.
+func (s Selector) asks(key string) bool {
+	return slices.ContainsFunc(s.parts, func(r requirement) bool { return r.key == key })
+}
+
 // like compares a value with a pattern in which "*" stands for any characters.
 func like(pattern, value string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")

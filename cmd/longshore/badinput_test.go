@@ -95,7 +95,7 @@ func badInputs() []badInput {
 			file, "version: 1.4.0", "version: 9.9.9", // no such version
 			file, "select: group=line-a", "select: line=c", // nothing
 			devices, "poll: 20", `poll: often`, // no number
-		), args: publish, code: outcome.Misused, says: []string{"poll: 4000 is above 3600", "palce", "sensor:9.9.9", "no device is selected", "bad/devices/all.yaml:3:"}},
+		), args: publish, code: outcome.Misused, says: []string{"poll: 4000 is above 3600", "palce", "sensor:9.9.9", "no device is selected: select \"line=c\"\n  hint: of line there are: a, b", "bad/devices/all.yaml:3:"}},
 		{
 			name: "a fleet file of 50 MB", prepare: filler(file, "# nothing of use, and a lot of it\n"), args: publish, code: outcome.Misused,
 			says: []string{"bad/fleet.yaml", "more than the 1048576 bytes that are allowed"}, lines: 1,
