@@ -27,8 +27,11 @@ type BeginningFile struct {
 
 // Files writes the first files of a fleet.
 func (b Beginning) Files() ([]BeginningFile, error) {
-	if !nameFormat.MatchString(b.Name) {
-		return nil, fault.WithHint(fmt.Errorf("fleet %q: %w: not %s", b.Name, fault.ErrInvalid, nameWords), "give it another one with --name")
+	if why := "not " + nameWords; !ValidName(b.Name) {
+		if nameFormat.MatchString(b.Name) {
+			why = signatureWords
+		}
+		return nil, fault.WithHint(fmt.Errorf("fleet %q: %w: %s", b.Name, fault.ErrInvalid, why), "give it another one with --name")
 	}
 	base := strings.TrimPrefix(b.Registry, "oci://")
 	if base == "" {

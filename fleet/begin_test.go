@@ -116,3 +116,19 @@ func TestDiffsOfSome(t *testing.T) {
 		t.Errorf("%+v, %v", diffs, err)
 	}
 }
+
+// The name of a fleet is a tag where its rollouts are kept, and lists of signatures are tags there, too.
+func TestFleetIsNotCalledLikeSignatures(t *testing.T) {
+	const name = "sha256-plant"
+	_, err := fleet.Beginning{Name: name}.Files()
+	if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "what begins with sha256- is a list of signatures") {
+		t.Errorf("begin: %v", err)
+	}
+	_, err = fleet.Read(with(plant(), fleet.File, "fleet: acme", "fleet: "+name))
+	if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), `fleet.yaml:1:8: fleet: "sha256-plant`) {
+		t.Errorf("read: %v", err)
+	}
+	if fleet.ValidName(name) || !fleet.ValidName("sha256") {
+		t.Error("the names are not told apart")
+	}
+}

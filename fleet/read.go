@@ -30,6 +30,12 @@ var (
 	tagFormat        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
+// Tags of lists of signatures begin so.
+const (
+	signaturePrefix = "sha256-"
+	signatureWords  = "what begins with " + signaturePrefix + " is a list of signatures in a registry"
+)
+
 const nameWords = "a name (lower-case letters, digits, dashes, at most 63)"
 
 // Read reads the fleet in a directory: fleet.yaml and the files that it includes. Its error is a *[strict.Error] with
@@ -190,7 +196,10 @@ func readFile(fsys fs.FS, name string, f *Fleet) *part {
 
 // head reads what only fleet.yaml has.
 func (f *Fleet) head(root *strict.Node) {
-	f.Name = root.Need("fleet").Matching(nameFormat, nameWords)
+	name := root.Need("fleet")
+	if f.Name = name.Matching(nameFormat, nameWords); strings.HasPrefix(f.Name, signaturePrefix) {
+		name.Faultf("%q is no name of a fleet: %s", f.Name, signatureWords)
+	}
 	f.Namespace = f.Name
 	if n := root.Get("namespace"); n != nil {
 		f.Namespace = n.Matching(namespaceFormat, "a namespace (letters, digits, dots, dashes)")
@@ -226,8 +235,10 @@ func (f *Fleet) repository(n *strict.Node, otherwise string) string {
 	return Absolute(f.Registry, text)
 }
 
-// ValidName tells whether a fleet, a group or an application may be called so.
-func ValidName(s string) bool { return nameFormat.MatchString(s) }
+// ValidName tells whether a fleet may be called so: its name is a tag where its rollouts are kept.
+func ValidName(s string) bool {
+	return nameFormat.MatchString(s) && !strings.HasPrefix(s, signaturePrefix)
+}
 
 // Absolute is a repository as "host/path": as it is when it begins with "oci://", else below base.
 func Absolute(base, repository string) string {

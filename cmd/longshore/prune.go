@@ -45,10 +45,12 @@ func (p *program) statePruneCommand() *cli.Command {
 		usage: "remove old generations of devices",
 		about: "Removes what is older than the newest generations of each device that has a history in the repository, or of those that " +
 			"--device names. Rollouts are looked for in rollouts beside the repository and above it, where fleets keep them; what devices " +
-			"report it does not know, fleet prune does. " + retentionText,
+			"report it does not know, fleet prune does. A rollout that no --verify-key has signed ends it, unless it is of a fleet that --fleet " +
+			"does not name: of such a rollout's devices nothing is removed. " + retentionText,
 		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 2160h --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated; else all"},
+			&cli.StringSliceFlag{Name: "fleet", Usage: "`NAME` of a fleet of yours; rollouts of others need not be signed by a --verify-key, and their devices lose nothing; may be repeated"},
 		}, pruneFlags(), registryFlags()),
 		run: p.statePrune,
 	})
@@ -225,11 +227,35 @@ func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, reposi
 			return err
 		}
 		for _, l.Fleet = range fleets {
-			if err := stay.rollout(c.Context, l); err != nil {
+			err := stay.rollout(c.Context, l)
+			if fault.Distrusted(err) {
+				err = p.foreign(c, l, stay, err)
+			}
+			if err != nil {
 				return err
 			}
 		}
 	}
+	return nil
+}
+
+// foreign lets the devices of a rollout that nobody vouches for keep everything, where --fleet says that it is of others.
+func (p *program) foreign(c *cli.Context, l rollout.Ledger, stay needs, untrusted error) error {
+	mine := c.StringSlice("fleet")
+	if len(mine) == 0 {
+		return fault.WithHint(untrusted, "if another key of yours signed it, name it with --verify-key FILE; if it is of somebody else, name your fleets with --fleet NAME")
+	}
+	if slices.Contains(mine, l.Fleet) {
+		return untrusted
+	}
+	r, err := l.Unvouched(c.Context)
+	if err != nil || r == nil {
+		return cmp.Or(err, untrusted)
+	}
+	for _, t := range r.Targets {
+		stay.add(t.Repository, t.Device, release.Need{All: true, Why: "rollout " + fmt.Sprint(r.Number) + " of " + l.Fleet + ", which nobody of yours has signed, may need it"})
+	}
+	fmt.Fprintf(p.stderr, "note: rollout %d of %s is signed by nobody of yours: %s may need all that there is\n", r.Number, l.Fleet, fleet.Counted(len(r.Targets), "device"))
 	return nil
 }
 

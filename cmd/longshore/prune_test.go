@@ -169,6 +169,47 @@ func TestPruneKeepsWhatIsNeeded(t *testing.T) {
 	told(outcome.OK, []string{"press-0000  generations 2 to 4\n"}, "rollout 1", fleet("--dry-run")...)
 }
 
+// Another team keeps its rollout at the same place, signed with a key of its own: only who says which fleets are his goes on, and
+// its devices lose nothing.
+func TestStatePruneBesideOthers(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.waves(1, "rollout: {waves: [{name: all, percent: 100}]}")
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, `{"id": %q}`, path.Base(r.URL.Path)) }))
+	t.Cleanup(silent.Close)
+	s.do(outcome.OK, "key", "generate", "-q", "others")
+	s.write("others/fleet.yaml", strings.NewReplacer("acme-plant", "acme-others", "press-", "lathe-").Replace(string(mustRead(t, "waves/fleet.yaml"))))
+	for poll, flag := range []string{"--at-once", "--no-wait", "--at-once", "--at-once"} { // the second is a rollout's
+		for dir, key := range map[string]string{"waves": "release.key", "others": "others.key"} {
+			s.do(outcome.OK, "fleet", "publish", "-q", flag, "--key", key, "--endpoint", silent.URL, dir)
+			s.change(dir+"/fleet.yaml", fmt.Sprintf("POLL_SECONDS: %d", 5+poll), fmt.Sprintf("POLL_SECONDS: %d", 6+poll))
+		}
+	}
+	prune := func(more ...string) []string {
+		return slices.Concat([]string{"state", "prune", "--keep", "1", "--verify-key", "release.pub"}, more, []string{states})
+	}
+	told := func(want int, args []string, words ...string) {
+		t.Helper()
+		code, stdout, stderr := s.try(args...)
+		for _, w := range words {
+			if !strings.Contains(stdout+stderr, w) {
+				t.Errorf("longshore %s: no %q", strings.Join(args, " "), w)
+			}
+		}
+		if code != want || t.Failed() {
+			t.Fatalf("longshore %s: exit %d, want %d\n%s%s", strings.Join(args, " "), code, want, stdout, stderr)
+		}
+	}
+	told(outcome.Verification, prune(), "the rollout of acme-others", "if it is of somebody else, name your fleets with --fleet NAME")
+	told(outcome.Verification, prune("--fleet", "acme-others"), "the rollout of acme-others")
+	told(outcome.OK, prune("--fleet", "acme-plant", "--yes"), "note: rollout 1 of acme-others is signed by nobody of yours: 1 device may need all that there is",
+		"lathe-0000  generation 1: rollout 1 of acme-others, which nobody of yours has signed, may need it", "generation 1: rollout 1 of acme-plant, which is running, may need it")
+	for _, tag := range []string{"lathe-0000.v1", "lathe-0000.v2", "lathe-0000.v3", "press-0000.v1"} {
+		if !slices.Contains(s.tags(), tag) {
+			t.Errorf("%s is gone", tag)
+		}
+	}
+}
+
 // What stays for being new is not read: of a device with 12 generations that keeps 10, what its tag names and the two that go.
 func TestPruneAsksLittle(t *testing.T) {
 	s := newShell(t, testenv.Referrers)

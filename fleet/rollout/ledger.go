@@ -79,7 +79,7 @@ func (l Ledger) Fleets(ctx context.Context) ([]string, error) {
 		if i := strings.LastIndex(t, ".v"); i > 0 {
 			t = t[:i] // its tag may not have been set yet
 		}
-		if fleet.ValidName(t) && !strings.HasPrefix(t, "sha256-") && !slices.Contains(out, t) {
+		if fleet.ValidName(t) && !slices.Contains(out, t) {
 			out = append(out, t)
 		}
 	}
@@ -95,6 +95,17 @@ func (l Ledger) Needs(ctx context.Context) (*artifacts.Rollout, error) {
 	}
 	if rec.Rollout == nil || rec.Rollout.Phase == artifacts.RolloutRolledBack && !slices.ContainsFunc(rec.Rollout.Waves, reached) {
 		return nil, nil
+	}
+	return rec.Rollout, nil
+}
+
+// Unvouched is the newest rollout, whoever signed it and whatever became of it; nil when there is none. It is for leaving its
+// devices alone, and for nothing else.
+func (l Ledger) Unvouched(ctx context.Context) (*artifacts.Rollout, error) {
+	l.Verify = nil
+	rec, err := l.find(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("which devices the rollout of %s is of: %w", l.Fleet, err)
 	}
 	return rec.Rollout, nil
 }

@@ -36,6 +36,7 @@ type Retention struct {
 
 // Need is a state of a device that stays whatever its age, with what it follows and repeats: it may be gone back to.
 type Need struct {
+	All        bool          // whatever the device has: nobody knows which
 	Digest     digest.Digest // "": Generation counts
 	Generation uint64
 	Why        string
@@ -226,7 +227,7 @@ func (k *keeper) ask(device artifacts.DeviceID) {
 // need says why a generation is needed; "": it is not.
 func (k *keeper) need(d digest.Digest, n uint64) string {
 	for _, o := range k.needed {
-		if o.Digest != "" && o.Digest == d || o.Digest == "" && o.Generation == n {
+		if o.All || o.Digest != "" && o.Digest == d || o.Digest == "" && o.Generation == n {
 			return o.Why
 		}
 	}
@@ -259,10 +260,7 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 			return nil, err
 		}
 		if x == nil {
-			for _, n := range all[first:] {
-				out.Stays = append(out.Stays, Old{Generation: n, Tag: artifacts.HistoryTag(tag, n), Why: "what " + tag + " names is no state of the device"})
-			}
-			return out, nil
+			return out.spare(all[first:], "what "+tag+" names is no state of the device"), nil
 		}
 		for above = 0; above < len(all) && all[above] > x.Generation; { // being published, or never finished
 			above++
@@ -272,6 +270,9 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 		k.keep[out.tagged] = tag + " names it"
 		k.opened[out.tagged] = x
 		k.ask(x.Device)
+		if i := slices.IndexFunc(k.needed, func(o Need) bool { return o.All }); i >= 0 {
+			return out.spare(all[first:], k.needed[i].Why), nil
+		}
 	}
 	if first == len(all) {
 		return out, nil
@@ -292,6 +293,14 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	}
 	slices.Reverse(out.Remove)
 	return out, nil
+}
+
+// spare lets old generations stay that nobody looks at.
+func (d *Pruned) spare(old []uint64, why string) *Pruned {
+	for _, n := range old {
+		d.Stays = append(d.Stays, Old{Generation: n, Tag: artifacts.HistoryTag(d.Tag, n), Why: why})
+	}
+	return d
 }
 
 // newest keeps what those name that stay by their number: the first ones, which are above what the tag names, or all when

@@ -246,6 +246,8 @@ func TestPruneAsksLittle(t *testing.T) {
 		{name: "an old one is", keep: 28, needed: func(all []digest.Digest) []Need { return []Need{{Digest: all[2], Why: "it is"}} }, asked: 2 + 2*2, goes: ""},
 		{name: "the device tells of the newest", keep: 29, needed: func([]digest.Digest) []Need { return []Need{{Generation: 30, Why: "it runs"}} }, asked: 2 + 2, goes: "d: 1"},
 		{name: "it tells of an earlier one", keep: 29, needed: func([]digest.Digest) []Need { return []Need{{Generation: 20, Why: "it runs"}} }, asked: 2 + 2 + 2, goes: "d: 1"},
+		{name: "all may be needed", keep: 20, needed: func([]digest.Digest) []Need { return []Need{{All: true, Why: "who knows"}} }, asked: 2},
+		{name: "all may be, and its tag is gone", keep: 29, untag: true, needed: func([]digest.Digest) []Need { return []Need{{All: true, Why: "who knows"}} }, asked: 30 * 3},
 		{name: "its tag is gone", keep: 29, untag: true, asked: 30 * 3, goes: "d: 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
