@@ -88,9 +88,10 @@ func (p *program) rolloutUndoCommand() *cli.Command {
 		usage: "give every device that a rollout has reached what it had before",
 		about: "Publishes for each device of the newest rollout, in whatever wave, the content that it had before, as its next generation: " +
 			"devices take nothing older. A device that has something else by now keeps it, and so does one that had nothing before. " +
+			"Before anything moves it is looked at as by fleet rollback: when a device could not load all of what it had, nothing is published. " +
 			"Exit code 0 says that all the others have gone back.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
-		flags:    append(signFlags(), reasonFlag(), unsignedFlag(), parallelFlag()),
+		flags:    slices.Concat(contentFlags(), signFlags(), []cli.Flag{reasonFlag(), unsignedFlag(), parallelFlag()}),
 		run:      p.rolloutUndo,
 	})
 }
@@ -263,7 +264,11 @@ func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fl
 	if err != nil {
 		return err
 	}
-	return do(f, p.conduct(c, f, s, o))
+	k := p.conduct(c, f, s, o)
+	if o.Content != nil || o.Vouched != nil {
+		k.Loader = fleet.NewLoader(registry.Upstream{Client: s.Client}, o)
+	}
+	return do(f, k)
 }
 
 func (p *program) rolloutShow(c *cli.Context, args []string) error {

@@ -48,3 +48,20 @@ func TestFleetRolloutHaltThatBroke(t *testing.T) {
 	}
 	s.do(outcome.Refused, halt...)
 }
+
+// What devices would get again is looked at before an undo writes anything, and can be given back all the same.
+func TestFleetRolloutUndoLooks(t *testing.T) {
+	s := begunRollout(t)
+	undo := []string{"fleet", "rollout", "undo", releaseKey, "waves"}
+	s.server.Faults.Add(testenv.Rule{Method: http.MethodHead, Path: "/library/nats/blobs/", Effect: testenv.Status(http.StatusNotFound, 0)})
+	s.refuses(outcome.Refused, []string{
+		": what it had cannot be had again: ", "image " + host + "/library/nats:2.12@sha256:", "of it is not at ", "nothing was published", "--no-content",
+	}, undo...)
+	if r := s.shown(outcome.Differs); r.Phase != "running" {
+		t.Errorf("%+v", r)
+	}
+	s.do(outcome.OK, append([]string{"fleet", "rollout", "undo", "--no-content"}, undo[3:]...)...)
+	if r := s.shown(outcome.Refused); r.Phase != "rolled-back" {
+		t.Errorf("%+v", r)
+	}
+}

@@ -25,6 +25,8 @@ type Conduct struct {
 	Tell     func(string)  // what happens, a line each; nil: nobody
 	Progress func(fleet.Progress)
 	Parallel int // devices at a time; 0: 48
+	// Loader looks whether devices could load what an undo gives them back. nil: nobody looks.
+	Loader *fleet.Loader
 }
 
 const defaultLook = 10 * time.Second

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,6 +39,9 @@ func Undo(ctx context.Context, k Conduct, why string) (*Run, error) {
 		return nil, fmt.Errorf("rollout %d of %s is rolled back already: %w", r.Number, r.Fleet, fault.ErrConflict)
 	}
 	if err := k.Ledger.home(r); err != nil {
+		return nil, err
+	}
+	if err := k.loadable(ctx, goingBack(r)); err != nil {
 		return nil, err
 	}
 	run := &Run{k: k, record: rec, said: map[string]string{}}
@@ -165,24 +169,21 @@ var errUntouched = errors.New("the rollout has not come to it")
 // restore publishes, as the next generation of a device, what its tag named before a rollout. Why says why the device keeps
 // what it has; "" when it has its former content. One that never got another one is errUntouched.
 func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
+	why, err = l.way(ctx, t)
+	if err != nil || why != "" {
+		if why == again {
+			why = ""
+		}
+		return why, 0, err
+	}
 	tag := t.Device.Tag()
-	desc, err := l.From.Resolve(ctx, t.Repository, tag)
-	if err != nil && !errors.Is(err, fault.ErrNotFound) {
-		return "", 0, err
-	}
-	switch {
-	case desc.Digest == t.Former: // also where there was nothing
-		return "", 0, errUntouched
-	case t.Former == "":
-		return "it had nothing before, and keeps what it has", 0, nil
-	case desc.Digest == "":
-		return "somebody has deleted its tag: give it a state with longshore state rollback", 0, nil
-	case desc.Digest != t.Digest:
-		return l.restored(ctx, t, desc.Digest)
-	}
-	former, documents, err := l.former(ctx, t)
+	former, deployments, err := l.former(ctx, t)
 	if err != nil {
 		return "", 0, err
+	}
+	documents := make([][]byte, 0, len(deployments))
+	for _, x := range deployments {
+		documents = append(documents, x.Bytes)
 	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
 		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: s.Expires, Previous: t.Digest, Repeats: t.Former,
@@ -196,22 +197,115 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 	})
 }
 
+// again is why a device gets nothing that has its former content already.
+const again = "it has it again"
+
+// way tells why a device is given nothing: "" when it is to get its former content.
+func (l Ledger) way(ctx context.Context, t artifacts.RolloutTarget) (why string, err error) {
+	desc, err := l.From.Resolve(ctx, t.Repository, t.Device.Tag())
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return "", err
+	}
+	switch {
+	case desc.Digest == t.Former: // also where there was nothing
+		return "", errUntouched
+	case t.Former == "":
+		return "it had nothing before, and keeps what it has", nil
+	case desc.Digest == "":
+		return "somebody has deleted its tag: give it a state with longshore state rollback", nil
+	case desc.Digest != t.Digest:
+		why, err := l.restored(ctx, t, desc.Digest)
+		return cmp.Or(why, again), err
+	}
+	return "", nil
+}
+
+// loadable refuses to give devices back what they could not load any more, before anything is written. Without a Loader nobody
+// looks: so it is where a wave goes back by itself, for its devices may have all of it still.
+func (k Conduct) loadable(ctx context.Context, todo []artifacts.RolloutTarget) error {
+	if k.Loader == nil {
+		return nil
+	}
+	wrong := make([]string, len(todo))
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(cmp.Or(k.Parallel, fleet.DefaultConcurrency))
+	for i, t := range todo {
+		if inner.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			found, err := k.look(inner, t)
+			if errors.Is(err, errUntouched) {
+				return nil
+			}
+			if err != nil && !(inner.Err() == nil && fleet.Settled(err)) { // else it is told on the way, and keeps no other device
+				return fmt.Errorf("look what %s would get again: %w", t.Device, err)
+			}
+			wrong[i] = strings.Join(found.Wrong, "; ")
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	var all []error
+	var said []string
+	for i, why := range wrong {
+		if why == "" || slices.Contains(said, why) { // one thing that is gone is of many devices
+			continue
+		}
+		said = append(said, why)
+		devices := 0
+		for _, w := range wrong {
+			if w == why {
+				devices++
+			}
+		}
+		who := string(todo[i].Device)
+		if devices > 1 {
+			who += fmt.Sprintf(" and %d more", devices-1)
+		}
+		all = append(all, fmt.Errorf("%s: what it had cannot be had again: %w: %s", who, fault.ErrUnfit, why))
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return fault.WithHint(errors.Join(all...), "nothing was published. Push what is gone again, by the same digest; or give it back all the same with --no-content: devices may have it still")
+}
+
+// look tells what of its former content one device could not load.
+func (k Conduct) look(ctx context.Context, t artifacts.RolloutTarget) (fleet.Finding, error) {
+	why, err := k.Ledger.way(ctx, t)
+	if err != nil || why != "" {
+		return fleet.Finding{}, err
+	}
+	_, deployments, err := k.Ledger.former(ctx, t)
+	if err != nil {
+		return fleet.Finding{}, err
+	}
+	var d *fleet.Device
+	if f := k.Ledger.files; f != nil {
+		d = f.Device(string(t.Device))
+	}
+	return k.Loader.Look(ctx, d, deployments)
+}
+
 // restored tells whether what a device's tag names now is its former content, from a run before.
-func (l Ledger) restored(ctx context.Context, t artifacts.RolloutTarget, there digest.Digest) (why string, size int64, err error) {
+func (l Ledger) restored(ctx context.Context, t artifacts.RolloutTarget, there digest.Digest) (why string, err error) {
 	_, manifest, err := l.From.Manifest(ctx, t.Repository, there)
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
 	x, err := artifacts.OpenState(manifest)
 	if err == nil && x.Device == t.Device && x.Previous == t.Digest && x.Repeats == t.Former {
-		return "", 0, nil
+		return "", nil
 	}
-	return "somebody else gave it another state, which it keeps", 0, nil
+	return "somebody else gave it another state, which it keeps", nil
 }
 
-// former is what a device's tag named before a rollout, and its documents: of a state that somebody who may publish has
+// former is what a device's tag named before a rollout, and its deployments: of a state that somebody who may publish has
 // signed.
-func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*artifacts.StateIndex, [][]byte, error) {
+func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*artifacts.StateIndex, []artifacts.Deployment, error) {
 	if l.Verify != nil {
 		if err := l.Verify(ctx, t.Repository, t.Former); err != nil {
 			return nil, nil, err
@@ -231,9 +325,5 @@ func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*artifac
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s@%s: %w", t.Repository, t.Former, err)
 	}
-	documents := make([][]byte, 0, len(state.Deployments))
-	for _, x := range state.Deployments {
-		documents = append(documents, x.Bytes)
-	}
-	return x, documents, nil
+	return x, state.Deployments, nil
 }
