@@ -431,7 +431,7 @@ func TestRolloutWaits(t *testing.T) {
 		began := time.Now()
 		done := make(chan error, 1)
 		go func() { done <- s.roll(t.Context(), rollout.Start{}) }()
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10*time.Minute + 7*time.Second) // between two looks
 		s.devices.set(fmt.Errorf("connection refused: %w", fault.ErrTemporary))
 		time.Sleep(3 * time.Hour)
 		s.want("while it is not there", map[uint64]int{1: 19, 2: 1})
