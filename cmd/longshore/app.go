@@ -167,7 +167,7 @@ func alternatives(all []string) string {
 func outputFlags(formats []string) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`FORMAT` of the result: " + alternatives(formats)},
-		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "only the digest of the result"},
+		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "on stdout only the digest of the result, nothing where it has none"},
 		&cli.BoolFlag{Name: "debug", Usage: "requests and what came of them, on stderr"},
 	}
 }

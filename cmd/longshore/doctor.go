@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -41,6 +42,10 @@ func (r diagnosis) text(w io.Writer) {
 func (p *program) doctor(c *cli.Context, args []string) error {
 	ref, err := registry.ParseReference(args[0])
 	if err != nil {
+		if _, bare := registry.ParseReference(args[0] + "/doctor"); bare == nil {
+			err = fault.WithHint(fmt.Errorf("doctor: %s: it needs a repository there to push to: %w", args[0], fault.ErrInvalid),
+				"name one that nobody needs: longshore doctor "+args[0]+"/doctor")
+		}
 		return err
 	}
 	if ref.Target() != "" {

@@ -110,6 +110,9 @@ func (p *program) fleetPlan(c *cli.Context, args []string) error {
 		if err := os.WriteFile(file, append(data, '\n'), 0o644); err != nil {
 			return err
 		}
+		if !c.Bool("quiet") {
+			fmt.Fprintf(p.stderr, "wrote the plan to %s\n", file)
+		}
 	}
 	if err := p.show(c, planResult{plan}); err != nil {
 		return err

@@ -168,8 +168,11 @@ func (r rolloutInfo) text(w io.Writer) {
 	fmt.Fprintf(w, "%-*s  %7s  %-12s  %s\n", width, "WAVE", "DEVICES", "STATE", "REPORTS")
 	for _, x := range r.Waves {
 		reports := "–"
-		if x.Reports != nil {
+		switch {
+		case x.Reports != nil:
 			reports = x.Reports.text
+		case x.State != string(artifacts.WavePending):
+			reports = "not asked: longshore fleet rollout show"
 		}
 		fmt.Fprintf(w, "%-*s  %7d  %-12s  %s\n", width, x.title(), x.Devices, x.State, reports)
 	}

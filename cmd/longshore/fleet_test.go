@@ -55,6 +55,9 @@ func TestFleet(t *testing.T) {
 	s.do(outcome.OK, "fleet", "check", "-o", "json", "plant")
 	s.do(outcome.Differs, "fleet", "plan", "plant")
 	s.do(outcome.Differs, "fleet", "plan", "-q", "--out", "plan.json", "plant")
+	if _, _, stderr := s.try("fleet", "plan", "--out", "plan.json", "plant"); !strings.Contains(stderr, "wrote the plan to plan.json\n") {
+		t.Errorf("fleet plan --out does not say that it wrote it:\n%s", stderr)
+	}
 	s.do(outcome.Differs, "fleet", "status", "plant")
 	s.do(outcome.OK, "fleet", "publish", "--dry-run", "--select", "device=press-07", "plant")
 	s.do(outcome.OK, "fleet", "publish", "--key", "release.key", "--plan", "plan.json", "plant")
@@ -278,6 +281,7 @@ func TestDoctor(t *testing.T) {
 	s.do(outcome.OK, "doctor", host+"/plant/doctor")
 	s.do(outcome.OK, "doctor", "-o", "json", host+"/plant/doctor")
 	s.do(outcome.Misused, "doctor", host+"/plant/doctor:1")
+	s.do(outcome.Misused, "doctor", host)
 	s.do(outcome.OK, "help", "doctor")
 	s.golden(golden)
 }

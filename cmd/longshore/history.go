@@ -37,7 +37,12 @@ func (p *program) stateOf(c *cli.Context, arg string) (registry.Reference, artif
 		return ref, "", err
 	}
 	if ref.Target() != "" {
-		return ref, "", misused(c, "%s: name the repository only, the tag comes from the device", arg)
+		device, name := c.String("device"), strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
+		if device == "" {
+			device = string(deviceOfTag(ref.Tag))
+		}
+		return ref, "", fault.WithHint(fmt.Errorf("%s: %s: name the repository alone, the device with --device: %w", name, arg, fault.ErrInvalid),
+			"longshore "+name+" --device "+device+" "+ref.Name())
 	}
 	if c.String("device") == "" {
 		return ref, "", misused(c, "which device? use --device")
@@ -68,15 +73,19 @@ func seeHistory(err error, device artifacts.DeviceID, ref registry.Reference) er
 		return err
 	}
 	if device == "" {
-		tag := historyEnd().ReplaceAllString(ref.Tag, "")
-		if device = artifacts.DeviceID(strings.ReplaceAll(tag, "__", "/")); device.Tag() != tag {
-			device = "ID" // no tag tells which id it is a digest of
-		}
+		device = deviceOfTag(ref.Tag)
 	}
 	return fault.WithHint(err, "see what there is: longshore state history --device "+string(device)+" "+ref.Name())
 }
 
-func historyEnd() *regexp.Regexp { return regexp.MustCompile(`\.v[0-9]+$`) }
+// deviceOfTag is the device that a tag of a state says; "ID" where it does not: no tag tells which id it is a digest of.
+func deviceOfTag(tag string) artifacts.DeviceID {
+	tag = regexp.MustCompile(`\.v[0-9]+$`).ReplaceAllString(tag, "")
+	if id := artifacts.DeviceID(strings.ReplaceAll(tag, "__", "/")); tag != "" && id.Tag() == tag {
+		return id
+	}
+	return "ID"
+}
 
 type historyResult struct {
 	Device      string        `json:"device"`

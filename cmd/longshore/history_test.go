@@ -27,5 +27,6 @@ func TestRollback(t *testing.T) {
 	s.do(outcome.OK, "state", "history", "--device", "press-07", states)
 	s.do(outcome.OK, "state", "history", "--device", "press-07", "--limit", "1", "-o", "json", states)
 	s.do(outcome.Misused, "state", "history", "--device", "press-07", "--limit", "0", states)
+	s.do(outcome.Misused, "state", "history", states+":press-07.v1")
 	s.golden(golden)
 }
