@@ -8,9 +8,9 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// home refuses a rollout on its way back that has the states of devices elsewhere than the files. Where nobody signs, anybody who may write to the
-// registry writes records, and what they name is opened with the publisher's credentials. A device that the files do not
-// have any more is at least at a registry of theirs.
+// home refuses a rollout on its way back that has the states of devices elsewhere than the files. Where nobody signs, anybody
+// who may write to the registry writes records, and what they name is opened with the publisher's credentials. A device that
+// the files do not have any more is at least at a registry of theirs.
 func (l Ledger) home(r *artifacts.Rollout) error {
 	var first error
 	more := 0
