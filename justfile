@@ -18,9 +18,9 @@ fmt:
 fmt-check:
     test -z "$(git ls-files '*.go' | xargs {{tool}} gofumpt -l | tee /dev/stderr)"
 
-# vet, staticcheck, and the import rules
+# a tidy go.mod, vet, staticcheck, and the import rules
 lint:
-    go vet ./... && {{tool}} staticcheck ./...
+    go mod tidy -diff && go vet ./... && {{tool}} staticcheck ./...
     go test ./testenv/rules
 
 # all tests; those that this machine cannot run are skipped
@@ -30,6 +30,13 @@ test *packages='./...':
 # all tests on real programs, as continuous integration runs them
 test-real:
     go run ./cmd/testenv test
+
+# what takes hours: all tests at full length in a random order, and the long runs; needs root
+nightly:
+    go run ./cmd/testenv test --nightly
+    go run ./cmd/testenv soak power-cut --rounds 200
+    go run ./cmd/testenv soak chaos --duration 1h
+    go run ./cmd/testenv soak load
 
 # fuzz one target: just fuzz ./artifacts/strict FuzzYAML 1m
 fuzz package target time='30s':

@@ -10,6 +10,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -30,22 +32,22 @@ const (
 
 // admission remembers what may be made. It is lost with the process: what has all its containers needs no admission.
 type admission struct {
-	passed map[digest.Digest]bool    // by deployment digest
-	held   map[digest.Digest]trouble // by deployment digest
+	passed map[digest.Digest]bool         // by deployment digest
+	held   map[digest.Digest]plan.Trouble // by deployment digest
 	busy   bool
 	at     time.Time // when to ask again; zero: at once, if there is anything to ask
 }
 
 func newAdmission() admission {
-	return admission{passed: map[digest.Digest]bool{}, held: map[digest.Digest]trouble{}}
+	return admission{passed: map[digest.Digest]bool{}, held: map[digest.Digest]plan.Trouble{}}
 }
 
-// asked tells whether a deployment may be made; nil: every one may.
-func (m *admission) asked(rt Runtime) func(*Deployment) bool {
+// asked reports whether a deployment may be made; nil: every one may.
+func (m *admission) asked(rt Runtime) func(*plan.Deployment) bool {
 	if _, ok := rt.(Admitter); !ok {
 		return nil
 	}
-	return func(d *Deployment) bool { return m.passed[d.Digest] }
+	return func(d *plan.Deployment) bool { return m.passed[d.Digest] }
 }
 
 // due is when to ask again; zero: not by itself.
@@ -58,29 +60,29 @@ func (m *admission) due() time.Time {
 
 func (m *admission) forget(keep map[digest.Digest]bool) {
 	maps.DeleteFunc(m.passed, func(d digest.Digest, _ bool) bool { return !keep[d] })
-	maps.DeleteFunc(m.held, func(d digest.Digest, _ trouble) bool { return !keep[d] })
+	maps.DeleteFunc(m.held, func(d digest.Digest, _ plan.Trouble) bool { return !keep[d] })
 	m.at = time.Time{}
 }
 
-// seekRoom asks about what is to be made, beside the loop. What is there completely was admitted once.
-func (l *loop) seekRoom(now time.Time) {
+// startAdmission asks about what is to be made, beside the loop. What is there completely was admitted once.
+func (l *loop) startAdmission(now time.Time) {
 	asker, ok := l.o.Runtime.(Admitter)
-	if !ok || l.wanted == nil {
+	if !ok || l.targetDesired == nil {
 		return
 	}
 	m := &l.admission
-	seen, open, news := index(l.seen), false, false
+	seen, open, news := plan.ByID(l.seen), false, false
 	var projects []*workload.Project
 	owned := map[digest.Digest]bool{}
-	for i := range l.wanted.Deployments {
-		d := &l.wanted.Deployments[i]
+	for i := range l.targetDesired.Deployments {
+		d := &l.targetDesired.Deployments[i]
 		_, bad := l.bad[d.Digest]
-		if _, held := m.held[d.Digest]; !held && !m.passed[d.Digest] && complete(d, seen) {
+		if _, held := m.held[d.Digest]; !held && !m.passed[d.Digest] && plan.Complete(d, seen) {
 			m.passed[d.Digest], news = true, true
 		}
 		open = open || !bad && !m.passed[d.Digest]
-		if g := l.good[d.ID]; bad && g.d != nil {
-			d = g.d
+		if g := l.good[d.ID]; bad && g.Deployment != nil {
+			d = g.Deployment
 		}
 		owned[d.Digest] = true
 		for j := range d.Components {
@@ -88,7 +90,7 @@ func (l *loop) seekRoom(now time.Time) {
 		}
 	}
 	if news {
-		l.recompose()
+		l.rebuild()
 	}
 	if !open {
 		m.at = time.Time{}
@@ -97,32 +99,20 @@ func (l *loop) seekRoom(now time.Time) {
 		return
 	}
 	m.busy = true
-	of := l.wanted
-	l.spawn(func() {
+	of := l.targetDesired
+	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, admitLimit)
 		defer cancel()
 		err := asker.Admit(ctx, projects)
-		l.post(func(l *loop) { l.roomFound(of, owned, err) })
+		l.send(func(l *loop) { l.finishAdmission(of, owned, err) })
 	})
 }
 
-// complete tells whether all containers of a deployment are there.
-func complete(d *Deployment, seen map[string]workload.Observation) bool {
-	for i := range d.Components {
-		for _, c := range d.Components[i].Containers {
-			if o, ok := seen[c.ID]; !ok || !is(o, c) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// roomFound takes in an answer.
-func (l *loop) roomFound(of *Desired, owned map[digest.Digest]bool, err error) {
+// finishAdmission takes in an answer.
+func (l *loop) finishAdmission(of *plan.Desired, owned map[digest.Digest]bool, err error) {
 	m, now := &l.admission, l.o.Now()
 	m.busy, m.at, l.look = false, time.Time{}, true
-	if l.wanted != of {
+	if l.targetDesired != of {
 		return
 	}
 	var found workload.Clashes
@@ -131,21 +121,21 @@ func (l *loop) roomFound(of *Desired, owned map[digest.Digest]bool, err error) {
 		l.log.Warn("cannot find out whether there is room for a generation; what runs is kept", "err", err)
 		return
 	}
-	held := map[digest.Digest]trouble{}
+	held := map[digest.Digest]plan.Trouble{}
 	for i := range of.Deployments {
 		d := &of.Deployments[i]
 		cs := found.Of(d.ID)
 		if len(cs) == 0 || m.passed[d.Digest] || !owned[d.Digest] {
 			continue
 		}
-		t := trouble{code: CodeAdmission, message: clashText(cs), lasting: true, source: cs[0].Component, since: now}
+		t := plan.Trouble{Code: codes.Admission, Message: clashText(cs), Permanent: true, Source: cs[0].Component, Since: now}
 		if errors.Is(cs[0], fault.ErrUnfit) {
-			t.code = CodeDeviceUnfit
+			t.Code = codes.DeviceUnfit
 		}
-		if old, ok := m.held[d.Digest]; ok && old.message == t.message {
+		if old, ok := m.held[d.Digest]; ok && old.Message == t.Message {
 			t = old
 		} else {
-			l.log.Warn("a deployment is not applied: it would clash", "deployment", d.Name, "code", t.code, "err", t.message)
+			l.log.Warn("a deployment is not applied: it would clash", "deployment", d.Name, "code", t.Code, "err", t.Message)
 		}
 		held[d.Digest] = t
 	}
@@ -158,7 +148,7 @@ func (l *loop) roomFound(of *Desired, owned map[digest.Digest]bool, err error) {
 		}
 	}
 	m.held = held
-	l.recompose()
+	l.rebuild()
 }
 
 // maxClashes bounds how many clashes a message tells.

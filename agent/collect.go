@@ -8,6 +8,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -20,16 +21,16 @@ const (
 
 // collect removes what no generation that the device may need again refers to: the accepted one, the one it is kept at, the
 // one that ran completely and the one before that, and the last good revision of each deployment. It runs when nothing is on its way, and checks wait for it. While documents
-// are damaged nobody knows what they refer to, so nothing is removed.
+// are damaged no one knows what they refer to, so nothing is removed.
 func (l *loop) collect() {
-	if !l.tidy || l.poll.busy || l.poll.tidying || l.pull.digest != "" || l.next != nil || l.target == nil ||
-		l.blind != nil || l.unsaved != nil || l.damaged != nil || l.o.Now().Before(l.tidyAt) || len(l.sup.Busy) > 0 {
+	if !l.garbage || l.poll.busy || l.poll.tidying || l.pull.digest != "" || l.refill.digest != "" || l.acceptedResolved != nil || l.targetResolved == nil ||
+		l.blind != nil || l.looking != nil || l.unsaved != nil || l.damaged != nil || l.o.Now().Before(l.collectAt) || len(l.sup.Busy) > 0 {
 		return
 	}
-	l.tidy = false
-	l.clean(l.needed(), func(err error) {
+	l.garbage = false
+	l.sweepInBackground(l.needed(), func(err error) {
 		if err != nil {
-			l.tidy, l.tidyAt = true, l.o.Now().Add(sweepRetry) // some poll or look after that comes here again
+			l.garbage, l.collectAt = true, l.o.Now().Add(sweepRetry) // some poll or look after that comes here again
 		}
 	})
 }
@@ -38,33 +39,34 @@ func (l *loop) collect() {
 // they are loaded, and after a start of the agent the runtime has not been told yet which are needed. Documents stay.
 func (l *loop) makeRoom() {
 	now := l.o.Now()
-	if !l.pull.full || l.poll.busy || l.poll.tidying || l.blind != nil || !l.observed || l.damaged != nil || now.Before(l.pull.roomAt) || len(l.sup.Busy) > 0 {
+	if !l.pull.full && !l.refill.full || l.poll.busy || l.poll.tidying || l.blind != nil || l.looking != nil || !l.observed || l.damaged != nil || now.Before(l.pull.roomAt) || len(l.sup.Busy) > 0 {
 		return
 	}
-	l.pull.full, l.pull.roomAt = false, now.Add(sweepRetry)
+	l.pull.full, l.refill.full, l.pull.roomAt = false, false, now.Add(sweepRetry)
 	l.log.Warn("the disk is full: removing images that are not needed any more")
 	w := l.needed()
 	w.only = true
-	for _, d := range []*Desired{l.target, l.next} {
+	for _, d := range []*plan.Desired{l.targetResolved, l.acceptedResolved} {
 		if d != nil {
-			w.images = append(w.images, d.images()...)
+			w.images = append(w.images, d.Images()...)
 		}
 	}
-	l.clean(w, func(err error) {
+	l.sweepInBackground(w, func(err error) {
 		if err == nil {
 			l.pull.nudge()
+			l.refill.nudge()
 		}
 	})
 }
 
-// clean sweeps beside the loop. Checks wait for it.
-func (l *loop) clean(w sweeping, then func(error)) {
+// sweepInBackground sweeps beside the loop. Checks wait for it.
+func (l *loop) sweepInBackground(w sweeping, then func(error)) {
 	l.poll.tidying = true
-	l.spawn(func() {
+	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, sweepLimit)
 		defer cancel()
 		err := l.sweep(ctx, w)
-		l.post(func(l *loop) {
+		l.send(func(l *loop) {
 			l.poll.tidying = false
 			if then(err); err != nil {
 				l.log.Warn("cannot remove what is not needed any more; it is tried again", "err", err)
@@ -76,15 +78,15 @@ func (l *loop) clean(w sweeping, then func(error)) {
 // needed is what the device may need again, as it is known now.
 func (l *loop) needed() sweeping {
 	var w sweeping
-	if l.wanted != nil {
-		w.loaded = *l.wanted
+	if l.targetDesired != nil {
+		w.loaded = *l.targetDesired
 	}
 	for _, c := range l.seen.Containers { // what is there may still be needed to stop or restart it
 		if repository, d, ok := strings.Cut(c.Image, "@"); ok {
 			w.images = append(w.images, workload.Image{Repository: repository, Digest: digest.Digest(d)})
 		}
 	}
-	for _, s := range []*store.State{l.accepted, l.running, l.committed, l.lastGood} {
+	for _, s := range []*store.State{l.accepted, l.target, l.committed, l.lastGood} {
 		if s != nil && !slices.ContainsFunc(w.marks, func(x store.State) bool { return x.Digest == s.Digest }) {
 			w.marks = append(w.marks, *s)
 		}
@@ -97,7 +99,7 @@ func (l *loop) needed() sweeping {
 
 // sweeping is what must stay.
 type sweeping struct {
-	loaded        Desired       // one of marks, that need not be read
+	loaded        plan.Desired  // one of marks, that need not be read
 	marks         []store.State // and all that they refer to
 	images        []workload.Image
 	blobs, states []digest.Digest // states: their pins
@@ -112,13 +114,13 @@ func (a *Agent) sweep(ctx context.Context, w sweeping) error {
 		d := &w.loaded
 		if s.Digest != w.loaded.Digest {
 			var err error
-			if d, err = a.load(ctx, s, true); err != nil {
+			if d, err = a.intake.Load(ctx, s, true); err != nil {
 				known = false // damaged: what is left of it may be any blob
 				continue
 			}
 		}
 		blobs = append(blobs, d.Blobs...)
-		images = append(images, d.images()...)
+		images = append(images, d.Images()...)
 	}
 	if known && !w.only {
 		slices.Sort(blobs)

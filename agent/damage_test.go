@@ -17,7 +17,9 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -64,7 +66,7 @@ func TestDamagedDocumentsAreFetchedWhateverTheTagSays(t *testing.T) {
 				w.Content.Damage(nil)
 				r = w.Start(t)
 				time.Sleep(2 * time.Minute)
-				if hasProblem(r.Status(), agent.CodeContentDamaged) {
+				if hasProblem(r.Status(), codes.ContentDamaged) {
 					t.Error("the documents of the accepted state are still missing")
 				}
 				s := r.Status().Deployments[0].Components[0].Services
@@ -97,11 +99,11 @@ func TestALostPinIsNotReplacedByATag(t *testing.T) {
 		if slices.ContainsFunc(m.Pulled(), func(i string) bool { return strings.Contains(i, digest.FromString("two").String()) }) {
 			t.Errorf("images %v: a tag took the place of a pin", m.Pulled())
 		}
-		if !hasProblem(r.Status(), agent.CodeContentDamaged) {
+		if !hasProblem(r.Status(), codes.ContentDamaged) {
 			t.Errorf("problems %+v", r.Status().Problems)
 		}
 		w.Publish(t, 2, anApp(1, "web:2")) // the way out
-		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled || len(r.Status().Problems) != 0 {
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled || len(r.Status().Problems) != 0 {
 			t.Errorf("sync = %+v, problems %+v", res, r.Status().Problems)
 		}
 	})
@@ -220,7 +222,7 @@ func TestAFullDiskIsTidiedForAPull(t *testing.T) {
 				w.Sync(t, r)
 				time.Sleep(time.Minute)
 				for _, old := range []string{"a", "b"} {
-					if err := m.Pull(t.Context(), workload.Image{Repository: "registry.example/images/old", Digest: digest.FromString(old)}, nil); err != nil {
+					if _, err := m.Pull(t.Context(), workload.Image{Repository: "registry.example/images/old", Digest: digest.FromString(old)}, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -298,7 +300,7 @@ func TestDamagedRecordsDoNotKeepTheAgentFromStarting(t *testing.T) {
 		}
 		w.Fleet.Fail(nil)
 		r = w.Start(t)
-		if res := w.Sync(t, r); res.Code != agent.CodeRollback {
+		if res := w.Sync(t, r); res.Code != codes.Rollback {
 			t.Errorf("sync = %+v, want the refusal found again", res)
 		}
 		if s := r.Status(); len(s.Deployments) != 1 || s.Accepted.Generation != 5 {

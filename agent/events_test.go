@@ -11,21 +11,22 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-func eventsOf(t *testing.T, a *agent.Agent, r agent.EventRequest) []agent.Event {
+func eventsOf(t *testing.T, a *agent.Agent, r status.EventRequest) []status.Event {
 	t.Helper()
-	var out []agent.Event
-	if err := a.Events(t.Context(), r, func(e agent.Event) error { out = append(out, e); return nil }); err != nil {
+	var out []status.Event
+	if err := a.Events(t.Context(), r, func(e status.Event) error { out = append(out, e); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-func kinds(events []agent.Event) []agent.EventKind {
-	var out []agent.EventKind
+func kinds(events []status.Event) []status.EventKind {
+	var out []status.EventKind
 	for _, e := range events {
 		out = append(out, e.Kind)
 	}
@@ -39,10 +40,10 @@ func TestEventsTellALife(t *testing.T) {
 		w.Publish(t, 1, app)
 		r := w.Start(t)
 		w.Sync(t, r)
-		want := []agent.EventKind{
-			agent.EventAccepted, agent.EventPulled, agent.EventCreated, agent.EventStarted, agent.EventCommitted,
+		want := []status.EventKind{
+			status.EventAccepted, status.EventPulled, status.EventCreated, status.EventStarted, status.EventCommitted,
 		}
-		first := slices.DeleteFunc(eventsOf(t, r.Agent, agent.EventRequest{}), func(e agent.Event) bool { return e.Kind == agent.EventDeployment })
+		first := slices.DeleteFunc(eventsOf(t, r.Agent, status.EventRequest{}), func(e status.Event) bool { return e.Kind == status.EventDeployment })
 		if got := kinds(first); !slices.Equal(got, want) {
 			t.Errorf("events = %v, want %v", got, want)
 		}
@@ -56,8 +57,8 @@ func TestEventsTellALife(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		second := eventsOf(t, r.Agent, agent.EventRequest{Since: since})
-		if got := kinds(second); len(got) < 2 || got[0] != agent.EventExited || !slices.Contains(got, agent.EventRestarted) {
+		second := eventsOf(t, r.Agent, status.EventRequest{Since: since})
+		if got := kinds(second); len(got) < 2 || got[0] != status.EventExited || !slices.Contains(got, status.EventRestarted) {
 			t.Errorf("after an exit: %v", got)
 		} else if code := second[0].ExitCode; code == nil || *code != 3 {
 			t.Errorf("exit code = %v, want 3", code)
@@ -65,16 +66,16 @@ func TestEventsTellALife(t *testing.T) {
 		since = time.Now()
 		w.Publish(t, 2, anApp(1, "web:2"))
 		w.Sync(t, r)
-		got := kinds(eventsOf(t, r.Agent, agent.EventRequest{Since: since}))
-		for _, k := range []agent.EventKind{agent.EventAccepted, agent.EventStopped, agent.EventRemoved, agent.EventStarted, agent.EventCommitted} {
+		got := kinds(eventsOf(t, r.Agent, status.EventRequest{Since: since}))
+		for _, k := range []status.EventKind{status.EventAccepted, status.EventStopped, status.EventRemoved, status.EventStarted, status.EventCommitted} {
 			if !slices.Contains(got, k) {
 				t.Errorf("an update tells %v, without %s", got, k)
 			}
 		}
-		if slices.Contains(got, agent.EventExited) {
+		if slices.Contains(got, status.EventExited) {
 			t.Errorf("what the agent stopped is told to have exited: %v", got)
 		}
-		if n := r.Counts(); n.Polls < 2 || n.Events[agent.EventCommitted] != 2 {
+		if n := r.Counts(); n.Polls < 2 || n.Events[status.EventCommitted] != 2 {
 			t.Errorf("counts = %+v", n)
 		}
 	})
@@ -84,9 +85,9 @@ func TestEventsAreBoundedAndFollowed(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
 		r := w.Start(t)
 		for range 2500 {
-			r.Emit(agent.Event{Kind: agent.EventOOM})
+			r.Emit(status.Event{Kind: status.EventOOM})
 		}
-		all := eventsOf(t, r.Agent, agent.EventRequest{})
+		all := eventsOf(t, r.Agent, status.EventRequest{})
 		if len(all) != 1000 || all[999].Sequence-all[0].Sequence != 999 {
 			t.Fatalf("%d events are kept, %d to %d", len(all), all[0].Sequence, all[len(all)-1].Sequence)
 		}
@@ -94,8 +95,8 @@ func TestEventsAreBoundedAndFollowed(t *testing.T) {
 		defer cancel()
 		seen, done := 0, make(chan error)
 		go func() {
-			done <- r.Events(ctx, agent.EventRequest{Follow: true, Since: time.Now()}, func(e agent.Event) error {
-				if seen++; e.Kind == agent.EventSwitched {
+			done <- r.Events(ctx, status.EventRequest{Follow: true, Since: time.Now()}, func(e status.Event) error {
+				if seen++; e.Kind == status.EventSwitched {
 					cancel()
 				}
 				return nil
@@ -103,20 +104,20 @@ func TestEventsAreBoundedAndFollowed(t *testing.T) {
 		}()
 		synctest.Wait()
 		before := seen
-		r.Emit(agent.Event{Kind: agent.EventSwitched})
+		r.Emit(status.Event{Kind: status.EventSwitched})
 		if err := <-done; err != nil || seen != before+1 {
 			t.Errorf("a follower saw %d events more, %v, want one", seen-before, err)
 		}
 		stop := errors.New("enough")
-		if err := r.Events(t.Context(), agent.EventRequest{Follow: true}, func(agent.Event) error { return stop }); !errors.Is(err, stop) {
+		if err := r.Events(t.Context(), status.EventRequest{Follow: true}, func(status.Event) error { return stop }); !errors.Is(err, stop) {
 			t.Errorf("Events = %v, want what tell said", err)
 		}
 	})
 }
 
 func TestSelect(t *testing.T) {
-	box := func(deployment, component, service string, replica int) agent.ContainerStatus {
-		c := agent.ContainerStatus{
+	box := func(deployment, component, service string, replica int) status.Container {
+		c := status.Container{
 			Deployment: deployment, DeploymentID: "id-" + deployment, Component: component, Project: component + "-x", Service: service, Replica: replica,
 			State: workload.Running, Active: true,
 		}
@@ -127,7 +128,7 @@ func TestSelect(t *testing.T) {
 	next.ID, next.Active = "front-x-web-1-ffffffff", false
 	job := box("shop", "front", "job", 1)
 	job.State = workload.Exited
-	all := []agent.ContainerStatus{
+	all := []status.Container{
 		box("line", "line", "web", 1), box("line", "line", "web", 2), box("line", "line", "broker", 1),
 		box("shop", "front", "web", 1), next, box("shop", "back", "db", 1), box("shop", "back", "cache", 1), box("shop", "front", "cache", 1),
 		job,
@@ -160,12 +161,12 @@ func TestSelect(t *testing.T) {
 		{"job", 1, -2},
 	} {
 		t.Run(tc.target, func(t *testing.T) {
-			found, err := agent.Select(all, tc.target)
+			found, err := status.Select(all, tc.target)
 			if got := len(found); tc.want > 0 && (got != tc.want || err != nil) || tc.want == 0 && !errors.Is(err, fault.ErrNotFound) ||
 				tc.want < 0 && (!errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "") {
 				t.Errorf("Select = %d containers, %v, want %d", got, err, tc.want)
 			}
-			c, err := agent.One(all, tc.target)
+			c, err := status.One(all, tc.target)
 			switch {
 			case tc.one == 1 && (err != nil || !c.Active && tc.target[len(tc.target)-1] != 'f'),
 				tc.one == 0 && !errors.Is(err, fault.ErrNotFound),
@@ -175,7 +176,7 @@ func TestSelect(t *testing.T) {
 			}
 		})
 	}
-	_, err := agent.Select(all, "cache")
+	_, err := status.Select(all, "cache")
 	if want := `"cache" is ambiguous: shop/back/cache-1, shop/front/cache-1: invalid`; err == nil || err.Error() != want {
 		t.Errorf("Select(cache) = %v, want %s", err, want)
 	}

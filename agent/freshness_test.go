@@ -16,7 +16,10 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -31,13 +34,13 @@ func settled(t *testing.T, w *agenttest.World) (*agenttest.Running, digest.Diges
 	d := w.Publish(t, 1, anApp(1, "web:1"))
 	w.Pulse.Renew(d, "pulse", time.Now(), life)
 	r := w.Start(t)
-	if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled {
+	if res := w.Sync(t, r); res.Outcome != status.SyncInstalled {
 		t.Fatalf("sync = %+v", res)
 	}
 	return r, d
 }
 
-func codesOf(events []agent.Event) []string {
+func codesOf(events []status.Event) []string {
 	var out []string
 	for _, e := range events {
 		out = append(out, string(e.Code))
@@ -72,28 +75,28 @@ func TestFreezeIsTold(t *testing.T) {
 		look := func(r *agenttest.Running, reachable bool) {
 			t.Helper()
 			s := r.Status()
-			if !s.Stale || !s.StaleSince.Equal(issued.Add(life)) || !s.Freshness.Stale || s.Accepted.Digest != d || s.Phase != agent.PhaseInSync {
+			if !s.Stale || !s.StaleSince.Equal(issued.Add(life)) || !s.Freshness.Stale || s.Accepted.Digest != d || s.Phase != status.PhaseInSync {
 				t.Errorf("after the end: stale %t since %v, %s", s.Stale, s.StaleSince, s.Phase)
 			}
-			if len(s.Problems) == 0 || s.Problems[0].Code != agent.CodeStateStale || !s.Problems[0].Since.Equal(issued.Add(life)) {
+			if len(s.Problems) == 0 || s.Problems[0].Code != codes.StateStale || !s.Problems[0].Since.Equal(issued.Add(life)) {
 				t.Fatalf("problems = %+v", s.Problems)
 			}
 			if !reachable && strings.Contains(s.Problems[0].Message, "withholds") {
 				t.Errorf("the source does not answer, and: %s", s.Problems[0].Message)
 			}
-			if len(s.Security) != 1 || s.Security[0].Code != agent.CodeStateStale || s.Security[0].Digest != d || s.Security[0].Count != 1 {
+			if len(s.Security) != 1 || s.Security[0].Code != codes.StateStale || s.Security[0].Digest != d || s.Security[0].Count != 1 {
 				t.Errorf("security = %+v", s.Security)
 			}
-			if n := r.Counts().Security[agent.CodeStateStale]; n != 1 {
+			if n := r.Counts().Security[codes.StateStale]; n != 1 {
 				t.Errorf("%d security events are counted", n)
 			}
-			if got := eventsOf(t, r.Agent, agent.EventRequest{Kind: agent.EventSecurity}); len(got) != 1 || got[0].Code != agent.CodeStateStale {
+			if got := eventsOf(t, r.Agent, status.EventRequest{Kind: status.EventSecurity}); len(got) != 1 || got[0].Code != codes.StateStale {
 				t.Errorf("security events = %+v", got)
 			}
 			w.Same(t, before)
 		}
 		look(r, true)
-		if got := codesOf(eventsOf(t, r.Agent, agent.EventRequest{Kind: agent.EventStale})); !slices.Equal(got, []string{"state-stale"}) {
+		if got := codesOf(eventsOf(t, r.Agent, status.EventRequest{Kind: status.EventStale})); !slices.Equal(got, []string{"state-stale"}) {
 			t.Errorf("events = %v", got)
 		}
 		r.Stop(t) // power cut; and then nothing answers
@@ -119,7 +122,7 @@ func TestKnownFreshnessStays(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
 		r, d := settled(t, w)
 		w.Pulse.Withhold(d)
-		if res := w.Sync(t, r); res.Outcome != agent.SyncUnchanged {
+		if res := w.Sync(t, r); res.Outcome != status.SyncUnchanged {
 			t.Errorf("sync = %+v", res)
 		}
 		w.Pulse.Renew(d, "pulse", time.Now().Add(-30*time.Hour), life) // an older one is put in its place
@@ -136,7 +139,7 @@ func TestKnownFreshnessStays(t *testing.T) {
 		w.Pulse.Require("another") // the key was lost: what it said counts no more
 		w.SetPolicy("2")
 		w.Sync(t, r)
-		if s := r.Status(); !s.Stale || s.Problems[0].Code != agent.CodeStateStale {
+		if s := r.Status(); !s.Stale || s.Problems[0].Code != codes.StateStale {
 			t.Errorf("freshness by a key that is not trusted any more: %+v", s.Freshness)
 		}
 		w.Pulse.Require()
@@ -162,11 +165,11 @@ func TestFreshnessDatedFarAhead(t *testing.T) {
 		}
 		next := w.Publish(t, 2, anApp(1, "web:2"))
 		w.Pulse.Renew(next, "pulse", issued.Add(century), life)
-		if res := w.Sync(t, r); res.Code != agent.CodeStateStale || !strings.Contains(res.Message, "is dated 2") {
+		if res := w.Sync(t, r); res.Code != codes.StateStale || !strings.Contains(res.Message, "is dated 2") {
 			t.Errorf("a new state with a statement of the next century: %+v", res)
 		}
 		w.Pulse.Renew(next, "pulse", time.Now(), life)
-		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled {
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled {
 			t.Errorf("sync = %+v", res)
 		}
 		w.Pulse.Renew(next, "pulse", issued.Add(century), life)
@@ -182,19 +185,19 @@ func TestNewStateMustBeFresh(t *testing.T) {
 		r, _ := settled(t, w)
 		before := w.Observe(t)
 		two := w.Publish(t, 2, anApp(1, "web:2"))
-		if res := w.Sync(t, r); res.Outcome != agent.SyncRefused || res.Code != agent.CodeStateStale || res.Generation != 2 {
+		if res := w.Sync(t, r); res.Outcome != status.SyncRefused || res.Code != codes.StateStale || res.Generation != 2 {
 			t.Errorf("sync to a state without a statement = %+v", res)
 		}
 		w.Pulse.Renew(two, "thief", time.Now(), life)
-		if res := w.Sync(t, r); res.Code != agent.CodeStateStale {
+		if res := w.Sync(t, r); res.Code != codes.StateStale {
 			t.Errorf("sync to a state with another's statement = %+v", res)
 		}
 		w.Pulse.Renew(two, "pulse", time.Now().Add(-life-time.Minute), life)
-		if res := w.Sync(t, r); res.Code != agent.CodeStateStale {
+		if res := w.Sync(t, r); res.Code != codes.StateStale {
 			t.Errorf("sync to a state whose statement has ended = %+v", res)
 		}
 		w.Same(t, before)
-		if s := r.Status(); s.Problems[0].Code != agent.CodeClockWrong && s.Problems[0].Code != agent.CodeStateStale {
+		if s := r.Status(); s.Problems[0].Code != codes.ClockWrong && s.Problems[0].Code != codes.StateStale {
 			t.Errorf("problems = %+v", s.Problems)
 		}
 		w.Pulse.Renew(two, "pulse", time.Now(), life)
@@ -225,7 +228,7 @@ func TestClockBehind(t *testing.T) {
 		issued := time.Now()
 		r, d := settled(t, w)
 		s := r.Status()
-		if s.Clock == nil || s.Clock.ProvenBy != "freshness pulse" || s.Clock.Believed.Before(issued) || !hasProblem(s, agent.CodeClockWrong) {
+		if s.Clock == nil || s.Clock.ProvenBy != "freshness pulse" || s.Clock.Believed.Before(issued) || !hasProblem(s, codes.ClockWrong) {
 			t.Errorf("clock = %+v, problems %+v", s.Clock, s.Problems)
 		}
 		time.Sleep(life / 3)
@@ -243,7 +246,7 @@ func TestClockBehind(t *testing.T) {
 		old := w.State(t, 2, func(o *artifacts.StateOptions) { o.Expires = issued }, anApp(1, "web:2"))
 		w.Verifier.Sign(old.Descriptor.Digest)
 		w.Registry.Push(agenttest.Repository, old, agenttest.Device.Tag())
-		if res := w.Sync(t, r); res.Code != agent.CodeExpired {
+		if res := w.Sync(t, r); res.Code != codes.Expired {
 			t.Errorf("sync to an expired state = %+v", res)
 		}
 		_ = d
@@ -258,14 +261,14 @@ func TestAWrongDateMovesNothing(t *testing.T) {
 		edit := w.Edit
 		w.Edit = func(o *agent.Options) { edit(o); o.Built = time.Now().Add(-time.Hour) }
 		far := time.Now().AddDate(8, 0, 0)
-		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
-			return agent.Verdict{SignedBy: []string{"release"}, SignedAt: far}, nil
+		w.Verifier.Rule(func(k intake.Kind, _ string, _ ocispec.Descriptor) (intake.Verdict, error) {
+			return intake.Verdict{SignedBy: []string{"release"}, SignedAt: far}, nil
 		})
 		w.Registry.Push(agenttest.Repository, w.State(t, 1, func(o *artifacts.StateOptions) { o.Created = far }, anApp(1, "web:1")), agenttest.Device.Tag())
 		r := w.Start(t)
 		w.Committed(t, r, 1)
 		s := r.Status()
-		if s.Clock == nil || s.Clock.ProvenBy != "" || s.Clock.From != "a signature by release" || s.Clock.Believed.After(time.Now()) || !hasProblem(s, agent.CodeClockWrong) {
+		if s.Clock == nil || s.Clock.ProvenBy != "" || s.Clock.From != "a signature by release" || s.Clock.Believed.After(time.Now()) || !hasProblem(s, codes.ClockWrong) {
 			t.Errorf("clock = %+v, problems %+v", s.Clock, s.Problems)
 		}
 		// What expires before that date is taken.
@@ -296,13 +299,13 @@ func TestClockAhead(t *testing.T) {
 		w.Pulse.Renew(d, "pulse", time.Now(), life)
 		w.Sync(t, r)
 		s := r.Status()
-		if !s.Stale || s.Clock == nil || s.Clock.ProvenBy != "" || s.Problems[0].Code != agent.CodeStateStale || s.Problems[1].Code != agent.CodeClockWrong {
+		if !s.Stale || s.Clock == nil || s.Clock.ProvenBy != "" || s.Problems[0].Code != codes.StateStale || s.Problems[1].Code != codes.ClockWrong {
 			t.Errorf("status = %+v, %+v", s.Clock, s.Problems)
 		}
 		w.Same(t, before)
 		two := w.Publish(t, 2, anApp(1, "web:2"))
 		w.Pulse.Renew(two, "pulse", time.Now(), life)
-		if res := w.Sync(t, r); res.Code != agent.CodeStateStale {
+		if res := w.Sync(t, r); res.Code != codes.StateStale {
 			t.Errorf("sync = %+v", res)
 		}
 		w.Same(t, before)
@@ -339,7 +342,7 @@ func TestProvenTimesAreKeptLater(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		sync := func() agent.SyncResult {
+		sync := func() status.SyncResult {
 			res, err := a.Sync(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -351,7 +354,7 @@ func TestProvenTimesAreKeptLater(t *testing.T) {
 		full.Store(true)
 		issued := time.Now()
 		w.Pulse.Renew(d, "pulse", issued, life)
-		if res := sync(); res.Outcome == agent.SyncUnchanged {
+		if res := sync(); res.Outcome == status.SyncUnchanged {
 			t.Errorf("sync without a disk = %+v", res)
 		}
 		full.Store(false)
@@ -402,7 +405,7 @@ func TestSecurityEventsOutliveTheAgent(t *testing.T) {
 		r := w.Start(t)
 		w.Sync(t, r)
 		w.Registry.Push(agenttest.Repository, one, agenttest.Device.Tag()) // replayed
-		if res := w.Sync(t, r); res.Code != agent.CodeRollback {
+		if res := w.Sync(t, r); res.Code != codes.Rollback {
 			t.Fatalf("sync = %+v", res)
 		}
 		time.Sleep(3 * time.Hour)
@@ -410,23 +413,23 @@ func TestSecurityEventsOutliveTheAgent(t *testing.T) {
 		w.Registry.Push(agenttest.Repository, forged, agenttest.Device.Tag())
 		w.Sync(t, r)
 		want := []string{"generation-rollback", "signature-missing"}
-		if got := codesOf(eventsOf(t, r.Agent, agent.EventRequest{Kind: agent.EventSecurity})); !slices.Equal(got, want) {
+		if got := codesOf(eventsOf(t, r.Agent, status.EventRequest{Kind: status.EventSecurity})); !slices.Equal(got, want) {
 			t.Errorf("security events = %v", got)
 		}
 		for range 1500 {
-			r.Emit(agent.Event{Kind: agent.EventOOM})
+			r.Emit(status.Event{Kind: status.EventOOM})
 		}
-		if got := codesOf(eventsOf(t, r.Agent, agent.EventRequest{Kind: agent.EventSecurity})); !slices.Equal(got, want) {
+		if got := codesOf(eventsOf(t, r.Agent, status.EventRequest{Kind: status.EventSecurity})); !slices.Equal(got, want) {
 			t.Errorf("security events in much noise = %v", got)
 		}
 		r.Stop(t)
 		r = w.Start(t)
 		w.Sync(t, r)
-		got := eventsOf(t, r.Agent, agent.EventRequest{Kind: agent.EventSecurity})
+		got := eventsOf(t, r.Agent, status.EventRequest{Kind: status.EventSecurity})
 		if !slices.Equal(codesOf(got), want) || got[0].Digest != one.Descriptor.Digest || got[0].Generation != 1 || time.Since(got[0].Time) < 2*time.Hour {
 			t.Errorf("security events of the run before = %+v", got)
 		}
-		if n := r.Counts(); n.Security[agent.CodeRollback] != 1 || n.Events[agent.EventSecurity] != 0 {
+		if n := r.Counts(); n.Security[codes.Rollback] != 1 || n.Events[status.EventSecurity] != 0 {
 			t.Errorf("counts = %+v", n)
 		}
 		for n := range 100 { // the tag is moved to and fro for days

@@ -14,7 +14,10 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -37,9 +40,9 @@ func TestWhatASourceSaysIsNeverFinal(t *testing.T) {
 						return nil
 					})
 					w.Publish(t, 6, anApp(1, "web:2"))
-					want := agent.CodeSourceUnreachable
+					want := codes.SourceUnreachable
 					if errors.Is(err, fault.ErrTooLarge) && part == "manifest "+agenttest.Repository {
-						want = agent.CodeStateTooLarge
+						want = codes.StateTooLarge
 					}
 					if res := w.Sync(t, r); res.Code != want {
 						t.Errorf("sync = %+v, want %s", res, want)
@@ -55,28 +58,28 @@ func TestWhatASourceSaysIsNeverFinal(t *testing.T) {
 
 func TestWhatTheVerifierCannotFindOutIsNotFinal(t *testing.T) {
 	for _, tc := range []struct {
-		kind agent.Kind
+		kind intake.Kind
 		err  error
-		want agent.Code
+		want codes.Code
 	}{
-		{agent.KindState, fault.ErrInvalid, agent.CodeSourceUnreachable},
-		{agent.KindState, fault.ErrUnsupported, agent.CodeSourceUnreachable},
-		{agent.KindState, fault.ErrTooLarge, agent.CodeSignatureInvalid},
-		{agent.KindState, fault.ErrDigestMismatch, agent.CodeSignatureInvalid},
-		{agent.KindState, fault.ErrRejected, agent.CodeSignatureRejected},
-		{agent.KindComponent, fault.ErrUnsupported, agent.CodeSourceUnreachable},
-		{agent.KindComponent, fault.ErrTooLarge, agent.CodeComponentSignature},
-		{agent.KindImage, fault.ErrInvalid, agent.CodeSourceUnreachable},
-		{agent.KindImage, fault.ErrDigestMismatch, agent.CodeImageSignature},
+		{intake.KindState, fault.ErrInvalid, codes.SourceUnreachable},
+		{intake.KindState, fault.ErrUnsupported, codes.SourceUnreachable},
+		{intake.KindState, fault.ErrTooLarge, codes.SignatureInvalid},
+		{intake.KindState, fault.ErrDigestMismatch, codes.SignatureInvalid},
+		{intake.KindState, fault.ErrRejected, codes.SignatureRejected},
+		{intake.KindComponent, fault.ErrUnsupported, codes.SourceUnreachable},
+		{intake.KindComponent, fault.ErrTooLarge, codes.ComponentSignature},
+		{intake.KindImage, fault.ErrInvalid, codes.SourceUnreachable},
+		{intake.KindImage, fault.ErrDigestMismatch, codes.ImageSignature},
 	} {
 		t.Run(string(tc.kind)+"/"+tc.err.Error(), func(t *testing.T) {
 			inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
 				r := w.Start(t)
-				w.Verifier.Rule(func(k agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+				w.Verifier.Rule(func(k intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
 					if k == tc.kind {
-						return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, tc.err)
+						return intake.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, tc.err)
 					}
-					return agent.Verdict{}, nil
+					return intake.Verdict{}, nil
 				})
 				w.Publish(t, 6, anApp(1, "web:2"))
 				if res := w.Sync(t, r); res.Code != tc.want {
@@ -105,7 +108,7 @@ func TestOtherDigestAlgorithmsAreRefusedByName(t *testing.T) {
 			MediaType: ocispec.MediaTypeImageManifest, Digest: digest.NewDigestFromBytes(digest.SHA512, sum[:]), Size: int64(len(data)),
 		}}, a.Components[0].Version)
 		res := w.Sync(t, w.Start(t)) // which must not see the component before its tag moved
-		if res.Outcome != agent.SyncRefused || res.Code != agent.CodeComponentMissing || !strings.Contains(res.Message, "sha512") {
+		if res.Outcome != status.SyncRefused || res.Code != codes.ComponentMissing || !strings.Contains(res.Message, "sha512") {
 			t.Errorf("sync = %+v, want a refusal that names the algorithm", res)
 		}
 	})
@@ -123,14 +126,14 @@ func TestARefusalIsLookedAtAgainAfterAStart(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
 		publishRefused(t, w, 1)
 		r := w.Start(t)
-		if res := w.Sync(t, r); res.Code != agent.CodeDeviceUnfit {
+		if res := w.Sync(t, r); res.Code != codes.DeviceUnfit {
 			t.Fatalf("sync = %+v", res)
 		}
 		r.Stop(t)
 		asked := 0
-		w.Verifier.Rule(func(agent.Kind, string, ocispec.Descriptor) (agent.Verdict, error) {
+		w.Verifier.Rule(func(intake.Kind, string, ocispec.Descriptor) (intake.Verdict, error) {
 			asked++
-			return agent.Verdict{}, nil
+			return intake.Verdict{}, nil
 		})
 		w.Registry.Fail(func(string) error { return fault.ErrTemporary })
 		r = w.Start(t)
@@ -175,15 +178,15 @@ func TestAPolicyThatChangesDuringACheck(t *testing.T) {
 		w.SetPolicy("good")
 		r := w.Start(t)
 		w.Sync(t, r)
-		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
-			if k == agent.KindComponent { // in the middle
+		w.Verifier.Rule(func(k intake.Kind, _ string, _ ocispec.Descriptor) (intake.Verdict, error) {
+			if k == intake.KindComponent { // in the middle
 				w.SetPolicy("bad")
-				return agent.Verdict{}, fmt.Errorf("component: %w", fault.ErrRejected)
+				return intake.Verdict{}, fmt.Errorf("component: %w", fault.ErrRejected)
 			}
-			return agent.Verdict{}, nil
+			return intake.Verdict{}, nil
 		})
 		w.Publish(t, 1, anApp(1, "web:1"))
-		if res := w.Sync(t, r); res.Code != agent.CodeComponentRejected {
+		if res := w.Sync(t, r); res.Code != codes.ComponentRejected {
 			t.Fatalf("sync = %+v", res)
 		}
 		w.Verifier.Rule(nil)
@@ -199,20 +202,20 @@ func TestAVerdictOfAPolicyThatChangedIsNotKept(t *testing.T) {
 		r := w.Start(t)
 		w.Sync(t, r)
 		asked := 0
-		w.Verifier.Rule(func(agent.Kind, string, ocispec.Descriptor) (agent.Verdict, error) {
+		w.Verifier.Rule(func(intake.Kind, string, ocispec.Descriptor) (intake.Verdict, error) {
 			if asked++; asked == 1 {
 				w.SetPolicy("loose") // the file changes while the question is asked
-				return agent.Verdict{}, nil
+				return intake.Verdict{}, nil
 			}
-			return agent.Verdict{}, fmt.Errorf("state: %w", fault.ErrRejected)
+			return intake.Verdict{}, fmt.Errorf("state: %w", fault.ErrRejected)
 		})
 		s := w.State(t, 1, func(o *artifacts.StateOptions) { o.Expires = w.Now().Add(-time.Hour) }, anApp(1, "web:1"))
 		w.Registry.Push(agenttest.Repository, s, agenttest.Device.Tag())
-		if res := w.Sync(t, r); res.Code != agent.CodeExpired {
+		if res := w.Sync(t, r); res.Code != codes.Expired {
 			t.Errorf("sync = %+v", res)
 		}
 		w.SetPolicy("strict")
-		if res := w.Sync(t, r); res.Code != agent.CodeSignatureRejected {
+		if res := w.Sync(t, r); res.Code != codes.SignatureRejected {
 			t.Errorf("sync = %+v, want the state held against the strict policy", res)
 		}
 	})

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,92 +10,100 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
-	observeLimit = 30 * time.Second // of one look at the runtime
-	observeEvery = 2 * time.Minute  // without any event, in case one was lost
-	stepsAtOnce  = 8                // steps in progress, but for stops, which mostly wait
+	stepsAtOnce = 8 // steps in progress, but for stops, which mostly wait
 )
 
 // loop is the one goroutine that owns what changes: everything here is touched only by functions that it runs. Work that
-// waits (checks, pulls, steps, probes) runs beside it and comes back as mail.
+// waits (checks, pulls, steps, probes) runs beside it and comes back to its inbox.
 type loop struct {
 	*Agent
 	ctx context.Context
 	wg  sync.WaitGroup
 	log *slog.Logger
-	p   Policy
+	p   plan.Policy
 
-	accepted, running, committed, lastGood *store.State
-	refused                                *store.Refused
-	before                                 map[string]store.Status // what was last reported, by deployment
-	wanted, coming                         *Desired                // what the states that are applied and accepted ask for
-	target, next                           *Desired                // what [realise] makes of them
-	composed                               int                     // how often
-	told                                   map[string]string
-	good                                   map[string]goodRevision // by deployment id
-	bad                                    map[digest.Digest]store.Bad
-	facts                                  map[string]imageFact // by image name
-	inspecting                             bool
-	inspectAt                              time.Time // not before
-	admission                              admission
-	again                                  map[string]string // as saved, of sup.Again
-	hearing                                map[string]bool   // containers whose last words are being read
-	damaged                                error             // why target or next is not loaded although it is accepted
-	stale                                  bool              // as last reported
-	fresh                                  *store.Fresh      // of the accepted state; nil: nothing is known
-	doubt                                  *clock.Doubt      // as last looked at
-	security                               []SecurityEvent   // that are kept, the last at the end
-	reported                               bool              // capabilities, since the start
+	// The states, and for those that are not done yet what they ask for and what [plan.Resolve] makes of that. acceptedDesired and
+	// acceptedResolved are nil once the accepted state is the target.
+	accepted, target, committed, lastGood *store.State
+	targetDesired, targetResolved         *plan.Desired
+	acceptedDesired, acceptedResolved     *plan.Desired
+	rebuilt                               int // how often the resolved ones were made
+	refused                               *store.Refused
 
-	sup      *Supervision
-	seen     workload.Observed
-	look     bool // observe before the next plan
-	blind    error
-	blindTry int
-	unsaved  error // the store could not be written
-	observed bool  // the runtime answered, since the start
-	slots    chan struct{}
-	probers  map[string]prober
-	wake     time.Time // from the last plan
-	lookAt   time.Time
-	retryAt  time.Time // of the runtime, while blind
-	saveAt   time.Time // of the store, while something is unsaved
+	reportedStatus    map[string]store.Status      // what was last reported, by deployment
+	reportedConflicts map[string]string            // why start-first is done as stop-first, by project and service
+	good              map[string]plan.GoodRevision // by deployment id
+	bad               map[digest.Digest]store.Bad
+	images            map[string]workload.ImageInfo // of pulled images, by name; saved with the target
+	admission         admission
+	restarting        map[string]string      // as saved, of sup.Restarting
+	reading           map[string]bool        // containers whose last log lines are being read
+	damaged           error                  // why the target or the accepted state is not loaded
+	replaced          *store.Lost            // a damaged database, until a state is accepted; nil: none
+	stale             bool                   // as last reported
+	fresh             *store.Fresh           // of the accepted state; nil: nothing is known
+	doubt             *clock.Doubt           // as last looked at
+	security          []status.SecurityEvent // that are kept, the last at the end
+	reported          bool                   // capabilities, since the start
 
-	mend       chan struct{} // to call the mender now
-	unmended   error         // what the mender could not repair
-	unmendedAt time.Time
+	sup        *plan.Supervision
+	seen       workload.Observed
+	look       bool // observe before the next plan
+	looking    *lookout
+	ended      int // steps that ended, since the start
+	blind      error
+	blindTry   int
+	unsaved    error // the store could not be written
+	observed   bool  // the runtime answered, since the start
+	slots      chan struct{}
+	longStarts map[string]context.CancelFunc // by container id: starts in progress that may take long
+	probers    map[string]prober
+	wake       time.Time // from the last plan
+	lookAt     time.Time
+	retryAt    time.Time // of the runtime, while blind
+	saveAt     time.Time // of the store, while something is unsaved
 
-	poll    poll
-	trust   trusting
-	pull    pulling
-	waiters []waiter
-	tidy    bool // something may be left over on the device
-	tidyAt  time.Time
+	reconcileNow chan struct{} // to call the mender now
+	unrepaired   error         // what the mender could not repair
+	unrepairedAt time.Time
+
+	poll      poll
+	trust     trusting
+	pull      pulling // of the images of the accepted state
+	refill    pulling // of images of target that were lost
+	disks     disks
+	waiters   []waiter
+	garbage   bool // something may be left over on the device
+	collectAt time.Time
 }
 
 func newLoop(ctx context.Context, a *Agent) *loop {
 	l := &loop{
-		Agent: a, ctx: ctx, log: a.o.Logger, p: a.o.policy(), sup: NewSupervision(), before: map[string]store.Status{},
-		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, tidy: true,
-		mend: make(chan struct{}, 1), good: map[string]goodRevision{}, bad: map[digest.Digest]store.Bad{}, facts: map[string]imageFact{},
-		admission: newAdmission(), again: map[string]string{}, hearing: map[string]bool{},
+		Agent: a, ctx: ctx, log: a.o.Logger, p: plan.NewPolicy(a.o.RestartMax, a.o.StepRetryMax, a.o.Probation), sup: plan.NewSupervision(), reportedStatus: map[string]store.Status{},
+		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, garbage: true,
+		reconcileNow: make(chan struct{}, 1), good: map[string]plan.GoodRevision{}, bad: map[digest.Digest]store.Bad{}, images: map[string]workload.ImageInfo{},
+		admission: newAdmission(), restarting: map[string]string{}, reading: map[string]bool{}, longStarts: map[string]context.CancelFunc{},
 	}
+	l.pull.progress, l.refill.progress = &a.progress, &a.refilling
 	l.lookAtTrust()
 	return l
 }
 
-// spawn runs f beside the loop; Run waits for it.
-func (l *loop) spawn(f func()) { l.wg.Go(f) }
+// background runs f beside the loop; Run waits for it.
+func (l *loop) background(f func()) { l.wg.Go(f) }
 
-// post brings a result to the loop, unless the agent is stopping.
-func (l *loop) post(f func(*loop)) {
+// send brings a result to the loop, unless the agent is stopping.
+func (l *loop) send(f func(*loop)) {
 	select {
-	case l.mail <- f:
+	case l.inbox <- f:
 	case <-l.ctx.Done():
 	}
 }
@@ -109,31 +116,33 @@ func (l *loop) boot() error {
 		return err
 	}
 	err := l.o.Store.View(func(tx *store.Tx) error {
-		var errs [8]error
+		var errs [9]error
 		l.accepted, errs[0] = tx.State(store.Accepted)
-		l.running, errs[1] = tx.State(store.Target)
+		l.target, errs[1] = tx.State(store.Target)
 		l.committed, errs[2] = tx.State(store.Committed)
 		l.lastGood, errs[3] = tx.State(store.LastGood)
 		l.refused, errs[4] = tx.Refused()
 		statuses, err := tx.Statuses()
 		errs[5] = err
 		for _, s := range statuses {
-			l.before[s.DeploymentID] = s
+			l.reportedStatus[s.DeploymentID] = s
 		}
 		l.fresh, errs[6] = tx.Fresh()
 		errs[7] = l.recallSecurity(tx)
+		l.replaced, errs[8] = tx.Lost()
 		return errors.Join(errs[:]...)
 	})
 	if err != nil {
 		return fault.WithHint(err, "move agent.db away: the agent then starts anew and accepts the state that the registry holds, whatever its "+
 			"generation: the protection against an older one begins anew")
 	}
-	if l.running != nil {
-		l.wanted, l.damaged = l.load(l.ctx, *l.running, true)
+	if l.target != nil {
+		l.sup.Generation = l.target.Generation
+		l.targetDesired, l.damaged = l.intake.Load(l.ctx, *l.target, true)
 	}
-	if l.accepted != nil && (l.running == nil || l.accepted.Digest != l.running.Digest) {
+	if l.accepted != nil && (l.target == nil || l.accepted.Digest != l.target.Digest) {
 		var err error
-		if l.coming, err = l.load(l.ctx, *l.accepted, true); err != nil {
+		if l.acceptedDesired, err = l.intake.Load(l.ctx, *l.accepted, true); err != nil {
 			l.damaged = err
 		}
 	}
@@ -143,7 +152,8 @@ func (l *loop) boot() error {
 	if err := l.recall(); err != nil {
 		return err
 	}
-	l.recompose()
+	l.recallEarly()
+	l.rebuild()
 	l.poll.first(l)
 	return nil
 }
@@ -170,16 +180,16 @@ func (l *loop) repair() error {
 
 // run is the loop.
 func (l *loop) run() {
-	l.spawn(l.watch)
-	l.spawn(l.mending)
-	l.spawn(func() { l.pump.run(l.ctx, l.Agent) })
+	l.background(l.watch)
+	l.background(l.reconcile)
+	l.background(func() { l.sender.run(l.ctx, l.Agent) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-l.ctx.Done():
 			return
-		case f := <-l.mail:
+		case f := <-l.inbox:
 			f(l)
 			l.drain()
 		case <-timer.C:
@@ -192,11 +202,11 @@ func (l *loop) run() {
 	}
 }
 
-// drain takes the mail that is there, so that one pass answers it all.
+// drain takes what is in the inbox, so that one pass answers it all.
 func (l *loop) drain() {
 	for {
 		select {
-		case f := <-l.mail:
+		case f := <-l.inbox:
 			f(l)
 		default:
 			return
@@ -208,12 +218,19 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(), l.trust.due(l), l.expiry(), l.admission.due(), l.inspectAt}
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at}
 	switch {
+	case l.looking != nil:
+		next, others = l.looking.due(now), []time.Time{l.poll.due(l)}
 	case l.blind != nil:
-		next, others = l.retryAt, []time.Time{l.poll.due()}
+		next, others = l.retryAt, []time.Time{l.poll.due(l)}
 	case l.unsaved != nil:
-		others = []time.Time{l.wake, l.poll.due(), l.saveAt}
+		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
+	}
+	others = append(others, l.poll.late(now))
+	for _, p := range []*progress{&l.progress, &l.refilling} {
+		_, _, stall := p.stalls(now)
+		others = append(others, stall)
 	}
 	for _, t := range others {
 		if !t.IsZero() && t.Before(next) {
@@ -226,8 +243,8 @@ func (l *loop) pause() time.Duration {
 // expiry is when the running state becomes stale, or is not known to be fresh any more; zero: never, or it is.
 func (l *loop) expiry() time.Time {
 	var at time.Time
-	if l.running != nil {
-		at = l.running.Expires
+	if l.target != nil {
+		at = l.target.Expires
 	}
 	if f := l.unfresh(); f != nil && (at.IsZero() || f.NotAfter.Before(at)) {
 		at = f.NotAfter
@@ -243,65 +260,37 @@ func (l *loop) expiry() time.Time {
 func (l *loop) pass() {
 	now := l.o.Now()
 	if l.observe(now) {
-		l.seekRoom(now)
-		l.sup.update(now, l.target, l.seen, l.p)
+		l.findFloor()
+		l.startAdmission(now)
+		l.sup.Update(now, l.targetResolved, l.seen, l.p)
 		saved := l.save(now)
-		l.listen()
+		l.readLastLogs()
 		l.act(now, saved)
 		l.probe()
 	}
 	l.poll.start(l, now)
 	l.trust.start(l, now)
-	l.pull.start(l)
-	l.inspect(now)
+	l.pull.start(l, l.acceptedResolved)
+	l.refill.start(l, l.lost())
 	l.collect()
 	l.makeRoom()
+	l.removeEarly(now)
+	l.lookAtDisks(now)
 	l.publish(now) // first: who is answered looks at the status next
 	l.answer()
 }
 
-// observe brings l.seen up to date when something may have changed; false: the runtime does not answer.
-func (l *loop) observe(now time.Time) bool {
-	if l.blind != nil && now.Before(l.retryAt) {
-		return false
-	}
-	if !l.look && l.blind == nil && now.Before(l.lookAt) && (l.wake.IsZero() || now.Before(l.wake)) {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(l.ctx, observeLimit)
-	defer cancel()
-	seen, err := l.o.Runtime.Observe(ctx)
-	if err != nil {
-		if l.ctx.Err() == nil && l.blind == nil {
-			l.log.Error("the runtime does not answer; containers run on without supervision", "err", err)
-			l.events.Emit(Event{Kind: EventRuntime, Code: CodeRuntime, Message: err.Error()})
-		}
-		l.blind = err
-		l.blindTry++
-		l.retryAt = now.Add(backoff(l.blindTry, 500*time.Millisecond, 15*time.Second))
-		return false
-	}
-	if l.blind != nil {
-		l.log.Info("the runtime answers again")
-		l.events.Emit(Event{Kind: EventRuntime})
-	}
-	l.blind, l.blindTry, l.observed = nil, 0, true
-	l.noticed(l.seen, seen)
-	l.seen, l.look, l.lookAt = seen, false, now.Add(cmp.Or(l.o.LookEvery, observeEvery))
-	return true
-}
-
 // act does what the plan says. Without a saved state only what keeps containers running is done.
 func (l *loop) act(now time.Time, saved bool) {
-	plan := Plan(now, l.target, l.seen, l.sup, l.p)
-	l.wake = plan.Wake
-	saved = l.saveAgain(plan.Steps) && saved
-	for _, st := range plan.Steps {
-		if !saved && st.Verb != Start {
+	l.giveUp()
+	next := plan.Make(now, l.targetResolved, l.seen, l.sup, l.p)
+	l.wake = next.Wake
+	saved = l.saveAgain(next.Steps) && saved
+	for _, st := range next.Steps {
+		if !saved && st.Verb != plan.Start {
 			continue
 		}
-		l.sup.Busy[st.Subject()] = true
-		l.spawn(func() { l.step(st) })
+		l.begin(st)
 	}
 }
 
@@ -312,16 +301,16 @@ func (l *loop) watch() {
 		events, err := l.o.Runtime.Events(l.ctx)
 		if err == nil {
 			tries = 0
-			l.post(func(l *loop) { l.look = true })
+			l.send(func(l *loop) { l.look = true })
 			for e := range events {
-				l.post(func(l *loop) { l.event(e) })
+				l.send(func(l *loop) { l.event(e) })
 			}
 		}
 		tries++
-		l.post(func(l *loop) { l.look = true })
+		l.send(func(l *loop) { l.look = true })
 		select {
 		case <-l.ctx.Done():
-		case <-time.After(backoff(tries, 500*time.Millisecond, 15*time.Second)):
+		case <-time.After(clock.Backoff(tries, 500*time.Millisecond, 15*time.Second)):
 		}
 	}
 }
@@ -329,11 +318,11 @@ func (l *loop) watch() {
 func (l *loop) event(e workload.Event) {
 	l.look = true
 	if e.Kind == workload.EventLost {
-		l.mendNow()
+		l.requestReconcile()
 	}
 	if e.Kind == workload.EventOOM {
-		l.events.Emit(l.about(e.ID, Event{Kind: EventOOM}))
-		d, c, x := l.target.container(e.ID)
+		l.events.Emit(l.about(e.ID, status.Event{Kind: status.EventOOM}))
+		d, c, x := l.targetResolved.Container(e.ID)
 		if x != nil {
 			l.log.Warn("a container ran out of memory", "deployment", d.Name, "component", c.Name, "service", x.Service.Name)
 		}

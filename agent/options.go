@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -31,24 +32,27 @@ type Options struct {
 
 	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
 	TrustInterval time.Duration // between questions for the next trust policy; 0: [DefaultTrustInterval]
-	Weakened      []string      // what the configuration gives up, in plain words; told in every status
-	RequirePins   bool          // refuse components and images that are named by a tag only
-	RestartMax    time.Duration // longest pause between restarts of a container; 0: 1 min
-	StepRetryMax  time.Duration // longest pause between attempts at a step that fails; 0: 1 min
-	Probation     time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
-	ParallelPulls int           // images pulled at a time; 0: 2
-	LookEvery     time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks
+	// ReportInterval is how often the fleet endpoint hears the device at least, whole seconds, and the interval it reports to the
+	// endpoint; 0: only when something changes.
+	ReportInterval time.Duration
+	Weakened       []string      // what the configuration gives up, in plain words; told in every status
+	RequirePins    bool          // refuse components and images that are named by a tag only
+	RestartMax     time.Duration // longest pause between restarts of a container; 0: 1 min
+	StepRetryMax   time.Duration // longest pause between attempts at a step that fails; 0: 1 min
+	Probation      time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
+	ParallelPulls  int           // images pulled at a time; 0: 2
+	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks
 
 	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was
 	// refused for good is held against the checks again when it changes. It is called at every check. nil: never changes.
 	Fingerprint func() string
 
 	Store    *store.Store
-	Source   Source
-	Verifier Verifier
-	Trust    Trust   // nil: the trust policy does not travel
-	Fresher  Fresher // nil: no policy asks for freshness
-	Content  Content
+	Source   intake.Source
+	Verifier intake.Verifier
+	Trust    intake.Trust   // nil: the trust policy does not travel
+	Fresher  intake.Fresher // nil: no policy asks for freshness
+	Content  intake.Content
 	Runtime  Runtime
 	Mender   Mender   // nil: nothing beside the runtime needs looking after
 	Reporter Reporter // nil: there is no fleet endpoint, nothing is kept for one

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -49,7 +50,7 @@ func TestTheLoopRestsWhileTheRuntimeIsAway(t *testing.T) {
 		w.Sync(t, r)
 		time.Sleep(time.Minute)
 		rt.gone.Store(true)
-		w.Wait(t, "the problem", func() bool { return r.Status().Phase == agent.PhaseUnavailable })
+		w.Wait(t, "the problem", func() bool { return r.Status().Phase == status.PhaseUnavailable })
 		passes.Store(0)
 		rt.looks.Store(0)
 		time.Sleep(time.Hour)
@@ -62,6 +63,71 @@ func TestTheLoopRestsWhileTheRuntimeIsAway(t *testing.T) {
 		rt.gone.Store(false)
 		w.Wait(t, "the runtime is back, the state is stale", func() bool { return r.Status().Stale })
 	})
+}
+
+// slow is a runtime whose looks take a while.
+type slow struct {
+	*runtimetest.Memory
+	held atomic.Pointer[chan struct{}] // nil: they do not
+}
+
+func (r *slow) Observe(ctx context.Context) (workload.Observed, error) {
+	if c := r.held.Load(); c != nil {
+		<-*c // whatever ctx says
+	}
+	return r.Memory.Observe(ctx)
+}
+
+// TestAHangingLookHoldsNothingUp: while the runtime does not answer, checks, answers to those who ask and pulls go on. Its answer
+// counts however late it is.
+func TestAHangingLookHoldsNothingUp(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		rt := &slow{Memory: m}
+		w.Env.Runtime = func(*testing.T) agent.Runtime { return rt }
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		free := make(chan struct{})
+		rt.held.Store(&free)
+		o, err := m.Observe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Exit(o.Containers[0].ID, 1); err != nil { // asks for a look
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		w.Publish(t, 2, anApp(1, "web:2"))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		asked := time.Now()
+		go func() { _, _ = r.Sync(ctx) }() // ends with the test
+		w.Wait(t, "the new generation is accepted", func() bool { a := r.Status().Accepted; return a != nil && a.Generation == 2 })
+		if took := time.Since(asked); took > 5*time.Second {
+			t.Errorf("the check took %v beside a runtime that hangs", took)
+		}
+		w.Wait(t, "the runtime is a problem", func() bool { return r.Status().Phase == status.PhaseUnavailable })
+		close(free)
+		w.Committed(t, r, 2)
+	})
+}
+
+// TestLateLooksCount: a runtime that always takes longer than the loop waits is still one that the device can be run with.
+func TestLateLooksCount(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		rt := &late{m}
+		w.Env.Runtime = func(*testing.T) agent.Runtime { return rt }
+		w.Publish(t, 1, anApp(1, "web:1"), anApp(2, "web:1"))
+		w.Committed(t, w.Start(t), 1)
+	})
+}
+
+type late struct{ *runtimetest.Memory }
+
+func (r *late) Observe(ctx context.Context) (workload.Observed, error) {
+	o, err := r.Memory.Observe(ctx)
+	time.Sleep(5 * time.Second)
+	return o, err
 }
 
 func TestTheLoopRestsWhileTheStoreCannotBeWritten(t *testing.T) {
@@ -91,7 +157,7 @@ func TestTheLoopRestsWhileTheStoreCannotBeWritten(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		w.Wait(t, "in sync", func() bool { return a.Status().Phase == agent.PhaseInSync })
+		w.Wait(t, "in sync", func() bool { return a.Status().Phase == status.PhaseInSync })
 		synctest.Wait()
 		full.Store(true)
 		time.Sleep(30 * time.Minute) // the expiry must be saved and cannot

@@ -2,11 +2,17 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -17,13 +23,35 @@ const (
 	firstSpread  = 10 * time.Second // a site that gets its power back does not ask all at once
 	pollJitter   = 0.2
 	phaseMinimum = 0.5
+	maxAsked     = time.Hour // longest pause that a server gets for asking
+	slowCheck    = 5 * time.Minute
 )
+
+// asked is the pause that the server that answered err asks for, as far as it gets it; 0: it did not ask.
+func asked(err error) time.Duration {
+	after, _ := fault.RetryAfter(err)
+	return min(after, maxAsked)
+}
+
+// nextTry says in a problem when the next try is, and what of it the server asked for.
+func nextTry(d time.Duration, err error) string {
+	out := "next try " + until(d)
+	switch after, ok := fault.RetryAfter(err); {
+	case !ok:
+	case after > maxAsked:
+		out += fmt.Sprintf(": it asks to wait %s, and gets at most %s", after, maxAsked)
+	default:
+		out += fmt.Sprintf(": it asks to wait %s", after)
+	}
+	return out
+}
 
 // poll decides when the source is asked and takes in what it said. It is part of the loop.
 type poll struct {
 	next     time.Time
-	started  int // checks
-	done     int // the last one that ended
+	started  int       // checks
+	begun    time.Time // the last one
+	done     int       // the last one that ended
 	busy     bool
 	tidying  bool // the device is being tidied: content that a check brings must not be taken for left-overs
 	phased   bool
@@ -54,9 +82,9 @@ func phase(device string) float64 {
 	return float64(h.Sum32()) / (1 << 32)
 }
 
-// due is when the next check is; zero while one runs.
-func (p *poll) due() time.Time {
-	if p.busy || p.tidying {
+// due is when the next check is; zero while one runs, or waits for something else.
+func (p *poll) due(l *loop) time.Time {
+	if p.busy || p.tidying || l.floorUnknown() {
 		return time.Time{}
 	}
 	return p.next
@@ -64,31 +92,32 @@ func (p *poll) due() time.Time {
 
 // start begins a check that is due.
 func (p *poll) start(l *loop, now time.Time) {
-	if p.busy || p.tidying || now.Before(p.next) {
+	if p.busy || p.tidying || now.Before(p.next) || l.floorUnknown() {
 		return
 	}
-	q := ask{accepted: l.accepted, refused: l.refused, policy: l.fingerprint(), fresh: l.fresh}
+	q := intake.Query{Accepted: l.accepted, Refused: l.refused, Policy: l.intake.Fingerprint(), Fresh: l.fresh}
 	l.forgetSigners() // after the fingerprint, which looks at the policy
-	q.look = l.looksFresh(now, q.policy)
-	if l.accepted != nil && (l.next != nil || l.target != nil && l.target.Digest == l.accepted.Digest) {
-		q.loaded = l.accepted.Digest
+	q.Anew = l.replaced != nil && !l.trust.current
+	q.LookFresh = l.looksFresh(now, q.Policy)
+	if l.accepted != nil && (l.acceptedResolved != nil || l.targetResolved != nil && l.targetResolved.Digest == l.accepted.Digest) {
+		q.Loaded = l.accepted.Digest
 	}
 	if r := l.refused; r != nil {
-		q.retry = p.forced || !p.fresh || r.Policy != q.policy || r.Temporary && !now.Before(p.heal)
+		q.Retry = p.forced || !p.fresh || r.Policy != q.Policy || r.Temporary && !now.Before(p.heal)
 	}
-	if q.renew = l.trust.wants(l, now, p.forced); q.renew {
+	if q.RenewTrust = l.trust.wants(l, now, p.forced); q.RenewTrust {
 		l.trust.busy = true
 	}
 	p.started++
-	p.busy, p.forced = true, false
-	l.spawn(func() {
-		r := l.check(l.ctx, q)
-		l.post(func(l *loop) { l.checked(r) })
+	p.busy, p.forced, p.begun = true, false, now
+	l.background(func() {
+		r := l.intake.Check(l.ctx, q)
+		l.send(func(l *loop) { l.checked(r) })
 	})
 }
 
 // checked takes in the answer of a check.
-func (l *loop) checked(r answer) {
+func (l *loop) checked(r intake.Result) {
 	now, p := l.o.Now(), &l.poll
 	p.busy, p.done = false, p.started
 	if l.ctx.Err() != nil {
@@ -96,55 +125,55 @@ func (l *loop) checked(r answer) {
 	}
 	l.counts.polls.Add(1)
 	l.lookAtTrust() // the check may have renewed it
-	if r.resolved.Digest != "" {
+	if r.Resolved.Digest != "" {
 		p.checked = now
 	}
-	if r.mended != nil {
-		l.whole(r.mended)
+	if r.Reloaded != nil {
+		l.whole(r.Reloaded)
 	}
-	err := r.err
-	switch code := CodeOf(err); {
+	err := r.Err
+	switch code := codes.Of(err); {
 	case err == nil:
 		p.fresh = true
 		err = errors.Join(l.take(now, r), l.refreshed(now, r))
 	case sourceTrouble(code):
 	default:
 		p.fresh = true
-		err = l.turnDown(now, r)
+		err = l.reject(now, r)
 	}
 	l.keepTime(now)
 	p.judge(l, now, err)
 	p.schedule(l, now, err)
-	l.renewed(r.renewal)
+	l.renewed(r.Renewal)
 }
 
 // sourceTrouble tells codes that say nothing about the state itself.
-func sourceTrouble(c Code) bool {
+func sourceTrouble(c codes.Code) bool {
 	switch c {
-	case CodeSourceUnreachable, CodeSourceUnauthenticated, CodeSourceDenied, CodeStateNotFound, CodeDiskFull, CodeInternal, CodeContentDamaged:
+	case codes.SourceUnreachable, codes.SourceUnauthenticated, codes.SourceDenied, codes.StateNotFound, codes.DiskFull, codes.Config, codes.Internal, codes.ContentDamaged, codes.TrustUnreachable:
 		return true
 	}
 	return false
 }
 
 // whole takes in the accepted state, whose documents were damaged and are whole again.
-func (l *loop) whole(d *Desired) {
-	if l.running != nil && l.running.Digest == d.Digest {
-		l.wanted = d
+func (l *loop) whole(d *plan.Desired) {
+	if l.target != nil && l.target.Digest == d.Digest {
+		l.targetDesired = d
 	} else {
-		l.coming = d
+		l.acceptedDesired = d
 	}
 	l.damaged = nil
-	l.recompose()
+	l.rebuild()
 	l.log.Info("saved documents are whole again", "generation", d.Generation)
 }
 
 // take takes in a check that found nothing wrong.
-func (l *loop) take(now time.Time, r answer) error {
+func (l *loop) take(now time.Time, r intake.Result) error {
 	switch {
-	case r.known:
+	case r.Known:
 		return nil
-	case r.state != nil:
+	case r.State != nil:
 		return l.accept(now, r)
 	}
 	if l.refused != nil { // the tag points at the accepted state again
@@ -157,28 +186,24 @@ func (l *loop) take(now time.Time, r answer) error {
 			l.refused = old
 			return err
 		}
-		l.pump.nudge()
+		l.sender.nudge()
 	}
 	return nil
 }
 
-// turnDown takes in a state that failed a check.
-func (l *loop) turnDown(now time.Time, r answer) error {
-	code := CodeOf(r.err)
-	heals := false
-	for _, d := range Codes() {
-		heals = heals || d.Code == code && d.Retried
-	}
-	l.tidy = true
+// reject takes in a state that failed a check.
+func (l *loop) reject(now time.Time, r intake.Result) error {
+	code := codes.Of(r.Err)
+	l.garbage = true
 	p := &l.poll
-	if l.refused == nil || l.refused.Digest != r.resolved.Digest {
+	if l.refused == nil || l.refused.Digest != r.Resolved.Digest {
 		p.heals = 0
 	}
 	p.heals++
-	p.heal = now.Add(backoff(p.heals, l.o.Interval, max(healBackoff, l.o.Interval)))
+	p.heal = now.Add(clock.Backoff(p.heals, l.o.Interval, max(healBackoff, l.o.Interval)))
 	return l.refuse(now, store.Refused{
-		Digest: r.resolved.Digest, Generation: r.generation, Code: string(code), Message: r.err.Error(), Hint: hintOf(r.err),
-		Temporary: heals, Since: now, Policy: r.policy,
+		Digest: r.Resolved.Digest, Generation: r.Generation, Code: string(code), Message: r.Err.Error(), Hint: codes.Hint(r.Err),
+		Temporary: codes.Explain(code).Retried, Since: now, Policy: r.Policy,
 	})
 }
 
@@ -187,15 +212,15 @@ func (p *poll) judge(l *loop, now time.Time, err error) {
 	if err == nil {
 		if p.problem != nil {
 			l.log.Info("the source answers again", "repository", l.o.Repository)
-			l.events.Emit(Event{Kind: EventSource})
+			l.events.Emit(status.Event{Kind: status.EventSource})
 		}
 		p.failures, p.problem, p.since = 0, nil, time.Time{}
 		return
 	}
-	if p.problem == nil || CodeOf(p.problem) != CodeOf(err) {
+	if p.problem == nil || codes.Of(p.problem) != codes.Of(err) {
 		p.since = now
-		l.log.Warn("cannot check for a new state; what runs is kept", "code", CodeOf(err), "err", err)
-		l.events.Emit(Event{Kind: EventSource, Code: CodeOf(err), Message: err.Error()})
+		l.log.Warn("cannot check for a new state; what runs is kept", "code", codes.Of(err), "err", err)
+		l.events.Emit(status.Event{Kind: status.EventSource, Code: codes.Of(err), Message: err.Error()})
 	}
 	p.failures++
 	l.counts.pollErrors.Add(1)
@@ -207,15 +232,12 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 	d := l.o.Interval
 	switch {
 	case err != nil:
-		d = backoff(p.failures, l.o.Interval, max(pollBackoff, l.o.Interval))
-		if after, ok := fault.RetryAfter(err); ok {
-			d = max(d, min(after, time.Hour))
-		}
+		d = clock.Backoff(p.failures, l.o.Interval, max(pollBackoff, l.o.Interval))
 	case !p.phased:
 		p.phased = true
 		d = time.Duration((phaseMinimum + phase(string(l.o.Device))) * float64(d))
 	}
-	p.next = now.Add(time.Duration(float64(d) * (1 - pollJitter/2 + pollJitter*l.o.Random())))
+	p.next = now.Add(max(l.jittered(d), asked(err)))
 	for _, w := range l.waiters {
 		if w.need > p.done {
 			p.next, p.forced = now, true
@@ -223,15 +245,31 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 	}
 }
 
+// jittered is d, a little longer or shorter.
+func (l *loop) jittered(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (1 - pollJitter/2 + pollJitter*l.o.Random()))
+}
+
+// late is when a check that runs has taken so long that status says so; zero: none runs, or it was said.
+func (p *poll) late(now time.Time) time.Time {
+	if at := p.begun.Add(slowCheck); p.busy && now.Before(at) {
+		return at
+	}
+	return time.Time{}
+}
+
+// slow reports whether a check runs that has taken so long.
+func (p *poll) slow(now time.Time) bool { return p.busy && !now.Before(p.begun.Add(slowCheck)) }
+
 // waiter is someone who asked for a check.
 type waiter struct {
-	reply  chan<- SyncResult // has room for one
-	need   int               // the check whose end it waits for
-	before digest.Digest     // what ran completely when it asked
+	reply  chan<- status.SyncResult // has room for one
+	need   int                      // the check whose end it waits for
+	before digest.Digest            // what ran completely when it asked
 }
 
 // sync has a check made now and remembers who asked.
-func (l *loop) sync(reply chan<- SyncResult) {
+func (l *loop) sync(reply chan<- status.SyncResult) {
 	w := waiter{reply: reply, need: l.poll.started + 1}
 	if l.committed != nil {
 		w.before = l.committed.Digest
@@ -241,6 +279,7 @@ func (l *loop) sync(reply chan<- SyncResult) {
 		l.poll.next, l.poll.forced = l.o.Now(), true
 	}
 	l.pull.nudge()
+	l.refill.nudge()
 }
 
 // answer tells those whose outcome is known.
@@ -257,44 +296,44 @@ func (l *loop) answer() {
 	l.waiters = waiting
 }
 
-func (l *loop) outcome(w waiter) (SyncResult, bool) {
+func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 	if l.poll.done < w.need {
-		return SyncResult{}, false
+		return status.SyncResult{}, false
 	}
-	var r SyncResult
+	var r status.SyncResult
 	if l.accepted != nil {
 		r.Generation = l.accepted.Generation
 	}
-	failed := func(outcome string, code Code, message, hint string) (SyncResult, bool) {
+	failed := func(outcome string, code codes.Code, message, hint string) (status.SyncResult, bool) {
 		r.Outcome, r.Code, r.Message, r.Hint = outcome, code, message, hint
 		return r, true
 	}
 	switch err := l.poll.problem; {
 	case err != nil:
-		return failed(SyncUnreachable, CodeOf(err), err.Error(), hintOf(err))
+		return failed(status.SyncUnreachable, codes.Of(err), err.Error(), codes.Hint(err))
 	case l.refused != nil:
 		r.Generation = l.refused.Generation
-		return failed(SyncRefused, Code(l.refused.Code), l.refused.Message, l.refused.Hint)
+		return failed(status.SyncRefused, codes.Code(l.refused.Code), l.refused.Message, l.refused.Hint)
 	case l.blind != nil:
-		return failed(SyncFailed, CodeRuntime, l.blind.Error(), "")
+		return failed(status.SyncFailed, codes.Runtime, l.blind.Error(), "")
 	case l.unsaved != nil:
-		return failed(SyncFailed, CodeOf(l.unsaved), l.unsaved.Error(), hintOf(l.unsaved))
+		return failed(status.SyncFailed, codes.Of(l.unsaved), l.unsaved.Error(), codes.Hint(l.unsaved))
 	}
 	if l.committed != nil && l.accepted != nil && l.committed.Digest == l.accepted.Digest {
-		r.Outcome = SyncUnchanged
+		r.Outcome = status.SyncUnchanged
 		if w.before != l.committed.Digest {
-			r.Outcome = SyncInstalled
+			r.Outcome = status.SyncInstalled
 		}
-		for _, s := range l.before {
-			if e := overallError(s); e != nil {
-				return failed(SyncFailed, Code(e.Code), s.Name+": "+e.Message, "")
+		for _, s := range l.reportedStatus {
+			if e := plan.OverallError(s); e != nil {
+				return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
 			}
 		}
 		return r, true
 	}
-	for _, s := range l.before {
-		if e := overallError(s); e != nil && (l.next == nil || l.next.deployment(s.DeploymentID) != nil) {
-			return failed(SyncFailed, Code(e.Code), s.Name+": "+e.Message, "")
+	for _, s := range l.reportedStatus {
+		if e := plan.OverallError(s); e != nil && (l.acceptedResolved == nil || l.acceptedResolved.Deployment(s.DeploymentID) != nil) {
+			return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
 		}
 	}
 	return r, false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -21,24 +22,24 @@ const earlyProbe = 250 * time.Millisecond
 func (l *loop) probe() {
 	wanted := map[string]bool{}
 	for id, s := range l.sup.Containers {
-		if s.run == "" || s.Health == "" {
+		if s.Run == "" || s.Health == "" {
 			continue
 		}
 		wanted[id] = true
 		if p, ok := l.probers[id]; ok {
-			if p.run == s.run {
+			if p.run == s.Run {
 				continue
 			}
 			p.cancel()
 		}
-		_, _, c := l.target.container(id)
+		_, _, c := l.targetResolved.Container(id)
 		if c == nil {
 			continue
 		}
 		ctx, cancel := context.WithCancel(l.ctx)
-		l.probers[id] = prober{s.run, cancel}
-		h, run := *c.Service.Health, s.run
-		l.spawn(func() { l.ask(ctx, id, run, h) })
+		l.probers[id] = prober{s.Run, cancel}
+		h, run := *c.Service.Health, s.Run
+		l.background(func() { l.ask(ctx, id, run, h) })
 	}
 	for id, p := range l.probers {
 		if !wanted[id] {
@@ -77,20 +78,20 @@ func (l *loop) ask(ctx context.Context, id, run string, h workload.Health) {
 		} else if spent < every {
 			continue
 		}
-		l.post(func(l *loop) { l.probed(id, run, &h, err) })
+		l.send(func(l *loop) { l.probed(id, run, &h, err) })
 	}
 }
 
 func (l *loop) probed(id, run string, h *workload.Health, err error) {
 	s := l.sup.Containers[id]
-	if s.run != run {
+	if s.Run != run {
 		return
 	}
 	was := s.Health
-	s = s.probed(l.o.Now(), h, err)
+	s = s.Probed(l.o.Now(), h, err)
 	l.sup.Containers[id] = s
 	if s.Health != was {
 		l.log.Info("health changed", "container", id, "health", s.Health, "output", s.Output)
-		l.events.Emit(l.about(id, Event{Kind: EventKind(s.Health), Message: s.Output}))
+		l.events.Emit(l.about(id, status.Event{Kind: status.EventKind(s.Health), Message: s.Output}))
 	}
 }

@@ -11,22 +11,28 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// pulling brings the images of the accepted generation, beside everything else. It is part of the loop.
+// pulling brings images, beside everything else. The loop has two: one for the accepted generation, one for images of the
+// target that were lost, so that what runs does not wait for a slow update. It is part of the loop.
 type pulling struct {
+	progress *progress
 	digest   digest.Digest // of the state that images are being pulled for; "": none
-	composed int           // when images was made
+	rebuilt  int           // when images was made
 	images   string        // what is being pulled
 	cancel   context.CancelFunc
 	kick     chan struct{}
-	repair   bool               // images of the target are missing
-	after    time.Time          // not before: the new target could not be saved
-	full     bool               // the disk is, and nothing was done about it since
-	roomAt   time.Time          // not before: room was made already
-	troubles map[string]trouble // by image name, of the pull in progress
+	repair   bool                    // images of the target are missing
+	after    time.Time               // not before: the new target could not be saved
+	full     bool                    // the disk is, and nothing was done about it since
+	roomAt   time.Time               // not before: room was made already
+	troubles map[string]plan.Trouble // by image name, of the pull in progress
 }
 
 // again has the target's images pulled once more: the runtime has lost one.
@@ -42,12 +48,16 @@ func (p *pulling) nudge() {
 	}
 }
 
-// start begins to pull what is wanted; a newer generation takes the place of an older one that is not complete.
-func (p *pulling) start(l *loop) {
-	want := l.next
-	if want == nil && p.repair {
-		want = l.target
+// lost is the state whose images are to be pulled again; nil: none.
+func (l *loop) lost() *plan.Desired {
+	if !l.refill.repair {
+		return nil
 	}
+	return l.targetResolved
+}
+
+// start begins to pull what is wanted; a newer generation takes the place of an older one that is not complete.
+func (p *pulling) start(l *loop, want *plan.Desired) {
 	switch {
 	case want == nil:
 		if p.digest != "" {
@@ -60,109 +70,123 @@ func (p *pulling) start(l *loop) {
 		p.cancel() // its end brings us here again
 		return
 	}
+	if p == &l.pull {
+		l.disks.removalUseless = false
+	}
 	ctx, cancel := context.WithCancel(l.ctx)
 	p.digest, p.cancel, p.kick = want.Digest, cancel, make(chan struct{}, 1)
-	p.images, p.composed = nameAll(want), l.composed
-	kick, give := p.kick, want == l.next
-	l.spawn(func() {
-		ok, lacking := l.pullAll(ctx, want, kick, give)
-		l.post(func(l *loop) { l.pulled(want, ok, lacking) })
+	p.images, p.rebuilt = nameAll(want), l.rebuilt
+	kick := p.kick
+	l.background(func() {
+		ok, lacking := l.pullAll(ctx, p, want, kick)
+		l.send(func(l *loop) { l.pulled(p, want, ok, lacking) })
 	})
 }
 
-// same tells whether what is being pulled is still what is wanted: a revision may have given way to the last good one.
-func (p *pulling) same(l *loop, want *Desired) bool {
-	if p.composed != l.composed {
+// same reports whether what is being pulled is still what is wanted: a revision may have given way to the last good one.
+func (p *pulling) same(l *loop, want *plan.Desired) bool {
+	if p.rebuilt != l.rebuilt {
 		if nameAll(want) != p.images {
 			return false
 		}
-		p.composed = l.composed
+		p.rebuilt = l.rebuilt
 	}
 	return true
 }
 
-func nameAll(d *Desired) string {
+func nameAll(d *plan.Desired) string {
 	var names []string
-	for _, img := range d.images() {
+	for _, img := range d.Images() {
 		names = append(names, img.Name())
 	}
 	return strings.Join(names, "\n")
 }
 
 // pulled takes in the end of a pull.
-func (l *loop) pulled(d *Desired, ok bool, lacking map[string]trouble) {
-	l.pull.cancel()
-	l.pull.digest, l.pull.troubles, l.pull.full = "", lacking, false
-	l.progress.end()
-	if !ok {
-		return
-	}
-	if l.next != nil && l.next.Digest == d.Digest {
-		if l.turnsBack() {
+func (l *loop) pulled(p *pulling, d *plan.Desired, ok bool, lacking map[string]plan.Trouble) {
+	p.cancel()
+	p.digest, p.troubles, p.full = "", lacking, false
+	p.progress.end()
+	switch {
+	case !ok:
+	case p == &l.refill:
+		l.refilled()
+	case l.acceptedResolved != nil && l.acceptedResolved.Digest == d.Digest:
+		if l.rejectsUpdate() {
 			return // without them, what is to be pulled is something else
 		}
-		l.sup.Lacking, l.pull.troubles, l.pull.repair = lacking, nil, len(lacking) > 0
+		l.sup.Missing, p.troubles = lacking, nil
 		if err := l.retarget(); err != nil {
 			l.unsaved, l.saveAt = err, l.o.Now().Add(saveRetry)
-			l.pull.after = l.saveAt
+			p.after = l.saveAt
 			l.log.Error("cannot save the new target", "err", err)
 		}
-		return
 	}
-	l.pull.repair, l.sup.Lacking = false, nil
-	maps.DeleteFunc(l.facts, func(_ string, f imageFact) bool { return f.absent })
-	l.recompose()
+}
+
+// refilled has what waited for the target's images go on.
+func (l *loop) refilled() {
+	l.refill.repair, l.sup.Missing = false, nil
+	if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetImages(l.images) }); err != nil {
+		l.log.Warn("cannot save what images say; after a restart of the agent they are looked at again", "err", err)
+	}
+	l.rebuild()
 	for k, r := range l.sup.Retries {
-		if strings.HasPrefix(k, string(Create)+" ") {
-			r.At = time.Time{}
+		if r.Gone {
+			r.At, r.Gone = time.Time{}, false
 			l.sup.Retries[k] = r
 		}
 	}
 }
 
-// turnsBack tells whether an update in the next generation has failed, because an image of it will never come.
-func (l *loop) turnsBack() bool {
-	var a assessment
+// rejectsUpdate reports whether an update in the next generation has failed, because an image of it will never come.
+func (l *loop) rejectsUpdate() bool {
+	var a plan.Assessment
 	q := l.question(l.o.Now())
-	for i := range l.next.Deployments {
-		q.unloadable(&a, &l.next.Deployments[i])
+	for i := range l.acceptedResolved.Deployments {
+		q.Unloadable(&a, &l.acceptedResolved.Deployments[i])
 	}
-	return len(a.bad) > 0
+	return len(a.Bad) > 0
 }
 
-// pullAll pulls every image of a generation, and does not give up before ctx ends. False: it ended. With give, it is content
-// when only such images are lacking that will not come however often they are asked for: the others are not to wait.
-func (l *loop) pullAll(ctx context.Context, d *Desired, kick <-chan struct{}, give bool) (bool, map[string]trouble) {
-	left := d.images()
-	l.progress.begin(d.Generation, len(left))
+// pullAll pulls every image of a generation, and does not give up before ctx ends. False: it ended. For a new generation it is
+// content when only such images are lacking that will not come however often they are asked for: the others are not to wait.
+func (l *loop) pullAll(ctx context.Context, p *pulling, d *plan.Desired, kick <-chan struct{}) (bool, map[string]plan.Trouble) {
+	left, parallel, give := d.Images(), l.o.ParallelPulls, p == &l.pull
+	p.progress.begin(d.Generation, len(left))
 	for try := 1; ; try++ {
-		failed := l.pullEach(ctx, left)
+		images, failed := l.pullEach(ctx, p.progress, left, parallel)
+		l.send(func(l *loop) {
+			maps.Copy(l.images, images)
+			l.rebuild()
+		})
 		if ctx.Err() != nil {
 			return false, nil
 		}
 		if len(failed) == 0 {
 			return true, nil
 		}
-		troubles, pause := map[string]trouble{}, backoff(try, time.Second, pollBackoff)
+		troubles, pause := map[string]plan.Trouble{}, clock.Backoff(try, time.Second, pollBackoff)
 		left = left[:0]
 		final := true
 		for _, f := range failed {
 			left = append(left, f.image)
 			troubles[f.image.Name()] = pullTrouble(f.err, try)
-			final = final && troubles[f.image.Name()].final
-			if after, ok := fault.RetryAfter(f.err); ok {
-				pause = max(pause, min(after, time.Hour))
+			final = final && troubles[f.image.Name()].Final
+			if errors.Is(f.err, syscall.ENOSPC) {
+				parallel = 1 // two that do not fit beside each other would keep each other out for ever
 			}
+			pause = max(pause, asked(f.err))
 		}
 		err := failed[0].err
-		l.post(func(l *loop) {
-			if l.pull.digest == d.Digest {
-				l.pull.troubles = troubles
+		l.send(func(l *loop) {
+			if p.digest == d.Digest {
+				p.troubles = troubles
 				for _, t := range troubles {
-					l.pull.full = l.pull.full || t.code == CodeDiskFull
+					p.full = p.full || t.Code == codes.DiskFull
 				}
 				if !give {
-					l.sup.Lacking = troubles
+					l.sup.Missing = lasting(troubles, l.sup.Missing)
 				}
 				if try == 1 {
 					l.log.Warn("cannot load every image; what runs is kept", "generation", d.Generation, "err", err)
@@ -172,7 +196,7 @@ func (l *loop) pullAll(ctx context.Context, d *Desired, kick <-chan struct{}, gi
 		if give && final {
 			return true, troubles
 		}
-		l.progress.waits(l.o.Now().Add(pause))
+		p.progress.waits(l.o.Now().Add(pause))
 		select {
 		case <-ctx.Done():
 			return false, nil
@@ -182,18 +206,31 @@ func (l *loop) pullAll(ctx context.Context, d *Desired, kick <-chan struct{}, gi
 	}
 }
 
+// lasting has what could not be pulled for good before stay so until it is pulled, whatever the number of the attempt.
+func lasting(now, before map[string]plan.Trouble) map[string]plan.Trouble {
+	for name, t := range now {
+		if old := before[name]; old.Permanent && old.Code == t.Code {
+			t.Permanent, t.Final = true, t.Final || old.Final
+			now[name] = t
+		}
+	}
+	return now
+}
+
 type pullFailure struct {
 	image workload.Image
 	err   error
 }
 
-func (l *loop) pullEach(ctx context.Context, images []workload.Image) []pullFailure {
+// pullEach makes one attempt at each image. It returns what those that came say, by name, and those that did not come.
+func (l *loop) pullEach(ctx context.Context, p *progress, images []workload.Image, parallel int) (map[string]workload.ImageInfo, []pullFailure) {
 	var (
 		mu     sync.Mutex
 		failed []pullFailure
 		wg     sync.WaitGroup
 	)
-	slots := make(chan struct{}, l.o.ParallelPulls)
+	pulled := map[string]workload.ImageInfo{}
+	slots := make(chan struct{}, parallel)
 	for _, img := range images {
 		slots <- struct{}{}
 		wg.Go(func() {
@@ -201,100 +238,47 @@ func (l *loop) pullEach(ctx context.Context, images []workload.Image) []pullFail
 			if ctx.Err() != nil {
 				return
 			}
-			err := l.o.Runtime.Pull(ctx, img, func(done, total int64) { l.progress.image(img.Name(), done, total) })
-			if err == nil {
-				l.progress.ready(img.Name())
-				return
-			}
+			p.began(img.Name())
+			info, err := l.o.Runtime.Pull(ctx, img, func(done, total int64) { p.image(img.Name(), done, total) })
+			p.ended(img.Name(), err == nil)
 			mu.Lock()
 			defer mu.Unlock()
+			if err == nil {
+				pulled[img.Name()] = info
+				return
+			}
 			failed = append(failed, pullFailure{img, err})
 		})
 	}
 	wg.Wait()
-	return failed
+	return pulled, failed
 }
 
 // pullTrouble names why an image cannot be pulled. What may pass by itself in a moment is not reported as a failure.
-func pullTrouble(err error, try int) trouble {
-	t := trouble{code: CodeImagePull, message: err.Error(), lasting: try >= 3, final: try >= 3}
+func pullTrouble(err error, try int) plan.Trouble {
+	t := plan.Trouble{Code: codes.ImagePull, Message: err.Error(), Permanent: try >= 3, Final: try >= 3}
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		t.code, t.lasting, t.final = CodeDiskFull, true, false
+		t.Code, t.Permanent, t.Final = codes.DiskFull, true, false
+		var full interface{ Short() int64 }
+		if errors.As(err, &full) {
+			t.Short = full.Short()
+		}
+	case errors.Is(err, fault.ErrConfig):
+		t.Code, t.Permanent, t.Final = codes.Config, true, false
 	case errors.Is(err, fault.ErrTemporary):
-		t.code, t.lasting, t.final = CodeSourceUnreachable, false, false
+		t.Code, t.Permanent, t.Final = codes.SourceUnreachable, false, false
 	case errors.Is(err, fault.ErrNotFound):
-		t.code, t.lasting, t.final = CodeImageMissing, true, false
+		t.Code, t.Permanent, t.Final = codes.ImageMissing, true, false
 	case errors.Is(err, fault.ErrDigestMismatch):
 		// Whoever sent it is wrong, not the image: a proxy that spoils a layer once must not spoil the revision for ever.
-		t.code, t.lasting, t.final = CodeImageDigest, true, false
+		t.Code, t.Permanent, t.Final = codes.ImageDigest, true, false
 	case errors.Is(err, fault.ErrUnfit), errors.Is(err, fault.ErrUnsupported):
-		t.code, t.lasting, t.final = CodeImagePlatform, true, true
+		t.Code, t.Permanent, t.Final = codes.ImagePlatform, true, true
 	case errors.Is(err, fault.ErrUnauthenticated):
-		t.code, t.lasting, t.final = CodeSourceUnauthenticated, true, false
+		t.Code, t.Permanent, t.Final = codes.SourceUnauthenticated, true, false
 	case errors.Is(err, fault.ErrDenied):
-		t.code, t.lasting, t.final = CodeSourceDenied, true, false
+		t.Code, t.Permanent, t.Final = codes.SourceDenied, true, false
 	}
 	return t
-}
-
-// progress is how far a pull is, for those who ask.
-type progress struct {
-	mu   sync.Mutex
-	now  *Loading
-	each map[string][2]int64
-
-	loaded uint64 // bytes, since the agent started
-}
-
-func (p *progress) begin(generation uint64, images int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.now, p.each = &Loading{Generation: generation, Images: images}, map[string][2]int64{}
-}
-
-func (p *progress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.now, p.each = nil, nil
-}
-
-func (p *progress) image(name string, done, total int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.each != nil {
-		p.loaded += uint64(max(0, done-p.each[name][0]))
-		p.each[name] = [2]int64{done, total}
-	}
-}
-
-func (p *progress) ready(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.now != nil {
-		p.now.Ready++
-		p.now.NextTry = time.Time{}
-	}
-}
-
-func (p *progress) waits(t time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.now != nil {
-		p.now.NextTry = t
-	}
-}
-
-func (p *progress) status() *Loading {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.now == nil {
-		return nil
-	}
-	out := *p.now
-	for _, x := range p.each {
-		out.Done += x[0]
-		out.Total += max(x[0], x[1])
-	}
-	return &out
 }

@@ -1,43 +1,42 @@
 package agent
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
-	"github.com/longshore-dev/longshore/artifacts"
 )
 
 // recall reads what was remembered of revisions and restarts: no network.
 func (l *loop) recall() error {
 	var good []store.Good
 	err := l.o.Store.View(func(tx *store.Tx) error {
-		var err1, err2, err3 error
+		var err1, err3, err4, err5 error
 		good, err1 = tx.Good()
 		bad, err2 := tx.Bad()
-		l.again, err3 = tx.Again()
+		l.restarting, err3 = tx.Again()
+		l.sup.Ailing, err4 = tx.Ailing()
+		l.images, err5 = tx.Images()
 		for _, b := range bad {
 			l.bad[b.Digest] = b
 		}
-		return errors.Join(err1, err2, err3)
+		return errors.Join(err1, err2, err3, err4, err5)
 	})
 	if err != nil {
 		return err
 	}
-	l.sup.Again = maps.Clone(l.again)
+	l.sup.Restarting = maps.Clone(l.restarting)
 	for _, g := range good {
-		rev := goodRevision{rec: g}
-		if d := l.wanted.deployment(g.DeploymentID); d != nil && d.Digest == g.Digest {
-			rev.d = d
-		} else if rev.d, err = l.revision(l.ctx, g); err != nil {
+		rev := plan.GoodRevision{Record: g}
+		if d := l.targetDesired.Deployment(g.DeploymentID); d != nil && d.Digest == g.Digest {
+			rev.Deployment = d
+		} else if rev.Deployment, err = l.intake.Revision(l.ctx, g); err != nil {
 			l.log.Error("the last good revision of a deployment is damaged; an update that fails has nothing to go back to",
 				"deployment", g.Name, "generation", g.Generation, "err", err)
 		}
@@ -46,45 +45,14 @@ func (l *loop) recall() error {
 	return nil
 }
 
-// revision reads one revision of a deployment again, from the device.
-func (a *Agent) revision(ctx context.Context, g store.Good) (*Deployment, error) {
-	var pins map[string]digest.Digest
-	err := a.o.Store.View(func(tx *store.Tx) (err error) {
-		pins, err = tx.Pins(g.State)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	c := courier{a: a, repository: g.Repository, offline: true, sizes: maps.Clone(g.Sizes)}
-	if c.sizes == nil {
-		c.sizes = map[digest.Digest]int64{}
-	}
-	data, err := c.blob(ctx, g.Repository, ocispec.Descriptor{Digest: g.Digest, Size: g.Size}, artifacts.MaxArchive, false)
-	if err != nil {
-		return nil, fmt.Errorf("read deployment %s of generation %d: %w", g.Name, g.Generation, err)
-	}
-	doc, err := artifacts.ReadDeployment(g.DeploymentID+".yaml", data)
-	if err != nil {
-		return nil, fmt.Errorf("read deployment %s of generation %d: %w", g.Name, g.Generation, err)
-	}
-	b := builder{a: a, c: c, state: g.State, pins: pins, trusted: true}
-	d, err := b.deployment(ctx, doc, g.Generation)
-	if err != nil {
-		return nil, fmt.Errorf("read generation %d: %w", g.Generation, err)
-	}
-	d.Blobs = append(b.c.brought, g.Digest)
-	return &d, nil
-}
-
 // goodRecord is what is remembered of a deployment that runs completely.
-func (l *loop) goodRecord(now time.Time, d *Deployment) store.Good {
+func (l *loop) goodRecord(now time.Time, d *plan.Deployment) store.Good {
 	g := store.Good{
-		DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Size: d.Size, Generation: l.running.Generation, State: l.running.Digest,
-		Repository: l.running.Repository, Since: now, Sizes: map[digest.Digest]int64{},
+		DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Size: d.Size, Generation: l.target.Generation, State: l.target.Digest,
+		Repository: l.target.Repository, Since: now, Sizes: map[digest.Digest]int64{},
 	}
 	for _, b := range d.Blobs {
-		if n, ok := l.running.Sizes[b]; ok {
+		if n, ok := l.target.Sizes[b]; ok {
 			g.Sizes[b] = n
 		}
 	}
@@ -92,21 +60,21 @@ func (l *loop) goodRecord(now time.Time, d *Deployment) store.Good {
 }
 
 // approve takes over which revisions are good now.
-func (l *loop) approve(now time.Time, a assessment) {
-	for _, d := range a.good {
-		l.good[d.ID] = goodRevision{l.goodRecord(now, d), l.wanted.deployment(d.ID)}
+func (l *loop) approve(now time.Time, a plan.Assessment) {
+	for _, d := range a.Good {
+		l.good[d.ID] = plan.GoodRevision{Record: l.goodRecord(now, d), Deployment: l.targetDesired.Deployment(d.ID)}
 	}
-	for _, s := range a.removed {
+	for _, s := range a.Removed {
 		delete(l.good, s.DeploymentID)
 	}
-	if len(a.good)+len(a.removed) > 0 {
-		l.tidy = true
-		l.recompose()
+	if len(a.Good)+len(a.Removed) > 0 {
+		l.garbage = true
+		l.rebuild()
 	}
 }
 
-// turnBack remembers revisions that failed: from now on they are not tried.
-func (l *loop) turnBack(bad []store.Bad) error {
+// rollBack remembers revisions that failed: from now on they are not tried.
+func (l *loop) rollBack(bad []store.Bad) error {
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		for _, b := range bad {
 			if err := tx.AddBad(b); err != nil {
@@ -120,41 +88,41 @@ func (l *loop) turnBack(bad []store.Bad) error {
 	}
 	for _, b := range bad {
 		l.bad[b.Digest] = b
-		l.turnedBack(b)
+		l.emitRollBack(b)
 		args := []any{"deployment", b.DeploymentID, "generation", b.Generation, "code", b.Code, "component", b.Source, "err", b.Message}
 		if b.Pause {
 			l.log.Error("an update failed and is paused", args...)
 		} else {
-			l.log.Error("an update failed; going back to the last good revision", append(args, "good", l.good[b.DeploymentID].rec.Generation)...)
+			l.log.Error("an update failed; going back to the last good revision", append(args, "good", l.good[b.DeploymentID].Record.Generation)...)
 		}
 	}
-	l.recompose()
+	l.rebuild()
 	return nil
 }
 
 // saveAgain remembers which containers are about to be stopped only to be started again, before they are.
-func (l *loop) saveAgain(steps []Step) bool {
-	next := maps.Clone(l.sup.Again)
+func (l *loop) saveAgain(steps []plan.Step) bool {
+	next := maps.Clone(l.sup.Restarting)
 	for _, st := range steps {
-		if st.Again {
-			next[st.Container] = st.run
+		if st.Restart {
+			next[st.Container] = st.Run
 		}
 	}
-	if !maps.Equal(next, l.again) {
+	if !maps.Equal(next, l.restarting) {
 		if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetAgain(next) }); err != nil {
 			if l.unsaved == nil {
 				l.log.Error("cannot save which containers are being restarted", "err", err)
 			}
 			return false
 		}
-		l.again = maps.Clone(next)
+		l.restarting = maps.Clone(next)
 	}
-	l.sup.Again = next
+	l.sup.Restarting = next
 	return true
 }
 
 // digests are those of all deployments of some generations.
-func digests(ds ...*Desired) map[digest.Digest]bool {
+func digests(ds ...*plan.Desired) map[digest.Digest]bool {
 	out := map[digest.Digest]bool{}
 	for _, d := range ds {
 		if d != nil {
@@ -167,17 +135,17 @@ func digests(ds ...*Desired) map[digest.Digest]bool {
 }
 
 // keep is what the last good revisions need on the device, and the pins of their states. False: one of them is damaged,
-// and nobody knows what it needs.
+// and no one knows what it needs.
 func (l *loop) keep() (blobs, states []digest.Digest, images []workload.Image, whole bool) {
 	whole = true
 	for _, id := range slices.Sorted(maps.Keys(l.good)) {
 		g := l.good[id]
-		states = append(states, g.rec.State)
-		if g.d == nil {
+		states = append(states, g.Record.State)
+		if g.Deployment == nil {
 			whole = false
 			continue
 		}
-		blobs, images = append(blobs, g.d.Blobs...), append(images, g.d.images()...)
+		blobs, images = append(blobs, g.Deployment.Blobs...), append(images, g.Deployment.Images()...)
 	}
 	return blobs, states, images, whole
 }

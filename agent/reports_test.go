@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -36,7 +37,7 @@ func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
 		if tries < 12 || tries > 30 {
 			t.Errorf("capabilities were tried %d times in an hour, want about one in 5 minutes", tries)
 		}
-		if o := r.Status().Outbox; o.Depth != 1 || o.LastError == "" || !hasProblem(r.Status(), agent.CodeFleetUnreachable) {
+		if o := r.Status().Outbox; o.Depth != 1 || o.LastError == "" || !hasProblem(r.Status(), codes.FleetUnreachable) {
 			t.Errorf("outbox %+v", o)
 		}
 		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil { // told by a status behind the capabilities
@@ -50,7 +51,7 @@ func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
 		w.Sync(t, r)
 		w.Fleet.Fail(nil)
 		time.Sleep(10 * time.Minute)
-		if got := w.Extra(t).CommittedGeneration; got != 2 || r.Status().Outbox.Depth != 0 || hasProblem(r.Status(), agent.CodeFleetUnreachable) {
+		if got := w.Extra(t).CommittedGeneration; got != 2 || r.Status().Outbox.Depth != 0 || hasProblem(r.Status(), codes.FleetUnreachable) {
 			t.Errorf("the fleet endpoint knows of generation %d, outbox %+v", got, r.Status().Outbox)
 		}
 	})
@@ -75,6 +76,34 @@ func TestStatusesKeepTheirOrder(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if got := fmt.Sprint(w.States(t, anApp(1, "web:1").DeploymentID())); got != "[pending@1 installing@1 installed@1]" {
 			t.Errorf("states %s", got)
+		}
+	})
+}
+
+// A device whose reports the endpoint has no room for is heard by its attempts: they come within three report intervals.
+func TestRefusedReportsAreTriedWithinTheInterval(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.ReportInterval = time.Minute }
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		var at []time.Time
+		w.Fleet.Fail(func(r agent.Report) error {
+			at = append(at, time.Now())
+			if r.Kind == agent.ReportStatus {
+				return fault.WithRetryAfter(fmt.Errorf("the most bytes that one may have: %w", fault.ErrTemporary), time.Minute)
+			}
+			return nil
+		})
+		w.Sync(t, r)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(at) < 30 {
+			t.Fatalf("%d attempts in an hour", len(at))
+		}
+		for i := 1; i < len(at); i++ {
+			if gap := at[i].Sub(at[i-1]); gap > 2*time.Minute {
+				t.Errorf("attempt %d came %v after the one before", i, gap)
+			}
 		}
 	})
 }
@@ -122,6 +151,44 @@ func TestAfterAGapEverythingIsToldOnceMore(t *testing.T) {
 			t.Errorf("the deployment with lost reports was told %d times, want the 2 kept and once more", n)
 		}
 		if o := r.Status().Outbox; o.Depth != 0 || o.Lost != 2 {
+			t.Errorf("outbox %+v", o)
+		}
+	})
+}
+
+// A device that has nothing to report is heard within its report interval all the same: its capabilities are sent once more,
+// with the same number, and the interval that it keeps is in them.
+func TestReportsWithinTheInterval(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.ReportInterval = 5 * time.Minute }
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		if got := w.Extra(t).ReportIntervalSeconds; got != 300 {
+			t.Errorf("the device says that it reports every %d s", got)
+		}
+		begun := time.Now()
+		var at []time.Time
+		var numbers []uint64
+		w.Fleet.Fail(func(r agent.Report) error {
+			at, numbers = append(at, time.Now()), append(numbers, r.Sequence)
+			if since := time.Since(begun); since > 20*time.Minute && since < 40*time.Minute {
+				return fault.ErrTemporary
+			}
+			return nil
+		})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(at) < 12 {
+			t.Fatalf("%d reports in an hour", len(at))
+		}
+		for i := 1; i < len(at); i++ {
+			if gap := at[i].Sub(at[i-1]); gap > 6*time.Minute || numbers[i] != numbers[0] {
+				t.Errorf("report %d came %v after the one before, as number %d, want %d", i, gap, numbers[i], numbers[0])
+			}
+		}
+		if o := r.Status().Outbox; o.Depth != 0 {
 			t.Errorf("outbox %+v", o)
 		}
 	})

@@ -10,6 +10,10 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -34,7 +38,9 @@ type Extra struct {
 	TrustVersion        uint64        `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
 	ReportsLost         uint64        `json:"reportsLost"`
 
-	Security []SecurityEvent `json:"security,omitempty"` // the newest few, the last at the end
+	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // the device reports at least so often; 0: only changes
+
+	Security []status.SecurityEvent `json:"security,omitempty"` // the newest few, the last at the end
 }
 
 // maxReported is how many security events go into one report.
@@ -55,11 +61,12 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 		return nil
 	}
 	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
+	x.ReportIntervalSeconds = int64(l.o.ReportInterval / time.Second)
 	if l.accepted != nil {
 		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
 	}
-	if l.running != nil {
-		x.RunningGeneration = l.running.Generation
+	if l.target != nil {
+		x.RunningGeneration = l.target.Generation
 	}
 	if l.committed != nil {
 		x.CommittedGeneration = l.committed.Generation
@@ -79,7 +86,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 		return err
 	}
 	for _, s := range security[max(0, len(security)-maxReported):] {
-		x.Security = append(x.Security, securityEvent(s))
+		x.Security = append(x.Security, status.NewSecurityEvent(s))
 	}
 	c := l.o.Capabilities
 	c.Extensions = maps.Clone(c.Extensions)
@@ -110,7 +117,7 @@ func (l *loop) save(now time.Time) bool {
 		return false
 	}
 	for {
-		a := assess(l.question(now))
+		a := plan.Assess(l.question(now))
 		changed, err := l.saved(now, a)
 		if err != nil {
 			if l.unsaved == nil {
@@ -123,44 +130,45 @@ func (l *loop) save(now time.Time) bool {
 		if !changed {
 			return true
 		}
-		l.pump.nudge()
+		l.sender.nudge()
 	}
 }
 
-func (l *loop) question(now time.Time) question {
-	return question{now: now, target: l.target, next: l.next, o: l.seen, s: l.sup, p: l.p, pulls: l.pull.troubles, before: l.before, unseen: !l.observed, good: l.good}
+func (l *loop) question(now time.Time) plan.Question {
+	return plan.Question{Now: now, Target: l.targetResolved, Accepted: l.acceptedResolved, Observed: l.seen, Supervision: l.sup, Policy: l.p, Pulls: l.pull.troubles, Before: l.reportedStatus, Unseen: !l.observed, Good: l.good}
 }
 
 // saved writes what is new in an assessment, in one transaction; false: nothing is.
-func (l *loop) saved(now time.Time, a assessment) (bool, error) {
-	if len(a.bad) > 0 { // first: what is reported follows from it
-		return true, l.turnBack(a.bad)
+func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
+	if len(a.Bad) > 0 { // first: what is reported follows from it
+		return true, l.rollBack(a.Bad)
 	}
 	since := l.staleSince()
 	stale := !since.IsZero()
-	commit := a.settled && l.running != nil && (l.committed == nil || l.committed.Digest != l.running.Digest)
+	commit := a.Settled && l.target != nil && (l.committed == nil || l.committed.Digest != l.target.Digest)
 	tell := !l.reported || stale != l.stale || commit
 	var fresh []store.Status
-	for _, s := range a.statuses {
-		if !same(l.before[s.DeploymentID], s) {
+	for _, s := range a.Statuses {
+		if !same(l.reportedStatus[s.DeploymentID], s) {
 			fresh = append(fresh, s)
 		}
 	}
-	if len(fresh)+len(a.removed)+len(a.good) == 0 && !tell {
+	ailing := !maps.Equal(a.Ailing, l.sup.Ailing)
+	if len(fresh)+len(a.Removed)+len(a.Good) == 0 && !tell && !ailing {
 		return false, nil
 	}
 	old := [3]any{l.committed, l.lastGood, l.stale}
 	turned := stale != l.stale
 	l.stale = stale
-	alarms := l.alarms(fresh)
+	alarms := l.newAttacks(fresh)
 	if commit {
 		if l.committed != nil {
 			l.lastGood = l.committed
 		}
-		l.committed = l.running
+		l.committed = l.target
 	}
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		if err := l.statuses(tx, now, fresh, a.removed); err != nil {
+		if err := l.statuses(tx, now, fresh, a.Removed); err != nil {
 			return err
 		}
 		if commit {
@@ -173,12 +181,17 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 				}
 			}
 		}
-		for _, d := range a.good {
+		if ailing {
+			if err := tx.SetAiling(a.Ailing); err != nil {
+				return err
+			}
+		}
+		for _, d := range a.Good {
 			if err := tx.SetGood(l.goodRecord(now, d)); err != nil {
 				return err
 			}
 		}
-		for _, s := range a.removed {
+		for _, s := range a.Removed {
 			if err := tx.DeleteGood(s.DeploymentID); err != nil {
 				return err
 			}
@@ -197,19 +210,19 @@ func (l *loop) saved(now time.Time, a assessment) (bool, error) {
 		l.committed, l.lastGood, l.stale = old[0].(*store.State), old[1].(*store.State), old[2].(bool)
 		return false, err
 	}
-	l.reported = true
-	l.remember(fresh, a.removed)
+	l.reported, l.sup.Ailing = true, a.Ailing
+	l.remember(fresh, a.Removed)
 	for _, x := range alarms {
-		l.alarmed(x)
+		l.emitSecurity(x)
 	}
 	if turned {
 		l.turnedStale(since)
 	}
 	l.approve(now, a)
 	if commit {
-		l.tidy = true
+		l.garbage = true
 		l.log.Info("generation runs completely", "generation", l.committed.Generation, "digest", l.committed.Digest)
-		l.events.Emit(Event{Kind: EventCommitted, Generation: l.committed.Generation})
+		l.events.Emit(status.Event{Kind: status.EventCommitted, Generation: l.committed.Generation})
 	}
 	return true, nil
 }
@@ -233,7 +246,7 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 		if err != nil {
 			return fmt.Errorf("write status of %s: %w", s.DeploymentID, err)
 		}
-		if old, err := body(string(l.o.Device), l.before[s.DeploymentID]); err == nil && bytes.Equal(old, b) {
+		if old, err := body(string(l.o.Device), l.reportedStatus[s.DeploymentID]); err == nil && bytes.Equal(old, b) {
 			continue // nothing that a report tells has changed
 		}
 		if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: s.DeploymentID, Body: b, At: now}); err != nil {
@@ -252,8 +265,8 @@ func (l *loop) recap() {
 			return err
 		}
 		told = true
-		for _, id := range slices.Sorted(maps.Keys(l.before)) {
-			b, err := body(string(l.o.Device), l.before[id])
+		for _, id := range slices.Sorted(maps.Keys(l.reportedStatus)) {
+			b, err := body(string(l.o.Device), l.reportedStatus[id])
 			if err != nil {
 				return fmt.Errorf("write status of %s: %w", id, err)
 			}
@@ -268,29 +281,29 @@ func (l *loop) recap() {
 		l.log.Warn("cannot report everything once more after reports were lost", "err", err)
 	case told:
 		l.log.Info("reports were lost; the newest of everything is reported once more")
-		l.pump.nudge()
+		l.sender.nudge()
 	}
 }
 
 // remember takes over what was written.
 func (l *loop) remember(fresh, removed []store.Status) {
 	for _, s := range fresh {
-		if was := l.before[s.DeploymentID]; was.State != s.State || was.Digest != s.Digest {
-			e := Event{Kind: EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)}
+		if was := l.reportedStatus[s.DeploymentID]; was.State != s.State || was.Digest != s.Digest {
+			e := status.Event{Kind: status.EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)}
 			args := []any{"deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation}
-			if x := overallError(s); x != nil {
+			if x := plan.OverallError(s); x != nil {
 				args = append(args, "code", x.Code, "err", x.Message)
-				e.Code, e.Message = Code(x.Code), e.Message+": "+x.Message
+				e.Code, e.Message = codes.Code(x.Code), e.Message+": "+x.Message
 			}
 			l.log.Info("deployment", args...)
 			l.events.Emit(e)
 		}
-		l.before[s.DeploymentID] = s
+		l.reportedStatus[s.DeploymentID] = s
 	}
 	for _, s := range removed {
 		l.log.Info("deployment", "deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation)
-		l.events.Emit(Event{Kind: EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)})
-		delete(l.before, s.DeploymentID)
+		l.events.Emit(status.Event{Kind: status.EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)})
+		delete(l.reportedStatus, s.DeploymentID)
 	}
 }
 
@@ -311,45 +324,46 @@ func sameError(a, b *margo.StatusError) bool {
 
 // accept makes a state that passed every check the device's own: the high-water mark, what it was resolved to, the first
 // statuses, all at once. Its images are not here yet and nothing is stopped.
-func (l *loop) accept(now time.Time, r answer) error {
-	coming := l.coming
+func (l *loop) accept(now time.Time, r intake.Result) error {
+	coming := l.acceptedDesired
 	accepted, refused, fresh := l.accepted, l.refused, l.fresh
-	l.coming, l.accepted, l.refused, l.fresh = r.desired, r.state, nil, r.fresh
-	l.recompose()
-	a := assess(l.question(now))
+	l.acceptedDesired, l.accepted, l.refused, l.fresh = r.Desired, r.State, nil, r.Fresh
+	l.rebuild()
+	a := plan.Assess(l.question(now))
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
-			tx.SetState(store.Accepted, *r.state),
-			tx.SetPins(r.state.Digest, r.pins),
+			tx.SetState(store.Accepted, *r.State),
+			tx.SetPins(r.State.Digest, r.Pins),
 			tx.SetRefused(nil),
-			tx.SetFresh(r.fresh),
-			l.keepTimes(tx),
-			tx.RetainBad(digests(l.wanted, l.coming)),
-			l.statuses(tx, now, slices.DeleteFunc(slices.Clone(a.statuses), func(s store.Status) bool {
-				return same(l.before[s.DeploymentID], s)
-			}), a.removed),
+			tx.SetLost(nil),
+			tx.SetFresh(r.Fresh),
+			l.times.Save(tx),
+			tx.RetainBad(digests(l.targetDesired, l.acceptedDesired)),
+			l.statuses(tx, now, slices.DeleteFunc(slices.Clone(a.Statuses), func(s store.Status) bool {
+				return same(l.reportedStatus[s.DeploymentID], s)
+			}), a.Removed),
 			l.capabilities(tx, now),
 		)
 	})
 	if err != nil {
-		l.coming, l.accepted, l.refused, l.fresh = coming, accepted, refused, fresh
-		l.proven.Store(true)
-		l.recompose()
+		l.acceptedDesired, l.accepted, l.refused, l.fresh = coming, accepted, refused, fresh
+		l.times.Unsaved()
+		l.rebuild()
 		return err
 	}
-	l.reported = true
-	told := Event{Kind: EventAccepted, Generation: r.state.Generation, Digest: r.state.Digest}
-	if r.state.Repeats != "" {
-		told.Message = "it repeats the content of " + r.state.Repeats.String()
+	l.reported, l.replaced = true, nil
+	told := status.Event{Kind: status.EventAccepted, Generation: r.State.Generation, Digest: r.State.Digest}
+	if r.State.Repeats != "" {
+		told.Message = "it repeats the content of " + r.State.Repeats.String()
 	}
-	if accepted != nil && r.state.Generation < accepted.Generation {
+	if accepted != nil && r.State.Generation < accepted.Generation {
 		told.Message = fmt.Sprintf("the trust policy has taken back generation %d", accepted.Generation)
 		l.log.Warn("the trust policy has taken back a generation", "generation", accepted.Generation, "digest", accepted.Digest)
 	}
 	l.events.Emit(told)
-	l.remember(a.statuses, a.removed)
-	l.pump.nudge()
-	l.log.Info("accepted", "generation", r.state.Generation, "digest", r.state.Digest, "signedBy", r.state.SignedBy, "insecure", r.state.Insecure)
+	l.remember(a.Statuses, a.Removed)
+	l.sender.nudge()
+	l.log.Info("accepted", "generation", r.State.Generation, "digest", r.State.Digest, "signedBy", r.State.SignedBy, "insecure", r.State.Insecure)
 	return nil
 }
 
@@ -360,43 +374,57 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 	}
 	old := l.refused
 	l.refused = &r
-	var x *alarm
-	if Code(r.Code).Attack() {
-		x = l.newAlarm(Code(r.Code), r.Digest, r.Generation, r.Message)
+	var x *securityEvent
+	if codes.Code(r.Code).Attack() {
+		x = l.newSecurityEvent(codes.Code(r.Code), r.Digest, r.Generation, r.Message)
 	}
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetRefused(&r), l.keepTimes(tx), x.save(tx), l.capabilities(tx, now))
+		return errors.Join(tx.SetRefused(&r), l.times.Save(tx), x.save(tx), l.capabilities(tx, now))
 	})
 	if err != nil {
 		l.refused = old
-		l.proven.Store(true)
+		l.times.Unsaved()
 		return err
 	}
-	l.alarmed(x)
-	l.pump.nudge()
-	l.events.Emit(Event{Kind: EventRefused, Generation: r.Generation, Code: Code(r.Code), Message: r.Message})
+	l.emitSecurity(x)
+	l.sender.nudge()
+	l.events.Emit(status.Event{Kind: status.EventRefused, Generation: r.Generation, Code: codes.Code(r.Code), Message: r.Message})
 	l.log.Warn("refused", "generation", r.Generation, "digest", r.Digest, "code", r.Code, "err", r.Message, "hint", r.Hint)
 	return nil
 }
 
 // retarget makes the accepted generation, all of whose bytes are here, the one that the device is kept at.
 func (l *loop) retarget() error {
-	keep := digests(l.coming)
+	keep := digests(l.acceptedDesired)
+	l.forget()
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetState(store.Target, *l.accepted), tx.RetainBad(keep))
+		return errors.Join(tx.SetState(store.Target, *l.accepted), tx.RetainBad(keep), tx.SetImages(l.images))
 	})
 	if err != nil {
 		return err
 	}
-	l.running, l.wanted, l.coming, l.damaged = l.accepted, l.coming, nil, nil
+	l.target, l.targetDesired, l.acceptedDesired, l.damaged = l.accepted, l.acceptedDesired, nil, nil
+	l.sup.Generation = l.target.Generation
 	maps.DeleteFunc(l.bad, func(d digest.Digest, _ store.Bad) bool { return !keep[d] })
 	l.admission.forget(keep)
-	l.recompose()
-	l.forget()
-	l.tidy = true // also of a device that never settles
+	l.rebuild()
+	l.garbage = true // also of a device that never settles
 	clear(l.sup.Begun)
 	l.look = true
-	l.events.Emit(Event{Kind: EventPulled, Generation: l.running.Generation})
-	l.log.Info("all of the generation is on the device; applying it", "generation", l.running.Generation)
+	l.events.Emit(status.Event{Kind: status.EventPulled, Generation: l.target.Generation})
+	l.log.Info("all of the generation is on the device; applying it", "generation", l.target.Generation)
 	return nil
+}
+
+// body is the report that a status makes.
+func body(device string, s store.Status) ([]byte, error) {
+	d := margo.DeploymentStatus{
+		DeploymentID: s.DeploymentID, DeviceID: device, AdoptedManifestVersion: s.Generation,
+		Status:     margo.OverallStatus{State: s.State, Error: plan.OverallError(s)},
+		Components: []margo.ComponentStatus{},
+	}
+	for _, c := range s.Components {
+		d.Components = append(d.Components, margo.ComponentStatus{Name: c.Name, State: c.State, Error: c.Error})
+	}
+	return d.Encode()
 }

@@ -3,32 +3,39 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
-	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 // Limits of one step. A stop waits for the container's own grace period.
 const (
 	stepLimit = 3 * time.Minute
 	stopLimit = 15 * time.Minute
-	slowStep  = 30 * time.Second // is told
+	// preStartLimit is that of a start whose containers that come before take their time: a migration may last for hours. It
+	// ends at once when the container is not wanted any more, as when an update runs into its component's timeout.
+	preStartLimit = 24 * time.Hour
+	slowStep      = 30 * time.Second // is logged
 )
 
 // step does one step and brings the result to the loop.
-func (l *loop) step(st Step) {
-	err := l.perform(st)
-	l.post(func(l *loop) {
+func (l *loop) step(ctx context.Context, st plan.Step) {
+	err := l.perform(ctx, st)
+	l.send(func(l *loop) {
 		delete(l.sup.Busy, st.Subject())
+		delete(l.longStarts, st.Container)
 		l.look = true
+		l.ended++
 		if err == nil {
-			l.sup.done(st)
+			l.sup.Done(st)
 			l.tell(st)
 			return
 		}
-		r := l.sup.fail(l.o.Now(), st, err, l.p)
-		if st.Verb == Create && errors.Is(err, fault.ErrNotFound) {
-			l.pull.again()
+		r := l.sup.Fail(l.o.Now(), st, err, l.p)
+		if errors.Is(err, workload.ErrImageGone) {
+			l.refill.again()
 		}
 		if r.Failures&(r.Failures-1) == 0 { // the first, and ever fewer of those that follow
 			l.log.Error("a step did not succeed; it is tried again", "step", st.Verb, "project", st.Project, "container", st.Container, "tries", r.Failures, "err", err)
@@ -36,56 +43,94 @@ func (l *loop) step(st Step) {
 	})
 }
 
-func (l *loop) perform(st Step) error {
+// begin does a step beside the loop.
+func (l *loop) begin(st plan.Step) {
+	l.sup.Busy[st.Subject()] = st.Verb
+	ctx, cancel := context.WithCancel(l.ctx)
+	if st.Verb == plan.Start && st.Waits() {
+		l.longStarts[st.Container] = cancel
+	}
+	l.background(func() {
+		defer cancel()
+		l.step(ctx, st)
+	})
+}
+
+// giveUp ends the starts of containers that are not wanted any more.
+func (l *loop) giveUp() {
+	for id, cancel := range l.longStarts {
+		if _, _, c := l.targetResolved.Container(id); c == nil {
+			cancel()
+		}
+	}
+}
+
+func (l *loop) perform(ctx context.Context, st plan.Step) error {
 	limit := stepLimit
-	if st.Verb == Stop {
+	switch {
+	case st.Verb == plan.Stop:
 		limit = stopLimit
-	} else {
+	case st.Waits():
+		limit = preStartLimit
+	}
+	if !st.Waits() { // those that wait would keep others from beginning
 		select {
 		case l.slots <- struct{}{}:
 			defer func() { <-l.slots }()
-		case <-l.ctx.Done():
-			return l.ctx.Err()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	slow := time.AfterFunc(slowStep, func() {
 		l.log.Warn("a step takes long", "step", st.Verb, "project", st.Project, "container", st.Container, "so far", slowStep)
 	})
 	defer slow.Stop()
+	err := l.call(ctx, st)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		return fmt.Errorf("it did not end within %v, the container runtime or the disk is slow: %w", limit, err)
+	}
+	return err
+}
+
+// call does what a step is to do.
+func (l *loop) call(ctx context.Context, st plan.Step) error {
 	rt := l.o.Runtime
 	switch st.Verb {
-	case Prepare:
-		return rt.Prepare(ctx, st.spec)
-	case Create:
-		return rt.Create(ctx, st.spec, st.unit)
-	case Start:
-		return rt.Start(ctx, st.spec, st.unit)
-	case Stop:
+	case plan.Prepare:
+		return rt.Prepare(ctx, st.Spec)
+	case plan.Create:
+		return rt.Create(ctx, st.Spec, st.Unit)
+	case plan.Start:
+		return rt.Start(ctx, st.Spec, st.Unit)
+	case plan.Stop:
 		return rt.Stop(ctx, st.Container)
-	case Remove:
+	case plan.Remove:
 		return rt.Remove(ctx, st.Container)
-	case Switch:
-		return rt.Switch(ctx, st.Project, st.unit.Service.Name, st.Container)
-	case Leave:
+	case plan.Switch:
+		return rt.Switch(ctx, st.Project, st.Unit.Service.Name, st.Container)
+	case plan.Leave:
 		return rt.Leave(ctx, st.Container)
-	case Teardown:
+	case plan.Teardown:
 		return rt.Teardown(ctx, st.Project)
 	}
 	return errors.New("agent: unknown step " + string(st.Verb))
 }
 
 // tell logs what changed on the device: one line a change.
-func (l *loop) tell(st Step) {
+func (l *loop) tell(st plan.Step) {
 	l.did(st)
 	switch st.Verb {
-	case Start:
+	case plan.Start:
 		l.log.Info("started", "container", st.Container, "project", st.Project, "restarts", l.sup.Containers[st.Container].Total)
-	case Switch:
+	case plan.Switch:
 		l.log.Info("the service's address leads to the new container", "container", st.Container, "project", st.Project)
-	case Stop, Remove, Teardown:
-		l.log.Info(map[Verb]string{Stop: "stopped", Remove: "removed", Teardown: "took down"}[st.Verb], "container", st.Container, "project", st.Project)
+	case plan.Stop, plan.Remove, plan.Teardown:
+		if len(l.disks.removedFirst) > 0 && st.Verb != plan.Stop {
+			l.pull.nudge() // there is room now
+		}
+		l.log.Info(map[plan.Verb]string{plan.Stop: "stopped", plan.Remove: "removed", plan.Teardown: "took down"}[st.Verb], "container", st.Container, "project", st.Project)
 	default:
 		l.log.Debug("done", "step", st.Verb, "container", st.Container, "project", st.Project)
 	}

@@ -18,7 +18,10 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -27,16 +30,16 @@ import (
 type policies struct {
 	mu      sync.Mutex
 	version uint64
-	next    []agent.TrustVersion
+	next    []intake.TrustVersion
 	err     error
 	asked   int
 	order   func(string) // is told of each question
-	revoked []agent.Revocation
+	revoked []intake.Revocation
 	signers []string
 	within  bool // a transaction: Status was asked there, where it may wait for Refresh, which waits for the transaction
 }
 
-func (p *policies) Refresh(context.Context) ([]agent.TrustVersion, error) {
+func (p *policies) Refresh(context.Context) ([]intake.TrustVersion, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
@@ -51,11 +54,11 @@ func (p *policies) Refresh(context.Context) ([]agent.TrustVersion, error) {
 	return taken, p.err
 }
 
-func (p *policies) Status() agent.TrustStatus {
+func (p *policies) Status() status.Trust {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.within = p.within || bytes.Contains(debug.Stack(), []byte("store.(*Store).Update"))
-	return agent.TrustStatus{Version: p.version, Source: agent.TrustFromRegistry, Repository: "registry.example/plant/trust", File: "/etc/longshore/trust.yaml"}
+	return status.Trust{Version: p.version, Source: status.TrustFromRegistry, Repository: "registry.example/plant/trust", File: "/etc/longshore/trust.yaml"}
 }
 
 func (p *policies) Signers() []string {
@@ -64,10 +67,10 @@ func (p *policies) Signers() []string {
 	return p.signers
 }
 
-func (p *policies) Revoked(keys, content []digest.Digest) []agent.Revocation {
+func (p *policies) Revoked(keys, content []digest.Digest) []intake.Revocation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []agent.Revocation
+	var out []intake.Revocation
 	for _, r := range p.revoked {
 		if slices.Contains(keys, r.Key) || slices.Contains(content, r.Digest) {
 			out = append(out, r)
@@ -110,8 +113,8 @@ func inTrust(t *testing.T, f func(t *testing.T, w *agenttest.World, p *policies)
 	})
 }
 
-func version(n uint64) agent.TrustVersion {
-	return agent.TrustVersion{Version: n, Digest: digest.FromString(fmt.Sprint(n)), SignedBy: []string{"root-1", "root-2"}}
+func version(n uint64) intake.TrustVersion {
+	return intake.TrustVersion{Version: n, Digest: digest.FromString(fmt.Sprint(n)), SignedBy: []string{"root-1", "root-2"}}
 }
 
 // TestWhenTheNextTrustPolicyIsAskedFor: at the start, on sync, before a new state is looked at, and each hour; never with an
@@ -145,11 +148,11 @@ func TestWhenTheNextTrustPolicyIsAskedFor(t *testing.T) {
 		}
 		var order []string
 		p.set(func(p *policies) { p.order = func(s string) { order = append(order, s) } })
-		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
-			if k == agent.KindState {
+		w.Verifier.Rule(func(k intake.Kind, _ string, _ ocispec.Descriptor) (intake.Verdict, error) {
+			if k == intake.KindState {
 				p.set(func(*policies) { order = append(order, "verify") })
 			}
-			return agent.Verdict{}, nil
+			return intake.Verdict{}, nil
 		})
 		w.Publish(t, 2, anApp(1, "web:2"))
 		w.Committed(t, r, 2)
@@ -162,20 +165,20 @@ func TestWhenTheNextTrustPolicyIsAskedFor(t *testing.T) {
 // A state that only the next policy lets pass is accepted in the same check.
 func TestTheNextPolicyDecidesAboutANewState(t *testing.T) {
 	inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
-		w.Verifier.Rule(func(k agent.Kind, repository string, _ ocispec.Descriptor) (agent.Verdict, error) {
+		w.Verifier.Rule(func(k intake.Kind, repository string, _ ocispec.Descriptor) (intake.Verdict, error) {
 			if p.fingerprint() == "version 1" {
-				return agent.Verdict{}, fmt.Errorf("%s: %w", repository, fault.ErrBadSignature)
+				return intake.Verdict{}, fmt.Errorf("%s: %w", repository, fault.ErrBadSignature)
 			}
-			return agent.Verdict{SignedBy: []string{"release-b"}}, nil
+			return intake.Verdict{SignedBy: []string{"release-b"}}, nil
 		})
 		w.Publish(t, 1, anApp(1, "web:1"))
 		r := w.Start(t)
-		if res := w.Sync(t, r); res.Code != agent.CodeSignatureInvalid {
+		if res := w.Sync(t, r); res.Code != codes.SignatureInvalid {
 			t.Fatalf("sync = %+v, want refused", res)
 		}
 		other := version(3)
 		other.Parted = digest.FromString("another 2")
-		p.set(func(p *policies) { p.next = []agent.TrustVersion{version(2), other} })
+		p.set(func(p *policies) { p.next = []intake.TrustVersion{version(2), other} })
 		time.Sleep(2 * time.Hour) // the refresh by itself makes what was refused be looked at again
 		w.Committed(t, r, 1)
 		s := r.Status()
@@ -183,8 +186,8 @@ func TestTheNextPolicyDecidesAboutANewState(t *testing.T) {
 			t.Errorf("status %+v, problems %+v", s.Trust, s.Problems)
 		}
 		var told []string
-		if err := r.Events(t.Context(), agent.EventRequest{}, func(e agent.Event) error {
-			if e.Kind == agent.EventTrust {
+		if err := r.Events(t.Context(), status.EventRequest{}, func(e status.Event) error {
+			if e.Kind == status.EventTrust {
 				told = append(told, e.Message)
 			}
 			return nil
@@ -200,7 +203,7 @@ func TestReportsTellTheTrustVersion(t *testing.T) {
 		w.Publish(t, 1, anApp(1, "web:1"))
 		r := w.Start(t)
 		w.Committed(t, r, 1)
-		p.set(func(p *policies) { p.next = []agent.TrustVersion{version(2)} })
+		p.set(func(p *policies) { p.next = []intake.TrustVersion{version(2)} })
 		w.Publish(t, 2, anApp(1, "web:2"))
 		w.Committed(t, r, 2)
 		time.Sleep(time.Minute)
@@ -238,8 +241,8 @@ func TestTimesOfSignersWhoCountNoMoreAreForgotten(t *testing.T) {
 		wrongClock(w, &skew)
 		wrong := w.Edit
 		w.Edit = func(o *agent.Options) { edit(o); wrong(o); o.Built = built }
-		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
-			return agent.Verdict{SignedBy: []string{"release-a", "release-b"}, SignedAt: time.Now().AddDate(3, 0, 0)}, nil
+		w.Verifier.Rule(func(k intake.Kind, _ string, _ ocispec.Descriptor) (intake.Verdict, error) {
+			return intake.Verdict{SignedBy: []string{"release-a", "release-b"}, SignedAt: time.Now().AddDate(3, 0, 0)}, nil
 		})
 		w.Publish(t, 1, anApp(1, "web:1"))
 		r := w.Start(t)
@@ -248,7 +251,7 @@ func TestTimesOfSignersWhoCountNoMoreAreForgotten(t *testing.T) {
 			c := r.Status().Clock
 			return c != nil && c.ProvenBy == "signature release-a, release-b" && c.Believed.After(time.Now().AddDate(2, 0, 0))
 		}
-		w.Sync(t, r) // nobody knows the signers: nothing is forgotten
+		w.Sync(t, r) // no one knows the signers: nothing is forgotten
 		if !far() {
 			t.Fatalf("clock = %+v", r.Status().Clock)
 		}
@@ -271,10 +274,10 @@ func TestTimesOfSignersWhoCountNoMoreAreForgotten(t *testing.T) {
 
 // A repository of policies that does not answer, or holds a bad one, keeps nobody from their states; status tells it.
 func TestTrustTroubleIsToldAndStopsNothing(t *testing.T) {
-	for _, code := range []agent.Code{agent.CodeTrustUnreachable, agent.CodeTrustInvalid, agent.CodeTrustRollback, agent.CodeTrustUnusable} {
+	for _, code := range []codes.Code{codes.TrustUnreachable, codes.TrustInvalid, codes.TrustRollback, codes.TrustUnusable} {
 		t.Run(string(code), func(t *testing.T) {
 			inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
-				p.err = &agent.CheckError{Code: code, Err: fmt.Errorf("trust policy 2: %w", fault.ErrTemporary)}
+				p.err = &codes.Error{Code: code, Err: fmt.Errorf("trust policy 2: %w", fault.ErrTemporary)}
 				w.Publish(t, 1, anApp(1, "web:1"))
 				r := w.Start(t)
 				w.Committed(t, r, 1)
@@ -304,14 +307,14 @@ func TestTrustTroubleIsToldAndStopsNothing(t *testing.T) {
 func TestRevokedKeysOfWhatRunsAreTold(t *testing.T) {
 	inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
 		key, vendor := digest.FromString("release-a"), digest.FromString("vendor")
-		w.Verifier.Rule(func(k agent.Kind, _ string, _ ocispec.Descriptor) (agent.Verdict, error) {
+		w.Verifier.Rule(func(k intake.Kind, _ string, _ ocispec.Descriptor) (intake.Verdict, error) {
 			switch k {
-			case agent.KindState:
-				return agent.Verdict{SignedBy: []string{"release-a"}, Keys: map[string]digest.Digest{"release-a": key}}, nil
-			case agent.KindComponent:
-				return agent.Verdict{SignedBy: []string{"vendor"}, Keys: map[string]digest.Digest{"vendor": vendor}}, nil
+			case intake.KindState:
+				return intake.Verdict{SignedBy: []string{"release-a"}, Keys: map[string]digest.Digest{"release-a": key}}, nil
+			case intake.KindComponent:
+				return intake.Verdict{SignedBy: []string{"vendor"}, Keys: map[string]digest.Digest{"vendor": vendor}}, nil
 			}
-			return agent.Verdict{}, nil
+			return intake.Verdict{}, nil
 		})
 		state := w.State(t, 7, func(*artifacts.StateOptions) {}, anApp(1, "web:1"))
 		w.Registry.Push(agenttest.Repository, state, agenttest.Device.Tag())
@@ -319,8 +322,8 @@ func TestRevokedKeysOfWhatRunsAreTold(t *testing.T) {
 		w.Committed(t, r, 7)
 		before := w.Observe(t)
 		p.set(func(p *policies) {
-			p.next = []agent.TrustVersion{version(2)}
-			p.revoked = []agent.Revocation{
+			p.next = []intake.TrustVersion{version(2)}
+			p.revoked = []intake.Revocation{
 				{Key: key, Reason: "laptop stolen"},
 				{Key: vendor},
 				{Key: digest.FromString("nobody's")},

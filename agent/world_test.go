@@ -11,7 +11,9 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 )
 
 // inWorld runs f on a device in memory, in a bubble where time takes no time.
@@ -42,8 +44,8 @@ func anApp(id int, image string) agenttest.App {
 	}}
 }
 
-// hasProblem tells whether a status names a code.
-func hasProblem(s agent.Status, code agent.Code) bool {
+// hasProblem reports whether a status names a code.
+func hasProblem(s status.Status, code codes.Code) bool {
 	for _, p := range s.Problems {
 		if p.Code == code {
 			return true

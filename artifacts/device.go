@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -60,6 +62,23 @@ func (d DeviceID) Tag() string {
 // behind it, or ("press-07/*") to any behind it. Documents of the 1.0.0 line are assigned to nobody, which every device covers.
 func (d DeviceID) Covers(assigned string) bool {
 	return assigned == "" || assigned == string(d) || strings.HasPrefix(assigned, string(d)+"/")
+}
+
+// MaxReportedGeneration is the highest generation that counts when a device reports it as accepted: a device's token
+// lets its holder report any number, and a generation cannot be taken back.
+const MaxReportedGeneration = 1 << 53
+
+// DefaultNamespace is the namespace of deployments where the publisher names none.
+const DefaultNamespace = "default"
+
+// deploymentSpace is the name space of the ids that [DeploymentID] makes.
+const deploymentSpace = "https://longshore.dev/deployment"
+
+// DeploymentID is the id of a device's deployment of a name, whichever command publishes it: the same every time (UUID
+// version 5, RFC 9562), so that another version or other parameters are a change of the deployment and not another one.
+func DeploymentID(device DeviceID, name string) string {
+	space := uuid.NewSHA1(uuid.NameSpaceURL, []byte(deploymentSpace))
+	return uuid.NewSHA1(space, []byte(string(device)+"\n"+name)).String()
 }
 
 // HistoryTag is the tag that one generation keeps: "press-07.v42".

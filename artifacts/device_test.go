@@ -59,10 +59,32 @@ func TestDeviceTag(t *testing.T) {
 	}
 }
 
+func TestDeploymentID(t *testing.T) {
+	seen := map[string]string{}
+	for _, device := range []artifacts.DeviceID{"a", "a-b", "a/b"} {
+		for _, name := range []string{"b", "a", "b-c"} {
+			id, what := artifacts.DeploymentID(device, name), string(device)+" "+name
+			if id != artifacts.DeploymentID(device, name) || seen[id] != "" {
+				t.Errorf("id of %s = %s, that of %s", what, id, seen[id])
+			}
+			seen[id] = what
+		}
+	}
+	// Devices know deployments by their ids: another id is another deployment, with empty volumes.
+	if got, want := artifacts.DeploymentID("press-07", "line-monitor"), "b7ff3fca-bc5c-5941-88ba-54143595392b"; got != want {
+		t.Errorf("DeploymentID = %s, want %s", got, want)
+	}
+}
+
 func TestParseDeviceIDRefuses(t *testing.T) {
-	for _, id := range []string{"", "press 07", "/a", "a/", "a//b", "a/*", "ä", "a:b", "a\x00", "\xff", strings.Repeat("a", 513)} {
+	for _, id := range []string{"", "press 07", "/a", "a/", "a//b", "a/*", "ä", "a:b", "a\x00", "\xff", strings.Repeat("a", 513), ".", "..", "press-07/..", "press-07/.", "../press-07", "a/./b"} {
 		if d, err := artifacts.ParseDeviceID(id); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("ParseDeviceID(%q) = %q, %v, want fault.ErrInvalid", id, d, err)
+		}
+	}
+	for _, id := range []string{"...", ".a", "a.", "a/..b", "~", "-"} {
+		if _, err := artifacts.ParseDeviceID(id); err != nil {
+			t.Errorf("ParseDeviceID(%q) = %v", id, err)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -16,9 +15,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
-
-// idSpace is the name space of the ids of deployments.
-const idSpace = "https://longshore.dev/fleet"
 
 // Compiled is what every device of a fleet is to run.
 type Compiled struct {
@@ -47,20 +43,13 @@ type Placement struct {
 	kept *artifacts.Deployment // the document, where it was published before; nil: it is made
 }
 
-// DeploymentID is the id of a deployment of a fleet on a device: the same whenever it is asked for (UUID version 5), so
-// that another version or other parameters are a change of it and not another one.
-func DeploymentID(fleet, device, deployment string) string {
-	space := uuid.NewSHA1(uuid.NameSpaceURL, []byte(idSpace))
-	return uuid.NewSHA1(space, []byte(fleet+"\n"+device+"\n"+deployment)).String()
-}
-
 // Document is the ApplicationDeployment of a placement.
 func (a *Assignment) Document(f *Fleet, p Placement) *margo.ApplicationDeployment {
 	if p.kept != nil {
 		return p.kept.Document
 	}
 	return &margo.ApplicationDeployment{
-		ID:       DeploymentID(f.Name, string(a.Device.ID), p.Deployment.Name),
+		ID:       artifacts.DeploymentID(a.Device.ID, p.Deployment.Name),
 		Metadata: margo.DeploymentMetadata{Name: p.Deployment.Name, Namespace: f.Namespace, DeviceID: string(a.Device.ID)},
 		Spec:     margo.DeploymentSpec{ApplicationID: p.Release.Description.ID, DeploymentProfile: *p.Profile, Parameters: p.Parameters},
 	}
@@ -71,7 +60,7 @@ func (a *Assignment) id(f *Fleet, p Placement) string {
 	if p.kept != nil {
 		return strings.ToLower(p.kept.Document.ID)
 	}
-	return DeploymentID(f.Name, string(a.Device.ID), p.Deployment.Name)
+	return artifacts.DeploymentID(a.Device.ID, p.Deployment.Name)
 }
 
 // packages are the application packages that a device's documents are made of. Components tell their own versions.

@@ -131,24 +131,6 @@ func TestPlacementStaysWithItsProfile(t *testing.T) {
 	}
 }
 
-func TestIDs(t *testing.T) {
-	// Devices know deployments by their ids: another id is another deployment, and volumes are made anew.
-	if got, want := fleet.DeploymentID("acme-plant", "press-07", "line"), "50a01a99-8aa8-5ea6-b09b-d5ba7934ce64"; got != want {
-		t.Errorf("id = %s, want %s, for ever", got, want)
-	}
-	seen := map[string]bool{}
-	for _, f := range []string{"a", "b"} {
-		for _, d := range []string{"a", "b"} {
-			for _, n := range []string{"a", "b"} {
-				seen[fleet.DeploymentID(f, d, n)] = true
-			}
-		}
-	}
-	if len(seen) != 8 {
-		t.Errorf("%d ids of 8 deployments", len(seen))
-	}
-}
-
 // Every fault of every file in one go, with its position.
 func TestFaults(t *testing.T) {
 	files := fstest.MapFS{

@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -15,10 +11,8 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/release"
 )
-
-// MaxSkipped is how many history tags in a row may name something that cannot be followed.
-const MaxSkipped = 32
 
 // published is a state in the registry.
 type published struct {
@@ -29,151 +23,101 @@ type published struct {
 
 // standing is what a device has in the registry, and which generation is next.
 type standing struct {
-	tagged   digest.Digest // what the device's tag names; "": nothing
-	base     *published    // what the next generation follows; nil: nothing
-	next     uint64        // number of the next generation
-	lags     bool          // base is above what the tag names: a publication was interrupted
-	skipped  int           // history tags that were not followed
-	reason   error         // why the first of them was not
-	blind    error         // why the tags could not be listed, where the device's own is gone
-	notState error         // why what the tag names cannot be followed
+	*release.Head[*published]
+	base     *published // what the next generation follows; nil: nothing
+	accepted uint64     // what the device reports, where the registry has no generation of it; 0: nothing
+	said     bool       // the next number is asked for: what was interrupted is not taken up
+}
+
+// chain is that of a device's states.
+func (p *planner) chain(a *Assignment) *release.Chain[*published] {
+	c := &release.Chain[*published]{Repository: a.Repository, Tag: a.Device.ID.Tag()}
+	c.Resolve = func(ctx context.Context, tag string) (ocispec.Descriptor, error) {
+		return p.from.Resolve(ctx, a.Repository, tag)
+	}
+	c.Open = func(ctx context.Context, d digest.Digest) (*published, uint64, error) {
+		x, err := p.read(ctx, a, d)
+		if err != nil {
+			return nil, 0, err
+		}
+		return x, x.index.Generation, nil
+	}
+	c.Verify = func(ctx context.Context, d digest.Digest) error { return p.vouched(ctx, a, d) }
+	// The tags are listed once for all devices of a plan whose own tag is gone, or that are new.
+	c.Generations = func(ctx context.Context) ([]uint64, error) {
+		all, err := p.histories.get(ctx, a.Repository, func(ctx context.Context) (map[string][]uint64, error) {
+			tags, err := p.from.Tags(ctx, a.Repository)
+			if errors.Is(err, fault.ErrNotFound) {
+				return nil, nil
+			}
+			return release.Generations(tags), err
+		})
+		return all[c.Tag], err
+	}
+	return c
 }
 
 // look reads what a device's tag names.
 func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
-	s := &standing{next: 1}
-	desc, err := p.from.Resolve(ctx, a.Repository, a.Device.ID.Tag())
-	if errors.Is(err, fault.ErrNotFound) {
-		return s, nil
-	}
-	if errors.Is(err, fault.ErrInvalid) { // cut off by a publisher that was killed: as good as nothing
-		return s, nil
-	}
+	h, err := p.chain(a).Look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.tagged = desc.Digest
-	if s.base, err = p.read(ctx, a, desc.Digest); lasting(err) || errors.Is(err, fault.ErrConflict) {
-		s.notState = err
+	s := &standing{Head: h}
+	if h.Current == nil {
 		return s, nil
 	}
-	if s.base != nil {
-		s.next = s.base.index.Generation + 1
+	s.base = h.Current.Value
+	if h.Next == 0 {
+		h.Refused = fmt.Errorf("%s:%s: generation %d has no next one: %w", a.Repository, a.Device.ID.Tag(), h.Number(), fault.ErrInvalid)
 	}
-	return s, err
+	return s, nil
 }
 
-// probe goes up the history from what the tag names: a publication may have ended before the tag moved, or somebody has
-// moved it back.
-func (p *planner) probe(ctx context.Context, a *Assignment, s *standing) error {
-	if s.base != nil {
-		if err := p.vouched(ctx, a, s.base.digest); err != nil {
-			return fmt.Errorf("what %s:%s names: %w", a.Repository, a.Device.ID.Tag(), err)
-		}
-	} else if err := p.restart(ctx, a, s); err != nil {
+// climb goes up the history from there. Its error is [Settled] where it is of the device alone.
+func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
+	c := p.chain(a)
+	if err := s.up(ctx, c.Climb); err != nil || s.Current != nil {
 		return err
 	}
-	for s.skipped <= MaxSkipped {
-		tag := artifacts.HistoryTag(a.Device.ID.Tag(), s.next)
-		desc, err := p.from.Resolve(ctx, a.Repository, tag)
-		if errors.Is(err, fault.ErrNotFound) {
-			return nil
-		}
-		if err != nil && !errors.Is(err, fault.ErrInvalid) {
-			return err
-		}
-		var there *published
-		if err == nil {
-			there, err = p.generation(ctx, a, desc.Digest, s.next)
-		}
-		switch {
-		case err == nil:
-			s.base, s.lags = there, true
-		case errors.Is(err, fault.ErrTemporary), ctx.Err() != nil:
-			return err
-		default:
-			if s.skipped++; s.reason == nil {
-				s.reason = err
-			}
-		}
-		s.next++
+	if len(s.Skipped) > 0 && !s.Has(1) { // else nothing is missing below them
+		return fault.WithHint(fmt.Errorf("the device's tag is gone, and no generation of its history can be followed: %w", s.Reason),
+			"if another key of yours signed it, name it with --verify-key FILE; remove the tags of what nobody of yours has made")
 	}
-	return fault.WithHint(fmt.Errorf("more than %d generations above what the device's tag names cannot be followed: %w", MaxSkipped, s.reason),
-		"somebody seems to have made them; remove their tags")
-}
-
-// restart goes to the newest generation that there is of a device whose tag names nothing: it is new, or somebody has deleted
-// it, and the first generations may be pruned. Devices take nothing older than what they have. Only all tags tell which it
-// is: no single one has to be there, and not every registry lists in order, so a list cannot be begun in the middle. They
-// are listed once for all such devices of a plan.
-func (p *planner) restart(ctx context.Context, a *Assignment, s *standing) error {
-	histories, err := p.histories.get(ctx, a.Repository, func(ctx context.Context) (map[string][]uint64, error) { return p.listed(ctx, a.Repository) })
-	if errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrTooLarge) || ctx.Err() != nil {
-		return err
-	}
-	s.blind = err // not everybody may list tags
-	all := histories[a.Device.ID.Tag()]
-	var first error
-	for i, n := range all {
-		if i == MaxSkipped {
-			break
-		}
-		desc, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), n))
-		var there *published
-		if err == nil {
-			there, err = p.generation(ctx, a, desc.Digest, n)
-		}
-		if err == nil {
-			s.base, s.lags, s.next = there, true, n+1
-			return nil
-		}
-		if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
-			return err
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	if first == nil || slices.Contains(all, 1) { // probe tells what it skips
+	if p.o.Accepted == nil {
 		return nil
 	}
-	return fault.WithHint(fmt.Errorf("the device's tag is gone, and no generation of its history can be followed: %w", first),
-		"if another key of yours signed it, name it with --verify-key FILE; remove the tags of what nobody of yours has made")
+	n, err := p.o.Accepted(ctx, a.Device.ID) // it would take no older number
+	if err != nil {
+		s.Blind = fmt.Errorf("ask which generation it has accepted: %w", err)
+	}
+	if n > artifacts.MaxReportedGeneration {
+		s.Blind, n = fmt.Errorf("it reports generation %d, which is no number that is published", n), 0
+	}
+	if n < s.Next {
+		return nil
+	}
+	s.Next = n + 1
+	if err := s.up(ctx, c.Ascend); err != nil || s.Current != nil {
+		return err
+	}
+	s.accepted = n
+	return nil
 }
 
-// listed are the generations in a repository that have a history tag, by the tag of their device, the newest first.
-func (p *planner) listed(ctx context.Context, repository string) (map[string][]uint64, error) {
-	tags, err := p.from.Tags(ctx, repository)
-	if errors.Is(err, fault.ErrNotFound) {
-		return nil, nil
+// up goes up the history, and bases the next generation on what is the newest then.
+func (s *standing) up(ctx context.Context, climb func(context.Context, *release.Head[*published]) error) error {
+	if err := climb(ctx, s.Head); err != nil {
+		return err
 	}
-	out := map[string][]uint64{}
-	for _, t := range tags {
-		i := strings.LastIndex(t, ".v")
-		if i < 0 {
-			continue
-		}
-		if n, err := strconv.ParseUint(t[i+2:], 10, 64); err == nil && n > 0 && n < math.MaxUint64 && artifacts.HistoryTag(t[:i], n) == t {
-			out[t[:i]] = append(out[t[:i]], n)
-		}
+	if len(s.Skipped) > release.MaxSkipped {
+		return fault.WithHint(fmt.Errorf("more than %d generations above what the device's tag names cannot be followed: %w", release.MaxSkipped, s.Reason),
+			"somebody seems to have made them; remove their tags")
 	}
-	for _, all := range out {
-		slices.Sort(all)
-		slices.Reverse(all)
+	if s.Current != nil {
+		s.base = s.Current.Value
 	}
-	return out, err
-}
-
-// generation reads the state that a history tag names.
-func (p *planner) generation(ctx context.Context, a *Assignment, d digest.Digest, n uint64) (*published, error) {
-	there, err := p.read(ctx, a, d)
-	if err == nil && there.index.Generation != n {
-		err = fmt.Errorf("%s:%s is generation %d: %w", a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), n), there.index.Generation, fault.ErrConflict)
-	}
-	if err == nil {
-		err = p.vouched(ctx, a, d)
-	}
-	return there, err
+	return nil
 }
 
 func (p *planner) vouched(ctx context.Context, a *Assignment, d digest.Digest) error {

@@ -29,8 +29,8 @@ const (
 
 // Fleet is what the files say.
 type Fleet struct {
-	Name         string // of the fleet; part of every deployment's id
-	Namespace    string // of the deployments; else Name
+	Name         string // of the fleet; {fleet} in States, and part of the tag of its rollout
+	Namespace    string // of the deployments; else artifacts.DefaultNamespace
 	Registry     string // "host/path": what references without a host are below
 	States       string // repository of the states, "host/path", may have {fleet} and {labels.KEY}
 	Endpoint     string // URL of the fleet endpoint that devices report to; "": none told

@@ -10,6 +10,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -54,7 +55,7 @@ func (f *Fleet) loadCapabilities(fsys fs.FS, seen map[string]*capabilities, sink
 			return
 		}
 		seen[name] = c
-		data, err := bounded(fsys, name, strict.MaxJSON)
+		data, err := bounded.FileIn(fsys, name, strict.MaxJSON)
 		if err != nil {
 			var at *fs.PathError
 			if errors.As(err, &at) {

@@ -6,7 +6,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 )
 
-// Loader looks whether devices could load again what was published before. It is safe for concurrent use, and asks for each
+// Loader looks whether devices could load and run what is published. It is safe for concurrent use, and asks for each
 // thing once.
 type Loader struct{ p *planner }
 
@@ -16,6 +16,11 @@ func NewLoader(from Registry, o Options) *Loader { return &Loader{newPlanner(nil
 // Look tells what of the deployments a device could not load. d is nil where nothing is known of the device. The error says that
 // something could not be asked.
 func (l *Loader) Look(ctx context.Context, d *Device, deployments []artifacts.Deployment) (Finding, error) {
+	a := assigned(d, deployments)
+	return l.p.prefetch(ctx, a, platformOf(a.Device))
+}
+
+func assigned(d *Device, deployments []artifacts.Deployment) *Assignment {
 	if d == nil {
 		d = &Device{}
 	}
@@ -23,5 +28,5 @@ func (l *Loader) Look(ctx context.Context, d *Device, deployments []artifacts.De
 	for i := range deployments {
 		a.Placements = append(a.Placements, placementOf(&deployments[i]))
 	}
-	return l.p.prefetch(ctx, a, platformOf(d))
+	return a
 }

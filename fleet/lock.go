@@ -11,6 +11,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -137,7 +138,7 @@ func lockKey(name string) string {
 
 // readLock reads the fleet's lock, if it has one, and gives it to the applications.
 func (f *Fleet) readLock(fsys fs.FS, sink *faults) {
-	data, err := bounded(fsys, LockFile, strict.MaxYAML)
+	data, err := bounded.FileIn(fsys, LockFile, strict.MaxYAML)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}

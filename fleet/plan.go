@@ -50,7 +50,10 @@ type Options struct {
 	Content func(ctx context.Context, c Content) (Finding, error)
 	// Vouched tells whether devices would take content, by who signed it; each digest is asked for once. An error that wraps
 	// fault.ErrTemporary ends the plan, any other keeps the content from devices. nil: nobody is asked.
-	Vouched     func(ctx context.Context, c Content) error
+	Vouched func(ctx context.Context, c Content) error
+	// Accepted returns the newest generation that a device has reported as accepted; 0: it has reported none. It is asked where
+	// the registry has no generation of a device. nil: what devices have accepted is not known.
+	Accepted    func(ctx context.Context, device artifacts.DeviceID) (uint64, error)
 	Resign      bool      // ask Verify of states that stay as well, and sign those again that it does not let pass
 	Expires     time.Time // of the states; zero: never. A state that ends in less than half of the time until then is published again
 	Now         time.Time // only Expires asks
@@ -89,6 +92,7 @@ type DevicePlan struct {
 
 	assignment *Assignment
 	undone     bool                // it went back already from the revision that is asked for
+	fresh      bool                // what is published was not there when it was planned
 	held       []digest.Digest     // blobs of its that are in the repository: what it follows has them
 	resigned   []byte              // manifest of what is there and gets another signature; nil: something else is published
 	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again
@@ -170,7 +174,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	if err != nil {
 		return nil, err
 	}
-	d.Tagged = s.tagged
+	d.Tagged = s.Tagged
 	d.Origin = s.base.origin()
 	if s.base != nil {
 		d.Standing = s.base.index.Generation
@@ -189,8 +193,8 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	}
 	d.Documents = contentOf(digests)
 	switch {
-	case s.notState != nil:
-		d.Action, d.Reasons, d.err = Cannot, []string{s.notState.Error()}, s.notState
+	case s.Refused != nil:
+		d.Action, d.Reasons, d.err = Cannot, []string{s.Refused.Error()}, s.Refused
 		return d, nil
 	case s.base == nil && len(documents) == 0:
 		d.Action = Same
@@ -199,7 +203,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		d.Reasons = append(d.Reasons, s.base.ends())
 	case s.base.holds(digests):
 		// Unless the tag was moved back: then devices have gone on, and take nothing older.
-		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.next))
+		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.Next))
 		if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) { // or cut off by a publisher that was killed
 			d.Action, d.Generation, d.Digest, d.Content = Same, s.base.index.Generation, s.base.digest, artifacts.WithoutOrigin(s.base.manifest)
 			return d, p.resign(ctx, d, a, s.base, documents)
@@ -209,7 +213,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		}
 	}
 	tagged := s.base
-	if err := p.probe(ctx, a, s); err != nil {
+	if err := p.climb(ctx, a, s); err != nil {
 		if Settled(err) {
 			d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
 			return d, nil
@@ -234,17 +238,20 @@ func contentOf(documents []digest.Digest) digest.Digest {
 
 // publication settles which artifact is published, as which generation.
 func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documents [][]byte, digests []digest.Digest) error {
-	d.Action, d.Generation = Publish, s.next
+	d.Action, d.Generation = Publish, s.Next
 	if s.base != nil {
 		d.Previous = s.base.digest
 	}
-	if s.skipped > 0 {
-		d.Reasons = append(d.Reasons, fmt.Sprintf("%d generations of the history were not followed: %v", s.skipped, s.reason))
+	if len(s.Skipped) > 0 {
+		d.Reasons = append(d.Reasons, fmt.Sprintf("%d generations of the history were not followed: %v", len(s.Skipped), s.Reason))
 	}
-	if s.blind != nil {
-		d.Reasons = append(d.Reasons, fmt.Sprintf("nothing is tagged for it, and whether there are older generations could not be found out: %v", s.blind))
+	if s.accepted > 0 {
+		d.Reasons = append(d.Reasons, fmt.Sprintf("the registry has no generation of it, and it has accepted generation %d: this is the one above", s.accepted))
 	}
-	if s.lags && s.base.holds(digests) { // interrupted before the tag moved: the same again
+	if s.Blind != nil {
+		d.Reasons = append(d.Reasons, fmt.Sprintf("nothing is tagged for it, and whether there are older generations could not be found out: %v", s.Blind))
+	}
+	if s.Lags() && !s.said && s.base.holds(digests) { // interrupted before the tag moved: the same again
 		again, err := p.pack(a, s.base.index.Generation, s.base.index.Previous, documents)
 		if err != nil {
 			return err
@@ -259,7 +266,7 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 	if err != nil {
 		return err
 	}
-	d.Digest, d.Content = next.Descriptor.Digest, artifacts.WithoutOrigin(next.Manifest)
+	d.Digest, d.Content, d.fresh = next.Descriptor.Digest, artifacts.WithoutOrigin(next.Manifest), true
 	if s.base != nil {
 		for _, l := range s.base.index.Deployments {
 			if slices.Contains(digests, l.Digest) {

@@ -282,7 +282,7 @@ func (p *planner) check(ctx context.Context, a *Assignment) (Finding, error) {
 		if err != nil {
 			return all, err
 		}
-		if why != "" {
+		if why != "" && !slices.ContainsFunc(all.Wrong, func(w string) bool { return strings.HasSuffix(why, w) }) {
 			all.add(Finding{Wrong: []string{why}})
 		}
 		_, missing, err := p.price(ctx, platform, nil, []margo.DeploymentProfile{*at.Profile})

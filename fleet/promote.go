@@ -115,8 +115,8 @@ func (p *promoter) read(ctx context.Context) error {
 // device reads what is published for one device.
 func (p *promoter) device(ctx context.Context, look *planner, a *Assignment) (*had, error) {
 	s, err := look.look(ctx, a)
-	if err == nil && s.notState != nil {
-		err = s.notState
+	if err == nil && s.Refused != nil {
+		err = s.Refused
 	}
 	if err == nil && s.base == nil {
 		err = fault.WithHint(fmt.Errorf("nothing is published for it: %w", fault.ErrNotFound), "publish there first: longshore fleet publish; or leave it out with --select")
@@ -147,7 +147,7 @@ func (p *promoter) waiting(a *Application, at []*Assignment, runs func(artifacts
 			if placement.Release.Application != a {
 				continue
 			}
-			why := runs(p.has[x.Device].state, DeploymentID(p.c.Fleet.Name, string(x.Device.ID), name))
+			why := runs(p.has[x.Device].state, artifacts.DeploymentID(x.Device.ID, name))
 			if why == "" {
 				continue
 			}
@@ -178,7 +178,7 @@ func (p *promoter) placed(a *Application) []*Assignment {
 
 // published is the document of a deployment that a device has.
 func (p *promoter) published(d *Device, deployment string) *artifacts.Deployment {
-	return p.has[d].documents[DeploymentID(p.c.Fleet.Name, string(d.ID), deployment)]
+	return p.has[d].documents[artifacts.DeploymentID(d.ID, deployment)]
 }
 
 // find finds the version of an application that makes what is published.

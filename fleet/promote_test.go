@@ -188,7 +188,7 @@ func TestPromoteWhatRuns(t *testing.T) {
 		tag := m.Named[graz+":"+id.Tag()]
 		s := &rollout.Sighting{Agent: agent, Accepted: generation, Committed: generation, Digest: tag}
 		for name, state := range states {
-			s.Deployments = append(s.Deployments, rollout.SeenDeployment{ID: strings.ToUpper(fleet.DeploymentID("acme-plant", string(id), name)), Generation: generation, State: state})
+			s.Deployments = append(s.Deployments, rollout.SeenDeployment{ID: strings.ToUpper(artifacts.DeploymentID(id, name)), Generation: generation, State: state})
 		}
 		seen[id] = s
 	}

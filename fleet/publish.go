@@ -27,8 +27,11 @@ type Publication struct {
 	Tag        string        // moving
 	Tagged     digest.Digest // what Tag must name until now; "": nothing
 	HistoryTag string
-	NextTag    string          // history tag of the generation above, which must not be there
 	Held       []digest.Digest // blobs that what it follows has, in the same repository
+	New        bool            // nothing of it was there when it was planned: it cannot be signed yet
+	// Verify reports whether what somebody else has published meanwhile may be followed, as Options.Verify does. Nothing that it
+	// refuses is put under Tag. nil: every state may.
+	Verify func(ctx context.Context, d digest.Digest) error
 }
 
 // Progress of publishing a plan.
@@ -119,11 +122,24 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 		return 0, fault.WithHint(fmt.Errorf("generation %d is packed as %s, and was planned as %s: %w", d.Generation, a.Descriptor.Digest, d.Digest, fault.ErrDigestMismatch),
 			"plan and publish again; when that says the same, it is a fault of longshore or of this machine: please report it")
 	}
+	return a.Size(), to.Publish(ctx, d.Repository, a, d.publication(p.o))
+}
+
+// publication is where the state goes.
+func (d *DevicePlan) publication(o Options) Publication {
 	tag := d.Device.Tag()
-	return a.Size(), to.Publish(ctx, d.Repository, a, Publication{
-		Tag: tag, Tagged: d.Tagged, HistoryTag: artifacts.HistoryTag(tag, d.Generation), NextTag: artifacts.HistoryTag(tag, d.Generation+1),
-		Held: d.held,
-	})
+	return Publication{
+		Tag: tag, Tagged: d.Tagged, HistoryTag: artifacts.HistoryTag(tag, d.Generation),
+		Held: d.held, New: d.fresh, Verify: VerifyAt(d.Repository, o.Verify),
+	}
+}
+
+// VerifyAt is verify of one repository; nil where verify is nil.
+func VerifyAt(repository string, verify func(context.Context, string, digest.Digest) error) func(context.Context, digest.Digest) error {
+	if verify == nil {
+		return nil
+	}
+	return func(ctx context.Context, d digest.Digest) error { return verify(ctx, repository, d) }
 }
 
 // failures is one error of what kept states from being published: the first of them by its device, or, where that is all

@@ -3,7 +3,6 @@ package fleet
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"regexp"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -139,24 +139,10 @@ func included(fsys fs.FS, first *part) []*part {
 	return parts
 }
 
-// bounded reads a file of at most limit bytes.
-func bounded(fsys fs.FS, name string, limit int64) ([]byte, error) {
-	file, err := fsys.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("more than %d bytes: %w", limit, fault.ErrTooLarge)
-	}
-	return data, err
-}
-
 // readFile reads one file; f is given for fleet.yaml, which has members of its own.
 func readFile(fsys fs.FS, name string, f *Fleet) *part {
 	p := &part{name: name}
-	data, err := bounded(fsys, name, strict.MaxYAML)
+	data, err := bounded.FileIn(fsys, name, strict.MaxYAML)
 	if err != nil {
 		text := err.Error()
 		var at *fs.PathError
@@ -200,7 +186,7 @@ func (f *Fleet) head(root *strict.Node) {
 	if f.Name = name.Matching(nameFormat, nameWords); strings.HasPrefix(f.Name, signaturePrefix) {
 		name.Faultf("%q is no name of a fleet: %s", f.Name, signatureWords)
 	}
-	f.Namespace = f.Name
+	f.Namespace = artifacts.DefaultNamespace
 	if n := root.Get("namespace"); n != nil {
 		f.Namespace = n.Matching(namespaceFormat, "a namespace (letters, digits, dots, dashes)")
 	}

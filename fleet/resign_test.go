@@ -41,7 +41,7 @@ func TestPlanResigns(t *testing.T) {
 			t.Errorf("tags are %v, want %s", m.Named, before)
 		}
 		// Somebody who may push, and not sign, has given a device a generation of his own.
-		documents, err := compiled(t, files, m).Assignments[1].Documents(&fleet.Fleet{Name: "acme-plant", Namespace: "acme-plant"})
+		documents, err := compiled(t, files, m).Assignments[1].Documents(&fleet.Fleet{Name: "acme-plant", Namespace: artifacts.DefaultNamespace})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -82,14 +82,14 @@ func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan,
 	if err != nil {
 		return nil, err
 	}
-	if d.Tagged = s.tagged; s.notState != nil {
-		return d.cannot(s.notState)
+	if d.Tagged = s.Tagged; s.Refused != nil {
+		return d.cannot(s.Refused)
 	}
 	tagged := s.base
 	if tagged != nil {
 		d.Standing = tagged.index.Generation
 	}
-	if err := p.probe(ctx, a, s); err != nil {
+	if err := p.climb(ctx, a, s); err != nil {
 		return d.cannot(err)
 	}
 	if s.base == nil {
@@ -101,7 +101,7 @@ func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan,
 	if err != nil {
 		return d.cannot(err)
 	}
-	if stays == "" && goal.same(s.base) && !s.lags {
+	if stays == "" && goal.same(s.base) && !s.Lags() {
 		stays = fmt.Sprintf("it has the content of generation %d already", goal.index.Generation)
 	}
 	if stays != "" {
@@ -168,7 +168,7 @@ func placementOf(d *artifacts.Deployment) Placement {
 // earlier finds the state that a device goes back to, or why it stays.
 func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Back) (goal *published, stays string, err error) {
 	base := s.base
-	if s.lags && base.index.Repeats != "" { // going back was interrupted before the tag moved
+	if s.Lags() && base.index.Repeats != "" { // going back was interrupted before the tag moved
 		if goal, err = p.read(ctx, a, base.index.Repeats); err == nil {
 			err = p.vouched(ctx, a, goal.digest)
 		}

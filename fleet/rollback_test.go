@@ -272,6 +272,25 @@ func TestPlanFindsTheHistory(t *testing.T) {
 		t.Errorf("tags were listed %d times for devices that have theirs, want only the range", m.Asked["tags"])
 	}
 
+	// The registry has lost everything, and the device says what it has accepted.
+	m, files = history(t)
+	lose(m, "press-07", "press-07.v1", "press-07.v2", "press-07.v3")
+	known := options()
+	known.Accepted = func(_ context.Context, d artifacts.DeviceID) (uint64, error) {
+		if d != "press-07" {
+			t.Errorf("%s was asked about, which the registry has", d)
+		}
+		return 11, nil
+	}
+	if d := plan(t, files, m, known).Devices[1]; d.Generation != 12 || !strings.Contains(strings.Join(d.Reasons, ";"), "accepted generation 11") {
+		t.Errorf("%s gets generation %d, %q, want 12", d.Device, d.Generation, d.Reasons)
+	}
+
+	known.Accepted = func(context.Context, artifacts.DeviceID) (uint64, error) { return ^uint64(0), nil }
+	if d := plan(t, files, m, known).Devices[1]; d.Generation != 1 || !strings.Contains(strings.Join(d.Reasons, ";"), "no number that is published") {
+		t.Errorf("%s gets generation %d, %q, want 1", d.Device, d.Generation, d.Reasons)
+	}
+
 	// Nothing of it may be followed: that is told, and not generation 1 proposed.
 	m, files = history(t)
 	lose(m, "press-07", "press-07.v1", "press-07.v2")
@@ -297,8 +316,8 @@ func (crowded) Tags(context.Context, string) ([]string, error) {
 	return nil, fmt.Errorf("more than a million tags: %w", fault.ErrTooLarge)
 }
 
-// New devices cost one list of their repository's tags for all of them, and two requests each; those that are gone on with
-// beside them are asked no more for it.
+// New devices cost one list of their repository's tags for all of them, and two requests each: for the device's tag, and for the
+// history tag of the number that is chosen. Those that are gone on with beside them are asked no more for it.
 func TestPlanListsTagsOnce(t *testing.T) {
 	m := stocked(t)
 	requests := func(devices int) (lists, resolved int, p *fleet.Plan) {
@@ -317,7 +336,7 @@ func TestPlanListsTagsOnce(t *testing.T) {
 		t.Errorf("tags were listed %d times for devices that have theirs", lists)
 	}
 	lists, with, p := requests(50)
-	if lists != 1 || with != before+30*2 || p.Count(fleet.Publish) != 30 {
+	if lists != 1 || with != before+2*30 || p.Count(fleet.Publish) != 30 {
 		t.Errorf("30 new devices: %d lists and %d requests for tags beside %d, want 1 and 60", lists, with-before, before)
 	}
 }

@@ -357,7 +357,7 @@ func TestTLS(t *testing.T) {
 		"plain, loopback":             {registry.Options{}, plain.Host, nil, ""},
 		"plain, localhost":            {registry.Options{}, localhost, nil, ""},
 		"certificate without its key": {registry.Options{CertFile: s.CertFile}, s.Host, fault.ErrInvalid, ""},
-		"missing CA file":             {registry.Options{CAFile: "/nowhere/ca.pem"}, s.Host, fault.ErrNotFound, ""},
+		"missing CA file":             {registry.Options{CAFile: "/nowhere/ca.pem"}, s.Host, fault.ErrConfig, ""},
 		"key that does not fit":       {registry.Options{CAFile: s.CAFile, CertFile: s.CAFile, KeyFile: s.KeyFile}, s.Host, fault.ErrInvalid, ""},
 		"token and user":              {registry.Options{Token: "x", Username: "y"}, s.Host, fault.ErrInvalid, ""},
 		"password without a user":     {registry.Options{Password: "y"}, s.Host, fault.ErrInvalid, ""},

@@ -45,7 +45,8 @@ func (p *remotePlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io
 	return b, nil
 }
 
-// blobReader streams one blob from the first place that has it, and goes on where a connection broke.
+// blobReader streams one blob from the first place that has it, and goes on where a connection broke, which oras-go's reader
+// does not do: it asks for another part only when it is told to leave the one where it is.
 type blobReader struct {
 	ctx   context.Context
 	p     *remotePlace
@@ -145,13 +146,12 @@ func (b *blobReader) open() error {
 }
 
 func (b *blobReader) openAt(a *access) error {
-	r := request{method: http.MethodGet, suffix: b.p.name + "/blobs/" + b.desc.Digest.String(), header: http.Header{}}
+	header := http.Header{}
 	if b.off > 0 {
 		// Closed at both ends: some registries know no other form.
-		r.header.Set("Range", fmt.Sprintf("bytes=%d-%d", b.off, b.desc.Size-1))
-		r.accept = []int{http.StatusPartialContent}
+		header.Set("Range", fmt.Sprintf("bytes=%d-%d", b.off, b.desc.Size-1))
 	}
-	resp, err := a.do(b.p.reading(b.ctx, a), r)
+	resp, err := a.call(b.p.reading(b.ctx, a), http.MethodGet, "blobs/"+b.desc.Digest.String(), header, nil)
 	if err != nil {
 		return err
 	}

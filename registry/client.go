@@ -9,7 +9,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/longshore-dev/longshore/registry/internal/auths"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
@@ -30,7 +29,7 @@ type Client struct {
 	byHost  map[string][]*endpoint
 	opened  map[string]*remotePlace // by "host/path"
 	layouts map[string]*layoutPlace // by absolute path
-	given   map[string]bool         // hosts that the caller opened, which may have the credentials of Options
+	given   map[string]bool         // hosts that the user named, which may have the credentials of Options
 }
 
 // New checks the options; it connects to nothing and reads no file.
@@ -39,8 +38,10 @@ func New(o Options) (*Client, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	files := auths.Find(o.AuthFile, o.Getenv)
+	files.Limit = o.StallTimeout
 	return &Client{
-		o: o, files: auths.Find(o.AuthFile, o.Getenv), proxy: wire.Proxy(o.Getenv), locks: newLocks(),
+		o: o, files: files, proxy: wire.Proxy(o.Getenv), locks: newLocks(),
 		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
 		given: map[string]bool{},
 	}, nil
@@ -57,8 +58,9 @@ func (c *Client) Close() {
 	}
 }
 
-// Open gives the place that ref names. It connects to nothing; a layout's folder is made by the first write. Without
-// Options.Host the credentials of Options may go to ref's host from now on: open only what the user named.
+// Open opens a place that the user named, on a command line: without Options.Host the credentials of Options may go to ref's
+// host from now on. What a file or a document names is opened by [Client.OpenName] or [Client.OpenNamed]. It connects to
+// nothing; a layout's folder is made by the first write.
 func (c *Client) Open(_ context.Context, ref Reference) (*Repository, error) {
 	if ref.Scheme != SchemeLayout {
 		c.mu.Lock()
@@ -68,7 +70,7 @@ func (c *Client) Open(_ context.Context, ref Reference) (*Repository, error) {
 	return c.open(ref)
 }
 
-// open is Open for a place that a document names, not the caller: the credentials of Options are not for it.
+// open is Open for a place that a file or a document names: the credentials of Options are not for it.
 func (c *Client) open(ref Reference) (*Repository, error) {
 	r := &Repository{ref: ref, concurrency: c.o.Concurrency}
 	if ref.Scheme == SchemeLayout {
@@ -105,19 +107,15 @@ func (c *Client) open(ref Reference) (*Repository, error) {
 func (c *Client) newRemote(ref Reference, all []*endpoint) *remotePlace {
 	p := &remotePlace{c: c, host: ref.Registry, name: ref.Repository, tagged: map[string]entityTag{}}
 	for _, e := range all {
-		find := func(ctx context.Context, at string) (auth.Credential, error) {
-			if at != e.host {
-				return auth.EmptyCredential, nil
-			}
-			return c.lookup(ctx, e, ref.Registry, ref.Repository)
-		}
-		// A cache for each repository: podman's files have credentials for parts of a host.
-		p.at = append(p.at, &access{e, e.newAuth(find, auth.NewCache())})
+		p.at = append(p.at, c.newAccess(e, ref))
 	}
 	return p
 }
 
-// isFor tells whether the credentials of Options may go to a registry.
+// hasCredentials reports whether Options have credentials.
+func (c *Client) hasCredentials() bool { return c.o.Username != "" || c.o.Token != "" }
+
+// isFor reports whether the credentials of Options may go to a registry.
 func (c *Client) isFor(host string) bool {
 	if c.o.Host != "" {
 		return c.o.Host == host
@@ -127,20 +125,14 @@ func (c *Client) isFor(host string) bool {
 	return c.given[host]
 }
 
-// OpenName is Open by "host/path", or a layout by "oci-layout:PATH".
-func (c *Client) OpenName(ctx context.Context, name string) (*Repository, error) {
-	ref, err := ParseReference(name)
-	if err != nil {
-		return nil, err
-	}
-	return c.Open(ctx, ref)
-}
+// OpenName opens a place that a file or a document names, by "host/path", or a layout by "oci-layout:PATH". The credentials
+// of Options do not go there, unless they are for its host anyway.
+func (c *Client) OpenName(_ context.Context, name string) (*Repository, error) { return c.named(name) }
 
-// OpenNamed is Open for a place that a document names, not the user: it is not told the credentials of Options, unless they
-// are for its host anyway.
+// OpenNamed is [Client.OpenName] by reference.
 func (c *Client) OpenNamed(ref Reference) (*Repository, error) { return c.open(ref) }
 
-// named opens what a document names, as OpenName does without trusting it with the credentials of Options.
+// named is OpenName.
 func (c *Client) named(name string) (*Repository, error) {
 	ref, err := ParseReference(name)
 	if err != nil {

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -95,13 +94,13 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 	if err != nil || isIndex(desc.MediaType) {
 		return nil, err
 	}
-	var m ocispec.Manifest
-	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, r.fail("read", d.String(), fmt.Errorf("%w: %w", fault.ErrInvalid, err))
+	blobs, _, err := parts(data)
+	if err != nil {
+		return nil, r.fail("read", d.String(), err)
 	}
 	var out []ocispec.Descriptor
 	asked := map[digest.Digest]bool{}
-	for _, b := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
+	for _, b := range blobs {
 		if asked[b.Digest] || len(b.URLs) > 0 { // the registry need not hold what is elsewhere
 			continue
 		}

@@ -1,12 +1,9 @@
 package registry
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -31,9 +28,9 @@ type Copied struct {
 // already stays and is fault.ErrConflict. What is there is not sent again, and what another repository of the same registry
 // has is shared. It may be repeated after any interruption.
 func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Digest, tag string) (*Copied, error) {
-	c := &copier{to: r, from: from, done: map[digest.Digest]bool{}}
+	c := &copier{to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
 	if tag != "" {
-		there, err := r.names(ctx, tag)
+		there, err := r.Named(ctx, tag)
 		if err == nil && there != "" && there != d {
 			err = fault.WithHint(r.fail("copy to", tag, fmt.Errorf("it names %s already, not %s: %w", there, d, fault.ErrConflict)),
 				"a version stands for one content: find out who pushed the other one")
@@ -55,6 +52,7 @@ func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Di
 // copier brings things from one repository to another.
 type copier struct {
 	to, from *Repository
+	origin   *Repository // from without mirrors: what they list may be less
 	done     map[digest.Digest]bool
 	made     Copied
 }
@@ -65,30 +63,8 @@ func (c *copier) manifest(ctx context.Context, d digest.Digest, depth int) (ocis
 	if err != nil || c.done[d] {
 		return desc, data, err
 	}
-	var m struct {
-		Config    *ocispec.Descriptor  `json:"config"`
-		Layers    []ocispec.Descriptor `json:"layers"`
-		Manifests []ocispec.Descriptor `json:"manifests"`
-	}
-	if err := json.Unmarshal(data, &m); err != nil {
-		return desc, data, c.from.fail("copy", d.String(), fmt.Errorf("a manifest that is not JSON: %w", fault.ErrInvalid))
-	}
-	for _, child := range m.Manifests {
-		if depth == 0 {
-			return desc, data, c.from.fail("copy", d.String(), fmt.Errorf("indexes of indexes: %w", fault.ErrTooLarge))
-		}
-		if _, _, err := c.manifest(ctx, child.Digest, depth-1); err != nil {
-			return desc, data, err
-		}
-	}
-	blobs := m.Layers
-	if m.Config != nil {
-		blobs = append(blobs, *m.Config)
-	}
-	for _, b := range blobs {
-		if err := c.blob(ctx, b); err != nil {
-			return desc, data, err
-		}
+	if err := c.parts(ctx, d, data, depth); err != nil {
+		return desc, data, err
 	}
 	if there, err := c.to.Exists(ctx, desc); err != nil || there {
 		c.done[d] = err == nil
@@ -102,17 +78,35 @@ func (c *copier) manifest(ctx context.Context, d digest.Digest, depth int) (ocis
 	return desc, data, nil
 }
 
+// parts brings all that a manifest names, without its subject. oras-go's CopyGraph would pass over a manifest that is there
+// without looking for its blobs, which a registry may have lost.
+func (c *copier) parts(ctx context.Context, d digest.Digest, manifest []byte, depth int) error {
+	blobs, manifests, err := parts(manifest)
+	if err == nil && len(manifests) > 0 && depth == 0 {
+		err = fmt.Errorf("indexes of indexes: %w", fault.ErrTooLarge)
+	}
+	if err != nil {
+		return c.from.fail("copy", d.String(), err)
+	}
+	for _, child := range manifests {
+		if _, _, err := c.manifest(ctx, child.Digest, depth-1); err != nil {
+			return err
+		}
+	}
+	for _, b := range blobs {
+		if err := c.blob(ctx, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // blob brings a blob: it is there already, the registry shares it, or it is sent.
 func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 	if c.done[b.Digest] {
 		return nil
 	}
 	b = ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest, Size: b.Size}
-	sent := false
-	get := func() ([]byte, error) {
-		sent = true
-		return c.from.Blob(ctx, b, maxCopied)
-	}
 	there, err := c.to.Exists(ctx, ocispec.Descriptor{Digest: b.Digest, Size: b.Size})
 	switch {
 	case err != nil:
@@ -121,55 +115,32 @@ func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 		c.done[b.Digest] = true
 		return nil
 	}
+	get := func() ([]byte, error) { return c.from.Blob(ctx, b, maxCopied) }
+	mounted := false
 	to, remote := c.to.place.(*remotePlace)
 	from, alike := c.from.place.(*remotePlace)
 	if remote && alike && to.host == from.host && to.name != from.name {
-		err = to.share(ctx, b, from.name, get)
+		mounted, err = to.mount(ctx, b, from.name, get)
 	} else {
 		var data []byte
 		if data, err = get(); err == nil {
 			err = c.to.PushBlob(ctx, b, data)
 		}
 	}
-	if err != nil {
-		return c.to.fail("copy blob", b.Digest.String(), err)
-	}
-	c.done[b.Digest] = true
-	if sent {
+	switch c.done[b.Digest] = err == nil; {
+	case err != nil:
+	case mounted:
+		c.made.Mounted++
+	default:
 		c.made.Sent++
 		c.made.Bytes += b.Size
-	} else {
-		c.made.Mounted++
 	}
-	return nil
-}
-
-// share asks the registry to share a blob of another of its repositories; where it does not, the blob is fetched and sent.
-func (p *remotePlace) share(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) error {
-	ctx = p.writing(ctx)
-	var failed error
-	err := p.pushing().Mount(ctx, desc, from, func() (io.ReadCloser, error) {
-		data, err := get()
-		failed = err
-		return io.NopCloser(bytes.NewReader(data)), err
-	})
-	if failed != nil {
-		return failed
-	}
-	if err = p.oras(ctx, err); err == nil || ctx.Err() != nil || errors.Is(err, fault.ErrTemporary) {
-		return err
-	}
-	data, err := get() // not allowed there, or no such call: no reason not to send it
-	if err != nil {
-		return err
-	}
-	_, err = p.pushBlob(ctx, desc, data)
-	return err
+	return c.to.fail("copy blob", b.Digest.String(), err)
 }
 
 // referrers brings everything that refers to a manifest.
 func (c *copier) referrers(ctx context.Context, subject ocispec.Descriptor, depth int) error {
-	list, err := c.from.Referrers(ctx, subject)
+	list, err := c.origin.Referrers(ctx, subject)
 	if err != nil {
 		return err
 	}
@@ -187,14 +158,14 @@ func (c *copier) referrers(ctx context.Context, subject ocispec.Descriptor, dept
 	}
 	for _, suffix := range append(ownTags, sharedTags...) {
 		tag := fallbackTag(subject.Digest) + suffix
-		d, err := c.from.Resolve(ctx, tag)
+		d, err := c.origin.Resolve(ctx, tag)
 		if errors.Is(err, fault.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if now, err := c.to.names(ctx, tag); err != nil || now != "" {
+		if now, err := c.to.Named(ctx, tag); err != nil || now != "" {
 			if err != nil {
 				return err
 			}
@@ -224,20 +195,8 @@ func (c *copier) referrer(ctx context.Context, subject, d ocispec.Descriptor, th
 		return nil //nolint:nilerr // listed by mistake
 	}
 	if !lists(there, d.Digest) {
-		var m struct {
-			Config *ocispec.Descriptor  `json:"config"`
-			Layers []ocispec.Descriptor `json:"layers"`
-		}
-		if err := json.Unmarshal(data, &m); err != nil {
+		if err := c.parts(ctx, d.Digest, data, depth); err != nil {
 			return err
-		}
-		if m.Config != nil {
-			m.Layers = append(m.Layers, *m.Config)
-		}
-		for _, b := range m.Layers {
-			if err := c.blob(ctx, b); err != nil {
-				return err
-			}
 		}
 		if err := c.to.PushReferrer(ctx, desc, data); err != nil {
 			return err

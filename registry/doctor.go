@@ -77,7 +77,7 @@ func refused(err error) bool { return err != nil && statusOf(err) >= 400 && stat
 
 // list asks for the tags.
 func (d *doctor) list(ctx context.Context, _ time.Time) error {
-	_, err := d.p.tags(ctx)
+	_, err := d.p.tags(ctx, "")
 	if errors.Is(err, fault.ErrNotFound) {
 		err = nil // nobody has pushed yet
 	}
@@ -143,7 +143,7 @@ func (d *doctor) referrers(ctx context.Context, _ time.Time) error {
 }
 
 func (d *doctor) conditional(ctx context.Context, _ time.Time) error {
-	resp, err := d.a.do(ctx, d.p.manifestRequest(doctorTag))
+	resp, err := d.a.call(ctx, http.MethodGet, "manifests/"+doctorTag, acceptManifests(), nil)
 	if err != nil {
 		return err
 	}
@@ -151,10 +151,9 @@ func (d *doctor) conditional(ctx context.Context, _ time.Time) error {
 	if err := resp.Body.Close(); err != nil {
 		return err
 	}
-	again := d.p.manifestRequest(doctorTag)
-	again.header.Set("If-None-Match", tag)
-	again.accept = []int{http.StatusNotModified}
-	if resp, err = d.a.do(ctx, again); err != nil {
+	header := acceptManifests()
+	header.Set("If-None-Match", tag)
+	if resp, err = d.a.call(ctx, http.MethodGet, "manifests/"+doctorTag, header, nil); err != nil {
 		return err
 	}
 	status := resp.StatusCode
@@ -165,10 +164,7 @@ func (d *doctor) conditional(ctx context.Context, _ time.Time) error {
 
 func (d *doctor) ranges(ctx context.Context, _ time.Time) error {
 	empty := ocispec.DescriptorEmptyJSON
-	resp, err := d.a.do(ctx, request{
-		method: http.MethodGet, suffix: d.p.name + "/blobs/" + empty.Digest.String(), header: http.Header{"Range": {"bytes=1-1"}},
-		accept: []int{http.StatusPartialContent},
-	})
+	resp, err := d.a.call(ctx, http.MethodGet, "blobs/"+empty.Digest.String(), http.Header{"Range": {"bytes=1-1"}}, nil)
 	if err != nil && !refused(err) {
 		return err
 	}
@@ -214,11 +210,9 @@ func (d *doctor) remove(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
 	for _, m := range d.made {
-		resp, err := d.a.do(ctx, request{
-			method: http.MethodDelete, suffix: d.p.name + "/manifests/" + m.String(), accept: []int{http.StatusAccepted, http.StatusNoContent, http.StatusNotFound},
-		})
-		if err == nil {
-			err = resp.Body.Close()
+		err := d.a.answer(ctx, d.a.repo.Manifests().Delete(ctx, ocispec.Descriptor{Digest: m}))
+		if errors.Is(err, fault.ErrNotFound) {
+			err = nil
 		}
 		if failed == nil {
 			failed = err

@@ -1,13 +1,14 @@
 package registry
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,51 +38,67 @@ type endpoint struct {
 	userAgent          string
 	budget             wire.Budget  // of each request's retries
 	takes              atomic.Int32 // a taking
+	log                *slog.Logger
 }
 
-// Endpoint is one place where a host's images may be asked for, for a container runtime that does its own requests.
+// Endpoint is one place where a repository's content may be asked for, for a container runtime that does its own requests.
 type Endpoint struct {
-	Scheme string       // "https" or "http"
-	Host   string       // host[:port] to connect to
-	Path   string       // what stands before the repository: "/v2"
-	Client *http.Client // with this endpoint's certificates, proxy and retries; without credentials
-	// Credentials gives what the endpoint's host may be told; both empty: nothing. An empty user with a secret is an
-	// identity (refresh) token.
-	Credentials func(ctx context.Context, host string) (user, secret string, err error)
+	Scheme string // "https" or "http"
+	Host   string // host[:port] to connect to
+	Path   string // what stands before the repository: "/v2"
+	// Client sends requests as every other method of the [Client] does: with this endpoint's certificates, proxy and retries,
+	// and with the credentials for this repository, under the same rules about whom they may be told. Nothing else needs to
+	// answer a challenge.
+	Client *http.Client
 }
 
-// Endpoints lists where host's content may be read by digest, in order: mirrors, then the registry itself.
-func (c *Client) Endpoints(host string) ([]Endpoint, error) {
-	if host == dockerHubHost || host == "index.docker.io" {
-		host = dockerHub
+// Endpoints lists where the content of the repository "host/path" may be read by digest, in order: mirrors, then the
+// registry itself.
+func (c *Client) Endpoints(name string) ([]Endpoint, error) {
+	for _, alias := range []string{dockerHubHost, "index.docker.io"} {
+		if path, ok := strings.CutPrefix(name, alias+"/"); ok {
+			name = dockerHub + "/" + path
+		}
 	}
-	all, err := c.endpoints(host)
+	r, err := c.named(name)
 	if err != nil {
-		return nil, newError("find endpoints of", host, err)
+		return nil, err
+	}
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return nil, newError("find endpoints of", name, fmt.Errorf("a layout has none: %w", fault.ErrUnsupported))
 	}
 	var out []Endpoint
-	for _, e := range all {
-		if !e.pull {
-			continue
+	for _, a := range p.at {
+		if a.pull {
+			out = append(out, Endpoint{Scheme: a.scheme, Host: a.host, Path: a.path, Client: &http.Client{Transport: authorized{p, a}}})
 		}
-		out = append(out, Endpoint{
-			Scheme: e.scheme, Host: e.host, Path: e.path, Client: e.client,
-			Credentials: func(ctx context.Context, at string) (string, string, error) {
-				if at != e.host && at != host {
-					return "", "", nil // a redirect or a foreign name is told nothing
-				}
-				cred, err := c.lookup(ctx, e, host, "")
-				switch {
-				case err != nil:
-					return "", "", newError("find credentials of", e.host, err)
-				case cred.RefreshToken != "":
-					return "", cred.RefreshToken, nil
-				}
-				return cred.Username, cred.Password, nil
-			},
-		})
 	}
 	return out, nil
+}
+
+// authorized is a transport for requests about one repository at one endpoint. It follows redirects itself.
+type authorized struct {
+	p *remotePlace
+	a *access
+}
+
+func (t authorized) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != t.a.scheme || r.URL.Host != t.a.host {
+		return nil, fmt.Errorf("a request for %s at %s: %w", r.URL.Host, t.a.host, fault.ErrDenied)
+	}
+	ctx := t.p.reading(r.Context(), t.a)
+	resp, err := t.a.auth.Do(r.WithContext(ctx))
+	if err != nil {
+		return nil, t.a.explain(t.a.transportError(ctx, err))
+	}
+	// What was tried again already is an error here, with what the registry said and when it wants to be asked again: a
+	// runtime that saw the status alone would try again at once.
+	switch s := resp.StatusCode; {
+	case wire.Passing(s), s == http.StatusUnauthorized, s == http.StatusForbidden:
+		return nil, t.a.explain(&statusError{s, wire.AnswerError(resp)})
+	}
+	return resp, nil
 }
 
 // endpoints gives host's addresses, the registry itself last. They are made once; hosts.toml is read then.
@@ -93,13 +110,13 @@ func (c *Client) endpoints(host string) ([]*endpoint, error) {
 	}
 	config, err := certsd.Load(c.o.CertsDir, host)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	var out []*endpoint
 	for _, m := range config.Mirrors {
 		e, err := c.newEndpoint(m, true)
 		if err != nil {
-			return nil, fmt.Errorf("mirror %s: %w", m.Host, err)
+			return nil, unusable(fmt.Errorf("mirror %s: %w", m.Host, err))
 		}
 		e.pull, e.resolve, e.ns = m.Pull, m.Resolve, host
 		out = append(out, e)
@@ -119,11 +136,19 @@ func (c *Client) endpoints(host string) ([]*endpoint, error) {
 	}
 	e, err := c.newEndpoint(server, false)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	e.pull, e.resolve = true, true
 	c.byHost[host] = append(out, e)
 	return c.byHost[host], nil
+}
+
+// unusable says of an error of a configuration file that it is no answer of a registry: a file that is not found is not a
+// state that is not there.
+func unusable(err error) error {
+	said := strings.TrimSuffix(err.Error(), ": "+fault.ErrInvalid.Error())
+	return fault.WithHint(fmt.Errorf("%s: %w", said, fault.ErrConfig),
+		cmp.Or(fault.Hint(err), "repair the file that the message names; on a device, longshore-agent check-config reads them all"))
 }
 
 // newEndpoint adds the options' certificates to those of hosts.toml: they hold for every host.
@@ -152,7 +177,7 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 		trips = wire.WithRest(trips, mirrorRest)
 	}
 	e := &endpoint{
-		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, budget: budget, userAgent: c.o.UserAgent,
+		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, budget: budget, userAgent: c.o.UserAgent, log: c.o.Logger,
 		client: &http.Client{Transport: wire.WithTokenServers(trips, h.Host), CheckRedirect: wire.Redirect},
 	}
 	return e, nil
@@ -169,84 +194,18 @@ func (e *endpoint) newAuth(find auth.CredentialFunc, cache auth.Cache) *auth.Cli
 	}
 }
 
-// request is one call of the distribution API. suffix stands behind "/v2/"; page replaces both when it is set.
-type request struct {
-	method, suffix string
-	query          url.Values
-	page           *url.URL
-	header         http.Header
-	body           []byte
-	accept         []int // further statuses than 200 that are answers
-}
-
-// send gives the answer when its status is wanted, else the error that it tells. The caller closes the body.
-func (e *endpoint) send(ctx context.Context, client *auth.Client, r request) (*http.Response, error) {
-	u := &url.URL{Scheme: e.scheme, Host: e.host, Path: e.path + "/" + r.suffix}
-	q := r.query
-	if r.page != nil {
-		u, q = r.page, nil
-	}
-	if e.ns != "" && r.page == nil {
-		if q == nil {
-			q = url.Values{}
-		}
-		q.Set("ns", e.ns)
-	}
-	if len(q) > 0 {
-		u.RawQuery = q.Encode()
-	}
-	var body io.Reader
-	if r.body != nil {
-		body = bytes.NewReader(r.body)
-	}
-	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), body)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
-	}
-	for k, v := range r.header {
-		req.Header[k] = v
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, e.transportError(ctx, err)
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
-	}
-	for _, s := range r.accept {
-		if resp.StatusCode == s {
-			return resp, nil
-		}
-	}
-	return nil, &statusError{resp.StatusCode, wire.AnswerError(resp)}
-}
-
 // transportError keeps the caller's own ending apart from the registry's silence.
 func (e *endpoint) transportError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
+	}
+	var link *url.Error
+	if errors.As(err, &link) {
+		err = link.Err // without the address: that of a download carries secrets
 	}
 	out := classify(err)
 	if e.mirror {
 		return fmt.Errorf("mirror %s: %w", e.host, out)
 	}
 	return out
-}
-
-// statusError keeps the status for those who decide by it.
-type statusError struct {
-	status int
-	err    error
-}
-
-func (s *statusError) Error() string { return s.err.Error() }
-func (s *statusError) Unwrap() error { return s.err }
-
-// statusOf is the status that err came from, 0 when no answer came.
-func statusOf(err error) int {
-	var s *statusError
-	if errors.As(err, &s) {
-		return s.status
-	}
-	return 0
 }

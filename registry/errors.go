@@ -42,7 +42,7 @@ func (e *Error) Look() string {
 	case ref.Digest != "":
 		return "is that the repository? registries remove what no tag names"
 	case ref.Tag != "":
-		return "see which tags there are: longshore app list " + ref.Name()
+		return "are the repository and the tag right? the registry has nothing under that name"
 	}
 	return "is the path right? a registry knows a repository from the first push to it"
 }
@@ -94,6 +94,12 @@ func classify(err error) error {
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return fault.WithHint(fmt.Errorf("it asks for a user name and password, none are known: %w", fault.ErrUnauthenticated),
 			"log in, or set LONGSHORE_USERNAME and LONGSHORE_PASSWORD")
+	case mismatched(err):
+		return fmt.Errorf("it answers for another digest: %w", fault.ErrDigestMismatch)
+	case errors.Is(err, errdef.ErrTooManyPages):
+		return fmt.Errorf("a list of too many pages: %w", fault.ErrTooLarge)
+	case errors.Is(err, http.ErrNoLocation):
+		return fmt.Errorf("an upload without a place: %w", fault.ErrUnsupported)
 	case errors.Is(err, errdef.ErrNotFound):
 		return fmt.Errorf("%w", fault.ErrNotFound)
 	case errors.Is(err, http.ErrSchemeMismatch), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
@@ -103,9 +109,17 @@ func classify(err error) error {
 	if tlsErr := classifyTLS(err); tlsErr != nil {
 		return tlsErr
 	}
+	if strings.Contains(err.Error(), "but registry was contacted over https") {
+		return fault.WithHint(fmt.Errorf("its token server is named without TLS, and gets no credentials: %w", fault.ErrUnauthenticated),
+			"is it the right registry? its token server has to be https too")
+	}
 	if strings.Contains(err.Error(), "bearer realm") {
 		return fault.WithHint(fmt.Errorf("its token server is at an address that credentials are not sent to: %w", fault.ErrUnauthenticated),
 			"a token server on a private address has to share the registry's host name")
+	}
+	if strings.Contains(err.Error(), "blob upload Location") {
+		return fault.WithHint(fmt.Errorf("it wants an upload ended at another host or without TLS: %w", fault.ErrDenied),
+			"is the registry told its public address, and is it the right registry?")
 	}
 	if errors.As(err, &link) {
 		err = link.Err // without the URL: download links carry secrets
@@ -115,6 +129,9 @@ func classify(err error) error {
 	}
 	return fmt.Errorf("%s: %w", wire.Clean(err.Error()), fault.ErrTemporary)
 }
+
+// mismatched reports whether oras-go says that the answer is about another digest than the one that was asked for.
+func mismatched(err error) bool { return strings.Contains(err.Error(), "digest mismatch in ") }
 
 // classifyDial recognises that there was no way to the registry, or to the proxy or mirror before it. It returns nil for
 // everything else.

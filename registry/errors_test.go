@@ -39,7 +39,7 @@ func TestLook(t *testing.T) {
 		err       error
 		want      string
 	}{
-		{"harbor.acme.example/plant/line:9.9.9", fault.ErrNotFound, "see which tags there are: longshore app list harbor.acme.example/plant/line"},
+		{"harbor.acme.example/plant/line:9.9.9", fault.ErrNotFound, "are the repository and the tag right? the registry has nothing under that name"},
 		{"harbor.acme.example/plant/lime", fault.ErrNotFound, "is the path right? a registry knows a repository from the first push to it"},
 		{"harbor.acme.example/plant/line" + digest, fault.ErrNotFound, "is that the repository? registries remove what no tag names"},
 		{"harbor.acme.example/plant/line:9.9.9", fault.ErrTemporary, ""},

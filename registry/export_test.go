@@ -3,21 +3,16 @@ package registry
 import (
 	"context"
 	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// SetSettleWait makes whoever has set a tag wait so long before it looks again, until the result is called: on a loaded
-// machine others take longer to set a tag than they do in practice.
-func SetSettleWait(d time.Duration) (restore func()) {
-	was := settleWait
-	settleWait = d
-	return func() { settleWait = was }
-}
-
-// SetSettle has f called in place of that wait, until the result is called.
-func SetSettle(f func(context.Context) error) (restore func()) {
-	was := settle
-	settle = f
-	return func() { settle = was }
+// SetHoldWait makes whoever has set a tag that stands alone wait so long before it looks again, until the result is called: on a
+// loaded machine others take longer to set a tag than they do in practice.
+func SetHoldWait(d time.Duration) (restore func()) {
+	was := holdWait
+	holdWait = d
+	return func() { holdWait = was }
 }
 
 // Classify gives an error its kind.
@@ -25,3 +20,8 @@ var Classify = classify
 
 // NewError is an error of an operation on a reference.
 var NewError = newError
+
+// Mount makes a blob of another repository available, and reports whether no bytes were sent.
+func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error) {
+	return r.mount(ctx, desc, from, func() ([]byte, error) { return data, nil })
+}

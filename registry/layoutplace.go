@@ -3,7 +3,6 @@ package registry
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -248,7 +247,7 @@ func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 	return out, nil
 }
 
-func (p *layoutPlace) tags(ctx context.Context) ([]string, error) {
+func (p *layoutPlace) tags(ctx context.Context, _ string) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	store, err := p.open(ctx, false)
@@ -285,8 +284,11 @@ func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 	return true, onDisk(store.Push(ctx, desc, bytes.NewReader(data)))
 }
 
-func (p *layoutPlace) mount(ctx context.Context, desc ocispec.Descriptor, _ string, data []byte) (bool, error) {
-	_, err := p.pushBlob(ctx, desc, data)
+func (p *layoutPlace) mount(ctx context.Context, desc ocispec.Descriptor, _ string, get func() ([]byte, error)) (bool, error) {
+	data, err := get()
+	if err == nil {
+		_, err = p.pushBlob(ctx, desc, data)
+	}
 	return false, err
 }
 
@@ -324,25 +326,14 @@ func (p *layoutPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 
 // complete refuses a manifest before what it names, as registries do: a layout is never half of something.
 func (p *layoutPlace) complete(manifest []byte) error {
-	var m struct {
-		Config    *ocispec.Descriptor  `json:"config"`
-		Layers    []ocispec.Descriptor `json:"layers"`
-		Manifests []ocispec.Descriptor `json:"manifests"`
-	}
 	if _, err := manifestType(manifest, ""); err != nil {
 		return err
 	}
-	if err := json.Unmarshal(manifest, &m); err != nil {
+	blobs, manifests, err := parts(manifest)
+	if err != nil {
 		return err
 	}
-	all := append(m.Layers, m.Manifests...)
-	if m.Config != nil {
-		all = append(all, *m.Config)
-	}
-	for _, d := range all {
-		if err := checkDescriptor(d); err != nil {
-			return err
-		}
+	for _, d := range append(blobs, manifests...) {
 		if info, err := os.Stat(p.blobPath(d.Digest)); err != nil || info.Size() != d.Size {
 			return fmt.Errorf("it names %s, which is not here: %w", d.Digest, fault.ErrInvalid)
 		}

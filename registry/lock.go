@@ -68,14 +68,8 @@ func (c *Client) ImageLayers(ctx context.Context, ref string, d digest.Digest) (
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := imageSize(data); err != nil {
-		return nil, repo.fail("read image", d.String(), err)
-	}
-	var m ocispec.Manifest
-	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, repo.fail("read image", d.String(), fmt.Errorf("%w: %w", fault.ErrInvalid, err))
-	}
-	return append([]ocispec.Descriptor{m.Config}, m.Layers...), nil
+	blobs, _, err := parts(data)
+	return blobs, repo.fail("read image", d.String(), err)
 }
 
 func lockIndex(ctx context.Context, repo *Repository, data []byte) ([]artifacts.LockedPlatform, error) {

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
@@ -12,7 +13,7 @@ import (
 )
 
 // Login checks credentials against a registry and then stores them where Docker and podman find them: in a credential
-// helper when the file names one, else in the file that it returns. user is empty when secret is an identity token.
+// helper when the file names one, else in the file. It returns in which of them. user is empty when secret is an identity token.
 func (c *Client) Login(ctx context.Context, host, user, secret string) (stored string, err error) {
 	if secret == "" {
 		return "", newError("log in to", host, fmt.Errorf("the password or token is empty: %w", fault.ErrInvalid))
@@ -27,7 +28,7 @@ func (c *Client) Login(ctx context.Context, host, user, secret string) (stored s
 	return stored, newError("log in to", host, err)
 }
 
-// Logout removes the stored credentials of host, and tells from which files; none is no error.
+// Logout removes the stored credentials of host, and returns from which files and helpers; none is no error.
 func (c *Client) Logout(ctx context.Context, host string) (removedFrom []string, err error) {
 	if err := checkHost(host); err != nil {
 		return nil, newError("log out of", host, err)
@@ -59,14 +60,15 @@ func (c *Client) ping(ctx context.Context, host, user, secret string) error {
 	if err != nil {
 		return err
 	}
-	e := all[len(all)-1]
-	client := e.newAuth(func(_ context.Context, at string) (auth.Credential, error) {
-		if at != e.host {
+	a := c.newAccess(all[len(all)-1], Reference{Registry: host})
+	a.auth.Credential = func(_ context.Context, at string) (auth.Credential, error) {
+		if at != a.host {
 			return auth.EmptyCredential, nil
 		}
 		return credential(user, secret), nil
-	}, auth.NewCache())
-	resp, err := e.send(ctx, client, request{method: "GET", suffix: ""})
+	}
+	a.withheld = func() bool { return false }
+	resp, err := a.call(ctx, http.MethodGet, "", nil, nil)
 	if err != nil {
 		return err
 	}

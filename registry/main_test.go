@@ -48,9 +48,13 @@ func clientFor(t testing.TB, s *testenv.RegistryServer) *registry.Client {
 
 func openName(t testing.TB, c *registry.Client, name string) *registry.Repository {
 	t.Helper()
-	r, err := c.OpenName(t.Context(), name)
+	ref, err := registry.ParseReference(name)
 	if err != nil {
-		t.Fatalf("OpenName(%q) = %v", name, err)
+		t.Fatal(err)
+	}
+	r, err := c.Open(t.Context(), ref)
+	if err != nil {
+		t.Fatalf("Open(%q) = %v", name, err)
 	}
 	return r
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
@@ -196,58 +197,108 @@ func TestServerOfHostsFile(t *testing.T) {
 	}
 }
 
+// What is wrong with a hosts.toml or a certificate that it names is an error of the configuration, and never an answer of a
+// registry.
 func TestBadHostsFile(t *testing.T) {
 	t.Parallel()
 	certs := t.TempDir()
-	writeFile(t, "server = ", certs, "registry.example.com", "hosts.toml")
-	writeFile(t, `ca = "missing.crt"`, certs, "other.example.com", "hosts.toml")
-	c := newClient(t, registry.Options{CertsDir: certs})
-	if _, err := c.Resolve(t.Context(), "registry.example.com/x", "t"); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "hosts.toml:1") {
-		t.Errorf("Resolve = %v, want fault.ErrInvalid with the place", err)
+	s := testenv.Registry(t, testenv.Distribution, testenv.WithClientCert())
+	for host, file := range map[string]struct{ text, says, hint string }{
+		"unfinished.example.com": {"[host.\"https://mirror.example.com\"]\n  capabilities = [\"pull\",", "hosts.toml:2", "check-config"},
+		"missing.example.com":    {`ca = "missing.crt"`, "missing.crt", "check-config"},
+		"mirror.example.com":     {"[host.\"https://mirror.example.com\"]\nca = \"missing.crt\"\n", "missing.crt", "check-config"},
+		"flat.example.com":       {fmt.Sprintf("client = [%q, %q]", s.CertFile, s.KeyFile), "client.pem", `client = [["cert.pem", "key.pem"]]`},
+		"large.example.com":      {"#" + strings.Repeat("x", 2<<20), "more than", "check-config"},
+	} {
+		writeFile(t, file.text, certs, host, "hosts.toml")
+		c := newClient(t, registry.Options{CertsDir: certs})
+		_, resolve := c.Resolve(t.Context(), host+"/x", "t")
+		_, endpoints := c.Endpoints(host + "/x")
+		for what, err := range map[string]error{"Resolve": resolve, "Endpoints": endpoints, "CheckCerts": registry.CheckCerts(certs)} {
+			if !errors.Is(err, fault.ErrConfig) || errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrTooLarge) || errors.Is(err, fault.ErrTemporary) ||
+				!strings.Contains(err.Error(), file.says) || !strings.Contains(fault.Hint(err), file.hint) {
+				t.Errorf("%s of %s = %v (%s), want fault.ErrConfig with %q and a hint with %q", what, host, err, fault.Hint(err), file.says, file.hint)
+			}
+		}
+		if err := os.RemoveAll(filepath.Join(certs, host)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Resolve(t.Context(), host+"/x", "t"); errors.Is(err, fault.ErrConfig) {
+			t.Errorf("Resolve after %s was repaired = %v", host, err)
+		}
 	}
-	if _, err := c.Endpoints("registry.example.com"); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("Endpoints = %v, want fault.ErrInvalid", err)
+	if err := errors.Join(registry.CheckCerts(certs), registry.CheckCerts(filepath.Join(certs, "missing"))); err != nil {
+		t.Errorf("CheckCerts of nothing = %v", err)
 	}
-	if _, err := c.Resolve(t.Context(), "other.example.com/x", "t"); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(err.Error(), "missing.crt") {
-		t.Errorf("Resolve = %v, want the missing file named", err)
+}
+
+// Certificates in a host's folder count without a hosts.toml, named as Docker names them, as for containerd.
+func TestCertificatesWithoutHostsFile(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Distribution, testenv.WithClientCert())
+	desc, _ := storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
+	host, port, _ := strings.Cut(s.Host, ":")
+	for _, folder := range []string{s.Host, host + "_" + port + "_", "_default"} {
+		certs := t.TempDir()
+		for name, from := range map[string]string{"ca.crt": s.CAFile, "client.cert": s.CertFile, "client.key": s.KeyFile} {
+			data, err := os.ReadFile(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeFile(t, string(data), certs, folder, name)
+		}
+		got, err := openName(t, newClient(t, registry.Options{CertsDir: certs}), s.Reference("line/state")).Resolve(t.Context(), "press-07")
+		if err != nil || got.Digest != desc.Digest {
+			t.Errorf("%s: Resolve = %v, %v", folder, got.Digest, err)
+		}
 	}
 }
 
 func TestEndpoints(t *testing.T) {
 	t.Parallel()
-	s := testenv.Registry(t, testenv.DistributionHtpasswd)
+	s := testenv.Registry(t, testenv.DistributionHtpasswd, testenv.WithCredentials("mirror", "pw"))
+	for _, path := range []string{"library/redis", "plant/web"} {
+		storetest.Put(t, openName(t, clientFor(t, s), s.Reference(path)), "image", nil, "7")
+	}
 	certs := t.TempDir()
 	writeFile(t, fmt.Sprintf("[host.\"https://resolver.test\"]\ncapabilities=[\"resolve\"]\n[host.%q]\n[host.\"https://harbor.test/v2/hub\"]\noverride_path=true\n", s.URL), certs, "docker.io", "hosts.toml")
-	config := `{"auths":{"https://index.docker.io/v1/":{"auth":"aHViOnB3"},"` + s.Host + `":{"auth":"bWlycm9yOnB3"},"harbor.test":{"auth":"dTo=","identitytoken":"refresh"}}}`
-	c := newClient(t, registry.Options{CertsDir: certs, AuthFile: writeFile(t, config, certs, "config.json"), RetryBudget: -1})
-	for _, host := range []string{"docker.io", "registry-1.docker.io"} {
-		all, err := c.Endpoints(host)
+	// As podman keeps it: for a part of a host, and for images as for states.
+	c := newClient(t, registry.Options{CertsDir: certs, AuthFile: writeFile(t, authFile(s.Host+"/library", "mirror", "pw"), certs, "config.json"), RetryBudget: -1})
+	for _, name := range []string{"docker.io/library/redis", "registry-1.docker.io/library/redis", "docker.io/plant/web"} {
+		all, err := c.Endpoints(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
 		for _, e := range all {
-			user, secret, err := e.Credentials(t.Context(), e.Host)
-			if err != nil {
-				t.Errorf("Credentials(%s) = %v", e.Host, err)
-			}
-			other, _, err := e.Credentials(t.Context(), "elsewhere.test")
-			if other != "" || err != nil {
-				t.Errorf("Credentials for another host = %q, %v, want none", other, err)
-			}
-			got = append(got, fmt.Sprint(e.Scheme, "://", e.Host, e.Path, " ", user, ":", secret))
+			got = append(got, fmt.Sprint(e.Scheme, "://", e.Host, e.Path))
 		}
-		want := []string{"http://" + s.Host + "/v2 mirror:pw", "https://harbor.test/v2/hub :refresh", "https://registry-1.docker.io/v2 hub:pw"}
+		want := []string{"http://" + s.Host + "/v2", "https://harbor.test/v2/hub", "https://registry-1.docker.io/v2"}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("Endpoints(%s) (-want +got):\n%s", host, diff)
+			t.Errorf("Endpoints(%s) (-want +got):\n%s", name, diff)
 		}
-		resp, err := all[0].Client.Get(s.URL + "/v2/")
-		if err != nil || resp.StatusCode != http.StatusUnauthorized {
-			t.Errorf("its client = %v, %v, want one without credentials", resp, err)
+		_, path, _ := strings.Cut(name, "/")
+		ask, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/v2/"+path+"/manifests/7", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask.Header.Set("Accept", ocispec.MediaTypeImageManifest)
+		resp, err := all[0].Client.Do(ask)
+		switch known := strings.HasPrefix(path, "library/"); {
+		case known && (err != nil || resp.StatusCode != http.StatusOK):
+			t.Errorf("%s: its client = %v, %v, want one that is logged in", name, resp, err)
+		case !known && !errors.Is(err, fault.ErrUnauthenticated):
+			t.Errorf("%s: its client = %v, %v, want fault.ErrUnauthenticated: the credentials are for another part", name, resp, err)
 		}
 		if err == nil {
 			resp.Body.Close()
 		}
+		if resp, err := all[0].Client.Get("http://elsewhere.test/v2/"); !errors.Is(err, fault.ErrDenied) {
+			t.Errorf("its client at another host = %v, %v, want fault.ErrDenied", resp, err)
+		}
+	}
+	if _, err := c.Endpoints("oci-layout:x"); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("Endpoints of a layout = %v, want fault.ErrUnsupported", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/auths"
+	"github.com/longshore-dev/longshore/registry/internal/certsd"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
@@ -35,10 +37,10 @@ type Options struct {
 	CAFile            string // PEM; added to the system's roots
 	CertFile, KeyFile string // client certificate, PEM; both or none
 
-	// Username with Password, or Token (a registry bearer token), go to Host only; with an empty Host, to the registries of
-	// references that were opened by the caller. Never to a mirror, nor to a registry that only a document or an image
-	// reference names. They come before any file. The environment variables LONGSHORE_USERNAME,
-	// LONGSHORE_PASSWORD and LONGSHORE_TOKEN fill in what is empty here.
+	// Username with Password, or Token (a registry bearer token), go to Host only; with an empty Host, to the registries that
+	// [Client.Open] was called for. Never to a mirror, nor to a registry that only a file, a document or an image
+	// reference names. They come before any file. The environment variables LONGSHORE_USERNAME, LONGSHORE_PASSWORD,
+	// LONGSHORE_TOKEN and LONGSHORE_REGISTRY_HOST fill in what is empty here.
 	Host               string
 	Username, Password string
 	Token              string
@@ -48,7 +50,8 @@ type Options struct {
 	// $XDG_RUNTIME_DIR/containers/auth.json, ~/.config/containers/auth.json.
 	AuthFile string
 
-	// CertsDir holds containerd's <host>/hosts.toml files: mirrors, CAs, client certificates. Empty: none.
+	// CertsDir holds containerd's <host>/hosts.toml files: mirrors, CAs, client certificates; or the certificates alone, as
+	// Docker names them: <host>/*.crt, NAME.cert with NAME.key. Empty: none.
 	CertsDir string
 
 	// Now is what certificates' dates are held against; nil: the system's clock.
@@ -61,7 +64,7 @@ type Options struct {
 	Concurrency  int           // blobs moved at a time; 0: 3
 	Requests     int           // requests to one server that wait for their answers at a time; 0: any number
 	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
-	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; 0: one minute
+	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; also how long a credential helper may take; 0: one minute
 
 	// Getenv reads the environment (os.Getenv in programs). Nil: an empty environment: no HOME, no proxies.
 	Getenv func(string) string
@@ -76,6 +79,9 @@ func (o Options) withDefaults() Options {
 		if o.Username == "" {
 			o.Token = o.Getenv("LONGSHORE_TOKEN")
 		}
+	}
+	if o.Host == "" {
+		o.Host = o.Getenv("LONGSHORE_REGISTRY_HOST")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -97,6 +103,9 @@ func (o Options) withDefaults() Options {
 
 func (o Options) check() error {
 	switch {
+	case o.Host != "" && checkHost(o.Host) != nil:
+		return fault.WithHint(fmt.Errorf("registry options: the host that credentials are for is %q: %w", o.Host, fault.ErrInvalid),
+			"a registry is named by its host and port, as in references: registry.example.com:5000")
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return fmt.Errorf("registry options: a client certificate needs both a certificate and a key file: %w", fault.ErrInvalid)
 	case o.Token != "" && (o.Username != "" || o.Password != ""):
@@ -128,7 +137,32 @@ func (o Options) ReadFiles() (option string, err error) {
 	return "", nil
 }
 
-// plain tells whether host is spoken to in the clear when hosts.toml says nothing about it.
+// CheckCerts reads every folder of a CertsDir and the certificates that it names, and returns all that cannot be used.
+func CheckCerts(dir string) error {
+	folders, err := certsd.Folders(dir)
+	if err != nil {
+		return unusable(err)
+	}
+	var errs []error
+	for _, folder := range folders {
+		config, err := certsd.LoadFolder(folder)
+		if err != nil {
+			errs = append(errs, unusable(err))
+			continue
+		}
+		if config.Server != nil {
+			config.Mirrors = append(config.Mirrors, *config.Server)
+		}
+		for _, h := range config.Mirrors {
+			if _, err := (wire.TLS{CAFiles: h.CAFiles, Pairs: h.Pairs}).Config(); err != nil {
+				errs = append(errs, unusable(fmt.Errorf("%s: %w", folder, err)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// plain reports whether host is spoken to in the clear when hosts.toml says nothing about it.
 func (o Options) plain(host string) bool {
 	if o.PlainHTTP || slices.Contains(o.PlainHTTPHosts, host) {
 		return true

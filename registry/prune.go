@@ -66,7 +66,7 @@ func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descript
 		if err != nil {
 			return err
 		}
-		if err := p.setTag(ctx, index, data, tag, &desc.Digest); !errors.Is(err, errMoved) {
+		if err := p.setTag(ctx, index, data, tag, &desc.Digest); !errors.Is(err, ErrMoved) {
 			return err
 		}
 	}
@@ -76,11 +76,8 @@ func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descript
 // remove deletes a manifest by its digest, or a tag. Gone is no error.
 func (p *remotePlace) remove(ctx context.Context, target string) error {
 	a := p.upstream()
-	ctx = auth.AppendRepositoryScope(ctx, p.reference(a), auth.ActionPull, auth.ActionPush, auth.ActionDelete)
-	resp, err := a.do(ctx, request{
-		method: http.MethodDelete, suffix: p.name + "/manifests/" + target,
-		accept: []int{http.StatusOK, http.StatusAccepted, http.StatusNoContent},
-	})
+	ctx = auth.AppendRepositoryScope(ctx, a.repo.Reference, auth.ActionPull, auth.ActionPush, auth.ActionDelete)
+	resp, err := a.call(ctx, http.MethodDelete, "manifests/"+target, nil, nil)
 	switch statusOf(err) {
 	case http.StatusNotFound:
 		return nil

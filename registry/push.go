@@ -7,45 +7,57 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
+	"net/url"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote"
-	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// pushing is oras-go's view of the registry itself, which does the uploading of blobs.
-func (p *remotePlace) pushing() *remote.Repository {
-	a := p.upstream()
-	return &remote.Repository{Client: &uploader{a}, Reference: p.reference(a), PlainHTTP: a.scheme == "http"}
+// uploader lets oras-go's requests for one blob through our endpoint, with a body that can be sent again.
+type uploader struct {
+	*access
+	data  []byte
+	whole digest.Digest // of data, which goes with the first request too: a registry may take that for all of it; "": it does not
 }
 
-// uploader lets oras-go's requests through our endpoint: with its path, and with every status that says "taken" made the
-// one that oras-go knows.
-type uploader struct{ a *access }
+// repository is oras-go's part that does the uploading. It ends an upload only where it began: a Location on another host, or
+// without TLS, is an error.
+func (u *uploader) repository() *remote.Repository {
+	return &remote.Repository{Client: u, Reference: u.repo.Reference, PlainHTTP: u.repo.PlainHTTP}
+}
+
+// errWhole ends a push whose first request was enough.
+var errWhole = errors.New("the blob was taken with the first request")
 
 func (u *uploader) Do(r *http.Request) (*http.Response, error) {
-	// The first request goes to "/v2/…" and may have to go elsewhere; the locations that follow are the registry's own.
-	if u.a.path != "/v2" && r.Method == http.MethodPost {
-		r.URL.Path = u.a.path + strings.TrimPrefix(r.URL.Path, "/v2")
+	opens := r.Method == http.MethodPost
+	switch {
+	case opens && u.whole != "":
+		r.URL.RawQuery = url.Values{"digest": {u.whole.String()}}.Encode()
+		r.Header.Set("Content-Type", "application/octet-stream")
+		u.fill(r)
+	case r.Method == http.MethodPut:
+		u.fill(r)
 	}
-	resp, err := u.a.auth.Do(r)
-	if err != nil {
-		return nil, err
+	resp, err := u.access.Do(r)
+	if err == nil && opens && u.whole != "" && resp.StatusCode == http.StatusCreated {
+		return nil, errors.Join(errWhole, resp.Body.Close())
 	}
-	if r.Method == http.MethodPut && taken(resp.StatusCode) {
-		resp.StatusCode = http.StatusCreated
-	}
-	return resp, nil
+	return resp, err
 }
 
-// taken tells whether a registry accepted something: they differ in how they say it.
-func taken(status int) bool {
-	return status == http.StatusOK || status == http.StatusCreated || status == http.StatusAccepted || status == http.StatusNoContent
+// fill gives a request the blob as its body.
+func (u *uploader) fill(r *http.Request) {
+	r.ContentLength = int64(len(u.data))
+	r.Body, r.GetBody = http.NoBody, nil // a length of 0 with another body means that it is not known
+	if len(u.data) > 0 {
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(u.data)), nil }
+		r.Body = io.NopCloser(bytes.NewReader(u.data))
+	}
 }
 
 // pushBlob sends a blob unless it is there; a small one also when that takes fewer requests than to find out.
@@ -62,68 +74,60 @@ func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 	if there, err := p.existsAt(ctx, p.upstream(), desc); err != nil || there {
 		return false, err
 	}
-	err = p.upload(ctx, desc, data)
-	if errors.Is(err, fault.ErrUnauthenticated) {
-		// The token ended between opening the upload and sending it; a second start brings a new one.
-		err = p.upload(ctx, desc, data)
-	}
+	err = p.upstream().answer(ctx, (&uploader{access: p.upstream(), data: data}).repository().Blobs().Push(ctx, desc, bytes.NewReader(data)))
 	return err == nil, err
 }
 
-func (p *remotePlace) upload(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
-	return p.oras(ctx, p.pushing().Blobs().Push(ctx, desc, bytes.NewReader(data)))
+// mountFrom asks the registry to share a blob of another of its repositories, and sends what get brings where it opens an
+// upload instead. err is of oras-go.
+func (p *remotePlace) mountFrom(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (sent bool, err error) {
+	u := &uploader{access: p.upstream()}
+	err = u.repository().Mount(ctx, desc, from, func() (io.ReadCloser, error) {
+		var err error
+		u.data, err = get()
+		sent = true
+		return io.NopCloser(bytes.NewReader(u.data)), err
+	})
+	return sent, err
 }
 
-// mount asks the registry to share a blob of another of its repositories, and sends it where that does not work.
-func (p *remotePlace) mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error) {
-	if r := (Reference{Scheme: SchemeOCI, Registry: p.host, Repository: from}); validRepository(r) != nil {
+// mount asks the registry to share a blob of another of its repositories, and sends what get brings where that does not work.
+// It reports whether no bytes were sent.
+func (p *remotePlace) mount(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (bool, error) {
+	if _, err := ParseReference(p.host + "/" + from); err != nil {
 		return false, fmt.Errorf("mount from %q: no repository: %w", from, fault.ErrInvalid)
 	}
 	ctx = p.writing(ctx)
-	if there, err := p.existsAt(ctx, p.upstream(), desc); err != nil || there {
-		return false, err
-	}
-	asked := false
-	err := p.oras(ctx, p.pushing().Mount(ctx, desc, from, func() (io.ReadCloser, error) {
-		asked = true
-		return io.NopCloser(bytes.NewReader(data)), nil
-	}))
+	var failed error
+	sent, err := p.mountFrom(ctx, desc, from, func() (data []byte, err error) {
+		data, failed = get()
+		return data, failed
+	})
+	err = p.upstream().answer(ctx, err)
 	switch {
+	case failed != nil:
+		return false, failed
 	case err == nil:
-		return !asked, nil
+		return !sent, nil
 	case ctx.Err() != nil, errors.Is(err, fault.ErrTemporary):
 		return false, err
 	}
-	// Not allowed to read there, not known there, no such call there: no reason not to send it.
+	data, err := get() // not allowed to read there, not known there, no such call there: no reason not to send it
+	if err != nil {
+		return false, err
+	}
 	_, err = p.pushBlob(ctx, desc, data)
 	return false, err
 }
 
-// holds tells whether another repository of the registry is known to have a blob. Not allowed to ask is no.
+// holds reports whether another repository of the registry is known to have a blob. Not allowed to ask is no.
 func (p *remotePlace) holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool {
-	a := p.upstream()
-	ref := p.reference(a)
+	other := *p.upstream()
+	ref := other.repo.Reference
 	ref.Repository = repository
-	resp, err := a.do(auth.AppendRepositoryScope(ctx, ref, auth.ActionPull), request{
-		method: http.MethodHead, suffix: repository + "/blobs/" + desc.Digest.String(),
-	})
-	if err != nil {
-		return false
-	}
-	return resp.Body.Close() == nil
-}
-
-func validRepository(r Reference) error {
-	_, err := ParseReference(r.Name())
-	return err
-}
-
-// oras brings an error of oras-go into our classes.
-func (p *remotePlace) oras(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	return p.upstream().transportError(ctx, err)
+	other.repo = &remote.Repository{Client: &other, Reference: ref, PlainHTTP: other.repo.PlainHTTP}
+	there, err := other.repo.Blobs().Exists(ctx, desc)
+	return there && err == nil
 }
 
 func (p *remotePlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
@@ -134,12 +138,8 @@ func (p *remotePlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 	return err
 }
 
-// errMoved ends the tries to set a tag that somebody else has set meanwhile.
-var errMoved = fault.WithHint(fmt.Errorf("it names something else now: %w", fault.ErrConflict),
-	"somebody else set it meanwhile: look at it, and decide again")
-
 // setTag puts a manifest under a tag. Before it tries again it looks: what was sent may have been done and its answer lost,
-// and a tag that somebody else has set while this one waited is theirs, errMoved. Sent again without a look it would go over
+// and a tag that somebody else has set while this one waited is theirs, ErrMoved. Sent again without a look it would go over
 // what they were told had held. was is what the tag names until now ("": nothing); nil: what it names after the first try.
 func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was *digest.Digest) error {
 	for tries := p.upstream().budget.Tries(); ; {
@@ -172,7 +172,7 @@ func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data 
 		case !again:
 			return err
 		case there != *was:
-			return errMoved
+			return ErrMoved
 		}
 	}
 }
@@ -200,11 +200,7 @@ func (p *remotePlace) again() { p.hasEmpty.Store(false) }
 
 // putManifest sends a manifest and returns the answer's headers.
 func (p *remotePlace) putManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, target string) (http.Header, error) {
-	resp, err := p.upstream().do(ctx, request{
-		method: http.MethodPut, suffix: p.name + "/manifests/" + target, body: data,
-		header: http.Header{"Content-Type": {desc.MediaType}},
-		accept: []int{http.StatusCreated, http.StatusAccepted, http.StatusNoContent},
-	})
+	resp, err := p.upstream().call(ctx, http.MethodPut, "manifests/"+target, http.Header{"Content-Type": {desc.MediaType}}, data)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -73,7 +74,7 @@ func TestPublishOrder(t *testing.T) {
 			r := openName(t, clientFor(t, s), s.Reference("line/state"))
 			a := artifact(t, "state", "deployment")
 			signed := false
-			got, err := r.Publish(t.Context(), a, registry.PublishOptions{
+			got, err := release.Publish(t.Context(), r, a, release.PublishOptions{
 				Signer: signer{t: t, before: func() {
 					signed = true
 					if tags, err := r.Tags(t.Context()); err == nil && len(tags) > 0 {
@@ -129,7 +130,7 @@ func TestPublishThatFailsMovesNoTag(t *testing.T) {
 	boom := errors.New("no key")
 	tests := map[string]struct {
 		rule   testenv.Rule
-		signer registry.Signer
+		signer release.Signer
 		is     error
 	}{
 		"signer refuses":            {testenv.Rule{Path: "never"}, signer{err: boom}, boom},
@@ -154,7 +155,7 @@ func TestPublishThatFailsMovesNoTag(t *testing.T) {
 				sg.t = t
 				tt.signer = sg
 			}
-			_, err := r.Publish(t.Context(), artifact(t, "after"), registry.PublishOptions{
+			_, err := release.Publish(t.Context(), r, artifact(t, "after"), release.PublishOptions{
 				Signer: tt.signer, HistoryTag: "press-07.v1", Tags: []string{"press-07"},
 			})
 			if !errors.Is(err, tt.is) {
@@ -168,7 +169,7 @@ func TestPublishThatFailsMovesNoTag(t *testing.T) {
 				t.Errorf("press-07.v1: %v, want fault.ErrNotFound", err)
 			}
 			// The same again, with nothing in the way, goes through.
-			if _, err := r.Publish(t.Context(), artifact(t, "after"), registry.PublishOptions{
+			if _, err := release.Publish(t.Context(), r, artifact(t, "after"), release.PublishOptions{
 				Signer: signer{t: t}, HistoryTag: "press-07.v1", Tags: []string{"press-07"},
 			}); err != nil {
 				t.Errorf("Publish again = %v", err)
@@ -186,19 +187,19 @@ func TestPublishHistoryIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientFor(t, s), s.Reference("line/state"))
-	o := registry.PublishOptions{HistoryTag: "press-07.v1", Tags: []string{"press-07"}}
+	o := release.PublishOptions{HistoryTag: "press-07.v1", Tags: []string{"press-07"}}
 	first := artifact(t, "one")
-	if _, err := r.Publish(t.Context(), first, o); err != nil {
+	if _, err := release.Publish(t.Context(), r, first, o); err != nil {
 		t.Fatal(err)
 	}
 	s.Faults.Forget()
-	if _, err := r.Publish(t.Context(), artifact(t, "two"), o); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+	if _, err := release.Publish(t.Context(), r, artifact(t, "two"), o); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 		t.Errorf("Publish of the same generation = %v, want fault.ErrConflict with a hint", err)
 	}
 	if puts := s.Faults.Requests(http.MethodPut, ""); len(puts) != 0 {
 		t.Errorf("it sent %+v before it looked", puts)
 	}
-	if _, err := r.Publish(t.Context(), first, o); err != nil {
+	if _, err := release.Publish(t.Context(), r, first, o); err != nil {
 		t.Errorf("Publish of the same content = %v", err)
 	}
 }
@@ -212,10 +213,10 @@ func TestPublishAgainSendsNoBlob(t *testing.T) {
 			r := openName(t, clientFor(t, s), s.Reference("line/state"))
 			big := string(randomBytes(100_000))
 			var told []string
-			o := registry.PublishOptions{Tags: []string{"t"}, Progress: func(p registry.Progress) {
+			o := release.PublishOptions{Tags: []string{"t"}, Progress: func(p registry.Progress) {
 				told = append(told, fmt.Sprint(p.Action, p.Tag))
 			}}
-			if _, err := r.Publish(t.Context(), artifact(t, big), o); err != nil {
+			if _, err := release.Publish(t.Context(), r, artifact(t, big), o); err != nil {
 				t.Fatal(err)
 			}
 			if want := []string{"pushed", "pushed", "pushed", "taggedt"}; !cmp.Equal(told, want) {
@@ -223,7 +224,7 @@ func TestPublishAgainSendsNoBlob(t *testing.T) {
 			}
 			s.Faults.Forget()
 			told = nil
-			if _, err := r.Publish(t.Context(), artifact(t, big, "and one new"), o); err != nil {
+			if _, err := release.Publish(t.Context(), r, artifact(t, big, "and one new"), o); err != nil {
 				t.Fatal(err)
 			}
 			if _, received := s.Faults.Bytes("", "/blobs/"); received != int64(len("and one new")) {
@@ -253,7 +254,7 @@ func TestPublishMountsFromOtherRepositories(t *testing.T) {
 			s.Faults.Forget()
 			r := openName(t, c, s.Reference("line/state"))
 			actions := map[string]registry.Action{}
-			_, err := r.Publish(t.Context(), artifact(t, content, "only here"), registry.PublishOptions{
+			_, err := release.Publish(t.Context(), r, artifact(t, content, "only here"), release.PublishOptions{
 				MountFrom: []string{"line/nowhere", "line/bundles"}, Tags: []string{"press-07"},
 				Progress: func(p registry.Progress) { actions[p.Descriptor.Digest.String()] = p.Action },
 			})
@@ -271,6 +272,21 @@ func TestPublishMountsFromOtherRepositories(t *testing.T) {
 				t.Errorf("Blob = %d bytes, %v", len(got), err)
 			}
 		})
+	}
+}
+
+// What a mirror has already is still to be brought to the registry.
+func TestPushLooksAtTheRegistryItself(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	a := artifact(t, "one")
+	for _, b := range a.Blobs {
+		if err := s.atMirror.PushBlob(t.Context(), b.Descriptor, b.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.repo.Push(t.Context(), a, registry.PushOptions{MountFrom: []string{"line/bundles"}}); err != nil {
+		t.Errorf("Push = %v", err)
 	}
 }
 
@@ -325,7 +341,7 @@ func TestPushSurvivesTroubleOnTheWay(t *testing.T) {
 			r := openName(t, newClient(t, registry.Options{RetryBudget: 10 * time.Second}), s.Reference("line/state"))
 			s.Faults.Add(rule)
 			a := artifact(t, string(randomBytes(100_000)))
-			if _, err := r.Publish(t.Context(), a, registry.PublishOptions{Tags: []string{"press-07"}}); err != nil {
+			if _, err := release.Publish(t.Context(), r, a, release.PublishOptions{Tags: []string{"press-07"}}); err != nil {
 				t.Fatalf("Publish = %v", err)
 			}
 			if s.Faults.Hits() == 0 {
@@ -379,17 +395,17 @@ func TestPublishRefusesBadArtifacts(t *testing.T) {
 	lacking.Blobs = lacking.Blobs[:1]
 	for name, tt := range map[string]struct {
 		a  *artifacts.Artifact
-		o  registry.PublishOptions
+		o  release.PublishOptions
 		is error
 	}{
-		"blob is another":     {swapped, registry.PublishOptions{}, fault.ErrDigestMismatch},
-		"manifest is another": {wrong, registry.PublishOptions{}, fault.ErrDigestMismatch},
-		"manifest too large":  {large, registry.PublishOptions{}, fault.ErrTooLarge},
-		"blob left out":       {lacking, registry.PublishOptions{}, fault.ErrInvalid},
-		"bad tag":             {artifact(t, "x"), registry.PublishOptions{Tags: []string{"a/b"}}, fault.ErrInvalid},
-		"bad history tag":     {artifact(t, "x"), registry.PublishOptions{HistoryTag: "-"}, fault.ErrInvalid},
+		"blob is another":     {swapped, release.PublishOptions{}, fault.ErrDigestMismatch},
+		"manifest is another": {wrong, release.PublishOptions{}, fault.ErrDigestMismatch},
+		"manifest too large":  {large, release.PublishOptions{}, fault.ErrTooLarge},
+		"blob left out":       {lacking, release.PublishOptions{}, fault.ErrInvalid},
+		"bad tag":             {artifact(t, "x"), release.PublishOptions{Tags: []string{"a/b"}}, fault.ErrInvalid},
+		"bad history tag":     {artifact(t, "x"), release.PublishOptions{HistoryTag: "-"}, fault.ErrInvalid},
 	} {
-		if _, err := r.Publish(t.Context(), tt.a, tt.o); !errors.Is(err, tt.is) {
+		if _, err := release.Publish(t.Context(), r, tt.a, tt.o); !errors.Is(err, tt.is) {
 			t.Errorf("%s: Publish = %v, want %v", name, err, tt.is)
 		}
 	}

@@ -209,12 +209,6 @@ func (r Reference) WithTag(tag string) Reference {
 	return r
 }
 
-// WithDigest is the same place with a digest; the tag stays for people to read.
-func (r Reference) WithDigest(d digest.Digest) Reference {
-	r.Digest = d
-	return r
-}
-
 // String is how the reference is written; ParseReference reads it back.
 func (r Reference) String() string {
 	var b strings.Builder

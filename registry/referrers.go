@@ -1,20 +1,18 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net/http"
-	"net/url"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
@@ -22,26 +20,23 @@ import (
 const (
 	maxReferrers     = 4096 // of one subject; a device reads a handful
 	maxReferrerPages = 64
-	maxIndex         = 4 << 20 // what registries accept for a fallback index
+	maxIndex         = 4 << 20 // bytes of one page of a list, or of a fallback index: what registries accept at most
 
 	// Writing the fallback index races with other writers and no registry offers a compare-and-swap. Each round reads,
-	// merges, writes, waits a moment and reads again: whoever read before our write has written by then, and who lost
-	// repeats. The wait has to be longer than the other's time between reading and writing.
+	// merges, writes, waits as [Repository.SwapTag] does and reads again: whoever read before our write has written by then,
+	// and who lost repeats.
 	mergeRounds   = 12
-	mergeWait     = 120 * time.Millisecond
 	listingRounds = 8 // of a registry with the API that lists a moment later
 )
 
-// referrers asks for the list at each place. A mirror's list counts when there is something in it; that there is nothing
-// only the registry itself can say.
+// errMore: a mirror answered, and its answer is not enough.
+var errMore = fmt.Errorf("the mirror does not have enough of it: %w", fault.ErrNotFound)
+
+// referrers gives the first list with something in it; that there is nothing only the registry itself can say.
 func (p *remotePlace) referrers(ctx context.Context, subject ocispec.Descriptor) (list []ocispec.Descriptor, err error) {
-	err = p.each(ctx, pulls, func(ctx context.Context, a *access) error {
-		var err error
-		list, err = p.referrersAt(ctx, a, subject)
-		if err == nil && len(list) == 0 && a.mirror {
-			return fault.ErrNotFound
-		}
-		return err
+	err = p.eachReferrers(ctx, subject, func(one []ocispec.Descriptor) bool {
+		list = one
+		return len(one) > 0
 	})
 	if err != nil {
 		return nil, err
@@ -49,12 +44,39 @@ func (p *remotePlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 	return list, nil
 }
 
+func (p *remotePlace) eachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error {
+	return p.each(ctx, pulls, func(ctx context.Context, a *access) error {
+		list, err := p.referrersAt(ctx, a, subject)
+		if err != nil || a.mirror && len(list) == 0 {
+			return cmp.Or(err, errMore)
+		}
+		if !enough(list) && a.mirror {
+			return errMore
+		}
+		return nil
+	})
+}
+
+func (p *remotePlace) eachResolve(ctx context.Context, tag string, enough func(ocispec.Descriptor) bool) error {
+	return p.each(ctx, resolves, func(ctx context.Context, a *access) error {
+		desc, err := p.resolveAt(ctx, a, tag)
+		if err == nil && !enough(desc) && a.mirror {
+			return errMore
+		}
+		return err
+	})
+}
+
 // referrersAt asks the API and reads the fallback tag, and gives what either lists: what was written before a registry
-// learned the API, or by a client that does not know it, stays under the tag alone, and may be the one good signature.
+// learned the API, or by a client that does not know it, stays under the tag alone, and may be the one good signature. A
+// mirror that may not resolve tags is asked by the API only.
 func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	list, err := p.referrersByAPI(ctx, a, subject.Digest)
 	if err != nil && !errors.Is(err, errNoAPI) {
 		return nil, err
+	}
+	if !a.resolve {
+		return list, nil
 	}
 	more, err := p.referrersByTag(ctx, a, subject.Digest)
 	if err != nil {
@@ -68,81 +90,68 @@ func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispe
 	return list, nil
 }
 
-// errNoAPI: the registry answered, and does not know the referrers API.
-var errNoAPI = errors.New("no referrers API")
-
+// referrersByAPI asks the API alone; errNoAPI where there is none.
 func (p *remotePlace) referrersByAPI(ctx context.Context, a *access, subject digest.Digest) ([]ocispec.Descriptor, error) {
-	var (
-		out  []ocispec.Descriptor
-		next *url.URL
-	)
-	for range maxReferrerPages {
-		resp, err := a.do(ctx, request{
-			method: http.MethodGet, suffix: p.name + "/referrers/" + subject.String(), page: next,
-			header: http.Header{"Accept": {ocispec.MediaTypeImageIndex}},
-		})
-		if err != nil {
-			switch statusOf(err) {
-			case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusNotAcceptable:
-				return nil, errNoAPI
-			}
-			return nil, err
-		}
-		data, err := readAtMost(resp, maxIndex)
-		if err != nil {
-			return nil, err
-		}
-		if mediaType(resp) != ocispec.MediaTypeImageIndex {
-			return nil, errNoAPI
-		}
-		page, err := parseReferrers(data)
-		if err != nil {
-			return nil, err
-		}
+	var out []ocispec.Descriptor
+	err := a.repo.Referrers(listing(ctx, listReferrers), ocispec.Descriptor{Digest: subject}, "", func(page []ocispec.Descriptor) error {
 		if out = append(out, page...); len(out) > maxReferrers {
-			return nil, fmt.Errorf("more than %d referrers: %w", maxReferrers, fault.ErrTooLarge)
+			return fmt.Errorf("more than %d referrers: %w", maxReferrers, fault.ErrTooLarge)
 		}
-		var more bool
-		if next, more = wire.Next(resp); !more {
-			return out, nil
-		}
+		return nil
+	})
+	switch statusOf(err) {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusNotAcceptable:
+		return nil, errNoAPI
 	}
-	return nil, fmt.Errorf("more than %d pages of referrers: %w", maxReferrerPages, fault.ErrTooLarge)
+	if err != nil {
+		return nil, a.answer(ctx, err)
+	}
+	return out, nil
+}
+
+// unfetchable reports whether an entry of a list names nothing that can be fetched.
+func unfetchable(d ocispec.Descriptor) bool {
+	return checkDescriptor(d) != nil || d.Size > MaxForeignManifest
 }
 
 // readAtMost reads and closes a body.
 func readAtMost(resp *http.Response, limit int64) ([]byte, error) {
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	data, err := bounded.Read(resp.Body, limit)
 	if err != nil {
 		return nil, broken(err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("more than %d bytes: %w", limit, fault.ErrTooLarge)
 	}
 	return data, nil
 }
 
-// parseReferrers reads an index of referrers. Entries that name nothing fetchable are left out: one bad entry may not hide
-// another's signature.
-func parseReferrers(data []byte) ([]ocispec.Descriptor, error) {
+// referrerEntries are those of an index of referrers that name something fetchable.
+type referrerEntries struct {
+	list    []ocispec.Descriptor
+	raw     [][]byte // of list, as they arrived
+	skipped int      // entries that were left out
+}
+
+// parseReferrers reads an index of referrers. Malformed entries are left out: everybody with push rights can add one, and it
+// may not hide the signatures of others.
+func parseReferrers(data []byte) (e referrerEntries, err error) {
 	var index struct {
 		Manifests []json.RawMessage `json:"manifests"`
 	}
 	if err := json.Unmarshal(data, &index); err != nil {
-		return nil, fmt.Errorf("a list of referrers that is not JSON: %w", fault.ErrInvalid)
+		return e, errNoList
 	}
 	if len(index.Manifests) > maxReferrers {
-		return nil, fmt.Errorf("more than %d referrers: %w", maxReferrers, fault.ErrTooLarge)
+		return e, fmt.Errorf("more than %d referrers: %w", maxReferrers, fault.ErrTooLarge)
 	}
-	var out []ocispec.Descriptor
 	for _, raw := range index.Manifests {
 		var d ocispec.Descriptor
-		if json.Unmarshal(raw, &d) == nil && checkDescriptor(d) == nil && d.Size <= MaxForeignManifest {
-			out = append(out, d)
+		if json.Unmarshal(raw, &d) != nil || unfetchable(d) {
+			e.skipped++
+			continue
 		}
+		e.list, e.raw = append(e.list, d), append(e.raw, raw)
 	}
-	return out, nil
+	return e, nil
 }
 
 // fallbackTag is where referrers are listed without the API: the digest with "-" for ":", shortened as specified.
@@ -153,21 +162,29 @@ func fallbackTag(d digest.Digest) string {
 
 func (p *remotePlace) referrersByTag(ctx context.Context, a *access, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	desc, data, err := p.manifestAt(ctx, a, fallbackTag(subject), maxIndex)
-	return fallbackList(desc, data, err, subject)
+	e, err := fallbackEntries(desc, data, err, subject)
+	a.logSkipped(ctx, e.skipped)
+	return e.list, err
 }
 
-// fallbackList takes "nothing there" for none, also when the tag names something else than a list: cosign's copy puts the
+// fallbackEntries takes "nothing there" for none, also when the tag names something else than a list: cosign's copy puts the
 // image itself there, and some registries answer with the subject.
-func fallbackList(desc ocispec.Descriptor, data []byte, err error, subject digest.Digest) ([]ocispec.Descriptor, error) {
+func fallbackEntries(desc ocispec.Descriptor, data []byte, err error, subject digest.Digest) (referrerEntries, error) {
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		return nil, nil
+		return referrerEntries{}, nil
 	case err != nil:
-		return nil, err
+		return referrerEntries{}, err
 	case desc.MediaType != ocispec.MediaTypeImageIndex, desc.Digest == subject:
-		return nil, nil
+		return referrerEntries{}, nil
 	}
 	return parseReferrers(data)
+}
+
+// fallbackList is the list of fallbackEntries.
+func fallbackList(desc ocispec.Descriptor, data []byte, err error, subject digest.Digest) ([]ocispec.Descriptor, error) {
+	e, err := fallbackEntries(desc, data, err, subject)
+	return e.list, err
 }
 
 // pushReferrer puts the manifest and returns when it is listed.
@@ -262,14 +279,14 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 			if err != nil {
 				return err
 			}
-			if err := p.setTag(ctx, index, data, tag, &desc.Digest); err != nil && !errors.Is(err, errMoved) {
+			if err := p.setTag(ctx, index, data, tag, &desc.Digest); err != nil && !errors.Is(err, ErrMoved) {
 				if fault.Retryable(err) || errors.Is(err, fault.ErrUnauthenticated) {
 					return err
 				}
 				return fault.WithHint(err, "tags that begin with sha256- have to stay mutable on a registry without the referrers API")
 			}
 		}
-		if err := sleep(ctx, mergeWait+rand.N(mergeWait*time.Duration(1+min(round, 4)))); err != nil {
+		if err := hold(ctx, round); err != nil {
 			return err
 		}
 	}

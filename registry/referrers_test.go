@@ -1,10 +1,12 @@
 package registry_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -82,6 +84,58 @@ func TestReferrersOfBothLists(t *testing.T) {
 	s.Faults.Add(testenv.Rule{Path: "/manifests/sha256-", Effect: testenv.Status(503, 0)})
 	if list, err := r.Referrers(t.Context(), subject); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("Referrers without an answer about the tag = %v, %v, want fault.ErrTemporary", list, err)
+	}
+}
+
+// TestMalformedReferrersHideNothing: everybody who may push can attach something whose descriptor a registry lists as it
+// came. Signatures beside it stay readable, by the API and by the tag, and one that is added keeps them.
+func TestMalformedReferrersHideNothing(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{
+		`{"digest":"sha256:1","size":5}`,
+		`{"digest":7,"size":5}`,
+		`{"digest":"` + someDigest + `","size":-1}`,
+		`{"digest":"` + someDigest + `","size":"5"}`,
+		`{"digest":"` + someDigest + `","size":5e99}`,
+		`{"digest":"` + someDigest + `","size":5,"annotations":{"a":1}}`,
+		`{"digest":"` + someDigest + `","size":5,"annotations":[]}`,
+		`{"digest":"` + someDigest + `","size":5,"mediaType":{}}`,
+		`{"digest":"md5:d41d8cd98f00b204e9800998ecf8427e","size":5}`,
+		`null`, `[]`, `"sha256"`, `5`, `{}`,
+	} {
+		t.Run(bad, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			s := testenv.Registry(t, testenv.Referrers)
+			c, err := registry.New(registry.Options{
+				Getenv: environment(nil), Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			r := openName(t, c, s.Reference("line/state"))
+			subject, signature := signed(t, r)
+			other := `{"digest":"` + someDigest + `","size":5,"unknown":{"a":1},"annotations":{"a":"\u003c<"}}`
+			index := []byte(fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[%s,{"mediaType":%q,"digest":%q,"size":%d},%s]}`,
+				ocispec.MediaTypeImageIndex, bad, signature.MediaType, signature.Digest, signature.Size, other))
+			check := func(source string) {
+				t.Helper()
+				list, err := r.Referrers(t.Context(), subject)
+				if err != nil || len(list) != 2 || list[0].Digest != signature.Digest || list[1].Digest != someDigest || list[1].Annotations["a"] != "<<" {
+					t.Errorf("Referrers by the %s = %v, %v, want the signature and what stands behind it", source, list, err)
+				}
+			}
+			s.Faults.Add(testenv.Rule{Path: "/referrers/", Effect: answer(ocispec.MediaTypeImageIndex, index)})
+			check("API")
+			s.Faults.Clear()
+			s.Faults.Add(testenv.Rule{Path: "/referrers/", Effect: testenv.Status(404, 0)})
+			s.Faults.Add(testenv.Rule{Path: "/manifests/sha256-", Effect: answer(ocispec.MediaTypeImageIndex, index)})
+			check("tag")
+			if n := strings.Count(log.String(), "malformed"); n != 2 {
+				t.Errorf("%d messages about what was left out, want 2:\n%s", n, &log)
+			}
+		})
 	}
 }
 

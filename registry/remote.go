@@ -14,9 +14,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	orasregistry "oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -26,8 +26,10 @@ const (
 	dockerIndex    = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-// acceptManifests is sent with every question about a manifest: a registry that finds nothing acceptable says "not found".
-const acceptManifests = ocispec.MediaTypeImageManifest + ", " + ocispec.MediaTypeImageIndex + ", " + dockerManifest + ", " + dockerIndex
+// manifestTypes are accepted with every question about a manifest: a registry that finds nothing acceptable says "not found".
+var manifestTypes = []string{ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex, dockerManifest, dockerIndex}
+
+func acceptManifests() http.Header { return http.Header{"Accept": {strings.Join(manifestTypes, ", ")}} }
 
 // remotePlace is a repository of a registry: the registry itself, last in at, and its mirrors before it.
 type remotePlace struct {
@@ -43,20 +45,10 @@ type remotePlace struct {
 	tagged map[string]entityTag // by endpoint and tag, for registries that have to be asked with GET
 }
 
-// access is an endpoint with the tokens for one repository.
-type access struct {
-	*endpoint
-	auth *auth.Client
-}
-
 // entityTag remembers an answer that If-None-Match can ask about.
 type entityTag struct {
 	tag  string
 	desc ocispec.Descriptor
-}
-
-func (a *access) do(ctx context.Context, r request) (*http.Response, error) {
-	return a.send(ctx, a.auth, r)
 }
 
 func (p *remotePlace) upstream() *access { return p.at[len(p.at)-1] }
@@ -66,15 +58,11 @@ func (p *remotePlace) reading(ctx context.Context, a *access) context.Context {
 	if a.mirror {
 		return ctx
 	}
-	return auth.AppendRepositoryScope(ctx, p.reference(a), auth.ActionPull)
+	return auth.AppendRepositoryScope(ctx, a.repo.Reference, auth.ActionPull)
 }
 
 func (p *remotePlace) writing(ctx context.Context) context.Context {
-	return auth.AppendRepositoryScope(ctx, p.reference(p.upstream()), auth.ActionPull, auth.ActionPush)
-}
-
-func (p *remotePlace) reference(a *access) orasregistry.Reference {
-	return orasregistry.Reference{Registry: a.host, Repository: p.name}
+	return auth.AppendRepositoryScope(ctx, p.upstream().repo.Reference, auth.ActionPull, auth.ActionPush)
 }
 
 // each tries the endpoints in order until one gives what is wanted. The registry itself comes last and has the last word:
@@ -95,12 +83,13 @@ func (p *remotePlace) each(ctx context.Context, may func(*access) bool, try func
 	return last
 }
 
-func pulls(a *access) bool { return a.pull }
+func pulls(a *access) bool    { return a.pull }
+func resolves(a *access) bool { return a.resolve }
 
 func (p *remotePlace) resolve(ctx context.Context, target string) (desc ocispec.Descriptor, err error) {
 	may := pulls
 	if checkDigest(digest.Digest(target)) != nil {
-		may = func(a *access) bool { return a.resolve }
+		may = resolves
 	}
 	err = p.each(ctx, may, func(ctx context.Context, a *access) error {
 		var err error
@@ -112,23 +101,14 @@ func (p *remotePlace) resolve(ctx context.Context, target string) (desc ocispec.
 
 // resolveAt asks with HEAD, and with GET where the registry does not answer that, or leaves out what is needed.
 func (p *remotePlace) resolveAt(ctx context.Context, a *access, target string) (ocispec.Descriptor, error) {
-	resp, err := a.do(ctx, request{
-		method: http.MethodHead, suffix: p.name + "/manifests/" + target, header: http.Header{"Accept": {acceptManifests}},
-	})
-	if err == nil {
-		resp.Body.Close()
-		d := digest.Digest(resp.Header.Get("Docker-Content-Digest"))
-		if checkDigest(d) == nil && resp.ContentLength > 0 {
-			if wanted := digest.Digest(target); checkDigest(wanted) == nil && wanted != d {
-				return ocispec.Descriptor{}, fmt.Errorf("it answers for %s: %w", d, fault.ErrDigestMismatch)
-			}
-			return ocispec.Descriptor{MediaType: mediaType(resp), Digest: d, Size: resp.ContentLength}, nil
-		}
-	}
+	desc, err := a.repo.Resolve(ctx, target)
 	switch statusOf(err) {
 	case 0:
-		if err != nil {
-			return ocispec.Descriptor{}, err
+		switch {
+		case err == nil && desc.Size > 0 && checkDigest(desc.Digest) == nil:
+			return desc, nil
+		case err != nil && (classified(err) || mismatched(err)):
+			return ocispec.Descriptor{}, a.answer(ctx, err)
 		}
 	case http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusNotAcceptable, http.StatusNotImplemented:
 	default:
@@ -142,12 +122,11 @@ func (p *remotePlace) resolveByGet(ctx context.Context, a *access, target string
 	p.mu.Lock()
 	known := p.tagged[key]
 	p.mu.Unlock()
-	r := p.manifestRequest(target)
+	header := acceptManifests()
 	if known.tag != "" {
-		r.header.Set("If-None-Match", known.tag)
-		r.accept = []int{http.StatusNotModified}
+		header.Set("If-None-Match", known.tag)
 	}
-	resp, err := a.do(ctx, r)
+	resp, err := a.call(ctx, http.MethodGet, "manifests/"+target, header, nil)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
@@ -170,16 +149,10 @@ func (p *remotePlace) resolveByGet(ctx context.Context, a *access, target string
 	return desc, nil
 }
 
-func (p *remotePlace) manifestRequest(target string) request {
-	return request{
-		method: http.MethodGet, suffix: p.name + "/manifests/" + target, header: http.Header{"Accept": {acceptManifests}},
-	}
-}
-
 func (p *remotePlace) manifest(ctx context.Context, target string, limit int64) (desc ocispec.Descriptor, data []byte, err error) {
 	may := pulls
 	if checkDigest(digest.Digest(target)) != nil {
-		may = func(a *access) bool { return a.resolve }
+		may = resolves
 	}
 	err = p.each(ctx, may, func(ctx context.Context, a *access) error {
 		var err error
@@ -189,8 +162,10 @@ func (p *remotePlace) manifest(ctx context.Context, target string, limit int64) 
 	return desc, data, err
 }
 
+// manifestAt does without oras-go's FetchReference, which does not hash what it gets, and asks again for a length that an
+// answer does not tell.
 func (p *remotePlace) manifestAt(ctx context.Context, a *access, target string, limit int64) (ocispec.Descriptor, []byte, error) {
-	resp, err := a.do(ctx, p.manifestRequest(target))
+	resp, err := a.call(ctx, http.MethodGet, "manifests/"+target, acceptManifests(), nil)
 	if err != nil {
 		return ocispec.Descriptor{}, nil, err
 	}
@@ -203,12 +178,9 @@ func readManifest(resp *http.Response, target string, limit int64) (ocispec.Desc
 	if resp.ContentLength > limit {
 		return ocispec.Descriptor{}, nil, fmt.Errorf("%d bytes, %d are allowed: %w", resp.ContentLength, limit, fault.ErrTooLarge)
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	data, err := bounded.Read(resp.Body, limit)
 	if err != nil {
 		return ocispec.Descriptor{}, nil, broken(err)
-	}
-	if int64(len(data)) > limit {
-		return ocispec.Descriptor{}, nil, fmt.Errorf("more than %d bytes: %w", limit, fault.ErrTooLarge)
 	}
 	if isPage(resp, data) {
 		return ocispec.Descriptor{}, nil, errPage
@@ -313,13 +285,11 @@ func (p *remotePlace) exists(ctx context.Context, desc ocispec.Descriptor) (foun
 }
 
 func (p *remotePlace) existsAt(ctx context.Context, a *access, desc ocispec.Descriptor) (bool, error) {
-	kind := "/blobs/"
+	kind := "blobs/"
 	if isManifest(desc.MediaType) {
-		kind = "/manifests/"
+		kind = "manifests/"
 	}
-	resp, err := a.do(ctx, request{
-		method: http.MethodHead, suffix: p.name + kind + desc.Digest.String(), header: http.Header{"Accept": {acceptManifests}},
-	})
+	resp, err := a.call(ctx, http.MethodHead, kind+desc.Digest.String(), acceptManifests(), nil)
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
 		return false, nil

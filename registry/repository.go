@@ -2,8 +2,11 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -43,9 +46,9 @@ type place interface {
 	openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 	exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
 	referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
-	tags(ctx context.Context) ([]string, error)
+	tags(ctx context.Context, prefix string) ([]string, error) // prefix: a hint that no other tag is needed
 	pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (sent bool, err error)
-	mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error)
+	mount(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (bool, error)
 	holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool
 	pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
 	pushReferrer(ctx context.Context, subject, desc ocispec.Descriptor, data []byte) error
@@ -108,7 +111,7 @@ func (r *Repository) OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.
 	return body, nil
 }
 
-// Exists tells whether a blob, or a manifest by its media type, is there. "Could not ask" is an error.
+// Exists reports whether a blob, or a manifest by its media type, is there. "Could not ask" is an error.
 func (r *Repository) Exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
 	if err := checkDescriptor(desc); err != nil {
 		return false, r.fail("look for", desc.Digest.String(), err)
@@ -127,9 +130,54 @@ func (r *Repository) Referrers(ctx context.Context, subject ocispec.Descriptor) 
 	return list, r.fail("list referrers of", subject.Digest.String(), err)
 }
 
+// EachReferrers gives enough the lists of referrers that Referrers chooses from, those of mirrors before the registry's own,
+// until it reports true. An error says why the registry itself could not be asked; it is not asked when a mirror's list was
+// enough.
+func (r *Repository) EachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		list, err := r.Referrers(ctx, subject)
+		if err == nil {
+			enough(list)
+		}
+		return err
+	}
+	err := checkDigest(subject.Digest)
+	if err == nil {
+		err = p.eachReferrers(ctx, subject, enough)
+	}
+	return r.fail("list referrers of", subject.Digest.String(), err)
+}
+
+// EachResolve gives enough what a tag points at, at each mirror that may resolve tags and then at the registry itself, until
+// it reports true. Errors are as of [Repository.EachReferrers]; the registry's fault.ErrNotFound says that it has no such tag.
+func (r *Repository) EachResolve(ctx context.Context, tag string, enough func(ocispec.Descriptor) bool) error {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		d, err := r.Resolve(ctx, tag)
+		if err == nil {
+			enough(d)
+		}
+		return err
+	}
+	err := checkTarget(tag)
+	if err == nil {
+		err = p.eachResolve(ctx, tag, enough)
+	}
+	return r.fail("resolve", tag, err)
+}
+
 // Tags lists all tags, sorted.
 func (r *Repository) Tags(ctx context.Context) ([]string, error) {
-	list, err := r.tags(ctx)
+	list, err := r.tags(ctx, "")
+	return list, r.fail("list tags", "", err)
+}
+
+// TagsWithPrefix lists the tags that begin with prefix, sorted. At a registry that lists in order this is one request
+// however many other tags there are; at others the whole list is read.
+func (r *Repository) TagsWithPrefix(ctx context.Context, prefix string) ([]string, error) {
+	list, err := r.tags(ctx, prefix)
+	list = slices.DeleteFunc(list, func(t string) bool { return !strings.HasPrefix(t, prefix) })
 	return list, r.fail("list tags", "", err)
 }
 
@@ -140,16 +188,6 @@ func (r *Repository) PushBlob(ctx context.Context, desc ocispec.Descriptor, data
 	}
 	_, err := r.pushBlob(ctx, desc, data)
 	return r.fail("push blob", desc.Digest.String(), err)
-}
-
-// Mount makes a blob that another repository of the same registry holds available here, and sends data where the
-// registry does not mount. It tells whether it was mounted.
-func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error) {
-	if err := checkContent(desc, data); err != nil {
-		return false, r.fail("mount blob", desc.Digest.String(), err)
-	}
-	ok, err := r.mount(ctx, desc, from, data)
-	return ok, r.fail("mount blob", desc.Digest.String(), err)
 }
 
 // PushManifest puts a manifest, by its digest when tag is empty, else under tag. Everything that it names has to be there.
@@ -164,20 +202,6 @@ func (r *Repository) PushManifest(ctx context.Context, desc ocispec.Descriptor, 
 		err = r.pushManifest(ctx, desc, data, tag)
 	}
 	return r.fail("push manifest", target, err)
-}
-
-// SetTag is PushManifest under a tag that names was until now; "": nothing. Before it tries again it looks, and what somebody
-// else has set meanwhile stays: fault.ErrConflict. No registry compares when it sets a tag: look before, and afterwards again.
-func (r *Repository) SetTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
-	p, ok := r.place.(*remotePlace)
-	if !ok {
-		return r.PushManifest(ctx, desc, data, tag)
-	}
-	err := checkPut(desc, data, tag)
-	if err == nil {
-		err = p.setTag(ctx, desc, data, tag, &was)
-	}
-	return r.fail("push manifest", tag, err)
 }
 
 func checkPut(desc ocispec.Descriptor, data []byte, target string) error {
@@ -253,4 +277,26 @@ func checkContent(desc ocispec.Descriptor, data []byte) error {
 		return fmt.Errorf("%d bytes that are not the %d of their descriptor: %w", len(data), desc.Size, fault.ErrDigestMismatch)
 	}
 	return nil
+}
+
+// parts are what a manifest or an index names, without its subject: the configuration with the layers, and further manifests.
+func parts(manifest []byte) (blobs, manifests []ocispec.Descriptor, err error) {
+	var m struct {
+		Config    *ocispec.Descriptor  `json:"config"`
+		Layers    []ocispec.Descriptor `json:"layers"`
+		Manifests []ocispec.Descriptor `json:"manifests"`
+	}
+	if err := json.Unmarshal(manifest, &m); err != nil {
+		return nil, nil, fmt.Errorf("a manifest that is not JSON: %w", fault.ErrInvalid)
+	}
+	if m.Config != nil {
+		blobs = append(blobs, *m.Config)
+	}
+	blobs = append(blobs, m.Layers...)
+	for _, d := range append(slices.Clone(blobs), m.Manifests...) {
+		if err := checkDescriptor(d); err != nil {
+			return nil, nil, err
+		}
+	}
+	return blobs, m.Manifests, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -33,7 +34,7 @@ func onceAt(s *testenv.RegistryServer, method, path string, f func(), effect tes
 // A registry that refuses for a moment makes one wait long enough for another to come and go: what that one was told has
 // held is not written over by the next try.
 func TestTryAgainLooksFirst(t *testing.T) {
-	t.Cleanup(registry.SetSettleWait(time.Millisecond))
+	t.Cleanup(registry.SetHoldWait(time.Millisecond))
 	t.Run("a channel", func(t *testing.T) {
 		s := testenv.Registry(t, testenv.Distribution)
 		open := func() *registry.Repository { return openName(t, clientFor(t, s), s.Host+"/plant/apps/line") }
@@ -86,8 +87,8 @@ func TestTryAgainLooksFirst(t *testing.T) {
 		s := testenv.Registry(t, testenv.Distribution)
 		name := s.Reference("plant/state")
 		at := func(repo *registry.Repository, a *artifacts.Artifact) error {
-			_, err := repo.Publish(t.Context(), a, registry.PublishOptions{
-				HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Sole: &registry.Sole{NextTag: "press-07.v2"},
+			_, err := release.Publish(t.Context(), repo, a, release.PublishOptions{
+				HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{},
 			})
 			return err
 		}
@@ -152,8 +153,8 @@ func TestLostAnswerOfImmutableTag(t *testing.T) {
 				s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `\.v1$`, Times: 1, Effect: lose})
 				s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `\.v1$`, Effect: testenv.Status(refusal, 0)})
 				a := stateOf(t, 1, "", "one")
-				o := registry.PublishOptions{HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Sole: &registry.Sole{NextTag: "press-07.v2"}}
-				if _, err := repo.Publish(t.Context(), a, o); err != nil {
+				o := release.PublishOptions{HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{}}
+				if _, err := release.Publish(t.Context(), repo, a, o); err != nil {
 					t.Errorf("Publish = %v", err)
 				}
 				if d, err := repo.Resolve(t.Context(), "press-07"); err != nil || d.Digest != a.Descriptor.Digest {
@@ -165,14 +166,17 @@ func TestLostAnswerOfImmutableTag(t *testing.T) {
 }
 
 // One that is ended after the tags were set says so: whoever reads it knows that there may be something to look at.
-func TestEndedBeforeTagsSettled(t *testing.T) {
+func TestEndedBeforeTagsWereLookedAt(t *testing.T) {
 	s := testenv.Registry(t, testenv.Referrers)
 	repo := openName(t, clientFor(t, s), s.Reference("plant/state"))
 	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(registry.SetSettle(func(ctx context.Context) error { cancel(); return context.Cause(ctx) }))
+	onceAt(s, http.MethodPut, `/manifests/press-07$`, func() {}, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		next.ServeHTTP(w, r)
+		onceAt(s, http.MethodGet, `/manifests/press-07`, cancel, testenv.Reset())
+	})
 	a := stateOf(t, 1, "", "one")
-	_, err := repo.Publish(ctx, a, registry.PublishOptions{
-		HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Sole: &registry.Sole{NextTag: "press-07.v2"},
+	_, err := release.Publish(ctx, repo, a, release.PublishOptions{
+		HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{},
 	})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "publish "+repo.Name()+":press-07") || !strings.Contains(fault.Hint(err), "tags were set") {
 		t.Errorf("Publish = %v, hint %q", err, fault.Hint(err))

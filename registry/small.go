@@ -1,12 +1,9 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
-	"net/url"
-	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -26,7 +23,7 @@ const (
 	takesAsked          // neither: HEAD, and an upload where that says no
 )
 
-// tellsMissing tells whether blobs that are sent from now on had not been there; a POST with the content does not say it.
+// tellsMissing reports whether blobs that are sent from now on had not been there; a POST with the content does not say it.
 func (p *remotePlace) tellsMissing() bool {
 	how := taking(p.upstream().takes.Load())
 	return how == takesMount || how == takesAsked
@@ -35,44 +32,36 @@ func (p *remotePlace) tellsMissing() bool {
 // pushSmall sends a small blob. done is false where the registry has to be asked in the ordinary way.
 func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, data []byte) (done, sent bool, err error) {
 	a := p.upstream()
-	how := taking(a.takes.Load())
-	query := url.Values{"digest": {desc.Digest.String()}}
-	switch how {
+	opened := true // an upload, which took the content with a further request
+	switch how := taking(a.takes.Load()); how {
 	case takesAsked:
 		return false, false, nil
 	case takesMount:
-		query = url.Values{"mount": {desc.Digest.String()}, "from": {p.name}}
+		opened, err = p.mountFrom(ctx, desc, p.name, func() ([]byte, error) { return data, nil })
+		sent = opened
+	default:
+		sent = true
+		err = (&uploader{a, data, desc.Digest}).repository().Blobs().Push(ctx, desc, bytes.NewReader(data))
+		if !errors.Is(err, errWhole) {
+			break
+		}
+		opened, err = false, nil
+		if how == takesUnknown {
+			// Not every registry that says "created" has looked at the content.
+			there, err := p.existsAt(ctx, a, desc)
+			if err != nil || !there {
+				return p.otherwise(ctx, a, errors.Join(err, fault.ErrUnsupported))
+			}
+			a.takes.Store(int32(takesPost))
+		}
 	}
-	r := request{
-		method: http.MethodPost, suffix: p.name + "/blobs/uploads/", query: query, header: http.Header{},
-		accept: []int{http.StatusCreated, http.StatusAccepted},
-	}
-	if how != takesMount {
-		r.body, r.header = data, http.Header{"Content-Type": {"application/octet-stream"}}
-	}
-	resp, err := a.do(ctx, r)
 	if err != nil {
-		return p.otherwise(ctx, a, err)
+		return p.otherwise(ctx, a, a.answer(ctx, err))
 	}
-	resp.Body.Close()
-	switch {
-	case resp.StatusCode == http.StatusAccepted:
-		if err := p.endUpload(ctx, a, resp, desc, data); err != nil {
-			return p.otherwise(ctx, a, err)
-		}
+	if opened {
 		a.takes.Store(int32(takesMount))
-		return true, true, nil
-	case how == takesMount:
-		return true, false, nil
-	case how == takesUnknown:
-		// Not every registry that says "created" has looked at the content.
-		there, err := p.existsAt(ctx, a, desc)
-		if err != nil || !there {
-			return p.otherwise(ctx, a, errors.Join(err, fault.ErrUnsupported))
-		}
-		a.takes.Store(int32(takesPost))
 	}
-	return true, true, nil
+	return true, sent, nil
 }
 
 // otherwise decides what an error of an unusual request means: what will pass, or would be the same for any other request,
@@ -85,25 +74,4 @@ func (p *remotePlace) otherwise(ctx context.Context, a *access, err error) (done
 	}
 	a.takes.Store(int32(takesAsked))
 	return false, false, nil
-}
-
-// endUpload sends all of a blob into an upload that was opened.
-func (p *remotePlace) endUpload(ctx context.Context, a *access, opened *http.Response, desc ocispec.Descriptor, data []byte) error {
-	at, err := opened.Location()
-	if err != nil {
-		return fmt.Errorf("an upload without a place: %w", fault.ErrUnsupported)
-	}
-	if from := opened.Request.URL; at.Hostname() == from.Hostname() && at.Scheme == from.Scheme {
-		at.Host = from.Host // some leave the port out
-	}
-	more := "digest=" + url.QueryEscape(desc.Digest.String())
-	at.RawQuery = strings.TrimPrefix(at.RawQuery+"&"+more, "&")
-	resp, err := a.do(ctx, request{
-		method: http.MethodPut, page: at, body: data, header: http.Header{"Content-Type": {"application/octet-stream"}},
-		accept: []int{http.StatusCreated, http.StatusAccepted, http.StatusNoContent},
-	})
-	if err != nil {
-		return err
-	}
-	return resp.Body.Close()
 }

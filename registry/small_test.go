@@ -2,8 +2,12 @@ package registry_test
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -12,6 +16,8 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -58,7 +64,7 @@ func TestSmallBlobs(t *testing.T) {
 				r := openName(t, clientFor(t, s), s.Reference("line/state"))
 				for _, layers := range [][]string{{"one", "two"}, {"two", "three"}, {"two", "three"}, {strings.Repeat("large", 4000), "three"}} {
 					a := artifact(t, layers...)
-					if _, err := r.Publish(t.Context(), a, registry.PublishOptions{Tags: []string{"press-07"}}); err != nil {
+					if _, err := release.Publish(t.Context(), r, a, release.PublishOptions{Tags: []string{"press-07"}}); err != nil {
 						t.Fatal(err)
 					}
 					for _, b := range a.Blobs {
@@ -72,19 +78,67 @@ func TestSmallBlobs(t *testing.T) {
 	}
 }
 
+// Whoever answers an upload with another Location must not get what was meant for the registry: no credentials in the clear
+// on the registry's own port, no content on another host.
+func TestUploadStaysWhereItBegan(t *testing.T) {
+	t.Parallel()
+	location := func(change func(at *url.URL)) testenv.Effect {
+		return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			seen := httptest.NewRecorder()
+			next.ServeHTTP(seen, r)
+			at, err := url.Parse(seen.Header().Get("Location"))
+			if err == nil && seen.Code == http.StatusAccepted {
+				at = (&url.URL{Scheme: "https", Host: r.Host}).ResolveReference(at)
+				change(at)
+				seen.Header().Set("Location", at.String())
+			}
+			maps.Copy(w.Header(), seen.Header())
+			w.WriteHeader(seen.Code)
+			_, _ = w.Write(seen.Body.Bytes())
+		}
+	}
+	other := testenv.Registry(t, testenv.Distribution)
+	for name, change := range map[string]func(at *url.URL){
+		"without TLS":     func(at *url.URL) { at.Scheme = "http" },
+		"at another host": func(at *url.URL) { at.Scheme, at.Host = "http", other.Host },
+	} {
+		for _, kind := range []testenv.Kind{testenv.DistributionHtpasswd, testenv.DistributionToken} {
+			for _, size := range []int{10, 100 << 10} {
+				t.Run(fmt.Sprintf("%s %s %d bytes", name, kind, size), func(t *testing.T) {
+					s := testenv.Registry(t, kind, testenv.WithPlainToo())
+					s.Faults.Add(testenv.Rule{Method: http.MethodPost, Path: "/uploads/", Effect: location(change)})
+					r := openName(t, clientFor(t, s), s.Reference("line/state"))
+					data := []byte(strings.Repeat("x", size))
+					if err := r.PushBlob(t.Context(), storetest.BlobOf(data), data); err == nil {
+						t.Error("PushBlob = nil, want an error")
+					}
+					for _, asked := range s.Faults.Requests("", "") {
+						if asked.Plain {
+							t.Errorf("%s %s came without TLS, with Authorization %q", asked.Method, asked.Path, asked.Header.Get("Authorization"))
+						}
+					}
+				})
+			}
+		}
+	}
+	if asked := other.Faults.Requests("", ""); len(asked) > 0 {
+		t.Errorf("another host was asked: %+v", asked)
+	}
+}
+
 // What a manifest in the repository names is not looked for, and sent after all when the registry has lost it.
 func TestHeldBlobs(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientFor(t, s), s.Reference("line/state"))
 	first := artifact(t, "kept", "old")
-	if _, err := r.Publish(t.Context(), first, registry.PublishOptions{Tags: []string{"press-07"}}); err != nil {
+	if _, err := release.Publish(t.Context(), r, first, release.PublishOptions{Tags: []string{"press-07"}}); err != nil {
 		t.Fatal(err)
 	}
 	kept := first.Blobs[1].Descriptor.Digest
-	options := registry.PublishOptions{Tags: []string{"press-07"}, Held: []digest.Digest{kept}}
+	options := release.PublishOptions{Tags: []string{"press-07"}, Held: []digest.Digest{kept}}
 	s.Faults.Forget()
-	if _, err := r.Publish(t.Context(), artifact(t, "kept", "new"), options); err != nil {
+	if _, err := release.Publish(t.Context(), r, artifact(t, "kept", "new"), options); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(s.Faults.Requests("", "/blobs/")); n != 2 {
@@ -92,7 +146,7 @@ func TestHeldBlobs(t *testing.T) {
 	}
 	// Elsewhere it never was.
 	other := openName(t, clientFor(t, s), s.Reference("line/other"))
-	if _, err := other.Publish(t.Context(), artifact(t, "kept", "new"), options); err != nil {
+	if _, err := release.Publish(t.Context(), other, artifact(t, "kept", "new"), options); err != nil {
 		t.Errorf("a blob that was not there after all: %v", err)
 	}
 }
@@ -124,7 +178,7 @@ func TestFreshIsWhatWasNotThere(t *testing.T) {
 			var fresh, looks int
 			publish := func(r *registry.Repository, a *artifacts.Artifact) {
 				t.Helper()
-				if _, err := r.Publish(t.Context(), a, registry.PublishOptions{Signer: freshSigner{signer{t: t}, &fresh, &looks}, Tags: []string{"press-07"}}); err != nil {
+				if _, err := release.Publish(t.Context(), r, a, release.PublishOptions{Signer: freshSigner{signer{t: t}, &fresh, &looks}, Tags: []string{"press-07"}}); err != nil {
 					t.Fatal(err)
 				}
 			}

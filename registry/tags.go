@@ -2,77 +2,67 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
+	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
 const (
 	tagPage     = 1000
 	maxTagPages = 2000
-	maxTagList  = 4 << 20   // bytes of one page: a thousand tags of 128 characters are 128 KiB
 	maxTags     = 1_000_000 // 10,000 devices with 20 generations each, and their lists of signatures, are 410,000
 )
 
-// tags pages through the registry's own list; mirrors know only what passed through them.
-func (p *remotePlace) tags(ctx context.Context) ([]string, error) {
-	a := p.upstream()
-	ctx = p.reading(ctx, a)
-	seen := map[string]bool{}
-	query := url.Values{"n": {strconv.Itoa(tagPage)}}
-	var next *url.URL
-	for range maxTagPages {
-		resp, err := a.do(ctx, request{method: http.MethodGet, suffix: p.name + "/tags/list", query: query, page: next})
-		if err != nil {
-			return nil, err
-		}
-		data, err := readAtMost(resp, maxTagList)
-		if err != nil {
-			return nil, err
-		}
-		page, err := parseTags(resp, data)
-		if err != nil {
-			return nil, err
+// What ends a list of tags before its last page.
+var (
+	errEnough    = errors.New("no further tag is wanted")
+	errUnordered = errors.New("the tags are in no order")
+)
+
+// tags pages through the registry's own list; mirrors know only what passed through them. With a prefix it begins at the
+// tags that have it and ends behind them, where the registry lists in order and can begin anywhere ("last" of the
+// distribution specification); else it lists everything. Tags without the prefix may be among the result.
+func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error) {
+	var (
+		a    = p.upstream()
+		seen = map[string]bool{}
+		page []string
+	)
+	take := func(tags []string) error {
+		page = slices.DeleteFunc(tags, func(t string) bool { return !validTag(t) })
+		if prefix != "" && (!slices.IsSorted(page) || len(page) > 0 && page[0] <= prefix) {
+			return errUnordered // or from the beginning: the page says nothing about what is not on it
 		}
 		before := len(seen)
 		for _, t := range page {
 			seen[t] = true
 		}
-		if len(seen) > maxTags {
-			return nil, fmt.Errorf("more than %d tags: %w", maxTags, fault.ErrTooLarge)
+		switch {
+		case len(seen) > maxTags:
+			return fmt.Errorf("more than %d tags: %w", maxTags, fault.ErrTooLarge)
+		case len(seen) == before: // also ends with a registry that sends the same page for ever
+			return errEnough
+		case prefix != "" && !strings.HasPrefix(page[len(page)-1], prefix):
+			return errEnough
 		}
-		if len(page) == 0 || len(seen) == before {
-			return sorted(seen), nil // also ends with a registry that sends the same page for ever
+		return nil
+	}
+	for last := prefix; ; last = page[len(page)-1] {
+		page = nil
+		err := a.repo.Tags(listing(ctx, listTags), last, take)
+		switch {
+		case errors.Is(err, errUnordered):
+			return p.tags(ctx, "")
+		case errors.Is(err, errEnough), err == nil && len(page) < tagPage:
+			return sorted(seen), nil
+		case err != nil:
+			return nil, a.answer(ctx, err)
 		}
-		var more bool
-		if next, more = wire.Next(resp); !more {
-			// Some cut the list and send no link. A full page is asked on from its last tag.
-			if len(page) < tagPage {
-				return sorted(seen), nil
-			}
-			query.Set("last", page[len(page)-1])
-		}
+		// Some cut the list and send no link: a full page is asked on from its last tag.
 	}
-	return nil, fmt.Errorf("more than %d pages of tags: %w", maxTagPages, fault.ErrTooLarge)
-}
-
-func parseTags(resp *http.Response, data []byte) ([]string, error) {
-	if isPage(resp, data) {
-		return nil, errPage
-	}
-	var list struct {
-		Tags []string `json:"tags"`
-	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, fmt.Errorf("a list of tags that is not JSON: %w", fault.ErrInvalid)
-	}
-	return slices.DeleteFunc(list.Tags, func(t string) bool { return !validTag(t) }), nil
 }
 
 func sorted(set map[string]bool) []string {

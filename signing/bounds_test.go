@@ -1,4 +1,4 @@
-package signing
+package signing_test
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	. "github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
@@ -22,7 +24,7 @@ func TestTenThousandReferrers(t *testing.T) {
 		t.Run(artifactType, func(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
-			sign(t, newSigner(t, SignOptions{}), st, subject)
+			signed(t, newSigner(t, sign.Options{}), st, subject)
 			signed := st.Listed[subject.Digest][0]
 			junk := st.Attach(t, subject, artifactType, "text/plain", []byte("x"))
 			list := make([]ocispec.Descriptor, 0, 10_001)
@@ -30,16 +32,16 @@ func TestTenThousandReferrers(t *testing.T) {
 				list = append(list, junk)
 			}
 			st.Listed[subject.Digest] = list
-			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			_, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 			if !errors.Is(err, fault.ErrTooLarge) || errors.Is(err, fault.ErrUnsigned) || !strings.Contains(err.Error(), "10000 referrers") {
 				t.Errorf("Verify = %v, want %v", err, fault.ErrTooLarge)
 			}
-			if n := st.Asked["manifest"] + st.Asked["blob"]; n > 2*maxReferrers {
+			if n := st.Asked["manifest"] + st.Asked["blob"]; n > 2*MaxReferrers {
 				t.Errorf("%d requests", n)
 			}
 			// The list tells what the referrer is, so that it is looked at first, wherever it stands.
 			st.Listed[subject.Digest] = append(list, signed)
-			if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
+			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil {
 				t.Errorf("Verify of the last in the list = %v", err)
 			}
 		})
@@ -56,7 +58,7 @@ func TestUnreadableAmongManyIsTemporary(t *testing.T) {
 	}{
 		{"all", func(int) error { return fault.ErrTemporary }, fault.ErrTemporary},
 		{"the last", func(nth int) error {
-			if nth == maxReferrers {
+			if nth == MaxReferrers {
 				return fault.ErrTemporary
 			}
 			return nil
@@ -73,7 +75,7 @@ func TestUnreadableAmongManyIsTemporary(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
-			for n := range maxReferrers + 1 {
+			for n := range MaxReferrers + 1 {
 				st.Attach(t, subject, MediaTypeBundle, "text/plain", fmt.Append(nil, n))
 			}
 			nth := 0
@@ -84,7 +86,7 @@ func TestUnreadableAmongManyIsTemporary(t *testing.T) {
 				nth++
 				return c.fail(nth)
 			}
-			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			_, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 			if !errors.Is(err, c.want) || errors.Is(err, fault.ErrTooLarge) != (c.want == fault.ErrTooLarge) {
 				t.Errorf("Verify = %v, want %v", err, c.want)
 			}
@@ -105,7 +107,7 @@ func TestHugeSignature(t *testing.T) {
 			st.Content[d.Digest], st.Listed[subject.Digest] = m, []ocispec.Descriptor{d}
 		}},
 		{"payload", func(st *signingtest.Memory, subject ocispec.Descriptor) {
-			m := fmt.Appendf(nil, `{"layers":[{"mediaType":%q,"digest":%q,"size":%d}]}`, mediaTypeSimpleSigning, digest.FromString("huge"), huge)
+			m := fmt.Appendf(nil, `{"layers":[{"mediaType":%q,"digest":%q,"size":%d}]}`, MediaTypeSimpleSigning, digest.FromString("huge"), huge)
 			d := descriptorOf(ocispec.MediaTypeImageManifest, m)
 			st.Content[d.Digest], st.Tags[LegacyTag(subject.Digest)] = m, d
 		}},
@@ -119,7 +121,7 @@ func TestHugeSignature(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
 			c.set(st, subject)
-			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			_, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 			if !errors.Is(err, fault.ErrBadSignature) && !errors.Is(err, fault.ErrUnsigned) || !bytes.Contains([]byte(err.Error()), []byte("104857600 bytes")) {
 				t.Errorf("Verify = %v", err)
 			}
@@ -134,7 +136,7 @@ func TestHugeSignature(t *testing.T) {
 // lies behind is not called unsigned.
 func TestBoundsDoNotMultiply(t *testing.T) {
 	bundle := func(n int) ocispec.Descriptor {
-		return ocispec.Descriptor{MediaType: MediaTypeBundle, Digest: digest.FromString(fmt.Sprint("bundle", n)), Size: maxBundleBytes}
+		return ocispec.Descriptor{MediaType: MediaTypeBundle, Digest: digest.FromString(fmt.Sprint("bundle", n)), Size: MaxBundleBytes}
 	}
 	for _, c := range []struct {
 		name          string
@@ -150,20 +152,20 @@ func TestBoundsDoNotMultiply(t *testing.T) {
 				all = append(all, bundle(60*n+l))
 			}
 			return all
-		}, 0, fault.ErrBadSignature, 0, maxReferrers},
+		}, 0, fault.ErrBadSignature, 0, MaxReferrers},
 		{"60 small payloads in each", func(n int) []ocispec.Descriptor {
 			var all []ocispec.Descriptor
 			for l := range 60 {
-				all = append(all, ocispec.Descriptor{MediaType: mediaTypeSimpleSigning, Digest: digest.FromString(fmt.Sprint(n, l)), Size: 250})
+				all = append(all, ocispec.Descriptor{MediaType: MediaTypeSimpleSigning, Digest: digest.FromString(fmt.Sprint(n, l)), Size: 250})
 			}
 			return all
-		}, 0, fault.ErrTooLarge, maxPieces, 5},
+		}, 0, fault.ErrTooLarge, MaxPieces, 5},
 		{"manifests of 1 MiB", func(int) []ocispec.Descriptor { return []ocispec.Descriptor{{MediaType: "text/plain"}} }, 1 << 20, fault.ErrTooLarge, 0, 32},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
-			for n := range maxReferrers {
+			for n := range MaxReferrers {
 				data, err := json.Marshal(ocispec.Manifest{Layers: c.layers(n), Annotations: map[string]string{"n": fmt.Sprint(n, strings.Repeat("x", max(0, c.padding-500)))}})
 				if err != nil {
 					t.Fatal(err)
@@ -178,7 +180,7 @@ func TestBoundsDoNotMultiply(t *testing.T) {
 				}
 				return nil
 			}
-			e, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Trustees: []Trustee{releaseKey(t)}})
+			e, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Verifiers: []Verifier{releaseKey(t)}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,9 +191,9 @@ func TestBoundsDoNotMultiply(t *testing.T) {
 				t.Errorf("Examine = %v, want %v", err, c.want)
 			}
 			st.Fail = nil
-			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, subject)
+			signed(t, newSigner(t, sign.Options{Format: FormatLegacy}), st, subject)
 			clear(st.Asked)
-			if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
+			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil {
 				t.Errorf("Verify of what is signed under the tag = %v", err)
 			}
 		})

@@ -18,11 +18,10 @@ import (
 // Query is what to look for.
 type Query struct {
 	PredicateType string // PredicateSign for signatures
-	Trustees      []Trustee
+	Verifiers     []Verifier
 	// Enough tells whether what the referrers gave suffices, so that cosign's tag need not be asked for; nil: one does.
 	Enough func([]Signature) bool
-	// Format: where to look; "" and FormatBoth are referrers, then the tag. Other statements than signatures are never
-	// under the tag.
+	// Format: where to look; "" and FormatBoth are referrers, then cosign's older tag, ".sig" or of other statements ".att".
 	Format Format
 	// Limit bounds how many referrers are looked at, likely and new ones first; 0: as many as there may be signatures.
 	Limit int
@@ -33,23 +32,23 @@ type Query struct {
 // Examine looks at everything that may be a signature of subject, or a statement of another type about it. An error says
 // that the question makes no sense; what could not be read is in the answer.
 func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query) (*Found, error) {
-	if err := checkSubject(st, subject); err != nil {
+	if err := CheckSubject(st, subject); err != nil {
 		return nil, err
 	}
-	if len(q.Trustees) == 0 || q.PredicateType == "" {
+	if len(q.Verifiers) == 0 || q.PredicateType == "" {
 		return nil, fmt.Errorf("verify %s@%s: %w: no key given", st.Name(), subject.Digest, fault.ErrInvalid)
 	}
 	if q.Enough == nil {
 		q.Enough = func(good []Signature) bool { return len(good) > 0 }
 	}
-	e := examination{Query: q, st: st, subject: subject, Found: &Found{asked: q.Trustees}, budget: newBudget(q.PredicateType)}
+	e := examination{Query: q, st: st, subject: subject, Found: &Found{asked: q.Verifiers, what: q.PredicateType}, budget: newBudget(q.PredicateType)}
 	if q.Format != FormatLegacy {
 		e.referrers(ctx)
 	}
 	// What is broken in a trustee's name is an alarm; what is broken in nobody's anybody can put there, and it may not take a
 	// good signature away.
 	alarm := slices.ContainsFunc(e.Bad, func(r Remark) bool { return r.By != "" })
-	if q.PredicateType == PredicateSign && q.Format != FormatBundle && !alarm && !q.Enough(e.Good) {
+	if q.Format != FormatBundle && !alarm && !q.Enough(e.Good) {
 		e.legacyTag(ctx)
 	}
 	return e.Found, nil
@@ -145,20 +144,43 @@ func (e *examination) missOrNote(where string, err error) {
 	e.miss(fmt.Errorf("%s: %w", where, err))
 }
 
+// referrers looks at the lists of one place after the other until there is enough. What counts, besides good signatures, is
+// what the last place shows: a mirror's broken or missing entries are not the registry's word.
 func (e *examination) referrers(ctx context.Context) {
-	listed, err := e.st.Referrers(ctx, e.subject)
-	if errors.Is(err, fault.ErrNotFound) { // also said by places that have never heard of the subject
-		listed, err = nil, nil
-	}
-	if err != nil {
+	err := eachReferrers(ctx, e.st, e.subject, func(listed []ocispec.Descriptor) bool {
+		e.begin(remarks{})
+		e.list(ctx, listed)
+		return e.Enough(e.Good)
+	})
+	switch {
+	case errors.Is(err, fault.ErrNotFound): // also said by places that have never heard of the subject
+		e.begin(remarks{})
+	case err != nil:
 		e.miss(unread(err, "list referrers"))
-		return
 	}
+}
+
+// remarks are what an examination found besides good signatures.
+type remarks struct {
+	bad, other, beside []Remark
+	unread             error
+}
+
+func (e *examination) remarks() remarks { return remarks{e.Bad, e.Other, e.Beside, e.Unread} }
+
+// begin goes on with another place: with its own budget, so that whoever floods one list takes nothing from the next.
+func (e *examination) begin(known remarks) {
+	e.budget = newBudget(e.PredicateType)
+	e.Bad, e.Other, e.Beside, e.Unread = slices.Clip(known.bad), slices.Clip(known.other), slices.Clip(known.beside), known.unread
+}
+
+// list looks at the referrers that one place lists.
+func (e *examination) list(ctx context.Context, listed []ocispec.Descriptor) {
 	// What the registry says of types is often wrong and filters nothing out; it only decides what is looked at first. What
 	// a bundle itself declares is another matter: one that says that it is another kind is not fetched here either, so that
 	// any number of other statements leaves room for what is asked for.
 	listed = slices.DeleteFunc(slices.Clone(listed), func(d ocispec.Descriptor) bool {
-		declared := d.Annotations[annotationPredicate]
+		declared := d.Annotations[AnnotationPredicateType]
 		other := isBundleType(d.ArtifactType) && declared != "" && declared != e.PredicateType
 		if other {
 			e.note("referrer "+d.Digest.String(), "", otherKind(declared))
@@ -174,6 +196,9 @@ func (e *examination) referrers(ctx context.Context) {
 		listed = listed[:limit]
 	}
 	for _, d := range listed {
+		if slices.ContainsFunc(e.Good, func(s Signature) bool { return s.Format == FormatBundle && s.Digest == d.Digest }) {
+			continue // another place has shown it
+		}
 		if e.referrer(ctx, d); e.over {
 			return
 		}
@@ -186,7 +211,7 @@ func (e *examination) referrers(ctx context.Context) {
 // likeliness is lower for what may be asked for.
 func (e *examination) likeliness(d ocispec.Descriptor) int {
 	switch {
-	case isBundleType(d.ArtifactType) && d.Annotations[annotationPredicate] == e.PredicateType:
+	case isBundleType(d.ArtifactType) && d.Annotations[AnnotationPredicateType] == e.PredicateType:
 		return 0
 	case isBundleType(d.ArtifactType):
 		return 1
@@ -212,7 +237,7 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 		return
 	}
 	if !slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool {
-		return isBundleType(l.MediaType) || l.MediaType == mediaTypeSimpleSigning
+		return isBundleType(l.MediaType) || l.MediaType == MediaTypeSimpleSigning
 	}) {
 		e.Beside = append(e.Beside, Remark{Where: where, Reason: fmt.Sprintf("of type %.100q", cmp.Or(m.ArtifactType, m.Config.MediaType))})
 		return
@@ -236,8 +261,8 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 		case e.over:
 			return
 		case isBundleType(l.MediaType):
-			e.bundleLayer(ctx, where, d.Digest, m.Annotations[annotationPredicate], l)
-		case l.MediaType == mediaTypeSimpleSigning: // cosign 2's experiment with referrers
+			e.bundleLayer(ctx, where, d.Digest, m.Annotations[AnnotationPredicateType], l)
+		case l.MediaType == MediaTypeSimpleSigning: // cosign 2's experiment with referrers
 			e.legacyLayer(ctx, where, l)
 		}
 	}
@@ -279,28 +304,74 @@ func otherKind(predicateType string) error {
 	return fmt.Errorf("a statement of type %.200q: %w", predicateType, errNoSignature)
 }
 
+// legacyTag looks at what is under cosign's older tag, at one place after the other.
 func (e *examination) legacyTag(ctx context.Context) {
 	tag := LegacyTag(e.subject.Digest)
+	if e.PredicateType != PredicateSign {
+		tag = AttestationTag(e.subject.Digest)
+	}
 	where := "tag " + tag
-	e.budget = newBudget(e.PredicateType) // whoever floods the list of referrers takes nothing from the tag
-	_, m, err := readLegacy(ctx, e.st, tag)
+	before := e.remarks()
+	err := EachResolve(ctx, e.st, tag, func(d ocispec.Descriptor) bool {
+		e.begin(before)
+		e.tagged(ctx, where, d.Digest)
+		return e.Enough(e.Good)
+	})
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		e.begin(before)
+	case err != nil:
+		e.miss(fmt.Errorf("%s: %w", where, unread(err, "resolve")))
+	}
+}
+
+// tagged looks at the signatures in the manifest d.
+func (e *examination) tagged(ctx context.Context, where string, d digest.Digest) {
+	_, m, err := readManifest(ctx, e.st, d)
 	if err != nil {
 		e.missOrNote(where, err)
 		return
 	}
-	if m == nil {
-		return
-	}
-	layers := m.Layers
-	if len(layers) > maxLegacyLayers {
-		e.miss(fmt.Errorf("%w: %s: %d signatures, and not enough good ones among the first %d", fault.ErrTooLarge, where, len(layers), maxLegacyLayers))
-		layers = layers[:maxLegacyLayers]
+	layers := slices.DeleteFunc(m.Layers, func(l ocispec.Descriptor) bool {
+		if e.PredicateType == PredicateSign {
+			return l.MediaType != MediaTypeSimpleSigning
+		}
+		declared := l.Annotations[AnnotationStatement]
+		return l.MediaType != MediaTypeEnvelope || declared != "" && declared != e.PredicateType
+	})
+	slices.Reverse(layers) // the newest is last
+	if limit := cmp.Or(e.Limit, maxLegacyLayers); len(layers) > limit {
+		e.miss(fmt.Errorf("%w: %s: %d signatures, and not enough good ones among the first %d", fault.ErrTooLarge, where, len(layers), limit))
+		layers = layers[:limit]
 	}
 	for _, l := range layers {
-		if l.MediaType == mediaTypeSimpleSigning {
+		if l.MediaType == MediaTypeEnvelope {
+			e.envelopeLayer(ctx, where, l)
+		} else {
 			e.legacyLayer(ctx, where, l)
 		}
+		if e.over || e.Stop != nil && e.Stop(e.Good) {
+			return
+		}
 	}
+}
+
+func (e *examination) envelopeLayer(ctx context.Context, where string, l ocispec.Descriptor) {
+	data, ok := e.fetch(ctx, where, l, MaxStatementBytes)
+	if !ok {
+		return
+	}
+	evidence, said, err := openEnvelope(data, l.Annotations, e.subject.Digest)
+	if err != nil {
+		e.note(where, "", err)
+		return
+	}
+	if said.predicateType != e.PredicateType {
+		e.note(where, "", otherKind(said.predicateType))
+		return
+	}
+	claims, about := said.about(e.subject.Digest)
+	e.hold(ctx, where, evidence, Signature{Digest: l.Digest, Annotations: claims, Predicate: said.predicate}, about)
 }
 
 func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.Descriptor) {
@@ -317,34 +388,36 @@ func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.D
 		e.note(where, "", err)
 		return
 	}
-	s := Signature{Digest: l.Digest, Annotations: stringClaims(said.Optional)}
-	e.hold(ctx, where, evidence, s, said.Critical.Image.Digest == e.subject.Digest.String())
+	s := Signature{Digest: l.Digest, Annotations: stringClaims(said.annotations)}
+	e.hold(ctx, where, evidence, s, said.digest == e.subject.Digest.String())
 }
 
 // hold asks each trustee about one piece of evidence. about tells whether the signed bytes speak of the subject: without
 // that no signature counts, whoever made it.
 func (e *examination) hold(ctx context.Context, where string, evidence *Evidence, s Signature, about bool) {
 	s.Format = evidence.Format
-	if t, err := time.Parse(time.RFC3339, s.Annotations[timeClaim]); err == nil {
+	if t, err := time.Parse(time.RFC3339, s.Annotations[AnnotationTime]); err == nil {
 		s.Time = t.UTC()
 		s.Annotations = maps.Clone(s.Annotations)
-		delete(s.Annotations, timeClaim)
+		delete(s.Annotations, AnnotationTime)
 	}
 	var refused error // an alarm goes before somebody else's signature
 	by, vouched := "", false
-	for _, t := range e.Trustees {
-		v, err := t.Vouch(ctx, evidence)
+	for _, t := range e.Verifiers {
+		v, err := t.Verify(ctx, evidence)
 		switch {
 		case err != nil:
 			if refused == nil || errors.Is(refused, ErrOtherSigner) && !errors.Is(err, ErrOtherSigner) {
-				refused, by = err, t.TrusteeName()
+				refused, by = err, t.VerifierName()
 			}
 			continue
 		case !about:
-			refused, by, vouched = errors.New("signature is of another artifact"), t.TrusteeName(), false
+			refused, by, vouched = errors.New("signature is of another artifact"), t.VerifierName(), false
 		default:
-			s.Vouching, s.By, vouched = v, t.TrusteeName(), true
-			e.Good = append(e.Good, s)
+			s.Verification, s.By, vouched = v, t.VerifierName(), true
+			if !slices.ContainsFunc(e.Good, func(o Signature) bool { return o.By == s.By && o.Format == s.Format && o.Digest == s.Digest }) {
+				e.Good = append(e.Good, s)
+			}
 			continue
 		}
 		break

@@ -36,7 +36,8 @@ type Freshness struct {
 	NotAfter   time.Time `json:"notAfter"` // it has ended from then on
 }
 
-func (f Freshness) check() error {
+// Check refuses a statement that would be refused when it is read.
+func (f Freshness) Check() error {
 	life := f.NotAfter.Sub(f.IssuedAt)
 	switch {
 	case f.Tag == "" || len(f.Tag) > maxTagLength:
@@ -51,26 +52,10 @@ func (f Freshness) check() error {
 	return nil
 }
 
-// Statement is what [Signer.Attest] signs.
-func (f Freshness) Statement() (Statement, error) {
-	f.IssuedAt, f.NotAfter = f.IssuedAt.UTC().Truncate(time.Second), f.NotAfter.UTC().Truncate(time.Second)
-	if err := f.check(); err != nil {
-		return Statement{}, err
-	}
-	data, err := json.Marshal(f)
-	if err != nil {
-		return Statement{}, err
-	}
-	return Statement{
-		Type: PredicateFreshness, Predicate: data,
-		Annotations: map[string]string{timeClaim: f.IssuedAt.Format(time.RFC3339)}, // when, whatever the build says
-	}, nil
-}
-
 // ParseFreshness reads the predicate of a statement: these members, all of them, and no others.
 func ParseFreshness(predicate []byte) (Freshness, error) {
 	var f Freshness
-	all, err := members(predicate)
+	all, err := Members(predicate)
 	if err != nil {
 		return f, fmt.Errorf("freshness: %w: %w", fault.ErrInvalid, err)
 	}
@@ -91,7 +76,7 @@ func ParseFreshness(predicate []byte) (Freshness, error) {
 	if f.NotAfter, err = readTime("notAfter", until); err != nil {
 		return f, err
 	}
-	return f, f.check()
+	return f, f.Check()
 }
 
 // readTime reads a time as [Freshness.Statement] writes it, and in no other way.
@@ -114,7 +99,7 @@ type FreshnessSignature struct {
 type FreshnessQuery struct {
 	Tag        string
 	Generation uint64
-	Trustees   []Trustee
+	Verifiers  []Verifier
 	// Enough tells whether no further statement needs to be looked at. They come newest first, as far as the registry tells.
 	// nil: all are.
 	Enough func([]FreshnessSignature) bool
@@ -140,9 +125,10 @@ func FindFreshness(ctx context.Context, st Source, subject ocispec.Descriptor, q
 		}
 		return out
 	}
-	query := Query{PredicateType: PredicateFreshness, Trustees: q.Trustees, Limit: freshnessReferrers}
+	query := Query{PredicateType: PredicateFreshness, Verifiers: q.Verifiers, Limit: freshnessReferrers}
 	if q.Enough != nil {
 		query.Stop = func(good []Signature) bool { return q.Enough(read(good)) }
+		query.Enough = query.Stop
 	}
 	found, err := Examine(ctx, st, subject, query)
 	if err != nil {

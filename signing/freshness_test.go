@@ -1,4 +1,4 @@
-package signing
+package signing_test
 
 import (
 	"errors"
@@ -10,15 +10,17 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	. "github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // renew makes a freshness statement about a subject.
-func renew(t testing.TB, s *Signer, st Store, subject ocispec.Descriptor, tag string, generation uint64, issued time.Time, life time.Duration) {
+func renew(t testing.TB, s *sign.Signer, st Store, subject ocispec.Descriptor, tag string, generation uint64, issued time.Time, life time.Duration) {
 	t.Helper()
-	said, err := Freshness{Tag: tag, Generation: generation, IssuedAt: issued, NotAfter: issued.Add(life)}.Statement()
+	said, err := sign.NewFreshness(Freshness{Tag: tag, Generation: generation, IssuedAt: issued, NotAfter: issued.Add(life)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +31,7 @@ func renew(t testing.TB, s *Signer, st Store, subject ocispec.Descriptor, tag st
 
 func TestFreshness(t *testing.T) {
 	const day = 24 * time.Hour
-	mine, other := newSigner(t, SignOptions{Name: "pulse"}), otherSigner(t, SignOptions{Name: "thief"})
+	mine, other := newSigner(t, sign.Options{Name: "pulse"}), otherSigner(t, sign.Options{Name: "thief"})
 	for _, tc := range []struct {
 		name string
 		do   func(t *testing.T, st *signingtest.Memory, subject ocispec.Descriptor)
@@ -78,7 +80,7 @@ func TestFreshness(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "state")
 			tc.do(t, st, subject)
-			got, err := FindFreshness(t.Context(), st, subject, FreshnessQuery{Tag: "press-07", Generation: 7, Trustees: Trustees(mine.Key())})
+			got, err := FindFreshness(t.Context(), st, subject, FreshnessQuery{Tag: "press-07", Generation: 7, Verifiers: Verifiers(mine.Key())})
 			if !errors.Is(err, tc.err) || len(got) == 0 != tc.want.IsZero() {
 				t.Fatalf("FindFreshness = %+v, %v, want %v", got, err, tc.err)
 			}
@@ -93,11 +95,11 @@ func TestFreshness(t *testing.T) {
 func TestFreshnessAmongMany(t *testing.T) {
 	st := signingtest.NewMemory()
 	subject := st.Artifact(t, "state")
-	pulse, release := newSigner(t, SignOptions{Name: "pulse"}), otherSigner(t, SignOptions{Name: "release", Once: true})
+	pulse, release := newSigner(t, sign.Options{Name: "pulse"}), otherSigner(t, sign.Options{Name: "release", Once: true})
 	for n := range 300 {
 		renew(t, pulse, st, subject, "press-07", 7, noon.Add(time.Duration(n)*time.Hour), 2*time.Hour)
 	}
-	if _, err := Verify(t.Context(), st, subject, Trustees(pulse.Key())); !errors.Is(err, fault.ErrUnsigned) {
+	if _, err := Verify(t.Context(), st, subject, Verifiers(pulse.Key())); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Verify = %v, want %v", err, fault.ErrUnsigned)
 	}
 	for range 2 { // the second one finds the first
@@ -108,13 +110,13 @@ func TestFreshnessAmongMany(t *testing.T) {
 	if n := st.Asked["blob"] + st.Asked["manifest"]; n > 4 {
 		t.Errorf("%d requests for what is not asked for", n)
 	}
-	if got, err := Verify(t.Context(), st, subject, Trustees(release.Key())); err != nil || len(got) != 1 {
+	if got, err := Verify(t.Context(), st, subject, Verifiers(release.Key())); err != nil || len(got) != 1 {
 		t.Errorf("Verify among 300 statements = %v, %v", got, err)
 	}
 	clear(st.Asked)
 	now := noon.Add(300 * time.Hour)
 	got, err := FindFreshness(t.Context(), st, subject, FreshnessQuery{
-		Tag: "press-07", Generation: 7, Trustees: Trustees(pulse.Key()),
+		Tag: "press-07", Generation: 7, Verifiers: Verifiers(pulse.Key()),
 		Enough: func(all []FreshnessSignature) bool { return len(all) > 0 && now.Before(all[0].NotAfter) },
 	})
 	if err != nil || len(got) != 1 || !got[0].IssuedAt.Equal(noon.Add(299*time.Hour)) {
@@ -132,7 +134,7 @@ func TestParseFreshness(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("ParseFreshness: %v (-want +got):\n%s", err, diff)
 	}
-	said, err := want.Statement()
+	said, err := sign.NewFreshness(want)
 	if err != nil || string(said.Predicate) != good {
 		t.Errorf("Statement = %s, %v", said.Predicate, err)
 	}
@@ -157,7 +159,7 @@ func TestParseFreshness(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := (Freshness{Tag: "x", Generation: 1, IssuedAt: noon, NotAfter: noon.Add(time.Second)}).Statement(); err == nil {
+	if _, err := sign.NewFreshness(Freshness{Tag: "x", Generation: 1, IssuedAt: noon, NotAfter: noon.Add(time.Second)}); err == nil {
 		t.Error("a statement for a second is made")
 	}
 }
@@ -172,7 +174,7 @@ func FuzzFreshness(f *testing.F) {
 		if err != nil {
 			return
 		}
-		said, err := got.Statement()
+		said, err := sign.NewFreshness(got)
 		if err != nil {
 			t.Fatalf("%+v is read and not written: %v", got, err)
 		}

@@ -1,4 +1,4 @@
-package signing
+package signing_test
 
 import (
 	"context"
@@ -7,18 +7,16 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	. "github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
 // Nothing that a fuzzer finds is a signature of this digest by the key, unless it is the very statement in a seed.
 func FuzzBundle(f *testing.F) {
-	key, signer := releaseKey(f), newSigner(f, SignOptions{Annotations: map[string]string{"generation": "42"}})
+	key, signer := releaseKey(f), newSigner(f, sign.Options{Annotations: map[string]string{"generation": "42"}})
 	other := digest.FromString("something else")
-	good, err := signer.bundle(context.Background(), other, Statement{Type: PredicateSign})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(good)
+	f.Add(bundleOf(f, signer, other, sign.Statement{Type: PredicateSign}))
 	f.Add([]byte(`{}`))
 	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{}},"dsseEnvelope":{}}`))
 	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"certificate":{"rawBytes":"AAAA"}},"messageSignature":{}}`))
@@ -28,12 +26,12 @@ func FuzzBundle(f *testing.F) {
 		st := signingtest.NewMemory()
 		d := st.Artifact(t, "subject")
 		st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, data)
-		if got, err := Verify(context.Background(), st, d, []Trustee{key}); err == nil {
+		if got, err := Verify(context.Background(), st, d, []Verifier{key}); err == nil {
 			t.Errorf("Verify beside %q = %+v", data, got)
 		}
-		e, said, err := openBundle(data, d.Digest)
+		e, said, err := OpenBundle(data, d.Digest)
 		if err == nil && (len(e.Signed) == 0 || said == nil || e.Subject != d.Digest) {
-			t.Errorf("openBundle(%q) = %+v, %+v", data, e, said)
+			t.Errorf("OpenBundle(%q) = %+v, %+v", data, e, said)
 		}
 	})
 }
@@ -45,12 +43,12 @@ func FuzzPayload(f *testing.F) {
 	f.Add([]byte(`{"critical":{"type":"cosign container image signature"},"optional":{"a":1}}`), "AAAA")
 	f.Add([]byte(`null`), "%")
 	f.Fuzz(func(t *testing.T, data []byte, b64 string) {
-		e, said, err := openLegacy(data, map[string]string{annotationSignature: b64}, subject)
+		e, said, err := OpenLegacy(data, map[string]string{AnnotationSignature: b64}, subject)
 		if err != nil {
 			return
 		}
-		if v, err := key.Vouch(context.Background(), e); err == nil && said.Critical.Image.Digest == subject.String() {
-			t.Errorf("Vouch(%q, %q) = %+v", data, b64, v)
+		if v, err := key.Verify(context.Background(), e); err == nil && said.Digest() == subject.String() {
+			t.Errorf("Verify(%q, %q) = %+v", data, b64, v)
 		}
 	})
 }
@@ -62,7 +60,7 @@ func FuzzPublicKey(f *testing.F) {
 	f.Add([]byte("-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		k, err := ParsePublicKey("k", data)
-		if err == nil && (len(k.verifiers) == 0 || k.Fingerprint.Validate() != nil || k.Algorithm == "") {
+		if err == nil && (!k.Usable() || k.Fingerprint.Validate() != nil || k.Algorithm == "") {
 			t.Errorf("ParsePublicKey(%q) = %+v", data, k)
 		}
 	})
@@ -81,10 +79,10 @@ func FuzzReferrer(f *testing.F) {
 		st.Content[d.Digest] = manifest
 		st.Listed[subject.Digest] = append(st.Listed[subject.Digest], d)
 		st.Tags[LegacyTag(subject.Digest)] = d
-		if got, err := Verify(context.Background(), st, subject, []Trustee{key}); err == nil {
+		if got, err := Verify(context.Background(), st, subject, []Verifier{key}); err == nil {
 			t.Errorf("Verify beside %q = %+v", manifest, got)
 		}
-		_, err := newSigner(t, SignOptions{Format: FormatLegacy}).Sign(context.Background(), st, subject)
+		_, err := newSigner(t, sign.Options{Format: FormatLegacy}).Sign(context.Background(), st, subject)
 		if err == nil && !json.Valid(manifest) {
 			t.Errorf("Sign appended to %q", manifest)
 		}

@@ -23,6 +23,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
+// Types of the PEM block of a private key: cosign's, and its older versions'.
+const (
+	PEMSigstore = "ENCRYPTED SIGSTORE PRIVATE KEY"
+	PEMCosign   = "ENCRYPTED COSIGN PRIVATE KEY"
+)
+
 const (
 	// MaxKeyBytes bounds a key file. A 4096 bit RSA key, encrypted, has 5 KiB.
 	MaxKeyBytes = 64 << 10
@@ -30,7 +36,7 @@ const (
 	minRSABits = 2048
 )
 
-// Key is a public key under the name that people know it by. It is a [Trustee]; the zero Key vouches for nothing.
+// Key is a public key under the name that people know it by. It is a [Verifier]; the zero Key vouches for nothing.
 type Key struct {
 	Name        string
 	Algorithm   string        // "ECDSA P-256", "RSA 3072", "Ed25519"
@@ -50,7 +56,7 @@ func ParsePublicKey(name string, data []byte) (Key, error) {
 		return Key{}, fmt.Errorf("public key %s: %w: no PEM block", name, fault.ErrInvalid)
 	}
 	switch block.Type {
-	case pemSigstore, pemCosign:
+	case PEMSigstore, PEMCosign:
 		err := fmt.Errorf("public key %s: %w: this is a private key", name, fault.ErrInvalid)
 		return Key{}, fault.WithHint(err, "give the .pub file, and keep the private key away from here")
 	}
@@ -61,10 +67,11 @@ func ParsePublicKey(name string, data []byte) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("public key %s: %w: %w", name, fault.ErrInvalid, err)
 	}
-	return newKey(name, pub)
+	return NewKey(name, pub)
 }
 
-func newKey(name string, pub crypto.PublicKey) (Key, error) {
+// NewKey names a public key, of the kinds that [ParsePublicKey] reads.
+func NewKey(name string, pub crypto.PublicKey) (Key, error) {
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {
 		return Key{}, fmt.Errorf("public key %s: %w: %w", name, fault.ErrInvalid, err)
@@ -111,8 +118,11 @@ func newKey(name string, pub crypto.PublicKey) (Key, error) {
 	return k, nil
 }
 
-// TrusteeName implements [Trustee].
-func (k Key) TrusteeName() string { return k.Name }
+// Hint is how a bundle refers to the key: base64 of the SHA-256 of its DER.
+func (k Key) Hint() string { return k.hint }
+
+// VerifierName implements [Verifier].
+func (k Key) VerifierName() string { return k.Name }
 
 // hinted is a bundle's hint as people see it elsewhere: cosign's is a key's fingerprint, others' may be anything.
 func hinted(hint string) string {
@@ -122,22 +132,22 @@ func hinted(hint string) string {
 	return fmt.Sprintf("%.64q", hint)
 }
 
-// Vouch implements [Trustee]. A bundle may name its key in another way than cosign does, so the hint of a key decides
+// Verify implements [Verifier]. A bundle may name its key in another way than cosign does, so the hint of a key decides
 // only whether a signature that does not match is an alarm.
-func (k Key) Vouch(_ context.Context, e *Evidence) (Vouching, error) {
+func (k Key) Verify(_ context.Context, e *Evidence) (Verification, error) {
 	if len(e.Certificates) > 0 {
-		return Vouching{}, fmt.Errorf("with a certificate: %w", ErrOtherSigner)
+		return Verification{}, fmt.Errorf("with a certificate: %w", ErrOtherSigner)
 	}
 	for _, v := range k.verifiers {
 		if v.VerifySignature(bytes.NewReader(e.Signature), bytes.NewReader(e.Signed)) == nil {
-			return Vouching{Principal: k.Fingerprint.String(), Fingerprint: k.Fingerprint, Algorithm: k.Algorithm}, nil
+			return Verification{Principal: k.Fingerprint.String(), Fingerprint: k.Fingerprint, Algorithm: k.Algorithm}, nil
 		}
 	}
 	if e.Hint != "" && e.Hint != k.hint {
-		return Vouching{}, fmt.Errorf("by key %s: %w", hinted(e.Hint), ErrOtherSigner)
+		return Verification{}, fmt.Errorf("by key %s: %w", hinted(e.Hint), ErrOtherSigner)
 	}
 	if e.Hint == "" {
-		return Vouching{}, errSpeechless
+		return Verification{}, errSpeechless
 	}
-	return Vouching{}, errors.New("signature does not match")
+	return Verification{}, errors.New("signature does not match")
 }

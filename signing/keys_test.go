@@ -1,87 +1,48 @@
-package signing
+package signing_test
 
 import (
-	"context"
-	"os"
-	"sync"
+	"encoding/json"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	. "github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
 var _ Store = (*signingtest.Memory)(nil)
 
-const testPassword = "correct horse"
-
-// pair returns a key pair made once for all tests: scrypt makes each one slow on purpose.
-var pair = sync.OnceValues(func() ([]byte, []byte) {
-	private, public, err := GenerateKey([]byte(testPassword))
-	if err != nil {
-		panic(err)
-	}
-	return private, public
-})
-
-var otherPair = sync.OnceValues(func() ([]byte, []byte) {
-	private, public, err := GenerateKey([]byte(testPassword))
-	if err != nil {
-		panic(err)
-	}
-	return private, public
-})
-
-// unlocked keys, once: scrypt makes each unlocking slow too.
 var (
-	unlocked      = sync.OnceValue(func() PrivateKey { return opened(pair()) })
-	unlockedOther = sync.OnceValue(func() PrivateKey { return opened(otherPair()) })
+	pair        = signingtest.Pair
+	newSigner   = signingtest.NewSigner
+	otherSigner = signingtest.OtherSigner
+	releaseKey  = signingtest.ReleaseKey
+	signed      = signingtest.Sign
 )
 
-func opened(private, _ []byte) PrivateKey {
-	key, err := Unlock(private, []byte(testPassword))
-	if err != nil {
-		panic(err)
-	}
-	return key
-}
-
-func newSigner(t testing.TB, o SignOptions) *Signer   { return signerOf(t, unlocked(), o) }
-func otherSigner(t testing.TB, o SignOptions) *Signer { return signerOf(t, unlockedOther(), o) }
-
-func signerOf(t testing.TB, key PrivateKey, o SignOptions) *Signer {
+// bundleOf is the bundle of a statement about d, as a signer writes it.
+func bundleOf(t testing.TB, s *sign.Signer, d digest.Digest, said sign.Statement) []byte {
 	t.Helper()
-	s, err := NewKeySigner(key, o)
+	st := signingtest.NewMemory()
+	var err error
+	if subject := (ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d, Size: 1}); said.Type == PredicateSign {
+		_, err = s.Sign(t.Context(), st, subject)
+	} else {
+		_, err = s.Attest(t.Context(), st, subject, said)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
-}
-
-func releaseKey(t testing.TB) Key {
-	t.Helper()
-	_, public := pair()
-	k, err := ParsePublicKey("release", public)
-	if err != nil {
+	var m ocispec.Manifest
+	if err := json.Unmarshal(st.Content[st.Listed[d][0].Digest], &m); err != nil {
 		t.Fatal(err)
 	}
-	return k
+	return st.Content[m.Layers[0].Digest]
 }
 
-func sign(t testing.TB, s *Signer, st Store, subject ocispec.Descriptor) []Signature {
-	t.Helper()
-	made, err := s.Sign(context.Background(), st, subject)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made
-}
-
-func readFile(t testing.TB, path string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+// descriptorOf describes bytes.
+func descriptorOf(mediaType string, data []byte) ocispec.Descriptor {
+	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
 }

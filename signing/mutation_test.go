@@ -1,4 +1,4 @@
-package signing
+package signing_test
 
 import (
 	"bytes"
@@ -8,7 +8,10 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
+	. "github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
@@ -30,30 +33,27 @@ func mutated(data []byte, visit func([]byte)) {
 func TestNoMutationOfSignedBytesVerifies(t *testing.T) {
 	key := releaseKey(t)
 	subject := digest.FromString("subject")
-	bundle, err := newSigner(t, SignOptions{Annotations: map[string]string{"generation": "42"}}).bundle(t.Context(), subject, Statement{Type: PredicateSign})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bundle := bundleOf(t, newSigner(t, sign.Options{Annotations: map[string]string{"generation": "42"}}), subject, sign.Statement{Type: PredicateSign})
 	st := signingtest.NewMemory()
 	d := st.Artifact(t, "hello")
-	sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
+	signed(t, newSigner(t, sign.Options{Format: FormatLegacy}), st, d)
 	payload, annotations := legacyOf(t, st, d)
-	evidence, _, err := openBundle(bundle, subject)
+	evidence, _, err := OpenBundle(bundle, subject)
 	if err != nil {
 		t.Fatal(err)
 	}
-	older, _, err := openLegacy(payload, annotations, d.Digest)
+	older, _, err := OpenLegacy(payload, annotations, d.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, good := range map[string]*Evidence{"bundle": evidence, "payload": older} {
-		if _, err := key.Vouch(t.Context(), good); err != nil {
+		if _, err := key.Verify(t.Context(), good); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		n := 0
 		refused := func(what string, e Evidence) {
 			n++
-			if _, err := key.Vouch(t.Context(), &e); err == nil {
+			if _, err := key.Verify(t.Context(), &e); err == nil {
 				t.Errorf("%s: %s %q by %x is vouched for", name, what, e.Signed, e.Signature)
 			}
 		}
@@ -78,7 +78,7 @@ func TestNoMutationOfSignedBytesVerifies(t *testing.T) {
 // legacyOf reads the one signature under the tag of d.
 func legacyOf(t testing.TB, st *signingtest.Memory, d ocispec.Descriptor) ([]byte, map[string]string) {
 	t.Helper()
-	_, m, err := readLegacy(t.Context(), st, LegacyTag(d.Digest))
+	_, m, err := ReadTagged(t.Context(), st, LegacyTag(d.Digest))
 	if err != nil || m == nil || len(m.Layers) != 1 {
 		t.Fatalf("tag of %s: %+v, %v", d.Digest, m, err)
 	}
@@ -89,10 +89,7 @@ func legacyOf(t testing.TB, st *signingtest.Memory, d ocispec.Descriptor) ([]byt
 func TestNoMutationOfABundleSaysSomethingElse(t *testing.T) {
 	key := releaseKey(t)
 	subject := digest.FromString("subject")
-	bundle, err := newSigner(t, SignOptions{}).bundle(t.Context(), subject, Statement{Type: PredicateSign, Annotations: map[string]string{"generation": "42"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bundle := bundleOf(t, newSigner(t, sign.Options{Annotations: map[string]string{"generation": "42"}}), subject, sign.Statement{Type: PredicateSign})
 	good, n := 0, 0
 	mutated(bundle, func(m []byte) {
 		n++
@@ -108,11 +105,11 @@ func TestNoMutationOfABundleSaysSomethingElse(t *testing.T) {
 		if other.Validate() != nil {
 			continue
 		}
-		_, said, err := openBundle(bundle, other)
+		_, said, err := OpenBundle(bundle, other)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, about := said.about(other); about {
+		if _, about := said.About(other); about {
 			t.Errorf("a statement about %s is about %s", subject, other)
 		}
 	}
@@ -121,22 +118,22 @@ func TestNoMutationOfABundleSaysSomethingElse(t *testing.T) {
 // same holds a bundle against the key, and tells whether it is good. One that is good must say what the seed says.
 func same(t testing.TB, key Key, subject digest.Digest, seed, data []byte) bool {
 	t.Helper()
-	e, said, err := openBundle(data, subject)
+	e, said, err := OpenBundle(data, subject)
 	if err != nil {
 		return false
 	}
-	claims, about := said.about(subject)
-	if !about || said.predicateType != PredicateSign {
+	claims, about := said.About(subject)
+	if !about || said.PredicateType() != PredicateSign {
 		return false
 	}
-	if _, err := key.Vouch(context.Background(), e); err != nil {
+	if _, err := key.Verify(context.Background(), e); err != nil {
 		return false
 	}
-	want, wantSaid, err := openBundle(seed, subject)
+	want, wantSaid, err := OpenBundle(seed, subject)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantClaims, _ := wantSaid.about(subject)
+	wantClaims, _ := wantSaid.About(subject)
 	a, _ := json.Marshal(claims)
 	b, _ := json.Marshal(wantClaims)
 	if !bytes.Equal(e.Signed, want.Signed) || !bytes.Equal(e.Signature, want.Signature) || !bytes.Equal(a, b) {
@@ -149,10 +146,7 @@ func same(t testing.TB, key Key, subject digest.Digest, seed, data []byte) bool 
 func FuzzMutation(f *testing.F) {
 	key := releaseKey(f)
 	subject := digest.FromString("subject")
-	seed, err := newSigner(f, SignOptions{}).bundle(context.Background(), subject, Statement{Type: PredicateSign, Annotations: map[string]string{"generation": "42"}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	seed := bundleOf(f, newSigner(f, sign.Options{Annotations: map[string]string{"generation": "42"}}), subject, sign.Statement{Type: PredicateSign})
 	f.Add(seed)
 	f.Fuzz(func(t *testing.T, data []byte) { same(t, key, subject, seed, data) })
 }
@@ -160,8 +154,14 @@ func FuzzMutation(f *testing.F) {
 // FuzzStatement: what is read of a statement is in it under that very name.
 func FuzzStatement(f *testing.F) {
 	d := digest.FromString("subject")
-	for _, s := range []Statement{{Type: PredicateSign}, {Type: "x", Predicate: []byte(`{"a":[1,"b"]}`), Annotations: map[string]string{"tag": "t"}}} {
-		data, err := s.encode(d)
+	for _, said := range []sign.Statement{{Type: PredicateSign}, {Type: "x", Predicate: []byte(`{"a":[1,"b"]}`), Annotations: map[string]string{"tag": "t"}}} {
+		var b struct {
+			Envelope dsse.Envelope `json:"dsseEnvelope"`
+		}
+		if err := json.Unmarshal(bundleOf(f, newSigner(f, sign.Options{}), d, said), &b); err != nil {
+			f.Fatal(err)
+		}
+		data, err := b.Envelope.DecodeB64Payload()
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -171,7 +171,7 @@ func FuzzStatement(f *testing.F) {
 	f.Add([]byte(`{"_type":"https://in-toto.io/Statement/v1","PredicateType":"https://sigstore.dev/cosign/sign/v1","predicateType":"x","subject":[]}`))
 	f.Add([]byte(`{"_type":"https://in-toto.io/Statement/v1","predicateType":"x","predicateType":"https://sigstore.dev/cosign/sign/v1","subject":[]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := openStatement(data)
+		p, err := OpenStatement(data)
 		if err != nil {
 			return
 		}
@@ -180,8 +180,8 @@ func FuzzStatement(f *testing.F) {
 			t.Fatalf("%q was read, and is no JSON: %v", data, err)
 		}
 		var kind string
-		if err := json.Unmarshal(names["predicateType"], &kind); err != nil || kind != p.predicateType {
-			t.Errorf("%q: predicate type %q, want %q", data, p.predicateType, kind)
+		if err := json.Unmarshal(names["predicateType"], &kind); err != nil || kind != p.PredicateType() {
+			t.Errorf("%q: predicate type %q, want %q", data, p.PredicateType(), kind)
 		}
 	})
 }
@@ -200,9 +200,9 @@ func TestStatementIsReadExactly(t *testing.T) {
 		{"nothing", ``},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if p, err := openStatement([]byte(c.text)); err == nil {
-				if _, about := p.about(d); about {
-					t.Errorf("openStatement(%s) = %+v", c.text, p)
+			if p, err := OpenStatement([]byte(c.text)); err == nil {
+				if _, about := p.About(d); about {
+					t.Errorf("OpenStatement(%s) = %+v", c.text, p)
 				}
 			}
 		})

@@ -11,44 +11,16 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
 	// PredicateSign is the in-toto predicate that makes a statement a signature.
 	PredicateSign = "https://sigstore.dev/cosign/sign/v1"
 
-	inTotoStatement = "https://in-toto.io/Statement/v1"
-	inTotoPrefix    = "https://in-toto.io/Statement/" // v0.1 too, which is what cosign 2 attests
+	inTotoPrefix = "https://in-toto.io/Statement/" // v0.1 too, which is what cosign 2 attests
 
 	maxSubjects = 1024 // of one statement; a build's provenance names what it made
 )
-
-// Statement is something to be said about an artifact, and signed: an in-toto Statement v1 with one subject.
-type Statement struct {
-	Type        string            // predicate type, a URI
-	Predicate   json.RawMessage   // what is said, a JSON object; nil is {}
-	Annotations map[string]string // claims beside the subject's digest
-}
-
-// encode gives the bytes to be signed.
-func (s Statement) encode(d digest.Digest) ([]byte, error) {
-	type subject struct {
-		Digest      map[string]string `json:"digest"`
-		Annotations map[string]string `json:"annotations,omitempty"`
-	}
-	predicate := s.Predicate
-	if predicate == nil {
-		predicate = json.RawMessage("{}")
-	}
-	return json.Marshal(struct {
-		Type          string          `json:"_type"`
-		Subject       []subject       `json:"subject"`
-		PredicateType string          `json:"predicateType"`
-		Predicate     json.RawMessage `json:"predicate"`
-	}{inTotoStatement, []subject{{map[string]string{"sha256": d.Encoded()}, s.Annotations}}, s.Type, predicate})
-}
 
 // payload is what a statement says, of whatever tool.
 type payload struct {
@@ -64,7 +36,7 @@ type payloadSubject struct {
 
 // openStatement reads a statement exactly: names of members in their own case, none twice.
 func openStatement(data []byte) (*payload, error) {
-	top, err := members(data)
+	top, err := Members(data)
 	if err != nil {
 		return nil, fmt.Errorf("statement: %w", err)
 	}
@@ -83,7 +55,7 @@ func openStatement(data []byte) (*payload, error) {
 		return nil, fmt.Errorf("statement: %d subjects, more than %d", len(subjects), maxSubjects)
 	}
 	for _, raw := range subjects {
-		m, err := members(raw)
+		m, err := Members(raw)
 		if err != nil {
 			return nil, fmt.Errorf("statement: subject: %w", err)
 		}
@@ -112,9 +84,9 @@ func (p *payload) about(d digest.Digest) (map[string]string, bool) {
 	return nil, false
 }
 
-// members reads one JSON object, and nothing after it. encoding/json alone would take a member in any case, and the last
+// Members reads one JSON object, and nothing after it. encoding/json alone would take a member in any case, and the last
 // of two.
-func members(data []byte) (map[string]json.RawMessage, error) {
+func Members(data []byte) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if t, err := dec.Token(); err != nil {
 		return nil, err
@@ -160,36 +132,10 @@ func stringClaims(m map[string]any) map[string]string {
 	return claims
 }
 
-// Attest signs a statement about subject and attaches it as a bundle, whatever the signer's format. It returns the digest
-// of the referrer. The signer's own annotations are not in it; its time is, as a claim, unless the statement has one.
-func (s *Signer) Attest(ctx context.Context, st Store, subject ocispec.Descriptor, said Statement) (digest.Digest, error) {
-	if err := checkSubject(st, subject); err != nil {
-		return "", err
-	}
-	switch {
-	case said.Type == "" || said.Type == PredicateSign:
-		return "", fmt.Errorf("attest %s@%s: %w: predicate type %q", st.Name(), subject.Digest, fault.ErrInvalid, said.Type)
-	case said.Predicate != nil && !json.Valid(said.Predicate):
-		return "", fmt.Errorf("attest %s@%s: %w: the predicate is no JSON", st.Name(), subject.Digest, fault.ErrInvalid)
-	case len(said.Predicate) > MaxStatementBytes/2: // base64, and the rest of the bundle
-		return "", fmt.Errorf("attest %s@%s: %w: the predicate has %d bytes", st.Name(), subject.Digest, fault.ErrTooLarge, len(said.Predicate))
-	}
-	st, err := s.place(ctx, st)
-	if err != nil {
-		return "", err
-	}
-	said.Annotations = s.claims(said.Annotations)
-	d, err := s.writeBundle(ctx, st, subject, said)
-	if err != nil {
-		return "", fmt.Errorf("attest %s@%s: %w", st.Name(), subject.Digest, err)
-	}
-	return d, nil
-}
-
 // Statements returns the good statements of one predicate type about subject's digest by any of trustees, at least one.
 // The errors are those of [Verify]: fault.ErrUnsigned when nobody said anything of this type.
-func Statements(ctx context.Context, st Source, subject ocispec.Descriptor, predicateType string, trustees []Trustee) ([]Signature, error) {
-	found, err := Examine(ctx, st, subject, Query{PredicateType: predicateType, Trustees: trustees})
+func Statements(ctx context.Context, st Source, subject ocispec.Descriptor, predicateType string, trustees []Verifier) ([]Signature, error) {
+	found, err := Examine(ctx, st, subject, Query{PredicateType: predicateType, Verifiers: trustees})
 	if err != nil {
 		return nil, err
 	}

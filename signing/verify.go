@@ -25,9 +25,12 @@ const (
 	maxPieces          = 256      // of evidence about one subject that are looked at
 )
 
+// AnnotationTime is the signed annotation in which a signer says when it signed.
+const AnnotationTime = "dev.longshore.signed"
+
 // Signature is one signature that was made or found good, or another statement.
 type Signature struct {
-	Vouching
+	Verification
 	By          string            // the name of the trustee
 	Format      Format            // FormatBundle or FormatLegacy
 	Digest      digest.Digest     // of the referrer's manifest; of the payload when Format is FormatLegacy
@@ -43,8 +46,8 @@ type Signature struct {
 //
 // An error wraps fault.ErrUnsigned when there is none, fault.ErrBadSignature when there are some and none is good, and
 // what the store said, or fault.ErrTemporary, when something could not be read that might have been a good one.
-func Verify(ctx context.Context, st Source, subject ocispec.Descriptor, trustees []Trustee) ([]Signature, error) {
-	found, err := Examine(ctx, st, subject, Query{PredicateType: PredicateSign, Trustees: trustees})
+func Verify(ctx context.Context, st Source, subject ocispec.Descriptor, trustees []Verifier) ([]Signature, error) {
+	found, err := Examine(ctx, st, subject, Query{PredicateType: PredicateSign, Verifiers: trustees})
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +67,8 @@ type Found struct {
 	// fault.ErrTemporary, if one does. What is more than is looked at, fault.ErrTooLarge, comes last.
 	Unread error
 
-	asked []Trustee
+	asked []Verifier
+	what  string // predicate type
 }
 
 // Remark is something that was found and does not count.
@@ -87,15 +91,20 @@ func (f *Found) Err() error {
 	case len(f.Bad)+len(f.Other) > 0:
 		names := make([]string, len(f.asked))
 		for i, t := range f.asked {
-			names[i] = t.TrusteeName()
+			names[i] = t.VerifierName()
 		}
-		return fmt.Errorf("%w: none by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), Reasons(slices.Concat(f.Bad, f.Other)))
+		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), Reasons(slices.Concat(f.Bad, f.Other)))
 	case len(f.Beside) > 0:
 		return fmt.Errorf("%w: there is only %s", fault.ErrUnsigned, Reasons(f.Beside))
+	case f.what == PredicateSign:
+		return fault.WithHint(fault.ErrUnsigned, hintUnsigned)
 	default:
 		return fault.ErrUnsigned
 	}
 }
+
+// hintUnsigned is for what has no signature at all.
+const hintUnsigned = "sign it: longshore sign --key KEY REFERENCE; a copy needs its signatures copied too: oras cp -r, regctl image copy --referrers --digest-tags, skopeo with use-sigstore-attachments"
 
 // Reasons tells the first few of many.
 func Reasons(all []Remark) string {
@@ -165,4 +174,15 @@ func unread(err error, what string) error {
 		return fmt.Errorf("%s: %w: it is listed and not there: %v", what, fault.ErrTemporary, err)
 	}
 	return fmt.Errorf("%s: %w: %w", what, fault.ErrTemporary, err)
+}
+
+// CheckSubject refuses what cosign cannot sign.
+func CheckSubject(st Source, subject ocispec.Descriptor) error {
+	if err := subject.Digest.Validate(); err != nil {
+		return fmt.Errorf("%s@%s: %w: %w", st.Name(), subject.Digest, fault.ErrInvalid, err)
+	}
+	if subject.Digest.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("%s@%s: %w: cosign's signatures are of sha256 digests only", st.Name(), subject.Digest, fault.ErrUnsupported)
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package signing
+package signing_test
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	. "github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
@@ -28,8 +30,8 @@ func TestSignAndVerify(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
-			made := sign(t, newSigner(t, SignOptions{Name: "release", Format: f, Annotations: claims, Time: at}), st, subject)
-			got, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			made := signed(t, newSigner(t, sign.Options{Name: "release", Format: f, Annotations: claims, Time: at}), st, subject)
+			got, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,7 +43,7 @@ func TestSignAndVerify(t *testing.T) {
 				t.Errorf("Verify = %+v", got[0])
 			}
 			if f == FormatBoth {
-				legacy, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Trustees: []Trustee{releaseKey(t)}, Format: FormatLegacy})
+				legacy, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Verifiers: []Verifier{releaseKey(t)}, Format: FormatLegacy})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -58,16 +60,16 @@ func TestClaimIsChecked(t *testing.T) {
 	for _, f := range []Format{FormatBundle, FormatLegacy} {
 		t.Run(string(f), func(t *testing.T) {
 			st := signingtest.NewMemory()
-			signed, unsigned := st.Artifact(t, "A"), st.Artifact(t, "B")
-			sign(t, newSigner(t, SignOptions{Format: f}), st, signed)
-			if _, err := Verify(t.Context(), st, signed, []Trustee{releaseKey(t)}); err != nil {
+			original, unsigned := st.Artifact(t, "A"), st.Artifact(t, "B")
+			signed(t, newSigner(t, sign.Options{Format: f}), st, original)
+			if _, err := Verify(t.Context(), st, original, []Verifier{releaseKey(t)}); err != nil {
 				t.Fatal(err)
 			}
-			st.Listed[unsigned.Digest] = st.Listed[signed.Digest]
+			st.Listed[unsigned.Digest] = st.Listed[original.Digest]
 			if f == FormatLegacy {
-				st.Tags[LegacyTag(unsigned.Digest)] = st.Tags[LegacyTag(signed.Digest)]
+				st.Tags[LegacyTag(unsigned.Digest)] = st.Tags[LegacyTag(original.Digest)]
 			}
-			_, err := Verify(t.Context(), st, unsigned, []Trustee{releaseKey(t)})
+			_, err := Verify(t.Context(), st, unsigned, []Verifier{releaseKey(t)})
 			if !errors.Is(err, fault.ErrBadSignature) {
 				t.Errorf("Verify(B, signed with the signature of A) = %v, want %v", err, fault.ErrBadSignature)
 			}
@@ -76,28 +78,24 @@ func TestClaimIsChecked(t *testing.T) {
 }
 
 // attest makes a bundle as Sign does, with a statement of another type.
-func attest(t *testing.T, s *Signer, d digest.Digest, predicate string) []byte {
+func attest(t *testing.T, s *sign.Signer, d digest.Digest, predicate string) []byte {
 	t.Helper()
-	data, err := s.bundle(t.Context(), d, Statement{Type: predicate})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return bundleOf(t, s, d, sign.Statement{Type: predicate})
 }
 
 // What the key said about the digest in another matter is no signature, be it a bundle or a payload.
 func TestOnlyTheSignPredicateCounts(t *testing.T) {
-	s := newSigner(t, SignOptions{})
+	s := newSigner(t, sign.Options{})
 	t.Run("bundle", func(t *testing.T) {
 		st := signingtest.NewMemory()
 		subject := st.Artifact(t, "hello")
 		st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, attest(t, s, subject.Digest, "https://example.com/scan-result/FAILED/v1"))
-		_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+		_, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 		if !errors.Is(err, fault.ErrUnsigned) {
 			t.Errorf("Verify(attested) = %v, want %v", err, fault.ErrUnsigned)
 		}
 		st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, attest(t, s, subject.Digest, PredicateSign))
-		if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
+		if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil {
 			t.Errorf("Verify(attested and signed) = %v", err)
 		}
 	})
@@ -106,7 +104,7 @@ func TestOnlyTheSignPredicateCounts(t *testing.T) {
 		subject := st.Artifact(t, "hello")
 		payload := fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":%q},"type":"scan failed"},"optional":null}`, subject.Digest)
 		putLegacy(t, st, s, subject, payload)
-		_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+		_, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 		if !errors.Is(err, fault.ErrUnsigned) {
 			t.Errorf("Verify(other payload) = %v, want %v", err, fault.ErrUnsigned)
 		}
@@ -114,14 +112,14 @@ func TestOnlyTheSignPredicateCounts(t *testing.T) {
 }
 
 // putLegacy signs any payload and puts it under the subject's tag.
-func putLegacy(t *testing.T, st *signingtest.Memory, s *Signer, subject ocispec.Descriptor, payload []byte) {
+func putLegacy(t *testing.T, st *signingtest.Memory, s *sign.Signer, subject ocispec.Descriptor, payload []byte) {
 	t.Helper()
-	sig, err := s.sign(t.Context(), payload)
+	sig, err := signingtest.Unlocked().SignMessage(bytes.NewReader(payload))
 	if err != nil {
 		t.Fatal(err)
 	}
-	layer := descriptorOf(mediaTypeSimpleSigning, payload)
-	layer.Annotations = map[string]string{annotationSignature: base64.StdEncoding.EncodeToString(sig)}
+	layer := descriptorOf(MediaTypeSimpleSigning, payload)
+	layer.Annotations = map[string]string{AnnotationSignature: base64.StdEncoding.EncodeToString(sig)}
 	data, err := json.Marshal(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Layers: []ocispec.Descriptor{layer}})
 	if err != nil {
 		t.Fatal(err)
@@ -160,19 +158,19 @@ func TestUnreadableIsNotUnsigned(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
-			sign(t, newSigner(t, SignOptions{Format: c.format}), st, subject)
+			signed(t, newSigner(t, sign.Options{Format: c.format}), st, subject)
 			st.Fail = func(op, _ string) error {
 				if op == c.op {
 					return c.err
 				}
 				return nil
 			}
-			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			_, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 			if !errors.Is(err, c.want) || errors.Is(err, fault.ErrUnsigned) || errors.Is(err, fault.ErrNotFound) {
 				t.Errorf("Verify = %v, want %v", err, c.want)
 			}
 			st.Fail = nil
-			if _, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)}); err != nil {
+			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil {
 				t.Errorf("Verify after the fault = %v", err)
 			}
 		})
@@ -180,11 +178,8 @@ func TestUnreadableIsNotUnsigned(t *testing.T) {
 }
 
 func TestVerifyRefuses(t *testing.T) {
-	good := func(t *testing.T, s *Signer, d digest.Digest) []byte {
-		data, err := s.bundle(t.Context(), d, Statement{Type: PredicateSign})
-		if err != nil {
-			t.Fatal(err)
-		}
+	good := func(t *testing.T, s *sign.Signer, d digest.Digest) []byte {
+		data := bundleOf(t, s, d, sign.Statement{Type: PredicateSign})
 		return data
 	}
 	cases := []struct {
@@ -194,34 +189,34 @@ func TestVerifyRefuses(t *testing.T) {
 	}{
 		{"nothing", func(*testing.T, *signingtest.Memory, ocispec.Descriptor) {}, fault.ErrUnsigned},
 		{"another key", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			sign(t, otherSigner(t, SignOptions{}), st, d)
+			signed(t, otherSigner(t, sign.Options{}), st, d)
 		}, fault.ErrBadSignature},
 		{"another key, legacy", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			sign(t, otherSigner(t, SignOptions{Format: FormatLegacy}), st, d)
+			signed(t, otherSigner(t, sign.Options{Format: FormatLegacy}), st, d)
 		}, fault.ErrBadSignature},
 		{"another key beside the right one", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			sign(t, otherSigner(t, SignOptions{}), st, d)
-			sign(t, newSigner(t, SignOptions{}), st, d)
+			signed(t, otherSigner(t, sign.Options{}), st, d)
+			signed(t, newSigner(t, sign.Options{}), st, d)
 		}, nil},
 		{"another key's bundle beside the right key's tag", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			sign(t, otherSigner(t, SignOptions{}), st, d)
-			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
+			signed(t, otherSigner(t, sign.Options{}), st, d)
+			signed(t, newSigner(t, sign.Options{Format: FormatLegacy}), st, d)
 		}, nil},
 		{"broken bundle of the key", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, sign.Options{}), d.Digest)))
 		}, fault.ErrBadSignature},
 		{"broken bundle of the key beside a good tag", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
-			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, sign.Options{}), d.Digest)))
+			signed(t, newSigner(t, sign.Options{Format: FormatLegacy}), st, d)
 		}, fault.ErrBadSignature},
 		{"broken bundles of nobody beside a good tag", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, []byte("{}"))
 			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, bytes.Repeat([]byte(" "), 2<<20))
-			sign(t, newSigner(t, SignOptions{Format: FormatLegacy}), st, d)
+			signed(t, newSigner(t, sign.Options{Format: FormatLegacy}), st, d)
 		}, nil},
 		{"broken bundle beside a good one", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, SignOptions{}), d.Digest)))
-			sign(t, newSigner(t, SignOptions{}), st, d)
+			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, forge(t, good(t, newSigner(t, sign.Options{}), d.Digest)))
+			signed(t, newSigner(t, sign.Options{}), st, d)
 		}, nil},
 		{"no bundle where one should be", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			st.Attach(t, d, MediaTypeBundle, MediaTypeBundle, []byte("{}"))
@@ -237,32 +232,32 @@ func TestVerifyRefuses(t *testing.T) {
 		}, fault.ErrUnsigned},
 		{"an SBOM and the signature", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			st.Attach(t, d, "application/spdx+json", "application/spdx+json", []byte("{}"))
-			sign(t, newSigner(t, SignOptions{}), st, d)
+			signed(t, newSigner(t, sign.Options{}), st, d)
 		}, nil},
 		{"the registry mistakes the type", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			st.Attach(t, d, ocispec.MediaTypeEmptyJSON, MediaTypeBundle, good(t, newSigner(t, SignOptions{}), d.Digest))
+			st.Attach(t, d, ocispec.MediaTypeEmptyJSON, MediaTypeBundle, good(t, newSigner(t, sign.Options{}), d.Digest))
 			st.Listed[d.Digest][0].ArtifactType = "application/spdx+json"
 		}, nil},
 		{"more referrers than are looked at", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			for i := range maxReferrers + 1 {
+			for i := range MaxReferrers + 1 {
 				st.Attach(t, d, "text/plain", "text/plain", fmt.Append(nil, i))
 			}
 		}, fault.ErrTooLarge},
 		{"the signature behind many others", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			for i := range maxReferrers + 1 {
+			for i := range MaxReferrers + 1 {
 				st.Attach(t, d, "text/plain", "text/plain", fmt.Append(nil, i))
 			}
-			sign(t, newSigner(t, SignOptions{}), st, d)
+			signed(t, newSigner(t, sign.Options{}), st, d)
 		}, nil},
 		{"the store hands out other bytes", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			sign(t, newSigner(t, SignOptions{}), st, d)
+			signed(t, newSigner(t, sign.Options{}), st, d)
 			st.Corrupt = func(_ digest.Digest, data []byte) []byte { data[len(data)/2]++; return data }
 		}, fault.ErrDigestMismatch},
 		{"legacy payload of 1 MiB", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			putLegacy(t, st, newSigner(t, SignOptions{}), d, bytes.Repeat([]byte(" "), 1<<20))
+			putLegacy(t, st, newSigner(t, sign.Options{}), d, bytes.Repeat([]byte(" "), 1<<20))
 		}, fault.ErrBadSignature},
 		{"legacy payload that is no JSON", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
-			putLegacy(t, st, newSigner(t, SignOptions{}), d, []byte("signed, sealed"))
+			putLegacy(t, st, newSigner(t, sign.Options{}), d, []byte("signed, sealed"))
 		}, fault.ErrBadSignature},
 	}
 	for _, c := range cases {
@@ -270,7 +265,7 @@ func TestVerifyRefuses(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
 			c.set(t, st, subject)
-			_, err := Verify(t.Context(), st, subject, []Trustee{releaseKey(t)})
+			_, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)})
 			if !errors.Is(err, c.want) {
 				t.Errorf("Verify = %v, want %v", err, c.want)
 			}
@@ -306,17 +301,17 @@ func TestVerifyAsksForSensibleThings(t *testing.T) {
 		t.Errorf("Verify without keys = %v", err)
 	}
 	for _, d := range []string{"", "sha256:short", "sha512:" + strings.Repeat("0", 128)} {
-		if _, err := Verify(t.Context(), st, ocispec.Descriptor{Digest: digest.Digest(d)}, []Trustee{releaseKey(t)}); err == nil {
+		if _, err := Verify(t.Context(), st, ocispec.Descriptor{Digest: digest.Digest(d)}, []Verifier{releaseKey(t)}); err == nil {
 			t.Errorf("Verify(%q) = nil", d)
 		}
-		if _, err := newSigner(t, SignOptions{}).Sign(t.Context(), st, ocispec.Descriptor{Digest: digest.Digest(d)}); err == nil {
+		if _, err := newSigner(t, sign.Options{}).Sign(t.Context(), st, ocispec.Descriptor{Digest: digest.Digest(d)}); err == nil {
 			t.Errorf("Sign(%q) = nil", d)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	st.Fail = func(string, string) error { return ctx.Err() }
-	if _, err := Verify(ctx, st, subject, []Trustee{releaseKey(t)}); !errors.Is(err, context.Canceled) || fault.Retryable(err) {
+	if _, err := Verify(ctx, st, subject, []Verifier{releaseKey(t)}); !errors.Is(err, context.Canceled) || fault.Retryable(err) {
 		t.Errorf("Verify after cancel = %v", err)
 	}
 }
@@ -325,20 +320,20 @@ func TestVerifyAsksForSensibleThings(t *testing.T) {
 func TestStatements(t *testing.T) {
 	const kind = "https://example.com/checked/v1"
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	said := Statement{Type: kind, Predicate: json.RawMessage(`{"result":"fine"}`), Annotations: map[string]string{"tag": "press-07"}}
+	said := sign.Statement{Type: kind, Predicate: json.RawMessage(`{"result":"fine"}`), Annotations: map[string]string{"tag": "press-07"}}
 	st := signingtest.NewMemory()
 	subject, other := st.Artifact(t, "hello"), st.Artifact(t, "other")
-	ours := []Trustee{releaseKey(t)}
+	ours := []Verifier{releaseKey(t)}
 	if _, err := Statements(t.Context(), st, subject, kind, ours); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Statements of nothing = %v, want %v", err, fault.ErrUnsigned)
 	}
-	if _, err := otherSigner(t, SignOptions{}).Attest(t.Context(), st, subject, said); err != nil {
+	if _, err := otherSigner(t, sign.Options{}).Attest(t.Context(), st, subject, said); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Statements(t.Context(), st, subject, kind, ours); !errors.Is(err, fault.ErrBadSignature) {
 		t.Errorf("Statements by another = %v, want %v", err, fault.ErrBadSignature)
 	}
-	d, err := newSigner(t, SignOptions{Time: at, Annotations: map[string]string{"not": "here"}}).Attest(t.Context(), st, subject, said)
+	made, err := newSigner(t, sign.Options{Time: at, Annotations: map[string]string{"not": "here"}}).Attest(t.Context(), st, subject, said)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,8 +342,8 @@ func TestStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Signature{{
-		Vouching: Vouching{Principal: releaseKey(t).Fingerprint.String(), Fingerprint: releaseKey(t).Fingerprint, Algorithm: "ECDSA P-256"},
-		By:       "release", Format: FormatBundle, Digest: d, Time: at, Annotations: said.Annotations, Predicate: said.Predicate,
+		Verification: Verification{Principal: releaseKey(t).Fingerprint.String(), Fingerprint: releaseKey(t).Fingerprint, Algorithm: "ECDSA P-256"},
+		By:           "release", Format: FormatBundle, Digest: made.Digest, Time: at, Annotations: said.Annotations, Predicate: said.Predicate,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Statements (-want +got):\n%s", diff)
@@ -356,7 +351,7 @@ func TestStatements(t *testing.T) {
 	if _, err := Verify(t.Context(), st, subject, ours); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Verify(attested) = %v, want %v", err, fault.ErrUnsigned)
 	}
-	sign(t, newSigner(t, SignOptions{Format: FormatBoth}), st, other)
+	signed(t, newSigner(t, sign.Options{Format: FormatBoth}), st, other)
 	if _, err := Statements(t.Context(), st, other, kind, ours); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("Statements(signed) = %v, want %v", err, fault.ErrUnsigned)
 	}
@@ -364,8 +359,8 @@ func TestStatements(t *testing.T) {
 	if _, err := Statements(t.Context(), st, other, kind, ours); !errors.Is(err, fault.ErrBadSignature) {
 		t.Errorf("Statements about another artifact = %v, want %v", err, fault.ErrBadSignature)
 	}
-	for _, bad := range []Statement{{}, {Type: PredicateSign}, {Type: kind, Predicate: json.RawMessage("{")}, {Type: kind, Predicate: make([]byte, MaxStatementBytes)}} {
-		if _, err := newSigner(t, SignOptions{}).Attest(t.Context(), st, subject, bad); err == nil {
+	for _, bad := range []sign.Statement{{}, {Type: PredicateSign}, {Type: kind, Predicate: json.RawMessage("{")}, {Type: kind, Predicate: make([]byte, MaxStatementBytes)}} {
+		if _, err := newSigner(t, sign.Options{}).Attest(t.Context(), st, subject, bad); err == nil {
 			t.Errorf("Attest(%.20q) = nil", bad.Type)
 		}
 	}

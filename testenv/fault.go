@@ -50,6 +50,7 @@ type Request struct {
 	Sent     int64 // body bytes to the client
 	Received int64 // body bytes from the client
 	Broken   bool  // a rule applied
+	Plain    bool  // it came without TLS
 }
 
 // Add adds a rule. It panics when path or agent is no regular expression: that is a bug in a test.
@@ -149,7 +150,7 @@ func (f *Faults) Wrap(next http.Handler) http.Handler {
 			defer f.mu.Unlock()
 			f.requests = append(f.requests, Request{
 				Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Range: r.Header.Get("Range"),
-				Agent: r.UserAgent(), Header: asked, Status: cw.status, Sent: cw.n, Received: body.n, Broken: effect != nil,
+				Agent: r.UserAgent(), Header: asked, Status: cw.status, Sent: cw.n, Received: body.n, Broken: effect != nil, Plain: r.TLS == nil,
 			})
 		}()
 		if effect == nil {

@@ -66,6 +66,7 @@ type RegistryServer struct {
 
 	ca      *x509.CertPool
 	tls     *tls.Config
+	plain   bool
 	handler http.Handler
 	mu      sync.Mutex
 	server  *http.Server
@@ -78,6 +79,7 @@ type RegistryOption func(*registrySetup)
 
 type registrySetup struct {
 	tls        bool
+	plain      bool
 	clientCert bool
 	storage    string
 	address    string
@@ -93,6 +95,12 @@ func WithCredentials(user, password string) RegistryOption {
 
 // WithTLS serves any kind over HTTPS.
 func WithTLS() RegistryOption { return func(s *registrySetup) { s.tls = true } }
+
+// WithPlainToo implies [WithTLS] and answers plain HTTP on the same port as well, as whoever sits on the way to a registry
+// can: [Request.Plain] says what came without TLS.
+func WithPlainToo() RegistryOption {
+	return func(s *registrySetup) { s.tls, s.plain = true, true }
+}
 
 // WithClientCert asks clients for a certificate; it implies [WithTLS].
 func WithClientCert() RegistryOption {
@@ -132,7 +140,7 @@ func StartRegistry(dir string, kind Kind, opts ...RegistryOption) (*RegistryServ
 	if err != nil {
 		return nil, err
 	}
-	s := &RegistryServer{Kind: kind, Host: l.Addr().String(), Faults: &Faults{}, close: func() error { return nil }}
+	s := &RegistryServer{Kind: kind, Host: l.Addr().String(), Faults: &Faults{}, plain: setup.plain, close: func() error { return nil }}
 	s.URL = "http://" + s.Host
 	if setup.tls {
 		s.URL = "https://" + s.Host
@@ -212,6 +220,10 @@ func (s *RegistryServer) serve(l net.Listener) {
 	s.server, s.done = server, done
 	go func() {
 		defer close(done)
+		if s.plain {
+			_ = server.Serve(&eitherListener{l, s.tls})
+			return
+		}
 		if s.tls != nil {
 			_ = server.ServeTLS(l, "", "")
 			return

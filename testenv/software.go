@@ -106,18 +106,12 @@ func ownBinary(ctx context.Context, software, platform string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache, err := CacheDir()
-	if err != nil {
-		return "", err
-	}
 	p, err := v1.ParsePlatform(platform)
 	if err != nil {
 		return "", err
 	}
-	// Clones of other states of the sources may share the cache.
-	sum := sha256.Sum256([]byte(root))
-	dir := filepath.Join(cache, "own-"+hex.EncodeToString(sum[:4]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	dir, err := ownDir(root)
+	if err != nil {
 		return "", err
 	}
 	file := filepath.Join(dir, software+"-"+strings.ReplaceAll(platform, "/", "-"))

@@ -15,6 +15,7 @@ import (
 func Check(m Machine, projects []*workload.Project) workload.Clashes {
 	c := &check{m: m}
 	for _, p := range projects {
+		c.privileges(p)
 		for i := range p.Services {
 			c.service(p, &p.Services[i])
 		}
@@ -40,12 +41,31 @@ func (c *check) clash(p *workload.Project, service, key string, kind error, hint
 	c.found = append(c.found, workload.NewClash(p, service, key, kind, fmt.Sprintf(format, args...), hint))
 }
 
+// privileges refuses what would give a container control of the device, unless the device's owner allows it.
+func (c *check) privileges(p *workload.Project) {
+	if c.m.Privileged {
+		return
+	}
+	for _, found := range p.Privileges(c.m.Guard) {
+		hint := "its owner can allow it with \"runtime.allowPrivileged: true\" in the agent's configuration"
+		if found.Hint != "" {
+			hint = found.Hint + "; or " + hint
+		}
+		clash := workload.NewClash(p, found.Service, "", fault.ErrRejected, "this device does not allow "+found.What, hint)
+		clash.Path = found.Path
+		c.found = append(c.found, clash)
+	}
+}
+
 // service checks what a service asks for by itself.
 func (c *check) service(p *workload.Project, s *workload.Service) {
 	c.confinement(p, s)
 	c.resources(p, s)
 	if s.Runtime != "" && !c.m.Runtimes[s.Runtime] {
 		c.clash(p, s.Name, "runtime", fault.ErrUnfit, "name it under \"runtime.allowed\" in the agent's configuration", "this device has no runtime %q", s.Runtime)
+	}
+	if s.Init && c.m.NoProgram != "" {
+		c.clash(p, s.Name, "init", fault.ErrUnfit, c.m.ProgramHint, "%s", c.m.NoProgram)
 	}
 	for n, d := range s.Devices {
 		if !c.m.Exists(d.HostPath) {
@@ -54,7 +74,12 @@ func (c *check) service(p *workload.Project, s *workload.Service) {
 		}
 	}
 	for n, mt := range s.Mounts {
-		if mt.Kind == workload.MountBind && !mt.Create && !c.m.Exists(mt.Source) {
+		switch {
+		case mt.Kind != workload.MountBind || c.m.Exists(mt.Source):
+		case workload.NamesSocket(mt.Source):
+			c.clash(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
+				"start the program that makes it on the device", "there is no socket %s on this device", mt.Source)
+		case !mt.Create:
 			c.clash(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
 				"make it on the device, or let it be made with \"create_host_path: true\"", "there is no %s on this device", mt.Source)
 		}
@@ -76,10 +101,6 @@ func (c *check) confinement(p *workload.Project, s *workload.Service) {
 		return
 	}
 	sec := s.Security
-	if sec.Privileged && !c.m.Privileged {
-		c.clash(p, s.Name, "privileged", fault.ErrRejected, "its owner can allow it with \"runtime.allowPrivileged: true\" in the agent's configuration",
-			"this device does not allow privileged containers")
-	}
 	if sec.Seccomp != "" && sec.Seccomp != "unconfined" && !c.m.Seccomp {
 		c.clash(p, s.Name, "security_opt", fault.ErrUnfit, "install a runc that was built with seccomp", "the runtime of this device cannot filter system calls")
 	}

@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"nothing asked", nil, service(func(*workload.Service) {}), nil, nil},
 		{
-			"all that is there", nil,
+			"all that is there", func(m *admission.Machine) { m.Privileged = true },
 			service(func(s *workload.Service) {
 				s.Runtime, s.Devices = "runc", []workload.Device{{HostPath: "/dev/ttyS0"}}
 				s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: "/data", Target: "/d"}}
@@ -89,7 +89,33 @@ func TestCheck(t *testing.T) {
 			fault.ErrRejected,
 		},
 		{
-			"missing protections", func(m *admission.Machine) { m.Seccomp = false },
+			"what only the owner allows", nil,
+			[]*workload.Project{{
+				Component: "app", Services: []workload.Service{{Name: "web", Mounts: []workload.Mount{{Kind: workload.MountBind, Source: "/etc", Create: true}}}},
+				Volumes: []workload.Volume{{Name: "v", Options: map[string]string{"type": "ext4", "device": "/dev/sda"}}},
+			}},
+			[]string{
+				"app: services.web.volumes[0]: this device does not allow a mount of /etc with /etc/shadow* (keys and passwords of the device)",
+				"app: volumes.v: this device does not allow a volume that mounts a file system of type ext4",
+			},
+			fault.ErrRejected,
+		},
+		{
+			"an agent that cannot run in containers", func(m *admission.Machine) { m.NoProgram = "linked dynamically" },
+			service(func(s *workload.Service) { s.Init = true }),
+			[]string{"app: services.web.init: linked dynamically"},
+			fault.ErrUnfit,
+		},
+		{
+			"missing socket", func(m *admission.Machine) { m.Privileged = true },
+			service(func(s *workload.Service) {
+				s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: "/var/run/docker.sock", Create: true}}
+			}),
+			[]string{"app: services.web.volumes[0]: there is no socket /var/run/docker.sock on this device"},
+			fault.ErrUnfit,
+		},
+		{
+			"missing protections", func(m *admission.Machine) { m.Seccomp, m.Privileged = false, true },
 			service(func(s *workload.Service) {
 				s.Security = &workload.Security{Seccomp: "{}", AppArmor: "mine", Label: []string{"type:a"}}
 			}),

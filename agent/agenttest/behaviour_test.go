@@ -16,7 +16,10 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -95,7 +98,7 @@ func TestUnpinnedReferencesAreResolvedOnce(t *testing.T) {
 		w.Registry.Tag("registry.example/images/web", "1", img.Descriptor)
 		w.Publish(t, 1, a)
 		r := w.Start(t)
-		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled {
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled {
 			t.Fatalf("sync = %+v", res)
 		}
 		before := w.Observe(t)
@@ -129,7 +132,7 @@ func TestExpiredWhileRunning(t *testing.T) {
 		before := w.Observe(t)
 		time.Sleep(2 * time.Hour)
 		st := r.Status()
-		if !st.Stale || len(st.Problems) != 1 || st.Problems[0].Code != agent.CodeStale {
+		if !st.Stale || len(st.Problems) != 1 || st.Problems[0].Code != codes.Stale {
 			t.Errorf("stale %v, problems %+v", st.Stale, st.Problems)
 		}
 		if after := w.Observe(t); after["app-1/web"].PID != before["app-1/web"].PID {
@@ -152,21 +155,21 @@ func TestDamagedContentIsFetchedAgain(t *testing.T) {
 		w.Registry.Fail(func(string) error { return fault.ErrTemporary })
 		r = w.Start(t)
 		w.Wait(t, "the problem", func() bool { return len(r.Status().Problems) > 0 })
-		if p := r.Status().Problems[0]; p.Code != agent.CodeContentDamaged {
+		if p := r.Status().Problems[0]; p.Code != codes.ContentDamaged {
 			t.Errorf("problem %+v", p)
 		}
 		if after := w.Observe(t); after["app-1/web"].PID != before["app-1/web"].PID {
 			t.Error("damage stopped what runs")
 		}
 		w.Registry.Fail(nil)
-		if res := w.Sync(t, r); res.Outcome != agent.SyncUnchanged {
+		if res := w.Sync(t, r); res.Outcome != status.SyncUnchanged {
 			t.Errorf("sync = %+v", res)
 		}
 		if err := m.Exit(before["app-1/web"].ID, 0); err != nil {
 			t.Fatal(err)
 		}
 		w.Publish(t, 2)
-		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled || len(w.Observe(t)) != 0 {
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled || len(w.Observe(t)) != 0 {
 			t.Errorf("sync = %+v, containers %v", res, w.Observe(t))
 		}
 	})
@@ -191,8 +194,8 @@ func TestRefusalsAreRemembered(t *testing.T) {
 		if k := kinds(w.Registry.Requests()); k["manifest"] != 1 {
 			t.Errorf("requests after the policy changed: %v, want the state held against the checks once more", k)
 		}
-		if got := r.Status().Problems[0].Code; got != agent.CodeRollback {
-			t.Errorf("problem %s", got)
+		if p := r.Status().Problems[0]; p.Code != codes.Rollback || !strings.Contains(p.Hint, "--generation 6") {
+			t.Errorf("problem %s, hint %q, want that the next number is told", p.Code, p.Hint)
 		}
 	})
 }
@@ -248,6 +251,113 @@ func TestBackoffWhileTheRegistryIsAway(t *testing.T) {
 	})
 }
 
+// A registry that asks to be left alone for years is asked again within an hour, and one that asks for no pause at all after
+// the usual ones; status says what it asks for.
+func TestWhatARegistryAsksForIsBoundedAndTold(t *testing.T) {
+	world(t, nil, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Publish(t, 1, app(1, web("web:1")))
+		r := w.Start(t)
+		w.Sync(t, r)
+		w.Registry.Fail(func(string) error { return fault.WithRetryAfter(fault.ErrTemporary, 24*time.Hour) })
+		w.Sync(t, r)
+		w.Registry.Requests()
+		time.Sleep(59 * time.Minute)
+		if n := len(w.Registry.Requests()); n != 0 {
+			t.Errorf("%d requests within an hour", n)
+		}
+		p := r.Status().Problems
+		if len(p) != 1 || !strings.Contains(p[0].Doing, "next try in ") || !strings.Contains(p[0].Doing, "it asks to wait 24h0m0s, and gets at most 1h0m0s") {
+			t.Errorf("problems do not say what it asked for: %+v", p)
+		}
+		time.Sleep(2 * time.Minute)
+		if n := len(w.Registry.Requests()); n != 1 {
+			t.Errorf("%d requests after an hour, want one", n)
+		}
+		w.Registry.Fail(func(string) error { return fault.WithRetryAfter(fault.ErrTemporary, 0) })
+		w.Sync(t, r)
+		w.Registry.Requests()
+		time.Sleep(time.Hour)
+		if n := len(w.Registry.Requests()); n < 10 || n > 20 {
+			t.Errorf("%d requests in an hour of a registry that asks for no pause, want about one in 5 minutes", n)
+		}
+	})
+}
+
+// A configuration that cannot be used is told as such: the registry was not asked, so nothing is refused and nothing looks like
+// an attack.
+func TestBrokenConfigurationIsNoAttack(t *testing.T) {
+	world(t, nil, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Publish(t, 1, app(1, web("web:1")))
+		broken := fmt.Errorf("/etc/containerd/certs.d/registry.example/hosts.toml:2:5: array is incomplete: %w", fault.ErrConfig)
+		var images atomic.Bool // they meet it, too
+		m.Images = func(workload.Image) error {
+			if images.Load() {
+				return broken
+			}
+			return nil
+		}
+		r := w.Start(t)
+		w.Sync(t, r)
+		alone := func(what string) {
+			t.Helper()
+			s := r.Status()
+			if len(s.Problems) != 1 || s.Problems[0].Code != codes.Config || s.Problems[0].Hint == "" || len(s.Security) != 0 || s.Committed.Generation != 1 {
+				t.Errorf("%s: problems %+v, security events %+v, want %s alone", what, s.Problems, s.Security, codes.Config)
+			}
+		}
+		for _, what := range []string{"resolve", "manifest", "blob"} {
+			w.Registry.Fail(func(request string) error {
+				if strings.HasPrefix(request, what) {
+					return broken
+				}
+				return nil
+			})
+			w.Publish(t, 2, app(1, web("web:2")))
+			time.Sleep(10 * time.Minute)
+			alone(what)
+		}
+		w.Registry.Fail(nil)
+		images.Store(true)
+		time.Sleep(10 * time.Minute)
+		s := r.Status()
+		if len(s.Security) != 0 || len(s.Problems) == 0 || s.Problems[0].Code != codes.Config {
+			t.Errorf("images: problems %+v, security events %+v", s.Problems, s.Security)
+		}
+		images.Store(false)
+		time.Sleep(10 * time.Minute)
+		if s := r.Status(); len(s.Problems) != 0 || s.Committed.Generation != 2 {
+			t.Errorf("after it was repaired: generation %d, problems %+v", s.Committed.Generation, s.Problems)
+		}
+	})
+}
+
+// A check that hangs is a problem in status, and the next one is made when it ends.
+func TestCheckThatHangsIsTold(t *testing.T) {
+	world(t, nil, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Publish(t, 1, app(1, web("web:1")))
+		r := w.Start(t)
+		w.Sync(t, r)
+		hang := make(chan struct{})
+		w.Registry.Fail(func(string) error {
+			<-hang
+			return fault.ErrTemporary
+		})
+		time.Sleep(10 * time.Minute)
+		p := r.Status().Problems
+		if len(p) != 1 || p[0].Code != codes.SourceUnreachable || !strings.Contains(p[0].Message, "has not ended") || p[0].Since.IsZero() {
+			t.Errorf("problems while a check hangs: %+v", p)
+		}
+		close(hang)
+		time.Sleep(time.Second)
+		w.Registry.Fail(nil)
+		w.Publish(t, 2, app(1, web("web:2")))
+		time.Sleep(10 * time.Minute)
+		if s := r.Status(); len(s.Problems) != 0 || s.Committed.Generation != 2 {
+			t.Errorf("after it ended: generation %d, problems %+v", s.Committed.Generation, s.Problems)
+		}
+	})
+}
+
 func TestSupervisionDoesNotWaitForADownload(t *testing.T) {
 	var hang chan struct{}
 	var hanging atomic.Bool
@@ -270,7 +380,7 @@ func TestSupervisionDoesNotWaitForADownload(t *testing.T) {
 		before := w.Observe(t)["app-1/web"]
 		w.Publish(t, 2, app(1, web("slow:1")))
 		time.Sleep(3 * time.Minute)
-		if st := r.Status(); !hanging.Load() || st.Phase != agent.PhaseLoading || st.Loading == nil || st.Loading.Generation != 2 {
+		if st := r.Status(); !hanging.Load() || st.Phase != status.PhaseLoading || st.Loading == nil || st.Loading.Generation != 2 {
 			t.Errorf("status while an image is being pulled: %s %+v", st.Phase, st.Loading)
 		}
 		if err := m.Exit(before.ID, 1); err != nil {
@@ -279,7 +389,7 @@ func TestSupervisionDoesNotWaitForADownload(t *testing.T) {
 		w.Wait(t, "the restart", func() bool { return w.Observe(t)["app-1/web"].Status == workload.Running })
 		close(hang)
 		w.Publish(t, 3, app(1, web("web:2"))) // supersedes what is still being pulled
-		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled || res.Generation != 3 {
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled || res.Generation != 3 {
 			t.Errorf("sync = %+v", res)
 		}
 	})
@@ -304,7 +414,7 @@ func TestComponentsComeInOrderAndInTime(t *testing.T) {
 		w.Publish(t, 1, a)
 		r := w.Start(t)
 		res := w.Sync(t, r)
-		if res.Outcome != agent.SyncFailed || res.Code != agent.CodeTimeout && res.Code != agent.CodeUnhealthy {
+		if res.Outcome != status.SyncFailed || res.Code != codes.Timeout && res.Code != codes.Unhealthy {
 			t.Errorf("sync = %+v, want failed by time or health", res)
 		}
 		if got := w.Observe(t); len(got) != 1 || got["base/db"].Status != workload.Running {
@@ -315,21 +425,21 @@ func TestComponentsComeInOrderAndInTime(t *testing.T) {
 			t.Errorf("deployment %s, second component %s", d.State, d.Components[1].State)
 		}
 		time.Sleep(time.Minute)
-		if h := r.Status().Deployments[0].Components[0].Services[0]; h.Health != agent.HealthUnhealthy || h.Output != "503" {
+		if h := r.Status().Deployments[0].Components[0].Services[0]; h.Health != plan.HealthUnhealthy || h.Output != "503" {
 			t.Errorf("health %+v", h)
 		}
 		sick.Store(false)
 		w.Committed(t, r, 1)
 		sick.Store(true)
 		w.Wait(t, "unhealthy after it was installed", func() bool { return r.Status().Deployments[0].State == margo.StateFailed })
-		if e := r.Status().Deployments[0].Error; e.Code != string(agent.CodeUnhealthy) || e.Source != "two" {
+		if e := r.Status().Deployments[0].Error; e.Code != string(codes.Unhealthy) || e.Source != "two" {
 			t.Errorf("error %+v", e)
 		}
 		if got := w.Observe(t); len(got) != 2 {
 			t.Errorf("containers %v: nothing may be stopped for being unhealthy", got)
 		}
 		sick.Store(false)
-		w.Wait(t, "healthy again", func() bool { return r.Status().Phase == agent.PhaseInSync })
+		w.Wait(t, "healthy again", func() bool { return r.Status().Phase == status.PhaseInSync })
 	})
 }
 
@@ -348,7 +458,7 @@ func TestACrashLoopIsReportedOnce(t *testing.T) {
 		s.Extra = "    restart: always\n"
 		w.Publish(t, 1, app(1, s))
 		r := w.Start(t)
-		if res := w.Sync(t, r); res.Outcome != agent.SyncFailed || res.Code != agent.CodeContainerExited {
+		if res := w.Sync(t, r); res.Outcome != status.SyncFailed || res.Code != codes.ContainerExited {
 			t.Errorf("sync = %+v", res)
 		}
 		time.Sleep(10 * time.Minute)
@@ -363,6 +473,7 @@ func TestACrashLoopIsReportedOnce(t *testing.T) {
 		}
 		broken.Store(false)
 		w.Committed(t, r, 1)
+		w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 		got := strings.Join(w.States(t, app(1).DeploymentID()), " ")
 		if want := "pending@1 installing@1 failed@1 installed@1"; got != want {
 			t.Errorf("states %s, want %s", got, want)
@@ -379,7 +490,7 @@ func TestTheRuntimeGoesAwayAndComesBack(t *testing.T) {
 		w.Sync(t, r)
 		rt.away.Store(true)
 		w.Publish(t, 2, app(1, web("web:2")))
-		w.Wait(t, "the problem", func() bool { return r.Status().Phase == agent.PhaseUnavailable })
+		w.Wait(t, "the problem", func() bool { return r.Status().Phase == status.PhaseUnavailable })
 		rt.away.Store(false)
 		w.Committed(t, r, 2)
 	})

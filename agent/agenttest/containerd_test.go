@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -103,6 +105,14 @@ func (r *real) spoil(t *testing.T, name string, img v1.Image) (_ v1.Image, after
 	switch name {
 	default:
 		return img, after
+	case "grown:2": // needs room
+		data = make([]byte, 2<<20)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(data) // does not fail
+		img, err := testenv.AppendLayers(img, []testenv.File{{Path: "grown", Data: data}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img, after
 	case "tampered:1", "broken:1":
 		data = []byte("a layer that is no archive: " + name)
 	case "huge:1":
@@ -148,10 +158,11 @@ type device struct {
 func (r *real) device(t *testing.T, netns string) *device {
 	t.Helper()
 	n := devices.Add(1)
+	data := t.TempDir()
 	d := &device{
 		n: network.Options{
-			DataDir: t.TempDir(), RunDir: t.TempDir(), NetNS: netns,
-			Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(190 + n%60), 0, 0}), 16),
+			Store: testenv.NetworkState(filepath.Join(data, "networks")), DataDir: data, RunDir: t.TempDir(), NetNS: netns,
+			Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(64 + n%60), 0, 0}), 16),
 			Table: fmt.Sprintf("lsag%d_%d", os.Getpid(), n),
 		},
 		o: containerd.Options{
@@ -201,8 +212,9 @@ func (d *device) open(t *testing.T) agent.Runtime {
 	return rt
 }
 
-func plainEndpoints(host string) ([]containerd.Endpoint, error) {
-	return []containerd.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
+func plainEndpoints(repository string) ([]images.Endpoint, error) {
+	host, _, _ := strings.Cut(repository, "/")
+	return []images.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
 }
 
 // empty removes everything.

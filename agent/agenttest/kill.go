@@ -10,6 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -106,7 +107,7 @@ func (k *Killer) Wrap(o agent.Options) agent.Options {
 
 type killSource struct {
 	k *Killer
-	agent.Source
+	intake.Source
 }
 
 func (s killSource) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
@@ -132,7 +133,7 @@ func (s killSource) Blob(ctx context.Context, repository string, d ocispec.Descr
 
 type killContent struct {
 	k *Killer
-	agent.Content
+	intake.Content
 }
 
 func (c killContent) Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
@@ -164,8 +165,12 @@ type killRuntime struct {
 	r agent.Runtime
 }
 
-func (r killRuntime) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) error {
-	return r.k.around("pull", func() error { return r.r.Pull(ctx, image, progress) })
+func (r killRuntime) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) (info workload.ImageInfo, err error) {
+	err = r.k.around("pull", func() (err error) {
+		info, err = r.r.Pull(ctx, image, progress)
+		return err
+	})
+	return info, err
 }
 
 func (r killRuntime) Observe(ctx context.Context) (workload.Observed, error) {
@@ -205,13 +210,6 @@ func (r killRuntime) Leave(ctx context.Context, id string) error {
 	return r.k.around("leave", func() error { return r.r.Leave(ctx, id) })
 }
 
-func (r killRuntime) Image(ctx context.Context, image workload.Image) (workload.ImageInfo, error) {
-	if err := r.k.alive(); err != nil {
-		return workload.ImageInfo{}, err
-	}
-	return r.r.Image(ctx, image)
-}
-
 func (r killRuntime) Stop(ctx context.Context, id string) error {
 	return r.k.around("stop", func() error { return r.r.Stop(ctx, id) })
 }
@@ -242,7 +240,7 @@ func (r killRuntime) Usage(ctx context.Context) ([]workload.Usage, []workload.Lo
 	return r.r.Usage(ctx)
 }
 
-func (r killRuntime) Logs(ctx context.Context, id string, o agent.LogOptions) (io.ReadCloser, error) {
+func (r killRuntime) Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error) {
 	return r.r.Logs(ctx, id, o)
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -146,7 +146,7 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 		t.Logf("boundary %d was not met: the order differs a little from run to run", at)
 	}
 	r = w.Start(t)
-	if res := w.Sync(t, r); (res.Outcome == agent.SyncFailed) != c.fails || res.Generation != generation {
+	if res := w.Sync(t, r); (res.Outcome == status.SyncFailed) != c.fails || res.Generation != generation {
 		t.Fatalf("sync after the kill = %+v", res)
 	}
 	if c.fails {
@@ -169,7 +169,7 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 }
 
 // wentBack tells whether an application's update was undone.
-func wentBack(s agent.Status) bool {
+func wentBack(s status.Status) bool {
 	return len(s.Deployments) == 1 && s.Deployments[0].Error != nil && strings.Contains(s.Deployments[0].Error.Message, "rolled back to")
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -18,7 +18,7 @@ import (
 type Pulse struct {
 	mu      sync.Mutex
 	signers []string
-	made    map[digest.Digest]agent.Freshness // the newest
+	made    map[digest.Digest]intake.Freshness // the newest
 	fail    error
 	asked   int
 }
@@ -35,9 +35,9 @@ func (p *Pulse) Renew(d digest.Digest, by string, issued time.Time, life time.Du
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.made == nil {
-		p.made = map[digest.Digest]agent.Freshness{}
+		p.made = map[digest.Digest]intake.Freshness{}
 	}
-	p.made[d] = agent.Freshness{By: by, IssuedAt: issued, NotAfter: issued.Add(life)}
+	p.made[d] = intake.Freshness{By: by, IssuedAt: issued, NotAfter: issued.Add(life)}
 }
 
 // Withhold takes the statements about a state away.
@@ -63,11 +63,11 @@ func (p *Pulse) Asked() int {
 	return n
 }
 
-// Freshness implements [agent.Fresher].
-func (p *Pulse) Freshness(ctx context.Context, repository string, d ocispec.Descriptor, _ string, _ uint64) (agent.Freshness, error) {
+// Freshness implements [intake.Fresher].
+func (p *Pulse) Freshness(ctx context.Context, repository string, d ocispec.Descriptor, _ string, _ uint64) (intake.Freshness, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := agent.Freshness{Required: len(p.signers) > 0, Signers: slices.Clone(p.signers)}
+	out := intake.Freshness{Required: len(p.signers) > 0, Signers: slices.Clone(p.signers)}
 	if !out.Required {
 		return out, nil
 	}

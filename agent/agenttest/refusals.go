@@ -13,6 +13,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -20,7 +23,7 @@ import (
 
 // refusal is a state, or a registry, that an agent must not follow.
 type refusal struct {
-	code agent.Code
+	code codes.Code
 	name string
 	do   func(t *testing.T, w *World) // after generation 5 of the line-monitoring application was installed
 }
@@ -85,13 +88,13 @@ func tamper(w *World, part string) {
 }
 
 // verdict lets the policy say no to one kind of artifact.
-func verdict(w *World, kind agent.Kind, err error) {
+func verdict(w *World, kind intake.Kind, err error) {
 	w.SetPolicy("another")
-	w.Verifier.Rule(func(k agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+	w.Verifier.Rule(func(k intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
 		if k == kind {
-			return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, err)
+			return intake.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, err)
 		}
-		return agent.Verdict{SignedBy: []string{"release"}}, nil
+		return intake.Verdict{SignedBy: []string{"release"}}, nil
 	})
 }
 
@@ -104,11 +107,11 @@ func unsignedBeside(t *testing.T, w *World, extra string) {
 		c.Compose = fmt.Sprintf("services:\n  web:\n    image: %s\n"+extra, web.Reference, beside.Reference)
 	}))
 	w.SetPolicy("another")
-	w.Verifier.Rule(func(k agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
-		if k == agent.KindImage && d.Digest == beside.Digest {
-			return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, fault.ErrUnsigned)
+	w.Verifier.Rule(func(k intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
+		if k == intake.KindImage && d.Digest == beside.Digest {
+			return intake.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, fault.ErrUnsigned)
 		}
-		return agent.Verdict{SignedBy: []string{"release"}}, nil
+		return intake.Verdict{SignedBy: []string{"release"}}, nil
 	})
 }
 
@@ -121,15 +124,15 @@ func withComponent(edit func(*Comp)) App {
 // firstChecks are those of checks 1 to 6.
 func firstChecks() []refusal {
 	return []refusal{
-		{agent.CodeSourceUnreachable, "registry away", func(_ *testing.T, w *World) { w.Registry.Fail(unreachable) }},
-		{agent.CodeSourceUnauthenticated, "credentials", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrUnauthenticated) }},
-		{agent.CodeSourceDenied, "rights", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrDenied) }},
-		{agent.CodeStateNotFound, "tag deleted", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrNotFound) }},
-		{agent.CodeStateDigest, "manifest tampered", func(t *testing.T, w *World) {
+		{codes.SourceUnreachable, "registry away", func(_ *testing.T, w *World) { w.Registry.Fail(unreachable) }},
+		{codes.SourceUnauthenticated, "credentials", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrUnauthenticated) }},
+		{codes.SourceDenied, "rights", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrDenied) }},
+		{codes.StateNotFound, "tag deleted", func(_ *testing.T, w *World) { answerTo(w, "resolve", fault.ErrNotFound) }},
+		{codes.StateDigest, "manifest tampered", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			tamper(w, "manifest "+Repository)
 		}},
-		{agent.CodeStateTooLarge, "manifest too large", func(t *testing.T, w *World) {
+		{codes.StateTooLarge, "manifest too large", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			w.Registry.Change(func(request string, data []byte) []byte {
 				if strings.HasPrefix(request, "manifest "+Repository) {
@@ -138,7 +141,7 @@ func firstChecks() []refusal {
 				return data
 			})
 		}},
-		{agent.CodeStateUnsupported, "another artifact", func(t *testing.T, w *World) {
+		{codes.StateUnsupported, "another artifact", func(t *testing.T, w *World) {
 			a, err := artifacts.PackBundleArtifact(artifacts.BundleOptions{Deployments: [][]byte{w.Deployment(t, Line("2"))}})
 			if err != nil {
 				t.Fatal(err)
@@ -146,53 +149,53 @@ func firstChecks() []refusal {
 			w.Verifier.Sign(a.Descriptor.Digest)
 			w.Registry.Push(Repository, a, Device.Tag())
 		}},
-		{agent.CodeSignatureMissing, "not signed", func(t *testing.T, w *World) {
+		{codes.SignatureMissing, "not signed", func(t *testing.T, w *World) {
 			w.Registry.Push(Repository, w.State(t, 6, nil, Line("2")), Device.Tag())
 		}},
-		{agent.CodeSignatureInvalid, "signed by someone else", func(t *testing.T, w *World) {
+		{codes.SignatureInvalid, "signed by someone else", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrBadSignature)
+			verdict(w, intake.KindState, fault.ErrBadSignature)
 		}},
-		{agent.CodeSignatureThreshold, "too few signers", func(t *testing.T, w *World) {
+		{codes.SignatureThreshold, "too few signers", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrThreshold)
+			verdict(w, intake.KindState, fault.ErrThreshold)
 		}},
-		{agent.CodeKeyExpired, "signed with an expired key", func(t *testing.T, w *World) {
+		{codes.KeyExpired, "signed with an expired key", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrKeyExpired)
+			verdict(w, intake.KindState, fault.ErrKeyExpired)
 		}},
-		{agent.CodeKeyRevoked, "signed with a revoked key", func(t *testing.T, w *World) {
+		{codes.KeyRevoked, "signed with a revoked key", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrKeyRevoked)
+			verdict(w, intake.KindState, fault.ErrKeyRevoked)
 		}},
-		{agent.CodeDigestRevoked, "content revoked", func(t *testing.T, w *World) {
+		{codes.DigestRevoked, "content revoked", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrDigestRevoked)
+			verdict(w, intake.KindState, fault.ErrDigestRevoked)
 		}},
-		{agent.CodeAttestationMissing, "not attested", func(t *testing.T, w *World) {
+		{codes.AttestationMissing, "not attested", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrNoAttestation)
+			verdict(w, intake.KindState, fault.ErrNoAttestation)
 		}},
-		{agent.CodeAttestationInvalid, "attested by someone else", func(t *testing.T, w *World) {
+		{codes.AttestationInvalid, "attested by someone else", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrBadAttestation)
+			verdict(w, intake.KindState, fault.ErrBadAttestation)
 		}},
-		{agent.CodeSignatureRejected, "no rule", func(t *testing.T, w *World) {
+		{codes.SignatureRejected, "no rule", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrRejected)
+			verdict(w, intake.KindState, fault.ErrRejected)
 		}},
-		{agent.CodeSourceUnreachable, "signature cannot be fetched", func(t *testing.T, w *World) {
+		{codes.SourceUnreachable, "signature cannot be fetched", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindState, fault.ErrTemporary)
+			verdict(w, intake.KindState, fault.ErrTemporary)
 		}},
-		{agent.CodeWrongDevice, "state of another device", func(t *testing.T, w *World) {
+		{codes.WrongDevice, "state of another device", func(t *testing.T, w *World) {
 			a := Line("2")
 			a.DeviceID = "press-08"
 			signed(t, w, 6, func(o *artifacts.StateOptions) { o.Device = "press-08" }, a)
 		}},
-		{agent.CodeRollback, "older generation", func(t *testing.T, w *World) { signed(t, w, 4, nil, Line("2")) }},
-		{agent.CodeGenerationConflict, "same generation with other content", func(t *testing.T, w *World) { signed(t, w, 5, nil, Line("2")) }},
-		{agent.CodeExpired, "expired", func(t *testing.T, w *World) {
+		{codes.Rollback, "older generation", func(t *testing.T, w *World) { signed(t, w, 4, nil, Line("2")) }},
+		{codes.GenerationConflict, "same generation with other content", func(t *testing.T, w *World) { signed(t, w, 5, nil, Line("2")) }},
+		{codes.Expired, "expired", func(t *testing.T, w *World) {
 			signed(t, w, 6, func(o *artifacts.StateOptions) { o.Expires = w.Now().Add(-time.Minute) }, Line("2"))
 		}},
 	}
@@ -201,43 +204,43 @@ func firstChecks() []refusal {
 // stateChecks are those of check 7.
 func stateChecks() []refusal {
 	return []refusal{
-		{agent.CodeStateMixed, "State Manifest of another generation", func(t *testing.T, w *World) { mix(t, w, 0) }},
-		{agent.CodeStateMixed, "bundle of another generation", func(t *testing.T, w *World) { mix(t, w, 1) }},
-		{agent.CodeStateMixed, "deployment of another generation", func(t *testing.T, w *World) { mix(t, w, 2) }},
-		{agent.CodeStateInvalid, "repeats no digest", func(t *testing.T, w *World) {
+		{codes.StateMixed, "State Manifest of another generation", func(t *testing.T, w *World) { mix(t, w, 0) }},
+		{codes.StateMixed, "bundle of another generation", func(t *testing.T, w *World) { mix(t, w, 1) }},
+		{codes.StateMixed, "deployment of another generation", func(t *testing.T, w *World) { mix(t, w, 2) }},
+		{codes.StateInvalid, "repeats no digest", func(t *testing.T, w *World) {
 			breakManifest(t, w, func(s string) string {
 				return strings.Replace(s, `"dev.longshore.generation":"6"`, `"dev.longshore.generation":"6","dev.longshore.repeats":"generation 4"`, 1)
 			})
 		}},
-		{agent.CodeStateMixed, "annotation and manifest differ", func(t *testing.T, w *World) {
+		{codes.StateMixed, "annotation and manifest differ", func(t *testing.T, w *World) {
 			breakManifest(t, w, func(s string) string {
 				return strings.Replace(s, `"dev.longshore.generation":"6"`, `"dev.longshore.generation":"7"`, 1)
 			})
 		}},
-		{agent.CodeStateInvalid, "annotation is no number", func(t *testing.T, w *World) {
+		{codes.StateInvalid, "annotation is no number", func(t *testing.T, w *World) {
 			breakManifest(t, w, func(s string) string {
 				return strings.Replace(s, `"dev.longshore.generation":"6"`, `"dev.longshore.generation":"six"`, 1)
 			})
 		}},
-		{agent.CodeContentDigest, "deployment tampered", func(t *testing.T, w *World) {
+		{codes.ContentDigest, "deployment tampered", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			tamper(w, "blob "+Repository)
 		}},
-		{agent.CodeContentMissing, "deployment missing", func(t *testing.T, w *World) {
+		{codes.ContentMissing, "deployment missing", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			answerTo(w, "blob "+Repository, fault.ErrNotFound)
 		}},
-		{agent.CodeSourceUnreachable, "registry goes away in the middle", func(t *testing.T, w *World) {
+		{codes.SourceUnreachable, "registry goes away in the middle", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			answerTo(w, "blob", fault.ErrTemporary)
 		}},
-		{agent.CodeDeploymentInvalid, "parameters that contradict", func(t *testing.T, w *World) {
+		{codes.DeploymentInvalid, "parameters that contradict", func(t *testing.T, w *World) {
 			a := Line("2")
 			a.Parameters = "    a:\n      value: x\n      targets: [{pointer: P, components: [line-monitor]}]\n" +
 				"    b:\n      value: \"y\"\n      targets: [{pointer: P, components: [line-monitor]}]\n"
 			signed(t, w, 6, nil, a)
 		}},
-		{agent.CodeDeviceUnfit, "too little memory", func(t *testing.T, w *World) {
+		{codes.DeviceUnfit, "too little memory", func(t *testing.T, w *World) {
 			a := Line("2")
 			a.Extra = "    deviceConstraints:\n      capacityRequirements:\n        memory: 64Gi\n"
 			signed(t, w, 6, nil, a)
@@ -248,77 +251,77 @@ func stateChecks() []refusal {
 // contentChecks are those of checks 8 and 9.
 func contentChecks() []refusal {
 	return []refusal{
-		{agent.CodeComponentUnpinned, "component by tag", func(t *testing.T, w *World) {
+		{codes.ComponentUnpinned, "component by tag", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Unpinned = true }))
 		}},
-		{agent.CodeComponentMissing, "component missing", func(t *testing.T, w *World) {
+		{codes.ComponentMissing, "component missing", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			answerTo(w, "manifest "+components, fault.ErrNotFound)
 		}},
-		{agent.CodeComponentDigest, "archive tampered", func(t *testing.T, w *World) {
+		{codes.ComponentDigest, "archive tampered", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
 			tamper(w, "blob "+components)
 		}},
-		{agent.CodeComponentUnsigned, "component not signed", func(t *testing.T, w *World) {
+		{codes.ComponentUnsigned, "component not signed", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindComponent, fault.ErrUnsigned)
+			verdict(w, intake.KindComponent, fault.ErrUnsigned)
 		}},
-		{agent.CodeComponentSignature, "component signed by someone else", func(t *testing.T, w *World) {
+		{codes.ComponentSignature, "component signed by someone else", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindComponent, fault.ErrBadSignature)
+			verdict(w, intake.KindComponent, fault.ErrBadSignature)
 		}},
-		{agent.CodeComponentRejected, "component rejected", func(t *testing.T, w *World) {
+		{codes.ComponentRejected, "component rejected", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindComponent, fault.ErrRejected)
+			verdict(w, intake.KindComponent, fault.ErrRejected)
 		}},
-		{agent.CodeComponentInvalid, "field that cannot be honoured", func(t *testing.T, w *World) {
+		{codes.ComponentInvalid, "field that cannot be honoured", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Extra = "    build: .\n" }))
 		}},
-		{agent.CodeComponentUnsupported, "helm", func(t *testing.T, w *World) {
+		{codes.ComponentUnsupported, "helm", func(t *testing.T, w *World) {
 			a := Line("2")
 			a.Type = "helm"
 			signed(t, w, 6, nil, a)
 		}},
-		{agent.CodePortConflict, "one port twice", func(t *testing.T, w *World) {
+		{codes.PortConflict, "one port twice", func(t *testing.T, w *World) {
 			ports := "    ports: [\"18080:80\"]\n"
 			b := other()
 			b.Components[0].Services[0].Extra = ports
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Extra += ports }), b)
 		}},
-		{agent.CodeImageUnpinned, "image by tag", func(t *testing.T, w *World) {
+		{codes.ImageUnpinned, "image by tag", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.NoLock = true }))
 		}},
-		{agent.CodeImageUnsigned, "image not signed", func(t *testing.T, w *World) {
+		{codes.ImageUnsigned, "image not signed", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindImage, fault.ErrUnsigned)
+			verdict(w, intake.KindImage, fault.ErrUnsigned)
 		}},
-		{agent.CodeImageSignature, "image signed by someone else", func(t *testing.T, w *World) {
+		{codes.ImageSignature, "image signed by someone else", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindImage, fault.ErrBadSignature)
+			verdict(w, intake.KindImage, fault.ErrBadSignature)
 		}},
-		{agent.CodeImageRejected, "image rejected", func(t *testing.T, w *World) {
+		{codes.ImageRejected, "image rejected", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
-			verdict(w, agent.KindImage, fault.ErrRejected)
+			verdict(w, intake.KindImage, fault.ErrRejected)
 		}},
-		{agent.CodeImageUnsigned, "mounted image not signed", func(t *testing.T, w *World) {
+		{codes.ImageUnsigned, "mounted image not signed", func(t *testing.T, w *World) {
 			unsignedBeside(t, w, "    volumes: [{type: image, source: %q, target: /beside}]\n")
 		}},
-		{agent.CodeImageUnsigned, "image that runs first not signed", func(t *testing.T, w *World) {
+		{codes.ImageUnsigned, "image that runs first not signed", func(t *testing.T, w *World) {
 			unsignedBeside(t, w, "    pre_start: [{image: %q, command: [\"true\"]}]\n")
 		}},
-		{agent.CodeImagePlatform, "image for another platform", func(t *testing.T, w *World) {
+		{codes.ImagePlatform, "image for another platform", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "foreign:1" }))
 		}},
-		{agent.CodeImageMissing, "image missing", func(t *testing.T, w *World) {
+		{codes.ImageMissing, "image missing", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "missing:1" }))
 		}},
-		{agent.CodeImageDigest, "image tampered", func(t *testing.T, w *World) {
+		{codes.ImageDigest, "image tampered", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "tampered:1" }))
 		}},
-		{agent.CodeImagePull, "image cannot be unpacked", func(t *testing.T, w *World) {
+		{codes.ImagePull, "image cannot be unpacked", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "broken:1" }))
 		}},
-		{agent.CodeDiskFull, "disk full", func(t *testing.T, w *World) {
+		{codes.DiskFull, "disk full", func(t *testing.T, w *World) {
 			signed(t, w, 6, nil, withComponent(func(c *Comp) { c.Services[0].Image = "huge:1" }))
 		}},
 	}
@@ -342,7 +345,7 @@ func (r refusal) run(t *testing.T, w *World) {
 	w.Edit = func(o *agent.Options) { o.RequirePins = true }
 	good := w.Publish(t, 5, Line("1"))
 	a := w.Start(t)
-	if res := w.Sync(t, a); res.Outcome != agent.SyncInstalled {
+	if res := w.Sync(t, a); res.Outcome != status.SyncInstalled {
 		t.Fatalf("sync to what shall run on = %+v", res)
 	}
 	before := w.Observe(t)
@@ -351,7 +354,7 @@ func (r refusal) run(t *testing.T, w *World) {
 	look := func(a *Running) {
 		t.Helper()
 		res := w.Sync(t, a)
-		if res.Code != r.code || res.Outcome == agent.SyncInstalled || res.Outcome == agent.SyncUnchanged || res.Message == "" {
+		if res.Code != r.code || res.Outcome == status.SyncInstalled || res.Outcome == status.SyncUnchanged || res.Message == "" {
 			t.Errorf("sync = %+v, want code %s", res, r.code)
 		}
 		w.same(t, before)
@@ -369,10 +372,10 @@ func (r refusal) run(t *testing.T, w *World) {
 		if len(st.Problems) == 0 || st.Problems[0].Code != r.code || st.Problems[0].Hint == "" || st.Problems[0].Message == "" {
 			t.Errorf("problems %+v, want %s with a hint first", st.Problems, r.code)
 		}
-		if alarmed := slices.ContainsFunc(st.Security, func(s agent.SecurityEvent) bool { return s.Code == r.code }); alarmed != r.code.Attack() {
+		if alarmed := slices.ContainsFunc(st.Security, func(s status.SecurityEvent) bool { return s.Code == r.code }); alarmed != r.code.Attack() {
 			t.Errorf("security events %+v after %s", st.Security, r.code)
 		}
-		if res.Outcome == agent.SyncRefused {
+		if res.Outcome == status.SyncRefused {
 			w.delivered(t, a)
 			if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(r.code) || x.AcceptedGeneration != 5 {
 				t.Errorf("the fleet endpoint knows %+v", x)
@@ -390,7 +393,7 @@ func (r refusal) run(t *testing.T, w *World) {
 	w.Verifier.Rule(nil)
 	w.SetPolicy("")
 	w.Publish(t, 9, Line("2"))
-	if res := w.Sync(t, a); res.Outcome != agent.SyncInstalled || res.Generation != 9 {
+	if res := w.Sync(t, a); res.Outcome != status.SyncInstalled || res.Generation != 9 {
 		t.Errorf("sync to a good generation = %+v", res)
 	}
 	check(t)

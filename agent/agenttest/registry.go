@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -89,7 +90,7 @@ func (r *Registry) request(what string) error {
 	return nil
 }
 
-// Resolve implements [agent.Source].
+// Resolve implements [intake.Source].
 func (r *Registry) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,13 +105,13 @@ func (r *Registry) Resolve(ctx context.Context, repository, tag string) (ocispec
 	return ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, nil
 }
 
-// Manifest implements [agent.Source].
+// Manifest implements [intake.Source].
 func (r *Registry) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	data, err := r.get(ctx, "manifest "+repository+"@"+d.String(), repository, d)
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d, Size: int64(len(data))}, data, err
 }
 
-// Blob implements [agent.Source].
+// Blob implements [intake.Source].
 func (r *Registry) Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	if d.Size > limit {
 		return nil, fmt.Errorf("blob %s: %w", d.Digest, fault.ErrTooLarge)
@@ -139,7 +140,7 @@ func (r *Registry) get(ctx context.Context, what, repository string, d digest.Di
 type Verifier struct {
 	mu     sync.Mutex
 	signed map[digest.Digest]bool
-	rule   func(kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error)
+	rule   func(kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error)
 }
 
 // Sign makes a state pass.
@@ -153,27 +154,27 @@ func (v *Verifier) Sign(d digest.Digest) {
 }
 
 // Rule replaces the verdict; nil: states must be signed, nothing else.
-func (v *Verifier) Rule(f func(kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error)) {
+func (v *Verifier) Rule(f func(kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.rule = f
 }
 
-// Verify implements [agent.Verifier].
-func (v *Verifier) Verify(ctx context.Context, kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+// Verify implements [intake.Verifier].
+func (v *Verifier) Verify(ctx context.Context, kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
-		return agent.Verdict{}, ctx.Err()
+		return intake.Verdict{}, ctx.Err()
 	case v.rule != nil:
 		return v.rule(kind, repository, d)
-	case kind != agent.KindState:
-		return agent.Verdict{}, nil
+	case kind != intake.KindState:
+		return intake.Verdict{}, nil
 	case v.signed[d.Digest]:
-		return agent.Verdict{SignedBy: []string{"release"}}, nil
+		return intake.Verdict{SignedBy: []string{"release"}}, nil
 	}
-	return agent.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, fault.ErrUnsigned)
+	return intake.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, fault.ErrUnsigned)
 }
 
 // Content keeps artifacts in memory.
@@ -185,7 +186,7 @@ type Content struct {
 // NewContent makes an empty one.
 func NewContent() *Content { return &Content{data: map[digest.Digest][]byte{}} }
 
-// Get implements [agent.Content]. A wrong size is damage, as with files.
+// Get implements [intake.Content]. A wrong size is damage, as with files.
 func (c *Content) Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +197,7 @@ func (c *Content) Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
 	return slices.Clone(data), ctx.Err()
 }
 
-// Put implements [agent.Content].
+// Put implements [intake.Content].
 func (c *Content) Put(ctx context.Context, d ocispec.Descriptor, data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +211,7 @@ func (c *Content) Put(ctx context.Context, d ocispec.Descriptor, data []byte) er
 	return nil
 }
 
-// Retain implements [agent.Content].
+// Retain implements [intake.Content].
 func (c *Content) Retain(ctx context.Context, keep []digest.Digest) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,9 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -75,14 +77,14 @@ func isOf(o workload.Observation, names ...string) bool {
 func TestRollbackIsRemembered(t *testing.T) {
 	for _, tc := range []struct {
 		name, image, extra string
-		code               agent.Code
+		code               codes.Code
 		says               string
 	}{
-		{"exits", "crash:1", "", agent.CodeContainerExited, "exited with code 3"},
-		{"exits, start-first", "crash:1", startFirst, agent.CodeContainerExited, "exited with code 3"},
-		{"unhealthy", "sick:1", checked, agent.CodeUnhealthy, "connection refused"},
-		{"unhealthy, start-first", "sick:1", checked + startFirst, agent.CodeUnhealthy, "connection refused"},
-		{"cannot be unpacked", "broken:1", "", agent.CodeImagePull, "not a tar archive"},
+		{"exits", "crash:1", "", codes.ContainerExited, "exited with code 3"},
+		{"exits, start-first", "crash:1", startFirst, codes.ContainerExited, "exited with code 3"},
+		{"unhealthy", "sick:1", checked, codes.Unhealthy, "connection refused"},
+		{"unhealthy, start-first", "sick:1", checked + startFirst, codes.Unhealthy, "connection refused"},
+		{"cannot be unpacked", "broken:1", "", codes.ImagePull, "not a tar archive"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			revisions(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
@@ -95,7 +97,7 @@ func TestRollbackIsRemembered(t *testing.T) {
 				before := w.Observe(t)
 				bad := front(tc.image, tc.extra)
 				w.Publish(t, 2, bad, agenttest.Line("2"), other)
-				if res := w.Sync(t, r); res.Outcome != agent.SyncFailed || res.Code != tc.code || !strings.Contains(res.Message, tc.says) {
+				if res := w.Sync(t, r); res.Outcome != status.SyncFailed || res.Code != tc.code || !strings.Contains(res.Message, tc.says) {
 					t.Errorf("sync = %+v, want failed with %s", res, tc.code)
 				}
 				rebooted := false
@@ -152,7 +154,7 @@ func TestRollbackIsRemembered(t *testing.T) {
 					}
 				}
 				w.Publish(t, 3, front("web:2", tc.extra), agenttest.Line("2"), other)
-				if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled || res.Generation != 3 {
+				if res := w.Sync(t, r); res.Outcome != status.SyncInstalled || res.Generation != 3 {
 					t.Errorf("sync to a good revision = %+v", res)
 				}
 				if p := r.Status().Problems; len(p) != 0 {
@@ -161,7 +163,7 @@ func TestRollbackIsRemembered(t *testing.T) {
 				w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 				got := w.States(t, front("web:1", "").DeploymentID())
 				want := []string{"pending@1", "installing@1", "installed@1", "pending@2", "installing@2", "failed@2", "pending@3", "installing@3", "installed@3"}
-				if tc.code == agent.CodeImagePull {
+				if tc.code == codes.ImagePull {
 					want = append(want[:4:4], want[5:]...)
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
@@ -218,7 +220,7 @@ func TestAFirstInstallationThatFails(t *testing.T) {
 			revisions(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 				w.Publish(t, 1, front(image, ""), agenttest.Line("1"))
 				r := w.Start(t)
-				if res := w.Sync(t, r); res.Outcome != agent.SyncFailed {
+				if res := w.Sync(t, r); res.Outcome != status.SyncFailed {
 					t.Errorf("sync = %+v, want failed", res)
 				}
 				w.Wait(t, "the other application", func() bool { return stateOf(r, "line-monitor") == margo.StateInstalled })
@@ -229,7 +231,7 @@ func TestAFirstInstallationThatFails(t *testing.T) {
 				}
 				time.Sleep(10 * time.Minute)
 				w.Publish(t, 2, front("web:1", ""), agenttest.Line("1"))
-				if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled {
+				if res := w.Sync(t, r); res.Outcome != status.SyncInstalled {
 					t.Errorf("sync = %+v, want installed", res)
 				}
 			})
@@ -287,15 +289,15 @@ func TestImageHealthcheckCounts(t *testing.T) {
 		w.Publish(t, 1, front("web:1", ""))
 		r := w.Start(t)
 		w.Sync(t, r)
-		if h := r.Status().Deployments[0].Components[0].Services[0].Health; h != agent.HealthHealthy {
+		if h := r.Status().Deployments[0].Components[0].Services[0].Health; h != plan.HealthHealthy {
 			t.Errorf("health %q, want healthy", h)
 		}
 		w.Publish(t, 2, front("sick:1", ""))
-		if res := w.Sync(t, r); res.Code != agent.CodeUnhealthy {
+		if res := w.Sync(t, r); res.Code != codes.Unhealthy {
 			t.Errorf("sync = %+v, want unhealthy", res)
 		}
 		w.Publish(t, 3, front("sick:1", "    healthcheck: {disable: true}\n"))
-		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled {
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled {
 			t.Errorf("sync without the check = %+v", res)
 		}
 	})
@@ -361,7 +363,7 @@ func TestAdmission(t *testing.T) {
 		before := w.Observe(t)
 		w.Publish(t, 2, front("web:2", ""), agenttest.Line("2"))
 		res := w.Sync(t, r)
-		if res.Outcome != agent.SyncFailed || res.Code != agent.CodeAdmission || !strings.Contains(res.Message, "held by nginx") || !strings.Contains(res.Message, "generation 1 runs on") {
+		if res.Outcome != status.SyncFailed || res.Code != codes.Admission || !strings.Contains(res.Message, "held by nginx") || !strings.Contains(res.Message, "generation 1 runs on") {
 			t.Errorf("sync = %+v, want a clash", res)
 		}
 		w.Wait(t, "the other application", func() bool {
@@ -405,7 +407,7 @@ func TestAdmissionThatCannotTellIsAskedAgain(t *testing.T) {
 		}
 		w.Publish(t, 1, front("web:1", ""))
 		r := w.Start(t)
-		if res := w.Sync(t, r); res.Outcome != agent.SyncInstalled || asked != 4 {
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled || asked != 4 {
 			t.Errorf("sync = %+v after %d questions, want installed after 4", res, asked)
 		}
 	})

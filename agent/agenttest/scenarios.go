@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -146,10 +148,10 @@ func expect(t *testing.T, what string, got, want any) {
 func install(t *testing.T, w *World) {
 	d := w.Publish(t, 1, Line("1"))
 	r := w.Start(t)
-	expect(t, "sync", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncInstalled, Generation: 1})
+	expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 1})
 	w.allRun(t, line+"/broker", line+"/sensor", line+"/web")
 	s := r.Status()
-	if s.Phase != agent.PhaseInSync || len(s.Problems) != 0 || s.Running.Digest != d || len(s.Deployments) != 1 || len(s.Deployments[0].Components[0].Services) != 3 {
+	if s.Phase != status.PhaseInSync || len(s.Problems) != 0 || s.Running.Digest != d || len(s.Deployments) != 1 || len(s.Deployments[0].Components[0].Services) != 3 {
 		t.Errorf("status %+v", s)
 	}
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
@@ -159,7 +161,7 @@ func install(t *testing.T, w *World) {
 		AgentVersion: "0.0.0-test", AcceptedGeneration: 1, Digest: d.String(), RunningGeneration: 1, CommittedGeneration: 1, Insecure: []string{},
 	})
 	w.Registry.Requests()
-	expect(t, "second sync", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncUnchanged, Generation: 1})
+	expect(t, "second sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncUnchanged, Generation: 1})
 	expect(t, "requests of an unchanged poll", w.Registry.Requests(), []string{"resolve " + Repository + ":press-07"})
 }
 
@@ -170,7 +172,7 @@ func update(t *testing.T, w *World) {
 	before := w.allRun(t, line+"/broker", line+"/sensor", line+"/web")
 	check := w.mark(t, Line("1"))
 	w.Publish(t, 2, Line("2"))
-	expect(t, "sync", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncInstalled, Generation: 2})
+	expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 2})
 	after := w.allRun(t, line+"/broker", line+"/sensor", line+"/web")
 	for _, name := range []string{"broker", "sensor"} {
 		if a, b := before[line+"/"+name], after[line+"/"+name]; a.ID != b.ID || a.PID != b.PID {
@@ -194,14 +196,14 @@ func remove(t *testing.T, w *World) {
 	before := w.allRun(t, line+"/broker", line+"/sensor", line+"/web", "other/sensor")
 	check := w.mark(t, Line("1"))
 	w.Publish(t, 2, other)
-	expect(t, "sync", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncInstalled, Generation: 2})
+	expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 2})
 	after := w.allRun(t, "other/sensor")
 	if a, b := before["other/sensor"], after["other/sensor"]; a.PID != b.PID {
 		t.Errorf("the deployment that stays was restarted")
 	}
 	check(t)
 	w.Publish(t, 3)
-	expect(t, "sync to nothing", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncInstalled, Generation: 3})
+	expect(t, "sync to nothing", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 3})
 	w.allRun(t)
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 	expect(t, "states", w.States(t, Line("1").DeploymentID()),
@@ -221,7 +223,7 @@ func offline(t *testing.T, w *World) {
 	w.Registry.Fail(unreachable)
 	w.Fleet.Fail(func(agent.Report) error { return unreachable("deliver") })
 	res := w.Sync(t, r)
-	if res.Outcome != agent.SyncUnreachable || res.Code != agent.CodeSourceUnreachable {
+	if res.Outcome != status.SyncUnreachable || res.Code != codes.SourceUnreachable {
 		t.Errorf("sync = %+v, want unreachable", res)
 	}
 	w.same(t, before)
@@ -230,13 +232,13 @@ func offline(t *testing.T, w *World) {
 	w.Sync(t, r)
 	w.Wait(t, "status after a start without a network", func() bool {
 		s := r.Status()
-		return s.Committed != nil && len(s.Deployments) == 1 && len(s.Problems) > 0 && s.Problems[0].Code == agent.CodeSourceUnreachable
+		return s.Committed != nil && len(s.Deployments) == 1 && len(s.Problems) > 0 && s.Problems[0].Code == codes.SourceUnreachable
 	})
 	w.same(t, before)
 	expect(t, "state", r.Status().Deployments[0].State, margo.StateInstalled)
 	w.Registry.Fail(nil)
 	w.Publish(t, 2, Line("2"))
-	expect(t, "sync", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncInstalled, Generation: 2})
+	expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 2})
 	if n := r.Status().Outbox.Depth; n == 0 {
 		t.Error("no report waits although the fleet endpoint is away")
 	}
@@ -255,7 +257,7 @@ func restart(t *testing.T, w *World) {
 	w.same(t, before)
 	for range 2 {
 		r = w.Start(t)
-		expect(t, "sync", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncUnchanged, Generation: 1})
+		expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncUnchanged, Generation: 1})
 		w.same(t, before)
 		w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 		r.Stop(t)
@@ -313,8 +315,8 @@ func crash(t *testing.T, w *World) {
 	w.Exit(t, before[line+"/sensor"].ID) // restart: no
 	w.Wait(t, "failed", func() bool { return r.Status().Deployments[0].State == margo.StateFailed })
 	s := r.Status()
-	expect(t, "code", s.Deployments[0].Error.Code, string(agent.CodeContainerExited))
-	expect(t, "phase", s.Phase, agent.PhaseDegraded)
+	expect(t, "code", s.Deployments[0].Error.Code, string(codes.ContainerExited))
+	expect(t, "phase", s.Phase, status.PhaseDegraded)
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 	expect(t, "states", w.States(t, Line("1").DeploymentID()), []string{"pending@1", "installing@1", "installed@1", "failed@1"})
 }
@@ -327,20 +329,20 @@ func refused(t *testing.T, w *World) {
 	s := w.State(t, 2, nil, Line("2"))
 	w.Registry.Push(Repository, s, Device.Tag()) // not signed
 	res := w.Sync(t, r)
-	if res.Outcome != agent.SyncRefused || res.Code != agent.CodeSignatureMissing || res.Hint == "" {
+	if res.Outcome != status.SyncRefused || res.Code != codes.SignatureMissing || res.Hint == "" {
 		t.Errorf("sync = %+v, want refused for want of a signature", res)
 	}
 	w.same(t, before)
 	st := r.Status()
-	if len(st.Problems) != 1 || st.Problems[0].Code != agent.CodeSignatureMissing || st.Accepted.Generation != 1 {
+	if len(st.Problems) != 1 || st.Problems[0].Code != codes.SignatureMissing || st.Accepted.Generation != 1 {
 		t.Errorf("status %+v", st)
 	}
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
-	if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(agent.CodeSignatureMissing) || x.Refused.Digest != s.Descriptor.Digest.String() || x.AcceptedGeneration != 1 {
+	if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(codes.SignatureMissing) || x.Refused.Digest != s.Descriptor.Digest.String() || x.AcceptedGeneration != 1 {
 		t.Errorf("extension %+v", x)
 	}
 	w.Verifier.Sign(s.Descriptor.Digest)
-	expect(t, "sync once signed", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncInstalled, Generation: 2})
+	expect(t, "sync once signed", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 2})
 	w.Wait(t, "reports", func() bool { return w.Extra(t).Refused == nil && w.Extra(t).AcceptedGeneration == 2 })
 }
 
@@ -353,13 +355,13 @@ func supersede(t *testing.T, w *World) {
 	broken.Components[0].Services[0].Image = "missing:1" // is in no registry
 	w.Publish(t, 2, broken)
 	res := w.Sync(t, r)
-	if res.Outcome != agent.SyncFailed || !strings.HasPrefix(string(res.Code), "image-") || res.Generation != 2 {
+	if res.Outcome != status.SyncFailed || !strings.HasPrefix(string(res.Code), "image-") || res.Generation != 2 {
 		t.Errorf("sync = %+v, want failed: an image is missing", res)
 	}
 	w.same(t, before)
 	expect(t, "accepted", fmt.Sprint(r.Status().Accepted.Generation, r.Status().Running.Generation), "2 1")
 	w.Publish(t, 3, Line("2"))
-	expect(t, "sync", w.Sync(t, r), agent.SyncResult{Outcome: agent.SyncInstalled, Generation: 3})
+	expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 3})
 	after := w.allRun(t, line+"/broker", line+"/sensor", line+"/web")
 	if a, b := before[line+"/broker"], after[line+"/broker"]; a.PID != b.PID {
 		t.Error("the broker was restarted by a generation that never ran")
@@ -370,7 +372,7 @@ func logs(t *testing.T, w *World) {
 	w.Publish(t, 1, Line("1"))
 	r := w.Start(t)
 	w.Sync(t, r)
-	for _, q := range []agent.LogRequest{{Targets: []string{line + "/web"}}, {Targets: []string{"web"}}, {}} {
+	for _, q := range []status.LogRequest{{Targets: []string{line + "/web"}}, {Targets: []string{"web"}}, {}} {
 		rc, err := r.Logs(t.Context(), q)
 		if err != nil {
 			t.Fatalf("logs %+v: %v", q, err)
@@ -379,7 +381,7 @@ func logs(t *testing.T, w *World) {
 			t.Errorf("logs %+v: close: %v", q, err)
 		}
 	}
-	for _, q := range []agent.LogRequest{{Targets: []string{"none"}}, {Targets: []string{line + "/none"}}} {
+	for _, q := range []status.LogRequest{{Targets: []string{"none"}}, {Targets: []string{line + "/none"}}} {
 		if _, err := r.Logs(t.Context(), q); err == nil {
 			t.Errorf("logs %+v: no error", q)
 		}

@@ -24,6 +24,8 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -45,9 +47,9 @@ type orders struct {
 func (o orders) path(name string) string { return filepath.Join(o.Dir, name) }
 
 // open opens the device's runtime and networks as the agent's program does. The caller closes both.
-func (o orders) open(ctx context.Context, journal containerd.Journal) (*containerd.Runtime, *network.Manager, error) {
+func (o orders) open(ctx context.Context, journal images.Journal) (*containerd.Runtime, *network.Manager, error) {
 	nets, err := network.Open(network.Options{
-		DataDir: o.path("net"), RunDir: o.path("run"), Pool: netip.MustParsePrefix(o.Pool), Table: o.Table,
+		Store: testenv.NetworkState(o.path("networks")), DataDir: o.path("net"), RunDir: o.path("run"), Pool: netip.MustParsePrefix(o.Pool), Table: o.Table,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -84,7 +86,7 @@ func TestVictim(t *testing.T) {
 	if w.Registry, err = agenttest.LoadRegistry(o.path("registry.json")); err != nil {
 		t.Fatal(err)
 	}
-	w.Verifier.Rule(func(agent.Kind, string, ocispec.Descriptor) (agent.Verdict, error) { return agent.Verdict{}, nil })
+	w.Verifier.Rule(func(intake.Kind, string, ocispec.Descriptor) (intake.Verdict, error) { return intake.Verdict{}, nil })
 	w.Path = o.path("agent.db")
 	w.Edit = func(op *agent.Options) {
 		op.Content, op.Reporter = folder(o.path("content")), letters(o.path("reports"))
@@ -297,7 +299,7 @@ func (l letters) read() (out []agent.Report, err error) {
 // lateJournal is the store of an agent that is opened after the runtime, which asks it from goroutines of its own.
 type lateJournal struct{ store atomic.Pointer[store.Store] }
 
-var _ containerd.Journal = (*lateJournal)(nil)
+var _ images.Journal = (*lateJournal)(nil)
 
 func (j *lateJournal) Unpacking(image string) error { return j.store.Load().Unpacking(image) }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -76,6 +77,7 @@ type World struct {
 	Log      *slog.Logger
 	Edit     func(*agent.Options)
 	Prepare  func(*store.Store) // is called with each agent's store before the agent runs
+	Replace  bool               // a damaged agent.db is replaced, as the program does
 
 	policy   atomic.Value // string
 	observer agent.Runtime
@@ -154,6 +156,9 @@ func (w *World) StartToDie(t *testing.T, k *Killer) *Running {
 func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 	t.Helper()
 	so := store.Options{Path: w.Path, Device: string(Device)}
+	if w.Replace {
+		so.Replace = time.Now
+	}
 	if k != nil {
 		o = k.Wrap(o)
 		so.Commit = k.Commit
@@ -370,7 +375,7 @@ func (w *World) Wait(t *testing.T, what string, ok func() bool) {
 func (w *World) Committed(t *testing.T, r *Running, generation uint64) {
 	t.Helper()
 	for waited := time.Duration(0); waited < w.Patience; waited += pause {
-		if s := r.Status(); s.Committed != nil && s.Committed.Generation == generation && s.Phase == agent.PhaseInSync && !s.Checking {
+		if s := r.Status(); s.Committed != nil && s.Committed.Generation == generation && s.Phase == status.PhaseInSync && !s.Checking {
 			return
 		}
 		time.Sleep(pause)
@@ -380,7 +385,7 @@ func (w *World) Committed(t *testing.T, r *Running, generation uint64) {
 }
 
 // Sync asks for a check and waits for its outcome.
-func (w *World) Sync(t *testing.T, r *Running) agent.SyncResult {
+func (w *World) Sync(t *testing.T, r *Running) status.SyncResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), w.Patience)
 	defer cancel()

@@ -173,7 +173,7 @@ func (t *translation) aliases(n *node) []string {
 	return out
 }
 
-// networkMode tells whether the service has networks of the project.
+// networkMode reports whether the service has networks of the project.
 func (t *translation) networkMode(service, n *node, s *workload.Service) bool {
 	mode := t.text(n)
 	networks := service.get("networks")
@@ -181,7 +181,7 @@ func (t *translation) networkMode(service, n *node, s *workload.Service) bool {
 		t.fault(n, "", "there are networks beside it: a service has one or the other")
 		return false
 	}
-	name, shared := strings.CutPrefix(mode, "service:")
+	name, shared := t.sharedWith(mode)
 	switch {
 	case mode == "", mode == "bridge", mode == "default":
 		return true
@@ -196,7 +196,7 @@ func (t *translation) networkMode(service, n *node, s *workload.Service) bool {
 	case shared:
 		t.fault(n, t.offHint(name), "service %q is not defined", clipped(name))
 	case strings.HasPrefix(mode, "container:"):
-		t.fault(n, "share it with a service of the project: service:NAME", "containers have no names of the author's on a device")
+		t.fault(n, "share it with a service of the project: service:NAME", "no service of the file has container_name %q", clipped(strings.TrimPrefix(mode, "container:")))
 	default:
 		t.fault(n, "name the networks of the service with \"networks:\"", "%q is none of host, none, bridge, service:NAME", clipped(mode))
 	}
@@ -204,6 +204,25 @@ func (t *translation) networkMode(service, n *node, s *workload.Service) bool {
 		t.fault(m, "", "the service has no network of its own that could have it")
 	}
 	return false
+}
+
+// sharedWith is the service whose namespace a mode like "service:NAME" names, or "container:NAME" with the container_name of a
+// service of the file.
+func (t *translation) sharedWith(mode string) (service string, ok bool) {
+	if name, ok := strings.CutPrefix(mode, "container:"); ok {
+		return t.containerNamed(name)
+	}
+	return strings.CutPrefix(mode, "service:")
+}
+
+// containerNamed is the service whose container_name it is.
+func (t *translation) containerNamed(name string) (service string, ok bool) {
+	fields(t.root.get("services"), func(k string, s *node) {
+		if c := s.get("container_name"); !ok && !c.isNull() && c.str() == name {
+			service, ok = k, true
+		}
+	})
+	return service, ok
 }
 
 // exposure checks ports against the network that a service has, and reads names and resolvers.

@@ -176,7 +176,7 @@ func (t *translation) namespaces(n *node, s *workload.Service) {
 	s.Namespaces.Cgroup = t.namespace(n.get("cgroup"), []string{""}, "host", "private")
 	s.Namespaces.User = t.namespace(n.get("userns_mode"), []string{"", "host"}, "private")
 	for _, key := range []string{"uts", "cgroup", "userns_mode"} {
-		if strings.HasPrefix(n.get(key).str(), "service:") {
+		if _, shared := t.sharedWith(n.get(key).str()); shared {
 			t.fault(n.get(key), "", "this namespace cannot be another service's")
 		}
 	}
@@ -185,7 +185,7 @@ func (t *translation) namespaces(n *node, s *workload.Service) {
 // namespace reads one mode: words that mean its own, and words that workload has too.
 func (t *translation) namespace(n *node, own []string, words ...string) workload.Namespace {
 	s := t.text(n)
-	name, shared := strings.CutPrefix(s, "service:")
+	name, shared := t.sharedWith(s)
 	switch {
 	case slices.Contains(own, s):
 		return ""
@@ -196,7 +196,7 @@ func (t *translation) namespace(n *node, own []string, words ...string) workload
 	case shared:
 		t.fault(n, t.offHint(name), "service %q is not defined", clipped(name))
 	case strings.HasPrefix(s, "container:"):
-		t.fault(n, "share it with a service of the project: service:NAME", "containers have no names of the author's on a device")
+		t.fault(n, "share it with a service of the project: service:NAME", "no service of the file has container_name %q", clipped(strings.TrimPrefix(s, "container:")))
 	default:
 		t.fault(n, "", "%q is none of %s", clipped(s), strings.Join(append(words, "service:NAME"), ", "))
 	}
@@ -207,15 +207,8 @@ func (t *translation) namespace(n *node, own []string, words ...string) workload
 var cdiName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*[a-zA-Z0-9]/[a-zA-Z0-9_.-]+=[a-zA-Z0-9]([a-zA-Z0-9_.:-]*[a-zA-Z0-9])?$`)
 
 func (t *translation) devices(n *node, s *workload.Service) {
-	list := n.get("devices")
-	if !list.isNull() && (list.kind != listKind || len(list.items) > maxList) {
-		t.fault(list, "", "must be a list of %d devices at most", maxList)
-		list = nil
-	}
-	if !list.isNull() {
-		for _, item := range list.items {
-			t.device(item, s)
-		}
+	for _, item := range t.list(n.get("devices"), maxList) {
+		t.device(item, s)
 	}
 	for _, r := range t.elements(n.get("device_cgroup_rules")) {
 		if !deviceRule.MatchString(r.str()) {
@@ -289,14 +282,7 @@ func (t *translation) device(n *node, s *workload.Service) {
 var devicePermissions = regexp.MustCompile(`^[rwm]{1,3}$`)
 
 func (t *translation) deviceRequests(n *node, s *workload.Service) {
-	if n.isNull() {
-		return
-	}
-	if n.kind != listKind || len(n.items) > maxList {
-		t.fault(n, "", "must be a list of %d requests at most", maxList)
-		return
-	}
-	for _, item := range n.items {
+	for _, item := range t.list(n, maxList) {
 		if item.kind != mapKind {
 			t.fault(item, "", "must be a mapping")
 			continue
@@ -334,5 +320,16 @@ func (t *translation) deviceRequests(n *node, s *workload.Service) {
 			continue
 		}
 		s.GPUs = append(s.GPUs, r)
+	}
+}
+
+// privileges gives notice of what a device refuses unless its owner allows it, as far as the file alone says it.
+func (t *translation) privileges(p *workload.Project) {
+	if !t.every { // a device says it by refusing
+		return
+	}
+	for _, f := range p.Privileges(workload.Guard{}) {
+		at := t.root.nearest(strings.NewReplacer("[", ".", "]", "").Replace(f.Path))
+		t.notice(at, "a device allows %s only where its owner set runtime.allowPrivileged", f.What)
 	}
 }

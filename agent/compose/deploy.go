@@ -44,11 +44,7 @@ func (t *translation) deploy(n *node, s *workload.Service) {
 }
 
 func (t *translation) restartPolicy(service, n *node, s *workload.Service) {
-	if n.isNull() {
-		return
-	}
-	if n.kind != mapKind {
-		t.fault(n, "", "must be a mapping")
+	if !t.isMapping(n) {
 		return
 	}
 	r := workload.Restart{
@@ -76,11 +72,7 @@ func (t *translation) restartPolicy(service, n *node, s *workload.Service) {
 
 func (t *translation) update(n *node) workload.Update {
 	var u workload.Update
-	if n.isNull() {
-		return u
-	}
-	if n.kind != mapKind {
-		t.fault(n, "", "must be a mapping")
+	if !t.isMapping(n) {
 		return u
 	}
 	if t.choice(n.get("order"), string(workload.StartFirst), string(workload.StopFirst)) == string(workload.StartFirst) {

@@ -2,22 +2,14 @@ package compose
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
-	"github.com/compose-spec/compose-go/v2/loader"
-	"github.com/compose-spec/compose-go/v2/template"
-	"github.com/compose-spec/compose-go/v2/types"
-
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// maxFaults is how many faults of one file are told: more help nobody.
+// maxFaults is how many faults of one file are listed: more do not help.
 const maxFaults = 100
 
 // document is one Compose file on its way to a project.
@@ -30,10 +22,10 @@ type document struct {
 	filled  bool               // variables are filled in
 	unset   map[*node][]string // variables without a value that a value used
 	cut     map[string]bool    // paths that were left out because they need values of a device
-	before  map[string]*node   // containers before services, by their name for compose-go, which types only services
+	merged  int                // values that were handed to the library to be merged
 }
 
-// isCut tells that a value, or what it is part of, was left out because it needs values of a device.
+// isCut reports whether a value, or what it is part of, was left out because it needs values of a device.
 func (d *document) isCut(path string) bool {
 	for path != "" {
 		if d.cut[path] {
@@ -42,6 +34,16 @@ func (d *document) isCut(path string) bool {
 		path = path[:max(strings.LastIndexByte(path, '.'), 0)]
 	}
 	return false
+}
+
+// undecided reports whether a value or a part of it was left out because it needs values of a device.
+func (d *document) undecided(path string) bool {
+	for cut := range d.cut {
+		if strings.HasPrefix(cut, path+".") {
+			return true
+		}
+	}
+	return d.isCut(path)
 }
 
 // open reads a file up to interpolated, supported keys.
@@ -56,7 +58,7 @@ func open(file string, data []byte, env map[string]string) (*document, error) {
 
 // prepare brings a tree up to interpolated, supported keys. assume leaves out what needs unknown variables.
 func (d *document) prepare(assume bool) error {
-	d.screen(d.root, supported(), "")
+	d.screen(d.root, supported())
 	i := &interpolation{env: d.env, assume: assume, open: map[*node]bool{}}
 	i.walk(d.root)
 	d.faults = append(d.faults, i.faults...)
@@ -67,12 +69,25 @@ func (d *document) prepare(assume bool) error {
 		d.prune(i.open)
 	}
 	d.filled = true
-	d.screen(d.root, supported(), "")
-	if services := d.root.get("services"); services == nil || services.kind != mapKind || len(services.keys) == 0 {
-		d.fault(d.root, "", "there are no services")
+	d.screen(d.root, supported())
+	if !d.hasServices() {
 		return d.err()
 	}
 	return nil
+}
+
+// hasServices reports whether the file has services; it is a fault when it has none.
+func (d *document) hasServices() bool {
+	services := d.root.get("services")
+	switch {
+	case services.isNull() || services.kind == mapKind && len(services.keys) == 0:
+		d.fault(d.root, "", "there are no services")
+	case services.kind != mapKind:
+		d.fault(services, "write each service as a key with its fields below it", "must be a mapping")
+	default:
+		return true
+	}
+	return false
 }
 
 // prune takes out what cannot be judged: single entries where a key holds a list of independent ones, else the key.
@@ -146,7 +161,7 @@ func (d *document) err() error {
 	return &strict.Error{File: d.file, Faults: faults}
 }
 
-// sortNotices orders what people are told by the file.
+// sortNotices orders notices as the file does.
 func (d *document) sortNotices() {
 	slices.SortStableFunc(d.notices, func(a, b strict.Fault) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -159,60 +174,3 @@ func faultAt(n *node) strict.Fault {
 	}
 	return strict.Fault{Line: n.line, Column: n.column, Path: n.path, File: n.file}
 }
-
-// project has compose-go validate the tree and type its values.
-func (d *document) project(ctx context.Context, name string) (p *types.Project, err error) {
-	defer func() {
-		if r := recover(); r != nil { // a library on a stranger's file: one project must not take the agent down
-			p, err = nil, fmt.Errorf("read %s: compose-go: %v: %w", d.file, r, fault.ErrInvalid)
-		}
-	}()
-	details := types.ConfigDetails{
-		WorkingDir:  "/",
-		ConfigFiles: []types.ConfigFile{{Filename: d.file, Config: d.config()}},
-		Environment: maps.Clone(d.env), // compose-go writes into it
-	}
-	p, err = loader.LoadWithContext(ctx, details, func(o *loader.Options) {
-		o.SetProjectName(name, true)
-		o.SkipInclude, o.SkipExtends = true, true
-		o.ResolvePaths = false
-		o.SkipResolveEnvironment, o.SkipResolveLabels = true, true // both would read files of the host
-		o.SkipConsistencyCheck = true                              // ours has positions
-		o.Interpolate.LookupValue = func(string) (string, bool) { return "", false }
-		o.Interpolate.Substitute = asWritten // done already; the step still casts "80" to 80
-	})
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read %s: %w", d.file, context.Cause(ctx))
-		}
-		d.foreign(err)
-		return nil, d.err()
-	}
-	return p, nil
-}
-
-// foreign places an error of compose-go, which tells a path at best.
-func (d *document) foreign(err error) {
-	msg := err.Error()
-	for e := err; e != nil; e = errors.Unwrap(e) {
-		msg = e.Error()
-	}
-	msg = strings.TrimPrefix(msg, "validating "+d.file+": ")
-	best, said := d.root, ""
-	for _, word := range strings.FieldsFunc(msg, func(r rune) bool { return strings.ContainsRune(" \t\n:,\"'`()", r) }) {
-		path := strings.NewReplacer(".[]", "", "[", ".", "]", "").Replace(word)
-		n := d.root.nearest(path)
-		if name, below, _ := strings.Cut(strings.TrimPrefix(path, "services."), "."); d.before[name] != nil {
-			n = d.before[name].nearest(below)
-		}
-		if len(n.path) > len(best.path) {
-			best, said = n, word
-		}
-	}
-	if at := strings.Index(msg, said); said != "" && at <= 1 { // the fault's own path says it already
-		msg = strings.TrimLeft(msg[at+len(said):], "': ")
-	}
-	d.fault(best, "", "%s", msg)
-}
-
-func asWritten(s string, _ template.Mapping) (string, error) { return s, nil }

@@ -66,6 +66,25 @@ func encode(root *node) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// plain is a value as YAML decodes it.
+func plain(n *node) any {
+	switch n.kind {
+	case mapKind:
+		m := make(map[string]any, len(n.keys))
+		for _, k := range n.keys {
+			m[k] = plain(n.fields[k])
+		}
+		return m
+	case listKind:
+		l := make([]any, len(n.items))
+		for i, item := range n.items {
+			l[i] = plain(item)
+		}
+		return l
+	}
+	return n.value
+}
+
 func yamlNode(n *node) *yaml.Node {
 	switch n.kind {
 	case mapKind:

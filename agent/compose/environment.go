@@ -20,9 +20,8 @@ const (
 
 // environment is a service's environment as Compose has it: env files in order, then "environment:" over them. A name
 // without a value takes the deployment's; when there is none the variable is not set, whatever a file says.
-func (t *translation) environment(n *node, c types.ServiceConfig) []string {
-	known := types.Mapping(t.env)
-	own := c.Environment.Resolve(known.Resolve)
+func (t *translation) environment(n *node) []string {
+	own := t.variables(n.get("environment"))
 	vars := own.ToMapping()
 	lookup := func(name string) (string, bool) {
 		if v, ok := t.env[name]; ok {
@@ -33,12 +32,15 @@ func (t *translation) environment(n *node, c types.ServiceConfig) []string {
 		}
 		return "", false
 	}
-	for i, f := range c.EnvFiles {
-		at := n.get("env_file")
-		if at != nil && at.kind == listKind && i < len(at.items) {
-			at = at.items[i]
+	files := n.get("env_file")
+	if files != nil && files.kind == mapKind {
+		t.fault(files, "", "must be a list")
+	} else if files != nil && files.kind == listKind {
+		for _, item := range files.items {
+			t.envFile(item, vars, lookup)
 		}
-		t.envFile(at, f, vars, lookup)
+	} else if !files.isNull() {
+		t.envFile(files, vars, lookup)
 	}
 	all := vars.ToMappingWithEquals().OverrideBy(own)
 	out := make([]string, 0, len(all))
@@ -67,29 +69,76 @@ func (t *translation) environment(n *node, c types.ServiceConfig) []string {
 	return out
 }
 
-// envFile reads a file of the archive into vars.
-func (t *translation) envFile(n *node, f types.EnvFile, vars map[string]string, lookup func(string) (string, bool)) {
+// envFile reads a file of the archive into vars. n is its name, or a mapping of path, required and format.
+func (t *translation) envFile(n *node, vars map[string]string, lookup func(string) (string, bool)) {
+	name, required, format := n, true, ""
+	if n.kind == mapKind {
+		name, format = n.get("path"), t.text(n.get("format"))
+		required, _ = t.truth(n.get("required"), true)
+	}
+	file := t.text(name)
+	if file == "" {
+		t.fault(n, "", "path is missing")
+		return
+	}
 	if t.files == nil {
 		return
 	}
-	data, ok, missing := t.open(n, f.Path, maxEnvFile, "an env file")
+	data, ok, missing := t.open(n, file, maxEnvFile, "an env file")
 	switch {
 	case !ok:
-	case missing != nil && bool(f.Required):
-		t.fault(n, inArchive, "%q is not in the archive", f.Path)
+	case missing != nil && required:
+		t.fault(n, inArchive, "%q is not in the archive", file)
 	case missing != nil:
 	default:
-		if err := parseEnv(path.Clean(f.Path), data, vars, lookup, f.Format); err != nil {
+		missed := map[string]bool{} // variables that had no value when they were looked for
+		noted := func(name string) (string, bool) {
+			value, ok := lookup(name)
+			if _, said := vars[name]; !ok && !said {
+				missed[name] = true
+			}
+			return value, ok
+		}
+		if err := parseEnv(path.Clean(file), data, vars, noted, format); err != nil {
 			t.fault(n, "", "%v", err)
+			return
+		}
+		t.emptyVariables(n, file, string(data), missed)
+	}
+}
+
+// emptyVariables gives notice of the lines of an env file that refer to a variable without a value. It does not name the
+// variable: what follows the dollar sign of a password looks like one.
+func (t *translation) emptyVariables(n *node, file, text string, missed map[string]bool) {
+	if len(missed) == 0 {
+		return
+	}
+	for i, line := range strings.Split(text, "\n") {
+		if comment := strings.HasPrefix(strings.TrimSpace(line), "#"); !comment && slices.ContainsFunc(unknown(line, nil), func(name string) bool { return missed[name] }) {
+			t.notice(n, "line %d of %s refers to a variable without a value: it is empty unless a parameter of the deployment gives it one", i+1, clipped(file))
 		}
 	}
 }
 
+// variables are those of "environment:". One without a value has that of the deployment; nil where there is none.
+func (t *translation) variables(n *node) types.MappingWithEquals {
+	out := types.MappingWithEquals{}
+	for _, p := range t.pairsOf(n) {
+		value, ok := p.value, p.set
+		if !ok {
+			value, ok = t.env[p.key]
+		}
+		if out[p.key] = nil; ok {
+			out[p.key] = &value
+		}
+	}
+	return out
+}
+
 // hookEnvironment is the environment of a command in a container, sorted.
-func (t *translation) hookEnvironment(h types.ServiceHook) []string {
-	known := types.Mapping(t.env)
+func (t *translation) hookEnvironment(n *node) []string {
 	var out []string
-	for name, v := range h.Environment.Resolve(known.Resolve) {
+	for name, v := range t.variables(n) {
 		if v != nil {
 			out = append(out, name+"="+*v)
 		}
@@ -98,7 +147,7 @@ func (t *translation) hookEnvironment(h types.ServiceHook) []string {
 	return out
 }
 
-// parseEnv reads an env file with compose-go, whose errors hold the text around the fault: the name alone is told, for
+// parseEnv reads an env file with compose-go, whose errors hold the text around the fault: only the name is shown, for
 // these files hold passwords.
 func parseEnv(name string, data []byte, vars map[string]string, lookup func(string) (string, bool), format string) (err error) {
 	defer func() {

@@ -37,7 +37,7 @@ func (t *translation) read(n *node, name string, most int64, what string) ([]byt
 	return data, ok
 }
 
-// open is read where a missing file may be well: the error tells it.
+// open is read where a file may be missing: that error is returned.
 func (t *translation) open(n *node, name string, most int64, what string) (data []byte, ok bool, missing error) {
 	clean := path.Clean(name)
 	if path.IsAbs(name) || !fs.ValidPath(clean) || clean == "." {
@@ -65,15 +65,7 @@ func (t *translation) open(n *node, name string, most int64, what string) (data 
 func (t *translation) serviceFiles(n *node) []workload.File {
 	var out []workload.File
 	for _, section := range []string{"configs", "secrets"} {
-		list := n.get(section)
-		if list.isNull() {
-			continue
-		}
-		if list.kind != listKind || len(list.items) > maxList {
-			t.fault(list, "", "must be a list of %d at most", maxList)
-			continue
-		}
-		for _, item := range list.items {
+		for _, item := range t.list(n.get(section), maxList) {
 			if f, ok := t.serviceFile(item, section); ok {
 				out = append(out, f)
 			}
@@ -109,6 +101,9 @@ func (t *translation) serviceFile(n *node, section string) (workload.File, bool)
 	}
 	if f.Target == "/" || f.Target == "/run/secrets" {
 		t.fault(n.get("target"), "", "%q is no path of a file", clipped(n.get("target").str()))
+		return f, false
+	}
+	if !t.checkTarget(n, f.Target, true, "") {
 		return f, false
 	}
 	f.UID = uint32(t.integer(n.get("uid"), 0, math.MaxUint32-1))

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 )
 
 // Limits on what one project may be made of.
@@ -66,32 +68,41 @@ func (f *flattening) model(names []string, base string, trail []string, at *node
 			f.fault(at, "", "files include each other: %s", strings.Join(append(trail[i:], name), " → "))
 			return nil
 		}
-		tree := f.load(name, at)
-		if tree == nil {
+		from := f.load(name, at)
+		if from == nil {
 			return nil
 		}
-		rebase(tree, base)
-		f.include(tree, base, append(slices.Clone(trail), name))
-		f.extendAll(tree, name, base)
+		from.base = base
+		rebase(from.root, base)
+		f.include(from, append(slices.Clone(trail), name))
+		f.extendAll(from)
 		if len(f.faults) > 0 {
 			return nil
 		}
 		if out == nil {
-			out = tree
+			out = from.root
 			continue
 		}
-		out = f.merge(out, tree, "")
+		out = f.merge(without(out, from.tags), from.root, "")
 	}
 	return out
 }
 
+// layer is one file of a project.
+type layer struct {
+	name string
+	base string // the directory that its paths start from
+	root *node  // without tags
+	tags *node  // the file as it was read; nil where it has no tags
+}
+
 // load reads one file of the directory.
-func (f *flattening) load(name string, at *node) *node {
+func (f *flattening) load(name string, at *node) *layer {
 	if f.reads++; f.reads > maxReads || f.size > maxReadBytes {
 		f.fault(at, "", "the project reads more than %d files, or %d bytes", maxReads, maxReadBytes)
 		return nil
 	}
-	data, err := readIn(f.fsys, name, maxFile)
+	data, err := bounded.FileIn(f.fsys, name, maxFile)
 	if err != nil {
 		hint := ""
 		if at == nil {
@@ -110,8 +121,16 @@ func (f *flattening) load(name string, at *node) *node {
 		f.faults = append(f.faults, faults...)
 		return nil
 	}
-	f.changed = f.changed || p.layered
-	return root
+	out := &layer{name: name, base: path.Dir(name), root: root}
+	if root.reset != "" {
+		f.fault(root, "write it at single values", "tag %s of a whole file", root.reset)
+		return nil
+	}
+	if p.layered {
+		f.changed = true
+		out.root, out.tags = copyOf(root, ""), root
+	}
+	return out
 }
 
 // rebase writes the paths of a file from the root of the project.
@@ -131,7 +150,8 @@ func rebase(root *node, base string) {
 }
 
 // include resolves what a file takes over from others; what it says itself is laid over that.
-func (f *flattening) include(root *node, base string, trail []string) {
+func (f *flattening) include(into *layer, trail []string) {
+	root := into.root
 	list := root.get("include")
 	if list == nil {
 		return
@@ -146,53 +166,53 @@ func (f *flattening) include(root *node, base string, trail []string) {
 		return
 	}
 	for _, item := range list.items {
-		names, project := f.included(item, base)
-		if names == nil {
+		of, ok := f.included(item, into.base)
+		if !ok {
 			continue
 		}
-		from := f.model(names, project, trail, item)
+		from := f.model(of.names, of.project, trail, item)
 		if from == nil {
 			continue
 		}
+		f.defaults(from, of.env)
 		for _, section := range []string{"services", "networks", "volumes", "configs", "secrets", "jobs", "models"} {
-			f.takeOver(root, from, section)
+			f.takeOver(into, from, section)
 		}
 	}
 }
 
-// included reads one entry of include: its files from the root, and the directory that their paths start from.
-func (f *flattening) included(n *node, base string) (names []string, project string) {
+// included reads one entry of include.
+func (f *flattening) included(n *node, base string) (out included, ok bool) {
 	paths := n
 	if n.kind == mapKind {
 		paths = n.get("path")
-		if e := n.get("env_file"); !e.isNull() {
-			f.fault(e, "give defaults in the file, ${NAME:-default}, or values as parameters of the deployment", "variables have their values from the device")
-			return nil, ""
+		if out.env = f.envOf(n.get("env_file"), base); out.env == nil {
+			return out, false
 		}
 	}
 	for _, item := range f.elements(paths) {
 		name := item.str()
 		if strings.Contains(name, "://") || strings.HasPrefix(name, "oci:") || strings.HasPrefix(name, "git@") {
 			f.fault(item, "copy it into the directory", "%s is elsewhere: only files of the directory are packed", clipped(name))
-			return nil, ""
+			return out, false
 		}
 		if name = f.within(item, base); name == "" {
-			return nil, ""
+			return out, false
 		}
-		names = append(names, name)
+		out.names = append(out.names, name)
 	}
-	if len(names) == 0 {
+	if len(out.names) == 0 {
 		f.fault(n, "", "path is missing")
-		return nil, ""
+		return out, false
 	}
-	project = path.Dir(names[0])
+	out.project = path.Dir(out.names[0])
 	if d := n.get("project_directory"); !d.isNull() {
-		if project = path.Join(base, d.str()); path.IsAbs(d.str()) || !fs.ValidPath(project) {
+		if out.project = path.Join(base, d.str()); path.IsAbs(d.str()) || !fs.ValidPath(out.project) {
 			f.fault(d, "", "%s is outside the directory", clipped(d.str()))
-			return nil, ""
+			return out, false
 		}
 	}
-	return names, project
+	return out, true
 }
 
 // within is a path from the root; "" when it leaves it.
@@ -208,8 +228,8 @@ func (f *flattening) within(n *node, base string) string {
 }
 
 // takeOver puts a section of an included file under what the including one says.
-func (f *flattening) takeOver(root, from *node, section string) {
-	theirs := from.get(section)
+func (f *flattening) takeOver(into *layer, from *node, section string) {
+	root, theirs := into.root, from.get(section)
 	if theirs.isNull() {
 		return
 	}
@@ -230,27 +250,28 @@ func (f *flattening) takeOver(root, from *node, section string) {
 			continue
 		}
 		if !reflect.DeepEqual(plain(c), plain(theirs.fields[k])) {
-			ours.fields[k] = f.merge(theirs.fields[k], c, join(section, "*"))
+			ours.fields[k] = f.merge(without(theirs.fields[k], into.tags.get(section, k)), c, join(section, "*"))
 		}
 	}
 }
 
 // extendAll resolves extends of every service of a file.
-func (f *flattening) extendAll(root *node, name, base string) {
+func (f *flattening) extendAll(from *layer) {
+	services := from.root.get("services")
 	done := map[string]*node{}
-	fields(root.get("services"), func(k string, _ *node) { done[k] = f.extend(root, name, base, k, nil, nil) })
-	fields(root.get("services"), func(k string, _ *node) {
+	fields(services, func(k string, _ *node) { done[k] = f.extend(from, k, nil, nil) })
+	fields(services, func(k string, _ *node) {
 		if done[k] != nil {
-			root.get("services").fields[k] = done[k]
+			services.fields[k] = done[k]
 		}
 	})
 }
 
 // extend is a service with what it extends under it; nil when there was a fault.
-func (f *flattening) extend(root *node, file, base, service string, trail []string, at *node) *node {
-	s := root.get("services", service)
+func (f *flattening) extend(in *layer, service string, trail []string, at *node) *node {
+	s := in.root.get("services", service)
 	if s == nil {
-		f.fault(at, "", "service %q is not in %s", clipped(service), file)
+		f.fault(at, "", "service %q is not in %s", clipped(service), in.name)
 		return nil
 	}
 	e := s.get("extends")
@@ -258,7 +279,7 @@ func (f *flattening) extend(root *node, file, base, service string, trail []stri
 		return s
 	}
 	f.changed = true
-	step := service + " (" + file + ")"
+	step := service + " (" + in.name + ")"
 	if i := slices.Index(trail, step); i >= 0 {
 		f.fault(e, "", "services extend each other: %s", strings.Join(append(trail[i:], step), " → "))
 		return nil
@@ -276,21 +297,20 @@ func (f *flattening) extend(root *node, file, base, service string, trail []stri
 		f.fault(e, "", "service is missing: which one is extended")
 		return nil
 	}
+	of := in
 	if !other.isNull() {
-		target := f.within(other, base)
+		target := f.within(other, in.base)
 		if target == "" {
 			return nil
 		}
-		if target != file {
-			tree := f.load(target, other)
-			if tree == nil {
+		if target != in.name {
+			if of = f.load(target, other); of == nil {
 				return nil
 			}
-			rebase(tree, path.Dir(target))
-			root, file, base = tree, target, path.Dir(target)
+			rebase(of.root, of.base)
 		}
 	}
-	from := f.extend(root, file, base, ref, trail, e)
+	from := f.extend(of, ref, trail, e)
 	if from == nil {
 		return nil
 	}
@@ -301,5 +321,5 @@ func (f *flattening) extend(root *node, file, base, service string, trail []stri
 			own.keys, own.fields[k] = append(own.keys, k), s.fields[k]
 		}
 	}
-	return f.merge(from, &own, "services.*")
+	return f.merge(without(from, in.tags.get("services", service)), &own, "services.*")
 }

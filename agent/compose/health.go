@@ -1,13 +1,12 @@
 package compose
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/compose-spec/compose-go/v2/types"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -19,38 +18,39 @@ const (
 	healthRetries  = 3
 )
 
-func (t *translation) health(n *node, c *types.HealthCheckConfig) (h *workload.Health, off bool) {
-	if n.isNull() || c == nil {
+func (t *translation) health(n *node) (h *workload.Health, off bool) {
+	if !t.isMapping(n) {
 		return nil, false
 	}
-	probe := n.get(extProbe)
-	if c.Disable || len(c.Test) > 0 && c.Test[0] == "NONE" {
+	probe, test := n.get(extProbe), n.get("test")
+	var command []string
+	if test != nil && test.kind == scalarKind {
+		if !test.isNull() {
+			command = []string{"CMD-SHELL", t.text(test)}
+		}
+	} else {
+		command = t.command(test)
+	}
+	if t.flag(n.get("disable")) || len(command) > 0 && command[0] == "NONE" {
 		if probe != nil {
 			t.fault(probe, "", "there is a probe, and the healthcheck is off")
 		}
 		return nil, true
 	}
-	h = &workload.Health{Interval: healthInterval, Timeout: healthTimeout, Retries: healthRetries}
+	h = &workload.Health{}
 	switch {
-	case probe != nil && n.get("test") != nil:
+	case probe != nil && test != nil:
 		t.fault(probe, "", "there is a test beside it: a container is judged by one of them")
 	case probe != nil:
 		h.Probe = t.probe(probe)
-	case len(c.Test) == 0: // the image's own test, judged by what is said here
+	case len(command) == 0: // the image's own test, judged by what is said here
 	default:
-		h.Probe.Exec = t.test(n.get("test"), c.Test)
+		h.Probe.Exec = t.test(test, command)
 	}
-	t.period(n.get("interval"), c.Interval, &h.Interval)
-	t.period(n.get("timeout"), c.Timeout, &h.Timeout)
-	t.period(n.get("start_period"), c.StartPeriod, &h.StartPeriod)
-	t.period(n.get("start_interval"), c.StartInterval, &h.StartInterval)
-	if c.Retries != nil && *c.Retries > 0 {
-		if *c.Retries > math.MaxInt32 {
-			t.fault(n.get("retries"), "", "%d is too many", *c.Retries)
-		} else {
-			h.Retries = int(*c.Retries)
-		}
-	}
+	h.Interval = cmp.Or(t.span(n.get("interval")), healthInterval) // zero is the default, as Compose has it
+	h.Timeout = cmp.Or(t.span(n.get("timeout")), healthTimeout)
+	h.Retries = cmp.Or(int(t.integer(n.get("retries"), 0, math.MaxInt32)), healthRetries)
+	h.StartPeriod, h.StartInterval = t.span(n.get("start_period")), t.span(n.get("start_interval"))
 	return h, false
 }
 
@@ -94,17 +94,3 @@ func (t *translation) probe(n *node) workload.Probe {
 	}
 	return p
 }
-
-// period keeps the default where nothing or zero is said, as Compose does.
-func (t *translation) period(n *node, d *types.Duration, to *time.Duration) {
-	if d == nil || *d == 0 {
-		return
-	}
-	if *d < 0 {
-		t.fault(n, "", "must not be negative")
-		return
-	}
-	*to = duration(d)
-}
-
-func duration(d *types.Duration) time.Duration { return time.Duration(*d) }

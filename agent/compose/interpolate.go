@@ -28,7 +28,7 @@ type interpolation struct {
 	total  int  // bytes of templates read
 	added  int  // bytes of variables put in
 	faults []strict.Fault
-	open   map[*node]bool     // assume: values that need a variable nobody has told
+	open   map[*node]bool     // assume: values that need a variable without a value
 	unset  map[*node][]string // when not nil: variables without value and default that a value needs
 }
 
@@ -112,7 +112,7 @@ func nesting(s string) int {
 	return deepest
 }
 
-// wellFormed tells whether a value can be filled in, whatever the variables are.
+// wellFormed reports whether a value can be filled in, whatever the variables are.
 func wellFormed(s string) bool {
 	_, err := template.SubstituteWithOptions(s, func(string) (string, bool) { return "x", true }, template.WithoutLogging)
 	return err == nil

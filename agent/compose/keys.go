@@ -23,7 +23,7 @@ type key struct {
 	how     string   // handled, metadata: what it does; refused, packed: why not
 	hint    string   // refused, packed: what to do instead
 	only    []string // values that are possible; nil: any that the translation takes
-	notice  bool     // tell how, whenever the key is used
+	notice  bool     // give notice of how, whenever the key is used
 }
 
 // section makes rows of one place in the file.
@@ -78,8 +78,8 @@ func topKeys(s *section) {
 
 	s.does("made for the project; kept while a service is on it", "networks networks.*")
 	s.prefix = "networks.*."
-	s.does("bridge (also when nothing is said), macvlan, ipvlan, none, host", "driver")
-	s.does("bridge: com.docker.network.driver.mtu; macvlan and ipvlan: parent, macvlan_mode, ipvlan_mode, mtu", "driver_opts driver_opts.*")
+	s.does("bridge (also when nothing is said), macvlan, ipvlan, none, host; on a bridge, what is sent to the broadcast address of the subnet reaches every container", "driver")
+	s.does("bridge: com.docker.network.driver.mtu, com.docker.network.enable_ipv6, and what every network of a device does; macvlan and ipvlan: parent, macvlan_mode, ipvlan_mode, mtu", "driver_opts driver_opts.*")
 	s.does("no way out of the device", "internal")
 	s.does("false: IPv6 alone", "enable_ipv4")
 	s.does("true: IPv6 beside IPv4; a subnet of IPv6 says it too", "enable_ipv6")
@@ -132,7 +132,7 @@ func containerKeys(s *section) {
 	s.does("name or number, with or without a group", "user")
 	s.does("names or numbers", "group_add")
 	s.does("mode bits that new files lack, octal", "umask")
-	s.does("without it the service's name, with the replica's number where there are several", "hostname")
+	s.does("without it the service's name, with the replica's number where there are several; on its networks a name of the service, too, unless a service or an alias there has it", "hostname")
 	s.does("the domain part of the host name", "domainname")
 	s.does("not dev.longshore.… and containerd.io/…, which are the agent's and containerd's own", "labels labels.*")
 	s.does("files of the archive", "label_file")
@@ -161,12 +161,12 @@ func containerKeys(s *section) {
 // confinementKeys are about what a container may do and see.
 func confinementKeys(s *section) {
 	s.prefix = "services.*."
-	s.does("only where the device's own policy allows it", "privileged")
-	s.does("with or without CAP_; ALL", "cap_add cap_drop")
-	s.does("no-new-privileges, seccomp (a file of the archive, unconfined), apparmor, label, systempaths=unconfined", "security_opt")
+	s.does("only with the device's permission", "privileged")
+	s.does("with or without CAP_; ALL; strong ones with the device's permission", "cap_add cap_drop")
+	s.does("no-new-privileges, seccomp (a file of the archive), apparmor, label; unconfined and systempaths=unconfined with the device's permission", "security_opt")
 	s.does("the root file system cannot be written", "read_only")
-	s.does("host, service:NAME", "pid")
-	s.does("private, shareable, host, none, service:NAME", "ipc")
+	s.does("service:NAME, container:NAME of a container_name of the file; host with the device's permission", "pid")
+	s.does("private, shareable, host, none, service:NAME, container:NAME of a container_name of the file", "ipc")
 	s.does("host", "uts")
 	s.does("host (as without it), private: its root is nobody on the device", "userns_mode")
 	s.does("host, private", "cgroup")
@@ -203,7 +203,7 @@ func resourceKeys(s *section) {
 // connectionKeys are about networks and names.
 func connectionKeys(s *section) {
 	s.prefix = "services.*."
-	s.does("short and long, ranges, tcp, udp, sctp, IPv4 and IPv6; the host port is always told, a device chooses none",
+	s.does("short and long, ranges, tcp, udp, sctp, IPv4 and IPv6; the host port is always given, a device chooses none; of a range for one port, as in 8300-8302:8080, replica 1 has the first, replica 2 the second; on a network with IPv6, a connection to [::1] is refused at once, for the kernel forwards nothing from there: use 127.0.0.1",
 		"ports ports.[].target ports.[].published ports.[].protocol ports.[].host_ip")
 	s.does("host or ingress: one device has one way to publish a port", "ports.[].mode").only = []string{"host", "ingress"}
 	s.notes("for people", "ports.[].name ports.[].app_protocol")
@@ -218,16 +218,16 @@ func connectionKeys(s *section) {
 	s.does("only true: the service's name always resolves", "networks.*.use_service_name_alias").only = []string{"true"}
 	s.bars("not possible on a device", "give a fixed address with ipv4_address", "networks.*.link_local_ips")
 	s.does("of the first network", "mac_address")
-	s.does("host, none, bridge (the network \"default\"), service:NAME", "network_mode")
+	s.does("host, none, bridge (the network \"default\"), service:NAME, container:NAME of a container_name of the file", "network_mode")
 	s.does("name and address, or host-gateway for the device itself", "extra_hosts extra_hosts.*")
-	s.does("what /etc/resolv.conf says; without it what the device's own says", "dns dns_search dns_opt")
+	s.does("what /etc/resolv.conf says; without it what the device's own says. A container may write it, as /etc/hosts and /etc/hostname, unless it is read_only; its next start begins anew", "dns dns_search dns_opt")
 	s.does("the service starts first; its alias resolves on the networks that both share", "links")
 	s.bars("what other applications run has no fixed name on a device", "publish its port and name the device: extra_hosts: [\"name:host-gateway\"]", "external_links")
 }
 
 func storageKeys(s *section) {
 	s.prefix = "services.*."
-	s.does("named, without a name (kept over updates, gone with the application), bind with an absolute path, or read-only with one of the archive, tmpfs, image",
+	s.does("named, without a name (kept over updates, gone with the application), bind with an absolute path, or with one of the project, which is packed and read-only, tmpfs, image; some places of a device with its permission",
 		"volumes volumes.[].type volumes.[].source volumes.[].target volumes.[].read_only")
 	s.does("false: the directory must be there", "volumes.[].bind volumes.[].bind.create_host_path")
 	s.does("private, rprivate, shared, rshared, slave, rslave", "volumes.[].bind.propagation")
@@ -239,7 +239,7 @@ func storageKeys(s *section) {
 	s.does("size in bytes or with a unit, mode as octal", "volumes.[].tmpfs volumes.[].tmpfs.size volumes.[].tmpfs.mode")
 	s.notes("there is one consistency on Linux", "volumes.[].consistency")
 	s.does("path[:size=…,mode=…,…]", "tmpfs")
-	s.does("the mounts of other services, :ro", "volumes_from")
+	s.does("the mounts of other services, :ro; a volume without a name becomes one of the project", "volumes_from")
 	for _, kind := range []string{"configs", "secrets"} {
 		s.does("short and long; in memory, by default /NAME and /run/secrets/NAME, mode 0444",
 			strings.ReplaceAll("K K.[].source K.[].target K.[].uid K.[].gid K.[].mode", "K", kind))
@@ -260,7 +260,7 @@ func lifeKeys(s *section) {
 	hook := "K K.[].command K.[].user K.[].privileged K.[].working_dir K.[].environment K.[].environment.*"
 	s.does("in the container once it runs; when one fails the container is stopped", strings.ReplaceAll(hook, "K", "post_start"))
 	s.does("in the container before it is stopped", strings.ReplaceAll(hook, "K", "pre_stop"))
-	s.does("containers that run to their end before the service's; each has what the service has unless it says otherwise", "pre_start")
+	s.does("containers that run to their end before the service's; each has what the service has unless it says otherwise; it may take 24 hours, or until the component's `timeout` fails an update; it begins anew when the agent is started again meanwhile", "pre_start")
 	s.does("true: for every replica; else once", "pre_start.[].per_replica")
 	s.bars("it shares the network of its service", "", "pre_start.[].networks pre_start.[].network_mode pre_start.[].mac_address")
 	s.does("active ones are told by the deployment's parameter COMPOSE_PROFILES; a service whose profiles are off does not exist", "profiles")

@@ -16,7 +16,7 @@ import (
 )
 
 // File is the name of the Compose file in an archive.
-const File = "compose.yaml"
+const File = artifacts.ComposeFile
 
 // projectVariable is what Compose itself defines for interpolation.
 const projectVariable = "COMPOSE_PROJECT_NAME"
@@ -54,25 +54,23 @@ func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload
 
 // images is [Packed.Images] of a document. Other parts of it are not looked at; see [Check].
 func images(d *document) ([]string, error) {
+	if !d.hasServices() {
+		return nil, d.err()
+	}
 	services := d.root.get("services")
-	if services == nil || services.kind != mapKind || len(services.keys) == 0 {
-		d.fault(d.root, "", "there are no services")
-		return nil, d.err()
-	}
 	i := &interpolation{env: d.env, unset: map[*node][]string{}}
-	for _, n := range d.imageNodes() {
-		i.walk(n)
-	}
-	d.faults, d.unset = i.faults, i.unset
-	if len(d.faults) > 0 {
-		return nil, d.err()
-	}
+	d.unset = i.unset
 	var out []string
 	for _, n := range d.imageNodes() {
+		before := len(i.faults)
+		if i.walk(n); len(i.faults) > before {
+			continue
+		}
 		if d.checkImage(n) && !slices.Contains(out, n.str()) {
 			out = append(out, n.str())
 		}
 	}
+	d.faults = append(d.faults, i.faults...)
 	for _, name := range services.keys {
 		if services.get(name, "image") == nil {
 			d.fault(services.fields[name], "every service names its image with \"image:\"", "there is no image")
@@ -84,7 +82,7 @@ func images(d *document) ([]string, error) {
 	return out, nil
 }
 
-// imageNodes are all image references: of services, of the containers before them, and of images that are mounted.
+// imageNodes are all image references: of services, of their init containers, and of images that are mounted.
 func (d *document) imageNodes() []*node {
 	var out []*node
 	add := func(n *node) {
@@ -95,10 +93,9 @@ func (d *document) imageNodes() []*node {
 	services := d.root.get("services")
 	for _, name := range services.keys {
 		s := services.fields[name]
-		before := s.get("pre_start")
 		containers := []*node{s}
-		if before != nil {
-			containers = append(containers, before.items...)
+		if inits := s.get("pre_start"); inits != nil {
+			containers = append(containers, inits.items...)
 		}
 		for _, c := range containers {
 			add(c.get("image"))
@@ -144,7 +141,7 @@ func Check(ctx context.Context, file string, compose []byte, fsys fs.FS) (notice
 	return d.check(ctx, fsys)
 }
 
-// checked is what a project is called while nobody knows its deployment.
+// checked is the name of a project whose deployment is not known.
 const checked = "check"
 
 func (d *document) check(ctx context.Context, fsys fs.FS) ([]strict.Fault, error) {

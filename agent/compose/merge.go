@@ -2,295 +2,209 @@ package compose
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/compose-spec/compose-go/v2/format"
+	"github.com/compose-spec/compose-go/v2/override"
+	"github.com/compose-spec/compose-go/v2/tree"
 )
 
-// The ways in which a value is laid over another of the same key, as the Compose Specification has them for several
-// files, extends and the containers before a service.
-type way int
+// maxMerged bounds the values of all merges of one project together: services that extend one another repeat them.
+const maxMerged = 20 * maxNodes
 
-const (
-	byKind    way = iota // mappings key by key, lists one after the other, else the later
-	replace              // the later
-	variables            // KEY=value, the later of one name
-	asMapping            // a list is a mapping without values
-	asList               // a scalar is a list of one
-	sameKind             // mappings key by key, else the later
-	byDriver             // key by key when both name one driver, else the later
-	bySubnet             // lists of mappings, those of one subnet key by key
-)
-
-// wayOf says how values at a pattern are merged.
-func wayOf(pattern string) way {
-	at := strings.TrimPrefix(pattern, "services.*.")
-	if at == pattern {
-		switch {
-		case pattern == "networks.*.ipam.config":
-			return bySubnet
-		case strings.HasSuffix(pattern, ".*.labels"):
-			return variables
-		}
-		return byKind
-	}
-	switch at {
-	case "command", "entrypoint", "healthcheck.test":
-		return replace
-	case "environment", "labels", "annotations", "sysctls", "deploy.labels":
-		return variables
-	case "depends_on", "networks", "models":
-		return asMapping
-	case "dns", "dns_opt", "dns_search", "env_file", "label_file", "extra_hosts", "tmpfs":
-		return asList
-	case "ulimits.*":
-		return sameKind
-	case "logging":
-		return byDriver
-	}
-	return byKind
-}
-
-// identity of a list's element, where a later one takes the place of an earlier; "" for none.
-func identity(pattern string, n *node) string {
-	field := func(key string) string { return n.get(key).str() }
-	mapped := n.kind == mapKind
-	switch strings.TrimPrefix(pattern, "services.*.") {
-	case "volumes", "devices":
-		if mapped {
-			return field("target")
-		}
-		if strings.HasSuffix(pattern, "volumes") {
-			if v, err := format.ParseVolume(n.str()); err == nil {
-				return v.Target
-			}
-			return n.str()
-		}
-		parts := strings.Split(n.str(), ":")
-		return parts[min(1, len(parts)-1)]
-	case "ports":
-		if mapped {
-			return strings.Join([]string{field("host_ip"), field("published"), field("target"), field("protocol")}, " ")
-		}
-		return n.str()
-	case "configs", "secrets":
-		if mapped && field("target") != "" {
-			return field("target")
-		} else if mapped {
-			return field("source")
-		}
-		return n.str()
-	case "env_file":
-		if mapped {
-			return field("path")
-		}
-		return n.str()
-	case "cap_add", "cap_drop", "dns", "dns_opt", "dns_search", "expose", "links", "networks.*.aliases", "profiles", "tmpfs":
-		return n.str()
-	}
-	return ""
-}
-
-// merge lays over on base. It changes neither; the result shares what it takes whole.
-func (d *document) merge(base, over *node, pattern string) *node {
-	switch {
-	case over.reset == resetTag:
-		return nil
-	case base == nil || over.reset == overrideTag:
-		return over
-	case over.isNull():
+// without is base without what the tags of a file tell to forget, which are those of values of its fields. It changes
+// neither of them.
+func without(base, tags *node) *node {
+	if base == nil || tags == nil || base.kind != mapKind || tags.kind != mapKind {
 		return base
-	case base.isNull():
-		return over
 	}
-	how := wayOf(pattern)
-	switch how {
-	case replace:
-		return over
-	case variables:
-		return d.mergeVariables(base, over, pattern)
-	case asMapping:
-		base, over = keysOnly(base), keysOnly(over)
-	case asList:
-		base, over = listed(base), listed(over)
-	case sameKind:
-		if base.kind != mapKind || over.kind != mapKind {
-			return over
-		}
-	case byDriver:
-		a, b := base.get("driver").str(), over.get("driver").str()
-		if a != b && a != "" && b != "" {
-			return over
-		}
-	case bySubnet:
-		return d.mergeSubnets(base, over, pattern)
-	}
-	switch {
-	case base.kind != over.kind:
-		d.fault(over, "", "cannot be laid over %s, which has another form", base.path)
-		return over
-	case over.kind == mapKind:
-		return d.mergeFields(base, over, pattern)
-	case over.kind == listKind:
-		return concat(base, over, pattern)
-	}
-	return over
-}
-
-func (d *document) mergeFields(base, over *node, pattern string) *node {
-	out := *over
-	out.keys, out.fields = nil, map[string]*node{}
-	set := func(k string, n *node) {
-		if _, ok := out.fields[k]; !ok {
-			out.keys = append(out.keys, k)
-		}
-		out.fields[k] = n
-	}
+	out := *base
+	out.keys, out.fields = nil, make(map[string]*node, len(base.keys))
 	for _, k := range base.keys {
-		set(k, base.fields[k])
-	}
-	for _, k := range over.keys {
-		next := join(pattern, k)
-		if authors(pattern) {
-			next = join(pattern, "*")
+		if t := tags.fields[k]; t == nil || t.reset == "" {
+			out.keys, out.fields[k] = append(out.keys, k), without(base.fields[k], t)
 		}
-		m := d.merge(base.fields[k], over.fields[k], next)
-		if m == nil {
-			out.drop(k)
-			continue
-		}
-		set(k, m)
 	}
 	return &out
 }
 
-// authors tells the mappings whose keys are names of the author's choice.
-func authors(pattern string) bool {
-	switch pattern {
-	case "services", "networks", "volumes", "configs", "secrets", "services.*.networks", "services.*.depends_on", "services.*.ulimits":
-		return true
+// merge lays over on base by the rules of compose-go, which are those of several files, extends, include and init
+// containers. pattern says what both are: "" for files, else "services.*", "volumes.*" and so on. It changes neither of
+// them, and neither has tags. Every value of the result has the position of the value that it comes from.
+func (d *document) merge(base, over *node, pattern string) *node {
+	if d.merged > maxMerged {
+		return over
 	}
-	return false
+	if d.merged += base.size() + over.size(); d.merged > maxMerged {
+		d.fault(over, "", "more than %d values are laid over each other", maxMerged)
+		return over
+	}
+	parts := strings.FieldsFunc(pattern, func(r rune) bool { return r == '.' })
+	merged, err := overlaid(plain(base), plain(over), tree.NewPath(parts...))
+	if err != nil {
+		d.conflicts(base, over, tree.NewPath(parts...))
+		return over
+	}
+	unique(merged, parts)
+	return placed(merged, over, base)
 }
 
-// concat puts one list behind the other; what is there already is not there twice.
-func concat(base, over *node, pattern string) *node {
-	out := *over
-	out.items = nil
-	at := map[string]int{}
-	for _, item := range slices.Concat(base.items, over.items) {
-		if id := identity(pattern, item); id != "" {
-			if i, ok := at[id]; ok {
-				out.items[i] = item
+// conflicts gives a fault for each value that cannot be laid over another. The library stops at the first that it finds,
+// and which that is differs from run to run.
+func (d *document) conflicts(base, over *node, path tree.Path) {
+	before := len(d.faults)
+	for _, k := range over.keys {
+		below, above := base.get(k), over.fields[k]
+		if below == nil {
+			continue
+		}
+		if _, err := overlaid(plain(below), plain(above), path.Next(k)); err != nil {
+			d.conflicts(below, above, path.Next(k))
+		}
+	}
+	if len(d.faults) == before {
+		d.fault(over, "", "cannot be laid over %s, which has another form", base.path)
+	}
+}
+
+// overlaid is the library's merge, which panics on some values of the wrong kind. One project must not take the agent down.
+func overlaid(base, over any, path tree.Path) (merged any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("compose-go: %v", r)
+		}
+	}()
+	return override.MergeYaml(base, over, path)
+}
+
+// unique leaves the last of the entries that each list in a mapping has for one key, in the place of the first. Each list is
+// handed to the library alone, which stops at the first that it refuses.
+func unique(mapping any, path []string) {
+	fields, _ := mapping.(map[string]any)
+	for k, value := range fields {
+		if _, ok := value.([]any); ok {
+			uniqueIn(map[string]any{k: value}, fields, path)
+			continue
+		}
+		unique(value, append(slices.Clip(path), k))
+	}
+}
+
+// uniqueIn puts into fields what the library leaves of the list of a mapping. What it refuses, or panics on, stays as it is
+// and is refused with its position when the service is read.
+func uniqueIn(mapping, fields map[string]any, path []string) {
+	defer func() { _ = recover() }()
+	whole := mapping
+	for _, part := range slices.Backward(path) {
+		whole = map[string]any{part: whole}
+	}
+	if _, err := override.EnforceUnicity(whole); err == nil { // in place
+		maps.Copy(fields, mapping)
+	}
+}
+
+// size is how many values there are in a value, itself counted.
+func (n *node) size() int {
+	size := 1
+	for _, item := range n.items {
+		size += item.size()
+	}
+	for _, c := range n.fields {
+		size += c.size()
+	}
+	return size
+}
+
+// placed is a merged value as a tree, with the positions and the order of keys of what it was made of, the later first.
+func placed(value any, from ...*node) *node {
+	from = slices.DeleteFunc(from, func(n *node) bool { return n == nil })
+	at := from[0]
+	if i := slices.IndexFunc(from, func(n *node) bool { return !n.isNull() }); i > 0 && value != nil {
+		at = from[i] // what is null says nothing
+	}
+	n := &node{file: at.file, path: at.path, line: at.line, column: at.column}
+	switch v := value.(type) {
+	case map[string]any:
+		n.kind, n.fields = mapKind, make(map[string]*node, len(v))
+		names := slices.Sorted(maps.Keys(v))
+		for _, source := range from { // the order of the earliest, and then what others add to it
+			names = slices.Concat(source.names(), names)
+		}
+		for _, k := range names {
+			c, ok := v[k]
+			if !ok || n.fields[k] != nil {
 				continue
 			}
-			at[id] = len(out.items)
-		} else if slices.ContainsFunc(out.items, func(o *node) bool { return reflect.DeepEqual(plain(o), plain(item)) }) {
-			continue
+			n.keys, n.fields[k] = append(n.keys, k), placedField(c, k, from)
 		}
-		out.items = append(out.items, item)
+	case []any:
+		n.kind = listKind
+		for _, item := range v {
+			n.items = append(n.items, placedItem(item, from))
+		}
+	default:
+		n.value, n.text = value, fmt.Sprint(value)
+		for _, source := range from {
+			if source.kind == scalarKind && source.value == n.value {
+				n.text = source.text
+				break
+			}
+		}
 	}
-	return &out
+	return n
 }
 
-// mergeVariables keeps mappings where both are; else both become lists, for the names in a list may hold variables.
-func (d *document) mergeVariables(base, over *node, pattern string) *node {
-	if base.kind == mapKind && over.kind == mapKind {
-		return d.mergeFields(base, over, pattern+".of")
-	}
-	if base.kind == scalarKind || over.kind == scalarKind {
-		d.fault(over, "", "must be a list or a mapping")
-		return over
-	}
-	out := *over
-	out.kind, out.keys, out.fields, out.items = listKind, nil, nil, nil
-	at := map[string]int{}
-	for _, item := range slices.Concat(entries(base), entries(over)) {
-		name, _, _ := strings.Cut(item.str(), "=")
-		if i, ok := at[name]; ok {
-			out.items[i] = item
-			continue
+// placedField is placed for the value of a key. What only one side has is that side's own.
+func placedField(value any, key string, from []*node) *node {
+	var below []*node
+	for _, source := range from {
+		if c := source.named(key); c != nil {
+			below = append(below, c)
 		}
-		at[name] = len(out.items)
-		out.items = append(out.items, item)
 	}
-	return &out
+	if len(below) == 1 && slices.ContainsFunc(from, func(source *node) bool { return source.get(key) == below[0] }) {
+		return below[0]
+	}
+	return placed(value, append(below, from[0])...)
 }
 
-// entries are a mapping's as KEY=value. In a list the names are filled in too, so their dollar signs are written twice.
-func entries(n *node) []*node {
-	if n.kind != mapKind {
-		return n.items
-	}
-	out := make([]*node, 0, len(n.keys))
-	for _, k := range n.keys {
-		v := n.fields[k]
-		text := strings.ReplaceAll(k, "$", "$$")
-		switch {
-		case v.kind != scalarKind:
-			out = append(out, v) // refused where it is read
-			continue
-		case v.value != nil:
-			text += "=" + fmt.Sprint(v.value)
-		case strings.HasSuffix(n.path, "labels"):
-			text += "="
+// placedItem is placed for an element of a list, which may have been a key and its value. In a list variables are filled in
+// in names too, so their dollar signs are written twice.
+func placedItem(value any, from []*node) *node {
+	for _, source := range from {
+		for _, item := range source.items {
+			if reflect.DeepEqual(plain(item), value) {
+				return placed(value, item)
+			}
 		}
-		e := *v
-		e.value, e.text = text, text
-		out = append(out, &e)
+	}
+	if text, ok := value.(string); ok {
+		name, _, _ := strings.Cut(text, "=")
+		for _, source := range from {
+			if c := source.get(name); c != nil {
+				return placed(strings.ReplaceAll(name, "$", "$$")+text[len(name):], c)
+			}
+		}
+	}
+	return placed(value, from...)
+}
+
+// names are the keys of a mapping, or the texts of a list that stands for one.
+func (n *node) names() []string {
+	out := slices.Clone(n.keys)
+	for _, item := range n.items {
+		out = append(out, item.str())
 	}
 	return out
 }
 
-// keysOnly makes a mapping of a list of names.
-func keysOnly(n *node) *node {
-	if n.kind != listKind {
-		return n
+// named is the value of one of the names; nil when there is none.
+func (n *node) named(name string) *node {
+	i := slices.IndexFunc(n.items, func(item *node) bool { return item.str() == name })
+	if i >= 0 {
+		return n.items[i]
 	}
-	out := *n
-	out.kind, out.items, out.keys, out.fields = mapKind, nil, nil, map[string]*node{}
-	for _, item := range n.items {
-		k := item.str()
-		if _, ok := out.fields[k]; ok || item.kind != scalarKind {
-			continue
-		}
-		empty := *item
-		empty.value, empty.text = nil, ""
-		out.keys, out.fields[k] = append(out.keys, k), &empty
-	}
-	return &out
-}
-
-// listed makes a list of one value, or of a mapping's entries.
-func listed(n *node) *node {
-	if n.kind == listKind {
-		return n
-	}
-	out := *n
-	out.kind, out.keys, out.fields, out.items = listKind, nil, nil, []*node{n}
-	if n.kind == mapKind {
-		out.items = entries(n)
-	}
-	return &out
-}
-
-// mergeSubnets lays descriptions of one subnet over each other.
-func (d *document) mergeSubnets(base, over *node, pattern string) *node {
-	if base.kind != listKind || over.kind != listKind {
-		d.fault(over, "", "must be a list")
-		return over
-	}
-	out := *over
-	out.items = slices.Clone(base.items)
-	for _, item := range over.items {
-		i := slices.IndexFunc(out.items, func(o *node) bool { return o.get("subnet").str() == item.get("subnet").str() })
-		if i < 0 || item.kind != mapKind || out.items[i].kind != mapKind {
-			out.items = append(out.items, item)
-			continue
-		}
-		out.items[i] = d.mergeFields(out.items[i], item, pattern+".of")
-	}
-	return &out
+	return n.get(name)
 }

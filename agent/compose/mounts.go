@@ -9,30 +9,19 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/format"
 	"github.com/compose-spec/compose-go/v2/types"
-	units "github.com/docker/go-units"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 const (
-	relativeHint = "if it is only read, add :ro and it is packed; else name a volume, or mount a directory of the device by its absolute path"
+	relativeHint = "files beside compose.yaml are packed; for what the service writes name a volume, or mount a directory of the device by its absolute path"
 	maxMounts    = 256 // of one service
 )
 
 // serviceMounts are a service's mounts, and the files of the archive among them.
 func (t *translation) serviceMounts(n *node) (out []workload.Mount, packed []workload.File) {
-	if n.isNull() {
-		return nil, nil
-	}
-	if n.kind != listKind {
-		t.fault(n, "", "must be a list")
-		return nil, nil
-	}
-	if len(n.items) > maxMounts {
-		t.fault(n, "", "more than %d volumes", maxMounts)
-		return nil, nil
-	}
-	for _, item := range n.items {
+	for _, item := range t.list(n, maxMounts) {
 		m, ok := workload.Mount{}, false
 		if item.kind == mapKind {
 			m, ok = t.longMount(item)
@@ -41,6 +30,9 @@ func (t *translation) serviceMounts(n *node) (out []workload.Mount, packed []wor
 		}
 		switch {
 		case ok && m.Kind == workload.MountBind && !path.IsAbs(m.Source):
+			if !m.ReadOnly && t.files != nil {
+				t.notice(item, "%s travels in the component and is mounted read-only: where the service writes, name a volume, or a directory of the device by its absolute path", clipped(m.Source))
+			}
 			packed = append(packed, t.packedMount(item, m)...)
 		case ok:
 			out = append(out, m)
@@ -205,7 +197,11 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 		t.fault(n, "", "holds a zero byte")
 		return false
 	}
-	if !path.IsAbs(m.Target) || path.Clean(m.Target) == "/" {
+	if path.IsAbs(m.Target) && path.Clean(m.Target) == "/" {
+		t.fault(n, "mount it below the root of the image", "nothing can be mounted on / itself")
+		return false
+	}
+	if !path.IsAbs(m.Target) {
 		hint := ""
 		if drive.MatchString(m.Target) {
 			hint = "Compose takes one letter before a colon for a drive of Windows: give the volume a longer name"
@@ -214,12 +210,15 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 		return false
 	}
 	m.Target = path.Clean(m.Target)
+	if !t.checkTarget(n, m.Target, m.Kind == workload.MountBind, m.Source) {
+		return false
+	}
 	switch m.Kind {
 	case workload.MountBind:
 		switch {
 		case path.IsAbs(m.Source):
 			m.Source = path.Clean(m.Source)
-		case !m.ReadOnly || strings.HasPrefix(m.Source, "~"):
+		case strings.HasPrefix(m.Source, "~"), !m.ReadOnly && !t.inProject(m.Source):
 			t.fault(n, relativeHint, "%q is no absolute path on the device", clipped(m.Source))
 			return false
 		case m.Propagation != "" && m.Propagation != "private":
@@ -240,6 +239,36 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 		}
 	}
 	return true
+}
+
+// procFiles are the only files of /proc that OCI runtimes mount over.
+var procFiles = []string{
+	"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat", "/proc/swaps", "/proc/uptime",
+	"/proc/sys/crypto/fips_enabled", "/proc/sys/kernel/ns_last_pid",
+}
+
+// checkTarget refuses places that OCI runtimes mount nothing on: /proc, but for the device's own, and what is below it, but for
+// a few files.
+func (t *translation) checkTarget(n *node, target string, file bool, source string) bool {
+	if target != "/proc" && !strings.HasPrefix(target, "/proc/") || file && (slices.Contains(procFiles, target) || target == "/proc" && source == "/proc") {
+		return true
+	}
+	t.fault(n, "choose another place in the container", "nothing can be mounted on %s: the kernel shows the container's processes there", target)
+	return false
+}
+
+// inProject reports whether a relative path is a file of the project, or a directory with files, so that it can be packed.
+// Without an archive to look into every one may be.
+func (t *translation) inProject(name string) bool {
+	if t.files == nil {
+		return true
+	}
+	clean := path.Clean(name)
+	if !fs.ValidPath(clean) || clean == "." {
+		return false
+	}
+	names, _, err := filesBelow(t.files, clean)
+	return err == nil && len(names) > 0
 }
 
 // serviceTmpfs reads the key "tmpfs": path[:options], one or a list.
@@ -266,8 +295,8 @@ func (t *translation) tmpfsOption(n *node, option string, m *workload.Mount) boo
 	key, value, _ := strings.Cut(option, "=")
 	switch {
 	case key == "size":
-		size, err := units.RAMInBytes(value)
-		if err != nil || size < 0 {
+		size, err := parseBytes(value)
+		if err != nil {
 			t.fault(n, "", "%q is no size", clipped(value))
 			return false
 		}
@@ -312,7 +341,7 @@ func (t *translation) checkMounts(service *node, s *workload.Service) {
 	}
 }
 
-// together tells that two files that follow each other are of one directory that is mounted.
+// together reports whether two files that follow each other are of one directory that is mounted.
 func together(a, b workload.File) bool {
 	dir := func(f workload.File) string { return strings.TrimSuffix(f.Name, "/"+f.Path) }
 	return a.Path != "" && a.Path < b.Path && a.Target == b.Target && dir(a) == dir(b)
@@ -324,16 +353,24 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 	var visit func(s *workload.Service)
 	visit = func(s *workload.Service) {
 		if done[s.Name] {
-			return // also a cycle, which the dependencies tell
+			return // also a cycle, which the dependencies show
 		}
 		done[s.Name] = true
 		from := func(n *node, to *workload.Service) {
 			for _, item := range t.elements(n.get("volumes_from")) {
 				name, mode, _ := strings.Cut(item.str(), ":")
+				if name == "container" {
+					container, rest, _ := strings.Cut(mode, ":")
+					if name, mode = "", rest; container != "" {
+						name, _ = t.containerNamed(container)
+					}
+					if name == "" {
+						t.fault(item, "name a service of the project", "no service of the file has container_name %q", clipped(container))
+						continue
+					}
+				}
 				on, ok := index[name]
 				switch {
-				case name == "container":
-					t.fault(item, "name a service of the project", "containers have no names of the author's on a device")
 				case !ok:
 					t.fault(item, t.offHint(name), "service %q is not defined", clipped(name))
 				case mode != "" && mode != "ro" && mode != "rw":
@@ -347,13 +384,29 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 		}
 		from(t.root.get("services", s.Name), s)
 		for i := range s.PreStart {
-			before := &s.PreStart[i].Service
-			from(t.before[before.Name], before)
+			c := &s.PreStart[i].Service
+			from(t.inits[c.Name], c)
 		}
 	}
 	for i := range p.Services {
 		visit(&p.Services[i])
 	}
+}
+
+// nameVolume names a volume that has none, for its service and place. Two never have one name, and which others there are
+// changes no name: a volume's data goes by it.
+func (t *translation) nameVolume(service, target string) string {
+	name := service + strings.ReplaceAll(target, "/", "-")
+	if !sectionName.MatchString(name) || strings.Contains(service+target, "-") { // a at /b-c, a at /b/c, a-b at /c
+		name = service + "-" + digest.FromString(target).Encoded()[:2*workload.Short]
+	}
+	for t.root.get("volumes", name) != nil {
+		name += "-"
+	}
+	if !slices.Contains(t.unnamed, name) {
+		t.unnamed = append(t.unnamed, name)
+	}
+	return name
 }
 
 // take adds the mounts of another service, but for those that are a container's own.
@@ -369,13 +422,15 @@ func (t *translation) take(n *node, s, from *workload.Service, readOnly bool) {
 		}
 	}
 	s.Files = append(s.Files, files...)
-	for _, m := range from.Mounts {
-		switch {
-		case m.Kind == workload.MountTmpfs, taken(m.Target):
+	for i := range from.Mounts {
+		m := from.Mounts[i]
+		if m.Kind == workload.MountTmpfs || taken(m.Target) {
 			continue
-		case m.Kind == workload.MountVolume && m.Source == "":
-			t.fault(n, "give the volume a name", "the volume at %s of service %s has no name: it is its container's own", m.Target, from.Name)
-			continue
+		}
+		if m.Kind == workload.MountVolume && m.Source == "" { // shared, it is no container's own: both have it by a name
+			m.Source = t.nameVolume(from.Name, m.Target)
+			from.Mounts[i].Source = m.Source
+			t.notice(n, "the volume at %s of service %s has no name: it becomes one of the project, which all replicas share and which stays when the application is removed", m.Target, from.Name)
 		}
 		m.ReadOnly = m.ReadOnly || readOnly
 		s.Mounts = append(s.Mounts, m)

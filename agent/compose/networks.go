@@ -96,7 +96,21 @@ func (t *translation) external(n *node, name string) (string, bool) {
 }
 
 // What Docker's drivers call the options that a device has too.
-const mtuOption = "com.docker.network.driver.mtu"
+const (
+	mtuOption  = "com.docker.network.driver.mtu"
+	ipv6Option = "com.docker.network.enable_ipv6"
+)
+
+// usual reports whether an option of Docker's bridge asks for what every network of a device does.
+func usual(key, value string) bool {
+	switch key {
+	case "com.docker.network.bridge.enable_icc", "com.docker.network.bridge.enable_ip_masquerade":
+		return value == "true"
+	case "com.docker.network.bridge.host_binding_ipv4":
+		return value == "0.0.0.0"
+	}
+	return false
+}
 
 // macvlanModes and ipvlanModes are the kernel's.
 var (
@@ -131,10 +145,15 @@ func (t *translation) networkOptions(n *node, w *workload.Network) {
 			set("macvlan_mode", macvlanModes.MatchString(o.value))
 		case (o.key == "ipvlan_mode" || o.key == "mode") && w.Driver == workload.IPvlan:
 			set("ipvlan_mode", ipvlanModes.MatchString(o.value))
+		case o.key == ipv6Option && w.Driver == "":
+			if v, ok := t.truth(o.at, false); ok {
+				w.IPv6 = w.IPv6 || v
+			}
+		case w.Driver == "" && usual(o.key, o.value):
 		case w.Driver != "":
 			t.fault(o.at, "parent, mtu and the mode are", "option %q is not possible on a device", clipped(o.key))
 		default:
-			t.fault(o.at, mtuOption+" is", "option %q is not possible on a device", clipped(o.key))
+			t.fault(o.at, mtuOption+" and "+ipv6Option+" are", "option %q is not possible on a device", clipped(o.key))
 		}
 	}
 }
@@ -143,19 +162,8 @@ func (t *translation) networkOptions(n *node, w *workload.Network) {
 const maxSubnets = 16
 
 func (t *translation) subnets(n *node, w *workload.Network) {
-	config := n.get("ipam", "config")
-	if i := n.get("ipam"); !i.isNull() && i.kind != mapKind {
-		t.fault(i, "", "must be a mapping")
-		return
-	}
-	if config.isNull() {
-		return
-	}
-	if config.kind != listKind || len(config.items) > maxSubnets {
-		t.fault(config, "", "must be a list of %d subnets at most", maxSubnets)
-		return
-	}
-	for _, item := range config.items {
+	t.isMapping(n.get("ipam"))
+	for _, item := range t.list(n.get("ipam", "config"), maxSubnets) {
 		s, ok := t.subnet(item)
 		if !ok {
 			continue

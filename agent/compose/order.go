@@ -103,7 +103,7 @@ func follows(s *workload.Service, name string, restart bool) {
 
 // shared makes a service follow the one whose namespace it is in: a new container there has a new namespace.
 func (t *translation) shared(n *node, s *workload.Service) {
-	name, ok := strings.CutPrefix(n.str(), "service:")
+	name, ok := t.sharedWith(n.str())
 	if !ok || t.root.get("services", name) == nil {
 		return
 	}
@@ -152,7 +152,7 @@ func (t *translation) links(n *node, s *workload.Service, index map[string]*work
 	}
 }
 
-// cycles tells one cycle, which is enough to see it.
+// cycles reports one cycle, which is enough to see it.
 func (t *translation) cycles(p *workload.Project, index map[string]*workload.Service) {
 	const visiting, done = 1, 2
 	state := map[string]int{}

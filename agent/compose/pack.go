@@ -3,7 +3,6 @@ package compose
 import (
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -11,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -30,16 +28,20 @@ type Packed struct {
 
 // Pack reads the project in a directory, resolves extends and include, checks it as [Check] does, and takes along what
 // it names. Nothing outside fsys is read; what leaves it is refused with its position. Variables are kept for the
-// device. dir names the directory in messages. The same files give the same bytes.
-func Pack(ctx context.Context, dir string, fsys fs.FS) (*Packed, error) {
-	return pack(ctx, dir, fsys, []string{File})
-}
-
-func pack(ctx context.Context, dir string, fsys fs.FS, names []string) (*Packed, error) {
+// device. dir names the directory in messages; names are the Compose files that are laid over each other, none for
+// compose.yaml alone. The same files give the same bytes.
+func Pack(ctx context.Context, dir string, fsys fs.FS, names ...string) (*Packed, error) {
+	alone := len(names) == 0
+	if alone {
+		names = []string{File}
+	}
 	f := &flattening{document: &document{file: path.Join(dir, names[0])}, fsys: fsys, dir: dir}
 	root := f.project(names)
 	if err := f.err(); err != nil {
 		return nil, err
+	}
+	if alone {
+		f.overrides()
 	}
 	p := &Packed{file: f.file, root: root, Notices: f.notices}
 	if p.Compose = f.first; f.changed {
@@ -68,23 +70,22 @@ func pack(ctx context.Context, dir string, fsys fs.FS, names []string) (*Packed,
 	return p, nil
 }
 
-// Images lists the image references of the project as they are written once env is filled in, in order of appearance,
-// each once. A reference that needs a variable that env does not tell is a fault: what is released names its images.
-func (p *Packed) Images(env map[string]string) ([]string, error) {
-	return images(&document{file: p.file, root: copyOf(p.root, ""), env: env})
+// overrides gives notice of files that docker compose would lay over compose.yaml without being asked.
+func (f *flattening) overrides() {
+	for _, name := range []string{"compose.override.yaml", "compose.override.yml", "docker-compose.override.yaml", "docker-compose.override.yml"} {
+		if _, err := fs.Stat(f.fsys, name); err == nil {
+			f.notices = append(f.notices, strict.Fault{
+				File: path.Join(f.dir, name), Line: 1, Column: 1,
+				Message: "not packed: docker compose lays it over " + File + "; here only what " + File + " includes and extends belongs to the project",
+			})
+		}
+	}
 }
 
-func readIn(fsys fs.FS, name string, most int) ([]byte, error) {
-	f, err := fsys.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
-	if err == nil && len(data) > most {
-		err = fmt.Errorf("more than %d bytes: %w", most, fault.ErrTooLarge)
-	}
-	return data, err
+// Images lists the image references of the project as they are written once env is filled in, in order of appearance,
+// each once. A reference that needs a variable that env lacks is a fault: what is released names its images.
+func (p *Packed) Images(env map[string]string) ([]string, error) {
+	return images(&document{file: p.file, root: copyOf(p.root, ""), env: env})
 }
 
 // fileKey is a place in the file that names another file.
@@ -95,6 +96,7 @@ type fileKey struct {
 	prefix   string // what stands before the name in the same text
 	suffix   string // and after it
 	bound    bool   // mounted: may be a directory, and may be run
+	written  bool   // mounted without ro: packed where there are files, refused by the check where there are none
 }
 
 // fileKeys are all places that name a file of the archive.
@@ -160,6 +162,9 @@ func fields(n *node, visit func(name string, c *node)) {
 func (f *flattening) references(root *node) map[string]bool {
 	out := map[string]bool{}
 	for _, k := range fileKeys(root) {
+		if k.written && !f.packable(k.name) {
+			continue
+		}
 		if k.bound && path.Clean(k.name) == "." {
 			f.fault(k.at, wholeHint, "the whole directory is mounted")
 			continue
@@ -190,7 +195,17 @@ func (f *flattening) references(root *node) map[string]bool {
 	return out
 }
 
-// inside tells that a path can be packed: written out, and within the directory.
+// packable reports whether there are files at a path within the directory.
+func (f *flattening) packable(name string) bool {
+	clean := path.Clean(name)
+	if path.IsAbs(name) || !fs.ValidPath(clean) || clean == "." {
+		return false
+	}
+	names, _, err := filesBelow(f.fsys, clean)
+	return err == nil && len(names) > 0
+}
+
+// inside reports whether a path can be packed: written out, and within the directory.
 func (f *flattening) inside(n *node, name string) bool {
 	switch clean := path.Clean(name); {
 	case strings.Contains(strings.ReplaceAll(name, "$$", ""), "$"):

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 )
 
 // A directory of the project that a service mounts read-only travels in the archive, and is a set of files in memory on
@@ -115,7 +116,7 @@ func filesBelow(fsys fs.FS, name string) (names []string, dir bool, err error) {
 	return names, true, err
 }
 
-// boundKeys are the places where a service mounts a relative path and may do so read-only.
+// boundKeys are the places where a service mounts a relative path.
 func boundKeys(service *node) []fileKey {
 	var out []fileKey
 	list := service.get("volumes")
@@ -125,8 +126,8 @@ func boundKeys(service *node) []fileKey {
 	for _, item := range list.items {
 		if item.kind == mapKind {
 			source := item.get("source")
-			if item.get("type").str() == "bind" && relative(source.str()) && mayBeTrue(item.get("read_only").str()) {
-				out = append(out, fileKey{at: source, name: source.str(), bound: true})
+			if item.get("type").str() == "bind" && relative(source.str()) {
+				out = append(out, fileKey{at: source, name: source.str(), bound: true, written: !mayBeTrue(item.get("read_only").str())})
 			}
 			continue
 		}
@@ -136,9 +137,8 @@ func boundKeys(service *node) []fileKey {
 			continue
 		}
 		rest := strings.TrimPrefix(text, v.Source)
-		if v.ReadOnly || strings.Contains(strings.TrimPrefix(rest, ":"+v.Target), "$") {
-			out = append(out, fileKey{at: item, name: v.Source, suffix: rest, bound: true})
-		}
+		written := !v.ReadOnly && !strings.Contains(strings.TrimPrefix(rest, ":"+v.Target), "$")
+		out = append(out, fileKey{at: item, name: v.Source, suffix: rest, bound: true, written: written})
 	}
 	return out
 }
@@ -156,9 +156,9 @@ type contents struct {
 	size int
 }
 
-// add reads a file; run tells that its being executable matters.
+// add reads a file; run: whether it can be executed matters.
 func (c *contents) add(fsys fs.FS, name string, run bool) error {
-	data, err := readIn(fsys, name, maxPacked-c.size)
+	data, err := bounded.FileIn(fsys, name, int64(maxPacked-c.size))
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func TestMountsOfTheArchiveRefused(t *testing.T) {
 		files  map[string]string
 		want   string
 	}{
-		"written":                  {`"./data:/data"`, nil, `"./data" is no absolute path on the device (if it is only read, add :ro`},
+		"written":                  {`"./data:/data"`, nil, `"./data" is no absolute path on the device (files beside compose.yaml are packed`},
 		"written, long":            {`{type: bind, source: ./data, target: /data}`, nil, `"./data" is no absolute path on the device`},
 		"not there":                {`"./no.conf:/x:ro"`, nil, `"./no.conf" is not in the archive (files are read from the archive`},
 		"outside":                  {`"../a:/x:ro"`, nil, "../a is outside the directory"},

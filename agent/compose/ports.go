@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -15,24 +16,18 @@ import (
 // maxPorts bounds what ranges expand to in one project.
 const maxPorts = 1024
 
-// publication remembers where a port was asked for, to tell both sides of a clash.
+// publication is a port and where it was asked for, for messages about both sides of a conflict.
 type publication struct {
 	at      *node
 	service string
 	port    workload.Port
 }
 
-func (t *translation) servicePorts(service string, n *node) []workload.Port {
-	if n.isNull() {
-		return nil
-	}
-	if n.kind != listKind {
-		t.fault(n, "", "must be a list")
-		return nil
-	}
+// servicePorts reads the ports of a service of some replicas.
+func (t *translation) servicePorts(service string, n *node, replicas int) []workload.Port {
 	var out []workload.Port
-	for _, item := range n.items {
-		for _, p := range t.portEntry(item) {
+	for _, item := range t.list(n, maxPorts) {
+		for _, p := range t.portEntry(item, replicas) {
 			if slices.Contains(out, p) {
 				continue // written twice in one service: one port
 			}
@@ -43,9 +38,9 @@ func (t *translation) servicePorts(service string, n *node) []workload.Port {
 	return out
 }
 
-func (t *translation) portEntry(n *node) []workload.Port {
+func (t *translation) portEntry(n *node, replicas int) []workload.Port {
 	if n.kind == mapKind {
-		return t.longPort(n)
+		return t.longPort(n, replicas)
 	}
 	s := n.str()
 	if s == "" {
@@ -58,16 +53,65 @@ func (t *translation) portEntry(n *node) []workload.Port {
 	}
 	parsed, err := types.ParsePortConfig(s)
 	if err != nil {
-		t.fault(n, "", "%v", err)
+		t.fault(n, fixedPort, "%s", portFault(err))
 		return nil
 	}
 	out := make([]workload.Port, 0, len(parsed))
 	for _, c := range parsed {
-		p, ok := t.port(n, c.HostIP, c.Published, strconv.FormatUint(uint64(c.Target), 10), c.Protocol)
-		if !ok {
+		list := t.oneOf(n, replicas, c.HostIP, c.Published, strconv.FormatUint(uint64(c.Target), 10), c.Protocol)
+		if list == nil {
 			return nil
 		}
-		out = append(out, p)
+		out = append(out, list...)
+	}
+	return out
+}
+
+// fixedPort is how a port is written.
+const fixedPort = "write host:container, as in \"8080:80\""
+
+// portFault says in our words what the library found in a short form.
+func portFault(err error) string {
+	words := map[string]string{
+		"invalid hostPort":      "%q is no port of the device, or range of ports",
+		"invalid containerPort": "%q is no port of the container, or range of ports",
+		"invalid proto":         "protocol %q is not possible: tcp, udp and sctp are",
+		"invalid IP address":    "%q is no address of this device",
+		"no port specified":     "%q names no port of the container",
+		"invalid ranges specified for container and host Ports": "the ranges of host and container differ in length: %s",
+	}
+	what, value, _ := strings.Cut(err.Error(), ": ")
+	if format, ok := words[what]; ok {
+		return fmt.Sprintf(format, clipped(strings.TrimSuffix(value, "<empty>")))
+	}
+	return fmt.Sprintf("is no port: %v", err)
+}
+
+// oneOf reads a port of the container and a port of the host, or a range of these of which each replica has one, in turn.
+func (t *translation) oneOf(n *node, replicas int, hostIP, published, target, protocol string) []workload.Port {
+	first, last, isRange := strings.Cut(published, "-")
+	p, ok := t.port(n, hostIP, first, target, protocol)
+	if !ok {
+		return nil
+	}
+	if !isRange {
+		return []workload.Port{p}
+	}
+	end, ok := t.portNumber(n, last)
+	if !ok {
+		return nil
+	}
+	if have := int(end) - int(p.HostPort) + 1; have < replicas {
+		t.fault(n, "widen the range", "host ports %s are %d, and each of %d replicas needs one", published, max(have, 0), replicas)
+		return nil
+	}
+	if replicas == 1 {
+		return []workload.Port{p}
+	}
+	out := make([]workload.Port, replicas)
+	for i := range out {
+		out[i] = p
+		out[i].HostPort, out[i].Replica = p.HostPort+uint16(i), i+1
 	}
 	return out
 }
@@ -86,17 +130,13 @@ func width(s string) int {
 	return wide
 }
 
-func (t *translation) longPort(n *node) []workload.Port {
+func (t *translation) longPort(n *node, replicas int) []workload.Port {
 	target, protocol := n.get("target"), n.get("protocol").str()
 	if target.isNull() {
 		t.fault(n, "", "target is missing")
 		return nil
 	}
-	p, ok := t.port(n, n.get("host_ip").str(), n.get("published").str(), target.str(), protocol)
-	if !ok {
-		return nil
-	}
-	return []workload.Port{p}
+	return t.oneOf(n, replicas, n.get("host_ip").str(), n.get("published").str(), target.str(), protocol)
 }
 
 func (t *translation) port(n *node, hostIP, published, target, protocol string) (workload.Port, bool) {
@@ -110,13 +150,8 @@ func (t *translation) port(n *node, hostIP, published, target, protocol string) 
 		t.fault(n, "", "protocol %q is not possible: tcp, udp and sctp are", clipped(protocol))
 		return p, false
 	}
-	const fixed = "write host:container, as in \"8080:80\""
-	switch {
-	case published == "":
-		t.fault(n, fixed, "no host port: a device does not choose one at random")
-		return p, false
-	case strings.Contains(published, "-"):
-		t.fault(n, fixed, "host ports %s for one port of the container: a device does not choose one", published)
+	if published == "" {
+		t.fault(n, fixedPort, "no host port: a device does not choose one at random")
 		return p, false
 	}
 	var ok bool
@@ -173,10 +208,32 @@ func (t *translation) checkPorts() {
 	}
 }
 
-// overlap tells whether two addresses cannot both listen on one port.
+// overlap reports whether two addresses cannot both listen on one port.
 func overlap(a, b netip.Addr) bool {
 	if !a.IsValid() || !b.IsValid() || a == b {
 		return true
 	}
 	return a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
+}
+
+// reachable refuses ports that nothing leads to on any device.
+func (t *translation) reachable(p *workload.Project) {
+	networks := map[string]workload.Network{}
+	for _, n := range p.Networks {
+		networks[n.Name] = n
+	}
+	for i := range p.Services {
+		s := &p.Services[i]
+		if len(s.Networks) == 0 || slices.ContainsFunc(s.Networks, func(a workload.Attachment) bool { return t.undecided("networks." + a.Network) }) {
+			continue // refused elsewhere, or known on a device only
+		}
+		for _, pub := range t.ports {
+			if pub.service != s.Name {
+				continue
+			}
+			if why, hint := s.Unreachable(pub.port.HostIP, networks); why != "" {
+				t.fault(pub.at, hint, "%s", why)
+			}
+		}
+	}
 }

@@ -53,86 +53,50 @@ func (t *translation) offHint(name string) string {
 	return ""
 }
 
-// hookName is what compose-go knows a container before a service under.
-func hookName(service string, i int) string { return fmt.Sprintf("%s-pre-start-%d", service, i+1) }
-
-// lift makes services of the containers before services, for compose-go to type their values, each with what it
-// inherits.
-func (t *translation) lift(services *node) {
-	t.before = map[string]*node{}
-	for _, k := range services.keys {
-		n := services.fields[k]
-		list := n.get("pre_start")
-		if list.isNull() {
-			continue
-		}
-		if list.kind != listKind || len(list.items) > maxHooks {
-			t.fault(list, "", "must be a list of %d at most", maxHooks)
-			n.drop("pre_start")
-			continue
-		}
-		for i, item := range list.items {
-			if item.kind != mapKind {
-				t.fault(item, "", "must be a mapping")
-				continue
-			}
-			base := &node{kind: mapKind, path: item.path, line: item.line, column: item.column, fields: map[string]*node{}}
-			for _, key := range n.keys {
-				if !slices.Contains(notInPreStart(), key) && key != "networks" && key != "network_mode" && key != "mac_address" && key != "stop_grace_period" {
-					base.keys, base.fields[key] = append(base.keys, key), n.fields[key]
-				}
-			}
-			m := t.merge(base, item, "services.*")
-			m.path = item.path
-			t.before[hookName(k, i)] = m
+// initContainer is a container of pre_start with what it inherits from its service.
+func (t *translation) initContainer(service, own *node) *node {
+	base := &node{kind: mapKind, path: own.path, line: own.line, column: own.column, fields: map[string]*node{}}
+	for _, key := range service.keys {
+		if !slices.Contains(notInPreStart(), key) && key != "networks" && key != "network_mode" && key != "mac_address" && key != "stop_grace_period" {
+			base.keys, base.fields[key] = append(base.keys, key), service.fields[key]
 		}
 	}
+	return t.merge(base, own, "services.*")
 }
 
 // maxHooks bounds the commands and containers around one service.
 const maxHooks = 32
 
-// hooks are what runs around a service.
+// hooks are what runs around a service: init containers, and commands in its own.
 func (t *translation) hooks(n *node, s *workload.Service) {
-	c := t.loaded.Services[s.Name]
-	if list := n.get("pre_start"); !list.isNull() {
-		for i, item := range list.items {
-			name := hookName(s.Name, i)
-			h, ok := t.before[name]
-			if !ok {
-				continue
-			}
-			before := t.service(name, h)
-			before.Networks, before.Restart = nil, workload.Restart{}
-			s.PreStart = append(s.PreStart, workload.PreStart{Service: before, PerReplica: t.flag(item.get("per_replica"))})
+	for i, item := range t.list(n.get("pre_start"), maxHooks) {
+		if item.kind != mapKind {
+			t.fault(item, "", "must be a mapping")
+			continue
 		}
+		name := fmt.Sprintf("%s-pre-start-%d", s.Name, i+1)
+		t.inits[name] = t.initContainer(n, item)
+		c := t.service(name, t.inits[name])
+		c.Networks, c.Restart = nil, workload.Restart{}
+		s.PreStart = append(s.PreStart, workload.PreStart{Service: c, PerReplica: t.flag(item.get("per_replica"))})
 	}
-	s.PostStart = t.commands(n.get("post_start"), len(c.PostStart), func(i int) workload.Hook {
-		h := c.PostStart[i]
-		return workload.Hook{Command: h.Command, User: h.User, Privileged: h.Privileged, WorkingDir: h.WorkingDir, Environment: t.hookEnvironment(h)}
-	})
-	s.PreStop = t.commands(n.get("pre_stop"), len(c.PreStop), func(i int) workload.Hook {
-		h := c.PreStop[i]
-		return workload.Hook{Command: h.Command, User: h.User, Privileged: h.Privileged, WorkingDir: h.WorkingDir, Environment: t.hookEnvironment(h)}
-	})
+	s.PostStart, s.PreStop = t.commands(n.get("post_start")), t.commands(n.get("pre_stop"))
 }
 
-func (t *translation) commands(n *node, count int, hook func(int) workload.Hook) []workload.Hook {
-	if n.isNull() {
-		return nil
-	}
-	if n.kind != listKind || len(n.items) != count || count > maxHooks {
-		t.fault(n, "", "must be a list of %d at most", maxHooks)
-		return nil
-	}
+func (t *translation) commands(n *node) []workload.Hook {
 	var out []workload.Hook
-	for i, item := range n.items {
-		h := hook(i)
+	for _, item := range t.list(n, maxHooks) {
+		if item.kind != mapKind {
+			t.fault(item, "", "must be a mapping")
+			continue
+		}
+		h := workload.Hook{
+			Command: t.command(item.get("command")), User: t.text(item.get("user")), Privileged: t.flag(item.get("privileged")),
+			WorkingDir: t.text(item.get("working_dir")), Environment: t.hookEnvironment(item.get("environment")),
+		}
 		switch {
 		case len(h.Command) == 0 && !t.isCut(n.path):
 			t.fault(item, "", "command is missing")
-		case slices.ContainsFunc(append(slices.Clone(h.Command), h.User, h.WorkingDir), func(a string) bool { return strings.ContainsRune(a, 0) }):
-			t.fault(item, "", "holds a zero byte")
 		case h.WorkingDir != "" && !strings.HasPrefix(h.WorkingDir, "/"):
 			t.fault(item.get("working_dir"), "", "%q is not an absolute path", clipped(h.WorkingDir))
 		}

@@ -37,7 +37,7 @@ services:
 		"null":    {"services: {a: {image: }}", "services.a.image", "must be"},
 		"broken":  {"services: {a: {image: \"A b\"}}", "services.a.image", "A b"},
 		"nothing": {"volumes: {}", "", "no services"},
-		"text":    {"services: x", "", "no services"},
+		"text":    {"services: x", "services", "must be a mapping"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := compose.Images("compose.yaml", []byte(c.file), nil)

@@ -61,6 +61,16 @@ func published(t testing.TB, one bool, layers ...ocispec.Descriptor) []byte {
 	return data
 }
 
+// packPublished packs the files of a published project, as longshore component push does.
+func packPublished(t *testing.T, name string, p *artifacts.Published, blob func(ocispec.Descriptor) ([]byte, error)) (*compose.Packed, error) {
+	t.Helper()
+	files, names, err := p.Files(blob)
+	if err != nil {
+		return nil, err
+	}
+	return compose.Pack(t.Context(), name, files, names...)
+}
+
 func inline(d ocispec.Descriptor) ([]byte, error) { return d.Data, nil }
 
 // lineLayers is a project of two files, one of which extends a third, with env files and pinned images.
@@ -81,11 +91,11 @@ func lineLayers() []ocispec.Descriptor {
 
 func TestPublishedProject(t *testing.T) {
 	for _, one := range []bool{true, false} {
-		p, err := compose.OpenPublished("r.example/line:1", published(t, one, lineLayers()...))
+		p, err := artifacts.OpenPublished("r.example/line:1", published(t, one, lineLayers()...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		packed, err := p.Pack(t.Context(), inline)
+		packed, err := packPublished(t, "r.example/line:1", p, inline)
 		if err != nil {
 			t.Fatalf("Pack: %v", err)
 		}
@@ -121,11 +131,11 @@ func TestPublishedProject(t *testing.T) {
 // One file is taken as it is.
 func TestPublishedBytes(t *testing.T) {
 	const text = "# theirs\nservices: {a: {image: x}}\n"
-	p, err := compose.OpenPublished("x", published(t, true, layer(composeLayer, "docker-compose.yml", text)))
+	p, err := artifacts.OpenPublished("x", published(t, true, layer(composeLayer, "docker-compose.yml", text)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	packed, err := p.Pack(t.Context(), inline)
+	packed, err := packPublished(t, "x", p, inline)
 	if err != nil || string(packed.Compose) != text {
 		t.Fatalf("Pack = %v, %v", packed, err)
 	}
@@ -176,9 +186,9 @@ func TestPublishedRefuses(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := compose.OpenPublished("x", c.manifest)
+			p, err := artifacts.OpenPublished("x", c.manifest)
 			if err == nil {
-				_, err = p.Pack(t.Context(), inline)
+				_, err = packPublished(t, "x", p, inline)
 			}
 			if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error = %v\nwant %v with %q", err, c.is, c.want)
@@ -193,11 +203,11 @@ func FuzzPublished(f *testing.F) {
 	f.Add(published(f, false, layer(composeLayer, "a.yaml", "")), []byte("services: {a: {extends: {file: a.yaml, service: a}}}"))
 	f.Add([]byte("{}"), []byte(""))
 	f.Fuzz(func(t *testing.T, manifest, file []byte) {
-		p, err := compose.OpenPublished("x", manifest)
+		p, err := artifacts.OpenPublished("x", manifest)
 		if err != nil {
 			return
 		}
-		packed, err := p.Pack(t.Context(), func(d ocispec.Descriptor) ([]byte, error) {
+		packed, err := packPublished(t, "x", p, func(d ocispec.Descriptor) ([]byte, error) {
 			if len(d.Data) > 0 {
 				return d.Data, nil
 			}

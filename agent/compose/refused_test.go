@@ -24,11 +24,22 @@ func TestWild(t *testing.T) {
 	s := func(key string) string { return "services.web." + key }
 	cases := []struct{ file, path, message string }{
 		// processes
-		{web("environment: [\"=x\"]"), s("environment"), ""},
+		{web("environment: [\"=x\"]"), s("environment[0]"), "no name"},
 		{web("env_file: [{path: a, format: json}]"), s("env_file[0]"), "no format of env files"},
-		{web("env_file: [{required: true}]"), s("env_file"), "is missing"},
+		{web("env_file: [{required: true}]"), s("env_file[0]"), "is missing"},
 		{web("label_file: gone.labels"), s("label_file"), "not in the archive"},
 		{web("label_file: /etc/passwd"), s("label_file"), "not in the archive"},
+		{web("environment: [\"A =x\"]"), s("environment[0]"), "ends with a space"},
+		{web("environment: A=x"), s("environment"), "must be a list or a mapping"},
+		{web("healthcheck: curl"), s("healthcheck"), "must be a mapping"},
+		{web("deploy: {resources: {limits: 5}}"), s("deploy.resources.limits"), "must be a mapping"},
+		{web("deploy: {resources: 5}"), s("deploy.resources"), "must be a mapping"},
+		{web("deploy: {resources: {reservations: [cpus]}}"), s("deploy.resources.reservations"), "must be a mapping"},
+		{web("cpus: 1e300"), s("cpus"), "no number of cores"},
+		{web("stop_grace_period: -1s"), s("stop_grace_period"), "must not be negative"},
+		{web("post_start: [x]"), s("post_start[0]"), "must be a mapping"},
+		{web("pre_stop: [null]"), s("pre_stop[0]"), "must be a mapping"},
+		{web("pre_start: [null]"), s("pre_start[0]"), "must be a mapping"},
 		{web("group_add: {a: b}"), s("group_add"), "must be a list"},
 		{web("umask: 999"), s("umask"), "no file mode"},
 		{web("umask: \"0o888\""), s("umask"), "no file mode"},
@@ -43,6 +54,12 @@ func TestWild(t *testing.T) {
 		{web("logging: {options: {max-size: lots}}"), s("logging.options.max-size"), "no size"},
 		{web("logging: {options: {max-file: 0}}"), s("logging.options.max-file"), "not within"},
 		{web("logging: {options: {max-siez: 1m}}"), s("logging.options.max-siez"), "unknown option"},
+		{web("read_only: maybe"), s("read_only"), "true or false"},
+		{web("healthcheck: {test: x, retries: many}"), s("healthcheck.retries"), "\"many\" is no whole number"},
+		{web("healthcheck: {disable: maybe}"), s("healthcheck.disable"), "true or false"},
+		{web("deploy: {resources: {limits: {cpus: many}}}"), s("deploy.resources.limits.cpus"), "\"many\" is no number"},
+		{web("pre_start: [{command: {run: x}}]"), s("pre_start[0].command"), "must be text or a list"},
+		{web("expose: {a: 80}"), s("expose"), "must be a list"},
 		// confinement
 		{web("cap_add: [\"no such\"]"), s("cap_add[0]"), "no capability"},
 		{web("cap_drop: all things"), s("cap_drop"), "no capability"},
@@ -52,7 +69,7 @@ func TestWild(t *testing.T) {
 		{web("security_opt: [\"no-new-privileges:yes\"]"), s("security_opt[0]"), "true or false"},
 		{web("security_opt: [fast]"), s("security_opt[0]"), "no security option"},
 		{web("security_opt: [credentialspec=file]"), s("security_opt[0]"), "no security option"},
-		{web("pid: \"container:db\""), s("pid"), "no names of the author's"},
+		{web("pid: \"container:db\""), s("pid"), "no service of the file has container_name"},
 		{web("pid: guest"), s("pid"), "none of host, service:NAME"},
 		{web("ipc: \"service:db\""), s("ipc"), "not defined"},
 		{web("ipc: \"service:web\""), s("ipc"), "with itself"},
@@ -105,7 +122,7 @@ func TestWild(t *testing.T) {
 		{web("network_mode: host, networks: [default]"), s("network_mode"), "networks beside it"},
 		{web("network_mode: \"service:web\""), s("network_mode"), "with itself"},
 		{web("network_mode: \"service:gone\""), s("network_mode"), "not defined"},
-		{web("network_mode: \"container:x\""), s("network_mode"), "no names of the author's"},
+		{web("network_mode: \"container:x\""), s("network_mode"), "no service of the file has container_name"},
 		{web("network_mode: slirp4netns"), s("network_mode"), "none of host"},
 		{web("network_mode: none, mac_address: \"02:42:00:00:00:01\""), s("mac_address"), "no network of its own"},
 		{web("network_mode: none, ports: [\"80:80\"]"), s("ports"), "no network of its own"},
@@ -118,7 +135,7 @@ func TestWild(t *testing.T) {
 		{one("{ipv4_address: 10.1.0.0}"), s("networks.n.ipv4_address"), "is the network itself"},
 		{one("{interface_name: \"a b\"}"), s("networks.n.interface_name"), "no name of an interface"},
 		{one("{priority: first}"), s("networks.n.priority"), "no whole number"},
-		{one("{use_service_name_alias: false}"), s("networks.n.use_service_name_alias"), "always resolves"},
+		{one("{use_service_name_alias: false}"), s("networks.n.use_service_name_alias"), "only true"},
 		{one("{driver_opts: {com.docker.network.endpoint.sysctls: x}}"), s("networks.n.driver_opts.com.docker.network.endpoint.sysctls"), "not possible"},
 		{one("{ipv4_address: 10.1.0.5}}}, b: {image: x, networks: {n: {ipv4_address: 10.1.0.5}"), "services.b.networks.n.ipv4_address", "is the address of service web"},
 		{one("{ipv4_address: 10.1.0.5}}, deploy: {replicas: 2"), s("networks.n.ipv4_address"), "2 replicas cannot have one address"},
@@ -164,8 +181,7 @@ func TestWild(t *testing.T) {
 		{web("tmpfs: [\"/a:huge=always\"]"), s("tmpfs[0]"), "not possible"},
 		{"volumes: {d: }\n" + web("volumes: [{type: volume, source: d, target: /d, volume: {subpath: ../x}}]"), s("volumes[0].volume.subpath"), "no path within"},
 		{web("volumes_from: [gone]"), s("volumes_from[0]"), "not defined"},
-		{web("volumes_from: [\"container:x\"]"), s("volumes_from[0]"), "no names of the author's"},
-		{"services:\n  a: {image: x, volumes: [/d]}\n  web: {image: x, volumes_from: [a]}\n", s("volumes_from[0]"), "has no name"},
+		{web("volumes_from: [\"container:x\"]"), s("volumes_from[0]"), "no service of the file has container_name"},
 		{"services:\n  a: {image: x, volumes_from: [web]}\n  web: {image: x, volumes_from: [a]}\n", "services.a", "wait for each other"},
 		{top("volumes: {d: {driver: nfs}}"), "volumes.d.driver", "not possible"},
 		{top("volumes: {d: {driver_opts: {type: nfs}}}"), "volumes.d.driver_opts", "device is missing"},
@@ -244,5 +260,24 @@ func TestFaultsTellNoSecrets(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), hunter) {
 			t.Errorf("Load: %.300v\nwant an error without the secret", err)
 		}
+	}
+}
+
+// Booleans as YAML 1.1 wrote them are taken, with a notice of ours: the library's warnings on standard error name no place.
+func TestBooleansOfYAML11(t *testing.T) {
+	a := &artifacts.Archive{Root: "line", FS: fstest.MapFS{}, Compose: []byte("services:\n  web: {image: x, read_only: Yes, init: on, privileged: False, tty: n}\n")}
+	p, err := compose.Load(t.Context(), a, compose.Options{AllowUnpinned: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Services[0]; !s.ReadOnly || !s.Init || s.TTY {
+		t.Errorf("read_only %v, init %v, tty %v", s.ReadOnly, s.Init, s.TTY)
+	}
+	var said []string
+	for _, n := range p.Notices {
+		said = append(said, n.Path+": "+n.Message)
+	}
+	if all := strings.Join(said, "\n"); !strings.Contains(all, `services.web.read_only: "Yes" is taken as true`) || strings.Contains(all, "privileged") {
+		t.Errorf("notices:\n%s", all)
 	}
 }

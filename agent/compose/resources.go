@@ -6,28 +6,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/compose-spec/compose-go/v2/types"
-
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 // resources reads limits from both places where Compose has them; saying two different things is refused.
-func (t *translation) resources(n *node, c types.ServiceConfig) workload.Resources {
-	r := workload.Resources{NanoCPUs: nano(c.CPUS), MemoryBytes: int64(c.MemLimit), PIDs: t.integer(n.get("pids_limit"), -1, math.MaxInt32)}
-	limits := n.get("deploy", "resources", "limits")
-	if c.Deploy != nil && c.Deploy.Resources.Limits != nil {
-		l := c.Deploy.Resources.Limits
-		r.NanoCPUs = t.agreed(limits.get("cpus"), "cpus", r.NanoCPUs, nano(l.NanoCPUs.Value()))
-		r.MemoryBytes = t.agreed(limits.get("memory"), "mem_limit", r.MemoryBytes, int64(l.MemoryBytes))
-		r.PIDs = t.agreed(limits.get("pids"), "pids_limit", r.PIDs, l.Pids)
+func (t *translation) resources(n *node) workload.Resources {
+	r := workload.Resources{NanoCPUs: t.cores(n.get("cpus")), MemoryBytes: t.bytes(n.get("mem_limit")), PIDs: t.integer(n.get("pids_limit"), -1, math.MaxInt32)}
+	deployed := n.get("deploy", "resources")
+	if limits := deployed.get("limits"); t.isMapping(deployed) && t.isMapping(limits) {
+		r.NanoCPUs = t.agreed(limits.get("cpus"), "cpus", r.NanoCPUs, t.cores(limits.get("cpus")))
+		r.MemoryBytes = t.agreed(limits.get("memory"), "mem_limit", r.MemoryBytes, t.bytes(limits.get("memory")))
+		r.PIDs = t.agreed(limits.get("pids"), "pids_limit", r.PIDs, t.integer(limits.get("pids"), -1, math.MaxInt32))
 	}
+	t.isMapping(deployed.get("reservations"))
 	if r.PIDs == -1 {
 		r.PIDs = 0 // Compose: no limit
-	}
-	for key, v := range map[string]int64{"cpus": r.NanoCPUs, "memory": r.MemoryBytes, "pids": r.PIDs} {
-		if v < 0 {
-			t.fault(n, "", "the limit on %s must not be negative", key)
-		}
 	}
 	t.processors(n, &r)
 	t.memory(n, &r)
@@ -141,11 +134,7 @@ func (t *translation) memory(n *node, r *workload.Resources) {
 }
 
 func (t *translation) blkio(n *node) *workload.Blkio {
-	if n.isNull() {
-		return nil
-	}
-	if n.kind != mapKind {
-		t.fault(n, "", "must be a mapping")
+	if !t.isMapping(n) {
 		return nil
 	}
 	b := &workload.Blkio{
@@ -162,15 +151,8 @@ func (t *translation) blkio(n *node) *workload.Blkio {
 }
 
 func (t *translation) rates(n *node, what string) []workload.BlkioRate {
-	if n.isNull() {
-		return nil
-	}
-	if n.kind != listKind || len(n.items) > maxList {
-		t.fault(n, "", "must be a list of {path, %s}, of %d entries at most", what, maxList)
-		return nil
-	}
 	var out []workload.BlkioRate
-	for _, item := range n.items {
+	for _, item := range t.list(n, maxList) {
 		r := workload.BlkioRate{Path: t.text(item.get("path"))}
 		if !strings.HasPrefix(r.Path, "/") {
 			t.fault(item, "", "path must be that of a block device: /dev/sda")
@@ -198,6 +180,3 @@ func (t *translation) agreed(at *node, other string, a, b int64) int64 {
 	}
 	return a
 }
-
-// nano turns cores into billionths, rounded to a millionth: float32, which compose-go uses, holds no more.
-func nano(cores float32) int64 { return int64(float64(cores)*1e6+0.5) * 1000 }

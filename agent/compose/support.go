@@ -2,11 +2,11 @@ package compose
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/compose-spec/compose-go/v2/schema"
-	"github.com/compose-spec/compose-go/v2/tree"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // shape says which keys of a value are known. A shape without fields, each and list is a value that the translation
@@ -18,10 +18,10 @@ type shape struct {
 	list   *shape            // a list
 }
 
-// preStart is where containers before a service's are described, with the keys of a service's own container.
+// preStart is where init containers are described, with the keys of a service's own container.
 const preStart = "services.*.pre_start.[]"
 
-// notInPreStart are the keys of a service that its containers before it do not have.
+// notInPreStart are the keys of a service that its init containers do not have.
 func notInPreStart() []string {
 	return []string{
 		"attach", "build", "container_name", "depends_on", "deploy", "develop", "expose", "extends", "external_links", "healthcheck", "links",
@@ -46,10 +46,10 @@ func supported() *shape {
 		root.grow(p).key = &ours
 	}
 	service := root.grow("services.*")
-	before := root.grow(preStart)
+	init := root.grow(preStart)
 	for name, s := range service.fields {
-		if before.fields[name] == nil && !slices.Contains(notInPreStart(), name) {
-			before.fields[name] = s
+		if init.fields[name] == nil && !slices.Contains(notInPreStart(), name) {
+			init.fields[name] = s
 		}
 	}
 	return root
@@ -90,30 +90,38 @@ const (
 
 // screen refuses every key that is not in s and takes it out of the tree, together with what means nothing. Values are
 // looked at once variables are filled in: when d.filled.
-func (d *document) screen(n *node, s *shape, pattern string) {
+func (d *document) screen(n *node, s *shape) {
 	switch {
 	case n.kind == listKind && s.list != nil:
 		for _, item := range n.items {
-			d.screen(item, s.list, pattern+".*")
+			d.screen(item, s.list)
 		}
 	case n.kind == mapKind && s.fields != nil:
-		d.screenFields(n, s, pattern)
+		d.screenFields(n, s)
 	case n.kind == mapKind && s.each != nil:
 		for _, k := range n.keys {
-			d.screen(n.fields[k], s.each, join(pattern, "*"))
+			d.screen(n.fields[k], s.each)
 		}
 	case d.filled && n.kind == scalarKind && s.key != nil && s.key.only != nil && n.value != nil && !slices.Contains(s.key.only, n.str()):
-		d.fault(n, "", "%q is not possible here: %s", n.str(), s.key.how)
+		d.fault(n, s.key.how, "%q is not possible on a device: %s", clipped(n.str()), alternatives(s.key.only))
 	}
 }
 
-func (d *document) screenFields(n *node, s *shape, pattern string) {
+// alternatives lists values for a message: "bridge or host".
+func alternatives(values []string) string {
+	if len(values) == 1 {
+		return "only " + values[0]
+	}
+	return "only " + strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
+}
+
+func (d *document) screenFields(n *node, s *shape) {
 	for _, k := range slices.Clone(n.keys) {
 		child := n.fields[k]
 		sub, ok := s.fields[k]
 		switch {
 		case ok && (sub.key == nil || sub.key.verdict == handled):
-			d.screen(child, sub, join(pattern, k))
+			d.screen(child, sub)
 			continue
 		case ok && sub.key.verdict == metadata:
 			if sub.key.notice {
@@ -121,35 +129,26 @@ func (d *document) screenFields(n *node, s *shape, pattern string) {
 			}
 		case ok:
 			d.fault(child, sub.key.hint, "%s", sub.key.how)
-			if k == "build" && n.get("image") == nil {
-				d.cut[n.path+".image"] = true // said already
+			switch { // what is missing because of it is the same fault
+			case (k == "build" || k == "provider") && n.get("image") == nil:
+				d.cut[n.path+".image"] = true
+			case k == "external":
+				d.cut[n.path] = true
 			}
 		case strings.HasPrefix(k, "x-") && !strings.HasPrefix(k, extPrefix):
 		default:
-			d.unknown(child, k, s, join(pattern, k))
+			d.unknown(child, k, s)
 		}
 		n.drop(k)
 	}
 }
 
-func (d *document) unknown(n *node, key string, s *shape, pattern string) {
-	if specified(pattern) {
-		d.fault(n, "", "not supported on a device yet")
-		return
-	}
-	if near := closest(key, s.fields); near != "" {
+func (d *document) unknown(n *node, key string, s *shape) {
+	if near := strict.Nearest(key, slices.Sorted(maps.Keys(s.fields))); near != "" {
 		d.fault(n, "", "unknown key, did you mean %q?", near)
 		return
 	}
 	d.fault(n, "", "unknown key")
-}
-
-// specified tells whether the Compose Specification knows a key, at this place or as a list's element.
-func specified(pattern string) bool {
-	want := tree.Path(pattern)
-	return slices.ContainsFunc(schema.AttributePaths(), func(p tree.Path) bool {
-		return p == want || strings.ReplaceAll(string(p), "[]", "*") == pattern
-	})
 }
 
 func join(pattern, key string) string {
@@ -159,57 +158,13 @@ func join(pattern, key string) string {
 	return pattern + "." + key
 }
 
-// closest is the key that a typing error most likely meant, "" when none is near.
-func closest(key string, among map[string]*shape) string {
-	best, dist := "", 3
-	if len(key) < 5 {
-		dist = 2
-	}
-	for k := range among {
-		if d := distance(key, k); d < dist || d == dist && best != "" && k < best {
-			best, dist = k, d
-		}
-	}
-	return best
-}
-
-// distance counts the letters to change, add or take away (Levenshtein); two swapped neighbours count once. Keys in
-// files are short; long ones are far.
-func distance(a, b string) int {
-	const tooLong = 40
-	if len(a) > tooLong || len(b) > tooLong {
-		return tooLong
-	}
-	for i := 0; i+1 < len(a); i++ {
-		if a[:i]+a[i+1:i+2]+a[i:i+1]+a[i+2:] == b {
-			return 1
-		}
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost = 1 + min(diagonal, row[j], row[j-1])
-			}
-			diagonal, row[j] = row[j], cost
-		}
-	}
-	return row[len(b)]
-}
-
 func (d *document) fault(n *node, hint, format string, args ...any) {
 	f := faultAt(n)
 	f.Message, f.Hint = fmt.Sprintf(format, args...), hint
 	d.faults = append(d.faults, f)
 }
 
-// notice tells of what is honoured in another way than its author may expect.
+// notice reports what is honoured in another way than its author may expect.
 func (d *document) notice(n *node, format string, args ...any) {
 	f := faultAt(n)
 	f.Message = fmt.Sprintf(format, args...)

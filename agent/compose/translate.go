@@ -2,15 +2,14 @@ package compose
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"regexp"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"github.com/compose-spec/compose-go/v2/types"
-	units "github.com/docker/go-units"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -46,10 +45,11 @@ type translation struct {
 	every    bool     // a device's values are not known: all profiles are active
 	unfit    []string // images that are not made for this platform
 	ports    []publication
-	loaded   *types.Project
 	off      map[string]string // services that do not exist here, and why
+	inits    map[string]*node  // init containers with what they inherit, by name
 	contents map[*node][]byte  // configs and secrets that were read; nil: refused
 	packed   map[string][]byte // files of the archive that are mounted and were read
+	unnamed  []string          // names that volumes without one got because several services mount them
 }
 
 func (t *translation) translate(ctx context.Context, name string) (*workload.Project, error) {
@@ -61,19 +61,16 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 	if !t.named(services) || !t.sections() {
 		return nil, t.err() // names are paths in everything that follows
 	}
+	t.inits = map[string]*node{}
 	t.profiles(services)
-	t.lift(services)
-	var err error
-	if t.loaded, err = t.project(ctx, name); err != nil {
-		return nil, err
-	}
 	p := &workload.Project{Name: name}
 	for _, k := range services.keys {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("read %s: %w", t.file, context.Cause(ctx))
+		}
 		n := services.fields[k]
-		t.checkPairs(n.get("environment"))
-		t.checkPairs(n.get("labels"))
 		s := t.service(k, n)
-		s.Ports = t.servicePorts(k, n.get("ports"))
+		s.Ports = t.servicePorts(k, n.get("ports"), s.Count())
 		t.exposure(n, &s)
 		t.hooks(n, &s)
 		p.Services = append(p.Services, s)
@@ -88,6 +85,7 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 	}
 	t.dependencies(p)
 	t.networks(p)
+	t.reachable(p)
 	t.volumes(p)
 	t.orders(p)
 	if err := t.err(); err != nil {
@@ -96,6 +94,7 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 	if err := t.fits(); err != nil {
 		return nil, err
 	}
+	t.privileges(p)
 	t.sortNotices()
 	for _, f := range t.notices {
 		p.Notices = append(p.Notices, workload.Notice{Path: f.Path, Message: f.Message})
@@ -147,24 +146,19 @@ func (t *translation) sections() bool {
 	return ok
 }
 
-// service translates what a service and the containers before it have in common.
+// service translates what a service and its init containers have in common.
 func (t *translation) service(name string, n *node) workload.Service {
-	c, ok := t.loaded.Services[name]
-	if !ok {
-		t.fault(n, "", "compose-go lost the service")
-		return workload.Service{}
-	}
 	s := workload.Service{
 		Name:       name,
-		Command:    c.Command,
-		Entrypoint: c.Entrypoint,
-		WorkingDir: c.WorkingDir,
-		User:       c.User,
-		Hostname:   c.Hostname,
-		Labels:     t.labels(n, t.fileLabels(n, c.Labels)),
-		Expose:     c.Expose,
-		ReadOnly:   c.ReadOnly,
-		StopSignal: t.stopSignal(n, c.StopSignal),
+		Command:    t.command(n.get("command")),
+		Entrypoint: t.command(n.get("entrypoint")),
+		WorkingDir: t.text(n.get("working_dir")),
+		User:       t.text(n.get("user")),
+		Hostname:   t.text(n.get("hostname")),
+		Labels:     t.labels(n, t.fileLabels(n, t.mapping(n.get("labels")))),
+		Expose:     t.texts(n.get("expose")),
+		ReadOnly:   t.flag(n.get("read_only")),
+		StopSignal: t.stopSignal(n.get("stop_signal")),
 	}
 	s.Image = t.serviceImage(n)
 	if s.Entrypoint != nil && len(s.Command) == 0 {
@@ -173,10 +167,10 @@ func (t *translation) service(name string, n *node) workload.Service {
 			t.fault(n.get("entrypoint"), "name the program with \"command:\"", "an empty entrypoint leaves nothing to run")
 		}
 	}
-	s.Environment = t.environment(n, c)
-	s.Health, s.NoHealth = t.health(n.get("healthcheck"), c.HealthCheck)
-	s.Restart = t.restart(n, c.Restart)
-	s.Resources = t.resources(n, c)
+	s.Environment = t.environment(n)
+	s.Health, s.NoHealth = t.health(n.get("healthcheck"))
+	s.Restart = t.restart(n.get("restart"))
+	s.Resources = t.resources(n)
 	t.namespaces(n, &s)
 	t.attachments(n, &s)
 	t.confine(n, &s)
@@ -187,8 +181,9 @@ func (t *translation) service(name string, n *node) workload.Service {
 	s.Files = append(t.serviceFiles(n), packed...)
 	t.checkMounts(n, &s)
 	t.plainFields(n, &s)
-	t.stopGrace(n.get("stop_grace_period"), c.StopGracePeriod, &s)
+	t.stopGrace(n.get("stop_grace_period"), &s)
 	if own := n.get(extOwnShim); own != nil {
+		var ok bool
 		if s.OwnShim, ok = own.value.(bool); !ok && !own.isNull() {
 			t.fault(own, "", "must be true or false")
 		}
@@ -196,13 +191,11 @@ func (t *translation) service(name string, n *node) workload.Service {
 	return s
 }
 
-func (t *translation) stopGrace(n *node, g *types.Duration, s *workload.Service) {
-	if g == nil {
+func (t *translation) stopGrace(n *node, s *workload.Service) {
+	if n.isNull() {
 		return
 	}
-	switch s.StopGrace = duration(g); {
-	case s.StopGrace < 0:
-		t.fault(n, "", "must not be negative")
+	switch s.StopGrace = t.span(n); {
 	case s.StopGrace > maxStopGrace:
 		t.fault(n, "a service that needs longer should save its work while it runs", "%v is longer than %v", s.StopGrace, maxStopGrace)
 	case s.StopGrace == 0:
@@ -221,14 +214,9 @@ func (t *translation) plainFields(n *node, s *workload.Service) {
 	if s.Domainname = t.text(n.get("domainname")); s.Domainname != "" && !isHostname(s.Domainname) {
 		t.fault(n.get("domainname"), "", "%q is no name of a domain", s.Domainname)
 	}
-	for key, text := range map[string]string{"user": s.User, "working_dir": s.WorkingDir} {
-		if strings.ContainsRune(text, 0) {
-			t.fault(n.get(key), "", "holds a zero byte")
-		}
-	}
-	for key, args := range map[string][]string{"command": s.Command, "entrypoint": s.Entrypoint} {
-		if slices.ContainsFunc(args, func(a string) bool { return strings.ContainsRune(a, 0) }) {
-			t.fault(n.get(key), "", "holds a zero byte")
+	for id := range strings.SplitSeq(s.User, ":") {
+		if v, err := strconv.ParseUint(id, 10, 32); errors.Is(err, strconv.ErrRange) || err == nil && v == math.MaxUint32 {
+			t.fault(n.get("user"), "", "%s is no number of a user or group: the highest is %d", clipped(id), uint32(math.MaxUint32-1))
 		}
 	}
 	s.Annotations = t.mapping(n.get("annotations"))
@@ -292,13 +280,14 @@ func clipped(s string) string {
 }
 
 // restart reads Compose's restart: "no", "always", "unless-stopped", "on-failure[:max]".
-func (t *translation) restart(n *node, s string) workload.Restart {
+func (t *translation) restart(n *node) workload.Restart {
+	s := t.text(n)
 	policy, count, counted := strings.Cut(s, ":")
 	r := workload.Restart{Policy: workload.RestartPolicy(policy)}
 	switch r.Policy {
 	case "", workload.RestartNo, workload.RestartAlways, workload.RestartUnlessStopped:
 		if counted {
-			t.fault(n.get("restart"), "", "only on-failure takes a number of attempts")
+			t.fault(n, "", "only on-failure takes a number of attempts")
 		}
 		if r.Policy == workload.RestartNo {
 			r.Policy = ""
@@ -306,19 +295,20 @@ func (t *translation) restart(n *node, s string) workload.Restart {
 	case workload.RestartOnFailure:
 		if counted {
 			if _, err := fmt.Sscanf(count, "%d", &r.Max); err != nil || r.Max < 0 || fmt.Sprint(r.Max) != count {
-				t.fault(n.get("restart"), "", "%q is no number of attempts", count)
+				t.fault(n, "", "%q is no number of attempts", count)
 			}
 		}
 	default:
-		t.fault(n.get("restart"), "", "%q is none of no, always, on-failure[:attempts], unless-stopped", s)
+		t.fault(n, "", "%q is none of no, always, on-failure[:attempts], unless-stopped", s)
 	}
 	return r
 }
 
 // stopSignal checks the name; real-time signals may be counted from either end.
-func (t *translation) stopSignal(n *node, s string) string {
+func (t *translation) stopSignal(n *node) string {
+	s := t.text(n)
 	if s != "" && !stopSignals.MatchString(strings.ToUpper(s)) {
-		t.fault(n.get("stop_signal"), "", "%q is no signal", s)
+		t.fault(n, "", "%q is no signal", s)
 	}
 	return s
 }
@@ -329,11 +319,7 @@ var stopSignals = regexp.MustCompile(`^(?:(?:SIG)?(?:HUP|INT|QUIT|ILL|TRAP|ABRT|
 const maxLogFiles = 100
 
 func (t *translation) log(n *node, s *workload.Service) {
-	if n.isNull() {
-		return
-	}
-	if n.kind != mapKind {
-		t.fault(n, "", "must be a mapping")
+	if !t.isMapping(n) {
 		return
 	}
 	driver := t.text(n.get("driver"))
@@ -348,8 +334,8 @@ func (t *translation) log(n *node, s *workload.Service) {
 	for _, o := range t.pairsOf(n.get("options")) {
 		switch o.key {
 		case "max-size":
-			v, err := units.RAMInBytes(o.value)
-			if err != nil || v <= 0 {
+			v, err := parseBytes(o.value)
+			if err != nil || v == 0 {
 				t.fault(o.at, "", "%q is no size", clipped(o.value))
 			}
 			s.Log.MaxSize = v

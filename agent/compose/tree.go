@@ -42,10 +42,11 @@ type node struct {
 	items  []*node
 	value  any    // scalarKind: nil, bool, int, uint64, float64 or string
 	text   string // scalarKind: as written
-	reset  string // resetTag or overrideTag, when packing: what is laid over by this is forgotten
+	reset  string // resetTag or overrideTag, of a file as it was read when packing
 }
 
-// Tags that say how a value is laid over another. They are resolved when a component is packed.
+// Tags of a value in place of which files below it, and what it extends or includes, are to have nothing. One that is reset
+// is nothing itself. They are resolved when a component is packed.
 const (
 	resetTag    = "!reset"
 	overrideTag = "!override"
@@ -73,7 +74,7 @@ func (n *node) drop(key string) {
 	}
 }
 
-// isNull tells a key without a value.
+// isNull reports whether there is no value.
 func (n *node) isNull() bool { return n == nil || n.kind == scalarKind && n.value == nil }
 
 // str is the text of a scalar; numbers and booleans as they were written.
@@ -178,18 +179,27 @@ func (p *parser) document(data []byte) (*node, []strict.Fault) {
 	return root, p.faults
 }
 
-// syntaxPlace finds the last of "line 3: what" and "while scanning what at line 2, column 16: line 3: what": what a person
-// has to look at is where the parser noticed it.
-var syntaxPlace = regexp.MustCompile(`^(?:.*: )?line ([0-9]+): (.*)$`)
+// syntaxPlace finds the last position of "line 3: what", "line 3, column 5: what" and "while scanning what at line 2,
+// column 16: line 3: what": what a person has to look at is where the parser noticed it.
+var syntaxPlace = regexp.MustCompile(`^(?:.*\b)?line ([0-9]+)(?:, column ([0-9]+))?: (.*)$`)
 
 // syntaxFault takes the position out of the parser's message, which has it as text only.
 func syntaxFault(err error) strict.Fault {
+	if errors.Is(err, io.EOF) { // comments alone
+		return strict.Fault{Line: 1, Column: 1, Message: "empty"}
+	}
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	f := strict.Fault{Line: 1, Column: 1, Message: msg}
 	if m := syntaxPlace.FindStringSubmatch(msg); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
-			f.Line, f.Message = n, m[2]
+			f.Line, f.Message = n, m[3]
 		}
+		if n, err := strconv.Atoi(m[2]); err == nil && n > 0 {
+			f.Column = n
+		}
+	}
+	if strings.Contains(f.Message, "cannot start any token") {
+		f.Hint = "indent with spaces: YAML allows no tabs there"
 	}
 	return f
 }
@@ -198,7 +208,7 @@ func (p *parser) fault(y *yaml.Node, path, format string, args ...any) {
 	p.faults = append(p.faults, strict.Fault{Line: y.Line, Column: y.Column, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// build returns nil for what it reported. ext tells that only an extension is read, where anything goes.
+// build returns nil for what it reported. ext: only an extension is read, where anything goes.
 func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *node {
 	if p.nodes++; p.nodes > maxNodes {
 		return nil

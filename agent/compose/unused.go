@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"bytes"
 	"io/fs"
 	"maps"
 	"regexp"
@@ -30,6 +31,9 @@ func Unused(archive *artifacts.Archive, names []string) (unused, known []string,
 		return nil, nil, err
 	}
 	for _, name := range names {
+		if name == profilesVariable && bytes.Contains(archive.Compose, []byte("profiles")) {
+			continue // Compose's own: it chooses services, and no value refers to it
+		}
 		word := regexp.MustCompile(`(^|[^A-Za-z0-9_])` + regexp.QuoteMeta(name) + `([^A-Za-z0-9_]|$)`)
 		if !slices.ContainsFunc(texts, word.Match) {
 			unused = append(unused, name)

@@ -23,3 +23,15 @@ func TestUnused(t *testing.T) {
 		t.Errorf("known %v, want %v", known, want)
 	}
 }
+
+// The variable by which Compose chooses services is used by a file with profiles, though no value refers to it.
+func TestProfilesAreUsed(t *testing.T) {
+	for text, want := range map[string][]string{
+		"services: {web: {image: x}, debug: {image: x, profiles: [debug]}}": nil,
+		"services: {web: {image: x}}":                                       {"COMPOSE_PROFILES"},
+	} {
+		if unused, _, err := compose.Unused(of(text), []string{"COMPOSE_PROFILES"}); err != nil || !slices.Equal(unused, want) {
+			t.Errorf("%s: unused %v, %v, want %v", text, unused, err, want)
+		}
+	}
+}

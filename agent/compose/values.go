@@ -1,14 +1,14 @@
 package compose
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	units "github.com/docker/go-units"
-	"github.com/xhit/go-str2duration/v2"
+	"github.com/compose-spec/compose-go/v2/types"
 )
 
 // maxList bounds lists of small things of one service: capabilities, devices, limits.
@@ -33,20 +33,11 @@ func (d *document) text(n *node) string {
 
 // elements are the scalars of a list, or the one scalar in place of it.
 func (d *document) elements(n *node) []*node {
-	switch {
-	case n.isNull():
-		return nil
-	case n.kind == scalarKind:
+	if !n.isNull() && n.kind == scalarKind {
 		return []*node{n}
-	case n.kind != listKind:
-		d.fault(n, "", "must be a list")
-		return nil
-	case len(n.items) > maxList:
-		d.fault(n, "", "more than %d entries", maxList)
-		return nil
 	}
-	out := make([]*node, 0, len(n.items))
-	for _, item := range n.items {
+	var out []*node
+	for _, item := range d.list(n, maxList) {
 		if item.kind != scalarKind || item.isNull() || strings.ContainsRune(item.str(), 0) {
 			d.fault(item, "", "must be text")
 			continue
@@ -78,25 +69,35 @@ func (d *document) pairsOf(n *node) []pair {
 	if n.isNull() {
 		return nil
 	}
-	var out []pair
-	if n.kind == mapKind {
-		for _, k := range n.keys {
-			v := n.fields[k]
-			if k == "" || strings.ContainsAny(k, "=\x00") {
-				d.fault(v, "", "%q is no name", k)
-				continue
-			}
-			out = append(out, pair{v, k, d.text(v), !v.isNull()})
-		}
-		return out
+	if n.kind == scalarKind {
+		d.fault(n, "", "must be a list or a mapping")
+		return nil
 	}
-	for _, item := range d.elements(n) {
-		k, v, ok := strings.Cut(item.str(), "=")
-		if k = strings.TrimSpace(k); k == "" {
-			d.fault(item, "write KEY=value", "%q has no name", clipped(item.str()))
+	var out []pair
+	for _, k := range n.keys {
+		v := n.fields[k]
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			d.fault(v, "", "%q is no name", k)
 			continue
 		}
-		out = append(out, pair{item, k, v, ok})
+		p := pair{at: v, key: k, value: d.text(v), set: !v.isNull()}
+		if p.set && v.kind == scalarKind {
+			p.value = fmt.Sprint(v.value) // as Compose has it: 0x10 is 16
+		}
+		out = append(out, p)
+	}
+	for _, item := range n.items {
+		k, v, ok := strings.Cut(item.str(), "=")
+		switch name := strings.TrimSpace(k); {
+		case item.kind != scalarKind || item.isNull() || strings.ContainsRune(item.str(), 0):
+			d.fault(item, "write NAME=value, or leave the dash out", "must be text")
+		case name == "":
+			d.fault(item, "write NAME=value", "there is no name") // the value may be a secret
+		case !strings.HasSuffix(k, name):
+			d.fault(item, "write NAME=value", "the name %q ends with a space", clipped(k))
+		default:
+			out = append(out, pair{item, name, v, ok})
+		}
 	}
 	return out
 }
@@ -109,6 +110,54 @@ func (d *document) mapping(n *node) map[string]string {
 			out = map[string]string{}
 		}
 		out[p.key] = p.value
+	}
+	return out
+}
+
+// isMapping reports whether there is a mapping; anything else but nothing is a fault.
+func (d *document) isMapping(n *node) bool {
+	if !n.isNull() && n.kind != mapKind {
+		d.fault(n, "", "must be a mapping")
+	}
+	return n != nil && n.kind == mapKind
+}
+
+// list is the entries of a list of at most so many; none where there is nothing, or another kind of value.
+func (d *document) list(n *node, most int) []*node {
+	switch {
+	case n.isNull():
+		return nil
+	case n.kind != listKind:
+		d.fault(n, "", "must be a list")
+	case len(n.items) > most:
+		d.fault(n, "", "more than %d entries", most)
+	default:
+		return n.items
+	}
+	return nil
+}
+
+// command is text, which is split as a shell would, or a list; nil when there is nothing.
+func (d *document) command(n *node) []string {
+	switch {
+	case n.isNull():
+		return nil
+	case n.kind == mapKind:
+		d.fault(n, "", "must be text or a list")
+		return nil
+	case n.kind == listKind:
+		out := make([]string, 0, len(n.items))
+		for _, item := range n.items {
+			if item.kind != scalarKind || item.isNull() {
+				d.fault(item, "", "must be text")
+			}
+			out = append(out, d.text(item))
+		}
+		return out
+	}
+	out := types.ShellCommand{}
+	if err := out.DecodeMapstructure(d.text(n)); err != nil {
+		d.fault(n, "", "%v", err)
 	}
 	return out
 }
@@ -139,12 +188,21 @@ func (d *document) bytes(n *node) int64 {
 	if n.isNull() {
 		return 0
 	}
-	v, err := units.RAMInBytes(d.text(n))
-	if err != nil || v < 0 {
+	v, err := parseBytes(d.text(n))
+	if err != nil {
 		d.fault(n, "write a number of bytes, or with a unit: 64m", "%q is no size", clipped(n.str()))
 		return 0
 	}
 	return v
+}
+
+func parseBytes(s string) (int64, error) {
+	var v types.UnitBytes
+	err := v.DecodeMapstructure(s)
+	if err == nil && v < 0 {
+		err = strconv.ErrRange
+	}
+	return int64(v), err
 }
 
 // maxSpan keeps what a file asks to wait for within what an agent can count.
@@ -155,12 +213,17 @@ func (d *document) span(n *node) time.Duration {
 	if n.isNull() {
 		return 0
 	}
-	v, err := str2duration.ParseDuration(d.text(n))
-	if err != nil || v < 0 || v > maxSpan {
+	var v types.Duration
+	err := v.DecodeMapstructure(d.text(n))
+	switch span := time.Duration(v); {
+	case err != nil || span > maxSpan:
 		d.fault(n, "write it with a unit: 90s, 1m30s", "%q is no duration", clipped(n.str()))
-		return 0
+	case span < 0:
+		d.fault(n, "", "must not be negative")
+	default:
+		return span
 	}
-	return v
+	return 0
 }
 
 // choice is a word out of some; "" when there is nothing.
@@ -173,14 +236,21 @@ func (d *document) choice(n *node, among ...string) string {
 	return s
 }
 
-// truth is a boolean.
+// truth is a boolean, also as YAML 1.1 wrote it.
 func (d *document) truth(n *node, otherwise bool) (value, ok bool) {
-	switch {
-	case n.isNull():
+	if n.isNull() {
 		return otherwise, true
-	case n.str() == "true":
+	}
+	switch strings.ToLower(n.str()) {
+	case "true":
 		return true, true
-	case n.str() == "false":
+	case "false":
+		return false, true
+	case "yes", "y", "on":
+		d.notice(n, "%q is taken as true: YAML 1.2 has true and false alone", n.str())
+		return true, true
+	case "no", "n", "off":
+		d.notice(n, "%q is taken as false: YAML 1.2 has true and false alone", n.str())
 		return false, true
 	}
 	d.fault(n, "", "must be true or false")
@@ -190,6 +260,19 @@ func (d *document) truth(n *node, otherwise bool) (value, ok bool) {
 func (d *document) flag(n *node) bool {
 	v, _ := d.truth(n, false)
 	return v
+}
+
+// cores is a number of CPU cores in billionths, rounded to a millionth.
+func (d *document) cores(n *node) int64 {
+	if n.isNull() {
+		return 0
+	}
+	v, ok := d.number(n)
+	if ok && (v < 0 || v > 1<<16) {
+		d.fault(n, "", "%q is no number of cores", clipped(n.str()))
+		return 0
+	}
+	return int64(v*1e6+0.5) * 1000
 }
 
 // number is any number; not ok when it was refused.

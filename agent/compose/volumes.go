@@ -23,6 +23,9 @@ func (t *translation) volumes(p *workload.Project) {
 			use(&p.Services[i].PreStart[j].Service)
 		}
 	}
+	for _, name := range t.unnamed {
+		p.Volumes = append(p.Volumes, workload.Volume{Name: name})
+	}
 	n := t.root.get("volumes")
 	if n.isNull() {
 		return

@@ -19,6 +19,7 @@ import (
 
 // Config is one agent.yaml with every default filled in.
 type Config struct {
+	File    string // the agent.yaml itself
 	Device  artifacts.DeviceID
 	State   string // "host/path": repository of device states, without scheme
 	Trust   string // trust.yaml
@@ -65,8 +66,9 @@ type Poll struct {
 // Fleet is the endpoint that status goes to. An empty URL means that nothing is reported.
 type Fleet struct {
 	URL       string
-	TokenFile string // "": no bearer token
-	CAFile    string // "": the system's roots
+	TokenFile string        // "": no bearer token
+	CAFile    string        // "": the system's roots
+	Interval  time.Duration // in which the endpoint hears the device at least; whole seconds, at least 1 s
 }
 
 // Registry says how registries are reached, for artifacts and images alike.
@@ -137,9 +139,14 @@ const (
 
 	DefaultTrustInterval = time.Hour
 
+	DefaultReportInterval = 5 * time.Minute
+
 	DefaultTimeout = time.Minute
 	MinTimeout     = time.Second
 )
+
+// maxReportInterval is a week: the longest that a fleet endpoint believes.
+const maxReportInterval = 7 * 24 * time.Hour
 
 // Parse reads an agent.yaml. file is its path: it names faults, and relative paths in the document start at its folder.
 func Parse(file string, data []byte) (*Config, error) {
@@ -149,6 +156,7 @@ func Parse(file string, data []byte) (*Config, error) {
 	}
 	r := reader{base: filepath.Dir(file)}
 	c := &Config{
+		File:    file,
 		Device:  r.device(root.Need("device")),
 		State:   r.repository(root.Need("state")),
 		DataDir: r.path(root.Get("dataDir"), DefaultDataDir),
@@ -211,6 +219,12 @@ func (r reader) sections(root *strict.Node, c *Config) {
 		c.Fleet.URL = u.Filled()
 		if p, err := url.Parse(c.Fleet.URL); err != nil || p.Host == "" || p.Scheme != "https" && p.Scheme != "http" || p.RawQuery != "" || p.Fragment != "" || p.User != nil {
 			u.HintFaultf("write it like https://fleet.example", "not a web address")
+		}
+	}
+	c.Fleet.Interval = DefaultReportInterval
+	if i := n.Get("interval"); i != nil {
+		if c.Fleet.Interval = i.Duration(); c.Fleet.Interval < MinInterval || c.Fleet.Interval > maxReportInterval || c.Fleet.Interval%time.Second != 0 {
+			i.Faultf("must be whole seconds, from %s to %s", MinInterval, maxReportInterval)
 		}
 	}
 	c.Fleet.TokenFile = r.path(n.Get("tokenFile"), "")

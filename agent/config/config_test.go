@@ -120,6 +120,8 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"trust is a list", good + "trust: [x]\n", "trust: must be"},
 		{"poll too fast", good + "poll: {interval: 10ms}\n", "poll.interval: must be at least 1s"},
 		{"bad url", good + "fleet: {url: fleet}\n", "fleet.url: not a web address"},
+		{"fast reports", good + "fleet: {url: \"https://f.example\", interval: 100ms}\n", "fleet.interval: must be whole seconds"},
+		{"rare reports", good + "fleet: {url: \"https://f.example\", interval: 200h}\n", "fleet.interval: must be whole seconds"},
 		{"url with a query", good + "fleet: {url: \"https://f.example?x=1\"}\n", "fleet.url: not a web address"},
 		{"huge number of files", good + "logs: {maxFiles: 18446744073709551615}\n", "logs.maxFiles: must be at most 100"},
 		{"comma in runDir", good + "runDir: /run/a,b\n", "runDir: must not contain a comma"},

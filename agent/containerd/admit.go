@@ -13,6 +13,8 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/admission"
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -28,7 +30,11 @@ func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error
 	if err != nil {
 		return fmt.Errorf("ask containerd what it can do: %w", err)
 	}
-	found := admission.Check(r.machine(f), projects)
+	guard, err := r.guard(r.in(ctx))
+	if err != nil {
+		return fmt.Errorf("ask containerd where it keeps its files: %w", err)
+	}
+	found := admission.Check(r.machine(f, guard), projects)
 	found = append(found, f.unmapped(projects)...)
 	lacked, err := r.lacked(projects)
 	if err != nil {
@@ -38,7 +44,7 @@ func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error
 	if err := r.o.Networks.Admit(ctx, projects); err != nil {
 		var more workload.Clashes
 		if !errors.As(err, &more) {
-			return classify(err)
+			return failure.Classify(err)
 		}
 		found = append(found, more...)
 	}
@@ -66,15 +72,16 @@ func nowhere(projects []*workload.Project, err error) error {
 }
 
 // machine is what this device has, as it is now: devices come and go.
-func (r *Runtime) machine(f Features) admission.Machine {
+func (r *Runtime) machine(f Features, guard workload.Guard) admission.Machine {
 	m := admission.Machine{
 		Cores: runtime.NumCPU(), SwapLimit: f.Controls.Swap, Cgroup: f.CgroupVersion, Controllers: f.Controls.Controllers,
 		NoWeights: !f.Controls.Weight,
-		Seccomp:   f.Seccomp, AppArmor: f.AppArmor, Privileged: r.o.AllowPrivileged, Runtimes: map[string]bool{"runc": true, runtimeName: true},
+		Seccomp:   f.Seccomp, AppArmor: f.AppArmor, Privileged: r.o.AllowPrivileged, Guard: guard, Runtimes: map[string]bool{"runc": true, runtimeName: true},
 		Realtime: f.Controls.Realtime, SELinux: f.SELinux,
+		NoProgram: unusable(r.o.Program), ProgramHint: programHint,
 		Exists: exists,
 		Volume: func(name string) bool {
-			dir, err := path(filepath.Join(r.o.DataDir, "shared"), name)
+			dir, err := paths.Join(filepath.Join(r.o.DataDir, "shared"), name)
 			return err == nil && exists(dir)
 		},
 	}

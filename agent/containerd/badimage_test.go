@@ -25,7 +25,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
@@ -243,7 +243,7 @@ func TestBadImagesAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			img := r.craft("bad/"+strings.ReplaceAll(name, " ", "-"), tc.image)
-			err := r.Pull(t.Context(), img, nil)
+			_, err := r.Pull(t.Context(), img, nil)
 			if !errors.Is(err, tc.want) || !strings.Contains(fmt.Sprint(err), tc.says) || !strings.Contains(fmt.Sprint(err), img.Name()) {
 				t.Errorf("Pull = %v, want %v that says %q and names the image", err, tc.want, tc.says)
 			}
@@ -271,7 +271,7 @@ func TestSparseBomb(t *testing.T) {
 	r := newRig(t)
 	img := r.craft("bad/sparse", crafted{layers: []layer{r.program(), bomb(t, 10<<30)}})
 	peak := func() int64 { return diskUse(t, r.daemon.Root) }
-	err := r.Pull(t.Context(), img, nil)
+	_, err := r.Pull(t.Context(), img, nil)
 	if !errors.Is(err, fault.ErrTooLarge) || !strings.Contains(fmt.Sprint(err), "MiB of files") {
 		t.Errorf("Pull = %v, want %v", err, fault.ErrTooLarge)
 	}
@@ -279,7 +279,7 @@ func TestSparseBomb(t *testing.T) {
 		t.Errorf("%d bytes are left on the disk", n)
 	}
 	r.reg.Faults.Forget()
-	if err := r.Pull(t.Context(), img, nil); !errors.Is(err, fault.ErrTooLarge) || len(r.reg.Faults.Requests("", "")) > 0 {
+	if _, err := r.Pull(t.Context(), img, nil); !errors.Is(err, fault.ErrTooLarge) || len(r.reg.Faults.Requests("", "")) > 0 {
 		t.Errorf("a second Pull = %v and %d requests, want the same answer for nothing", err, len(r.reg.Faults.Requests("", "")))
 	}
 }
@@ -349,7 +349,7 @@ func TestOddImagesAreContained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			img := r.craft("odd/"+strings.ReplaceAll(name, " ", "-"), crafted{layers: append([]layer{r.program()}, tc.layers...)})
-			err := r.Pull(t.Context(), img, nil)
+			_, err := r.Pull(t.Context(), img, nil)
 			if err != nil && (!tc.fails || !strings.Contains(err.Error(), img.Name())) {
 				t.Fatalf("Pull = %v", err)
 			}
@@ -423,25 +423,25 @@ func TestNoRoomForAnImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	unused, used := r.push(r.heavy(1, 1<<20), "plant/unused"), r.pulled(nil)
-	if err := r.Pull(t.Context(), unused, nil); err != nil {
+	if _, err := r.Pull(t.Context(), unused, nil); err != nil {
 		t.Fatal(err)
 	}
 	half := r.push(r.heavy(2, 2<<20), "plant/half")
 	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/plant/half/blobs/", Skip: 2, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
-	if err := r.Pull(t.Context(), half, nil); err == nil {
+	if _, err := r.Pull(t.Context(), half, nil); err == nil {
 		t.Fatal("Pull succeeded, want half an image")
 	}
 	r.reg.Faults.Clear()
 	o := r.o
-	o.MinFree = containerd.Space{Bytes: int64(st.Bavail) * int64(st.Bsize) * 2}
+	o.MinFree = images.Space{Bytes: int64(st.Bavail) * int64(st.Bsize) * 2}
 	rt := r.reopened(o)
 	if err := rt.Collect(t.Context(), []workload.Image{used, unused, half}); err != nil { // what a device says that needs all
 		t.Fatal(err)
 	}
 	next := r.push(r.heavy(3, 1<<20), "plant/next")
 	r.reg.Faults.Forget()
-	err := rt.Pull(t.Context(), next, nil)
-	var full *containerd.FullError
+	_, err := rt.Pull(t.Context(), next, nil)
+	var full *images.FullError
 	if !errors.As(err, &full) || !errors.Is(err, unix.ENOSPC) || !fault.Retryable(err) || fault.Hint(err) == "" {
 		t.Errorf("Pull = %v (hint %q), want a full disk", err, fault.Hint(err))
 	}
@@ -465,7 +465,7 @@ func TestNoRoomForAnImage(t *testing.T) {
 	if err := errors.Join(repairing.Prepare(t.Context(), p), repairing.Create(t.Context(), p, p.Containers()[0])); err != nil {
 		t.Error(err)
 	}
-	if err := r.Pull(t.Context(), next, nil); err != nil { // by a device with room
+	if _, err := r.Pull(t.Context(), next, nil); err != nil { // by a device with room
 		t.Error(err)
 	}
 }

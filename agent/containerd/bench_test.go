@@ -150,7 +150,7 @@ func BenchmarkPull(b *testing.B) {
 			contest(b, 5, []contender{
 				{"ours", func(int) time.Duration {
 					began := time.Now()
-					if err := r.Pull(b.Context(), img, nil); err != nil {
+					if _, err := r.Pull(b.Context(), img, nil); err != nil {
 						b.Fatal(err)
 					}
 					took := time.Since(began)
@@ -212,7 +212,7 @@ func BenchmarkPullKilled(b *testing.B) {
 	ctr := exec.Command(filepath.Join(r.daemon.Bin, "ctr"), "--address", r.daemon.Address, "-n", r.o.Namespace, "images", "pull", "--plain-http", img.Name())
 	var ours, theirs float64
 	for b.Loop() {
-		ours = r.halfAndAgain(b, pull, built, func() error { return r.Pull(b.Context(), img, nil) })
+		ours = r.halfAndAgain(b, pull, built, func() error { _, err := r.Pull(b.Context(), img, nil); return err })
 		if err := r.Collect(b.Context(), nil); err != nil {
 			b.Fatal(err)
 		}

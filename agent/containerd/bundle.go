@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd/process"
 )
 
 const (
@@ -24,9 +26,8 @@ const (
 	runcRoot = "/run/containerd/runc"
 	// orphanPause is the time between two looks at a process that was killed.
 	orphanPause = 20 * time.Millisecond
-	// maxBundleFiles and maxCommandLine bound what is read of a bundle and of a process.
-	maxBundleFiles = 64
-	maxCommandLine = 4 << 10
+	// maxBundleFiles bounds what is read of a bundle.
+	maxBundleFiles = 512
 )
 
 // bundleIn is the bundle that containerd could not make because there is one, "" when err says something else. Nothing else
@@ -96,11 +97,11 @@ func (r *Runtime) endOrphan(ctx context.Context, id, bundle string) error {
 		return fmt.Errorf("read %s: %w", filepath.Join(bundle, "init.pid"), err)
 	}
 	group := filepath.Join(r.o.Namespace, id)
-	shim, run := runOf(uint32(pid), "/proc")
+	shim, run := process.RunOf(uint32(pid), "/proc")
 	if run == "" || !inGroup(int(pid), group, "/proc") {
 		return nil // gone, or its number is somebody else's now
 	}
-	if isShim(commandLine(shim, "/proc")) {
+	if isShim(process.CommandLine(shim, "/proc")) {
 		return fmt.Errorf("process %d of container %s has its shim %d, which containerd does not know", pid, id, shim)
 	}
 	if err := unix.Kill(int(pid), unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -109,7 +110,7 @@ func (r *Runtime) endOrphan(ctx context.Context, id, bundle string) error {
 	ctx, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
 	for {
-		if _, now := runOf(uint32(pid), "/proc"); now != run || !inGroup(int(pid), group, "/proc") || commandLine(int(pid), "/proc")[0] == "" {
+		if _, now := process.RunOf(uint32(pid), "/proc"); now != run || !inGroup(int(pid), group, "/proc") || process.CommandLine(int(pid), "/proc")[0] == "" {
 			return nil // one that nobody has waited for has no command line
 		}
 		if err := rest(ctx, orphanPause); err != nil {
@@ -136,25 +137,13 @@ func shimAction(namespace, id, proc string) int {
 		if err != nil {
 			continue
 		}
-		args := commandLine(pid, proc)
+		args := process.CommandLine(pid, proc)
 		if isShim(args) && (args[len(args)-1] == "start" || args[len(args)-1] == "delete") &&
 			follows(args, "-namespace", namespace) && follows(args, "-id", id) {
 			return pid
 		}
 	}
 	return 0
-}
-
-// commandLine is what a process was started with; one empty word when that is not known.
-func commandLine(pid int, proc string) []string {
-	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
-	if err != nil {
-		return []string{""}
-	}
-	defer f.Close()
-	b := make([]byte, maxCommandLine)
-	n, _ := f.Read(b) // nothing read: no arguments
-	return strings.Split(strings.TrimRight(string(b[:n]), "\x00"), "\x00")
 }
 
 func isShim(args []string) bool {

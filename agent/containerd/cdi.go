@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -56,7 +57,7 @@ func (r *Runtime) injected(s workload.Service) oci.SpecOpts {
 		slices.Sort(names)
 		names = slices.Compact(names)
 		if _, err := cache.InjectDevices(spec, names...); err != nil {
-			return fmt.Errorf("devices %s: %w", strings.Join(names, ", "), as(fault.ErrUnfit, err))
+			return fmt.Errorf("devices %s: %w", strings.Join(names, ", "), failure.As(fault.ErrUnfit, err))
 		}
 		return nil
 	}

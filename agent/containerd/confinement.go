@@ -27,8 +27,7 @@ func (r *Runtime) mayEmpower() error {
 	if r.o.AllowPrivileged {
 		return nil
 	}
-	return fault.WithHint(fmt.Errorf("privileged containers are not allowed on this device: %w", fault.ErrRejected),
-		"name the capabilities and devices that it needs, or allow privileged containers in the agent's configuration: runtime.allowPrivileged")
+	return fault.WithHint(fmt.Errorf("this device does not allow privileged containers: %w", fault.ErrRejected), allowHint)
 }
 
 // empower gives a process all that the kernel can give.
@@ -76,7 +75,7 @@ func (r *Runtime) confinement(s workload.Service, f Features) oci.SpecOpts {
 		if err := selinux(spec, want.Label, f); err != nil {
 			return err
 		}
-		if err := appArmor(ctx, client, c, spec, want.AppArmor, f); err != nil {
+		if err := r.appArmor(ctx, client, c, spec, want.AppArmor, f); err != nil {
 			return err
 		}
 		return r.systemCalls(ctx, client, c, spec, want.Seccomp, f)
@@ -177,7 +176,7 @@ func withoutX32(_ context.Context, _ oci.Client, _ *containers.Container, s *oci
 // loadedProfiles lists AppArmor's profiles, one a line: "name (mode)".
 const loadedProfiles = "/sys/kernel/security/apparmor/profiles"
 
-func appArmor(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec, profile string, f Features) error {
+func (r *Runtime) appArmor(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec, profile string, f Features) error {
 	switch {
 	case profile == unconfined, profile == "" && !f.AppArmor:
 		return nil
@@ -192,10 +191,15 @@ func appArmor(ctx context.Context, client oci.Client, c *containers.Container, s
 	}
 	defer list.Close()
 	for lines := bufio.NewScanner(list); lines.Scan(); {
-		if name, _, _ := strings.Cut(lines.Text(), " ("); name == profile {
-			spec.Process.ApparmorProfile = profile
-			return nil
+		name, mode, _ := strings.Cut(lines.Text(), " (")
+		if name != profile {
+			continue
 		}
+		if mode != "enforce)" && !r.o.AllowPrivileged { // some profiles confine nothing
+			return fault.WithHint(fmt.Errorf("this device does not allow AppArmor's profile %q, which is not enforced: %w", profile, fault.ErrRejected), allowHint)
+		}
+		spec.Process.ApparmorProfile = profile
+		return nil
 	}
 	return fault.WithHint(fmt.Errorf("AppArmor has no profile %q on this device: %w", profile, fault.ErrUnfit), "load it with apparmor_parser")
 }

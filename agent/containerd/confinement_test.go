@@ -116,7 +116,7 @@ func TestRefused(t *testing.T) {
 		{"capability", func(s *workload.Service) { s.Security = &workload.Security{CapAdd: []string{"FLY"}} }, fault.ErrInvalid, "CAP_FLY"},
 		{"filter", func(s *workload.Service) { s.Security = &workload.Security{Seccomp: "{"} }, fault.ErrInvalid, "seccomp"},
 		{"AppArmor profile", func(s *workload.Service) { s.Security = &workload.Security{AppArmor: "mine"} }, fault.ErrUnfit, "mine"},
-		{"SELinux label", func(s *workload.Service) { s.Security = &workload.Security{Label: []string{"type:x_t"}} }, fault.ErrUnfit, "type:x_t"},
+		{"SELinux label", func(s *workload.Service) { s.Security = &workload.Security{Label: []string{"level:s0:c1"}} }, fault.ErrUnfit, "level:s0:c1"},
 		{"no device", func(s *workload.Service) { s.Devices = []workload.Device{{HostPath: "/dev/ttyNONE0"}} }, fault.ErrUnfit, "/dev/ttyNONE0"},
 		{"device that is a file", func(s *workload.Service) { s.Devices = []workload.Device{{HostPath: "/etc/hosts"}} }, fault.ErrInvalid, "/etc/hosts"},
 		{"device permissions", func(s *workload.Service) {

@@ -15,6 +15,10 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -30,39 +34,35 @@ func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error {
 				return err
 			}
 		}
-		dir, err := r.logDir(p.Name) // its presence also says that the project owns something
-		if err != nil {
-			return err
-		}
-		return makeDir(dir, 0o755)
+		return r.logs.Prepare(p.Name)
 	}()
 	if err != nil {
-		return fmt.Errorf("prepare project %s: %w", p.Name, classify(err))
+		return fmt.Errorf("prepare project %s: %w", p.Name, failure.Classify(err))
 	}
 	return nil
 }
 
 // Switch lets a service's address and ports lead to a container.
 func (r *Runtime) Switch(ctx context.Context, project, service, id string) error {
-	return classify(r.o.Networks.Switch(ctx, project, service, id))
+	return failure.Classify(r.o.Networks.Switch(ctx, project, service, id))
 }
 
 // Leave takes a container out of those that its service's address leads to.
 func (r *Runtime) Leave(ctx context.Context, id string) error {
-	return classify(r.o.Networks.Leave(ctx, id))
+	return failure.Classify(r.o.Networks.Leave(ctx, id))
 }
 
 // Create makes a container, not started: its writable layer first, for that is what Collect finds again when a kill comes
 // between, and its record last, for what has one is complete.
 func (r *Runtime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
 	ctx = r.in(ctx)
-	unlock, err := r.ids.lock(ctx, c.ID)
+	unlock, err := r.ids.Lock(ctx, c.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if err := r.create(ctx, p, c); err != nil {
-		return fmt.Errorf("create container %s: %w", c.ID, classify(err))
+		return fmt.Errorf("create container %s: %w", c.ID, failure.Classify(err))
 	}
 	return nil
 }
@@ -86,10 +86,10 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.confined(f, c.Service), f.unmet(c.Service), f.canMap(c.Service)); err != nil {
+	if err := errors.Join(r.permitted(ctx, p, c.Service), r.confined(f, c.Service), f.unmet(c.Service), f.canMap(c.Service)); err != nil {
 		return err
 	}
-	img, err := r.ready(ctx, c.Service.Image)
+	img, err := r.images.Ready(ctx, c.Service.Image)
 	if err != nil {
 		return err
 	}
@@ -103,18 +103,18 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	return err
 }
 
-func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Container, img *image, f Features) error {
+func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, f Features) error {
 	layer, err := r.freshLayer(ctx, p, c, img)
 	if err != nil {
 		return err
 	}
-	at, err := r.o.Networks.Attach(ctx, p.Name, c)
+	at, err := r.attach(ctx, p.Name, c)
 	if err != nil {
 		return err
 	}
 	signal := c.Service.StopSignal
 	if signal == "" {
-		signal = img.config.Config.StopSignal
+		signal = img.Config.Config.StopSignal
 	}
 	if _, err := parseSignal(signal); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 }
 
 // specify writes the specification of a container.
-func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *image, at Attachment,
+func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment,
 	layer []mount.Mount, j joined, box containers.Container,
 ) (typeurl.Any, error) {
 	f, err := r.features(ctx)
@@ -157,21 +157,21 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 }
 
 // freshLayer makes the container's writable layer, in place of what a killed attempt may have left.
-func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workload.Container, img *image) ([]mount.Mount, error) {
+func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image) ([]mount.Mount, error) {
 	all := map[string]string{
-		labelDevice: r.o.Device, labelProject: p.Name,
-		labelRoot: r.stamp(), // no container names it yet
+		owned.LabelDevice: r.o.Device, owned.LabelProject: p.Name,
+		owned.LabelRoot: r.stamp(), // no container names it yet
 	}
 	maps.Copy(all, layerLabels(c.Service))
 	labels := snapshots.WithLabels(all)
-	m, err := r.snapshots().Prepare(ctx, c.ID, img.top(), labels)
+	m, err := r.snapshots().Prepare(ctx, c.ID, img.Top(), labels)
 	if !errdefs.IsAlreadyExists(err) {
 		return m, err
 	}
 	if err := r.dropLayer(ctx, c.ID); err != nil {
 		return nil, err
 	}
-	return r.snapshots().Prepare(ctx, c.ID, img.top(), labels)
+	return r.snapshots().Prepare(ctx, c.ID, img.Top(), labels)
 }
 
 // dropLayer removes a container's writable layer, if there is one of ours.
@@ -183,7 +183,7 @@ func (r *Runtime) dropLayer(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if info.Labels[labelDevice] != r.o.Device {
+	if info.Labels[owned.LabelDevice] != r.o.Device {
 		return fmt.Errorf("snapshot %s does not belong to device %s: %w", id, r.o.Device, fault.ErrConflict)
 	}
 	if err := r.unmountRootfs(id); err != nil {
@@ -210,7 +210,7 @@ func (r *Runtime) discard(ctx context.Context, id string) error {
 func (r *Runtime) sweep(ctx context.Context, project string) error {
 	pairs := []string{}
 	if project != "" {
-		pairs = append(pairs, labelProject, project)
+		pairs = append(pairs, owned.LabelProject, project)
 	}
 	var found []string
 	err := r.snapshots().Walk(ctx, func(_ context.Context, s snapshots.Info) error {
@@ -231,7 +231,7 @@ func (r *Runtime) sweep(ctx context.Context, project string) error {
 }
 
 func (r *Runtime) sweepOne(ctx context.Context, id string) error {
-	unlock, err := r.ids.lock(ctx, id) // a Create that is under way holds it
+	unlock, err := r.ids.Lock(ctx, id) // a Create that is under way holds it
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (r *Runtime) withRootfs(id string, layer []mount.Mount, do func(root string
 }
 
 func (r *Runtime) rootfsDir(id string) (string, error) {
-	return path(filepath.Join(r.o.RunDir, "rootfs"), id)
+	return paths.Join(filepath.Join(r.o.RunDir, "rootfs"), id)
 }
 
 func (r *Runtime) unmountRootfs(id string) error {

@@ -15,6 +15,8 @@ import (
 const (
 	taskBegins  = time.Minute // to make or start one: runc, and hooks of others
 	taskAnswers = 30 * time.Second
+	// shimNotices is how long before its end a shim may take a limit for over.
+	shimNotices = time.Second
 )
 
 // taskService is the beginning of the methods that are bounded here.
@@ -44,13 +46,28 @@ func bounded(ctx context.Context, method string, req, reply any, cc *grpc.Client
 		defer cancel()
 	}
 	err := invoke(call, method, req, reply, cc, opts...)
-	// It is told of the caller's own limit too, and what it says then may be a text that no errors.Is knows.
-	if end := ctx.Err(); err != nil && end != nil && strings.Contains(err.Error(), end.Error()) {
-		return status.FromContextError(end).Err()
+	if err == nil {
+		return nil
 	}
-	// containerd is told of the limit, and may be the first to notice: 1.6 says so in a text only.
-	if err != nil && ctx.Err() == nil && (call.Err() != nil || strings.Contains(err.Error(), context.DeadlineExceeded.Error())) {
-		return status.Errorf(codes.DeadlineExceeded, "containerd did not answer %q in time", strings.TrimPrefix(method, taskService))
+	// containerd and the shim get the limit with the call and may end it first. What they say is a text then, that no
+	// errors.Is knows: containerd says whose limit it was, the shim kills runc and says that.
+	end, name, says := ctx.Err(), strings.TrimPrefix(method, taskService), func(s string) bool { return strings.Contains(err.Error(), s) }
+	switch {
+	case end != nil && says(end.Error()) && (name == "Wait" || end != context.DeadlineExceeded): // no fault of containerd
+		return status.FromContextError(end).Err()
+	case end == nil && call.Err() != nil, says(context.DeadlineExceeded.Error()), says("signal: killed") && endsSoon(call):
+		return status.Errorf(codes.DeadlineExceeded, "containerd did not answer %q in time: containerd or the disk is slow", name)
 	}
 	return err
+}
+
+// endsSoon reports whether a context ends within shimNotices.
+func endsSoon(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return false
+	}
+	soon, cancel := context.WithDeadline(ctx, end.Add(-shimNotices))
+	defer cancel()
+	return soon.Err() != nil
 }

@@ -64,3 +64,29 @@ func TestCallsThatContainerdEndsAreDeadlines(t *testing.T) {
 		})
 	}
 }
+
+// A shim that got the limit with the call kills runc, and reports only that.
+func TestCallsThatAShimEndsAreDeadlines(t *testing.T) {
+	for name, rest := range map[string]time.Duration{"own limit": time.Hour, "limit of the caller": 10 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), rest)
+				defer cancel()
+				text := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+					end, _ := ctx.Deadline()
+					<-time.After(time.Until(end) - 10*time.Millisecond)
+					return status.Error(codes.Unknown, "failed to create shim task: OCI runtime create failed: unable to retrieve OCI runtime error: signal: killed")
+				}
+				err := errgrpc.ToNative(bounded(ctx, taskService+"Create", nil, nil, nil, text))
+				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "containerd or the disk is slow") {
+					t.Errorf("the call ended with %v, want a deadline and its cause", err)
+				}
+			})
+		})
+	}
+	killed := status.Error(codes.Unknown, "signal: killed")
+	early := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return killed }
+	if err := bounded(t.Context(), taskService+"Create", nil, nil, nil, early); err != killed {
+		t.Errorf("a call that had time left ended with %v", err)
+	}
+}

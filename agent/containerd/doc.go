@@ -5,11 +5,11 @@
 // It touches nothing that does not carry the label of this device. TestKilledAnywhereConverges holds that promise, and
 // runtimetest's suite the ones that every runtime makes.
 //
+// Below it: images (pulls, repair, collection), logs (what containers write), and the floor that they share: locks, owned (labels),
+// failure (errors), paths and process.
+//
 // # Why
 //
-//   - Pulls are ours (core/unpack over our own fetch), not containerd's transfer service: we need the registry client's
-//     credentials and mirrors, a lease that keeps half a layer for the next attempt, and a journal entry after one syncfs,
-//     because containerd takes an unpacked snapshot for good also when a power cut left its files empty.
 //   - One shim a project (the runc shim's grouping annotation) saves about 5 MB and 10 ms a container; a service can opt out.
 //   - Output goes to a file that the shim opens for appending, so no process of ours has to live for a container to write.
 //     Files are rotated without a lost line where the filesystem can cut a range from their front, else by copy and truncate.

@@ -22,6 +22,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -29,7 +30,7 @@ import (
 func (r *Runtime) Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error) {
 	code, err := r.exec(r.in(ctx), id, o, false)
 	if err != nil {
-		return 0, fmt.Errorf("exec in container %s: %w", id, classify(err))
+		return 0, fmt.Errorf("exec in container %s: %w", id, failure.Classify(err))
 	}
 	return code, nil
 }
@@ -164,7 +165,7 @@ func noProgram(err error, name string) error {
 	text := err.Error()
 	for _, s := range []string{"executable file not found", syscall.ENOENT.Error(), syscall.EACCES.Error(), "is a directory"} {
 		if strings.Contains(text, s) && strings.Contains(text, "exec: ") {
-			return fmt.Errorf("%q cannot be run in it: %w", name, as(fault.ErrInvalid, err))
+			return fmt.Errorf("%q cannot be run in it: %w", name, failure.As(fault.ErrInvalid, err))
 		}
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -48,7 +49,7 @@ func TestNoProcessOfOursStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{exec: errSlow, get: is(task.Status_CREATED), boxes: []containers.Container{{ID: "web-1", Labels: map[string]string{labelDevice: "press-07"}, Extensions: ext, Spec: spec}}}
+	d := &daemon{exec: errSlow, get: is(task.Status_CREATED), boxes: []containers.Container{{ID: "web-1", Labels: map[string]string{owned.LabelDevice: "press-07"}, Extensions: ext, Spec: spec}}}
 	if err := d.runtime(t).Probe(t.Context(), "web-1", workload.Probe{Exec: []string{"true"}}); err == nil || strings.Join(d.calls, " ") != "exec get kill wait delete" {
 		t.Errorf("Probe = %v after %q", err, d.calls)
 	}

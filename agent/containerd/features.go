@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -82,7 +83,7 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	}
 	plugins, err := r.client.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==io.containerd.snapshotter.v1,id==%s", r.o.Snapshotter))
 	if err != nil {
-		return Features{}, classify(err)
+		return Features{}, failure.Classify(err)
 	}
 	if len(plugins.Plugins) == 0 {
 		return Features{}, fault.WithHint(fmt.Errorf("containerd %s has no snapshotter %q: %w", version, r.o.Snapshotter, fault.ErrUnfit),
@@ -93,14 +94,14 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 		h.root, caps = p.Exports["root"], p.Capabilities
 	}
 	if plugins, err = r.client.IntrospectionService().Plugins(ctx, "type==io.containerd.content.v1"); err != nil {
-		return Features{}, classify(err)
+		return Features{}, failure.Classify(err)
 	}
 	for _, p := range plugins.Plugins {
 		h.blobs = p.Exports["root"]
 	}
 	f := Features{
 		Containerd: version, Runtime: info.Version.Version, Snapshotter: r.o.Snapshotter, CgroupVersion: 1,
-		ParallelUnpack: canUnpackInParallel(caps) && r.o.Unpacks > 1, caps: caps,
+		ParallelUnpack: canUnpackInParallel(caps), caps: caps,
 	}
 	if cgroups.Mode() == cgroups.Unified {
 		f.CgroupVersion = 2
@@ -133,13 +134,13 @@ func (r *Runtime) runtimeInfo(ctx context.Context) (*client.RuntimeInfo, error) 
 	if errdefs.IsNotImplemented(err) || errdefs.IsNotFound(err) {
 		return &client.RuntimeInfo{}, nil
 	}
-	return info, classify(err)
+	return info, failure.Classify(err)
 }
 
 // version also is the cheapest question whether containerd is there.
 func (r *Runtime) version(ctx context.Context) (string, error) {
 	v, err := r.client.Version(ctx)
-	return v.Version, classify(errgrpc.ToNative(err))
+	return v.Version, failure.Classify(errgrpc.ToNative(err))
 }
 
 // confined refuses to run without a system call filter unless the device's owner said so.
@@ -152,18 +153,15 @@ func (r *Runtime) confined(f Features, s workload.Service) error {
 		"install a runc built with seccomp, or allow containers without it in the agent's configuration")
 }
 
-func (r *Runtime) snapshotterRoot(ctx context.Context) (string, error) {
-	if _, err := r.features(ctx); err != nil {
-		return "", err
-	}
-	r.host.mu.Lock()
-	defer r.host.mu.Unlock()
-	return r.host.root, nil
+// Capabilities are those of the snapshotter.
+func (r *Runtime) Capabilities(ctx context.Context) ([]string, error) {
+	f, err := r.features(ctx)
+	return f.caps, err
 }
 
-// roots are the folders of the content store and of the snapshotter. Where one does not tell, it is taken to be beside the
+// Roots are the folders of the content store and of the snapshotter. Where one does not tell, it is taken to be beside the
 // other.
-func (r *Runtime) roots(ctx context.Context) (blobs, files string, err error) {
+func (r *Runtime) Roots(ctx context.Context) (blobs, files string, err error) {
 	if _, err := r.features(ctx); err != nil {
 		return "", "", err
 	}

@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -28,7 +29,7 @@ const (
 )
 
 func (r *Runtime) filesDir(id string) (string, error) {
-	return path(filepath.Join(r.o.RunDir, "memory"), id)
+	return paths.Join(filepath.Join(r.o.RunDir, "memory"), id)
 }
 
 // fileMounts put a container's files in their places, read-only.

@@ -114,6 +114,7 @@ func TestVolumesOfEveryKind(t *testing.T) {
 		{Kind: workload.MountVolume, Source: "ours", Target: "/ours"},
 		{Kind: workload.MountVolume, Source: "mem", Target: "/mem"},
 		{Kind: workload.MountVolume, Source: "bound", Target: "/bound"},
+		{Kind: workload.MountVolume, Source: "kept", Target: "/kept"},
 		{Kind: workload.MountImage, Image: &img, Target: "/image"},
 		{Kind: workload.MountImage, Image: &img, Target: "/image-part", Subpath: "data/sub"},
 		{Kind: workload.MountTmpfs, Target: "/tmpfs", Options: []string{"uid=33", "exec"}},
@@ -128,6 +129,7 @@ func TestVolumesOfEveryKind(t *testing.T) {
 		{Name: "ours", Shared: "plant-wide"},
 		{Name: "mem", Options: map[string]string{"type": "tmpfs", "device": "tmpfs", "o": "size=1m,uid=33"}},
 		{Name: "bound", Options: map[string]string{"type": "none", "device": host, "o": "bind"}},
+		{Name: "kept", Options: map[string]string{"type": "none", "device": host, "o": "rw,bind,ro"}},
 	}
 	cs := r.up(p)
 	a, b := cs[0].ID, cs[1].ID
@@ -161,6 +163,9 @@ func TestVolumesOfEveryKind(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(host, "x")); err != nil || string(got) != "to the host\n" {
 		t.Errorf("on the host: %q, %v", got, err)
 	}
+	if err := r.Probe(t.Context(), a, workload.Probe{Exec: []string{"/toolbox", "write", "/kept/x", "x"}}); err == nil || r.inside(a, "cat", "/kept/x") != "to the host\n" {
+		t.Errorf("write to a directory that is bound read-only: %v", err)
+	}
 	if got := r.inside(a, "stat", "/tmpfs"); !strings.HasPrefix(got, "33 ") {
 		t.Errorf("tmpfs of uid 33: %q", got)
 	}
@@ -192,7 +197,7 @@ func TestVolumesOfEveryKind(t *testing.T) {
 }
 
 func TestVolumesSayWhyNot(t *testing.T) {
-	r := newRig(t)
+	r := newRig(t, func(o *containerd.Options) { o.AllowPrivileged = true }) // else no driver but those of networks is asked
 	img := r.pulled(nil, []testenv.File{{Path: "v/out", Link: "/etc"}})
 	for _, tc := range []struct {
 		name   string

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -88,7 +89,7 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 	if res.ExitStatus == 0 {
 		return nil
 	}
-	file, err := r.logFile(labels)
+	file, err := r.logs.File(replicaOf(labels))
 	if err != nil {
 		return err
 	}
@@ -101,10 +102,10 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	if err != nil {
 		return streams, 0, err
 	}
-	if err := errors.Join(r.confined(features, f.Service), features.unmet(f.Service), features.canMap(f.Service)); err != nil {
+	if err := errors.Join(r.permitted(ctx, p, f.Service), r.confined(features, f.Service), features.unmet(f.Service), features.canMap(f.Service)); err != nil {
 		return streams, 0, err
 	}
-	img, err := r.ready(ctx, f.Service.Image)
+	img, err := r.images.Ready(ctx, f.Service.Image)
 	if err != nil {
 		return streams, 0, err
 	}
@@ -115,7 +116,7 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	box := containers.Container{
 		ID: f.ID, Labels: r.labels(p, f), Image: f.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: f.ID,
 	}
-	box.Labels[labelHook] = c.ID
+	box.Labels[owned.LabelHook] = c.ID
 	if box.Extensions, err = (record{Container: f, NetNS: at.NetNS}).extension(); err != nil {
 		return streams, 0, err
 	}
@@ -138,7 +139,7 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	if streams, err = r.taskIO(f.Service, f.ID, labels); err != nil {
 		return streams, 0, err
 	}
-	file, err := r.logFile(labels)
+	file, err := r.logs.File(replicaOf(labels))
 	if err != nil {
 		return streams, 0, err
 	}
@@ -164,7 +165,7 @@ func (r *Runtime) removeFirst(ctx context.Context, id string) error {
 
 // removeFirsts removes what a kill left of the containers that ran before another one.
 func (r *Runtime) removeFirsts(ctx context.Context, id string) error {
-	boxes, err := r.client.ContainerService().List(ctx, r.filter(labelHook, id))
+	boxes, err := r.list(ctx, owned.LabelHook, id)
 	if err != nil {
 		return err
 	}
@@ -180,7 +181,7 @@ func (r *Runtime) removeFirsts(ctx context.Context, id string) error {
 func (r *Runtime) dropFirsts(ctx context.Context, boxes []containers.Container) ([]containers.Container, error) {
 	var rest []containers.Container
 	for _, b := range boxes {
-		if b.Labels[labelHook] == "" {
+		if b.Labels[owned.LabelHook] == "" {
 			rest = append(rest, b)
 			continue
 		}

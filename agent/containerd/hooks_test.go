@@ -1,7 +1,10 @@
 package containerd_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -67,9 +71,6 @@ func TestHooksThatFail(t *testing.T) {
 		}, []string{"pre_start 1", "exited with 1", "refused"}},
 		{"after", func(s *workload.Service) { s.PostStart = []workload.Hook{{Command: toolbox("cat", "/none")}} }, []string{"post_start 1", "exited with 1", "/none"}},
 		{"after, no such program", func(s *workload.Service) { s.PostStart = []workload.Hook{{Command: []string{"/none"}}} }, []string{"post_start 1", "/none"}},
-		{"after, privileged", func(s *workload.Service) {
-			s.PostStart = []workload.Hook{{Command: toolbox("env"), Privileged: true}}
-		}, []string{"post_start 1", "not allowed"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := server(img)
@@ -145,6 +146,29 @@ func TestInitAndTerminal(t *testing.T) {
 	}
 }
 
+// An agent that plain "go build" has linked dynamically says so at admission: in a container it finds no libraries.
+func TestInitNeedsAStaticProgram(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "agent")
+	source := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(source, []byte("package main\n\nimport \"C\"\n\nfunc main() {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, source)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		testenv.Unavailable(t, "link a program dynamically: %v: %s", err, out)
+	}
+	r := newRig(t, func(o *containerd.Options) { o.Program = program })
+	err := r.Admit(t.Context(), []*workload.Project{project("init", workload.Service{Name: "a", Init: true})})
+	if !errors.Is(err, fault.ErrUnfit) || !strings.Contains(err.Error(), "services.a.init: ") || !strings.Contains(err.Error(), "linked dynamically") {
+		t.Errorf("Admit = %v, want a clash at init", err)
+	}
+	if err := r.Admit(t.Context(), []*workload.Project{project("plain", workload.Service{Name: "a", TTY: true})}); err != nil {
+		t.Errorf("without init: %v", err)
+	}
+}
+
 // agentProgram builds the program that containers get as their first process.
 func agentProgram(t *testing.T) string {
 	t.Helper()
@@ -172,4 +196,18 @@ func contains(s, part string) error {
 		return nil
 	}
 	return fmt.Errorf("%q is not in %q", part, s)
+}
+
+// A privileged hook needs the permission, as a privileged service does: nothing is made without it.
+func TestPrivilegedHooksAreRefused(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.PostStart = []workload.Hook{{Command: toolbox("env"), Privileged: true}}
+	p := project("bad", s)
+	if err := r.Prepare(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Create(t.Context(), p, p.Containers()[0]); err == nil || !strings.Contains(err.Error(), "post_start") || !strings.Contains(err.Error(), "allow") {
+		t.Errorf("Create = %v, want the hook refused", err)
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -33,12 +34,13 @@ type orders struct {
 	Project                             *workload.Project
 	Pull                                *workload.Image // this instead of the project's life
 	Registry                            string          // where it is served
+	Claim                               bool            // be the device's agent, and do nothing
 }
 
 // open makes the runtime and networks that the orders speak of.
-func (o orders) open(ctx context.Context, j containerd.Journal) (*containerd.Runtime, *network.Manager, error) {
+func (o orders) open(ctx context.Context, j images.Journal) (*containerd.Runtime, *network.Manager, error) {
 	nets, err := network.Open(network.Options{
-		DataDir: o.NetData, RunDir: o.NetRun, Table: o.NetTable, Pool: netip.MustParsePrefix(o.NetPool),
+		Store: testenv.NetworkState(filepath.Join(o.NetData, "networks")), DataDir: o.NetData, RunDir: o.NetRun, Table: o.NetTable, Pool: netip.MustParsePrefix(o.NetPool),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -48,8 +50,8 @@ func (o orders) open(ctx context.Context, j containerd.Journal) (*containerd.Run
 	}
 	r, err := containerd.New(ctx, containerd.Options{
 		Address: o.Address, Namespace: o.Namespace, Device: "press-07", DataDir: o.DataDir, RunDir: o.RunDir,
-		Journal: j, Networks: adapted{nets}, Now: time.Now, Endpoints: func(string) ([]containerd.Endpoint, error) {
-			return []containerd.Endpoint{{Scheme: "http", Host: o.Registry, Path: "/v2", Client: http.DefaultClient}}, nil
+		Journal: j, Networks: adapted{nets}, Now: time.Now, Endpoints: func(string) ([]images.Endpoint, error) {
+			return []images.Endpoint{{Scheme: "http", Host: o.Registry, Path: "/v2", Client: http.DefaultClient}}, nil
 		},
 	})
 	return r, nets, err
@@ -58,7 +60,7 @@ func (o orders) open(ctx context.Context, j containerd.Journal) (*containerd.Run
 // victim lives a project's life again and again, saying what it does, until it is killed.
 func victim(o orders) error {
 	ctx := context.Background()
-	journal := containerd.Journal(always{})
+	journal := images.Journal(always{})
 	if o.Pull != nil {
 		journal = newJournal()
 	}
@@ -69,7 +71,16 @@ func victim(o orders) error {
 	defer nets.Close()
 	defer r.Close()
 	if o.Pull != nil {
-		return r.Pull(ctx, *o.Pull, nil)
+		_, err := r.Pull(ctx, *o.Pull, nil)
+		return err
+	}
+	if o.Claim {
+		if err := r.Claim(ctx); err != nil {
+			return err
+		}
+		fmt.Println("claimed")
+		_, err := os.Stdin.Read(make([]byte, 1))
+		return err
 	}
 	for {
 		if err := live(ctx, o.Project, r, func(step string) { fmt.Println(step) }); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -13,27 +12,15 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/logs"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Labels on every object of ours. A thing without labelDevice, or with another device's, is not ours.
+// What a record is kept as: what Start and Stop must know and labels cannot hold.
 const (
-	labelPrefix     = "dev.longshore."
-	labelDevice     = labelPrefix + "device"
-	labelDeployment = labelPrefix + "deployment"
-	labelComponent  = labelPrefix + "component"
-	labelProject    = labelPrefix + "project"
-	labelService    = labelPrefix + "service"
-	labelReplica    = labelPrefix + "replica"
-	labelHash       = labelPrefix + "hash"
-	labelGeneration = labelPrefix + "generation"
-	// labelHook marks a container that only runs before another one, whose id it is. It is no container of the project.
-	labelHook = labelPrefix + "hook"
-
-	// labelRoot keeps containerd's collector away.
-	labelRoot = "containerd.io/gc.root"
-	// extensionKey and extensionType carry what Start and Stop must know and labels cannot hold.
 	extensionKey  = "longshore.workload"
 	extensionType = "longshore.dev/workload.v1+json"
 )
@@ -48,46 +35,40 @@ type record struct {
 func (r *Runtime) labels(p *workload.Project, c workload.Container) map[string]string {
 	out := map[string]string{}
 	for k, v := range c.Service.Labels {
-		if !strings.HasPrefix(k, labelPrefix) && !strings.HasPrefix(k, "containerd.io/") {
+		if !strings.HasPrefix(k, owned.LabelPrefix) && !strings.HasPrefix(k, "containerd.io/") {
 			out[k] = v
 		}
 	}
-	out[labelDevice] = r.o.Device
-	out[labelDeployment] = p.Deployment
-	out[labelComponent] = p.Component
-	out[labelProject] = p.Name
-	out[labelService] = c.Service.Name
-	out[labelReplica] = strconv.Itoa(c.Replica)
-	out[labelHash] = c.Hash
-	out[labelGeneration] = strconv.FormatUint(p.Generation, 10)
+	out[owned.LabelDevice] = r.o.Device
+	out[owned.LabelDeployment] = p.Deployment
+	out[owned.LabelComponent] = p.Component
+	out[owned.LabelProject] = p.Name
+	out[owned.LabelService] = c.Service.Name
+	out[owned.LabelReplica] = strconv.Itoa(c.Replica)
+	out[owned.LabelHash] = c.Hash
+	out[owned.LabelGeneration] = strconv.FormatUint(p.Generation, 10)
 	return out
 }
 
-// filter selects by labels, given as key, value pairs, beside the device's own.
-func (r *Runtime) filter(pairs ...string) string {
-	f := "labels." + strconv.Quote(labelDevice) + "==" + strconv.Quote(r.o.Device)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		f += ",labels." + strconv.Quote(pairs[i]) + "==" + strconv.Quote(pairs[i+1])
-	}
-	return f
-}
+// filter selects what is this device's and has some labels, given as key, value pairs.
+func (r *Runtime) filter(pairs ...string) string { return owned.By(r.o.Device, pairs...) }
 
 // own loads a container of ours. fault.ErrNotFound when there is none, fault.ErrConflict when it is somebody else's.
 func (r *Runtime) own(ctx context.Context, id string) (containers.Container, record, error) {
 	var rec record
 	c, err := r.client.ContainerService().Get(ctx, id)
 	if err != nil {
-		return c, rec, classify(err)
+		return c, rec, failure.Classify(err)
 	}
-	if c.Labels[labelDevice] != r.o.Device {
-		return c, rec, fmt.Errorf("container %s does not belong to device %s: %w", id, r.o.Device, fault.ErrConflict)
+	if !r.mine(c) {
+		return c, rec, r.disowned(c)
 	}
 	ext := c.Extensions[extensionKey]
-	if ext == nil || ext.GetTypeUrl() != extensionType {
+	if ext.GetTypeUrl() != extensionType {
 		return c, rec, fmt.Errorf("container %s was made by another version of this agent: %w", id, fault.ErrUnsupported)
 	}
 	if err := json.Unmarshal(ext.GetValue(), &rec); err != nil {
-		return c, rec, fmt.Errorf("read the record of container %s: %w", id, as(fault.ErrInvalid, err))
+		return c, rec, fmt.Errorf("read the record of container %s: %w", id, failure.As(fault.ErrInvalid, err))
 	}
 	return c, rec, nil
 }
@@ -102,13 +83,7 @@ func (rec record) extension() (map[string]typeurl.Any, error) {
 
 func (r *Runtime) stamp() string { return r.o.Now().UTC().Format(time.RFC3339) }
 
-// path joins names below dir; each name must be one plain path element.
-func path(dir string, names ...string) (string, error) {
-	for _, n := range names {
-		if n == "" || n == "." || n == ".." || strings.ContainsAny(n, "/\x00") {
-			return "", fmt.Errorf("%q cannot name a file: %w", n, fault.ErrInvalid)
-		}
-		dir = filepath.Join(dir, n)
-	}
-	return dir, nil
+// replicaOf names the log of a container with these labels.
+func replicaOf(labels map[string]string) logs.Replica {
+	return logs.Replica{Project: labels[owned.LabelProject], Service: labels[owned.LabelService], Replica: labels[owned.LabelReplica]}
 }

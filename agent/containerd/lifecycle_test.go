@@ -38,7 +38,7 @@ func TestStartServesAndRestartsInTheSameNetwork(t *testing.T) {
 	o := r.seen(c.ID)
 	want := workload.Observation{
 		ID: c.ID, Project: "line", Deployment: "dep-line", Component: "comp-line", Service: "web", Replica: 1, Hash: c.Hash,
-		Image: img.Name(), Active: true, Status: workload.Running, PID: o.PID, Run: o.Run, StartedAt: o.StartedAt, Began: o.Began,
+		Generation: o.Generation, Image: img.Name(), Active: true, Status: workload.Running, PID: o.PID, Run: o.Run, StartedAt: o.StartedAt, Began: o.Began,
 	}
 	if o != want || o.PID == 0 || o.Run == "" {
 		t.Errorf("Observe = %+v, want %+v", o, want)
@@ -327,6 +327,63 @@ func TestOutOfMemoryIsTold(t *testing.T) {
 	}
 }
 
+// TestLacksAreTold: what a container's control group had no more of is known after its end, and in its health check.
+func TestLacksAreTold(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	for _, tt := range []struct {
+		name    string
+		command []string
+		limits  workload.Resources
+		want    workload.Lack
+	}{
+		{"memory", []string{"memory", "200"}, workload.Resources{MemoryBytes: 32 << 20, CgroupParent: "longshore-test-lacks"}, workload.LackMemory},
+		{"processes", []string{"memory", "1"}, workload.Resources{PIDs: 2}, workload.LackProcesses},
+		{"nothing", []string{"exit", "3"}, workload.Resources{PIDs: 100, MemoryBytes: 64 << 20}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := r.up(project("lack-"+tt.name, workload.Service{Name: "web", Image: img, Command: tt.command, Resources: tt.limits}))[0]
+			if o := r.exited(c.ID); o.Lack != tt.want || o.ExitCode == 0 {
+				t.Errorf("exit %d, lack %q, want %q", o.ExitCode, o.Lack, tt.want)
+			}
+		})
+	}
+	t.Run("health check", func(t *testing.T) {
+		s := server(img)
+		s.Resources.PIDs = 30
+		c := r.up(project("lack-probe", s))[0]
+		r.serving(c.ID)
+		fill, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", r.seen(c.ID).PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := pidsMax(t, string(fill))
+		if err := os.WriteFile(limit, []byte("1"), 0); err != nil { // as if the container had filled it
+			t.Fatal(err)
+		}
+		err = r.Probe(t.Context(), c.ID, workload.Probe{Exec: []string{"/toolbox", "exit", "0"}})
+		if err == nil || !strings.Contains(err.Error(), "as many processes as its limit of 30 allows; raise pids_limit") {
+			t.Errorf("Probe = %v, want a word about the limit of processes", err)
+		}
+	})
+}
+
+// pidsMax is the file that limits the processes of a control group, given /proc/PID/cgroup.
+func pidsMax(t *testing.T, groups string) string {
+	t.Helper()
+	for line := range strings.Lines(groups) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) == 3 && f[1] == "pids" {
+			return filepath.Join("/sys/fs/cgroup/pids", f[2], "pids.max")
+		}
+		if len(f) == 3 && f[0] == "0" && f[1] == "" && !strings.Contains(groups, ":pids:") {
+			return filepath.Join("/sys/fs/cgroup", f[2], "pids.max")
+		}
+	}
+	t.Fatal("no control group of processes")
+	return ""
+}
+
 func TestStop(t *testing.T) {
 	r := newRig(t)
 	img := r.pulled(func(c *v1.Config) { c.StopSignal = "SIGINT" })
@@ -435,7 +492,7 @@ func TestOneShimAProject(t *testing.T) {
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	good := containerd.Options{
-		Device: "d", DataDir: "/var/lib/x", RunDir: "/run/x", Journal: newJournal(), Networks: adapted{}, Now: time.Now,
+		Device: "d", DataDir: t.TempDir(), RunDir: "/run/x", Journal: newJournal(), Networks: adapted{}, Now: time.Now,
 		Address: filepath.Join(t.TempDir(), "none.sock"),
 	}
 	for name, change := range map[string]func(*containerd.Options){

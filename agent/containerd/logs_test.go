@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 func TestLogsOfAContainerOverRotation(t *testing.T) {
 	r := newRig(t, func(o *containerd.Options) {
-		o.Logs = containerd.LogLimits{MaxSize: 32 << 10, MaxFiles: 10000, Every: 3 * time.Millisecond}
+		o.Logs = logs.Limits{MaxSize: 32 << 10, MaxFiles: 10000, Every: 3 * time.Millisecond}
 	})
 	img := r.pulled(nil)
 	const lines = 100_000
@@ -25,7 +25,7 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 	c := r.created(p)[0]
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	follow, err := r.Logs(ctx, c.ID, agent.LogOptions{Follow: true})
+	follow, err := r.Logs(ctx, c.ID, workload.LogOptions{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 	p.Services[0].Command = []string{"print", "the next revision"}
 	next := r.up(p)[0]
 	r.exited(next.ID)
-	tail, err := r.Logs(ctx, next.ID, agent.LogOptions{Tail: 2})
+	tail, err := r.Logs(ctx, next.ID, workload.LogOptions{Tail: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 	if want := fmt.Sprintf("line %d|the next revision", lines); strings.Join(got, "|") != want {
 		t.Errorf("tail = %q, want %q", got, want)
 	}
-	if _, err := r.Logs(ctx, "nobody", agent.LogOptions{}); !errors.Is(err, fault.ErrNotFound) {
+	if _, err := r.Logs(ctx, "nobody", workload.LogOptions{}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("Logs of no container = %v, want %v", err, fault.ErrNotFound)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -143,7 +144,7 @@ func (r *Runtime) join(ctx context.Context, project string, c workload.Container
 
 // firstOfService is the process of a service's first replica that runs.
 func (r *Runtime) firstOfService(ctx context.Context, project, service string) (uint32, error) {
-	boxes, err := r.client.ContainerService().List(ctx, r.filter(labelProject, project, labelService, service, labelReplica, "1"))
+	boxes, err := r.list(ctx, owned.LabelProject, project, owned.LabelService, service, owned.LabelReplica, "1")
 	if err != nil {
 		return 0, err
 	}
@@ -158,7 +159,7 @@ func (r *Runtime) firstOfService(ctx context.Context, project, service string) (
 		return 1
 	})
 	for _, b := range boxes {
-		if b.Labels[labelHook] != "" {
+		if b.Labels[owned.LabelHook] != "" {
 			continue
 		}
 		if pid, err := r.runningPID(ctx, b.ID); err == nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -21,7 +22,7 @@ func namespace(t *testing.T, pid, kind string) string {
 }
 
 func TestNamespacesOfTheDevice(t *testing.T) {
-	r := newRig(t)
+	r := newRig(t, func(o *containerd.Options) { o.AllowPrivileged = true })
 	img := r.pulled(nil)
 	for _, kind := range []string{"pid", "ipc", "uts", "cgroup"} {
 		t.Run(kind, func(t *testing.T) {

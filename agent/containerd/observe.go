@@ -1,19 +1,13 @@
 package containerd
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,12 +20,13 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/process"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 const (
-	// clockTick is the unit of start times in /proc; the kernel fixed it for user space.
-	clockTick = 100
 	// markTopic is where a new subscription listens for itself.
 	markTopic = "/longshore/subscribed"
 	markEvery = 100 * time.Millisecond
@@ -41,13 +36,16 @@ const (
 func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	ctx = r.in(ctx)
 	var out workload.Observed
-	boxes, err := r.client.ContainerService().List(ctx, r.filter())
+	if err := r.claim(ctx); err != nil {
+		return out, err
+	}
+	boxes, err := r.observed(ctx)
 	if err != nil {
-		return out, fmt.Errorf("list containers: %w", classify(err))
+		return out, fmt.Errorf("list containers: %w", failure.Classify(err))
 	}
 	list, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
-		return out, fmt.Errorf("list tasks: %w", classify(errgrpc.ToNative(err)))
+		return out, fmt.Errorf("list tasks: %w", failure.Classify(errgrpc.ToNative(err)))
 	}
 	running := map[string]*task.Process{}
 	for _, t := range list.Tasks {
@@ -55,26 +53,30 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	}
 	var ask []string
 	for _, b := range boxes {
-		if running[b.ID] == nil && b.Labels[labelHook] == "" {
+		if running[b.ID] == nil && b.Labels[owned.LabelHook] == "" {
 			ask = append(ask, b.ID)
 		}
 	}
 	unlisted, err := r.unlisted(ctx, ask)
 	if err != nil {
-		return out, fmt.Errorf("list tasks: %w", classify(err))
+		return out, fmt.Errorf("list tasks: %w", failure.Classify(err))
 	}
 	projects, answering, mute := map[string]bool{}, r.o.Networks.Answering(), map[string]bool{}
 	for _, b := range boxes {
-		if b.Labels[labelHook] != "" { // part of another container's start
+		if b.Labels[owned.LabelHook] != "" { // part of another container's start
 			continue
 		}
-		replica, err := strconv.Atoi(b.Labels[labelReplica])
+		replica, err := strconv.Atoi(b.Labels[owned.LabelReplica])
 		if err != nil {
-			r.log.Warn("a container with a broken label", "container", b.ID, "label", labelReplica, "value", b.Labels[labelReplica])
+			r.log.Warn("a container with a broken label", "container", b.ID, "label", owned.LabelReplica, "value", b.Labels[owned.LabelReplica])
+		}
+		generation, err := strconv.ParseUint(b.Labels[owned.LabelGeneration], 10, 64)
+		if err != nil {
+			r.log.Warn("a container with a broken label", "container", b.ID, "label", owned.LabelGeneration, "value", b.Labels[owned.LabelGeneration])
 		}
 		o := workload.Observation{
-			ID: b.ID, Project: b.Labels[labelProject], Deployment: b.Labels[labelDeployment], Component: b.Labels[labelComponent],
-			Service: b.Labels[labelService], Replica: replica, Hash: b.Labels[labelHash], Image: b.Image, Status: workload.Created,
+			ID: b.ID, Generation: generation, Project: b.Labels[owned.LabelProject], Deployment: b.Labels[owned.LabelDeployment], Component: b.Labels[owned.LabelComponent],
+			Service: b.Labels[owned.LabelService], Replica: replica, Hash: b.Labels[owned.LabelHash], Image: b.Image, Status: workload.Created,
 			Active: answering[b.ID],
 		}
 		t := running[b.ID]
@@ -86,7 +88,9 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 			mute[b.ID] = true
 			o = r.sightings.recall(o)
 		case t != nil:
-			describe(&o, t)
+			if describe(&o, t); o.Status == workload.Exited && o.ExitCode != 0 {
+				o.Lack = r.lack(b)
+			}
 			r.observeWriter(b, o)
 		}
 		projects[o.Project] = true
@@ -96,14 +100,12 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	for _, id := range r.sightings.note(out.Containers, mute) {
 		r.log.Warn("a container's shim does not answer; the container is taken for what it was", "container", id)
 	}
-	dirs, err := os.ReadDir(r.logRoot())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	owners, err := r.logs.Projects()
+	if err != nil {
 		return out, fmt.Errorf("list projects: %w", err)
 	}
-	for _, d := range dirs {
-		if strings.Trim(d.Name(), "abcdefghijklmnopqrstuvwxyz0123456789-") == "" { // logs may be a disk's own: it has a lost+found
-			projects[d.Name()] = true
-		}
+	for _, p := range owners {
+		projects[p] = true
 	}
 	for p := range projects {
 		out.Projects = append(out.Projects, p)
@@ -114,12 +116,12 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 
 // observeWriter notes where a container writes to, when it is seen for the first time.
 func (r *Runtime) observeWriter(b containers.Container, o workload.Observation) {
-	if o.Status != workload.Running || r.writers.knows(o.ID, o.Run) {
+	if o.Status != workload.Running || r.logs.Watched(o.ID, o.Run) {
 		return
 	}
 	var rec record
 	if ext := b.Extensions[extensionKey]; ext != nil && json.Unmarshal(ext.GetValue(), &rec) == nil {
-		r.writes(b.Labels, rec.Container.Service.Log, o.ID, o.PID)
+		r.logs.Watch(replicaOf(b.Labels), rec.Container.Service.Log, o.ID, o.PID)
 	}
 }
 
@@ -130,45 +132,14 @@ func describe(o *workload.Observation, t *task.Process) {
 		if t.Status != task.Status_RUNNING {
 			o.Status = workload.Paused
 		}
-		o.Run, o.StartedAt, o.Began = started(t.Pid, "/proc")
+		o.Run, o.StartedAt, o.Began = process.Started(t.Pid, "/proc")
 	case task.Status_STOPPED:
-		o.Status, o.ExitCode = workload.Exited, t.ExitStatus
+		o.Status, o.ExitCode, o.End = workload.Exited, t.ExitStatus, strconv.FormatUint(uint64(t.Pid), 10)
 		if t.ExitedAt != nil {
 			o.ExitedAt = t.ExitedAt.AsTime()
+			o.End += "/" + strconv.FormatInt(o.ExitedAt.UnixNano(), 10)
 		}
 	}
-}
-
-// started asks the kernel when a process began. run is the process with its ticks since the machine's start: no other
-// process has both until the machine starts again, which ends all runs. The time is of the clock as it is now: the
-// kernel's btime moves when the clock is set, so it names nothing. All are zero when the kernel does not say.
-func started(pid uint32, proc string) (run string, at time.Time, began time.Duration) {
-	id := strconv.FormatUint(uint64(pid), 10)
-	stat, err := os.ReadFile(filepath.Join(proc, id, "stat"))
-	if err != nil {
-		return "", time.Time{}, 0
-	}
-	_, after, ok := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" ")) // the name may hold spaces
-	fields := strings.Fields(string(after))
-	if !ok || len(fields) < 20 {
-		return "", time.Time{}, 0
-	}
-	ticks, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return "", time.Time{}, 0
-	}
-	run, began = id+"/"+fields[19], time.Duration(ticks)*time.Second/clockTick
-	kernel, err := os.ReadFile(filepath.Join(proc, "stat"))
-	if err != nil {
-		return run, time.Time{}, began
-	}
-	_, after, ok = bytes.Cut(kernel, []byte("\nbtime "))
-	line, _, _ := bytes.Cut(after, []byte("\n"))
-	boot, err := strconv.ParseInt(string(line), 10, 64)
-	if !ok || err != nil {
-		return run, time.Time{}, began
-	}
-	return run, time.Unix(boot, 0).Add(began).UTC(), began
 }
 
 // Events tells of exits and lack of memory of this device's containers, and of changes that somebody else made to them,
@@ -177,8 +148,11 @@ func started(pid uint32, proc string) (run string, at time.Time, began time.Dura
 // fails with fault.ErrTemporary until containerd is back. The caller reads until the channel is closed.
 func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	ctx = r.in(ctx)
+	if err := r.claim(ctx); err != nil {
+		return nil, err
+	}
 	if _, err := r.version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
-		return nil, fmt.Errorf("subscribe to events: %w", classify(err))
+		return nil, fmt.Errorf("subscribe to events: %w", failure.Classify(err))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ns := ",namespace==" + strconv.Quote(r.o.Namespace)
@@ -205,7 +179,7 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 		r.forward(ctx, envelopes, errs, out)
 	}()
 	if err := <-begun; err != nil {
-		return nil, fmt.Errorf("subscribe to events: %w", classify(errgrpc.ToNative(err)))
+		return nil, fmt.Errorf("subscribe to events: %w", failure.Classify(errgrpc.ToNative(err)))
 	}
 	return out, nil
 }
@@ -297,7 +271,7 @@ func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.E
 	if errdefs.IsNotFound(err) {
 		return ev, true // removed meanwhile; a hint too many does no harm
 	}
-	return ev, err == nil && box.Labels[labelDevice] == r.o.Device && box.Labels[labelHook] == ""
+	return ev, err == nil && r.mine(box) && box.Labels[owned.LabelHook] == ""
 }
 
 // maxDoings bounds what is remembered while nobody reads events.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -25,7 +29,7 @@ import (
 
 // place is where the n-th mount of a container is made.
 func (r *Runtime) place(id string, n int) (string, error) {
-	return path(filepath.Join(r.o.RunDir, "mounts"), id, strconv.Itoa(n))
+	return paths.Join(filepath.Join(r.o.RunDir, "mounts"), id, strconv.Itoa(n))
 }
 
 // lay makes what a container mounts, anew where it may have changed. Volumes that only its image asks for need nothing.
@@ -60,6 +64,8 @@ func (r *Runtime) layOne(ctx context.Context, p *workload.Project, c workload.Co
 		source = filepath.Join(dir, volumeData)
 	case m.Kind == workload.MountImage:
 		return r.layView(ctx, c.ID, n, m)
+	case m.Kind == workload.MountBind:
+		return r.layBind(ctx, c.ID, n, m)
 	}
 	if m.Subpath == "" {
 		return nil
@@ -83,20 +89,86 @@ func bindPart(root, part, to string) error {
 		return fmt.Errorf("subpath %s: it is not in the volume: %w", part, fault.ErrUnfit)
 	}
 	if err != nil {
-		return fmt.Errorf("subpath %s: %w", part, as(fault.ErrInvalid, err))
+		return fmt.Errorf("subpath %s: %w", part, failure.As(fault.ErrInvalid, err))
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	if err := mountPoint(to, info.IsDir()); err != nil {
-		return err
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := bindFile(f, to, info.IsDir(), true); err != nil {
 		return fmt.Errorf("mount subpath %s: %w", part, err)
 	}
 	return nil
+}
+
+// bindFile mounts what is open at a place of ours, with what is mounted below it when whole. Mounts that the device makes
+// there later appear; when the place is unmounted, the device's stay.
+func bindFile(f *os.File, to string, dir, whole bool) error {
+	if err := mountPoint(to, dir); err != nil {
+		return err
+	}
+	flags := uintptr(unix.MS_BIND)
+	if whole {
+		flags |= unix.MS_REC
+	}
+	if err := unix.Mount(procFile(f), to, "", flags, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", to, "", unix.MS_SLAVE|unix.MS_REC, "")
+}
+
+// layBind mounts a path of the device where the container's specification has it, and makes it when it is missing.
+func (r *Runtime) layBind(ctx context.Context, id string, n int, m workload.Mount) error {
+	if err := makeSource(m); err != nil || passesOut(m) {
+		return err
+	}
+	f, whole, err := r.openSource(ctx, m.Source, m.ReadOnly)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	to, err := r.place(id, n)
+	if err != nil {
+		return err
+	}
+	if err := bindFile(f, to, info.IsDir(), whole && m.Recursive != "disabled"); err != nil {
+		return fmt.Errorf("mount %s: %w", m.Source, err)
+	}
+	return nil
+}
+
+// withdraw unmounts what layBind mounted: a container that runs has it for itself, and the device's files are in no folder of
+// the agent.
+func (r *Runtime) withdraw(c workload.Container) error {
+	for n, m := range c.Service.Mounts {
+		if m.Kind != workload.MountBind {
+			continue
+		}
+		at, err := r.place(c.ID, n)
+		if err != nil {
+			return err
+		}
+		if err := detach(at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func makeSource(m workload.Mount) error {
+	if _, err := os.Stat(m.Source); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !m.Create || workload.NamesSocket(m.Source) {
+		return fault.WithHint(fmt.Errorf("there is no %s on this device: %w", m.Source, fault.ErrUnfit),
+			"make it, or let it be made with create_host_path")
+	}
+	return makeDir(m.Source, 0o755)
 }
 
 // mountPoint makes an empty place to mount at.
@@ -124,12 +196,12 @@ func (r *Runtime) ensureView(ctx context.Context, p *workload.Project, c workloa
 	if m.Image == nil {
 		return fmt.Errorf("no image: %w", fault.ErrInvalid)
 	}
-	img, err := r.ready(ctx, *m.Image)
+	img, err := r.images.Ready(ctx, *m.Image)
 	if err != nil {
 		return err
 	}
-	_, err = r.snapshots().View(ctx, viewKey(c.ID, n), img.top(), snapshots.WithLabels(map[string]string{
-		labelDevice: r.o.Device, labelProject: p.Name, labelRoot: r.stamp(),
+	_, err = r.snapshots().View(ctx, viewKey(c.ID, n), img.Top(), snapshots.WithLabels(map[string]string{
+		owned.LabelDevice: r.o.Device, owned.LabelProject: p.Name, owned.LabelRoot: r.stamp(),
 	}))
 	if errdefs.IsAlreadyExists(err) {
 		return nil
@@ -162,30 +234,21 @@ func (r *Runtime) layView(ctx context.Context, id string, n int, m workload.Moun
 	return bindPart(whole, m.Subpath, to)
 }
 
-// unpacked is how many bytes an image's files have on this device; 0 when the snapshotter does not say.
-func (r *Runtime) unpacked(ctx context.Context, img *image) int64 {
-	var n int64
-	for _, id := range img.chain {
-		u, err := r.snapshots().Usage(ctx, id.String())
-		if err != nil {
-			return 0
-		}
-		n += u.Size
-	}
-	return n
-}
-
 // clear takes away what lay made for a container, and its views of images.
 func (r *Runtime) clear(ctx context.Context, id string) error {
 	for _, kind := range []string{"mounts", "shm", "memory", "stdin"} {
-		dir, err := path(filepath.Join(r.o.RunDir, kind), id)
+		dir, err := paths.Join(filepath.Join(r.o.RunDir, kind), id)
 		if err != nil {
 			return err
 		}
 		if err := unmountBelow(dir); err != nil {
 			return err
 		}
-		if err := os.RemoveAll(dir); err != nil {
+		remove := os.RemoveAll
+		if kind == "mounts" {
+			remove = removeFlat // what is still mounted is the device's
+		}
+		if err := remove(dir); err != nil {
 			return err
 		}
 	}
@@ -236,9 +299,9 @@ func (r *Runtime) heldDir(project string, v workload.Volume) (string, error) {
 // holding has a volume's mount and the names of the containers that use it.
 func (r *Runtime) holding(project string, v workload.Volume) (string, error) {
 	if v.Shared != "" {
-		return path(filepath.Join(r.o.RunDir, "held"), "shared", v.Shared)
+		return paths.Join(filepath.Join(r.o.RunDir, "held"), "shared", v.Shared)
 	}
-	return path(filepath.Join(r.o.RunDir, "held"), "project-"+project, v.Name)
+	return paths.Join(filepath.Join(r.o.RunDir, "held"), "project-"+project, v.Name)
 }
 
 // hold mounts a volume as its driver's options say, for as long as a container uses it.
@@ -247,7 +310,7 @@ func (r *Runtime) hold(ctx context.Context, project string, v workload.Volume, i
 	if err != nil {
 		return "", err
 	}
-	unlock, err := r.ids.lock(ctx, "volume "+dir)
+	unlock, err := r.ids.Lock(ctx, "volume "+dir)
 	if err != nil {
 		return "", err
 	}
@@ -267,8 +330,25 @@ func (r *Runtime) hold(ctx context.Context, project string, v workload.Volume, i
 	if o["o"] != "" {
 		m.Options = strings.Split(o["o"], ",")
 	}
+	if slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind") {
+		readOnly := workload.ReadOnlyOptions(m.Options)
+		f, whole, err := r.openSource(ctx, m.Source, readOnly)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		if !whole {
+			m.Options = slices.DeleteFunc(m.Options, func(o string) bool { return o == "rbind" })
+			m.Options = append(m.Options, "bind")
+		}
+		m.Options = slices.DeleteFunc(m.Options, func(o string) bool { return o == "ro" || o == "rw" })
+		if readOnly { // as it was judged, whatever order its options have
+			m.Options = append(m.Options, "ro")
+		}
+		m.Source = procFile(f)
+	}
 	if err := m.Mount(data); err != nil { // its options may hold a password: they are not told
-		return "", fmt.Errorf("volume %s: mount %s of type %s: %w", v.Name, m.Source, m.Type, errnoOf(err))
+		return "", fmt.Errorf("volume %s: mount %s of type %s: %w", v.Name, o["device"], m.Type, errnoOf(err))
 	}
 	return data, nil
 }
@@ -277,7 +357,7 @@ func (r *Runtime) hold(ctx context.Context, project string, v workload.Volume, i
 func errnoOf(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {
-		return as(fault.ErrTemporary, errno)
+		return failure.As(fault.ErrTemporary, errno)
 	}
 	return fmt.Errorf("its options are not understood: %w", fault.ErrInvalid)
 }
@@ -316,7 +396,7 @@ func (r *Runtime) release(ctx context.Context, id string) error {
 }
 
 func (r *Runtime) releaseOne(ctx context.Context, dir, id string) error {
-	unlock, err := r.ids.lock(ctx, "volume "+dir)
+	unlock, err := r.ids.Lock(ctx, "volume "+dir)
 	if err != nil {
 		return err
 	}

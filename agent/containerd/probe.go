@@ -20,6 +20,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/process"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -48,16 +50,19 @@ func (r *Runtime) Probe(ctx context.Context, id string, p workload.Probe) error 
 		err = fmt.Errorf("an empty probe: %w", fault.ErrInvalid)
 	}
 	if err != nil {
-		return fmt.Errorf("probe container %s: %w", id, classify(err))
+		return fmt.Errorf("probe container %s: %w", id, failure.Classify(err))
 	}
 	return nil
 }
 
 func (r *Runtime) probeExec(ctx context.Context, id string, argv []string) (err error) {
-	box, _, err := r.own(ctx, id)
+	box, rec, err := r.own(ctx, id)
 	if err != nil {
 		return err
 	}
+	limits, group := rec.Container.Service.Resources, r.group(rec.Container.Service.Resources, id)
+	before := forksRefused(group)
+	defer func() { err = crowded(err, limits, group, before) }()
 	var spec oci.Spec
 	if err := typeurl.UnmarshalTo(box.Spec, &spec); err != nil {
 		return err
@@ -115,7 +120,7 @@ func (r *Runtime) probeHTTP(ctx context.Context, id string, p workload.HTTPProbe
 	host := net.JoinHostPort("localhost", strconv.Itoa(int(p.Port)))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+where, nil)
 	if err != nil {
-		return as(fault.ErrInvalid, err)
+		return failure.As(fault.ErrInvalid, err)
 	}
 	req.Header.Set("User-Agent", "longshore-probe")
 	res, err := client.Do(req)
@@ -149,7 +154,7 @@ func dialIn(ctx context.Context, netns string, port uint16) (net.Conn, error) {
 		c   net.Conn
 		err error
 	)
-	elsewhere(func() { c, err = enterAndDial(ctx, netns, port) }) // the dial ends with ctx
+	process.DetachedThread(func() { c, err = enterAndDial(ctx, netns, port) }) // the dial ends with ctx
 	return c, err
 }
 

@@ -2,12 +2,11 @@ package containerd_test
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,8 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -90,7 +91,7 @@ func TestPullIsDurableAndThenCostsNothing(t *testing.T) {
 		defer mu.Unlock()
 		calls = append(calls, [2]int64{done, total})
 	}
-	if err := r.Pull(t.Context(), img, progress); err != nil {
+	if _, err := r.Pull(t.Context(), img, progress); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"unpacking", "durable"}; !slices.Equal(r.journal.notes, want) {
@@ -107,15 +108,12 @@ func TestPullIsDurableAndThenCostsNothing(t *testing.T) {
 	again := r.open()
 	defer again.Close()
 	for _, rt := range []*containerd.Runtime{r.Runtime, again} {
-		if err := rt.Pull(t.Context(), img, progress); err != nil {
+		if _, err := rt.Pull(t.Context(), img, progress); err != nil {
 			t.Error(err)
 		}
 	}
 	if n := len(r.reg.Faults.Requests("", "")); n != requests {
 		t.Errorf("pulling a durable image made %d requests", n-requests)
-	}
-	if info, err := r.Image(t.Context(), img); err != nil || info.Unpacked < 2<<20 || info.Unpacked > 32<<20 {
-		t.Errorf("Image = %+v, %v, want over 2 MiB unpacked", info, err)
 	}
 	r.up(project("multi", server(img)))
 }
@@ -135,7 +133,7 @@ func TestPullForSeveralPlatforms(t *testing.T) {
 	other := mine
 	other.Platform = "linux/s390x"
 	for _, i := range []workload.Image{mine, other} {
-		if err := r.Pull(t.Context(), i, nil); err != nil {
+		if _, err := r.Pull(t.Context(), i, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,7 +146,7 @@ func TestPullForSeveralPlatforms(t *testing.T) {
 	r.reg.Faults.Forget()
 	again := r.reopened(r.o)
 	for _, i := range []workload.Image{mine, other} {
-		if err := again.Pull(t.Context(), i, nil); err != nil {
+		if _, err := again.Pull(t.Context(), i, nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -177,10 +175,19 @@ func TestPullIsContinued(t *testing.T) {
 	img := r.push(built, "plant/heavy")
 	size := weight(t, built)
 	r.reg.Faults.Forget()
-	// Two connections are cut; then the registry is gone for the rest of the attempt.
-	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 2, Times: 2, Effect: testenv.Cut(2 << 20)})
-	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 4, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
-	if err := r.Pull(t.Context(), img, nil); !fault.Retryable(err) {
+	// Two connections are cut in the middle of a layer; then the registry is gone for the rest of the attempt.
+	m, err := built.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var layers []string // the large ones: a cut behind the end of a small blob is none
+	for _, l := range m.Layers[len(m.Layers)-3:] {
+		layers = append(layers, l.Digest.Hex)
+	}
+	path := "/blobs/sha256:(" + strings.Join(layers, "|") + ")"
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: path, Times: 2, Effect: testenv.Cut(2 << 20)})
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: path, Skip: 2, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
+	if _, err := r.Pull(t.Context(), img, nil); !fault.Retryable(err) {
 		t.Fatalf("Pull = %v, want %v", err, fault.ErrTemporary)
 	}
 	if ok, _ := r.journal.IsDurable(img.Name()); ok {
@@ -197,7 +204,7 @@ func TestPullIsContinued(t *testing.T) {
 	r.reg.Faults.Forget()
 	again := r.open()
 	defer again.Close()
-	if err := again.Pull(t.Context(), img, nil); err != nil {
+	if _, err := again.Pull(t.Context(), img, nil); err != nil {
 		t.Fatal(err)
 	}
 	if from = max(from, r.continuedAt()); from < 1<<20 {
@@ -224,11 +231,11 @@ func TestPullKilledAtHalf(t *testing.T) {
 			cancel()
 		}
 	}
-	if err := r.Pull(ctx, img, progress); !errors.Is(err, context.Canceled) {
+	if _, err := r.Pull(ctx, img, progress); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Pull = %v, want %v", err, context.Canceled)
 	}
 	r.reg.Faults.Clear()
-	if err := r.Pull(t.Context(), img, nil); err != nil {
+	if _, err := r.Pull(t.Context(), img, nil); err != nil {
 		t.Fatal(err)
 	}
 	from := r.continuedAt()
@@ -250,7 +257,7 @@ func TestPullFromARegistryWithoutRanges(t *testing.T) {
 		next.ServeHTTP(w, q)
 	}
 	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Effect: refuse})
-	if err := r.Pull(t.Context(), img, nil); err != nil {
+	if _, err := r.Pull(t.Context(), img, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -263,7 +270,7 @@ func TestPullRefusesWrongBytes(t *testing.T) {
 		"everything": {Method: "GET", Path: "/(blobs|manifests)/", Effect: testenv.Corrupt()},
 	} {
 		r.reg.Faults.Add(rule)
-		if err := r.Pull(t.Context(), img, nil); !errors.Is(err, fault.ErrDigestMismatch) {
+		if _, err := r.Pull(t.Context(), img, nil); !errors.Is(err, fault.ErrDigestMismatch) {
 			t.Errorf("%s: Pull = %v, want %v", name, err, fault.ErrDigestMismatch)
 		}
 		r.reg.Faults.Clear()
@@ -271,7 +278,7 @@ func TestPullRefusesWrongBytes(t *testing.T) {
 	if ok, _ := r.journal.IsDurable(img.Name()); ok {
 		t.Error("an image of wrong bytes is durable")
 	}
-	if err := r.Pull(t.Context(), img, nil); err != nil {
+	if _, err := r.Pull(t.Context(), img, nil); err != nil {
 		t.Errorf("Pull after the registry stopped lying: %v", err)
 	}
 }
@@ -285,8 +292,9 @@ func TestPullSurvivesALyingMirror(t *testing.T) {
 		t.Fatal(err)
 	}
 	mirror.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Effect: testenv.Corrupt()})
-	r.o.Endpoints = func(host string) ([]containerd.Endpoint, error) {
-		return []containerd.Endpoint{
+	r.o.Endpoints = func(repository string) ([]images.Endpoint, error) {
+		host, _, _ := strings.Cut(repository, "/")
+		return []images.Endpoint{
 			{Scheme: "http", Host: "127.0.0.1:1", Client: r.client()}, // nobody is there
 			{Scheme: "http", Host: mirror.Host, Client: r.client()},
 			{Scheme: "http", Host: host, Client: r.client()},
@@ -294,11 +302,30 @@ func TestPullSurvivesALyingMirror(t *testing.T) {
 	}
 	rt := r.open()
 	defer rt.Close()
-	if err := rt.Pull(t.Context(), img, nil); err != nil {
+	if _, err := rt.Pull(t.Context(), img, nil); err != nil {
 		t.Error(err)
 	}
 	if n := len(mirror.Faults.Requests("GET", "/blobs/")); n == 0 {
 		t.Error("the mirror was not asked")
+	}
+}
+
+// throughClient lets images come through the registry client, as the agent does.
+func throughClient(t testing.TB, o registry.Options) func(repository string) ([]images.Endpoint, error) {
+	t.Helper()
+	o.RetryBudget = -1
+	c, err := registry.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return func(repository string) ([]images.Endpoint, error) {
+		found, err := c.Endpoints(repository)
+		out := make([]images.Endpoint, len(found))
+		for i, e := range found {
+			out[i] = images.Endpoint(e)
+		}
+		return out, err
 	}
 }
 
@@ -308,42 +335,72 @@ func TestPullWithCredentialsAndCA(t *testing.T) {
 			r := newRig(t)
 			r.reg = testenv.Registry(t, kind)
 			img := r.push(r.toolbox(nil), "plant/secret")
-			client := r.client()
-			scheme := "http"
-			if r.reg.CAFile != "" {
-				pem, err := os.ReadFile(r.reg.CAFile)
-				if err != nil {
-					t.Fatal(err)
-				}
-				pool := x509.NewCertPool()
-				pool.AppendCertsFromPEM(pem)
-				client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
-				scheme = "https"
-			}
-			secret := r.reg.Password
-			r.o.Endpoints = func(host string) ([]containerd.Endpoint, error) {
-				return []containerd.Endpoint{{
-					Scheme: scheme, Host: host, Client: client,
-					Credentials: func(context.Context, string) (string, string, error) { return r.reg.Username, secret, nil },
-				}}, nil
-			}
-			rt := r.open()
-			defer rt.Close()
+			o := registry.Options{Host: r.reg.Host, CAFile: r.reg.CAFile, Username: r.reg.Username, Password: r.reg.Password}
 			if r.reg.Username != "" {
-				secret = "wrong"
-				err := rt.Pull(t.Context(), img, nil)
+				o := o
+				o.Password = "hunter2"
+				r.o.Endpoints = throughClient(t, o)
+				rt := r.open()
+				defer rt.Close()
+				_, err := rt.Pull(t.Context(), img, nil)
 				if !errors.Is(err, fault.ErrUnauthenticated) && !errors.Is(err, fault.ErrDenied) {
 					t.Errorf("Pull with a wrong password = %v, want %v", err, fault.ErrUnauthenticated)
 				}
-				if strings.Contains(fmt.Sprint(err), secret) {
+				if strings.Contains(fmt.Sprint(err), "hunter2") {
 					t.Errorf("the secret is in the error: %v", err)
 				}
-				secret = r.reg.Password
 			}
-			if err := rt.Pull(t.Context(), img, nil); err != nil {
+			r.o.Endpoints = throughClient(t, o)
+			rt := r.open()
+			defer rt.Close()
+			if _, err := rt.Pull(t.Context(), img, nil); err != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A registry, or whoever answers in its place, names a token server without TLS: it is not asked, and told nothing.
+func TestPullTellsNoTokenServerWithoutTLS(t *testing.T) {
+	r := newRig(t)
+	r.reg = testenv.Registry(t, testenv.DistributionHtpasswd, testenv.WithTLS())
+	img := r.push(r.toolbox(nil), "plant/secret")
+	var asked []string
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.String()+" "+r.Header.Get("Authorization"))
+		http.Error(w, "{}", http.StatusUnauthorized)
+	}))
+	t.Cleanup(elsewhere.Close)
+	r.reg.Faults.Add(testenv.Rule{Effect: func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		w.Header().Set("Www-Authenticate", `Bearer realm="`+elsewhere.URL+`/token",service="x",scope="repository:plant/secret:pull"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}})
+	r.o.Endpoints = throughClient(t, registry.Options{Host: r.reg.Host, CAFile: r.reg.CAFile, Username: r.reg.Username, Password: r.reg.Password})
+	rt := r.open()
+	defer rt.Close()
+	if _, err := rt.Pull(t.Context(), img, nil); !errors.Is(err, fault.ErrUnauthenticated) || strings.Contains(err.Error(), r.reg.Password) {
+		t.Errorf("Pull = %v, want fault.ErrUnauthenticated", err)
+	}
+	if len(asked) > 0 {
+		t.Errorf("the token server without TLS was asked %q", asked)
+	}
+}
+
+// A registry that asks to be left alone is not asked again at once, and whoever pulls learns for how long.
+func TestPullKnowsWhenToComeBack(t *testing.T) {
+	r := newRig(t)
+	img := r.push(r.toolbox(nil), "plant/busy")
+	r.o.Endpoints = throughClient(t, registry.Options{})
+	rt := r.open()
+	defer rt.Close()
+	r.reg.Faults.Forget()
+	r.reg.Faults.Add(testenv.Rule{Effect: testenv.Status(http.StatusTooManyRequests, 90*time.Second)})
+	_, err := rt.Pull(t.Context(), img, nil)
+	if after, ok := fault.RetryAfter(err); !errors.Is(err, fault.ErrTemporary) || !ok || after != 90*time.Second {
+		t.Errorf("Pull = %v, to come back in %v, want fault.ErrTemporary and 90 s", err, after)
+	}
+	if n := len(r.reg.Faults.Requests("", "")); n > 2 { // a digest may be a manifest's or a blob's
+		t.Errorf("%d requests, want one for each thing that the digest may name", n)
 	}
 }
 
@@ -374,7 +431,7 @@ func TestPullRefusals(t *testing.T) {
 		"without a digest":       {unpinned, fault.ErrInvalid},
 		"a platform that is not": {platform, fault.ErrInvalid},
 	} {
-		if err := r.Pull(t.Context(), tc.image, nil); !errors.Is(err, tc.want) {
+		if _, err := r.Pull(t.Context(), tc.image, nil); !errors.Is(err, tc.want) {
 			t.Errorf("%s: Pull = %v, want %v", name, err, tc.want)
 		}
 	}
@@ -387,7 +444,7 @@ func TestPullRefusals(t *testing.T) {
 	}
 	r.reg.Down()
 	missing.Digest = digest.FromString("other")
-	if err := r.Pull(t.Context(), missing, nil); !fault.Retryable(err) {
+	if _, err := r.Pull(t.Context(), missing, nil); !fault.Retryable(err) {
 		t.Errorf("Pull without a registry = %v, want %v", err, fault.ErrTemporary)
 	}
 }
@@ -417,7 +474,7 @@ func TestPullOnAFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := r.Pull(t.Context(), img, nil)
+	_, err := r.Pull(t.Context(), img, nil)
 	if !fault.Retryable(err) || !errors.Is(err, unix.ENOSPC) || fault.Hint(err) == "" || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("Pull on a full disk = %v (hint %q), want a temporary error that says so", err, fault.Hint(err))
 	}
@@ -436,7 +493,7 @@ func TestPullOnAFullDisk(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(blobs, "ingest"), 0o700); err != nil { // containerd made it once, at its start
 		t.Fatal(err)
 	}
-	if err := r.Pull(t.Context(), img, nil); err != nil {
+	if _, err := r.Pull(t.Context(), img, nil); err != nil {
 		t.Errorf("Pull after space was made: %v", err)
 	}
 }
@@ -459,7 +516,7 @@ func TestDamagedLayersAreRepairedFromLocalContent(t *testing.T) {
 	r := newRig(t)
 	base := r.pulled(nil)
 	top := r.push(r.toolbox(nil, []testenv.File{{Path: "app", Data: noise(9, 4096)}}), "plant/app")
-	if err := r.Pull(t.Context(), top, nil); err != nil {
+	if _, err := r.Pull(t.Context(), top, nil); err != nil {
 		t.Fatal(err)
 	}
 	running := r.up(project("base", server(base)))[0]
@@ -505,7 +562,7 @@ func TestLostJournalNeedsNoNetwork(t *testing.T) {
 	}
 	r.reg.Down()
 	rt := r.reopened(r.o)
-	if err := rt.Pull(t.Context(), img, nil); err != nil {
+	if _, err := rt.Pull(t.Context(), img, nil); err != nil {
 		t.Errorf("Pull of what is there, without a registry: %v", err)
 	}
 	if ok, _ := r.journal.IsDurable(img.Name()); !ok {
@@ -520,7 +577,7 @@ func TestDamagedBlobsAreFetchedAgain(t *testing.T) {
 	r := newRig(t)
 	built := r.heavy(2, 1<<20)
 	img := r.push(built, "plant/broken")
-	if err := r.Pull(t.Context(), img, nil); err != nil {
+	if _, err := r.Pull(t.Context(), img, nil); err != nil {
 		t.Fatal(err)
 	}
 	m, err := built.Manifest()
@@ -555,7 +612,7 @@ func TestDamagedBlobsAreFetchedAgain(t *testing.T) {
 				t.Errorf("Create on a damaged image = %v, want %v: it has to be pulled", err, fault.ErrNotFound)
 			}
 			r.reg.Faults.Forget()
-			if err := rt.Pull(t.Context(), img, nil); err != nil {
+			if _, err := rt.Pull(t.Context(), img, nil); err != nil {
 				t.Fatal(err)
 			}
 			if sent, _ := r.reg.Faults.Bytes("GET", "/blobs/"); sent != tc.bytes {
@@ -573,12 +630,12 @@ func TestCollectKeepsWhatIsAskedFor(t *testing.T) {
 	next := r.push(r.toolbox(nil, []testenv.File{{Path: "next", Data: noise(4, 1<<16)}}), "plant/next")
 	half := r.push(r.heavy(1, 1<<20), "plant/half")
 	for _, i := range []workload.Image{old, next} {
-		if err := r.Pull(t.Context(), i, nil); err != nil {
+		if _, err := r.Pull(t.Context(), i, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Skip: 1, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
-	if err := r.Pull(t.Context(), half, nil); err == nil {
+	if _, err := r.Pull(t.Context(), half, nil); err == nil {
 		t.Fatal("Pull succeeded, want half an image")
 	}
 	r.reg.Faults.Clear()
@@ -608,7 +665,7 @@ func TestCollectKeepsWhatIsAskedFor(t *testing.T) {
 	}
 	r.serving(running.ID)
 	r.reg.Faults.Forget()
-	if err := r.Pull(t.Context(), next, nil); err != nil || len(r.reg.Faults.Requests("", "")) != 0 {
+	if _, err := r.Pull(t.Context(), next, nil); err != nil || len(r.reg.Faults.Requests("", "")) != 0 {
 		t.Errorf("Pull of a kept image = %v and %d requests", err, len(r.reg.Faults.Requests("", "")))
 	}
 	if _, err := r.daemon.Ctr(t.Context(), "-n", r.o.Namespace, "images", "rm", "somebody/else:1"); err != nil {

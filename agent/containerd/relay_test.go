@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -209,8 +210,8 @@ func (r *rig) observed() []workload.Observation {
 	return o.Containers
 }
 
-func TestAServicesOwnLogLimits(t *testing.T) {
-	r := newRig(t, func(o *containerd.Options) { o.Logs = containerd.LogLimits{Every: 20 * time.Millisecond} })
+func TestAServicesOwnLimits(t *testing.T) {
+	r := newRig(t, func(o *containerd.Options) { o.Logs = logs.Limits{Every: 20 * time.Millisecond} })
 	img := r.pulled(nil)
 	silent, small := server(img), server(img)
 	silent.Name, silent.Log = "silent", workload.Log{None: true}

@@ -14,6 +14,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -152,7 +153,7 @@ func blockIO(b *workload.Blkio) (*specs.LinuxBlockIO, error) {
 func blockDevice(name string) (major, minor int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(name, &st); err != nil {
-		return 0, 0, fmt.Errorf("blkio_config: block device %s: %w", name, as(fault.ErrUnfit, err))
+		return 0, 0, fmt.Errorf("blkio_config: block device %s: %w", name, failure.As(fault.ErrUnfit, err))
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return 0, 0, fmt.Errorf("blkio_config: %s is not a block device: %w", name, fault.ErrUnfit)

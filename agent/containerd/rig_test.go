@@ -23,8 +23,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"go.uber.org/goleak"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/testenv"
@@ -39,12 +39,6 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
-	}
-	if path := os.Getenv(socketVariable); path != "" {
-		if err := beListening(path); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
 	}
 	if log := os.Getenv(shimVariable); log != "" {
 		if err := beShim(log); err != nil {
@@ -91,8 +85,9 @@ func newRigOn(t testing.TB, release testenv.Release, change ...func(*containerd.
 	d := testenv.ContainerdRelease(t, release)
 	n := rigs.Add(1)
 	r := &rig{t: t, release: release, daemon: d, journal: newJournal(), netRun: t.TempDir()}
+	data := t.TempDir()
 	nets, err := network.Open(network.Options{
-		DataDir: t.TempDir(), RunDir: r.netRun,
+		Store: testenv.NetworkState(filepath.Join(data, "networks")), DataDir: data, RunDir: r.netRun,
 		Pool:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(130 + n%60), 0, 0}), 16),
 		Table: fmt.Sprintf("lsct%d_%d", os.Getpid(), n),
 	})
@@ -165,7 +160,8 @@ func (r *rig) nothingLeft(ctx context.Context) {
 			r.t.Error(err)
 		}
 		for line := range strings.Lines(out) {
-			if !strings.HasPrefix(line, "time=") && !strings.HasPrefix(line, "KEY") { // a warning about cgroups, a heading
+			// A warning about cgroups, a heading, the claim that ends with the runtime.
+			if !strings.HasPrefix(line, "time=") && !strings.HasPrefix(line, "KEY") && !strings.HasPrefix(line, "longshore-agent-") {
 				r.t.Errorf("%s left: %s", what[0], line)
 			}
 		}
@@ -227,8 +223,9 @@ func (r *rig) registry() *testenv.RegistryServer {
 	return r.reg
 }
 
-func (r *rig) endpoints(host string) ([]containerd.Endpoint, error) {
-	return []containerd.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: r.client()}}, nil
+func (r *rig) endpoints(repository string) ([]images.Endpoint, error) {
+	host, _, _ := strings.Cut(repository, "/")
+	return []images.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: r.client()}}, nil
 }
 
 func (r *rig) client() *http.Client {
@@ -288,7 +285,7 @@ func (r *rig) push(img v1.Image, name string) workload.Image {
 func (r *rig) pulled(change func(*v1.Config), extra ...[]testenv.File) workload.Image {
 	r.t.Helper()
 	img := r.push(r.toolbox(change, extra...), "plant/toolbox")
-	if err := r.Pull(r.t.Context(), img, nil); err != nil {
+	if _, err := r.Pull(r.t.Context(), img, nil); err != nil {
 		r.t.Fatal(err)
 	}
 	return img
@@ -450,7 +447,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 // output is all that a container has written.
 func (r *rig) output(id string) string {
 	r.t.Helper()
-	l, err := r.Logs(r.t.Context(), id, agent.LogOptions{})
+	l, err := r.Logs(r.t.Context(), id, workload.LogOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
@@ -19,6 +18,11 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
+	"github.com/longshore-dev/longshore/agent/containerd/locks"
+	"github.com/longshore-dev/longshore/agent/containerd/logs"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -28,8 +32,6 @@ const (
 	reconnectDelay = 2 * time.Second
 	// killWait is how long a process may take to vanish after SIGKILL; longer means that the kernel holds it.
 	killWait = 15 * time.Second
-	// cleanupWait bounds what is undone after the caller's context has ended.
-	cleanupWait = 10 * time.Second
 )
 
 var (
@@ -44,26 +46,19 @@ type Runtime struct {
 	log    *slog.Logger
 	mute   *log.Entry // the client library logs to stderr otherwise
 
-	ids     *keys         // one change of a container at a time
-	pulling chan struct{} // holds one token: one pull or repair at a time
-	trust   *trust        // what this process wrote or verified
-	images  *imageCache
-	kept    kept
-	logs    *logTable
-	writers *writers
-	host    hostFeatures
-	doings  doings
+	ids    *locks.Table // one change of a container at a time
+	images *images.Store
+	logs   *logs.Keeper
+	host   hostFeatures
+	doings doings
 
 	sightings sightings
+	strangers strangers
+	claimed   claimed
 
-	stuckShims atomic.Int64 // how many were ended
-
-	condemned verdicts
-
-	end context.CancelFunc // ends the rotation
-	wg  sync.WaitGroup     // event streams and the rotation
-
-	mender sync.WaitGroup
+	life context.Context    //nolint:containedctx // of what goes on when its caller does not wait any more
+	end  context.CancelFunc // ends life
+	wg   sync.WaitGroup     // event streams and the rotation
 }
 
 // New makes a runtime and keeps its logs within their limits until Close. It does not wait for containerd: calls made while
@@ -86,28 +81,30 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(bounded)}),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("connect to containerd at %s: %w", o.Address, classify(err))
+		return nil, fmt.Errorf("connect to containerd at %s: %w", o.Address, failure.Classify(err))
 	}
 	mute := logrus.New()
 	mute.SetOutput(io.Discard)
 	mute.SetLevel(logrus.PanicLevel)
 	r := &Runtime{
 		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute),
-		ids: newKeys(), pulling: make(chan struct{}, 1), trust: newTrust(), images: newImageCache(), logs: newLogTable(),
-		writers: newWriters(),
+		ids: locks.New(), claimed: claimed{turn: make(chan struct{}, 1)},
+		logs: logs.NewKeeper(filepath.Join(o.DataDir, "logs"), o.Logs, o.Now, o.Logger),
 	}
-	var life context.Context
-	life, r.end = context.WithCancel(context.WithoutCancel(ctx))
-	r.wg.Go(func() { r.lookAfterLogs(life, o.Logs.Every) })
-	r.wg.Go(func() { r.lookAfterShims(life) })
-	r.mender.Go(func() { r.mendAfterBoot(life) })
+	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
+	r.images = images.New(r.in(r.life), c, images.Options{
+		Device: o.Device, Snapshotter: o.Snapshotter, DataDir: o.DataDir, Endpoints: o.Endpoints, Journal: o.Journal, Host: r,
+		Downloads: o.Downloads, Unpacks: o.Unpacks, MinFree: o.MinFree, Now: o.Now, Logger: o.Logger,
+	})
+	r.wg.Go(func() { r.logs.Run(r.life) })
 	return r, nil
 }
 
-// Close ends the connection, the rotation and the event streams, and waits for them.
+// Close ends the connection, the rotation, the repairs and the event streams, and waits for them.
 func (r *Runtime) Close() error {
 	r.end()
-	r.mender.Wait() // it takes away what it made, which needs the connection
+	r.images.Wait()
+	r.unclaim()
 	err := r.client.Close()
 	r.wg.Wait()
 	if err != nil {
@@ -127,7 +124,7 @@ func (r *Runtime) in(ctx context.Context) context.Context {
 func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if rest(longer, cleanupWait) == nil {
+		if rest(longer, images.CleanupWait) == nil {
 			cancel()
 		}
 	})
@@ -136,7 +133,7 @@ func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // after is a context to clean up in when ctx may have ended.
 func after(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), cleanupWait)
+	return context.WithTimeout(context.WithoutCancel(ctx), images.CleanupWait)
 }
 
 func (r *Runtime) snapshots() snapshots.Snapshotter { return r.client.SnapshotService(r.o.Snapshotter) }
@@ -150,24 +147,6 @@ func (o Options) complete() (Options, error) {
 	set(&o.Address, DefaultAddress)
 	set(&o.Namespace, DefaultNamespace)
 	set(&o.Snapshotter, DefaultSnapshotter)
-	if o.Downloads <= 0 {
-		o.Downloads = DefaultDownloads
-	}
-	if o.Unpacks <= 0 {
-		o.Unpacks = DefaultUnpacks
-	}
-	if o.Logs.MaxSize <= 0 {
-		o.Logs.MaxSize = DefaultLogMaxSize
-	}
-	if o.Logs.MaxFiles <= 0 {
-		o.Logs.MaxFiles = DefaultLogMaxFiles
-	}
-	if o.Logs.Budget <= 0 {
-		o.Logs.Budget = DefaultLogBudget
-	}
-	if o.Logs.Every <= 0 {
-		o.Logs.Every = DefaultLogEvery
-	}
 	if o.CDIDirs == nil {
 		o.CDIDirs = cdi.DefaultSpecDirs
 	}
@@ -187,41 +166,37 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// keys are locks by name.
-type keys struct {
-	mu   sync.Mutex
-	held map[string]*key
-}
-
-type key struct {
-	token chan struct{} // one token: held
-	users int
-}
-
-func newKeys() *keys { return &keys{held: map[string]*key{}} }
-
-// lock waits for a name and returns its unlock.
-func (k *keys) lock(ctx context.Context, name string) (func(), error) {
-	k.mu.Lock()
-	e := k.held[name]
-	if e == nil {
-		e = &key{token: make(chan struct{}, 1)}
-		k.held[name] = e
-	}
-	e.users++
-	k.mu.Unlock()
-	leave := func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if e.users--; e.users == 0 {
-			delete(k.held, name)
-		}
-	}
+// rest waits for d; an error is ctx's.
+func rest(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
 	select {
-	case e.token <- struct{}{}:
-		return func() { <-e.token; leave() }, nil
+	case <-t.C:
+		return nil
 	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
+}
+
+// Pull makes an image present and durable, see [images.Store.Pull].
+func (r *Runtime) Pull(ctx context.Context, i workload.Image, progress func(done, total int64)) (workload.ImageInfo, error) {
+	return r.images.Pull(r.in(ctx), i, progress)
+}
+
+// Collect drops images and unpacked layers that are not in keep, partial ones too, and what half-made containers left.
+// Containers that exist keep the layers they stand on.
+func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
+	ctx = r.in(ctx)
+	if err := r.claim(ctx); err != nil {
+		return err
+	}
+	r.images.Keep(keep)
+	err := r.sweep(ctx, "") // before the images are taken: a Create may hold its container and wait for its image
+	if err == nil {
+		err = r.images.Collect(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("collect unused images: %w", failure.Classify(err))
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -60,7 +61,7 @@ func hostArch() string { return runtime.GOARCH }
 
 // parseSeccomp reads a profile for a container of these capabilities on a machine.
 func parseSeccomp(data []byte, caps []string, arch string) (*specs.LinuxSeccomp, error) {
-	bad := func(err error) error { return fmt.Errorf("seccomp profile: %w", as(fault.ErrInvalid, err)) }
+	bad := func(err error) error { return fmt.Errorf("seccomp profile: %w", failure.As(fault.ErrInvalid, err)) }
 	if len(data) > maxSeccomp {
 		return nil, fmt.Errorf("seccomp profile of %d bytes, over %d: %w", len(data), maxSeccomp, fault.ErrTooLarge)
 	}

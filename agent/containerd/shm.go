@@ -7,12 +7,15 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
+	"github.com/longshore-dev/longshore/agent/containerd/process"
 )
 
 // shareShm puts the /dev/shm of a running process where another container can mount it. A mount cannot be taken from
 // another mount namespace by its path, so it is cloned from inside.
 func (r *Runtime) shareShm(id string, pid uint32) (string, error) {
-	dir, err := path(filepath.Join(r.o.RunDir, "shm"), id)
+	dir, err := paths.Join(filepath.Join(r.o.RunDir, "shm"), id)
 	if err != nil {
 		return "", err
 	}
@@ -44,7 +47,7 @@ func cloneMount(pid uint32, target string) (int, error) {
 	}
 	defer ns.Close()
 	fd := -1
-	elsewhere(func() {
+	process.DetachedThread(func() {
 		fd, err = func() (int, error) {
 			if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root cannot enter
 				return -1, err

@@ -73,7 +73,8 @@ func (s *sightings) recall(o workload.Observation) workload.Observation {
 	if !ok {
 		return o
 	}
-	o.Status, o.PID, o.Run, o.StartedAt, o.Began, o.ExitCode, o.ExitedAt = last.Status, last.PID, last.Run, last.StartedAt, last.Began, last.ExitCode, last.ExitedAt
+	o.Status, o.PID, o.Run, o.StartedAt, o.Began = last.Status, last.PID, last.Run, last.StartedAt, last.Began
+	o.ExitCode, o.End, o.ExitedAt = last.ExitCode, last.End, last.ExitedAt
 	return o
 }
 

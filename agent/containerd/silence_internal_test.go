@@ -9,13 +9,20 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // containerd 1 says of a task whose shim does not answer that its state is unknown, containerd 2 does not list it.
 func TestSilentTasksAreWhatTheyWere(t *testing.T) {
-	web := containers.Container{ID: "web-1", Labels: map[string]string{labelDevice: "press-07", labelProject: "line", labelService: "web", labelReplica: "1"}}
+	ext, err := record{Container: workload.Container{ID: "web-1"}}.extension()
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := containers.Container{
+		ID: "web-1", Labels: map[string]string{owned.LabelDevice: "press-07", owned.LabelProject: "line", owned.LabelService: "web", owned.LabelReplica: "1"}, Extensions: ext,
+	}
 	for _, tc := range []struct {
 		name   string
 		listed []*task.Process
@@ -62,7 +69,7 @@ func TestAnUnknownTaskIsNotStartedOver(t *testing.T) {
 		"unknown": func(*tasks.GetRequest) (*task.Process, error) { return &task.Process{Status: task.Status_UNKNOWN}, nil },
 		"slow":    func(*tasks.GetRequest) (*task.Process, error) { return nil, errSlow },
 	} {
-		d := &daemon{boxes: []containers.Container{{ID: "web-1", Labels: map[string]string{labelDevice: "press-07"}, Extensions: ext}}, get: get}
+		d := &daemon{boxes: []containers.Container{{ID: "web-1", Labels: map[string]string{owned.LabelDevice: "press-07"}, Extensions: ext}}, get: get}
 		err := d.runtime(t).Start(t.Context(), &workload.Project{}, workload.Container{ID: "web-1", Hash: "h"})
 		if !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, errSilent) || slices.Contains(d.calls, "kill") {
 			t.Errorf("%s: Start = %v, after %q", name, err, d.calls)

@@ -14,6 +14,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -31,7 +33,7 @@ const (
 type blueprint struct {
 	project string
 	service workload.Service
-	image   *image
+	image   *images.Image
 	at      Attachment
 	mounts  []specs.Mount
 	joined  joined
@@ -40,10 +42,10 @@ type blueprint struct {
 
 // spec is everything about a container that containerd's defaults do not say already.
 func (r *Runtime) spec(b blueprint) []oci.SpecOpts {
-	s, config := b.service, b.image.config.Config
+	s, config := b.service, b.image.Config.Config
 	hostname := firstOf(b.at.Hostname, s.Hostname, s.Name)
 	opts := []oci.SpecOpts{
-		process(s, config, hostname),
+		processOpts(s, config, hostname),
 		oci.WithHostname(hostname),
 		oci.WithoutRunMount, // an image's own /run stays visible
 		oci.WithMounts(b.mounts),
@@ -55,7 +57,7 @@ func (r *Runtime) spec(b blueprint) []oci.SpecOpts {
 		opts = append(opts, oci.WithDomainname(s.Domainname))
 	}
 	if user := firstOf(s.User, config.User); user != "" {
-		opts = append(opts, oci.WithUser(user), supplementaryGroups)
+		opts = append(opts, asUser(user), supplementaryGroups)
 	} else {
 		opts = append(opts, oci.WithAdditionalGIDs("root"))
 	}
@@ -80,6 +82,7 @@ func (r *Runtime) spec(b blueprint) []oci.SpecOpts {
 	return append(opts,
 		oci.WithAnnotations(annotations),
 		devices(s),
+		r.harmless(s),
 		r.confinement(s, b.f),
 		r.injected(s),
 		r.mapped(s),
@@ -97,7 +100,7 @@ func inOrder(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Sp
 }
 
 // process sets what runs. A service's entrypoint replaces both the image's entrypoint and its command, as in Compose.
-func process(s workload.Service, config ocispec.ImageConfig, hostname string) oci.SpecOpts {
+func processOpts(s workload.Service, config ocispec.ImageConfig, hostname string) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		entrypoint, command := config.Entrypoint, config.Cmd
 		if s.Entrypoint != nil {
@@ -137,6 +140,17 @@ func environment(lists ...[]string) []string {
 	return out
 }
 
+// asUser sets the user, "uid[:gid]" or names of the image.
+func asUser(user string) oci.SpecOpts {
+	return func(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
+		if err := oci.WithUser(user)(ctx, client, c, s); err != nil {
+			return fault.WithHint(fmt.Errorf("user %q is not in the image: %w", user, failure.As(fault.ErrInvalid, err)),
+				"name a user that the image's /etc/passwd has, or give the number")
+		}
+		return nil
+	}
+}
+
 // supplementaryGroups looks up the groups of the user that was set before.
 func supplementaryGroups(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
 	return oci.WithAdditionalGIDs(strconv.FormatUint(uint64(s.Process.User.UID), 10))(ctx, client, c, s)
@@ -149,7 +163,7 @@ func parseSignal(s string) (syscall.Signal, error) {
 	}
 	n, err := signal.ParseSignal(s)
 	if err != nil {
-		return 0, fmt.Errorf("stop signal %q: %w", s, as(fault.ErrInvalid, err))
+		return 0, fmt.Errorf("stop signal %q: %w", s, failure.As(fault.ErrInvalid, err))
 	}
 	return n, nil
 }

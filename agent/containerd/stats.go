@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -25,11 +26,11 @@ const maxNetDev = 256 << 10
 // Usage tells what this device's running containers use, and what the output of all takes.
 func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
 	ctx = r.in(ctx)
-	boxes, err := r.client.ContainerService().List(ctx, r.filter())
+	boxes, err := r.list(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("measure containers: %w", classify(err))
+		return nil, nil, fmt.Errorf("measure containers: %w", failure.Classify(err))
 	}
-	logs, err := r.logUsage(ctx)
+	logs, err := r.logs.Usage(ctx)
 	if err != nil || len(boxes) == 0 {
 		return nil, logs, err
 	}
@@ -39,7 +40,7 @@ func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUs
 	}
 	list, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("measure containers: %w", classify(errgrpc.ToNative(err)))
+		return nil, nil, fmt.Errorf("measure containers: %w", failure.Classify(errgrpc.ToNative(err)))
 	}
 	pids := map[string]uint32{}
 	for _, t := range list.Tasks {
@@ -49,7 +50,7 @@ func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUs
 	}
 	res, err := r.client.TaskService().Metrics(ctx, &tasks.MetricsRequest{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("measure containers: %w", classify(errgrpc.ToNative(err)))
+		return nil, nil, fmt.Errorf("measure containers: %w", failure.Classify(errgrpc.ToNative(err)))
 	}
 	var out []workload.Usage
 	for _, m := range res.Metrics {
@@ -118,31 +119,4 @@ func addInterfaces(u *workload.Usage, table []byte) {
 		u.NetworkTransmitted += number(8)
 		u.NetworkErrors += number(2) + number(3) + number(10) + number(11)
 	}
-}
-
-// logUsage adds up the files of each replica's output.
-func (r *Runtime) logUsage(ctx context.Context) ([]workload.LogUsage, error) {
-	current, old, err := r.logFiles(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("measure logs: %w", err)
-	}
-	sum := map[string]int64{}
-	for _, l := range slices.Concat(current, old) {
-		base, _, _ := strings.Cut(filepath.Base(l.file), logSuffix)
-		sum[filepath.Join(filepath.Dir(l.file), base)] += l.size
-	}
-	var out []workload.LogUsage
-	for at, size := range sum {
-		name := filepath.Base(at)
-		dash := strings.LastIndexByte(name, '-')
-		replica, err := strconv.Atoi(name[dash+1:])
-		if dash < 1 || err != nil {
-			continue // not ours
-		}
-		out = append(out, workload.LogUsage{Project: filepath.Base(filepath.Dir(at)), Service: name[:dash], Replica: replica, Bytes: size, Dropped: r.logs.get(at + logSuffix).lost()})
-	}
-	slices.SortFunc(out, func(a, b workload.LogUsage) int {
-		return cmp.Or(cmp.Compare(a.Project, b.Project), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Replica, b.Replica))
-	})
-	return out, nil
 }

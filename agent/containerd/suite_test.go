@@ -11,9 +11,12 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// TestRuntime runs the suite that also the agent's runtime in memory passes, on every release of containerd.
+// TestRuntime runs the suite that also the agent's runtime in memory passes. A nightly run takes every release of containerd.
 func TestRuntime(t *testing.T) {
 	for _, release := range testenv.Releases() {
+		if release != testenv.Containerd24 && !testenv.Nightly() {
+			continue
+		}
 		t.Run(release.String(), func(t *testing.T) { runtimeSuite(t, release) })
 	}
 }

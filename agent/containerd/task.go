@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,11 +20,16 @@ import (
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
+	// startLimit is how long a start may take before its pre_start begins, and again once that has ended.
+	startLimit = 3 * time.Minute
 	// defaultGrace is Compose's stop_grace_period.
 	defaultGrace = 10 * time.Second
 	// leftoverWait is how long containerd may take to undo a call whose client was killed.
@@ -57,13 +61,13 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 
 func (r *Runtime) change(ctx context.Context, what, id string, do func(context.Context, string) error) error {
 	ctx = r.in(ctx)
-	unlock, err := r.ids.lock(ctx, id)
+	unlock, err := r.ids.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if err := do(ctx, id); err != nil {
-		return fmt.Errorf("%s container %s: %w", what, id, classify(err))
+		return fmt.Errorf("%s container %s: %w", what, id, failure.Classify(err))
 	}
 	return nil
 }
@@ -80,7 +84,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	switch {
 	case errdefs.IsNotFound(err): // no task
 	case err != nil && silent(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may well run
-		return as(fault.ErrTemporary, errors.Join(errSilent, err))
+		return failure.As(fault.ErrTemporary, errors.Join(errSilent, err))
 	case err != nil:
 		return err
 	case status == task.Status_RUNNING, status == task.Status_PAUSING:
@@ -93,36 +97,58 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 			return err
 		}
 	}
-	at, err := r.o.Networks.Attach(ctx, box.Labels[labelProject], c)
+	before, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	layer, err := r.snapshots().Mounts(before, box.SnapshotKey)
+	if errdefs.IsNotFound(err) {
+		return r.removeBroken(ctx, c.ID, err)
+	}
 	if err != nil {
 		return err
 	}
-	layer, err := r.snapshots().Mounts(ctx, box.SnapshotKey)
+	at, err := r.attach(before, box.Labels[owned.LabelProject], c)
 	if err != nil {
 		return err
 	}
-	if err := r.settleIn(ctx, p, c, at, layer, box, rec); err != nil {
+	if err := r.settleIn(before, p, c, at, layer, box, rec); err != nil {
 		return err
 	}
 	if err := r.preStart(ctx, p, c, at, box.Labels); err != nil {
 		return err
 	}
+	ctx, cancel = context.WithTimeout(ctx, startLimit) // what came before has had all the time that the caller gives
+	defer cancel()
 	streams, err := r.taskIO(c.Service, c.ID, box.Labels)
 	if err != nil {
 		return err
 	}
 	pid, err := r.runOver(ctx, c.ID, layer, streams)
 	if err != nil {
+		if images.Damaged(err) && r.images.Suspect(ctx, c.Service.Image) {
+			return r.removeBroken(ctx, c.ID, err)
+		}
 		return err
 	}
-	r.writes(box.Labels, c.Service.Log, c.ID, pid)
+	if err := r.withdraw(c); err != nil {
+		r.log.Warn("what a container mounts of the device stays mounted at the agent's place for it", "container", c.ID, "error", err)
+	}
+	r.logs.Watch(replicaOf(box.Labels), c.Service.Log, c.ID, pid)
 	return r.postStart(ctx, c)
+}
+
+// removeBroken removes a container that cannot be started any more, so that it is created anew.
+func (r *Runtime) removeBroken(ctx context.Context, id string, why error) error {
+	r.log.Warn("a container is broken and is created anew", "container", id, "error", why)
+	return failure.As(fault.ErrTemporary, errors.Join(fmt.Errorf("it is broken and is created anew: %w", why), r.remove(ctx, id)))
 }
 
 // settleIn makes what a container mounts, and writes into its specification what changed since it was made.
 func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
 	box containers.Container, rec record,
 ) error {
+	if err := r.permitted(ctx, p, c.Service); err != nil {
+		return err
+	}
 	if err := r.lay(ctx, p, c); err != nil {
 		return err
 	}
@@ -132,8 +158,7 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 	if f, err := r.features(ctx); err != nil {
 		return err
 	} else if f.CgroupVersion == 1 {
-		group := filepath.Join("/", c.Service.Resources.CgroupParent, r.o.Namespace, c.ID)
-		if err := allowRealtime(cgroupRoot, group, c.Service.Resources); err != nil {
+		if err := allowRealtime(cgroupRoot, r.group(c.Service.Resources, c.ID), c.Service.Resources); err != nil {
 			return err
 		}
 	}
@@ -143,7 +168,7 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 		}
 		return r.rejoin(ctx, box, rec, at)
 	}
-	img, err := r.ready(ctx, c.Service.Image) // only here: what is fixed starts without its image, too
+	img, err := r.images.Ready(ctx, c.Service.Image) // only here: what is fixed starts without its image, too
 	if err != nil {
 		return err
 	}
@@ -177,11 +202,17 @@ func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, s
 	last := false
 	for pause := leftoverPause; ; pause *= 2 {
 		pid, err := r.runTask(ctx, id, layer, streams)
-		if err == nil || !leftover(err, pause) {
-			return pid, err
+		if err == nil {
+			return pid, nil
+		}
+		if errdefs.IsDeadlineExceeded(err) && ctx.Err() == nil && r.endStuckShims() {
+			continue
+		}
+		if !leftover(err, pause) {
+			return 0, err
 		}
 		if last {
-			return 0, as(fault.ErrTemporary, err)
+			return 0, failure.As(fault.ErrTemporary, err)
 		}
 		bundle := r.bundleIn(err, id)
 		r.log.Debug("containerd still holds an earlier task", "container", id, "error", err)
@@ -198,10 +229,10 @@ func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, s
 		case <-limit.C:
 			next.Stop()
 			if bundle == "" {
-				return 0, as(fault.ErrTemporary, err)
+				return 0, failure.As(fault.ErrTemporary, err)
 			}
 			if uerr := r.unblock(ctx, id, bundle); uerr != nil {
-				return 0, as(fault.ErrTemporary, fmt.Errorf("%w; it cannot be removed: %w", err, uerr))
+				return 0, failure.As(fault.ErrTemporary, fmt.Errorf("%w; it cannot be removed: %w", err, uerr))
 			}
 			last = true
 		case <-ctx.Done():
@@ -215,7 +246,7 @@ func (r *Runtime) runOver(ctx context.Context, id string, layer []mount.Mount, s
 // directory that vanished under the new task, may have other reasons: they get two more tries.
 func leftover(err error, pause time.Duration) bool {
 	text := err.Error()
-	return errors.Is(err, errStuckShim) || errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
+	return errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
 		pause <= 2*leftoverPause && (strings.Contains(text, "failed to start shim") || strings.Contains(text, "unable to retrieve OCI runtime error"))
 }
 
@@ -232,15 +263,12 @@ func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, s
 			r.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
 		}
 	}()
-	err = r.lookingAtShims(func() error {
-		_, err := svc.Create(ctx, &tasks.CreateTaskRequest{
-			ContainerID: id, Rootfs: mount.ToProto(layer),
-			Terminal: streams.terminal, Stdin: streams.stdin, Stdout: streams.stdout, Stderr: streams.stderr(),
-		})
-		return errgrpc.ToNative(err)
+	_, err = svc.Create(ctx, &tasks.CreateTaskRequest{
+		ContainerID: id, Rootfs: mount.ToProto(layer),
+		Terminal: streams.terminal, Stdin: streams.stdin, Stdout: streams.stdout, Stderr: streams.stderr(),
 	})
 	if err != nil {
-		return 0, err
+		return 0, errgrpc.ToNative(err)
 	}
 	res, err := svc.Start(ctx, &tasks.StartRequest{ContainerID: id})
 	if err != nil {
@@ -277,29 +305,6 @@ func (r *Runtime) rejoin(ctx context.Context, box containers.Container, rec reco
 	}
 	box.Extensions = ext
 	return r.updateBox(ctx, box, "spec", "extensions."+extensionKey)
-}
-
-// output is where a container's task writes: a file that the shim opens for appending.
-func (r *Runtime) output(labels map[string]string, l workload.Log) (string, error) {
-	if l.None {
-		return "", nil
-	}
-	file, err := r.logFile(labels)
-	if err != nil {
-		return "", err
-	}
-	dir, err := r.logDir(labels[labelProject])
-	if err != nil {
-		return "", err
-	}
-	if err := makeDir(dir, 0o755); err != nil {
-		return "", err
-	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640) // the shim would make it readable for all
-	if err != nil {
-		return "", err
-	}
-	return file, f.Close()
 }
 
 func (r *Runtime) taskStatus(ctx context.Context, id string) (task.Status, error) {
@@ -462,7 +467,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 func (r *Runtime) Teardown(ctx context.Context, project string) error {
 	ctx = r.in(ctx)
 	err := func() error {
-		have, err := r.client.ContainerService().List(ctx, r.filter(labelProject, project))
+		have, err := r.list(ctx, owned.LabelProject, project)
 		if err != nil {
 			return err
 		}
@@ -482,15 +487,10 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 		if err := r.dropAnonymous(project); err != nil {
 			return err
 		}
-		dir, err := r.logDir(project) // last: it says that the project owns something
-		if err != nil {
-			return err
-		}
-		r.logs.forget(dir)
-		return os.RemoveAll(dir)
+		return r.logs.Remove(project) // last: their folder says that the project owns something
 	}()
 	if err != nil {
-		return fmt.Errorf("tear down project %s: %w", project, classify(err))
+		return fmt.Errorf("tear down project %s: %w", project, failure.Classify(err))
 	}
 	return nil
 }

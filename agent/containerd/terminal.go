@@ -1,10 +1,12 @@
 package containerd
 
 import (
+	"debug/elf"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -12,6 +14,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -28,8 +31,8 @@ const (
 
 // initMount puts this program into a container.
 func (r *Runtime) initMount() (specs.Mount, error) {
-	if err := r.needProgram("init"); err != nil {
-		return specs.Mount{}, err
+	if why := unusable(r.o.Program); why != "" {
+		return specs.Mount{}, fault.WithHint(fmt.Errorf("init: %s: %w", why, fault.ErrUnfit), programHint)
 	}
 	return specs.Mount{Destination: initTarget, Type: "bind", Source: r.o.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}}, nil
 }
@@ -38,7 +41,25 @@ func (r *Runtime) needProgram(what string) error {
 	if filepath.IsAbs(r.o.Program) {
 		return nil
 	}
-	return fmt.Errorf("%s needs the path of the agent's program, which nobody told: %w", what, fault.ErrUnsupported)
+	return fmt.Errorf("%s needs the path of the agent's program, which is not known: %w", what, fault.ErrUnsupported)
+}
+
+const programHint = "use the released agent, or build it with CGO_ENABLED=0"
+
+// unusable says why a program cannot run in containers; "" when it can. There it finds no libraries but its own.
+func unusable(program string) string {
+	if !filepath.IsAbs(program) {
+		return "the path of the agent's program is not known"
+	}
+	f, err := elf.Open(program)
+	if err != nil {
+		return fmt.Sprintf("read the agent's program %s: %v", program, err)
+	}
+	defer f.Close()
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return fmt.Sprintf("the agent's program %s is linked dynamically and cannot run in containers", program)
+	}
+	return ""
 }
 
 // taskIO is where a task's output goes and its input comes from.
@@ -61,9 +82,12 @@ func (t taskIO) stderr() string {
 }
 
 func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string) (taskIO, error) {
-	file, err := r.output(labels, s.Log)
-	if err != nil {
-		return taskIO{}, err
+	var file string
+	if !s.Log.None {
+		var err error
+		if file, err = r.logs.Create(replicaOf(labels)); err != nil {
+			return taskIO{}, err
+		}
 	}
 	out := taskIO{terminal: s.TTY}
 	if file != "" {
@@ -79,15 +103,17 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 		u := url.URL{Scheme: "binary", Path: r.o.Program, RawQuery: url.Values{terminalCommand: {firstOf(file, os.DevNull)}}.Encode()}
 		out.stdout = u.String()
 	}
-	if s.Stdin {
-		out.stdin, err = r.stdinPipe(id)
+	if !s.Stdin {
+		return out, nil
 	}
+	var err error
+	out.stdin, err = r.stdinPipe(id)
 	return out, err
 }
 
 // stdinPipe is an input that never ends: the shim holds both of its ends open, whether this process lives or not.
 func (r *Runtime) stdinPipe(id string) (string, error) {
-	dir, err := path(filepath.Join(r.o.RunDir, "stdin"), id)
+	dir, err := paths.Join(filepath.Join(r.o.RunDir, "stdin"), id)
 	if err != nil {
 		return "", err
 	}

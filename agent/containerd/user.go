@@ -11,6 +11,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -31,7 +32,7 @@ func lookUp(root, spec string) (specs.User, error) {
 	defer group.Close()
 	u, err := user.GetExecUser(spec, nil, io.LimitReader(passwd, maxAccounts), io.LimitReader(group, maxAccounts))
 	if err != nil {
-		return specs.User{}, fmt.Errorf("user %q: %w", spec, as(fault.ErrInvalid, err))
+		return specs.User{}, fmt.Errorf("user %q: %w", spec, failure.As(fault.ErrInvalid, err))
 	}
 	out := specs.User{UID: uint32(u.Uid), GID: uint32(u.Gid), AdditionalGids: []uint32{uint32(u.Gid)}}
 	for _, g := range u.Sgids {

@@ -16,6 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/process"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -143,7 +144,7 @@ func setNetSysctls(netns string, s workload.Service) error {
 		return err
 	}
 	defer ns.Close()
-	elsewhere(func() {
+	process.DetachedThread(func() {
 		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("enter %s: %w", netns, err)
 			return

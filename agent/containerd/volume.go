@@ -21,6 +21,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/images"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -31,18 +33,18 @@ const (
 )
 
 func (r *Runtime) volumeDir(project, name string) (string, error) {
-	return path(filepath.Join(r.o.DataDir, "volumes"), project, name)
+	return paths.Join(filepath.Join(r.o.DataDir, "volumes"), project, name)
 }
 
 // anonymousDir is a volume without a name: of a replica of a service and its place there, so that the next revision finds
 // what the last one wrote. It goes with its project, for nobody could ask for it afterwards.
 func (r *Runtime) anonymousDir(project, service string, replica int, target string) (string, error) {
 	place := digest.FromString(filepath.Clean(target)).Encoded()[:2*workload.Short]
-	return path(filepath.Join(r.o.DataDir, "anonymous"), project, service, strconv.Itoa(replica)+"-"+place)
+	return paths.Join(filepath.Join(r.o.DataDir, "anonymous"), project, service, strconv.Itoa(replica)+"-"+place)
 }
 
 func (r *Runtime) dropAnonymous(project string) error {
-	dir, err := path(filepath.Join(r.o.DataDir, "anonymous"), project)
+	dir, err := paths.Join(filepath.Join(r.o.DataDir, "anonymous"), project)
 	if err != nil {
 		return err
 	}
@@ -51,7 +53,7 @@ func (r *Runtime) dropAnonymous(project string) error {
 
 // sharedDir is a volume that all projects share by its name.
 func (r *Runtime) sharedDir(name string) (string, error) {
-	return path(filepath.Join(r.o.DataDir, "shared"), name)
+	return paths.Join(filepath.Join(r.o.DataDir, "shared"), name)
 }
 
 // volumeOf finds what a mount names. Volumes without a name have no entry.
@@ -92,9 +94,9 @@ func (r *Runtime) ensureVolume(project string, v workload.Volume) error {
 
 // effective are a service's mounts and those that its image wants: a volume without a name for each path that it declares
 // and the service mounts nothing at.
-func effective(s workload.Service, img *image) []workload.Mount {
+func effective(s workload.Service, img *images.Image) []workload.Mount {
 	out := slices.Clone(s.Mounts)
-	for _, target := range slices.Sorted(maps.Keys(img.config.Config.Volumes)) {
+	for _, target := range slices.Sorted(maps.Keys(img.Config.Config.Volumes)) {
 		target = filepath.Clean("/" + target)
 		taken := target == "/" || slices.ContainsFunc(out, func(m workload.Mount) bool { return filepath.Clean(m.Target) == target })
 		if !taken {
@@ -104,17 +106,35 @@ func effective(s workload.Service, img *image) []workload.Mount {
 	return out
 }
 
+// attach gives a container its place in the networks, and the files that come with it to its own root.
+func (r *Runtime) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
+	at, err := r.o.Networks.Attach(ctx, project, c)
+	if err != nil || !ownUsers(c.Service) {
+		return at, err
+	}
+	for _, source := range nameFiles(at) {
+		if err := os.Lchown(source, mappedFrom, mappedFrom); source != "" && err != nil {
+			return at, err
+		}
+	}
+	return at, nil
+}
+
 // nameFiles are the network's files, by where a container has them.
 func nameFiles(at Attachment) map[string]string {
-	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf}
+	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf, "/etc/hostname": at.HostnameFile}
 }
 
 // mounts turns a service's mounts into the runtime's, and makes the volumes that are missing.
-func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
+func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
 	for target, source := range nameFiles(at) {
 		if source != "" {
-			out = append(out, specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", "rprivate", "ro"}})
+			options := []string{"bind", "rprivate", "nosuid", "nodev", "noexec"}
+			if c.Service.ReadOnly {
+				options = append(options, "ro")
+			}
+			out = append(out, specs.Mount{Destination: target, Type: "bind", Source: source, Options: options})
 		}
 	}
 	for n, m := range effective(c.Service, img) {
@@ -164,31 +184,28 @@ func (r *Runtime) mount(ctx context.Context, p *workload.Project, c workload.Con
 		source, err := r.place(c.ID, n)
 		return specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}, err
 	case workload.MountBind:
-		return bind(m)
+		out, err := bind(m)
+		if err == nil && !passesOut(m) {
+			out.Source, err = r.place(c.ID, n)
+		}
+		return out, err
 	case workload.MountTmpfs:
 		return tmpfs(m), nil
 	}
 	return specs.Mount{}, fmt.Errorf("mount of kind %q: %w", m.Kind, fault.ErrUnsupported)
 }
 
+// bind is a mount of the device. Its source is judged, and made where it is missing, again at each start: see layBind.
 func bind(m workload.Mount) (specs.Mount, error) {
 	if !filepath.IsAbs(m.Source) {
 		return specs.Mount{}, fmt.Errorf("source %q is not an absolute path: %w", m.Source, fault.ErrInvalid)
 	}
-	if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
-		if !m.Create {
-			return specs.Mount{}, fault.WithHint(fmt.Errorf("there is no %s on this device: %w", m.Source, fault.ErrUnfit),
-				"make it, or let it be made with create_host_path")
-		}
-		if err := makeDir(m.Source, 0o755); err != nil {
-			return specs.Mount{}, err
-		}
-	} else if err != nil {
-		return specs.Mount{}, err
-	}
 	propagation := firstOf(m.Propagation, "rprivate")
 	if !slices.Contains([]string{"private", "rprivate", "shared", "rshared", "slave", "rslave"}, propagation) {
 		return specs.Mount{}, fmt.Errorf("propagation %q: %w", propagation, fault.ErrInvalid)
+	}
+	if err := makeSource(m); err != nil {
+		return specs.Mount{}, err
 	}
 	how := "rbind"
 	if m.Recursive == "disabled" {
@@ -196,6 +213,10 @@ func bind(m workload.Mount) (specs.Mount, error) {
 	}
 	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{how, propagation}}, nil
 }
+
+// passesOut reports whether what a container mounts below a mount appears on the device: then the mount is the device's own
+// and no copy of it. Only the device's owner can allow that.
+func passesOut(m workload.Mount) bool { return strings.HasSuffix(m.Propagation, "shared") }
 
 // propagated lets mounts pass between the device and a container that asks for it: runc makes the container's root
 // private otherwise.
@@ -246,7 +267,7 @@ func (r *Runtime) volume(ctx context.Context, p *workload.Project, c workload.Co
 		return "", err
 	}
 	data := filepath.Join(dir, volumeData)
-	unlock, err := r.ids.lock(ctx, "volume "+dir) // two services may share it
+	unlock, err := r.ids.Lock(ctx, "volume "+dir) // two services may share it
 	if err != nil {
 		return "", err
 	}

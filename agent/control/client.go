@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -45,8 +46,8 @@ func NewClient(path string) *Client {
 }
 
 // Status asks how the device is.
-func (c *Client) Status(ctx context.Context) (*agent.Status, error) {
-	var s agent.Status
+func (c *Client) Status(ctx context.Context) (*status.Status, error) {
+	var s status.Status
 	if err := c.call(ctx, http.MethodGet, "/v1/status", &s); err != nil {
 		return nil, err
 	}
@@ -54,8 +55,8 @@ func (c *Client) Status(ctx context.Context) (*agent.Status, error) {
 }
 
 // Sync has the agent check the registry now and waits for the outcome.
-func (c *Client) Sync(ctx context.Context) (agent.SyncResult, error) {
-	var r agent.SyncResult
+func (c *Client) Sync(ctx context.Context) (status.SyncResult, error) {
+	var r status.SyncResult
 	err := c.call(ctx, http.MethodPost, "/v1/sync", &r)
 	return r, err
 }
@@ -69,7 +70,7 @@ func (c *Client) VerifyImage(ctx context.Context, repository string, d digest.Di
 }
 
 // Logs opens containers' output. The caller closes it.
-func (c *Client) Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error) {
+func (c *Client) Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, error) {
 	res, err := c.do(ctx, http.MethodGet, "/v1/logs?"+logQuery(r))
 	if err != nil {
 		return nil, err
@@ -78,15 +79,15 @@ func (c *Client) Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, e
 }
 
 // Containers lists the containers that the device needs or has.
-func (c *Client) Containers(ctx context.Context) ([]agent.ContainerStatus, error) {
-	var out []agent.ContainerStatus
+func (c *Client) Containers(ctx context.Context) ([]status.Container, error) {
+	var out []status.Container
 	err := c.call(ctx, http.MethodGet, "/v1/containers", &out)
 	return out, err
 }
 
 // Stats measures running containers; no targets: all.
-func (c *Client) Stats(ctx context.Context, targets []string) ([]agent.ContainerUsage, error) {
-	var out []agent.ContainerUsage
+func (c *Client) Stats(ctx context.Context, targets []string) ([]status.Usage, error) {
+	var out []status.Usage
 	err := c.call(ctx, http.MethodGet, "/v1/stats?"+url.Values{"target": targets}.Encode(), &out)
 	return out, err
 }
@@ -102,7 +103,7 @@ func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 
 // Events calls tell with what happened, oldest first, until there are no more or, following, until ctx ends, which is no
 // error.
-func (c *Client) Events(ctx context.Context, r agent.EventRequest, tell func(agent.Event) error) error {
+func (c *Client) Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error {
 	q := url.Values{}
 	set(q, "follow", "true", r.Follow)
 	set(q, "since", stamp(r.Since), !r.Since.IsZero())
@@ -115,7 +116,7 @@ func (c *Client) Events(ctx context.Context, r agent.EventRequest, tell func(age
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(make([]byte, 4096), maxEvent)
 	for lines.Scan() {
-		var e agent.Event
+		var e status.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return fmt.Errorf("ask the agent at %s: read an event: %w: %w", c.path, fault.ErrInvalid, err)
 		}

@@ -14,7 +14,7 @@
 //	                                 200 text, as long as it flows
 //	POST /v1/exec                    101 Upgrade: longshore-exec/1, then frames both ways
 //
-// target may be repeated. Errors are {"error": "...", "hint": "..."} with 400, 404, 409, 501 or 503.
+// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 404, 409, 501 or 503.
 package control
 
 import (
@@ -34,18 +34,24 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/metrics"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxHeader bounds the header of a request; ours are far below.
-const maxHeader = 32 << 10
+const (
+	// maxHeader bounds the header of a request; ours are far below.
+	maxHeader = 32 << 10
+	// maxSessions is how many answers may be in progress that take a while: output, events, processes, checks. Each holds
+	// buffers and open files of an agent that is to stay small.
+	maxSessions = 64
+)
 
 // Device is what can be asked; [agent.Agent] is one.
 type Device interface {
 	metrics.Device
-	Sync(ctx context.Context) (agent.SyncResult, error)
-	Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error)
-	Events(ctx context.Context, r agent.EventRequest, tell func(agent.Event) error) error
+	Sync(ctx context.Context) (status.SyncResult, error)
+	Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, error)
+	Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error
 	Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error)
 	VerifyImage(ctx context.Context, repository string, d digest.Digest) agent.ImageVerdict
 }
@@ -121,8 +127,21 @@ func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) erro
 // handler answers control requests; upgraded are those whose connections are no longer the server's.
 func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 	mux := http.NewServeMux()
+	sessions := make(chan struct{}, maxSessions)
+	session := func(pattern string, f http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case sessions <- struct{}{}:
+				defer func() { <-sessions }()
+				f(w, r)
+			default:
+				refuse(w, fault.WithHint(fmt.Errorf("%d sessions are open, which is the limit: %w", maxSessions, fault.ErrTemporary),
+					"end some of the programs that run longshore-agent logs, events, exec or sync on this device"))
+			}
+		})
+	}
 	mux.HandleFunc("GET /v1/containers", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, append([]agent.ContainerStatus{}, d.Containers()...))
+		reply(w, http.StatusOK, append([]status.Container{}, d.Containers()...))
 	})
 	mux.HandleFunc("GET /v1/image", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)
@@ -136,7 +155,7 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		}
 		reply(w, http.StatusOK, d.VerifyImage(r.Context(), repository, image))
 	})
-	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
+	session("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)
 		targets := q.targets()
 		if err := q.end(); err != nil {
@@ -154,9 +173,9 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		w.Header().Set("Content-Type", metrics.ContentType)
 		_ = metrics.Write(r.Context(), w, d) // the caller may have hung up
 	})
-	mux.HandleFunc("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
+	session("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)
-		req := agent.EventRequest{Kind: agent.EventKind(q.text("kind")), Since: q.time("since"), Follow: q.flag("follow")}
+		req := status.EventRequest{Kind: status.EventKind(q.text("kind")), Since: q.time("since"), Follow: q.flag("follow")}
 		if err := q.end(); err != nil {
 			refuse(w, err)
 			return
@@ -164,7 +183,7 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		flush := http.NewResponseController(w)
 		_ = flush.Flush() // a writer that cannot flush still writes
-		_ = d.Events(r.Context(), req, func(e agent.Event) error {
+		_ = d.Events(r.Context(), req, func(e status.Event) error {
 			if err := json.NewEncoder(w).Encode(e); err != nil {
 				return err
 			}
@@ -172,9 +191,9 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 			return nil
 		}) // the caller may have hung up
 	})
-	mux.HandleFunc("POST /v1/exec", exec(d, upgraded))
+	session("POST /v1/exec", exec(d, upgraded))
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) })
-	mux.HandleFunc("POST /v1/sync", func(w http.ResponseWriter, r *http.Request) {
+	session("POST /v1/sync", func(w http.ResponseWriter, r *http.Request) {
 		res, err := d.Sync(r.Context())
 		if err != nil {
 			refuse(w, err)
@@ -182,7 +201,7 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		}
 		reply(w, http.StatusOK, res)
 	})
-	mux.HandleFunc("GET /v1/logs", func(w http.ResponseWriter, r *http.Request) {
+	session("GET /v1/logs", func(w http.ResponseWriter, r *http.Request) {
 		q, err := logRequest(r.URL.RawQuery)
 		if err != nil {
 			refuse(w, err)

@@ -21,7 +21,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -29,37 +31,37 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type device struct {
-	sync func(ctx context.Context) (agent.SyncResult, error)
-	logs func(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error)
+	sync func(ctx context.Context) (status.SyncResult, error)
+	logs func(ctx context.Context, r status.LogRequest) (io.ReadCloser, error)
 	exec func(ctx context.Context, id string, o agent.ExecOptions) (int, error)
 }
 
-func (d device) Status() agent.Status {
-	return agent.Status{Device: "press-07", Phase: agent.PhaseInSync, Problems: []agent.Problem{{Code: agent.CodeStale}}}
+func (d device) Status() status.Status {
+	return status.Status{Device: "press-07", Phase: status.PhaseInSync, Problems: []status.Problem{{Code: codes.Stale}}}
 }
-func (d device) Sync(ctx context.Context) (agent.SyncResult, error) { return d.sync(ctx) }
-func (d device) Logs(ctx context.Context, r agent.LogRequest) (io.ReadCloser, error) {
+func (d device) Sync(ctx context.Context) (status.SyncResult, error) { return d.sync(ctx) }
+func (d device) Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, error) {
 	return d.logs(ctx, r)
 }
 
-func (d device) Containers() []agent.ContainerStatus {
-	return []agent.ContainerStatus{
+func (d device) Containers() []status.Container {
+	return []status.Container{
 		{ID: "p-web-1-aa", Deployment: "app", DeploymentID: "d1", Project: "p", Service: "web", Replica: 1, State: workload.Running, Active: true},
 		{ID: "p-job-1-bb", Deployment: "app", DeploymentID: "d1", Project: "p", Service: "job", Replica: 1, State: workload.Exited},
 	}
 }
 
-func (d device) Stats(_ context.Context, targets []string) ([]agent.ContainerUsage, error) {
+func (d device) Stats(_ context.Context, targets []string) ([]status.Usage, error) {
 	if len(targets) > 1 {
 		return nil, fmt.Errorf("stats: %w", fault.ErrTemporary)
 	}
-	return []agent.ContainerUsage{{ID: "p-web-1-aa", Service: "web", CPUSeconds: 1.5, MemoryBytes: 7}}, nil
+	return []status.Usage{{ID: "p-web-1-aa", Service: "web", CPUSeconds: 1.5, MemoryBytes: 7}}, nil
 }
-func (d device) Counts() agent.Counts { return agent.Counts{Polls: 3} }
+func (d device) Counts() status.Counts { return status.Counts{Polls: 3} }
 
-func (d device) Events(ctx context.Context, r agent.EventRequest, tell func(agent.Event) error) error {
+func (d device) Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error {
 	for n := range uint64(3) {
-		if err := tell(agent.Event{Sequence: n + 1, Kind: agent.EventStarted, Time: r.Since}); err != nil {
+		if err := tell(status.Event{Sequence: n + 1, Kind: status.EventStarted, Time: r.Since}); err != nil {
 			return err
 		}
 	}
@@ -115,10 +117,10 @@ func serve(t *testing.T, d device) (client *control.Client, path string) {
 
 func TestRoundTrip(t *testing.T) {
 	c, path := serve(t, device{
-		sync: func(context.Context) (agent.SyncResult, error) {
-			return agent.SyncResult{Outcome: agent.SyncRefused, Code: agent.CodeRollback, Generation: 3}, nil
+		sync: func(context.Context) (status.SyncResult, error) {
+			return status.SyncResult{Outcome: status.SyncRefused, Code: codes.Rollback, Generation: 3}, nil
 		},
-		logs: func(_ context.Context, r agent.LogRequest) (io.ReadCloser, error) {
+		logs: func(_ context.Context, r status.LogRequest) (io.ReadCloser, error) {
 			if r.Targets[0] == "none" {
 				return nil, fault.WithHint(fmt.Errorf("no service %q: %w", r.Targets[0], fault.ErrNotFound), "look at status")
 			}
@@ -133,10 +135,10 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("Status = %+v, %v", s, err)
 	}
 	r, err := c.Sync(t.Context())
-	if diff := cmp.Diff(agent.SyncResult{Outcome: "refused", Code: "generation-rollback", Generation: 3}, r); diff != "" || err != nil {
+	if diff := cmp.Diff(status.SyncResult{Outcome: "refused", Code: "generation-rollback", Generation: 3}, r); diff != "" || err != nil {
 		t.Errorf("Sync: %v\n%s", err, diff)
 	}
-	rc, err := c.Logs(t.Context(), agent.LogRequest{Targets: []string{"a b&c", "web"}, Prefix: true, LogOptions: agent.LogOptions{
+	rc, err := c.Logs(t.Context(), status.LogRequest{Targets: []string{"a b&c", "web"}, Prefix: true, LogOptions: workload.LogOptions{
 		Tail: 5, Follow: true, Since: time.Unix(1, 0).UTC(), Stamps: true,
 	}})
 	if err != nil {
@@ -149,7 +151,7 @@ func TestRoundTrip(t *testing.T) {
 	if err := rc.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Logs(t.Context(), agent.LogRequest{Targets: []string{"none"}}); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "look at status" ||
+	if _, err := c.Logs(t.Context(), status.LogRequest{Targets: []string{"none"}}); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "look at status" ||
 		err.Error() != `no service "none": not found` {
 		t.Errorf("Logs(none) = %v, hint %q", err, fault.Hint(err))
 	}
@@ -181,7 +183,7 @@ func TestQuestions(t *testing.T) {
 	for _, follow := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var seen []uint64
-		if err := c.Events(ctx, agent.EventRequest{Since: since, Follow: follow}, func(e agent.Event) error {
+		if err := c.Events(ctx, status.EventRequest{Since: since, Follow: follow}, func(e status.Event) error {
 			if seen = append(seen, e.Sequence); !e.Time.Equal(since) {
 				t.Errorf("since = %v, want %v", e.Time, since)
 			}
@@ -204,10 +206,10 @@ func TestACallEndsWithTheAgent(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	entered := make(chan bool)
-	d := device{sync: func(ctx context.Context) (agent.SyncResult, error) {
+	d := device{sync: func(ctx context.Context) (status.SyncResult, error) {
 		close(entered)
 		<-ctx.Done()
-		return agent.SyncResult{}, ctx.Err()
+		return status.SyncResult{}, ctx.Err()
 	}}
 	done := make(chan error)
 	go func() { done <- control.Serve(ctx, l, d, slog.New(slog.DiscardHandler)) }()
@@ -257,8 +259,8 @@ func FuzzControl(f *testing.F) {
 		f.Add("POST", s)
 	}
 	h := control.Handler(device{
-		sync: func(context.Context) (agent.SyncResult, error) { return agent.SyncResult{}, nil },
-		logs: func(_ context.Context, r agent.LogRequest) (io.ReadCloser, error) {
+		sync: func(context.Context) (status.SyncResult, error) { return status.SyncResult{}, nil },
+		logs: func(_ context.Context, r status.LogRequest) (io.ReadCloser, error) {
 			if r.Tail < 0 || len(r.Targets) > 256 || slices.ContainsFunc(r.Targets, func(s string) bool { return s == "" || len(s) > 512 }) {
 				panic("unchecked request")
 			}
@@ -284,4 +286,36 @@ func unixTransport(path string) *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}
+}
+
+// TestTooManySessions: they are bounded, whoever opens them, and short questions are answered beside them.
+func TestTooManySessions(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d := device{logs: func(ctx context.Context, _ status.LogRequest) (io.ReadCloser, error) {
+		r, w := io.Pipe()
+		context.AfterFunc(ctx, func() { _ = w.Close() })
+		return r, nil
+	}}
+	c, _ := serve(t, d)
+	var open []io.ReadCloser
+	defer func() {
+		cancel()
+		for _, l := range open {
+			_ = l.Close()
+		}
+	}()
+	for range 64 {
+		l, err := c.Logs(ctx, status.LogRequest{LogOptions: workload.LogOptions{Follow: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, l)
+	}
+	if _, err := c.Logs(ctx, status.LogRequest{}); !fault.Retryable(err) || fault.Hint(err) == "" || !strings.Contains(err.Error(), "64 sessions") {
+		t.Errorf("one session more = %v (hint %q), want a refusal that passes", err, fault.Hint(err))
+	}
+	if _, err := c.Status(ctx); err != nil {
+		t.Errorf("Status beside them: %v", err)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -44,7 +45,7 @@ func exec(d Device, calls *sync.WaitGroup) http.HandlerFunc {
 			refuse(w, err)
 			return
 		}
-		c, err := agent.One(d.Containers(), req.Target)
+		c, err := status.One(d.Containers(), req.Target)
 		if err != nil {
 			refuse(w, fmt.Errorf("exec: %w", err))
 			return

@@ -6,7 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -115,15 +116,15 @@ func (q *query) end() error {
 	return q.err
 }
 
-func logRequest(raw string) (agent.LogRequest, error) {
+func logRequest(raw string) (status.LogRequest, error) {
 	q := newQuery(raw)
-	r := agent.LogRequest{Targets: q.targets(), Prefix: q.flag("prefix"), LogOptions: agent.LogOptions{
+	r := status.LogRequest{Targets: q.targets(), Prefix: q.flag("prefix"), LogOptions: workload.LogOptions{
 		Follow: q.flag("follow"), Tail: q.number("tail", maxTail), Since: q.time("since"), Until: q.time("until"), Stamps: q.flag("stamps"),
 	}}
 	return r, q.end()
 }
 
-func logQuery(r agent.LogRequest) string {
+func logQuery(r status.LogRequest) string {
 	q := url.Values{"target": r.Targets}
 	set(q, "tail", strconv.Itoa(r.Tail), r.Tail > 0)
 	set(q, "follow", "true", r.Follow)

@@ -318,8 +318,10 @@ func (a *admission) rehearse() {
 			s.Active, s.First = nil, ""
 		}
 	}
+	c := &chooser{m: a.m, next: paper} // one for all: it looks at what the host uses once
 	for _, p := range a.projects {
-		if err := paper.prepare(p, &chooser{m: a.m, next: paper, project: p.Name}); err != nil {
+		c.project = p.Name
+		if err := paper.prepare(p, c); err != nil {
 			kind, path := ClashDocument, "networks"
 			switch {
 			case errors.Is(err, errNoSubnet):

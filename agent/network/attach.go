@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Attach makes a container's namespace, links, routes and files, or what is missing of them. The project must be prepared.
+// Attach makes a container's namespace, links, routes and files, or what is missing of them. The project must be prepared, the
+// container must not run: what it wrote to its files is dropped.
 // The first container of a service answers for it; every other one, also the first of another replica, does from
 // [Manager.Switch] on, or when no other is left. Call it again before every start of the container: after a reboot it makes everything anew.
 func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
@@ -48,10 +48,15 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	if err := m.ensureContainer(ctx, project, p, c.ID); err != nil {
 		return Attachment{}, err
 	}
+	if p.Attachments[c.ID].Joins == "" { // else they are those of one that runs
+		if err := m.ensureFiles(project, c.ID, true); err != nil {
+			return Attachment{}, err
+		}
+	}
 	if err := m.applyTables(m.state); err != nil {
 		return Attachment{}, err
 	}
-	if err := m.followNames(m.state); err != nil {
+	if err := m.follow(m.state); err != nil {
 		return Attachment{}, err
 	}
 	return m.attachment(m.state.Projects[project], c.ID), nil
@@ -59,11 +64,14 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 
 // attachment is what an attached container is told.
 func (m *Manager) attachment(p *project, id string) Attachment {
-	a, dir := p.Attachments[id], m.filesDir(id)
+	a, dir := p.Attachments[id], filepath.Join(m.filesDir(id), ownFiles)
 	if other := p.Attachments[a.Joins]; other != nil {
 		return m.attachment(p, a.Joins)
 	}
-	at := Attachment{NetNS: m.netnsPath(id), HostsFile: filepath.Join(dir, "hosts"), ResolvConf: filepath.Join(dir, "resolv.conf"), Hostname: a.Hostname}
+	at := Attachment{
+		NetNS: m.netnsPath(id), HostsFile: filepath.Join(dir, "hosts"), ResolvConf: filepath.Join(dir, "resolv.conf"), HostnameFile: filepath.Join(dir, "hostname"),
+		Hostname: a.Hostname,
+	}
 	if a.Host {
 		at.NetNS = ""
 	}
@@ -74,7 +82,7 @@ func (m *Manager) attachment(p *project, id string) Attachment {
 func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, id string) error {
 	a := p.Attachments[id]
 	if a.Host {
-		return m.ensureFiles(name, id)
+		return m.ensureFiles(name, id, false)
 	}
 	if a.Joins != "" {
 		if p.Attachments[a.Joins] == nil {
@@ -133,7 +141,7 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 			return fmt.Errorf("network %q: %w", n, err)
 		}
 	}
-	if err := m.ensureFiles(name, id); err != nil {
+	if err := m.ensureFiles(name, id, false); err != nil {
 		return err
 	}
 	if err := settle(ctx, m.host.links, outer...); err != nil {
@@ -222,8 +230,8 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 		if err := unpin(m.netnsPath(id)); err != nil {
 			return err
 		}
-		if err := os.RemoveAll(m.filesDir(id)); err != nil {
-			return fmt.Errorf("remove its files: %w", err)
+		if err := removeFiles(m.filesDir(id)); err != nil {
+			return err
 		}
 	}
 	for _, id := range ids {
@@ -231,7 +239,7 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 			if err := m.commit(next); err != nil {
 				return err
 			}
-			return m.followNames(next)
+			return m.follow(next)
 		}
 	}
 	return nil
@@ -270,5 +278,5 @@ func (m *Manager) teardown(ctx context.Context, project string) error {
 	if err := m.commit(next); err != nil {
 		return err
 	}
-	return m.followNames(next)
+	return m.follow(next)
 }

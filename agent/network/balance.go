@@ -57,7 +57,7 @@ func (m *Manager) rebalance(ctx context.Context, change func(*state) (bool, erro
 	if err := m.ready(ctx); err != nil {
 		return nil, err
 	}
-	before, next := m.state.answering(), m.state.clone()
+	next := m.state.clone()
 	changed, err := change(next)
 	if err != nil {
 		return nil, err
@@ -67,17 +67,21 @@ func (m *Manager) rebalance(ctx context.Context, change func(*state) (bool, erro
 			return nil, err
 		}
 	}
-	if err := m.applyTables(m.state); err != nil || !changed {
+	if err := m.applyTables(m.state); err != nil {
+		return nil, err
+	}
+	before := m.Answering() // also where nothing changed: an earlier call may have got only as far as the saved state
+	if err := m.follow(m.state); err != nil {
 		return nil, err
 	}
 	var left []string
-	after := m.state.answering()
+	after := m.Answering()
 	for id := range before {
 		if !after[id] {
 			left = append(left, id)
 		}
 	}
-	return left, m.followNames(m.state)
+	return left, nil
 }
 
 // accepted waits until a container's programs have taken up the connections that reached it: one that waits in the kernel is
@@ -152,14 +156,14 @@ func waiting(in *netlink.Handle) (int, error) {
 	return count, nil
 }
 
-// Answering are the ids of the containers that their services' addresses and ports lead to: all that [Manager.Switch] made
-// answer, or the first that was attached while there is none. It waits for nobody, also not for a plugin of the site's: it tells
-// what was decided last. The caller must not change it.
+// Answering are the ids of the containers that their services' addresses and ports lead to in the kernel, as last applied: all
+// that [Manager.Switch] made answer, or the first that was attached while there is none. None before [Manager.Restore]. It
+// does not wait for other calls, nor for a plugin of the site's. The caller must not change it.
 func (m *Manager) Answering() map[string]bool { return *m.answers.Load() }
 
-// publish makes the state what [Manager.Answering] tells.
-func (m *Manager) publish() {
-	ids := m.state.answering()
+// publish makes s what [Manager.Answering] returns.
+func (m *Manager) publish(s *state) {
+	ids := s.answering()
 	m.answers.Store(&ids)
 }
 

@@ -99,7 +99,7 @@ func (h *host) ensureBridge(b *bridge, label string) (int, error) {
 	}
 	for f := range families {
 		if s := b.of(f); s.valid() {
-			if err := ensureAddress(h.links, l, netip.PrefixFrom(s.gateway(), s.Subnet.Bits())); err != nil {
+			if err := ensureAddress(h.links, l, netip.PrefixFrom(s.gateway(), s.Subnet.Bits()), netip.Addr{}); err != nil {
 				return 0, fmt.Errorf("give bridge %s its address: %w", b.Name, err)
 			}
 		}
@@ -137,13 +137,16 @@ func (h *host) bridgeLink(b *bridge) (netlink.Link, error) {
 	return l, nil
 }
 
-// ensureAddress gives an interface an address, when it lacks it.
-func ensureAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) error {
+// ensureAddress gives an interface an address, when it lacks it. broadcast is of a single address; zero: none.
+func ensureAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix, broadcast netip.Addr) error {
 	ok, err := hasAddress(links, l, p)
 	if ok || err != nil {
 		return err
 	}
 	a := &netlink.Addr{IPNet: ipNet(p)}
+	if broadcast.IsValid() {
+		a.Broadcast = broadcast.AsSlice()
+	}
 	if p.Addr().Is6() {
 		a.Flags = unix.IFA_F_NODAD // nobody else chooses in our subnets, and waiting for objections takes a second
 	}

@@ -27,7 +27,7 @@ func (c *chooser) foreign() ([]netip.Prefix, error) {
 }
 
 // subnet implements choices.
-func (c *chooser) subnet(network string, f family) (netip.Prefix, error) {
+func (c *chooser) subnet(network string, f family, need int) (netip.Prefix, error) {
 	live, err := c.foreign()
 	if err != nil {
 		return netip.Prefix{}, err
@@ -45,21 +45,23 @@ func (c *chooser) subnet(network string, f family) (netip.Prefix, error) {
 			taken = append(taken, s.Subnet)
 		}
 	}
-	used := func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) }
 	key, pool := c.project+"/"+network, c.m.o.Pool
-	choose := chooseSubnet
+	var subnet netip.Prefix
+	var ok bool
 	if f == v6 {
 		if !c.next.Local.IsValid() {
 			if c.next.Local, err = newLocal(); err != nil {
 				return netip.Prefix{}, err
 			}
 		}
-		choose, pool = chooseLocal, c.next.Local
+		pool = c.next.Local
+		subnet, ok = chooseLocal(pool, key, func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
+	} else {
+		subnet, ok = chooseSubnet(pool, key, need, taken)
 	}
-	subnet, ok := choose(pool, key, used)
 	if !ok {
 		return subnet, fault.WithHint(fmt.Errorf("%w %s: %w", errNoSubnet, pool, fault.ErrConflict),
-			"set network.pool to a range that no interface or route of this device uses")
+			"remove a deployment, or set network.pool to a larger range that no interface or route of this device uses")
 	}
 	return subnet, nil
 }

@@ -15,6 +15,7 @@ import (
 	cniresult "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -49,7 +50,7 @@ func (c CNI) find(name string) (*libcni.NetworkConfigList, error) {
 		if filepath.Ext(e.Name()) != ".conflist" {
 			continue
 		}
-		data, err := readBounded(filepath.Join(c.ConfDir, e.Name()), maxConflist)
+		data, err := bounded.File(os.Open, filepath.Join(c.ConfDir, e.Name()), maxConflist)
 		if err != nil {
 			continue
 		}

@@ -76,9 +76,7 @@ func TestNetworksOfTheSite(t *testing.T) {
 
 	// A reboot: namespaces are gone, what the plugins remember is not.
 	w.must(w.m.Close())
-	for _, c := range p.Containers() {
-		w.must(unpin(filepath.Join(w.o.RunDir, "netns", c.ID)))
-	}
+	w.unmount()
 	w.must(os.RemoveAll(w.o.RunDir))
 	w.open()
 	w.must(w.m.Restore(w.ctx()))

@@ -48,21 +48,8 @@ func checkDoors(s workload.Service, networks map[string]workload.Network) error 
 		return fmt.Errorf("publishes ports and is on no network: %w", fault.ErrInvalid)
 	}
 	for _, q := range portsOf(s.Ports) {
-		if q.Host.IsLoopback() && q.Host.Is6() {
-			return fault.WithHint(fmt.Errorf("port %s: the kernel forwards nothing from the IPv6 loopback: %w", q, fault.ErrUnsupported), "publish it on 127.0.0.1, or on an address of the device")
-		}
-		open := false
-		for _, at := range s.Networks {
-			n := networks[at.Network]
-			six := n.IPv6 || n.External != "" // what an external network has is seen when it is joined
-			for _, sub := range n.Subnets {
-				six = six || sub.Prefix.Addr().Is6()
-			}
-			open = open || !n.Internal && (n.Driver == "" || n.Driver == workload.Bridge) && (!q.Host.Is6() || six) && (!q.Host.Is4() || !n.NoIPv4)
-		}
-		if !open {
-			return fault.WithHint(fmt.Errorf("port %s: none of its networks leads there: %w", q, fault.ErrInvalid),
-				"published ports need a bridge network that is not internal, with IPv6 where the host address is IPv6")
+		if why, hint := s.Unreachable(q.Host, networks); why != "" {
+			return fault.WithHint(fmt.Errorf("port %s: %s: %w", q, why, fault.ErrInvalid), hint)
 		}
 	}
 	return nil

@@ -18,4 +18,12 @@
 // containers answer are elements of nftables maps, see [Manager.Switch]: one that gives the container, or as many as there are
 // shares when several answer, of which each new connection draws one. So a hosts file is complete before its container starts,
 // stays true when other containers are replaced, and needs no name server, nor this program, to be alive.
+//
+// # Why there are two copies of the state
+//
+// The [Store] outlives a power cut; but when agent.db is damaged and replaced, containers run on, and only the state tells what
+// they have. So each write to the store is followed by one of a copy in the run directory, which lives as long as the
+// containers. The order decides which one counts: the copy is never newer than the store, so a whole state in the store wins;
+// the copy is read only when the store has none. A kill between the two writes leaves a copy from before the last change, of
+// which the kernel has nothing yet; the next start of the program brings the copy up to date.
 package network

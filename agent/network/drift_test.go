@@ -46,9 +46,7 @@ func TestUnchangedPrepareAfterARestartWritesNothing(t *testing.T) {
 	w := newWorld(t)
 	p, a := twoServices(w)
 	w.reopen()
-	for _, dir := range []string{w.o.DataDir, w.o.RunDir} { // a directory in the place of the temporary file: no write succeeds
-		w.must(os.MkdirAll(filepath.Join(dir, stateFile+".tmp", "full"), 0o700))
-	}
+	w.must(os.MkdirAll(filepath.Join(savedAt(w.o)+".tmp", "full"), 0o700)) // a directory in the place of the temporary file: no write succeeds
 	w.prepare(p)
 	w.attach(p)
 	serves(w, p, a)
@@ -59,8 +57,6 @@ func TestUnchangedPrepareAfterARestartWritesNothing(t *testing.T) {
 	if got := w.m.Projects(); len(got) != 1 {
 		t.Errorf("projects %q, want the one that is saved", got)
 	}
-	for _, dir := range []string{w.o.DataDir, w.o.RunDir} {
-		w.must(os.RemoveAll(filepath.Join(dir, stateFile+".tmp")))
-	}
+	w.must(os.RemoveAll(savedAt(w.o) + ".tmp"))
 	w.prepare(more)
 }

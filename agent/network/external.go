@@ -50,7 +50,7 @@ func (m *Manager) shared(c *chooser, s Shared) (*bridge, error) {
 	}
 	if b.span = (span{Subnet: s.Subnet.Masked(), Given: true}); !s.Subnet.IsValid() {
 		b.span = span{}
-		if b.Subnet, err = device.subnet(s.Name, v4); err != nil {
+		if b.Subnet, err = device.subnet(s.Name, v4, roomy); err != nil {
 			return nil, err
 		}
 	} else if err := device.free(b.Subnet); err != nil {

@@ -56,14 +56,14 @@ func TestOtherFirewallsAreNoted(t *testing.T) {
 func TestUnchangedCallsWriteNothing(t *testing.T) {
 	w := newWorld(t)
 	p, _ := twoServices(w)
-	before, err := os.Stat(filepath.Join(w.o.DataDir, stateFile))
+	before, err := os.Stat(savedAt(w.o))
 	w.must(err)
 	w.prepare(p)
 	w.attach(p)
 	w.must(w.m.Switch(w.ctx(), p.Name, "web", idOf(p, "web")))
 	w.must(w.m.Restore(w.ctx()))
 	w.must(w.m.Detach(w.ctx(), "never-seen"))
-	after, err := os.Stat(filepath.Join(w.o.DataDir, stateFile))
+	after, err := os.Stat(savedAt(w.o))
 	w.must(err)
 	if !os.SameFile(before, after) {
 		t.Error("the state file was written again")
@@ -205,7 +205,7 @@ func TestKilledAnywhere(t *testing.T) {
 }
 
 func playVictim(t *testing.T) {
-	m, err := Open(Options{DataDir: os.Getenv("NETWORK_DATA"), RunDir: os.Getenv("NETWORK_RUN"), NetNS: os.Getenv("NETWORK_NS")})
+	m, err := Open(inDir(os.Getenv("NETWORK_DATA"), os.Getenv("NETWORK_RUN"), os.Getenv("NETWORK_NS")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestOwnNamespace(t *testing.T) {
 		return
 	}
 	dir := t.TempDir()
-	o := Options{DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run")}
+	o := inDir(filepath.Join(dir, "data"), filepath.Join(dir, "run"), "")
 	c := again(t, "TestOwnNamespace", "own", o)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	if out, err := c.CombinedOutput(); err != nil {
@@ -254,7 +254,7 @@ func TestOwnNamespace(t *testing.T) {
 
 func playOwn(t *testing.T) {
 	w := &world{t: t, host: "/proc/self/ns/net", lan: "/proc/self/ns/net", hostAddr: netip.MustParseAddr("127.0.0.1")}
-	w.o = Options{DataDir: os.Getenv("NETWORK_DATA"), RunDir: os.Getenv("NETWORK_RUN")}
+	w.o = inDir(os.Getenv("NETWORK_DATA"), os.Getenv("NETWORK_RUN"), "")
 	w.open()
 	defer w.m.Close()
 	w.must(raiseLoopback(w.m.host.links))

@@ -1,12 +1,14 @@
 package network
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -534,7 +536,7 @@ func TestNetworkKeysAreRefused(t *testing.T) {
 		{"IPv6 loopback", func(p *workload.Project) {
 			p.Networks[0].IPv6 = true
 			p.Services[0].Ports = []workload.Port{{HostIP: netip.IPv6Loopback(), HostPort: 80, ContainerPort: 80, Protocol: "tcp"}}
-		}, fault.ErrUnsupported, "loopback"},
+		}, fault.ErrInvalid, "loopback"},
 		{"host of a name", func(p *workload.Project) {
 			p.Services[0].Hosts = []workload.Host{{Name: "x", Address: "y"}}
 		}, fault.ErrInvalid, `"y"`},
@@ -577,5 +579,50 @@ func TestNetworkKeysAreRefused(t *testing.T) {
 		w.verified()
 	} else if err := w.m.Prepare(w.ctx(), sctp); !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "no SCTP") {
 		t.Errorf("Prepare with SCTP = %v, want it refused: the kernel has none", err)
+	}
+}
+
+// A port that is published on every address is not on the IPv6 loopback, whose answers the kernel drops: who tries it first, as
+// clients do that ask for localhost, is refused at once and tries the next address.
+func TestIPv6LoopbackIsRefusedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	p := proj("six", svc("web", []string{"default"}, "8080:80", "8080:80/udp"))
+	p.Networks[0].IPv6 = true
+	w.prepare(p)
+	w.answer6(w.attach(p)["web"].NetNS, "web", "80")
+	if _, err := w.ask(w.host, "tcp6", "[::1]:8080", patience); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("TCP to the IPv6 loopback: %v, want connection refused", err)
+	}
+	if _, err := w.ask(w.host, "udp6", "[::1]:8080", patience); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a datagram to the IPv6 loopback: %v, want connection refused", err)
+	}
+	w.reaches6(w.host, at(w.six(idOf(p, "web"), "default"), 80), "web", "")
+	w.reaches6(w.host, at(w.m.state.Projects["six"].Networks["default"].Six.gateway(), 8080), "web", "")
+	w.verified()
+}
+
+// A network's MTU changes for containers that run, too; without one it is that of the device's uplink again.
+func TestMTUFollows(t *testing.T) {
+	w := newWorld(t)
+	w.run("ip", "route", "add", "default", "via", w.lanAddr.String())
+	p := proj("line", svc("web", []string{"default"}))
+	w.prepare(p)
+	ns := w.attach(p)["web"].NetNS
+	for _, mtu := range []int{1300, 1400, 0} {
+		q := *p
+		q.Networks = []workload.Network{{Name: "default", MTU: mtu}}
+		w.prepare(&q)
+		want := cmp.Or(mtu, 1500)
+		b := w.m.state.Projects["line"].Networks["default"]
+		for _, where := range [][2]string{{w.host, b.Name}, {w.host, w.m.wireName(idOf(p, "web"), "default")}, {ns, "eth0"}} {
+			w.must(w.in(where[0], func() error {
+				i, err := net.InterfaceByName(where[1])
+				if err == nil && i.MTU != want {
+					t.Errorf("%s has the MTU %d, want %d", where[1], i.MTU, want)
+				}
+				return err
+			}))
+		}
+		w.verified()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -14,8 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // twoServices is a prepared and attached project whose web container answers on port 80.
@@ -103,7 +107,7 @@ func TestRestoreMends(t *testing.T) {
 			w.inside(w.m.netnsPath(idOf(p, "web")), "ip", "link", "set", "lo", "down")
 		}},
 		{name: "removed files", drift: "hosts is gone", breakIt: func(w *world, p *workload.Project) {
-			w.must(os.Remove(filepath.Join(w.m.filesDir(idOf(p, "web")), "hosts")))
+			w.must(os.Remove(filepath.Join(w.m.filesDir(idOf(p, "web")), ownFiles, "hosts")))
 		}},
 		{name: "removed namespace", drift: "namespace is gone", gone: true, breakIt: func(w *world, p *workload.Project) {
 			w.must(unpin(w.m.netnsPath(idOf(p, "web"))))
@@ -144,10 +148,7 @@ func TestReboot(t *testing.T) {
 	before := w.m.Addresses(idOf(p, "web"))
 	w.must(w.m.Close())
 	// The kernel forgets everything, and so does the run directory.
-	names, _ := filepath.Glob(filepath.Join(w.o.RunDir, "netns", "*"))
-	for _, n := range names {
-		w.must(unpin(n))
-	}
+	w.unmount()
 	w.must(os.RemoveAll(w.o.RunDir))
 	w.removeHost()
 	w.makeHost()
@@ -171,10 +172,7 @@ func TestAttachAfterRebootNeedsNoRestore(t *testing.T) {
 	w := newWorld(t)
 	p, _ := twoServices(w)
 	w.must(w.m.Close())
-	names, _ := filepath.Glob(filepath.Join(w.o.RunDir, "netns", "*"))
-	for _, n := range names {
-		w.must(unpin(n))
-	}
+	w.unmount()
 	w.must(os.RemoveAll(w.o.RunDir))
 	w.removeHost()
 	w.makeHost()
@@ -189,7 +187,7 @@ func TestOrphansAreSweptAndOthersAreNot(t *testing.T) {
 	p, a := twoServices(w)
 	w.must(w.m.Close())
 	// A second container that the state forgets, as after a disk was restored from a backup.
-	path := filepath.Join(w.o.DataDir, stateFile)
+	path := savedAt(w.o)
 	saved, err := os.ReadFile(path)
 	w.must(err)
 	w.open()
@@ -228,7 +226,7 @@ func TestOrphansAreSweptAndOthersAreNot(t *testing.T) {
 func TestDamagedState(t *testing.T) {
 	w := newWorld(t)
 	p, a := twoServices(w)
-	path := filepath.Join(w.o.DataDir, stateFile)
+	path, addresses := savedAt(w.o), w.m.Addresses(idOf(p, "web"))
 	for _, tt := range []struct {
 		name string
 		data func(whole []byte) []byte
@@ -249,42 +247,123 @@ func TestDamagedState(t *testing.T) {
 			w.must(os.WriteFile(path, damaged, 0o600))
 			m, err := Open(w.o)
 			w.must(err)
-			defer m.Close()
 			w.m = m
+			defer func() { w.m.Close() }()
 			if notes := strings.Join(m.Notes(), "; "); !strings.Contains(notes, "damaged") {
 				t.Errorf("notes %q, want the damage told", notes)
 			}
-			aside, _ := filepath.Glob(path + ".damaged-*")
-			if len(aside) != 1 {
-				t.Fatalf("set aside: %q, want one file", aside)
+			stays(w, p, a, addresses)
+		})
+	}
+}
+
+// A new agent.db takes the place of a damaged one: its store has no state, and the containers run on.
+func TestLostState(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	addresses := w.m.Addresses(idOf(p, "web"))
+	for range 2 { // the second time, the state in the store is the one that was taken from the copy
+		w.must(w.m.Close())
+		w.must(os.Remove(savedAt(w.o)))
+		w.open()
+		stays(w, p, a, addresses)
+	}
+	w.must(w.m.Teardown(w.ctx(), p.Name))
+	w.reopen()
+	w.must(w.m.Restore(w.ctx()))
+	w.clean()
+}
+
+// stays wants everything of the containers that run to be as it was, although the manager's store lost its state: they are not
+// attached again.
+func stays(w *world, p *workload.Project, a map[string]Attachment, addresses map[string]netip.Addr) {
+	w.t.Helper()
+	w.must(w.m.Restore(w.ctx()))
+	serves(w, p, a)
+	w.prepare(p)
+	serves(w, p, a)
+	if got := w.m.Addresses(idOf(p, "web")); !maps.Equal(got, addresses) {
+		w.t.Errorf("addresses %v, were %v", got, addresses)
+	}
+	w.reopen()
+	w.must(w.m.Restore(w.ctx()))
+	serves(w, p, a)
+}
+
+// The copy is made whenever it is not what the store has, also when nothing changes: after a reboot, and after a program that
+// made none.
+func TestTheCopyIsMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	copied := filepath.Join(w.o.RunDir, copyFile)
+	whole, err := os.ReadFile(copied)
+	w.must(err)
+	w.prepare(proj("more", svc("x", []string{"default"})))
+	for name, data := range map[string][]byte{"missing": nil, "older": whole, "damaged": whole[:len(whole)/2]} {
+		w.must(w.m.Close())
+		w.must(os.Remove(copied))
+		if data != nil {
+			w.must(os.WriteFile(copied, data, 0o600))
+		}
+		w.open()
+		w.must(w.m.Restore(w.ctx()))
+		serves(w, p, a)
+		if got := w.m.Projects(); len(got) != 2 {
+			t.Errorf("%s copy: projects %q, want those of the store", name, got)
+		}
+		saved, err := os.ReadFile(savedAt(w.o))
+		w.must(err)
+		if got, err := os.ReadFile(copied); !bytes.Equal(got, saved) {
+			t.Errorf("%s copy: it is not what the store has: %v", name, err)
+		}
+	}
+}
+
+// A copy that cannot be written any more must not stay: containers that it does not know would lose their networks by it.
+func TestAnOldCopyDoesNotStay(t *testing.T) {
+	w := newWorld(t)
+	copied := filepath.Join(w.o.RunDir, copyFile)
+	p, a := twoServices(w)
+	w.must(os.MkdirAll(filepath.Join(copied+".tmp", "full"), 0o700)) // no write succeeds
+	w.prepare(proj("more", svc("x", []string{"default"})))
+	if _, err := os.Stat(copied); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the copy without the new project: %v, want none", err)
+	}
+	serves(w, p, a)
+	w.must(os.RemoveAll(copied + ".tmp"))
+	w.prepare(p)
+	if _, err := os.Stat(copied); err != nil {
+		t.Errorf("the copy was not written again: %v", err)
+	}
+}
+
+// Without the state and its copy, a container has its networks back when it is attached again.
+func TestStateAndCopyAreLost(t *testing.T) {
+	for name, lose := range map[string]func(copied string) error{
+		"missing": os.Remove,
+		"damaged": func(copied string) error { return os.Truncate(copied, 100) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p, a := twoServices(w)
+			addresses := w.m.Addresses(idOf(p, "web"))
+			w.must(w.m.Close())
+			w.must(os.Remove(savedAt(w.o)))
+			w.must(lose(filepath.Join(w.o.RunDir, copyFile)))
+			w.open()
+			w.must(w.m.Restore(w.ctx())) // must not sweep what may belong to running containers
+			w.reaches(w.lan, at(w.hostAddr, 8080), "web", "")
+			w.prepare(p)
+			again := w.attach(p)
+			serves(w, p, again)
+			if d := cmp.Diff(a, again); d != "" {
+				t.Errorf("attached anew (-before +after):\n%s", d)
 			}
-			if kept, err := os.ReadFile(aside[0]); err != nil || len(kept) != len(damaged) {
-				t.Errorf("kept %d bytes, %v, want %d", len(kept), err, len(damaged))
-			}
-			w.must(os.Remove(aside[0]))
-			w.must(m.Restore(w.ctx()))
-			serves(w, p, a)
-			if again, err := os.ReadFile(path); err != nil || string(again) != string(whole) {
-				t.Errorf("the state was not rebuilt: %v", err)
+			if got := w.m.Addresses(idOf(p, "web")); !maps.Equal(got, addresses) {
+				t.Errorf("addresses %v, were %v", got, addresses)
 			}
 		})
 	}
-	t.Run("no copy either", func(t *testing.T) {
-		w.must(os.WriteFile(path, []byte("x"), 0o600))
-		w.must(os.Remove(filepath.Join(w.o.RunDir, stateFile)))
-		w.reopen()
-		w.must(w.m.Restore(w.ctx())) // must not sweep what may belong to running containers
-		w.reaches(w.lan, at(w.hostAddr, 8080), "web", "")
-		w.prepare(p)
-		a := w.attach(p)
-		serves(w, p, a)
-	})
-	t.Run("from a newer program", func(t *testing.T) {
-		w.must(os.WriteFile(path, []byte(`{"version":3,"sum":"","state":{}}`), 0o600))
-		if _, err := Open(w.o); !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) == "" {
-			t.Errorf("Open = %v, want ErrUnsupported with a hint", err)
-		}
-	})
 }
 
 // TestInterrupted stops an attach and a detach after each kernel object, as SIGKILL would, by taking away what came later.
@@ -313,7 +392,7 @@ func TestInterrupted(t *testing.T) {
 		{"lo down", func() { w.inside(ns, "ip", "link", "set", "lo", "down") }, false},
 		{"temporary files", func() {
 			w.must(os.WriteFile(filepath.Join(w.m.filesDir(id), "hosts.tmp"), []byte("x"), 0o644))
-			w.must(os.WriteFile(filepath.Join(w.o.DataDir, stateFile+".tmp"), []byte("x"), 0o644))
+			w.must(os.WriteFile(savedAt(w.o)+".tmp", []byte("x"), 0o644))
 		}, false},
 		{"rules without elements", func() { w.run("nft", "delete", "table", "ip", "longshore") }, false},
 		{"detach after the table", func() { w.run("nft", "flush", "map", "ip", "longshore", "publish") }, false},
@@ -488,15 +567,12 @@ func TestManagersDoNotDisturbEachOther(t *testing.T) {
 	p, a := twoServices(w)
 	other := *w
 	other.o = Options{
-		DataDir: w.o.DataDir + "2", RunDir: w.o.RunDir + "2", NetNS: w.host, Table: "longshore_demo",
+		Store: testenv.NetworkState(savedAt(w.o) + "2"), DataDir: w.o.DataDir + "2", RunDir: w.o.RunDir + "2", NetNS: w.host, Table: "longshore_demo",
 		Pool: netip.MustParsePrefix("10.210.0.0/16"), // even the same pool: live routes are avoided
 	}
 	other.open()
 	t.Cleanup(func() {
-		names, _ := filepath.Glob(filepath.Join(other.o.RunDir, "netns", "*"))
-		for _, n := range names {
-			_ = unpin(n)
-		}
+		other.unmount()
 		other.m.Close()
 	})
 	q := proj("line", svc("web", []string{"front", "back"}, "8081:80"), svc("client", []string{"back"}))
@@ -579,7 +655,7 @@ func TestClosedManagerRefuses(t *testing.T) {
 func TestUnreadableNamespacePath(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
-	if _, err := Open(Options{DataDir: dir, RunDir: dir, NetNS: filepath.Join(dir, "none")}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Open(inDir(dir, dir, filepath.Join(dir, "none"))); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Open = %v, want not exist", err)
 	}
 }

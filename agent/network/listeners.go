@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -99,7 +100,7 @@ func program(inode uint32) string {
 	for _, l := range links {
 		if to, err := os.Readlink(l); err == nil && to == want {
 			pid := strings.Split(l, "/")[2]
-			if comm, err := readBounded("/proc/"+pid+"/comm", maxComm); err == nil {
+			if comm, err := bounded.File(os.Open, "/proc/"+pid+"/comm", maxComm); err == nil {
 				return fmt.Sprintf("program %s (process %s)", strings.TrimSpace(string(comm)), pid)
 			}
 		}

@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 const (
@@ -60,6 +63,7 @@ func serve(w *world, ns, name string) (drain func()) {
 	var once sync.Once
 	drain = func() {
 		once.Do(func() {
+			w.accepted(l) // a listener that closes resets what it has not accepted yet: no network can prevent that
 			ctx, cancel := context.WithTimeout(context.Background(), loadPatience)
 			defer cancel()
 			err := s.Shutdown(ctx)
@@ -71,6 +75,28 @@ func serve(w *world, ns, name string) (drain func()) {
 	}
 	w.t.Cleanup(drain)
 	return drain
+}
+
+// accepted waits until no connection waits for Accept: the kernel tells how many do in the field that counts unacknowledged
+// segments of others.
+func (w *world) accepted(l net.Listener) {
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	w.must(err)
+	err = testenv.Await(context.Background(), loadPatience, func() error { // also after the test
+		var waiting uint32
+		err := raw.Control(func(fd uintptr) {
+			if info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
+				waiting = info.Unacked
+			}
+		})
+		if err == nil && waiting > 0 {
+			err = fmt.Errorf("%d connections wait for Accept", waiting)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Error(err)
+	}
 }
 
 // press asks url from a namespace, at a rate, until ctx ends. Each request has a connection of its own, unless kept: those

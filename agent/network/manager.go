@@ -32,8 +32,9 @@ const maxSalt = 16 // tries for an interface name that no other network has
 // Options say where a manager keeps its things and which names it may use. Managers on one machine need different
 // DataDir, RunDir, Pool and Table.
 type Options struct {
-	DataDir string       // network.json; survives reboots; needed
-	RunDir  string       // pinned namespaces, hosts files; does not survive reboots; needed
+	Store   Store        // needed
+	DataDir string       // what the plugins of CNI remember; survives reboots; needed
+	RunDir  string       // pinned namespaces, hosts files, a copy of the state; does not survive reboots; needed
 	Pool    netip.Prefix // IPv4 addresses to hand out, /8 to /26; zero: DefaultPool
 	Table   string       // nftables table; interface names derive from it; "": DefaultTable
 	Shared  []Shared     // networks of the device that applications may join
@@ -51,12 +52,12 @@ type Manager struct {
 	mu     sync.Mutex
 	state  *state
 	closed bool
-	saved  []byte // the bytes in the data directory's file; nil: not known
-	copied []byte // the bytes in the run directory's copy; nil: not known
+	saved  []byte // the bytes in the store; nil: not known
+	copied []byte // the bytes in the copy; nil: not known
 	tables [families]table
 	names  []string // resolver configurations of the host, the first that a container can use counts
 	hosts  string   // the host's own hosts file
-	lost   bool     // the saved state was damaged and could not be rebuilt: what looks like nobody's may be somebody's
+	lost   bool     // no state was found: what seems to belong to nothing may be of containers that run
 	notes  []string // see Notes
 
 	answers atomic.Pointer[map[string]bool] // see Answering
@@ -67,18 +68,19 @@ type Manager struct {
 
 // Attachment is what a container needs to know of its networks.
 type Attachment struct {
-	NetNS      string // path of the pinned network namespace; "": the device's own
-	HostsFile  string // to be mounted at /etc/hosts, read-only
-	ResolvConf string // to be mounted at /etc/resolv.conf, read-only
-	Hostname   string
+	NetNS        string // path of the pinned network namespace; "": the device's own
+	HostsFile    string // to be mounted at /etc/hosts; the container may write it
+	ResolvConf   string // to be mounted at /etc/resolv.conf, likewise
+	HostnameFile string // to be mounted at /etc/hostname, likewise
+	Hostname     string
 }
 
 // Open reads the saved state. It changes nothing in the kernel: call [Manager.Restore] before anything else after a
-// start. A damaged state file is set aside and rebuilt from the run directory's copy; see [Manager.Notes]. The caller
-// closes the manager.
+// start. A lost or damaged state is taken from its copy in the run directory, or else begun anew; see [Manager.Notes]. The
+// caller closes the manager.
 func Open(o Options) (*Manager, error) {
-	if o.DataDir == "" || o.RunDir == "" {
-		return nil, fmt.Errorf("network manager: DataDir and RunDir are needed: %w", fault.ErrInvalid)
+	if o.Store == nil || o.DataDir == "" || o.RunDir == "" {
+		return nil, fmt.Errorf("network manager: Store, DataDir and RunDir are needed: %w", fault.ErrInvalid)
 	}
 	if !o.Pool.IsValid() {
 		o.Pool = netip.MustParsePrefix(DefaultPool)
@@ -95,26 +97,25 @@ func Open(o Options) (*Manager, error) {
 			return nil, fmt.Errorf("network manager: %w", err)
 		}
 	}
-	found, err := load(o.DataDir, o.RunDir)
-	if err != nil {
-		return nil, err
-	}
-	h, err := openHost(o.NetNS, o.Table)
-	if err != nil {
-		return nil, err
-	}
-	m := &Manager{o: o, log: o.Logger, host: h, state: found.state, saved: found.saved, copied: found.copied, lost: found.lost, notes: found.notes}
-	m.publish()
-	m.names, m.hosts = []string{resolvConf, resolvedConf}, hostsFile
-	for f := range families {
-		if m.tables[f] = (table{family: f, name: o.Table}); !h.own {
-			m.tables[f].ns = h.ns
-		}
-	}
+	m := &Manager{o: o, log: o.Logger}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
-	for _, n := range found.notes {
+	if err := m.load(); err != nil {
+		return nil, err
+	}
+	var err error
+	if m.host, err = openHost(o.NetNS, o.Table); err != nil {
+		return nil, err
+	}
+	m.answers.Store(&map[string]bool{})
+	m.names, m.hosts = []string{resolvConf, resolvedConf}, hostsFile
+	for f := range families {
+		if m.tables[f] = (table{family: f, name: o.Table}); !m.host.own {
+			m.tables[f].ns = m.host.ns
+		}
+	}
+	for _, n := range m.notes {
 		m.log.Warn(n)
 	}
 	return m, nil
@@ -146,7 +147,7 @@ func (m *Manager) ready(ctx context.Context) error {
 }
 
 // Notes are things about this host that an operator should know, one sentence each: a setting that had to be changed, a
-// damaged file that was set aside.
+// damaged state.
 func (m *Manager) Notes() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,8 +198,7 @@ func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
 }
 
 // commit saves next, unless that is what is saved, and makes it the state. What is saved already is not written again,
-// also not by the first call after a restart: a full disk must not keep what is prepared from starting. The copy in the run
-// directory is what a damaged file is rebuilt from.
+// also not by the first call after a restart: a full disk must not keep what is prepared from starting.
 func (m *Manager) commit(next *state) error {
 	data, err := encodeState(next)
 	if err != nil {
@@ -208,42 +208,50 @@ func (m *Manager) commit(next *state) error {
 		return fmt.Errorf("save the state of the networks: more than %d bytes: %w", maxState, fault.ErrTooLarge)
 	}
 	if !bytes.Equal(data, m.saved) {
-		m.saved = nil // until it is known to be written
-		if err := writeDurable(filepath.Join(m.o.DataDir, stateFile), data); err != nil {
-			return err
+		if err := m.o.Store.SaveNetworks(data); err != nil {
+			return fmt.Errorf("save the state of the networks: %w", err)
 		}
 		m.saved = data
 	}
+	m.saveCopy(data)
 	m.state = next
-	m.publish()
-	if bytes.Equal(data, m.copied) {
-		return nil
-	}
-	m.copied = nil
-	if err := writeQuick(filepath.Join(m.o.RunDir, stateFile), data); err != nil {
-		return err
-	}
-	m.copied = data
 	return nil
 }
 
-// applyTables makes the tables follow s, and ends the tracked connections that would miss the change.
+// applyTables makes the tables follow s, and ends the tracked connections that would miss the change. Connections that could
+// not be ended are tried again by the next call.
 func (m *Manager) applyTables(s *state) error {
 	want := s.elements()
 	for f := range families {
-		before := m.tables[f].applied
-		if err := m.tables[f].apply(want[f]); err != nil {
+		t := &m.tables[f]
+		if t.settled == nil && t.applied == nil && want[f] != nil { // the first call after a start
+			if _, err := t.drift(want[f]); err != nil {
+				return err
+			}
+		}
+		if t.settled == nil {
+			t.settled = t.applied
+		}
+		if err := t.apply(want[f]); err != nil {
 			return err
 		}
-		gone := staleAfter(f, before, want[f])
-		if gone.empty() {
-			continue
+		if gone := staleAfter(f, t.settled, want[f]); !gone.empty() {
+			_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(f.socket()), gone)
+			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+				return fmt.Errorf("end stale connections: %w", err)
+			}
 		}
-		_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(f.socket()), gone)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return fmt.Errorf("end stale connections: %w", err)
-		}
+		t.settled = want[f]
 	}
+	return nil
+}
+
+// follow brings the files of containers up to date with s, which the tables follow already: from now on its containers answer.
+func (m *Manager) follow(s *state) error {
+	if err := m.followNames(s); err != nil {
+		return err
+	}
+	m.publish(s)
 	return nil
 }
 
@@ -311,10 +319,14 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 	if err := m.ensureAllFiles(p.Name); err != nil {
 		return err
 	}
+	if err := m.follow(m.state); err != nil {
+		return err
+	}
 	return m.removeBridges(m.state, before.Projects[p.Name], own)
 }
 
-// removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some.
+// removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some, and those
+// on networks whose MTU changed.
 func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]string, error) {
 	if before == nil {
 		return nil, nil
@@ -322,21 +334,24 @@ func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]st
 	var moved []string
 	for _, n := range slices.Sorted(maps.Keys(before.Networks)) {
 		b := before.Networks[n]
-		if after.Networks[n] == nil || after.Networks[n].same(b) {
+		if after.Networks[n] == nil || after.Networks[n].same(b) && after.Networks[n].MTU == b.MTU {
 			continue
 		}
+		keep := after.Networks[n].same(b)
 		for _, id := range slices.Sorted(maps.Keys(before.Attachments)) {
 			a := before.Attachments[id]
 			if i := slices.Index(a.Networks, n); i >= 0 {
-				if err := m.removeWire(ctx, before, id, i); err != nil {
-					return nil, err
+				if !keep {
+					if err := m.removeWire(ctx, before, id, i); err != nil {
+						return nil, err
+					}
 				}
 				if !slices.Contains(moved, id) {
 					moved = append(moved, id)
 				}
 			}
 		}
-		if b.routed() && b.Shared == "" {
+		if !keep && b.routed() && b.Shared == "" {
 			if err := removeLink(m.host.links, b.Name); err != nil {
 				return nil, fmt.Errorf("network %q: %w", n, err)
 			}

@@ -2,13 +2,9 @@ package network
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,7 +93,7 @@ func (l *lines) services(p *project, network, other string) {
 		own := other == "" && sv == l.a.Service
 		for f := range families {
 			for _, to := range p.means(sv, network, f, 0) {
-				l.add(other+"/"+sv, own, to, append([]string{sv}, pl.Aliases...)...)
+				l.add(other+"/"+sv, own, to, slices.Concat([]string{sv}, pl.Aliases, p.hostnames(sv, network))...)
 			}
 			if p.Services[sv].Replicas == 1 {
 				for _, to := range p.means(sv, network, f, 0) {
@@ -185,46 +181,34 @@ func (p *project) means(service, network string, f family, replica int) []netip.
 // replicaNames is the name of one replica on a network, unless it is what a service or an alias there is called.
 func (p *project) replicaNames(service, network string, replica int) []string {
 	name := service + "-" + strconv.Itoa(replica)
-	for sv, s := range p.Services {
-		if pl := s.Places[network]; pl != nil && (sv == name || slices.Contains(pl.Aliases, name)) {
-			return nil
-		}
+	if p.named(network, name) {
+		return nil
 	}
 	return []string{name}
+}
+
+// hostnames is what a service's containers call themselves, which others know them by, too, unless it is what a service or an
+// alias on the network is called.
+func (p *project) hostnames(service, network string) []string {
+	name := p.Services[service].Hostname
+	if name == "" || p.named(network, name) {
+		return nil
+	}
+	return []string{name}
+}
+
+// named reports whether a service or an alias on a network has a name.
+func (p *project) named(network, name string) bool {
+	for sv, s := range p.Services {
+		if pl := s.Places[network]; pl != nil && (sv == name || slices.Contains(pl.Aliases, name)) {
+			return true
+		}
+	}
+	return false
 }
 
 func writeHost(b *bytes.Buffer, a netip.Addr, names []string) {
 	if len(names) > 0 && a.IsValid() {
 		fmt.Fprintf(b, "%s\t%s\n", a, strings.Join(names, " "))
 	}
-}
-
-// placeFile makes path hold data. An existing file is overwritten in place, because a container may have it mounted: a
-// renamed one would not be seen in there.
-func placeFile(path string, data []byte) error {
-	old, err := readBounded(path, maxState)
-	if err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fmt.Errorf("write %s: %w", path, err)
-		}
-		return writeQuick(path, data)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.WriteAt(data, 0)
-	if err == nil {
-		err = f.Truncate(int64(len(data)))
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
 }

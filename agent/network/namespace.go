@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"golang.org/x/sys/unix"
 )
 
@@ -98,14 +99,8 @@ func pin(path string) error {
 
 // unpin unmounts and removes path. Gone is no error. The namespace itself ends when its last process does.
 func unpin(path string) error {
-	for range maxMountStack {
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("unmount the namespace %s: %w", path, err)
-		}
+	if err := unmount(path); err != nil {
+		return err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the namespace %s: %w", path, err)
@@ -113,9 +108,23 @@ func unpin(path string) error {
 	return nil
 }
 
+// unmount takes away what is mounted at path. Nothing mounted, or no such path, is no error.
+func unmount(path string) error {
+	for range maxMountStack {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
 // sysctl reads a kernel setting of the calling thread's network namespace.
 func sysctl(name string) (string, error) {
-	b, err := readBounded(filepath.Join("/proc/sys", name), maxSysctl)
+	b, err := bounded.File(os.Open, filepath.Join("/proc/sys", name), maxSysctl)
 	if err != nil {
 		return "", fmt.Errorf("read the setting %s: %w", name, err)
 	}

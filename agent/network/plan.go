@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,13 +17,13 @@ var errNoSubnet = errors.New("no subnet left in the pool")
 
 // choices are what a plan needs to know of the device.
 type choices interface {
-	// subnet returns addresses for a network of a project that nothing uses.
-	subnet(network string, f family) (netip.Prefix, error)
+	// subnet returns addresses that nothing uses for a network of a project; of IPv4, at least need of them.
+	subnet(network string, f family, need int) (netip.Prefix, error)
 	// free refuses addresses that the host uses.
 	free(p netip.Prefix) error
 	// name returns an interface name that nothing uses.
 	name(network string) (string, error)
-	// mtu is what a new network gets; 0: the kernel's default.
+	// mtu is what a network gets that asks for none; 0: not known, a new one gets the kernel's default.
 	mtu() (int, error)
 	// external is a network that the site declares.
 	external(name string) (*bridge, error)
@@ -44,7 +45,7 @@ func (s *state) prepare(p *workload.Project, c choices) error {
 	own.unwant()
 	for _, n := range p.Networks {
 		old := own.Networks[n.Name]
-		b, err := desired(n, old, c)
+		b, err := desired(n, old, needs(p, n.Name), c)
 		if err != nil {
 			return fmt.Errorf("network %q: %w", n.Name, err)
 		}
@@ -62,7 +63,7 @@ func (s *state) prepare(p *workload.Project, c choices) error {
 			own.Services[sv.Name] = &service{Places: map[string]*place{}}
 		}
 		t := own.Services[sv.Name]
-		t.Wanted, t.Ports, t.Replicas = true, portsOf(sv.Ports), sv.Count()
+		t.Wanted, t.Ports, t.Replicas, t.Hostname = true, portsOf(sv.Ports), sv.Count(), sv.Hostname
 		if sv.Namespaces.Network != "" {
 			t.Ports = nil // not this service's own
 			continue
@@ -90,6 +91,22 @@ func (s *state) prepare(p *workload.Project, c choices) error {
 	return nil
 }
 
+// roomy is the need of a network that many projects share: a whole cut.
+const roomy = 1 << 7
+
+// needs is how many addresses a network of a project needs: one for the name of each service, and two for each replica,
+// whose next container comes up beside it, with one for its own name.
+func needs(p *workload.Project, network string) (n int) {
+	for _, s := range p.Services {
+		if s.Namespaces.Network == "" && slices.ContainsFunc(s.Networks, func(a workload.Attachment) bool { return a.Network == network }) {
+			if n += 1 + 2*s.Count(); s.Count() > 1 {
+				n += s.Count()
+			}
+		}
+	}
+	return n
+}
+
 func (p *project) unwant() {
 	for _, b := range p.Networks {
 		b.Wanted = false
@@ -102,8 +119,9 @@ func (p *project) unwant() {
 	}
 }
 
-// desired is the network that a project asks for; what it leaves open stays as old has it.
-func desired(n workload.Network, old *bridge, c choices) (*bridge, error) {
+// desired is the network that a project asks for; what it leaves open stays as old has it, unless that holds fewer
+// than need addresses and there is more.
+func desired(n workload.Network, old *bridge, need int, c choices) (*bridge, error) {
 	if n.External != "" {
 		return c.external(n.External)
 	}
@@ -132,12 +150,20 @@ func desired(n workload.Network, old *bridge, c choices) (*bridge, error) {
 			continue
 		} else if was.valid() && !was.Given {
 			*b.of(f) = span{Subnet: was.Subnet}
+			if f == v6 || fit(need) >= was.Subnet.Bits() {
+				continue
+			}
+			if more, err := c.subnet(n.Name, f, need); err == nil && more.Bits() < was.Subnet.Bits() {
+				b.of(f).Subnet = more
+			} else if err != nil && !errors.Is(err, errNoSubnet) {
+				return nil, err
+			}
 			continue
 		}
 		if !b.routed() {
 			return nil, fault.WithHint(fmt.Errorf("driver %s: a subnet is needed: %w", b.Driver, fault.ErrInvalid), "write the subnet of the parent's network under ipam")
 		}
-		subnet, err := c.subnet(n.Name, f)
+		subnet, err := c.subnet(n.Name, f, need)
 		if err != nil {
 			return nil, err
 		}
@@ -148,14 +174,13 @@ func desired(n workload.Network, old *bridge, c choices) (*bridge, error) {
 		if b.Name, err = c.name(n.Name); err != nil {
 			return nil, err
 		}
-		if b.MTU == 0 {
-			if b.MTU, err = c.mtu(); err != nil {
-				return nil, err
-			}
-		}
-	} else if b.MTU == 0 {
-		b.MTU = old.MTU
 	}
+	if b.routed() && b.MTU == 0 {
+		if b.MTU, err = c.mtu(); err != nil {
+			return nil, err
+		}
+	}
+	b.MTU = cmp.Or(b.MTU, old.MTU) // also where the device has no uplink now
 	if !b.routed() {
 		b.Name = ""
 	}

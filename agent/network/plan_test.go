@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,22 +24,20 @@ type paper struct {
 	project string
 }
 
-func (c paper) subnet(network string, f family) (netip.Prefix, error) {
-	taken := func(p netip.Prefix) bool {
-		for _, q := range c.next.Projects {
-			for _, b := range q.Networks {
-				if b.of(f).valid() && b.of(f).Subnet.Overlaps(p) {
-					return true
-				}
+func (c paper) subnet(network string, f family, need int) (netip.Prefix, error) {
+	var taken []netip.Prefix
+	for _, q := range c.next.Projects {
+		for _, b := range q.Networks {
+			if b.of(f).valid() {
+				taken = append(taken, b.of(f).Subnet)
 			}
 		}
-		return false
 	}
-	choose, pool := chooseSubnet, netip.MustParsePrefix(DefaultPool)
+	key := c.project + "/" + network
+	subnet, ok := chooseSubnet(netip.MustParsePrefix(DefaultPool), key, need, taken)
 	if f == v6 {
-		choose, pool = chooseLocal, netip.MustParsePrefix("fd12:3456:789a::/48")
+		subnet, ok = chooseLocal(netip.MustParsePrefix("fd12:3456:789a::/48"), key, func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
 	}
-	subnet, ok := choose(pool, c.project+"/"+network, taken)
 	if !ok {
 		return subnet, errNoSubnet
 	}
@@ -221,31 +220,40 @@ func TestUpdateKeepsWhatIsUsed(t *testing.T) {
 
 func TestSubnetsAreSteadyAndDistinct(t *testing.T) {
 	for _, tt := range []struct {
-		pool string
-		bits int
-		room int
+		pool  string
+		need  int
+		bits  int // of the first ones
+		whole int // so many of them
+		room  int
+		least int // bits of the last one
 	}{
-		{"10.210.0.0/16", 24, 256},
-		{"10.0.0.0/8", 24, 1000},
-		{"192.168.4.0/22", 26, 16},
-		{"172.20.1.0/24", 28, 16},
-		{"172.20.1.0/26", 29, 8},
+		{"10.210.0.0/16", 3, 24, 128, 128 + 2048, 28},
+		{"10.210.0.0/16", 9, 24, 128, 128 + 1024, 27},
+		{"10.210.0.0/16", 200, 24, 256, 256, 24},
+		{"10.0.0.0/8", 3, 24, 1000, -1, 24},
+		{"192.168.4.0/22", 3, 26, 8, 8 + 32, 28},
+		{"172.20.1.0/24", 3, 28, 16, 16, 28},
+		{"172.20.1.0/24", 60, 26, 4, 4, 26},
+		{"172.20.1.0/26", 2, 29, 8, 8, 29},
+		{"172.20.1.0/26", 500, 26, 1, 1, 26},
 	} {
-		t.Run(tt.pool, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s for %d", tt.pool, tt.need), func(t *testing.T) {
 			pool := netip.MustParsePrefix(tt.pool)
-			taken := map[netip.Prefix]bool{}
-			isTaken := func(p netip.Prefix) bool { return taken[p] }
-			for i := range tt.room {
+			var taken []netip.Prefix
+			for i := range max(tt.room, tt.whole) {
 				key := fmt.Sprintf("p%d/default", i)
-				p, ok := chooseSubnet(pool, key, isTaken)
-				again, _ := chooseSubnet(pool, key, isTaken)
-				if !ok || p != again || taken[p] || p.Bits() != tt.bits || !pool.Overlaps(p) || p != p.Masked() {
+				p, ok := chooseSubnet(pool, key, tt.need, taken)
+				again, _ := chooseSubnet(pool, key, tt.need, taken)
+				if !ok || p != again || !pool.Overlaps(p) || p != p.Masked() || slices.ContainsFunc(taken, p.Overlaps) {
 					t.Fatalf("network %d: %s, %s, %v", i, p, again, ok)
 				}
-				taken[p] = true
+				if i < tt.whole && p.Bits() != tt.bits || i >= tt.whole && p.Bits() != tt.least {
+					t.Fatalf("network %d: %s", i, p)
+				}
+				taken = append(taken, p)
 			}
-			if _, ok := chooseSubnet(pool, "more", isTaken); ok != (tt.pool == "10.0.0.0/8") {
-				t.Errorf("more networks: %v", ok)
+			if p, ok := chooseSubnet(pool, "more", tt.need, taken); ok != (tt.room < 0) {
+				t.Errorf("more networks: %s, %v", p, ok)
 			}
 		})
 	}
@@ -376,10 +384,14 @@ func TestHostsFile(t *testing.T) {
 }
 
 func TestPlacedFileKeepsItsInode(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "d", "hosts")
+	dir := t.TempDir()
+	path := filepath.Join(dir, ownFiles, "hosts")
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	var first os.FileInfo
 	for _, text := range []string{"one two three", "one two three", "one", "one two three four"} {
-		if err := placeFile(path, []byte(text)); err != nil {
+		if err := placeFile(dir, "hosts", []byte(text), false); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(path)

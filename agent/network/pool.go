@@ -1,12 +1,16 @@
 package network
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math/bits"
 	"net/netip"
+	"slices"
+	"sort"
 )
 
 const (
@@ -23,21 +27,84 @@ func cut(pool netip.Prefix) int {
 	return min(max(subnetBits, pool.Bits()+networksAFill), maxSubnetBits)
 }
 
-// chooseSubnet picks the network of a pool that key hashes to, or the next one that overlaps nothing taken. The same
-// network on the same device mostly gets the same addresses again, whatever order projects come in.
-func chooseSubnet(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (netip.Prefix, bool) {
-	bits := cut(pool)
-	count := uint32(1) << (bits - pool.Bits())
-	sum := sha256.Sum256([]byte(key))
-	start := binary.BigEndian.Uint32(sum[:4]) % count
-	base := binary.BigEndian.Uint32(pool.Masked().Addr().AsSlice())
-	for i := range count {
-		p := netip.PrefixFrom(addr4(base+(start+i)%count<<(32-bits)), bits)
-		if !taken(p) {
-			return p, true
+// chooseSubnet picks a subnet of a pool that overlaps nothing taken, for a network that holds need addresses.
+//
+// While half of the pool is free, a network gets a whole cut: the one that key hashes to, or the next free one, so that the
+// same network on the same device mostly gets the same addresses again, whatever order projects come in. After that it gets
+// about twice the addresses that it needs, from the end of the pool, where the small subnets lie side by side.
+func chooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix) (netip.Prefix, bool) {
+	base, whole := binary.BigEndian.Uint32(pool.Masked().Addr().AsSlice()), uint64(1)<<(32-pool.Bits())
+	used := ranges(taken)
+	try := func(size int, n uint32) (netip.Prefix, bool) {
+		p := netip.PrefixFrom(addr4(base+n<<(32-size)), size)
+		return p, !used.overlaps(p)
+	}
+	if size := cut(pool); used.within(pool) < whole/2 && fit(need) >= size {
+		sum := sha256.Sum256([]byte(key))
+		count := uint32(1) << (size - pool.Bits())
+		start := binary.BigEndian.Uint32(sum[:4]) % count
+		for i := range count {
+			if p, ok := try(size, (start+i)%count); ok {
+				return p, true
+			}
+		}
+	}
+	least := max(fit(need), pool.Bits())
+	for size := max(fit(2*need), min(cut(pool), least), pool.Bits()); size <= least; size++ {
+		for n := uint32(1) << (size - pool.Bits()); n > 0; n-- {
+			if p, ok := try(size, n-1); ok {
+				return p, true
+			}
 		}
 	}
 	return netip.Prefix{}, false
+}
+
+// fit is the size of the smallest subnet with need addresses beside those of the gateway, of the network and of broadcasts.
+// It is never larger than a cut of a large pool.
+func fit(need int) int {
+	return min(max(subnetBits, 32-bits.Len(uint(need+2))), maxSubnetBits)
+}
+
+// occupied are IPv4 addresses as ranges from the first to the last, in order, of which no two overlap.
+type occupied [][2]uint32
+
+func ranges(taken []netip.Prefix) occupied {
+	var out occupied
+	for _, p := range taken {
+		if p.Addr().Is4() {
+			from := binary.BigEndian.Uint32(p.Masked().Addr().AsSlice())
+			out = append(out, [2]uint32{from, from | uint32(1<<(32-p.Bits())-1)})
+		}
+	}
+	slices.SortFunc(out, func(a, b [2]uint32) int { return cmp.Compare(a[0], b[0]) })
+	last := -1
+	for _, r := range out {
+		if last >= 0 && r[0] <= out[last][1] {
+			out[last][1] = max(out[last][1], r[1])
+			continue
+		}
+		last++
+		out[last] = r
+	}
+	return out[:last+1]
+}
+
+func (o occupied) overlaps(p netip.Prefix) bool {
+	r := ranges([]netip.Prefix{p})[0]
+	i := sort.Search(len(o), func(i int) bool { return o[i][1] >= r[0] })
+	return i < len(o) && o[i][0] <= r[1]
+}
+
+// within counts the addresses that lie in p.
+func (o occupied) within(p netip.Prefix) (n uint64) {
+	all := ranges([]netip.Prefix{p})[0]
+	for _, r := range o {
+		if from, to := max(r[0], all[0]), min(r[1], all[1]); from <= to {
+			n += uint64(to-from) + 1
+		}
+	}
+	return n
 }
 
 func addr4(v uint32) netip.Addr {
@@ -46,7 +113,7 @@ func addr4(v uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// chooseLocal picks a network of this device's own IPv6 addresses, as [chooseSubnet] does.
+// chooseLocal picks a network of this device's own IPv6 addresses: the one that key hashes to, or the next free one.
 func chooseLocal(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (netip.Prefix, bool) {
 	sum := sha256.Sum256([]byte(key))
 	start := binary.BigEndian.Uint16(sum[:2])

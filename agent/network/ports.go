@@ -18,7 +18,7 @@ func portsOf(ports []workload.Port) []port {
 		if host.IsUnspecified() {
 			host = netip.Addr{}
 		}
-		out = append(out, port{host, p.HostPort, p.ContainerPort, p.Protocol})
+		out = append(out, port{host, p.HostPort, p.ContainerPort, p.Protocol, p.Replica})
 	}
 	return out
 }

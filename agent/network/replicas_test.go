@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -221,38 +220,12 @@ func TestSwitchRefusesStrangers(t *testing.T) {
 	}
 }
 
-// What version 1 of the file says: one container answers for a service.
-func TestStateOfVersion1(t *testing.T) {
-	whole, err := os.ReadFile(filepath.Join("testdata", "version1.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, stateFile), whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	found, err := load(dir, filepath.Join(dir, "run"))
-	if err != nil || len(found.notes) > 0 {
-		t.Fatalf("load: %v, %q", err, found.notes)
-	}
-	s := found.state
-	p := s.Projects["line"]
-	if got := p.Services["web"].Active[1]; len(p.Services["web"].Active) != 1 || p.Attachments[got] == nil || p.Attachments[got].Slot != 0 {
-		t.Errorf("active: %v", p.Services["web"].Active)
-	}
-	if again, err := encodeState(s); err != nil || string(again) != string(found.saved) {
-		t.Errorf("what was read counts as not saved: %v", err)
-	}
-	if len(s.elements()[v4][mapPublish]) != 1 {
-		t.Errorf("published: %v", s.elements()[v4][mapPublish])
-	}
-}
-
 // Who looks at containers does not wait for a plugin of the site's that hangs.
 func TestAnsweringWaitsForNobody(t *testing.T) {
 	w := newWorld(t)
 	p, _ := twoServices(w)
 	w.reopen()
+	w.must(w.m.Restore(w.ctx()))
 	want := map[string]bool{idOf(p, "web"): true, idOf(p, "client"): true}
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 )
 
 const (
@@ -45,7 +45,7 @@ func (m *Manager) resolver() (resolver, error) {
 		into *[]byte
 		max  int64
 	}{{m.names[0], &out.raw, maxResolv}, {m.hosts, &out.hosts, maxHosts}} {
-		if *f.into, err = readBounded(f.path, f.max); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if *f.into, err = bounded.File(os.Open, f.path, f.max); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return out, fmt.Errorf("read the host's names: %w", err)
 		}
 	}
@@ -62,13 +62,13 @@ func (m *Manager) files(project, id string, r resolver) (map[string][]byte, erro
 			b.WriteByte('\n')
 		}
 		(&lines{out: b, a: a}).extra(p)
-		return map[string][]byte{"hosts": b.Bytes(), "resolv.conf": override(r.raw, a.DNS)}, nil
+		return map[string][]byte{"hosts": b.Bytes(), "resolv.conf": override(r.raw, a.DNS), "hostname": []byte(a.Hostname + "\n")}, nil
 	}
 	servers := r.four
 	if p.exit(a, v6) != "" {
 		servers = r.six
 	}
-	return map[string][]byte{"hosts": m.state.hosts(project, a), "resolv.conf": override(servers, a.DNS)}, nil
+	return map[string][]byte{"hosts": m.state.hosts(project, a), "resolv.conf": override(servers, a.DNS), "hostname": []byte(a.Hostname + "\n")}, nil
 }
 
 // override puts what a project says in the place of what the host says.
@@ -99,28 +99,6 @@ func override(data []byte, dns workload.DNS) []byte {
 	return b.Bytes()
 }
 
-// ensureFiles writes a container's hosts and resolv.conf.
-func (m *Manager) ensureFiles(project, id string) error {
-	r, err := m.resolver()
-	if err != nil {
-		return err
-	}
-	return m.placeFiles(project, id, r)
-}
-
-func (m *Manager) placeFiles(project, id string, r resolver) error {
-	files, err := m.files(project, id, r)
-	if err != nil {
-		return err
-	}
-	for name, data := range files {
-		if err := placeFile(filepath.Join(m.filesDir(id), name), data); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // ensureAllFiles brings the files of a project's containers up to date, where they are: services may have come or gone.
 // Those of projects that share a network with it follow.
 func (m *Manager) ensureAllFiles(project string) error {
@@ -137,7 +115,7 @@ func (m *Manager) ensureAllFiles(project string) error {
 			if _, err := os.Stat(m.filesDir(id)); errors.Is(err, fs.ErrNotExist) {
 				continue // after a reboot, Attach or Restore makes them; one that joined another's namespace has none
 			}
-			if err := m.placeFiles(name, id, r); err != nil {
+			if err := m.placeFiles(name, id, r, false); err != nil {
 				return err
 			}
 		}
@@ -221,7 +199,7 @@ func printable(fields []string) bool {
 func resolv(six bool, paths ...string) ([]byte, error) {
 	first := []byte(nil)
 	for i, path := range paths {
-		data, err := readBounded(path, maxResolv)
+		data, err := bounded.File(os.Open, path, maxResolv)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -206,11 +207,11 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 		return "", err
 	}
 	for f, want := range files {
-		data, err := readBounded(filepath.Join(m.filesDir(id), f), maxState)
-		switch {
-		case err != nil:
+		if _, err := os.Lstat(filepath.Join(m.filesDir(id), ownFiles, f)); err != nil {
 			return "its file " + f + " is gone", nil
-		case !bytes.Equal(data, want):
+		}
+		data, err := bounded.File(os.Open, filepath.Join(m.filesDir(id), f), maxState) // what the container changed is its own
+		if err != nil || !bytes.Equal(data, want) {
 			return "its file " + f + " is out of date", nil
 		}
 	}
@@ -239,19 +240,22 @@ func (m *Manager) Restore(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	if err := m.restoreTables(); err != nil {
-		errs = append(errs, err)
+	tables := m.restoreTables()
+	if tables != nil {
+		errs = append(errs, tables)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
 		if err := m.restoreProject(ctx, name); err != nil {
 			errs = append(errs, fmt.Errorf("project %q: %w", name, err))
 		}
 	}
-	if err := m.followNames(m.state); err != nil {
-		errs = append(errs, err)
+	if tables == nil {
+		if err := m.follow(m.state); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if m.lost {
-		m.log.Warn("the saved state of the networks was lost: nothing is swept until the next start")
+		m.log.Info("no state of the networks is saved: what belongs to nothing is left alone until the next start")
 	} else if err := errors.Join(m.sweepCNI(ctx), m.sweep()); err != nil {
 		errs = append(errs, err)
 	}
@@ -279,9 +283,8 @@ func (m *Manager) restoreTables() error {
 		if err != nil {
 			return err
 		}
-		if t.applied, t.absent = want[f], false; len(what) > 0 {
+		if len(what) > 0 {
 			m.log.Info("restoring the container networks' rules", "drift", what)
-			t.applied = nil
 		}
 	}
 	if m.lost {
@@ -341,7 +344,7 @@ func (m *Manager) sweep() error {
 			}
 		}
 	}
-	for dir, remove := range map[string]func(string) error{"netns": unpin, "files": os.RemoveAll} {
+	for dir, remove := range map[string]func(string) error{"netns": unpin, "files": removeFiles} {
 		entries, err := os.ReadDir(filepath.Join(m.o.RunDir, dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("list the run directory: %w", err)

@@ -232,12 +232,18 @@ func (w wording) rewrites(side expr.MetaKey) []rule {
 	vip := all(meta(side, firstRegister), w.to(nextRegister))
 	one := all(local, w.to(word0), meta(expr.MetaKeyL4PROTO, word0+w.words), targetPort(word0+w.words+1))
 	every := all(local, meta(expr.MetaKeyL4PROTO, word0), targetPort(word0+1))
-	return []rule{
+	services := []rule{
 		{"service address to its container", all(vip, mapped(mapVIP), w.rewrite(false))},
 		{"service address to one of its containers", all(vip, draw(word0+nameWords+w.words), mapped(mapVIPShared), w.rewrite(false))},
-		{"port published on one address", all(one, mapped(mapPublishAt), w.rewrite(true))},
-		{"port published on one address, shared", all(one, draw(word0+w.words+2), mapped(mapPublishAtShared), w.rewrite(true))},
-		{"port published on every address", all(every, mapped(mapPublish), w.rewrite(true))},
-		{"port published on every address, shared", all(every, draw(word0+2), mapped(mapPublishShared), w.rewrite(true))},
 	}
+	if w.nat == unix.NFPROTO_IPV6 { // what is not rewritten is refused at once, and clients try another address
+		services = append(services, rule{"the kernel takes no answers for the IPv6 loopback", all(w.loops(w.destination), verdict(expr.VerdictReturn))})
+	}
+	return append(
+		services,
+		rule{"port published on one address", all(one, mapped(mapPublishAt), w.rewrite(true))},
+		rule{"port published on one address, shared", all(one, draw(word0+w.words+2), mapped(mapPublishAtShared), w.rewrite(true))},
+		rule{"port published on every address", all(every, mapped(mapPublish), w.rewrite(true))},
+		rule{"port published on every address, shared", all(every, draw(word0+2), mapped(mapPublishShared), w.rewrite(true))},
+	)
 }

@@ -78,7 +78,7 @@ func (p *project) newAttachment(c workload.Container) *attachment {
 		Hosts: slices.Clone(c.Service.Hosts), DNS: c.Service.DNS,
 	}
 	if c.Service.Namespaces.Network == "" {
-		a.Ports = portsOf(c.Service.Ports)
+		a.Ports = slices.DeleteFunc(portsOf(c.Service.Ports), func(q port) bool { return q.Replica != 0 && q.Replica != c.Replica })
 	}
 	return a
 }

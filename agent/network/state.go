@@ -2,7 +2,6 @@ package network
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -30,6 +29,7 @@ type project struct {
 // service is what all replicas and revisions of one service share.
 type service struct {
 	Wanted   bool              `json:"wanted"`
+	Hostname string            `json:"hostname,omitempty"` // as last prepared; "": none was given
 	Replicas int               `json:"replicas,omitempty"` // as last prepared; 0: one
 	Active   actives           `json:"active,omitempty"`   // the attached containers that answer, by replica
 	First    string            `json:"first,omitempty"`    // id of the attached container that answers while none is active
@@ -39,18 +39,6 @@ type service struct {
 
 // actives are ids of containers by replica.
 type actives map[int]string
-
-// UnmarshalJSON reads also what version 1 of the file had: the one id, or "". Its replica is not known yet: 0.
-func (a *actives) UnmarshalJSON(data []byte) error {
-	var one string
-	if json.Unmarshal(data, &one) == nil {
-		if *a = nil; one != "" {
-			*a = actives{0: one}
-		}
-		return nil
-	}
-	return json.Unmarshal(data, (*map[int]string)(a))
-}
 
 // place is a service's part of one network.
 type place struct {
@@ -99,6 +87,7 @@ type port struct {
 	HostPort      uint16     `json:"hostPort"`
 	ContainerPort uint16     `json:"containerPort"`
 	Protocol      string     `json:"protocol"`
+	Replica       int        `json:"replica,omitempty"` // the one that it leads to; 0: all
 }
 
 func (p port) String() string {

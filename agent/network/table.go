@@ -20,7 +20,8 @@ type table struct {
 	family  family
 	name    string
 	ns      *os.File // nil: the namespace of the process
-	applied contents // what we last put there; nil: not known
+	applied contents // what is there, as last written or read; nil: not known
+	settled contents // what tracked connections follow; nil: not known
 	absent  bool     // we last saw that there is none
 }
 
@@ -181,12 +182,14 @@ func (t *table) exists() (bool, error) {
 	return slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.name }), nil
 }
 
-// drift compares the kernel's table with want and says what differs.
+// drift compares the kernel's table with want and says what differs. Afterwards the table knows what is there.
 func (t *table) drift(want contents) ([]string, error) {
+	t.applied = nil
 	there, err := t.exists()
 	if err != nil {
 		return nil, err
 	}
+	t.absent = !there
 	if want == nil {
 		if there {
 			return []string{"nftables table " + t.name + " is there for nothing"}, nil
@@ -196,16 +199,39 @@ func (t *table) drift(want contents) ([]string, error) {
 	if !there {
 		return []string{"nftables table " + t.name + " is gone"}, nil
 	}
-	c, err := t.conn()
+	live, out, err := t.read()
 	if err != nil {
 		return nil, err
 	}
-	var out []string
+	if len(out) == 0 {
+		t.applied = live
+	}
+	for _, s := range sets(t.object()) {
+		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
+			if v, ok := live[s.Name][k]; !ok || v != want[s.Name][k] {
+				out = append(out, fmt.Sprintf("table %s lacks %s", t.name, describe(t.family, s.Name, k, want[s.Name][k])))
+			}
+		}
+		for _, k := range slices.Sorted(maps.Keys(live[s.Name])) {
+			if _, ok := want[s.Name][k]; !ok {
+				out = append(out, fmt.Sprintf("table %s has a foreign %s", t.name, describe(t.family, s.Name, k, live[s.Name][k])))
+			}
+		}
+	}
+	return out, nil
+}
+
+// read returns what the kernel's table holds, and what of its rules and sets is not ours: then only all of it can be replaced.
+func (t *table) read() (live contents, foreign []string, err error) {
+	c, err := t.conn()
+	if err != nil {
+		return nil, nil, err
+	}
 	f := t.object()
 	for _, ch := range chains(t.family) {
 		rules, err := c.GetRules(f, &nftables.Chain{Name: ch.name, Table: f})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("list chain %s of table %s: %w", ch.name, t.name, err)
+			return nil, nil, fmt.Errorf("list chain %s of table %s: %w", ch.name, t.name, err)
 		}
 		same := len(rules) == len(ch.rules)
 		for i := 0; same && i < len(rules); i++ {
@@ -213,29 +239,19 @@ func (t *table) drift(want contents) ([]string, error) {
 			same = says == ch.rules[i].says
 		}
 		if !same {
-			out = append(out, fmt.Sprintf("chain %s of table %s has other rules", ch.name, t.name))
+			foreign = append(foreign, fmt.Sprintf("chain %s of table %s has other rules", ch.name, t.name))
 		}
 	}
+	live = contents{}
 	for _, s := range sets(f) {
 		list, err := c.GetSetElements(s)
 		if err != nil {
-			out = append(out, fmt.Sprintf("set %s of table %s cannot be read: %v", s.Name, t.name, err))
+			foreign = append(foreign, fmt.Sprintf("set %s of table %s cannot be read: %v", s.Name, t.name, err))
 			continue
 		}
-		live := map[string]string{}
 		for _, e := range list {
-			live[string(e.Key)] = string(e.Val)
-		}
-		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
-			if v, ok := live[k]; !ok || v != want[s.Name][k] {
-				out = append(out, fmt.Sprintf("table %s lacks %s", t.name, describe(t.family, s.Name, k, want[s.Name][k])))
-			}
-		}
-		for _, k := range slices.Sorted(maps.Keys(live)) {
-			if _, ok := want[s.Name][k]; !ok {
-				out = append(out, fmt.Sprintf("table %s has a foreign %s", t.name, describe(t.family, s.Name, k, live[k])))
-			}
+			live.put(s.Name, e.Key, e.Val)
 		}
 	}
-	return out, nil
+	return live, foreign, nil
 }

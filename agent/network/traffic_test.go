@@ -2,10 +2,15 @@ package network
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 func TestNeighbours(t *testing.T) {
@@ -226,4 +231,96 @@ func runCommand(w *world, name string, args ...string) error {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
 	}
 	return nil
+}
+
+// Programs that look for their peers, as those of BACnet/IP do, ask all on their network, by its address or by that of every
+// network. Nothing of another network hears it.
+func TestBroadcastsReachTheNetwork(t *testing.T) {
+	w := newWorld(t)
+	p := proj("line", svc("asks", []string{"default"}), svc("peer", []string{"default"}))
+	q := proj("other", svc("far", []string{"default"}))
+	for _, x := range []*workload.Project{p, q} {
+		w.prepare(x)
+	}
+	a, far := w.attach(p), w.attach(q)["far"]
+	var peer, stranger, asks net.PacketConn
+	for c, ns := range map[*net.PacketConn]string{&peer: a["peer"].NetNS, &stranger: far.NetNS, &asks: a["asks"].NetNS} {
+		w.must(w.in(ns, func() (err error) { *c, err = net.ListenPacket("udp4", "0.0.0.0:47808"); return err }))
+		defer (*c).Close()
+	}
+	buf := make([]byte, 64)
+	for _, to := range []netip.Addr{last(w.m.state.Projects["line"].Networks["default"].Subnet), netip.MustParseAddr("255.255.255.255")} {
+		_, err := asks.WriteTo([]byte("who-is"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 47808)))
+		w.must(err)
+		w.must(peer.SetDeadline(time.Now().Add(patience)))
+		n, from, err := peer.ReadFrom(buf)
+		if err != nil || string(buf[:n]) != "who-is" {
+			t.Fatalf("%s: the peer hears %q, %v", to, buf[:n], err)
+		}
+		if host, _, _ := net.SplitHostPort(from.String()); host != w.addr(idOf(p, "asks"), "default").String() {
+			t.Errorf("%s: from %s", to, from)
+		}
+		_, err = peer.WriteTo([]byte("i-am"), from)
+		w.must(err)
+		w.must(asks.SetDeadline(time.Now().Add(patience)))
+		for string(buf[:n]) != "i-am" { // it hears itself, too
+			if n, _, err = asks.ReadFrom(buf); err != nil {
+				t.Fatalf("%s: no answer: %v", to, err)
+			}
+		}
+	}
+	w.must(stranger.SetDeadline(time.Now().Add(short)))
+	if n, from, err := stranger.ReadFrom(buf); err == nil {
+		t.Errorf("another network hears %q from %s", buf[:n], from)
+	}
+	w.verified()
+}
+
+// Of a range of host ports for one port each replica has one, in an update, too.
+func TestReplicasHaveTheirPorts(t *testing.T) {
+	w := newWorld(t)
+	s := svc("web", []string{"default"}, "8300:80", "8301:80")
+	s.Replicas, s.Ports[0].Replica, s.Ports[1].Replica = 2, 1, 2
+	p := proj("line", s)
+	f := &farm{world: w, p: p}
+	w.prepare(p)
+	f.start(p, 1, "one")
+	f.start(p, 2, "two")
+	f.change(p, 1)
+	f.change(p, 2)
+	for port, who := range map[uint16]string{8300: "one", 8301: "two"} {
+		for range 5 {
+			w.reachesTCP(w.lan, at(w.hostAddr, port), who)
+		}
+	}
+	q := revised(p, "web", "2")
+	w.prepare(q)
+	f.start(q, 2, "new")
+	f.change(q, 2)
+	w.reachesTCP(w.lan, at(w.hostAddr, 8301), "new")
+	w.reachesTCP(w.lan, at(w.hostAddr, 8300), "one")
+	w.verified()
+}
+
+func (w *world) reachesTCP(ns, to, who string) {
+	w.t.Helper()
+	if got, err := w.ask(ns, "tcp4", to, patience); err != nil || !strings.HasPrefix(got, who+" ") {
+		w.t.Errorf("%s: %q, %v, want %q", to, got, err, who)
+	}
+}
+
+// A host name that the file gives a service is a name for others, too, unless a service or an alias has it.
+func TestHostnamesAreNames(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := svc("a", []string{"default"}), svc("b", []string{"default"}), svc("c", []string{"default"})
+	a.Hostname, b.Hostname, c.Networks[0].Aliases = "press", "db", []string{"db"}
+	p := proj("line", a, b, c)
+	w.prepare(p)
+	hosts, err := os.ReadFile(w.attach(p)["c"].HostsFile)
+	w.must(err)
+	for _, line := range []string{"\ta press\n", "\tb\n", "\tdb\n"} {
+		if !strings.Contains(string(hosts), line) {
+			t.Errorf("no line %q in\n%s", line, hosts)
+		}
+	}
 }

@@ -26,6 +26,7 @@ type wire struct {
 // end is what a container's end of a link has of one family; the zero value: nothing.
 type end struct {
 	address netip.Prefix // of the container
+	all     netip.Addr   // what reaches all on the link: programs that look for their peers ask for it; zero: none
 	gateway netip.Addr
 	route   netip.Prefix // what lies behind the gateway; all is every address; zero: nothing
 	aside   int          // routing table for answers that must go back this way although another is the default; 0: not needed
@@ -129,7 +130,7 @@ func (w wire) ensureInner(in *netlink.Handle, l netlink.Link, ns *os.File) error
 			err = inNamespace(int(ns.Fd()), func() error { return setSysctls(innerSettings(w.inner)) })
 		}
 		if err == nil && !ok {
-			err = ensureAddress(in, l, e.address)
+			err = ensureAddress(in, l, e.address, e.all)
 		}
 		if err != nil {
 			return err
@@ -248,6 +249,9 @@ func (m *Manager) wire(p *project, id string, place int, bridge int) wire {
 			continue
 		}
 		w.ends[f] = end{address: netip.PrefixFrom(address, f.bits()), gateway: b.of(f).gateway(), route: b.of(f).Subnet}
+		if f == v4 {
+			w.ends[f].all = last(b.Subnet)
+		}
 		if exit := p.exit(a, f); exit == n {
 			w.ends[f].route = everything(f)
 		} else if p.front(a, f) == n && exit != "" {

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,16 +63,24 @@ func newWorld(t testing.TB) *world {
 	}
 	w.makeHost()
 	t.Cleanup(w.removeHost)
-	w.o = Options{DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), NetNS: w.host}
+	w.o = inDir(filepath.Join(dir, "data"), filepath.Join(dir, "run"), w.host)
 	w.open()
 	t.Cleanup(func() {
-		names, _ := filepath.Glob(filepath.Join(w.o.RunDir, "netns", "*"))
-		for _, n := range names {
-			_ = unpin(n)
-		}
+		w.unmount()
 		w.m.Close()
 	})
 	return w
+}
+
+// unmount takes away what the manager mounted.
+func (w *world) unmount() {
+	w.t.Helper()
+	for _, pattern := range []string{"netns/*", "files/*/" + ownFiles} {
+		paths, _ := filepath.Glob(filepath.Join(w.o.RunDir, pattern))
+		for _, p := range paths {
+			w.must(unmount(p))
+		}
+	}
 }
 
 func (w *world) makeHost() {
@@ -111,6 +120,14 @@ func (w *world) open() {
 	w.must(err)
 	w.m = m
 }
+
+// inDir are the options of a manager that saves its state in a file of its data directory.
+func inDir(data, run, netns string) Options {
+	return Options{Store: testenv.NetworkState(filepath.Join(data, "networks")), DataDir: data, RunDir: run, NetNS: netns}
+}
+
+// savedAt is that file.
+func savedAt(o Options) string { return string(o.Store.(testenv.NetworkState)) }
 
 // reopen is a restart of the program.
 func (w *world) reopen() {

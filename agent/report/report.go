@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -89,7 +90,7 @@ func New(o Options) (*Client, error) {
 			TLSHandshakeTimeout: 15 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, Time: o.Now},
 		}
 		if o.CAFile != "" {
-			pem, err := bounded(o.CAFile, maxCA)
+			pem, err := bounded.File(os.Open, o.CAFile, maxCA)
 			if err != nil {
 				return nil, fmt.Errorf("fleet endpoint: read CA: %w", err)
 			}
@@ -128,7 +129,7 @@ func (c *Client) Deliver(ctx context.Context, r agent.Report) error {
 		req.Header.Set("User-Agent", c.o.UserAgent)
 	}
 	if c.o.TokenFile != "" {
-		token, err := bounded(c.o.TokenFile, maxToken)
+		token, err := bounded.File(os.Open, c.o.TokenFile, maxToken)
 		if err != nil {
 			return fault.WithHint(fmt.Errorf("report to %s: read token: %w: %w", c.base, fault.ErrTemporary, err), "check fleet.tokenFile in agent.yaml")
 		}
@@ -254,17 +255,4 @@ func clip(s string) string {
 		}
 		return r
 	}, s)
-}
-
-func bounded(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s: more than %d bytes: %w", path, limit, fault.ErrTooLarge)
-	}
-	return data, err
 }

@@ -31,13 +31,22 @@ type Memory struct {
 	Now func() time.Time
 	// Images says whether an image can be pulled; nil: every one can.
 	Images func(workload.Image) error
+	// Pulling is called before an image is there, for as long as it takes; nil: no time.
+	Pulling func(ctx context.Context, image workload.Image, progress func(done, total int64)) error
+	// Starting is called with a container that is to be started, and whether its image is here: an error keeps it from that.
+	// nil: nothing does.
+	Starting func(ctx context.Context, o workload.Observation, image bool) error
+	// Disks is how much room there is; nil: not known.
+	Disks func() []workload.Space
+	// Taken is what a project's containers and output take; nil: nothing.
+	Taken func(project string) int64
 	// Probing answers probes of running containers; nil: all are well.
 	Probing func(ctx context.Context, o workload.Observation, p workload.Probe) error
 	// Executing answers Exec in running containers; nil: exit code 0, nothing printed.
 	Executing func(ctx context.Context, o workload.Observation, e agent.ExecOptions) (int, error)
 	// Running is called with a container that was started: an exit code other than -1 ends it at once. nil: all run on.
 	Running func(o workload.Observation) int
-	// Inspect tells what an image says about itself; nil: nothing.
+	// Inspect returns what the configuration of an image says; nil: nothing.
 	Inspect func(workload.Image) workload.ImageInfo
 	// Admitting tells what would clash on this device; nil: nothing does.
 	Admitting func(projects []*workload.Project) error
@@ -146,7 +155,7 @@ func (m *Memory) Reboot() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.objects {
-		c.Status, c.PID, c.Run, c.ExitCode, c.StartedAt, c.ExitedAt, c.Began = workload.Created, 0, "", 0, time.Time{}, time.Time{}, 0
+		c.Status, c.PID, c.Run, c.End, c.ExitCode, c.StartedAt, c.ExitedAt, c.Began = workload.Created, 0, "", "", 0, time.Time{}, time.Time{}, 0
 	}
 	for p := range m.projects {
 		m.projects[p] = &memoryProject{}
@@ -170,14 +179,23 @@ func (m *Memory) now() time.Time {
 func (m *Memory) note(verb, what string) { m.calls = append(m.calls, verb+" "+what) }
 
 // Pull makes an image present.
-func (m *Memory) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) error {
+func (m *Memory) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) (workload.ImageInfo, error) {
+	var info workload.ImageInfo
 	if err := ctx.Err(); err != nil {
-		return err
+		return info, err
 	}
 	if m.Images != nil {
 		if err := m.Images(image); err != nil {
-			return fmt.Errorf("pull %s: %w", image.Name(), err)
+			return info, fmt.Errorf("pull %s: %w", image.Name(), err)
 		}
+	}
+	if m.Pulling != nil {
+		if err := m.Pulling(ctx, image, progress); err != nil {
+			return info, fmt.Errorf("pull %s: %w", image.Name(), err)
+		}
+	}
+	if m.Inspect != nil {
+		info = m.Inspect(image)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,20 +204,7 @@ func (m *Memory) Pull(ctx context.Context, image workload.Image, progress func(d
 		progress(image.Size, image.Size)
 	}
 	m.note("pull", image.Name())
-	return nil
-}
-
-// Image tells what Inspect says of an image that was pulled.
-func (m *Memory) Image(ctx context.Context, image workload.Image) (workload.ImageInfo, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.images[image.Name()] {
-		return workload.ImageInfo{}, fmt.Errorf("image %s: %w", image.Name(), fault.ErrNotFound)
-	}
-	if m.Inspect == nil {
-		return workload.ImageInfo{}, ctx.Err()
-	}
-	return m.Inspect(image), ctx.Err()
+	return info, nil
 }
 
 // Observe lists what is there.
@@ -252,7 +257,7 @@ func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Con
 		return nil
 	}
 	if !m.images[c.Service.Image.Name()] {
-		return fmt.Errorf("create %s: image %s: %w", c.ID, c.Service.Image.Name(), fault.ErrNotFound)
+		return fmt.Errorf("create %s: image %s: %w: %w", c.ID, c.Service.Image.Name(), workload.ErrImageGone, fault.ErrNotFound)
 	}
 	if pr := m.projects[p.Name]; pr == nil || pr.spec.Name == "" {
 		return fmt.Errorf("create %s: project %s is not prepared: %w", c.ID, p.Name, fault.ErrInvalid)
@@ -260,7 +265,7 @@ func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Con
 	m.objects[c.ID] = &memoryContainer{
 		Observation: workload.Observation{
 			ID: c.ID, Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: c.Service.Name,
-			Replica: c.Replica, Hash: c.Hash, Image: c.Service.Image.Name(), Status: workload.Created,
+			Replica: c.Replica, Hash: c.Hash, Generation: p.Generation, Image: c.Service.Image.Name(), Status: workload.Created,
 		},
 		service: c.Service,
 	}
@@ -272,6 +277,9 @@ func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Con
 // Start runs a container.
 func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.Container) error {
 	id := unit.ID
+	if err := m.starting(ctx, id); err != nil {
+		return fmt.Errorf("start %s: %w", id, err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -293,7 +301,7 @@ func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.C
 		return fmt.Errorf("start %s: %w", id, err)
 	}
 	m.pid++
-	c.Status, c.PID, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Running, m.pid, 0, m.now(), time.Time{}
+	c.Status, c.PID, c.End, c.ExitCode, c.StartedAt, c.ExitedAt = workload.Running, m.pid, "", 0, m.now(), time.Time{}
 	c.Run, c.Began = fmt.Sprint("run ", m.pid), time.Duration(m.pid)*time.Second
 	fmt.Fprintf(&c.output, "%s started\n", c.Service)
 	m.note("start", id)
@@ -324,6 +332,7 @@ func (m *Memory) ports(c *memoryContainer) error {
 
 func (m *Memory) exit(c *memoryContainer, code uint32) {
 	c.Status, c.PID, c.ExitCode, c.ExitedAt, c.Began = workload.Exited, 0, code, m.now(), 0
+	c.End = "end of " + c.Run
 	m.tell(workload.Event{Kind: workload.EventExit, ID: c.ID})
 }
 
@@ -520,7 +529,7 @@ func (m *Memory) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsa
 }
 
 // Logs opens what a container wrote.
-func (m *Memory) Logs(ctx context.Context, id string, o agent.LogOptions) (io.ReadCloser, error) {
+func (m *Memory) Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c, ok := m.objects[id]
@@ -535,7 +544,7 @@ func (m *Memory) Logs(ctx context.Context, id string, o agent.LogOptions) (io.Re
 	if o.Stamps {
 		lines = slices.Clone(lines)
 		for i, l := range lines {
-			lines[i] = m.now().UTC().Format(agent.StampFormat) + " " + l
+			lines[i] = m.now().UTC().Format(workload.StampFormat) + " " + l
 		}
 	}
 	text := strings.NewReader(strings.Join(lines, ""))

@@ -79,13 +79,18 @@ func (d *device) try(t *testing.T, what string, err error) {
 	}
 }
 
+func (d *device) pull(ctx context.Context, c workload.Container) error {
+	_, err := d.Runtime.Pull(ctx, c.Service.Image, nil)
+	return err
+}
+
 // up pulls, prepares, creates and starts everything.
 func (d *device) up(t *testing.T, p *workload.Project) []workload.Container {
 	t.Helper()
 	ctx := t.Context()
 	cs := p.Containers()
 	for _, c := range cs {
-		d.try(t, "pull", d.Runtime.Pull(ctx, c.Service.Image, nil))
+		d.try(t, "pull", d.pull(ctx, c))
 	}
 	d.try(t, "prepare", d.Runtime.Prepare(ctx, p))
 	for _, c := range cs {
@@ -128,7 +133,8 @@ func life(t *testing.T, d *device) {
 	}
 	p := d.project("app", "web")
 	c := p.Containers()[0]
-	d.try(t, "pull", rt.Pull(ctx, c.Service.Image, func(int64, int64) {}))
+	_, err := rt.Pull(ctx, c.Service.Image, func(int64, int64) {})
+	d.try(t, "pull", err)
 	d.try(t, "prepare", rt.Prepare(ctx, p))
 	if got := d.observe(t); len(got.Projects) != 1 || got.Projects[0] != p.Name {
 		t.Errorf("projects %v, want %s", got.Projects, p.Name)
@@ -138,7 +144,7 @@ func life(t *testing.T, d *device) {
 	got.StartedAt, got.ExitedAt = time.Time{}, time.Time{}
 	want := workload.Observation{
 		ID: c.ID, Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: "web", Replica: 1, Hash: c.Hash,
-		Image: c.Service.Image.Name(), Status: workload.Created, Active: true,
+		Generation: p.Generation, Image: c.Service.Image.Name(), Status: workload.Created, Active: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("created (-want +got):\n%s", diff)
@@ -149,12 +155,18 @@ func life(t *testing.T, d *device) {
 		t.Error("a running container has no process")
 	}
 	d.try(t, "stop", rt.Stop(ctx, c.ID))
-	d.status(t, c.ID, workload.Exited)
+	ended := d.status(t, c.ID, workload.Exited)
+	if ended.End == "" || ended.End != d.status(t, c.ID, workload.Exited).End || first.End != "" {
+		t.Errorf("the end of a run is named %q, while it runs %q", ended.End, first.End)
+	}
 	d.try(t, "start again", rt.Start(ctx, p, c))
-	if again := d.status(t, c.ID, workload.Running); again.PID == first.PID || again.PID == 0 {
-		t.Errorf("started again with pid %d, was %d", again.PID, first.PID)
+	if again := d.status(t, c.ID, workload.Running); again.PID == first.PID || again.PID == 0 || again.End != "" {
+		t.Errorf("started again with pid %d, was %d; end %q", again.PID, first.PID, again.End)
 	}
 	d.try(t, "stop", rt.Stop(ctx, c.ID))
+	if again := d.status(t, c.ID, workload.Exited); again.End == "" || again.End == ended.End {
+		t.Errorf("the end of another run is named %q, as the one before: %q", again.End, ended.End)
+	}
 	d.try(t, "remove", rt.Remove(ctx, c.ID))
 	d.try(t, "teardown", rt.Teardown(ctx, p.Name))
 	if o := d.observe(t); len(o.Containers)+len(o.Projects) != 0 {
@@ -171,7 +183,7 @@ func repeated(t *testing.T, d *device) {
 		name string
 		do   func() error
 	}{
-		{"pull", func() error { return rt.Pull(ctx, c.Service.Image, nil) }},
+		{"pull", func() error { return d.pull(ctx, c) }},
 		{"prepare", func() error { return rt.Prepare(ctx, p) }},
 		{"create", func() error { return rt.Create(ctx, p, c) }},
 		{"start", func() error { return rt.Start(ctx, p, c) }},
@@ -207,12 +219,12 @@ func missing(t *testing.T, d *device) {
 	if err := rt.Probe(ctx, c.ID, workload.Probe{TCP: 1}); err == nil {
 		t.Error("probe of nothing: no error")
 	}
-	if _, err := rt.Logs(ctx, c.ID, agent.LogOptions{}); !errors.Is(err, fault.ErrNotFound) {
+	if _, err := rt.Logs(ctx, c.ID, workload.LogOptions{}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("logs of nothing: %v, want not found", err)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := rt.Pull(ended, c.Service.Image, nil); err == nil {
+	if err := d.pull(ended, c); err == nil {
 		t.Error("pull with a context that ended: no error")
 	}
 }
@@ -286,14 +298,14 @@ func events(t *testing.T, d *device) {
 
 func logs(t *testing.T, d *device) {
 	c := d.up(t, d.project("app", "web"))[0]
-	rc, err := d.Runtime.Logs(t.Context(), c.ID, agent.LogOptions{Tail: 10})
+	rc, err := d.Runtime.Logs(t.Context(), c.ID, workload.LogOptions{Tail: 10})
 	d.try(t, "logs", err)
 	if _, err := io.ReadAll(rc); err != nil {
 		t.Errorf("read logs: %v", err)
 	}
 	d.try(t, "close", rc.Close())
 	ctx, cancel := context.WithCancel(t.Context())
-	rc, err = d.Runtime.Logs(ctx, c.ID, agent.LogOptions{Follow: true})
+	rc, err = d.Runtime.Logs(ctx, c.ID, workload.LogOptions{Follow: true})
 	d.try(t, "follow", err)
 	time.AfterFunc(50*time.Millisecond, cancel)
 	_, _ = io.Copy(io.Discard, rc) // must end; by what error is its own business
@@ -313,7 +325,7 @@ func collecting(t *testing.T, d *device) {
 	if err := d.Runtime.Create(ctx, q, x); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("create from a collected image: %v, want not found", err)
 	}
-	d.try(t, "pull again", d.Runtime.Pull(ctx, x.Service.Image, nil))
+	d.try(t, "pull again", d.pull(ctx, x))
 	d.try(t, "create", d.Runtime.Create(ctx, q, x))
 	d.try(t, "restart", errors.Join(d.Runtime.Stop(ctx, c.ID), d.Runtime.Start(ctx, p, c)))
 }
@@ -362,7 +374,7 @@ func many(t *testing.T, d *device) {
 		wg.Wait()
 		d.try(t, what, errors.Join(errs...))
 	}
-	each("pull", func(c workload.Container) error { return d.Runtime.Pull(ctx, c.Service.Image, nil) })
+	each("pull", func(c workload.Container) error { return d.pull(ctx, c) })
 	each("create and start", func(c workload.Container) error {
 		return errors.Join(d.Runtime.Create(ctx, p, c), d.Runtime.Start(ctx, p, c))
 	})

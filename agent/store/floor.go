@@ -34,11 +34,7 @@ type resets struct {
 // ResetGenerations has r.To taken for the accepted generation when that is above it. What is accepted, and runs, stays. It
 // does so once for each r: acted is false afterwards, also when the first time there was nothing above.
 func (t *Tx) ResetGenerations(r Reset, at time.Time) (acted bool, err error) {
-	b, err := t.bucket(bucketTrust)
-	if err != nil {
-		return false, err
-	}
-	x, err := get[resets](b, keyReset)
+	x, err := t.resets()
 	if err != nil {
 		return false, err
 	}
@@ -57,7 +53,17 @@ func (t *Tx) ResetGenerations(r Reset, at time.Time) (acted bool, err error) {
 	if s != nil && x.floor(s) > r.To {
 		x.State, x.Floor, x.From, x.At, acted = s.Digest, r.To, s.Generation, at.UTC(), true
 	}
-	return acted, put(b, keyReset, x)
+	lost, err := t.Lost()
+	if err != nil {
+		return false, err
+	}
+	if s == nil && lost != nil && lost.Floor > r.To+1 {
+		lost.Floor, acted = r.To+1, true
+		if err := t.SetLost(lost); err != nil {
+			return false, err
+		}
+	}
+	return acted, put(t.tx.Bucket(bucketTrust), keyReset, x)
 }
 
 // WasReset tells whether a reset has been asked for before.
@@ -67,11 +73,14 @@ func (t *Tx) WasReset(r Reset) (bool, error) {
 }
 
 // Floor is the generation that a state has to be above of to be accepted in the place of another: the accepted one, unless
-// that was reset. 0: nothing is accepted.
+// that was reset. With nothing accepted it is the least generation that may be: that of [Tx.Lost], or 0.
 func (t *Tx) Floor() (uint64, error) {
 	s, err := t.State(Accepted)
-	if s == nil || err != nil {
+	if err != nil {
 		return 0, err
+	}
+	if s == nil {
+		return t.lostFloor()
 	}
 	x, err := t.resets()
 	if err != nil {
@@ -80,13 +89,7 @@ func (t *Tx) Floor() (uint64, error) {
 	return x.floor(s), nil
 }
 
-func (t *Tx) resets() (*resets, error) {
-	b := t.tx.Bucket(bucketTrust)
-	if b == nil {
-		return nil, nil
-	}
-	return get[resets](b, keyReset)
-}
+func (t *Tx) resets() (*resets, error) { return get[resets](t.tx.Bucket(bucketTrust), keyReset) }
 
 func (x *resets) floor(s *State) uint64 {
 	if x != nil && x.State == s.Digest {
@@ -98,7 +101,14 @@ func (x *resets) floor(s *State) uint64 {
 // rise holds a state that is to be accepted against the one that is, and ends a reset of that one's generation.
 func (t *Tx) rise(s State) error {
 	old, err := t.State(Accepted)
-	if old == nil || err != nil {
+	if err != nil {
+		return err
+	}
+	if old == nil {
+		floor, err := t.lostFloor()
+		if err == nil && s.Generation < floor {
+			err = fmt.Errorf("accept generation %d below %d, which this device had accepted: %w", s.Generation, floor, fault.ErrRollback)
+		}
 		return err
 	}
 	x, err := t.resets()

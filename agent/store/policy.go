@@ -12,8 +12,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-var bucketTrust = []byte("trust") // what keyTrust… name; made when it is first written to
-
 // Keys in the bucket "trust".
 var (
 	keyTrust       = []byte("current") // Trust, without the two documents
@@ -41,9 +39,6 @@ type Trust struct {
 // Trust returns the policy that came from the registry; nil when none did.
 func (t *Tx) Trust() (*Trust, error) {
 	b := t.tx.Bucket(bucketTrust)
-	if b == nil {
-		return nil, nil
-	}
 	x, err := get[Trust](b, keyTrust)
 	if x == nil || err != nil {
 		return nil, err
@@ -58,10 +53,7 @@ func (t *Tx) Trust() (*Trust, error) {
 // SetTrust takes over a version of the policy. Under one anchor the version never falls, and an equal one keeps its digest:
 // [fault.ErrRollback].
 func (t *Tx) SetTrust(x Trust) error {
-	b, err := t.bucket(bucketTrust)
-	if err != nil {
-		return err
-	}
+	b := t.tx.Bucket(bucketTrust)
 	old, err := get[Trust](b, keyTrust)
 	if err != nil {
 		return err

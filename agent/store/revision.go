@@ -8,12 +8,6 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Buckets that came after the first ones: they are made when they are first written to.
-var (
-	bucketGood  = []byte("good")  // deployment id -> Good
-	bucketAgain = []byte("again") // container id -> the run of it that was stopped to be started again
-)
-
 // Good is the last revision of a deployment that ran completely: what an update that fails goes back to.
 type Good struct {
 	DeploymentID string        `json:"deploymentId"`
@@ -65,38 +59,22 @@ func (t *Tx) RetainBad(keep map[digest.Digest]bool) error {
 }
 
 // Good lists the last good revisions.
-func (t *Tx) Good() ([]Good, error) {
-	if b := t.tx.Bucket(bucketGood); b != nil {
-		return list[Good](b)
-	}
-	return nil, nil
-}
+func (t *Tx) Good() ([]Good, error) { return list[Good](t.tx.Bucket(bucketGood)) }
 
 // SetGood remembers the last good revision of a deployment.
 func (t *Tx) SetGood(g Good) error {
-	b, err := t.bucket(bucketGood)
-	if err != nil {
-		return err
-	}
-	return put(b, []byte(g.DeploymentID), g)
+	return put(t.tx.Bucket(bucketGood), []byte(g.DeploymentID), g)
 }
 
 // DeleteGood forgets a deployment that was removed.
 func (t *Tx) DeleteGood(deployment string) error {
-	if b := t.tx.Bucket(bucketGood); b != nil {
-		return b.Delete([]byte(deployment))
-	}
-	return nil
+	return t.tx.Bucket(bucketGood).Delete([]byte(deployment))
 }
 
 // Again tells which run of which containers was stopped to be started again.
 func (t *Tx) Again() (map[string]string, error) {
 	out := map[string]string{}
-	b := t.tx.Bucket(bucketAgain)
-	if b == nil {
-		return out, nil
-	}
-	err := b.ForEach(func(k, v []byte) error {
+	err := t.tx.Bucket(bucketAgain).ForEach(func(k, v []byte) error {
 		out[string(k)] = string(v)
 		return nil
 	})
@@ -105,12 +83,7 @@ func (t *Tx) Again() (map[string]string, error) {
 
 // SetAgain remembers exactly these.
 func (t *Tx) SetAgain(runs map[string]string) error {
-	if t.tx.Bucket(bucketAgain) != nil {
-		if err := t.tx.DeleteBucket(bucketAgain); err != nil {
-			return fmt.Errorf("forget restarts: %w", err)
-		}
-	}
-	b, err := t.bucket(bucketAgain)
+	b, err := t.emptied(bucketAgain)
 	if err != nil {
 		return err
 	}
@@ -122,10 +95,31 @@ func (t *Tx) SetAgain(runs map[string]string) error {
 	return nil
 }
 
-func (t *Tx) bucket(name []byte) (*bbolt.Bucket, error) {
-	b, err := t.tx.CreateBucketIfNotExists(name)
+var keyAiling = []byte("ailing") // in the bucket "meta"
+
+// Ailing returns the containers of last good revisions that fail, by id, with the generation since which they do.
+func (t *Tx) Ailing() (map[string]uint64, error) {
+	x, err := get[map[string]uint64](t.tx.Bucket(bucketMeta), keyAiling)
+	if x == nil || err != nil {
+		return map[string]uint64{}, err
+	}
+	return *x, nil
+}
+
+// SetAiling remembers exactly these.
+func (t *Tx) SetAiling(since map[string]uint64) error {
+	return put(t.tx.Bucket(bucketMeta), keyAiling, since)
+}
+
+// emptied returns a bucket without the records that it had.
+func (t *Tx) emptied(name []byte) (*bbolt.Bucket, error) {
+	err := t.tx.DeleteBucket(name)
 	if err != nil {
-		return nil, fmt.Errorf("make bucket %s: %w", name, err)
+		return nil, fmt.Errorf("empty bucket %s: %w", name, err)
+	}
+	b, err := t.tx.CreateBucket(name)
+	if err != nil {
+		return nil, fmt.Errorf("empty bucket %s: %w", name, err)
 	}
 	return b, nil
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,21 @@ var (
 	bucketOutbox = []byte("outbox") // sequence, big endian -> Report
 	bucketImages = []byte("images") // image name -> journal entry
 	bucketPins   = []byte("pins")   // state digest + NUL + reference -> digest
+	bucketGood   = []byte("good")   // deployment id -> Good
+	bucketAgain  = []byte("again")  // container id -> the run of it that was stopped to be started again
+	bucketTrust  = []byte("trust")  // what keyTrust… and keyReset name
+
+	bucketImageInfo = []byte("image-info") // image name -> workload.ImageInfo
+	bucketSecurity  = []byte("security")   // code + NUL + digest -> Security
 )
+
+// buckets are all of them: each one exists in an open file.
+func buckets() [][]byte {
+	return [][]byte{
+		bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins, bucketGood, bucketAgain, bucketTrust,
+		bucketImageInfo, bucketSecurity,
+	}
+}
 
 // Keys in the bucket "meta".
 var (
@@ -61,6 +76,9 @@ type Options struct {
 	Device string // device id; a file of another device is refused
 	// OutboxLimit is how many undelivered reports are kept; 0: 10,000.
 	OutboxLimit int
+	// Replace has a damaged file renamed and kept, and a new one made in its place: see [Tx.Lost]. A file without records is a
+	// damaged one, too. It returns the time. nil: a damaged file is an error.
+	Replace func() time.Time
 	// Commit is called before and after each transaction that writes, for tests that stop the agent there. An error before
 	// it undoes the transaction. nil: nothing.
 	Commit func(after bool) error
@@ -79,10 +97,32 @@ type Store struct {
 }
 
 // Open opens or creates the file. It fails with [fault.ErrConflict] when another process holds it or when it belongs to
-// another device, with [fault.ErrUnsupported] when a newer agent wrote it, with [fault.ErrInvalid] when it is damaged.
+// another device, with [fault.ErrUnsupported] when a newer agent wrote it, with [fault.ErrInvalid] when it is damaged, unless
+// it is to be replaced then.
 func Open(o Options) (*Store, error) {
 	if o.OutboxLimit <= 0 {
 		o.OutboxLimit = 10_000
+	}
+	s, err := open(o, nil)
+	if err == nil && o.Replace != nil {
+		if err = s.readable(); err != nil {
+			err = fmt.Errorf("open %s: %w", o.Path, errors.Join(err, s.Close()))
+		}
+	}
+	if o.Replace != nil && errors.Is(err, fault.ErrInvalid) {
+		return replace(o, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// open opens the file, or makes it; why is the damage of the one before it, nil: none is known.
+func open(o Options, why error) (*Store, error) {
+	lost, err := before(o, why)
+	if err != nil {
+		return nil, err
 	}
 	db, err := openFile(o.Path)
 	switch {
@@ -97,7 +137,7 @@ func Open(o Options) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", o.Path, err)
 	}
 	s := &Store{db: db, device: o.Device, limit: o.OutboxLimit, commit: o.Commit}
-	if err := s.prepare(o); err != nil {
+	if err := s.prepare(o, lost); err != nil {
 		_ = db.Close() // the first error says it
 		return nil, err
 	}
@@ -109,9 +149,11 @@ func openFile(path string) (db *bbolt.DB, err error) {
 	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType})
 }
 
-func (s *Store) prepare(o Options) (err error) {
+// prepare makes what a new file has to have, with lost, or reads it, and makes the buckets that the program that wrote it did not
+// know.
+func (s *Store) prepare(o Options, lost *Lost) (err error) {
 	defer damaged(&err, nil)()
-	var ready bool
+	ready, missing := false, buckets()
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		m := tx.Bucket(bucketMeta)
 		if m == nil {
@@ -129,18 +171,26 @@ func (s *Store) prepare(o Options) (err error) {
 			return fault.WithHint(fmt.Errorf("open %s: it belongs to device %q, not %q: %w", o.Path, d, o.Device, fault.ErrConflict),
 				"give each device a data directory of its own, or remove this one to start anew")
 		}
+		for _, b := range [][]byte{bucketMarks, bucketOutbox} { // generations and sequence numbers never begin anew in one file
+			if tx.Bucket(b) == nil {
+				return fmt.Errorf("open %s: there is no bucket %s: %w", o.Path, b, fault.ErrInvalid)
+			}
+		}
 		s.epoch = string(m.Get(keyEpoch))
-		ready = true
+		ready, missing = true, slices.DeleteFunc(missing, func(b []byte) bool { return tx.Bucket(b) != nil })
 		return nil
 	})
-	if err != nil || ready {
+	if err != nil || ready && len(missing) == 0 { // the usual start writes nothing
 		return err
 	}
 	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins} {
+		for _, b := range missing {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return fmt.Errorf("prepare %s: %w", o.Path, err)
 			}
+		}
+		if ready {
+			return nil
 		}
 		id, err := uuid.NewRandom()
 		if err != nil {
@@ -148,6 +198,11 @@ func (s *Store) prepare(o Options) (err error) {
 		}
 		s.epoch = id.String()
 		m := tx.Bucket(bucketMeta)
+		if lost != nil {
+			if err := put(m, keyLost, lost); err != nil {
+				return fmt.Errorf("prepare %s: %w", o.Path, err)
+			}
+		}
 		return errors.Join(
 			m.Put(keySchema, binary.BigEndian.AppendUint32(nil, Schema)),
 			m.Put(keyDevice, []byte(o.Device)),

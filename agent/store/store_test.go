@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -64,11 +65,13 @@ func TestEverythingSurvivesReopening(t *testing.T) {
 		{Name: "c", Identity: "i", State: margo.StateFailed, Since: t0, Error: &margo.StatusError{Code: "c", Source: "s", Message: "m"}},
 	}}
 	pins := map[string]digest.Digest{"r.example/c:1": digest.FromString("pin")}
+	images := map[string]workload.ImageInfo{"r.example/i@sha256:1": {Health: &workload.Health{Probe: workload.Probe{TCP: 80}, Retries: 3}, Volumes: []string{"/data"}}}
 	update(t, s, func(tx *store.Tx) error {
 		return errors.Join(
 			tx.SetState(store.Accepted, state(1<<63+1)), tx.SetState(store.Target, state(1)), tx.SetState(store.Committed, state(2)),
 			tx.SetState(store.LastGood, state(3)), tx.SetRefused(refused), tx.SetStatus(status),
 			tx.AddBad(store.Bad{Digest: digest.FromString("bad"), Message: "r", Since: t0}), tx.SetPins(state(1).Digest, pins),
+			tx.SetImages(map[string]workload.ImageInfo{"gone": {}}), tx.SetImages(images),
 		)
 	})
 	if err := errors.Join(s.Unpacking("a"), s.Unpacking("b"), s.Durable("b"), s.Unpacking("c"), s.Durable("c"),
@@ -94,10 +97,11 @@ func TestEverythingSurvivesReopening(t *testing.T) {
 		bad, err3 := tx.Bad()
 		p, err4 := tx.Pins(state(1).Digest)
 		other, err5 := tx.Pins(state(2).Digest)
-		if diff := cmp.Diff([]any{refused, []store.Status{status}, 1, pins, 0}, []any{r, st, len(bad), p, len(other)}); diff != "" {
+		i, err6 := tx.Images()
+		if diff := cmp.Diff([]any{refused, []store.Status{status}, 1, pins, 0, images}, []any{r, st, len(bad), p, len(other), i}); diff != "" {
 			t.Errorf("records (-want +got):\n%s", diff)
 		}
-		return errors.Join(err1, err2, err3, err4, err5)
+		return errors.Join(err1, err2, err3, err4, err5, err6)
 	})
 	if err != nil {
 		t.Error(err)
@@ -350,6 +354,73 @@ func TestDamageIsTold(t *testing.T) {
 	}
 }
 
+// A file of a program that did not know one of the buckets can be used. A file that lacks one without which generations or sequence
+// numbers would begin anew is damaged.
+func TestMissingBucketsAreMade(t *testing.T) {
+	for _, name := range []string{"bad", "status", "images", "pins", "good", "again", "trust", "image-info", "security", "marks", "outbox"} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agent.db")
+			first := open(t, path, nil)
+			epoch := first.Epoch()
+			if err := first.Close(); err != nil {
+				t.Fatal(err)
+			}
+			db, err := bbolt.Open(path, 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(db.Update(func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte(name)) }), db.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if name == "marks" || name == "outbox" {
+				if _, err := store.Open(store.Options{Path: path, Device: "press-07"}); !errors.Is(err, fault.ErrInvalid) {
+					t.Errorf("Open = %v, want %v", err, fault.ErrInvalid)
+				}
+				return
+			}
+			s := open(t, path, nil)
+			if s.Epoch() != epoch {
+				t.Errorf("epoch %s, was %s", s.Epoch(), epoch)
+			}
+			update(t, s, func(tx *store.Tx) error {
+				d := digest.FromString("d")
+				_, err1 := tx.Images()
+				_, err2 := tx.Again()
+				_, err3 := tx.Trust()
+				_, err4 := tx.ResetGenerations(store.Reset{To: 1}, t0)
+				if damaged := tx.Damaged(); len(damaged) != 0 {
+					t.Errorf("damaged records %v", damaged)
+				}
+				return errors.Join(err1, err2, err3, err4,
+					tx.SetImages(map[string]workload.ImageInfo{"i": {}}), tx.SetAgain(map[string]string{"c": "run"}), tx.SetTrust(store.Trust{Version: 1}),
+					tx.AddBad(store.Bad{Digest: d}), tx.SetStatus(store.Status{DeploymentID: "a"}), tx.SetGood(store.Good{DeploymentID: "a"}),
+					tx.SetPins(d, map[string]digest.Digest{"r": d}), tx.AddSecurity(store.Security{Code: "c", Last: t0}))
+			})
+			if err := s.Durable("i"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestOpeningAWholeFileWritesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	var before []byte
+	for range 2 {
+		if err := open(t, path, nil).Close(); err != nil {
+			t.Fatal(err)
+		}
+		now, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before != nil && !bytes.Equal(before, now) {
+			t.Error("the file was written")
+		}
+		before = now
+	}
+}
+
 func TestFlippedBitsDoNotPanic(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "agent.db")
@@ -516,4 +587,131 @@ func FuzzRecords(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Whatever a power cut leaves of the exchange of a damaged file, the new one knows that it took another's place.
+func TestReplaceCutOff(t *testing.T) {
+	for name, left := range map[string]struct {
+		aside bool   // the damaged file was renamed
+		here  []byte // of the new file; nil: there is none
+		fresh bool   // the new file was made, and nothing written to it
+	}{
+		"after the rename":            {aside: true},
+		"after the new file was made": {aside: true, here: []byte{}},
+		"before its first records":    {aside: true, fresh: true},
+		"an empty file":               {here: []byte{}},
+		"a file without records":      {fresh: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agent.db")
+			if left.aside {
+				if err := os.WriteFile(path+".damaged", make([]byte, 1<<16), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if left.here != nil {
+				if err := os.WriteFile(path, left.here, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if left.fresh {
+				db, err := bbolt.Open(path, 0o600, nil)
+				if err := errors.Join(err, db.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err := store.Open(store.Options{Path: path, Device: "press-07", Replace: time.Now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.View(func(tx *store.Tx) error {
+				x, err := tx.Lost()
+				if err != nil || x == nil || x.Known || x.Reason == "" || (x.File != "") != left.aside {
+					return fmt.Errorf("lost = %+v, %w", x, err)
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	s, err := store.Open(store.Options{Path: filepath.Join(t.TempDir(), "agent.db"), Device: "press-07", Replace: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.View(func(tx *store.Tx) error {
+		x, err := tx.Lost()
+		if x != nil || err != nil {
+			return fmt.Errorf("a new database: lost = %+v, %w", x, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A damaged file is renamed and kept; what another process holds, or another device owns, is left alone.
+func TestADamagedFileIsReplaced(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, path string){
+		"garbage": func(t *testing.T, path string) {
+			if err := os.WriteFile(path, make([]byte, 1<<16), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"half a mark": func(t *testing.T, path string) {
+			db, err := bbolt.Open(path, 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("marks")).Put([]byte("accepted"), []byte(`{"gen`)) })
+			if err := errors.Join(err, db.Close()); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agent.db")
+			if err := open(t, path, nil).Close(); err != nil {
+				t.Fatal(err)
+			}
+			spoil(t, path)
+			o := store.Options{Path: path, Device: "press-07", Replace: time.Now}
+			s, err := store.Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(path + ".damaged"); err != nil {
+				t.Error(err)
+			}
+			if _, err := store.Open(o); !errors.Is(err, fault.ErrConflict) {
+				t.Errorf("second Open = %v, want a conflict", err)
+			}
+			low, high := store.State{Digest: digest.FromString("a"), Generation: 6}, store.State{Digest: digest.FromString("b"), Generation: 7}
+			if err := s.Update(func(tx *store.Tx) error {
+				x, err := tx.Lost()
+				if err != nil || x == nil || x.Known || x.File != path+".damaged" || x.Reason == "" {
+					return fmt.Errorf("lost = %+v, %w", x, err)
+				}
+				x.Known, x.Floor = true, 7
+				return tx.SetLost(x)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Update(func(tx *store.Tx) error { return tx.SetState(store.Accepted, low) }); !errors.Is(err, fault.ErrRollback) {
+				t.Errorf("an older generation: %v, want a rollback", err)
+			}
+			if err := s.Update(func(tx *store.Tx) error { return tx.SetState(store.Accepted, high) }); err != nil {
+				t.Errorf("the same generation: %v", err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			o.Device = "other"
+			if _, err := store.Open(o); !errors.Is(err, fault.ErrConflict) {
+				t.Errorf("Open for another device = %v, want a conflict", err)
+			}
+		})
+	}
 }

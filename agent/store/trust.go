@@ -15,8 +15,6 @@ import (
 // maxSecurity bounds how many different security events are kept, the newest; their counts outlive them.
 const maxSecurity = 64
 
-var bucketSecurity = []byte("security") // code + NUL + digest -> Security; made when it is first needed
-
 // Keys in the bucket "meta".
 var (
 	keyProofs         = []byte("proofs")
@@ -80,10 +78,7 @@ type Security struct {
 // AddSecurity remembers what happened at s.Last, and counts it. Where there are too many the oldest make room, and never the one
 // that is added: the device's clock may have been set back.
 func (t *Tx) AddSecurity(s Security) error {
-	b, err := t.tx.CreateBucketIfNotExists(bucketSecurity)
-	if err != nil {
-		return fmt.Errorf("add security event: %w", err)
-	}
+	b := t.tx.Bucket(bucketSecurity)
 	key := []byte(s.Code + "\x00" + s.Digest.String())
 	s.First, s.Count = s.Last, 1
 	if data := b.Get(key); data != nil {
@@ -119,12 +114,8 @@ func (t *Tx) AddSecurity(s Security) error {
 // Security lists the security events that are kept, the last to happen at the end. What cannot be read is left out: these
 // records are told, nothing is decided by them.
 func (t *Tx) Security() ([]Security, error) {
-	b := t.tx.Bucket(bucketSecurity)
-	if b == nil {
-		return nil, nil
-	}
 	var out []Security
-	err := b.ForEach(func(_, v []byte) error {
+	err := t.tx.Bucket(bucketSecurity).ForEach(func(_, v []byte) error {
 		var s Security
 		if json.Unmarshal(v, &s) == nil && len(v) <= maxRecord {
 			out = append(out, s)

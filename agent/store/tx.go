@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
 
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -63,7 +64,7 @@ type Damage struct {
 }
 
 // Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports, the gap,
-// proven times, freshness and counts of security events that cannot be read. The marks are not
+// what images say, proven times, freshness and counts of security events that cannot be read. The marks are not
 // among them: who loses those loses the protection against rollback.
 func (t *Tx) Damaged() []Damage {
 	var out []Damage
@@ -79,14 +80,16 @@ func (t *Tx) Damaged() []Damage {
 	if _, err := t.Fresh(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keyFresh})
 	}
+	if _, err := t.Ailing(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keyAiling})
+	}
 	if _, err := t.SecurityCounts(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keySecurityCounts})
 	}
 	out = append(out, damagedIn[Status](t, bucketStatus)...)
 	out = append(out, damagedIn[Bad](t, bucketBad)...)
-	if t.tx.Bucket(bucketGood) != nil {
-		out = append(out, damagedIn[Good](t, bucketGood)...)
-	}
+	out = append(out, damagedIn[workload.ImageInfo](t, bucketImageInfo)...)
+	out = append(out, damagedIn[Good](t, bucketGood)...)
 	return append(out, damagedIn[Report](t, bucketOutbox)...)
 }
 

@@ -63,3 +63,25 @@ func (p *Project) Claims() []Claim {
 	}
 	return out
 }
+
+// Unreachable says why nothing leads from an address of the device to ports of a service, and what to do; "" when something
+// does. host is the zero value for all addresses; networks are the project's by name.
+func (s *Service) Unreachable(host netip.Addr, networks map[string]Network) (why, hint string) {
+	if host.IsUnspecified() {
+		host = netip.Addr{}
+	}
+	if host.IsLoopback() && host.Is6() {
+		return "the kernel forwards nothing from the IPv6 loopback", "publish it on 127.0.0.1, or on an address of the device"
+	}
+	for _, at := range s.Networks {
+		n := networks[at.Network]
+		six := n.IPv6 || n.External != "" // what an external network has is seen when it is joined
+		for _, sub := range n.Subnets {
+			six = six || sub.Prefix.Addr().Is6()
+		}
+		if !n.Internal && (n.Driver == "" || n.Driver == Bridge) && (!host.Is6() || six) && (!host.Is4() || !n.NoIPv4) {
+			return "", ""
+		}
+	}
+	return "none of its networks leads there", "published ports need a bridge network that is not internal, with IPv6 where the host address is IPv6"
+}

@@ -43,6 +43,12 @@ type Mount struct {
 	Options     []string `json:",omitempty"` // tmpfs: further mount options, sorted
 }
 
+// NamesSocket reports whether a path is meant for a socket, by its name. Where it is missing, a directory would only be in
+// the way of the program that makes the socket.
+func NamesSocket(source string) bool {
+	return strings.HasSuffix(source, ".sock") || strings.HasSuffix(source, ".socket")
+}
+
 // File is a file that the agent puts into a container, from memory: a config, a secret, or one of the archive that is
 // mounted read-only.
 type File struct {

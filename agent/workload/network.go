@@ -8,6 +8,7 @@ type Port struct {
 	HostPort      uint16     // never 0: a device does not choose ports at random
 	ContainerPort uint16
 	Protocol      string // "tcp", "udp" or "sctp"
+	Replica       int    `json:",omitzero"` // the one that it leads to; 0: all share it
 }
 
 // Attachment joins a service to one of its project's networks.

@@ -36,6 +36,7 @@ type Observation struct {
 	Service    string
 	Replica    int
 	Hash       string
+	Generation uint64 // that it was made for
 	Image      string // Image.Name
 	Active     bool   // its service's address and ports lead to it
 	Status     Status
@@ -46,8 +47,19 @@ type Observation struct {
 	// Began orders the runs of all containers, whatever happens to the clock: time since the machine started. 0: not running,
 	// or unknown.
 	Began    time.Duration
+	End      string    // names the end of the last run, another for each; "": not exited
 	ExitedAt time.Time // zero: not exited
+	Lack     Lack      // what the run that ended with an error lacked; "": nothing that is known, or not exited
 }
+
+// Lack is what the kernel refused to a container.
+type Lack string
+
+// Lacks.
+const (
+	LackMemory    Lack = "memory"    // a process was killed for it
+	LackProcesses Lack = "processes" // as many ran as the container's limit allows
+)
 
 // EventKind tells what happened to a container.
 type EventKind string

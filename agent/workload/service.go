@@ -77,11 +77,10 @@ type Image struct {
 // Name is the reference by digest that containerd keeps the image under.
 func (i Image) Name() string { return i.Repository + "@" + i.Digest.String() }
 
-// ImageInfo is what an image that was pulled says about itself.
+// ImageInfo is the part of an image's configuration that plans depend on.
 type ImageInfo struct {
-	Health   *Health  // Docker's HEALTHCHECK; nil: none
-	Volumes  []string // paths that want a volume, sorted
-	Unpacked int64    // bytes of its files; 0: unknown
+	Health  *Health  `json:"health,omitempty"`  // Docker's HEALTHCHECK; nil: none
+	Volumes []string `json:"volumes,omitempty"` // paths that want a volume, sorted
 }
 
 // Condition is what a dependency must have reached before a service starts.

@@ -35,3 +35,11 @@ type LogUsage struct {
 	Bytes   int64  // in all files
 	Dropped uint64 // bytes that could not be kept since the agent started: the disk was full
 }
+
+// Space is how much room a file system has, in bytes.
+type Space struct {
+	Dir  string // something on it
+	Size int64
+	Free int64
+	Keep int64 // what pulls leave free
+}

@@ -32,6 +32,9 @@ var (
 	ErrUnsupported = errors.New("unsupported")
 	// ErrInvalid: a document, reference or archive that breaks its format.
 	ErrInvalid = errors.New("invalid")
+	// ErrConfig: a file of this machine's own configuration cannot be used; nothing is known of the thing asked for. It is
+	// ErrInvalid, too.
+	ErrConfig error = config{}
 	// ErrConflict: it exists already with other content (an immutable tag, a generation).
 	ErrConflict = errors.New("conflict")
 	// ErrUnsigned: the place answered, and there is no signature.
@@ -57,6 +60,11 @@ var (
 	// ErrUnfit: this device does not meet what the deployment asks for.
 	ErrUnfit = errors.New("device does not fit")
 )
+
+type config struct{}
+
+func (config) Error() string        { return "configuration invalid" }
+func (config) Is(target error) bool { return target == ErrInvalid }
 
 type full struct{}
 

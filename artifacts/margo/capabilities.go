@@ -47,8 +47,9 @@ type Interface struct {
 	Type string `json:"type"`
 }
 
-// Closed sets of the capabilities. The text of rc.3 knows more architectures than its OpenAPI file.
+// Closed sets of the capabilities, and of what a deployment may ask for: constraints know more architectures.
 var (
+	reported       = []string{"amd64", "arm64", "arm"}
 	architectures  = []string{"amd64", "arm64", "arm", "riscv64", "other"}
 	peripherals    = []string{"gpu", "display", "camera", "microphone", "speaker"}
 	interfaceTypes = []string{"ethernet", "wifi", "cellular", "bluetooth", "usb", "canbus", "rs232"}
@@ -63,6 +64,19 @@ func ParseDeviceCapabilities(file string, data []byte) (*DeviceCapabilities, err
 	if err != nil {
 		return nil, err
 	}
+	return capabilitiesOf(root)
+}
+
+// ParseDeviceCapabilitiesYAML reads what a device tells of itself in its YAML form.
+func ParseDeviceCapabilitiesYAML(file string, data []byte) (*DeviceCapabilities, error) {
+	root, err := strict.YAML(file, data)
+	if err != nil {
+		return nil, err
+	}
+	return capabilitiesOf(root)
+}
+
+func capabilitiesOf(root *strict.Node) (*DeviceCapabilities, error) {
 	c := &DeviceCapabilities{Properties: deviceProperties(root.Need("properties"))}
 	if l := root.Get("labels"); l != nil {
 		c.Labels = make(map[string]any)
@@ -89,7 +103,7 @@ func deviceProperties(n *strict.Node) DeviceProperties {
 	}
 	for _, i := range n.Get("cpus").Items() {
 		cores := i.Need("cores")
-		cpu := CPU{Cores: cores.Float64(), Architecture: i.Get("architecture").OneOf(architectures...)}
+		cpu := CPU{Cores: cores.Float64(), Architecture: i.Get("architecture").OneOf(reported...)}
 		if cpu.Cores < 0 {
 			cores.Faultf("must not be negative")
 		}

@@ -11,12 +11,15 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
+// devicePart is a part of a device id: what the specification's pattern allows but "." and "..", which URLs and paths resolve.
+const devicePart = `([A-Za-z0-9._~-]*[A-Za-z0-9_~-][A-Za-z0-9._~-]*|\.{3,})`
+
 // Formats that the specification gives as patterns.
 var (
 	uuidFormat        = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
 	applicationFormat = strict.Short(`^[-a-z0-9]+$`, 200)
-	deviceFormat      = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*$`)
-	assignmentFormat  = regexp.MustCompile(`^[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*(/\*)?$`)
+	deviceFormat      = regexp.MustCompile("^" + devicePart + "(/" + devicePart + ")*$")
+	assignmentFormat  = regexp.MustCompile("^" + devicePart + "(/" + devicePart + `)*(/\*)?$`)
 	componentFormat   = strict.Short(`^[a-z0-9-]+$`, 200)
 	repositoryFormat  = regexp.MustCompile(`^oci://[^\s]+$`)
 	tagFormat         = strict.Short(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`, 128)
@@ -32,7 +35,8 @@ var (
 	capacityFormat  = regexp.MustCompile(`^([0-9]{1,19}(\.[0-9]{1,9})?) ?(Ki|Mi|Gi|Ti|Pi|Ei)$`)
 )
 
-// ValidDeviceID tells whether s is a device id as the specification writes them: "press-07", "gateway-1/press-07".
+// ValidDeviceID reports whether s is a device id as the specification writes them: "press-07", "gateway-1/press-07". No part is
+// "." or "..".
 func ValidDeviceID(s string) bool { return deviceFormat.MatchString(s) }
 
 func uuid(n *strict.Node) string { return n.Matching(uuidFormat, "a UUID") }

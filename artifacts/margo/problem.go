@@ -33,6 +33,19 @@ func ParseProblem(file string, data []byte) (*Problem, error) {
 	if err != nil {
 		return nil, err
 	}
+	return problemOf(root)
+}
+
+// ParseProblemYAML reads an error answer in its YAML form.
+func ParseProblemYAML(file string, data []byte) (*Problem, error) {
+	root, err := strict.YAML(file, data)
+	if err != nil {
+		return nil, err
+	}
+	return problemOf(root)
+}
+
+func problemOf(root *strict.Node) (*Problem, error) {
 	p := &Problem{
 		Type:            root.Need("type").Filled(),
 		Title:           root.Need("title").Text(),

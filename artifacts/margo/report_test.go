@@ -140,6 +140,10 @@ func TestDeploymentStatus(t *testing.T) {
 
 func TestDeviceCapabilities(t *testing.T) {
 	c := device()
+	if _, err := c.Encode(); err == nil || !strings.Contains(err.Error(), `"riscv64" is none of amd64, arm64, arm`) {
+		t.Errorf("Encode of an architecture that only constraints know = %v", err)
+	}
+	c.Properties.CPUs = c.Properties.CPUs[:2]
 	c.Extensions = margo.Extensions{"x-acme-extensions": map[string]any{"a": int64(1)}}
 	b, err := c.Encode()
 	if err != nil {

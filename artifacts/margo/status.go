@@ -56,6 +56,19 @@ func ParseDeploymentStatus(file string, data []byte) (*DeploymentStatus, error) 
 	if err != nil {
 		return nil, err
 	}
+	return statusOf(root)
+}
+
+// ParseDeploymentStatusYAML reads a report on a deployment in its YAML form.
+func ParseDeploymentStatusYAML(file string, data []byte) (*DeploymentStatus, error) {
+	root, err := strict.YAML(file, data)
+	if err != nil {
+		return nil, err
+	}
+	return statusOf(root)
+}
+
+func statusOf(root *strict.Node) (*DeploymentStatus, error) {
 	s := &DeploymentStatus{
 		DeploymentID:           uuid(root.Need("deploymentId")),
 		DeviceID:               root.Get("deviceId").Matching(deviceFormat, "a device id"),

@@ -16,6 +16,7 @@ type Fault struct {
 	Path    string // "spec.components[0].name"; "" at the root
 	Message string
 	Hint    string // "": none
+	Missing string // member that is missing at Path; "": it is about what is there
 	File    string // "": the error's; another where a document is made of several files
 	Also    string // FILE:LINE:COLUMN of what it clashes with, for the end of Message; "": with nothing
 }

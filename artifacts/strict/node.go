@@ -36,6 +36,11 @@ type document struct {
 	dropped int
 }
 
+const (
+	markMessage = "begins with a byte order mark"
+	markHint    = "save the file as UTF-8 without a byte order mark"
+)
+
 // open starts a document with the checks that come before reading; its err tells whether there is use in reading on.
 func open(file string, data []byte, yaml bool, limit int) *document {
 	d := &document{file: file, yaml: yaml}
@@ -46,7 +51,7 @@ func open(file string, data []byte, yaml bool, limit int) *document {
 		line, column := position(data, bad)
 		d.fault(Fault{Line: line, Column: column, Message: "is not UTF-8 text"})
 	case bytes.HasPrefix(data, []byte("\ufeff")):
-		d.fault(Fault{Line: 1, Column: 1, Message: "begins with a byte order mark", Hint: "save the file as UTF-8 without a byte order mark"})
+		d.fault(Fault{Line: 1, Column: 1, Message: markMessage, Hint: markHint})
 	case len(bytes.TrimSpace(data)) == 0:
 		d.fault(Fault{Message: "is empty"})
 	}
@@ -128,24 +133,39 @@ func (n *Node) HintFaultf(hint, format string, args ...any) {
 	if n == nil {
 		return
 	}
-	n.doc.fault(Fault{Line: n.Line, Column: n.Column, Path: n.Path(), Message: fmt.Sprintf(format, args...), Hint: hint})
+	n.fault(Fault{Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // keyFaultf records that something is wrong with the member as such.
 func (n *Node) keyFaultf(format string, args ...any) {
-	n.doc.fault(Fault{Line: n.KeyLine, Column: n.KeyColumn, Path: n.Path(), Message: fmt.Sprintf(format, args...)})
+	n.fault(Fault{Line: n.KeyLine, Column: n.KeyColumn, Message: fmt.Sprintf(format, args...)})
+}
+
+// fault records f with the value's path. That may be as long as the document, and is not made for faults that are only counted.
+func (n *Node) fault(f Fault) {
+	same := func(other Fault) bool {
+		other.Path = ""
+		return other == f
+	}
+	if !n.doc.full() || slices.ContainsFunc(n.doc.faults, same) {
+		f.Path = n.Path()
+	}
+	n.doc.fault(f)
 }
 
 func (d *document) fault(f Fault) {
 	if slices.Contains(d.faults, f) {
 		return // a value of the wrong kind is asked for several members, and has one fault
 	}
-	if len(d.faults) >= maxFaults {
+	if d.full() {
 		d.dropped++
 		return
 	}
 	d.faults = append(d.faults, f)
 }
+
+// full reports whether further faults are only counted.
+func (d *document) full() bool { return len(d.faults) >= maxFaults }
 
 // Err is everything recorded so far on the value's document, as an *[Error] in order of position; nil when nothing is.
 func (n *Node) Err() error {
@@ -203,7 +223,7 @@ func (n *Node) Need(key string) *Node {
 	n.ask(key)
 	m := n.members[key]
 	if m == nil {
-		n.Faultf("%s is missing", key)
+		n.fault(Fault{Line: n.Line, Column: n.Column, Message: key + " is missing", Missing: key})
 	}
 	return m
 }
@@ -246,7 +266,9 @@ next:
 				continue next
 			}
 		}
-		if near := Nearest(m.key, slices.Sorted(maps.Keys(n.asked))); near != "" {
+		if n.doc.full() {
+			m.keyFaultf("unknown key") // counted; to look for what was meant takes time
+		} else if near := Nearest(m.key, slices.Sorted(maps.Keys(n.asked))); near != "" {
 			m.keyFaultf("unknown key, did you mean %q?", near)
 		} else {
 			m.keyFaultf("unknown key")

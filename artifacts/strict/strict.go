@@ -14,8 +14,11 @@
 //	return c, root.Err()
 //
 // Refused before anything is read: bytes that are not UTF-8, emptiness, too many bytes, more than one document, trailing
-// data, duplicate keys, anchors, aliases, merge keys and tags, nesting deeper than [MaxDepth], numbers that YAML's
-// versions read differently ("017", "1_000", "0x1f").
+// data, duplicate keys, directives, anchors, aliases, merge keys and tags, nesting deeper than [MaxDepth], numbers that YAML's
+// versions read differently ("017", "1_000", "0x1f"), and in YAML characters that some readers take for the end of a line or
+// skip (a carriage return alone, U+0085, U+2028, U+2029, U+FEFF), if not as escapes.
+//
+// What costs the YAML library more than the length of a document explains is refused before it: see [CheckYAML].
 //
 // Methods of a nil Node do nothing and return zero values, so that optional members read without an if.
 package strict
@@ -26,7 +29,6 @@ const (
 	MaxJSON   = 4 << 20 // bytes; a state manifest of 10,000 deployments has 3 MB
 	MaxDepth  = 64      // nested objects and lists
 	maxValues = 100_000 // values, so that a small document cannot ask for much memory
-	maxKeys   = 10_000  // keys of a YAML document: the parser's time grows with their square
 	maxFaults = 50      // more faults than this help nobody
 )
 

@@ -1,15 +1,16 @@
 package strict
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"reflect"
 	"regexp"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
+	"go.yaml.in/yaml/v4"
 )
 
 // plainNumber is what every version of YAML, and JSON, reads as the same decimal number.
@@ -24,8 +25,10 @@ func YAML(file string, data []byte) (root *Node, err error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	if line := emptyRun(data); line > 0 {
-		d.fault(Fault{Line: line, Column: 1, Message: fmt.Sprintf("more than %d empty lines in a row", maxEmptyRun)})
+	if faults := CheckYAML(data); len(faults) > 0 {
+		for _, f := range faults {
+			d.fault(f)
+		}
 		return nil, d.err()
 	}
 	// The parser is a library that sees bytes from anywhere: should it panic, the document is refused, the agent lives on.
@@ -35,19 +38,22 @@ func YAML(file string, data []byte) (root *Node, err error) {
 			root, err = nil, d.err()
 		}
 	}()
-	tokens := lexer.Tokenize(string(data))
-	if d.screen(tokens); d.err() != nil {
-		return nil, d.err()
+	var first, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := decoder.Decode(&first); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		d.fault(SyntaxFault(data, err))
+	case len(first.Content) == 1 && !implicitNull(first.Content[0]):
+		root = d.yamlNode(first.Content[0], &Node{}, 1)
 	}
-	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		d.fault(syntaxFault(err))
-		return nil, d.err()
-	}
-	for _, doc := range f.Docs {
-		if doc.Body != nil {
-			root = d.yamlNode(doc.Body, &Node{}, 1)
-			break
+	if d.err() == nil {
+		switch err := decoder.Decode(&second); {
+		case errors.Is(err, io.EOF):
+		case err != nil:
+			d.fault(SyntaxFault(data, err))
+		default:
+			d.fault(Fault{Line: second.Line, Column: second.Column, Message: secondDocument})
 		}
 	}
 	if root == nil && d.err() == nil {
@@ -59,149 +65,116 @@ func YAML(file string, data []byte) (root *Node, err error) {
 	return root, nil
 }
 
-// maxEmptyRun bounds empty lines in a row: the lexer's time grows with their square (65,536 of them take 15 s).
-const maxEmptyRun = 100
+const (
+	keyMessage = "keys must be strings"
+	keyHint    = "put the key in quotes"
+)
 
-// emptyRun finds the line at which too many empty lines in a row end; 0 when there is none.
-func emptyRun(data []byte) int {
-	run, line := 0, 1
-	for _, b := range data {
-		switch b {
-		case '\n', '\r':
-			if run++; run > 2*maxEmptyRun { // "\r\n" counts twice
-				return line
-			}
-			if b == '\n' {
-				line++
-			}
-		case ' ', '\t':
-		default:
-			run = 0
-		}
-	}
-	return 0
-}
+const unknownToken = "a character that cannot begin a value"
 
-// screen refuses, before the recursive parser sees them, tokens that have no place in a strict document, and nesting or
-// size that would cost the parser its stack or much time.
-func (d *document) screen(tokens token.Tokens) {
-	var content, ended bool
-	var flow, keys, run, runLine int
-	for _, t := range tokens {
-		at := func(format string, args ...any) {
-			d.fault(Fault{Line: t.Position.Line, Column: t.Position.Column, Message: fmt.Sprintf(format, args...)})
-		}
-		switch t.Type {
-		case token.AnchorType:
-			at("anchors are not allowed")
-		case token.AliasType:
-			at("aliases are not allowed")
-		case token.MergeKeyType:
-			at("merge keys are not allowed")
-		case token.TagType:
-			at("tags are not allowed")
-		case token.DirectiveType:
-			at("directives are not allowed")
-			return
-		case token.DocumentHeaderType:
-			if content {
-				at("a second document begins; only one is allowed")
-				return
-			}
-			continue
-		case token.DocumentEndType:
-			ended = true
-			continue
-		case token.CommentType:
-			continue
-		case token.MappingStartType, token.SequenceStartType:
-			flow++
-		case token.MappingEndType, token.SequenceEndType:
-			flow--
-		case token.MappingValueType:
-			keys++
-			if flow > 0 && gluedColon(t) {
-				at(`a space must follow ":"`)
-			}
-		case token.SequenceEntryType, token.MappingKeyType:
-			if t.Position.Line != runLine {
-				run, runLine = 0, t.Position.Line
-			}
-			run++
-		}
-		if ended {
-			at("a second document begins; only one is allowed")
-			return
-		}
-		content = true
-		if flow > MaxDepth || run > MaxDepth {
-			at("nested deeper than %d", MaxDepth)
-			return
-		}
-		if keys > maxKeys {
-			at("more than %d keys", maxKeys)
-			return
-		}
-	}
-	if len(tokens) > 3*maxValues {
-		d.fault(Fault{Message: fmt.Sprintf("more than %d values", maxValues)})
-	}
-}
-
-// gluedColon finds "{a:b}", which the library reads as a key and a value, and YAML as the one key "a:b".
-func gluedColon(t *token.Token) bool {
-	if t.Prev == nil || t.Next == nil || t.Prev.Type == token.DoubleQuoteType || t.Prev.Type == token.SingleQuoteType {
-		return false
-	}
-	switch t.Next.Type {
-	case token.CollectEntryType, token.MappingStartType, token.MappingEndType, token.SequenceStartType, token.SequenceEndType:
-		return false
-	}
-	return t.Next.Position.Line == t.Position.Line && t.Next.Position.Column == t.Position.Column+1
-}
+var tabWords = [2]string{"a tab, where only spaces may stand", "indent with spaces"}
 
 // syntaxWords says what the parser's words mean for those who write a file by hand, and what they can do.
 var syntaxWords = func() map[string][2]string {
-	tab := [2]string{"a tab, where only spaces may stand", "indent with spaces"}
 	column := [2]string{"belongs to nothing that stands above it", "members of one mapping begin in the same column, below their key"}
 	return map[string][2]string{
-		"found character '\t' that cannot start any token":             tab,
-		"found a tab character where an indentation space is expected": tab,
-		"sequence end token ']' not found":                             {`"[" without its "]"`, ""},
-		"',' or ']' must be specified":                                 {`"," or "]" is missing`, "quote a text that has one of [ ] { } , in it"},
-		"could not find flow mapping end token '}'":                    {`"{" without its "}"`, ""},
-		"',' or '}' must be specified":                                 {`"," or "}" is missing`, "quote a text that has one of [ ] { } , in it"},
-		"unexpected map key":                                           column,
-		"non-map value is specified":                                   column,
-		"value is not allowed in this context":                         column,
-		"mapping value is not allowed in this context":                 {`": " where none may stand`, `quote a text that has ": " in it; begin members of one mapping in the same column`},
+		"found character that cannot start any token":                  {unknownToken, "put the text in quotes"},
+		"found a tab character where an indentation space is expected": tabWords,
+		"found a tab character that violates indentation":              tabWords,
+		"did not find expected ',' or ']'":                             {`"," or "]" is missing`, "quote a text that has one of [ ] { } , in it"},
+		"did not find expected ',' or '}'":                             {`"," or "}" is missing`, "quote a text that has one of [ ] { } , in it"},
+		"did not find expected key":                                    column,
+		"did not find expected '-' indicator":                          column,
+		"could not find expected ':'":                                  {`a value without a key, or a key without its ":"`, column[1]},
+		"mapping values are not allowed in this context":               {`": " where none may stand`, `quote a text that has ": " in it; begin members of one mapping in the same column`},
+		"exceeded max depth of 10000":                                  {fmt.Sprintf("nested deeper than %d", MaxDepth), ""},
+		"found unexpected end of stream":                               {"a quoted text without its end", ""},
+		"did not find expected node content":                           {"a value is missing", ""},
+		"did not find expected <document start>":                       {secondDocument, ""},
 	}
 }()
 
-func syntaxFault(err error) Fault {
-	var at interface {
-		GetToken() *token.Token
-		GetMessage() string
+const secondDocument = "a second document begins; only one is allowed"
+
+// SyntaxFault takes the place out of an error of the YAML library about data: that where the parser noticed it, or where what
+// has no end begins.
+func SyntaxFault(data []byte, err error) Fault {
+	f := Fault{Line: 1, Column: 1, Message: strings.TrimPrefix(err.Error(), "yaml: ")}
+	v := reflect.ValueOf(err)
+	for v.Kind() == reflect.Pointer {
+		v = v.Elem()
 	}
-	if !errors.As(err, &at) || at.GetToken() == nil {
-		line, _, _ := strings.Cut(err.Error(), "\n")
-		return Fault{Message: line}
+	// The library's types are internal, and its text has the lines of the parser one too low.
+	below := int64(0)
+	switch v.Type().Name() {
+	case "ReaderError":
+		f.Line, f.Column = position(data, min(max(int(v.FieldByName("Offset").Int()), 0), len(data)))
+		_, f.Message, _ = strings.Cut(f.Message, ": ")
+		return f
+	case "ParserError":
+		below = 1
+	case "ScannerError":
+	default:
+		return f
 	}
-	p := at.GetToken().Position
-	f := Fault{Line: p.Line, Column: p.Column, Message: at.GetMessage()}
-	if words, ok := syntaxWords[f.Message]; ok {
+	place := func(mark string) (line, column int) {
+		m := v.FieldByName(mark)
+		return int(m.FieldByName("Line").Int() + below), int(m.FieldByName("Column").Int()) + 1
+	}
+	f.Line, f.Column = place("Mark")
+	f.Message = v.FieldByName("Message").String()
+	if strings.HasPrefix(f.Message, "unknown anchor ") { // the one place where the library counts from 1
+		f.Line, f.Column = f.Line-1, f.Column-1
+	}
+	context := v.FieldByName("ContextMessage").String()
+	if words, known := syntaxWords[f.Message]; known {
 		f.Message, f.Hint = words[0], words[1]
+	}
+	line, column := position(data, len(data))
+	atEnd := f.Line > line || f.Line == line && f.Column >= column
+	switch {
+	case context == "while scanning a simple key", atEnd && context == "while scanning a quoted scalar":
+		f.Line, f.Column = place("ContextMark")
+	case atEnd && context == "while parsing a flow sequence":
+		f.Line, f.Column = place("ContextMark")
+		f.Message, f.Hint = `"[" without its "]"`, ""
+	case atEnd && context == "while parsing a flow mapping":
+		f.Line, f.Column = place("ContextMark")
+		f.Message, f.Hint = `"{" without its "}"`, ""
+	case atEnd && context == "while parsing a flow node":
+		rest := bytes.TrimSpace(data)
+		f.Line, f.Column = position(data, bytes.LastIndexByte(data, rest[len(rest)-1]))
+		f.Message = map[byte]string{'[': `"[" without its "]"`, '{': `"{" without its "}"`}[rest[len(rest)-1]]
+		f.Message = cmp.Or(f.Message, `"[" or "{" without its end`)
+	case f.Message == unknownToken && bytes.HasPrefix(lineOf(data, f.Line, f.Column), []byte("\t")):
+		f.Message, f.Hint = tabWords[0], tabWords[1]
 	}
 	return f
 }
 
+// lineOf is what stands on a line from a column on.
+func lineOf(data []byte, line, column int) []byte {
+	n := 0
+	for text := range bytes.Lines(data) {
+		if n++; n == line {
+			runes := []rune(string(text))
+			return []byte(string(runes[min(column-1, len(runes)):]))
+		}
+	}
+	return nil
+}
+
+// implicitNull reports whether nothing stands where a value could.
+func implicitNull(v *yaml.Node) bool {
+	return v.Kind == yaml.ScalarNode && v.Value == "" && v.ShortTag() == "!!null" && v.Style&yaml.TaggedStyle == 0
+}
+
 // yamlNode converts a parsed value. place carries parent, key and index.
-func (d *document) yamlNode(v ast.Node, place *Node, depth int) *Node {
+func (d *document) yamlNode(v *yaml.Node, place *Node, depth int) *Node {
 	n := place
 	n.doc = d
-	p := start(v)
-	n.Line, n.Column = p.Line, p.Column
-	if v.GetToken().Type == token.ImplicitNullType && n.KeyLine > 0 {
+	n.Line, n.Column = v.Line, v.Column
+	if n.KeyLine > 0 && implicitNull(v) {
 		n.Line, n.Column = n.KeyLine, n.KeyColumn // nothing stands there
 	}
 	if !d.value(n.Line, n.Column) {
@@ -211,53 +184,88 @@ func (d *document) yamlNode(v ast.Node, place *Node, depth int) *Node {
 		n.Faultf("nested deeper than %d", MaxDepth)
 		return n
 	}
-	switch v := v.(type) {
-	case *ast.NullNode:
-		n.kind = Null
-	case *ast.BoolNode:
-		n.kind, n.truth = Bool, v.Value
-	case *ast.IntegerNode:
-		n.plain(v.Token.Value)
-	case *ast.FloatNode:
-		n.plain(v.Token.Value)
-	case *ast.InfinityNode, *ast.NanNode:
-		n.Faultf("is not a number that can be held")
-	case *ast.StringNode:
-		n.kind, n.text = String, v.Value
-		if v.Token.Type == token.StringType && numeric.MatchString(v.Value) {
-			n.plain(v.Value) // the library takes large and exponential numbers for strings
-		}
-	case *ast.LiteralNode:
-		n.kind, n.text = String, v.Value.Value
-	case *ast.SequenceNode:
+	if !d.plainSyntax(v) {
+		return n
+	}
+	switch v.Kind {
+	case yaml.ScalarNode:
+		n.yamlScalar(v)
+	case yaml.SequenceNode:
 		n.kind = List
-		for i, item := range v.Values {
+		for i, item := range v.Content {
 			n.items = append(n.items, d.yamlNode(item, &Node{parent: n, index: i}, depth+1))
 		}
-	case *ast.MappingNode:
-		d.yamlObject(n, v.Values, depth)
-	case *ast.MappingValueNode:
-		d.yamlObject(n, []*ast.MappingValueNode{v}, depth)
+	case yaml.MappingNode:
+		d.yamlObject(n, v, depth)
 	default:
 		n.Faultf("is not allowed here")
 	}
 	return n
 }
 
-func (d *document) yamlObject(n *Node, values []*ast.MappingValueNode, depth int) {
-	n.kind, n.members = Object, make(map[string]*Node, len(values))
-	for _, kv := range values {
-		p := kv.Key.GetToken().Position
-		key, ok := kv.Key.(*ast.StringNode)
-		if !ok || key.Token.Type == token.StringType && numeric.MatchString(key.Value) {
-			d.fault(Fault{
-				Line: p.Line, Column: p.Column, Path: n.Path(), Message: "keys must be strings",
-				Hint: "put the key in quotes",
-			})
+// plainSyntax refuses what has no place in a strict document, and reports whether the value can be read all the same.
+func (d *document) plainSyntax(v *yaml.Node) bool {
+	refuse := func(what string) { d.fault(Fault{Line: v.Line, Column: v.Column, Message: what + " are not allowed"}) }
+	if v.Anchor != "" && v.Kind != yaml.AliasNode {
+		refuse("anchors")
+	}
+	if v.Style&yaml.TaggedStyle != 0 {
+		refuse("tags")
+	}
+	if v.Kind == yaml.AliasNode {
+		refuse("aliases")
+		return false
+	}
+	return true
+}
+
+func (n *Node) yamlScalar(v *yaml.Node) {
+	n.kind, n.text = String, v.Value
+	if v.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
+		return
+	}
+	switch tag := v.ShortTag(); {
+	case strings.HasSuffix(v.Value, ":"): // in [ ] or { }: the library takes the colon into the text, others do not
+		n.Faultf(`a space must follow ":"`)
+	case tag == "!!null":
+		n.kind = Null
+	case tag == "!!bool":
+		n.kind, n.truth = Bool, strings.EqualFold(v.Value, "true")
+	case numeric.MatchString(v.Value):
+		n.plain(v.Value)
+	case tag == "!!int", tag == "!!float":
+		n.Faultf("is not a number that can be held")
+	}
+}
+
+func (d *document) yamlObject(n *Node, v *yaml.Node, depth int) {
+	content := v.Content
+	n.kind, n.members = Object, make(map[string]*Node, len(content)/2)
+	for i := 0; i+1 < len(content); i += 2 {
+		key, value := content[i], content[i+1]
+		var scalar Node
+		if d.plainSyntax(key); key.Kind == yaml.ScalarNode {
+			scalar.doc = d
+			scalar.Line, scalar.Column = key.Line, key.Column
+			if key.ShortTag() == "!!merge" {
+				d.fault(Fault{Line: key.Line, Column: key.Column, Message: "merge keys are not allowed"})
+				d.plainSyntax(value)
+				continue
+			}
+			if !numeric.MatchString(key.Value) || key.Style != 0 {
+				scalar.yamlScalar(key)
+			}
+		}
+		if scalar.kind != String {
+			n.fault(Fault{Line: key.Line, Column: key.Column, Message: keyMessage, Hint: keyHint})
 			continue
 		}
-		m := &Node{parent: n, key: key.Value, KeyLine: p.Line, KeyColumn: p.Column}
-		n.member(d.yamlNode(kv.Value, m, depth+1))
+		// "{a:b}" is the key "a:b" to YAML, and hardly ever what was meant.
+		if v.Style&yaml.FlowStyle != 0 && key.Style == 0 && implicitNull(value) && strings.Contains(strings.TrimSuffix(key.Value, ":"), ":") {
+			scalar.Faultf(`a space must follow ":"`)
+			continue
+		}
+		n.member(d.yamlNode(value, &Node{parent: n, key: key.Value, KeyLine: key.Line, KeyColumn: key.Column}, depth+1))
 	}
 }
 
@@ -268,17 +276,4 @@ func (n *Node) plain(text string) {
 			"%s is not the same number to every reader of YAML", quoted(text))
 	}
 	n.kind, n.text = Number, text
-}
-
-// start is where a value begins; the library's token of a block object is its first colon.
-func start(v ast.Node) *token.Position {
-	switch m := v.(type) {
-	case *ast.MappingNode:
-		if !m.IsFlowStyle && len(m.Values) > 0 {
-			return m.Values[0].Key.GetToken().Position
-		}
-	case *ast.MappingValueNode:
-		return m.Key.GetToken().Position
-	}
-	return v.GetToken().Position
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // networkOptions are what agent.yaml says about networks.
-func networkOptions(cfg *config.Config, log *slog.Logger) network.Options {
+func networkOptions(cfg *config.Config, saved network.Store, log *slog.Logger) network.Options {
 	o := network.Options{
-		DataDir: cfg.DataDir, RunDir: cfg.RunDir, Pool: cfg.Network.Pool, Table: cfg.Network.Table,
+		Store: saved, DataDir: cfg.DataDir, RunDir: cfg.RunDir, Pool: cfg.Network.Pool, Table: cfg.Network.Table,
 		CNI: network.CNI(cfg.Network.CNI), Logger: log,
 	}
 	for _, s := range cfg.Network.Shared {

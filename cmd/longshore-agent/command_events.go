@@ -9,24 +9,24 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func (p *program) eventsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "events",
-		Usage: "tell what happened on the device",
-		Description: "The agent remembers the newest thousand events since it started: states accepted and refused, containers started, ended,\n" +
-			"restarted, their health, updates and rollbacks, repairs. Security events - what an attack looks like - it keeps for longer:\n" +
-			"they outlive the agent. JSON is one event a line.\n\n" +
+		Usage: "show events of the device",
+		Description: "The agent keeps the newest thousand events since it started: states accepted and rejected, containers started, exited,\n" +
+			"restarted, their health, updates and rollbacks, repairs. Security events, which may indicate an attack, are kept\n" +
+			"across restarts. JSON output has one event per line.\n\n" +
 			"Examples:\n  longshore-agent events --since 1h\n  longshore-agent events --kind security\n  longshore-agent events -f -o json",
 		Flags: []cli.Flag{
 			configFlag(),
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text or json", Value: "text", EnvVars: env("OUTPUT")},
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted", EnvVars: env("FOLLOW")},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
 			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`: accepted, refused, security, exited …", EnvVars: env("KIND")},
-			&cli.StringFlag{Name: "since", Usage: "only what happened since `TIME`: 10m (ago), or as 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
+			&cli.StringFlag{Name: "since", Usage: "only events since `TIME`: 10m (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
 		},
 		Action: func(c *cli.Context) error {
 			if f := c.String("output"); f != "text" && f != "json" {
@@ -41,7 +41,7 @@ func (p *program) eventsCommand() *cli.Command {
 				return err
 			}
 			asJSON := json.NewEncoder(p.stdout)
-			return client.Events(c.Context, agent.EventRequest{Kind: agent.EventKind(c.String("kind")), Since: since, Follow: c.Bool("follow")}, func(e agent.Event) error {
+			return client.Events(c.Context, status.EventRequest{Kind: status.EventKind(c.String("kind")), Since: since, Follow: c.Bool("follow")}, func(e status.Event) error {
 				if c.String("output") == "json" {
 					return asJSON.Encode(e)
 				}
@@ -55,8 +55,8 @@ func (p *program) eventsCommand() *cli.Command {
 func (p *program) metricsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "metrics",
-		Usage: "print what Prometheus would read",
-		Description: "The same text is served over HTTP where agent.yaml says metrics.listen.\n\n" +
+		Usage: "print metrics in Prometheus format",
+		Description: "The same text is served over HTTP if agent.yaml has metrics.listen.\n\n" +
 			"Examples:\n  longshore-agent metrics",
 		Flags: []cli.Flag{configFlag()},
 		Action: func(c *cli.Context) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -40,17 +41,17 @@ func (p *program) execCommand() *cli.Command {
 		Usage:                  "run a command in a container",
 		ArgsUsage:              "TARGET [--] COMMAND [ARGUMENT ...]",
 		UseShortOptionHandling: true,
-		Description: "Flags stand before TARGET; everything behind it is the command. Signals are passed on to the command; it is killed when this\n" +
-			"program is, and at the third interrupt.\n" + targetHelp + "\n" +
-			"Exit code: the command's own, 128 and the signal's number when a signal ended it; 125 when it could not be run, 127 when there is no\n" +
-			"such program or user in the container, 2 for a wrong command line.\n\n" +
+		Description: "Flags come before TARGET; everything after it is the command. Signals are forwarded to the command; it is killed when this\n" +
+			"program is killed, and at the third interrupt.\n" + targetHelp + "\n" +
+			"Exit code: that of the command, 128 plus the signal number if a signal ended it; 125 if it could not be run, 127 if the container has\n" +
+			"no such program or user, 2 for a wrong command line.\n\n" +
 			"Examples:\n  longshore-agent exec line-monitor/web -- ls -l /\n  longshore-agent exec -it web -- sh\n  echo 1 | longshore-agent exec -i broker -- tee /data/flag",
 		Flags: []cli.Flag{
 			configFlag(),
-			&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "pass standard input on", EnvVars: env("INTERACTIVE")},
+			&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "forward standard input", EnvVars: env("INTERACTIVE")},
 			&cli.BoolFlag{Name: "tty", Aliases: []string{"t"}, Usage: "give the command a terminal", EnvVars: env("TTY")},
-			&cli.StringFlag{Name: "user", Aliases: []string{"u"}, Usage: "`USER[:GROUP]`, names or numbers, in place of the container's", EnvVars: env("USER")},
-			&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "`FOLDER` to begin in", EnvVars: env("WORKDIR")},
+			&cli.StringFlag{Name: "user", Aliases: []string{"u"}, Usage: "`USER[:GROUP]`, names or numbers; default: the container's", EnvVars: env("USER")},
+			&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "working `DIRECTORY` of the command", EnvVars: env("WORKDIR")},
 			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "`KEY=VALUE` for the command, repeatable", EnvVars: env("ENV")},
 		},
 		Action: p.exec,
@@ -81,7 +82,7 @@ func (p *program) exec(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s := control.Streams{Stdout: p.stdout, Stderr: p.stderr}
+	s := control.Streams{Stdout: printable.Raw(p.stdout), Stderr: printable.Raw(p.stderr)}
 	if c.Bool("interactive") {
 		s.Stdin = p.stdin
 	}
@@ -177,6 +178,6 @@ func pass(caught <-chan os.Signal, to chan<- syscall.Signal, cancel context.Canc
 }
 
 func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := printable.Raw(w).(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

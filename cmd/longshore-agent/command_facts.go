@@ -10,8 +10,8 @@ import (
 func (p *program) capabilitiesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "capabilities",
-		Usage: "print what this device tells of itself, as Margo's DeviceCapabilities",
-		Description: "What deployments' constraints are held against. The agent need not run.\n\n" +
+		Usage: "print the device's capabilities as Margo's DeviceCapabilities",
+		Description: "Constraints of deployments are checked against these. The agent does not have to run.\n\n" +
 			"Examples:\n  longshore-agent capabilities\n  longshore-agent capabilities --config ./agent.yaml",
 		Flags: []cli.Flag{configFlag()},
 		Action: func(c *cli.Context) error {
@@ -39,7 +39,7 @@ func (p *program) unitCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "unit",
 		Usage: "print the systemd unit",
-		Description: "It expects the program at /usr/local/bin/longshore-agent.\n\n" +
+		Description: "The unit expects the program at /usr/local/bin/longshore-agent.\n\n" +
 			"Examples:\n  longshore-agent unit >/etc/systemd/system/longshore-agent.service",
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {

@@ -6,15 +6,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
@@ -23,9 +26,9 @@ func (p *program) initCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "init",
 		Usage: "write the configuration of this device",
-		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so the two files are all\n" +
-			"that a device needs. With --policy, trust.yaml is that file with the keys that it names: longshore trust init\n" +
-			"makes one whose next versions the device takes from the registry. Existing files are kept unless --force\n" +
+		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
+			"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
+			"creates a policy with updates from the registry. Existing files are kept unless --force\n" +
 			"is given.\n\n" +
 			"Examples:\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
@@ -36,21 +39,21 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
 			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
 			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("PUBLIC_KEY")},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to give the device, in place of one made of --key", EnvVars: env("POLICY")},
-			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys speak for (default: the folder above the state's repository)", EnvVars: env("SCOPE")},
-			&cli.StringFlag{Name: "fleet-url", Usage: "where status goes", EnvVars: env("FLEET_URL")},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", EnvVars: env("POLICY")},
+			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys may sign for (default: the path above the state's repository)", EnvVars: env("SCOPE")},
+			&cli.StringFlag{Name: "fleet-url", Usage: "`URL` of the fleet endpoint", EnvVars: env("FLEET_URL")},
 			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
 			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
 			&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
 			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
-			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is spoken to without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
+			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is accessed without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
 			&cli.StringFlag{Name: "containerd", Usage: "containerd's `SOCKET`", EnvVars: env("CONTAINERD")},
 			&cli.StringFlag{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", EnvVars: env("CONTAINERD_NAMESPACE")},
 			&cli.StringFlag{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", EnvVars: env("NETWORK_TABLE")},
 			&cli.StringFlag{Name: "network-pool", Usage: "`RANGE` of addresses for containers", EnvVars: env("NETWORK_POOL")},
-			&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for what survives a reboot", EnvVars: env("DATA_DIR")},
-			&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for what does not", EnvVars: env("RUN_DIR")},
-			&cli.DurationFlag{Name: "poll", Usage: "how often the registry is asked", EnvVars: env("POLL")},
+			&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", EnvVars: env("DATA_DIR")},
+			&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", EnvVars: env("RUN_DIR")},
+			&cli.DurationFlag{Name: "poll", Usage: "interval between two polls of the registry", EnvVars: env("POLL")},
 			&cli.StringFlag{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), EnvVars: env("CONFIG_DIR")},
 			&cli.BoolFlag{Name: "force", Usage: "replace existing files", EnvVars: env("FORCE")},
 		},
@@ -121,30 +124,22 @@ func (p *program) initialise(c *cli.Context) error {
 
 // agentDocument writes only what differs from the defaults: a file that a person reads at a glance.
 func agentDocument(c *cli.Context) ([]byte, error) {
-	section := func(pairs ...any) (out yaml.MapSlice) {
-		for i := 0; i+1 < len(pairs); i += 2 {
-			switch v := pairs[i+1].(type) {
-			case string:
-				if v != "" {
-					out = append(out, yaml.MapItem{Key: pairs[i], Value: v})
-				}
-			case []string:
-				if len(v) > 0 {
-					out = append(out, yaml.MapItem{Key: pairs[i], Value: v})
-				}
-			case yaml.MapSlice:
-				if len(v) > 0 {
-					out = append(out, yaml.MapItem{Key: pairs[i], Value: v})
-				}
+	section := func(pairs ...any) emit.Object {
+		return slices.DeleteFunc(emit.Of(pairs...), func(m emit.Member) bool {
+			switch v := m.Value.(type) {
+			case []any:
+				return len(v) == 0
+			case emit.Object:
+				return len(v) == 0
 			}
-		}
-		return out
+			return m.Value == ""
+		})
 	}
 	interval := ""
 	if d := c.Duration("poll"); d != 0 {
 		interval = d.String()
 	}
-	return yaml.Marshal(section(
+	return emit.YAML(section(
 		"device", c.String("device"),
 		"state", c.String("state"),
 		"dataDir", absolute(c.String("data-dir")),
@@ -153,7 +148,7 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 		"poll", section("interval", interval),
 		"fleet", section("url", c.String("fleet-url"), "tokenFile", absolute(c.String("fleet-token-file")), "caFile", absolute(c.String("fleet-ca-file"))),
 		"network", section("pool", c.String("network-pool"), "table", c.String("network-table")),
-		"registry", section("authFile", absolute(c.String("registry-config")), "caFile", absolute(c.String("ca-file")), "plainHTTP", c.StringSlice("plain-http")),
+		"registry", section("authFile", absolute(c.String("registry-config")), "caFile", absolute(c.String("ca-file")), "plainHTTP", emit.Strings(c.StringSlice("plain-http"))),
 	))
 }
 
@@ -161,7 +156,7 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 // that goes beside it, nil for none.
 func trustDocument(c *cli.Context) (document, root []byte, err error) {
 	if file := c.String("policy"); file != "" {
-		data, err := readBounded(file, maxConfigBytes)
+		data, err := bounded.File(os.Open, file, maxConfigBytes)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -179,9 +174,9 @@ func keysDocument(c *cli.Context) ([]byte, error) {
 			scope = scope[:i] + "/**"
 		}
 	}
-	var keys []yaml.MapSlice
+	var keys []any
 	for _, file := range c.StringSlice("key") {
-		data, err := readBounded(file, signing.MaxKeyBytes)
+		data, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -189,10 +184,10 @@ func keysDocument(c *cli.Context) ([]byte, error) {
 		if _, err := signing.ParsePublicKey(name, data); err != nil {
 			return nil, fmt.Errorf("key %s: %w", file, err)
 		}
-		keys = append(keys, yaml.MapSlice{{Key: "name", Value: name}, {Key: "pem", Value: strings.ReplaceAll(string(data), "\r\n", "\n")}})
+		keys = append(keys, emit.Of("name", name, "pem", emit.Text(strings.ReplaceAll(string(data), "\r\n", "\n"))))
 	}
-	rule := yaml.MapSlice{{Key: "scope", Value: scope}, {Key: "keys", Value: keys}}
-	return yaml.MarshalWithOptions(yaml.MapSlice{{Key: "rules", Value: []yaml.MapSlice{rule}}}, yaml.UseLiteralStyleIfMultiline(true))
+	rule := emit.Of("scope", scope, "keys", keys)
+	return emit.YAML(emit.Of("rules", []any{rule}))
 }
 
 // replaceFile puts a whole new file in place, or leaves the old one: a power cut must not cost a device its identity.
@@ -213,8 +208,8 @@ func replaceFile(name string, data []byte) error {
 func (p *program) checkConfigCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "check-config",
-		Usage: "check agent.yaml and what it names, without changing or contacting anything",
-		Description: "Reads agent.yaml and the files that it names, and tells every fault with its line.\n\n" +
+		Usage: "check agent.yaml and the files that it names, offline",
+		Description: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports every error with its line.\n\n" +
 			"Examples:\n  longshore-agent check-config\n  longshore-agent check-config --config ./agent.yaml",
 		Flags:  []cli.Flag{configFlag()},
 		Action: p.checkConfig,
@@ -234,18 +229,27 @@ func (p *program) checkConfig(c *cli.Context) error {
 	for _, f := range []struct{ key, file string }{
 		{"fleet.tokenFile", cfg.Fleet.TokenFile},
 		{"fleet.caFile", cfg.Fleet.CAFile},
-		{"registry.authFile", cfg.Registry.AuthFile},
-		{"registry.caFile", cfg.Registry.CAFile},
-		{"registry.certFile", cfg.Registry.CertFile},
-		{"registry.keyFile", cfg.Registry.KeyFile},
 	} {
 		if f.file == "" {
 			continue
 		}
-		if _, err := readBounded(f.file, maxConfigBytes); err != nil {
+		if _, err := bounded.File(os.Open, f.file, maxConfigBytes); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
 		}
 	}
+	for _, f := range []struct {
+		key string
+		o   registry.Options
+	}{
+		{"registry.authFile", registry.Options{AuthFile: cfg.Registry.AuthFile}},
+		{"registry.caFile", registry.Options{CAFile: cfg.Registry.CAFile}},
+		{"registry.certFile", registry.Options{CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile}},
+	} {
+		if _, err := f.o.ReadFiles(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
+		}
+	}
+	errs = append(errs, registry.CheckCerts(cfg.Registry.CertsDir))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

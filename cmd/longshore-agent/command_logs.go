@@ -8,31 +8,34 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 // targetHelp explains what names containers.
-const targetHelp = "A TARGET is a service (web), one replica (web-2), either with its deployment in front (line-monitor/web), a deployment, or a\n" +
-	"container's id or its beginning. A name that fits several applications is refused with a list of what it may mean."
+const targetHelp = "A TARGET is a service (web), one replica (web-2), either with its deployment (line-monitor/web), a deployment, or a\n" +
+	"container's id or its prefix. An ambiguous name is rejected with a list of the candidates."
 
 func (p *program) logsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
-		Usage:     "show what containers wrote",
+		Usage:     "show the output of containers",
 		ArgsUsage: "[TARGET ...]",
-		Description: "Without TARGET all containers are shown. With several containers each line begins with the container's name.\n" +
-			"Times of output are known to within some seconds while the agent runs, and not at all for the time that it did not: --since\n" +
-			"and --until show rather a few lines more than one too few.\n" + targetHelp + "\n\n" +
+		Description: "Without TARGET all containers are shown. With several containers each line starts with the container's name.\n" +
+			"Times of output are accurate to some seconds while the agent runs, and unknown for other times: --since\n" +
+			"and --until may show a few lines too many, never too few.\n" + targetHelp + "\n\n" +
 			"Examples:\n  longshore-agent logs line-monitor/web\n  longshore-agent logs -f --tail 20 web broker\n  longshore-agent logs --since 10m -t",
 		Flags: []cli.Flag{
 			configFlag(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until interrupted", EnvVars: env("FOLLOW")},
-			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines of each container; 0 is all", EnvVars: env("TAIL")},
-			&cli.StringFlag{Name: "since", Usage: "only what was written since `TIME`: 10m (ago), or as 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
-			&cli.StringFlag{Name: "until", Usage: "only what was written until `TIME`", EnvVars: env("UNTIL")},
-			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "begin each line with its time, as far as it is known", EnvVars: env("TIMESTAMPS")},
-			&cli.BoolFlag{Name: "prefix", Usage: "begin each line with the container's name, also where there is only one", EnvVars: env("PREFIX")},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
+			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0 means all", EnvVars: env("TAIL")},
+			&cli.StringFlag{Name: "since", Usage: "only output since `TIME`: 10m (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
+			&cli.StringFlag{Name: "until", Usage: "only output until `TIME`", EnvVars: env("UNTIL")},
+			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "start each line with its time, as far as known", EnvVars: env("TIMESTAMPS")},
+			&cli.BoolFlag{Name: "prefix", Usage: "start each line with the container's name, also for one container", EnvVars: env("PREFIX")},
+			&cli.BoolFlag{Name: "raw", Usage: "print the output unchanged, with colours and terminal sequences; default: control characters are escaped", EnvVars: env("RAW")},
 		},
 		Action: p.logs,
 	}
@@ -42,7 +45,7 @@ func (p *program) logs(c *cli.Context) error {
 	if c.Int("tail") < 0 {
 		return outcome.Usagef(c.Command.Name, "--tail: %d is less than nothing", c.Int("tail"))
 	}
-	r := agent.LogRequest{Targets: c.Args().Slice(), Prefix: c.Bool("prefix"), LogOptions: agent.LogOptions{
+	r := status.LogRequest{Targets: c.Args().Slice(), Prefix: c.Bool("prefix"), LogOptions: workload.LogOptions{
 		Follow: c.Bool("follow"), Tail: c.Int("tail"), Stamps: c.Bool("timestamps"),
 	}}
 	now := time.Now()
@@ -61,9 +64,16 @@ func (p *program) logs(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(p.stdout, out)
+	shown := p.stdout
+	if c.Bool("raw") {
+		shown = printable.Raw(shown)
+	}
+	_, err = io.Copy(shown, out)
 	if c.Context.Err() != nil {
 		err = nil // interrupted: that is how following ends
+	}
+	if w, ok := shown.(*printable.Writer); ok {
+		err = errors.Join(err, w.Flush())
 	}
 	return errors.Join(err, out.Close())
 }
@@ -89,7 +99,7 @@ func moment(c *cli.Context, flag string, now time.Time) (time.Time, error) {
 }
 
 // eventLine tells one event to a person.
-func eventLine(e agent.Event) string {
+func eventLine(e status.Event) string {
 	what := e.Deployment
 	if e.Service != "" {
 		what = fmt.Sprintf("%s/%s-%d", e.Deployment, e.Service, e.Replica)

@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -21,12 +21,12 @@ func (p *program) psCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "ps",
 		Usage: "list the device's containers",
-		Description: "Lists the containers that run; with --all also those that have ended, are not there yet, or are about to go. Asks the\n" +
-			"running agent: exit code 4 when none runs.\n\n" +
+		Description: "Lists running containers; with --all also those that have exited, are not created yet, or are about to be removed. Queries the\n" +
+			"running agent: exit code 4 means that no agent runs.\n\n" +
 			"Examples:\n  longshore-agent ps\n  longshore-agent ps -a -o json",
 		Flags: []cli.Flag{
 			configFlag(), outputFlag(),
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also what does not run", EnvVars: env("ALL")},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also containers that do not run", EnvVars: env("ALL")},
 		},
 		Action: func(c *cli.Context) error {
 			client, err := clientOf(c)
@@ -38,7 +38,7 @@ func (p *program) psCommand() *cli.Command {
 				return err
 			}
 			if !c.Bool("all") {
-				all = slices.DeleteFunc(all, func(c agent.ContainerStatus) bool {
+				all = slices.DeleteFunc(all, func(c status.Container) bool {
 					return c.State != workload.Running && c.State != workload.Paused
 				})
 			}
@@ -47,7 +47,7 @@ func (p *program) psCommand() *cli.Command {
 	}
 }
 
-func writeContainers(w io.Writer, all []agent.ContainerStatus, now time.Time) {
+func writeContainers(w io.Writer, all []status.Container, now time.Time) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "DEPLOYMENT\tCOMPONENT\tSERVICE\tREPLICA\tSTATE\tHEALTH\tRESTARTS\tSINCE\tPORTS\tIMAGE")
 	for _, c := range all {
@@ -57,9 +57,15 @@ func writeContainers(w io.Writer, all []agent.ContainerStatus, now time.Time) {
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
 }
 
-func stateOf(c agent.ContainerStatus) string {
+// finished is the state of a container that exited with code 0 and is not started again, for people.
+const finished = "finished"
+
+func stateOf(c status.Container) string {
 	s := string(c.State)
-	if c.State == workload.Exited {
+	switch {
+	case c.State == workload.Exited && c.ExitCode == 0 && c.NextStart.IsZero():
+		s = finished
+	case c.State == workload.Exited:
 		s += " (" + strconv.FormatUint(uint64(c.ExitCode), 10) + ")"
 	}
 	if c.Obsolete {
@@ -68,7 +74,7 @@ func stateOf(c agent.ContainerStatus) string {
 	return s
 }
 
-func sinceOf(c agent.ContainerStatus, now time.Time) string {
+func sinceOf(c status.Container, now time.Time) string {
 	at := c.StartedAt
 	if c.State == workload.Exited {
 		at = c.ExitedAt
@@ -79,7 +85,7 @@ func sinceOf(c agent.ContainerStatus, now time.Time) string {
 	return ago(now.Sub(at))
 }
 
-func portsOf(ports []agent.PortStatus) string {
+func portsOf(ports []status.Port) string {
 	var out []string
 	for _, p := range ports {
 		host := strconv.Itoa(int(p.HostPort))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,11 +21,14 @@ import (
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
+	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/machine"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -38,9 +42,9 @@ const garbage = 50
 func (p *program) runCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "run",
-		Usage: "run the agent until it is told to stop; workloads run on without it",
-		Description: "Keeps the device at the newest state that it may accept. SIGINT and SIGTERM end the agent and leave every\n" +
-			"container running.\n\n" +
+		Usage: "run the agent",
+		Description: "Keeps the device at the newest state that it accepts. SIGINT and SIGTERM stop the agent; containers continue to run.\n" +
+			"\n" +
 			"Examples:\n  longshore-agent run\n  longshore-agent run --config ./agent.yaml --debug",
 		Flags: []cli.Flag{
 			configFlag(),
@@ -151,54 +155,62 @@ func (p *parts) close() error {
 	return errors.Join(errs...)
 }
 
-func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *parts, err error) {
-	p = &parts{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.close())
-		}
-	}()
+// assemble makes the parts of a device. After an error none of them is left open.
+func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (*parts, error) {
+	p := &parts{}
+	if err := p.wire(ctx, cfg, log); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error) {
 	// The store first: its lock is what keeps a second agent away from everything that follows.
-	if p.store, err = store.Open(store.Options{Path: filepath.Join(cfg.DataDir, "agent.db"), Device: string(cfg.Device)}); err != nil {
-		return nil, err
+	if p.store, err = store.Open(store.Options{Path: filepath.Join(cfg.DataDir, "agent.db"), Device: string(cfg.Device), Replace: time.Now}); err != nil {
+		return err
 	}
 	start := time.Now()
 	clk := clock.New(time.Now, func() time.Duration { return time.Since(start) })
 	stateHost, _, _ := strings.Cut(cfg.State, "/")
 	if p.registry, err = registry.New(registry.Options{
-		Host:           stateHost, // what the environment holds is for it, not for the hosts that deployments name
+		// What the environment holds is for one host, and not for those that deployments name.
+		Host:           cmp.Or(os.Getenv("LONGSHORE_REGISTRY_HOST"), stateHost),
 		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
 		CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile,
 		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir, StallTimeout: cfg.Registry.Timeout,
 		UserAgent: "longshore-agent/" + build.Version(), Logger: log, Getenv: os.Getenv,
 		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the registry", t) },
 	}); err != nil {
-		return nil, err
+		return err
 	}
 	content, err := registry.OpenLayout(filepath.Join(cfg.DataDir, "content"))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if p.networks, err = network.Open(networkOptions(cfg, log)); err != nil {
-		return nil, err
+	if p.networks, err = network.Open(networkOptions(cfg, p.store, log)); err != nil {
+		return err
 	}
 	if p.runtime, err = containerd.New(ctx, containerd.Options{
 		Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter,
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
 		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
-		AllowNoSeccomp: cfg.AllowNoSeccomp, AllowPrivileged: cfg.Runtime.AllowPrivileged,
+		AllowNoSeccomp: cfg.AllowNoSeccomp, AllowPrivileged: cfg.Runtime.AllowPrivileged, Places: ownPlaces(cfg, os.Getenv),
 		Runtimes: cfg.Runtime.Allowed, CDIDirs: cfg.Runtime.CDIDirs, Program: ownPath(log),
-		MinFree: containerd.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
-		Logs:    containerd.LogLimits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
+		MinFree: images.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
+		Logs:    logs.Limits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
 		Logger:  log, Now: time.Now,
 	}); err != nil {
-		return nil, err
+		return err
+	}
+	// Before anything on the device is touched. Without containerd the runtime claims the device with its first look.
+	if err := p.runtime.Claim(ctx); errors.Is(err, fault.ErrConflict) {
+		return err
 	}
 	policy := followPolicy(cfg.Trust, p.store, p.registry, clk.Firm)
 	held := &verifier{policy: policy, registry: p.registry, now: clk.Firm, fresh: clk.Now}
 	o := agent.Options{
 		Device: cfg.Device, Repository: cfg.State, Capabilities: capabilities(cfg),
-		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, ReportInterval: cfg.Fleet.Interval,
 		Store: p.store, Source: p.registry, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Mender: attacher{p.networks},
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 	}
@@ -220,7 +232,7 @@ func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (p *par
 		log.Info("network", "note", note)
 	}
 	p.agent, err = agent.New(o)
-	return p, err
+	return err
 }
 
 // weakened is what agent.yaml gives up; trust.yaml's allowUnsigned is told with what passed by it.
@@ -253,16 +265,17 @@ func capabilities(cfg *config.Config) margo.DeviceCapabilities {
 	}, cfg.Capabilities.Labels)
 }
 
-// endpoints lets containers' images come from where the artifacts come from: the same mirrors, CAs and credentials.
-func endpoints(client *registry.Client) func(host string) ([]containerd.Endpoint, error) {
-	return func(host string) ([]containerd.Endpoint, error) {
-		found, err := client.Endpoints(host)
+// endpoints lets containers' images come from where the artifacts come from: the same mirrors, CAs and credentials, by the
+// same client.
+func endpoints(client *registry.Client) func(repository string) ([]images.Endpoint, error) {
+	return func(repository string) ([]images.Endpoint, error) {
+		found, err := client.Endpoints(repository)
 		if err != nil {
 			return nil, err
 		}
-		out := make([]containerd.Endpoint, len(found))
+		out := make([]images.Endpoint, len(found))
 		for i, e := range found {
-			out[i] = containerd.Endpoint(e)
+			out[i] = images.Endpoint(e)
 		}
 		return out, nil
 	}

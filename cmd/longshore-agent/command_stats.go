@@ -10,8 +10,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -21,14 +22,14 @@ const statsPause = time.Second
 func (p *program) statsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "stats",
-		Usage:     "measure running containers",
+		Usage:     "show resource usage of running containers",
 		ArgsUsage: "[TARGET ...]",
-		Description: "Without TARGET all containers are measured, each second anew until interrupted. 100 % is one core. Memory is without what the\n" +
-			"kernel can drop at once. JSON is one list a line while it goes on.\n" + targetHelp + "\n\n" +
+		Description: "Without TARGET all containers are shown, every second until interrupted. 100 % is one core. Memory excludes what the\n" +
+			"kernel can drop at once. JSON output has one list per line.\n" + targetHelp + "\n\n" +
 			"Examples:\n  longshore-agent stats --no-stream\n  longshore-agent stats line-monitor/web\n  longshore-agent stats --no-stream -o json",
 		Flags: []cli.Flag{
 			configFlag(), outputFlag(),
-			&cli.BoolFlag{Name: "no-stream", Usage: "measure once: this takes a second", EnvVars: env("NO_STREAM")},
+			&cli.BoolFlag{Name: "no-stream", Usage: "print once; this takes a second", EnvVars: env("NO_STREAM")},
 		},
 		Action: p.stats,
 	}
@@ -42,7 +43,7 @@ func (p *program) stats(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	var before []agent.ContainerUsage
+	var before []status.Usage
 	if before, err = client.Stats(c.Context, c.Args().Slice()); err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func (p *program) stats(c *cli.Context) error {
 			err = p.render(c, now, nil)
 		default:
 			if terminal(p.stdout) {
-				fmt.Fprint(p.stdout, "\x1b[H\x1b[J") // from the top again
+				fmt.Fprint(printable.Raw(p.stdout), "\x1b[H\x1b[J") // from the top again
 			}
 			writeStats(p.stdout, now)
 		}
@@ -87,12 +88,12 @@ func wait(ctx context.Context, d time.Duration) bool {
 }
 
 // measure looks once more and tells the share of the CPU since the look before.
-func measure(ctx context.Context, client *control.Client, targets []string, before []agent.ContainerUsage) ([]agent.ContainerUsage, error) {
+func measure(ctx context.Context, client *control.Client, targets []string, before []status.Usage) ([]status.Usage, error) {
 	now, err := client.Stats(ctx, targets)
 	if err != nil {
 		return nil, err
 	}
-	was := map[string]agent.ContainerUsage{}
+	was := map[string]status.Usage{}
 	for _, u := range before {
 		was[u.ID] = u
 	}
@@ -106,7 +107,7 @@ func measure(ctx context.Context, client *control.Client, targets []string, befo
 	return now, nil
 }
 
-func writeStats(w io.Writer, all []agent.ContainerUsage) {
+func writeStats(w io.Writer, all []status.Usage) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "CONTAINER\tCPU\tMEMORY\tLIMIT\tPIDS\tNET IN\tNET OUT\tDISK IN\tDISK OUT\tLOG")
 	for _, u := range all {

@@ -3,16 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
@@ -24,8 +25,8 @@ func outputFlag() cli.Flag {
 func (p *program) statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "tell how this device is: problems first",
-		Description: "Asks the running agent. Exit code 4 when no agent runs.\n\n" +
+		Usage: "show the status of this device, problems first",
+		Description: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
 			"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
 		Flags: []cli.Flag{configFlag(), outputFlag()},
 		Action: func(c *cli.Context) error {
@@ -45,13 +46,14 @@ func (p *program) statusCommand() *cli.Command {
 func (p *program) syncCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "sync",
-		Usage: "have the agent check the registry now, and wait for the outcome",
-		Description: "Ends when what the registry holds runs, was refused, or could not be asked for.\n" +
-			"Exit code 0 in sync, 1 accepted but not running completely, 6 refused, 75 registry not reached.\n\n" +
+		Usage: "check the registry now and wait for the result",
+		Description: "Ends when the state in the registry runs, was rejected, or could not be fetched.\n" +
+			"Exit code 0 in sync, 1 accepted but not running completely, 6 rejected, 75 registry not reached or --timeout expired: the\n" +
+			"agent continues.\n\n" +
 			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
 		Flags: []cli.Flag{
 			configFlag(), outputFlag(),
-			&cli.DurationFlag{Name: "timeout", Usage: "how long to wait; 0 is for ever", EnvVars: env("TIMEOUT")},
+			&cli.DurationFlag{Name: "timeout", Usage: "how long to wait; 0 means without limit", EnvVars: env("TIMEOUT")},
 		},
 		Action: p.sync,
 	}
@@ -69,6 +71,9 @@ func (p *program) sync(c *cli.Context) error {
 		defer cancel()
 	}
 	r, err := client.Sync(ctx)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && c.Context.Err() == nil {
+		return unfinished(c.Context, client, c.Duration("timeout"))
+	}
 	if err != nil {
 		return err
 	}
@@ -79,16 +84,32 @@ func (p *program) sync(c *cli.Context) error {
 	}
 	told := fmt.Errorf("generation %d: %s: %s", r.Generation, r.Code, r.Message)
 	switch r.Outcome {
-	case agent.SyncRefused:
+	case status.SyncRefused:
 		told = fmt.Errorf("%w: %w", told, fault.ErrRejected)
-	case agent.SyncUnreachable:
+	case status.SyncUnreachable:
 		told = fmt.Errorf("%s: %s: %w", r.Code, r.Message, fault.ErrTemporary)
-	case agent.SyncFailed:
+	case status.SyncFailed:
 		told = outcome.WithCode(told, outcome.Differs)
 	default:
 		return nil
 	}
 	return fault.WithHint(told, r.Hint)
+}
+
+// statusLimit is how long an agent that did not finish within a timeout has to say what it is doing.
+const statusLimit = 5 * time.Second
+
+// unfinished says what the agent is still doing when the time to wait for it is over. An agent that does not even say that
+// has its own error.
+func unfinished(ctx context.Context, client *control.Client, waited time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	s, err := client.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("no outcome after %v: %w", waited, err)
+	}
+	return fault.WithHint(outcome.WithCode(fmt.Errorf("no outcome after %v: still %s", waited, underWay(s)), outcome.Temporary),
+		"the agent goes on: longshore-agent status, or sync again with a longer --timeout")
 }
 
 func clientOf(c *cli.Context) (*control.Client, error) {
@@ -118,7 +139,7 @@ func (p *program) render(c *cli.Context, v any, text func(io.Writer)) error {
 		if err != nil {
 			return err
 		}
-		if data, err = yaml.JSONToYAML(data); err != nil {
+		if data, err = emit.FromJSON(data); err != nil {
 			return err
 		}
 		_, err = p.stdout.Write(data)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 
@@ -13,6 +12,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
@@ -35,19 +36,19 @@ func asVerifier(args []string) []string {
 func (p *program) verifyImageCommand() *cli.Command {
 	return &cli.Command{
 		Name:  verifyImage,
-		Usage: "let containerd pull only what the trust policy lets pass",
-		Description: "A second line behind the agent's own checks, for images that others pull on this device: what containerd's\n" +
-			"image verifier (io.containerd.image-verifier.v1.bindir) starts before its transfer service pulls an image. The\n" +
-			"running agent decides by the trust policy in force; without an agent nothing is pulled. An image passes when a rule\n" +
-			"for images lets it, or, where no rule speaks about images, when the accepted state names it by its digest.\n" +
-			"The reason is written to stdout. Called as " + verifierName + ", through a link, it needs no command.\n\n" +
+		Usage: "containerd image verifier: accept only images that the trust policy accepts",
+		Description: "Checks images that other clients pull on this device: containerd's\n" +
+			"image verifier (io.containerd.image-verifier.v1.bindir) runs this before its transfer service pulls an image. The\n" +
+			"running agent decides by the trust policy in force; without an agent every image is rejected. An image is accepted if a rule\n" +
+			"for images accepts it or, if no rule covers images, if the accepted state names its digest.\n" +
+			"The reason is printed on stdout. Started through a link named " + verifierName + ", the program needs no command.\n\n" +
 			"Examples:\n  ln -s /usr/local/bin/longshore-agent /opt/containerd/image-verifier/bin/" + verifierName + "\n" +
 			"  longshore-agent verify-image -name harbor.acme.example/plant/web:2 -digest sha256:… </dev/null",
 		Flags: []cli.Flag{
 			configFlag(),
-			&cli.StringFlag{Name: "name", Usage: "`REFERENCE` that is to be pulled"},
-			&cli.StringFlag{Name: "digest", Usage: "`DIGEST` that it has now"},
-			&cli.StringFlag{Name: "stdin-media-type", Usage: "`TYPE` of what stdin holds: a descriptor; any other is not read"},
+			&cli.StringFlag{Name: "name", Usage: "`REFERENCE` of the image"},
+			&cli.StringFlag{Name: "digest", Usage: "`DIGEST` of the image"},
+			&cli.StringFlag{Name: "stdin-media-type", Usage: "media `TYPE` of stdin; only a descriptor is read"},
 		},
 		Action: p.verifyImage,
 	}
@@ -103,7 +104,7 @@ func refusal(ref registry.Reference, d digest.Digest, v agent.ImageVerdict) erro
 	switch {
 	case v.Retry:
 		code = outcome.Temporary
-	case v.Code == agent.CodeImageUnsigned, v.Code == agent.CodeImageSignature, v.Code == agent.CodeImageDigest:
+	case v.Code == codes.ImageUnsigned, v.Code == codes.ImageSignature, v.Code == codes.ImageDigest:
 		code = outcome.Verification
 	}
 	return outcome.WithCode(fmt.Errorf("image %s@%s: %s (%s)", ref.Name(), d, v.Reason, v.Code), code)
@@ -114,12 +115,9 @@ func (p *program) sameOnStdin(mediaType string, d digest.Digest) error {
 	if mediaType != ocispec.MediaTypeDescriptor {
 		return nil
 	}
-	data, err := io.ReadAll(io.LimitReader(p.stdin, maxStdin+1))
+	data, err := bounded.Read(p.stdin, maxStdin)
 	if err != nil {
 		return fmt.Errorf("read stdin: %w", err)
-	}
-	if len(data) > maxStdin {
-		return fmt.Errorf("stdin: more than %d bytes: %w", maxStdin, fault.ErrTooLarge)
 	}
 	var desc ocispec.Descriptor
 	if err := json.Unmarshal(data, &desc); err != nil {

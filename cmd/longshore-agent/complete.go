@@ -11,9 +11,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -51,10 +51,10 @@ complete -c longshore-agent -a '(__longshore_agent)'
 func (p *program) completionCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "completion",
-		Usage:     "write the completion script of a shell",
+		Usage:     "print a shell completion script",
 		ArgsUsage: "bash|zsh|fish",
-		Description: "bash: source it, or put it into /etc/bash_completion.d. zsh: source it behind compinit. fish: put it into\n" +
-			"~/.config/fish/completions. Services and containers are completed, too, where an agent runs.\n\n" +
+		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in\n" +
+			"~/.config/fish/completions. If an agent runs, services and containers are completed too.\n\n" +
 			"Examples:\n  longshore-agent completion bash >/etc/bash_completion.d/longshore-agent",
 		Action: func(c *cli.Context) error {
 			script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Args().First()]
@@ -110,7 +110,7 @@ func complete(ctx context.Context, app *cli.App, words []string, w io.Writer) {
 }
 
 // containersOf asks the agent that a command line means; none when it does not answer.
-func containersOf(ctx context.Context, words []string) []agent.ContainerStatus {
+func containersOf(ctx context.Context, words []string) []status.Container {
 	file := config.DefaultPath
 	for _, name := range env("CONFIG") {
 		if v := os.Getenv(name); v != "" {
@@ -136,16 +136,16 @@ func containersOf(ctx context.Context, words []string) []agent.ContainerStatus {
 }
 
 // targetNames are the shortest names of containers, and longer ones where those are ambiguous.
-func targetNames(all []agent.ContainerStatus, command string) []string {
+func targetNames(all []status.Container, command string) []string {
 	var out []string
 	for _, c := range all {
 		if command != "logs" && c.State != workload.Running {
 			continue
 		}
 		for _, name := range []string{c.Service, c.Name(), c.Deployment + "/" + c.Service, c.Path(), c.Deployment + "/" + c.Component + "/" + c.Name()} {
-			_, err := agent.Select(all, name)
+			_, err := status.Select(all, name)
 			if command == "exec" {
-				_, err = agent.One(all, name)
+				_, err = status.One(all, name)
 			}
 			if err == nil {
 				out = append(out, name)

@@ -9,8 +9,12 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -19,7 +23,7 @@ import (
 // followPolicy reads the trust policy that decides on the device, and the one that is kept.
 func followPolicy(file string, st *store.Store, client *registry.Client, now func() time.Time) *trust.Follower {
 	return trust.NewFollower(trust.FollowerOptions{
-		File: file, Read: readBounded, Written: written, Keep: keeper{st}, Now: now,
+		File: file, Read: func(name string, limit int64) ([]byte, error) { return bounded.File(os.Open, name, limit) }, Written: written, Keep: keeper{st}, Now: now,
 		Open: func(ctx context.Context, repository string) (signing.Source, error) {
 			return client.OpenName(ctx, repository)
 		},
@@ -70,30 +74,42 @@ type trustPort struct {
 	now    func() time.Time
 }
 
-var _ agent.Trust = trustPort{}
+var _ intake.Trust = trustPort{}
 
-// Refresh implements [agent.Trust].
-func (p trustPort) Refresh(ctx context.Context) ([]agent.TrustVersion, error) {
+// Refresh implements [intake.Trust].
+func (p trustPort) Refresh(ctx context.Context) ([]intake.TrustVersion, error) {
 	steps, err := p.policy.Refresh(ctx)
-	var taken []agent.TrustVersion
+	var taken []intake.TrustVersion
 	for _, s := range steps {
-		taken = append(taken, agent.TrustVersion{Version: s.Policy.Version, Digest: s.Descriptor.Digest, SignedBy: s.Old.Names(), Parted: s.Parted})
+		taken = append(taken, intake.TrustVersion{Version: s.Policy.Version, Digest: s.Descriptor.Digest, SignedBy: s.Old.Names(), Parted: s.Parted})
 	}
-	for kind, code := range map[error]agent.Code{
-		trust.ErrUnreachable: agent.CodeTrustUnreachable, trust.ErrNotNext: agent.CodeTrustInvalid,
-		trust.ErrOlder: agent.CodeTrustRollback, trust.ErrUnusable: agent.CodeTrustUnusable,
-	} {
-		if errors.Is(err, kind) {
-			return taken, &agent.CheckError{Code: code, Err: err}
-		}
-	}
-	return taken, err
+	return taken, withTrustCode(err)
 }
 
-// Status implements [agent.Trust].
-func (p trustPort) Status() agent.TrustStatus {
+// withTrustCode gives an error of a follower its code. What may be an attack comes before what may pass.
+func withTrustCode(err error) error {
+	for _, k := range []struct {
+		kind error
+		code codes.Code
+	}{
+		{trust.ErrOlder, codes.TrustRollback},
+		{fault.ErrConfig, codes.Config}, // the registry was not asked
+		{trust.ErrNotNext, codes.TrustInvalid},
+		{trust.ErrUnusable, codes.TrustUnusable},
+		{trust.ErrMissing, codes.TrustMissing},
+		{trust.ErrUnreachable, codes.TrustUnreachable},
+	} {
+		if errors.Is(err, k.kind) {
+			return &codes.Error{Code: k.code, Err: err}
+		}
+	}
+	return err
+}
+
+// Status implements [intake.Trust].
+func (p trustPort) Status() status.Trust {
 	f := p.policy.InForce()
-	s := agent.TrustStatus{Source: agent.TrustFromFile, File: p.file, Digest: f.FileSum, Since: f.Written}
+	s := status.Trust{Source: status.TrustFromFile, File: p.file, Digest: f.FileSum, Since: f.Written}
 	if f.Err != nil {
 		s.Problem = "trust policy: " + f.Err.Error()
 		return s
@@ -103,10 +119,10 @@ func (p trustPort) Status() agent.TrustStatus {
 		s.Repository = t.Repository
 	}
 	if k := f.Kept; k != nil {
-		s.Source, s.Digest, s.Since, s.SignedBy = agent.TrustFromRegistry, k.Digest, k.AcceptedAt, k.SignedBy
+		s.Source, s.Digest, s.Since, s.SignedBy = status.TrustFromRegistry, k.Digest, k.AcceptedAt, k.SignedBy
 	}
 	if g := f.Policy.Generations; g != nil {
-		s.Generations = &agent.GenerationReset{To: g.To, Version: g.Version}
+		s.Generations = &status.GenerationReset{To: g.To, Version: g.Version}
 	}
 	if f.Override {
 		s.Note = p.file + " was changed and does not count: the registry's version is newer"
@@ -114,7 +130,7 @@ func (p trustPort) Status() agent.TrustStatus {
 	return s
 }
 
-// Signers implements [agent.Trust].
+// Signers implements [intake.Trust].
 func (p trustPort) Signers() []string {
 	policy := p.policy.InForce().Policy
 	if policy == nil {
@@ -129,16 +145,16 @@ func (p trustPort) Signers() []string {
 	return names
 }
 
-// Revoked implements [agent.Trust].
-func (p trustPort) Revoked(keys, content []digest.Digest) []agent.Revocation {
+// Revoked implements [intake.Trust].
+func (p trustPort) Revoked(keys, content []digest.Digest) []intake.Revocation {
 	policy := p.policy.InForce().Policy
 	if policy == nil {
 		return nil
 	}
-	var out []agent.Revocation
+	var out []intake.Revocation
 	for _, v := range policy.Revoked {
 		if slices.Contains(keys, v.Key) || slices.Contains(content, v.Digest) {
-			out = append(out, agent.Revocation{Key: v.Key, Digest: v.Digest, Since: v.Since, Reason: v.Reason})
+			out = append(out, intake.Revocation{Key: v.Key, Digest: v.Digest, Since: v.Since, Reason: v.Reason})
 		}
 	}
 	return out

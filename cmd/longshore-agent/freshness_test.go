@@ -9,8 +9,10 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -48,7 +50,7 @@ func (f *fleet) current(device string) ocispec.Descriptor {
 // pulse says of what a device's tag names that it is current, for two days.
 func (f *fleet) pulse(device string, generation uint64, by string) {
 	f.t.Helper()
-	said, err := signing.Freshness{Tag: device, Generation: generation, IssuedAt: time.Now(), NotAfter: time.Now().Add(2 * day)}.Statement()
+	said, err := sign.NewFreshness(signing.Freshness{Tag: device, Generation: generation, IssuedAt: time.Now(), NotAfter: time.Now().Add(2 * day)})
 	if err == nil {
 		_, err = f.key(by).Attest(f.t.Context(), f.states, f.current(device), said)
 	}
@@ -57,7 +59,7 @@ func (f *fleet) pulse(device string, generation uint64, by string) {
 	}
 }
 
-func (b *box) alarm(code agent.Code) bool {
+func (b *box) alarm(code codes.Code) bool {
 	for _, s := range b.agent.Status().Security {
 		if s.Code == code {
 			return true
@@ -74,45 +76,45 @@ func TestFreshness(t *testing.T) {
 			f.release("press-07", 1, "release")
 			f.pulse("press-07", 1, "pulse")
 			b := f.device("press-07", f.freshPolicy()).wake()
-			want := func(step string, outcome string, code agent.Code) {
+			want := func(step string, outcome string, code codes.Code) {
 				t.Helper()
 				if r := b.sync(); r.Outcome != outcome || r.Code != code {
 					t.Fatalf("%s: sync = %+v, want %s %s", step, r, outcome, code)
 				}
 			}
-			want("first", agent.SyncInstalled, "")
+			want("first", status.SyncInstalled, "")
 			one := f.current("press-07")
 			before := b.containers()
 
 			f.release("press-07", 2, "release")
-			want("nobody says that it is current", agent.SyncRefused, agent.CodeStateStale)
+			want("nobody says that it is current", status.SyncRefused, codes.StateStale)
 			f.pulse("press-07", 2, "thief")
-			want("somebody else says so", agent.SyncRefused, agent.CodeStateStale)
+			want("somebody else says so", status.SyncRefused, codes.StateStale)
 			b.untouched(before)
 			f.pulse("press-07", 2, "pulse")
-			want("current", agent.SyncInstalled, "")
+			want("current", status.SyncInstalled, "")
 			two := f.current("press-07")
 			before = b.containers()
 
 			if err := f.states.Tag(t.Context(), one, "press-07"); err != nil { // with its own good statement
 				t.Fatal(err)
 			}
-			want("replayed", agent.SyncRefused, agent.CodeRollback)
-			if !b.alarm(agent.CodeRollback) {
+			want("replayed", status.SyncRefused, codes.Rollback)
+			if !b.alarm(codes.Rollback) {
 				t.Errorf("a replay is no security event: %+v", b.agent.Status().Security)
 			}
 			b.untouched(before)
 			if err := f.states.Tag(t.Context(), two, "press-07"); err != nil {
 				t.Fatal(err)
 			}
-			want("the tag is right again", agent.SyncUnchanged, "")
+			want("the tag is right again", status.SyncUnchanged, "")
 
 			b.sleep() // three days, and the registry shows nothing newer
 			b.skew = 3 * day
 			b.wake()
-			want("frozen", agent.SyncUnchanged, "")
+			want("frozen", status.SyncUnchanged, "")
 			s := b.agent.Status()
-			if !s.Stale || s.Problems[0].Code != agent.CodeStateStale || !b.alarm(agent.CodeStateStale) || !b.alarm(agent.CodeRollback) || s.Accepted.Generation != 2 {
+			if !s.Stale || s.Problems[0].Code != codes.StateStale || !b.alarm(codes.StateStale) || !b.alarm(codes.Rollback) || s.Accepted.Generation != 2 {
 				t.Errorf("frozen: stale %t, %+v, security %+v", s.Stale, s.Problems, s.Security)
 			}
 			b.untouched(before)
@@ -120,14 +122,14 @@ func TestFreshness(t *testing.T) {
 			b.sleep()
 			b.skew = -20 * 365 * day
 			b.wake()
-			want("clock behind", agent.SyncUnchanged, "")
+			want("clock behind", status.SyncUnchanged, "")
 			s = b.agent.Status()
-			if s.Stale || s.Clock == nil || s.Clock.ProvenBy != "freshness pulse" || b.problem(agent.CodeClockWrong) == nil {
+			if s.Stale || s.Clock == nil || s.Clock.ProvenBy != "freshness pulse" || b.problem(codes.ClockWrong) == nil {
 				t.Errorf("clock behind: stale %t, clock %+v, %+v", s.Stale, s.Clock, s.Problems)
 			}
 			f.release("press-07", 3, "release")
 			f.pulse("press-07", 3, "pulse")
-			want("clock behind, a new generation", agent.SyncInstalled, "")
+			want("clock behind, a new generation", status.SyncInstalled, "")
 			before = b.containers()
 
 			b.sleep()
@@ -135,15 +137,15 @@ func TestFreshness(t *testing.T) {
 			b.wake()
 			f.release("press-07", 4, "release")
 			f.pulse("press-07", 4, "pulse")
-			want("clock ahead", agent.SyncRefused, agent.CodeStateStale)
-			if b.problem(agent.CodeClockWrong) == nil || !b.agent.Status().Stale {
+			want("clock ahead", status.SyncRefused, codes.StateStale)
+			if b.problem(codes.ClockWrong) == nil || !b.agent.Status().Stale {
 				t.Errorf("clock ahead: %+v", b.agent.Status().Problems)
 			}
 			b.untouched(before)
 			b.sleep()
 			b.skew = 0
 			b.wake()
-			want("clock set right", agent.SyncInstalled, "")
+			want("clock set right", status.SyncInstalled, "")
 			if s := b.agent.Status(); s.Stale || s.Clock != nil || len(s.Problems) != 0 {
 				t.Errorf("clock set right: %+v", s.Problems)
 			}

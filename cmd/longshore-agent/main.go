@@ -12,10 +12,13 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -39,10 +42,12 @@ type program struct {
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	stdout, stderr = printable.NewWriter(stdout), printable.NewWriter(stderr)
+	logrus.SetOutput(io.Discard) // libraries warn there; what they return is logged with its place
 	p := &program{stdin: stdin, stdout: stdout, stderr: stderr}
 	app := &cli.App{
 		Name:                 "longshore-agent",
-		Usage:                "keep this device at its signed release",
+		Usage:                "run signed applications on this device",
 		Version:              build.Version(),
 		HideVersion:          true,
 		Writer:               stdout,
@@ -86,6 +91,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		err = app.RunContext(ctx, append(args[:1:1], line...))
 	}
+	if last := printable.Flush(stdout); err == nil {
+		err = last
+	}
+	defer func() { _ = printable.Flush(stderr) }() // there is no other place to say so
 	if err == nil {
 		return 0
 	}
@@ -113,24 +122,8 @@ func noArguments(c *cli.Context) error {
 // maxConfigBytes bounds every file that configures a device.
 const maxConfigBytes = 1 << 20
 
-func readBounded(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read %s: more than %d bytes: %w", name, limit, fault.ErrTooLarge)
-	}
-	return data, nil
-}
-
 func readConfig(name string) (*config.Config, error) {
-	data, err := readBounded(name, maxConfigBytes)
+	data, err := bounded.File(os.Open, name, maxConfigBytes)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "write one: longshore-agent init --help; or name it with --config")
 	}
@@ -141,11 +134,11 @@ func readConfig(name string) (*config.Config, error) {
 }
 
 func readPolicy(name string) (*trust.Policy, error) {
-	data, err := readBounded(name, maxConfigBytes)
+	data, err := bounded.File(os.Open, name, maxConfigBytes)
 	if err != nil {
 		return nil, err
 	}
 	return trust.Parse(name, data, readKey)
 }
 
-func readKey(path string) ([]byte, error) { return readBounded(path, trust.MaxFileBytes) }
+func readKey(path string) ([]byte, error) { return bounded.File(os.Open, path, trust.MaxFileBytes) }

@@ -14,11 +14,14 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 // command runs the program as main does.
@@ -31,7 +34,7 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func keyFile(t *testing.T) string {
 	t.Helper()
-	_, public, err := signing.GenerateKey([]byte("secret"))
+	_, public, err := sign.GenerateKey([]byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +67,24 @@ func TestInitWritesWhatCheckConfigAccepts(t *testing.T) {
 	before, err := os.ReadFile(filepath.Join(dir, "agent.yaml"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	more := string(before) + "registry: {certsDir: " + filepath.Join(dir, "certs.d") + ", authFile: " + filepath.Join(dir, "auth.json") + "}\n"
+	if strings.Contains(string(before), "\nregistry:") {
+		more = strings.Replace(string(before), "\nregistry:\n", "\nregistry:\n  certsDir: "+filepath.Join(dir, "certs.d")+"\n  authFile: "+filepath.Join(dir, "auth.json")+"\n", 1)
+	}
+	for name, text := range map[string]string{
+		"broken.yaml": more, "auth.json": `{"auths": [`,
+		"certs.d/one.example/hosts.toml": "[host.\"https://mirror.example\"]\n  capabilities = [\"pull\",\n",
+		"certs.d/two.example/hosts.toml": "ca = \"missing.crt\"\n",
+	} {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, _, errs = command(t, "check-config", "--config", filepath.Join(dir, "broken.yaml"))
+	if code != 2 || !strings.Contains(errs, "one.example/hosts.toml:") || !strings.Contains(errs, "two.example") || !strings.Contains(errs, "registry.authFile: credentials file") {
+		t.Errorf("check-config of broken files = %d\n%s", code, errs)
 	}
 	if code, _, errs := command(t, args...); code == 0 || !strings.Contains(errs, "--force") {
 		t.Errorf("second init = %d\n%s, want a refusal that names --force", code, errs)
@@ -111,7 +132,7 @@ func TestKeysAreBesideThePolicy(t *testing.T) {
 	if after := v.policy.Fingerprint(); after == before {
 		t.Error("a changed key does not change the fingerprint")
 	}
-	if _, err := v.Verify(t.Context(), agent.KindState, "h/r", ocispec.Descriptor{}); !errors.Is(err, fault.ErrRejected) {
+	if _, err := v.Verify(t.Context(), intake.KindState, "h/r", ocispec.Descriptor{}); !errors.Is(err, fault.ErrRejected) {
 		t.Errorf("Verify with a broken policy = %v, want rejected", err)
 	}
 }
@@ -207,52 +228,54 @@ func writeConfig(t *testing.T) string {
 
 func TestStatusText(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	running := &agent.Generation{
+	running := &status.Generation{
 		Generation: 42, Digest: "sha256:c0de000000000000000000000000000000000000000000000000000000000000",
 		SignedBy: []string{"release"}, AcceptedAt: now.Add(-50 * time.Hour),
 	}
-	s := &agent.Status{
-		Device: "press-07", Repository: "harbor.acme.example/plant/state", Tag: "press-07", Version: "1.0.0", Phase: agent.PhaseInSync,
+	s := &status.Status{
+		Device: "press-07", Repository: "harbor.acme.example/plant/state", Tag: "press-07", Version: "1.0.0", Phase: status.PhaseInSync,
 		CheckedAt: now.Add(-12 * time.Second), NextCheck: now.Add(48 * time.Second), Now: now, Accepted: running, Running: running,
-		Problems: []agent.Problem{{
-			Code: agent.CodeSignatureInvalid, Message: "generation 43 refused: signature of sha256:dead… matches no key",
+		Problems: []status.Problem{{
+			Code: codes.SignatureInvalid, Message: "generation 43 refused: signature of sha256:dead… matches no key",
 			Doing: "the device keeps generation 42", Hint: "check who signed it: longshore verify", Since: now.Add(-5 * time.Minute),
 		}},
-		Deployments: []agent.DeploymentStatus{{
+		Deployments: []status.Deployment{{
 			Name: "line-monitor", State: margo.StateInstalled, Since: now.Add(-49 * time.Hour),
-			Components: []agent.ComponentStatus{{
+			Components: []status.Component{{
 				Name: "line-monitor", Revision: "1.4.0", State: margo.StateInstalled, Since: now.Add(-49 * time.Hour),
-				Services: []agent.ServiceStatus{
+				Services: []status.Service{
 					{Name: "web", Status: workload.Running, Health: "healthy"},
-					{Name: "sensor", Status: workload.Exited, Restarts: 3},
+					{Name: "sensor", Status: workload.Exited, ExitCode: 3, Restarts: 3},
+					{Name: "migrate", Status: workload.Exited},
+					{Name: "loop", Status: workload.Exited, NextStart: now.Add(time.Second)},
 				},
 			}},
 		}},
-		Outbox: agent.Outbox{Enabled: true},
+		Outbox: status.Outbox{Enabled: true},
 	}
 	var b bytes.Buffer
 	writeStatus(&b, s)
 	golden(t, "status.golden", b.Bytes())
 
-	s.Deployments, s.Phase, s.Problems = []agent.DeploymentStatus{{
+	s.Deployments, s.Phase, s.Problems = []status.Deployment{{
 		Name: "line-monitor", State: margo.StateFailed, Since: now.Add(-time.Minute),
-		Refused: &agent.RefusedRevision{
+		Refused: &status.RefusedRevision{
 			Digest: "sha256:bad0000000000000000000000000000000000000000000000000000000000000", Generation: 42, Component: "line-monitor",
-			Revision: "1.4.1", Code: agent.CodeContainerExited, Since: now.Add(-time.Minute), RunningGeneration: 41,
+			Revision: "1.4.1", Code: codes.ContainerExited, Since: now.Add(-time.Minute), RunningGeneration: 41,
 		},
-		Components: []agent.ComponentStatus{{
+		Components: []status.Component{{
 			Name: "line-monitor", Revision: "1.4.0", State: margo.StateFailed, Since: now.Add(-time.Minute),
 			Error: &margo.StatusError{
-				Code: string(agent.CodeContainerExited), Source: "line-monitor",
+				Code: string(codes.ContainerExited), Source: "line-monitor",
 				Message: "service web: exited with code 3; rolled back to generation 41; its last output:\n  cannot open /data\n  giving up",
 			},
-			Services: []agent.ServiceStatus{
+			Services: []status.Service{
 				{Name: "web", Replica: 1, Status: workload.Running, Health: "healthy"}, {Name: "web", Replica: 2, Status: workload.Running, Health: "healthy"},
 			},
 			Notices: []workload.Notice{{Path: "services.web.deploy.update_config.order", Message: "start-first is done as stop-first: it writes to data"}},
 		}},
-	}}, agent.PhaseDegraded, []agent.Problem{{
-		Code: agent.CodeContainerExited, Doing: "keeps what generation 41 brought; not tried again until the state changes",
+	}}, status.PhaseDegraded, []status.Problem{{
+		Code: codes.ContainerExited, Doing: "keeps what generation 41 brought; not tried again until the state changes",
 		Message: "line-monitor failed: line-monitor: service web: exited with code 3; rolled back to generation 41; its last output:\n  cannot open /data\n  giving up",
 	}}
 	b.Reset()
@@ -260,7 +283,7 @@ func TestStatusText(t *testing.T) {
 	golden(t, "status-rolled-back.golden", b.Bytes())
 
 	b.Reset()
-	writeStatus(&b, &agent.Status{Device: "d", Repository: "h/r", Tag: "d", Phase: agent.PhaseEmpty, Now: now, Version: "1.0.0"})
+	writeStatus(&b, &status.Status{Device: "d", Repository: "h/r", Tag: "d", Phase: status.PhaseEmpty, Now: now, Version: "1.0.0"})
 	golden(t, "status-empty.golden", b.Bytes())
 }
 
@@ -291,5 +314,52 @@ func TestAgo(t *testing.T) {
 		if got := ago(d); got != want {
 			t.Errorf("ago(%v) = %q, want %q", d, got, want)
 		}
+	}
+}
+
+// A start that does not succeed ends with its own error and exit code, whatever was open by then.
+func TestRunReportsWhyItDoesNotStart(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		spoil func(t *testing.T, data string)
+		code  int
+		want  string
+	}{
+		{"another agent", func(t *testing.T, data string) {
+			st, err := store.Open(store.Options{Path: filepath.Join(data, "agent.db"), Device: "d"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { st.Close() })
+		}, 6, "another process holds it"},
+		{"the data of another device", func(t *testing.T, data string) {
+			st, err := store.Open(store.Options{Path: filepath.Join(data, "agent.db"), Device: "other"})
+			if err == nil {
+				err = st.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, 6, "it belongs to device"},
+		{"a file in the way of the content", func(t *testing.T, data string) {
+			if err := os.WriteFile(filepath.Join(data, "content"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, 75, "content"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			file := writeConfig(t)
+			cfg, err := readConfig(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			tc.spoil(t, cfg.DataDir)
+			if code, _, errs := command(t, "run", "--config", file); code != tc.code || !strings.Contains(errs, tc.want) || strings.Contains(errs, "panic") {
+				t.Errorf("run = %d, want %d with %q\n%s", code, tc.code, tc.want, errs)
+			}
+		})
 	}
 }

@@ -21,56 +21,74 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 // fake is an agent that answers from a table.
 type fake struct {
-	containers []agent.ContainerStatus
+	output     string // of containers; "": what was asked for
+	containers []status.Container
 	exec       func(ctx context.Context, id string, o agent.ExecOptions) (int, error)
 	looks      int
+	busy       *status.Status // a sync has no outcome, and this is the status meanwhile; nil: it has one at once
 }
 
-func (f *fake) Status() agent.Status {
-	return agent.Status{Device: "press-07", Version: "1.0.0", Running: &agent.Generation{Generation: 42}, CheckedAt: time.Unix(1700000000, 0)}
+func (f *fake) Status() status.Status {
+	if f.busy != nil {
+		return *f.busy
+	}
+	return status.Status{Device: "press-07", Version: "1.0.0", Running: &status.Generation{Generation: 42}, CheckedAt: time.Unix(1700000000, 0)}
 }
-func (f *fake) Containers() []agent.ContainerStatus { return f.containers }
-func (f *fake) Counts() agent.Counts {
-	return agent.Counts{Polls: 9, PollErrors: 2, Events: map[agent.EventKind]uint64{agent.EventRolledBack: 1}}
+func (f *fake) Containers() []status.Container { return f.containers }
+func (f *fake) Counts() status.Counts {
+	return status.Counts{Polls: 9, PollErrors: 2, Events: map[status.EventKind]uint64{status.EventRolledBack: 1}}
 }
-func (f *fake) Sync(context.Context) (agent.SyncResult, error) { return agent.SyncResult{}, nil }
 
-func (f *fake) Stats(_ context.Context, targets []string) ([]agent.ContainerUsage, error) {
+func (f *fake) Sync(ctx context.Context) (status.SyncResult, error) {
+	if f.busy != nil {
+		<-ctx.Done()
+	}
+	return status.SyncResult{}, ctx.Err()
+}
+
+func (f *fake) Stats(_ context.Context, targets []string) ([]status.Usage, error) {
 	for _, t := range targets {
-		if _, err := agent.Select(f.containers, t); err != nil {
+		if _, err := status.Select(f.containers, t); err != nil {
 			return nil, fmt.Errorf("stats: %w", err)
 		}
 	}
 	f.looks++
-	return []agent.ContainerUsage{{
+	return []status.Usage{{
 		ID: "line-x-web-1-aa", Deployment: "line", Component: "line", Service: "web", Replica: 1, At: time.Unix(int64(f.looks), 0),
 		CPUSeconds: float64(f.looks) / 2, MemoryBytes: 5 << 20, MemoryLimitBytes: 64 << 20, PIDs: 3, NetworkReceivedBytes: 100, LogDroppedBytes: 7,
 	}}, nil
 }
 
-func (f *fake) Logs(_ context.Context, r agent.LogRequest) (io.ReadCloser, error) {
+func (f *fake) Logs(_ context.Context, r status.LogRequest) (io.ReadCloser, error) {
 	for _, t := range r.Targets {
-		if _, err := agent.Select(f.containers, t); err != nil {
+		if _, err := status.Select(f.containers, t); err != nil {
 			return nil, fmt.Errorf("logs: %w", err)
 		}
+	}
+	if f.output != "" {
+		return io.NopCloser(strings.NewReader(f.output)), nil
 	}
 	return io.NopCloser(strings.NewReader(fmt.Sprintf("%v tail %d follow %v stamps %v prefix %v since %v\n",
 		r.Targets, r.Tail, r.Follow, r.Stamps, r.Prefix, !r.Since.IsZero()))), nil
 }
 
-func (f *fake) Events(_ context.Context, _ agent.EventRequest, tell func(agent.Event) error) error {
+func (f *fake) Events(_ context.Context, _ status.EventRequest, tell func(status.Event) error) error {
 	code := uint32(3)
 	return errors.Join(
-		tell(agent.Event{Sequence: 1, Time: time.Unix(1700000000, 0).UTC(), Kind: agent.EventAccepted, Generation: 42}),
-		tell(agent.Event{Sequence: 2, Time: time.Unix(1700000001, 0).UTC(), Kind: agent.EventExited, Deployment: "line", Service: "web", Replica: 1, ExitCode: &code}),
+		tell(status.Event{Sequence: 1, Time: time.Unix(1700000000, 0).UTC(), Kind: status.EventAccepted, Generation: 42}),
+		tell(status.Event{Sequence: 2, Time: time.Unix(1700000001, 0).UTC(), Kind: status.EventExited, Deployment: "line", Service: "web", Replica: 1, ExitCode: &code}),
 	)
 }
 
@@ -83,11 +101,11 @@ func (f *fake) VerifyImage(_ context.Context, repository string, d digest.Digest
 	case "harbor.example/plant/web":
 		return agent.ImageVerdict{Allowed: true, Reason: "signed by vendor", SignedBy: []string{"vendor"}}
 	case "harbor.example/plant/late":
-		return agent.ImageVerdict{Code: agent.CodeSourceUnreachable, Reason: "registry away", Retry: true}
+		return agent.ImageVerdict{Code: codes.SourceUnreachable, Reason: "registry away", Retry: true}
 	case "harbor.example/plant/forged":
-		return agent.ImageVerdict{Code: agent.CodeImageSignature, Reason: "signature invalid"}
+		return agent.ImageVerdict{Code: codes.ImageSignature, Reason: "signature invalid"}
 	}
-	return agent.ImageVerdict{Code: agent.CodeImageRejected, Reason: "rejected " + repository + "@" + d.String()}
+	return agent.ImageVerdict{Code: codes.ImageRejected, Reason: "rejected " + repository + "@" + d.String()}
 }
 
 // fakeAgent listens where the returned configuration says.
@@ -106,19 +124,19 @@ func fakeAgent(t *testing.T) (f *fake, file string) {
 		t.Fatal(err)
 	}
 	at := time.Now().Add(-90 * time.Minute)
-	box := func(deployment, service string, replica int, state workload.Status) agent.ContainerStatus {
-		return agent.ContainerStatus{
+	box := func(deployment, service string, replica int, state workload.Status) status.Container {
+		return status.Container{
 			ID: fmt.Sprintf("%s-x-%s-%d-aabbccdd", deployment, service, replica), Deployment: deployment, DeploymentID: "id-" + deployment, Component: deployment,
-			Project: deployment + "-x", Service: service, Replica: replica, State: state, Active: true, StartedAt: at, Ports: []agent.PortStatus{},
+			Project: deployment + "-x", Service: service, Replica: replica, State: state, Active: true, StartedAt: at, Ports: []status.Port{},
 			Image: "harbor.example/plant/" + service + "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 		}
 	}
-	f = &fake{containers: []agent.ContainerStatus{
+	f = &fake{containers: []status.Container{
 		box("line", "web", 1, workload.Running), box("line", "web", 2, workload.Running), box("line", "job", 1, workload.Exited),
-		box("shop", "db", 1, workload.Running), box("shop", "web", 1, workload.Running), box("shop", "late", 1, agent.Missing),
+		box("shop", "db", 1, workload.Running), box("shop", "web", 1, workload.Running), box("shop", "late", 1, status.Missing),
 	}}
-	f.containers[0].Health, f.containers[0].Restarts = agent.HealthHealthy, 2
-	f.containers[0].Ports = []agent.PortStatus{{HostIP: "127.0.0.1", HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}, {HostPort: 53, ContainerPort: 53, Protocol: "udp"}}
+	f.containers[0].Health, f.containers[0].Restarts = plan.HealthHealthy, 2
+	f.containers[0].Ports = []status.Port{{HostIP: "127.0.0.1", HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}, {HostPort: 53, ContainerPort: 53, Protocol: "udp"}}
 	f.containers[2].ExitCode, f.containers[2].ExitedAt = 3, at.Add(30*time.Minute)
 	f.containers[5].StartedAt = time.Time{}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -192,6 +210,22 @@ func TestObservingCommands(t *testing.T) {
 	}
 	if code, out, _ := command(t, "events", "--config", file); code != 0 || !strings.Contains(out, "exited      line/web-1 code 3\n") {
 		t.Errorf("events = %d\n%s", code, out)
+	}
+}
+
+// What containers write does not reach a terminal as commands for it, unless that is asked for.
+func TestLogsAreEscaped(t *testing.T) {
+	f, file := fakeAgent(t)
+	f.output = "ready\r\n\x1b[31mred\x1b]0;owned\a \u202etxt.exe \x9b2J\n"
+	code, out, errs := command(t, "logs", "--config", file, "db")
+	if want := "ready\n" + `\u001b[31mred\u001b]0;owned\u0007 \u202etxt.exe \x9b2J` + "\n"; code != 0 || out != want {
+		t.Errorf("logs = %d %q, want %q\n%s", code, out, want, errs)
+	}
+	if code, out, errs := command(t, "logs", "--raw", "--config", file, "db"); code != 0 || out != f.output {
+		t.Errorf("logs --raw = %d %q\n%s", code, out, errs)
+	}
+	if code, _, errs := command(t, "logs", "--config", file, "\x1b[31m"); code != 4 || strings.Contains(errs, "\x1b") {
+		t.Errorf("logs of nothing = %d %q", code, errs)
 	}
 }
 
@@ -342,6 +376,59 @@ func TestMetricsAddressIsChecked(t *testing.T) {
 		}
 		if _, err := readConfig(file); (err == nil) != ok {
 			t.Errorf("listen: %s = %v", listen, err)
+		}
+	}
+}
+
+// A sync that has no outcome in time says what the agent is still doing.
+func TestSyncTimeoutSaysWhatIsUnderWay(t *testing.T) {
+	installing := func(name string, services ...status.Service) status.Deployment {
+		return status.Deployment{Name: name, State: margo.StateInstalling, Components: []status.Component{
+			{Name: name, State: margo.StateInstalling, Services: services},
+		}}
+	}
+	done := status.Deployment{Name: "done", Components: []status.Component{{Name: "done", State: margo.StateInstalled, Services: []status.Service{{Name: "x"}}}}}
+	for name, tc := range map[string]struct {
+		status status.Status
+		want   string
+	}{
+		"starting": {
+			status.Status{Deployments: []status.Deployment{done, installing("hello",
+				status.Service{Name: "job", Status: workload.Exited},
+				status.Service{Name: "web", Status: workload.Running, Health: plan.HealthStarting},
+				status.Service{Name: "web", Replica: 2, Status: workload.Created},
+				status.Service{Name: "db", Status: workload.Exited, ExitCode: 3})}},
+			"installing: hello/web is starting, hello/web/2 is not started yet, hello/db exited with code 3",
+		},
+		"settling": {
+			status.Status{Deployments: []status.Deployment{installing("hello", status.Service{Name: "web", Status: workload.Running})}},
+			"installing: hello has started and must stay up for a while",
+		},
+		"loading":  {status.Status{Loading: &status.Loading{Generation: 43, Images: 2, Ready: 1, Done: 1e6, Total: 5e6}}, "loading generation 43: 1 of 2 images, 1.0 of 5.0 MB"},
+		"checking": {status.Status{Checking: true, Repository: "h/r"}, "checking h/r"},
+		"removing": {status.Status{Phase: status.PhaseApplying, Deployments: []status.Deployment{done}}, "applying"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, file := fakeAgent(t)
+			f.busy = &tc.status
+			code, out, errs := command(t, "sync", "--timeout", "50ms", "--config", file)
+			if want := "longshore-agent: no outcome after 50ms: still " + tc.want; code != 75 || out != "" || !strings.HasPrefix(errs, want) || !strings.Contains(errs, "the agent goes on") {
+				t.Errorf("sync = %d\n%s%s\nwant 75 with %q", code, out, errs, want)
+			}
+		})
+	}
+}
+
+func TestStateOfAFinishedContainer(t *testing.T) {
+	for want, c := range map[string]status.Container{
+		"finished":        {State: workload.Exited},
+		"finished, going": {State: workload.Exited, Obsolete: true},
+		"exited (0)":      {State: workload.Exited, NextStart: time.Now()},
+		"exited (3)":      {State: workload.Exited, ExitCode: 3},
+		"running":         {State: workload.Running},
+	} {
+		if got := stateOf(c); got != want {
+			t.Errorf("stateOf(%+v) = %q, want %q", c, got, want)
 		}
 	}
 }

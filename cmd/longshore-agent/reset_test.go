@@ -6,7 +6,8 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -27,7 +28,7 @@ func TestStolenKeySignsTheLastGeneration(t *testing.T) {
 			d.at(1, 5)
 			f.release(d.name, lastGeneration, "release") // the thief
 			stolen := f.current(d.name)
-			if r := d.sync(); r.Outcome != agent.SyncInstalled {
+			if r := d.sync(); r.Outcome != status.SyncInstalled {
 				t.Fatalf("the thief's state: %+v", r)
 			}
 			d.at(1, lastGeneration)
@@ -48,23 +49,23 @@ func TestStolenKeySignsTheLastGeneration(t *testing.T) {
 			d.sync()
 			d.untouched(before)
 			d.at(version, lastGeneration)
-			if d.problem(agent.CodeKeyRevoked) == nil {
+			if d.problem(codes.KeyRevoked) == nil {
 				t.Errorf("what runs by the revoked key is not told: %+v", d.agent.Status().Problems)
 			}
 			d.sleep()
 			d.wake() // what was taken back is on the disk
 			f.point(d.name, old)
-			if r := d.sync(); r.Code != agent.CodeRollback {
+			if r := d.sync(); r.Code != codes.Rollback {
 				t.Errorf("an old state: %+v", r)
 			}
 			d.untouched(before)
 			f.release(d.name, 6, "release-b")
-			if r := d.sync(); r.Outcome != agent.SyncInstalled {
+			if r := d.sync(); r.Outcome != status.SyncInstalled {
 				t.Fatalf("the next honest state: %+v; %+v", r, d.agent.Status().Problems)
 			}
 			d.at(version, 6)
 			f.point(d.name, stolen)
-			if r := d.sync(); r.Code != agent.CodeSignatureInvalid {
+			if r := d.sync(); r.Code != codes.SignatureInvalid {
 				t.Errorf("the thief's state again: %+v", r)
 			}
 			f.release(d.name, 7, "release-b")
@@ -82,7 +83,7 @@ func TestStolenKeySignsTheLastGeneration(t *testing.T) {
 			}
 			before = d.containers()
 			f.point(d.name, seventh)
-			if r := d.sync(); r.Code != agent.CodeRollback {
+			if r := d.sync(); r.Code != codes.Rollback {
 				t.Errorf("a state that was replaced since: %+v", r)
 			}
 			d.untouched(before)
@@ -102,11 +103,11 @@ func TestFileTakesAGenerationBack(t *testing.T) {
 	d.wake().sync()
 	f.release(d.name, 6, "release-b")
 	d.write(policy("release-b", ""))
-	if r := d.sync(); r.Code != agent.CodeRollback {
+	if r := d.sync(); r.Code != codes.Rollback {
 		t.Errorf("without a reset: %+v", r)
 	}
 	d.write(policy("release-b", "generations: {resetTo: 5, version: 1}\n"))
-	if r := d.sync(); r.Outcome != agent.SyncInstalled {
+	if r := d.sync(); r.Outcome != status.SyncInstalled {
 		t.Fatalf("with one: %+v", r)
 	}
 	d.at(1, 6)
@@ -114,7 +115,7 @@ func TestFileTakesAGenerationBack(t *testing.T) {
 	d.sync()
 	f.release(d.name, 8, "release-b")
 	d.write(policy("release-b", "# edited\ngenerations: {resetTo: 5, version: 1}\n"))
-	if r := d.sync(); r.Code != agent.CodeRollback {
+	if r := d.sync(); r.Code != codes.Rollback {
 		t.Errorf("the same reset once more: %+v", r)
 	}
 	if g := d.agent.Status().Trust.Generations; g == nil || g.To != 5 || g.Version != 1 {

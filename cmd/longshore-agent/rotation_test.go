@@ -25,13 +25,16 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -46,13 +49,13 @@ type fleet struct {
 	client *registry.Client
 	states *registry.Repository
 	trust  *registry.Repository
-	keys   map[string]*signing.Signer
+	keys   map[string]*sign.Signer
 	image  digest.Digest
 }
 
 func newFleet(t *testing.T, kind testenv.Kind) *fleet {
 	t.Helper()
-	f := &fleet{t: t, server: testenv.Registry(t, kind), keys: map[string]*signing.Signer{}, image: digest.FromString("web")}
+	f := &fleet{t: t, server: testenv.Registry(t, kind), keys: map[string]*sign.Signer{}, image: digest.FromString("web")}
 	f.client = f.newClient("")
 	for name, into := range map[string]**registry.Repository{"/plant/state": &f.states, "/plant/trust": &f.trust} {
 		repo, err := f.client.OpenName(t.Context(), f.server.Host+name)
@@ -74,7 +77,7 @@ func (f *fleet) newClient(certs string) *registry.Client {
 	return c
 }
 
-func (f *fleet) key(name string) *signing.Signer {
+func (f *fleet) key(name string) *sign.Signer {
 	f.t.Helper()
 	if f.keys[name] == nil {
 		private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -85,7 +88,7 @@ func (f *fleet) key(name string) *signing.Signer {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		if f.keys[name], err = signing.NewKeySigner(hand, signing.SignOptions{Name: name, Once: true}); err != nil {
+		if f.keys[name], err = sign.NewKeySigner(hand, sign.Options{Name: name, Once: true}); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -144,7 +147,7 @@ func (f *fleet) signatories(by []string) []trust.Signatory {
 // rotate publishes a version as people do.
 func (f *fleet) rotate(r rules, by ...string) *trust.Proposal {
 	f.t.Helper()
-	p, err := trust.Propose(f.t.Context(), time.Now(), f.trust, trust.Draft{Document: []byte(f.document(r))}, f.signatories(by)...)
+	p, err := trust.Propose(f.t.Context(), time.Now(), f.trust, nil, trust.Draft{Document: []byte(f.document(r))}, f.signatories(by)...)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -158,7 +161,7 @@ func (f *fleet) force(version uint64, document, tag string, by ...string) digest
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	d, err := f.trust.Publish(f.t.Context(), a, registry.PublishOptions{Tags: []string{tag}})
+	d, err := release.Publish(f.t.Context(), f.trust, a, release.PublishOptions{Tags: []string{tag}})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -187,7 +190,7 @@ func (f *fleet) release(device string, generation uint64, by string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	d, err := components.Publish(f.t.Context(), c, registry.PublishOptions{Tags: []string{version}})
+	d, err := release.Publish(f.t.Context(), components, c, release.PublishOptions{Tags: []string{version}})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -198,12 +201,12 @@ func (f *fleet) release(device string, generation uint64, by string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if _, err := f.states.Publish(f.t.Context(), s, registry.PublishOptions{Signer: releaser{f.key(by)}, Tags: []string{device}}); err != nil {
+	if _, err := release.Publish(f.t.Context(), f.states, s, release.PublishOptions{Signer: releaser{f.key(by)}, Tags: []string{device}}); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-type releaser struct{ *signing.Signer }
+type releaser struct{ *sign.Signer }
 
 func (r releaser) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	_, err := r.Signer.Sign(ctx, repo, subject)
@@ -299,7 +302,7 @@ func (b *box) sleep() {
 	b.cancel = nil
 }
 
-func (b *box) sync() agent.SyncResult {
+func (b *box) sync() status.SyncResult {
 	b.f.t.Helper()
 	ctx, cancel := context.WithTimeout(b.f.t.Context(), patience)
 	defer cancel()
@@ -346,7 +349,7 @@ func (b *box) untouched(before map[string]workload.Observation) {
 	}
 }
 
-func (b *box) problem(code agent.Code) *agent.Problem {
+func (b *box) problem(code codes.Code) *status.Problem {
 	for _, p := range b.agent.Status().Problems {
 		if p.Code == code {
 			return &p
@@ -392,15 +395,15 @@ func TestTwentyRotations(t *testing.T) {
 			d.wake().sync()
 			d.untouched(before)
 			d.at(n, d.agent.Status().Committed.Generation)
-			if p := d.problem(agent.CodeKeyRevoked); p == nil || !strings.Contains(p.Message, "release-") {
+			if p := d.problem(codes.KeyRevoked); p == nil || !strings.Contains(p.Message, "release-") {
 				t.Errorf("%s at version %d: what runs by a revoked key is not told: %+v", d.name, n, d.agent.Status().Problems)
 			}
 			f.release(d.name, n, fmt.Sprint("release-", n))
-			if r := d.sync(); r.Outcome != agent.SyncInstalled {
+			if r := d.sync(); r.Outcome != status.SyncInstalled {
 				t.Fatalf("%s: a generation by the new key: %+v", d.name, r)
 			}
 			d.at(n, n)
-			if p := d.problem(agent.CodeKeyRevoked); p != nil {
+			if p := d.problem(codes.KeyRevoked); p != nil {
 				t.Errorf("%s at version %d: told after it was replaced: %+v", d.name, n, p)
 			}
 			d.sleep()
@@ -439,7 +442,7 @@ func TestLostKey(t *testing.T) {
 	}
 	d.sync()
 	d.at(1, 1)
-	if p, err := trust.Endorse(t.Context(), time.Now(), f.trust, "", f.key("root-2")); err != nil || !p.Published {
+	if p, err := trust.Endorse(t.Context(), time.Now(), f.trust, nil, "", f.key("root-2")); err != nil || !p.Published {
 		t.Fatalf("with both: %+v, %v", p, err)
 	}
 	d.sync()
@@ -449,7 +452,7 @@ func TestLostKey(t *testing.T) {
 	f.force(3, f.document(three), "v3", "root-1", "lost")
 	d.sync()
 	d.at(2, 1)
-	if p := d.problem(agent.CodeTrustInvalid); p == nil || !strings.Contains(p.Message, "1 of 2") {
+	if p := d.problem(codes.TrustInvalid); p == nil || !strings.Contains(p.Message, "1 of 2") {
 		t.Errorf("problems %+v", d.agent.Status().Problems)
 	}
 	d.untouched(before)
@@ -471,14 +474,14 @@ func TestRevokedKey(t *testing.T) {
 	f.force(2, document, "v2", "root-1", "root-2")
 	f.release(d.name, 2, "release") // the thief publishes
 	r := d.sync()
-	if r.Outcome != agent.SyncRefused || r.Code != agent.CodeKeyRevoked {
+	if r.Outcome != status.SyncRefused || r.Code != codes.KeyRevoked {
 		t.Errorf("a state by the revoked key: %+v", r)
 	}
 	d.untouched(before)
 	d.at(2, 1)
 	told := 0
 	for _, p := range d.agent.Status().Problems {
-		if p.Code == agent.CodeKeyRevoked && strings.Contains(p.Message, "stolen") {
+		if p.Code == codes.KeyRevoked && strings.Contains(p.Message, "stolen") {
 			told++
 		}
 	}
@@ -486,12 +489,12 @@ func TestRevokedKey(t *testing.T) {
 		t.Errorf("problems %+v", d.agent.Status().Problems)
 	}
 	d.sleep()
-	if r := d.wake().sync(); r.Code != agent.CodeKeyRevoked {
+	if r := d.wake().sync(); r.Code != codes.KeyRevoked {
 		t.Errorf("after a restart: %+v", r)
 	}
 	d.untouched(before)
 	f.release(d.name, 3, "release-b")
-	if r := d.sync(); r.Outcome != agent.SyncInstalled || r.Generation != 3 {
+	if r := d.sync(); r.Outcome != status.SyncInstalled || r.Generation != 3 {
 		t.Errorf("a state by the other key: %+v", r)
 	}
 	if s := d.agent.Status(); len(s.Problems) != 0 {
@@ -506,32 +509,32 @@ func TestBadPolicies(t *testing.T) {
 	past := ", notAfter: 2020-01-01T00:00:00Z"
 	for _, tc := range []struct {
 		name string
-		code agent.Code // "": it is taken
+		code codes.Code // "": it is taken
 		do   func(f *fleet, next rules)
 	}{
-		{"rollback of the tag", agent.CodeTrustRollback, func(f *fleet, next rules) {
+		{"rollback of the tag", codes.TrustRollback, func(f *fleet, next rules) {
 			next.version = 2
 			f.force(2, f.document(next), "v3", roots...)
 		}},
-		{"skipped version", agent.CodeTrustInvalid, func(f *fleet, next rules) {
+		{"skipped version", codes.TrustInvalid, func(f *fleet, next rules) {
 			next.version = 4
 			f.force(4, f.document(next), "v3", roots...)
 		}},
-		{"signed by the old only", agent.CodeTrustInvalid, func(f *fleet, next rules) {
+		{"signed by the old only", codes.TrustInvalid, func(f *fleet, next rules) {
 			next.roots = []string{"root-8", "root-9"}
 			f.force(3, f.document(next), "v3", roots...)
 		}},
-		{"signed by the new only", agent.CodeTrustInvalid, func(f *fleet, next rules) {
+		{"signed by the new only", codes.TrustInvalid, func(f *fleet, next rules) {
 			next.roots = []string{"root-8", "root-9"}
 			f.force(3, f.document(next), "v3", next.roots...)
 		}},
-		{"unsigned", agent.CodeTrustInvalid, func(f *fleet, next rules) { f.force(3, f.document(next), "v3") }},
-		{"locks itself out", agent.CodeTrustUnusable, func(f *fleet, next rules) {
+		{"unsigned", codes.TrustInvalid, func(f *fleet, next rules) { f.force(3, f.document(next), "v3") }},
+		{"locks itself out", codes.TrustUnusable, func(f *fleet, next rules) {
 			next.window = map[string]string{"root-1": past, "root-2": past}
 			next.roots = []string{"root-1", "root-2", "root-3"}
 			f.force(3, f.document(next), "v3", "root-1", "root-2", "root-3")
 		}},
-		{"rejects itself", agent.CodeTrustInvalid, func(f *fleet, next rules) {
+		{"rejects itself", codes.TrustInvalid, func(f *fleet, next rules) {
 			document := strings.Replace(f.document(next), "rules:\n", "rules:\n  - {scope: \"**\", artifacts: [trust], reject: true}\n", 1)
 			f.force(3, document, "v3", roots...)
 		}},
@@ -539,11 +542,11 @@ func TestBadPolicies(t *testing.T) {
 			next.expires = "2020-01-01T00:00:00Z"
 			f.force(3, f.document(next), "v3", roots...)
 		}},
-		{"truncated", agent.CodeTrustInvalid, func(f *fleet, next rules) {
+		{"truncated", codes.TrustInvalid, func(f *fleet, next rules) {
 			text := f.document(next)
 			f.force(3, text[:len(text)/2], "v3", roots...)
 		}},
-		{"10 MB", agent.CodeTrustInvalid, func(f *fleet, _ rules) {
+		{"10 MB", codes.TrustInvalid, func(f *fleet, _ rules) {
 			a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 3, Policy: []byte("x")})
 			if err != nil {
 				f.t.Fatal(err)
@@ -554,7 +557,7 @@ func TestBadPolicies(t *testing.T) {
 			a.Manifest = []byte(strings.Replace(string(a.Manifest), fmt.Sprintf(`"digest":%q,"size":1,`, small.Digest), fmt.Sprintf(`"digest":%q,"size":%d,`, big.Descriptor.Digest, big.Descriptor.Size), 1))
 			a.Blobs[1] = big
 			a.Descriptor.Digest, a.Descriptor.Size = digest.FromBytes(a.Manifest), int64(len(a.Manifest))
-			d, err := f.trust.Publish(f.t.Context(), a, registry.PublishOptions{Tags: []string{"v3"}})
+			d, err := release.Publish(f.t.Context(), f.trust, a, release.PublishOptions{Tags: []string{"v3"}})
 			if err != nil {
 				f.t.Fatal(err)
 			}
@@ -564,7 +567,7 @@ func TestBadPolicies(t *testing.T) {
 				}
 			}
 		}},
-		{"the registry does not answer", agent.CodeTrustUnreachable, func(f *fleet, _ rules) {
+		{"the registry does not answer", codes.TrustUnreachable, func(f *fleet, _ rules) {
 			f.server.Faults.Add(testenv.Rule{Path: "/plant/trust/", Effect: testenv.Status(503, 0)})
 		}},
 	} {
@@ -593,14 +596,14 @@ func TestBadPolicies(t *testing.T) {
 				if p := d.problem(tc.code); tc.code != "" && (p == nil || p.Hint == "") {
 					t.Fatalf("problems %+v, want %s", d.agent.Status().Problems, tc.code)
 				}
-				if p := d.problem(agent.CodeTrustExpired); (p != nil) != (tc.code == "") {
+				if p := d.problem(codes.TrustExpired); (p != nil) != (tc.code == "") {
 					t.Errorf("expired: %+v", p)
 				}
 				d.sleep()
 				d.wake()
 			}
 			f.release(d.name, 2, "release")
-			if r := d.sync(); r.Outcome != agent.SyncInstalled {
+			if r := d.sync(); r.Outcome != status.SyncInstalled {
 				t.Errorf("the next state: %+v", r)
 			}
 			f.server.Faults.Clear()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -9,17 +10,27 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
 // writeStatus tells a technician how the device is: problems first, then what runs, then what comes next.
-func writeStatus(w io.Writer, s *agent.Status) {
-	bold, red, plain := "", "", ""
-	if colour(w) {
-		bold, red, plain = "\x1b[1m", "\x1b[31m", "\x1b[0m"
+func writeStatus(w io.Writer, s *status.Status) {
+	styled := func(style, text string) {
+		if !colour(w) {
+			fmt.Fprint(w, text)
+			return
+		}
+		fmt.Fprint(printable.Raw(w), style) // ours, in between what may be foreign
+		fmt.Fprint(w, text)
+		fmt.Fprint(printable.Raw(w), "\x1b[0m")
 	}
-	fmt.Fprintf(w, "%s%s%s   oci://%s:%s   %s%s\n", bold, s.Device, plain, s.Repository, s.Tag, s.Phase, checked(s))
+	const bold, red = "\x1b[1m", "\x1b[31m"
+	styled(bold, string(s.Device))
+	fmt.Fprintf(w, "   oci://%s:%s   %s%s\n", s.Repository, s.Tag, s.Phase, checked(s))
 	if g := s.Running; g != nil {
 		fmt.Fprintf(w, "generation %d (%s)%s, accepted %s ago\n", g.Generation, short(g.Digest), signedBy(g), ago(s.Now.Sub(g.AcceptedAt)))
 		if g.Repeats != "" {
@@ -50,7 +61,8 @@ func writeStatus(w io.Writer, s *agent.Status) {
 			since = " for " + ago(s.Now.Sub(p.Since))
 		}
 		first, more := sentence(p.Message)
-		fmt.Fprintf(w, "%s!%s %s (%s%s)\n", red, plain, first, p.Code, since)
+		styled(red, "!")
+		fmt.Fprintf(w, " %s (%s%s)\n", first, p.Code, since)
 		if more != "" {
 			fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(more, "\n", "\n  "))
 		}
@@ -67,7 +79,7 @@ func writeStatus(w io.Writer, s *agent.Status) {
 	fmt.Fprintf(w, "\n%s\n", strings.Join(footer(s), " · "))
 }
 
-func writeDeployments(w io.Writer, s *agent.Status) {
+func writeDeployments(w io.Writer, s *status.Status) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "  DEPLOYMENT\tVERSION\tSTATE\tSINCE\tSERVICES")
 	for _, d := range s.Deployments {
@@ -115,7 +127,7 @@ func sentence(message string) (first, more string) {
 }
 
 // refused tells which revision is not run, and what is in its place.
-func refused(r *agent.RefusedRevision) string {
+func refused(r *status.RefusedRevision) string {
 	out := fmt.Sprintf("generation %d (%s)", r.Generation, short(r.Digest))
 	switch {
 	case r.Paused:
@@ -126,19 +138,21 @@ func refused(r *agent.RefusedRevision) string {
 	return out + fmt.Sprintf(": did not run; generation %d runs in its place", r.RunningGeneration)
 }
 
-func refusedSince(s *agent.Status, r *agent.RefusedRevision) string {
+func refusedSince(s *status.Status, r *status.RefusedRevision) string {
 	if r.Since.IsZero() {
 		return ""
 	}
 	return ago(s.Now.Sub(r.Since))
 }
 
-func mark(s agent.ServiceStatus) string {
+func mark(s status.Service) string {
 	out := "✗"
-	switch s.Status {
-	case workload.Running:
+	switch {
+	case s.Status == workload.Running:
 		out = "✓"
-	case "":
+	case s.Status == workload.Exited && s.ExitCode == 0 && s.NextStart.IsZero():
+		out = "✓ " + finished
+	case s.Status == "":
 		out = "…"
 	}
 	if s.Health != "" {
@@ -150,7 +164,73 @@ func mark(s agent.ServiceStatus) string {
 	return out
 }
 
-func checked(s *agent.Status) string {
+// underWay is what the agent is doing towards the accepted generation: "installing: hello/web is starting".
+func underWay(s *status.Status) string {
+	switch {
+	case s.Checking:
+		return "checking " + s.Repository
+	case s.Loading != nil:
+		return loading(s.Loading)
+	}
+	var waits []string
+	for _, d := range s.Deployments {
+		for _, c := range d.Components {
+			name := d.Name
+			if len(d.Components) > 1 {
+				name += "/" + c.Name
+			}
+			if c.State != margo.StateInstalled {
+				waits = append(waits, awaited(name, c)...)
+			}
+		}
+	}
+	if len(waits) == 0 {
+		return string(s.Phase)
+	}
+	const most = 5
+	if n := len(waits) - most; n > 0 {
+		waits = append(waits[:most], fmt.Sprintf("and %d more", n))
+	}
+	return "installing: " + strings.Join(waits, ", ")
+}
+
+// awaited are the containers that keep a component from being installed, each with what it is at.
+func awaited(name string, c status.Component) []string {
+	var out []string
+	for _, s := range c.Services {
+		at := ""
+		switch {
+		case s.Status == "":
+			at = "is not created yet"
+		case s.Status == workload.Created:
+			at = "is not started yet"
+		case s.Status == workload.Exited && (s.ExitCode != 0 || !s.NextStart.IsZero()):
+			at = fmt.Sprintf("exited with code %d", s.ExitCode)
+		case s.Status == workload.Paused, s.Health == plan.HealthStarting, s.Health == plan.HealthUnhealthy:
+			at = "is " + cmp.Or(string(s.Health), string(s.Status))
+		default:
+			continue
+		}
+		service := name + "/" + s.Name
+		if s.Replica > 1 {
+			service += fmt.Sprintf("/%d", s.Replica)
+		}
+		out = append(out, service+" "+at)
+	}
+	switch {
+	case len(out) > 0:
+		return out
+	case c.State == margo.StateInstalling:
+		return []string{name + " has started and must stay up for a while"}
+	}
+	return []string{name + " is " + string(c.State)}
+}
+
+func loading(l *status.Loading) string {
+	return fmt.Sprintf("loading generation %d: %d of %d images, %.1f of %.1f MB", l.Generation, l.Ready, l.Images, float64(l.Done)/1e6, float64(l.Total)/1e6)
+}
+
+func checked(s *status.Status) string {
 	switch {
 	case s.Checking:
 		return ", checking now"
@@ -160,7 +240,7 @@ func checked(s *agent.Status) string {
 	return ", checked " + ago(s.Now.Sub(s.CheckedAt)) + " ago"
 }
 
-func signedBy(g *agent.Generation) string {
+func signedBy(g *status.Generation) string {
 	switch {
 	case len(g.SignedBy) > 0:
 		return ", signed by " + strings.Join(g.SignedBy, ", ")
@@ -171,10 +251,10 @@ func signedBy(g *agent.Generation) string {
 }
 
 // trusted tells where the trust policy is from.
-func trusted(s *agent.Status) string {
+func trusted(s *status.Status) string {
 	t := s.Trust
 	out := " from " + t.File
-	if t.Source == agent.TrustFromRegistry {
+	if t.Source == status.TrustFromRegistry {
 		out = ", taken over"
 		if !t.Since.IsZero() {
 			out += " " + ago(s.Now.Sub(t.Since)) + " ago"
@@ -192,10 +272,10 @@ func trusted(s *agent.Status) string {
 	return out
 }
 
-func footer(s *agent.Status) []string {
+func footer(s *status.Status) []string {
 	var out []string
 	if l := s.Loading; l != nil {
-		out = append(out, fmt.Sprintf("loading generation %d: %d of %d images, %.1f of %.1f MB", l.Generation, l.Ready, l.Images, float64(l.Done)/1e6, float64(l.Total)/1e6))
+		out = append(out, loading(l))
 	}
 	if !s.NextCheck.IsZero() {
 		out = append(out, "next check in "+ago(s.NextCheck.Sub(s.Now)))

@@ -8,7 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -22,15 +22,17 @@ type verifier struct {
 	fresh    func() time.Time // what freshness statements are held against
 }
 
-// Verify implements [agent.Verifier].
-func (v *verifier) Verify(ctx context.Context, kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+var _ signing.Mirrored = (*registry.Repository)(nil) // else mirrors would have the last word
+
+// Verify implements [intake.Verifier].
+func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
 	policy, err := v.policy.Policy()
 	if err != nil {
-		return agent.Verdict{}, err
+		return intake.Verdict{}, err
 	}
 	repo, err := v.registry.OpenName(ctx, repository)
 	if err != nil {
-		return agent.Verdict{}, err
+		return intake.Verdict{}, err
 	}
 	decision := policy.Decide(ctx, trust.Question{
 		Source: repo, Kind: string(kind), Subject: d, Now: v.now(),
@@ -41,37 +43,29 @@ func (v *verifier) Verify(ctx context.Context, kind agent.Kind, repository strin
 	return verdict(decision, policy.Until(v.now())), decision.Err
 }
 
-// Freshness implements [agent.Fresher].
-func (v *verifier) Freshness(ctx context.Context, repository string, d ocispec.Descriptor, tag string, generation uint64) (agent.Freshness, error) {
+// Freshness implements [intake.Fresher].
+func (v *verifier) Freshness(ctx context.Context, repository string, d ocispec.Descriptor, tag string, generation uint64) (intake.Freshness, error) {
 	policy, err := v.policy.Policy()
 	if err != nil {
-		return agent.Freshness{}, err
+		return intake.Freshness{}, err
 	}
 	repo, err := v.registry.OpenName(ctx, repository)
 	if err != nil {
-		return agent.Freshness{}, err
+		return intake.Freshness{}, err
 	}
-	find := func(st *registry.Repository) (trust.Fresh, error) {
-		return policy.Freshness(ctx, trust.Question{
-			Source: st, Kind: trust.KindState, Subject: d, Now: v.fresh(),
-			Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
-				return v.registry.OpenName(ctx, repository)
-			},
-		}, tag, generation)
-	}
-	f, err := find(repo)
-	if up := repo.Upstream(); up != repo && f.Required && (err != nil || !v.fresh().Before(f.NotAfter)) {
-		if newer, e := find(up); e == nil && newer.NotAfter.After(f.NotAfter) { // a mirror may show what it had yesterday
-			f, err = newer, nil
-		}
-	}
-	return agent.Freshness{
+	f, err := policy.Freshness(ctx, trust.Question{
+		Source: repo, Kind: trust.KindState, Subject: d, Now: v.fresh(),
+		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
+			return v.registry.OpenName(ctx, repository)
+		},
+	}, tag, generation)
+	return intake.Freshness{
 		Required: f.Required, Signers: f.Signers, By: strings.Join(f.By, ", "), IssuedAt: f.IssuedAt, NotAfter: f.NotAfter,
 	}, err
 }
 
-func verdict(d *trust.Decision, until time.Time) agent.Verdict {
-	out := agent.Verdict{SignedBy: d.SignedBy, Insecure: d.Insecure, Until: until}
+func verdict(d *trust.Decision, until time.Time) intake.Verdict {
+	out := intake.Verdict{SignedBy: d.SignedBy, Insecure: d.Insecure, Until: until}
 	if d.Signatures == nil || d.Err != nil {
 		return out
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -74,7 +75,7 @@ func TestVerifyImage(t *testing.T) {
 }
 
 // vendored pushes an image and has it signed with key; nil: not.
-func vendored(t *testing.T, server *testenv.RegistryServer, name string, key *signing.Signer) {
+func vendored(t *testing.T, server *testenv.RegistryServer, name string, key *sign.Signer) {
 	t.Helper()
 	image, err := testenv.BuildImage(testenv.HostPlatform(), v1.Config{}, []testenv.File{{Path: "app", Data: []byte(name)}})
 	if err != nil {
@@ -128,19 +129,19 @@ func TestContainerdAsksBeforeItPulls(t *testing.T) {
 	if err != nil {
 		testenv.Unavailable(t, "%v", err)
 	}
-	private, public, err := signing.GenerateKey([]byte("secret"))
+	private, public, err := sign.GenerateKey([]byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	vendor, err := signing.NewSigner(private, []byte("secret"), signing.SignOptions{})
+	vendor, err := sign.NewSigner(private, []byte("secret"), sign.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, _, err := signing.GenerateKey([]byte("secret"))
+	other, _, err := sign.GenerateKey([]byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := signing.NewSigner(other, []byte("secret"), signing.SignOptions{})
+	stranger, err := sign.NewSigner(other, []byte("secret"), sign.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

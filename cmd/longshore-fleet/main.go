@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -37,10 +38,11 @@ type program struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	stdout, stderr = printable.NewWriter(stdout), printable.NewWriter(stderr)
 	p := &program{stdout: stdout, stderr: stderr, now: time.Now}
 	app := &cli.App{
 		Name:                 "longshore-fleet",
-		Usage:                "receive and show what devices report",
+		Usage:                "receive and show reports of devices",
 		HideVersion:          true,
 		Writer:               stdout,
 		ErrWriter:            stderr,
@@ -69,10 +71,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = app.RunContext(ctx, append(args[:1:1], line...))
 	}
-	if err == nil {
-		return 0
+	if last := printable.Flush(stdout); err == nil {
+		err = last
 	}
-	outcome.Tell(stderr, "longshore-fleet", err)
+	if err != nil {
+		outcome.Tell(stderr, "longshore-fleet", err)
+	}
+	_ = printable.Flush(stderr) // there is no other place to say so
 	return outcome.Code(err)
 }
 
@@ -93,7 +98,7 @@ func env(flag string) []string {
 const defaultDatabase = "/var/lib/longshore-fleet/fleet.db"
 
 func databaseFlag() cli.Flag {
-	return &cli.StringFlag{Name: "database", Usage: "SQLite `FILE`, made when it is missing", Value: defaultDatabase, EnvVars: env("database")}
+	return &cli.StringFlag{Name: "database", Usage: "SQLite `FILE`, created if it is missing", Value: defaultDatabase, EnvVars: env("database")}
 }
 
 func noArguments(c *cli.Context) error {

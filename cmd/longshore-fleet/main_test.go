@@ -76,6 +76,7 @@ func serve(t *testing.T, args ...string) (url string, out *log, stop func() int)
 		}
 		select {
 		case c := <-code:
+			once.Do(func() { cancel(); got = c })
 			t.Fatalf("serve = %d\n%s", c, out)
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -226,6 +227,67 @@ func TestViewerPassword(t *testing.T) {
 	}
 }
 
+// Without a password only this machine may look: not a page of another site that a browser here has open, nor what a
+// proxy on this machine passes on.
+func TestViewersFromElsewhere(t *testing.T) {
+	url, _, _ := serve(t, "--database", filepath.Join(t.TempDir(), "fleet.db"))
+	open, _, _ := serve(t, "--database", filepath.Join(t.TempDir(), "fleet.db"), "--listen", "0.0.0.0:0", "--plain-http", "--anonymous-viewers")
+	open = strings.Replace(open, "[::]", "127.0.0.1", 1)
+	c := client(t)
+	for _, path := range []string{"/", "/fragment", "/events", "/fleet/v1/devices", "/fleet/v1/deployments", "/metrics"} {
+		for name, from := range map[string]func(*http.Request){
+			"another name": func(r *http.Request) { r.Host = "fleet.acme.example" },
+			"a proxy":      func(r *http.Request) { r.Header.Set("X-Forwarded-For", "192.0.2.7") },
+			"RFC 9110":     func(r *http.Request) { r.Header.Set("Via", "1.1 proxy") },
+			"RFC 7239":     func(r *http.Request) { r.Header.Set("Forwarded", "for=192.0.2.7") },
+		} {
+			for at, want := range map[string]int{url: 403, open: 200} {
+				ctx, cancel := context.WithCancel(t.Context())
+				req, err := http.NewRequestWithContext(ctx, "GET", at+path, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				from(req)
+				res, err := c.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if res.StatusCode != want || want == 403 && res.Header.Get("Content-Type") != "application/problem+json" {
+					t.Errorf("GET %s%s by %s = %d %s, want %d", at, path, name, res.StatusCode, res.Header.Get("Content-Type"), want)
+				}
+				cancel()
+				_ = res.Body.Close()
+			}
+		}
+	}
+}
+
+// With its database gone the server is not healthy, acknowledges no report and shows nothing.
+func TestDatabaseDeleted(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "fleet.db")
+	_, token, _ := command(t, "token", "create", "--device", "press-07", "--database", db)
+	url, out, _ := serve(t, "--database", db)
+	c := client(t)
+	token = strings.TrimSpace(token)
+	if code, body := do(t, c, "PUT", url+"/api/v1/capabilities/press-07", token, gateway); code != 201 {
+		t.Fatalf("PUT = %d %s", code, body)
+	}
+	if err := os.Remove(db); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := do(t, c, "PUT", url+"/api/v1/capabilities/press-07", token, gateway); code != 503 {
+		t.Errorf("PUT = %d %s", code, body)
+	}
+	for _, path := range []string{"/healthz", "/", "/fleet/v1/devices", "/metrics"} {
+		if code, body := do(t, c, "GET", url+path, "", ""); code != 503 {
+			t.Errorf("GET %s = %d %s", path, code, body)
+		}
+	}
+	if !strings.Contains(out.String(), "was deleted while it was open") {
+		t.Errorf("the log does not say why:\n%s", out)
+	}
+}
+
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	pem := httptest.NewUnstartedServer(nil)
@@ -250,7 +312,8 @@ func TestWrongUse(t *testing.T) {
 	dir := t.TempDir()
 	db := filepath.Join(dir, "fleet.db")
 	empty := filepath.Join(dir, "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+	filled := filepath.Join(dir, "filled")
+	if err := errors.Join(os.WriteFile(empty, nil, 0o600), os.WriteFile(filled, []byte("see-it"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -267,6 +330,8 @@ func TestWrongUse(t *testing.T) {
 		{"half of TLS", []string{"serve", "--tls-cert", "x"}, 2, "belong together"},
 		{"no certificate", []string{"serve", "--database", db, "--tls-cert", empty, "--tls-key", empty}, 2, "load certificate"},
 		{"plain to others", []string{"serve", "--database", db, "--listen", ":0"}, 2, "without TLS"},
+		{"views without a password", []string{"serve", "--database", db, "--listen", ":0", "--plain-http"}, 2, "--viewer-password-file"},
+		{"password and none", []string{"serve", "--database", db, "--viewer-password-file", filled, "--anonymous-viewers"}, 2, "exclude each other"},
 		{"password empty", []string{"serve", "--database", db, "--viewer-password-file", empty}, 2, "is empty"},
 		{"password missing", []string{"serve", "--database", db, "--viewer-password-file", empty + "x"}, 2, "viewer password"},
 		{"address", []string{"serve", "--database", db, "--listen", "127.0.0.1:99999"}, 70, "listen on"},

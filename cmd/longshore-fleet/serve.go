@@ -2,17 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,24 +30,29 @@ const (
 	shutdownTimeout = 10 * time.Second
 	healthTimeout   = 3 * time.Second
 	maxHeaders      = 32 << 10
-	maxPassword     = 4 << 10
+	offlineAfter    = 24 * time.Hour
 )
 
 func (p *program) serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
 		Usage: "receive reports and show them",
-		Description: "Serves the Margo management API for reports under /api/v1, the same as JSON under /fleet/v1, a page at /,\n" +
+		Description: "Serves the Margo management API for reports under /api/v1, the reports as JSON under /fleet/v1, a page at /,\n" +
 			"metrics at /metrics and /healthz. Devices need tokens: longshore-fleet token create --device ID.\n\n" +
 			"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
-			"   longshore-fleet serve --database ./fleet.db                  # try it: plain HTTP on 127.0.0.1:8440\n\n" + exitCodes,
+			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n\n" + exitCodes,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", EnvVars: env("listen")},
 			databaseFlag(),
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", EnvVars: env("tls-cert")},
 			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with its private key (PEM)", EnvVars: env("tls-key")},
-			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that others reach: tokens can be read on the way", EnvVars: env("plain-http")},
-			&cli.StringFlag{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name)", EnvVars: env("viewer-password-file")},
+			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", EnvVars: env("plain-http")},
+			&cli.StringFlag{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name); required on an address that is not loopback", EnvVars: env("viewer-password-file")},
+			&cli.BoolFlag{Name: "anonymous-viewers", Usage: "show the fleet to everyone who can reach the address, without a password", EnvVars: env("anonymous-viewers")},
+			&cli.DurationFlag{Name: "offline-after", Usage: "time without reports until a device without a report interval is offline; other devices are offline after three intervals; 0: never", Value: offlineAfter, EnvVars: env("offline-after")},
+			&cli.IntFlag{Name: "max-deployments", Usage: "`NUMBER` of stored deployments of one device", Value: store.DefaultQuota().Deployments, EnvVars: env("max-deployments")},
+			&cli.IntFlag{Name: "max-children", Usage: "`NUMBER` of devices behind one gateway; an eighth behind each of those", Value: store.DefaultQuota().Children, EnvVars: env("max-children")},
+			&cli.Int64Flag{Name: "max-bytes", Usage: "`BYTES` stored for a gateway, or a device without one, with all devices behind it; an eighth for each of those", Value: store.DefaultQuota().Bytes, EnvVars: env("max-bytes")},
 		},
 		Action: p.serve,
 	}
@@ -67,7 +67,11 @@ func (p *program) serve(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	password, err := viewerPassword(c.String("viewer-password-file"))
+	admit, err := viewers(c)
+	if err != nil {
+		return err
+	}
+	quota, err := quotaOf(c)
 	if err != nil {
 		return err
 	}
@@ -76,8 +80,10 @@ func (p *program) serve(c *cli.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	db.SetQuota(quota)
 	hub := web.NewHub(p.now)
-	handler, err := p.handler(db, hub, log, password)
+	viewer := &status.Viewer{View: db, Now: p.now, Started: p.now(), OfflineAfter: c.Duration("offline-after"), Logger: log}
+	handler, err := p.handler(db, hub, viewer, admit)
 	if err != nil {
 		return err
 	}
@@ -96,9 +102,6 @@ func (p *program) serve(c *cli.Context) (err error) {
 		srv.TLSConfig, scheme = certificate.config(), "https"
 	}
 	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", build.Version())
-	if password == nil && !loopback(l.Addr().String()) {
-		log.Warn("everybody who reaches this address can look at the fleet; --viewer-password-file asks for a password")
-	}
 	return serveUntil(c.Context, srv, l, log)
 }
 
@@ -143,82 +146,44 @@ func (p *program) transport(c *cli.Context) (*certificate, error) {
 	return nil, nil
 }
 
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback()
-}
-
-func viewerPassword(file string) (*[sha256.Size]byte, error) {
-	if file == "" {
-		return nil, nil
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, outcome.Usagef("", "read the viewer password: %v", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the viewer password: %w", err)
-	}
-	text := strings.TrimRight(string(data), "\r\n")
-	if text == "" || len(data) > maxPassword {
-		return nil, outcome.Usagef("", "read the viewer password: %s is empty or longer than %d bytes", file, maxPassword)
-	}
-	sum := sha256.Sum256([]byte(text))
-	return &sum, nil
-}
-
 // handler puts the endpoint together.
-func (p *program) handler(db *store.SQLite, hub *web.Hub, log *slog.Logger, password *[sha256.Size]byte) (http.Handler, error) {
+func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer, admit func(http.Handler) http.Handler) (http.Handler, error) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	page, err := web.New(web.Options{View: db, Hub: hub, Now: p.now, Logger: log, Version: build.Version()})
+	gate := status.NewGate()
+	page, err := web.New(web.Options{Viewer: viewer, Hub: hub, Gate: gate, Version: build.Version()})
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/api/v1/", status.API(status.Options{Store: db, Now: p.now, Logger: log, Changed: hub.Notify, Metrics: reg}))
-	mux.Handle("/fleet/v1/", guard(password, status.Views(db, log)))
-	mux.Handle("GET /metrics", guard(password, status.Metrics(db, reg, log)))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { healthz(w, r, db, log) })
-	mux.Handle("/", guard(password, page))
+	mux.Handle("/api/v1/", status.API(status.Options{Store: db, Now: p.now, Logger: viewer.Logger, Changed: hub.Notify, Metrics: reg}))
+	mux.Handle("/fleet/v1/", admit(gate.Wrap(status.Views(viewer))))
+	mux.Handle("GET /metrics", admit(gate.Wrap(status.Metrics(viewer, reg))))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { healthz(w, r, db, viewer) })
+	mux.Handle("/", admit(page))
 	return mux, nil
 }
 
-// guard asks viewers for the password; nil asks nobody.
-func guard(password *[sha256.Size]byte, next http.Handler) http.Handler {
-	if password == nil {
-		return next
+// quotaOf is what the flags let one device have.
+func quotaOf(c *cli.Context) (store.Quota, error) {
+	q := store.Quota{Deployments: c.Int("max-deployments"), Children: c.Int("max-children"), Bytes: c.Int64("max-bytes")}
+	if q.Deployments < 1 || q.Children < 0 || q.Bytes < 1<<20 {
+		return q, outcome.Usagef("serve", "--max-deployments must be at least 1, --max-children at least 0, --max-bytes at least %d", 1<<20)
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, given, _ := r.BasicAuth()
-		sum := sha256.Sum256([]byte(given))
-		if subtle.ConstantTimeCompare(sum[:], password[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Basic realm="longshore-fleet", charset="UTF-8"`)
-			http.Error(w, "the viewer password is needed", http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	if c.Duration("offline-after") < 0 {
+		return q, outcome.Usagef("serve", "--offline-after must not be negative")
+	}
+	return q, nil
 }
 
-func healthz(w http.ResponseWriter, r *http.Request, db store.View, log *slog.Logger) {
+func healthz(w http.ResponseWriter, r *http.Request, db *store.SQLite, viewer *status.Viewer) {
 	ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
 	defer cancel()
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if _, err := db.Devices(ctx, store.DeviceQuery{Limit: 1}); err != nil {
-		log.Error("health", "error", err)
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, "the database does not answer\n")
+	if err := db.Health(ctx, viewer.Now()); err != nil {
+		viewer.Logger.Error("health", "error", err, "hint", fault.Hint(err))
+		status.Refuse(w, r, http.StatusServiceUnavailable, "the database takes no reports")
 		return
 	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, "ok\n")
 }

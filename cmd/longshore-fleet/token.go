@@ -23,20 +23,20 @@ func (p *program) tokenCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "token",
-		Usage: "let devices in, or out",
-		Description: "A token lets a device report, and the children behind it when it is a gateway. It is shown once and kept as a hash.\n" +
-			"The server need not be stopped.",
+		Usage: "create, list and revoke tokens of devices",
+		Description: "With a token a device can report, and a gateway also for the devices behind it. A token is printed once; only its hash is stored.\n" +
+			"The server does not have to be stopped.",
 		Subcommands: []*cli.Command{
 			{
-				Name: "create", Usage: "make a token for a device and print it, once",
-				Description: "Prints the token alone on stdout.\n\n" +
+				Name: "create", Usage: "create a token for a device and print it once",
+				Description: "Prints only the token on stdout.\n\n" +
 					"   longshore-fleet token create --device press-07 > press-07.token\n" +
 					"   longshore-fleet token create --device gateway-1        # covers gateway-1/… too\n\n" + exitCodes,
 				Flags:  []cli.Flag{device("`ID` of the device"), databaseFlag()},
 				Action: p.withStore(p.createToken),
 			},
 			{
-				Name: "list", Usage: "list tokens, never their text",
+				Name: "list", Usage: "list tokens without their text",
 				Description: "   longshore-fleet token list\n   longshore-fleet token list --device press-07 -o json\n\n" + exitCodes,
 				Flags: []cli.Flag{
 					device("only of the device `ID`"), databaseFlag(),
@@ -45,7 +45,7 @@ func (p *program) tokenCommand() *cli.Command {
 				Action: p.withStore(p.listTokens),
 			},
 			{
-				Name: "revoke", Usage: "end a token at once, or all of a device", ArgsUsage: "[TOKEN-ID ...]",
+				Name: "revoke", Usage: "revoke a token at once, or all tokens of a device", ArgsUsage: "[TOKEN-ID ...]",
 				Description: "   longshore-fleet token revoke 4fzjq2x…            # an id from token list\n   longshore-fleet token revoke --device press-07\n\n" + exitCodes,
 				Flags:       []cli.Flag{device("all tokens of the device `ID`"), databaseFlag()},
 				Action:      p.withStore(p.revokeTokens),

@@ -13,8 +13,8 @@ import (
 
 func (p *program) versionCommand() *cli.Command {
 	return p.command("", command{
-		name: "version", usage: "say which version this is",
-		about:    "Tells the version of the module, the commit that it was built from, and the Go version.",
+		name: "version", usage: "print the version",
+		about:    "Prints the module version, the commit that it was built from, and the Go version.",
 		examples: []string{"", "-o json"},
 		run:      p.version,
 	})
@@ -98,10 +98,10 @@ var scripts = map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fi
 func (p *program) completionCommand() *cli.Command {
 	return p.command("", command{
 		name: "completion", args: "bash|zsh|fish", min: 1, max: 1,
-		usage: "write the completion script of a shell",
-		about: "bash: source it, or put it into /etc/bash_completion.d. zsh: source it behind compinit. fish: put it into ~/.config/fish/completions. " +
-			"Devices, groups and labels are completed from the fleet that is here or that the command names, tags from the registry; " +
-			"what cannot be found out at once is left out.",
+		usage: "print a shell completion script",
+		about: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in " +
+			"~/.config/fish/completions. Devices, groups and labels are completed from the fleet in the current directory or the " +
+			"one that the command names, tags from the registry; values that take too long to look up are omitted.",
 		examples: []string{"bash > /etc/bash_completion.d/longshore", "zsh > ~/.longshore-completion.zsh"},
 		run: func(c *cli.Context, args []string) error {
 			script, ok := scripts[args[0]]

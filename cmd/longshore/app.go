@@ -33,20 +33,20 @@ func (p *program) app() *cli.App {
 		Commands: []*cli.Command{
 			p.loginCommand(),
 			p.logoutCommand(),
-			group("key", "make keys for signing", p.keyGenerateCommand(), p.keyShowCommand(), p.keyPublicCommand()),
+			group("key", "create signing keys", p.keyGenerateCommand(), p.keyShowCommand(), p.keyPublicCommand()),
 			group("component", "publish Compose projects", p.componentPushCommand()),
 			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
-			group("state", "publish and look at what devices are to run", p.statePushCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
-			group("app", "publish and look at application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
+			group("state", "publish and show the states of devices", p.statePushCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
+			group("app", "publish and show application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
 			p.fleetCommands(),
-			group("trust", "decide who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
+			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
 			p.signCommand(),
 			p.freshenCommand(),
 			p.attestCommand(),
 			p.verifyCommand(),
-			group("policy", "try a trust policy where it is written", p.policyTestCommand(), p.policySchemaCommand()),
+			group("policy", "test a trust policy", p.policyTestCommand(), p.policySchemaCommand()),
 			p.inspectCommand(),
-			group("trusted-root", "look at what vouches for identities", p.trustedRootShowCommand()),
+			group("trusted-root", "show trusted roots of identities", p.trustedRootShowCommand()),
 			p.checkCommand(),
 			p.doctorCommand(),
 			p.versionCommand(),
@@ -134,6 +134,8 @@ func describe(f cli.Flag) {
 		f.Usage += suffix
 	case *cli.StringSliceFlag:
 		f.Usage += suffix
+	case publicKeyFiles:
+		f.Usage += suffix
 	case *cli.BoolFlag:
 		f.Usage += suffix
 		f.DisableDefaultText = true
@@ -167,27 +169,28 @@ func alternatives(all []string) string {
 func outputFlags(formats []string) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`FORMAT` of the result: " + alternatives(formats)},
-		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "on stdout only the digest of the result, nothing where it has none"},
-		&cli.BoolFlag{Name: "debug", Usage: "requests and what came of them, on stderr"},
+		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only the digest"},
+		&cli.BoolFlag{Name: "debug", Usage: "print requests and their results on stderr"},
 	}
 }
 
 // registryFlags are how registries are reached, spelled as the ecosystem does.
 func registryFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: "plain-http", Category: registryCategory, Usage: "speak HTTP without TLS; so are registries on this machine, unless it is =false"},
+		&cli.BoolFlag{Name: "plain-http", Category: registryCategory, Usage: "use HTTP without TLS; the default for registries on this machine, unless set to =false"},
 		&cli.BoolFlag{Name: "insecure-skip-tls-verify", Aliases: []string{"insecure"}, Category: registryCategory, Usage: "accept any server certificate"},
-		&cli.StringFlag{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with certificates to trust beside the system's"},
+		&cli.StringFlag{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
 		&cli.StringFlag{Name: "cert-file", Category: registryCategory, Usage: "`FILE` with a client certificate"},
 		&cli.StringFlag{Name: "key-file", Category: registryCategory, Usage: "`FILE` with the client certificate's key"},
 		&cli.StringFlag{Name: "username", Aliases: []string{"u"}, Category: registryCategory, Usage: "registry `USER`"},
-		&cli.StringFlag{Name: "password", Aliases: []string{"p"}, Category: registryCategory, Usage: "registry `PASSWORD`; others may see it in the list of processes"},
+		&cli.StringFlag{Name: "password", Aliases: []string{"p"}, Category: registryCategory, Usage: "registry `PASSWORD`; other users can see it in the process list"},
 		&cli.BoolFlag{Name: "password-stdin", Category: registryCategory, Usage: "read the registry password from stdin"},
 		&cli.StringFlag{Name: "token", Category: registryCategory, Usage: "registry bearer `TOKEN` instead of user and password"},
-		&cli.StringFlag{Name: "registry-config", Category: registryCategory, Usage: "credentials `FILE` in Docker's or podman's format instead of theirs"},
+		&cli.StringFlag{Name: "registry-host", Category: registryCategory, Usage: "`HOST` that user and password or token are for; default: the registries that the command line names"},
+		&cli.StringFlag{Name: "registry-config", Category: registryCategory, Usage: "credentials `FILE` in Docker's or podman's format; default: their files"},
 		&cli.StringFlag{Name: "certs-dir", Category: registryCategory, Usage: "`DIRECTORY` with containerd's HOST/hosts.toml: mirrors and certificates"},
-		&cli.IntFlag{Name: "concurrency", Category: registryCategory, Value: 3, Usage: "`NUMBER` of blobs moved at a time"},
-		&cli.DurationFlag{Name: "timeout", Category: registryCategory, Usage: "give up after this `TIME`; 0 is never"},
+		&cli.IntFlag{Name: "concurrency", Category: registryCategory, Value: 3, Usage: "`NUMBER` of concurrent blob transfers"},
+		&cli.DurationFlag{Name: "timeout", Category: registryCategory, Usage: "abort after this `TIME`; 0 means never"},
 	}
 }
 
@@ -207,7 +210,7 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		PlainHTTP: c.Bool("plain-http"), LoopbackTLS: c.IsSet("plain-http") && !c.Bool("plain-http"),
 		SkipVerify: c.Bool("insecure-skip-tls-verify"),
 		CAFile:     c.String("ca-file"), CertFile: c.String("cert-file"), KeyFile: c.String("key-file"),
-		Username: c.String("username"), Password: password, Token: c.String("token"),
+		Host: c.String("registry-host"), Username: c.String("username"), Password: password, Token: c.String("token"),
 		AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
 		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: c.Int("parallel"),
 		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
@@ -280,7 +283,7 @@ func pairs(flag string, values []string) (map[string]string, error) {
 }
 
 func annotationFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` to annotate the artifact with; may be repeated"}
+	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation of the artifact; may be repeated"}
 }
 
 // lastElement is the name that a repository suggests.

@@ -20,15 +20,15 @@ func (p *program) appPushCommand() *cli.Command {
 	return p.command("app", command{
 		name: "push", args: "DIRECTORY HOST/PATH[:VERSION]", min: 2, max: 2,
 		usage: "push an application package",
-		about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, reproducibly, and pushes " +
-			"it under the version that it tells. Components are pushed by themselves. --channel moves a channel to it as app channel set " +
-			"does: one that somebody else moves meanwhile is told, with exit code 6.",
+		about: "Checks margo.yaml, packs it reproducibly with the icon and the documents that it names by relative paths, and pushes " +
+			"it under its version. Components are pushed separately. --channel moves a channel to this version, as app channel set " +
+			"does; if somebody else moves the channel at the same time, the exit code is 6.",
 		examples: []string{
 			"./line harbor.acme.example/plant/apps/line",
 			"--key release.key --channel stable ./line harbor.acme.example/plant/apps/line:1.4.0",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "channel", Usage: "`CHANNEL` that moves to this version; may be repeated"},
+			&cli.StringSliceFlag{Name: "channel", Usage: "`CHANNEL` to move to this version; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, attachFlags(), signFlags(), registryFlags()),
 		run: p.appPush,
@@ -128,8 +128,9 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 func (p *program) appListCommand() *cli.Command {
 	return p.command("app", command{
 		name: "list", args: "HOST/PATH", min: 1, max: 1,
-		usage:    "list the versions of an application or a component",
-		about:    "Lists the tags of a repository, versions first, the newest at the top, with the digests that they name; --range keeps those of a SemVer range. Tags that registries keep signatures under are left out.",
+		usage: "list the versions of an application or a component",
+		about: "Lists the tags of a repository with their digests, versions first, the newest at the top. --range selects a SemVer " +
+			"range. Tags of signatures are omitted.",
 		examples: []string{"harbor.acme.example/plant/apps/line", "--range ~1.4 -o json harbor.acme.example/plant/components/line-monitor"},
 		flags:    slices.Concat([]cli.Flag{&cli.StringFlag{Name: "range", Usage: "SemVer `RANGE`: ~1.4, ^1, >=1.2 <2"}}, registryFlags()),
 		run:      p.appList,
@@ -216,8 +217,9 @@ func newestFirst(tags []string, within *semver.Constraints) []string {
 func (p *program) appShowCommand() *cli.Command {
 	return p.command("app", command{
 		name: "show", args: "HOST/PATH:TAG|@DIGEST", min: 1, max: 1,
-		usage:    "show what an application package offers",
-		about:    "Reads a package's description: its profiles with their components and what they need of a device, its parameters with defaults and the values that they may have.",
+		usage: "show the content of an application package",
+		about: "Shows a package's profiles with their components and device requirements, and its parameters with defaults and valid " +
+			"values.",
 		examples: []string{"harbor.acme.example/plant/apps/line:1.4.0", "-o json harbor.acme.example/plant/apps/line:stable"},
 		flags:    registryFlags(),
 		run:      p.appShow,

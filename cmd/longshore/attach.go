@@ -11,14 +11,16 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 // attachFlags name documents about what is pushed.
 func attachFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "sbom", Usage: "attach a bill of materials, a `FILE` of SPDX or CycloneDX in JSON; signed with --key, as cosign attest does; may be repeated"},
-		&cli.StringSliceFlag{Name: "provenance", Usage: "attach a provenance, a `FILE` with a SLSA predicate in JSON; signed with --key; may be repeated"},
+		&cli.StringSliceFlag{Name: "sbom", Usage: "attach an SBOM, a `FILE` of SPDX or CycloneDX in JSON; with --key signed like cosign attest; may be repeated"},
+		&cli.StringSliceFlag{Name: "provenance", Usage: "attach a provenance, a `FILE` with a SLSA predicate in JSON; with --key signed; may be repeated"},
 	}
 }
 
@@ -48,10 +50,10 @@ type attacher struct {
 
 type sayingToSign struct {
 	*artifacts.Saying
-	statement signing.Statement
+	statement sign.Statement
 }
 
-var _ registry.Signer = (*attacher)(nil)
+var _ release.Signer = (*attacher)(nil)
 
 // newAttacher reads the documents.
 func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
@@ -73,7 +75,7 @@ func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
 			if err != nil {
 				return nil, err
 			}
-			statement, err := signing.NewStatement(said.PredicateType, data, at)
+			statement, err := sign.NewStatement(said.PredicateType, data, at)
 			if err != nil {
 				return nil, named(file, err)
 			}
@@ -83,7 +85,7 @@ func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
 	return a, nil
 }
 
-// Sign implements registry.Signer.
+// Sign implements release.Signer.
 func (a *attacher) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	if a.signer != nil {
 		if err := a.signer.Sign(ctx, repo, subject); err != nil {
@@ -94,8 +96,11 @@ func (a *attacher) Sign(ctx context.Context, repo *registry.Repository, subject 
 		made := attachedInfo{File: s.File, PredicateType: s.PredicateType, MediaType: s.MediaType, Signed: a.signer != nil}
 		var err error
 		if a.signer != nil {
-			made.MediaType = signing.MediaTypeBundle
-			made.Digest, err = a.signer.Attest(ctx, repo, subject, s.statement)
+			var x signing.Signature
+			x, err = a.signer.Attest(ctx, repo, subject, s.statement)
+			if made.MediaType, made.Digest = signing.MediaTypeBundle, x.Digest; x.Format == signing.FormatLegacy {
+				made.MediaType = signing.MediaTypeEnvelope
+			}
 		} else {
 			made.Digest, err = attachPlain(ctx, repo, subject, s.Saying)
 		}
@@ -122,7 +127,7 @@ func attachPlain(ctx context.Context, repo *registry.Repository, subject ocispec
 }
 
 // publish is the function publish, which attaches the documents too, and says what they are there.
-func (a *attacher) publish(c *cli.Context, repo *registry.Repository, to *artifacts.Artifact, o registry.PublishOptions) (pushed, []attachedInfo, error) {
+func (a *attacher) publish(c *cli.Context, repo *registry.Repository, to *artifacts.Artifact, o release.PublishOptions) (pushed, []attachedInfo, error) {
 	if len(a.sayings) > 0 {
 		o.Signer = a
 	}

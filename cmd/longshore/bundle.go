@@ -15,8 +15,8 @@ func (p *program) bundlePushCommand() *cli.Command {
 	return p.command("bundle", command{
 		name: "push", args: "FILE... HOST/PATH:VERSION", min: 2, max: -1,
 		usage: "push ApplicationDeployments as one bundle",
-		about: "Checks the documents, packs them byte for byte into one reproducible archive, and pushes it. A state takes them " +
-			"from there: longshore state push --bundle.",
+		about: "Checks the documents, packs them byte for byte into one reproducible archive, and pushes it. Use it in a state with " +
+			"longshore state push --bundle.",
 		examples: []string{
 			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
 			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",

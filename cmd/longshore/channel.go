@@ -19,14 +19,14 @@ import (
 )
 
 func (p *program) appChannelCommands() *cli.Command {
-	return group("channel", "look at and move the channels of an application: tags that move", p.appChannelListCommand(), p.appChannelSetCommand())
+	return group("channel", "list and move the channels of an application", p.appChannelListCommand(), p.appChannelSetCommand())
 }
 
 func (p *program) appChannelListCommand() *cli.Command {
 	return p.command("app channel", command{
 		name: "list", args: "HOST/PATH", min: 1, max: 1,
-		usage:    "list the channels of an application or a component, and the version that each has",
-		about:    "Lists the tags of a repository that are no versions, with the version that what they name says it is.",
+		usage:    "list the channels of an application or a component with their versions",
+		about:    "Lists the tags of a repository that are not versions, with the version in the content that each tag names.",
 		examples: []string{"harbor.acme.example/plant/apps/line", "-o json harbor.acme.example/plant/apps/line"},
 		flags:    registryFlags(),
 		run:      p.appChannelList,
@@ -86,16 +86,16 @@ func (p *program) appChannelList(c *cli.Context, args []string) error {
 func (p *program) appChannelSetCommand() *cli.Command {
 	return p.command("app channel", command{
 		name: "set", args: "HOST/PATH CHANNEL VERSION", min: 3, max: 3,
-		usage: "make a channel name a version",
-		about: "Moves a tag that moves to what VERSION, a tag or a digest, names now. Nothing is pushed but the tag. A channel that is " +
-			"not what --was says, or that somebody else moves at the same time, stays or is told, with exit code 6. Fleets that name " +
-			"the channel get the version when they are published next; fleet plan shows it.",
+		usage: "move a channel to a version",
+		about: "Moves the channel, a tag, to what VERSION, a tag or a digest, names now. Only the tag is pushed. The exit code is 6 " +
+			"if the channel does not name the version of --was, or if somebody else moves it at the same time. Fleets that use the " +
+			"channel get the version at their next publication; fleet plan shows it.",
 		examples: []string{
 			"harbor.acme.example/plant/apps/line stable 1.4.1",
 			"--was 1.4.0 harbor.acme.example/plant/apps/line stable 1.4.1",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "was", Usage: "`VERSION` or digest that the channel has to have until now, or none; else whatever it has"},
+			&cli.StringFlag{Name: "was", Usage: "`VERSION` or digest that the channel must name now, or none; default: not checked"},
 		}, registryFlags()),
 		run: p.appChannelSet,
 	})

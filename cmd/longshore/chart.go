@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -96,11 +97,11 @@ func (p *program) packChart(c *cli.Context, from string) (*artifacts.Artifact, *
 		return nil, nil, err
 	}
 	if strings.HasSuffix(from, ".tgz") {
-		data, err := readBounded(from, artifacts.MaxArchive)
+		data, err := bounded.File(os.Open, from, artifacts.MaxArchive)
 		if err != nil {
 			return nil, nil, err
 		}
-		if o.Provenance, err = readBounded(from+".prov", artifacts.MaxDocument); errors.Is(err, os.ErrNotExist) {
+		if o.Provenance, err = bounded.File(os.Open, from+".prov", artifacts.MaxDocument); errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -48,13 +49,13 @@ func (p *program) checkCommand() *cli.Command {
 	kinds := strings.Join(checkKinds(), ", ")
 	return p.command("", command{
 		name: "check", args: "FILE|DIRECTORY...", min: 1, max: -1,
-		usage: "find what is wrong with documents, offline",
-		about: "Reads Margo documents, Compose projects (the directory with compose.yaml), Helm charts (with Chart.yaml), Compose Archives, bundles, locks, " +
-			"trust.yaml and agent.yaml, as strictly as a device does, and tells every fault with its position. What something is " +
-			"shows in its content; --kind says it: " + kinds + ".",
+		usage: "check documents, offline",
+		about: "Checks Margo documents, Compose projects (the directory with compose.yaml), Helm charts (with Chart.yaml), Compose " +
+			"Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with its " +
+			"position. The kind is detected from the content, or set with --kind: " + kinds + ".",
 		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "kind", Usage: "`KIND` of every argument, instead of finding it out"},
+			&cli.StringFlag{Name: "kind", Usage: "`KIND` of every argument; default: detected"},
 		},
 		run: p.check,
 	})
@@ -79,9 +80,9 @@ func (p *program) readers() map[string]reader {
 		kindDeployment:   parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDeployment(f, d); return err }),
 		kindDescription:  parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDescription(f, d); return err }),
 		kindManifest:     parsed(func(f string, d []byte) error { _, err := margo.ParseStateManifest(f, d); return err }),
-		kindStatus:       parsed(func(f string, d []byte) error { _, err := margo.ParseDeploymentStatus(f, d); return err }),
-		kindCapabilities: parsed(func(f string, d []byte) error { _, err := margo.ParseDeviceCapabilities(f, d); return err }),
-		kindProblem:      parsed(func(f string, d []byte) error { _, err := margo.ParseProblem(f, d); return err }),
+		kindStatus:       either(margo.ParseDeploymentStatus, margo.ParseDeploymentStatusYAML),
+		kindCapabilities: either(margo.ParseDeviceCapabilities, margo.ParseDeviceCapabilitiesYAML),
+		kindProblem:      either(margo.ParseProblem, margo.ParseProblemYAML),
 		kindLock:         parsed(func(f string, d []byte) error { _, err := artifacts.ParseLock(f, d); return err }),
 		kindAgent:        parsed(func(f string, d []byte) error { _, err := config.Parse(f, d); return err }),
 		kindTrust:        parsed(func(f string, d []byte) error { _, err := readPolicy(f, d); return err }),
@@ -185,7 +186,7 @@ func (p *program) readChecked(name string) ([]byte, error) {
 	if name == "-" {
 		return p.readDocument(name)
 	}
-	return readBounded(name, artifacts.MaxArchive)
+	return bounded.File(os.Open, name, artifacts.MaxArchive)
 }
 
 func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, error) {
@@ -233,7 +234,11 @@ func (p *program) checkCompose(c *cli.Context, file string, data []byte, dir fs.
 // tellNotices writes to stderr: stdout is for results.
 func (p *program) tellNotices(file string, notices []strict.Fault) {
 	for _, n := range notices {
-		fmt.Fprintf(p.stderr, "%s:%d:%d: %s: notice: %s\n", cmp.Or(n.File, file), n.Line, n.Column, n.Path, n.Message)
+		at := fmt.Sprintf("%s:%d:%d: ", cmp.Or(n.File, file), n.Line, n.Column)
+		if n.Path != "" {
+			at += n.Path + ": "
+		}
+		fmt.Fprintf(p.stderr, "%snotice: %s\n", at, n.Message)
 	}
 }
 
@@ -316,10 +321,27 @@ func detect(name string, data []byte) (string, error) {
 
 // parseAny reads JSON where it begins as JSON, else YAML.
 func parseAny(name string, data []byte) (*strict.Node, error) {
-	if t := bytes.TrimSpace(data); len(t) > 0 && (t[0] == '{' || t[0] == '[') {
+	if isJSON(data) {
 		return strict.JSON(name, data)
 	}
 	return strict.YAML(name, data)
+}
+
+func isJSON(data []byte) bool {
+	t := bytes.TrimSpace(data)
+	return len(t) > 0 && (t[0] == '{' || t[0] == '[')
+}
+
+// either reads a document that may have both forms.
+func either[T any](asJSON, asYAML func(string, []byte) (T, error)) reader {
+	return func(_ *cli.Context, file string, data []byte) error {
+		read := asYAML
+		if isJSON(data) {
+			read = asJSON
+		}
+		_, err := read(file, data)
+		return err
+	}
 }
 
 // archiveKind looks for a compose.yaml below a top directory; what cannot be read is left to the reader of bundles.

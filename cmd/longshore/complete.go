@@ -15,11 +15,21 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-// variable is the environment variable of a flag. Private and public keys have one each.
+// publicKeyFiles is a --key that takes files with public keys. It has an environment variable of its own: one environment
+// serves commands that sign and commands that verify.
+type publicKeyFiles struct{ *cli.StringSliceFlag }
+
+// publicKeyFlag is the flag --key for public keys.
+func publicKeyFlag(usage string) cli.Flag {
+	return publicKeyFiles{&cli.StringSliceFlag{Name: "key", Usage: usage}}
+}
+
+// variable is the environment variable of a flag.
 func variable(f cli.Flag) string {
-	if _, ok := f.(*cli.StringSliceFlag); ok && f.Names()[0] == "key" {
+	if _, ok := f.(publicKeyFiles); ok {
 		return "LONGSHORE_PUBLIC_KEY"
 	}
 	return "LONGSHORE_" + strings.ToUpper(strings.ReplaceAll(f.Names()[0], "-", "_"))
@@ -131,7 +141,7 @@ func (x *completion) values(flag, begin string) (out []string, done bool) {
 	case "--signature-format":
 		return []string{string(signing.FormatBundle), string(signing.FormatLegacy), string(signing.FormatBoth)}, true
 	case "--attestation", "--type":
-		return signing.PredicateNames(), true
+		return sign.PredicateNames(), true
 	case "--kind":
 		if slices.Contains(x.words, "verify") || slices.Contains(x.words, "policy") {
 			return verifiedKinds(), true

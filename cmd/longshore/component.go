@@ -28,14 +28,13 @@ func (p *program) componentPushCommand() *cli.Command {
 	return p.command("component", command{
 		name: "push", args: "DIRECTORY|CHART.tgz|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
 		usage: "pack a Compose project or a Helm chart and push it",
-		about: "Checks compose.yaml for what devices honour, resolves extends and include, resolves every image to its digest and writes " +
-			"them into the lock that travels in the archive, packs compose.yaml and the files that it names reproducibly, and pushes " +
-			"them. Images are pushed before, by whatever built them. In place of a directory, oci://HOST/PATH:TAG names a project that " +
-			"docker compose publish has pushed.\n\n" +
-			"A directory with Chart.yaml, or a .tgz of helm package with its .prov file, is pushed as helm push does, for helm pull to " +
-			"find; its version is the tag, and its name the repository's last element. --sbom and --provenance are attached before the " +
-			"tag is set: with --key as signed statements, which longshore verify --attestation and cosign verify-attestation check, " +
-			"else as plain referrers.",
+		about: "Checks that devices support compose.yaml, resolves extends and include, resolves every image to its digest for the " +
+			"lock in the archive, packs compose.yaml and the files that it names reproducibly, and pushes them. Push the images " +
+			"first. Instead of a directory, oci://HOST/PATH:TAG names a project from docker compose publish.\n\nA directory with " +
+			"Chart.yaml, or a .tgz of helm package with its .prov file, is pushed like helm push does: the tag is the chart's " +
+			"version, and its name is the repository's last element. --sbom and --provenance are attached before the tag is set: " +
+			"with --key as signed attestations, which longshore verify --attestation and cosign verify-attestation check, " +
+			"otherwise as plain referrers.",
 		examples: []string{
 			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
 			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
@@ -43,9 +42,9 @@ func (p *program) componentPushCommand() *cli.Command {
 			"--key ci.key --sbom sbom.spdx.json --provenance provenance.json ./chart harbor.acme.example/plant/charts/line",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; else the repository's last element"},
-			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` that image references in compose.yaml ask for; may be repeated"},
-			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` that devices have, linux/arm64: every image must be for it, and others are left out of the lock; may be repeated"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; default: the repository's last element"},
+			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` for variables in image references of compose.yaml; may be repeated"},
+			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it, and other platforms are omitted from the lock; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, attachFlags(), signFlags(), registryFlags()),
 		run: p.componentPush,
@@ -183,19 +182,23 @@ func (p *program) packFrom(c *cli.Context, client *registry.Client, from string)
 	if err != nil {
 		return nil, err
 	}
-	_, manifest, err := repo.ManifestLimit(c.Context, desc.Digest, compose.MaxPublished)
+	_, manifest, err := repo.ManifestLimit(c.Context, desc.Digest, artifacts.MaxPublished)
 	if err != nil {
 		return nil, err
 	}
 	name := strings.TrimPrefix(from, "oci://")
-	published, err := compose.OpenPublished(name, manifest)
+	published, err := artifacts.OpenPublished(name, manifest)
 	if err != nil {
 		return nil, err
 	}
-	packed, err := published.Pack(c.Context, func(d ocispec.Descriptor) ([]byte, error) {
+	files, names, err := published.Files(func(d ocispec.Descriptor) ([]byte, error) {
 		d.Data = nil // what the manifest holds inline is fetched and checked like everything else
 		return repo.Blob(c.Context, d, artifacts.MaxDocument)
 	})
+	if err != nil {
+		return nil, err
+	}
+	packed, err := compose.Pack(c.Context, name, files, names...)
 	if err != nil {
 		return nil, err
 	}

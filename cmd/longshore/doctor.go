@@ -13,10 +13,10 @@ import (
 func (p *program) doctorCommand() *cli.Command {
 	return p.command("", command{
 		name: "doctor", args: "HOST/PATH", min: 1, max: 1,
-		usage: "find out what a registry can do, and what Longshore does about it",
-		about: "Pushes a small artifact into the repository, under tags that begin with longshore-doctor, asks for it in every way that " +
-			"devices and publishers do, and removes it again where the registry lets it. Use a repository that nobody needs. What cannot " +
-			"be seen from outside is not told: when unused manifests are removed, and how many requests are allowed.",
+		usage: "test what a registry supports, and how Longshore uses it",
+		about: "Pushes a small artifact to the repository, under tags that begin with longshore-doctor, requests it in every way that " +
+			"devices and publishers do, and deletes it again if the registry allows that. Use a repository that nothing else uses. " +
+			"The command cannot detect when unused manifests are removed, and how many requests are allowed.",
 		examples: []string{"harbor.acme.example/plant/doctor", "-o json ghcr.io/acme/doctor"},
 		flags:    registryFlags(),
 		run:      p.doctor,

@@ -9,14 +9,15 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 func dryRunFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "dry-run", Usage: "show what would be pushed, with its digest, and push and sign nothing"}
+	return &cli.BoolFlag{Name: "dry-run", Usage: "print what would be pushed, with its digest, without pushing or signing"}
 }
 
 // rehearse is publish without its effects: it says what would be there, or why that cannot be.
-func rehearse(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, o registry.PublishOptions) (pushed, error) {
+func rehearse(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, o release.PublishOptions) (pushed, error) {
 	r := pushed{
 		Reference: repo.Reference().WithTag(lastTag(o)).String(), Digest: a.Descriptor.Digest, MediaType: a.Descriptor.MediaType,
 		ArtifactType: a.Descriptor.ArtifactType, Size: a.Descriptor.Size, Signatures: []signatureInfo{}, DryRun: true,
@@ -37,7 +38,7 @@ func rehearse(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, 
 }
 
 // lastTag is the tag that people know what is published by.
-func lastTag(o registry.PublishOptions) string {
+func lastTag(o release.PublishOptions) string {
 	if n := len(o.Tags); n > 0 {
 		return o.Tags[n-1]
 	}

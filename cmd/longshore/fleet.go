@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/opencontainers/go-digest"
@@ -22,10 +21,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 func (p *program) fleetCommands() *cli.Command {
-	return group("fleet", "keep what many devices are to run in files",
+	return group("fleet", "manage a fleet of devices from files",
 		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(),
 		p.fleetRolloutCommands(), p.fleetWatchCommand(), p.fleetRollbackCommand(), p.fleetPruneCommand(), p.fleetPromoteCommand())
 }
@@ -64,17 +64,17 @@ func readFleetAs(dir, name string) (*fleet.Fleet, error) {
 func (p *program) fleetCheckCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "check", args: "[DIRECTORY]", max: 1,
-		usage: "find what is wrong with a fleet",
-		about: "Reads fleet.yaml and the files that it includes, looks up the applications' versions and descriptions, checks every " +
-			"parameter against them, and places every deployment on the devices that it selects. Then it looks, for every device, whether " +
-			"all components, images and layers are at their registries and at the mirrors of --mirror, whether the signatures satisfy " +
-			"--policy, and whether two deployments want the same port, serial line or network. Everything that is wrong is told in one " +
-			"run, with its position or its devices; exit code 6 says that a device cannot get what the files put on it. --offline asks " +
-			"no registry, and then neither parameters nor placements are checked.",
+		usage: "check the files of a fleet",
+		about: "Reads fleet.yaml and the files that it includes, looks up the applications' versions and descriptions, validates " +
+			"every parameter, and places every deployment on the devices that it selects. For every device it then checks that all " +
+			"components, images and layers are in their registries and in the mirrors of --mirror, that the signatures satisfy " +
+			"--policy, and that no two deployments use the same port, serial line or network. All errors are reported in one run, " +
+			"with their position or their devices; exit code 6 means that a device cannot get its deployments. --offline sends no " +
+			"requests and skips the checks of parameters and placements.",
 		examples: []string{"", "--offline plants/graz", "--policy trust.yaml --mirror harbor.acme.example=https://mirror.graz.example plant"},
 		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "offline", Usage: "ask no registry"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must let components and images pass"},
+			&cli.BoolFlag{Name: "offline", Usage: "send no requests to registries"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept components and images"},
 		}, contentFlags(), endpointFlags(), registryFlags()),
 		run: p.fleetCheck,
 	})
@@ -156,17 +156,8 @@ func (p *program) fleetCheck(c *cli.Context, args []string) error {
 	return p.show(c, r)
 }
 
-// openFleet lets the registry of fleet.yaml have the flags' credentials: whoever wrote the file is who types the command.
-func openFleet(ctx context.Context, client *registry.Client, f *fleet.Fleet) error {
-	_, err := client.OpenName(ctx, strings.TrimSuffix(f.Registry, "/")+"/state")
-	return err
-}
-
 // compileFleet looks up what a fleet runs and places it. What is not there, and what is wrong with the rest, is told in one run.
 func compileFleet(ctx context.Context, client *registry.Client, dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
-	if err := openFleet(ctx, client, f); err != nil {
-		return nil, err
-	}
 	releases, err := fleet.Resolve(ctx, f, registry.Upstream{Client: client})
 	var missing *strict.Error
 	if err != nil && !errors.As(err, &missing) {
@@ -202,16 +193,16 @@ func fleetServices(ctx context.Context, archive *artifacts.Archive, env map[stri
 func (p *program) fleetInitCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "init", args: "[DIRECTORY]", max: 1,
-		usage: "begin a fleet's files",
-		about: "Writes fleet.yaml and its JSON schema for editors into a directory, which is made. With --component and --device the " +
-			"fleet is ready to be published. Existing files stay.",
+		usage: "create the files of a fleet",
+		about: "Creates a directory with fleet.yaml and its JSON schema for editors. With --component and --device the fleet is ready " +
+			"to be published. Existing files are not overwritten.",
 		examples: []string{
 			"--registry harbor.acme.example/plant --component components/line-monitor:1.4.0 --device press-07 plant",
 			"--name graz --registry harbor.acme.example/plant --package apps/line:~1.4 plants/graz",
 		},
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of the fleet; else the directory's"},
-			&cli.StringFlag{Name: "registry", Usage: "`HOST/PATH` below which everything is"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the fleet; default: the directory's name"},
+			&cli.StringFlag{Name: "registry", Usage: "`HOST/PATH` of all repositories of the fleet"},
 			&cli.StringFlag{Name: "component", Usage: "`REPOSITORY:VERSION` of a Compose component to deploy on every device"},
 			&cli.StringFlag{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated"},
@@ -276,13 +267,13 @@ func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artif
 	if err != nil {
 		return err
 	}
-	var signer registry.Signer // nil: unsigned
+	var signer release.Signer // nil: unsigned
 	if f.signer != nil {
 		signer = fleetSigner{f.signer}
 	}
-	_, err = repo.Publish(ctx, a, registry.PublishOptions{
-		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Sole: &registry.Sole{Tagged: p.Tagged, NextTag: p.NextTag},
-		Held: p.Held,
+	_, err = release.Publish(ctx, repo, a, release.PublishOptions{
+		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Held: p.Held,
+		Precondition: &release.Precondition{Tagged: p.Tagged, New: p.New, Verify: p.Verify},
 	})
 	return err
 }
@@ -290,14 +281,14 @@ func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artif
 // fleetSigner signs for many at once, and keeps nothing of it.
 type fleetSigner struct{ *signer }
 
-var _ registry.FreshSigner = fleetSigner{}
+var _ release.FreshSigner = fleetSigner{}
 
 func (s fleetSigner) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	_, err := s.Signer.Sign(ctx, repo, subject)
 	return err
 }
 
-// SignFresh implements registry.FreshSigner.
+// SignFresh implements release.FreshSigner.
 func (s fleetSigner) SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	_, err := s.Signer.SignFresh(ctx, repo, subject)
 	return err

@@ -22,8 +22,8 @@ import (
 // contentFlags say what has to hold before anything is published.
 func contentFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "mirror", Usage: "what devices load from a host has to be at this mirror too: `HOST=ENDPOINT`; HOST alone means its mirrors in --certs-dir; may be repeated"},
-		&cli.BoolFlag{Name: "no-content", Usage: "do not look whether components and images are at their registries"},
+		&cli.StringSliceFlag{Name: "mirror", Usage: "`HOST=ENDPOINT` of a mirror that must also have what devices load from HOST; HOST alone: its mirrors in --certs-dir; may be repeated"},
+		&cli.BoolFlag{Name: "no-content", Usage: "do not check whether components and images are in their registries"},
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -47,41 +48,41 @@ func inDirectory(dir string, err error) error {
 
 // parallelFlag bounds what a registry has to bear, too: see [program.client].
 func parallelFlag() cli.Flag {
-	return &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices looked at, and of requests to one registry, at a time"}
+	return &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices processed, and of requests to one registry, at a time"}
 }
 
 func skipUnfitFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "skip-unfit", Usage: "leave devices as they are that cannot run what the files put on them, instead of ending with exit code 6"}
+	return &cli.BoolFlag{Name: "skip-unfit", Usage: "skip devices that cannot run their deployments, instead of ending with exit code 6"}
 }
 
 func selectFlag() cli.Flag {
-	return &cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; else all"}
+	return &cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; default: all"}
 }
 
 // planFlags choose what a plan is about.
 func planFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		selectFlag(),
-		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now; what ends in less than half of it is published again"},
-		&cli.BoolFlag{Name: "resign", Usage: "look also at who signed what stays, and sign it again where --key, --verify-key and --policy do not know who"},
+		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now; states with less than half of that left are published again"},
+		&cli.BoolFlag{Name: "resign", Usage: "also check the signers of unchanged states, and sign those again that none of --key, --verify-key and --policy accepts"},
 		skipUnfitFlag(),
 		parallelFlag(),
 		annotationFlag(),
-	}, vouchFlags(publishedNow, "; fleet plan and publish hold components and images against it too"), endpointFlags())
+	}, vouchFlags(publishedNow, "; fleet plan and publish also check components and images with it"), endpointFlags())
 }
 
 func (p *program) fleetPlanCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "plan", args: "[DIRECTORY]", max: 1,
-		usage: "show what publishing would change on which device, and what it costs",
-		about: "Compares the fleet's files with what each device has in the registry: deployments that come, change and go, with their " +
-			"components, parameters and images from digest to digest; what restarts and what stays; the bytes that each device lacks. " +
-			"Devices to which the same happens are told together. What a device would get is looked at before: whether all of it is at its " +
-			"registry and at the mirrors of --mirror, whether --policy lets it pass, and whether two deployments want the same port, serial " +
-			"line or network. Nothing is pushed. Exit code 1 says that something would change, 0 that nothing would, 6 that a device cannot " +
-			"get what the files put on it. --out FILE keeps the plan for fleet publish --plan.",
+		usage: "show what publishing would change on each device, and what it costs",
+		about: "Compares the fleet's files with the state of each device in the registry: new, changed and removed deployments with " +
+			"their components, parameters and image digests; what restarts and what continues; the bytes that each device has to " +
+			"load. Devices with the same changes are listed together. The plan also checks that everything is in its registry and " +
+			"in the mirrors of --mirror, that --policy accepts it, and that no two deployments use the same port, serial line or " +
+			"network. Nothing is pushed. Exit code 0 means no change, 1 that something would change, 6 that a device cannot get " +
+			"its deployments. --out FILE saves the plan for fleet publish --plan.",
 		examples: []string{"", "--select site=graz -o markdown plant", "--out plan.json --key release.key plant"},
-		flags: slices.Concat([]cli.Flag{&cli.StringFlag{Name: "out", Usage: "write the plan to `FILE` as well, for fleet publish --plan"}},
+		flags: slices.Concat([]cli.Flag{&cli.StringFlag{Name: "out", Usage: "also write the plan to `FILE`, for fleet publish --plan"}},
 			planFlags(), contentFlags(), keyFlags(), registryFlags()),
 		formats: append(outputFormats(), "markdown"),
 		run:     p.fleetPlan,
@@ -172,7 +173,7 @@ func (p *program) ready(c *cli.Context, s *session, f *fleet.Fleet, dir string, 
 	if err != nil {
 		return nil, o, err
 	}
-	o.Annotations = annotations
+	o.Annotations, o.Accepted = annotations, p.accepted(c, f)
 	if err := p.equip(c, f); err != nil {
 		return nil, o, err
 	}
@@ -246,23 +247,23 @@ func (p *program) fleetExpires(c *cli.Context) (time.Time, error) {
 func (p *program) fleetPublishCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "publish", args: "[DIRECTORY]", max: 1,
-		usage: "publish what a fleet's files say",
-		about: "Plans, with everything that fleet plan looks at before, and publishes every state that changes: signed, several at a time, each in the order that devices rely on. With " +
-			"--plan FILE exactly what fleet plan --out FILE has shown is published, or, when the files, a version or somebody else's " +
-			"publication have changed it since, nothing (exit code 6). A run that ended early is repeated and goes on where it stopped; " +
-			"one that has nothing to do pushes nothing. Of two at once on the same device the later ends with exit code 6.\n\n" +
-			"Where the files tell waves (rollout), publish goes from one to the next by what devices report to the fleet endpoint: it " +
-			"ends when the last has passed, or with exit code 6 when one has failed. It may be ended at any time; the same command goes " +
-			"on, on any machine. longshore fleet rollout looks at it, halts and undoes it.",
+		usage: "publish the states of a fleet",
+		about: "Runs the checks of fleet plan and publishes every state that changes: signed, several at a time, each in the order " +
+			"that devices rely on. With --plan FILE it publishes exactly the saved plan of fleet plan --out FILE, or nothing if " +
+			"the files, a version or a published state have changed since (exit code 6). Repeat an interrupted run: it continues, " +
+			"and pushes nothing if nothing is left to do. If two people publish for the same device at the same time, the later " +
+			"one ends with exit code 6.\n\nIf the files define waves (rollout), publish starts each wave according to the device " +
+			"reports at the fleet endpoint. It ends when the last wave has passed, or with exit code 6 when one has failed. You " +
+			"can stop it at any time; the same command continues, on any machine. See also longshore fleet rollout.",
 		examples: []string{
 			"--key release.key plant", "--key release.key --plan plan.json plant",
 			"--key release.key --endpoint https://fleet.acme.example plant",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish this and nothing else"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan with the digests that would result, and push nothing; exit code 6 when publishing would end with it"},
-			&cli.BoolFlag{Name: "at-once", Usage: "publish to all devices now, whatever waves the files tell; a rollout that is under way is not looked at"},
-			&cli.BoolFlag{Name: "again", Usage: "begin the rollout of a release that was halted or rolled back before"},
+			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish exactly this plan"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print the plan with the resulting digests, and push nothing; exit code 6 if publishing would end with it"},
+			&cli.BoolFlag{Name: "at-once", Usage: "publish to all devices now, without waves; a rollout in progress is ignored"},
+			&cli.BoolFlag{Name: "again", Usage: "restart the rollout of a release that was halted or rolled back before"},
 			unsignedFlag(), noWaitFlag(), lookFlag(), dirtyFlag(),
 		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetPublish,
@@ -380,7 +381,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 	}
 	var promise *fleet.Promise
 	if file := c.String("plan"); file != "" {
-		data, err := readBounded(file, fleet.MaxPlan)
+		data, err := bounded.File(os.Open, file, fleet.MaxPlan)
 		if err != nil {
 			return err
 		}

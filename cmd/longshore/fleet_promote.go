@@ -21,25 +21,25 @@ import (
 func (p *program) fleetPromoteCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "promote", args: "FROM TO", min: 2, max: 2,
-		usage: "bring what one environment has into another, by digest",
-		about: "FROM and TO are directories of fleets: staging and production. Finds out which exact version of every application is " +
-			"published for the devices of FROM, whatever tags name now, and writes it into TO/fleet.lock: its version, its digest and " +
-			"those of its components. Where TO has another registry, packages and components are copied there with their signatures, " +
-			"and devices get them there; images stay where they are named. fleet plan and fleet publish of TO hold to the lock: " +
-			"promoting publishes nothing. Devices of FROM that have different versions, or others than the files make, end it with " +
-			"exit code 6, and so does a device of TO that would get a profile that none of FROM has. With a fleet endpoint of FROM " +
-			"every device must report as well that what is published runs. A run that ended early is repeated.",
+		usage: "promote applications from one environment to another, by digest",
+		about: "FROM and TO are directories of fleets, such as staging and production. The command determines which version of every " +
+			"application is published for the devices of FROM, independent of what tags name now, and writes it to TO/fleet.lock: " +
+			"the version, its digest and those of its components. If TO has another registry, packages and components are copied " +
+			"there with their signatures; images stay where components name them. fleet plan and fleet publish of TO use the lock; " +
+			"promote itself publishes nothing. The exit code is 6 if devices of FROM have different versions, or others than its " +
+			"files define, or if a device of TO would get a profile that no device of FROM has. With a fleet endpoint of FROM, " +
+			"every device must also report that it runs what is published. Repeat an interrupted run.",
 		examples: []string{
 			"--verify-key release.pub --dry-run staging production",
 			"--verify-key release.pub --endpoint https://fleet.acme.example staging production",
 			"--application line --select device=canary-* staging production",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "application", Usage: "`NAME` of an application to promote; may be repeated; else all that both have"},
-			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; else all"},
-			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed what is published in FROM; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which it must be signed"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be promoted, and copy and write nothing"},
+			&cli.StringSliceFlag{Name: "application", Usage: "`NAME` of an application to promote; may be repeated; default: all that both fleets have"},
+			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; default: all"},
+			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed the published states of FROM; may be repeated"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept their signatures"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be promoted, without copying or writing"},
 			parallelFlag(),
 		}, endpointFlags(), registryFlags()),
 		run: p.fleetPromote,
@@ -164,9 +164,6 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 	}
 	all, err := target.Promote(source, versions, c.StringSlice("application"))
 	if err != nil {
-		return err
-	}
-	if err := openFleet(c.Context, client, target); err != nil {
 		return err
 	}
 	r := promoteResult{From: args[0], To: args[1], Lock: filepath.Join(args[1], fleet.LockFile), Applications: []promotedApplication{}, DryRun: c.Bool("dry-run")}

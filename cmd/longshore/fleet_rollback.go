@@ -26,15 +26,15 @@ import (
 func (p *program) fleetRollbackCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "rollback", args: "[DIRECTORY]", max: 1,
-		usage: "give many devices again what they had before",
-		about: "Publishes for each device, as its next generation, what it had before: devices take nothing older than what they have " +
-			"accepted. --before undoes what was published since a time, --revision what was published from a revision of the files, " +
-			"--previous each device's last change, whenever that was; devices that there is nothing to undo for stay. The plan is shown " +
-			"first; at a terminal it is asked whether to go on. Before anything moves it is looked at as by fleet publish: whether all " +
-			"that devices would load is still at its registry, at the mirrors of --mirror, and let pass by --policy. Devices that nothing " +
-			"earlier is there for, or not all of it any more, are told and do not keep the others; then the exit code is 6. A run that ended early is repeated; one that has nothing to do pushes nothing. Of the " +
-			"files only the names of devices and repositories count: they say what they said, so put them right before the next fleet " +
-			"publish, which would bring back what was undone.",
+		usage: "roll many devices back to what they had before",
+		about: "Publishes for each device its earlier content as a new generation, because devices reject older generations. --before " +
+			"rolls back what was published since a time, --revision what was published from a revision of the files, --previous " +
+			"each device's last change; other devices are unchanged. The command first shows the plan, and on a terminal asks for " +
+			"confirmation. As fleet publish does, it checks that everything is still in its registry and in the mirrors of " +
+			"--mirror, and that --policy accepts it. Devices without an earlier state, or without all of it, are reported and do " +
+			"not block the others; then the exit code is 6. Repeat an interrupted run. The command reads only the names of devices " +
+			"and repositories from the files and does not change them: correct the files before the next fleet publish, which " +
+			"would otherwise publish the bad release again.",
 		examples: []string{
 			"--before 2h --dry-run plant",
 			"--before 2026-11-20T02:00:00Z --key release.key plant",
@@ -42,15 +42,15 @@ func (p *program) fleetRollbackCommand() *cli.Command {
 			"--previous --select site=graz --key release.key plant",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "before", Usage: "what devices had at this `TIME`: 2026-11-20T02:00:00Z, or 2h for two hours ago"},
-			&cli.StringFlag{Name: "revision", Usage: "only devices that have something of this `REVISION` of the files, or one that begins so"},
-			&cli.BoolFlag{Name: "previous", Usage: "what each device had before its last change; one that went back already stays"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan and push nothing"},
+			&cli.StringFlag{Name: "before", Usage: "roll back to what devices had at this `TIME`: 2026-11-20T02:00:00Z, or 2h for two hours ago"},
+			&cli.StringFlag{Name: "revision", Usage: "roll back devices with a state of this `REVISION` of the files; a prefix is enough"},
+			&cli.BoolFlag{Name: "previous", Usage: "roll back each device's last change; devices that were already rolled back are unchanged"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print the plan and push nothing"},
 			yesFlag(), unsignedFlag(), selectFlag(),
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			parallelFlag(),
 			annotationFlag(),
-		}, vouchFlags("the states", "; components and images are held against it too"), contentFlags(), signFlags(), registryFlags()),
+		}, vouchFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
 		run: p.fleetRollback,
 	})
 }
@@ -166,9 +166,6 @@ func (p *program) planRollback(c *cli.Context, s *session, dir string, b fleet.B
 	if err != nil {
 		return nil, err
 	}
-	if err := openFleet(c.Context, s.Client, f); err != nil {
-		return nil, err
-	}
 	plan, err := f.Rollback(c.Context, registry.Upstream{Client: s.Client}, o, b)
 	if err != nil {
 		return nil, err
@@ -244,7 +241,7 @@ func (p *program) past(c *cli.Context, flag string) (time.Time, error) {
 }
 
 func yesFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "yes", Usage: "do not ask whether to go on"}
+	return &cli.BoolFlag{Name: "yes", Usage: "do not ask for confirmation"}
 }
 
 // confirm asks a person whether to go on. Without a terminal, or with --yes, nobody is asked.

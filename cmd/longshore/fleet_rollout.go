@@ -22,15 +22,15 @@ import (
 )
 
 func noWaitFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "no-wait", Usage: "do what can be done now and end, with exit code 0; the same command goes on"}
+	return &cli.BoolFlag{Name: "no-wait", Usage: "do what can be done now and end with exit code 0; the same command continues"}
 }
 
 func lookFlag() cli.Flag {
-	return &cli.DurationFlag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two looks at what devices report"}
+	return &cli.DurationFlag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two queries of the device reports"}
 }
 
 func (p *program) fleetRolloutCommands() *cli.Command {
-	return group("rollout", "look at a release on its way through the waves, halt and undo it",
+	return group("rollout", "show, halt, continue and undo a rollout in waves",
 		p.rolloutShowCommand(), p.rolloutContinueCommand(), p.rolloutHaltCommand(), p.rolloutUndoCommand())
 }
 
@@ -44,10 +44,10 @@ func (p *program) rolloutCommand(d command) *cli.Command {
 func (p *program) rolloutShowCommand() *cli.Command {
 	return p.rolloutCommand(command{
 		name:  "show",
-		usage: "show where a rollout stands",
-		about: "Reads the newest rollout of a fleet from the registry, and with a fleet endpoint what the devices of each wave report. Of " +
-			"the files only the fleet's name, registry and endpoint count. Exit code 0 says that it is done, 1 that it is under way, 6 " +
-			"that it is halted or rolled back.",
+		usage: "show the progress of a rollout",
+		about: "Reads the newest rollout of a fleet from the registry and, with a fleet endpoint, the device reports of each wave. " +
+			"Only the fleet's name, registry and endpoint are read from the files. Exit code 0 means done, 1 in progress, 6 halted " +
+			"or rolled back.",
 		examples: []string{"plant", "--endpoint https://fleet.acme.example --verify-key release.pub -o json plant"},
 		flags:    slices.Concat(keyFlags(), endpointFlags()),
 		run:      p.rolloutShow,
@@ -57,13 +57,13 @@ func (p *program) rolloutShowCommand() *cli.Command {
 func (p *program) rolloutContinueCommand() *cli.Command {
 	return p.rolloutCommand(command{
 		name:  "continue",
-		usage: "go on with a rollout that was halted, or that another machine began",
-		about: "Takes the rollout up where it stands: a wave that failed is looked at again. With --promote NAME that " +
-			"wave, which failed or is waited for, counts as passed whatever its devices report. The files must be those that it was begun with. Who ran it " +
-			"until now is told, and ends with exit code 6.",
+		usage: "continue a rollout that was halted, or that runs on another machine",
+		about: "Continues the rollout and evaluates a failed wave again. With --promote NAME that wave, failed or not complete, " +
+			"counts as passed whatever its devices report. The files must be those that the rollout was started with. Another " +
+			"process that runs the rollout reports this and ends with exit code 6.",
 		examples: []string{"--key release.key plant", "--promote canary --key release.key --endpoint https://fleet.acme.example plant"},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "promote", Usage: "`NAME` of a wave that failed, or is waited for, and is to count as passed, of a group GROUP/NAME; may be repeated"}, noWaitFlag(), lookFlag(), unsignedFlag(),
+			&cli.StringSliceFlag{Name: "promote", Usage: "`NAME` of a failed or incomplete wave to count as passed, GROUP/NAME for a group's wave; may be repeated"}, noWaitFlag(), lookFlag(), unsignedFlag(),
 			skipUnfitFlag(), parallelFlag(),
 		}, endpointFlags(), signFlags()),
 		run: p.rolloutContinue,
@@ -73,9 +73,9 @@ func (p *program) rolloutContinueCommand() *cli.Command {
 func (p *program) rolloutHaltCommand() *cli.Command {
 	return p.rolloutCommand(command{
 		name:  "halt",
-		usage: "stop a rollout where it is",
-		about: "Nothing more is published; what is published stays. Who runs the rollout ends with exit code 6. It can be continued, " +
-			"undone, or another release published in its place.",
+		usage: "stop a rollout",
+		about: "Stops publication; published states stay. The process that runs the rollout ends with exit code 6. Afterwards you can " +
+			"continue or undo the rollout, or publish another release.",
 		examples: []string{"--key release.key plant", "--reason 'line 4 must not stop tonight' --key release.key plant"},
 		flags:    append(signFlags(), reasonFlag(), unsignedFlag()),
 		run:      p.rolloutHalt,
@@ -85,11 +85,11 @@ func (p *program) rolloutHaltCommand() *cli.Command {
 func (p *program) rolloutUndoCommand() *cli.Command {
 	return p.rolloutCommand(command{
 		name:  "undo",
-		usage: "give every device that a rollout has reached what it had before",
-		about: "Publishes for each device of the newest rollout, in whatever wave, the content that it had before, as its next generation: " +
-			"devices take nothing older. A device that has something else by now keeps it, and so does one that had nothing before. " +
-			"Before anything moves it is looked at as by fleet rollback: when a device could not load all of what it had, nothing is published. " +
-			"Exit code 0 says that all the others have gone back.",
+		usage: "restore what devices had before a rollout",
+		about: "Publishes, for each device that the newest rollout has reached, its previous content as a new generation, because " +
+			"devices reject older generations. A device that got another state since keeps it, and so does one that had nothing " +
+			"before. First the command checks everything that devices would load, like fleet rollback: if something is missing for " +
+			"a device, nothing is published. Exit code 0 means that all other devices were restored.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
 		flags:    slices.Concat(contentFlags(), signFlags(), []cli.Flag{reasonFlag(), unsignedFlag(), parallelFlag()}),
 		run:      p.rolloutUndo,
@@ -97,7 +97,7 @@ func (p *program) rolloutUndoCommand() *cli.Command {
 }
 
 func reasonFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "`TEXT` for others to read"}
+	return &cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for other people"}
 }
 
 type rolloutInfo struct {
@@ -134,6 +134,7 @@ type reportsInfo struct {
 	Failed  int `json:"failed"`
 	Working int `json:"working"`
 	Silent  int `json:"silent"`
+	Offline int `json:"offline"`
 	Left    int `json:"left"`
 	text    string
 }
@@ -151,7 +152,7 @@ func describeRollout(l rollout.Ledger, rec *rollout.Record, tallies []rollout.Ta
 		}
 		if tallies != nil && w.State != artifacts.WavePending {
 			t := tallies[i]
-			info.Reports = &reportsInfo{t.Well, t.Failed, t.Working, t.Silent, t.Left, t.String()}
+			info.Reports = &reportsInfo{t.Well, t.Failed, t.Working, t.Silent, t.Offline, t.Left, t.String()}
 		}
 		r.Waves = append(r.Waves, info)
 	}
@@ -260,9 +261,6 @@ func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fl
 		return err
 	}
 	defer s.Close()
-	if err := openFleet(c.Context, s.Client, f); err != nil {
-		return err
-	}
 	o, err := p.fleetOptions(c, s.Client, s.signer)
 	if err != nil {
 		return err

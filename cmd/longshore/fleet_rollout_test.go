@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-var floorDevices = flag.Int("rollout.devices", 1000/fewer, "devices of TestRolloutOfThousand; -short takes 100")
+var floorDevices = flag.Int("rollout.devices", testenv.Rounds(100, 1000/fewer), "devices of TestRolloutOfThousand")
 
 // waves writes a fleet of devices, and returns their ids.
 func (s *shell) waves(devices int, rollout string) []string {
@@ -57,9 +57,6 @@ const rings = "rollout: {onFailure: rollback, waves: [{name: ring-1, percent: 2,
 // floorOf starts devices that all run the first release.
 func floorOf(t *testing.T, n int) (*shell, *floor, []string, func(string)) {
 	t.Helper()
-	if testing.Short() {
-		n = min(n, 100)
-	}
 	began := time.Now()
 	lap := func(what string) { t.Logf("%6.1fs %s", time.Since(began).Seconds(), what) }
 	s := newShell(t, testenv.Referrers)
@@ -206,7 +203,7 @@ func TestFleetRollout(t *testing.T) {
 	f.settled(time.Minute)
 
 	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 666")
-	command(outcome.Refused, "canary        1  failed", "rollout 2 of acme-plant is halted: wave canary: 1 of 1 device failed, 0 may: press-0000: ", "fleet", "publish", key, at, "--look-every=100ms")
+	command(outcome.Refused, "canary        1  failed", "rollout 2 of acme-plant is halted: wave canary: 1 of 1 devices failed (limit 0): press-0000: ", "fleet", "publish", key, at, "--look-every=100ms")
 	command(outcome.Differs, "press-0000  current            2  failed\n  ", "", "fleet", "status", at)
 	command(outcome.NotFound, "", "there is wave canary, wave rest", "fleet", "rollout", "continue", "--promote=none", key, at)
 	command(outcome.Refused, "", "wave rest: ", "fleet", "rollout", "continue", "--promote=canary", key, at, "--look-every=100ms") // worse

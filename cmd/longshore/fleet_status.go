@@ -18,10 +18,11 @@ import (
 func (p *program) fleetStatusCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "status", args: "[DIRECTORY]", max: 1,
-		usage: "show what is published for which device",
-		about: "Tells for each device which generation the registry has, and whether that is what the files say: current, behind, " +
-			"never published, or not possible; with --resign also whether nobody signed it who counts. With a fleet endpoint also what the " +
-			"device reports of it: well, at work, failed and why, or nothing. Exit code 1 says that a device is not current, or does not report that it is well.",
+		usage: "show what is published for each device",
+		about: "Compares for each device the generation in the registry with the files: current, behind, never published, or not " +
+			"possible; with --resign also not signed by a known signer. With a fleet endpoint it also shows what the device " +
+			"reports: well, in progress, failed with the reason, offline with the time, or nothing. Exit code 1 means that a " +
+			"device is not current, or does not report that it is well.",
 		examples: []string{"", "--select line=a -o json plant", "--endpoint https://fleet.acme.example plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
 		run:      p.fleetStatus,
@@ -46,12 +47,13 @@ type deviceStatus struct {
 
 // reported is what a device tells of what is published for it.
 type reported struct {
-	State     string `json:"state"` // well, working, failed, silent, later
+	State     string `json:"state"` // well, working, failed, silent, offline, later
 	Reason    string `json:"reason,omitempty"`
-	Heard     string `json:"heard,omitempty"` // "": never
-	Agent     string `json:"agent,omitempty"` // version of longshore-agent
-	Accepted  uint64 `json:"accepted"`        // generations; 0: none
-	Committed uint64 `json:"committed"`       // that ran completely
+	Heard     string `json:"heard,omitempty"`        // "": never
+	Offline   string `json:"offlineSince,omitempty"` // not heard since, which is too long; "": it reports
+	Agent     string `json:"agent,omitempty"`        // version of longshore-agent
+	Accepted  uint64 `json:"accepted"`               // generations; 0: none
+	Committed uint64 `json:"committed"`              // that ran completely
 }
 
 func (r fleetStatusResult) essence() string { return "" }
@@ -62,6 +64,16 @@ func (r fleetStatusResult) text(w io.Writer) {
 		width = max(width, len(d.Device))
 	}
 	asked := len(r.Devices) > 0 && r.Devices[0].Reported != nil
+	offline := 0
+	for _, d := range r.Devices {
+		if d.Reported != nil && d.Reported.Offline != "" {
+			offline++
+			fmt.Fprintf(w, "! %s is offline since %s\n", d.Device, d.Reported.Offline)
+		}
+	}
+	if offline > 0 {
+		fmt.Fprintln(w)
+	}
 	column := func(s string) string {
 		if !asked {
 			return ""
@@ -92,6 +104,9 @@ func (r fleetStatusResult) text(w io.Writer) {
 	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], fleet.Counted(len(r.Devices), "device"))
 	if asked {
 		fmt.Fprintf(w, ", %d well", counts["is well"])
+	}
+	if offline > 0 {
+		fmt.Fprintf(w, ", %d offline", offline)
 	}
 	fmt.Fprintln(w)
 }
@@ -134,6 +149,7 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 			s.Reported = &reported{State: string(x.Fate), Reason: x.Why}
 			if x.Seen != nil {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
+				s.Reported.Offline = stamp(x.Seen.OfflineSince)
 			}
 			differs = differs || x.Fate != rollout.Well && s.State != "nothing"
 		}
@@ -152,9 +168,9 @@ func (p *program) fleetDiffCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "diff", args: "[DIRECTORY]", max: 1,
 		usage: "show what publishing would change in the documents, line by line",
-		about: "Compares the ApplicationDeployments that each device has in the registry with those that the files make now; devices " +
-			"of which the same lines change are told together. Exit code 1 says that there is a difference, 6 that a device cannot run " +
-			"what the files put on it: of that no lines are shown.",
+		about: "Compares each device's ApplicationDeployments in the registry with those that the files define; devices with the same " +
+			"changed lines are listed together. Exit code 1 means that there is a difference, 6 that a device cannot run its " +
+			"deployments; these are not shown.",
 		examples: []string{"", "--select device=press-07 plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
 		run:      p.fleetDiff,

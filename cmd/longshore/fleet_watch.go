@@ -26,24 +26,24 @@ const leastInterval = time.Second
 func (p *program) fleetWatchCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "watch", args: "REPOSITORY|DIRECTORY", min: 1, max: 1,
-		usage: "publish what a branch of a Git repository says, and go on",
-		about: "Asks a Git repository for the newest commit of a branch, again and again, and publishes the fleet that it holds: what " +
-			"changed is told in a line each. REPOSITORY is what git clone takes, with the credentials that git has; a DIRECTORY in a " +
-			"checkout means its commits, not its files. Every state says of which commit it is, so nothing has to be kept here, and a " +
-			"commit that has what devices have no longer in its history, because the branch was set back, is refused. What does not " +
-			"work is tried again after growing pauses. --once publishes the newest commit and ends, with the exit codes of fleet " +
-			"publish; without it SIGTERM ends it, with exit code 0. Waves that the files tell are obeyed; a newer commit has to wait for " +
-			"the rollout of the one before, or for longshore fleet rollout halt.",
+		usage: "publish a fleet from a branch of a Git repository, continuously",
+		about: "Polls a branch of a Git repository for its newest commit and publishes the fleet in it; it prints one line per " +
+			"change. REPOSITORY is an address as for git clone, with git's credentials; for a DIRECTORY in a checkout its commits " +
+			"are used, not its files. Every state contains its commit, so the command stores nothing. It rejects a commit without " +
+			"the last published commit in its history, because the branch was reset. Failed attempts are retried with increasing " +
+			"delays. --once publishes the newest commit and ends with the exit codes of fleet publish; otherwise SIGTERM ends the " +
+			"command with exit code 0. Waves in the files are followed; a newer commit waits for the rollout of the previous one, " +
+			"or for longshore fleet rollout halt.",
 		examples: []string{
 			"--key release.key --path plants/graz https://git.acme.example/plants.git",
 			"--key release.key --once --branch release .",
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "branch", Value: "main", Usage: "`NAME` of the branch"},
-			&cli.StringFlag{Name: "path", Value: ".", Usage: "`DIRECTORY` of the fleet in the repository, or below the directory that is named"},
-			&cli.BoolFlag{Name: "once", Usage: "publish the newest commit and end"},
-			&cli.StringFlag{Name: "interval", Value: "1m", Usage: "`TIME` between two questions for the newest commit, at least " + leastInterval.String()},
-			&cli.StringSliceFlag{Name: "rewritten", Usage: "`COMMIT` that was published and was taken out of the branch's history on purpose; may be repeated"},
+			&cli.StringFlag{Name: "path", Value: ".", Usage: "`DIRECTORY` of the fleet in the repository, or below the DIRECTORY argument"},
+			&cli.BoolFlag{Name: "once", Usage: "publish the newest commit and exit"},
+			&cli.StringFlag{Name: "interval", Value: "1m", Usage: "`TIME` between two polls of the branch, at least " + leastInterval.String()},
+			&cli.StringSliceFlag{Name: "rewritten", Usage: "`COMMIT` that was published and then removed from the branch's history on purpose; may be repeated"},
 			unsignedFlag(), lookFlag(),
 		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		formats: []string{"text", "json"},

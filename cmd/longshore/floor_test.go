@@ -22,13 +22,15 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	devicestore "github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-	"github.com/longshore-dev/longshore/fleet/status"
+	fleetstatus "github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -44,7 +46,7 @@ type floor struct {
 	url      string // of the endpoint
 	dir      string
 	client   *registry.Client
-	trustees []signing.Trustee
+	trustees []signing.Verifier
 	web      *http.Transport
 	ctx      context.Context
 	devices  map[string]*floorDevice // by id
@@ -111,8 +113,8 @@ func newFloor(t *testing.T, s *shell, ids []string) *floor {
 		}
 	})
 	mux := http.NewServeMux()
-	mux.Handle("/api/v1/", status.API(status.Options{Store: db, Now: time.Now, Logger: quiet}))
-	mux.Handle("/fleet/v1/", status.Views(db, quiet))
+	mux.Handle("/api/v1/", fleetstatus.API(fleetstatus.Options{Store: db, Now: time.Now, Logger: quiet}))
+	mux.Handle("/fleet/v1/", fleetstatus.Views(&fleetstatus.Viewer{View: db, Now: time.Now, Logger: quiet}))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	f.url = server.URL
@@ -124,7 +126,7 @@ func newFloor(t *testing.T, s *shell, ids []string) *floor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.trustees = signing.Trustees(keys...)
+	f.trustees = signing.Verifiers(keys...)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	f.ctx = ctx
 	t.Cleanup(func() { cancel(); f.running.Wait() })
@@ -152,7 +154,7 @@ func newFloor(t *testing.T, s *shell, ids []string) *floor {
 // start runs a device.
 func (f *floor) start(db store.Tokens, id string) *floorDevice {
 	f.t.Helper()
-	token, kept, err := status.Mint(artifacts.DeviceID(id), time.Now())
+	token, kept, err := fleetstatus.Mint(artifacts.DeviceID(id), time.Now())
 	if err == nil {
 		err = db.AddToken(f.t.Context(), kept)
 	}
@@ -205,19 +207,19 @@ func (f *floor) start(db store.Tokens, id string) *floorDevice {
 	return d
 }
 
-// Verify implements [agent.Verifier]: states must be signed by release.key.
-func (f *floor) Verify(ctx context.Context, kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
-	if kind != agent.KindState {
-		return agent.Verdict{}, nil
+// Verify implements [intake.Verifier]: states must be signed by release.key.
+func (f *floor) Verify(ctx context.Context, kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
+	if kind != intake.KindState {
+		return intake.Verdict{}, nil
 	}
 	repo, err := f.client.OpenName(ctx, repository)
 	if err != nil {
-		return agent.Verdict{}, err
+		return intake.Verdict{}, err
 	}
 	if _, err := signing.Verify(ctx, repo, d, f.trustees); err != nil {
-		return agent.Verdict{}, err
+		return intake.Verdict{}, err
 	}
-	return agent.Verdict{SignedBy: []string{"release"}}, nil
+	return intake.Verdict{SignedBy: []string{"release"}}, nil
 }
 
 // settled waits until every device runs the state that its tag names, and counts them by generation.
@@ -229,7 +231,7 @@ func (f *floor) settled(patience time.Duration) map[uint64]int {
 		waits := []string{}
 		for id, d := range f.devices {
 			x := d.agent.Status()
-			if x.Committed == nil || x.Accepted == nil || x.Committed.Generation != x.Accepted.Generation || x.Phase != agent.PhaseInSync {
+			if x.Committed == nil || x.Accepted == nil || x.Committed.Generation != x.Accepted.Generation || x.Phase != status.PhaseInSync {
 				waits = append(waits, id)
 				continue
 			}

@@ -19,10 +19,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 const maxRecord = 64 << 20 // bytes of --record: a line for each device
@@ -30,24 +32,24 @@ const maxRecord = 64 << 20 // bytes of --record: a line for each device
 func (p *program) freshenCommand() *cli.Command {
 	return p.command("", command{
 		name: "freshen", args: "HOST/PATH[:TAG]...", min: 1, max: -1,
-		usage: "say that states are still the current ones",
-		about: "Signs, for each device's tag, that it names the newest generation now and until when that may be relied on. Devices whose " +
-			"policy asks for freshness then notice when somebody keeps new states from them. Made for a schedule: what is fresh for longer " +
-			"than half of --for is left alone, statements of the same key that have ended are taken away where the registry allows it, and " +
-			"the exit code tells whether every state is fresh. A tag that was moved back to an older generation is refused; with --record " +
-			"also when the newer one was deleted. The key can be one that signs nothing else. With --keyless, give --trusted-root " +
-			"too: what was said before is not found without it, so that every run says it again.",
+		usage: "sign freshness timestamps for states",
+		about: "Signs, for each device's tag, that it names the newest generation now, and until when this statement is valid. " +
+			"Devices with a freshness policy then detect that new states are withheld. Run it from a schedule: statements that are " +
+			"valid for more than half of --for are left alone, expired statements of the same key are deleted if the registry " +
+			"allows it, and the exit code shows whether every state is fresh. A tag that was moved back to an older generation is " +
+			"an error; with --record also if the newer generation was deleted. Use a key that signs nothing else. With --keyless " +
+			"also give --trusted-root; otherwise earlier statements are not found, and every run signs new ones.",
 		examples: []string{
 			"--key pulse.key --for 48h harbor.acme.example/plant/state:press-07",
 			"--key pulse.key --for 48h --verify-key release.pub --record freshness.json --all -o json harbor.acme.example/plant/state",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.DurationFlag{Name: "for", Value: 48 * time.Hour, Usage: "`TIME` that a statement lasts"},
-			&cli.BoolFlag{Name: "all", Usage: "the states of all devices that the repository has"},
-			&cli.StringFlag{Name: "record", Usage: "`FILE` that remembers the newest generation of each state; it is made, and written again"},
+			&cli.DurationFlag{Name: "for", Value: 48 * time.Hour, Usage: "`TIME` that a statement is valid"},
+			&cli.BoolFlag{Name: "all", Usage: "sign for all devices in the repository"},
+			&cli.StringFlag{Name: "record", Usage: "`FILE` that stores the newest generation of each state between runs"},
 			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed the states; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which the states must be signed"},
-		}, keyFlags(), keylessFlags(), registryFlags()), // a statement is a bundle
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept the states' signatures"},
+		}, keyFlags(), keylessFlags(), registryFlags()), // the format is the state's
 		run: p.freshen,
 	})
 }
@@ -295,7 +297,7 @@ func deviceAt(ctx context.Context, repo *registry.Repository, tag string) (artif
 func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *release.Current, tag string, s *freshState) error {
 	q := signing.FreshnessQuery{Tag: tag, Generation: s.Generation}
 	if self := f.signer.Self(); self != nil {
-		q.Trustees = append(q.Trustees, self)
+		q.Verifiers = append(q.Verifiers, self)
 	}
 	lasts := func(all []signing.FreshnessSignature) *signing.FreshnessSignature {
 		for i := range all {
@@ -313,7 +315,7 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		q.Enough = func(all []signing.FreshnessSignature) bool { return lasts(all) != nil }
 	}
 	var there []signing.FreshnessSignature
-	if len(q.Trustees) > 0 { // an identity without a trusted root cannot tell what it said before
+	if len(q.Verifiers) > 0 { // an identity without a trusted root cannot tell what it said before
 		there, err = signing.FindFreshness(ctx, at, cur.Descriptor, q)
 	}
 	if err != nil && !errors.Is(err, fault.ErrUnsigned) && !errors.Is(err, fault.ErrBadSignature) && !errors.Is(err, fault.ErrTooLarge) {
@@ -323,17 +325,17 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		s.Outcome, s.IssuedAt, s.NotAfter = freshEnough, stamp(l.IssuedAt), stamp(l.NotAfter)
 	} else {
 		said := signing.Freshness{Tag: tag, Generation: s.Generation, IssuedAt: f.now, NotAfter: f.now.Add(f.life)}
-		statement, err := said.Statement()
+		statement, err := sign.NewFreshness(said)
 		if err != nil {
 			return err
 		}
-		if _, err := f.signer.Attest(ctx, repo, cur.Descriptor, statement); err != nil {
+		if _, err := f.signer.Attest(ctx, repo, cur.Descriptor, statement, f.ended(there)...); err != nil {
 			return fmt.Errorf("freshen %s: %w", s.Reference, err)
 		}
 		s.Outcome, s.IssuedAt, s.NotAfter = freshRenewed, stamp(said.IssuedAt), stamp(said.NotAfter)
 	}
 	for _, old := range there {
-		if f.noPrune.Load() || f.now.Before(old.NotAfter) {
+		if f.noPrune.Load() || f.now.Before(old.NotAfter) || old.Format == signing.FormatLegacy {
 			continue
 		}
 		switch err := at.RemoveReferrer(ctx, cur.Descriptor, old.Digest); {
@@ -346,6 +348,17 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		}
 	}
 	return nil
+}
+
+// ended lists the statements of cosign's older format that have ended: a new one takes their place.
+func (f *freshening) ended(all []signing.FreshnessSignature) []digest.Digest {
+	var out []digest.Digest
+	for _, s := range all {
+		if s.Format == signing.FormatLegacy && !f.now.Before(s.NotAfter) {
+			out = append(out, s.Digest)
+		}
+	}
+	return out
 }
 
 // tagsOnce asks for the tags of a repository once: each device's history is in them.
@@ -382,7 +395,7 @@ func readRecord(file string) (*generationRecord, error) {
 	if file == "" {
 		return r, nil
 	}
-	data, err := readBounded(file, maxRecord)
+	data, err := bounded.File(os.Open, file, maxRecord)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
 	}

@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -151,5 +152,42 @@ func TestFreshenPrunes(t *testing.T) {
 			}
 			s.do(outcome.OK, "verify", "--key", "release.pub", states+":press-07")
 		})
+	}
+}
+
+// A state that is signed in cosign's older format is freshened there: cosign goes on verifying it, and statements that have
+// ended make room for the next one.
+func TestFreshenOlderLayout(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "key", "generate", "pulse")
+	d := strings.TrimSpace(s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--signature-format", "legacy", "--empty", states))
+	at := time.Now().Add(-90 * time.Hour)
+	for range 4 {
+		at = at.Add(30 * time.Hour)
+		if r := s.freshenedAt(at, "--key", "pulse.key", "--for", "24h", states+":press-07"); r.Renewed != 1 {
+			t.Fatalf("freshen = %+v", r)
+		}
+	}
+	if r := s.freshenedAt(at, "--key", "pulse.key", "--for", "24h", states+":press-07"); r.Fresh != 1 {
+		t.Errorf("freshen again = %+v", r)
+	}
+	subject := ocispec.Descriptor{Digest: digest.Digest(d)}
+	if list, err := s.repository().Referrers(t.Context(), subject); err != nil || len(list) != 0 {
+		t.Errorf("Referrers = %v, %v, want none: a bundle hides the signature from cosign", list, err)
+	}
+	under, err := s.repository().Resolve(t.Context(), signing.AttestationTag(subject.Digest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, data, err := s.repository().Manifest(t.Context(), under.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil || len(m.Layers) != 1 {
+		t.Errorf("%d statements, %v, want the one that is good", len(m.Layers), err)
+	}
+	if out, err := s.cosign3("verify", "--key", "release.pub", "--insecure-ignore-tlog", s.real(states+"@"+d)); err != nil {
+		t.Errorf("cosign does not find its signature any more: %v\n%s", err, out)
 	}
 }

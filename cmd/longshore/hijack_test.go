@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -32,7 +34,7 @@ func (s *shell) forge(o artifacts.StateOptions, tags ...string) {
 	s.t.Helper()
 	a, err := artifacts.PackState(o)
 	if err == nil {
-		_, err = s.repository().Publish(s.t.Context(), a, registry.PublishOptions{Tags: tags})
+		_, err = release.Publish(s.t.Context(), s.repository(), a, release.PublishOptions{Tags: tags})
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -94,7 +96,7 @@ func TestHijackedState(t *testing.T) {
 	refused("--verify-key", append(with, "--keep-others")...)
 	heals("not signed", with...)
 	s.forge(forged, "press-07.v18446744073709551614")
-	heals("not followed", append(with, "--keep-others")...)
+	heals("", append(with, "--keep-others")...) // far above what comes next: nothing looks there
 	s.move("press-07", "press-07.v1")
 	heals("does not name it", append(with, "--keep-others")...)
 
@@ -116,7 +118,7 @@ func TestKeyRotation(t *testing.T) {
 	s.do(outcome.OK, "key", "generate", "next")
 	s.pushed(append(component, "--key", "release.key")...)
 	rotate := []string{"state", "push", "-d", "press-07", "--key", "next.key", "--keep-others", "--deployment", "vision.yaml", states}
-	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", host+"/plant/components/vision:0.9.2")
+	s.do(outcome.OK, "component", "push", "-q", "./sensor", host+"/plant/components/vision:0.9.2")
 	s.do(outcome.Verification, rotate...)
 	s.do(outcome.Verification, append(rotate, "--verify-key", "other.pub")...)
 	s.do(outcome.Verification, append(rotate, "--policy", "allow.yaml")...)
@@ -131,7 +133,7 @@ func TestKeyRotation(t *testing.T) {
 // Who does not sign vouches for nothing.
 func TestUnsignedFollowsUnsigned(t *testing.T) {
 	s := newShell(t, testenv.Referrers)
-	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", host+"/plant/components/vision:0.9.2")
+	s.do(outcome.OK, "component", "push", "-q", "./sensor", host+"/plant/components/vision:0.9.2")
 	for n := range 3 {
 		if r := s.pushed("--unsigned", "--keep-others", "--deployment", "vision.yaml"); r.Generation != uint64(n+1) {
 			t.Errorf("generation %d, want %d", r.Generation, n+1)
@@ -149,7 +151,7 @@ func TestUnsignedFollowsUnsigned(t *testing.T) {
 // A push that was interrupted before the device's tag moved is in nobody's way.
 func TestInterruptedPush(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
-	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", host+"/plant/components/vision:0.9.2")
+	s.do(outcome.OK, "component", "push", "-q", "./sensor", host+"/plant/components/vision:0.9.2")
 	s.pushed("--key", "release.key", "--deployment", "vision.yaml")
 	cut := s.pushed("--key", "release.key", "--deployment", "vision.yaml", "-a", "note=cut")
 	s.move("press-07", "press-07.v1")
@@ -159,5 +161,55 @@ func TestInterruptedPush(t *testing.T) {
 	s.move("press-07", "press-07.v1")
 	if other := s.pushed("--key", "release.key", "--empty"); other.Generation != 3 || other.Previous != cut.Digest || len(other.Notes) != 1 {
 		t.Errorf("something else: %+v, want generation 3", other)
+	}
+}
+
+// Whoever may write to the registry puts a generation above the one that is being published: nobody signed it, and it does not
+// become the device's.
+func TestForgedWhilePublishing(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.write("one/fleet.yaml", "fleet: one\nregistry: "+host+"/plant\nstates: state\napplications: {line: {component: components/line-monitor, version: 1.4.0}}\n"+
+		"deployments: {line: {application: line, select: \"*\"}}\ndevices: [{id: press-08, capabilities: unchecked}]\n")
+	for device, args := range map[artifacts.DeviceID][]string{
+		"press-07": {"state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor + ":1.4.0", states},
+		"press-08": {"fleet", "publish", "--key", "release.key", "one"},
+	} {
+		s.server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/plant/state/manifests/" + device.Tag() + "$", Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			s.forge(artifacts.StateOptions{Device: device, Generation: 2}, artifacts.HistoryTag(device.Tag(), 2))
+			next.ServeHTTP(w, r)
+		}})
+		s.do(outcome.OK, args...)
+		s.do(outcome.OK, "verify", "--key", "release.pub", states+":"+device.Tag())
+	}
+}
+
+// A history tag that somebody sets after the tags were listed is not written over: the number is looked at when it is chosen.
+func TestHistoryTagSetMeanwhile(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.write("one/fleet.yaml", "fleet: one\nregistry: "+host+"/plant\nstates: state\napplications: {line: {component: components/line-monitor, version: 1.4.0}}\n"+
+		"deployments: {line: {application: line, select: \"*\"}}\ndevices: [{id: press-08, capabilities: unchecked}]\n")
+	for device, args := range map[artifacts.DeviceID][]string{
+		"press-07": {"state", "push", "-d", "press-07", "--unsigned", "--component", monitor + ":1.4.0", states},
+		"press-08": {"fleet", "publish", "--unsigned", "one"},
+	} {
+		history := artifacts.HistoryTag(device.Tag(), 1)
+		s.server.Faults.Add(testenv.Rule{Path: "/plant/state/tags/list", Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			next.ServeHTTP(w, r)
+			s.forge(artifacts.StateOptions{Device: device, Generation: 1, Annotations: map[string]string{"who": "another"}}, history)
+		}})
+		s.do(outcome.OK, args...)
+		if out := s.do(outcome.OK, "state", "show", states+":"+device.Tag()); !strings.Contains(out, "generation 2") {
+			t.Errorf("%s is not generation 2:\n%s", device, out)
+		}
+		d, err := s.repository().Resolve(t.Context(), history)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, manifest, err := s.repository().Manifest(t.Context(), d.Digest)
+		if err != nil || !strings.Contains(string(manifest), `"who":"another"`) {
+			t.Errorf("%s was written over: %v\n%s", history, err, manifest)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -54,13 +53,14 @@ func (p *program) stateOf(c *cli.Context, arg string) (registry.Reference, artif
 func (p *program) stateHistoryCommand() *cli.Command {
 	return p.command("state", command{
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list what was published for a device",
-		about: "Lists the generations that have a history tag, the newest first, with what each one runs. The one that the device's tag " +
-			"names is marked; one that does not say what its tag says is told. The registry itself is asked, and no mirror. Who signed is asked with longshore verify.",
+		usage: "list the published generations of a device",
+		about: "Lists the generations that have a history tag, the newest first, with their deployments. The one that the device's " +
+			"tag names is marked; a generation that does not match its tag is reported. The command reads from the registry, not " +
+			"from mirrors, and does not check signatures: use longshore verify.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 --limit 3 -o json harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
-			&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of generations to show, the newest"},
+			&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of generations to show"},
 		}, registryFlags()),
 		run: p.stateHistory,
 	})
@@ -213,22 +213,22 @@ func (p *program) stateRollbackCommand() *cli.Command {
 	return p.command("state", command{
 		name: "rollback", args: "HOST/PATH", min: 1, max: 1,
 		usage: "publish an earlier generation's content as a new one",
-		about: "Devices take nothing older than what they have accepted, whoever signs it. So going back is a new generation: with the " +
-			"deployments of an earlier one, the components that they were pinned to, and a note of which one it repeats. The earlier " +
-			"state must be signed as the current one must: by --key, --verify-key, or as --policy says. Before anything moves it is looked at as " +
-			"by fleet rollback: whether all that the device would load is still at its registry, at the mirrors of --mirror, and let pass " +
-			"by --policy; else the exit code is 6.",
+		about: "Devices reject generations below the one that they accepted. So a rollback is a new generation with the deployments " +
+			"of an earlier one, the same pinned components, and a note of which one it repeats. The earlier state must be signed " +
+			"like the current one: by --key, --verify-key, or as --policy requires. Before it publishes, the command checks that " +
+			"everything that the device would load is still in its registry and in the mirrors of --mirror, and that --policy " +
+			"accepts it; otherwise the exit code is 6.",
 		examples: []string{
 			"--device press-07 --to 41 --key release.key harbor.acme.example/plant/state",
 			"--device press-07 --to 41 --key release.key --verify-key old-release.pub harbor.acme.example/plant/state",
 		},
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
-			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to go back to"},
+			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to roll back to"},
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
-			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
+			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 			dryRunFlag(), annotationFlag(),
-		}, vouchFlags("the states", "; components and images are held against it too"), contentFlags(), signFlags(), registryFlags()),
+		}, vouchFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
 		run: p.stateRollback,
 	})
 }
@@ -244,48 +244,10 @@ func (p *program) stateRollback(c *cli.Context, args []string) error {
 	if err := whoSigns(c); err != nil {
 		return err
 	}
-	o, err := p.stateOptions(c, device)
-	if err != nil {
-		return err
-	}
 	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	vouching, err := p.vouching(c, s.Client, s.signer)
-	if err != nil {
-		return err
-	}
-	repo, err := originOf(c.Context, s.Client, ref)
-	if err != nil {
-		return err
-	}
-	o.Verify = vouching.of(repo)
-	if o.Look, err = p.loadable(c, s.Client); err != nil {
-		return err
-	}
-	next, err := release.Rollback(c.Context, registry.Upstream{Client: s.Client}, repo, o, c.Uint64("to"))
-	if err != nil {
-		return err
-	}
-	return p.publishState(c, repo, next, o, s.signer, nil)
+	return p.publishOne(c, s, ref, fleet.One{Device: device, To: c.Uint64("to")}, nil)
 }
-
-// loadable looks whether a device of which nothing is known could load deployments again.
-func (p *program) loadable(c *cli.Context, client *registry.Client) (func(context.Context, []artifacts.Deployment) ([]string, error), error) {
-	var o fleet.Options
-	if err := p.looking(c, client, &o); err != nil {
-		return nil, err
-	}
-	loader := fleet.NewLoader(registry.Upstream{Client: client}, o)
-	return func(ctx context.Context, deployments []artifacts.Deployment) ([]string, error) {
-		found, err := loader.Look(ctx, nil, deployments)
-		if err == nil && len(found.Wrong) > 0 {
-			err = fault.WithHint(fmt.Errorf("it cannot be had again: %w: %s", fault.ErrUnfit, strings.Join(found.Wrong, "; ")), goneHint)
-		}
-		return found.Notes, err
-	}, nil
-}
-
-const goneHint = "push what is gone again, by the same digest; or go back to another generation; --no-content does not look"

@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"os"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
 )
@@ -13,19 +15,19 @@ import (
 // identityFlags name who must have signed, where no key does, as cosign spells them.
 func identityFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an address, or the URL of a workflow"},
-		&cli.StringFlag{Name: "certificate-identity-regexp", Category: identityCategory, Usage: "`RE2` that describes the whole subject"},
-		&cli.StringFlag{Name: "certificate-oidc-issuer", Category: identityCategory, Usage: "`URL` of the identity provider that vouched for the subject"},
-		&cli.StringFlag{Name: "certificate-oidc-issuer-regexp", Category: identityCategory, Usage: "`RE2` that describes the whole URL"},
-		&cli.StringFlag{Name: "trusted-root", Category: identityCategory, Usage: "trusted_root.json `FILE` that vouches for certificates and logs, offline"},
-		&cli.BoolFlag{Name: "insecure-ignore-tlog", Category: identityCategory, Usage: "accept an identity's signature that is in no transparency log; a signed timestamp is needed then"},
+		&cli.StringFlag{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an e-mail address, or the URL of a workflow"},
+		&cli.StringFlag{Name: "certificate-identity-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole subject"},
+		&cli.StringFlag{Name: "certificate-oidc-issuer", Category: identityCategory, Usage: "`URL` of the subject's identity provider"},
+		&cli.StringFlag{Name: "certificate-oidc-issuer-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole URL"},
+		&cli.StringFlag{Name: "trusted-root", Category: identityCategory, Usage: "trusted_root.json `FILE` with the trusted certificate authorities and logs"},
+		&cli.BoolFlag{Name: "insecure-ignore-tlog", Category: identityCategory, Usage: "accept an identity's signature without a transparency log entry; it then needs a signed timestamp"},
 	}
 }
 
 const identityCategory = "Identity"
 
 // identity is who the flags ask for; nil when they ask for nobody.
-func (p *program) identity(c *cli.Context) (signing.Trustee, error) {
+func (p *program) identity(c *cli.Context) (signing.Verifier, error) {
 	subject, issuer := c.String("certificate-identity"), c.String("certificate-oidc-issuer")
 	o := keyless.IdentityOptions{Name: cmp.Or(subject, c.String("certificate-identity-regexp")), Unlogged: c.Bool("insecure-ignore-tlog")}
 	if o.Name == "" && issuer == "" && c.String("certificate-oidc-issuer-regexp") == "" &&
@@ -43,7 +45,7 @@ func (p *program) identity(c *cli.Context) (signing.Trustee, error) {
 	if file == "" {
 		return nil, misused(c, "an identity is held against --trusted-root, a file: nothing is fetched")
 	}
-	data, err := readBounded(file, artifacts.MaxTrustedRoot)
+	data, err := bounded.File(os.Open, file, artifacts.MaxTrustedRoot)
 	if err != nil {
 		return nil, err
 	}

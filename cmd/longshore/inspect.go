@@ -20,10 +20,10 @@ import (
 func (p *program) inspectCommand() *cli.Command {
 	return p.command("", command{
 		name: "inspect", args: "HOST/PATH[:TAG|@DIGEST]|oci-layout:PATH[:TAG]", min: 1, max: 1,
-		usage: "show what something in a registry is and holds",
-		about: "Shows type, digest, sizes, annotations and layers of any artifact, what is inside those that Longshore knows (states, " +
-			"bundles, components with their locks, application packages, images, signatures), and who says to have signed it. " +
-			"Digests and documents are checked, signatures are not: that is longshore verify.",
+		usage: "show the type and content of an artifact",
+		about: "Shows type, digest, sizes, annotations and layers of any artifact, the content of those that Longshore knows (states, " +
+			"bundles, components with their locks, application packages, images, signatures), and the claimed signers. Digests and " +
+			"documents are checked, signatures are not: use longshore verify.",
 		examples: []string{"harbor.acme.example/plant/state:press-07", "-o json oci-layout:stick:press-07.v41"},
 		flags:    registryFlags(),
 		run:      p.inspect,

@@ -15,9 +15,11 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 const maxSecret = 64 << 10 // bytes of a password or token
@@ -25,9 +27,9 @@ const maxSecret = 64 << 10 // bytes of a password or token
 func (p *program) keyGenerateCommand() *cli.Command {
 	return p.command("key", command{
 		name: "generate", args: "[NAME]", max: 1,
-		usage: "make a key pair",
-		about: "Writes NAME.key, the private key, encrypted and readable by you alone, and NAME.pub, the public key for devices. " +
-			"Both are in cosign's format. NAME may have a directory and is longshore when it is left out. Existing files stay.",
+		usage: "create a key pair",
+		about: "Writes the private key NAME.key, encrypted and readable only by you, and the public key NAME.pub for devices, in " +
+			"cosign's format. NAME may contain a directory; the default is longshore. Existing files are not overwritten.",
 		examples: []string{"release", "--key-password-file password.txt keys/release"},
 		flags:    []cli.Flag{keyPasswordFlag()},
 		run:      p.keyGenerate,
@@ -65,7 +67,7 @@ func (p *program) keyGenerate(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	private, public, err := signing.GenerateKey(password)
+	private, public, err := sign.GenerateKey(password)
 	if err != nil {
 		return err
 	}
@@ -85,8 +87,8 @@ func (p *program) keyGenerate(c *cli.Context, args []string) error {
 func (p *program) keyShowCommand() *cli.Command {
 	return p.command("key", command{
 		name: "show", args: "FILE", min: 1, max: 1,
-		usage:    "show what a public key is",
-		about:    "Tells the kind and the fingerprint of a public key, as policies and signatures name it.",
+		usage:    "show the type and fingerprint of a public key",
+		about:    "Shows the type of a public key and its fingerprint, as policies and signatures use it.",
 		examples: []string{"release.pub", "-q release.pub"},
 		run:      p.keyShow,
 	})
@@ -135,7 +137,7 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 // keyPassword finds the password of a key file: in the file from, unless that is "". twice asks a person to repeat it.
 func (p *program) keyPassword(from, file string, twice bool) ([]byte, error) {
 	if from != "" {
-		data, err := readBounded(from, maxSecret)
+		data, err := bounded.File(os.Open, from, maxSecret)
 		return bytes.TrimRight(data, "\r\n"), err
 	}
 	for _, name := range []string{"LONGSHORE_KEY_PASSWORD", "COSIGN_PASSWORD"} {
@@ -210,28 +212,14 @@ func keyName(file string) string {
 	return strings.TrimSuffix(base, filepath.Ext(base))
 }
 
-// readBounded reads a file of at most limit bytes.
-func readBounded(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s: %w: more than %s", name, fault.ErrTooLarge, size(limit))
-	}
-	return data, err
-}
-
 func (p *program) keyPublicCommand() *cli.Command {
 	return p.command("key", command{
 		name: "public", max: 0,
-		usage: "write the public half of a key",
-		about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a token or a key management " +
-			"service, where nothing else can be had of it.",
+		usage: "write the public key of a private key",
+		about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a PKCS#11 token or a key " +
+			"management service.",
 		examples: []string{"--key 'pkcs11:token=plant;object=release?module-path=/usr/lib/softhsm/libsofthsm2.so' --out release.pub", "--key awskms:///alias/release"},
-		flags:    append(keyFlags(), &cli.StringFlag{Name: "out", Usage: "write it to `FILE`, which must not be there yet"}),
+		flags:    append(keyFlags(), &cli.StringFlag{Name: "out", Usage: "write it to `FILE`, which must not exist"}),
 		run:      p.keyPublic,
 	})
 }

@@ -14,9 +14,9 @@ func (p *program) loginCommand() *cli.Command {
 	return p.command("", command{
 		name: "login", args: "HOST", min: 1, max: 1,
 		usage: "log in to a registry",
-		about: "Asks the registry whether user and password are right, and stores them where Docker and podman find them: in a " +
-			"credential helper where one is configured. What docker, podman, oras or crane logged in to is known already. " +
-			"With --token alone, an identity token is stored.",
+		about: "Verifies user and password at the registry and stores them where Docker and podman find them: in a credential helper " +
+			"if one is configured. Credentials of docker, podman, oras or crane are found without this command. With --token " +
+			"alone, an identity token is stored.",
 		examples: []string{"-u anna harbor.acme.example", "-u 'robot$ci' --password-stdin harbor.acme.example < token.txt"},
 		flags:    registryFlags(),
 		run:      p.login,
@@ -26,8 +26,8 @@ func (p *program) loginCommand() *cli.Command {
 func (p *program) logoutCommand() *cli.Command {
 	return p.command("", command{
 		name: "logout", args: "HOST", min: 1, max: 1,
-		usage:    "forget the credentials of a registry",
-		about:    "Removes what login stored. Not having been logged in is no error.",
+		usage:    "delete the stored credentials of a registry",
+		about:    "Deletes what login stored. It is not an error if nothing is stored.",
 		examples: []string{"harbor.acme.example", "--registry-config ci.json harbor.acme.example"},
 		flags:    registryFlags(),
 		run:      p.logout,
@@ -35,21 +35,20 @@ func (p *program) logoutCommand() *cli.Command {
 }
 
 type loginResult struct {
-	Host string `json:"host"`
-	User string `json:"user,omitempty"`
-	// Files has where the credentials are, or were.
-	Files []string `json:"files"`
-	in    bool
+	Host   string   `json:"host"`
+	User   string   `json:"user,omitempty"`
+	KeptIn []string `json:"keptIn"` // files and credential helpers that have the credentials, or had them
+	in     bool
 }
 
 func (r loginResult) text(w io.Writer) {
 	switch {
 	case r.in:
-		row(w, "logged in", "to %s%s, kept in %s", r.Host, as(r.User), strings.Join(r.Files, ", "))
-	case len(r.Files) == 0:
+		row(w, "logged in", "to %s%s, kept in %s", r.Host, as(r.User), strings.Join(r.KeptIn, ", "))
+	case len(r.KeptIn) == 0:
 		row(w, "note", "nothing was kept for %s", r.Host)
 	default:
-		row(w, "logged out", "of %s, removed from %s", r.Host, strings.Join(r.Files, ", "))
+		row(w, "logged out", "of %s, removed from %s", r.Host, strings.Join(r.KeptIn, ", "))
 	}
 }
 
@@ -109,7 +108,7 @@ func (p *program) login(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.show(c, loginResult{Host: args[0], User: user, Files: []string{stored}, in: true})
+	return p.show(c, loginResult{Host: args[0], User: user, KeptIn: []string{stored}, in: true})
 }
 
 func (p *program) logout(c *cli.Context, args []string) error {
@@ -125,5 +124,5 @@ func (p *program) logout(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.show(c, loginResult{Host: args[0], Files: append([]string{}, removed...)})
+	return p.show(c, loginResult{Host: args[0], KeptIn: append([]string{}, removed...)})
 }

@@ -13,9 +13,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 func main() {
@@ -27,6 +30,7 @@ func main() {
 
 // run runs one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) int {
+	logrus.SetOutput(io.Discard) // compose-go warns there of variables without a value; ours names the file and the line
 	return newProgram(stdin, stdout, stderr, lookup).run(ctx, args)
 }
 
@@ -40,9 +44,13 @@ func (p *program) run(ctx context.Context, args []string) int {
 	if err == nil {
 		err = app.RunContext(ctx, append([]string{app.Name}, line...))
 	}
+	if last := printable.Flush(p.stdout); err == nil {
+		err = last
+	}
 	if err != nil {
 		outcome.Tell(p.stderr, "longshore", err)
 	}
+	_ = printable.Flush(p.stderr) // there is no other place to say so
 	return outcome.Code(err)
 }
 
@@ -52,12 +60,12 @@ type program struct {
 	stdout, stderr io.Writer
 	lookup         func(string) (string, bool) // the environment
 	now            func() time.Time
-	unlock         func(private, password []byte) (signing.PrivateKey, error)
+	unlock         func(private, password []byte) (sign.PrivateKey, error)
 	stdinSecret    string // what --password-stdin read
 }
 
 func newProgram(stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) *program {
-	return &program{stdin: stdin, stdout: stdout, stderr: stderr, lookup: lookup, now: time.Now, unlock: signing.Unlock}
+	return &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr), lookup: lookup, now: time.Now, unlock: sign.Unlock}
 }
 
 // getenv is a variable's value; "" when it is not set.

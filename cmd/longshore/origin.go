@@ -21,7 +21,7 @@ import (
 const dirtySuffix = "-dirty"
 
 func dirtyFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "allow-dirty", Usage: "publish what is not committed to Git, as revision COMMIT" + dirtySuffix}
+	return &cli.BoolFlag{Name: "allow-dirty", Usage: "publish uncommitted files, as revision COMMIT" + dirtySuffix}
 }
 
 // material is what goes into an artifact from one directory.

@@ -7,9 +7,10 @@ import (
 	"io"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/emit"
 )
 
 // result is what a command found or did. Its JSON form has stable keys; text is for people.
@@ -40,7 +41,7 @@ func (p *program) show(c *cli.Context, r result) error {
 		if err != nil {
 			return err
 		}
-		if data, err = yaml.JSONToYAML(data); err != nil { // by way of JSON: the same keys in the same order
+		if data, err = emit.FromJSON(data); err != nil { // by way of JSON: the same keys in the same order
 			return err
 		}
 		_, err = p.stdout.Write(data)

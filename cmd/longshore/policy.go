@@ -14,18 +14,18 @@ import (
 func (p *program) policyTestCommand() *cli.Command {
 	return p.command("policy", command{
 		name: "test", args: "FILE HOST/PATH[:TAG|@DIGEST]", min: 2, max: 2,
-		usage: "explain what a device with a trust policy would decide, and why",
-		about: "Holds what the reference names, and everything below it, against the trust.yaml in FILE, as a device that has never " +
-			"accepted anything would: which rule decides, which signers count, which do not, and why. --at decides as of another " +
-			"time: who will still be trusted then. A device stops at the first refusal; this goes on and tells all. The order of " +
-			"generations is the device's own.",
+		usage: "show what a device with a trust policy would decide, and why",
+		about: "Checks the artifact of the reference, and everything below it, against the trust.yaml in FILE, like a device that has " +
+			"not accepted anything before: which rule decides, which signers count, which do not, and why. --at decides for " +
+			"another time. A device stops at the first failed check; this command shows all of them. The order of generations is " +
+			"checked only on the device.",
 		examples: []string{
 			"trust.yaml harbor.acme.example/plant/state:press-07",
 			"--at 2027-06-01T00:00:00Z -o json trust.yaml harbor.acme.example/plant/state:press-07",
 			"--kind image trust.yaml docker.io/library/caddy:2.10",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; else now"},
+			&cli.StringFlag{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; default: now"},
 		}, auditFlags(), registryFlags()),
 		run: p.policyTest,
 	})
@@ -34,8 +34,8 @@ func (p *program) policyTestCommand() *cli.Command {
 func (p *program) policySchemaCommand() *cli.Command {
 	return p.command("policy", command{
 		name: "schema", usage: "print the JSON schema of trust.yaml, for editors",
-		about: "An editor that knows the schema completes keys and marks slips while a policy is written. longshore check knows more: " +
-			"it reads the keys, too, and finds what contradicts itself.",
+		about: "With the schema an editor completes keys and marks mistakes. longshore check also reads the keys and finds " +
+			"contradictions.",
 		examples: []string{"", "> trust.schema.json"},
 		run: func(*cli.Context, []string) error {
 			_, err := p.stdout.Write(trust.Schema())

@@ -9,8 +9,8 @@ import (
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -87,7 +87,7 @@ func TestVerifyIdentity(t *testing.T) {
 	}
 	sign := func(tag string, flaws keylesstest.Flaws) {
 		t.Helper()
-		signer, err := signing.NewSealSigner(instance.Seal(t, issuer, subject, flaws), nil, signing.SignOptions{})
+		signer, err := sign.NewKeylessSigner(instance.Keyless(t, issuer, subject, flaws), nil, sign.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -22,7 +23,7 @@ func (p *program) publishProgress(c *cli.Context) (func(fleet.Progress), func())
 	if c.Bool("quiet") {
 		return nil, func() {}
 	}
-	f, ok := p.stderr.(*os.File)
+	f, ok := printable.Raw(p.stderr).(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		begin, last := p.now(), p.now()
 		return func(x fleet.Progress) {

@@ -24,17 +24,17 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-const retentionText = "What always stays: what a device's tag names and everything above it, what that one follows, what these repeat, what a rollout " +
-	"may give back, with what that follows and repeats, what any other tag names, and what is not what its tag says. Signatures, attestations and statements about a " +
-	"state go with it; blobs are the registry's to collect. At a terminal it is asked whether to go on. A registry that lets nobody " +
-	"delete, or keeps tags, says so (exit code 2 or 6), and nothing is lost. A run that ended early is repeated."
+const retentionText = "These generations always stay: the one that a device's tag names and all above it, its predecessor, those that they repeat, those that a rollout " +
+	"may restore, with predecessors and repeated generations, those that any other tag names, and those that do not match their tag. Signatures, attestations " +
+	"and freshness statements of a removed state are removed with it; the registry collects blobs. On a terminal the command asks for confirmation. A registry " +
+	"that does not allow deletion, or keeps tags, ends it with exit code 2 or 6, and nothing is lost. Repeat an interrupted run."
 
 func pruneFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: "keep", Value: historyLines, Usage: "`NUMBER` of generations of each device that stay, the newest"},
-		&cli.StringFlag{Name: "younger-than", Usage: "`TIME` within which what was published stays too, and what does not say when: 720h, or since 2026-10-01T00:00:00Z"},
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signatures tell when something was published, for --younger-than, and one of which has to be on a rollout; may be repeated"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, and remove nothing"},
+		&cli.IntFlag{Name: "keep", Value: historyLines, Usage: "`NUMBER` of newest generations to keep for each device"},
+		&cli.StringFlag{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 720h, or since 2026-10-01T00:00:00Z"},
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signature times count for --younger-than, and one of which must have signed a rollout; may be repeated"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
 		yesFlag(),
 	}
 }
@@ -43,14 +43,14 @@ func (p *program) statePruneCommand() *cli.Command {
 	return p.command("state", command{
 		name: "prune", args: "HOST/PATH", min: 1, max: 1,
 		usage: "remove old generations of devices",
-		about: "Removes what is older than the newest generations of each device that has a history in the repository, or of those that " +
-			"--device names. Rollouts are looked for in rollouts beside the repository and above it, where fleets keep them; what devices " +
-			"report it does not know, fleet prune does. A rollout that no --verify-key has signed ends it, unless it is of a fleet that --fleet " +
-			"does not name: of such a rollout's devices nothing is removed. " + retentionText,
+		about: "Removes generations older than the newest --keep ones, for each device with a history in the repository, or for those " +
+			"of --device. The command looks for rollouts beside the repository and above it, where fleets store them; it does not " +
+			"read device reports, fleet prune does. It stops at a rollout that no --verify-key has signed, unless the rollout is " +
+			"of a fleet that --fleet does not name: then nothing of its devices is removed. " + retentionText,
 		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 2160h --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated; else all"},
-			&cli.StringSliceFlag{Name: "fleet", Usage: "`NAME` of a fleet of yours; rollouts of others need not be signed by a --verify-key, and their devices lose nothing; may be repeated"},
+			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated; default: all"},
+			&cli.StringSliceFlag{Name: "fleet", Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and nothing of their devices is removed; may be repeated"},
 		}, pruneFlags(), registryFlags()),
 		run: p.statePrune,
 	})
@@ -60,9 +60,9 @@ func (p *program) fleetPruneCommand() *cli.Command {
 	return p.command("fleet", command{
 		name: "prune", args: "[DIRECTORY]", max: 1,
 		usage: "remove old generations of a fleet's devices",
-		about: "Removes what is older than the newest generations of each device that the files name. What devices have that the files " +
-			"no longer name stays: longshore state prune is for these. With a fleet endpoint, what devices report that they have stays, with " +
-			"what that follows and repeats. " + retentionText,
+		about: "Removes generations older than the newest --keep ones, for each device in the files. For devices that the files no " +
+			"longer name use longshore state prune. With a fleet endpoint, generations that devices report, with their " +
+			"predecessors and repeated generations, stay. " + retentionText,
 		examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz --endpoint https://fleet.acme.example plant"},
 		flags:    slices.Concat([]cli.Flag{selectFlag()}, pruneFlags(), endpointFlags(), registryFlags()),
 		run:      p.fleetPrune,
@@ -271,9 +271,6 @@ func (p *program) fleetPrune(c *cli.Context, args []string) error {
 	defer client.Close()
 	o, err := p.fleetOptions(c, client, nil)
 	if err != nil {
-		return err
-	}
-	if err := openFleet(c.Context, client, f); err != nil {
 		return err
 	}
 	at := f.Repositories(o.Devices)

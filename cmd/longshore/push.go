@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // pushed is what every push has in common.
@@ -42,19 +45,19 @@ func (r pushed) text(w io.Writer) {
 
 // overwriteFlag goes with tags that stand for one content for ever.
 func overwriteFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "overwrite", Usage: "move the version's tag when it stands for something else already"}
+	return &cli.BoolFlag{Name: "overwrite", Usage: "move the version's tag if it already names another digest"}
 }
 
 // once publishes under a version, which stands for one content unless --overwrite.
-func once(c *cli.Context, version string) registry.PublishOptions {
+func once(c *cli.Context, version string) release.PublishOptions {
 	if c.Bool("overwrite") {
-		return registry.PublishOptions{Tags: []string{version}}
+		return release.PublishOptions{Tags: []string{version}}
 	}
-	return registry.PublishOptions{HistoryTag: version}
+	return release.PublishOptions{HistoryTag: version}
 }
 
 // publish pushes an artifact and says what is there now.
-func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s *signer, o registry.PublishOptions) (pushed, error) {
+func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s *signer, o release.PublishOptions) (pushed, error) {
 	if s != nil && o.Signer == nil {
 		o.Signer = s
 	}
@@ -64,7 +67,7 @@ func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s
 		r, err = rehearse(c, repo, a, o)
 	} else {
 		var d ocispec.Descriptor
-		d, err = repo.Publish(c.Context, a, o)
+		d, err = release.Publish(c.Context, repo, a, o)
 		r = pushed{
 			Reference: repo.Reference().WithTag(lastTag(o)).String(), Digest: d.Digest, MediaType: d.MediaType,
 			ArtifactType: a.Descriptor.ArtifactType, Size: d.Size, Signatures: []signatureInfo{},
@@ -82,7 +85,7 @@ func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s
 // readDocument reads a file, or stdin for "-".
 func (p *program) readDocument(file string) ([]byte, error) {
 	if file != "-" {
-		return readBounded(file, artifacts.MaxDocument)
+		return bounded.File(os.Open, file, artifacts.MaxDocument)
 	}
 	var b bytes.Buffer
 	n, err := io.Copy(&b, io.LimitReader(p.stdin, artifacts.MaxDocument+1))

@@ -27,9 +27,9 @@ func TestFilesOfFlags(t *testing.T) {
 		{"--ca-file", ".", outcome.Misused, "longshore: --ca-file: CA file .: is a directory: invalid\n"},
 		{"--cert-file", "none.pem", outcome.NotFound, "longshore: --cert-file: client certificate none.pem: not found\n"},
 		{"--registry-config", "none.json", outcome.NotFound, "longshore: --registry-config: credentials file none.json: no such file or directory\n"},
-		{"--registry-config", "half.json", outcome.Misused, "longshore: --registry-config: credentials file half.json:2:13: unexpected end of JSON input: invalid\n"},
-		{"--registry-config", "kind.json", outcome.Misused, "longshore: --registry-config: credentials file kind.json:2:12: \"auths\" cannot be a JSON number: invalid\n"},
-		{"--registry-config", "comma.json", outcome.Misused, "longshore: --registry-config: credentials file comma.json:2:2: invalid character '\"' after object key:value pair: invalid\n"},
+		{"--registry-config", "half.json", outcome.Misused, "longshore: --registry-config: credentials file half.json:2:13: unexpected end of JSON input: configuration invalid\n"},
+		{"--registry-config", "kind.json", outcome.Misused, "longshore: --registry-config: credentials file kind.json:2:12: \"auths\" cannot be a JSON number: configuration invalid\n"},
+		{"--registry-config", "comma.json", outcome.Misused, "longshore: --registry-config: credentials file comma.json:2:2: invalid character '\"' after object key:value pair: configuration invalid\n"},
 	} {
 		s.server.Faults.Forget()
 		args := append(push, tc.flag, tc.file)

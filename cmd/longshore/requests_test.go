@@ -8,7 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -16,8 +20,8 @@ import (
 // are published.
 func TestRequestsOfAState(t *testing.T) {
 	for kind, want := range map[testenv.Kind][2]int{ // the first state of a device, and the next one
-		testenv.Distribution: {27, 33},
-		testenv.Referrers:    {22, 28},
+		testenv.Distribution: {21, 27},
+		testenv.Referrers:    {15, 21},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newShell(t, kind)
@@ -77,4 +81,45 @@ func placeOf(path string) string {
 	path = movingTag.ReplaceAllString(path, "moving tag")
 	path = uploadPlace.ReplaceAllString(path, "upload")
 	return digestOnly.ReplaceAllString(path, "digest")
+}
+
+// A state costs the same beside the tags of many other devices as in an empty repository: those are not listed.
+func TestRequestsOfAStateAmongMany(t *testing.T) {
+	const others = 1200 // more than a page of tags
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newShell(t, kind)
+			s.stock()
+			count := func(repository string) (all []string) {
+				for _, poll := range []string{"10", "20"} {
+					s.server.Faults.Forget()
+					s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "--set", "POLL_SECONDS="+poll, host+"/"+repository)
+					for _, r := range s.server.Faults.Requests("", "/"+repository+"/") {
+						if !strings.Contains(r.Path, "/blobs/") { // these are the same however many devices there are, but for chance
+							all = append(all, r.Method+" "+placeOf(r.Path))
+						}
+					}
+				}
+				return all
+			}
+			alone := count("plant/alone")
+			repo := s.repository()
+			a, err := artifacts.PackState(artifacts.StateOptions{Device: "press-08", Generation: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := release.Publish(t.Context(), repo, a, release.PublishOptions{Tags: []string{"press-08"}}); err != nil {
+				t.Fatal(err)
+			}
+			d := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
+			for i := range others {
+				if err := repo.PushManifest(t.Context(), d, a.Manifest, fmt.Sprintf("%c-%04d.v7", 'a'+i%26, i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if among := count("plant/state"); !slices.Equal(among, alone) {
+				t.Errorf("%d requests, want the %d as alone:\n%s\n\n%s", len(among), len(alone), strings.Join(among, "\n"), strings.Join(alone, "\n"))
+			}
+		})
+	}
 }

@@ -12,11 +12,11 @@ import (
 func (p *program) trustedRootShowCommand() *cli.Command {
 	return p.command("trusted-root", command{
 		name: "show", args: "FILE", min: 1, max: 1,
-		usage: "what a trusted_root.json trusts, and how old it is",
-		about: "Shows whose word counts about keyless signatures: certificate authorities, logs and timestamp authorities, and since " +
-			"when. The newest of them dates the root; what was signed by help of newer ones, a device with this root refuses. " +
-			"The file is the one that cosign trusted-root create writes or that a sigstore instance publishes, as it is: name it in " +
-			"trust.yaml as trustedRoot: {file: trusted_root.json}.",
+		usage: "show what a trusted_root.json trusts, and how old it is",
+		about: "Shows the certificate authorities, logs and timestamp authorities that are trusted for keyless signatures, and since " +
+			"when. The newest of them dates the trusted root; a device with this root rejects signatures that need newer ones. Use " +
+			"the file of cosign trusted-root create, or the one that a sigstore instance publishes, without changes, and name it " +
+			"in trust.yaml as trustedRoot: {file: trusted_root.json}.",
 		examples: []string{"trusted_root.json", "-o json trusted_root.json"},
 		run:      p.trustedRootShow,
 	})

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -17,15 +19,11 @@ import (
 
 // checkSet refuses values of --set that a component has no use for: a name with a slip in it would be signed, published,
 // and have no effect.
-func checkSet(ctx context.Context, repo *registry.Repository, target string, values map[string]string) error {
+func checkSet(ctx context.Context, repo *registry.Repository, component digest.Digest, values map[string]string) error {
 	if len(values) == 0 {
 		return nil
 	}
-	desc, err := repo.Resolve(ctx, target)
-	if err != nil {
-		return err
-	}
-	_, manifest, err := repo.Manifest(ctx, desc.Digest)
+	_, manifest, err := repo.Manifest(ctx, component)
 	if err != nil {
 		return err
 	}

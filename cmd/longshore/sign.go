@@ -16,9 +16,9 @@ import (
 func (p *program) signCommand() *cli.Command {
 	return p.command("", command{
 		name: "sign", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "sign what is in a registry",
-		about: "Signs the digest that the reference has now, as cosign does, without any service but the registry. A signature " +
-			"by the same key with the same annotations is not repeated. cosign 3 verifies it with --key and --insecure-ignore-tlog.",
+		usage: "sign an artifact",
+		about: "Signs the current digest of the reference in cosign's format, without any service except the registry. A signature by " +
+			"the same key with the same annotations is not repeated. Verify it in cosign 3 with --key and --insecure-ignore-tlog.",
 		examples: []string{
 			"--key release.key harbor.acme.example/plant/components/web:2.0.1",
 			"--key vendor.key --signature-format both -a approved=yes harbor.acme.example/plant/images/web@sha256:…",
@@ -64,6 +64,9 @@ func (p *program) sign(c *cli.Context, args []string) error {
 	}
 	if err := s.signer.Sign(c.Context, repo, subject); err != nil {
 		return err
+	}
+	if c.String("signature-format") == string(signing.FormatLegacy) {
+		p.noteLayout(c.Context, repo, subject, signing.FormatLegacy)
 	}
 	return p.show(c, signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(s.signer.made)})
 }

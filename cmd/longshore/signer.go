@@ -13,13 +13,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
-	"github.com/longshore-dev/longshore/signing/keyless/online"
-	"github.com/longshore-dev/longshore/signing/remotekey"
+	"github.com/longshore-dev/longshore/signing/sign"
+	"github.com/longshore-dev/longshore/signing/sign/identity"
+	"github.com/longshore-dev/longshore/signing/sign/remotekey"
 )
 
 const keylessCategory = "Keyless signing"
@@ -33,7 +36,7 @@ func signFlags() []cli.Flag {
 
 func keyFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "key", Usage: "sign with this private `KEY`: a file, pkcs11:…, or of a service: awskms://…"},
+		&cli.StringFlag{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…"},
 		keyPasswordFlag(),
 	}
 }
@@ -41,51 +44,58 @@ func keyFlags() []cli.Flag {
 // signersFlags are signFlags for several who sign at once.
 func signersFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
-		&cli.StringSliceFlag{Name: "key", Usage: "sign with this private `KEY`: a file, pkcs11:…, or of a service: awskms://…; may be repeated"},
-		&cli.StringSliceFlag{Name: "key-password-file", Usage: "`FILE` with the password or PIN of every key, or one for each --key in their order; else LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt for each"},
+		&cli.StringSliceFlag{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…; may be repeated"},
+		&cli.StringSliceFlag{Name: "key-password-file", Usage: "`FILE` with the password or PIN of all keys, or one for each --key in their order; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt for each"},
 	}, signFlags()[len(keyFlags()):])
 }
 
 func keyPasswordFlag() cli.Flag {
-	return &cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; else LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
+	return &cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
 }
 
 // keylessFlags are spelled as cosign spells them.
 func keylessFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: "keyless", Category: keylessCategory, Usage: "sign as whom an identity token names, with a certificate of minutes instead of a key"},
-		&cli.StringFlag{Name: "identity-token", Category: keylessCategory, Usage: "`TOKEN` or file with one; else SIGSTORE_ID_TOKEN, or what GitHub Actions gives to the job"},
-		&cli.StringFlag{Name: "signing-config", Category: keylessCategory, Usage: "`FILE` that names the services (signing_config.v0.2.json) instead of the flags with their URLs"},
+		&cli.BoolFlag{Name: "keyless", Category: keylessCategory, Usage: "sign with the identity of a token and a short-lived certificate instead of a key"},
+		&cli.StringFlag{Name: "identity-token", Category: keylessCategory, Usage: "`TOKEN` or file with one; else SIGSTORE_ID_TOKEN, or that of the job: GitHub Actions, Google Cloud, SPIFFE"},
+		&cli.StringFlag{Name: "signing-config", Category: keylessCategory, Usage: "`FILE` with the services (signing_config.v0.2.json), instead of the URL flags"},
 		&cli.StringFlag{Name: "fulcio-url", Category: keylessCategory, Usage: "`URL` of the certificate authority"},
-		&cli.StringFlag{Name: "rekor-url", Category: keylessCategory, Usage: "`URL` of the transparency log, a Rekor of version 1"},
+		&cli.StringFlag{Name: "rekor-url", Category: keylessCategory, Usage: "`URL` of the transparency log (Rekor version 1)"},
 		&cli.StringFlag{Name: "timestamp-server-url", Category: keylessCategory, Usage: "`URL` of the timestamp authority, with its path"},
-		&cli.StringFlag{Name: "oidc-issuer", Category: keylessCategory, Usage: "`URL` of the identity provider that the token must be from"},
-		&cli.StringFlag{Name: "trusted-root", Category: keylessCategory, Usage: "trusted_root.json `FILE` to know one's own earlier signatures by"},
+		&cli.StringFlag{Name: "oidc-issuer", Category: keylessCategory, Usage: "`URL` of the required identity provider of the token"},
+		&cli.StringFlag{Name: "trusted-root", Category: keylessCategory, Usage: "trusted_root.json `FILE` to recognise your earlier signatures"},
 	}
 }
 
 // unsignedFlag is for commands that publish the states of many devices.
 func unsignedFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices take that only where their policy says allowUnsigned"}
+	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices accept this only if their policy has allowUnsigned"}
 }
 
 // claimFlag is what pairs reads as what is signed together with a digest.
 func claimFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` to sign with the digest; may be repeated"}
+	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation to sign with the digest; may be repeated"}
 }
 
 // signer signs while an artifact is published. Close it; nil is no signer, and may be closed too.
 type signer struct {
-	*signing.Signer
+	*sign.Signer
 	made  []signing.Signature
 	close func() error // nil: nothing to close
 }
 
-var _ registry.Signer = (*signer)(nil)
+var _ release.FreshSigner = (*signer)(nil)
 
-// Sign implements registry.Signer.
+// Sign implements release.Signer.
 func (s *signer) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	made, err := s.Signer.Sign(ctx, repo, subject)
+	s.made = made
+	return err
+}
+
+// SignFresh implements release.FreshSigner.
+func (s *signer) SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	made, err := s.Signer.SignFresh(ctx, repo, subject)
 	s.made = made
 	return err
 }
@@ -202,17 +212,17 @@ func closeAll(all []*signer) {
 }
 
 // signOptions are how to sign, whoever does.
-func (p *program) signOptions(c *cli.Context, claims map[string]string, once bool) (signing.SignOptions, error) {
-	format, err := signing.ParseFormat(c.String("signature-format"))
+func (p *program) signOptions(c *cli.Context, claims map[string]string, once bool) (sign.Options, error) {
+	format, err := sign.ParseFormat(c.String("signature-format"))
 	if err != nil {
-		return signing.SignOptions{}, err
+		return sign.Options{}, err
 	}
 	at, err := p.signingTime()
-	return signing.SignOptions{Format: format, Annotations: claims, Time: at, Once: once, Place: p.signaturePlace()}, err
+	return sign.Options{Format: format, Annotations: claims, Time: at, Once: once, Place: p.signaturePlace()}, err
 }
 
 // keySigner signs with a key, wherever that is. password is the file with its password; "": it comes from elsewhere.
-func (p *program) keySigner(c *cli.Context, key, password string, o signing.SignOptions) (*signer, error) {
+func (p *program) keySigner(c *cli.Context, key, password string, o sign.Options) (*signer, error) {
 	if remotekey.Is(key) {
 		return p.remoteSigner(c, key, password, o)
 	}
@@ -238,15 +248,15 @@ func (p *program) onlyWithKeyless(c *cli.Context) error {
 	return nil
 }
 
-func (p *program) fileSigner(file, passwordFile string, o signing.SignOptions) (*signer, error) {
-	private, err := readBounded(file, signing.MaxKeyBytes)
+func (p *program) fileSigner(file, passwordFile string, o sign.Options) (*signer, error) {
+	private, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
 	if errors.Is(err, os.ErrNotExist) {
 		err = fault.WithHint(err, "make one: longshore key generate NAME writes NAME.key and NAME.pub")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)
 	}
-	if err := signing.CheckSealed(private); err != nil {
+	if err := sign.CheckKeyFile(private); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	password, err := p.keyPassword(passwordFile, file, false)
@@ -261,7 +271,7 @@ func (p *program) fileSigner(file, passwordFile string, o signing.SignOptions) (
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	o.Name = keyName(file)
-	s, err := signing.NewKeySigner(hand, o)
+	s, err := sign.NewKeySigner(hand, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -285,7 +295,7 @@ func (p *program) checkOpen(file string, noPassword bool) error {
 }
 
 // remoteSigner signs with a key in a token or a key management service.
-func (p *program) remoteSigner(c *cli.Context, ref, passwordFile string, o signing.SignOptions) (*signer, error) {
+func (p *program) remoteSigner(c *cli.Context, ref, passwordFile string, o sign.Options) (*signer, error) {
 	key, err := remotekey.Open(c.Context, ref, remotekey.Options{
 		PKCS11Module: p.getenv("COSIGN_PKCS11_MODULE_PATH"),
 		PIN: func(token string) ([]byte, error) {
@@ -298,7 +308,7 @@ func (p *program) remoteSigner(c *cli.Context, ref, passwordFile string, o signi
 	if err != nil {
 		return nil, err
 	}
-	s, err := signing.NewKeySigner(key, o)
+	s, err := sign.NewKeySigner(key, o)
 	if err != nil {
 		_ = key.Close()
 		return nil, err
@@ -307,7 +317,7 @@ func (p *program) remoteSigner(c *cli.Context, ref, passwordFile string, o signi
 }
 
 // identitySigner signs as whom a token names.
-func (p *program) identitySigner(c *cli.Context, o signing.SignOptions) (*signer, error) {
+func (p *program) identitySigner(c *cli.Context, o sign.Options) (*signer, error) {
 	services, err := p.services(c)
 	if err != nil {
 		return nil, err
@@ -320,18 +330,18 @@ func (p *program) identitySigner(c *cli.Context, o signing.SignOptions) (*signer
 	if want := c.String("oidc-issuer"); want != "" && want != token.Issuer() {
 		return nil, fmt.Errorf("identity token: %w: it is by %s, where %s is asked for", fault.ErrDenied, token.Issuer(), want)
 	}
-	seal, err := online.NewSeal(online.Options{Services: services, Token: token, Client: web})
+	seal, err := identity.New(identity.Options{Services: services, Token: token, Client: web})
 	if err != nil {
 		return nil, err
 	}
 	o.Name = token.Subject()
-	var self signing.Trustee
+	var self signing.Verifier
 	if file := c.String("trusted-root"); file != "" {
 		if self, err = identitySelf(file, token); err != nil {
 			return nil, err
 		}
 	}
-	s, err := signing.NewSealSigner(seal, self, o)
+	s, err := sign.NewKeylessSigner(seal, self, o)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +349,7 @@ func (p *program) identitySigner(c *cli.Context, o signing.SignOptions) (*signer
 }
 
 // identitySelf knows the earlier signatures of a token's holder.
-func identitySelf(file string, token online.Token) (signing.Trustee, error) {
+func identitySelf(file string, token identity.Token) (signing.Verifier, error) {
 	root, err := readRoot(file)
 	if err != nil {
 		return nil, err
@@ -357,7 +367,7 @@ func identitySelf(file string, token online.Token) (signing.Trustee, error) {
 
 // readRoot reads a trusted_root.json.
 func readRoot(file string) (*keyless.Root, error) {
-	data, err := readBounded(file, keyless.MaxRootBytes)
+	data, err := bounded.File(os.Open, file, keyless.MaxRootBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -369,28 +379,28 @@ func readRoot(file string) (*keyless.Root, error) {
 }
 
 // services are those of --signing-config, or of the three flags.
-func (p *program) services(c *cli.Context) (online.Services, error) {
+func (p *program) services(c *cli.Context) (identity.Services, error) {
 	fulcio, rekor, clock := c.String("fulcio-url"), c.String("rekor-url"), c.String("timestamp-server-url")
 	file := c.String("signing-config")
 	switch {
 	case file != "" && fulcio+rekor+clock != "":
-		return online.Services{}, outcome.Usagef("", "--signing-config names the services: leave out --fulcio-url, --rekor-url and --timestamp-server-url")
+		return identity.Services{}, outcome.Usagef("", "--signing-config names the services: leave out --fulcio-url, --rekor-url and --timestamp-server-url")
 	case file != "":
-		data, err := readBounded(file, online.MaxConfigBytes)
+		data, err := bounded.File(os.Open, file, identity.MaxConfigBytes)
 		if err != nil {
-			return online.Services{}, err
+			return identity.Services{}, err
 		}
-		s, err := online.ParseServices(data, p.now())
+		s, err := identity.ParseServices(data, p.now())
 		if err != nil {
 			return s, fmt.Errorf("%s: %w", file, err)
 		}
 		return s, nil
 	case fulcio == "":
-		return online.Services{}, outcome.Usagef("", "--keyless: whom to ask? Give --signing-config, or --fulcio-url with --rekor-url or --timestamp-server-url")
+		return identity.Services{}, outcome.Usagef("", "--keyless: whom to ask? Give --signing-config, or --fulcio-url with --rekor-url or --timestamp-server-url")
 	}
-	s := online.Services{Fulcio: fulcio}
+	s := identity.Services{Fulcio: fulcio}
 	if rekor != "" {
-		s.Logs = []online.Log{{URL: rekor, Version: 1}}
+		s.Logs = []identity.Log{{URL: rekor, Version: 1}}
 	}
 	if clock != "" {
 		s.Clocks = []string{clock}
@@ -399,25 +409,25 @@ func (p *program) services(c *cli.Context) (online.Services, error) {
 }
 
 // identityToken finds out as whom to sign.
-func (p *program) identityToken(c *cli.Context, web *http.Client) (online.Token, error) {
+func (p *program) identityToken(c *cli.Context, web *http.Client) (identity.Token, error) {
 	raw := c.String("identity-token")
 	if raw == "" {
 		raw = p.getenv("SIGSTORE_ID_TOKEN")
 	}
 	if raw == "" {
-		token, found, err := online.ActionsToken(c.Context, web, p.lookup, p.now())
+		token, found, err := identity.Ambient(c.Context, web, p.now())
 		if err != nil || found {
 			return token, err
 		}
 		err = fmt.Errorf("sign with an identity: %w: no identity token", fault.ErrUnauthenticated)
-		return online.Token{}, fault.WithHint(err, "give --identity-token or SIGSTORE_ID_TOKEN; in GitHub Actions give the job the permission id-token: write")
+		return identity.Token{}, fault.WithHint(err, "give --identity-token or SIGSTORE_ID_TOKEN; in GitHub Actions give the job the permission id-token: write")
 	}
 	if strings.Count(raw, ".") != 2 || len(raw) < 100 { // no token is so short
-		data, err := readBounded(raw, online.MaxTokenBytes)
+		data, err := bounded.File(os.Open, raw, identity.MaxTokenBytes)
 		if err != nil {
-			return online.Token{}, fmt.Errorf("identity token: %w", err)
+			return identity.Token{}, fmt.Errorf("identity token: %w", err)
 		}
 		raw = string(data)
 	}
-	return online.ParseToken(raw, p.now())
+	return identity.ParseToken(raw, p.now())
 }

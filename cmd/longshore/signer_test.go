@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/signing/remotekey"
+	"github.com/longshore-dev/longshore/signing/sign/remotekey"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -118,7 +118,8 @@ func TestSignKeyless(t *testing.T) {
 	s.do(0, "verify", "-q", "--trusted-root", instance.TrustedRoot, "--certificate-identity", "release@acme.example",
 		"--certificate-oidc-issuer", instance.Issuer, states+":press-08")
 	// A job of GitHub Actions needs nothing but its environment.
-	s.env["ACTIONS_ID_TOKEN_REQUEST_URL"], s.env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] = instance.ActionsURL, instance.ActionsToken
+	t.Setenv("ACTIONS_ID_TOKEN_REQUEST_URL", instance.ActionsURL)
+	t.Setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", instance.ActionsToken)
 	if out := s.do(0, append(as, lineMonitor)...); !strings.Contains(out, "job@acme.example") {
 		t.Errorf("sign as a job says:\n%s", out)
 	}

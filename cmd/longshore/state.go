@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -21,12 +23,12 @@ import (
 func (p *program) statePushCommand() *cli.Command {
 	return p.command("state", command{
 		name: "push", args: "HOST/PATH", min: 1, max: 1,
-		usage: "publish what a device is to run",
-		about: "Makes the next generation of the device's state: everything that it is to run from now on. What is not named is " +
-			"removed from the device, unless --keep-others. Deployments come from files, from a bundle, or, for one component, from " +
-			"--component and --set alone. Every component is pinned to the digest that its tag has now. The state is signed before " +
-			"the device's tag moves to it. Its number, and what --keep-others keeps, come from a state that the same key signed; after a " +
-			"change of keys, name the old one with --verify-key.",
+		usage: "publish the next state of a device",
+		about: "Creates the next generation of the device's state: everything that the device runs from then on. The device removes " +
+			"what the state does not name, unless --keep-others. Deployments come from files, from a bundle, or, for one " +
+			"component, from --component and --set. Every component is pinned to its current digest. The state is signed before " +
+			"the device's tag moves to it. Its generation, and what --keep-others keeps, are read from a state that the same key " +
+			"signed; after a change of keys, name the old one with --verify-key.",
 		examples: []string{
 			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
 			"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
@@ -35,18 +37,18 @@ func (p *program) statePushCommand() *cli.Command {
 			deviceFlag(),
 			&cli.StringSliceFlag{Name: "deployment", Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
 			&cli.StringSliceFlag{Name: "bundle", Usage: "`REFERENCE` of a bundle; may be repeated"},
-			&cli.StringFlag{Name: "component", Usage: "`REFERENCE` of the one component to deploy"},
+			&cli.StringFlag{Name: "component", Usage: "`REFERENCE` of the component to deploy"},
 			&cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE` for the Compose file of --component; may be repeated"},
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of --component; else its repository's last element"},
-			&cli.StringFlag{Name: "namespace", Usage: "`NAME` space of --component's deployment; else default"},
-			&cli.BoolFlag{Name: "keep-others", Usage: "keep what else the device runs now"},
-			&cli.BoolFlag{Name: "empty", Usage: "publish a state with nothing in it: the device removes everything"},
-			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation; else the one after the current"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of --component; default: its repository's last element"},
+			&cli.StringFlag{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: default"},
+			&cli.BoolFlag{Name: "keep-others", Usage: "keep the other deployments of the device"},
+			&cli.BoolFlag{Name: "empty", Usage: "publish an empty state: the device removes everything"},
+			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation; default: the current one plus one"},
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			dryRunFlag(),
-			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices take it only where their policy says allowUnsigned"},
+			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 			annotationFlag(),
-		}, vouchFlags("the current state", ""), signFlags(), registryFlags()),
+		}, vouchFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), signFlags(), registryFlags()),
 		run: p.statePush,
 	})
 }
@@ -104,65 +106,109 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	o, err := p.stateOptions(c, device)
-	if err != nil {
-		return err
-	}
-	o.KeepOthers, o.Generation = c.Bool("keep-others"), c.Uint64("generation")
 	s, err := p.session(c, nil, false)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	vouching, err := p.vouching(c, s.Client, s.signer)
-	if err != nil {
+	one := fleet.One{Device: device, KeepOthers: c.Bool("keep-others"), Generation: c.Uint64("generation")}
+	if one.Deployments, err = p.deployments(c, s.Client, device); err != nil {
 		return err
 	}
-	if o.Deployments, err = p.deployments(c, s.Client, o.Device); err != nil {
-		return err
-	}
+	return p.publishOne(c, s, ref, one, bundlesBeside(c, ref))
+}
+
+// publishOne publishes the next generation of a device, and tells of it.
+func (p *program) publishOne(c *cli.Context, s *session, ref registry.Reference, one fleet.One, mountFrom []string) error {
 	repo, err := originOf(c.Context, s.Client, ref)
 	if err != nil {
 		return err
 	}
-	o.Verify = vouching.of(repo)
-	next, err := release.State(c.Context, registry.Upstream{Client: s.Client}, repo, o)
+	one.Repository = repo.Name()
+	o, err := p.oneOptions(c, s, repo, one.Device)
 	if err != nil {
 		return err
 	}
-	return p.publishState(c, repo, next, o, s.signer, bundlesBeside(c, ref))
+	next, err := fleet.PlanOne(c.Context, stateRepository{registry.Upstream{Client: s.Client}, repo}, o, one)
+	if err != nil {
+		return err
+	}
+	at := next.Publication
+	r := stateResult{
+		Device: string(one.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: at.HistoryTag,
+		Expires: stamp(o.Expires), Changes: next.Deployments, Notes: next.Notes,
+	}
+	if r.Changes == nil {
+		r.Changes = []release.Change{}
+	}
+	r.pushed, err = publish(c, repo, next.Artifact, s.signer, release.PublishOptions{
+		HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, MountFrom: mountFrom, Held: at.Held,
+		Precondition: &release.Precondition{Tagged: at.Tagged, New: at.New, Verify: at.Verify},
+	})
+	if err != nil {
+		return err
+	}
+	return p.show(c, r)
 }
 
-// stateOptions are those of every generation.
-func (p *program) stateOptions(c *cli.Context, device artifacts.DeviceID) (o release.Options, err error) {
-	o.Device = device
+// oneOptions are those of a plan of one device.
+func (p *program) oneOptions(c *cli.Context, s *session, repo *registry.Repository, device artifacts.DeviceID) (o fleet.Options, err error) {
 	if o.Created, err = p.created(); err != nil {
 		return o, err
 	}
 	if o.Expires, err = p.expires(c.String("expires")); err != nil {
 		return o, err
 	}
-	o.Annotations, err = pairs("annotation", c.StringSlice("annotation"))
+	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
+		return o, err
+	}
+	if err := p.looking(c, s.Client, &o); err != nil {
+		return o, err
+	}
+	o.Accepted = p.accepted(c, &fleet.Fleet{Devices: []*fleet.Device{{ID: device}}})
+	vouching, err := p.vouching(c, s.Client, s.signer)
+	if vouching != nil {
+		o.Verify = func(ctx context.Context, _ string, state digest.Digest) error {
+			return vouching(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
+		}
+	}
 	return o, err
 }
 
-// publishState publishes a generation and tells of it.
-func (p *program) publishState(c *cli.Context, repo *registry.Repository, next *release.Next, o release.Options, s *signer, mountFrom []string) (err error) {
-	r := stateResult{
-		Device: string(o.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: next.HistoryTag,
-		Expires: stamp(o.Expires), Changes: next.Changes, Notes: next.Notes,
+// stateRepository reads the repository of states that the command line names, which may be a layout, and all others by their
+// names.
+type stateRepository struct {
+	registry.Upstream
+	states *registry.Repository
+}
+
+// Resolve implements fleet.Registries.
+func (s stateRepository) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
+	if repository == s.states.Name() {
+		return s.states.Resolve(ctx, tag)
 	}
-	if r.Changes == nil {
-		r.Changes = []release.Change{}
+	return s.Upstream.Resolve(ctx, repository, tag)
+}
+
+// Manifest implements fleet.Registries.
+func (s stateRepository) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
+	if repository == s.states.Name() {
+		return s.states.Manifest(ctx, d)
 	}
-	r.pushed, err = publish(c, repo, next.Artifact, s, registry.PublishOptions{
-		HistoryTag: next.HistoryTag, Tags: []string{next.Tag}, MountFrom: mountFrom,
-		Sole: &registry.Sole{Tagged: next.Tagged, NextTag: next.NextTag},
-	})
-	if err != nil {
-		return err
+	return s.Upstream.Manifest(ctx, repository, d)
+}
+
+// Blob implements fleet.Registries.
+func (s stateRepository) Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	if repository == s.states.Name() {
+		return s.states.Blob(ctx, d, limit)
 	}
-	return p.show(c, r)
+	return s.Upstream.Blob(ctx, repository, d, limit)
+}
+
+// TagsWithPrefix implements fleet.Registries; only the states are asked for.
+func (s stateRepository) TagsWithPrefix(ctx context.Context, _, prefix string) ([]string, error) {
+	return s.states.TagsWithPrefix(ctx, prefix)
 }
 
 // checkStateFlags refuses what contradicts itself.
@@ -239,8 +285,15 @@ func (p *program) deployments(c *cli.Context, client *registry.Client, device ar
 		if err != nil {
 			return nil, err
 		}
-		if ref.Target() != "" { // else it is refused below
-			if err := checkSet(c.Context, repo, ref.Target(), values); err != nil {
+		if ref.Tag != "" && ref.Digest == "" {
+			desc, err := repo.Resolve(c.Context, ref.Tag)
+			if err != nil {
+				return nil, err
+			}
+			ref.Digest = desc.Digest
+		}
+		if ref.Digest != "" { // else it is refused below
+			if err := checkSet(c.Context, repo, ref.Digest, values); err != nil {
 				return nil, err
 			}
 		}
@@ -294,9 +347,9 @@ func originOf(ctx context.Context, client *registry.Client, ref registry.Referen
 func (p *program) stateShowCommand() *cli.Command {
 	return p.command("state", command{
 		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "show what a device is to run",
-		about: "Reads a state and every document in it, by the device with --device, or by tag or digest. It checks digests and " +
-			"documents; who signed is asked with longshore verify.",
+		usage: "show the state of a device",
+		about: "Shows a state and its documents, by the device with --device, or by tag or digest. Digests and documents are checked, " +
+			"signatures are not: use longshore verify.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state:press-07.v41"},
 		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
 		run:      p.stateShow,

@@ -21,8 +21,8 @@ func (p *program) stateDiffCommand() *cli.Command {
 	return p.command("state", command{
 		name: "diff", args: "HOST/PATH [FROM] [TO]", min: 1, max: 3,
 		usage: "compare two generations of a device, line by line",
-		about: "Compares the ApplicationDeployments of two generations. TO is what the device's tag names when it is left out, FROM the " +
-			"generation that TO follows; both are numbers as state history lists them. Exit code 1 says that they differ.",
+		about: "Compares the ApplicationDeployments of two generations. FROM and TO are numbers from state history; the defaults are " +
+			"the generation that the device's tag names for TO, and TO's predecessor for FROM. Exit code 1 means that they differ.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 harbor.acme.example/plant/state 41 43"},
 		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
 		run:      p.stateDiff,

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
@@ -20,7 +22,7 @@ import (
 func publicKeys(files []string) ([]signing.Key, error) {
 	var keys []signing.Key
 	for _, file := range files {
-		data, err := readBounded(file, signing.MaxKeyBytes)
+		data, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +51,7 @@ func (p *program) policy(c *cli.Context) (*trust.Policy, error) {
 // readPolicy reads a trust policy and the keys beside it.
 func readPolicy(file string, data []byte) (*trust.Policy, error) {
 	return trust.Parse(file, data, func(path string) ([]byte, error) {
-		return readBounded(filepath.Clean(path), trust.MaxFileBytes)
+		return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
 	})
 }
 
@@ -108,20 +110,20 @@ func (p *program) vouching(c *cli.Context, client *registry.Client, s *signer) (
 }
 
 // publishedNow are the states that a fleet's devices have.
-const publishedNow = "what is published now"
+const publishedNow = "the published states"
 
 // vouchFlags say whose signatures on some states count beside those of --key. more is what --policy does as well.
 func vouchFlags(states, more string) []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed " + states + ", beside --key; may be repeated"},
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` by which " + states + " may be signed, beside --key" + more},
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed " + states + ", in addition to --key; may be repeated"},
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that may accept the signatures of " + states + ", in addition to --key" + more},
 	}
 }
 
 // trustees are those whose signatures --verify-key and --key know.
-func trustees(c *cli.Context, s *signer) ([]signing.Trustee, error) {
+func trustees(c *cli.Context, s *signer) ([]signing.Verifier, error) {
 	keys, err := publicKeys(c.StringSlice("verify-key"))
-	out := signing.Trustees(keys...)
+	out := signing.Verifiers(keys...)
 	if s != nil && s.Self() != nil {
 		out = append(out, s.Self())
 	}

@@ -73,6 +73,26 @@ func TestTrust(t *testing.T) {
 	s.golden(golden)
 }
 
+// Private keys come from LONGSHORE_KEY, one a line, as for every other command that signs; the public keys of other commands
+// in the same environment are not taken for them.
+func TestTrustKeysFromTheEnvironment(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	const at = host + "/plant/trust"
+	s.env["LONGSHORE_PUBLIC_KEY"] = "release.pub"
+	s.do(outcome.OK, "trust", "init", "--signer", "release.pub", "--signer", "root.pub", "--threshold", "2", "--file", "policy.yaml", at)
+	s.env["LONGSHORE_KEY"] = "release.key"
+	s.do(outcome.OK, "trust", "push", "policy.yaml", at)
+	s.env["LONGSHORE_KEY"] = "root.key"
+	if out := s.do(outcome.OK, "trust", "sign", at); !strings.Contains(out, "published") {
+		t.Errorf("trust sign = %s, want both signatures", out)
+	}
+	s.rewrite("policy.yaml", "version: 1", "version: 2")
+	s.env["LONGSHORE_KEY"] = "release.key\nroot.key"
+	if out := s.do(outcome.OK, "trust", "push", "policy.yaml", at); !strings.Contains(out, "published") {
+		t.Errorf("trust push = %s, want both signatures", out)
+	}
+}
+
 // Several keys of one person sign at once, each with its own password, and what a version does to generations is told to
 // whoever signs it.
 func TestTrustBySeveralKeys(t *testing.T) {
@@ -94,9 +114,12 @@ func TestTrustBySeveralKeys(t *testing.T) {
 	if out := s.do(outcome.OK, append(both, "policy.yaml", at)...); !strings.Contains(out, "published") {
 		t.Errorf("trust push = %s", out)
 	}
-	s.rewrite("policy.yaml", "version: 1 ", "generations: {resetTo: 1000, version: 2}\nversion: 2 ")
+	s.rewrite("policy.yaml", "version: 1 ", "# \u202e\ngenerations: {resetTo: 1000, version: 2}\nversion: 2 ")
 	const says = "above 1000 counts as 1000, once, with version 2"
 	s.do(outcome.OK, "trust", "push", "policy.yaml", at)
+	if data, err := os.ReadFile("policy.yaml"); err != nil || s.do(outcome.OK, "trust", "show", "--document", at+":v2.proposal") != string(data) {
+		t.Errorf("trust show --document is another document than %q, %v", data, err)
+	}
 	for _, args := range [][]string{
 		{"trust", "check", "policy.yaml"},
 		{"trust", "show", at + ":v2.proposal"},
@@ -130,7 +153,7 @@ trust:
   threshold: 2
 `
 	s.write("p.yaml", policy)
-	s.do(outcome.OK, "trust", "check", "p.yaml")
+	s.do(outcome.OK, "trust", "check", "--offline", "p.yaml")
 	root := strings.TrimSpace(s.do(outcome.OK, "key", "show", "-q", "root.pub"))
 	release := strings.TrimSpace(s.do(outcome.OK, "key", "show", "-q", "release.pub"))
 	over := ", notAfter: 2020-01-01T00:00:00Z}"
@@ -156,8 +179,36 @@ trust:
 		{"nobody for the next one", []string{"trust:\n  repository: harbor.example/plant/trust\n  signers: [root, other]\n  threshold: 2\n", ""}, outcome.Refused, "p.yaml: a trust policy that cannot be used: it has no trust section"},
 	} {
 		s.write("p.yaml", strings.NewReplacer(c.edits...).Replace(policy))
-		if code, _, stderr := s.try("trust", "check", "p.yaml"); code != c.code || !strings.Contains(stderr, c.says) {
+		if code, _, stderr := s.try("trust", "check", "--offline", "p.yaml"); code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%s: %d, want %d with %q\n%s", c.name, code, c.code, c.says, stderr)
 		}
 	}
+}
+
+// A typing error in the repository of the next version is told before anything is signed, and a move has to be said.
+func TestTrustMoves(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	const at = host + "/plant/trust"
+	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--key", "release.pub", "--file", "p.yaml", at)
+	s.do(outcome.OK, "trust", "check", "p.yaml")
+	s.do(outcome.OK, "trust", "push", "--key", "root.key", "p.yaml", at)
+	s.rewrite("p.yaml", "version: 1", "version: 2")
+	s.do(outcome.OK, "trust", "check", "p.yaml")
+	s.rewrite("p.yaml", "/plant/trust\n", "/plant/turst\n")
+	for _, args := range [][]string{{"trust", "check", "p.yaml"}, {"trust", "push", "--key", "root.key", "p.yaml", at}, {"trust", "push", "p.yaml", at}} {
+		if code, _, stderr := s.try(args...); code != outcome.Refused || !strings.Contains(stderr, "plant/turst") || !strings.Contains(stderr, "--move") {
+			t.Errorf("%v: %d, want %d with the name and a hint\n%s", args, code, outcome.Refused, stderr)
+		}
+	}
+	if code, _, _ := s.try("trust", "show", at+":v2.proposal"); code != outcome.NotFound {
+		t.Error("a version that leads nowhere was proposed")
+	}
+	s.rewrite("p.yaml", "/plant/turst\n", "/plant/trust-2\n")
+	s.do(outcome.OK, "trust", "push", "--move", "--key", "root.key", "p.yaml", at)
+	s.do(outcome.OK, "trust", "history", at)
+	s.do(outcome.OK, "trust", "history", host+"/plant/trust-2")
+	s.rewrite("p.yaml", "version: 2", "version: 3")
+	s.do(outcome.OK, "trust", "check", "p.yaml")
+	s.do(outcome.Misused, "trust", "push", "--key", "root.key", "p.yaml", at)
+	s.do(outcome.OK, "trust", "push", "--key", "root.key", "p.yaml", host+"/plant/trust-2")
 }

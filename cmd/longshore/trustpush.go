@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +15,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -24,18 +28,18 @@ func (p *program) trustInitCommand() *cli.Command {
 		name: "init", args: "HOST/PATH", min: 1, max: 1,
 		usage: "write the first trust policy of a fleet",
 		about: "Writes trust.yaml, version 1: who must sign the states of devices (--key), and who may sign the next version of the " +
-			"policy itself (--signer), which devices then take from the repository HOST/PATH by themselves. Keep the signers' keys " +
-			"apart from each other, and from those that sign releases. The file goes to the devices by hand, once.",
+			"policy (--signer), which devices fetch from the repository HOST/PATH. Keep the signers' keys apart from each other, " +
+			"and from the release keys. Install the file on the devices by hand, once.",
 		examples: []string{
 			"--signer root-1.pub --signer root-2.pub --signer root-3.pub --threshold 2 --key release.pub harbor.acme.example/plant/trust",
 			"--signer root-1.pub --key release.pub --scope harbor.acme.example/plant/** --file first.yaml harbor.acme.example/plant/trust",
 		},
 		flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "signer", Usage: "public key `FILE` of one who may sign the next version; may be repeated"},
-			&cli.IntFlag{Name: "threshold", Usage: "`NUMBER` of signers that it takes; 0 is more than half"},
-			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; may be repeated, any one suffices"},
-			&cli.StringFlag{Name: "scope", Usage: "`REPOSITORIES` that --key speaks for; else everything beside HOST/PATH"},
-			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Value: artifacts.TrustFile, Usage: "`FILE` to write; it must not be there yet"},
+			&cli.StringSliceFlag{Name: "signer", Usage: "public key `FILE` of a signer of the next version; may be repeated"},
+			&cli.IntFlag{Name: "threshold", Usage: "`NUMBER` of required signers; 0 means more than half"},
+			publicKeyFlag("public key `FILE` that must sign states; may be repeated, one signature is enough"),
+			&cli.StringFlag{Name: "scope", Usage: "`REPOSITORIES` that --key may sign for; default: everything beside HOST/PATH"},
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Value: artifacts.TrustFile, Usage: "`FILE` to write; it must not exist"},
 		},
 		run: p.trustInit,
 	})
@@ -49,8 +53,10 @@ type trustFile struct {
 	Rules     int      `json:"rules"`
 	// Generations is what happens to generations that devices accepted; null: they only rise.
 	Generations *resetInfo `json:"generations,omitempty"`
-	Warnings    []string   `json:"warnings"`
-	Label       string     `json:"-"`
+	// Published is the highest version where the next one comes from; 0: none is known.
+	Published uint64   `json:"published,omitempty"`
+	Warnings  []string `json:"warnings"`
+	Label     string   `json:"-"`
 }
 
 func (r trustFile) essence() string { return r.File }
@@ -58,6 +64,9 @@ func (r trustFile) essence() string { return r.File }
 func (r trustFile) text(w io.Writer) {
 	row(w, r.Label, "%s: version %d, %s", r.File, r.Version, fleet.Counted(r.Rules, "rule"))
 	row(w, "next", "signed by %d of %s", r.Threshold, strings.Join(r.Signers, ", "))
+	if r.Published > 0 {
+		row(w, "published", "version %d, where the next one comes from", r.Published)
+	}
 	r.Generations.text(w)
 	for _, s := range r.Warnings {
 		row(w, "warning", "%s", s)
@@ -135,7 +144,7 @@ func namedKeys(c *cli.Context, flag string) ([]trust.NamedPEM, error) {
 	}
 	var out []trust.NamedPEM
 	for _, file := range files {
-		data, err := readBounded(file, signing.MaxKeyBytes)
+		data, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -147,12 +156,16 @@ func namedKeys(c *cli.Context, flag string) ([]trust.NamedPEM, error) {
 func (p *program) trustCheckCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "check", args: "FILE", min: 1, max: 1,
-		usage: "tell whether a trust policy can be published, offline",
-		about: "Reads a trust.yaml and the keys that it names as devices do, and looks for what would keep a device from ever getting " +
-			"another policy, or from anything that a rule asks to be signed: signers that are too few, revoked or expired, its own " +
-			"repository rejected. longshore check tells whether a policy that does not travel is well formed.",
-		examples: []string{"trust.yaml", "-o json next/trust.yaml"},
-		run:      p.trustCheck,
+		usage: "check whether a trust policy can be published",
+		about: "Reads a trust.yaml and its keys like a device, and reports what would prevent a device from getting another policy, " +
+			"or from accepting anything that a rule requires to be signed: too few, revoked or expired signers, its own repository " +
+			"rejected, a repository for the next version that has neither this version nor the previous one. A registry that does " +
+			"not answer is a warning. For a policy without updates use longshore check.",
+		examples: []string{"trust.yaml", "--offline -o json next/trust.yaml"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.BoolFlag{Name: "offline", Usage: "send no requests to the registry"},
+		}, registryFlags()),
+		run: p.trustCheck,
 	})
 }
 
@@ -171,13 +184,57 @@ func (p *program) trustCheck(c *cli.Context, args []string) error {
 	if err := t.Publishable(p.now()); err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	return p.show(c, describeTrust("ok", args[0], t))
+	r := describeTrust("ok", args[0], t)
+	if !c.Bool("offline") {
+		client, err := p.client(c)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		r.Published, err = t.Successor(c.Context, moves{client})
+		if errors.Is(err, trust.ErrMissing) {
+			return fmt.Errorf("%s: %w", args[0], err)
+		}
+		if err != nil {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("whether the next version would be found was not checked: %v", err))
+		}
+	}
+	return p.show(c, r)
+}
+
+// moves opens the repository that the next version of a policy comes from, past its mirrors.
+type moves struct{ client *registry.Client }
+
+var _ trust.Moves = moves{}
+
+// Open implements [trust.Moves].
+func (m moves) Open(_ context.Context, repository string) (trust.Place, error) {
+	ref, err := registry.ParseReference(repository)
+	if err != nil {
+		return nil, err
+	}
+	repo, err := m.client.OpenNamed(ref)
+	if err != nil {
+		return nil, err
+	}
+	return repo.Upstream(), nil
+}
+
+// Copy implements [trust.Moves].
+func (m moves) Copy(ctx context.Context, from, to trust.Place, d digest.Digest) error {
+	source, ok := from.(*registry.Repository)
+	target, remote := to.(*registry.Repository)
+	if !ok || !remote {
+		return fmt.Errorf("copy from %s to %s: %w", from.Name(), to.Name(), fault.ErrUnsupported)
+	}
+	_, err := target.CopyFrom(ctx, source, d, "")
+	return err
 }
 
 // travelling brings what a policy file names inside.
 func travelling(file string, data []byte) (document, root []byte, err error) {
 	return trust.Inline(file, data, func(path string) ([]byte, error) {
-		return readBounded(filepath.Clean(path), trust.MaxFileBytes)
+		return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
 	})
 }
 
@@ -185,16 +242,18 @@ func (p *program) trustPushCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "push", args: "FILE HOST/PATH", min: 2, max: 2,
 		usage: "propose the next version of the trust policy",
-		about: "Packs FILE with the keys that it names, holds it against the version that is published in HOST/PATH, signs it with each --key, " +
-			"and leaves it there as a proposal, under the tag vN.proposal. When enough of the signers that the published version names, " +
-			"and of those that the new one names, have signed, it is published as vN, and devices take it over. Without --key it is " +
-			"proposed for others to sign with longshore trust sign. Of two people who propose at once, one is told (exit code 6).",
+		about: "Packs FILE with its keys, compares it with the version that is published in HOST/PATH, signs it with each --key, and " +
+			"pushes it as a proposal under the tag vN.proposal. When the thresholds of the published and of the new version are " +
+			"met, it is published as vN, and devices apply it. Without --key others can sign the proposal with longshore trust " +
+			"sign. If two people propose at the same time, one command ends with exit code 6. A version whose trust.repository is " +
+			"not HOST/PATH is rejected, unless that repository has it too: --move publishes it there.",
 		examples: []string{
 			"--key root-1.key trust.yaml harbor.acme.example/plant/trust",
 			"--key root-1.key --key 'pkcs11:token=root;object=root-2' trust.yaml harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "replace", Usage: "in place of what somebody has proposed; its signatures do not count for yours"},
+			&cli.BoolFlag{Name: "replace", Usage: "replace an existing proposal; its signatures do not count for yours"},
+			&cli.BoolFlag{Name: "move", Usage: "confirm that the next version comes from another repository: publish this one there too"},
 			annotationFlag(),
 		}, signersFlags(), registryFlags()),
 		run: p.trustPush,
@@ -277,7 +336,7 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	d := trust.Draft{Replace: c.Bool("replace")}
+	d := trust.Draft{Replace: c.Bool("replace"), Move: c.Bool("move")}
 	data, err := p.readDocument(args[0])
 	if err != nil {
 		return err
@@ -296,12 +355,16 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer closeAll(by)
-	repo, done, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
-	defer done()
-	x, err := trust.Propose(c.Context, p.now(), repo, d, signatories(by)...)
+	defer client.Close()
+	repo, err := originOf(c.Context, client, ref)
+	if err != nil {
+		return err
+	}
+	x, err := trust.Propose(c.Context, p.now(), repo, moves{client}, d, signatories(by)...)
 	if err != nil {
 		return err
 	}
@@ -338,10 +401,10 @@ func repositoryOnly(c *cli.Context, s string) (registry.Reference, error) {
 func (p *program) trustSignCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
-		usage: "sign the trust policy that is proposed",
-		about: "Adds a signature to the proposal in HOST/PATH. The last one that is needed publishes it. Look at it first, with longshore " +
-			"trust show HOST/PATH:vN.proposal, and name its digest: another one that was put in its place meanwhile is not signed then " +
-			"(exit code 6).",
+		usage: "sign the proposed trust policy",
+		about: "Adds a signature to the proposal in HOST/PATH. The last required signature publishes it. First inspect it with " +
+			"longshore trust show HOST/PATH:vN.proposal, and give its digest: if the proposal was replaced in between, it is not " +
+			"signed (exit code 6).",
 		examples: []string{
 			"--key root-2.key harbor.acme.example/plant/trust@sha256:…",
 			"--key root-2.key harbor.acme.example/plant/trust",
@@ -367,12 +430,16 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 	if len(by) == 0 {
 		return misused(c, "with which key? use --key, or --keyless")
 	}
-	repo, done, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
-	defer done()
-	x, err := trust.Endorse(c.Context, p.now(), repo, ref.Digest, signatories(by)...)
+	defer client.Close()
+	repo, err := originOf(c.Context, client, ref)
+	if err != nil {
+		return err
+	}
+	x, err := trust.Endorse(c.Context, p.now(), repo, moves{client}, ref.Digest, signatories(by)...)
 	if err != nil {
 		return err
 	}

@@ -3,14 +3,17 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -19,12 +22,12 @@ import (
 func (p *program) trustShowCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "show a trust policy that is in a registry",
-		about: "Shows the newest version that is published, or what a tag or digest names: v7, or v8.proposal. With --document it is the " +
-			"policy itself, as a file for a device or to go on with. It does not tell who signed: longshore trust history does.",
+		usage: "show a trust policy in a registry",
+		about: "Shows the newest published version, or a tag or digest: v7, or v8.proposal. With --document it prints the policy " +
+			"itself, as a file for a device or for the next version. For the signers use longshore trust history.",
 		examples: []string{"harbor.acme.example/plant/trust", "--document harbor.acme.example/plant/trust:v7"},
 		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "document", Usage: "only the policy, byte for byte"},
+			&cli.BoolFlag{Name: "document", Usage: "print only the policy, byte for byte if the output is not a terminal"},
 		}, registryFlags()),
 		run: p.trustShow,
 	})
@@ -101,7 +104,11 @@ func (p *program) trustShow(c *cli.Context, args []string) error {
 		return err
 	}
 	if c.Bool("document") {
-		_, err := p.stdout.Write(x.Document)
+		out := printable.Raw(p.stdout)
+		if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			out = p.stdout // a terminal obeys what is in foreign text
+		}
+		_, err := out.Write(x.Document)
 		return err
 	}
 	return p.show(c, describePolicy(ref, x))
@@ -135,13 +142,13 @@ func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 func (p *program) trustHistoryCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
-		usage: "go through the versions of the trust policy as a device does",
-		about: "Lists every version in HOST/PATH with who signed it, as the version before counts and as it counts itself, and what is " +
-			"proposed and waits. A version that devices refuse says why, and the exit code is 5. The first version that is there is " +
-			"believed; --policy names the file that devices have in its place.",
+		usage: "list and verify the versions of the trust policy as a device does",
+		about: "Lists every version in HOST/PATH with its signers, as the previous version and the version itself count them, and " +
+			"open proposals. If devices reject a version, the reason is shown and the exit code is 5. The first version in the " +
+			"repository is trusted; --policy names the file that devices have instead.",
 		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that devices were given by hand"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that was installed on devices by hand"},
 		}, registryFlags()),
 		run: p.trustHistory,
 	})

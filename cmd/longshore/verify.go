@@ -19,17 +19,18 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 func (p *program) verifyCommand() *cli.Command {
 	return p.command("", command{
 		name: "verify", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "check who signed what is in a registry, down to the last image",
-		about: "Passes when one of the given keys signed the digest that the reference has now, or when a device's trust policy " +
-			"would let it pass, and when everything below holds: a state's documents and deployments, their components by their pins, " +
-			"the images by the component's lock. It tells what was checked, by which key, when by the signer's own word, and what was " +
-			"not checked. Bundles and cosign's older signatures are read. With --attestation, a statement of that type is what has to " +
-			"be signed. No connection is opened but to registries: that of the reference, and those that a state names.",
+		usage: "verify the signatures of an artifact, down to the last image",
+		about: "Passes if one of the given keys signed the current digest of the reference, or if the trust policy accepts it, and if " +
+			"everything below is valid: a state's documents and deployments, their pinned components, and the images in each " +
+			"component's lock. The output shows what was checked, by which key, the signer's claimed time, and what was not " +
+			"checked. Bundles and cosign's older signatures are supported. With --attestation, an attestation of that type must be " +
+			"signed. The command connects only to registries: that of the reference, and those that a state names.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state:press-07",
 			"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",
@@ -37,11 +38,11 @@ func (p *program) verifyCommand() *cli.Command {
 			"--key ci.pub --attestation spdxjson --show-predicate harbor.acme.example/plant/components/web:2.0.1",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE`; may be repeated, one signature suffices"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to decide by instead of keys"},
-			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` that must be signed with the digest; may be repeated"},
-			&cli.StringFlag{Name: "attestation", Usage: "`TYPE` of the statement that must be signed: " + strings.Join(signing.PredicateNames(), ", ") + " or a URI"},
-			&cli.BoolFlag{Name: "show-predicate", Usage: "with --attestation, write what the statement says, and nothing else"},
+			publicKeyFlag("public key `FILE`; may be repeated, one signature is enough"),
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation that must be signed with the digest; may be repeated"},
+			&cli.StringFlag{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
+			&cli.BoolFlag{Name: "show-predicate", Usage: "with --attestation, print only the predicate"},
 		}, auditFlags(), identityFlags(), registryFlags()),
 		run: p.verify,
 	})
@@ -50,8 +51,8 @@ func (p *program) verifyCommand() *cli.Command {
 // auditFlags say how much is looked at.
 func auditFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "kind", Usage: "`KIND` that it has to be: " + strings.Join(verifiedKinds(), ", ") + "; else what it says it is"},
-		&cli.BoolFlag{Name: "no-recurse", Usage: "only the artifact itself, nothing below it"},
+		&cli.StringFlag{Name: "kind", Usage: "required `KIND`: " + strings.Join(verifiedKinds(), ", ") + "; default: as the artifact declares"},
+		&cli.BoolFlag{Name: "no-recurse", Usage: "check only the artifact itself"},
 	}
 }
 
@@ -154,7 +155,7 @@ func (p *program) judge(c *cli.Context) (audit.Judge, error) {
 		return nil, misused(c, "--show-predicate of what? use --attestation")
 	}
 	if attestation != "" {
-		if attestation, err = signing.PredicateType(attestation); err != nil {
+		if attestation, err = sign.PredicateType(attestation); err != nil {
 			return nil, err
 		}
 	}
@@ -165,11 +166,11 @@ func (p *program) judge(c *cli.Context) (audit.Judge, error) {
 	if err != nil {
 		return nil, err
 	}
-	trustees := signing.Trustees(keys...)
+	trustees := signing.Verifiers(keys...)
 	if identity != nil {
 		trustees = append(trustees, identity)
 	}
-	return audit.Keys{Trustees: trustees, Annotations: claims, Attestation: attestation}, nil
+	return audit.Keys{Verifiers: trustees, Annotations: claims, Attestation: attestation}, nil
 }
 
 // audit goes through what a reference names.

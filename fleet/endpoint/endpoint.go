@@ -103,6 +103,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 type device struct {
 	ID           string          `json:"id"`
 	LastHeard    time.Time       `json:"lastHeard"`
+	OfflineSince time.Time       `json:"offlineSince"` // left out: it reports
 	AgentVersion string          `json:"agentVersion"`
 	Accepted     uint64          `json:"acceptedGeneration"`
 	Digest       string          `json:"digest"`
@@ -111,6 +112,13 @@ type device struct {
 	Refused      *refused        `json:"refused"`
 	Capabilities json.RawMessage `json:"capabilities"`
 	Details      []deployment    `json:"deploymentDetails"`
+	Next         *cursor         `json:"next"` // where not all details fit in
+}
+
+// cursor says after which deployment the next page begins.
+type cursor struct {
+	Device     string `json:"afterDevice"`
+	Deployment string `json:"afterDeployment"`
 }
 
 type refused struct {
@@ -130,7 +138,7 @@ type deployment struct {
 
 func (d device) sighting() *rollout.Sighting {
 	s := &rollout.Sighting{
-		Heard: d.LastHeard, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
+		Heard: d.LastHeard, OfflineSince: d.OfflineSince, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
 	}
 	if r := d.Refused; r != nil {
 		s.Refused = &rollout.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}
@@ -241,22 +249,25 @@ func (c *Client) list(ctx context.Context, q url.Values, devices []artifacts.Dev
 
 // deployments adds the deployments of devices.
 func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*rollout.Sighting) error {
-	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	return c.pages(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, func(d deployment) {
+		if s := out[artifacts.DeviceID(d.Device)]; s != nil {
+			s.Deployments = append(s.Deployments, d.seen())
+		}
+	})
+}
+
+// pages pages through deployments.
+func (c *Client) pages(ctx context.Context, q url.Values, visit func(deployment)) error {
 	for page := 0; ; page++ {
 		var list struct {
 			Deployments []deployment `json:"deployments"`
-			Next        *struct {
-				Device     string `json:"afterDevice"`
-				Deployment string `json:"afterDeployment"`
-			} `json:"next"`
+			Next        *cursor      `json:"next"`
 		}
 		if err := c.get(ctx, "/fleet/v1/deployments", q, &list); err != nil {
 			return err
 		}
 		for _, d := range list.Deployments {
-			if s := out[artifacts.DeviceID(d.Device)]; s != nil {
-				s.Deployments = append(s.Deployments, d.seen())
-			}
+			visit(d)
 		}
 		n := list.Next
 		if n == nil {
@@ -313,6 +324,17 @@ func (c *Client) device(ctx context.Context, id artifacts.DeviceID) (*device, er
 	}
 	if d.ID != string(id) {
 		return nil, fmt.Errorf("fleet endpoint %s: asked about %s, it answers about %q: %w", c.base, id, d.ID, fault.ErrInvalid)
+	}
+	if n := d.Next; n != nil {
+		q := url.Values{"limit": {strconv.Itoa(pageSize)}, "device": {d.ID}, "afterDevice": {n.Device}, "afterDeployment": {n.Deployment}}
+		err := c.pages(ctx, q, func(x deployment) {
+			if x.Device == d.ID {
+				d.Details = append(d.Details, x)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	return &d, nil
 }

@@ -41,6 +41,7 @@ func views(t *testing.T, devices int) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
+	db.SetQuota(store.Quota{Deployments: 10, Children: 10_000, Bytes: 1 << 30})
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)
@@ -55,7 +56,9 @@ func views(t *testing.T, devices int) http.Handler {
 		body := fmt.Sprintf(`{"properties":{"id":%q,"vendor":"v","modelNumber":"m","serialNumber":"s"},"x-longshore-extensions":{"agentVersion":"1.0.0",`+
 			`"acceptedGeneration":4,"digest":%q,"runningGeneration":4,"committedGeneration":3,"refused":{"digest":%q,"generation":5,"code":"signature-invalid","message":"no key"}}}`,
 			id, digest.FromString("4"), digest.FromString("5"))
-		if _, err := db.PutCapabilities(t.Context(), store.Capabilities{Device: id, Body: []byte(body), By: id, At: noon}); err != nil {
+		r := store.Capabilities{Device: id, Body: []byte(body), By: id, At: noon}
+		status.Summarize(&r)
+		if _, err := db.PutCapabilities(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		for n := range 2 {
@@ -69,7 +72,7 @@ func views(t *testing.T, devices int) http.Handler {
 			}
 		}
 	}
-	return status.Views(db, slog.New(slog.DiscardHandler))
+	return status.Views(&status.Viewer{View: db, Now: func() time.Time { return noon }, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func name(i int) string { return fmt.Sprintf("gateway-1/press-%04d", i) }
@@ -122,6 +125,40 @@ func TestLook(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, few[all[1200]]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A device with more deployments than fit into one answer is told completely, and one that is offline as such.
+func TestLookFurther(t *testing.T) {
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "fleet.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	r := store.Capabilities{Device: "press-07", By: "press-07", At: noon, Body: []byte(`{"x-longshore-extensions":{"agentVersion":"1","reportIntervalSeconds":60}}`)}
+	status.Summarize(&r)
+	if _, err := db.PutCapabilities(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	const n = 150
+	for i := range n {
+		body := fmt.Sprintf(`{"adoptedManifestVersion":4,"status":{"state":"installed","error":{"code":"x","message":%q}}}`, strings.Repeat("y", 30_000))
+		if _, err := db.PutStatus(t.Context(), store.Status{Device: "press-07", Deployment: fmt.Sprintf(deploymentID, i), State: margo.StateInstalled, Body: []byte(body), By: "press-07", At: noon}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := status.Views(&status.Viewer{View: db, Now: func() time.Time { return noon.Add(time.Hour) }, Logger: slog.New(slog.DiscardHandler)})
+	seen, err := client(t, endpoint.Options{URL: serve(t, h)}).Look(t.Context(), []artifacts.DeviceID{"press-07"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := seen["press-07"]
+	ids := map[string]bool{}
+	for _, d := range s.Deployments {
+		ids[d.ID] = true
+	}
+	if len(ids) != n || len(s.Deployments) != n || !s.OfflineSince.Equal(noon) {
+		t.Errorf("%d deployments, %d different, offline since %v", len(s.Deployments), len(ids), s.OfflineSince)
 	}
 }
 

@@ -31,7 +31,7 @@ type Registry struct {
 	Away      map[string]int  // how many calls of a kind find it away
 	Before    func()          // is called before something is published; nil: nothing is
 	// Cut is called before each write of a publication, with the tag that it sets ("": blobs and manifest), and after the last
-	// one, with NextTag. Its error ends the publication there. nil: all are done.
+	// one, with "above " and the history tag. Its error ends the publication there. nil: all are done.
 	Cut func(repository, tag string) error
 }
 
@@ -141,7 +141,8 @@ func (r *Registry) Blob(_ context.Context, repository string, d ocispec.Descript
 	return data, nil
 }
 
-// Publish is the part of the registry's that plans rely on: tags last, and no overwriting of somebody else's.
+// Publish is the part of the registry's that plans rely on: tags last, and only where the moving tag names what was planned upon.
+// The history tag is set without a look, as a registry with mutable tags lets it: a plan has looked at it.
 func (r *Registry) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
 	if err := r.Ask("publish"); err != nil {
 		return err
@@ -154,12 +155,11 @@ func (r *Registry) Publish(ctx context.Context, repository string, a *artifacts.
 		r.Unlock()
 		return err
 	}
-	there := r.Named[repository+":"+p.HistoryTag]
 	tagged := r.Named[repository+":"+p.Tag]
 	conflict := r.Refused[p.Tag]
 	r.Published = append(r.Published, p.Tag)
 	r.Unlock()
-	if conflict || there != "" && there != a.Descriptor.Digest || tagged != p.Tagged && tagged != a.Descriptor.Digest {
+	if conflict || tagged != p.Tagged && tagged != a.Descriptor.Digest {
 		return fmt.Errorf("publish %s:%s: %w", repository, p.HistoryTag, fault.ErrConflict)
 	}
 	for _, tag := range []string{"", p.HistoryTag, p.Tag} {
@@ -168,7 +168,7 @@ func (r *Registry) Publish(ctx context.Context, repository string, a *artifacts.
 		}
 		r.Push(repository, tag, a)
 	}
-	return r.write(repository, p.NextTag)
+	return r.write(repository, "above "+p.HistoryTag)
 }
 
 func (r *Registry) write(repository, tag string) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/fleettest"
 	"github.com/longshore-dev/longshore/fleet/rollout"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // fails lets the registry go away at one write of one revision's publication, and then for so many more calls of a kind.
@@ -66,6 +67,9 @@ func TestRolloutInDoubt(t *testing.T) {
 	})
 	for revision := 2; revision <= revisions; revision++ { // the first one is begun again by hand
 		for write := range 4 {
+			if (revision+2*write)%3 != 0 && !testenv.Nightly() { // what is left has each revision, each write, and each "then"
+				continue
+			}
 			then := []map[string]int{nil, {"resolve": 3}, {"manifest": 2, "publish": 2}}[(revision+write)%3]
 			bubble(t, func(t *testing.T, s *stage) {
 				happened := s.fails(revision, write, then)

@@ -26,6 +26,9 @@ type Endpoint interface {
 // Sighting is what a device has reported last.
 type Sighting struct {
 	Heard time.Time
+	// OfflineSince is when a device was heard last that is silent for too long: what it told may not be so any more. Zero: it
+	// reports.
+	OfflineSince time.Time
 	// Agent is the version of the longshore-agent that tells the generations; "": another agent, which tells them only
 	// with its deployments.
 	Agent                        string
@@ -60,10 +63,21 @@ const (
 	Well    Fate = "well"    // it runs completely
 	Failed  Fate = "failed"  // it is refused, or something of it failed
 	Later   Fate = "later"   // the device has a later one
+	Offline Fate = "offline" // the device has stopped reporting; what became of the state is not known
 )
 
-// Of tells what became of a state, and why when it failed. A nil Sighting is a device that never reported.
+// Of reports what became of a state, and why when it failed or is not known. A nil Sighting is a device that never reported.
+// That a device has gone offline hides what it told last, but for what it cannot take back: that it failed, or went on.
 func (s *Sighting) Of(t artifacts.RolloutTarget) (Fate, string) {
+	fate, why := s.told(t)
+	if s != nil && !s.OfflineSince.IsZero() && (fate == Well || fate == Working || fate == Silent) {
+		return Offline, "offline since " + s.OfflineSince.UTC().Format(time.RFC3339)
+	}
+	return fate, why
+}
+
+// told is Of by what the device has told, whenever that was.
+func (s *Sighting) told(t artifacts.RolloutTarget) (Fate, string) {
 	switch {
 	case s == nil:
 		return Silent, ""
@@ -135,6 +149,8 @@ func (s *Sighting) Lacks(t artifacts.RolloutTarget, deployment string) string {
 	switch {
 	case s == nil:
 		return "it has reported nothing"
+	case !s.OfflineSince.IsZero():
+		return "it is offline since " + s.OfflineSince.UTC().Format(time.RFC3339)
 	case s.Refused != nil && s.Refused.Digest == t.Digest:
 		return fmt.Sprintf("it refuses generation %d: %s: %s", t.Generation, s.Refused.Code, s.Refused.Message)
 	case s.Agent != "" && s.Accepted != t.Generation:
@@ -172,6 +188,7 @@ type Tally struct {
 	Failed  int
 	Working int
 	Silent  int
+	Offline int
 	Left    int      // that do not count: they have another state by now
 	Reasons []string // why some failed, a few of them, with the device
 }
@@ -197,6 +214,8 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 			t.Working++
 		case Silent:
 			t.Silent++
+		case Offline:
+			t.Offline++
 		case Later:
 			t.Left++
 			t.Devices--
@@ -241,7 +260,7 @@ func (t Tally) String() string {
 	for _, x := range []struct {
 		n    int
 		word string
-	}{{t.Failed, "failed"}, {t.Working, "at work"}, {t.Silent, "silent"}, {t.Left, "left out"}} {
+	}{{t.Failed, "failed"}, {t.Working, "at work"}, {t.Silent, "silent"}, {t.Offline, "offline"}, {t.Left, "left out"}} {
 		if x.n > 0 {
 			out += fmt.Sprintf(", %d %s", x.n, x.word)
 		}
@@ -266,8 +285,8 @@ func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 	}
 	want := fleet.Share(w.Success, t.Devices)
 	if t.Failed > t.Devices-want {
-		return verdict{state: artifacts.WaveFailed, reason: fmt.Sprintf("%d of %s failed, %d may: %s",
-			t.Failed, fleet.Counted(t.Devices, "device"), t.Devices-want, strings.Join(t.Reasons, "; "))}
+		return verdict{state: artifacts.WaveFailed, reason: fmt.Sprintf("%d of %d devices failed (limit %d): %s",
+			t.Failed, t.Devices, t.Devices-want, strings.Join(t.Reasons, "; "))}
 	}
 	if t.Well >= want {
 		v := verdict{state: artifacts.WavePublished, well: w.Well}
@@ -291,7 +310,7 @@ func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 // Standing is what a device reports of the state that its tag names.
 type Standing struct {
 	Fate Fate
-	Why  string    // it failed; "" otherwise
+	Why  string    // it failed, or is offline; "" otherwise
 	Seen *Sighting // nil: it never reported
 }
 

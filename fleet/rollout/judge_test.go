@@ -34,6 +34,11 @@ func TestFate(t *testing.T) {
 		"refused something else":     {ours(func(s *rollout.Sighting) { s.Refused = &rollout.Refusal{Digest: digest.FromString("x")} }), rollout.Well},
 		"a later one":                {ours(func(s *rollout.Sighting) { s.Accepted = 5 }), rollout.Later},
 		"another one of that number": {ours(func(s *rollout.Sighting) { s.Digest = digest.FromString("x") }), rollout.Failed},
+		"offline":                    {ours(func(s *rollout.Sighting) { s.OfflineSince = time.Unix(1, 0) }), rollout.Offline},
+		"offline at work":            {ours(func(s *rollout.Sighting) { s.Committed, s.OfflineSince = 3, time.Unix(1, 0) }), rollout.Offline},
+		"offline before it":          {ours(func(s *rollout.Sighting) { s.Accepted, s.OfflineSince = 3, time.Unix(1, 0) }), rollout.Offline},
+		"failed, then offline":       {ours(func(s *rollout.Sighting) { s.Deployments[1].State, s.OfflineSince = margo.StateFailed, time.Unix(1, 0) }), rollout.Failed},
+		"later, then offline":        {ours(func(s *rollout.Sighting) { s.Accepted, s.OfflineSince = 5, time.Unix(1, 0) }), rollout.Later},
 		"foreign":                    {ours(func(s *rollout.Sighting) { *s = rollout.Sighting{Deployments: s.Deployments} }), rollout.Well},
 		"foreign, one of two":        {ours(func(s *rollout.Sighting) { *s = rollout.Sighting{Deployments: s.Deployments[:1]} }), rollout.Working},
 		"foreign, at work": {ours(func(s *rollout.Sighting) {
@@ -53,7 +58,7 @@ func TestFate(t *testing.T) {
 			s.Deployments[0].Generation = 5
 		}), rollout.Later},
 	} {
-		if got, why := tt.s.Of(target); got != tt.want || (got == rollout.Failed) != (why != "") {
+		if got, why := tt.s.Of(target); got != tt.want || (got == rollout.Failed || got == rollout.Offline) != (why != "") {
 			t.Errorf("%s: %s %q, want %s", name, got, why, tt.want)
 		}
 	}
@@ -74,6 +79,8 @@ func TestJudge(t *testing.T) {
 		"well":                  {nil, rollout.Tally{Devices: 20, Well: 18, Silent: 2}, time.Minute, artifacts.WavePublished, time.Minute, 61 * time.Minute},
 		"one too few":           {nil, rollout.Tally{Devices: 20, Well: 17, Silent: 3}, time.Minute, artifacts.WavePublished, -1, -1},
 		"soaks":                 {func(w *artifacts.RolloutWave) { w.Well = at }, rollout.Tally{Devices: 20, Well: 18, Failed: 2}, 59 * time.Minute, artifacts.WavePublished, 0, time.Hour},
+		"one goes offline":      {func(w *artifacts.RolloutWave) { w.Well = at }, rollout.Tally{Devices: 20, Well: 17, Offline: 3}, 59 * time.Minute, artifacts.WavePublished, -1, -1},
+		"offline to the end":    {func(w *artifacts.RolloutWave) { w.Deadline = time.Hour }, rollout.Tally{Devices: 2, Offline: 2}, time.Hour, artifacts.WaveFailed, -1, time.Hour},
 		"soaked":                {func(w *artifacts.RolloutWave) { w.Well = at }, rollout.Tally{Devices: 20, Well: 18, Failed: 2}, time.Hour, artifacts.WavePassed, 0, time.Hour},
 		"one too many":          {func(w *artifacts.RolloutWave) { w.Well = at }, rollout.Tally{Devices: 20, Well: 17, Failed: 3}, time.Hour, artifacts.WaveFailed, -1, -1},
 		"falls back":            {func(w *artifacts.RolloutWave) { w.Well = at }, rollout.Tally{Devices: 20, Well: 17, Working: 3}, 59 * time.Minute, artifacts.WavePublished, -1, -1},

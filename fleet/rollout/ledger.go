@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // rolloutsRepository is where rollouts are kept, below the fleet's registry; the tag is the fleet's name. It is a
@@ -110,73 +111,72 @@ func (l Ledger) Unvouched(ctx context.Context) (*artifacts.Rollout, error) {
 	return rec.Rollout, nil
 }
 
-// find reads the newest revision; one without a Rollout when there is none. It goes up the history from what the tag
-// names: a publisher may have been killed before it moved the tag, or somebody has moved it back.
+// find reads the newest revision; one without a Rollout when there is none.
 func (l Ledger) find(ctx context.Context) (*Record, error) {
-	rec := &Record{next: 1}
-	desc, err := l.From.Resolve(ctx, l.Repository(), l.Fleet)
+	c := &release.Chain[*revision]{Repository: l.Repository(), Tag: l.Fleet, Open: l.open, Read: l.read}
+	c.Resolve = func(ctx context.Context, tag string) (ocispec.Descriptor, error) {
+		return l.From.Resolve(ctx, l.Repository(), tag)
+	}
+	if l.Verify != nil {
+		c.Verify = func(ctx context.Context, d digest.Digest) error {
+			err := l.Verify(ctx, l.Repository(), d)
+			if err != nil {
+				err = fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+			}
+			return err
+		}
+	}
+	h, err := c.Look(ctx)
+	if err == nil {
+		err = c.Climb(ctx, h)
+	}
 	switch {
-	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid): // or cut off by a publisher that was killed
+	case err != nil && h != nil && h.Refused != nil:
+		return nil, fault.WithHint(err, "if another key of yours signed it, name it with --verify-key FILE; what nobody of yours has written may be removed")
 	case err != nil:
 		return nil, err
-	default:
-		rec.tagged = desc.Digest
-		if err := l.open(ctx, rec, desc.Digest, 0); err != nil {
-			return nil, fault.WithHint(err, "if another key of yours signed it, name it with --verify-key FILE; what nobody of yours has written may be removed")
-		}
+	case len(h.Skipped) > release.MaxSkipped:
+		return nil, fmt.Errorf("more than %d revisions above %d cannot be followed: %w", release.MaxSkipped, h.Number(), fault.ErrConflict)
 	}
-	for skipped := 0; skipped <= fleet.MaxSkipped; {
-		desc, err := l.From.Resolve(ctx, l.Repository(), artifacts.HistoryTag(l.Fleet, rec.next))
-		if errors.Is(err, fault.ErrNotFound) {
-			return rec, nil
-		}
-		if err != nil && !errors.Is(err, fault.ErrInvalid) {
-			return nil, err
-		}
-		number := rec.next
-		if err == nil {
-			err = l.open(ctx, rec, desc.Digest, number)
-		}
-		if err != nil {
-			if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
-				return nil, err
-			}
-			skipped++ // what nobody vouches for is not followed
-		}
-		rec.next = number + 1
+	rec := &Record{tagged: h.Tagged, next: h.Next}
+	if g := h.Current; g != nil {
+		rec.Revision, rec.Digest, rec.Rollout = g.Number, g.Digest, g.Value.rollout
 	}
-	return nil, fmt.Errorf("more than %d revisions above %d cannot be followed: %w", fleet.MaxSkipped, rec.Revision, fault.ErrConflict)
+	return rec, nil
 }
 
-// open reads one revision into rec: the one of that number; 0: any.
-func (l Ledger) open(ctx context.Context, rec *Record, d digest.Digest, number uint64) error {
+// revision is one of a rollout. Its documents are read after its signature was checked.
+type revision struct {
+	digest  digest.Digest
+	index   *artifacts.RolloutIndex
+	rollout *artifacts.Rollout // nil: not read yet
+}
+
+// open reads the manifest of one revision.
+func (l Ledger) open(ctx context.Context, d digest.Digest) (*revision, uint64, error) {
 	_, manifest, err := l.From.Manifest(ctx, l.Repository(), d)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	x, err := artifacts.OpenRollout(manifest)
 	if err != nil {
-		return fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+		return nil, 0, fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
 	}
 	if x.Fleet != l.Fleet {
-		return fmt.Errorf("%s@%s is of the fleet %s: %w", l.Repository(), d, x.Fleet, fault.ErrConflict)
+		return nil, 0, fmt.Errorf("%s@%s is of the fleet %s: %w", l.Repository(), d, x.Fleet, fault.ErrConflict)
 	}
-	if number != 0 && x.Revision != number {
-		return fmt.Errorf("%s@%s is revision %d, and not %d: %w", l.Repository(), d, x.Revision, number, fault.ErrConflict)
-	}
-	if l.Verify != nil {
-		if err := l.Verify(ctx, l.Repository(), d); err != nil {
-			return fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
-		}
-	}
-	r, err := x.Read(func(b ocispec.Descriptor) ([]byte, error) {
+	return &revision{digest: d, index: x}, x.Revision, nil
+}
+
+// read reads the documents of one revision.
+func (l Ledger) read(ctx context.Context, r *revision) (*revision, error) {
+	x, err := r.index.Read(func(b ocispec.Descriptor) ([]byte, error) {
 		return l.From.Blob(ctx, l.Repository(), b, artifacts.MaxRolloutTargets)
 	})
 	if err != nil {
-		return fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+		return nil, fmt.Errorf("%s@%s: %w", l.Repository(), r.digest, err)
 	}
-	rec.Rollout, rec.Revision, rec.Digest, rec.next = r, x.Revision, d, x.Revision+1
-	return nil
+	return &revision{digest: r.digest, index: r.index, rollout: x}, nil
 }
 
 // write publishes the next revision, and makes rec that. An error that wraps fault.ErrConflict says that somebody else
@@ -198,7 +198,7 @@ func (l Ledger) write(ctx context.Context, rec *Record, r *artifacts.Rollout, no
 
 func (l Ledger) publish(ctx context.Context, revision uint64, tagged digest.Digest, a *artifacts.Artifact) error {
 	err := l.To.Publish(ctx, l.Repository(), a, fleet.Publication{
-		Tag: l.Fleet, Tagged: tagged, HistoryTag: artifacts.HistoryTag(l.Fleet, revision), NextTag: artifacts.HistoryTag(l.Fleet, revision+1),
+		Tag: l.Fleet, Tagged: tagged, HistoryTag: artifacts.HistoryTag(l.Fleet, revision), Verify: fleet.VerifyAt(l.Repository(), l.Verify),
 	})
 	if err != nil {
 		err = fmt.Errorf("keep revision %d of the rollout of %s: %w", revision, l.Fleet, err)

@@ -232,7 +232,7 @@ func TestRolloutHalts(t *testing.T) {
 		s.files = fleettest.With(s.files, fleet.File, "onFailure: rollback", "onFailure: halt")
 		s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 }
 		err := s.roll(t.Context(), rollout.Start{})
-		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave canary: 1 of 1 device failed, 0 may: press-000: unhealthy") {
+		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave canary: 1 of 1 devices failed (limit 0): press-000: unhealthy") {
 			t.Errorf("%v", err)
 		}
 		s.want("halted", map[uint64]int{1: 19, 2: 1})
@@ -297,7 +297,7 @@ func TestRolloutGoesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		s.devices.sick = func(d artifacts.DeviceID, g uint64) bool { return g == 2 && d != "press-000" }
 		err := s.roll(t.Context(), rollout.Start{})
-		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave half: ") || !strings.Contains(err.Error(), "failed, 1 may") {
+		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave half: ") || !strings.Contains(err.Error(), "failed (limit 1)") {
 			t.Errorf("%v", err)
 		}
 		// The canary was well and stays, those of the wave have what they had, the others never had anything else.

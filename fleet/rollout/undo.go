@@ -177,6 +177,20 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 		return why, 0, err
 	}
 	tag := t.Device.Tag()
+	next := artifacts.HistoryTag(tag, t.Generation+1)
+	switch there, err := l.From.Resolve(ctx, t.Repository, next); {
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid):
+	case err != nil:
+		return "", 0, err
+	default:
+		other, err := l.restored(ctx, t, there.Digest)
+		if err != nil {
+			return "", 0, err
+		}
+		if other != "" { // else it was cut off before the tag moved
+			return fmt.Sprintf("%s names %s already: give it a state with longshore state rollback", next, there.Digest), 0, nil
+		}
+	}
 	former, deployments, err := l.former(ctx, t)
 	if err != nil {
 		return "", 0, err
@@ -193,7 +207,7 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 		return "", 0, err
 	}
 	return "", a.Size(), l.To.Publish(ctx, t.Repository, a, fleet.Publication{
-		Tag: tag, Tagged: t.Digest, HistoryTag: artifacts.HistoryTag(tag, t.Generation+1), NextTag: artifacts.HistoryTag(tag, t.Generation+2),
+		Tag: tag, Tagged: t.Digest, HistoryTag: next, Verify: fleet.VerifyAt(t.Repository, l.Verify),
 	})
 }
 

@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,8 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/fleettest"
 	"github.com/longshore-dev/longshore/fleet/rollout"
 )
@@ -155,4 +160,101 @@ func TestHaltInDoubt(t *testing.T) {
 			s.want("continued", map[uint64]int{2: 20})
 		})
 	}
+}
+
+// verified wants each publication to say by whose check somebody else's may be followed.
+type verified struct {
+	fleet.Publisher
+	t     *testing.T
+	tags  map[string]bool // of the publications
+	asked *string         // what the ledger's check was asked of last
+}
+
+func (v verified) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
+	d := digest.FromString(p.HistoryTag)
+	switch {
+	case p.Verify == nil:
+		v.t.Errorf("%s:%s: nobody is asked", repository, p.HistoryTag)
+	case p.Verify(ctx, d) != nil || *v.asked != repository+"@"+d.String():
+		v.t.Errorf("%s:%s: %s is asked for", repository, p.HistoryTag, *v.asked)
+	}
+	v.tags[p.Tag] = true
+	return v.Publisher.Publish(ctx, repository, a, p)
+}
+
+// Records and what devices get back follow nothing that nobody who may publish has signed.
+func TestPublicationsAreVerified(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		k, tags, asked := s.conduct(), map[string]bool{}, ""
+		k.Parallel = 1
+		k.Ledger.Verify = func(_ context.Context, repository string, d digest.Digest) error {
+			asked = repository + "@" + d.String()
+			return nil
+		}
+		k.Ledger.To = verified{k.Ledger.To, t, tags, &asked}
+		o := fleet.Options{Concurrency: 1, Verify: k.Ledger.Verify}
+		run, _, err := rollout.Begin(t.Context(), fleettest.Compiled(t, s.files, s.m), k, o, rollout.Start{})
+		if err == nil {
+			err = run.Go(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		published := len(tags)
+		clear(tags)
+		back, err := rollout.Undo(t.Context(), k, "by hand")
+		if err == nil {
+			err = back.Go(t.Context())
+		}
+		if !errors.Is(err, fault.ErrRejected) || published != 21 || len(tags) != 21 {
+			t.Errorf("undo: %v; %d tags published, %d undone, want 20 devices and the record each", err, published, len(tags))
+		}
+	})
+}
+
+// failsOnce is a registry that is away when a manifest is read for the first time.
+type failsOnce struct {
+	fleet.Registry
+	of     func() digest.Digest // "": none yet
+	failed *atomic.Bool
+}
+
+func (f failsOnce) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
+	if d == f.of() && f.failed.CompareAndSwap(false, true) {
+		return ocispec.Descriptor{}, nil, fmt.Errorf("fetch %s: connection refused: %w", d, fault.ErrTemporary)
+	}
+	return f.Registry.Manifest(ctx, repository, d)
+}
+
+// A way back that was cut off between two tags is gone on with, also where the registry is away at the first look at it: that
+// nobody could look is no sign of somebody else.
+func TestUndoCouldNotLook(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		s.m.Cut = func(_, tag string) error {
+			if tag != "press-003" {
+				return nil
+			}
+			s.m.Cut = nil
+			return fmt.Errorf("the connection broke: %w", fault.ErrTemporary)
+		}
+		k := s.conduct()
+		k.Parallel = 1
+		var failed atomic.Bool
+		k.Ledger.From = failsOnce{k.Ledger.From, func() digest.Digest {
+			s.m.Lock()
+			defer s.m.Unlock()
+			return s.m.Named[fleettest.Base+"/state:press-003.v3"]
+		}, &failed}
+		run, err := rollout.Undo(t.Context(), k, "by hand")
+		if err == nil {
+			err = run.Go(t.Context())
+		}
+		if !errors.Is(err, fault.ErrRejected) || run.Kept() != 0 || !failed.Load() {
+			t.Errorf("undo: %v, %d kept, failed once: %v\n%s", err, run.Kept(), failed.Load(), s.lines())
+		}
+		s.want("undone", map[uint64]int{3: 20})
+	})
 }

@@ -1,9 +1,6 @@
 package status
 
-import (
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // Extension is the member of the capabilities in which longshore-agent tells what it is at.
 const Extension = "x-longshore-extensions"
@@ -19,6 +16,8 @@ type Extra struct {
 	Stale               bool          `json:"stale"`               // what runs has expired
 	Insecure            []string      `json:"insecure"`            // what was taken unsigned because the policy says so
 	ReportsLost         uint64        `json:"reportsLost"`         // reports dropped for want of room
+
+	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // it reports at least so often; 0: it does not say
 
 	StaleSince time.Time       `json:"staleSince,omitzero"`
 	Security   []ExtraSecurity `json:"security,omitempty"` // what looked like an attack, the last at the end
@@ -42,15 +41,4 @@ type ExtraRefused struct {
 	Code       string    `json:"code"`
 	Message    string    `json:"message"`
 	Since      time.Time `json:"since"`
-}
-
-// extraOf reads the extension of a capabilities body. The specification wants what is not understood to be ignored.
-func extraOf(body []byte) Extra {
-	var doc struct {
-		Extra Extra `json:"x-longshore-extensions"`
-	}
-	if err := json.Unmarshal(body, &doc); err != nil {
-		return Extra{}
-	}
-	return doc.Extra
 }

@@ -39,8 +39,9 @@ const (
 const (
 	MaxCapabilities = 256 << 10        // bytes of a capabilities body
 	MaxStatus       = 256 << 10        // bytes of a status body
-	callTimeout     = 10 * time.Second // of the store
+	CallTimeout     = 10 * time.Second // of the store
 	busySeconds     = 5                // Retry-After of a 503
+	fullSeconds     = 60               // Retry-After where a quota is used up: by its attempts the device is heard
 )
 
 // Options make the handlers. Store, Now and Logger must be set.
@@ -50,9 +51,9 @@ type Options struct {
 	Logger   *slog.Logger
 	Changed  func()                // called after a report changed something; nil: nobody asks
 	Metrics  prometheus.Registerer // nil: no metrics
-	Rate     float64               // reports a second and token, on average; 0: 50
-	Burst    int                   // reports at once of a token; 0: 500, an outbox after a day offline
-	InFlight int                   // requests at once; 0: 512
+	Rate     float64               // reports a second and device, on average; 0: 50. Each 16 KiB of a body count as one more
+	Burst    int                   // reports at once of a device; 0: 500, an outbox after a day offline
+	InFlight int                   // requests that the store works on at once; 0: 512
 }
 
 type api struct {
@@ -100,22 +101,22 @@ func (a *api) plain(serve func(http.ResponseWriter, *http.Request) *problem) htt
 	})
 }
 
-// device serves a request of a device that has proved itself.
+// device serves a request of a device that has proved itself. It has no slot while its body is on its way: that one device
+// is slow keeps no other one out.
 func (a *api) device(serve func(http.ResponseWriter, *http.Request, caller) *problem) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := a.Now()
 		w.Header().Set("Cache-Control", "no-store")
-		done, ok := a.limits.enter()
-		if !ok {
-			a.refuse(w, r, busy("too many requests at once"))
-			return
+		c, p := a.known(r)
+		if p == nil {
+			done, ok := a.limits.begin(c.device)
+			if ok {
+				defer done()
+			} else {
+				p = crowded(c.device)
+			}
 		}
-		defer done()
-		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
-		defer cancel()
-		r = r.WithContext(ctx)
-		c, p := a.authenticate(r)
-		if p == nil && !a.limits.allow(c.token, began) {
+		if p == nil && !a.limits.allow(c.device, began, 1) {
 			p = slower()
 		}
 		if p == nil {
@@ -128,6 +129,26 @@ func (a *api) device(serve func(http.ResponseWriter, *http.Request, caller) *pro
 	})
 }
 
+// known finds out whose token a request carries.
+func (a *api) known(r *http.Request) (caller, *problem) {
+	ctx, done, p := a.work(r)
+	if p != nil {
+		return caller{}, p
+	}
+	defer done()
+	return a.authenticate(r.WithContext(ctx))
+}
+
+// work takes a slot for what the store is asked next, which the context bounds.
+func (a *api) work(r *http.Request) (context.Context, func(), *problem) {
+	leave, ok := a.limits.enter()
+	if !ok {
+		return nil, nil, busy("too many requests at once")
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), CallTimeout)
+	return ctx, func() { cancel(); leave() }, nil
+}
+
 // refuse answers with a problem and counts it. What the caller did wrong is his to know; what broke here is logged.
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	if p.cause != nil {
@@ -135,11 +156,19 @@ func (a *api) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	}
 	a.metrics.problem(p.Status)
 	p.Instance = r.URL.EscapedPath()
+	switch p.Status {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		w.Header().Set("Connection", "close") // the body may be on its way: net/http would wait for it before it answers
+	}
 	p.write(w)
 }
 
 // broke is the answer to an error of the store that the handler did not expect.
 func broke(err error) *problem {
+	var quota *store.QuotaError
+	if errors.As(err, &quota) {
+		return again(http.StatusTooManyRequests, quota.Error(), fullSeconds)
+	}
 	if errors.Is(err, fault.ErrTemporary) {
 		p := busy("the database does not answer")
 		p.cause = err

@@ -22,14 +22,14 @@ func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c caller) 
 	if p != nil {
 		return p
 	}
-	body, p := read(w, r, MaxCapabilities)
+	body, p := a.read(w, r, c, MaxCapabilities)
 	if p != nil {
 		return p
 	}
 	const file = "capabilities"
-	doc, err := margo.ParseDeviceCapabilities(file, body)
-	if err != nil {
-		return malformed(file, body, err)
+	doc, p := parsed(a, r, file, body, margo.ParseDeviceCapabilities)
+	if p != nil {
+		return p
 	}
 	if doc.Properties.ID != id {
 		return semantic("the body is about another device than the path", margo.ProblemField{Field: "properties.id", Message: fmt.Sprintf("must be %q", id)})
@@ -38,9 +38,14 @@ func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c caller) 
 	if p != nil {
 		return p
 	}
-	out, err := a.Store.PutCapabilities(r.Context(), store.Capabilities{
-		Device: id, Body: body, Alarm: extraOf(body).Refused != nil, Stamp: stamp, By: c.device, At: a.Now(),
-	})
+	ctx, done, p := a.work(r)
+	if p != nil {
+		return p
+	}
+	defer done()
+	report := store.Capabilities{Device: id, Body: body, Stamp: stamp, By: c.device, At: a.Now()}
+	Summarize(&report)
+	out, err := a.Store.PutCapabilities(ctx, report)
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
 		return gatewayNotFound("the gateway of " + id + " has not reported its own capabilities yet")
@@ -56,7 +61,12 @@ func (a *api) deleteCapabilities(w http.ResponseWriter, r *http.Request, c calle
 	if p != nil {
 		return p
 	}
-	switch err := a.Store.DeleteDevice(r.Context(), id); {
+	ctx, done, p := a.work(r)
+	if p != nil {
+		return p
+	}
+	defer done()
+	switch err := a.Store.DeleteDevice(ctx, id); {
 	case errors.Is(err, fault.ErrNotFound):
 		return deviceNotFound("no device " + id + " is registered")
 	case err != nil:
@@ -68,14 +78,14 @@ func (a *api) deleteCapabilities(w http.ResponseWriter, r *http.Request, c calle
 }
 
 func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c caller) *problem {
-	body, p := read(w, r, MaxStatus)
+	body, p := a.read(w, r, c, MaxStatus)
 	if p != nil {
 		return p
 	}
 	const file = "status"
-	doc, err := margo.ParseDeploymentStatus(file, body)
-	if err != nil {
-		return malformed(file, body, err)
+	doc, p := parsed(a, r, file, body, margo.ParseDeploymentStatus)
+	if p != nil {
+		return p
 	}
 	device := doc.DeviceID
 	if device == "" {
@@ -91,8 +101,17 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c caller) *prob
 	if p != nil {
 		return p
 	}
-	out, err := a.Store.PutStatus(r.Context(), store.Status{
-		Device: device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: body,
+	kept, err := keptOf(doc)
+	if err != nil {
+		return broke(err)
+	}
+	ctx, done, p := a.work(r)
+	if p != nil {
+		return p
+	}
+	defer done()
+	out, err := a.Store.PutStatus(ctx, store.Status{
+		Device: device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: kept,
 		Registered: device != c.device, Stamp: stamp, By: c.device, At: a.Now(),
 	})
 	switch {
@@ -142,8 +161,23 @@ func pathDevice(r *http.Request, c caller) (string, *problem) {
 	return id, nil
 }
 
-// read takes a JSON body of limited size.
-func read(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *problem) {
+// parsed reads a body, few at a time.
+func parsed[T any](a *api, r *http.Request, file string, body []byte, parse func(string, []byte) (T, error)) (doc T, p *problem) {
+	select {
+	case a.limits.parse <- struct{}{}:
+		defer func() { <-a.limits.parse }()
+	case <-r.Context().Done():
+		return doc, busy("the request ended early")
+	}
+	doc, err := parse(file, body)
+	if err != nil {
+		return doc, malformed(file, body, err)
+	}
+	return doc, nil
+}
+
+// read takes a JSON body of limited size. A large one counts as several reports.
+func (a *api) read(w http.ResponseWriter, r *http.Request, c caller, limit int64) ([]byte, *problem) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/json" || !slices.Contains([]string{"", "utf-8", "UTF-8"}, params["charset"]) {
 		return nil, invalid("Content-Type must be application/json")
@@ -158,6 +192,8 @@ func read(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *problem
 		return nil, invalid(fmt.Sprintf("the body is larger than %d bytes", limit))
 	case err != nil:
 		return nil, invalid("the body ended early")
+	case len(body) >= weight && !a.limits.allow(c.device, a.Now(), len(body)/weight):
+		return nil, slower()
 	}
 	return body, nil
 }

@@ -1,17 +1,22 @@
 package status_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -93,4 +98,150 @@ func FuzzReports(f *testing.F) {
 			}
 		}
 	})
+}
+
+// slowly sends the head of a report and the beginning of its body, and waits.
+func (s *server) slowly(token string) net.Conn {
+	s.t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(s.t.Context(), "tcp", s.Listener.Addr().String())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	fmt.Fprintf(conn, "PUT /api/v1/capabilities/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n{", press, token)
+	return conn
+}
+
+// Bodies that one device sends slowly, over any number of connections and with any of its tokens, keep no other device out.
+func TestSlowBodies(t *testing.T) {
+	s := start(t, func(o *status.Options) { o.InFlight = 20 })
+	text, tok, err := status.Mint(press, time.Unix(1, 0))
+	if err == nil {
+		err = s.store.AddToken(t.Context(), tok)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := []string{s.token(press), text} // two of one device
+	var all []net.Conn
+	for i := range 40 {
+		all = append(all, s.slowly(tokens[i%2]))
+	}
+	answers := make([]*http.Response, len(all)) // those beyond what one device may have are answered though their body is on its way
+	var wg sync.WaitGroup
+	for i, c := range all {
+		wg.Go(func() {
+			if err := c.SetReadDeadline(time.Now().Add(3 * time.Second)); err != nil {
+				t.Error(err)
+			}
+			if res, err := http.ReadResponse(bufio.NewReader(c), nil); err == nil {
+				_ = res.Body.Close()
+				answers[i] = res
+			}
+		})
+	}
+	wg.Wait()
+	refused := 0
+	for _, res := range answers {
+		if res == nil {
+			continue
+		}
+		// 503: so many at once that the store was busy authenticating them.
+		if refused++; res.StatusCode != 429 && res.StatusCode != 503 || res.Header.Get("Retry-After") == "" || res.Header.Get("Content-Type") != margo.ProblemMediaType {
+			t.Errorf("a slow body too many: %s %v", res.Status, res.Header)
+		}
+	}
+	if refused != len(all)-16 {
+		t.Errorf("%d of %d slow bodies were refused, want all but 16", refused, len(all))
+	}
+	s.wantProblem(put(press, caps(press)), 429, "about:blank")
+	for i := range 20 {
+		id := fmt.Sprint("other-", i)
+		s.want(put(id, caps(id)).by(id), 201)
+	}
+}
+
+// Large bodies count as several reports.
+func TestLargeBodies(t *testing.T) {
+	s := start(t, func(o *status.Options) { o.Rate, o.Burst = 1, 20 })
+	large := func() request {
+		return put(press, caps(press, `,"x-acme-extensions":{"y":"`+strings.Repeat("y", 250_000)+`"}`))
+	}
+	s.want(large(), 201) // 16 of the 20
+	p := s.wantProblem(large(), 429, "about:blank")
+	if p.RetryAfterSeconds == 0 || !*p.Retryable {
+		t.Errorf("problem %+v", p)
+	}
+	s.want(put("other", caps("other")).by("other"), 201)
+}
+
+// A report over a quota is answered 429 with the time after which to try again, and names the quota.
+func TestQuotas(t *testing.T) {
+	s := start(t, nil)
+	s.store.SetQuota(store.Quota{Deployments: 2, Children: 1, Bytes: 1 << 20})
+	s.want(put("gw", relay("gw")).by("gw"), 201)
+	s.want(put("gw/a", caps("gw/a")).by("gw"), 201)
+	p := s.wantProblem(put("gw/b", caps("gw/b")).by("gw"), 429, "about:blank")
+	if p.RetryAfterSeconds < 60 || !strings.Contains(p.Detail, "devices behind it") {
+		t.Errorf("problem %+v", p)
+	}
+	for i, code := range []int{201, 201, 429} {
+		id := fmt.Sprintf("a3e2f5dc-912e-494f-8395-%012d", i)
+		q := request{method: "POST", path: "/api/v1/deployments/" + id + "/status", body: strings.ReplaceAll(report("", margo.StateInstalled), dep, id)}
+		if s.want(q, code); code == 429 {
+			if p := s.wantProblem(q, 429, "about:blank"); !strings.Contains(p.Detail, "most deployments") {
+				t.Errorf("problem %+v", p)
+			}
+		}
+	}
+}
+
+// What is kept of a report is bounded; what failed is kept first.
+func TestKept(t *testing.T) {
+	s := start(t, nil)
+	var all []margo.ComponentStatus
+	for i := range 300 {
+		all = append(all, component(fmt.Sprint("c", i, strings.Repeat("x", 300)), margo.StateInstalled))
+	}
+	all[299].State, all[299].Error = margo.StateFailed, &margo.StatusError{Code: "unhealthy", Source: "c299", Message: strings.Repeat("é", 20_000)}
+	s.want(post(report("", margo.StateFailed, all...)), 201)
+	var out struct{ Deployments []status.Deployment }
+	b := s.want(request{method: "GET", path: "/fleet/v1/deployments"}, 200)
+	if err := json.Unmarshal(b, &out); err != nil || len(b) > 64<<10 {
+		t.Fatalf("%d bytes, %v", len(b), err)
+	}
+	d := out.Deployments[0]
+	last := d.Components[len(d.Components)-1]
+	if d.ComponentsOmitted+len(d.Components) != 300 || d.ComponentsOmitted == 0 || last.State != margo.StateFailed || len(last.Error.Message) > 2100 || !utf8.ValidString(last.Error.Message) {
+		t.Errorf("%d components, %d omitted, the last %+v", len(d.Components), d.ComponentsOmitted, last)
+	}
+	loud := `,"x-longshore-extensions":{"insecure":["` + strings.Repeat(`x","`, 50_000) + `"],"refused":{"message":"` + strings.Repeat("m", 50_000) + `"}}`
+	s.want(put(press, caps(press, loud)), 201)
+	if b := s.want(request{method: "GET", path: "/fleet/v1/devices"}, 200); len(b) > 8<<10 || !bytes.Contains(b, []byte("mmm…")) {
+		t.Errorf("a device is %d bytes", len(b))
+	}
+}
+
+// A fault of a body names its field, also where that is missing.
+func TestFaultsNameFields(t *testing.T) {
+	s := start(t, nil)
+	for body, field := range map[string]string{
+		`{}`: "properties", `{"properties":{"id":"press-07","vendor":"v","modelNumber":"m"}}`: "properties.serialNumber",
+		strings.Replace(caps(press), "arm64", "riscv64", 1): "properties.cpus[0].architecture", strings.Replace(caps(press), `"cores":4,`, "", 1): "properties.cpus[0].cores",
+	} {
+		p := s.wantProblem(put(press, body), 422, "semantic-error")
+		if len(p.Errors) != 1 || p.Errors[0].Field != field {
+			t.Errorf("%s: errors %+v, want %s", body, p.Errors, field)
+		}
+	}
+	p := s.wantProblem(post(`{"deploymentId":"`+dep+`"}`), 422, "semantic-error")
+	for _, e := range p.Errors {
+		if e.Field == "" {
+			t.Errorf("an error names no field: %+v", e)
+		}
+	}
+	p = s.wantProblem(put(press, `{`), 400, "invalid-request")
+	if len(p.Errors) != 1 || p.Errors[0].Field == "" {
+		t.Errorf("errors %+v", p.Errors)
+	}
 }

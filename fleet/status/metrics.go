@@ -1,7 +1,7 @@
 package status
 
 import (
-	"log/slog"
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -62,25 +62,31 @@ func outcomeName(out store.Outcome) string {
 }
 
 // Metrics serves /metrics: everything in reg, and what the store holds, counted at each scrape.
-func Metrics(view store.View, reg *prometheus.Registry, log *slog.Logger) http.Handler {
+func Metrics(v *Viewer, reg *prometheus.Registry) http.Handler {
 	devices := prometheus.NewGauge(prometheus.GaugeOpts{Name: "longshore_fleet_devices", Help: "Devices known."})
 	refusing := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "longshore_fleet_devices_refusing", Help: "Devices that refuse the state published for them.",
 	})
+	offline := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "longshore_fleet_devices_offline", Help: "Devices that have missed three of their report intervals.",
+	})
 	deployments := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "longshore_fleet_deployments", Help: "Deployments on devices, by state.",
 	}, []string{"state"})
-	reg.MustRegister(devices, refusing, deployments)
+	reg.MustRegister(devices, refusing, offline, deployments)
 	serve := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, err := view.Summary(r.Context())
+		ctx, cancel := context.WithTimeout(r.Context(), CallTimeout)
+		defer cancel()
+		s, err := v.View.Summary(ctx, v.Silence())
 		if err != nil {
-			log.Error("count for /metrics", "error", err)
-			http.Error(w, "the database does not answer", http.StatusServiceUnavailable)
+			v.Logger.Error("count for /metrics", "error", err)
+			Refuse(w, r, http.StatusServiceUnavailable, "the database does not answer")
 			return
 		}
 		devices.Set(float64(s.Devices))
 		refusing.Set(float64(s.Alarms))
+		offline.Set(float64(s.Offline))
 		for _, state := range states() {
 			deployments.WithLabelValues(string(state)).Set(float64(s.Deployments[state]))
 		}

@@ -2,6 +2,7 @@ package status
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -61,7 +62,12 @@ func busy(detail string) *problem { return again(http.StatusServiceUnavailable, 
 
 // slower is a 429.
 func slower() *problem {
-	return again(http.StatusTooManyRequests, "this token reports faster than it may", 1)
+	return again(http.StatusTooManyRequests, "this device reports faster than it may", 1)
+}
+
+// crowded is a 429 for a device that has too many requests in progress.
+func crowded(device string) *problem {
+	return again(http.StatusTooManyRequests, fmt.Sprintf("%s has %d requests in progress, as many as one device may have", device, perDevice), 1)
 }
 
 func again(status int, detail string, seconds int) *problem {
@@ -90,7 +96,16 @@ func malformed(file string, body []byte, err error) *problem {
 func fields(e *strict.Error) []margo.ProblemField {
 	out := make([]margo.ProblemField, len(e.Faults))
 	for i, f := range e.Faults {
-		out[i] = margo.ProblemField{Field: f.Path, Message: f.Message}
+		field := f.Path
+		switch {
+		case f.Missing != "" && field != "":
+			field += "." + f.Missing
+		case f.Missing != "":
+			field = f.Missing
+		case field == "": // the document as a whole
+			field = "body"
+		}
+		out[i] = margo.ProblemField{Field: field, Message: f.Message}
 	}
 	return out
 }
@@ -109,4 +124,11 @@ func (p *problem) write(w http.ResponseWriter) {
 	}
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(b)
+}
+
+// Refuse answers with a problem detail about:blank, for handlers beside those of this package.
+func Refuse(w http.ResponseWriter, r *http.Request, code int, detail string) {
+	p := blank(code, detail)
+	p.Instance = r.URL.EscapedPath()
+	p.write(w)
 }

@@ -60,7 +60,7 @@ func start(t *testing.T, change func(*status.Options)) *server {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/api/v1/", status.API(o))
-	mux.Handle("/fleet/v1/", status.Views(o.Store, o.Logger))
+	mux.Handle("/fleet/v1/", status.Views(s.viewer(o)))
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(func() {
 		s.Close()
@@ -69,6 +69,10 @@ func start(t *testing.T, change func(*status.Options)) *server {
 		}
 	})
 	return s
+}
+
+func (s *server) viewer(o status.Options) *status.Viewer {
+	return &status.Viewer{View: s.store, Now: o.Now, Logger: o.Logger}
 }
 
 func (s *server) open() {
@@ -389,7 +393,7 @@ func TestBadBodies(t *testing.T) {
 	for _, path := range []string{"a b", "a*", "a/%2Fb", "", "a/"} {
 		s.wantProblem(put(strings.ReplaceAll(path, " ", "%20"), caps(press)), 400, "invalid-request")
 	}
-	if got, err := s.store.Deployments(t.Context(), store.DeploymentQuery{Limit: 9}); err != nil || len(got) > 0 {
+	if got, _, err := s.store.Deployments(t.Context(), store.DeploymentQuery{Limit: 9}); err != nil || len(got) > 0 {
 		t.Errorf("a refused report left %v, %v", got, err)
 	}
 }
@@ -523,7 +527,7 @@ func TestMetrics(t *testing.T) {
 	s.want(post(report(press, margo.StateFailed)), 201)
 	s.do(put(press, "x"))
 	rec := httptest.NewRecorder()
-	status.Metrics(s.store, reg, slog.New(slog.DiscardHandler)).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	status.Metrics(&status.Viewer{View: s.store, Now: time.Now, Logger: slog.New(slog.DiscardHandler)}, reg).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
 	for _, line := range []string{
 		`longshore_fleet_reports_total{kind="capabilities",outcome="created"} 1`, `longshore_fleet_reports_total{kind="status",outcome="repeated"} 0`,
 		`longshore_fleet_problems_total{code="400"} 1`, "longshore_fleet_devices 1", "longshore_fleet_devices_refusing 1",
@@ -582,7 +586,7 @@ func TestReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	got, err := again.Deployments(t.Context(), store.DeploymentQuery{Device: press, Limit: 9})
+	got, _, err := again.Deployments(t.Context(), store.DeploymentQuery{Device: press, Limit: 9})
 	if err != nil || len(got) != 1 || got[0].State != margo.StateInstalled {
 		t.Errorf("after reopening: %v, %v", got, err)
 	}

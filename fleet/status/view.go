@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
@@ -20,8 +22,10 @@ import (
 const (
 	pageSize    = 200
 	maxPageSize = 1000
-	// maxPerDevice is how many deployments of one device are told with it.
+	// maxPerDevice is how many deployments of one device are shown with it.
 	maxPerDevice = 1000
+	// pageBytes bounds what is read for a page. Its JSON, while it is made, takes a few times that.
+	pageBytes = 1 << 20
 )
 
 // Device is a device as GET /fleet/v1/devices tells it. The JSON keys are stable; members may be added.
@@ -33,6 +37,7 @@ type Device struct {
 	SerialNumber string    `json:"serialNumber,omitempty"`
 	FirstHeard   time.Time `json:"firstHeard"`
 	LastHeard    time.Time `json:"lastHeard"`
+	OfflineSince time.Time `json:"offlineSince,omitzero"` // not heard since, which is too long; left out: it reports
 	Extra
 	Deployments map[margo.State]int `json:"deployments"` // how many are in each state
 
@@ -49,6 +54,13 @@ type Equipped struct {
 type DeviceDetail struct {
 	Equipped
 	Details []Deployment `json:"deploymentDetails"`
+	Next    *Cursor      `json:"next,omitempty"` // of GET /fleet/v1/deployments?device=, where not all fit in; null: these are all
+}
+
+// Cursor says after which deployment the next page begins.
+type Cursor struct {
+	AfterDevice     string `json:"afterDevice"`
+	AfterDeployment string `json:"afterDeployment"`
 }
 
 // Deployment is a deployment as GET /fleet/v1/deployments tells it.
@@ -59,23 +71,33 @@ type Deployment struct {
 	State                  margo.State             `json:"state"`
 	Error                  *margo.StatusError      `json:"error"` // null: none
 	Components             []margo.ComponentStatus `json:"components"`
-	Since                  time.Time               `json:"since"`    // when the state became this one
-	Reported               time.Time               `json:"reported"` // when the last report was accepted
+	ComponentsOmitted      int                     `json:"componentsOmitted,omitempty"` // that did not fit in
+	Since                  time.Time               `json:"since"`                       // when the state became this one
+	Reported               time.Time               `json:"reported"`                    // when the last report was accepted
 }
 
-// Overview is everything that a page of devices shows.
-type Overview struct {
-	Devices     []Device
-	Deployments []Deployment // of these devices, by device
-	More        bool         // there are devices after the last
+// Viewer reads what views show. All but OfflineAfter must be set.
+type Viewer struct {
+	View    store.View
+	Now     func() time.Time
+	Started time.Time // since when reports are taken: before it, no device was silent
+	// OfflineAfter is when a device counts as offline that has not said how often it reports; 0: never.
+	OfflineAfter time.Duration
+	Logger       *slog.Logger
 }
 
-// Views handles /fleet/v1/. It knows no tokens: who may look is decided before it.
-func Views(view store.View, log *slog.Logger) http.Handler {
-	v := &views{view, log}
+// Silence is how long devices may be silent, now.
+func (v *Viewer) Silence() store.Silence {
+	return store.Silence{Now: v.Now(), Since: v.Started, After: v.OfflineAfter}
+}
+
+// Views handles /fleet/v1/. It knows no tokens: who may look is decided before it. What it holds in memory for one answer
+// is bounded; how many answers are made at once is for a [Gate].
+func Views(viewer *Viewer) http.Handler {
+	v := &views{viewer}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /fleet/v1/devices", v.serve(v.devices))
-	mux.HandleFunc("GET /fleet/v1/devices/{id...}", v.serve(v.device))
+	mux.HandleFunc("GET /fleet/v1/devices/{id...}", v.serve(v.detail))
 	mux.HandleFunc("GET /fleet/v1/deployments", v.serve(v.deployments))
 	for _, path := range []string{"/fleet/v1/devices", "/fleet/v1/devices/{id...}", "/fleet/v1/deployments"} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { v.refuse(w, r, allow("GET")(w, r)) })
@@ -86,14 +108,11 @@ func Views(view store.View, log *slog.Logger) http.Handler {
 	return mux
 }
 
-type views struct {
-	view store.View
-	log  *slog.Logger
-}
+type views struct{ *Viewer }
 
 func (v *views) serve(get func(*http.Request) (any, *problem)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), CallTimeout)
 		defer cancel()
 		out, p := get(r.WithContext(ctx))
 		if p != nil {
@@ -109,20 +128,20 @@ func (v *views) serve(get func(*http.Request) (any, *problem)) http.HandlerFunc 
 		h.Set("Content-Type", "application/json")
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
-		_, _ = w.Write(append(b, '\n'))
+		_, _ = io.WriteString(w, printable.Text(string(b))+"\n") // the same JSON, that a terminal may show
 	}
 }
 
 func (v *views) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	if p.cause != nil {
-		v.log.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
+		v.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
 	}
 	p.Instance = r.URL.EscapedPath()
 	p.write(w)
 }
 
-// devices answers GET /fleet/v1/devices?after=&limit=&refusing=true&capabilities=true: by id, "next" is the "after" of the
-// next page. With what devices can do pages are smaller: a document may be large.
+// devices answers GET /fleet/v1/devices?after=&limit=&refusing=true&offline=true&capabilities=true: by id, "next" is the
+// "after" of the next page. A page ends early when it becomes large.
 func (v *views) devices(r *http.Request) (any, *problem) {
 	q := r.URL.Query()
 	equipped, most := q.Get("capabilities") == "true", maxPageSize
@@ -133,49 +152,61 @@ func (v *views) devices(r *http.Request) (any, *problem) {
 	if p != nil {
 		return nil, p
 	}
-	o, err := Look(r.Context(), v.view, store.DeviceQuery{After: q.Get("after"), Limit: limit, Alarm: q.Get("refusing") == "true"})
+	query := store.DeviceQuery{After: q.Get("after"), Limit: limit, Alarm: q.Get("refusing") == "true", Capabilities: equipped}
+	if q.Get("offline") == "true" {
+		silence := v.Silence()
+		query.Offline = &silence
+	}
+	list, more, err := v.Devices(r.Context(), query)
 	if err != nil {
 		return nil, broke(err)
 	}
 	out := struct {
 		Devices any    `json:"devices"`
 		Next    string `json:"next,omitempty"`
-	}{Devices: o.Devices}
+	}{Devices: list}
 	if equipped {
-		all := make([]Equipped, len(o.Devices))
-		for i, d := range o.Devices {
+		all := make([]Equipped, len(list))
+		for i, d := range list {
 			all[i] = Equipped{d, d.capabilities}
 		}
 		out.Devices = all
 	}
-	if o.More {
-		out.Next = o.Devices[len(o.Devices)-1].ID
+	if more {
+		out.Next = list[len(list)-1].ID
 	}
 	return out, nil
 }
 
-func (v *views) device(r *http.Request) (any, *problem) {
+func (v *views) detail(r *http.Request) (any, *problem) {
 	id := r.PathValue("id")
-	d, err := v.view.Device(r.Context(), id)
+	d, err := v.View.Device(r.Context(), id)
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil, deviceNotFound("no device " + strconv.Quote(id) + " has reported")
 	}
 	if err != nil {
 		return nil, broke(err)
 	}
-	all, err := v.view.Deployments(r.Context(), store.DeploymentQuery{Device: id, Limit: maxPerDevice})
+	all, more, err := v.View.Deployments(r.Context(), store.DeploymentQuery{Device: id, Limit: maxPerDevice, Bytes: pageBytes})
 	if err != nil {
 		return nil, broke(err)
 	}
-	out := DeviceDetail{Equipped: Equipped{deviceOf(d), d.Capabilities}, Details: make([]Deployment, 0, len(all))}
+	counts, err := v.View.Counts(r.Context(), []string{id})
+	if err != nil {
+		return nil, broke(err)
+	}
+	out := DeviceDetail{Equipped: Equipped{v.device(d, counts[id]), d.Capabilities}, Details: make([]Deployment, 0, len(all))}
 	for _, s := range all {
-		out.Deployments[s.State]++
 		out.Details = append(out.Details, deploymentOf(s))
+	}
+	if more {
+		out.Next = cursorOf(all)
 	}
 	return out, nil
 }
 
-// deployments answers GET /fleet/v1/deployments?device=&state=&limit=&afterDevice=&afterDeployment=.
+// deployments answers GET /fleet/v1/deployments?device=&state=&limit=&afterDevice=&afterDeployment=. A page ends early when
+// it becomes large.
 func (v *views) deployments(r *http.Request) (any, *problem) {
 	limit, p := pageLimit(r, maxPageSize)
 	if p != nil {
@@ -186,28 +217,28 @@ func (v *views) deployments(r *http.Request) (any, *problem) {
 	if state != "" && !slices.Contains(states(), state) {
 		return nil, invalid(fmt.Sprintf("%q is no state", state))
 	}
-	all, err := v.view.Deployments(r.Context(), store.DeploymentQuery{
-		Device: q.Get("device"), State: state, After: [2]string{q.Get("afterDevice"), q.Get("afterDeployment")}, Limit: limit + 1,
+	all, more, err := v.View.Deployments(r.Context(), store.DeploymentQuery{
+		Device: q.Get("device"), State: state, After: [2]string{q.Get("afterDevice"), q.Get("afterDeployment")}, Limit: limit, Bytes: pageBytes,
 	})
 	if err != nil {
 		return nil, broke(err)
 	}
-	type next struct {
-		AfterDevice     string `json:"afterDevice"`
-		AfterDeployment string `json:"afterDeployment"`
-	}
 	out := struct {
 		Deployments []Deployment `json:"deployments"`
-		Next        *next        `json:"next,omitempty"`
+		Next        *Cursor      `json:"next,omitempty"`
 	}{Deployments: []Deployment{}}
-	if len(all) > limit {
-		all = all[:limit]
-		out.Next = &next{all[limit-1].Device, all[limit-1].ID}
-	}
 	for _, s := range all {
 		out.Deployments = append(out.Deployments, deploymentOf(s))
 	}
+	if more {
+		out.Next = cursorOf(all)
+	}
 	return out, nil
+}
+
+func cursorOf(page []store.Deployment) *Cursor {
+	last := page[len(page)-1]
+	return &Cursor{last.Device, last.ID}
 }
 
 func pageLimit(r *http.Request, most int) (int, *problem) {
@@ -222,51 +253,45 @@ func pageLimit(r *http.Request, most int) (int, *problem) {
 	return n, nil
 }
 
-// Look reads a page of devices with their deployments.
-func Look(ctx context.Context, view store.View, q store.DeviceQuery) (Overview, error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := view.Devices(ctx, q)
+// Devices reads a page of devices; more reports whether there are others after it.
+func (v *Viewer) Devices(ctx context.Context, q store.DeviceQuery) (list []Device, more bool, err error) {
+	if q.Bytes == 0 {
+		q.Bytes = pageBytes
+	}
+	found, more, err := v.View.Devices(ctx, q)
 	if err != nil {
-		return Overview{}, err
+		return nil, false, err
 	}
-	out := Overview{Devices: []Device{}, More: len(found) > limit}
-	if out.More {
-		found = found[:limit]
+	ids := make([]string, 0, len(found))
+	for _, d := range found {
+		ids = append(ids, d.ID)
 	}
-	index := map[string]int{}
-	for i, d := range found {
-		index[d.ID] = i
-		out.Devices = append(out.Devices, deviceOf(d))
-	}
-	if len(found) == 0 {
-		return out, nil
-	}
-	all, err := view.Deployments(ctx, store.DeploymentQuery{From: found[0].ID, To: found[len(found)-1].ID, Limit: maxPerDevice * len(found)})
+	counts, err := v.View.Counts(ctx, ids)
 	if err != nil {
-		return Overview{}, err
+		return nil, false, err
 	}
-	for _, s := range all {
-		if i, ok := index[s.Device]; ok {
-			out.Devices[i].Deployments[s.State]++
-			out.Deployments = append(out.Deployments, deploymentOf(s))
-		}
+	list = make([]Device, 0, len(found))
+	for _, d := range found {
+		list = append(list, v.device(d, counts[d.ID]))
 	}
-	return out, nil
+	return list, more, nil
 }
 
-// deviceOf reads what was checked when it was taken; what cannot be read any more is left out.
-func deviceOf(d store.Device) Device {
-	out := Device{ID: d.ID, Registered: d.Capabilities != nil, FirstHeard: d.FirstHeard, LastHeard: d.LastHeard, Deployments: map[margo.State]int{}, capabilities: d.Capabilities}
-	if d.Capabilities != nil {
-		var doc margo.DeviceCapabilities
-		if err := json.Unmarshal(d.Capabilities, &doc); err == nil {
-			out.Vendor, out.ModelNumber, out.SerialNumber = doc.Properties.Vendor, doc.Properties.ModelNumber, doc.Properties.SerialNumber
-		}
-		out.Extra = extraOf(d.Capabilities)
+// device is what lists show of a device; what cannot be read is left out.
+func (v *Viewer) device(d store.Device, counts map[margo.State]int) Device {
+	out := Device{ID: d.ID, Registered: d.Registered, FirstHeard: d.FirstHeard, LastHeard: d.LastHeard, Deployments: counts, capabilities: d.Capabilities}
+	var s summary
+	if json.Unmarshal(d.Summary, &s) == nil {
+		out.Vendor, out.ModelNumber, out.SerialNumber, out.Extra = s.Vendor, s.ModelNumber, s.SerialNumber, s.Extra
+	}
+	if v.Silence().Offline(d) {
+		out.OfflineSince = d.LastHeard
 	}
 	if out.Insecure == nil {
 		out.Insecure = []string{}
+	}
+	if out.Deployments == nil {
+		out.Deployments = map[margo.State]int{}
 	}
 	return out
 }
@@ -275,22 +300,23 @@ func deploymentOf(s store.Deployment) Deployment {
 	out := Deployment{
 		DeviceID: s.Device, DeploymentID: s.ID, State: s.State, Since: s.Since, Reported: s.Reported, Components: []margo.ComponentStatus{},
 	}
-	if doc, err := margo.ParseDeploymentStatus("status", s.Body); err == nil {
-		out.AdoptedManifestVersion, out.Error = doc.AdoptedManifestVersion, doc.Status.Error
-		out.Components = append(out.Components, doc.Components...)
+	var k kept
+	if json.Unmarshal(s.Body, &k) == nil {
+		out.AdoptedManifestVersion, out.Error, out.ComponentsOmitted = k.AdoptedManifestVersion, k.Status.Error, k.Omitted
+		out.Components = append(out.Components, k.Components...)
 	}
 	return out
 }
 
-// Failed reads deployments that failed, by device.
-func Failed(ctx context.Context, view store.View, limit int) ([]Deployment, error) {
-	all, err := view.Deployments(ctx, store.DeploymentQuery{State: margo.StateFailed, Limit: limit})
+// Deployments reads deployments, and how many bytes of their reports that were.
+func (v *Viewer) Deployments(ctx context.Context, q store.DeploymentQuery) (list []Deployment, bytes int, err error) {
+	all, _, err := v.View.Deployments(ctx, q)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	out := make([]Deployment, 0, len(all))
+	list = make([]Deployment, 0, len(all))
 	for _, s := range all {
-		out = append(out, deploymentOf(s))
+		list, bytes = append(list, deploymentOf(s)), bytes+len(s.Body)
 	}
-	return out, nil
+	return list, bytes, nil
 }

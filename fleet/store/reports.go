@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -18,7 +20,7 @@ func (s *SQLite) PutCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 		out, err = w.putCapabilities(ctx, r)
 		return err
 	}); err != nil {
-		return 0, err
+		return 0, s.refused(ctx, err, r.Device, r.By, r.At)
 	}
 	return out, nil
 }
@@ -34,8 +36,9 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 		}
 	}
 	var has bool
-	var epoch, sequence int64
-	known, err := w.row(ctx, "SELECT capabilities IS NOT NULL, epoch, sequence FROM devices WHERE id = ?", []any{r.Device}, &has, &epoch, &sequence)
+	var epoch, sequence, size int64
+	known, err := w.row(ctx, `SELECT capabilities IS NOT NULL, epoch, sequence, (coalesce(length(summary), 0) + coalesce(length(capabilities), 0) + 1024) / 1024
+		FROM devices WHERE id = ?`, []any{r.Device}, &has, &epoch, &sequence, &size)
 	if err != nil {
 		return 0, broken("find device", err)
 	}
@@ -46,9 +49,17 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 	if has && !r.Stamp.after(ordinal, epoch, sequence) {
 		return Repeated, w.heard(ctx, r.Device, r.By, millis(r.At))
 	}
-	err = w.exec(ctx, `INSERT INTO devices (id, capabilities, alarm, epoch, sequence, first_heard, last_heard) VALUES (?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET capabilities = excluded.capabilities, alarm = excluded.alarm, epoch = excluded.epoch, sequence = excluded.sequence`,
-		r.Device, r.Body, r.Alarm, ordinal, int64(r.Stamp.Sequence), millis(r.At), millis(r.At))
+	children := 0
+	if _, child := parentOf(r.Device); child && !known {
+		children = 1
+	}
+	if err := w.charge(ctx, r.Device, "", children, kib(r.Summary, r.Body)-size); err != nil {
+		return 0, err
+	}
+	err = w.exec(ctx, `INSERT INTO devices (id, alarm, interval, epoch, sequence, first_heard, last_heard, summary, capabilities) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET alarm = excluded.alarm, interval = excluded.interval, epoch = excluded.epoch, sequence = excluded.sequence,
+		summary = excluded.summary, capabilities = excluded.capabilities`,
+		r.Device, r.Alarm, r.Interval.Milliseconds(), ordinal, int64(r.Stamp.Sequence), millis(r.At), millis(r.At), r.Summary, r.Body)
 	if err != nil {
 		return 0, broken("write device", err)
 	}
@@ -68,7 +79,7 @@ func (s *SQLite) PutStatus(ctx context.Context, r Status) (Outcome, error) {
 		out, err = w.putStatus(ctx, r)
 		return err
 	}); err != nil {
-		return 0, err
+		return 0, s.refused(ctx, err, r.Device, r.By, r.At)
 	}
 	return out, nil
 }
@@ -84,8 +95,18 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 		}
 	}
 	now := millis(r.At)
-	if err := w.exec(ctx, "INSERT INTO devices (id, first_heard, last_heard) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING", r.Device, now, now); err != nil {
+	n, err := w.change(ctx, "INSERT INTO devices (id, first_heard, last_heard) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING", r.Device, now, now)
+	if err != nil {
 		return 0, broken("write device", err)
+	}
+	if n > 0 {
+		children := 0
+		if _, child := parentOf(r.Device); child {
+			children = 1
+		}
+		if err := w.charge(ctx, r.Device, "", children, kib()); err != nil {
+			return 0, err
+		}
 	}
 	if err := w.heard(ctx, r.Device, r.By, now); err != nil {
 		return 0, err
@@ -94,18 +115,30 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 	if err != nil {
 		return 0, err
 	}
-	var epoch, sequence int64
-	known, err := w.row(ctx, "SELECT epoch, sequence FROM deployments WHERE device = ? AND id = ?", []any{r.Device, r.Deployment}, &epoch, &sequence)
+	var epoch, sequence, size int64
+	known, err := w.row(ctx, "SELECT epoch, sequence, (length(body) + 1024) / 1024 FROM deployments WHERE device = ? AND id = ?",
+		[]any{r.Device, r.Deployment}, &epoch, &sequence, &size)
 	if err != nil {
 		return 0, broken("find deployment", err)
 	}
 	if known && !r.Stamp.after(ordinal, epoch, sequence) {
 		return Repeated, nil
 	}
-	err = w.exec(ctx, `INSERT INTO deployments (device, id, state, body, epoch, sequence, since, reported) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+	if !known {
+		if err := w.roomFor(ctx, r.Device); err != nil {
+			return 0, err
+		}
+		if err := w.exec(ctx, "UPDATE devices SET deployments = deployments + 1 WHERE id = ?", r.Device); err != nil {
+			return 0, broken("count deployments", err)
+		}
+	}
+	if err := w.charge(ctx, r.Device, r.Deployment, 0, kib(r.Body)-size); err != nil {
+		return 0, err
+	}
+	err = w.exec(ctx, `INSERT INTO deployments (device, id, state, epoch, sequence, since, reported, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (device, id) DO UPDATE SET since = iif(state = excluded.state, since, excluded.since), state = excluded.state,
 		body = excluded.body, epoch = excluded.epoch, sequence = excluded.sequence, reported = excluded.reported`,
-		r.Device, r.Deployment, string(r.State), r.Body, ordinal, int64(r.Stamp.Sequence), now, now)
+		r.Device, r.Deployment, string(r.State), ordinal, int64(r.Stamp.Sequence), now, now, r.Body)
 	if err != nil {
 		return 0, broken("write deployment", err)
 	}
@@ -151,6 +184,19 @@ func (w *writer) ordinal(ctx context.Context, device, epoch string) (int64, erro
 	return n, nil
 }
 
+// refused notes that a device was heard whose report is over a quota: that it keeps too much does not make it offline. The
+// report's own job is rolled back, with what it noted.
+func (s *SQLite) refused(ctx context.Context, err error, device, by string, at time.Time) error {
+	var full *QuotaError
+	if !errors.As(err, &full) {
+		return err
+	}
+	if broke := s.write(ctx, func(ctx context.Context, w *writer) error { return w.heard(ctx, device, by, millis(at)) }); broke != nil {
+		return broke
+	}
+	return err
+}
+
 // heard notes that a device, and the gateway that spoke for it, are there.
 func (w *writer) heard(ctx context.Context, device, by string, now int64) error {
 	return broken("write device", w.exec(ctx, "UPDATE devices SET last_heard = max(last_heard, ?) WHERE id IN (?, ?)", now, device, by))
@@ -161,7 +207,8 @@ func (w *writer) registered(ctx context.Context, id string) (bool, error) {
 	return w.row(ctx, "SELECT 1 FROM devices WHERE id = ? AND capabilities IS NOT NULL", []any{id}, &one)
 }
 
-// DeleteDevice implements [Reports]. Epochs stay, so that an old report does not bring the device back as new.
+// DeleteDevice implements [Reports]. The epochs of a device without a gateway stay, so that an old report does not
+// bring it back as new. Those of devices behind a gateway go: it could have any number of them remembered.
 func (s *SQLite) DeleteDevice(ctx context.Context, id string) error {
 	return s.write(ctx, func(ctx context.Context, w *writer) error {
 		known, err := w.registered(ctx, id)
@@ -175,7 +222,18 @@ func (s *SQLite) DeleteDevice(ctx context.Context, id string) error {
 		if err := w.exec(ctx, "DELETE FROM deployments WHERE device = ? OR device > ? AND device < ?", id, from, to); err != nil {
 			return broken("remove deployments", err)
 		}
-		return broken("remove device", w.exec(ctx, "DELETE FROM devices WHERE id = ? OR id > ? AND id < ?", id, from, to))
+		if _, child := parentOf(id); child {
+			if err := w.exec(ctx, "DELETE FROM epochs WHERE device = ?", id); err != nil {
+				return broken("forget epochs", err)
+			}
+		}
+		if err := w.exec(ctx, "DELETE FROM epochs WHERE device > ? AND device < ?", from, to); err != nil {
+			return broken("forget epochs", err)
+		}
+		if err := w.exec(ctx, "DELETE FROM devices WHERE id = ? OR id > ? AND id < ?", id, from, to); err != nil {
+			return broken("remove device", err)
+		}
+		return w.recount(ctx, id)
 	})
 }
 

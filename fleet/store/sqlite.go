@@ -35,6 +35,8 @@ type SQLite struct {
 	token *sql.Stmt // every report asks for its token
 	file  *sql.DB   // one connection, the writer's
 	*writer
+
+	health health
 }
 
 var _ Store = (*SQLite)(nil)
@@ -74,7 +76,11 @@ func (s *SQLite) start(ctx context.Context, path string, log *slog.Logger) error
 	if s.token, err = s.read.PrepareContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ? AND revoked = 0"); err != nil {
 		return errors.Join(fmt.Errorf("open database %s: %w", path, err), s.read.Close())
 	}
-	if s.writer, err = newWriter(ctx, s.file, log); err != nil {
+	files, err := identify(path)
+	if err == nil {
+		s.writer, err = newWriter(ctx, s.file, files, log)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("open database %s: %w", path, err), s.token.Close(), s.read.Close())
 	}
 	return nil

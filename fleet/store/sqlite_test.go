@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/fleet/store/storetest"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 const reporter = "STORE_TEST_REPORT_TO"
@@ -152,7 +153,7 @@ func TestKilledLosesNothing(t *testing.T) {
 	}
 	s := open(t, place)
 	defer s.Close()
-	got, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: "a", Limit: 1 << 20})
+	got, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: "a", Limit: 1 << 20})
 	if err != nil || len(got) < last {
 		t.Errorf("%d reports survived, %v, want the %d that were answered for", len(got), err, last)
 	}
@@ -182,4 +183,100 @@ func BenchmarkPutStatus(b *testing.B) {
 		}
 	})
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "reports/s")
+}
+
+// A database whose file is deleted or replaced under it acknowledges nothing more, shows nothing, and is not healthy.
+func TestFileGone(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"deleted": os.Remove,
+		"replaced": func(path string) error {
+			other := path + ".other"
+			return errors.Join(os.WriteFile(other, nil, 0o600), os.Rename(other, path))
+		},
+		"log deleted": func(path string) error { return os.Remove(path + "-wal") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			place := t.TempDir()
+			s := open(t, place)
+			defer s.Close()
+			r := store.Status{Device: "a", Deployment: "d", State: margo.StatePending, Body: []byte("{}"), At: time.Now()}
+			if _, err := s.PutStatus(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Health(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			if err := harm(filepath.Join(place, "fleet.db")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.PutStatus(t.Context(), r); !errors.Is(err, fault.ErrTemporary) || fault.Hint(err) == "" {
+				t.Errorf("PutStatus: %v, want ErrTemporary and a hint", err)
+			}
+			if _, _, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 1}); !errors.Is(err, fault.ErrTemporary) {
+				t.Errorf("Devices: %v, want ErrTemporary", err)
+			}
+			testenv.Eventually(t, 20*time.Second, "an unhealthy answer", func() error { // one is remembered for a second
+				if err := s.Health(t.Context(), time.Now()); !errors.Is(err, fault.ErrTemporary) {
+					return fmt.Errorf("health: %w", err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// On a full disk nothing is acknowledged, and the health check says so; when there is room again both go on.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "needs root")
+	}
+	box, err := testenv.OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := box.Empty(); err != nil {
+			t.Error(err)
+		}
+	})
+	small, err := box.NewDisk(t.Context(), 32<<20)
+	if err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	disk := small.Dir
+	s := open(t, disk)
+	defer s.Close()
+	put := func(i int) error {
+		_, err := s.PutStatus(t.Context(), store.Status{
+			Device: "a", Deployment: fmt.Sprint(i), State: margo.StateInstalled, Body: make([]byte, 200<<10), At: time.Now(),
+		})
+		return err
+	}
+	filler := filepath.Join(disk, "filler")
+	if err := os.WriteFile(filler, make([]byte, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	for ; err == nil && taken < 100; taken++ {
+		err = put(taken)
+	}
+	if taken--; !errors.Is(err, fault.ErrTemporary) {
+		t.Fatalf("after %d reports: %v", taken, err)
+	}
+	testenv.Eventually(t, 20*time.Second, "an unhealthy answer", func() error {
+		if s.Health(t.Context(), time.Now()) == nil {
+			return errors.New("healthy")
+		}
+		return nil
+	})
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 20*time.Second, "a healthy answer", func() error { return s.Health(t.Context(), time.Now()) })
+	if err := put(taken); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	if all, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Limit: 100}); err != nil || len(all) != taken+1 {
+		t.Errorf("%d deployments, %v, want the %d that were acknowledged", len(all), err, taken+1)
+	}
 }

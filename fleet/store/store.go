@@ -35,7 +35,7 @@ type Store interface {
 // Reports takes what devices say.
 type Reports interface {
 	// PutCapabilities registers a device or updates it. fault.ErrNotFound: the device is a child and its parent is not
-	// registered.
+	// registered. A [*QuotaError], which wraps fault.ErrFull: the device has too much here already; so has PutStatus.
 	PutCapabilities(ctx context.Context, r Capabilities) (Outcome, error)
 	// DeleteDevice removes a device, the children behind it, and their deployments. fault.ErrNotFound: not registered.
 	DeleteDevice(ctx context.Context, id string) error
@@ -45,10 +45,14 @@ type Reports interface {
 
 // View is what pages and programs read.
 type View interface {
-	Device(ctx context.Context, id string) (Device, error)
-	Devices(ctx context.Context, q DeviceQuery) ([]Device, error)             // by id
-	Deployments(ctx context.Context, q DeploymentQuery) ([]Deployment, error) // by device and deployment id
-	Summary(ctx context.Context) (Summary, error)
+	Device(ctx context.Context, id string) (Device, error) // with its capabilities
+	// Devices lists devices by id; more reports whether there are others after them.
+	Devices(ctx context.Context, q DeviceQuery) (list []Device, more bool, err error)
+	// Deployments lists deployments by device and id, or as q says.
+	Deployments(ctx context.Context, q DeploymentQuery) (list []Deployment, more bool, err error)
+	// Counts counts the deployments of devices by state; a device that has none is not in the answer.
+	Counts(ctx context.Context, devices []string) (map[string]map[margo.State]int, error)
+	Summary(ctx context.Context, s Silence) (Summary, error)
 }
 
 // Tokens knows the tokens of devices. A token itself is never stored.
@@ -71,12 +75,14 @@ type Stamp struct {
 
 // Capabilities is a device's report about itself.
 type Capabilities struct {
-	Device string
-	Body   []byte // the JSON as it arrived
-	Alarm  bool   // it says that something is refused
-	Stamp  Stamp
-	By     string // the device whose token was used: the device or a gateway above it
-	At     time.Time
+	Device   string
+	Body     []byte        // the JSON as it arrived
+	Summary  []byte        // what lists show of it
+	Alarm    bool          // it says that something is refused
+	Interval time.Duration // in which it reports at least once; 0: it does not say
+	Stamp    Stamp
+	By       string // the device whose token was used: the device or a gateway above it
+	At       time.Time
 }
 
 // Status is a device's report about a deployment.
@@ -84,7 +90,7 @@ type Status struct {
 	Device     string
 	Deployment string
 	State      margo.State
-	Body       []byte // the JSON as it arrived
+	Body       []byte // what is shown of it
 	Registered bool   // only for a device that is registered; else an unknown one is noted without capabilities
 	Stamp      Stamp
 	By         string
@@ -104,10 +110,37 @@ const (
 // Device is what is known of a device.
 type Device struct {
 	ID           string
-	Capabilities []byte // nil: it reported a status and never its capabilities
+	Registered   bool   // it reported its capabilities; else only a status
+	Capabilities []byte // nil where they were not asked for, or are not there
+	Summary      []byte
 	Alarm        bool
+	Interval     time.Duration // in which it reports at least once; 0: it does not say
 	FirstHeard   time.Time
 	LastHeard    time.Time // any report, repeated ones too
+}
+
+// Silence is how long a device may be silent before it counts as offline: [MissedIntervals] of its own intervals, or After
+// where it has told none, and never for a time in which the endpoint did not run.
+type Silence struct {
+	Now   time.Time
+	Since time.Time     // since when reports are taken
+	After time.Duration // 0: a device that has told no interval is never offline
+}
+
+// MissedIntervals is how many of its own intervals a device may miss.
+const MissedIntervals = 3
+
+// Offline reports whether a device is silent for too long.
+func (s Silence) Offline(d Device) bool {
+	allowed := MissedIntervals * d.Interval
+	if allowed == 0 {
+		allowed = s.After
+	}
+	heard := d.LastHeard
+	if heard.Before(s.Since) {
+		heard = s.Since
+	}
+	return allowed > 0 && s.Now.Sub(heard) > allowed
 }
 
 // Deployment is what is known of a deployment on a device.
@@ -122,9 +155,12 @@ type Deployment struct {
 
 // DeviceQuery chooses devices.
 type DeviceQuery struct {
-	After string // ids greater than this
-	Limit int    // > 0
-	Alarm bool   // only those with an alarm
+	After        string   // ids greater than this
+	Limit        int      // > 0
+	Bytes        int      // of what is returned, about: the list ends with the device that reaches it; 0: no limit
+	Alarm        bool     // only those with an alarm
+	Offline      *Silence // only those that are offline; nil: all
+	Capabilities bool     // with their capabilities
 }
 
 // DeploymentQuery chooses deployments. All conditions must hold.
@@ -134,12 +170,15 @@ type DeploymentQuery struct {
 	After    [2]string   // device and deployment greater than this
 	State    margo.State // "": all
 	Limit    int         // > 0
+	Bytes    int         // of what is returned, about: the list ends with the deployment that reaches it; 0: no limit
+	Worst    bool        // those that are not installed or removed first, each part by id; with Device, without After
 }
 
 // Summary counts.
 type Summary struct {
 	Devices     int
 	Alarms      int
+	Offline     int
 	Deployments map[margo.State]int
 }
 

@@ -35,10 +35,12 @@ func (s *SQLite) Token(ctx context.Context, id string) (Token, error) {
 
 // ListTokens implements [Tokens].
 func (s *SQLite) ListTokens(ctx context.Context, device string) ([]Token, error) {
-	if device == "" {
-		return collect(ctx, s.read, scanToken, "SELECT "+tokenColumns+" FROM tokens ORDER BY device, created, id")
+	query, args := "SELECT "+tokenColumns+" FROM tokens", []any{}
+	if device != "" {
+		query, args = query+" WHERE device = ?", []any{device}
 	}
-	return collect(ctx, s.read, scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE device = ? ORDER BY created, id", device)
+	all, _, err := collect(ctx, s, scanToken, bound[Token]{}, query+" ORDER BY device, created, id", args...)
+	return all, err
 }
 
 // RevokeToken implements [Tokens].

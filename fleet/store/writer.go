@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -21,9 +22,13 @@ const (
 type writer struct {
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt
+	files *files
+	quota Quota
 	log   *slog.Logger
 	jobs  chan *job
 	done  chan struct{}
+
+	failing atomic.Bool // the last commit failed
 
 	mu     sync.RWMutex // held for reading while a job is handed over
 	closed bool
@@ -36,12 +41,12 @@ type job struct {
 	result chan error
 }
 
-func newWriter(ctx context.Context, db *sql.DB, log *slog.Logger) (*writer, error) {
+func newWriter(ctx context.Context, db *sql.DB, files *files, log *slog.Logger) (*writer, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{conn: conn, stmts: map[string]*sql.Stmt{}, log: log, jobs: make(chan *job, maxQueue), done: make(chan struct{})}
+	w := &writer{conn: conn, stmts: map[string]*sql.Stmt{}, files: files, quota: DefaultQuota(), log: log, jobs: make(chan *job, maxQueue), done: make(chan struct{})}
 	go w.loop(context.WithoutCancel(ctx))
 	return w, nil
 }
@@ -106,8 +111,8 @@ func (w *writer) loop(ctx context.Context) {
 			}
 		}
 		err := w.commit(ctx, batch)
-		if err != nil {
-			w.log.Error("database", "error", err, "writes", len(batch))
+		if failed := err != nil; w.failing.Swap(failed) != failed && failed {
+			w.log.Error("database: no report is acknowledged until it can be written", "error", err, "hint", fault.Hint(err))
 		}
 		for _, j := range batch {
 			j.result <- errors.Join(j.err, err)
@@ -121,6 +126,9 @@ func (w *writer) loop(ctx context.Context) {
 
 // commit writes a batch. A job that fails takes only itself back; j.err tells it.
 func (w *writer) commit(ctx context.Context, batch []*job) error {
+	if err := w.files.intact(); err != nil {
+		return err
+	}
 	if err := w.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return broken("begin", err)
 	}
@@ -134,7 +142,7 @@ func (w *writer) commit(ctx context.Context, batch []*job) error {
 		_ = w.exec(ctx, "ROLLBACK")
 		return broken("commit", err)
 	}
-	return nil
+	return w.files.intact() // what went into a file that is gone is not acknowledged
 }
 
 var errLostSavepoint = errors.New("savepoint lost")

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/longshore-dev/longshore/fleet/status"
 )
 
 const (
@@ -73,7 +75,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	changes, closed, ok := h.subscribe()
 	if !ok {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+		status.Refuse(w, r, http.StatusServiceUnavailable, "too many pages are open")
 		return
 	}
 	defer h.unsubscribe(changes)

@@ -6,11 +6,12 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
@@ -26,16 +28,18 @@ import (
 var files embed.FS
 
 const (
-	devicesPerPage = 100
-	problemsShown  = 20
+	devicesPerPage   = 100
+	problemsShown    = 20 // of a kind
+	deploymentsShown = 20 // of one device, those that are not installed first
+	pageBytes        = 256 << 10
+	deploymentsBytes = 1 << 20 // of all deployments on one page
 )
 
 // Options make the handler; all must be set.
 type Options struct {
-	View    store.View
+	Viewer  *status.Viewer
 	Hub     *Hub
-	Now     func() time.Time
-	Logger  *slog.Logger
+	Gate    *status.Gate // that the page shares with other views
 	Version string
 }
 
@@ -49,7 +53,7 @@ func New(o Options) (http.Handler, error) {
 	p := &page{Options: o}
 	var err error
 	p.tmpl, err = template.New("").Funcs(template.FuncMap{
-		"ago": func(t time.Time) string { return ago(o.Now(), t) }, "short": short, "utc": utc, "order": order,
+		"ago": func(t time.Time) string { return ago(o.Viewer.Now(), t) }, "short": short, "utc": utc, "order": order,
 		"told": told,
 	}).ParseFS(files, "page.html")
 	if err != nil {
@@ -60,11 +64,28 @@ func New(o Options) (http.Handler, error) {
 		return nil, fmt.Errorf("open static files: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", p.serve("page"))
-	mux.HandleFunc("GET /fragment", p.serve("fragment"))
+	mux.Handle("GET /{$}", o.Gate.Wrap(p.serve("page")))
+	mux.Handle("GET /fragment", o.Gate.Wrap(p.serve("fragment")))
 	mux.Handle("GET /events", o.Hub)
-	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
+	mux.HandleFunc("GET /static/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if _, err := fs.Stat(static, r.PathValue("name")); err != nil {
+			nothing(w, r)
+			return
+		}
+		http.ServeFileFS(w, r, static, r.PathValue("name"))
+	})
+	for _, path := range []string{"/{$}", "/fragment", "/events", "/static/{name}"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", "GET, HEAD")
+			status.Refuse(w, r, http.StatusMethodNotAllowed, "only GET here")
+		})
+	}
+	mux.HandleFunc("/", nothing)
 	return headers(mux), nil
+}
+
+func nothing(w http.ResponseWriter, r *http.Request) {
+	status.Refuse(w, r, http.StatusNotFound, "there is nothing here")
 }
 
 // headers shut out everything that is not ours, whatever a device manages to put on the page.
@@ -85,67 +106,85 @@ type content struct {
 	Now      time.Time
 	Version  string
 	Summary  store.Summary
+	Offline  []status.Device
 	Refusing []status.Device
 	Failed   []status.Deployment
 	Devices  []device
 	After    string // of this page; "": the first
 	Next     string // query of the next page; "": there is none
 	Problems int    // all, also those that are not shown
+	Unshown  int    // of Problems
 }
 
 type device struct {
 	status.Device
-	List []status.Deployment
+	List    []status.Deployment
+	Unshown int // deployments that are not in List
 }
 
 func (p *page) serve(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, err := p.content(r)
 		if err != nil {
-			p.Logger.Error("read the fleet", "error", err)
+			p.Viewer.Logger.Error("read the fleet", "error", err)
+			w.Header().Set("Retry-After", "5")
 			http.Error(w, "The database does not answer. The page tries again when it is loaded again.", http.StatusServiceUnavailable)
 			return
 		}
 		var b bytes.Buffer
 		if err := p.tmpl.ExecuteTemplate(&b, name, c); err != nil {
-			p.Logger.Error("render the fleet", "error", err)
+			p.Viewer.Logger.Error("render the fleet", "error", err)
 			http.Error(w, "internal error", http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(b.Bytes())
+		_, _ = io.WriteString(w, printable.Text(b.String())) // a browser obeys bidirectional controls in what devices say
 	}
 }
 
 func (p *page) content(r *http.Request) (*content, error) {
-	ctx := r.Context()
-	c := &content{Now: p.Now(), Version: p.Version, After: r.URL.Query().Get("after")}
+	v := p.Viewer
+	ctx, cancel := context.WithTimeout(r.Context(), status.CallTimeout)
+	defer cancel()
+	silence := v.Silence()
+	c := &content{Now: silence.Now, Version: p.Version, After: r.URL.Query().Get("after")}
 	var err error
-	if c.Summary, err = p.View.Summary(ctx); err != nil {
+	if c.Summary, err = v.View.Summary(ctx, silence); err != nil {
 		return nil, err
 	}
-	refusing, err := status.Look(ctx, p.View, store.DeviceQuery{Alarm: true, Limit: problemsShown})
+	if c.Offline, _, err = v.Devices(ctx, store.DeviceQuery{Offline: &silence, Limit: problemsShown, Bytes: pageBytes}); err != nil {
+		return nil, err
+	}
+	if c.Refusing, _, err = v.Devices(ctx, store.DeviceQuery{Alarm: true, Limit: problemsShown, Bytes: pageBytes}); err != nil {
+		return nil, err
+	}
+	if c.Failed, _, err = v.Deployments(ctx, store.DeploymentQuery{State: margo.StateFailed, Limit: problemsShown, Bytes: pageBytes}); err != nil {
+		return nil, err
+	}
+	c.Problems = c.Summary.Alarms + c.Summary.Offline + c.Summary.Deployments[margo.StateFailed]
+	c.Unshown = max(0, c.Problems-len(c.Offline)-len(c.Refusing)-len(c.Failed))
+	devices, more, err := v.Devices(ctx, store.DeviceQuery{After: c.After, Limit: devicesPerPage, Bytes: pageBytes})
 	if err != nil {
 		return nil, err
 	}
-	c.Refusing = refusing.Devices
-	if c.Failed, err = status.Failed(ctx, p.View, problemsShown); err != nil {
-		return nil, err
+	left := deploymentsBytes
+	for _, d := range devices {
+		one := device{Device: d}
+		for _, n := range d.Deployments {
+			one.Unshown += n
+		}
+		if left > 0 && one.Unshown > 0 {
+			list, size, err := v.Deployments(ctx, store.DeploymentQuery{Device: d.ID, Worst: true, Limit: deploymentsShown, Bytes: left})
+			if err != nil {
+				return nil, err
+			}
+			one.List, left = list, left-size
+		}
+		one.Unshown = max(0, one.Unshown-len(one.List)) // a report may have come between the two looks
+		c.Devices = append(c.Devices, one)
 	}
-	c.Problems = c.Summary.Alarms + c.Summary.Deployments[margo.StateFailed]
-	all, err := status.Look(ctx, p.View, store.DeviceQuery{After: c.After, Limit: devicesPerPage})
-	if err != nil {
-		return nil, err
-	}
-	of := map[string][]status.Deployment{}
-	for _, d := range all.Deployments {
-		of[d.DeviceID] = append(of[d.DeviceID], d)
-	}
-	for _, d := range all.Devices {
-		c.Devices = append(c.Devices, device{d, of[d.ID]})
-	}
-	if all.More {
-		c.Next = "?" + url.Values{"after": {all.Devices[len(all.Devices)-1].ID}}.Encode()
+	if more {
+		c.Next = "?" + url.Values{"after": {devices[len(devices)-1].ID}}.Encode()
 	}
 	return c, nil
 }

@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/fleet/web"
 )
@@ -33,7 +35,9 @@ func start(t *testing.T) (*store.SQLite, *web.Hub, *httptest.Server) {
 		t.Fatal(err)
 	}
 	hub := web.NewHub(time.Now)
-	h, err := web.New(web.Options{View: s, Hub: hub, Now: noon, Logger: slog.New(slog.DiscardHandler), Version: "0.1.0"})
+	h, err := web.New(web.Options{
+		Viewer: &status.Viewer{View: s, Now: noon, Logger: slog.New(slog.DiscardHandler)}, Hub: hub, Gate: status.NewGate(), Version: "0.1.0",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +69,12 @@ func get(t *testing.T, srv *httptest.Server, path string) (*http.Response, strin
 func fill(t *testing.T, s store.Store, id, extra string, alarm bool) {
 	t.Helper()
 	body := fmt.Sprintf(`{"properties":{"id":%q,"vendor":"<script>alert(1)</script>","modelNumber":"P7","serialNumber":"1"}%s}`, id, extra)
-	if _, err := s.PutCapabilities(t.Context(), store.Capabilities{Device: id, Body: []byte(body), Alarm: alarm, At: noon().Add(-3 * time.Minute)}); err != nil {
+	r := store.Capabilities{Device: id, Body: []byte(body), At: noon().Add(-3 * time.Minute)}
+	status.Summarize(&r)
+	if r.Alarm != alarm {
+		t.Errorf("%s: alarm %v", id, r.Alarm)
+	}
+	if _, err := s.PutCapabilities(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -156,6 +165,18 @@ func wellFormed(t *testing.T, part string) {
 	}
 }
 
+// What devices say cannot reorder the page, or a terminal that shows it.
+func TestControls(t *testing.T) {
+	s, _, srv := start(t)
+	fill(t, s, "press-07", `,"x-longshore-extensions":{"agentVersion":"\u202e1.0\u009b31m","refused":{"code":"x","message":"\u2066evil\u001b[31m"}}`, true)
+	deploy(t, s, "press-07", margo.StateFailed, "gone \u202e\u200f")
+	for _, path := range []string{"/", "/fragment"} {
+		if _, body := get(t, srv, path); !printable.Safe(body) || !strings.Contains(body, `\u2066evil\u001b[31m`) {
+			t.Errorf("GET %s = %q", path, body)
+		}
+	}
+}
+
 func TestPages(t *testing.T) {
 	s, _, srv := start(t)
 	for i := range 130 {
@@ -171,6 +192,46 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// A device that is not heard for three of its intervals is first among the problems, with the time at which it was heard
+// last; a device that says nothing of an interval is not judged.
+func TestOffline(t *testing.T) {
+	s, _, srv := start(t)
+	fill(t, s, "press-07", `,"x-longshore-extensions":{"reportIntervalSeconds":30}`, false)
+	fill(t, s, "press-08", `,"x-longshore-extensions":{"reportIntervalSeconds":60}`, false)
+	fill(t, s, "press-09", "", false)
+	deploy(t, s, "press-08", margo.StateFailed, "broken")
+	_, body := get(t, srv, "/")
+	first := strings.Index(body, "is offline")
+	if n := strings.Count(body, "offline since 2026-11-20 11:57:00 UTC"); n != 1 || first < 0 || first > strings.Index(body, "</a></b> failed") {
+		t.Errorf("%d devices are shown as offline:\n%s", n, body)
+	}
+	if !strings.Contains(body, `<b class="failed">1</b><span>offline</span>`) {
+		t.Error("offline devices are not counted")
+	}
+	wellFormed(t, body[strings.Index(body, "<section"):strings.LastIndex(body, "</main>")])
+}
+
+// However many deployments a device has, a few of them are on the page: the worst.
+func TestManyDeployments(t *testing.T) {
+	s, _, srv := start(t)
+	fill(t, s, "press-07", "", false)
+	for i := range 300 {
+		id := fmt.Sprintf("a3e2f5dc-912e-494f-8395-%012d", i)
+		state := margo.StateInstalled
+		if i == 299 {
+			state = margo.StateFailed
+		}
+		body := fmt.Sprintf(`{"adoptedManifestVersion":1,"status":{"state":%q},"components":[{"name":%q,"state":%[1]q}]}`, state, strings.Repeat("x", 30_000))
+		if _, err := s.PutStatus(t.Context(), store.Status{Device: "press-07", Deployment: id, State: state, Body: []byte(body), At: noon()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, body := get(t, srv, "/")
+	if n := strings.Count(body, "<tr>\n<td>"); n != 20 || len(body) > 3<<20 || !strings.Contains(body, "and 280 more deployments") || !strings.Contains(body, `title="a3e2f5dc-912e-494f-8395-000000000299"`) {
+		t.Errorf("%d deployments in %d bytes", n, len(body))
+	}
+}
+
 func TestStatic(t *testing.T) {
 	_, _, srv := start(t)
 	for path, kind := range map[string]string{"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"} {
@@ -182,8 +243,18 @@ func TestStatic(t *testing.T) {
 			t.Errorf("%s names another place", path)
 		}
 	}
-	if res, _ := get(t, srv, "/else"); res.StatusCode != 404 {
-		t.Errorf("GET /else = %d", res.StatusCode)
+	for _, path := range []string{"/else", "/static/else.js", "/static/", "/favicon.ico"} {
+		if res, body := get(t, srv, path); res.StatusCode != 404 || res.Header.Get("Content-Type") != margo.ProblemMediaType {
+			t.Errorf("GET %s = %d %s, want a problem: %s", path, res.StatusCode, res.Header.Get("Content-Type"), body)
+		}
+	}
+	res, err := srv.Client().Post(srv.URL+"/", "text/plain", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != 405 || res.Header.Get("Allow") == "" || res.Header.Get("Content-Type") != margo.ProblemMediaType {
+		t.Errorf("POST / = %d %v", res.StatusCode, res.Header)
 	}
 }
 

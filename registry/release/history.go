@@ -13,8 +13,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Generation is one published generation of a device, as its history tag names it.
-type Generation struct {
+// Published is one published generation of a device, as its history tag names it.
+type Published struct {
 	Generation  uint64
 	Tag         string        // of the history; the device's own when it has none there
 	Digest      digest.Digest // "": it could not be read
@@ -29,17 +29,18 @@ type Generation struct {
 
 // History lists what is published for a device, the newest first and at most limit of it, and how many generations there
 // are. Who signed is not looked at. What the device's tag names is in it, also where it has no history tag.
-func History(ctx context.Context, repo Repository, device artifacts.DeviceID, limit int) ([]Generation, int, error) {
+func History(ctx context.Context, repo Repository, device artifacts.DeviceID, limit int) ([]Published, int, error) {
 	tag := device.Tag()
 	desc, err := repo.Resolve(ctx, tag)
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return nil, 0, err
 	}
-	all, err := history(ctx, repo, tag)
-	if err != nil {
+	tags, err := repo.Tags(ctx)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) { // a repository that has nothing yet
 		return nil, 0, err
 	}
-	var out []Generation
+	all := Generations(tags)[tag]
+	var out []Published
 	current := desc.Digest == ""
 	for _, n := range all[:min(len(all), limit)] {
 		g, err := generationAt(ctx, repo, device, artifacts.HistoryTag(tag, n))
@@ -61,15 +62,15 @@ func History(ctx context.Context, repo Repository, device artifacts.DeviceID, li
 		return nil, 0, err
 	}
 	g.Current = true
-	return append([]Generation{*g}, out...), len(all) + 1, nil
+	return append([]Published{*g}, out...), len(all) + 1, nil
 }
 
 // generationAt reads one; an error says that nobody could.
-func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceID, tag string) (*Generation, error) {
-	g := &Generation{Tag: tag}
+func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceID, tag string) (*Published, error) {
+	g := &Published{Tag: tag}
 	c, err := Read(ctx, repo, tag)
 	if err != nil {
-		if !unfit(err) {
+		if !Unfit(err) {
 			return nil, err
 		}
 		g.Problem = err
@@ -87,60 +88,52 @@ func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceI
 	return g, nil
 }
 
-// Rollback makes the state that follows the newest one and has the content of an earlier generation, which o.Verify must
-// let pass, too. o.Deployments, KeepOthers and Repeats follow from it.
-func Rollback(ctx context.Context, from Components, repo Repository, o Options, to uint64) (*Next, error) {
-	b := &base{device: o.Device, tag: o.Device.Tag(), where: repo.Name()}
-	tag := artifacts.HistoryTag(b.tag, to)
-	c, err := b.read(ctx, repo, o.Verify, tag)
-	if err == nil && c.Index.Generation != to {
-		err = fmt.Errorf("%s:%s is generation %d: %w", b.where, tag, c.Index.Generation, fault.ErrConflict)
-	}
-	if err != nil {
-		err = fmt.Errorf("go back to generation %d: %w", to, err)
-		if fault.Hint(err) == "" {
-			err = fault.WithHint(err, "see what there is: longshore state history --device "+string(o.Device)+" "+b.where)
-		}
-		return nil, err
-	}
-	o.KeepOthers, o.Deployments, o.Repeats = false, nil, c.Descriptor.Digest
-	for _, d := range c.State.Deployments {
-		o.Deployments = append(o.Deployments, Document{File: fmt.Sprintf("generation %d: %s", to, d.Document.ID), Data: d.Bytes})
-	}
-	var notes []string
-	if o.Look != nil {
-		if notes, err = o.Look(ctx, c.State.Deployments); err != nil {
-			return nil, fmt.Errorf("go back to generation %d: %w", to, err)
-		}
-	}
-	next, err := State(ctx, from, repo, o)
-	if err != nil {
-		return nil, err
-	}
-	next.Notes = append(next.Notes, notes...)
-	if next.Previous == c.Descriptor.Digest {
-		return nil, fmt.Errorf("go back to generation %d: it is the newest: %w", to, fault.ErrConflict)
-	}
-	return next, nil
-}
-
 // Newest finds what a freshness statement about a device may be made of: what its tag names, which must be the newest
 // generation that there is, and which verify lets pass. Whoever may write to the registry could have an old one called
 // fresh otherwise.
 func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, verify func(ctx context.Context, state ocispec.Descriptor) error) (*Current, error) {
-	b, err := findBase(ctx, repo, Options{Device: device, Verify: verify})
+	c := chain(repo, device, verify)
+	h, err := c.Look(ctx)
+	if err == nil && h.Tagged == "" {
+		err = fmt.Errorf("%s:%s: %w", c.Repository, c.Tag, fault.ErrNotFound)
+	}
+	if err == nil {
+		err = c.Search(ctx, h)
+	}
 	switch {
 	case err != nil:
 		return nil, err
-	case b.tagged == "":
-		return nil, fmt.Errorf("%s:%s: %w", b.where, b.tag, fault.ErrNotFound)
-	case b.refused != nil:
-		return nil, b.refused
-	case b.lags():
-		err := fmt.Errorf("%s:%s names an older state than generation %d, which is there: %w", b.where, b.tag, b.generation(), fault.ErrRollback)
+	case h.Lags():
+		err := fmt.Errorf("%s:%s names an older state than generation %d, which is there: %w", c.Repository, c.Tag, h.Number(), fault.ErrRollback)
 		return nil, fault.WithHint(err, "somebody moved the tag back, or a push was interrupted: publish that generation again, or a new one")
-	case len(b.ignored) > maxIgnored:
-		return nil, fmt.Errorf("%s:%s: more than %d newer generations that cannot be followed: %w", b.where, b.tag, maxIgnored, b.reason)
+	case len(h.Skipped) > MaxSkipped:
+		return nil, fmt.Errorf("%s:%s: more than %d newer generations that cannot be followed: %w", c.Repository, c.Tag, MaxSkipped, h.Reason)
 	}
-	return b.current, nil
+	return h.Current.Value, nil
+}
+
+// chain is that of a device's states.
+func chain(repo Repository, device artifacts.DeviceID, verify func(context.Context, ocispec.Descriptor) error) *Chain[*Current] {
+	c := &Chain[*Current]{Repository: repo.Name(), Tag: device.Tag(), Resolve: repo.Resolve}
+	c.Open = func(ctx context.Context, d digest.Digest) (*Current, uint64, error) {
+		x, err := open(ctx, repo, d.String())
+		if err == nil && x.Index.Device != device {
+			err = fmt.Errorf("%s@%s is the state of %s and not of %s: %w", repo.Name(), d, x.Index.Device, device, fault.ErrConflict)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		return x, x.Index.Generation, nil
+	}
+	c.Read = func(ctx context.Context, x *Current) (*Current, error) { return x.read(ctx, repo) }
+	if verify != nil {
+		c.Verify = func(ctx context.Context, d digest.Digest) error {
+			return verify(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d})
+		}
+	}
+	c.Generations = func(ctx context.Context) ([]uint64, error) {
+		tags, err := repo.Tags(ctx)
+		return Generations(tags)[c.Tag], err
+	}
+	return c
 }

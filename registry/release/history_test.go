@@ -6,11 +6,22 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
+
+// signed are the states that the release engineer signed.
+type signed map[digest.Digest]bool
+
+func (s signed) verify(_ context.Context, d ocispec.Descriptor) error {
+	if !s[d.Digest] {
+		return fmt.Errorf("verify %s: %w", d.Digest, fault.ErrUnsigned)
+	}
+	return nil
+}
 
 // three publishes three signed generations of d with web at version 1.N.0.
 func three(t *testing.T) (*memory, signed) {
@@ -19,57 +30,14 @@ func three(t *testing.T) (*memory, signed) {
 	for n := range 3 {
 		version := fmt.Sprintf("1.%d.0", n+1)
 		m.component(t, "web", version, version)
-		made := m.next(t, Options{Device: "d", Deployments: []Document{single(t, component("d", "web", version))}, Verify: by.verify})
-		by[made.Artifact.Descriptor.Digest] = true
+		by[m.next(t, artifacts.StateOptions{Device: "d", Generation: uint64(n + 1)}, version).Descriptor.Digest] = true
 	}
 	return m, by
 }
 
-func TestRollback(t *testing.T) {
-	m, by := three(t)
-	one := m.tags[m.name+":d.v1"]
-	next, err := Rollback(t.Context(), m, states{m}, Options{Device: "d", Verify: by.verify}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if next.Generation != 4 || next.Repeats != one || changes(next) != "web changed" {
-		t.Errorf("Rollback = generation %d, repeats %s, %s", next.Generation, next.Repeats, changes(next))
-	}
-	x, err := artifacts.OpenState(next.Artifact.Manifest)
-	if err != nil || x.Repeats != one {
-		t.Errorf("the artifact repeats %v, %v, want %s", x, err, one)
-	}
-	was, err := Read(t.Context(), states{m}, "d.v1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := next.Artifact.Blobs[len(next.Artifact.Blobs)-1].Descriptor.Digest; got != was.State.Deployments[0].Digest {
-		t.Errorf("the deployment is %s, want the very bytes of generation 1: %s", got, was.State.Deployments[0].Digest)
-	}
-	if _, err := Rollback(t.Context(), m, states{m}, Options{Device: "d", Verify: by.verify}, 3); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("back to the newest: %v", err)
-	}
-	if _, err := Rollback(t.Context(), m, states{m}, Options{Device: "d", Verify: by.verify}, 9); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) == "" {
-		t.Errorf("back to what never was: %v", err)
-	}
-	delete(by, one)
-	if _, err := Rollback(t.Context(), m, states{m}, Options{Device: "d", Verify: by.verify}, 1); !errors.Is(err, fault.ErrUnsigned) {
-		t.Errorf("back to what nobody signed: %v", err)
-	}
-	m.tags[m.name+":d.v1"] = m.tags[m.name+":d.v2"]
-	if _, err := Rollback(t.Context(), m, states{m}, Options{Device: "d", Verify: by.verify}, 1); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("back to 1, whose tag names 2: %v", err)
-	}
-}
-
 func TestHistory(t *testing.T) {
-	m, by := three(t)
-	next, err := Rollback(t.Context(), m, states{m}, Options{Device: "d", Verify: by.verify}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.put(m.name, next.HistoryTag, next.Artifact)
-	m.put(m.name, next.Tag, next.Artifact)
+	m, _ := three(t)
+	m.next(t, artifacts.StateOptions{Device: "d", Generation: 4, Repeats: m.tags[m.name+":d.v2"]}, "1.1.0")
 	m.tags[m.name+":d.v1"] = m.tags[m.name+":d.v2"]
 	all, total, err := History(t.Context(), states{m}, "d", 10)
 	if err != nil || total != 4 || len(all) != 4 {
@@ -119,5 +87,36 @@ func TestNewest(t *testing.T) {
 				t.Errorf("Newest = %+v, %v, want %v", c, err, tc.err)
 			}
 		})
+	}
+}
+
+// readLater counts the blobs that are read of a repository.
+type readLater struct {
+	states
+	blobs *int
+}
+
+func (r readLater) Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	*r.blobs++
+	return r.states.Blob(ctx, d, limit)
+}
+
+// Nothing below a manifest is read before its signature was checked.
+func TestNewestVerifiesBeforeItReads(t *testing.T) {
+	m, by := three(t)
+	m.place(t, artifacts.StateOptions{Device: "d", Generation: 9}, "d.v9")
+	verify := func(ctx context.Context, d ocispec.Descriptor) error { return by.verify(ctx, d) }
+	one, all := 0, 0
+	if _, err := Read(t.Context(), readLater{states{m}, &one}, "d"); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Newest(t.Context(), readLater{states{m}, &all}, "d", verify)
+	if err != nil || all != one || c.State == nil {
+		t.Errorf("Newest beside one that nobody signed = %+v, %v, with %d blobs, want %d", c, err, all, one)
+	}
+	clear(by)
+	all = 0
+	if _, err := Newest(t.Context(), readLater{states{m}, &all}, "d", verify); !errors.Is(err, fault.ErrUnsigned) || all != 0 {
+		t.Errorf("Newest of what nobody signed = %v, with %d blobs", err, all)
 	}
 }

@@ -153,7 +153,7 @@ func (p *pruner) people(ctx context.Context, list []string) error {
 	for _, t := range ask {
 		g.Go(func() error {
 			d, err := p.repo.Resolve(ctx, t)
-			if unfit(err) {
+			if Unfit(err) {
 				return nil
 			}
 			if err != nil {
@@ -181,7 +181,7 @@ type keeper struct {
 // at reads what a history tag names. The error says that nobody could tell; problem, that it is not what its tag says.
 func (k *keeper) at(ctx context.Context, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
 	desc, err := k.repo.Resolve(ctx, artifacts.HistoryTag(k.tag, n))
-	if unfit(err) {
+	if Unfit(err) {
 		return "", nil, err, nil
 	}
 	if err != nil {
@@ -198,7 +198,7 @@ func (k *keeper) open(ctx context.Context, d digest.Digest, n uint64) (x *artifa
 		if err == nil {
 			x, err = artifacts.OpenState(manifest)
 		}
-		if unfit(err) {
+		if Unfit(err) {
 			return nil, err, nil
 		}
 		if err != nil {
@@ -365,7 +365,7 @@ func (p *pruner) current(ctx context.Context, out *Pruned) (*artifacts.StateInde
 		out.tagged = desc.Digest
 		_, manifest, err = p.repo.Manifest(ctx, desc.Digest)
 	}
-	if unfit(err) {
+	if Unfit(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -395,7 +395,7 @@ func (k *keeper) young(ctx context.Context, d digest.Digest) (string, error) {
 	}
 	at, err := k.o.When(ctx, d)
 	switch {
-	case err != nil && !unfit(err):
+	case err != nil && !Unfit(err):
 		return "", err
 	case err != nil || at.IsZero():
 		return "it does not say when it was published", nil

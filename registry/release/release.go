@@ -1,8 +1,9 @@
-// Package release assembles what is going to be published: components whose images are locked, and device states whose
-// components are pinned and whose generation follows the one that is there.
+// Package release puts what was made into a registry: components whose images are locked, deployments whose components are
+// pinned, and the generations of a chain, the one before the next.
 //
-// It reads through small ports, which registry.Client and registry.Repository satisfy, and writes nothing; publishing in
-// the safe order is Repository.Publish. The same input gives the same artifact, byte for byte.
+// [Publish] owns the order in which a registry gets an artifact, its signature and its tags; with a [Precondition] it adds a
+// generation to a chain, so that of two publishers at most one is told that it did. [Chain] reads one: where it ends, and what
+// cannot be followed. [PlanPrune] says which generations may go. The same input gives the same artifact, byte for byte.
 package release
 
 import (
@@ -38,6 +39,7 @@ type Repository interface {
 	Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error)
 	Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error)
 	Tags(ctx context.Context) ([]string, error)
+	TagsWithPrefix(ctx context.Context, prefix string) ([]string, error)
 }
 
 // Pack packs the Compose project in fsys with a lock of its images, given as compose.yaml writes them. o.Lock is

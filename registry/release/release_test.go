@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -24,6 +24,7 @@ type memory struct {
 	name    string
 	tags    map[string]digest.Digest // by repository:tag
 	content map[digest.Digest][]byte
+	listed  int // how often tags were listed
 }
 
 func newMemory() *memory {
@@ -85,7 +86,13 @@ func (s states) Blob(_ context.Context, d ocispec.Descriptor, _ int64) ([]byte, 
 	return data, nil
 }
 
+func (s states) TagsWithPrefix(ctx context.Context, prefix string) ([]string, error) {
+	tags, err := s.Tags(ctx)
+	return slices.DeleteFunc(tags, func(t string) bool { return !strings.HasPrefix(t, prefix) }), err
+}
+
 func (s states) Tags(context.Context) ([]string, error) {
+	s.listed++
 	var out []string
 	for name := range s.tags {
 		if tag, ok := strings.CutPrefix(name, s.name+":"); ok {
@@ -121,16 +128,37 @@ func component(device artifacts.DeviceID, name, version string) Single {
 	return Single{Device: device, Repository: "registry.example/components/" + name, Tag: version}
 }
 
-// next makes and keeps a state.
-func (m *memory) next(t *testing.T, o Options) *Next {
+// place puts a state under tags.
+func (m *memory) place(t *testing.T, o artifacts.StateOptions, tags ...string) digest.Digest {
 	t.Helper()
-	n, err := State(t.Context(), m, states{m}, o)
+	a, err := artifacts.PackState(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.put(m.name, n.Tag, n.Artifact)
-	m.put(m.name, n.HistoryTag, n.Artifact)
-	return n
+	for _, tag := range tags {
+		m.put(m.name, tag, a)
+	}
+	return a.Descriptor.Digest
+}
+
+// next keeps the state that follows what the device's tag names, with web at a version ("": nothing).
+func (m *memory) next(t *testing.T, o artifacts.StateOptions, version string) *artifacts.Artifact {
+	t.Helper()
+	if version != "" {
+		pinned, err := Pin(t.Context(), m, o.Device, []Document{single(t, component(o.Device, "web", version))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Deployments = [][]byte{pinned[0].Bytes}
+	}
+	o.Previous = m.tags[m.name+":"+o.Device.Tag()]
+	a, err := artifacts.PackState(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.put(m.name, o.Device.Tag(), a)
+	m.put(m.name, artifacts.HistoryTag(o.Device.Tag(), o.Generation), a)
+	return a
 }
 
 func TestDeployment(t *testing.T) {
@@ -163,29 +191,12 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-func TestDeploymentID(t *testing.T) {
-	seen := map[string]string{}
-	for _, device := range []artifacts.DeviceID{"a", "a-b", "a/b"} {
-		for _, name := range []string{"b", "a", "b-c"} {
-			id, what := DeploymentID(device, name), string(device)+" "+name
-			if id != DeploymentID(device, name) || seen[id] != "" {
-				t.Errorf("id of %s = %s, that of %s", what, id, seen[id])
-			}
-			seen[id] = what
-		}
-	}
-	// Once released, it can never change.
-	if got, want := DeploymentID("press-07", "line-monitor"), "b7ff3fca-bc5c-5941-88ba-54143595392b"; got != want {
-		t.Errorf("DeploymentID = %s, want %s", got, want)
-	}
-}
-
 func TestDeploymentRefuses(t *testing.T) {
 	for _, s := range []Single{
 		{Device: "d", Repository: "r/Upper", Tag: "1.0.0"},
 		{Device: "d", Repository: "r/c"},
 		{Device: "d", Repository: "r/c", Tag: "latest"},
-		{Device: "d", Repository: "r/c", Tag: "1.0.0", Name: "-"},
+		{Device: "d", Repository: "r/c", Tag: "1.0.0", Name: "_"},
 		{Device: "d d", Repository: "r/c", Tag: "1.0.0"},
 	} {
 		if data, err := s.Deployment(); !errors.Is(err, fault.ErrInvalid) {
@@ -193,122 +204,6 @@ func TestDeploymentRefuses(t *testing.T) {
 		}
 	}
 }
-
-func TestGenerations(t *testing.T) {
-	m := newMemory()
-	first := m.component(t, "web", "1.0.0", "one")
-	m.component(t, "web", "1.1.0", "two")
-	o := Options{Device: "press-07", Deployments: []Document{single(t, component("press-07", "web", "1.0.0"))}}
-	n := m.next(t, o)
-	if n.Generation != 1 || n.Previous != "" || n.Tag != "press-07" || n.HistoryTag != "press-07.v1" || n.Changes[0].Change != New {
-		t.Errorf("first = %+v", n)
-	}
-	if n.Changes[0].Components[0].Digest != first {
-		t.Errorf("pinned to %s, want %s", n.Changes[0].Components[0].Digest, first)
-	}
-	o.Deployments[0] = single(t, component("press-07", "web", "1.1.0"))
-	second := m.next(t, o)
-	if second.Generation != 2 || second.Previous != n.Artifact.Descriptor.Digest || second.Changes[0].Change != Changed || second.Changes[0].Was[0].Version != "1.0.0" {
-		t.Errorf("second = %+v", second)
-	}
-	// The tag moves, the pinned document does not.
-	m.component(t, "web", "1.1.0", "moved")
-	current, err := Read(t.Context(), states{m}, "press-07")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.Deployments[0].Data = current.State.Deployments[0].Bytes
-	if third := m.next(t, o); third.Changes[0].Change != Unchanged {
-		t.Errorf("pinned again: %+v", third.Changes)
-	}
-	o.Generation = 3
-	if _, err := State(t.Context(), m, states{m}, o); !errors.Is(err, fault.ErrRollback) {
-		t.Errorf("generation 3 again: %v", err)
-	}
-	o.Generation = ^uint64(0)
-	m.next(t, o)
-	o.Generation = 0
-	if _, err := State(t.Context(), m, states{m}, o); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("behind the last generation: %v", err)
-	}
-}
-
-func TestKeepOthers(t *testing.T) {
-	m := newMemory()
-	m.component(t, "web", "1.0.0", "web")
-	m.component(t, "broker", "1.0.0", "broker")
-	m.next(t, Options{Device: "d", Deployments: []Document{single(t, component("d", "web", "1.0.0"))}})
-	broker := []Document{single(t, component("d", "broker", "1.0.0"))}
-	kept := m.next(t, Options{Device: "d", Deployments: broker, KeepOthers: true})
-	if got := changes(kept); got != "broker new, web unchanged" {
-		t.Errorf("keeping others: %s", got)
-	}
-	alone := m.next(t, Options{Device: "d", Deployments: broker})
-	if got := changes(alone); got != "broker unchanged, web removed" {
-		t.Errorf("not keeping them: %s", got)
-	}
-	empty := m.next(t, Options{Device: "d"})
-	if got := changes(empty); got != "broker removed" {
-		t.Errorf("empty: %s", got)
-	}
-}
-
-func changes(n *Next) string {
-	var out []string
-	for _, c := range n.Changes {
-		out = append(out, c.Name+" "+c.Change)
-	}
-	return strings.Join(out, ", ")
-}
-
-func TestStateRefuses(t *testing.T) {
-	m := newMemory()
-	m.component(t, "web", "1.0.0", "web")
-	m.tags["registry.example/components/web:2.0.0"] = m.tags["registry.example/components/web:1.0.0"]
-	web := single(t, component("d", "web", "1.0.0"))
-	state := m.next(t, Options{Device: "other", Deployments: []Document{single(t, component("other", "web", "1.0.0"))}})
-	m.tags["registry.example/components/state:1.0.0"] = state.Artifact.Descriptor.Digest
-	m.tags[m.name+":stolen"] = state.Artifact.Descriptor.Digest
-	m.tags[m.name+":component"] = m.tags["registry.example/components/web:1.0.0"]
-	cases := []struct {
-		name   string
-		device artifacts.DeviceID
-		docs   []Document
-		want   error
-	}{
-		{"nothing there", "d", []Document{single(t, component("d", "none", "1.0.0"))}, fault.ErrNotFound},
-		{"no component", "d", []Document{single(t, component("d", "state", "1.0.0"))}, nil},
-		{"another version inside", "d", []Document{single(t, component("d", "web", "2.0.0"))}, fault.ErrInvalid},
-		{"another device's", "e", []Document{web}, fault.ErrInvalid},
-		{"twice", "d", []Document{web, web}, fault.ErrInvalid},
-		{"no document", "d", []Document{{File: "x", Data: []byte("hello")}}, fault.ErrInvalid},
-		{"tag with another device's state", "stolen", nil, fault.ErrConflict},
-		{"tag with no state", "component", nil, nil},
-		{"https component", "d", []Document{{File: "old.yaml", Data: []byte(old)}}, fault.ErrUnsupported},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			n, err := State(t.Context(), m, states{m}, Options{Device: c.device, Deployments: c.docs})
-			if err == nil || c.want != nil && !errors.Is(err, c.want) {
-				t.Errorf("State = %+v, %v, want %v", n, err, c.want)
-			}
-		})
-	}
-}
-
-// old is a deployment of the 1.0.0 line, whose component is in no registry.
-const old = `apiVersion: application.margo.org/v1alpha1
-kind: ApplicationDeployment
-metadata:
-  annotations: {id: 8f14e45f-ceea-4e7a-9c1b-2f3c4d5e6f70, applicationId: old}
-  name: old
-spec:
-  deploymentProfile:
-    type: compose
-    components:
-      - name: old
-        properties: {packageLocation: "https://example.com/a.tar.gz"}
-`
 
 // What devices refuse is not published to them.
 func TestDeploymentOfAnotherDevice(t *testing.T) {
@@ -328,26 +223,6 @@ func TestDeploymentOfAnotherDevice(t *testing.T) {
 	} {
 		if err := checkDevice("x.yaml", c.said, c.device); (err == nil) != c.ok || (fault.Hint(err) != "") != strings.HasSuffix(c.said, "/*") {
 			t.Errorf("checkDevice(%q, %q) = %v", c.said, c.device, err)
-		}
-	}
-}
-
-func TestSameInputSameDigest(t *testing.T) {
-	m := newMemory()
-	m.component(t, "web", "1.0.0", "web")
-	m.component(t, "broker", "1.0.0", "broker")
-	web, broker := single(t, component("d", "web", "1.0.0")), single(t, component("d", "broker", "1.0.0"))
-	var first digest.Digest
-	for _, docs := range [][]Document{{web, broker}, {broker, web}, {web, broker}} {
-		n, err := State(t.Context(), m, states{m}, Options{Device: "d", Deployments: docs, Created: time.Unix(1, 0)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first == "" {
-			first = n.Artifact.Descriptor.Digest
-		}
-		if got := n.Artifact.Descriptor.Digest; got != first {
-			t.Errorf("digest = %s, want %s", got, first)
 		}
 	}
 }

@@ -3,9 +3,7 @@ package release
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -20,41 +18,6 @@ import (
 type Document struct {
 	File string
 	Data []byte
-}
-
-// Options say what a device is to run from now on.
-type Options struct {
-	Device      artifacts.DeviceID
-	Deployments []Document // all of them, unless KeepOthers
-	// KeepOthers takes over the deployments of the current generation that are not among Deployments. Without it they
-	// are removed from the device.
-	KeepOthers bool
-	Generation uint64 // 0: the one after the current; else it must be above it
-	// Verify tells whether a state in the repository may be followed: an error that wraps fault.ErrUnsigned,
-	// fault.ErrBadSignature or fault.ErrRejected says that it may not, any other ends everything. Without it every state
-	// counts, which suits who does not sign: a signature on the next state vouches for its number and what it keeps.
-	Verify func(ctx context.Context, state ocispec.Descriptor) error
-	// Look is asked by Rollback, before anything else is, whether the device could load what it goes back to; notes are what could
-	// not be found out. nil: nobody is asked.
-	Look        func(ctx context.Context, deployments []artifacts.Deployment) (notes []string, err error)
-	Expires     time.Time     // zero: never
-	Repeats     digest.Digest // of the earlier generation whose content this is; "": none
-	Created     time.Time     // zero: left out
-	Annotations map[string]string
-}
-
-// Next is a state that is ready to be published.
-type Next struct {
-	Artifact   *artifacts.Artifact
-	Generation uint64
-	Previous   digest.Digest // of the generation that it follows; "": there is none
-	Repeats    digest.Digest // of the earlier generation whose content it has again; "": none
-	Tag        string        // moving
-	HistoryTag string
-	NextTag    string        // history tag of the generation above
-	Tagged     digest.Digest // what Tag names until now; "": nothing
-	Changes    []Change      // by name
-	Notes      []string      // what is unusual about the tags, in sentences
 }
 
 // Changes of a deployment.
@@ -91,6 +54,15 @@ type Current struct {
 
 // Read reads a state by tag or digest, with every digest in it checked. fault.ErrNotFound when it is not there.
 func Read(ctx context.Context, repo Repository, target string) (*Current, error) {
+	c, err := open(ctx, repo, target)
+	if err != nil {
+		return nil, err
+	}
+	return c.read(ctx, repo)
+}
+
+// open is Read of the manifest alone: State is nil.
+func open(ctx context.Context, repo Repository, target string) (*Current, error) {
 	desc, manifest, err := fetch(ctx, repo, target)
 	if err != nil {
 		return nil, err
@@ -99,13 +71,18 @@ func Read(ctx context.Context, repo Repository, target string) (*Current, error)
 	if err != nil {
 		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), desc.Digest, err)
 	}
-	state, err := x.Read(func(l ocispec.Descriptor) ([]byte, error) {
+	return &Current{Descriptor: desc, Index: x}, nil
+}
+
+// read reads the blobs of what open returned.
+func (c *Current) read(ctx context.Context, repo Repository) (*Current, error) {
+	state, err := c.Index.Read(func(l ocispec.Descriptor) ([]byte, error) {
 		return repo.Blob(ctx, l, artifacts.MaxArchive)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), desc.Digest, err)
+		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), c.Descriptor.Digest, err)
 	}
-	return &Current{Descriptor: desc, Index: x, State: state}, nil
+	return &Current{Descriptor: c.Descriptor, Index: c.Index, State: state}, nil
 }
 
 // fetch fetches the manifest that a tag or a digest names; a digest is not asked for first.
@@ -121,72 +98,11 @@ func fetch(ctx context.Context, repo Repository, target string) (ocispec.Descrip
 	return repo.Manifest(ctx, d)
 }
 
-// State makes the state that follows the newest one of o.Device in repo: its components are pinned to what their tags
-// mean now, unless they are pinned already. A push that was interrupted before the device's tag moved is taken up again
-// when it was of the same content; else the next free generation follows it.
-func State(ctx context.Context, from Components, repo Repository, o Options) (*Next, error) {
-	b, err := findBase(ctx, repo, o)
-	if err != nil {
-		return nil, fmt.Errorf("read the current generation: %w", err)
-	}
-	if err := b.check(o); err != nil {
-		return nil, err
-	}
-	deployments, err := pinAll(ctx, from, o)
-	if err != nil {
-		return nil, err
-	}
-	next := &Next{Tag: b.tag, Tagged: b.tagged}
-	deployments = next.compare(b.current, deployments, o.KeepOthers)
-	if b.lags() && (o.Generation == 0 || o.Generation == b.generation()) {
-		if err := next.pack(o, b.generation(), b.current.Index.Previous, deployments); err != nil {
-			return nil, err
-		}
-		if next.Artifact.Descriptor.Digest == b.current.Descriptor.Digest {
-			next.Notes = b.notes(next, true)
-			return next, nil
-		}
-		if o.Generation != 0 {
-			return nil, b.rollback(o.Generation)
-		}
-	}
-	generation, previous := o.Generation, digest.Digest("")
-	if generation == 0 {
-		if generation, err = b.next(); err != nil {
-			return nil, err
-		}
-	}
-	if b.current != nil {
-		previous = b.current.Descriptor.Digest
-	}
-	if err := next.pack(o, generation, previous, deployments); err != nil {
-		return nil, err
-	}
-	next.Notes = b.notes(next, false)
-	return next, nil
-}
-
-// pack makes the artifact of a generation.
-func (n *Next) pack(o Options, generation uint64, previous digest.Digest, deployments []artifacts.Deployment) (err error) {
-	data := make([][]byte, len(deployments))
-	for i, d := range deployments {
-		data[i] = d.Bytes
-	}
-	n.Repeats = o.Repeats
-	n.Generation, n.Previous, n.HistoryTag = generation, previous, artifacts.HistoryTag(n.Tag, generation)
-	n.NextTag = artifacts.HistoryTag(n.Tag, generation+1)
-	n.Artifact, err = artifacts.PackState(artifacts.StateOptions{
-		Device: o.Device, Generation: generation, Deployments: data,
-		Expires: o.Expires, Previous: previous, Repeats: o.Repeats, Created: o.Created, Annotations: o.Annotations,
-	})
-	return err
-}
-
-// pinAll parses the documents and pins their components.
-func pinAll(ctx context.Context, from Components, o Options) ([]artifacts.Deployment, error) {
-	out := make([]artifacts.Deployment, len(o.Deployments))
+// Pin parses the documents of a device's deployments, and pins their components to what their tags mean now.
+func Pin(ctx context.Context, from Components, device artifacts.DeviceID, documents []Document) ([]artifacts.Deployment, error) {
+	out := make([]artifacts.Deployment, len(documents))
 	files := map[string]string{} // by deployment id
-	for i, doc := range o.Deployments {
+	for i, doc := range documents {
 		d, err := artifacts.ReadDeployment(doc.File, doc.Data)
 		if err != nil {
 			return nil, err
@@ -195,7 +111,7 @@ func pinAll(ctx context.Context, from Components, o Options) ([]artifacts.Deploy
 			return nil, fmt.Errorf("%s: %w: deployment %s is in %s already", doc.File, fault.ErrInvalid, d.Document.ID, first)
 		}
 		files[d.Document.ID] = doc.File
-		if err := checkDevice(doc.File, d.Document.Metadata.DeviceID, o.Device); err != nil {
+		if err := checkDevice(doc.File, d.Document.Metadata.DeviceID, device); err != nil {
 			return nil, err
 		}
 		out[i] = *d
@@ -204,7 +120,7 @@ func pinAll(ctx context.Context, from Components, o Options) ([]artifacts.Deploy
 	g.SetLimit(concurrency)
 	for i := range out {
 		g.Go(func() error {
-			pinned, err := pin(ctx, from, o.Deployments[i].File, out[i])
+			pinned, err := pin(ctx, from, documents[i].File, out[i])
 			if err == nil {
 				out[i] = *pinned
 			}
@@ -275,48 +191,6 @@ func checkComponent(ctx context.Context, from Components, repository string, d d
 		return fmt.Errorf("%s:%s: %w: it says that it is version %s", repository, version, fault.ErrInvalid, x.Version)
 	}
 	return nil
-}
-
-// compare says what changes, and returns the deployments of the next state.
-func (n *Next) compare(current *Current, deployments []artifacts.Deployment, keep bool) []artifacts.Deployment {
-	was := map[string]artifacts.Deployment{}
-	if current != nil {
-		for _, d := range current.State.Deployments {
-			was[d.Document.ID] = d
-		}
-	}
-	for _, d := range deployments {
-		c := change(d, New)
-		if old, there := was[d.Document.ID]; there {
-			c.Change = Unchanged
-			if old.Digest != d.Digest {
-				c.Change, c.Was = Changed, ComponentsOf(old)
-			}
-			delete(was, d.Document.ID)
-		}
-		n.Changes = append(n.Changes, c)
-	}
-	for _, d := range was {
-		if keep {
-			deployments = append(deployments, d)
-			n.Changes = append(n.Changes, change(d, Unchanged))
-			continue
-		}
-		c := change(d, Removed)
-		c.Was, c.Components = c.Components, nil
-		n.Changes = append(n.Changes, c)
-	}
-	slices.SortFunc(n.Changes, func(a, b Change) int {
-		return strings.Compare(a.Name+"\n"+a.Deployment, b.Name+"\n"+b.Deployment)
-	})
-	slices.SortFunc(deployments, func(a, b artifacts.Deployment) int {
-		return strings.Compare(a.Document.ID, b.Document.ID)
-	})
-	return deployments
-}
-
-func change(d artifacts.Deployment, kind string) Change {
-	return Change{Deployment: d.Document.ID, Name: d.Document.Metadata.Name, Change: kind, Components: ComponentsOf(d)}
 }
 
 // ComponentsOf lists the components of a deployment.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -27,6 +28,7 @@ type Store interface {
 	Exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
 	Referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
 	Tags(ctx context.Context) ([]string, error)
+	TagsWithPrefix(ctx context.Context, prefix string) ([]string, error)
 	PushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) error
 	PushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
 	PushReferrer(ctx context.Context, desc ocispec.Descriptor, data []byte) error
@@ -163,6 +165,11 @@ func manifests(t *testing.T, s Store) {
 	tags, err := s.Tags(ctx)
 	if err != nil || !cmp.Equal(tags, []string{"first.v1", "moving"}) {
 		t.Errorf("Tags = %q, %v", tags, err)
+	}
+	for prefix, want := range map[string][]string{"first.v": {"first.v1"}, "fir": {"first.v1"}, "n": {}, "zz": {}} {
+		if tags, err := s.TagsWithPrefix(ctx, prefix); err != nil || !cmp.Equal(tags, want, cmpopts.EquateEmpty()) {
+			t.Errorf("TagsWithPrefix(%q) = %q, %v, want %q", prefix, tags, err, want)
+		}
 	}
 }
 

@@ -107,12 +107,12 @@ func signed(all []signing.Signature, predicateType string) []Signed {
 	return out
 }
 
-// Keys judges by who signed: one of Trustees must have signed what the audit begins with. What is reached from there by
+// Keys judges by who signed: one of Verifiers must have signed what the audit begins with. What is reached from there by
 // its digest needs no signature of its own.
 type Keys struct {
-	Trustees    []signing.Trustee
+	Verifiers   []signing.Verifier
 	Annotations map[string]string // that must be signed with the digest
-	// Attestation is a predicate type: then a statement of that type by one of Trustees is what is asked for, in the place
+	// Attestation is a predicate type: then a statement of that type by one of Verifiers is what is asked for, in the place
 	// of a signature.
 	Attestation string
 }
@@ -121,16 +121,16 @@ type Keys struct {
 func (k Keys) Judge(ctx context.Context, src signing.Source, s Subject) []Check {
 	switch {
 	case k.Attestation != "":
-		found, err := signing.Statements(ctx, src, s.Descriptor, k.Attestation, k.Trustees)
+		found, err := signing.Statements(ctx, src, s.Descriptor, k.Attestation, k.Verifiers)
 		return []Check{k.claimed("attestation", found, err, src, s)}
 	case s.Kind == artifacts.KindImage && s.Below:
 		return []Check{{Name: "signature", Result: NotAsked, Detail: "named by its digest above; not looked for"}}
 	}
 	if !s.Below {
-		found, err := signing.Verify(ctx, src, s.Descriptor, k.Trustees)
+		found, err := signing.Verify(ctx, src, s.Descriptor, k.Verifiers)
 		return []Check{k.claimed("signature", found, err, src, s)}
 	}
-	found, err := signing.Examine(ctx, src, s.Descriptor, signing.Query{PredicateType: signing.PredicateSign, Trustees: k.Trustees})
+	found, err := signing.Examine(ctx, src, s.Descriptor, signing.Query{PredicateType: signing.PredicateSign, Verifiers: k.Verifiers})
 	switch {
 	case err != nil:
 		return []Check{fails("signature", err)}

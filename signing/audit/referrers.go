@@ -37,11 +37,12 @@ var olderTags = []string{".sig", ".att", ".sbom"}
 
 // referrers lists what refers to subject. What cannot be read is told, and is no reason to show nothing.
 func (i *Inspection) referrers(ctx context.Context, src signing.Source, subject ocispec.Descriptor) {
-	listed, err := src.Referrers(ctx, subject)
+	listed, err := signing.AllReferrers(ctx, src, subject)
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
-		i.Referrers, i.Faults = nil, append(i.Faults, err.Error())
+		if i.Faults = append(i.Faults, err.Error()); len(listed) == 0 {
+			i.Referrers = nil
+		}
 	}
-	listed = slices.Clone(listed)
 	slices.SortFunc(listed, func(a, b ocispec.Descriptor) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
 	if len(listed) > maxReferrers {
 		i.Unlisted, listed = len(listed)-maxReferrers, listed[:maxReferrers]

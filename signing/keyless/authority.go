@@ -76,47 +76,47 @@ func NewAuthority(o AuthorityOptions) (*Authority, error) {
 func (a *Authority) Digest() digest.Digest { return a.digest }
 
 // At makes a trustee that holds certificates against now where nothing in a signature proves when it was made.
-func (a *Authority) At(now time.Time) signing.Trustee { return authorityAt{a, now} }
+func (a *Authority) At(now time.Time) signing.Verifier { return authorityAt{a, now} }
 
 type authorityAt struct {
 	*Authority
 	now time.Time
 }
 
-// TrusteeName is the name in the options.
-func (a authorityAt) TrusteeName() string { return a.options.Name }
+// VerifierName is the name in the options.
+func (a authorityAt) VerifierName() string { return a.options.Name }
 
-// Vouch holds a signature against the authority.
-func (a authorityAt) Vouch(_ context.Context, e *signing.Evidence) (signing.Vouching, error) {
-	return guarded(func() (signing.Vouching, error) { return a.vouch(e) })
+// Verify holds a signature against the authority.
+func (a authorityAt) Verify(_ context.Context, e *signing.Evidence) (signing.Verification, error) {
+	return guarded(func() (signing.Verification, error) { return a.vouch(e) })
 }
 
-func (a authorityAt) vouch(e *signing.Evidence) (signing.Vouching, error) {
+func (a authorityAt) vouch(e *signing.Evidence) (signing.Verification, error) {
 	leaf, err := signer(e)
 	if err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
 	named := slices.IndexFunc(subjects(leaf), a.options.Subject.Match)
 	if named < 0 {
-		return signing.Vouching{}, fmt.Errorf("certificate of %.200q, where %s is asked for: %w", subjects(leaf), a.options.Subject, signing.ErrOtherSigner)
+		return signing.Verification{}, fmt.Errorf("certificate of %.200q, where %s is asked for: %w", subjects(leaf), a.options.Subject, signing.ErrOtherSigner)
 	}
 	subject := subjects(leaf)[named]
 	if err := checkKey(leaf.PublicKey); err != nil {
-		return signing.Vouching{}, fmt.Errorf("certificate of %.200q: %w", subject, err)
+		return signing.Verification{}, fmt.Errorf("certificate of %.200q: %w", subject, err)
 	}
 	found, err := open(e, leaf)
 	if err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
 	times, err := a.times(found)
 	if err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
-	v := signing.Vouching{Fingerprint: fingerprint(leaf), Algorithm: algorithm(leaf.PublicKey), Identity: subject, Issuer: leaf.Issuer.String()}
+	v := signing.Verification{Fingerprint: fingerprint(leaf), Algorithm: algorithm(leaf.PublicKey), Identity: subject, Issuer: leaf.Issuer.String()}
 	v.Checked = []string{"certificate chain"}
 	for _, t := range times {
 		if err := a.chain(found, t.Timestamp); err != nil {
-			return signing.Vouching{}, err
+			return signing.Verification{}, err
 		}
 		if t.Type == "" {
 			v.Checked = append(v.Checked, "certificate valid at "+t.Timestamp.UTC().Format(timeFormat)+", now")
@@ -128,10 +128,10 @@ func (a authorityAt) vouch(e *signing.Evidence) (signing.Vouching, error) {
 		v.Checked = append(v.Checked, "time "+t.Timestamp.UTC().Format(timeFormat)+" by "+by(t))
 	}
 	if err := checkSignature(leaf, e); err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
 	if err := found.same(e); err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
 	// By the file and not by who issued it: an authority that is renewed has two certificates there, and a person stays one.
 	v.Principal = "certificate " + a.digest.String() + " " + subject

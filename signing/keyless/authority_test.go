@@ -61,15 +61,15 @@ func TestAuthorityHoldsCertificatesAgainstTime(t *testing.T) {
 				evidence(t, instance.Bundle(t, "https://nobody.example", person, statement(digest.FromString("hello")), c.flaws)),
 				legacyEvidence(t, payload, instance.Legacy(t, "https://nobody.example", person, payload, c.flaws)),
 			} {
-				v, err := trustee.Vouch(t.Context(), e)
+				v, err := trustee.Verify(t.Context(), e)
 				if c.want != nil {
 					if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.words) {
-						t.Errorf("%s: Vouch = %+v, %v, want %v with %q", e.Format, v, err, c.want, c.words)
+						t.Errorf("%s: Verify = %+v, %v, want %v with %q", e.Format, v, err, c.want, c.words)
 					}
 					continue
 				}
 				if err != nil || v.Identity != person || !strings.Contains(strings.Join(v.Checked, ";"), c.words) {
-					t.Errorf("%s: Vouch = %+v, %v, want %s with %q", e.Format, v, err, person, c.words)
+					t.Errorf("%s: Verify = %+v, %v, want %s with %q", e.Format, v, err, person, c.words)
 				}
 				if v.Proven.IsZero() != (c.root == nil) {
 					t.Errorf("%s: proven at %s", e.Format, v.Proven)
@@ -85,10 +85,10 @@ func TestAuthorityInRotationKnowsOnePerson(t *testing.T) {
 	bare := keylesstest.Flaws{NoSCT: true, NoLog: true, NoStamp: true}
 	before, after := keylesstest.New(t), keylesstest.Named(t, "acme 2027")
 	both := append(before.Authority(), after.Authority()...)
-	vouch := func(certificates []byte, by *keylesstest.Instance, name string) signing.Vouching {
+	vouch := func(certificates []byte, by *keylesstest.Instance, name string) signing.Verification {
 		t.Helper()
 		trustee := newAuthority(t, keyless.AuthorityOptions{Certificates: certificates, Subject: pattern(t, name)}).At(time.Now())
-		v, err := trustee.Vouch(t.Context(), evidence(t, by.Bundle(t, "https://nobody.example", name, statement(digest.FromString("hello")), bare)))
+		v, err := trustee.Verify(t.Context(), evidence(t, by.Bundle(t, "https://nobody.example", name, statement(digest.FromString("hello")), bare)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestAuthorityInRotationKnowsOnePerson(t *testing.T) {
 	if first.Principal != second.Principal {
 		t.Errorf("one person is %q and %q", first.Principal, second.Principal)
 	}
-	for _, other := range []signing.Vouching{vouch(both, before, "other@acme.example"), vouch(before.Authority(), before, person)} {
+	for _, other := range []signing.Verification{vouch(both, before, "other@acme.example"), vouch(before.Authority(), before, person)} {
 		if other.Principal == first.Principal {
 			t.Errorf("%q is two", other.Principal)
 		}
@@ -113,30 +113,30 @@ func TestAuthorityRefuses(t *testing.T) {
 	bare := keylesstest.Flaws{NoSCT: true, NoLog: true, NoStamp: true}
 	good := instance.Bundle(t, "https://nobody.example", person, statement(digest.FromString("hello")), bare)
 	trustee := newAuthority(t, keyless.AuthorityOptions{Certificates: instance.Authority()}).At(time.Now())
-	if _, err := trustee.Vouch(t.Context(), evidence(t, good)); err != nil {
+	if _, err := trustee.Verify(t.Context(), evidence(t, good)); err != nil {
 		t.Fatal(err)
 	}
 	other := newAuthority(t, keyless.AuthorityOptions{Certificates: keylesstest.New(t).Authority()}).At(time.Now())
-	if _, err := other.Vouch(t.Context(), evidence(t, good)); err == nil {
+	if _, err := other.Verify(t.Context(), evidence(t, good)); err == nil {
 		t.Error("another authority vouches")
 	}
 	someone := newAuthority(t, keyless.AuthorityOptions{Certificates: instance.Authority(), Subject: pattern(t, "someone@acme.example")}).At(time.Now())
-	if _, err := someone.Vouch(t.Context(), evidence(t, good)); !errors.Is(err, signing.ErrOtherSigner) {
+	if _, err := someone.Verify(t.Context(), evidence(t, good)); !errors.Is(err, signing.ErrOtherSigner) {
 		t.Errorf("another subject: %v, want %v", err, signing.ErrOtherSigner)
 	}
 	e := evidence(t, good)
 	e.Signed = append([]byte("x"), e.Signed...)
-	if _, err := trustee.Vouch(t.Context(), e); err == nil {
+	if _, err := trustee.Verify(t.Context(), e); err == nil {
 		t.Error("other bytes than the signed ones are vouched for")
 	}
 	e = evidence(t, good)
 	e.Signature = append([]byte{}, e.Signature...)
 	e.Signature[10] ^= 1
-	if _, err := trustee.Vouch(t.Context(), e); err == nil {
+	if _, err := trustee.Verify(t.Context(), e); err == nil {
 		t.Error("another signature is vouched for")
 	}
 	key := &signing.Evidence{Format: signing.FormatBundle, Subject: digest.FromString("hello")}
-	if _, err := trustee.Vouch(t.Context(), key); !errors.Is(err, signing.ErrOtherSigner) {
+	if _, err := trustee.Verify(t.Context(), key); !errors.Is(err, signing.ErrOtherSigner) {
 		t.Errorf("a key: %v, want %v", err, signing.ErrOtherSigner)
 	}
 }

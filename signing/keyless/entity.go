@@ -245,10 +245,10 @@ func legacyEntry(said string) (*protorekor.TransparencyLogEntry, error) {
 
 // guarded makes a refusal of a panic: the libraries below read what strangers wrote, and decoders of log entries have
 // panicked on what no log would write.
-func guarded(vouch func() (signing.Vouching, error)) (v signing.Vouching, err error) {
+func guarded(vouch func() (signing.Verification, error)) (v signing.Verification, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			v, err = signing.Vouching{}, fmt.Errorf("cannot be read: %v", r)
+			v, err = signing.Verification{}, fmt.Errorf("cannot be read: %v", r)
 		}
 	}()
 	return vouch()

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// Why a signature in the right name is not believed. Each error of [Identity.Vouch] and of an authority's Vouch that says
+// Why a signature in the right name is not believed. Each error of [Identity.Verify] and of an authority's Verify that says
 // so wraps one of these, or none when the signature itself does not match.
 var (
 	// ErrOutOfTime: the certificate was not valid yet, or no longer, when it signed.
@@ -46,7 +46,7 @@ type Identity struct {
 	verifier *verify.Verifier
 }
 
-var _ signing.Trustee = (*Identity)(nil)
+var _ signing.Verifier = (*Identity)(nil)
 
 // NewIdentity makes a trustee whose signatures are held against root.
 func NewIdentity(o IdentityOptions, root *Root) (*Identity, error) {
@@ -72,45 +72,45 @@ func NewIdentity(o IdentityOptions, root *Root) (*Identity, error) {
 	return &Identity{options: o, root: root, verifier: v}, nil
 }
 
-// TrusteeName is the name in the options.
-func (i *Identity) TrusteeName() string { return i.options.Name }
+// VerifierName is the name in the options.
+func (i *Identity) VerifierName() string { return i.options.Name }
 
-// Vouch holds a signature against the identity.
-func (i *Identity) Vouch(_ context.Context, e *signing.Evidence) (signing.Vouching, error) {
-	return guarded(func() (signing.Vouching, error) { return i.vouch(e) })
+// Verify holds a signature against the identity.
+func (i *Identity) Verify(_ context.Context, e *signing.Evidence) (signing.Verification, error) {
+	return guarded(func() (signing.Verification, error) { return i.vouch(e) })
 }
 
-func (i *Identity) vouch(e *signing.Evidence) (signing.Vouching, error) {
+func (i *Identity) vouch(e *signing.Evidence) (signing.Verification, error) {
 	leaf, err := signer(e)
 	if err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
 	summary, err := certificate.SummarizeCertificate(leaf)
 	if err != nil {
-		return signing.Vouching{}, fmt.Errorf("certificate: %w: %w", err, signing.ErrOtherSigner)
+		return signing.Verification{}, fmt.Errorf("certificate: %w: %w", err, signing.ErrOtherSigner)
 	}
 	issuer, subject := summary.Issuer, summary.SubjectAlternativeName
 	if !i.options.Issuer.Match(issuer) || !i.options.Subject.Match(subject) {
-		return signing.Vouching{}, fmt.Errorf("certificate of %.200q by issuer %.200q, where %s by %s is asked for: %w",
+		return signing.Verification{}, fmt.Errorf("certificate of %.200q by issuer %.200q, where %s by %s is asked for: %w",
 			subject, issuer, i.options.Subject, i.options.Issuer, signing.ErrOtherSigner)
 	}
 	found, err := open(e, leaf)
 	if err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
 	result, err := i.verifier.Verify(found, verify.NewPolicy(found.policy, verify.WithoutIdentitiesUnsafe())) // matched above and below
 	if err != nil {
-		return signing.Vouching{}, i.explain(found, err)
+		return signing.Verification{}, i.explain(found, err)
 	}
 	// The name that was matched is the name in the certificate that was verified: both come from the same leaf.
 	proven := result.Signature.Certificate
 	if proven == nil || proven.Issuer != issuer || proven.SubjectAlternativeName != subject {
-		return signing.Vouching{}, errors.New("certificate changed while it was verified")
+		return signing.Verification{}, errors.New("certificate changed while it was verified")
 	}
 	if err := found.same(e); err != nil {
-		return signing.Vouching{}, err
+		return signing.Verification{}, err
 	}
-	v := signing.Vouching{
+	v := signing.Verification{
 		Principal: "identity " + issuer + " " + subject, Fingerprint: fingerprint(leaf), Algorithm: algorithm(leaf.PublicKey),
 		Identity: subject, Issuer: issuer,
 	}

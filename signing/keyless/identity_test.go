@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
@@ -74,7 +75,7 @@ func TestIdentitySignsAndIsFound(t *testing.T) {
 			identity := newIdentity(t, parseRoot(t, instance.Root(t)))
 			m := signingtest.NewMemory()
 			target := m.Artifact(t, "hello")
-			signer, err := signing.NewSealSigner(instance.Seal(t, issuer, subject, flaws), identity, signing.SignOptions{
+			signer, err := sign.NewKeylessSigner(instance.Keyless(t, issuer, subject, flaws), identity, sign.Options{
 				Name: "ci", Annotations: map[string]string{"generation": "42"}, Once: true,
 			})
 			if err != nil {
@@ -87,7 +88,7 @@ func TestIdentitySignsAndIsFound(t *testing.T) {
 			if err != nil || len(again) != 1 || len(m.Listed[target.Digest]) != 1 {
 				t.Errorf("signing once more = %d signatures, %v; %d referrers, want what is there", len(again), err, len(m.Listed[target.Digest]))
 			}
-			got, err := signing.Verify(t.Context(), m, target, []signing.Trustee{identity})
+			got, err := signing.Verify(t.Context(), m, target, []signing.Verifier{identity})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +104,7 @@ func TestIdentitySignsAndIsFound(t *testing.T) {
 			}
 			other := m.Artifact(t, "other")
 			m.Listed[other.Digest] = m.Listed[target.Digest]
-			if _, err := signing.Verify(t.Context(), m, other, []signing.Trustee{identity}); !errors.Is(err, fault.ErrBadSignature) {
+			if _, err := signing.Verify(t.Context(), m, other, []signing.Verifier{identity}); !errors.Is(err, fault.ErrBadSignature) {
 				t.Errorf("signature of another artifact: %v, want %v", err, fault.ErrBadSignature)
 			}
 		})
@@ -207,9 +208,9 @@ func TestEveryReasonHasAName(t *testing.T) {
 				found = append(found, legacyEvidence(t, payload, instance.Legacy(t, by, as, payload, c.flaws)))
 			}
 			for _, e := range found {
-				v, err := identity.Vouch(t.Context(), e)
+				v, err := identity.Verify(t.Context(), e)
 				if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
-					t.Errorf("%s: Vouch = %+v, %v, want %v with %q", e.Format, v, err, c.want, c.text)
+					t.Errorf("%s: Verify = %+v, %v, want %v with %q", e.Format, v, err, c.want, c.text)
 				}
 				if c.want != signing.ErrOtherSigner && errors.Is(err, signing.ErrOtherSigner) {
 					t.Errorf("%s: %v passes for somebody else's", e.Format, err)
@@ -226,12 +227,12 @@ func TestLegacySignatureByIdentity(t *testing.T) {
 	for name, flaws := range map[string]keylesstest.Flaws{"log": {NoStamp: true}, "log and timestamp": {}} {
 		t.Run(name, func(t *testing.T) {
 			annotations := instance.Legacy(t, issuer, subject, payload, flaws)
-			v, err := identity.Vouch(t.Context(), legacyEvidence(t, payload, annotations))
+			v, err := identity.Verify(t.Context(), legacyEvidence(t, payload, annotations))
 			if err != nil || v.Identity != subject || v.Proven.IsZero() {
-				t.Errorf("Vouch = %+v, %v", v, err)
+				t.Errorf("Verify = %+v, %v", v, err)
 			}
 			changed := legacyPayload(digest.FromString("other"))
-			if _, err := identity.Vouch(t.Context(), legacyEvidence(t, changed, annotations)); err == nil || errors.Is(err, signing.ErrOtherSigner) {
+			if _, err := identity.Verify(t.Context(), legacyEvidence(t, changed, annotations)); err == nil || errors.Is(err, signing.ErrOtherSigner) {
 				t.Errorf("another payload: %v", err)
 			}
 		})
@@ -243,7 +244,7 @@ func TestUnloggedIdentity(t *testing.T) {
 	instance := keylesstest.New(t)
 	root := parseRoot(t, instance.Root(t, keylesstest.Logs, keylesstest.CertLogs))
 	e := evidence(t, instance.Bundle(t, issuer, subject, statement(digest.FromString("hello")), keylesstest.Flaws{NoSCT: true, NoLog: true}))
-	if _, err := newIdentity(t, root).Vouch(t.Context(), e); !errors.Is(err, keyless.ErrNotLogged) {
+	if _, err := newIdentity(t, root).Verify(t.Context(), e); !errors.Is(err, keyless.ErrNotLogged) {
 		t.Errorf("logged identity: %v, want %v", err, keyless.ErrNotLogged)
 	}
 	unlogged, err := keyless.NewIdentity(keyless.IdentityOptions{
@@ -252,7 +253,7 @@ func TestUnloggedIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := unlogged.Vouch(t.Context(), e)
+	v, err := unlogged.Verify(t.Context(), e)
 	if err != nil || len(v.Checked) != 2 {
 		t.Errorf("unlogged identity: %+v, %v", v, err)
 	}
@@ -272,7 +273,7 @@ func TestIdentityPatterns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := i.Vouch(t.Context(), e); (err == nil) != want {
+		if _, err := i.Verify(t.Context(), e); (err == nil) != want {
 			t.Errorf("%s: %v, want match %v", expr, err, want)
 		}
 	}
@@ -304,7 +305,7 @@ func TestNoMutationVerifies(t *testing.T) {
 	identity := newIdentity(t, parseRoot(t, instance.Root(t)))
 	for name, flaws := range map[string]keylesstest.Flaws{"log": {NoStamp: true}, "timestamp": {NoTime: true}} {
 		good := instance.Bundle(t, issuer, subject, statement(digest.FromString("hello")), flaws)
-		want, err := identity.Vouch(t.Context(), evidence(t, good))
+		want, err := identity.Verify(t.Context(), evidence(t, good))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +324,7 @@ func TestNoMutationVerifies(t *testing.T) {
 			if err != nil {
 				return // not even read
 			}
-			v, err := identity.Vouch(t.Context(), e)
+			v, err := identity.Verify(t.Context(), e)
 			// The envelope around a signed time has bytes that nobody signs; the time itself is not among them.
 			if err == nil && !(strings.Contains(path, "/signedTimestamp ") && cmp.Equal(v, want)) {
 				t.Errorf("%s: %s changed, and it verifies: %+v", name, path, v)
@@ -367,7 +368,7 @@ func mutate(node any, path string, try func(path string)) {
 	}
 }
 
-func FuzzVouch(f *testing.F) {
+func FuzzVerify(f *testing.F) {
 	instance := keylesstest.New(f)
 	identity := newIdentity(f, parseRoot(f, instance.Root(f)))
 	good := instance.Bundle(f, issuer, subject, statement(digest.FromString("hello")), keylesstest.Flaws{})
@@ -382,7 +383,7 @@ func FuzzVouch(f *testing.F) {
 				"dev.sigstore.cosign/certificate": string(data), "dev.sigstore.cosign/bundle": string(data),
 			}},
 		} {
-			if v, err := at.Vouch(t.Context(), e); err == nil {
+			if v, err := at.Verify(t.Context(), e); err == nil {
 				t.Fatalf("vouched for what nobody signed: %+v", v)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -44,7 +45,7 @@ func push(t *testing.T, r *registry.Repository) ocispec.Descriptor {
 
 // What the real cosigns sign with a key and a certificate of one's own authority.
 func TestCosignSignsWithCertificate(t *testing.T) {
-	private, public, err := signing.GenerateKey([]byte("secret"))
+	private, public, err := sign.GenerateKey([]byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,14 +90,14 @@ func TestCosignSignsWithCertificate(t *testing.T) {
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%s sign: %v\n%s", name, err, out)
 			}
-			got, err := signing.Verify(t.Context(), r, target, []signing.Trustee{authority.At(time.Now())})
+			got, err := signing.Verify(t.Context(), r, target, []signing.Verifier{authority.At(time.Now())})
 			if err != nil || got[0].Identity != person || got[0].Format != signing.FormatLegacy {
 				t.Errorf("Verify = %+v, %v", got, err)
 			}
-			if _, err := signing.Verify(t.Context(), r, target, []signing.Trustee{authority.At(time.Now().Add(time.Hour))}); !errors.Is(err, fault.ErrBadSignature) {
+			if _, err := signing.Verify(t.Context(), r, target, []signing.Verifier{authority.At(time.Now().Add(time.Hour))}); !errors.Is(err, fault.ErrBadSignature) {
 				t.Errorf("an hour later: %v, want %v", err, fault.ErrBadSignature)
 			}
-			if _, err := signing.Verify(t.Context(), r, target, []signing.Trustee{stranger.At(time.Now())}); !errors.Is(err, fault.ErrBadSignature) {
+			if _, err := signing.Verify(t.Context(), r, target, []signing.Verifier{stranger.At(time.Now())}); !errors.Is(err, fault.ErrBadSignature) {
 				t.Errorf("another authority: %v, want %v", err, fault.ErrBadSignature)
 			}
 		})

@@ -100,22 +100,22 @@ func TestPublicInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Subject = digest.NewDigestFromEncoded(digest.SHA512, said.Subject[0].Digest["sha512"])
-	v, err := identity.Vouch(t.Context(), e)
+	v, err := identity.Verify(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if v.Proven.Year() != 2023 || v.Algorithm != "ECDSA P-256" || len(v.Checked) != 4 {
-		t.Errorf("Vouch = %+v", v)
+		t.Errorf("Verify = %+v", v)
 	}
 }
 
-func BenchmarkVouch(b *testing.B) {
+func BenchmarkVerifyCertificate(b *testing.B) {
 	instance := keylesstest.New(b)
 	identity := newIdentity(b, parseRoot(b, instance.Root(b)))
 	e := evidence(b, instance.Bundle(b, issuer, subject, statement("sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"), keylesstest.Flaws{}))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := identity.Vouch(b.Context(), e); err != nil {
+		if _, err := identity.Verify(b.Context(), e); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -19,6 +19,8 @@ import (
 var (
 	// ErrUnreachable: nothing is known to be wrong with the next version; it could not be read.
 	ErrUnreachable = errors.New("trust repository not reached")
+	// ErrMissing: the repository that the policy names for its next version does not have the policy itself.
+	ErrMissing = errors.New("not the repository of this trust policy")
 	// ErrNotNext: it breaks its format, is not the next version, or too few have signed it.
 	ErrNotNext = errors.New("not the next trust policy")
 	// ErrOlder: it is the version that is in use, or an older one, under the tag of the next.
@@ -39,8 +41,9 @@ type Candidate struct {
 // Step is one version of the policy that follows another.
 type Step struct {
 	*Candidate
-	Policy   *Policy
-	Old, New *Tally // of the signers that the version before names, and of its own; nil: there are none to be asked
+	Repository string // where a [Follower] found it
+	Policy     *Policy
+	Old, New   *Tally // of the signers that the version before names, and of its own; nil: there are none to be asked
 	// Parted is what a [Follower] had as the version before, where this one says that it follows another: two were published,
 	// or somebody showed the device another one than others. "": it follows what was there, or nobody can tell.
 	Parted digest.Digest

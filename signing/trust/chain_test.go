@@ -45,7 +45,7 @@ func steps() []step {
 		{name: "unsigned", kind: ErrNotNext, say: "not signed"},
 		{name: "signed by one", by: both[:1], kind: ErrNotNext, say: "1 of 2; signed by root-1"},
 		{name: "signed twice by one", by: []string{"root-1", "root-1"}, kind: ErrNotNext, say: "1 of 2; signed by root-1"},
-		{name: "signed by strangers", by: []string{"a", "b"}, kind: ErrNotNext, say: "none by root-1, root-2, root-3"},
+		{name: "signed by strangers", by: []string{"a", "b"}, kind: ErrNotNext, say: "not signed by root-1, root-2, root-3"},
 		{name: "signed by the old only", by: both, next: func(d *doc) { d.signers = []string{"root-4", "root-5"} }, kind: ErrNotNext, say: "its own signers"},
 		{name: "signed by the new only", by: []string{"root-4", "root-5"}, next: func(d *doc) { d.signers = []string{"root-4", "root-5"} }, kind: ErrNotNext, say: "signers of version 1"},
 		{name: "a higher threshold that is not reached", by: both, next: func(d *doc) { d.threshold = 3 }, kind: ErrNotNext, say: "its own signers: not the next trust policy: too few signers: 2 of 3"},

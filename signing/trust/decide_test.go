@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
@@ -23,7 +24,7 @@ var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // someone is a signer that vouches for one key under another principal: an identity, as far as counting goes.
 func someone(name, principal string, k signing.Key) *Signer {
-	return &Signer{Name: name, Kind: SignerIdentity, about: principal, at: func(time.Time) signing.Trustee { return posing{k, name, principal} }}
+	return &Signer{Name: name, Kind: SignerIdentity, about: principal, at: func(time.Time) signing.Verifier { return posing{k, name, principal} }}
 }
 
 type posing struct {
@@ -31,10 +32,10 @@ type posing struct {
 	name, principal string
 }
 
-func (p posing) TrusteeName() string { return p.name }
+func (p posing) VerifierName() string { return p.name }
 
-func (p posing) Vouch(ctx context.Context, e *signing.Evidence) (signing.Vouching, error) {
-	v, err := p.Key.Vouch(ctx, e)
+func (p posing) Verify(ctx context.Context, e *signing.Evidence) (signing.Verification, error) {
+	v, err := p.Key.Verify(ctx, e)
 	v.Principal = p.principal
 	return v, err
 }
@@ -91,7 +92,7 @@ func TestCount(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
 			for i, k := range c.by {
-				signNo(t, k, signing.SignOptions{Annotations: map[string]string{"n": fmt.Sprint(i)}, Format: []signing.Format{signing.FormatBundle, signing.FormatLegacy}[i%2]}, st, subject)
+				signNo(t, k, sign.Options{Annotations: map[string]string{"n": fmt.Sprint(i)}, Format: []signing.Format{signing.FormatBundle, signing.FormatLegacy}[i%2]}, st, subject)
 			}
 			p := c.policy
 			if p == nil {
@@ -114,7 +115,7 @@ func TestCount(t *testing.T) {
 
 // pattern is an identity that many fit.
 func pattern(name string, keys ...signing.Key) *Signer {
-	return &Signer{Name: name, Kind: SignerIdentity, about: name, at: func(time.Time) signing.Trustee { return crowd{name, keys} }}
+	return &Signer{Name: name, Kind: SignerIdentity, about: name, at: func(time.Time) signing.Verifier { return crowd{name, keys} }}
 }
 
 type crowd struct {
@@ -122,11 +123,11 @@ type crowd struct {
 	keys []signing.Key
 }
 
-func (c crowd) TrusteeName() string { return c.name }
+func (c crowd) VerifierName() string { return c.name }
 
-func (c crowd) Vouch(ctx context.Context, e *signing.Evidence) (v signing.Vouching, err error) {
+func (c crowd) Verify(ctx context.Context, e *signing.Evidence) (v signing.Verification, err error) {
 	for _, k := range c.keys {
-		if v, err = k.Vouch(ctx, e); err == nil {
+		if v, err = k.Verify(ctx, e); err == nil {
 			return v, nil
 		}
 	}
@@ -183,9 +184,9 @@ func TestDecideInFull(t *testing.T) {
 		}
 	}
 	expect("nothing", ask(KindState, now), fault.ErrUnsigned)
-	signNo(t, 0, signing.SignOptions{Time: now.Add(-time.Hour)}, st, subject)
+	signNo(t, 0, sign.Options{Time: now.Add(-time.Hour)}, st, subject)
 	expect("one of two", ask(KindState, now), fault.ErrThreshold)
-	signNo(t, 1, signing.SignOptions{Format: signing.FormatLegacy}, st, subject)
+	signNo(t, 1, sign.Options{Format: signing.FormatLegacy}, st, subject)
 	expect("without attestation", ask(KindState, now), fault.ErrNoAttestation)
 	attestNo(t, 0, st, subject, provenance)
 	expect("attested by another", ask(KindComponent, now), fault.ErrBadAttestation)
@@ -210,7 +211,7 @@ func TestDecideInFull(t *testing.T) {
 		t.Errorf("Until = %v, want %v", got, want)
 	}
 	for _, k := range []int{0, 1, 2} {
-		signNo(t, k, signing.SignOptions{}, st, withdrawn)
+		signNo(t, k, sign.Options{}, st, withdrawn)
 	}
 	expect("a revoked digest", p.Decide(t.Context(), Question{Source: st, Kind: KindState, Subject: withdrawn, Now: now}), fault.ErrDigestRevoked)
 	st.Repository = "registry.example/lab/state"
@@ -232,7 +233,7 @@ rules:
 	st, other := signingtest.NewMemory(), signingtest.NewMemory()
 	other.Repository = "registry.example/signatures"
 	subject := st.Artifact(t, "hello")
-	signNo(t, 0, signing.SignOptions{}, st, subject)
+	signNo(t, 0, sign.Options{}, st, subject)
 	q := Question{Source: st, Kind: KindState, Subject: subject, Now: now}
 	if d := p.Decide(t.Context(), q); !errors.Is(d.Err, fault.ErrUnsupported) {
 		t.Errorf("without a way there: %v", d.Err)
@@ -248,7 +249,7 @@ rules:
 	}
 	for _, f := range []signing.Format{signing.FormatBundle, signing.FormatLegacy} {
 		other.Listed, other.Tags = map[digest.Digest][]ocispecDescriptor{}, map[string]ocispecDescriptor{}
-		signNo(t, 0, signing.SignOptions{Format: f}, other, subject)
+		signNo(t, 0, sign.Options{Format: f}, other, subject)
 		if d := p.Decide(t.Context(), q); d.Err != nil || d.Signatures.Repository != other.Repository {
 			t.Errorf("%s: %v", f, d.Err)
 		}
@@ -260,8 +261,8 @@ func TestCountUnread(t *testing.T) {
 	st := signingtest.NewMemory()
 	subject := st.Artifact(t, "hello")
 	a, b := KeySigner(keyNo(t, 0, "a")), KeySigner(keyNo(t, 1, "b"))
-	signNo(t, 0, signing.SignOptions{}, st, subject)
-	signNo(t, 1, signing.SignOptions{}, st, subject)
+	signNo(t, 0, sign.Options{}, st, subject)
+	signNo(t, 1, sign.Options{}, st, subject)
 	hidden := st.Listed[subject.Digest][1].Digest.String()
 	st.Fail = func(_, what string) error {
 		if what == hidden {
@@ -307,7 +308,7 @@ rules:
 	}
 	seal := func(issuer, subject string) {
 		t.Helper()
-		s, err := signing.NewSealSigner(sigstore.Seal(t, issuer, subject, keylesstest.Flaws{}), nil, signing.SignOptions{})
+		s, err := sign.NewKeylessSigner(sigstore.Keyless(t, issuer, subject, keylesstest.Flaws{}), nil, sign.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,7 +316,7 @@ rules:
 			t.Fatal(err)
 		}
 	}
-	signNo(t, 0, signing.SignOptions{}, st, d)
+	signNo(t, 0, sign.Options{}, st, d)
 	seal(issuer, "https://ci.example/somebody/else")
 	if got := ask(); !errors.Is(got.Err, fault.ErrThreshold) {
 		t.Errorf("signed by another identity: %v", got.Err)

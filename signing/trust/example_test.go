@@ -3,7 +3,7 @@ package trust_test
 import (
 	"fmt"
 
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
@@ -16,7 +16,7 @@ rules:
   - scope: "**"
     reject: true
 `)
-	_, public, err := signing.GenerateKey(nil)
+	_, public, err := sign.GenerateKey(nil)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -239,21 +240,80 @@ func (f *Follower) Refresh(ctx context.Context) (taken []*Step, err error) {
 	return taken, nil
 }
 
-// next looks for what follows p; nil: nothing does.
+// next looks for what follows p; nil: nothing does. Where p came from one repository and says that the next version is in
+// another, the first one is asked too until the other one has shown that it holds p: after a typing error there, or before
+// the device may read it, the next version can still be published where this one was.
 func (f *Follower) next(ctx context.Context, p *Policy) (*Step, error) {
-	what := fmt.Sprintf("trust policy %d (%s)", p.Version+1, p.Trust.Repository)
-	src, err := f.o.Open(ctx, p.Trust.Repository)
+	s, err := f.nextAt(ctx, p, p.Trust.Repository)
+	from := f.cameFrom(p)
+	if s != nil || from == nil || from.Repository == p.Trust.Repository {
+		return s, err
+	}
+	if err == nil {
+		if err = f.holds(ctx, p.Trust.Repository, from); err == nil {
+			return nil, nil
+		}
+	}
+	if s, _ := f.nextAt(ctx, p, from.Repository); s != nil { // what is wrong there is not what has to be put right
+		return s, nil
+	}
+	return nil, err
+}
+
+// cameFrom is how p came to the device; nil: it is the file.
+func (f *Follower) cameFrom(p *Policy) *Kept {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.travels() && f.came == p {
+		return f.kept
+	}
+	return nil
+}
+
+// holds reports whether a repository has the version k, as its publisher checks. An error wraps ErrMissing or ErrUnreachable.
+func (f *Follower) holds(ctx context.Context, repository string, k *Kept) error {
+	what := fmt.Sprintf("the trust policy after version %d comes from %s", k.Version, repository)
+	src, err := f.o.Open(ctx, repository)
+	if err != nil {
+		return unread(what, err)
+	}
+	switch d, err := src.Resolve(ctx, artifacts.TrustTag(k.Version)); {
+	case errors.Is(err, fault.ErrNotFound):
+		err = fmt.Errorf("%s, which does not have version %d; %s is asked too: %w: %w", what, k.Version, k.Repository, ErrMissing, err)
+		return fault.WithHint(err, "is trust.repository right? Publish the next version in "+k.Repository+", where version "+fmt.Sprint(k.Version)+" came from")
+	case err != nil:
+		return fmt.Errorf("%s: %w: %w", what, ErrUnreachable, err)
+	case d.Digest != k.Digest:
+		err = fmt.Errorf("%s, which has another version %d (%s); %s is asked too: %w: %w", what, k.Version, d.Digest, k.Repository, ErrMissing, fault.ErrConflict)
+		return fault.WithHint(err, "is trust.repository right? Publish the next version in "+k.Repository+", where version "+fmt.Sprint(k.Version)+" came from")
+	}
+	return nil
+}
+
+// nextAt looks for what follows p in one repository; nil: nothing does. A mirror that shows something else than the next
+// version is passed over.
+func (f *Follower) nextAt(ctx context.Context, p *Policy, repository string) (*Step, error) {
+	what := fmt.Sprintf("trust policy %d (%s)", p.Version+1, repository)
+	src, err := f.o.Open(ctx, repository)
 	if err != nil {
 		return nil, unread(what, err)
 	}
-	d, err := src.Resolve(ctx, artifacts.TrustTag(p.Version+1))
+	var s *Step
+	var refused error
+	err = signing.EachResolve(ctx, src, artifacts.TrustTag(p.Version+1), func(d ocispec.Descriptor) bool {
+		s, refused = p.Follow(ctx, f.o.Now(), src, d.Digest)
+		return s != nil
+	})
 	switch {
+	case s != nil:
+		s.Repository = repository
+		return s, nil
 	case errors.Is(err, fault.ErrNotFound):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w: %w", what, ErrUnreachable, err)
 	}
-	return p.Follow(ctx, f.o.Now(), src, d.Digest)
+	return nil, refused
 }
 
 // take makes a step the policy that decides, unless the file was changed meanwhile so that it does not descend from it: the
@@ -286,7 +346,7 @@ func (f *Follower) descendant(from *Policy, s *Step) *Kept {
 		return nil
 	}
 	return &Kept{
-		Version: s.Policy.Version, Digest: s.Descriptor.Digest, Repository: from.Trust.Repository, Anchor: f.file.policy.Anchor(), File: f.file.sum,
+		Version: s.Policy.Version, Digest: s.Descriptor.Digest, Repository: s.Repository, Anchor: f.file.policy.Anchor(), File: f.file.sum,
 		AcceptedAt: f.o.Now(), SignedBy: s.Old.Names(), Document: s.Document, Root: s.Root,
 		Generations: s.Policy.Generations,
 	}

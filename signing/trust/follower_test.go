@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 
@@ -318,5 +319,70 @@ func TestWhoKeepsMayWaitForWhoAsks(t *testing.T) {
 	asking.Wait()
 	if s := d.InForce(); s.Policy == nil || s.Policy.Version != 2 || s.Kept == nil {
 		t.Errorf("in force afterwards: %+v", s)
+	}
+}
+
+// TestSlipInTheRepositoryOfTheNext: a version that names the wrong repository for what follows it is told, and is repaired
+// where it was published itself.
+func TestSlipInTheRepositoryOfTheNext(t *testing.T) {
+	const slip = "registry.example/plant/turst"
+	for name, wrong := range map[string]*repository{
+		"nothing is there": newRepository(), "another fleet's policies are there": newRepository(), "nobody answers": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRepository()
+			d := newDevice(t, r, plain(1).text(t))
+			want := ErrMissing
+			if wrong == nil {
+				want = ErrUnreachable
+			} else {
+				wrong.Repository = slip
+				d.at[slip] = wrong
+			}
+			if strings.HasPrefix(name, "another") {
+				other := plain(2)
+				other.at, other.signers = slip, []string{"other-1", "other-2", "other-3"}
+				wrong.push(t, other, "", "other-1", "other-2")
+				other.version = 3
+				wrong.push(t, other, "", "other-1", "other-2")
+				want = ErrNotNext
+			}
+			moved := plain(2)
+			moved.at = slip
+			r.push(t, moved, "", "root-1", "root-2")
+			for range 2 {
+				if _, err := d.Refresh(t.Context()); !errors.Is(err, want) || d.version() != 2 {
+					t.Fatalf("Refresh = %v, version %d, want %v", err, d.version(), want)
+				}
+				d.restart()
+			}
+			r.push(t, plain(3), "", "root-1", "root-2")
+			if _, err := d.Refresh(t.Context()); err != nil || d.version() != 3 || d.InForce().Kept.Repository != trustRepository {
+				t.Errorf("Refresh = %v, version %d, want 3 from where version 2 was", err, d.version())
+			}
+			r.push(t, plain(4), "", "root-1", "root-2")
+			if _, err := d.Refresh(t.Context()); err != nil || d.version() != 4 {
+				t.Errorf("Refresh = %v, version %d, want 4", err, d.version())
+			}
+		})
+	}
+}
+
+// TestTheOldRepositoryIsAskedUntilTheNewOneAnswers: and no longer.
+func TestTheOldRepositoryIsAskedUntilTheNewOneAnswers(t *testing.T) {
+	r, other := newRepository(), newRepository()
+	other.Repository = "other.example/plant/trust"
+	d := newDevice(t, r, plain(1).text(t))
+	d.at[other.Repository] = other
+	moved := plain(2)
+	moved.at = other.Repository
+	r.push(t, moved, "", "root-1", "root-2")
+	if _, err := d.Refresh(t.Context()); !errors.Is(err, ErrMissing) || !strings.Contains(fault.Hint(err), trustRepository) {
+		t.Errorf("Refresh = %v (%s), want ErrMissing with a hint at the old repository", err, fault.Hint(err))
+	}
+	other.push(t, moved, "", "root-1", "root-2")
+	r.push(t, plain(3), "", "root-1", "root-2")
+	if _, err := d.Refresh(t.Context()); err != nil || d.version() != 2 {
+		t.Errorf("Refresh = %v, version %d: the old repository counts no more", err, d.version())
 	}
 }

@@ -32,7 +32,7 @@ func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generati
 	}
 	out := Fresh{Required: true}
 	c := count{policy: p, quorum: *rule.Freshness, now: q.Now}
-	trustees := make([]signing.Trustee, len(c.quorum.Signers))
+	trustees := make([]signing.Verifier, len(c.quorum.Signers))
 	for i, s := range c.quorum.Signers {
 		trustees[i] = numbered{s.at(q.Now), i}
 		out.Signers = append(out.Signers, s.Name)
@@ -66,7 +66,7 @@ func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generati
 		return nil, 0
 	}
 	all, err := signing.FindFreshness(ctx, st, q.Subject, signing.FreshnessQuery{
-		Tag: tag, Generation: generation, Trustees: trustees,
+		Tag: tag, Generation: generation, Verifiers: trustees,
 		Enough: func(all []signing.FreshnessSignature) bool {
 			all = slices.DeleteFunc(timely(all), func(f signing.FreshnessSignature) bool { return !q.Now.Before(f.NotAfter) })
 			_, n := reached(all)

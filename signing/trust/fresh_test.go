@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
@@ -18,7 +19,7 @@ import (
 func pulse(t testing.TB, of func() ([]byte, []byte), st signing.Store, subject ocispec.Descriptor, issued time.Time, life time.Duration) {
 	t.Helper()
 	private, _ := of()
-	s, err := signing.NewSigner(private, nil, signing.SignOptions{})
+	s, err := sign.NewSigner(private, nil, sign.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,9 +27,9 @@ func pulse(t testing.TB, of func() ([]byte, []byte), st signing.Store, subject o
 }
 
 // renew is pulse by a signer that is there already.
-func renew(t testing.TB, s *signing.Signer, st signing.Store, subject ocispec.Descriptor, issued time.Time, life time.Duration) {
+func renew(t testing.TB, s *sign.Signer, st signing.Store, subject ocispec.Descriptor, issued time.Time, life time.Duration) {
 	t.Helper()
-	said, err := signing.Freshness{Tag: "press-07", Generation: 7, IssuedAt: issued, NotAfter: issued.Add(life)}.Statement()
+	said, err := sign.NewFreshness(signing.Freshness{Tag: "press-07", Generation: 7, IssuedAt: issued, NotAfter: issued.Add(life)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
+	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 // Key pairs made once for all tests: scrypt makes each one slow on purpose.
@@ -18,7 +19,7 @@ var (
 )
 
 func newPair() ([]byte, []byte) {
-	private, public, err := signing.GenerateKey(nil)
+	private, public, err := sign.GenerateKey(nil)
 	if err != nil {
 		panic(err)
 	}
@@ -38,10 +39,10 @@ func publicKey(t testing.TB, name string, of func() ([]byte, []byte)) signing.Ke
 	return k
 }
 
-func sign(t testing.TB, of func() ([]byte, []byte), st signing.Store, subject ocispec.Descriptor) {
+func signWith(t testing.TB, of func() ([]byte, []byte), st signing.Store, subject ocispec.Descriptor) {
 	t.Helper()
 	private, _ := of()
-	s, err := signing.NewSigner(private, nil, signing.SignOptions{})
+	s, err := sign.NewSigner(private, nil, sign.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,14 +67,14 @@ var (
 
 type keyPair struct {
 	private, public []byte
-	signers         map[string]*signing.Signer // unlocked once for each options
+	signers         map[string]*sign.Signer // unlocked once for each options
 }
 
 func pairNo(n int) *keyPair {
 	keysLock.Lock()
 	defer keysLock.Unlock()
 	if keysMade[n] == nil {
-		k := &keyPair{signers: map[string]*signing.Signer{}}
+		k := &keyPair{signers: map[string]*sign.Signer{}}
 		k.private, k.public = newPair()
 		keysMade[n] = k
 	}
@@ -89,14 +90,14 @@ func keyNo(t testing.TB, n int, name string) signing.Key {
 	return k
 }
 
-func signerNo(t testing.TB, n int, o signing.SignOptions) *signing.Signer {
+func signerNo(t testing.TB, n int, o sign.Options) *sign.Signer {
 	t.Helper()
 	k := pairNo(n)
 	keysLock.Lock()
 	defer keysLock.Unlock()
 	id := fmt.Sprintf("%+v", o)
 	if k.signers[id] == nil {
-		s, err := signing.NewSigner(k.private, nil, o)
+		s, err := sign.NewSigner(k.private, nil, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,7 @@ func signerNo(t testing.TB, n int, o signing.SignOptions) *signing.Signer {
 	return k.signers[id]
 }
 
-func signNo(t testing.TB, n int, o signing.SignOptions, st signing.Store, subject ocispec.Descriptor) {
+func signNo(t testing.TB, n int, o sign.Options, st signing.Store, subject ocispec.Descriptor) {
 	t.Helper()
 	if _, err := signerNo(t, n, o).Sign(t.Context(), st, subject); err != nil {
 		t.Fatal(err)
@@ -114,7 +115,7 @@ func signNo(t testing.TB, n int, o signing.SignOptions, st signing.Store, subjec
 
 func attestNo(t testing.TB, n int, st signing.Store, subject ocispec.Descriptor, predicate string) {
 	t.Helper()
-	if _, err := signerNo(t, n, signing.SignOptions{}).Attest(t.Context(), st, subject, signing.Statement{Type: predicate}); err != nil {
+	if _, err := signerNo(t, n, sign.Options{}).Attest(t.Context(), st, subject, sign.Statement{Type: predicate}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -119,7 +119,7 @@ type Signer struct {
 	NotBefore time.Time   // not trusted before; zero: always was
 	NotAfter  time.Time   // not trusted from then on; zero: for ever
 
-	at    func(now time.Time) signing.Trustee
+	at    func(now time.Time) signing.Verifier
 	about string // who it is, for people and for comparison: equal means the same
 }
 
@@ -127,7 +127,7 @@ type Signer struct {
 func KeySigner(k signing.Key) *Signer {
 	return &Signer{
 		Name: k.Name, Kind: SignerKey, Key: k,
-		at: func(time.Time) signing.Trustee { return k }, about: k.Fingerprint.String(),
+		at: func(time.Time) signing.Verifier { return k }, about: k.Fingerprint.String(),
 	}
 }
 

@@ -142,10 +142,10 @@ rules:
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
 			if c.signed == release || c.signed == both {
-				sign(t, pair, st, subject)
+				signWith(t, pair, st, subject)
 			}
 			if c.signed == both || c.signed == strange {
-				sign(t, otherPair, st, subject)
+				signWith(t, otherPair, st, subject)
 			}
 			d := policies[c.policy].Decide(t.Context(), Question{Source: st, Kind: c.kind, Subject: subject, Now: now})
 			if !errors.Is(d.Err, c.want) || d.Insecure != c.insecure || !slices.Equal(d.SignedBy, c.by) {

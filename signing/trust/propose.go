@@ -17,24 +17,21 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// settle is how long a tag has to stay before its author may believe that it does: longer than somebody else mostly needs
-// between looking whether there is one and writing theirs. It saves conflicts; what rules out that two are told "published"
-// is said at [Proposal.sole].
-const settle = 400 * time.Millisecond
-
 // Place is a repository where policies are published.
 type Place interface {
 	signing.Store
 	Tags(ctx context.Context) ([]string, error)
+	// SwapTag points a tag that names was until now ("": nothing) at a manifest, and returns when it has held for a moment. What it
+	// names is fault.ErrConflict where that is neither was nor the manifest. Of two at once at most one gets nil, mostly: see
+	// [Proposal.sole].
+	SwapTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error
 }
 
-// Signatory signs a policy; [signing.Signer] is one.
+// Signatory signs a policy; a sign.Signer is one.
 type Signatory interface {
 	Key() signing.Key // the zero Key of an identity
 	Sign(ctx context.Context, st signing.Store, subject ocispec.Descriptor) ([]signing.Signature, error)
 }
-
-var _ Signatory = (*signing.Signer)(nil)
 
 // Proposal is a version of the policy on its way.
 type Proposal struct {
@@ -64,12 +61,14 @@ type Draft struct {
 	Created        time.Time
 	Annotations    map[string]string
 	Replace        bool // in place of another proposal of the version
+	Move           bool // to where its trust section says that the next version comes from: see [Moves]
 }
 
 // Propose packs the next version of the policy, checks it against the one that is published, signs it, and puts it under the
 // tag of proposals. It is published at once when the signers suffice for the old version and for the new one. Another
-// proposal of the same version, or another policy under the version's tag, is fault.ErrConflict.
-func Propose(ctx context.Context, now time.Time, at Place, d Draft, by ...Signatory) (*Proposal, error) {
+// proposal of the same version, or another policy under the version's tag, is fault.ErrConflict. A version that names another
+// repository for the next one is [ErrMissing], unless that repository has it too or the draft says Move.
+func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by ...Signatory) (*Proposal, error) {
 	p, err := ParseTravelling(d.Document, d.Root)
 	if err != nil {
 		return nil, err
@@ -79,7 +78,7 @@ func Propose(ctx context.Context, now time.Time, at Place, d Draft, by ...Signat
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	if err := p.proposable(now, at.Name(), before); err != nil {
+	if err := p.proposable(ctx, now, at.Name(), m, before); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	o := artifacts.TrustOptions{Version: p.Version, Policy: d.Document, TrustedRoot: d.Root, Created: d.Created, Annotations: d.Annotations}
@@ -100,11 +99,16 @@ func Propose(ctx context.Context, now time.Time, at Place, d Draft, by ...Signat
 			fmt.Sprintf("look at it with longshore trust show, and make yours version %d", before.Index.Version+1))
 	}
 	tag := artifacts.TrustProposalTag(p.Version)
-	if err := alone(ctx, at, tag, a.Descriptor.Digest, d.Replace); err != nil {
+	if _, err := alone(ctx, at, tag, a.Descriptor.Digest, d.Replace); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	if err := entitled(p, before, by); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if !d.Move {
+		if _, err := p.arrived(ctx, at, m, a.Descriptor.Digest); err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
 	}
 	for _, b := range a.Blobs {
 		if err := at.PushBlob(ctx, b.Descriptor, b.Data); err != nil {
@@ -118,15 +122,20 @@ func Propose(ctx context.Context, now time.Time, at Place, d Draft, by ...Signat
 	if err := signAll(ctx, at, subject, by); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
+	if d.Move && p.moves(at) {
+		if err := announce(ctx, at, m, p.Trust.Repository, subject, a.Manifest, tag, d.Replace); err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+	}
 	if err := put(ctx, at, subject, a.Manifest, tag, d.Replace); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return advance(ctx, now, at, before, subject.Digest)
+	return advance(ctx, now, at, m, before, subject.Digest)
 }
 
 // Endorse signs the proposal that is under way, and publishes it when enough have. digest, if not "", is the one that the
 // signer has looked at: another one is fault.ErrConflict.
-func Endorse(ctx context.Context, now time.Time, at Place, seen digest.Digest, by ...Signatory) (*Proposal, error) {
+func Endorse(ctx context.Context, now time.Time, at Place, m Moves, seen digest.Digest, by ...Signatory) (*Proposal, error) {
 	what := "sign the proposed trust policy in " + at.Name()
 	before, err := newest(ctx, at)
 	if err != nil {
@@ -145,7 +154,7 @@ func Endorse(ctx context.Context, now time.Time, at Place, seen digest.Digest, b
 	}
 	p, err := c.Parse()
 	if err == nil {
-		err = p.proposable(now, at.Name(), before)
+		err = p.proposable(ctx, now, at.Name(), m, before)
 	}
 	if err == nil {
 		err = entitled(p, before, by)
@@ -156,7 +165,7 @@ func Endorse(ctx context.Context, now time.Time, at Place, seen digest.Digest, b
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return advance(ctx, now, at, before, d)
+	return advance(ctx, now, at, m, before, d)
 }
 
 // Publishable tells what would be wrong with publishing the policy, whatever is published already. It is stricter than
@@ -176,7 +185,7 @@ func (p *Policy) Publishable(now time.Time) error {
 }
 
 // proposable tells whether a policy may be published after another; nil: as the first one.
-func (p *Policy) proposable(now time.Time, repository string, before *Published) error {
+func (p *Policy) proposable(ctx context.Context, now time.Time, repository string, m Moves, before *Published) error {
 	if err := p.Publishable(now); err != nil {
 		return err
 	}
@@ -189,7 +198,7 @@ func (p *Policy) proposable(now time.Time, repository string, before *Published)
 			"publish the first version where it says that the next one comes from")
 	case before == nil:
 		return nil
-	case before.Policy.Trust == nil || before.Policy.Trust.Repository != repository:
+	case before.Policy.Trust == nil || before.Policy.Trust.Repository != repository && before.settled(ctx, m):
 		return fmt.Errorf("version %d says that the next one is somewhere else: %w", before.Index.Version, fault.ErrInvalid)
 	case p.Version > before.Index.Version+1:
 		return fmt.Errorf("version %d is published, the next one is %d: %w", before.Index.Version, before.Index.Version+1, fault.ErrInvalid)
@@ -224,41 +233,37 @@ func signAll(ctx context.Context, at Place, subject ocispec.Descriptor, by []Sig
 	return nil
 }
 
-// alone tells whether a tag is free for a digest.
-func alone(ctx context.Context, at signing.Source, tag string, d digest.Digest, replace bool) error {
+// alone returns what a tag names, and refuses to take its place; "": nothing.
+func alone(ctx context.Context, at signing.Source, tag string, d digest.Digest, replace bool) (digest.Digest, error) {
 	there, err := at.Resolve(ctx, tag)
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		return nil
+		return "", nil
 	case err != nil:
-		return err
+		return "", err
 	case there.Digest != d && !replace:
-		return fault.WithHint(fmt.Errorf("%s is %s: somebody else has proposed another one: %w", tag, there.Digest, fault.ErrConflict),
+		return "", fault.WithHint(fmt.Errorf("%s is %s: somebody else has proposed another one: %w", tag, there.Digest, fault.ErrConflict),
 			"look at it with longshore trust show, and sign it, or put yours in its place with --replace")
 	}
-	return nil
+	return there.Digest, nil
 }
 
-// put points a tag at what was pushed, and stays until it has stayed there.
+// put points a tag at what was pushed.
 func put(ctx context.Context, at Place, subject ocispec.Descriptor, manifest []byte, tag string, replace bool) error {
-	if err := alone(ctx, at, tag, subject.Digest, replace); err != nil { // a moment before, not before the signing
+	was, err := alone(ctx, at, tag, subject.Digest, replace) // a moment before, not before the signing
+	if err != nil {
 		return err
 	}
-	if err := at.PushManifest(ctx, subject, manifest, tag); err != nil {
-		return err
+	if err = at.SwapTag(ctx, subject, manifest, tag, was); errors.Is(err, fault.ErrConflict) {
+		if _, taken := alone(ctx, at, tag, subject.Digest, false); taken != nil {
+			return taken
+		}
 	}
-	pause := time.NewTimer(settle)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return alone(ctx, at, tag, subject.Digest, false)
+	return err
 }
 
 // advance counts signatures, and publishes what has enough of them.
-func advance(ctx context.Context, now time.Time, at Place, before *Published, d digest.Digest) (*Proposal, error) {
+func advance(ctx context.Context, now time.Time, at Place, m Moves, before *Published, d digest.Digest) (*Proposal, error) {
 	c, err := Fetch(ctx, at, d)
 	if err != nil {
 		return nil, err
@@ -282,6 +287,9 @@ func advance(ctx context.Context, now time.Time, at Place, before *Published, d 
 	}
 	if _, err := before.admits(ctx, now, at, d); err != nil {
 		return nil, err
+	}
+	if err := p.moveFirst(ctx, now, at, m, before); err != nil {
+		return nil, fmt.Errorf("publish trust policy %d in %s: %w", c.Index.Version, at.Name(), err)
 	}
 	err = put(ctx, at, c.Descriptor, c.Manifest, artifacts.TrustTag(c.Index.Version), false)
 	if err == nil {
@@ -318,7 +326,8 @@ func (p *Proposal) sole(ctx context.Context, now time.Time, at Place, before *Pu
 	case err != nil:
 		return nil //nolint:nilerr // it is nobody's yet, and finds this one in its place
 	}
-	if err := at.PushManifest(ctx, other.Descriptor, other.Manifest, artifacts.TrustTag(p.Index.Version)); err != nil {
+	err = at.SwapTag(ctx, other.Descriptor, other.Manifest, artifacts.TrustTag(p.Index.Version), p.Descriptor.Digest)
+	if err != nil && !errors.Is(err, fault.ErrConflict) {
 		return err
 	}
 	return fault.WithHint(fmt.Errorf("%s is %s: somebody else published another one meanwhile: %w", tag, there.Digest, fault.ErrConflict),

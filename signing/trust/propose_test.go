@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -25,7 +27,7 @@ func by(t testing.TB, names ...string) []Signatory {
 
 func (r *repository) propose(t testing.TB, d doc, names ...string) (*Proposal, error) {
 	t.Helper()
-	return Propose(t.Context(), now, r, Draft{Document: []byte(d.text(t))}, by(t, names...)...)
+	return Propose(t.Context(), now, r, nil, Draft{Document: []byte(d.text(t))}, by(t, names...)...)
 }
 
 // TestOneAfterTheOther: each signer adds a signature on another day; the last one that is needed publishes.
@@ -54,22 +56,22 @@ func TestOneAfterTheOther(t *testing.T) {
 	if _, err := d.Refresh(t.Context()); err != nil || d.version() != 1 {
 		t.Errorf("a device takes a proposal: %v, version %d", err, d.version())
 	}
-	if _, err := Endorse(t.Context(), now, r, "", by(t, "stranger")...); !errors.Is(err, fault.ErrRejected) {
+	if _, err := Endorse(t.Context(), now, r, nil, "", by(t, "stranger")...); !errors.Is(err, fault.ErrRejected) {
 		t.Errorf("Endorse by a stranger = %v", err)
 	}
-	if _, err := Endorse(t.Context(), now, r, "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", by(t, "root-4")...); !errors.Is(err, fault.ErrConflict) {
+	if _, err := Endorse(t.Context(), now, r, nil, "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", by(t, "root-4")...); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("Endorse of another digest = %v", err)
 	}
-	if p, err = Endorse(t.Context(), now, r, p.Descriptor.Digest, by(t, "root-4")...); err != nil || p.Published || p.Missing() != "1 more of version 1: root-2, root-3" {
+	if p, err = Endorse(t.Context(), now, r, nil, p.Descriptor.Digest, by(t, "root-4")...); err != nil || p.Published || p.Missing() != "1 more of version 1: root-2, root-3" {
 		t.Errorf("second signer: %+v, %v", p, err)
 	}
-	if p, err = Endorse(t.Context(), now, r, "", by(t, "root-3")...); err != nil || !p.Published || p.Tag != "v2" {
+	if p, err = Endorse(t.Context(), now, r, nil, "", by(t, "root-3")...); err != nil || !p.Published || p.Tag != "v2" {
 		t.Errorf("third signer: %+v, %v", p, err)
 	}
 	if _, err := d.Refresh(t.Context()); err != nil || d.version() != 2 {
 		t.Errorf("Refresh = %v, version %d, want 2", err, d.version())
 	}
-	if _, err := Endorse(t.Context(), now, r, "", by(t, "root-4")...); !errors.Is(err, fault.ErrNotFound) {
+	if _, err := Endorse(t.Context(), now, r, nil, "", by(t, "root-4")...); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("Endorse without a proposal = %v", err)
 	}
 	past, err := History(t.Context(), now, r, nil)
@@ -134,7 +136,7 @@ func TestAnotherRootIsAnotherVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Propose(t.Context(), now, r, Draft{Document: text, Root: root}, by(t, "root-1", "root-2")...)
+		return Propose(t.Context(), now, r, nil, Draft{Document: text, Root: root}, by(t, "root-1", "root-2")...)
 	}
 	first, second := keylesstest.New(t).Root(t), keylesstest.New(t).Root(t)
 	for range 2 {
@@ -159,7 +161,7 @@ func TestTwoAtOnce(t *testing.T) {
 		for i := range docs {
 			text := []byte(docs[i].text(t))
 			s := by(t, fmt.Sprint("root-", i+1))
-			wg.Go(func() { _, errs[i] = Propose(t.Context(), now, r, Draft{Document: text}, s...) })
+			wg.Go(func() { _, errs[i] = Propose(t.Context(), now, r, nil, Draft{Document: text}, s...) })
 		}
 		wg.Wait()
 		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), fault.ErrConflict) {
@@ -176,7 +178,7 @@ func TestTwoAtOnce(t *testing.T) {
 	if _, err := r.propose(t, other, "root-2"); !errors.Is(err, fault.ErrConflict) || !strings.Contains(fault.Hint(err), "--replace") {
 		t.Errorf("the second proposal = %v", err)
 	}
-	p, err := Propose(t.Context(), now, r, Draft{Document: []byte(other.text(t)), Replace: true}, by(t, "root-2", "root-3")...)
+	p, err := Propose(t.Context(), now, r, nil, Draft{Document: []byte(other.text(t)), Replace: true}, by(t, "root-2", "root-3")...)
 	if err != nil || !p.Published {
 		t.Errorf("in its place: %+v, %v", p, err)
 	}
@@ -191,6 +193,10 @@ type watched struct {
 func (w watched) PushManifest(ctx context.Context, d ocispec.Descriptor, data []byte, tag string) error {
 	w.before(tag)
 	return w.repository.PushManifest(ctx, d, data, tag)
+}
+
+func (w watched) SwapTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
+	return swapTag(ctx, w, d, data, tag, was)
 }
 
 // TestSlowPublishers: B is held up before it sets the version's tag that it found free, and A before it sets the proposal's. Of
@@ -216,7 +222,7 @@ func TestSlowPublishers(t *testing.T) {
 						close(ready)
 						<-reached
 					}
-				}}, Draft{Document: textA}, byA...)
+				}}, nil, Draft{Document: textA}, byA...)
 			})
 			<-ready
 			wg.Go(func() {
@@ -230,7 +236,7 @@ func TestSlowPublishers(t *testing.T) {
 						close(reached)
 						<-done
 					}
-				}}, Draft{Document: textB}, byB...)
+				}}, nil, Draft{Document: textB}, byB...)
 			})
 			wg.Wait()
 			won, lost, err := gotA, gotB, errB
@@ -348,4 +354,86 @@ func FuzzInline(f *testing.F) {
 			t.Errorf("Inline changed the policy: %v\n%s\n%s", err, data, document)
 		}
 	})
+}
+
+// moving opens repositories in memory.
+type moving map[string]*repository
+
+func (m moving) Open(_ context.Context, name string) (Place, error) {
+	if r := m[name]; r != nil {
+		return r, nil
+	}
+	return nil, fmt.Errorf("open %s: %w", name, fault.ErrTemporary)
+}
+
+func (m moving) Copy(_ context.Context, from, to Place, d digest.Digest) error {
+	a, b := from.(*repository), to.(*repository)
+	maps.Copy(b.Content, a.Content)
+	b.Listed[d] = a.Listed[d]
+	return nil
+}
+
+// TestProposeElsewhere: a version that names another repository for the next one is published when that repository has it, and
+// a typing error is put right where devices go on asking.
+func TestProposeElsewhere(t *testing.T) {
+	r, other, slip := newRepository(), newRepository(), newRepository()
+	other.Repository, slip.Repository = "registry.example/plant/trust-2", "registry.example/plant/turst"
+	m := moving{r.Repository: r, other.Repository: other, slip.Repository: slip}
+	push := func(at *repository, d doc, move bool, names ...string) (*Proposal, error) {
+		t.Helper()
+		return Propose(t.Context(), now, at, m, Draft{Document: []byte(d.text(t)), Move: move}, by(t, names...)...)
+	}
+	if p, err := push(r, plain(1), false, "root-1", "root-2"); err != nil || !p.Published {
+		t.Fatalf("Propose = %+v, %v", p, err)
+	}
+	second := plain(2)
+	for _, at := range []string{slip.Repository, "registry.exmaple/plant/trust"} {
+		second.at = at
+		tags := fmt.Sprint(r.Memory.Tags)
+		if p, err := push(r, second, false, "root-1", "root-2"); err == nil || fmt.Sprint(r.Memory.Tags) != tags {
+			t.Errorf("Propose of a version whose next one is at %s = %+v, nil, and nothing is there", at, p)
+		}
+	}
+	second.at = slip.Repository
+	if _, err := push(r, second, false, "root-1", "root-2"); !errors.Is(err, ErrMissing) || !strings.Contains(fault.Hint(err), "--move") {
+		t.Errorf("Propose = %v (%s), want ErrMissing with a hint at --move", err, fault.Hint(err))
+	}
+	if _, err := second.policy(t).Successor(t.Context(), m); !errors.Is(err, ErrMissing) {
+		t.Errorf("Successor = %v, want ErrMissing", err)
+	}
+
+	r.push(t, second, "", "root-1", "root-2") // by another tool
+	third := plain(3)
+	if p, err := push(r, third, false, "root-1", "root-2"); err != nil || !p.Published {
+		t.Fatalf("Propose of what puts it right = %+v, %v", p, err)
+	}
+
+	fourth := plain(4)
+	fourth.at = other.Repository
+	p, err := push(r, fourth, true, "root-1")
+	if err != nil || p.Published {
+		t.Fatalf("Propose = %+v, %v", p, err)
+	}
+	if p, err = Endorse(t.Context(), now, r, m, "", by(t, "root-3")...); err != nil || !p.Published {
+		t.Fatalf("Endorse = %+v, %v", p, err)
+	}
+	d := newDevice(t, r, plain(1).text(t))
+	d.at[other.Repository], d.at[slip.Repository] = other, slip
+	if _, err := d.Refresh(t.Context()); err != nil || d.version() != 4 {
+		t.Errorf("Refresh = %v, version %d, want 4", err, d.version())
+	}
+	fifth := plain(5)
+	fifth.at = other.Repository
+	if _, err := push(r, fifth, false, "root-1", "root-2"); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("Propose where the policy came from = %v, want fault.ErrInvalid: it has moved", err)
+	}
+	if p, err := push(other, fifth, false, "root-1", "root-2"); err != nil || !p.Published {
+		t.Fatalf("Propose = %+v, %v", p, err)
+	}
+	if taken, err := d.Refresh(t.Context()); err != nil || d.version() != 5 || taken[0].Parted != "" {
+		t.Errorf("Refresh = %v, version %d, want 5", err, d.version())
+	}
+	if past, err := History(t.Context(), now, other, nil); err != nil || len(past) != 2 || past[0].Err != nil || past[1].Err != nil {
+		t.Errorf("History = %+v, %v", past, err)
+	}
 }

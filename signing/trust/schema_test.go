@@ -9,9 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 func compiledSchema(t testing.TB) *jsonschema.Schema {
@@ -34,11 +35,11 @@ func compiledSchema(t testing.TB) *jsonschema.Schema {
 // bySchema holds a YAML document against the schema.
 func bySchema(t testing.TB, s *jsonschema.Schema, text string) error {
 	t.Helper()
-	var v any
-	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+	root, err := strict.YAML("f", []byte(text))
+	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := json.Marshal(v)
+	data, err := json.Marshal(root.Value())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func (r *reader) identity(n *strict.Node) {
 	}
 	r.add(n, &Signer{
 		Name: name, Kind: SignerIdentity, NotBefore: from, NotAfter: until,
-		at: func(time.Time) signing.Trustee { return identity }, about: o.Subject.String() + " by " + o.Issuer.String(),
+		at: func(time.Time) signing.Verifier { return identity }, about: o.Subject.String() + " by " + o.Issuer.String(),
 	})
 }
 

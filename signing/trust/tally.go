@@ -31,12 +31,12 @@ func (p *Policy) count(ctx context.Context, st signing.Source, subject ocispec.D
 		t.Signers = append(t.Signers, Standing{Name: s.Name, Kind: s.Kind, About: s.about})
 	}
 	c := count{policy: p, quorum: q, now: now}
-	trustees := make([]signing.Trustee, len(q.Signers))
+	trustees := make([]signing.Verifier, len(q.Signers))
 	for i, s := range q.Signers {
 		trustees[i] = numbered{s.at(now), i}
 	}
 	found, err := signing.Examine(ctx, st, subject, signing.Query{
-		PredicateType: predicateType, Trustees: trustees,
+		PredicateType: predicateType, Verifiers: trustees,
 		Enough: func(good []signing.Signature) bool { return !thorough && len(c.match(good)) >= q.Need() },
 	})
 	if err != nil {
@@ -56,11 +56,11 @@ func (p *Policy) count(ctx context.Context, st signing.Source, subject ocispec.D
 
 // numbered is a signer of a quorum by its place in it: names may be given twice to things that are the same.
 type numbered struct {
-	signing.Trustee
+	signing.Verifier
 	place int
 }
 
-func (n numbered) TrusteeName() string { return fmt.Sprint(n.place) }
+func (n numbered) VerifierName() string { return fmt.Sprint(n.place) }
 
 // count counts the signers of one quorum.
 type count struct {
@@ -295,7 +295,7 @@ func (c *count) none(found *signing.Found) error {
 		for i, s := range c.quorum.Signers {
 			names[i] = s.Name
 		}
-		return fmt.Errorf("%w: none by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), signing.Reasons(slices.Concat(found.Bad, found.Other)))
+		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), signing.Reasons(slices.Concat(found.Bad, found.Other)))
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
@@ -29,10 +31,10 @@ const trustRepository = "registry.example/plant/trust"
 // signers are keys without a password, by name: made when first asked for, once for all tests.
 var (
 	signersMu sync.Mutex
-	signersBy = map[string]*signing.Signer{}
+	signersBy = map[string]*sign.Signer{}
 )
 
-func signer(t testing.TB, name string) *signing.Signer {
+func signer(t testing.TB, name string) *sign.Signer {
 	t.Helper()
 	signersMu.Lock()
 	defer signersMu.Unlock()
@@ -47,7 +49,7 @@ func signer(t testing.TB, name string) *signing.Signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := signing.NewKeySigner(hand, signing.SignOptions{Name: name, Once: true})
+	s, err := sign.NewKeySigner(hand, sign.Options{Name: name, Once: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +142,34 @@ func (r *repository) PushManifest(ctx context.Context, d ocispec.Descriptor, dat
 	defer r.mu.Unlock()
 	r.tags[tag] = true
 	return nil
+}
+
+// SwapTag implements [Place].
+func (r *repository) SwapTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
+	return swapTag(ctx, r, d, data, tag, was)
+}
+
+func swapTag(ctx context.Context, at signing.Store, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
+	look := func() (digest.Digest, error) {
+		there, err := at.Resolve(ctx, tag)
+		if errors.Is(err, fault.ErrNotFound) {
+			err = nil
+		}
+		if err == nil && there.Digest != was && there.Digest != d.Digest {
+			err = fmt.Errorf("%s names %s: %w", tag, there.Digest, fault.ErrConflict)
+		}
+		return there.Digest, err
+	}
+	if there, err := look(); err != nil || there == d.Digest {
+		return err
+	}
+	if err := at.PushManifest(ctx, d, data, tag); err != nil {
+		return err
+	}
+	was = d.Digest
+	<-time.After(20 * time.Millisecond) // the other one may have looked already
+	_, err := look()
+	return err
 }
 
 // Tags implements [Place].

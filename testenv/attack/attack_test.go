@@ -6,12 +6,17 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -37,6 +42,7 @@ func TestAttacks(t *testing.T) {
 			{"freshness", onFresh},
 			{"identity", onIdentity},
 			{"rotation", onRotation},
+			{"power", onPower},
 		} {
 			t.Run(stage.name, func(t *testing.T) {
 				t.Parallel()
@@ -75,6 +81,9 @@ func onMirror(t *testing.T, p *plant, n int) {
 	t.Run("eavesdropping", func(t *testing.T) { d.overheard(t) })
 	d.withstandAll(t, mirrorAttacks())
 	t.Run("sent on to somebody without TLS", func(t *testing.T) { d.downgraded(t) })
+	t.Run("sent to a token server without TLS", func(t *testing.T) { d.challenged(t) })
+	t.Run("registry that asks for no pause, or for years", func(t *testing.T) { d.hurried(t) })
+	t.Run("credential helper that hangs", func(t *testing.T) { d.helperHangs(t) })
 	t.Run("somebody else at the registry's address", func(t *testing.T) { d.impersonated(t) })
 }
 
@@ -92,14 +101,33 @@ func mirrorAttacks() []attack {
 			return d.nothing
 		}}
 	}
+	const lists = `/referrers/|/manifests/sha256-[0-9a-f]{64}$`
 	return []attack{
 		always("mirror knows nothing", testenv.Rule{Effect: Withhold()}),
 		always("mirror spoils what it sends", testenv.Rule{Method: "GET", Effect: testenv.Corrupt()}),
 		always("mirror drops every request", testenv.Rule{Effect: testenv.Reset()}),
 		always("mirror sends too much", testenv.Rule{Method: "GET", Effect: Endless("application/octet-stream", 0)}),
-		{"mirror shows an old state", one(agent.CodeRollback), func(t *testing.T, d *device) func() {
+		{"mirror shows an old state", one(codes.Rollback), func(t *testing.T, d *device) func() {
 			old := d.resolve(t, "plant/state", artifacts.HistoryTag(string(d.id), 1))
 			d.proxy.Play(testenv.Rule{Path: `/manifests/press-\d+$`, Effect: Instead("/v2/plant/state/manifests/" + old.Digest.String())})
+			return d.nothing
+		}},
+		always("mirror lists a signature that is nowhere", testenv.Rule{Path: lists, Effect: Lists(ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageManifest, Size: 700, Digest: digest.FromString("nowhere"), ArtifactType: signing.MediaTypeBundle,
+		})}),
+		{"mirror hides all signatures but a stranger's", nil, func(t *testing.T, d *device) func() {
+			d.unseen(t, func() {
+				d.release(t, "line", false)
+				state := d.current(t)
+				honest, err := d.open(t, "plant/state").Referrers(t.Context(), state)
+				if err != nil || len(honest) == 0 {
+					t.Fatalf("Referrers = %v, %v", honest, err)
+				}
+				d.sign(t, "stranger", state)
+				d.proxy.Play(testenv.Rule{Path: lists, Effect: Only(func(x ocispec.Descriptor) bool {
+					return !slices.ContainsFunc(honest, func(h ocispec.Descriptor) bool { return h.Digest == x.Digest })
+				})})
+			})
 			return d.nothing
 		}},
 		// The last: the mirror is not asked for a while after it.
@@ -150,7 +178,7 @@ func (d *device) downgraded(t *testing.T) {
 		d.proxy.Play(testenv.Rule{Effect: testenv.Reset()}) // what it knows would do
 		d.registry.Faults.Add(testenv.Rule{Agent: Victims, Path: path, Effect: Redirect(listener.URL)})
 		d.release(t, "line", true)
-		p := d.tells(t, agent.CodeSourceDenied)
+		p := d.tells(t, codes.SourceDenied)
 		t.Logf("%s: %s", p.Code, p.Message)
 		d.untouched(t)
 		d.registry.Faults.Clear()
@@ -171,10 +199,10 @@ func (d *device) impersonated(t *testing.T) {
 	d.registry.Down()
 	for _, impostor := range []struct {
 		with []testenv.RegistryOption
-		code agent.Code
+		code codes.Code
 	}{
-		{[]testenv.RegistryOption{testenv.WithTLS()}, agent.CodeSourceUnauthenticated}, // of another authority
-		{nil, agent.CodeSourceUnreachable},                                             // without TLS
+		{[]testenv.RegistryOption{testenv.WithTLS()}, codes.SourceUnauthenticated}, // of another authority
+		{nil, codes.SourceUnreachable},                                             // without TLS
 	} {
 		server, err := testenv.StartRegistry(t.TempDir(), testenv.Referrers, append(impostor.with, testenv.WithAddress(d.host))...)
 		if err != nil {
@@ -238,7 +266,7 @@ func (d *device) untouched(t *testing.T) {
 }
 
 // alarmed waits for the security event of a code that means an attack.
-func (d *device) alarmed(t *testing.T, code agent.Code) {
+func (d *device) alarmed(t *testing.T, code codes.Code) {
 	t.Helper()
 	if !code.Attack() {
 		return

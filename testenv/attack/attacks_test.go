@@ -15,9 +15,10 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -25,7 +26,7 @@ import (
 // without any effect.
 type attack struct {
 	name  string
-	codes []agent.Code // one of them is told; none: the device takes what was released, in spite of it all
+	codes []codes.Code // one of them is told; none: the device takes what was released, in spite of it all
 	// play begins it. What it returns takes back what it did to the registry; rules of the proxy go anyway.
 	play func(t *testing.T, d *device) (undo func())
 }
@@ -42,34 +43,34 @@ func attacks() []attack {
 // publishers are the clients of people who publish, whom an attacker may lie to as well.
 const publishers = `^longshore/`
 
-func one(codes ...agent.Code) []agent.Code { return codes }
+func one(codes ...codes.Code) []codes.Code { return codes }
 
 // forgeries are states that nobody whom the device trusts has signed.
 func forgeries() []attack {
 	return []attack{
-		{"unsigned state", one(agent.CodeSignatureMissing), func(t *testing.T, d *device) func() {
+		{"unsigned state", one(codes.SignatureMissing), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.forge(t, 1<<40)
 			return undo
 		}},
-		{"state signed by a stranger", one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+		{"state signed by a stranger", one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.sign(t, "stranger", d.forge(t, 1<<40))
 			return undo
 		}},
-		{"signature of another state", one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+		{"signature of another state", one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			honest := d.current(t)
 			d.borrow(t, honest, d.forge(t, 1<<40))
 			return undo
 		}},
-		{"statement that is no signature", one(agent.CodeSignatureMissing), func(t *testing.T, d *device) func() {
+		{"statement that is no signature", one(codes.SignatureMissing), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			state := d.forge(t, 1<<40)
 			d.attest(t, "release", "https://example.com/scan-result/v1", d.host+"/plant/state@"+state.Digest.String())
 			return undo
 		}},
-		{"deployment added to a signed state", one(agent.CodeSignatureInvalid, agent.CodeSignatureMissing), func(t *testing.T, d *device) func() {
+		{"deployment added to a signed state", one(codes.SignatureInvalid, codes.SignatureMissing), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			honest := d.current(t)
 			d.borrow(t, honest, d.edit(t, honest, func(m *ocispec.Manifest) {
@@ -83,7 +84,7 @@ func forgeries() []attack {
 			}))
 			return undo
 		}},
-		{"generation raised in a signed state", one(agent.CodeSignatureInvalid, agent.CodeSignatureMissing), func(t *testing.T, d *device) func() {
+		{"generation raised in a signed state", one(codes.SignatureInvalid, codes.SignatureMissing), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			honest := d.current(t)
 			d.borrow(t, honest, d.edit(t, honest, func(m *ocispec.Manifest) {
@@ -91,14 +92,14 @@ func forgeries() []attack {
 			}))
 			return undo
 		}},
-		{"state rewritten on its way", one(agent.CodeStateDigest), func(t *testing.T, d *device) func() {
+		{"state rewritten on its way", one(codes.StateDigest), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.release(t, "line", false)
 				d.proxy.Play(testenv.Rule{Method: "GET", Path: d.manifest(d.current(t).Digest), Effect: testenv.Corrupt()})
 			})
 			return d.nothing
 		}},
-		{"image rewritten on its way", one(agent.CodeImageDigest), func(t *testing.T, d *device) func() {
+		{"image rewritten on its way", one(codes.ImageDigest), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Method: "GET", Path: `^/v2/plant/line/blobs/`, Effect: testenv.Corrupt()})
 			d.release(t, "line", true)
 			return d.nothing
@@ -109,12 +110,12 @@ func forgeries() []attack {
 // replays are true and signed, and not of now, or not for this device.
 func replays() []attack {
 	return []attack{
-		{"old state", one(agent.CodeRollback), func(t *testing.T, d *device) func() {
+		{"old state", one(codes.Rollback), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.retag(t, artifacts.HistoryTag(string(d.id), 1))
 			return undo
 		}},
-		{"old state by a proxy that remembers", one(agent.CodeRollback), func(t *testing.T, d *device) func() {
+		{"old state by a proxy that remembers", one(codes.Rollback), func(t *testing.T, d *device) func() {
 			var m Memory
 			d.proxy.Play(testenv.Rule{Effect: m.Keep()})
 			_, _ = d.sync(t.Context())
@@ -125,7 +126,7 @@ func replays() []attack {
 			d.proxy.Play(testenv.Rule{Effect: m.Replay()})
 			return d.nothing
 		}},
-		{"state that expires while news is withheld", one(agent.CodeStale), func(t *testing.T, d *device) func() {
+		{"state that expires while news is withheld", one(codes.Stale), func(t *testing.T, d *device) func() {
 			d.release(t, "line", false, "--expires", "15s")
 			d.settled(t, uint64(d.pushed))
 			d.begin(t)
@@ -137,7 +138,7 @@ func replays() []attack {
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"old state after a restart of the agent", one(agent.CodeRollback), func(t *testing.T, d *device) func() {
+		{"old state after a restart of the agent", one(codes.Rollback), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.retag(t, artifacts.HistoryTag(string(d.id), 2))
 			d.agent.Kill()
@@ -146,14 +147,14 @@ func replays() []attack {
 			}
 			return undo
 		}},
-		{"state of another device", one(agent.CodeWrongDevice), func(t *testing.T, d *device) func() {
+		{"state of another device", one(codes.WrongDevice), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.must(t, "longshore", "state", "push", "--device", "press-99", "--key", d.path("release.key"), "--generation", strconv.Itoa(1000+d.pushed),
 				"--component", "oci://"+d.host+"/plant/components/line:"+d.versions["line"], d.host+"/plant/state")
 			d.retag(t, "press-99")
 			return undo
 		}},
-		{"two states of one generation", one(agent.CodeGenerationConflict), func(t *testing.T, d *device) func() {
+		{"two states of one generation", one(codes.GenerationConflict), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.sign(t, "release", d.forge(t, uint64(d.pushed)))
 			return undo
@@ -164,7 +165,7 @@ func replays() []attack {
 // mixtures put pieces together that were each signed, or named by something signed, but not together.
 func mixtures() []attack {
 	return []attack{
-		{"new state with an old deployment", one(agent.CodeContentDigest), func(t *testing.T, d *device) func() {
+		{"new state with an old deployment", one(codes.ContentDigest), func(t *testing.T, d *device) func() {
 			old := d.layers(t, "plant/state", d.current(t).Digest)
 			d.unseen(t, func() {
 				d.release(t, "line", false)
@@ -176,7 +177,7 @@ func mixtures() []attack {
 			})
 			return d.nothing
 		}},
-		{"signed state of mixed pieces", one(agent.CodeStateMixed), func(t *testing.T, d *device) func() {
+		{"signed state of mixed pieces", one(codes.StateMixed), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			honest := d.current(t)
 			old := d.layers(t, "plant/state", d.resolve(t, "plant/state", artifacts.HistoryTag(string(d.id), uint64(d.pushed-1))).Digest)
@@ -186,7 +187,7 @@ func mixtures() []attack {
 			}))
 			return undo
 		}},
-		{"new state with an old bundle", one(agent.CodeContentDigest), func(t *testing.T, d *device) func() {
+		{"new state with an old bundle", one(codes.ContentDigest), func(t *testing.T, d *device) func() {
 			old := d.layers(t, "plant/state", d.current(t).Digest)[1].Digest
 			d.unseen(t, func() {
 				d.release(t, "line", false)
@@ -196,7 +197,7 @@ func mixtures() []attack {
 			})
 			return d.nothing
 		}},
-		{"new state with an old component", one(agent.CodeComponentDigest), func(t *testing.T, d *device) func() {
+		{"new state with an old component", one(codes.ComponentDigest), func(t *testing.T, d *device) func() {
 			old := d.resolve(t, "plant/components/line", d.versions["line"]).Digest
 			d.component(t, "line")
 			fresh := d.resolve(t, "plant/components/line", d.versions["line"]).Digest
@@ -204,13 +205,13 @@ func mixtures() []attack {
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"new component with another image", one(agent.CodeImageDigest, agent.CodeImageMissing, agent.CodeImagePull), func(t *testing.T, d *device) func() {
+		{"new component with another image", one(codes.ImageDigest, codes.ImageMissing, codes.ImagePull), func(t *testing.T, d *device) func() {
 			old := d.resolve(t, "plant/audit", "0").Digest
 			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/line/manifests/`, Effect: Instead("/v2/plant/audit/manifests/" + old.String())})
 			d.release(t, "line", true)
 			return d.nothing
 		}},
-		{"new state with signatures of an old one", one(agent.CodeSignatureInvalid, agent.CodeSignatureMissing), func(t *testing.T, d *device) func() {
+		{"new state with signatures of an old one", one(codes.SignatureInvalid, codes.SignatureMissing), func(t *testing.T, d *device) func() {
 			old := d.current(t).Digest
 			d.unseen(t, func() {
 				d.release(t, "line", false)
@@ -227,7 +228,7 @@ func mixtures() []attack {
 
 // silences keep something from the device.
 func silences() []attack {
-	withheld := func(path string, codes ...agent.Code) attack {
+	withheld := func(path string, codes ...codes.Code) attack {
 		return attack{codes: codes, play: func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: path, Effect: Withhold()})
 			d.release(t, "line", true)
@@ -236,12 +237,12 @@ func silences() []attack {
 	}
 	named := func(name string, a attack) attack { a.name = name; return a }
 	return []attack{
-		named("tag withheld", withheld(`/manifests/press-\d+$`, agent.CodeStateNotFound)),
-		named("signature withheld", withheld(`/referrers/|/manifests/sha256-`, agent.CodeSignatureMissing)),
-		named("deployments withheld", withheld(`^/v2/plant/state/blobs/`, agent.CodeContentMissing, agent.CodeSourceUnreachable)),
-		named("component withheld", withheld(`^/v2/plant/components/`, agent.CodeComponentMissing)),
-		named("image withheld", withheld(`^/v2/plant/line/`, agent.CodeImageMissing)),
-		{"one of two images withheld", one(agent.CodeImageMissing), func(t *testing.T, d *device) func() {
+		named("tag withheld", withheld(`/manifests/press-\d+$`, codes.StateNotFound)),
+		named("signature withheld", withheld(`/referrers/|/manifests/sha256-`, codes.SignatureMissing)),
+		named("deployments withheld", withheld(`^/v2/plant/state/blobs/`, codes.ContentMissing, codes.SourceUnreachable)),
+		named("component withheld", withheld(`^/v2/plant/components/`, codes.ComponentMissing)),
+		named("image withheld", withheld(`^/v2/plant/line/`, codes.ImageMissing)),
+		{"one of two images withheld", one(codes.ImageMissing), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.proxy.Play(testenv.Rule{Path: `^/v2/plant/audit/`, Effect: Withhold()})
 				d.release(t, "line", true)
@@ -249,15 +250,15 @@ func silences() []attack {
 			})
 			return d.nothing
 		}},
-		{"every request dropped", one(agent.CodeSourceUnreachable), func(t *testing.T, d *device) func() {
+		{"every request dropped", one(codes.SourceUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Effect: testenv.Reset()})
 			return d.nothing
 		}},
-		{"every request left hanging", one(agent.CodeSourceUnreachable), func(t *testing.T, d *device) func() {
+		{"every request left hanging", one(codes.SourceUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Effect: d.proxy.Faults.Stall(-1)})
 			return d.nothing
 		}},
-		{"everything a byte at a time", one(agent.CodeSourceUnreachable), func(t *testing.T, d *device) func() {
+		{"everything a byte at a time", one(codes.SourceUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Method: "GET", Effect: Drip(1, 100*time.Millisecond)})
 			d.release(t, "line", false)
 			return d.nothing
@@ -268,33 +269,33 @@ func silences() []attack {
 // floods are more than anybody needs.
 func floods() []attack {
 	return []attack{
-		{"endless state", one(agent.CodeStateTooLarge), func(t *testing.T, d *device) func() {
+		{"endless state", one(codes.StateTooLarge), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Method: "GET", Path: `^/v2/plant/state/manifests/sha256:`, Effect: Endless(ocispec.MediaTypeImageManifest, 0)})
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"endless list of signatures", one(agent.CodeSignatureInvalid, agent.CodeSourceUnreachable), func(t *testing.T, d *device) func() {
+		{"endless list of signatures", one(codes.SignatureInvalid, codes.SourceUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: `/referrers/|/manifests/sha256-`, Effect: Endless(ocispec.MediaTypeImageIndex, 0)})
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"pages of signatures without end", one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+		{"pages of signatures without end", one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: `/referrers/`, Effect: Pages()})
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"ten thousand signatures", one(agent.CodeSignatureInvalid, agent.CodeSourceUnreachable), func(t *testing.T, d *device) func() {
+		{"ten thousand signatures", one(codes.SignatureInvalid, codes.SourceUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: `/referrers/|/manifests/sha256-[0-9a-f]{64}$`, Effect: Inflate(10_000)})
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"signature of 100 MiB", one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+		{"signature of 100 MiB", one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			honest := d.current(t)
 			d.attach(t, honest, d.forge(t, 1<<40), make([]byte, 100<<20))
 			return undo
 		}},
-		{"endless signature", one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+		{"endless signature", one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.release(t, "line", false)
 				for _, l := range d.signatures(t, d.current(t)) {
@@ -303,7 +304,7 @@ func floods() []attack {
 			})
 			return d.nothing
 		}},
-		{"endless deployment", one(agent.CodeContentDigest), func(t *testing.T, d *device) func() {
+		{"endless deployment", one(codes.ContentDigest), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.release(t, "line", false)
 				for _, l := range d.layers(t, "plant/state", d.current(t).Digest) {
@@ -312,7 +313,7 @@ func floods() []attack {
 			})
 			return d.nothing
 		}},
-		{"endless image", one(agent.CodeImageDigest), func(t *testing.T, d *device) func() {
+		{"endless image", one(codes.ImageDigest), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/line/blobs/`, Effect: Endless("application/octet-stream", 0)})
 			d.release(t, "line", true)
 			return d.nothing
@@ -356,7 +357,7 @@ func lies() []attack {
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"false digest in the header", one(agent.CodeContentMissing, agent.CodeStateDigest, agent.CodeSourceUnreachable), func(t *testing.T, d *device) func() {
+		{"false digest in the header", one(codes.ContentMissing, codes.StateDigest, codes.SourceUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: `/manifests/press-\d+$`, Effect: testenv.Header("Docker-Content-Digest", zeros.String())})
 			return d.nothing
 		}},
@@ -370,14 +371,14 @@ func lies() []attack {
 			d.release(t, "line", false)
 			return d.nothing
 		}},
-		{"truncated as if it were all", one(agent.CodeStateDigest), func(t *testing.T, d *device) func() {
+		{"truncated as if it were all", one(codes.StateDigest), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.release(t, "line", false)
 				d.proxy.Play(testenv.Rule{Method: "GET", Path: d.manifest(d.current(t).Digest), Effect: testenv.Truncate(100)})
 			})
 			return d.nothing
 		}},
-		{"referrers denied, to force an older format", one(agent.CodeSignatureMissing), func(t *testing.T, d *device) func() {
+		{"referrers denied, to force an older format", one(codes.SignatureMissing), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.sign(t, "stranger", d.forge(t, 1<<40), "--signature-format", "legacy")
 			d.proxy.Play(testenv.Rule{Path: `/referrers/|/manifests/sha256-[0-9a-f]{64}`, Effect: Withhold()})
@@ -451,7 +452,7 @@ func (d *device) forge(t *testing.T, generation uint64) ocispec.Descriptor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desc, err := d.open(t, "plant/state").Publish(t.Context(), a, registry.PublishOptions{Tags: []string{string(d.id)}})
+	desc, err := release.Publish(t.Context(), d.open(t, "plant/state"), a, release.PublishOptions{Tags: []string{string(d.id)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -89,7 +89,7 @@ func (d *device) decidesBy(t *testing.T, version uint64) {
 // usurpers hold the registry, or a key of releases, and what they do is undone by the next version of the policy.
 func usurpers() []attack {
 	return []attack{
-		{"next policy withheld until the one in use ends", one(agent.CodeTrustExpired), func(t *testing.T, d *device) func() {
+		{"next policy withheld until the one in use ends", one(codes.TrustExpired), func(t *testing.T, d *device) func() {
 			d.rotate(t, "root-1", "root-2", "version: 3", "expires: "+time.Now().Add(20*time.Second).UTC().Format(time.RFC3339)+"\nversion: 3")
 			d.decidesBy(t, 3)
 			d.settled(t, uint64(d.pushed))
@@ -98,7 +98,7 @@ func usurpers() []attack {
 			d.rotate(t, "root-2", "root-3")
 			return d.nothing
 		}},
-		{"last generation by a stolen key", one(agent.CodeKeyRevoked), func(t *testing.T, d *device) func() {
+		{"last generation by a stolen key", one(codes.KeyRevoked), func(t *testing.T, d *device) func() {
 			const last = ^uint64(0)
 			honest := d.pushed
 			d.release(t, "line", false, "--generation", fmt.Sprint(last)) // the thief
@@ -118,14 +118,30 @@ func usurpers() []attack {
 				d.release(t, "audit", false)
 			}
 		}},
+		{"policy that leads to a repository without it", one(codes.TrustMissing), func(t *testing.T, d *device) func() {
+			right, slip := fmt.Sprintf("repository: %q", d.host+"/plant/trust"), fmt.Sprintf("repository: %q", d.host+"/plant/turst")
+			text := d.must(t, "longshore", "trust", "show", "--document", d.host+"/plant/trust")
+			if !strings.Contains(text, right) {
+				t.Fatalf("the policy has no %s:\n%s", right, text)
+			}
+			text = strings.Replace(strings.Replace(text, "version: 5", "version: 6", 1), right, slip, 1)
+			desc := d.signedPolicy(t, 6, text, "root-1", "root-2")
+			if err := d.open(t, "plant/trust").Tag(t.Context(), desc, artifacts.TrustTag(6)); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				d.rotate(t, "root-1", "root-2", slip, right)
+				d.decidesBy(t, 7)
+			}
+		}},
 	}
 }
 
 // successions are next policies that must not follow the device's own.
 func successions() []attack {
-	invalid := one(agent.CodeTrustInvalid)
+	invalid := one(codes.TrustInvalid)
 	// Served as the next version, signed by these.
-	offered := func(name string, codes []agent.Code, change func(string) string, keys ...string) attack {
+	offered := func(name string, codes []codes.Code, change func(string) string, keys ...string) attack {
 		return attack{name, codes, func(t *testing.T, d *device) func() {
 			d.offer(t, change(d.next(t)), keys...)
 			return d.nothing
@@ -140,27 +156,27 @@ func successions() []attack {
 		offered("next policy that only its own signers signed", invalid, func(s string) string {
 			return strings.Replace(s, "signers: [root-1, root-2, root-3]", "signers: [release, root-1]", 1)
 		}, "release", "root-1"),
-		{"next policy that nobody could follow", one(agent.CodeTrustUnusable, agent.CodeTrustInvalid), func(t *testing.T, d *device) func() {
+		{"next policy that nobody could follow", one(codes.TrustUnusable, codes.TrustInvalid), func(t *testing.T, d *device) func() {
 			locked := strings.Replace(d.next(t), "\nrules:\n", fmt.Sprintf("\nrules:\n  - {scope: %q, artifacts: [trust], reject: true}\n", d.host+"/plant/trust"), 1)
 			d.offer(t, locked, "root-1", "root-2")
 			return d.nothing
 		}},
-		offered("next policy of signers whose time is over", one(agent.CodeTrustUnusable), func(s string) string {
+		offered("next policy of signers whose time is over", one(codes.TrustUnusable), func(s string) string {
 			for _, name := range []string{"root-1", "root-2"} {
 				s = strings.Replace(s, "  - name: "+name+"\n", "  - name: "+name+"\n    notAfter: 2020-01-01T00:00:00Z\n", 1)
 			}
 			return s
 		}, "root-1", "root-2", "root-3"),
-		{"old policy as the next", one(agent.CodeTrustRollback), func(t *testing.T, d *device) func() {
+		{"old policy as the next", one(codes.TrustRollback), func(t *testing.T, d *device) func() {
 			old := d.resolve(t, "plant/trust", "v1")
 			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/manifests/v2$`, Effect: Instead("/v2/plant/trust/manifests/" + old.Digest.String())})
 			return d.nothing
 		}},
-		{"endless next policy", one(agent.CodeTrustUnreachable), func(t *testing.T, d *device) func() {
+		{"endless next policy", one(codes.TrustUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/manifests/v2$`, Effect: Endless(ocispec.MediaTypeImageManifest, 0)})
 			return d.nothing
 		}},
-		{"repository of policies dropped", one(agent.CodeTrustUnreachable), func(t *testing.T, d *device) func() {
+		{"repository of policies dropped", one(codes.TrustUnreachable), func(t *testing.T, d *device) func() {
 			d.proxy.Play(testenv.Rule{Path: `^/v2/plant/trust/`, Effect: testenv.Reset()})
 			return d.nothing
 		}},
@@ -182,17 +198,24 @@ func (d *device) offer(t *testing.T, policy string, keys ...string) {
 // offerAs is offer for any version.
 func (d *device) offerAs(t *testing.T, version uint64, policy string, keys ...string) {
 	t.Helper()
+	desc := d.signedPolicy(t, version, policy, keys...)
+	d.proxy.Play(testenv.Rule{Path: "^/v2/plant/trust/manifests/" + artifacts.TrustTag(version) + "$", Effect: Instead("/v2/plant/trust/manifests/" + string(desc.Digest))})
+}
+
+// signedPolicy pushes a version of the policy, signed by some keys, under a tag that no device asks for.
+func (d *device) signedPolicy(t *testing.T, version uint64, policy string, keys ...string) ocispec.Descriptor {
+	t.Helper()
 	before := d.resolve(t, "plant/trust", artifacts.TrustTag(version-1)).Digest
 	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: version, Policy: []byte(policy), Previous: before})
 	if err != nil {
 		t.Fatal(err)
 	}
-	desc, err := d.open(t, "plant/trust").Publish(t.Context(), a, registry.PublishOptions{Tags: []string{"offered"}})
+	desc, err := release.Publish(t.Context(), d.open(t, "plant/trust"), a, release.PublishOptions{Tags: []string{"offered"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range keys {
 		d.must(t, "longshore", "sign", "--key", d.path(k+".key"), d.host+"/plant/trust@"+desc.Digest.String())
 	}
-	d.proxy.Play(testenv.Rule{Path: "^/v2/plant/trust/manifests/" + artifacts.TrustTag(version) + "$", Effect: Instead("/v2/plant/trust/manifests/" + string(desc.Digest))})
+	return desc
 }

@@ -19,8 +19,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
@@ -108,9 +109,9 @@ type device struct {
 	lacks    []string          // what component leaves out: component, image, provenance
 	images   int
 	forged   int
-	pushed   int           // states, and so the newest generation
-	before   *agent.Status // when the attack began
-	customer *customer     // of the application, since then
+	pushed   int            // states, and so the newest generation
+	before   *status.Status // when the attack began
+	customer *customer      // of the application, since then
 }
 
 const pool = "10.%d.0.0/16"
@@ -256,7 +257,7 @@ func (d *device) path(name string) string { return filepath.Join(d.dir, name) }
 func (d *device) environment() []string {
 	return []string{
 		"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=" + password, "COSIGN_PASSWORD=" + password,
-		"LONGSHORE_CA_FILE=" + d.registry.CAFile, "NO_COLOR=1",
+		"LONGSHORE_CA_FILE=" + d.registry.CAFile, "NO_COLOR=1", "PATH=" + d.path("bin") + ":" + os.Getenv("PATH"),
 	}
 }
 
@@ -312,7 +313,7 @@ func (d *device) release(t *testing.T, app string, image bool, flags ...string) 
 		d.sign(t, key, d.current(t))
 	}
 	if d.seals != nil {
-		d.seal(t, d.seals.now.Seal(t, issuer, subject, good), d.current(t))
+		d.seal(t, d.seals.now.Keyless(t, issuer, subject, good), d.current(t))
 	}
 	if d.pulse != "" {
 		d.freshen(t, "pulse", d.pulse)
@@ -390,7 +391,7 @@ func (d *device) attest(t *testing.T, key, predicate, reference string) {
 func (d *device) open(t *testing.T, repository string) *registry.Repository {
 	t.Helper()
 	c, err := registry.New(registry.Options{
-		Username: d.registry.Username, Password: d.registry.Password, CAFile: d.registry.CAFile, UserAgent: "longshore/attacker",
+		Host: d.registry.Host, Username: d.registry.Username, Password: d.registry.Password, CAFile: d.registry.CAFile, UserAgent: "longshore/attacker",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -403,9 +404,9 @@ func (d *device) open(t *testing.T, repository string) *registry.Repository {
 	return repo
 }
 
-func (d *device) status(t *testing.T) *agent.Status {
+func (d *device) status(t *testing.T) *status.Status {
 	t.Helper()
-	var s *agent.Status
+	var s *status.Status
 	testenv.Eventually(t, tellLimit, "status", func() (err error) {
 		s, err = d.control.Status(t.Context())
 		return err
@@ -424,7 +425,7 @@ func (d *device) settled(t *testing.T, generation uint64) {
 		if err != nil {
 			return err
 		}
-		if s.Committed == nil || s.Committed.Generation != generation || s.Phase != agent.PhaseInSync || len(s.Problems) > 0 {
+		if s.Committed == nil || s.Committed.Generation != generation || s.Phase != status.PhaseInSync || len(s.Problems) > 0 {
 			_, _ = d.sync(t.Context())
 			return fmt.Errorf("device is %q, committed %+v; problems %+v", s.Phase, s.Committed, s.Problems)
 		}
@@ -433,16 +434,16 @@ func (d *device) settled(t *testing.T, generation uint64) {
 }
 
 // sync has the agent look now, and does not wait for long.
-func (d *device) sync(ctx context.Context) (agent.SyncResult, error) {
+func (d *device) sync(ctx context.Context) (status.SyncResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return d.control.Sync(ctx)
 }
 
 // tells waits until the device tells one of the codes, and returns the problem.
-func (d *device) tells(t *testing.T, codes ...agent.Code) agent.Problem {
+func (d *device) tells(t *testing.T, codes ...codes.Code) status.Problem {
 	t.Helper()
-	var found agent.Problem
+	var found status.Problem
 	testenv.Eventually(t, tellLimit, fmt.Sprintf("%v is told", codes), func() error {
 		_, _ = d.sync(t.Context())
 		s, err := d.control.Status(t.Context())
@@ -461,7 +462,7 @@ func (d *device) tells(t *testing.T, codes ...agent.Code) agent.Problem {
 }
 
 // processes are the first processes of the containers, by container.
-func processes(s *agent.Status) map[string]uint32 {
+func processes(s *status.Status) map[string]uint32 {
 	out := map[string]uint32{}
 	for _, x := range s.Deployments {
 		for _, c := range x.Components {

@@ -8,7 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -30,7 +30,7 @@ rules:
 func freezes() []attack {
 	// Released without a statement, and then does something in its place; the statement comes once the attack is over.
 	stale := func(name string, does func(t *testing.T, d *device, before ocispec.Descriptor)) attack {
-		return attack{name, one(agent.CodeStateStale), func(t *testing.T, d *device) func() {
+		return attack{name, one(codes.StateStale), func(t *testing.T, d *device) func() {
 			before, pulse := d.current(t), d.pulse
 			d.pulse = ""
 			d.release(t, "line", false)
@@ -48,12 +48,12 @@ func freezes() []attack {
 		}),
 		stale("freshness statement by a stranger", func(t *testing.T, d *device, _ ocispec.Descriptor) { d.freshen(t, "stranger", "1h") }),
 		stale("freshness statement by the key of releases", func(t *testing.T, d *device, _ ocispec.Descriptor) { d.freshen(t, "release", "1h") }),
-		{"old state whose freshness statement has not ended", one(agent.CodeRollback), func(t *testing.T, d *device) func() {
+		{"old state whose freshness statement has not ended", one(codes.Rollback), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.retag(t, artifacts.HistoryTag(string(d.id), 1))
 			return undo
 		}},
-		{"news withheld until the freshness statement ends", one(agent.CodeStateStale), func(t *testing.T, d *device) func() {
+		{"news withheld until the freshness statement ends", one(codes.StateStale), func(t *testing.T, d *device) func() {
 			pulse := d.pulse
 			d.pulse = "1m" // the shortest
 			d.release(t, "line", false)

@@ -10,9 +10,9 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -50,28 +50,30 @@ rules:
 
 // impostors sign without being who the device believes in, or at a time or in a way that nobody vouches for.
 func impostors() []attack {
-	signed := func(name string, seal func(t *testing.T, s *seals) signing.Seal) attack {
-		return attack{name, one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+	signed := func(name string, seal func(t *testing.T, s *seals) sign.Keyless) attack {
+		return attack{name, one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.seal(t, seal(t, d.seals), d.forge(t, 1<<40))
 			return undo
 		}}
 	}
 	flawed := func(name string, f keylesstest.Flaws) attack {
-		return signed(name, func(t *testing.T, s *seals) signing.Seal { return s.now.Seal(t, issuer, subject, f) })
+		return signed(name, func(t *testing.T, s *seals) sign.Keyless { return s.now.Keyless(t, issuer, subject, f) })
 	}
 	// The honest signature's own entry, of which only the log's promise or a time is another.
 	changed := func(name string, change func(entry map[string]any)) attack {
-		return signed(name, func(t *testing.T, s *seals) signing.Seal {
+		return signed(name, func(t *testing.T, s *seals) sign.Keyless {
 			return func(_ context.Context, statement []byte) ([]byte, error) {
 				return edited(s.now.Bundle(t, issuer, subject, statement, good), func(b map[string]any) { change(entryOf(b)) })
 			}
 		})
 	}
 	return []attack{
-		signed("identity of somebody else", func(t *testing.T, s *seals) signing.Seal { return s.now.Seal(t, issuer, "mallory@acme.example", good) }),
-		signed("identity by another provider", func(t *testing.T, s *seals) signing.Seal {
-			return s.now.Seal(t, "https://login.acme.example.evil.example", subject, good)
+		signed("identity of somebody else", func(t *testing.T, s *seals) sign.Keyless {
+			return s.now.Keyless(t, issuer, "mallory@acme.example", good)
+		}),
+		signed("identity by another provider", func(t *testing.T, s *seals) sign.Keyless {
+			return s.now.Keyless(t, "https://login.acme.example.evil.example", subject, good)
 		}),
 		flawed("certificate by an authority of the same name", keylesstest.Flaws{NoStamp: true, Foreign: true}),
 		flawed("certificate that is in no log", keylesstest.Flaws{NoStamp: true, NoSCT: true}),
@@ -80,7 +82,7 @@ func impostors() []attack {
 		flawed("signature logged after its certificate's time", keylesstest.Flaws{NoStamp: true, Late: time.Hour}),
 		flawed("signature whose timestamp was stripped", keylesstest.Flaws{NoTime: true, NoStamp: true}),
 		changed("log entry whose time was changed", func(entry map[string]any) { entry["integratedTime"] = fmt.Sprint(time.Now().Add(-time.Minute).Unix()) }),
-		signed("log entry of another signature", func(t *testing.T, s *seals) signing.Seal {
+		signed("log entry of another signature", func(t *testing.T, s *seals) sign.Keyless {
 			return func(_ context.Context, statement []byte) ([]byte, error) {
 				var other map[string]any
 				if err := json.Unmarshal(s.now.Bundle(t, issuer, subject, []byte(`{"_type":"https://in-toto.io/Statement/v1"}`), good), &other); err != nil {
@@ -91,7 +93,7 @@ func impostors() []attack {
 				})
 			}
 		}),
-		signed("log entry by a log that nobody trusts", func(t *testing.T, s *seals) signing.Seal {
+		signed("log entry by a log that nobody trusts", func(t *testing.T, s *seals) sign.Keyless {
 			return func(_ context.Context, statement []byte) ([]byte, error) {
 				var other map[string]any
 				if err := json.Unmarshal(keylesstest.New(t).Bundle(t, issuer, subject, statement, good), &other); err != nil {
@@ -102,14 +104,14 @@ func impostors() []attack {
 				})
 			}
 		}),
-		signed("instance whose time in the trusted root is over", func(t *testing.T, s *seals) signing.Seal { return s.before.Seal(t, issuer, subject, good) }),
-		{"signature by an identity of another state", one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+		signed("instance whose time in the trusted root is over", func(t *testing.T, s *seals) sign.Keyless { return s.before.Keyless(t, issuer, subject, good) }),
+		{"signature by an identity of another state", one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			honest := d.current(t)
 			d.borrowFirst(t, honest, d.forge(t, 1<<40))
 			return undo
 		}},
-		{"key in the place of an identity", one(agent.CodeSignatureInvalid), func(t *testing.T, d *device) func() {
+		{"key in the place of an identity", one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.sign(t, "release", d.forge(t, 1<<40))
 			return undo
@@ -118,9 +120,9 @@ func impostors() []attack {
 }
 
 // seal signs a state in the name of an identity.
-func (d *device) seal(t *testing.T, seal signing.Seal, state ocispec.Descriptor) {
+func (d *device) seal(t *testing.T, seal sign.Keyless, state ocispec.Descriptor) {
 	t.Helper()
-	s, err := signing.NewSealSigner(seal, nil, signing.SignOptions{Name: subject})
+	s, err := sign.NewKeylessSigner(seal, nil, sign.Options{Name: subject})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing/keyless/keylesstest"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -121,7 +121,7 @@ func TestBadInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, err := d.open(t, "plant/state").Publish(t.Context(), a, registry.PublishOptions{Tags: []string{string(d.id)}})
+	state, err := release.Publish(t.Context(), d.open(t, "plant/state"), a, release.PublishOptions{Tags: []string{string(d.id)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestBadInput(t *testing.T) {
 		as := []string{"longshore", "verify", "--certificate-identity", subject, "--certificate-oidc-issuer", issuer, "--trusted-root", "root.json", "REF"}
 		for n, f := range map[uint64]keylesstest.Flaws{3: {NoStamp: true, Late: time.Hour}, 4: {NoStamp: true, Late: -time.Hour}} {
 			sealed := d.forge(t, n)
-			d.seal(t, instance.Seal(t, issuer, subject, f), sealed)
+			d.seal(t, instance.Keyless(t, issuer, subject, f), sealed)
 			d.fails(t, bad{args: as, code: 5, says: []string{"certificate out of time", "is valid from"}}, d.host+"/plant/state@"+sealed.Digest.String())
 		}
 	})

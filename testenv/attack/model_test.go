@@ -30,12 +30,19 @@ func TestThreatModel(t *testing.T) {
 		}
 		played[a.name] = true
 	}
+	for _, w := range powers() {
+		played[w.name] = true
+	}
 	for _, name := range subtests(t) {
+		played[name] = true
+	}
+	for _, name := range tests(t) {
 		played[name] = true
 	}
 	named := map[string]bool{}
 	for _, name := range shown(string(data)) {
 		if folder, test, ok := strings.Cut(name, ".Test"); ok {
+			named[name] = true
 			if !exists(t, root, folder, "Test"+test) {
 				t.Errorf("the page names %s, and there is no such test", name)
 			}
@@ -57,7 +64,7 @@ func TestThreatModel(t *testing.T) {
 var quoted = regexp.MustCompile("`([^`]+)`")
 
 // shown lists the tests that the page names: all that is quoted in the column of a table that says what shows it, and in the
-// part about lies.
+// part about false metadata.
 func shown(page string) []string {
 	var names []string
 	column := -1
@@ -76,29 +83,53 @@ func shown(page string) []string {
 			}
 		}
 	}
-	_, lies, _ := strings.Cut(page, "\n## Lies")
-	lies, _, _ = strings.Cut(lies, "\n## ")
-	for _, m := range quoted.FindAllStringSubmatch(lies, -1) {
+	_, hints, _ := strings.Cut(page, "\n## False metadata")
+	hints, _, _ = strings.Cut(hints, "\n## ")
+	for _, m := range quoted.FindAllStringSubmatch(hints, -1) {
 		names = append(names, strings.Join(strings.Fields(m[1]), " "))
 	}
 	return names
 }
 
-// subtests are the names that attack_test.go gives to attacks that stand in no list.
+// subtests are the names of attacks that stand in no list.
 func subtests(t *testing.T) []string {
 	t.Helper()
-	data, err := os.ReadFile("attack_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var names []string
-	for _, m := range regexp.MustCompile(`t\.Run\("([^"]{4,})"`).FindAllStringSubmatch(string(data), -1) {
-		names = append(names, m[1])
+	for _, file := range []string{"attack_test.go", "credentials_test.go"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`t\.Run\("([^"]{4,})"`).FindAllStringSubmatch(string(data), -1) {
+			names = append(names, m[1])
+		}
 	}
 	return names
 }
 
-// exists tells whether a folder of that name, anywhere, has a test.
+// tests are those of this package that play one attack each.
+func tests(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllStringSubmatch(string(data), -1) {
+			if m[1] != "TestAttacks" && m[1] != "TestThreatModel" {
+				names = append(names, "attack."+m[1])
+			}
+		}
+	}
+	return names
+}
+
+// exists reports whether a folder of that name, anywhere, has a test.
 func exists(t *testing.T, root, folder, test string) bool {
 	t.Helper()
 	for _, depth := range []string{"", "*/", "*/*/", "*/*/*/"} {

@@ -7,7 +7,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -55,7 +55,7 @@ func onKeys(t *testing.T, p *plant, n int) {
 // insiders hold a key, and not enough of them.
 func insiders() []attack {
 	// Forged and signed by these.
-	signed := func(name string, code agent.Code, keys ...string) attack {
+	signed := func(name string, code codes.Code, keys ...string) attack {
 		return attack{name, one(code), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			state := d.forge(t, 1<<40)
@@ -66,7 +66,7 @@ func insiders() []attack {
 		}}
 	}
 	// Released as it should be, with something beside the state left out; the rest comes once the attack is over.
-	lacking := func(name string, code agent.Code, does func(t *testing.T, d *device), lacks ...string) attack {
+	lacking := func(name string, code codes.Code, does func(t *testing.T, d *device), lacks ...string) attack {
 		return attack{name, one(code), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.lacks = lacks
@@ -80,16 +80,16 @@ func insiders() []attack {
 		}}
 	}
 	return []attack{
-		signed("one key of two", agent.CodeSignatureThreshold, "release"),
-		signed("one key and a stranger's", agent.CodeSignatureThreshold, "release", "stranger"),
-		{"one key twice", one(agent.CodeSignatureThreshold), func(t *testing.T, d *device) func() {
+		signed("one key of two", codes.SignatureThreshold, "release"),
+		signed("one key and a stranger's", codes.SignatureThreshold, "release", "stranger"),
+		{"one key twice", one(codes.SignatureThreshold), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
 			d.sign(t, "release", d.forge(t, 1<<40), "--signature-format", "both")
 			return undo
 		}},
-		signed("one key and a lost one", agent.CodeKeyRevoked, "release", "lost"),
-		signed("one key and one whose time is over", agent.CodeKeyExpired, "release", "left"),
-		{"one of two signatures hidden", one(agent.CodeSignatureThreshold), func(t *testing.T, d *device) func() {
+		signed("one key and a lost one", codes.KeyRevoked, "release", "lost"),
+		signed("one key and one whose time is over", codes.KeyExpired, "release", "left"),
+		{"one of two signatures hidden", one(codes.SignatureThreshold), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.release(t, "line", false)
 				listed, err := d.open(t, "plant/state").Referrers(t.Context(), d.current(t))
@@ -100,20 +100,20 @@ func insiders() []attack {
 			})
 			return d.nothing
 		}},
-		{"state that was taken back", one(agent.CodeDigestRevoked), func(t *testing.T, d *device) func() {
+		{"state that was taken back", one(codes.DigestRevoked), func(t *testing.T, d *device) func() {
 			d.unseen(t, func() {
 				d.release(t, "line", false)
 				d.trust(t, quorum(t, d, fmt.Sprintf("  - {digest: %q, reason: a mistake}\n", d.current(t).Digest)))
 			})
 			return func() { d.trust(t, quorum(t, d, "")) }
 		}},
-		lacking("component that nobody signed", agent.CodeComponentUnsigned, nil, "component"),
-		lacking("component signed by a stranger", agent.CodeComponentSignature, func(t *testing.T, d *device) {
+		lacking("component that nobody signed", codes.ComponentUnsigned, nil, "component"),
+		lacking("component signed by a stranger", codes.ComponentSignature, func(t *testing.T, d *device) {
 			d.must(t, "longshore", "sign", "--key", d.path("stranger.key"), d.componentOf("line"))
 		}, "component"),
-		lacking("image that nobody signed", agent.CodeImageUnsigned, nil, "image"),
-		lacking("component without its provenance", agent.CodeAttestationMissing, nil, "provenance"),
-		lacking("provenance by a stranger", agent.CodeAttestationInvalid, func(t *testing.T, d *device) {
+		lacking("image that nobody signed", codes.ImageUnsigned, nil, "image"),
+		lacking("component without its provenance", codes.AttestationMissing, nil, "provenance"),
+		lacking("provenance by a stranger", codes.AttestationInvalid, func(t *testing.T, d *device) {
 			d.attest(t, "stranger", provenance, d.componentOf("line"))
 		}, "provenance"),
 	}

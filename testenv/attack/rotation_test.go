@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -35,8 +36,8 @@ func onRotation(t *testing.T, p *plant, n int) {
 			t.Fatal(err)
 		}
 		d.decidesBy(t, 5)
-		d.alarmed(t, d.tells(t, agent.CodeKeyRevoked).Code)
-		if s := d.status(t).Trust; s.Source != agent.TrustFromRegistry || len(s.SignedBy) != 2 {
+		d.alarmed(t, d.tells(t, codes.KeyRevoked).Code)
+		if s := d.status(t).Trust; s.Source != status.TrustFromRegistry || len(s.SignedBy) != 2 {
 			t.Errorf("the device decides by %+v", s)
 		}
 		d.untouched(t)
@@ -49,7 +50,7 @@ func onRotation(t *testing.T, p *plant, n int) {
 		d.begin(t)
 		next := strings.Replace(d.must(t, "longshore", "trust", "show", "--document", d.host+"/plant/trust"), "version: 5", "version: 6", 1)
 		d.offerAs(t, 6, next, "root-3", "root-5")
-		d.tells(t, agent.CodeTrustInvalid)
+		d.tells(t, codes.TrustInvalid)
 		d.untouched(t)
 		d.proxy.Rest()
 		d.settled(t, uint64(d.pushed))

@@ -125,6 +125,11 @@ func Only(keep func(ocispec.Descriptor) bool) testenv.Effect {
 	})
 }
 
+// Lists has these entries in the place of a list of referrers.
+func Lists(entries ...ocispec.Descriptor) testenv.Effect {
+	return list(func([]ocispec.Descriptor) []ocispec.Descriptor { return entries })
+}
+
 // Also adds entries before the true ones of a list of referrers.
 func Also(more ...ocispec.Descriptor) testenv.Effect {
 	return list(func(entries []ocispec.Descriptor) []ocispec.Descriptor { return slices.Concat(more, entries) })

@@ -20,13 +20,15 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -134,8 +136,8 @@ func BenchmarkChain(b *testing.B) {
 // accepted is when the newest generation was.
 func (p *plant) accepted() (at time.Time) {
 	p.b.Helper()
-	p.must(p.agent.Events(p.b.Context(), agent.EventRequest{}, func(e agent.Event) error {
-		if e.Kind == agent.EventAccepted && e.Generation == p.generation {
+	p.must(p.agent.Events(p.b.Context(), status.EventRequest{}, func(e status.Event) error {
+		if e.Kind == status.EventAccepted && e.Generation == p.generation {
 			at = e.Time
 		}
 		return nil
@@ -153,7 +155,7 @@ type plant struct {
 	server *testenv.RegistryServer
 	wire   *wire
 	client *registry.Client
-	signer *signing.Signer
+	signer *sign.Signer
 	agent  *agent.Agent
 
 	apps       []release.Single
@@ -168,9 +170,9 @@ func newPlant(b *testing.B, apps int, more ...string) *plant {
 	p := &plant{b: b, server: testenv.Registry(b, testenv.Distribution), apps: make([]release.Single, apps)}
 	p.kinds = strings.Join(append([]string{"state"}, more...), ", ")
 	p.wire = newWire(b, p.server.Host)
-	private, public, err := signing.GenerateKey([]byte("bench"))
+	private, public, err := sign.GenerateKey([]byte("bench"))
 	p.must(err)
-	p.signer, err = signing.NewSigner(private, []byte("bench"), signing.SignOptions{})
+	p.signer, err = sign.NewSigner(private, []byte("bench"), sign.Options{})
 	p.must(err)
 	p.client, err = registry.New(registry.Options{})
 	p.must(err)
@@ -211,11 +213,11 @@ func (p *plant) component(n int, version string) {
 	a, err := artifacts.PackComponent(files, artifacts.ComponentOptions{Name: name, Version: version, Lock: &artifacts.Lock{Images: []artifacts.LockedImage{image}}})
 	p.must(err)
 	repository := p.wire.address + "/plant/components/" + name
-	o := registry.PublishOptions{Tags: []string{version}}
+	o := release.PublishOptions{Tags: []string{version}}
 	if strings.Contains(p.kinds, "component") {
 		o.Signer = signer{p.signer}
 	}
-	_, err = p.open(repository).Publish(p.b.Context(), a, o)
+	_, err = release.Publish(p.b.Context(), p.open(repository), a, o)
 	p.must(err)
 	p.apps[n] = release.Single{Device: benchDevice, Repository: repository, Tag: version, Digest: a.Descriptor.Digest, Name: name, Parameters: p.apps[n].Parameters}
 }
@@ -232,13 +234,13 @@ func (p *plant) publish() {
 	}
 	a, err := artifacts.PackState(o)
 	p.must(err)
-	_, err = p.open(p.repository()).Publish(p.b.Context(), a, registry.PublishOptions{Signer: signer{p.signer}, Tags: []string{benchDevice.Tag()}})
+	_, err = release.Publish(p.b.Context(), p.open(p.repository()), a, release.PublishOptions{Signer: signer{p.signer}, Tags: []string{benchDevice.Tag()}})
 	p.must(err)
 }
 
-type signer struct{ *signing.Signer }
+type signer struct{ *sign.Signer }
 
-// Sign implements [registry.Signer].
+// Sign implements [release.Signer].
 func (s signer) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	_, err := s.Signer.Sign(ctx, repo, subject)
 	return err
@@ -300,14 +302,14 @@ type verifier struct {
 	policy *trust.Policy
 }
 
-// Verify implements [agent.Verifier], as the agent's program does.
-func (v *verifier) Verify(ctx context.Context, kind agent.Kind, repository string, d ocispec.Descriptor) (agent.Verdict, error) {
+// Verify implements [intake.Verifier], as the agent's program does.
+func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
 	repo, err := v.client.OpenName(ctx, repository)
 	if err != nil {
-		return agent.Verdict{}, err
+		return intake.Verdict{}, err
 	}
 	answer := v.policy.Decide(ctx, trust.Question{Source: repo, Kind: string(kind), Subject: d, Now: time.Now()})
-	return agent.Verdict{SignedBy: answer.SignedBy, Insecure: answer.Insecure}, answer.Err
+	return intake.Verdict{SignedBy: answer.SignedBy, Insecure: answer.Insecure}, answer.Err
 }
 
 // wire stands before a server and counts the bytes of its connections, both ways.

@@ -3,7 +3,6 @@ package bench
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,42 +13,36 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/testenv"
+	"github.com/longshore-dev/longshore/testenv/world"
 )
 
 // The idle device: a few applications of a few services each.
 const (
-	idleDevice     = artifacts.DeviceID("press-07")
 	idleApps       = 4
 	idleServices   = 5
 	idleContainers = idleApps * idleServices
 	idlePoll       = 10 * time.Second // six times the default's, so that a short span holds some
-	idlePool       = "10.218.0.0/16"
-	idleQuiet      = 5 * time.Second // so long nothing was written: reports are delivered, leftovers looked for
-	idleSettle     = time.Minute     // wait for that no longer: whoever writes all the time shall be seen
+	idleQuiet      = 5 * time.Second  // so long nothing was written: reports are delivered, leftovers looked for
+	idleSettle     = time.Minute      // wait for that no longer: whoever writes all the time shall be seen
 	installLimit   = 3 * time.Minute
 )
 
-// device is a real agent on a real containerd, with a registry and a fleet endpoint, all in a box.
+// device is a world with a fleet endpoint.
 type device struct {
-	box        *testenv.Box
-	bin        string
-	out        io.Writer
-	registry   *testenv.RegistryServer
-	containerd *testenv.Daemon
-	agent      *testenv.Process
-	want       int // containers that it shall run
+	*world.World
+	want int // containers that it shall run
 }
 
 // idle measures what a device costs while nothing changes: of 5 containers all of it, of 20 the agent.
 func idle(ctx context.Context, box *testenv.Box, bin string, out io.Writer, span time.Duration) (map[string]sample, error) {
-	d := &device{box: box, bin: bin, out: out}
+	d, err := newDevice(ctx, box, bin, out)
+	if err != nil {
+		return nil, err
+	}
 	samples := map[string]sample{}
-	var err error
 	for _, step := range []func(context.Context) error{
-		d.servers,
+		d.image,
 		func(ctx context.Context) error { return d.publish(ctx, 0, 1) },
 		d.boot,
 		func(ctx context.Context) error {
@@ -61,71 +54,49 @@ func idle(ctx context.Context, box *testenv.Box, bin string, out io.Writer, span
 		d.settle,
 	} {
 		if err := step(ctx); err != nil {
-			return nil, fmt.Errorf("idle agent: %w\n%s", err, d.log())
+			return nil, fmt.Errorf("idle agent: %w\n%s", err, d.Logs())
 		}
 	}
 	if samples["idle agent"], err = d.watch(ctx, span); err == nil {
 		samples["idle agent, restarted"], err = d.again(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("idle agent: %w\n%s", err, d.log())
+		return nil, fmt.Errorf("idle agent: %w\n%s", err, d.Logs())
 	}
-	return samples, d.agent.Stop()
+	return samples, d.Agent.Stop()
 }
 
-func (d *device) log() string {
-	if d.agent == nil {
-		return ""
+func newDevice(ctx context.Context, box *testenv.Box, bin string, out io.Writer) (*device, error) {
+	w, err := world.New(ctx, world.Options{Box: box, Bin: bin, Out: out, Name: "bench", Pool: "10.218.0.0/16", Poll: idlePoll})
+	if err != nil {
+		return nil, err
 	}
-	return d.agent.Log(15)
+	return &device{World: w}, nil
 }
 
-func (d *device) path(name string) string { return filepath.Join(d.box.Dir(), name) }
-
-// run runs one of our programs to its end and returns what it prints.
-func (d *device) run(ctx context.Context, program string, args ...string) (string, error) {
-	return d.box.Output(ctx, d.environment(), append([]string{filepath.Join(d.bin, program)}, args...)...)
-}
-
-// environment leaves the caller's home alone.
-func (d *device) environment() []string {
-	return []string{"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=bench", "NO_COLOR=1"}
-}
-
-func (d *device) servers(ctx context.Context) (err error) {
-	if d.containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: d.box, Out: d.out}); err != nil {
-		return err
-	}
-	dir, err := d.box.Folder("registry")
+func (d *device) image(ctx context.Context) error {
+	image, err := testenv.SoftwareImage(ctx, d.Out, "toolbox", testenv.HostPlatform())
 	if err != nil {
 		return err
 	}
-	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution); err != nil {
-		return err
-	}
-	d.box.Add("registry", d.registry.Close)
-	image, err := testenv.SoftwareImage(ctx, d.out, "toolbox", testenv.HostPlatform())
-	if err != nil {
-		return err
-	}
-	_, err = d.registry.Push(ctx, "plant/toolbox:1", image)
+	_, err = d.Registry.Push(ctx, "plant/toolbox:1", image)
 	return err
 }
 
 // everything is what the whole of longshore holds on the device, containerd and shims with it.
 func (d *device) everything() (sample, error) {
-	beside, err := weigh(d.containerd, d.containerd.Bin)
+	beside, err := weigh(d.Containerd, d.Containerd.Bin)
 	if err != nil {
 		return nil, err
 	}
-	fields, err := account(fmt.Sprintf("/proc/%d/smaps_rollup", d.agent.PID()))
+	fields, err := account(fmt.Sprintf("/proc/%d/smaps_rollup", d.Agent.PID()))
 	return sample{"pss-MiB": (fields["Pss"]*1024 + beside) / (1 << 20), "agent-MiB": fields["Pss"] / 1024}, err
 }
 
 // publish releases applications and assigns them to the device, one after the other.
 func (d *device) publish(ctx context.Context, from, to int) error {
 	if from == 0 {
-		if _, err := d.run(ctx, "longshore", "key", "generate", "release"); err != nil {
+		if _, err := d.Run(ctx, "longshore", "key", "generate", "release"); err != nil {
 			return err
 		}
 	}
@@ -135,30 +106,17 @@ func (d *device) publish(ctx context.Context, from, to int) error {
 		var b strings.Builder
 		b.WriteString("services:\n")
 		for service := range idleServices {
-			fmt.Fprintf(&b, "  s%d:\n    image: %s\n    command: [sleep]\n    restart: always\n", service, d.registry.Reference("plant/toolbox:1"))
+			fmt.Fprintf(&b, "  s%d:\n    image: %s\n    command: [sleep]\n    restart: always\n", service, d.Registry.Reference("plant/toolbox:1"))
 		}
-		if err := os.MkdirAll(d.path(name), 0o755); err != nil {
+		component, err := d.Component(ctx, name, "1.0.0", b.String())
+		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(d.path(name+"/compose.yaml"), []byte(b.String()), 0o644); err != nil {
-			return err
-		}
-		if err := d.assign(ctx, name); err != nil {
+		if err := d.Release(ctx, component, "--keep-others"); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// assign publishes an application in a folder, and a state that has it beside what the device has.
-func (d *device) assign(ctx context.Context, name string) error {
-	component := d.registry.Reference("plant/components/" + name + ":1.0.0")
-	if _, err := d.run(ctx, "longshore", "component", "push", name, component); err != nil {
-		return err
-	}
-	_, err := d.run(ctx, "longshore", "state", "push", "--device", string(idleDevice), "--key", "release.key", "--keep-others",
-		"--component", component, d.registry.Reference("plant/state"))
-	return err
 }
 
 // fleet starts the endpoint that the agent reports to.
@@ -171,14 +129,14 @@ func (d *device) fleet(ctx context.Context) (address string, err error) {
 	if err := l.Close(); err != nil {
 		return "", err
 	}
-	token, err := d.run(ctx, "longshore-fleet", "token", "create", "--database", d.path("fleet.db"), "--device", string(idleDevice))
+	token, err := d.Run(ctx, "longshore-fleet", "token", "create", "--database", d.Path("fleet.db"), "--device", d.Device)
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(d.path("token"), []byte(token), 0o600); err != nil {
+	if err := os.WriteFile(d.Path("token"), []byte(token), 0o600); err != nil {
 		return "", err
 	}
-	_, err = d.box.Start("longshore-fleet", d.environment(), filepath.Join(d.bin, "longshore-fleet"), "serve", "--database", d.path("fleet.db"), "--listen", address)
+	_, err = d.Box.Start("longshore-fleet", d.Environment(), filepath.Join(d.Bin, "longshore-fleet"), "serve", "--database", d.Path("fleet.db"), "--listen", address)
 	return address, err
 }
 
@@ -188,20 +146,10 @@ func (d *device) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	table := fmt.Sprintf("lsbench%d", os.Getpid())
-	if err := d.box.OwnTable(ctx, d.out, table); err != nil {
+	if err := d.Init(ctx, "--fleet-url", "http://"+address, "--fleet-token-file", d.Path("token")); err != nil {
 		return err
 	}
-	_, err = d.run(ctx, "longshore-agent", "init", "--config-dir", d.path("etc"), "--device", string(idleDevice),
-		"--state", "oci://"+d.registry.Reference("plant/state"), "--key", d.path("release.pub"), "--poll", idlePoll.String(),
-		"--fleet-url", "http://"+address, "--fleet-token-file", d.path("token"),
-		"--data-dir", d.path("data"), "--run-dir", d.path("run"), "--network-pool", idlePool, "--network-table", table,
-		"--containerd", d.containerd.Address, "--containerd-namespace", d.containerd.Namespace)
-	if err != nil {
-		return err
-	}
-	d.agent, err = d.box.Start("longshore-agent", d.environment(), filepath.Join(d.bin, "longshore-agent"), "run", "--config", d.path("etc/agent.yaml"))
-	if err != nil {
+	if err := d.Boot(ctx); err != nil {
 		return err
 	}
 	return d.settle(ctx)
@@ -209,12 +157,12 @@ func (d *device) boot(ctx context.Context) error {
 
 // settle waits until everything runs and nothing is written any more.
 func (d *device) settle(ctx context.Context) error {
-	if err := testenv.Await(ctx, installLimit, func() error { return errors.Join(d.agent.Running(), d.settled(ctx)) }); err != nil {
+	if err := testenv.Await(ctx, installLimit, func() error { return errors.Join(d.Agent.Running(), d.settled(ctx)) }); err != nil {
 		return err
 	}
 	last := -1.0
 	for began := time.Now(); time.Since(began) < idleSettle; {
-		u, err := look(d.agent.PID())
+		u, err := look(d.Agent.PID())
 		if err != nil || u.written == last {
 			return err
 		}
@@ -228,50 +176,39 @@ func (d *device) settle(ctx context.Context) error {
 
 // settled is nil when everything runs and nothing waits to be reported.
 func (d *device) settled(ctx context.Context) error {
-	text, err := d.run(ctx, "longshore-agent", "status", "-o", "json", "--config", d.path("etc/agent.yaml"))
+	if err := d.InSync(ctx, 0); err != nil {
+		return err
+	}
+	s, err := d.Status(ctx)
 	if err != nil {
 		return err
 	}
-	var s agent.Status
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return fmt.Errorf("status: %w", err)
-	}
-	running := 0
-	for _, x := range s.Deployments {
-		for _, c := range x.Components {
-			for _, service := range c.Services {
-				if service.PID != 0 {
-					running++
-				}
-			}
-		}
-	}
-	if s.Committed == nil || s.Phase != agent.PhaseInSync || running != d.want {
-		return fmt.Errorf("device is %q with %d of %d containers; problems %+v", s.Phase, running, d.want, s.Problems)
+	if running := len(world.Processes(s)); running != d.want {
+		return fmt.Errorf("%d of %d containers run", running, d.want)
 	}
 	return nil
 }
 
 // watch looks at the agent's process at both ends of the span.
 func (d *device) watch(ctx context.Context, span time.Duration) (sample, error) {
-	before, err := look(d.agent.PID())
+	before, err := look(d.Agent.PID())
 	if err != nil {
 		return nil, err
 	}
-	d.registry.Faults.Forget()
+	d.Registry.Faults.Forget()
 	began := time.Now()
 	if err := sleep(ctx, span); err != nil {
 		return nil, err
 	}
-	if err := d.agent.Running(); err != nil {
+	if err := d.Agent.Running(); err != nil {
 		return nil, err
 	}
-	after, err := look(d.agent.PID())
+	after, err := look(d.Agent.PID())
 	if err != nil {
 		return nil, err
 	}
 	took := time.Since(began)
-	beside, err := weigh(d.containerd, d.containerd.Bin)
+	beside, err := weigh(d.Containerd, d.Containerd.Bin)
 	const mib = 1 << 20
 	return sample{
 		"rss-MiB":       after.rss / mib,
@@ -279,19 +216,19 @@ func (d *device) watch(ctx context.Context, span time.Duration) (sample, error) 
 		"cpu-%":         100 * (after.cpu - before.cpu).Seconds() / took.Seconds(),
 		"written-KiB/h": (after.written - before.written) / 1024 * time.Hour.Seconds() / took.Seconds(),
 		"beside-MiB":    beside / mib,
-		"polls":         float64(len(d.registry.Faults.Requests("", ""))),
+		"polls":         float64(len(d.Registry.Faults.Requests("", ""))),
 	}, err
 }
 
 // again looks at the agent after a restart, when it found everything running.
 func (d *device) again(ctx context.Context) (sample, error) {
-	if err := errors.Join(d.agent.Stop(), d.agent.Start()); err != nil {
+	if err := errors.Join(d.Agent.Stop(), d.Agent.Start()); err != nil {
 		return nil, err
 	}
 	if err := d.settle(ctx); err != nil {
 		return nil, err
 	}
-	u, err := look(d.agent.PID())
+	u, err := look(d.Agent.PID())
 	return sample{"rss-MiB": u.rss / (1 << 20), "anon-MiB": u.anonymous / (1 << 20)}, err
 }
 

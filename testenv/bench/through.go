@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/longshore-dev/longshore/testenv"
@@ -27,25 +26,28 @@ func through(ctx context.Context, bin string, out io.Writer) (samples map[string
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, box.Empty()) }()
-	d := &device{box: box, bin: bin, out: out}
+	d, err := newDevice(ctx, box, bin, out)
+	if err != nil {
+		return nil, err
+	}
 	for _, step := range []func(context.Context) error{
-		d.servers,
+		d.image,
 		func(ctx context.Context) error { return d.publish(ctx, 0, 1) }, // its image is the one that all have
 		d.boot,
 	} {
 		if err := step(ctx); err != nil {
-			return nil, fmt.Errorf("a project through the agent: %w\n%s", err, d.log())
+			return nil, fmt.Errorf("a project through the agent: %w\n%s", err, d.Logs())
 		}
 	}
 	var took []float64
 	for n := range throughRounds {
 		one, err := d.startTwo(ctx, n)
 		if err != nil {
-			return nil, fmt.Errorf("a project through the agent: %w\n%s", err, d.log())
+			return nil, fmt.Errorf("a project through the agent: %w\n%s", err, d.Logs())
 		}
 		took = append(took, float64(one.Microseconds())/1000)
 	}
-	return map[string]sample{"project through the agent": middle("ours-ms", took)}, d.agent.Stop()
+	return map[string]sample{"project through the agent": middle("ours-ms", took)}, d.Agent.Stop()
 }
 
 // startTwo assigns a new project to the device and waits until its services answer.
@@ -62,17 +64,18 @@ func (d *device) startTwo(ctx context.Context, n int) (time.Duration, error) {
 	compose := fmt.Sprintf(`services:
   first: {image: %[1]q, command: [serve, "8080", hello], ports: ["127.0.0.1:%[2]d:8080"]}
   second: {image: %[1]q, command: [serve, "8080", hello], ports: ["127.0.0.1:%[3]d:8080"]}
-`, d.registry.Reference("plant/toolbox:1"), first, second)
-	if err := errors.Join(os.MkdirAll(d.path(name), 0o755), os.WriteFile(d.path(name+"/compose.yaml"), []byte(compose), 0o644)); err != nil {
+`, d.Registry.Reference("plant/toolbox:1"), first, second)
+	component, err := d.Component(ctx, name, "1.0.0", compose)
+	if err != nil {
 		return 0, err
 	}
-	if err := d.assign(ctx, name); err != nil {
+	if err := d.Release(ctx, component, "--keep-others"); err != nil {
 		return 0, err
 	}
 	began := time.Now()
 	synced := make(chan error, 1)
 	go func() { // ends with the command, which is waited for
-		_, err := d.run(ctx, "longshore-agent", "sync", "--timeout", throughLimit.String(), "--config", d.path("etc/agent.yaml"))
+		_, err := d.Control(ctx, "sync", "--timeout", throughLimit.String())
 		synced <- err
 	}()
 	errs := []error{answers(ctx, first), answers(ctx, second)}

@@ -10,9 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
+	chain "github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -20,15 +21,15 @@ import (
 // its code while the workload answers every request.
 func attacks(ctx context.Context, w *world) error {
 	return w.steps(ctx, []step{
-		{"a blob tampered with on its way is refused", w.refused(agent.CodeContentDigest, w.tamper)},
-		{"an unsigned state is refused", w.refused(agent.CodeSignatureMissing, w.unsigned)},
-		{"an old generation, signed and all, is refused", w.refused(agent.CodeRollback, w.old)},
-		{"another device's state is refused", w.refused(agent.CodeWrongDevice, w.foreign)},
+		{"a blob tampered with on its way is refused", w.refused(codes.ContentDigest, w.tamper)},
+		{"an unsigned state is refused", w.refused(codes.SignatureMissing, w.unsigned)},
+		{"an old generation, signed and all, is refused", w.refused(codes.Rollback, w.old)},
+		{"another device's state is refused", w.refused(codes.WrongDevice, w.foreign)},
 	})
 }
 
 // refused plays an attack and ends it: the device must tell the code, and be in sync again once the attack is over.
-func (w *world) refused(code agent.Code, attack func(context.Context) (undo func(context.Context) error, err error)) func(context.Context) (string, error) {
+func (w *world) refused(code codes.Code, attack func(context.Context) (undo func(context.Context) error, err error)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (seen string, err error) {
 		before, err := w.status(ctx)
 		if err != nil {
@@ -88,7 +89,7 @@ func (w *world) unsigned(ctx context.Context) (func(context.Context) error, erro
 		if err != nil {
 			return err
 		}
-		_, err = repo.Publish(ctx, forged, registry.PublishOptions{Tags: []string{device}})
+		_, err = chain.Publish(ctx, repo, forged, chain.PublishOptions{Tags: []string{device}})
 		return err
 	})
 }
@@ -121,7 +122,7 @@ func (w *world) foreign(ctx context.Context) (func(context.Context) error, error
 
 // hijack does something to the device's tag with the rights of whoever may write to the registry; undo puts it back.
 func (w *world) hijack(ctx context.Context, do func(*registry.Repository) error) (undo func(context.Context) error, err error) {
-	client, err := registry.New(registry.Options{Username: w.registry.Username, Password: w.registry.Password, CAFile: w.registry.CAFile})
+	client, err := registry.New(registry.Options{Host: w.registry.Host, Username: w.registry.Username, Password: w.registry.Password, CAFile: w.registry.CAFile})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -53,12 +54,12 @@ func (w *world) boot(ctx context.Context) (err error) {
 	})
 }
 
-func (w *world) status(ctx context.Context) (*agent.Status, error) {
+func (w *world) status(ctx context.Context) (*status.Status, error) {
 	text, err := w.longshore(ctx, "longshore-agent", "status", "-o", "json", "--config", w.path("etc/agent.yaml"))
 	if err != nil {
 		return nil, err
 	}
-	var s agent.Status
+	var s status.Status
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return nil, fmt.Errorf("status: %w", err)
 	}
@@ -66,7 +67,7 @@ func (w *world) status(ctx context.Context) (*agent.Status, error) {
 }
 
 // processes are the first processes of the device's containers, by service.
-func processes(s *agent.Status) map[string]uint32 {
+func processes(s *status.Status) map[string]uint32 {
 	out := map[string]uint32{}
 	for _, d := range s.Deployments {
 		for _, c := range d.Components {
@@ -85,7 +86,7 @@ func (w *world) settled(ctx context.Context, generation uint64) error {
 		if err != nil {
 			return err
 		}
-		if s.Committed == nil || s.Committed.Generation != generation || s.Phase != agent.PhaseInSync {
+		if s.Committed == nil || s.Committed.Generation != generation || s.Phase != status.PhaseInSync {
 			return fmt.Errorf("device is %q, want generation %d in sync; problems %+v", s.Phase, generation, s.Problems)
 		}
 		return nil
@@ -93,7 +94,7 @@ func (w *world) settled(ctx context.Context, generation uint64) error {
 }
 
 // hasProblem is nil when the device tells of a problem with the code.
-func (w *world) hasProblem(ctx context.Context, code agent.Code) error {
+func (w *world) hasProblem(ctx context.Context, code codes.Code) error {
 	s, err := w.status(ctx)
 	if err != nil {
 		return err

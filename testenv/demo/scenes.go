@@ -12,7 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -230,12 +231,21 @@ func (w *world) update(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("processes were %v and are %v: only web should have changed", was, is)
 	}
 	// Only web's image changed, and of it only the layer with its title: everything else is on the device already.
-	for _, image := range []string{"nats", "sensor"} {
-		if r := w.registry.Faults.Requests("GET", "/plant/"+image+"/"); len(r) > 0 {
-			return "", fmt.Errorf("%s did not change, and %d requests were made for it: %v", image, len(r), r[0].Path)
+	sent := int64(0)
+	for _, r := range w.registry.Faults.Requests("GET", "") {
+		if !strings.HasPrefix(r.Agent, "longshore-agent/") { // the publisher looks whether all images are at the registry
+			continue
 		}
+		for _, image := range []string{"nats", "sensor"} {
+			if strings.Contains(r.Path, "/plant/"+image+"/") {
+				return "", fmt.Errorf("%s did not change, and the device asked for it: %s", image, r.Path)
+			}
+		}
+		sent += r.Sent
 	}
-	sent, _ := w.registry.Faults.Bytes("GET", "")
+	if sent == 0 {
+		return "", errors.New("the device asked for nothing")
+	}
 	if sent > maxUpdate {
 		return "", fmt.Errorf("%d bytes travelled for an update of a title, want at most %d", sent, maxUpdate)
 	}
@@ -248,17 +258,17 @@ func (w *world) update(ctx context.Context) (string, error) {
 func (w *world) registryAway(ctx context.Context) (string, error) {
 	customer := startWatch(ctx, w.webURL+"/readings")
 	w.registry.Down()
-	err := testenv.Await(ctx, 30*time.Second, func() error { return w.hasProblem(ctx, agent.CodeSourceUnreachable) })
+	err := testenv.Await(ctx, 30*time.Second, func() error { return w.hasProblem(ctx, codes.SourceUnreachable) })
 	if err = errors.Join(err, w.registry.Up()); err == nil {
 		err = testenv.Await(ctx, 60*time.Second, func() error {
-			if w.hasProblem(ctx, agent.CodeSourceUnreachable) == nil {
+			if w.hasProblem(ctx, codes.SourceUnreachable) == nil {
 				return errors.New("the agent still thinks that the registry is away")
 			}
 			return nil
 		})
 	}
 	seen, lost := customer.end()
-	return "told as " + string(agent.CodeSourceUnreachable) + ", then checked again; " + seen, errors.Join(err, lost)
+	return "told as " + string(codes.SourceUnreachable) + ", then checked again; " + seen, errors.Join(err, lost)
 }
 
 // flushed empties the device's nftables table, as a reload of a firewall does, and waits until it is whole again.
@@ -276,7 +286,7 @@ func (w *world) flushed(ctx context.Context) (string, error) {
 	shown := fmt.Sprintf("published again after %.1f s", time.Since(start).Seconds())
 	return shown + ", and told as an event", testenv.Await(ctx, 60*time.Second, func() error {
 		events, err := w.longshore(ctx, "longshore-agent", "events", "--config", w.path("etc/agent.yaml"))
-		if err == nil && !strings.Contains(events, string(agent.EventRepaired)) {
+		if err == nil && !strings.Contains(events, string(status.EventRepaired)) {
 			err = fmt.Errorf("no repair is told:\n%s", clip(events, 2000))
 		}
 		return err
@@ -332,7 +342,7 @@ func (w *world) remove(ctx context.Context) (string, error) {
 	}
 	err := testenv.Await(ctx, 60*time.Second, func() error {
 		s, err := w.status(ctx)
-		if err == nil && (len(s.Deployments) > 0 || s.Phase != agent.PhaseInSync) {
+		if err == nil && (len(s.Deployments) > 0 || s.Phase != status.PhaseInSync) {
 			err = fmt.Errorf("device is %q with %d deployments", s.Phase, len(s.Deployments))
 		}
 		return err

@@ -15,17 +15,18 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
 
-// TestPages types every command of README.md and docs into a shell, one page after the other.
+// TestPages types every command of README.md and docs into a shell, each page in a world of its own.
 func TestPages(t *testing.T) {
 	root, err := testenv.Root()
 	if err != nil {
@@ -35,7 +36,7 @@ func TestPages(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("docs: %d pages, %v", len(pages), err)
 	}
-	bin := programs(t, root)
+	bin := programs(t)
 	for _, name := range append(pages, filepath.Join(root, "README.md")) {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -46,19 +47,22 @@ func TestPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(p.Commands) > 0 {
-			t.Run(p.Name, func(t *testing.T) { play(t, p, bin) })
+			t.Run(p.Name, func(t *testing.T) {
+				if !slices.Contains(p.Needs, "token") { // which sets the environment of the process
+					t.Parallel()
+				}
+				play(t, p, bin)
+			})
 		}
 	}
 }
 
 // programs builds ours, as a reader has them.
-func programs(t *testing.T, root string) string {
+func programs(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", bin+"/", "./cmd/longshore", "./cmd/longshore-agent", "./cmd/longshore-fleet")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := testenv.BuildOwnWithC(t.Context(), bin, testenv.OwnPrograms()...); err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
@@ -150,7 +154,11 @@ func (w *writer) running() {
 	}
 }
 
-func (w *writer) cosign() { w.path = append(w.path, filepath.Dir(testenv.Program(w.t, "cosign3"))) }
+func (w *writer) cosign() {
+	for _, name := range []string{"cosign2", "cosign3"} {
+		w.path = append(w.path, filepath.Dir(testenv.Program(w.t, name)))
+	}
+}
 
 // git is a checkout here with what is there already in its first commit, and a server that has it.
 func (w *writer) git() {
@@ -206,13 +214,16 @@ func (w *writer) fleet() {
 	w.stands["127.0.0.1:8440"] = freeAddress(w.t)
 }
 
+var devices atomic.Int32 // numbers the tables and address pools of this process's devices
+
 // device is a containerd, a folder in the place of /etc/longshore, and a systemctl that does to the agent what the unit
 // says: this machine may have no systemd.
 func (w *writer) device() {
 	d := testenv.Containerd(w.t)
 	w.daemon = d
 	etc := filepath.Join(w.box.Dir(), "etc")
-	table := fmt.Sprintf("lsdocs%d", os.Getpid())
+	n := devices.Add(1)
+	table := fmt.Sprintf("lsdocs%d_%d", os.Getpid(), n)
 	if err := w.box.OwnTable(w.t.Context(), os.Stderr, table); err != nil {
 		w.t.Fatal(err)
 	}
@@ -230,7 +241,7 @@ func (w *writer) device() {
 	maps.Copy(w.env, map[string]string{
 		"LONGSHORE_CONFIG_DIR": etc, "LONGSHORE_CONFIG": filepath.Join(etc, "agent.yaml"), "LONGSHORE_POLL": "1s",
 		"LONGSHORE_CONTAINERD": d.Address, "LONGSHORE_CONTAINERD_NAMESPACE": d.Namespace,
-		"LONGSHORE_NETWORK_TABLE": table, "LONGSHORE_NETWORK_POOL": "10.218.0.0/16",
+		"LONGSHORE_NETWORK_TABLE": table, "LONGSHORE_NETWORK_POOL": fmt.Sprintf("10.%d.0.0/16", 220+n%30),
 		"LONGSHORE_DATA_DIR": filepath.Join(w.box.Dir(), "data"), "LONGSHORE_RUN_DIR": filepath.Join(w.box.Dir(), "run"),
 	})
 	systemctl := `#!/bin/bash
@@ -309,14 +320,14 @@ func TestTroubleshootHasEveryCode(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString("| code | check | what happened | what to do |\n|---|---|---|---|\n")
-	for _, c := range agent.Codes() {
+	for _, c := range codes.All() {
 		check := "–"
 		if c.Check > 0 {
 			check = fmt.Sprint(c.Check)
 		}
 		retried := ""
 		if c.Retried {
-			retried = " (tried again by itself)"
+			retried = " (retried automatically)"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s%s | %s |\n", c.Code, check, c.Meaning, retried, c.Action)
 	}

@@ -37,7 +37,7 @@ func TestFiveCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := sit(t, programs(t, root))
+	w := sit(t, programs(t))
 	w.registry()
 	w.images()
 	w.device()

@@ -9,18 +9,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/metrics"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 // empty is a device without anything: every metric is named all the same.
 type empty struct{}
 
-func (empty) Status() agent.Status                { return agent.Status{} }
-func (empty) Containers() []agent.ContainerStatus { return nil }
-func (empty) Counts() agent.Counts                { return agent.Counts{} }
-func (empty) Stats(context.Context, []string) ([]agent.ContainerUsage, error) {
+func (empty) Status() status.Status          { return status.Status{} }
+func (empty) Containers() []status.Container { return nil }
+func (empty) Counts() status.Counts          { return status.Counts{} }
+func (empty) Stats(context.Context, []string) ([]status.Usage, error) {
 	return nil, nil
 }
 

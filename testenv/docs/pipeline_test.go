@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -18,25 +18,24 @@ import (
 var yamlBlock = regexp.MustCompile("(?s)\n```yaml\n(.*?)```")
 
 // steps are the shell commands of a pipeline, in order: what stands under run, and what is listed under script.
-func steps(t *testing.T, v any) (out []string) {
-	t.Helper()
-	switch v := v.(type) {
-	case yaml.MapSlice:
-		for _, m := range v {
-			switch list, _ := m.Value.([]any); {
-			case m.Key == "run":
-				out = append(out, fmt.Sprint(m.Value))
-			case m.Key == "script":
-				for _, line := range list {
-					out = append(out, fmt.Sprint(line))
-				}
-			default:
-				out = append(out, steps(t, m.Value)...)
+func steps(v *yaml.Node) (out []string) {
+	for i, one := range v.Content {
+		key := ""
+		if v.Kind == yaml.MappingNode {
+			if i%2 == 0 {
+				continue
 			}
+			key = v.Content[i-1].Value
 		}
-	case []any:
-		for _, one := range v {
-			out = append(out, steps(t, one)...)
+		switch key {
+		case "run":
+			out = append(out, one.Value)
+		case "script":
+			for _, line := range one.Content {
+				out = append(out, line.Value)
+			}
+		default:
+			out = append(out, steps(one)...)
 		}
 	}
 	return out
@@ -56,7 +55,7 @@ func TestPipelines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := sit(t, programs(t, root))
+	w := sit(t, programs(t))
 	w.registry()
 	w.images()
 	w.git()
@@ -75,11 +74,11 @@ func TestPipelines(t *testing.T) {
 		{"RUNNER_TEMP": w.box.Dir(), "GITHUB_STEP_SUMMARY": filepath.Join(w.box.Dir(), "summary.md"), "RELEASE_KEY": string(key)},
 		{"RELEASE_KEY": filepath.Join(w.box.Dir(), "plants", "release.key")},
 	} {
-		var document yaml.MapSlice
-		if err := yaml.UnmarshalWithOptions([]byte(blocks[i][1]), &document, yaml.UseOrderedMap()); err != nil {
+		var document yaml.Node
+		if err := yaml.Unmarshal([]byte(blocks[i][1]), &document); err != nil {
 			t.Fatal(err)
 		}
-		all := slices.DeleteFunc(steps(t, document), func(s string) bool { return strings.HasPrefix(s, "go install ") })
+		all := slices.DeleteFunc(steps(&document), func(s string) bool { return strings.HasPrefix(s, "go install ") })
 		maps.Copy(w.env, env)
 		// Something is to be published in each of them.
 		script := fmt.Sprintf("cd plants && sed -i 's/POLL_SECONDS: [0-9]*/POLL_SECONDS: %d/' fleet/fleet.yaml && git commit --quiet -am again && set -e\n%s\n", 20+i, strings.Join(all, "\n")) +

@@ -22,43 +22,58 @@ const module = "github.com/longshore-dev/longshore"
 var mayImport = map[string][]string{
 	"artifacts":          {},
 	"registry":           {"artifacts"},
+	"registry/release":   {"artifacts", "registry"},
 	"signing":            {"artifacts"},
 	"signing/trust":      {"artifacts", "signing", "signing/keyless"},
 	"signing/keyless":    {"artifacts", "signing"},
-	"signing/remotekey":  {"artifacts", "signing"},
+	"signing/sign":       {"artifacts", "signing"},
 	"signing/audit":      {"artifacts", "signing", "signing/trust"},
-	"agent":              {"artifacts", "agent/clock", "agent/workload", "agent/store", "agent/compose"},
+	"agent":              {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
+	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
+	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},
+	"agent/status":       {"artifacts", "agent/codes", "agent/plan", "agent/store", "agent/workload"},
 	"agent/clock":        {},
+	"agent/codes":        {"artifacts"},
 	"agent/workload":     {"artifacts"},
 	"agent/compose":      {"artifacts", "agent/workload"},
 	"agent/store":        {"artifacts", "agent", "agent/workload"},
 	"agent/admission":    {"artifacts", "agent/workload"},
-	"agent/containerd":   {"artifacts", "agent", "agent/workload", "agent/admission"},
+	"agent/containerd":   {"artifacts", "agent", "agent/workload", "agent/admission", "agent/containerd/*"},
 	"agent/network":      {"artifacts", "agent/workload"},
 	"agent/firstprocess": {},
 	"agent/report":       {"artifacts", "agent", "agent/store"},
-	"agent/control":      {"artifacts", "agent", "agent/workload", "agent/metrics"},
-	"agent/metrics":      {"agent", "agent/workload"},
-	"fleet":              {"artifacts"},
-	"fleet/rollout":      {"artifacts", "fleet"},
+	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/workload", "agent/metrics"},
+	"agent/metrics":      {"agent/codes", "agent/plan", "agent/status", "agent/workload"},
+	"fleet":              {"artifacts", "registry/release"},
+	"fleet/rollout":      {"artifacts", "fleet", "registry/release"},
 	"fleet/endpoint":     {"artifacts", "fleet", "fleet/rollout"},
-	"cmd":                {"artifacts", "registry", "signing", "agent", "agent/*", "fleet", "fleet/*", "signing/*"},
+	"cmd":                {"artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "fleet/*", "signing/*"},
 	"cmd/testenv":        {"testenv"},
-	"testenv":            {"artifacts", "registry", "signing", "agent", "agent/*", "fleet", "signing/*"},
+	"testenv":            {"artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "signing/*"},
 	"testenv/images":     {}, // what runs in test containers: standard library only
 	"testenv/rules":      {},
+
+	// The rooms of the runtime; those without imports of ours are its floor.
+	"agent/containerd/failure": {"artifacts"},
+	"agent/containerd/images":  {"artifacts", "agent", "agent/workload", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/owned"},
+	"agent/containerd/locks":   {},
+	"agent/containerd/logs":    {"agent/workload", "agent/containerd/paths", "agent/containerd/process"},
+	"agent/containerd/owned":   {},
+	"agent/containerd/paths":   {"artifacts"},
+	"agent/containerd/process": {},
 }
 
 // testsMayImport comes on top of mayImport in _test.go files. A suite that runs on fakes and on the real thing lives in the
 // room of the port and so needs the adapters there.
 var testsMayImport = map[string][]string{
-	"registry": {"testenv"},
-	"signing":  {"testenv", "registry", "signing/*"}, // real transport under the real signature
-	"agent":    {"testenv", "registry", "signing", "signing/*", "agent/*"},
-	"agent/*":  {"testenv", "registry", "agent", "agent/*"},
-	"fleet":    {"testenv", "fleet/rollout"},
-	"cmd":      {"testenv"},
-	"testenv":  {},
+	"registry":           {"testenv", "registry/*"},
+	"signing":            {"testenv", "registry", "signing/*"}, // real transport under the real signature
+	"agent":              {"testenv", "registry", "signing", "signing/*", "agent/*", "agent/containerd/*"},
+	"agent/*":            {"testenv", "registry", "agent", "agent/*", "agent/containerd/*"},
+	"agent/containerd/*": {"testenv"},
+	"fleet":              {"testenv", "fleet/rollout"},
+	"cmd":                {"testenv"},
+	"testenv":            {},
 }
 
 // onlyIn says in which folders a library may be imported. In tests and in testenv every library may be, except by pure
@@ -80,22 +95,23 @@ var onlyIn = map[string][]string{
 	"github.com/urfave/cli":                      {"cmd"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
 	"github.com/google/go-containerregistry":     {},
-	"github.com/goccy/go-yaml":                   {"artifacts", "cmd"}, // cmd prints it
+	"go.yaml.in/yaml":                            {"artifacts/strict", "agent/compose"}, // artifacts/emit writes it
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {},
 	"testing":                                    {},
-	"os/exec":                                    {"cmd/longshore"}, // credential helpers are oras-go's business
+	"os/exec":                                    {"cmd/longshore", "registry/internal/auths"}, // git; credential helpers
 	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},
-	// What asks services on the internet, or a token in a slot, is for the person who signs, and never on a device.
-	"github.com/longshore-dev/longshore/signing/keyless/online": {"cmd/longshore"},
-	"github.com/longshore-dev/longshore/signing/remotekey":      {"cmd/longshore"},
+	// Signing, and explaining why something is not trusted, are for the desk: a device does neither.
+	"github.com/sigstore/cosign":                       {"signing/sign"},
+	"github.com/longshore-dev/longshore/signing/sign":  {"cmd/longshore", "signing/sign"},
+	"github.com/longshore-dev/longshore/signing/audit": {"cmd/longshore"},
 }
 
 // suites are packages of tests that a room gives to those who implement its ports: test code, though not in _test.go files.
 var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
-var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/admission", "agent/clock"}
+var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/admission", "agent/clock", "agent/plan"}
 
 // impure is what pure code may not import.
 var impure = []string{"os", "net", "net/http", "os/exec", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "unsafe", "golang.org/x/sys"}
@@ -123,7 +139,7 @@ const (
 var forbidden = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "pkg", "consts", "shared", "lib"}
 
 // leaks lists the folders whose tests must find every goroutine ended.
-var leaks = []string{"registry", "agent", "agent/containerd", "agent/control", "agent/network", "agent/report", "testenv"}
+var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/control", "agent/network", "agent/report", "testenv"}
 
 // source is one parsed Go file.
 type source struct {
@@ -310,6 +326,26 @@ func TestReadme(t *testing.T) {
 		if _, ok := line(keys(mayImport), e.Name()); e.IsDir() && ok && !strings.Contains(text, "`"+e.Name()) {
 			t.Errorf("README.md does not say what is in `%s`", e.Name())
 		}
+	}
+}
+
+// What is linked has to be worth it: each module that our code imports says in go.mod what it is for.
+func TestModulesHaveReasons(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root(t), "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		if module, reason, _ := strings.Cut(strings.TrimSpace(line), " // "); strings.HasPrefix(line, "\t") {
+			n++
+			if reason == "" {
+				t.Errorf("go.mod: %s has no comment with its reason", module)
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("go.mod requires nothing")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	devices = flag.Int("scale.devices", 200, "devices of the fleet")
+	devices = flag.Int("scale.devices", testenv.Rounds(60, 2000), "devices of the fleet")
 	groups  = flag.Int("scale.groups", 8, "groups of the fleet")
 	large   = flag.Int("scale.large", 2000, "devices of the benchmark's fleet; 10000 is what a large owner has, and takes five times as long")
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// images are what scenarios run, all of them the toolbox:
+// scenarioImages are what scenarios run, all of them the toolbox:
 //
 //	toolbox:1, toolbox:2  serve their name on :8080 unless the service has a command
 //	checked:1             with a HEALTHCHECK that asks :8080/health
@@ -19,7 +19,7 @@ import (
 //	user:1                runs as 33:33 in /tmp, with GREETING=hello from the image
 //
 // missing:1 is in no registry, foreign:1 is made for another platform.
-func images(ctx context.Context) (map[string]v1.Image, error) {
+func scenarioImages(ctx context.Context) (map[string]v1.Image, error) {
 	base, err := testenv.SoftwareImage(ctx, os.Stderr, "toolbox", testenv.HostPlatform())
 	if err != nil {
 		return nil, err

@@ -18,7 +18,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -152,7 +151,7 @@ func (m *machine) http(r *run, o *workload.Observation, url string) (string, err
 }
 
 func (m *machine) log(r *run, o workload.Observation) (string, error) {
-	rc, err := r.runtime.Logs(r.t.Context(), o.ID, agent.LogOptions{})
+	rc, err := r.runtime.Logs(r.t.Context(), o.ID, workload.LogOptions{})
 	if err != nil {
 		return "", err
 	}

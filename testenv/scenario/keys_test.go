@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v4"
 )
 
 // keyTable is the table of every Compose key, made from compose-go's schema: "key | forms | what a device does | how".

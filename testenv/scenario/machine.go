@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/testenv"
@@ -40,7 +41,7 @@ func newPlant(t *testing.T) *plant {
 	t.Helper()
 	p := &plant{daemon: testenv.Containerd(t), registry: testenv.Registry(t, testenv.Distribution), images: map[string]agenttest.Image{}}
 	p.program = buildAgent(t)
-	made, err := images(t.Context())
+	made, err := scenarioImages(t.Context())
 	if err != nil {
 		testenv.Unavailable(t, "%v", err)
 	}
@@ -69,8 +70,8 @@ func buildAgent(t *testing.T) string {
 }
 
 // endpoints serve the images of every host from the plant's registry.
-func (p *plant) endpoints(string) ([]containerd.Endpoint, error) {
-	return []containerd.Endpoint{{Scheme: "http", Host: p.registry.Host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
+func (p *plant) endpoints(string) ([]images.Endpoint, error) {
+	return []images.Endpoint{{Scheme: "http", Host: p.registry.Host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
 }
 
 // machine is a device on real containerd: a network namespace plays its host, so that nothing that it does to ports,
@@ -91,7 +92,7 @@ type machine struct {
 }
 
 // newMachine makes an empty device. The folder is short: unix sockets and mounts need it.
-func newMachine(t *testing.T, p *plant, own bool) *machine {
+func newMachine(t *testing.T, p *plant, own, privileged bool) *machine {
 	t.Helper()
 	m := &machine{plant: p, daemon: p.daemon, own: own, dir: t.TempDir(), j: &journal{m: map[string]string{}}}
 	if own {
@@ -106,7 +107,7 @@ func newMachine(t *testing.T, p *plant, own bool) *machine {
 	m.o = containerd.Options{
 		Address: m.daemon.Address, Namespace: fmt.Sprintf("%s-%s", m.daemon.Namespace, short(id+t.Name())), Device: string(agenttest.Device),
 		DataDir: filepath.Join(m.dir, "data"), RunDir: filepath.Join(m.dir, "run"), Journal: m.j, Now: time.Now,
-		AllowNoSeccomp: true, Program: p.program, Endpoints: p.endpoints, Logger: m.logger,
+		AllowNoSeccomp: true, AllowPrivileged: privileged, Program: p.program, Endpoints: p.endpoints, Logger: m.logger,
 	}
 	if err := m.boot(t.Context()); err != nil {
 		t.Fatal(err)
@@ -126,7 +127,7 @@ func short(s string) string { return digest.FromString(s).Encoded()[:8] }
 // boot opens the networks, as the agent's start does after a power cycle.
 func (m *machine) boot(ctx context.Context) (err error) {
 	m.nets, err = network.Open(network.Options{
-		DataDir: m.o.DataDir, RunDir: m.o.RunDir, Pool: netip.MustParsePrefix("10.213.0.0/16"), NetNS: m.host, Logger: m.logger,
+		Store: testenv.NetworkState(m.savedNetworks()), DataDir: m.o.DataDir, RunDir: m.o.RunDir, Pool: netip.MustParsePrefix("10.213.0.0/16"), NetNS: m.host, Logger: m.logger,
 	})
 	if err != nil {
 		return err
@@ -134,6 +135,8 @@ func (m *machine) boot(ctx context.Context) (err error) {
 	m.o.Networks = attacher{m.nets}
 	return m.nets.Restore(ctx)
 }
+
+func (m *machine) savedNetworks() string { return filepath.Join(m.o.DataDir, "networks") }
 
 // shut closes what boot and runtime opened.
 func (m *machine) shut() error {
@@ -169,7 +172,7 @@ func (m *machine) empty(ctx context.Context) error {
 	for _, f := range append(left, m.host) {
 		errs = append(errs, unix.Unmount(f, unix.MNT_DETACH))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, testenv.UnmountBelow(m.o.RunDir))...)
 }
 
 // attacher gives the network manager the driver's own type of attachment, as the program's wiring does.
@@ -193,16 +196,16 @@ func (j *journal) note(image, what string) error {
 	return nil
 }
 
-// Unpacking implements [containerd.Journal].
+// Unpacking implements [images.Journal].
 func (j *journal) Unpacking(image string) error { return j.note(image, "unpacking") }
 
-// Durable implements [containerd.Journal].
+// Durable implements [images.Journal].
 func (j *journal) Durable(image string) error { return j.note(image, "durable") }
 
-// Forget implements [containerd.Journal].
+// Forget implements [images.Journal].
 func (j *journal) Forget(image string) error { return j.note(image, "") }
 
-// IsDurable implements [containerd.Journal].
+// IsDurable implements [images.Journal].
 func (j *journal) IsDurable(image string) (bool, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -245,6 +248,11 @@ func (m *machine) exit(r *run, o workload.Observation, code uint32) error {
 }
 
 // delete is what a curious hand does with ctr.
+func (m *machine) lose(r *run, o workload.Observation) error {
+	_, err := m.ctr(r.t.Context(), "images", "rm", "--sync", o.Image)
+	return errors.Join(err, m.delete(r, o))
+}
+
 func (m *machine) delete(r *run, o workload.Observation) error {
 	ctx := r.t.Context()
 	if o.Status == workload.Running {
@@ -312,10 +320,27 @@ func (m *machine) reboot(r *run) error {
 	return nil
 }
 
+// breakDatabase loses the state of the networks and the journal of the images: on a device they are in agent.db.
+func (m *machine) breakDatabase(r *run) error {
+	if err := m.shut(); err != nil {
+		return err
+	}
+	m.j = &journal{m: map[string]string{}}
+	m.o.Journal = m.j
+	if err := os.Remove(m.savedNetworks()); err != nil {
+		return err
+	}
+	if err := m.boot(r.t.Context()); err != nil {
+		return err
+	}
+	r.runtime = r.w.Runtime(r.t)
+	return nil
+}
+
 // lacks tells why the machine cannot show something.
 func (m *machine) lacks(what string) string {
 	switch what {
-	case needContainers, needOwnDaemon:
+	case needContainers, needOwnDaemon, needPermission:
 		return ""
 	case needMemory:
 		return "this is a device with real containers"

@@ -132,6 +132,11 @@ func (m *memory) delete(r *run, o workload.Observation) error {
 	return errors.Join(m.Stop(r.t.Context(), o.ID), m.Remove(r.t.Context(), o.ID))
 }
 
+func (m *memory) lose(r *run, o workload.Observation) error {
+	m.Lose(o.Image)
+	return m.delete(r, o)
+}
+
 func (m *memory) pause(*run, workload.Observation) error { return errContainers }
 
 func (m *memory) sicken(_ *run, o workload.Observation, sick bool) error {
@@ -156,11 +161,13 @@ func (m *memory) breakFirewall(*run) error { return errContainers }
 
 func (m *memory) breakBridge(*run, string) error { return errContainers }
 
+func (m *memory) breakDatabase(*run) error { return nil }
+
 func (m *memory) occupy(*run, int) error { return errContainers }
 
 func (m *memory) lacks(what string) string {
 	switch what {
-	case needMemory, needOwnDaemon:
+	case needMemory, needOwnDaemon, needPermission:
 		return ""
 	}
 	return "this is a device in memory"

@@ -15,6 +15,7 @@ const (
 	needContainers = "containers" // nothing of it can be shown in memory
 	needMemory     = "memory"     // the other way round
 	needOwnDaemon  = "daemon"     // implied by steps that touch containerd
+	needPermission = "permission" // the owner of the device allows privileged containers
 )
 
 // maxFile bounds a scenario's file: a reader has to understand it.

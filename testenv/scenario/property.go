@@ -29,9 +29,9 @@ func properties() map[string]struct {
 		parse      func(a *arguments) property
 	}
 	return map[string]row{
-		"running":   {"", "its process runs", stateOf(func(_ *run, o workload.Observation) error { return status(o, workload.Running) })},
-		"created":   {"", "it is there, and never started", stateOf(func(_ *run, o workload.Observation) error { return status(o, workload.Created) })},
-		"paused":    {"", "it is frozen", stateOf(func(_ *run, o workload.Observation) error { return status(o, workload.Paused) })},
+		"running":   {"", "its process runs", stateOf(func(_ *run, o workload.Observation) error { return hasStatus(o, workload.Running) })},
+		"created":   {"", "it is there, and never started", stateOf(func(_ *run, o workload.Observation) error { return hasStatus(o, workload.Created) })},
+		"paused":    {"", "it is frozen", stateOf(func(_ *run, o workload.Observation) error { return hasStatus(o, workload.Paused) })},
 		"exited":    {"CODE", "its process ended with a code", parseExited},
 		"absent":    {"", "there is no container", func(*arguments) property { return property{state: absent} }},
 		"healthy":   {"", "its health check says so", stateOf(func(r *run, o workload.Observation) error { return r.health(o, "healthy") })},
@@ -48,7 +48,7 @@ func properties() map[string]struct {
 		"http":    {":PORT[/PATH] [contains TEXT]", "a server in its own network answers with 2xx", parseServiceHTTP},
 		"reaches": {"URL [contains TEXT]", "a GET from inside of it is answered with 2xx", parseReaches},
 		"runs":    {"COMMAND ...", "a command that is executed in it ends with 0", parseRuns},
-		"log":     {"contains TEXT", "its output", parseLog},
+		"log":     {"contains TEXT | lines N", "its output", parseLog},
 		"file":    {"PATH [mode MODE] [owner UID:GID] [contains TEXT | is TEXT]", "a file that it sees", parseFile},
 		"mount":   {"PATH [OPTION ...]", "what is mounted there, with options or a type", parseMount},
 		"proc":    {"FILE contains TEXT", "of /proc/PID/FILE of its first process; runs of blanks count as one", parseProc},
@@ -103,7 +103,7 @@ func stateOf(f func(r *run, o workload.Observation) error) func(*arguments) prop
 	}
 }
 
-func status(o workload.Observation, want workload.Status) error {
+func hasStatus(o workload.Observation, want workload.Status) error {
 	if o.Status != want {
 		return fmt.Errorf("it is %s (exit code %d)", o.Status, o.ExitCode)
 	}
@@ -113,7 +113,7 @@ func status(o workload.Observation, want workload.Status) error {
 func parseExited(a *arguments) property {
 	code := uint32(a.number("an exit code"))
 	return stateOf(func(_ *run, o workload.Observation) error {
-		if err := status(o, workload.Exited); err != nil || o.ExitCode == code {
+		if err := hasStatus(o, workload.Exited); err != nil || o.ExitCode == code {
 			return err
 		}
 		return fmt.Errorf("it exited with %d", o.ExitCode)
@@ -209,7 +209,7 @@ func replaced(r *run, s service) error {
 		err = fmt.Errorf("it still is %s", now.ID)
 	}
 	if err == nil {
-		err = status(now, workload.Running)
+		err = hasStatus(now, workload.Running)
 	}
 	return err
 }
@@ -224,7 +224,7 @@ func restarted(r *run, s service) error {
 	case before.PID == now.PID:
 		return fmt.Errorf("its process still is %d", now.PID)
 	}
-	return status(now, workload.Running)
+	return hasStatus(now, workload.Running)
 }
 
 func parseAfter(a *arguments) property {
@@ -354,9 +354,19 @@ func parseRuns(a *arguments) property {
 
 func parseLog(a *arguments) property {
 	column := a.column()
+	if a.maybe("lines") {
+		n := a.number("a number of lines")
+		return property{soon: true, ask: func(r *run, o workload.Observation) error {
+			got, err := r.d.log(r, o)
+			if lines := strings.Count(got, "\n"); err == nil && lines != n {
+				err = fmt.Errorf("it has %d lines", lines)
+			}
+			return err
+		}}
+	}
 	text := a.maybeText()
 	if text == "" {
-		a.fault(column, "want: log contains TEXT")
+		a.fault(column, "want: log contains TEXT, or log lines N")
 	}
 	return property{soon: true, ask: func(r *run, o workload.Observation) error {
 		got, err := r.d.log(r, o)

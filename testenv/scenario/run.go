@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -25,12 +28,14 @@ type device interface {
 	kill(r *run, o workload.Observation) error
 	exit(r *run, o workload.Observation, code uint32) error
 	delete(r *run, o workload.Observation) error
+	lose(r *run, o workload.Observation) error
 	pause(r *run, o workload.Observation) error
 	sicken(r *run, o workload.Observation, sick bool) error
 	reboot(r *run) error
 	restartContainerd(r *run) error
 	breakFirewall(r *run) error
 	breakBridge(r *run, network string) error
+	breakDatabase(r *run) error // what the device keeps of agent.db, while the agent is stopped
 	occupy(r *run, port int) error
 	lacks(what string) string // why the device lacks a feature; "": it has it
 	// http asks a server: of the device itself where o is nil, else inside of a container's network.
@@ -49,8 +54,8 @@ type run struct {
 	agent   *agenttest.Running
 	apps    []agenttest.App
 	gen     uint64
-	sync    chan agent.SyncResult           // of the last deploy
-	result  *agent.SyncResult               // what came of it
+	sync    chan status.SyncResult          // of the last deploy
+	result  *status.SyncResult              // what came of it
 	before  map[string]workload.Observation // what was there before the last thing that was done
 }
 
@@ -165,7 +170,7 @@ func (r *run) publish() error {
 
 // ask lets the agent look at the registry now. The answer comes later.
 func (r *run) ask() {
-	reply := make(chan agent.SyncResult, 1)
+	reply := make(chan status.SyncResult, 1)
 	r.sync, r.result = reply, nil
 	a, ctx := r.agent, r.t.Context()
 	go func() { // ends with the agent
@@ -176,7 +181,7 @@ func (r *run) ask() {
 }
 
 // outcome is how the last sync ended, nil while it has not.
-func (r *run) outcome() *agent.SyncResult {
+func (r *run) outcome() *status.SyncResult {
 	if r.result == nil {
 		select {
 		case res := <-r.sync:
@@ -190,6 +195,17 @@ func (r *run) outcome() *agent.SyncResult {
 func (r *run) restartAgent() {
 	r.agent.Stop(r.t)
 	r.agent = r.w.Start(r.t)
+}
+
+// breakDatabase fills agent.db with zeros, as a disk may that lost its power.
+func (r *run) breakDatabase() error {
+	r.agent.Stop(r.t)
+	r.w.Replace = true
+	if err := errors.Join(os.WriteFile(r.w.Path, make([]byte, 1<<16), 0o600), r.d.breakDatabase(r)); err != nil {
+		return err
+	}
+	r.agent = r.w.Start(r.t)
+	return nil
 }
 
 func (r *run) offline(yes bool) {
@@ -262,7 +278,7 @@ func sorted[V any](m map[string]V) []string {
 }
 
 // deployment is an app as the agent's status shows it.
-func (r *run) deployment(name string) (*agent.DeploymentStatus, error) {
+func (r *run) deployment(name string) (*status.Deployment, error) {
 	st := r.agent.Status()
 	for i := range st.Deployments {
 		if st.Deployments[i].Name == name {
@@ -292,18 +308,18 @@ func (r *run) installed(app string) error {
 	if d.State != margo.StateInstalled {
 		return fmt.Errorf("%s is %s", app, d.State)
 	}
-	if st := r.agent.Status(); len(r.apps) == 1 && (st.Phase != agent.PhaseInSync || st.Committed == nil || st.Committed.Generation != r.gen) {
+	if st := r.agent.Status(); len(r.apps) == 1 && (st.Phase != status.PhaseInSync || st.Committed == nil || st.Committed.Generation != r.gen) {
 		return fmt.Errorf("the device is %q", st.Phase)
 	}
 	return nil
 }
 
-func (r *run) failed(app string, code agent.Code, text string) error {
+func (r *run) failed(app string, code codes.Code, text string) error {
 	if st := r.agent.Status(); st.Accepted == nil || st.Accepted.Generation != r.gen {
 		return fmt.Errorf("generation %d is not accepted", r.gen)
 	}
 	// What cannot be loaded never becomes the running state: the sync tells.
-	if res := r.outcome(); res != nil && res.Outcome == agent.SyncFailed && res.Code == code && strings.Contains(res.Message, text) {
+	if res := r.outcome(); res != nil && res.Outcome == status.SyncFailed && res.Code == code && strings.Contains(res.Message, text) {
 		return nil
 	}
 	d, err := r.deployment(app)
@@ -319,18 +335,18 @@ func (r *run) failed(app string, code agent.Code, text string) error {
 	return nil
 }
 
-func (r *run) refused(code agent.Code, text string) error {
+func (r *run) refused(code codes.Code, text string) error {
 	res := r.outcome()
 	if res == nil {
 		return errors.New("no answer yet")
 	}
-	if res.Outcome != agent.SyncRefused || res.Code != code || !strings.Contains(res.Message, text) {
+	if res.Outcome != status.SyncRefused || res.Code != code || !strings.Contains(res.Message, text) {
 		return fmt.Errorf("the answer is %+v", *res)
 	}
 	return nil
 }
 
-func (r *run) problem(code agent.Code, text string) error {
+func (r *run) problem(code codes.Code, text string) error {
 	st := r.agent.Status()
 	for _, p := range st.Problems {
 		if p.Code == code && strings.Contains(p.Message, text) {

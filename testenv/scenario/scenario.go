@@ -6,6 +6,7 @@
 package scenario
 
 import (
+	"slices"
 	"testing/fstest"
 )
 
@@ -33,21 +34,11 @@ type Step struct {
 type action func(r *run) error
 
 // Containers tells whether a scenario can only run on real containers.
-func (s *Scenario) Containers() bool {
-	for _, n := range s.Needs {
-		if n.What == needContainers {
-			return true
-		}
-	}
-	return false
-}
+func (s *Scenario) Containers() bool { return s.needs(needContainers) }
 
 // OwnDaemon tells whether a scenario does something to containerd itself, which others must not share then.
-func (s *Scenario) OwnDaemon() bool {
-	for _, n := range s.Needs {
-		if n.What == needOwnDaemon {
-			return true
-		}
-	}
-	return false
+func (s *Scenario) OwnDaemon() bool { return s.needs(needOwnDaemon) }
+
+func (s *Scenario) needs(what string) bool {
+	return slices.ContainsFunc(s.Needs, func(n Need) bool { return n.What == what })
 }

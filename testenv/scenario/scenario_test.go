@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -72,7 +73,7 @@ func TestContainerd(t *testing.T) {
 					t.Skip(why)
 				}
 				t.Parallel()
-				s.run(t, newMachine(t, p, s.OwnDaemon()))
+				s.run(t, newMachine(t, p, s.OwnDaemon(), s.needs(needPermission)))
 			})
 		}
 	})
@@ -81,7 +82,7 @@ func TestContainerd(t *testing.T) {
 // hostNeeds tells why this machine cannot show a scenario at all.
 func hostNeeds(s *Scenario) string {
 	for _, n := range s.Needs {
-		if n.What == needContainers || n.What == needOwnDaemon {
+		if slices.Contains([]string{needContainers, needOwnDaemon, needPermission}, n.What) {
 			continue
 		}
 		if n.What == needMemory {

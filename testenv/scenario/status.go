@@ -2,14 +2,15 @@ package scenario
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 // rolledBack is nil when the app's newest revision failed with code, and one of an earlier generation runs completely.
-func (r *run) rolledBack(app string, code agent.Code, text string) error {
+func (r *run) rolledBack(app string, code codes.Code, text string) error {
 	if err := r.failed(app, code, text); err != nil {
 		return err
 	}
@@ -31,6 +32,27 @@ func (r *run) rolledBack(app string, code agent.Code, text string) error {
 		}
 	}
 	return nil
+}
+
+// committed is nil when the newest generation counts as applied.
+func (r *run) committed() error {
+	if st := r.agent.Status(); st.Committed == nil || st.Committed.Generation != r.gen {
+		return fmt.Errorf("committed is %+v, want generation %d", st.Committed, r.gen)
+	}
+	return nil
+}
+
+// reported is nil when the fleet endpoint was told that an app is in a state, at any time.
+func (r *run) reported(app, state string) error {
+	d, err := r.deployment(app)
+	if err != nil {
+		return err
+	}
+	told := r.w.States(r.t, d.ID)
+	if slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, state+"@") }) {
+		return nil
+	}
+	return fmt.Errorf("the states reported are %q", told)
 }
 
 // notice is nil when the status tells text about an app.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -33,10 +33,11 @@ func verbs() map[string]verb {
 		"offline":    {"", "the registry and the fleet endpoint cannot be reached", plainVerb(func(r *run) error { r.offline(true); return nil }, "")},
 		"online":     {"", "they can again", plainVerb(func(r *run) error { r.offline(false); return nil }, "")},
 		"restart":    {"agent|containerd", "ends it as an upgrade does, and starts it again", parseRestart},
-		"break":      {"firewall|bridge NETWORK", "deletes the firewall table, or a bridge, behind the agent's back", parseBreak},
+		"break":      {"firewall|bridge NETWORK|database", "deletes the firewall table, or a bridge, behind the agent's back; or spoils the agent's database while the agent is stopped", parseBreak},
 		"occupy":     {":PORT", "another program of the device listens on a port", parseOccupy},
 		"needs":      {"FEATURE \"REASON\"", "skips the scenario where the device lacks the feature: " + strings.Join(features(), ", "), parseNeeds},
 		"containers": {"\"REASON\"", "the scenario runs on real containers only", func(a *arguments) action { a.p.need(needContainers, a.next("a reason")); return nil }},
+		"permit":     {"", "the owner of the device allows privileged containers, from the beginning", func(a *arguments) action { a.p.need(needPermission, ""); return nil }},
 		"memory":     {"\"REASON\"", "the scenario runs in memory only", func(a *arguments) action { a.p.need(needMemory, a.next("a reason")); return nil }},
 	}
 	for name, v := range map[string]struct {
@@ -45,6 +46,7 @@ func verbs() map[string]verb {
 	}{
 		"kill":   {"ends the first process of a service's container with SIGKILL", func(r *run, o workload.Observation) error { return r.d.kill(r, o) }},
 		"delete": {"deletes a service's container behind the agent's back", func(r *run, o workload.Observation) error { return r.d.delete(r, o) }},
+		"lose":   {"deletes a service's container and its image behind the agent's back", func(r *run, o workload.Observation) error { return r.d.lose(r, o) }},
 		"pause":  {"freezes a service's container behind the agent's back", func(r *run, o workload.Observation) error { return r.d.pause(r, o) }},
 		"sicken": {"the toolbox in a service's container answers its health check with 503 from now on", func(r *run, o workload.Observation) error { return r.d.sicken(r, o, true) }},
 		"heal":   {"it answers with 200 again", func(r *run, o workload.Observation) error { return r.d.sicken(r, o, false) }},
@@ -207,11 +209,13 @@ func parseBreak(a *arguments) action {
 	switch what := a.next("what to break"); what {
 	case "firewall":
 		return func(r *run) error { r.mark(); return r.d.breakFirewall(r) }
+	case "database":
+		return func(r *run) error { r.mark(); return r.breakDatabase() }
 	case "bridge":
 		network := a.next("a network")
 		return func(r *run) error { r.mark(); return r.d.breakBridge(r, network) }
 	default:
-		a.fault(column, "%q is neither firewall nor bridge", what)
+		a.fault(column, "%q is none of firewall, bridge and database", what)
 	}
 	return nil
 }
@@ -276,6 +280,8 @@ type condition struct {
 func outcomes() map[string]verb {
 	return map[string]verb{
 		"installed":   {"[APP]", "APP runs completely, at the newest state", nil},
+		"committed":   {"", "the newest state is the one that the device counts as applied", nil},
+		"reported":    {"STATE [in APP]", "the fleet endpoint was told at any time that APP is in a state", nil},
 		"failed":      {"CODE [in APP] [contains TEXT]", "APP does not, for a reason with this code, and the status tells so", nil},
 		"rolled-back": {"CODE [in APP] [contains TEXT]", "APP failed with this code, and the revision before runs", nil},
 		"refused":     {"CODE [contains TEXT]", "the newest state was refused before anything was touched", nil},
@@ -304,6 +310,14 @@ func parseCondition(a *arguments) *condition {
 
 func parseOutcome(a *arguments, what string) *condition {
 	switch what {
+	case "committed":
+		return &condition{holds: func(r *run) error { return r.committed() }}
+	case "reported":
+		state, app := a.next("a state"), firstApp
+		if a.maybe("in") {
+			app = a.next("an app")
+		}
+		return &condition{holds: func(r *run) error { return r.reported(app, state) }}
 	case "notice":
 		text := a.next("a text")
 		return &condition{holds: func(r *run) error { return r.notice(text) }}
@@ -317,7 +331,7 @@ func parseOutcome(a *arguments, what string) *condition {
 		}
 		return &condition{holds: func(r *run) error { return r.installed(app) }}
 	}
-	code := agent.Code(a.next("a code"))
+	code := codes.Code(a.next("a code"))
 	app := firstApp
 	if what != "refused" && what != "problem" && a.maybe("in") {
 		app = a.next("an app")

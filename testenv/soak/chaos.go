@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/testenv"
+	"github.com/longshore-dev/longshore/testenv/world"
 )
 
 // ChaosOptions of kills at random.
@@ -64,7 +65,7 @@ func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error
 		return figures, err
 	}
 	defer func() { err = errors.Join(err, box.Empty()) }()
-	d, err := newDevice(ctx, box, o.Out)
+	d, err := newDevice(ctx, box, o.Out, "10.216.0.0/16")
 	if err != nil {
 		return figures, err
 	}
@@ -74,23 +75,23 @@ func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error
 			return figures, err
 		}
 	}
-	if err := d.boot(ctx, "10.216.0.0/16"); err != nil {
+	if err := d.boot(ctx); err != nil {
 		return figures, err
 	}
 	began := time.Now()
 	if err := d.settled(ctx, uint64(apps), o.Containers); err != nil {
-		return figures, fmt.Errorf("installation: %w\n%s", err, d.logs())
+		return figures, fmt.Errorf("installation: %w\n%s", err, d.Logs())
 	}
 	fmt.Fprintf(o.Out, "%d containers run after %.1f s\n", o.Containers, time.Since(began).Seconds())
 	if figures.Before, err = d.holdings(ctx); err != nil {
 		return figures, err
 	}
 	if figures.Kills, err = d.havoc(ctx, o); err != nil {
-		return figures, fmt.Errorf("seed %d: %w\n%s", o.Seed, err, d.logs())
+		return figures, fmt.Errorf("seed %d: %w\n%s", o.Seed, err, d.Logs())
 	}
 	began = time.Now()
 	if err := d.settled(ctx, uint64(apps), o.Containers); err != nil {
-		logs := d.logs()
+		logs := d.Logs()
 		return figures, fmt.Errorf("seed %d: after %v: %w\nmore in %s\n%s", o.Seed, figures.Kills, err, d.stuck(), logs)
 	}
 	figures.Back = time.Since(began)
@@ -116,8 +117,8 @@ func (d *device) compareGoroutines(ctx context.Context, figures *ChaosFigures, g
 		if *n, err = d.goroutines(); err != nil {
 			return err
 		}
-		if err := errors.Join(d.agent.Start(), d.settled(ctx, generation, o.Containers)); err != nil {
-			return fmt.Errorf("seed %d: %w\n%s", o.Seed, err, d.logs())
+		if err := errors.Join(d.Agent.Start(), d.settled(ctx, generation, o.Containers)); err != nil {
+			return fmt.Errorf("seed %d: %w\n%s", o.Seed, err, d.Logs())
 		}
 	}
 	fmt.Fprintf(o.Out, "goroutines of the agent: %d after it all, %d after a start\n", figures.Goroutines, figures.Fresh)
@@ -129,16 +130,16 @@ func (d *device) compareGoroutines(ctx context.Context, figures *ChaosFigures, g
 
 // goroutines ends the agent in the way in which a Go program tells of all its goroutines.
 func (d *device) goroutines() (int, error) {
-	before, err := os.ReadFile(d.agent.LogFile)
+	before, err := os.ReadFile(d.Agent.LogFile)
 	if err != nil {
 		return 0, err
 	}
-	done := d.agent.Done()
-	if err := syscall.Kill(d.agent.PID(), syscall.SIGQUIT); err != nil {
+	done := d.Agent.Done()
+	if err := syscall.Kill(d.Agent.PID(), syscall.SIGQUIT); err != nil {
 		return 0, err
 	}
 	<-done
-	after, err := os.ReadFile(d.agent.LogFile)
+	after, err := os.ReadFile(d.Agent.LogFile)
 	if err != nil {
 		return 0, err
 	}
@@ -154,7 +155,7 @@ func (d *device) crowd(app, services int) string {
 	var b strings.Builder
 	b.WriteString("services:\n")
 	for s := range services {
-		fmt.Fprintf(&b, "  s%d:\n    image: %s\n    restart: always\n    command: [serve, \"8080\", app %d]\n", s, d.registry.Reference(soakImage), app)
+		fmt.Fprintf(&b, "  s%d:\n    image: %s\n    restart: always\n    command: [serve, \"8080\", app %d]\n", s, d.Registry.Reference(soakImage), app)
 		switch s {
 		case 0:
 			b.WriteString("    healthcheck: {x-longshore-probe: {tcp: 8080}, interval: 2s}\n    volumes: [\"data:/data\"]\n")
@@ -167,7 +168,7 @@ func (d *device) crowd(app, services int) string {
 }
 
 func (d *device) holdings(ctx context.Context) (testenv.Holdings, error) {
-	return d.box.Holdings(ctx, d.containerd, d.table, d.path("run"), map[string]int{"the agent": d.agent.PID(), "containerd": d.containerd.PID()})
+	return d.Box.Holdings(ctx, d.Containerd, d.Table(), d.Path("run"), map[string]int{"the agent": d.Agent.PID(), "containerd": d.Containerd.PID()})
 }
 
 // leaked tells what is more, or less, than before. Files of processes may differ a little.
@@ -208,29 +209,29 @@ func (d *device) havoc(ctx context.Context, o ChaosOptions) (map[string]int, err
 func (d *device) strike(ctx context.Context, roll, pick int, pause time.Duration) (string, error) {
 	switch {
 	case roll < 8:
-		d.agent.Kill()
+		d.Agent.Kill()
 		if err := sleep(ctx, pause); err != nil {
 			return "", err
 		}
-		return "agent", d.agent.Start()
+		return "agent", d.Agent.Start()
 	case roll < 14:
-		d.containerd.Kill()
+		d.Containerd.Kill()
 		if err := sleep(ctx, pause); err != nil {
 			return "", err
 		}
-		return "containerd", d.containerd.Start(ctx)
+		return "containerd", d.Containerd.Start(ctx)
 	case roll < 24:
-		if shims := d.containerd.Shims(); len(shims) > 0 {
+		if shims := d.Containerd.Shims(); len(shims) > 0 {
 			_ = syscall.Kill(shims[pick%len(shims)], syscall.SIGKILL) // gone is as good
 			return "shim", nil
 		}
 		return "nothing", nil
 	}
-	s, err := d.status(ctx)
+	s, err := d.Status(ctx)
 	if err != nil {
 		return "nothing", nil // the agent may be starting
 	}
-	running := processes(s)
+	running := world.Processes(s)
 	if len(running) == 0 {
 		return "nothing", nil
 	}

@@ -13,15 +13,12 @@ func needRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
-	if testing.Short() {
-		t.Skip("a minute")
-	}
 }
 
-// TestChaos is the short form of: just soak chaos.
+// TestChaos is the short form of: just soak chaos. A nightly run takes ten minutes.
 func TestChaos(t *testing.T) {
 	needRoot(t)
-	figures, err := Chaos(t.Context(), ChaosOptions{Out: t.Output(), Containers: 10, Duration: 30 * time.Second})
+	figures, err := Chaos(t.Context(), ChaosOptions{Out: t.Output(), Containers: 10, Duration: time.Duration(testenv.Rounds(10, 600)) * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,12 +30,12 @@ func TestChaos(t *testing.T) {
 // TestLoad is the short form of: just soak load.
 func TestLoad(t *testing.T) {
 	needRoot(t)
-	figures, err := Load(t.Context(), LoadOptions{Out: t.Output(), Updates: 3})
+	figures, err := Load(t.Context(), LoadOptions{Out: t.Output(), Updates: testenv.Rounds(2, 20)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range figures {
-		if f.Updates != 3 || f.Requests < 100 {
+		if f.Updates != testenv.Rounds(2, 20) || f.Requests < 100 {
 			t.Errorf("%+v", f)
 		}
 	}

@@ -56,7 +56,7 @@ func Load(ctx context.Context, o LoadOptions) (figures []LoadFigures, err error)
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, box.Empty()) }()
-	d, err := newDevice(ctx, box, o.Out)
+	d, err := newDevice(ctx, box, o.Out, "10.215.0.0/16")
 	if err != nil {
 		return nil, err
 	}
@@ -64,13 +64,13 @@ func Load(ctx context.Context, o LoadOptions) (figures []LoadFigures, err error)
 	for _, order := range []string{"start-first", "stop-first"} {
 		f, err := d.load(ctx, order, o)
 		if err != nil {
-			return figures, fmt.Errorf("%s: %w\n%s", order, err, d.logs())
+			return figures, fmt.Errorf("%s: %w\n%s", order, err, d.Logs())
 		}
 		fmt.Fprintln(o.Out, f)
 		figures = append(figures, f)
 	}
 	if f := figures[0]; f.Lost > 0 {
-		return figures, fmt.Errorf("start-first: %d of %d requests were lost: %s\n%s", f.Lost, f.Requests, f.FirstLoss, d.logs())
+		return figures, fmt.Errorf("start-first: %d of %d requests were lost: %s\n%s", f.Lost, f.Requests, f.FirstLoss, d.Logs())
 	}
 	return figures, nil
 }
@@ -87,7 +87,7 @@ func (d *device) front(order string, port uint16, version int) string {
       x-longshore-probe: {http: {port: 8080, path: /health}}
       interval: 200ms
     deploy: {update_config: {order: %s, monitor: 1s}}
-`, d.registry.Reference(soakImage), version, port, order)
+`, d.Registry.Reference(soakImage), version, port, order)
 }
 
 func (d *device) load(ctx context.Context, order string, o LoadOptions) (LoadFigures, error) {
@@ -100,8 +100,8 @@ func (d *device) load(ctx context.Context, order string, o LoadOptions) (LoadFig
 	if err := d.publish(ctx, app, d.front(order, port, 0)); err != nil {
 		return f, err
 	}
-	if d.agent == nil {
-		if err := d.boot(ctx, "10.215.0.0/16"); err != nil {
+	if d.Agent == nil {
+		if err := d.boot(ctx); err != nil {
 			return f, err
 		}
 	}
@@ -120,7 +120,7 @@ func (d *device) load(ctx context.Context, order string, o LoadOptions) (LoadFig
 	})
 	for version := 1; version <= o.Updates && err == nil; version++ {
 		if err = d.publish(ctx, app, d.front(order, port, version)); err == nil {
-			_, err = d.run(ctx, "longshore-agent", "sync", "--config", d.path("etc/agent.yaml"))
+			_, err = d.Control(ctx, "sync")
 		}
 		if err == nil {
 			err = testenv.Await(ctx, installLimit, func() error { return answers(ctx, url, fmt.Sprintf("version %d", version)) })

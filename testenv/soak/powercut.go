@@ -66,7 +66,7 @@ func PowerCut(ctx context.Context, o PowerCutOptions) (figures PowerCutFigures, 
 			if ctx.Err() != nil {
 				return figures, fmt.Errorf("ended in round %d of seed %d: %w", n+1, o.Seed, context.Cause(ctx))
 			}
-			return figures, fmt.Errorf("round %d of seed %d: %w\n%s", n+1, o.Seed, err, d.logs())
+			return figures, fmt.Errorf("round %d of seed %d: %w\n%s", n+1, o.Seed, err, d.Logs())
 		}
 		figures.Rounds++
 	}
@@ -125,7 +125,7 @@ func (d *cutDevice) round(ctx context.Context, n int, figures *PowerCutFigures) 
 	if err := d.powerOn(ctx); err != nil {
 		return err
 	}
-	if err := testenv.Await(ctx, repairLimit, func() error { return errors.Join(d.agent.Running(), d.runs(ctx)) }); err != nil {
+	if err := testenv.Await(ctx, repairLimit, func() error { return errors.Join(d.Agent.Running(), d.runs(ctx)) }); err != nil {
 		return fmt.Errorf("cut while %s: %w", where, err)
 	}
 	compared, different := 0, error(nil)
@@ -147,7 +147,7 @@ func (d *cutDevice) round(ctx context.Context, n int, figures *PowerCutFigures) 
 	if again {
 		twice = ", and again on the way back"
 	}
-	fmt.Fprintf(d.out, "round %3d: cut while %s%s; %d files were empty; all well after %.1f s, %d files equal\n", n, where, twice, emptied, took.Seconds(), compared)
+	fmt.Fprintf(d.Out, "round %3d: cut while %s%s; %d files were empty; all well after %.1f s, %d files equal\n", n, where, twice, emptied, took.Seconds(), compared)
 	return nil
 }
 

@@ -28,12 +28,12 @@ import (
 // compare holds every image on the device against what was pushed: each blob by its digest, each unpacked tree file by
 // file. It returns how many files were equal. Both images of the newest generation must be there.
 func (d *cutDevice) compare(ctx context.Context) (int, error) {
-	c, err := client.New(d.containerd.Address, client.WithDefaultNamespace(d.containerd.Namespace))
+	c, err := client.New(d.Containerd.Address, client.WithDefaultNamespace(d.Containerd.Namespace))
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	ctx = namespaces.WithNamespace(ctx, d.containerd.Namespace)
+	ctx = namespaces.WithNamespace(ctx, d.Containerd.Namespace)
 	err = c.ContentStore().Walk(ctx, func(i content.Info) error { return sameBlob(ctx, c.ContentStore(), i) })
 	if err != nil {
 		return 0, err

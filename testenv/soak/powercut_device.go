@@ -2,43 +2,34 @@ package soak
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/testenv"
+	"github.com/longshore-dev/longshore/testenv/world"
 )
 
 const (
-	cutDeviceID = "press-07"
-	cutPool     = "10.217.0.0/16"
-	cutApp      = "line"
-	smallFiles  = 400     // of an image, a kilobyte each: what a power cut empties first
-	bigFile     = 6 << 20 // bytes that do not compress
-	newBlobs    = 4       // of an image that changed: three layers and the configuration
+	smallFiles = 400     // of an image, a kilobyte each: what a power cut empties first
+	bigFile    = 6 << 20 // bytes that do not compress
+	newBlobs   = 4       // of an image that changed: three layers and the configuration
 )
 
-// cutDevice is a device whose state lives on a disk of its own: a real agent on a real containerd.
+// cutDevice is a world whose device has a disk of its own.
 type cutDevice struct {
-	box        *testenv.Box
-	out        io.Writer
+	*world.World
 	seed       uint64
-	bin        string
-	registry   *testenv.RegistryServer
 	disk       *testenv.Disk
-	containerd *testenv.Daemon
-	agent      *testenv.Process
 	ports      [2]string
 	generation int
 	images     map[string]v1.Image // by digest; what was published last, and before
@@ -46,28 +37,18 @@ type cutDevice struct {
 }
 
 func newCutDevice(ctx context.Context, box *testenv.Box, o PowerCutOptions) (*cutDevice, error) {
-	d := &cutDevice{box: box, out: o.Out, seed: o.Seed, images: map[string]v1.Image{}}
+	d := &cutDevice{seed: o.Seed, images: map[string]v1.Image{}}
 	var err error
 	if d.disk, err = box.NewDisk(ctx, powerCutDisk); err != nil {
 		return nil, err
 	}
-	if d.bin, err = box.Folder("bin"); err != nil {
-		return nil, err
-	}
-	if err := testenv.BuildOwn(ctx, d.bin, "longshore", "longshore-agent"); err != nil {
-		return nil, err
-	}
-	dir, err := box.Folder("registry")
+	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{
+		Box: box, Out: o.Out, Release: o.Release, Root: filepath.Join(d.disk.Dir, "containerd"),
+	})
 	if err != nil {
 		return nil, err
 	}
-	if d.registry, err = testenv.StartRegistry(dir, testenv.Distribution, testenv.WithStorage(filepath.Join(dir, "content"))); err != nil {
-		return nil, err
-	}
-	box.Add("registry", d.registry.Close)
-	d.containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{
-		Box: box, Out: o.Out, Release: o.Release, Root: filepath.Join(d.disk.Dir, "containerd"),
-	})
+	d.World, err = world.New(ctx, world.Options{Box: box, Out: o.Out, Name: "cut", Pool: "10.217.0.0/16", Poll: 10 * time.Second, Containerd: daemon})
 	if err != nil {
 		return nil, err
 	}
@@ -83,45 +64,36 @@ func newCutDevice(ctx context.Context, box *testenv.Box, o PowerCutOptions) (*cu
 
 // install brings the device to its first generation, undisturbed, and measures how long that takes.
 func (d *cutDevice) install(ctx context.Context) error {
-	if _, err := d.run(ctx, "longshore", "key", "generate", "release"); err != nil {
+	if _, err := d.Run(ctx, "longshore", "key", "generate", "release"); err != nil {
 		return err
 	}
 	if err := d.publish(ctx, 0); err != nil {
 		return err
 	}
-	table := fmt.Sprintf("lscut%d", os.Getpid())
-	if err := d.box.OwnTable(ctx, d.out, table); err != nil {
-		return err
-	}
-	_, err := d.run(ctx, "longshore-agent", "init", "--config-dir", d.path("etc"), "--device", cutDeviceID,
-		"--state", "oci://"+d.registry.Reference("plant/state"), "--key", d.path("release.pub"), "--poll", "10s",
-		"--data-dir", filepath.Join(d.disk.Dir, "agent"), "--run-dir", d.path("run"), "--network-pool", cutPool, "--network-table", table,
-		"--containerd", d.containerd.Address, "--containerd-namespace", d.containerd.Namespace)
-	if err != nil {
+	if err := d.Init(ctx, "--data-dir", filepath.Join(d.disk.Dir, "agent")); err != nil {
 		return err
 	}
 	if err := d.disk.Sync(); err != nil {
 		return err
 	}
 	began := time.Now()
-	d.agent, err = d.box.Start("longshore-agent", d.environment(), filepath.Join(d.bin, "longshore-agent"), "run", "--config", d.path("etc/agent.yaml"))
-	if err != nil {
+	if err := d.Boot(ctx); err != nil {
 		return err
 	}
-	if err := testenv.Await(ctx, repairLimit, func() error { return errors.Join(d.agent.Running(), d.runs(ctx)) }); err != nil {
-		return fmt.Errorf("first installation: %w\n%s", err, d.logs())
+	if err := testenv.Await(ctx, repairLimit, func() error { return errors.Join(d.Agent.Running(), d.runs(ctx)) }); err != nil {
+		return fmt.Errorf("first installation: %w\n%s", err, d.Logs())
 	}
 	d.span = time.Since(began)
 	if _, err := d.compare(ctx); err != nil {
 		return fmt.Errorf("first installation: %w", err)
 	}
-	fmt.Fprintf(d.out, "an installation without a cut takes %.1f s\n", d.span.Seconds())
+	fmt.Fprintf(d.Out, "an installation without a cut takes %.1f s\n", d.span.Seconds())
 	return nil
 }
 
 // image makes an image of a generation: the program, a layer of many small files, one big one, and the text that it serves.
 func (d *cutDevice) image(ctx context.Context, name string, generation int) (v1.Image, error) {
-	base, err := testenv.SoftwareImage(ctx, d.out, "toolbox", testenv.HostPlatform())
+	base, err := testenv.SoftwareImage(ctx, d.Out, "toolbox", testenv.HostPlatform())
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +123,7 @@ func (d *cutDevice) publish(ctx context.Context, generation int) error {
 		if err != nil {
 			return err
 		}
-		p, err := d.registry.Push(ctx, fmt.Sprintf("plant/%s:%d", name, of), img)
+		p, err := d.Registry.Push(ctx, fmt.Sprintf("plant/%s:%d", name, of), img)
 		if err != nil {
 			return err
 		}
@@ -159,19 +131,13 @@ func (d *cutDevice) publish(ctx context.Context, generation int) error {
 		fmt.Fprintf(&b, "  %s:\n    image: %s\n    command: [serve, \"8080\", \"generation %d\"]\n    restart: always\n    stop_grace_period: 2s\n    ports: [\"127.0.0.1:%s:8080\"]\n    deploy: {update_config: {monitor: 500ms}}\n",
 			name, p.Tagged(), of, d.ports[n])
 	}
-	if err := os.MkdirAll(d.path("app"), 0o755); err != nil {
+	component, err := d.Component(ctx, "line", fmt.Sprintf("1.0.%d", generation), b.String())
+	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(d.path("app/compose.yaml"), []byte(b.String()), 0o644); err != nil {
-		return err
-	}
-	component := d.registry.Reference(fmt.Sprintf("plant/components/%s:1.0.%d", cutApp, generation))
-	if _, err := d.run(ctx, "longshore", "component", "push", "app", component); err != nil {
-		return err
-	}
-	_, err := d.run(ctx, "longshore", "state", "push", "--device", cutDeviceID, "--key", "release.key", "--component", component, d.registry.Reference("plant/state"))
+	err = d.Release(ctx, component)
 	d.generation = generation
-	d.registry.Faults.Forget()
+	d.Registry.Faults.Forget()
 	return err
 }
 
@@ -186,13 +152,13 @@ func (d *cutDevice) cutDuring(ctx context.Context, dice *rand.Rand) (string, err
 	asked := make(chan error, 1)
 	syncing, cancel := context.WithCancel(ctx)
 	go func() { // the agent's answer comes when the check has ended, or never
-		_, err := d.run(syncing, "longshore-agent", "sync", "--config", d.path("etc/agent.yaml"))
+		_, err := d.Control(syncing, "sync")
 		asked <- err
 	}()
 	defer func() { cancel(); <-asked }()
 	if layers > 0 {
 		err := testenv.Await(ctx, repairLimit, func() error {
-			if n := len(d.registry.Faults.Requests("GET", "/plant/[ab]/blobs/")); n < layers {
+			if n := len(d.Registry.Faults.Requests("GET", "/plant/[ab]/blobs/")); n < layers {
 				return fmt.Errorf("%d layers were asked for, want %d", n, layers)
 			}
 			return nil
@@ -215,14 +181,14 @@ func (d *cutDevice) cutDuring(ctx context.Context, dice *rand.Rand) (string, err
 
 // doing is what the update has come to, as seen from outside.
 func (d *cutDevice) doing(ctx context.Context) string {
-	if len(d.registry.Faults.Requests("GET", "/plant/[ab]/manifests/")) == 0 {
+	if len(d.Registry.Faults.Requests("GET", "/plant/[ab]/manifests/")) == 0 {
 		return "checking"
 	}
 	blobs := newBlobs
 	if d.generation%3 == 0 {
 		blobs += newBlobs
 	}
-	if len(d.registry.Faults.Requests("GET", "/plant/[ab]/blobs/")) < blobs {
+	if len(d.Registry.Faults.Requests("GET", "/plant/[ab]/blobs/")) < blobs {
 		return "pulling"
 	}
 	if d.answers(ctx, 0) == nil {
@@ -233,21 +199,21 @@ func (d *cutDevice) doing(ctx context.Context) string {
 
 // cut takes the power away.
 func (d *cutDevice) cut(ctx context.Context) error {
-	return d.box.PowerCut(ctx, d.disk, d.containerd, d.path("run"), filepath.Join(d.containerd.Dir, "s"))
+	return d.Box.PowerCut(ctx, d.disk, d.Containerd, d.Path("run"), filepath.Join(d.Containerd.Dir, "s"))
 }
 
 // powerOn starts the daemons, as a boot does.
 func (d *cutDevice) powerOn(ctx context.Context) error {
-	if err := d.containerd.Start(ctx); err != nil {
+	if err := d.Containerd.Start(ctx); err != nil {
 		return fmt.Errorf("containerd does not start after the cut: %w", err)
 	}
-	return d.agent.Start()
+	return d.Agent.Start()
 }
 
 // emptied counts the unpacked files without content: no image has such files.
 func (d *cutDevice) emptied() (int, error) {
 	count := 0
-	dirs, err := filepath.Glob(filepath.Join(d.containerd.Root, "io.containerd.snapshotter.v1.overlayfs", "snapshots", "*", "fs", "lib"))
+	dirs, err := filepath.Glob(filepath.Join(d.Containerd.Root, "io.containerd.snapshotter.v1.overlayfs", "snapshots", "*", "fs", "lib"))
 	if err != nil {
 		return 0, err
 	}
@@ -271,19 +237,15 @@ func (d *cutDevice) emptied() (int, error) {
 
 // runs is nil when the device is at the newest generation and its services answer as that generation's.
 func (d *cutDevice) runs(ctx context.Context) error {
-	text, err := d.run(ctx, "longshore-agent", "status", "-o", "json", "--config", d.path("etc/agent.yaml"))
+	s, err := d.Status(ctx)
 	if err != nil {
 		return err
 	}
-	var s agent.Status
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return fmt.Errorf("status: %w", err)
-	}
 	want := uint64(d.generation + 1)
-	if s.Committed == nil || s.Committed.Generation != want || s.Phase != agent.PhaseInSync {
+	if s.Committed == nil || s.Committed.Generation != want || s.Phase != status.PhaseInSync {
 		if s.Accepted == nil || s.Accepted.Generation != want {
 			// The cut may have come before the agent knew of it: it asks at its next poll, or when told to.
-			_, _ = d.run(ctx, "longshore-agent", "sync", "--timeout", "100ms", "--config", d.path("etc/agent.yaml"))
+			_, _ = d.Control(ctx, "sync", "--timeout", "100ms")
 		}
 		return fmt.Errorf("device is %q, committed %+v, want generation %d; problems %+v", s.Phase, s.Committed, want, s.Problems)
 	}
@@ -308,24 +270,4 @@ func (d *cutDevice) answers(ctx context.Context, n int) error {
 		err = fmt.Errorf("service %c serves %q, want %q", 'a'+n, text, want)
 	}
 	return err
-}
-
-func (d *cutDevice) logs() string {
-	text := "containerd:\n" + d.containerd.Log(5)
-	if d.agent != nil {
-		text += "\nagent:\n" + d.agent.Log(30)
-	}
-	return text
-}
-
-func (d *cutDevice) path(name string) string { return filepath.Join(d.box.Dir(), name) }
-
-// environment leaves the caller's home alone.
-func (d *cutDevice) environment() []string {
-	return []string{"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=soak", "NO_COLOR=1"}
-}
-
-// run runs one of our programs to its end and returns what it prints.
-func (d *cutDevice) run(ctx context.Context, program string, args ...string) (string, error) {
-	return d.box.Output(ctx, d.environment(), append([]string{filepath.Join(d.bin, program)}, args...)...)
 }

@@ -12,10 +12,7 @@ func TestPowerCut(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
-	if testing.Short() {
-		t.Skip("a minute")
-	}
-	figures, err := PowerCut(t.Context(), PowerCutOptions{Out: t.Output(), Rounds: 3})
+	figures, err := PowerCut(t.Context(), PowerCutOptions{Out: t.Output(), Rounds: testenv.Rounds(2, 200)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,12 +19,12 @@ func (d *device) stuck() string {
 	if err != nil {
 		return err.Error()
 	}
-	_ = syscall.Kill(d.containerd.PID(), syscall.SIGUSR1) // containerd writes its stacks into its log, and to a file of its own
-	_ = syscall.Kill(d.agent.PID(), syscall.SIGQUIT)
+	_ = syscall.Kill(d.Containerd.PID(), syscall.SIGUSR1) // containerd writes its stacks into its log, and to a file of its own
+	_ = syscall.Kill(d.Agent.PID(), syscall.SIGQUIT)
 	time.Sleep(stuckWait)
 	var b strings.Builder
-	_ = filepath.WalkDir(d.containerd.State, func(path string, e os.DirEntry, err error) error {
-		if e != nil && strings.Count(strings.TrimPrefix(path, d.containerd.State), "/") < 5 && filepath.Base(path) != "rootfs" {
+	_ = filepath.WalkDir(d.Containerd.State, func(path string, e os.DirEntry, err error) error {
+		if e != nil && strings.Count(strings.TrimPrefix(path, d.Containerd.State), "/") < 5 && filepath.Base(path) != "rootfs" {
 			fmt.Fprintln(&b, path)
 			return nil
 		}
@@ -32,17 +32,17 @@ func (d *device) stuck() string {
 	})
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
-		if text, err := os.ReadFile(f); err == nil && strings.Contains(string(text), d.containerd.Namespace) {
+		if text, err := os.ReadFile(f); err == nil && strings.Contains(string(text), d.Containerd.Namespace) {
 			fmt.Fprintf(&b, "%s %s\n", filepath.Dir(f), strings.ReplaceAll(string(text), "\x00", " "))
 		}
 	}
 	_ = os.WriteFile(filepath.Join(dir, "state.txt"), []byte(b.String()), 0o600)
-	for name, from := range map[string]string{"agent.log": d.agent.LogFile, "containerd.log": d.containerd.LogFile} {
+	for name, from := range map[string]string{"agent.log": d.Agent.LogFile, "containerd.log": d.Containerd.LogFile} {
 		if text, err := os.ReadFile(from); err == nil {
 			_ = os.WriteFile(filepath.Join(dir, name), text, 0o600)
 		}
 	}
-	stacks, _ := filepath.Glob(filepath.Join(d.containerd.Dir, "containerd.*.stacks.log"))
+	stacks, _ := filepath.Glob(filepath.Join(d.Containerd.Dir, "containerd.*.stacks.log"))
 	for _, f := range stacks {
 		if text, err := os.ReadFile(f); err == nil {
 			_ = os.WriteFile(filepath.Join(dir, filepath.Base(f)), text, 0o600)

@@ -1,11 +1,14 @@
-// Package suite is the whole check of this repository, as one call: formatting, vet, staticcheck and every test with the
-// race detector, on real programs.
+// Package suite is the whole check of this repository, as one call: formatting, vet, staticcheck and every test, on real
+// programs.
 //
 // [Run] is what "go run ./cmd/testenv test" and continuous integration do. It prints what it is about to prepare, then one
-// line for each package with what failed in it, and in the end once more what failed, and counts.
+// line for each package with what failed in it, and in the end once more what failed, and counts. Two lanes go side by side:
+// the tests with the race detector, and the linters followed by the packages that only start our programs as processes of
+// their own, which the detector would not see into. More at a time takes no less time, and fails tests with time limits.
 package suite
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -15,15 +18,22 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"gotest.tools/gotestsum/testjson"
 
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 // testTimeout bounds each package's tests; those on real programs share two cores with others.
-const testTimeout = 20 * time.Minute
+const (
+	testTimeout    = 20 * time.Minute
+	nightlyTimeout = 3 * time.Hour
+)
 
 // Options choose a part of the check. The zero value is all of it.
 type Options struct {
@@ -31,44 +41,148 @@ type Options struct {
 	Packages []string // patterns for go test; nil: all
 	Run      string   // regular expression of tests; "": all
 	NoLint   bool     // leave out formatting, vet and staticcheck
-	NoRace   bool     // without the race detector: less than half the time
+	NoRace   bool     // without the race detector
+	Nightly  bool     // at full length and in another order each time, see [testenv.Nightly]
 	Lenient  bool     // what the machine lacks skips tests instead of failing them
 }
 
-// Run does the check. The error is nil when everything passed; counts are valid with an error too.
-func Run(ctx context.Context, o Options) (Counts, error) {
+// Run does the check. The error is nil when everything passed.
+func Run(ctx context.Context, o Options) error {
 	root, err := testenv.Root()
 	if err != nil {
-		return Counts{}, err
+		return err
 	}
 	if err := Prepare(ctx, o.Out, o.Lenient); err != nil {
-		return Counts{}, err
+		return err
 	}
+	// Tests that are killed clean up nothing.
+	return errors.Join(check(ctx, root, o), testenv.SweepDead(context.WithoutCancel(ctx)))
+}
+
+func check(ctx context.Context, root string, o Options) error {
+	out := &lines{w: o.Out}
+	o.Out = out
+	inside, outside, err := split(ctx, root, o.Packages)
+	if err != nil {
+		return err
+	}
+	if len(inside)+len(outside) == 0 {
+		return fmt.Errorf("no package matches %s", strings.Join(o.Packages, " "))
+	}
+	events, merged := io.Pipe()
+	both := &lines{w: merged}
 	var (
-		errs   []error
-		failed []string
+		failed []string // linters
+		errs   [3]error
+		all    sync.WaitGroup
 	)
-	if !o.NoLint {
-		for _, step := range lints(root) {
-			start := time.Now()
-			if err := step.do(ctx); err != nil {
-				errs = append(errs, errors.New(step.name+" failed"))
-				failed = append(failed, step.name)
-				fmt.Fprintf(o.Out, "FAIL  %-50s %s\n%v\n", step.name, since(start), err)
-				continue
-			}
-			fmt.Fprintf(o.Out, "ok    %-50s %s\n", step.name, since(start))
+	all.Go(func() {
+		var args []string
+		if !o.NoRace {
+			args = []string{"-race"}
+		}
+		errs[0] = test(ctx, root, inside, args, o, both)
+	})
+	all.Go(func() {
+		if !o.NoLint {
+			failed, errs[1] = lint(ctx, root, out)
+		}
+		// What go test would take from its cache depends on programs that it does not know of.
+		errs[2] = test(ctx, root, outside, []string{"-count=1", "-p", "1"}, o, both)
+	})
+	ended := make(chan struct{})
+	go func() { // ends with what it waits for, and this function ends after it
+		all.Wait()
+		_ = merged.Close()
+		close(ended)
+	}()
+	execution, errScan := testjson.ScanTestOutput(testjson.ScanConfig{
+		Stdout: events, Handler: handler{testjson.NewEventFormatter(out, "pkgname-and-test-fails", testjson.FormatOptions{}), out}, IgnoreNonJSONOutputLines: true,
+	})
+	_ = events.Close() // after an error nothing else reads what the tests print
+	<-ended
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	testjson.PrintSummary(out, execution, testjson.SummarizeAll)
+	// Once more, short: where only an end of the output is kept, it has the names.
+	for _, t := range testjson.FilterFailedUnique(execution.Failed()) {
+		failed = append(failed, testjson.RelativePackagePath(t.Package)+" "+t.Test.Name())
+	}
+	for _, f := range failed {
+		fmt.Fprintf(out, "failed: %s\n", f)
+	}
+	return errors.Join(errors.Join(errs[:]...), errScan)
+}
+
+// handler prints a line for each package, and what go itself says.
+type handler struct {
+	testjson.EventFormatter
+	out io.Writer
+}
+
+func (h handler) Event(e testjson.TestEvent, execution *testjson.Execution) error {
+	return h.Format(e, execution)
+}
+
+func (h handler) Err(text string) error {
+	_, err := fmt.Fprintln(h.out, text)
+	return err
+}
+
+// processes are packages whose tests start our programs as processes of their own.
+var processes = []string{"testenv/attack", "testenv/conformance", "testenv/demo", "testenv/docs", "testenv/scale", "testenv/soak"}
+
+// split lists the packages that the patterns name: those with the code under test in the tests' process, and those whose tests
+// start [processes].
+func split(ctx context.Context, root string, patterns []string) (inside, outside []string, err error) {
+	if len(patterns) == 0 {
+		patterns = []string{"./..."}
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
+	cmd.Dir = root
+	text, err := cmd.Output()
+	if err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			err = fmt.Errorf("%w\n%s", err, bytes.TrimSpace(exit.Stderr))
+		}
+		return nil, nil, fmt.Errorf("go list %s: %w", strings.Join(patterns, " "), err)
+	}
+	for _, p := range strings.Fields(string(text)) {
+		if slices.ContainsFunc(processes, func(x string) bool { return strings.HasSuffix(p, "/"+x) }) {
+			outside = append(outside, p)
+		} else {
+			inside = append(inside, p)
 		}
 	}
-	report := Report{Out: o.Out, Keep: keepIn(os.TempDir())}
-	errs = append(errs, test(ctx, root, o, &report))
-	// Tests that were killed cleaned up nothing.
-	errs = append(errs, testenv.SweepDead(context.WithoutCancel(ctx)))
-	for _, f := range report.Failed {
-		failed = append(failed, f.String())
+	return inside, outside, nil
+}
+
+// lines writes whole lines of several writers.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// maxLine bounds one line of a test's output.
+const maxLine = 16 << 20
+
+// copyLines writes each line of r with one call.
+func copyLines(w io.Writer, r io.Reader) error {
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, maxLine)
+	for in.Scan() {
+		if _, err := w.Write(append(in.Bytes(), '\n')); err != nil {
+			return err
+		}
 	}
-	Summarize(o.Out, failed)
-	return report.Counts, errors.Join(errs...)
+	return in.Err()
 }
 
 // Prepare makes everything that tests need, saying first what it installs and builds.
@@ -100,6 +214,23 @@ type step struct {
 	do   func(ctx context.Context) error
 }
 
+// lint runs the linters and names those that found something.
+func lint(ctx context.Context, root string, out io.Writer) (failed []string, err error) {
+	for _, step := range lints(root) {
+		start := time.Now()
+		if err := step.do(ctx); err != nil {
+			failed = append(failed, step.name)
+			fmt.Fprintf(out, "FAIL  %-50s %s\n%v\n", step.name, since(start), err)
+			continue
+		}
+		fmt.Fprintf(out, "ok    %-50s %s\n", step.name, since(start))
+	}
+	if len(failed) > 0 {
+		err = fmt.Errorf("%s failed", strings.Join(failed, ", "))
+	}
+	return failed, err
+}
+
 func lints(root string) []step {
 	command := func(ctx context.Context, name string, args ...string) error {
 		cmd := exec.CommandContext(ctx, name, args...)
@@ -112,6 +243,7 @@ func lints(root string) []step {
 	}
 	return []step{
 		{"gofumpt", func(ctx context.Context) error { return formatted(ctx, root) }},
+		{"go mod tidy", func(ctx context.Context) error { return command(ctx, "go", "mod", "tidy", "-diff") }},
 		{"go vet", func(ctx context.Context) error { return command(ctx, "go", "vet", "./...") }},
 		{"staticcheck", func(ctx context.Context) error {
 			program, err := testenv.BuildProgram(ctx, io.Discard, "staticcheck")
@@ -152,25 +284,32 @@ func formatted(ctx context.Context, root string) error {
 	return nil
 }
 
-// test runs go test and counts.
-func test(ctx context.Context, root string, o Options, report *Report) error {
-	args := []string{"test", "-json", "-shuffle=on", "-timeout", testTimeout.String()}
-	if !o.NoRace {
-		args = append(args, "-race")
+// test runs go test on packages and writes its events. Vet has its own step, and DWARF costs more time to link than tests have use for.
+func test(ctx context.Context, root string, packages, flags []string, o Options, events io.Writer) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	timeout := testTimeout
+	if o.Nightly {
+		timeout = nightlyTimeout
+	}
+	args := append([]string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout", timeout.String()}, flags...)
+	if o.Nightly {
+		args = append(args, "-shuffle=on") // results of a given order are kept by go test
 	}
 	if o.Run != "" {
 		args = append(args, "-run", o.Run)
 	}
-	if len(o.Packages) == 0 {
-		o.Packages = []string{"./..."}
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, o.Packages...)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	cmd.Dir = root
 	cmd.Env = os.Environ()
 	if !o.Lenient {
 		cmd.Env = append(cmd.Env, "TESTENV_REQUIRE=1")
 	}
-	if !o.NoRace {
+	if o.Nightly {
+		cmd.Env = append(cmd.Env, "LONGSHORE_NIGHTLY=1")
+	}
+	if slices.Contains(flags, "-race") {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
 	}
 	cmd.Stderr = o.Out
@@ -183,16 +322,9 @@ func test(ctx context.Context, root string, o Options, report *Report) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start go test: %w", err)
 	}
-	errRead := report.Read(out)
-	errWait := cmd.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if errWait != nil && report.Counts.Failed == 0 {
-		return errors.Join(fmt.Errorf("go test: %w", errWait), errRead)
-	}
-	if report.Counts.Failed > 0 {
-		return errors.New("tests failed")
+	errRead := copyLines(events, out)
+	if err := cmd.Wait(); err != nil {
+		return errors.Join(fmt.Errorf("go test: %w", err), errRead)
 	}
 	return errRead
 }

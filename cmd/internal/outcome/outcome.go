@@ -3,6 +3,7 @@
 package outcome
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +131,7 @@ func Tell(w io.Writer, program string, err error) {
 		return
 	case errors.As(err, &usage):
 		fmt.Fprintf(w, "%s: %s\n", program, usage.Message)
-		tellHint(w, strings.Join(strings.Fields(program+" "+usage.Command+" --help"), " "))
+		tellHint(w, cmp.Or(fault.Hint(err), strings.Join(strings.Fields(program+" "+usage.Command+" --help"), " ")))
 		return
 	}
 	text := ended.Replace(err.Error())

@@ -29,6 +29,7 @@ func TestCodeAndText(t *testing.T) {
 		{"usage of the program", outcome.Usagef("", "what?"), outcome.Misused, "x: what?\n  hint: x --help\n"},
 		{"document", fmt.Errorf("read: %w", document), outcome.Misused, "agent.yaml:9:3: pol: unknown key\n  hint: did you mean poll?\nagent.yaml:1:1: no device\n"},
 		{"hint", fault.WithHint(fmt.Errorf("push a: %w", fault.ErrDenied), "log in"), outcome.Auth, "x: push a: denied\n  hint: log in\n"},
+		{"usage with a hint", fault.WithHint(outcome.Usagef("serve", "no password"), "give one"), outcome.Misused, "x: no password\n  hint: give one\n"},
 		{"not logged in", fault.ErrUnauthenticated, outcome.Auth, "x: not authenticated\n"},
 		{"not found", fault.ErrNotFound, outcome.NotFound, "x: not found\n"},
 		{"no file", fs.ErrNotExist, outcome.NotFound, "x: file does not exist\n"},

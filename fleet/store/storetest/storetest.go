@@ -35,6 +35,13 @@ func Run(t *testing.T, open Open) {
 		{"reports without order", unordered},
 		{"pages", pages},
 		{"summary", summary},
+		{"bounded lists", bounded},
+		{"counts", counts},
+		{"quota of deployments", deploymentQuota},
+		{"quota of children", childQuota},
+		{"quota of bytes", byteQuota},
+		{"heard over a quota", heardOverQuota},
+		{"silence", silence},
 		{"tokens", tokens},
 		{"together", together},
 		{"bytes", verbatim},
@@ -92,7 +99,7 @@ func devices(t *testing.T, s store.Store) {
 	later.Body, later.Alarm, later.At = []byte(`{}`), true, noon(5)
 	put(t, s, later, store.Updated)
 	got, err := s.Device(t.Context(), "a")
-	want := store.Device{ID: "a", Capabilities: []byte(`{}`), Alarm: true, FirstHeard: noon(0), LastHeard: noon(5)}
+	want := store.Device{ID: "a", Registered: true, Capabilities: []byte(`{}`), Alarm: true, FirstHeard: noon(0), LastHeard: noon(5)}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("Device: %v (-want +got):\n%s", err, diff)
 	}
@@ -103,7 +110,7 @@ func devices(t *testing.T, s store.Store) {
 		t.Errorf("DeleteDevice: %v", err)
 	}
 	wantErr(t, "DeleteDevice again", s.DeleteDevice(t.Context(), "a"), fault.ErrNotFound)
-	if left, err := s.Deployments(t.Context(), store.DeploymentQuery{Limit: 10}); err != nil || len(left) > 0 {
+	if left, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Limit: 10}); err != nil || len(left) > 0 {
 		t.Errorf("deployments of a removed device: %v, %v", left, err)
 	}
 	put(t, s, caps("a"), store.Created)
@@ -128,7 +135,7 @@ func children(t *testing.T, s store.Store) {
 	if err := s.DeleteDevice(t.Context(), "gw"); err != nil {
 		t.Fatal(err)
 	}
-	left, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 10})
+	left, _, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 10})
 	if err != nil || len(left) != 2 || left[0].ID != "gw-2" || left[1].ID != "gw0" {
 		t.Errorf("after the gateway is gone: %v, %v, want gw-2 and gw0", left, err)
 	}
@@ -145,7 +152,7 @@ func deployments(t *testing.T, s store.Store) {
 	r := status("a", "d1", margo.StateInstalled)
 	r.At, r.Body = noon(90), []byte(`{"again":1}`)
 	put(t, s, r, store.Updated)
-	got, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: "a", Limit: 10})
+	got, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: "a", Limit: 10})
 	want := []store.Deployment{{Device: "a", ID: "d1", State: margo.StateInstalled, Body: []byte(`{"again":1}`), Since: noon(30), Reported: noon(90)}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("Deployments: %v (-want +got):\n%s", err, diff)
@@ -190,7 +197,7 @@ func repeated(t *testing.T, s store.Store) {
 
 func state(t *testing.T, s store.Store, device, id string) margo.State {
 	t.Helper()
-	all, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: device, Limit: 100})
+	all, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: device, Limit: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +250,7 @@ func pages(t *testing.T, s store.Store) {
 	}
 	var ids []string
 	for after := ""; ; {
-		page, err := s.Devices(t.Context(), store.DeviceQuery{After: after, Limit: 4})
+		page, _, err := s.Devices(t.Context(), store.DeviceQuery{After: after, Limit: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,13 +265,13 @@ func pages(t *testing.T, s store.Store) {
 	if len(ids) != 9 || !slices.IsSorted(ids) {
 		t.Errorf("pages of devices: %v", ids)
 	}
-	if alarms, err := s.Devices(t.Context(), store.DeviceQuery{Alarm: true, Limit: 10}); err != nil || len(alarms) != 3 {
+	if alarms, _, err := s.Devices(t.Context(), store.DeviceQuery{Alarm: true, Limit: 10}); err != nil || len(alarms) != 3 {
 		t.Errorf("alarms: %v, %v, want 3", alarms, err)
 	}
 	count := func(q store.DeploymentQuery, want int) {
 		t.Helper()
 		q.Limit = 100
-		if got, err := s.Deployments(t.Context(), q); err != nil || len(got) != want {
+		if got, _, err := s.Deployments(t.Context(), q); err != nil || len(got) != want {
 			t.Errorf("Deployments(%+v) = %d, %v, want %d", q, len(got), err, want)
 		}
 	}
@@ -284,7 +291,7 @@ func summary(t *testing.T, s store.Store) {
 	put(t, s, status("a", "1", margo.StateInstalled), store.Created)
 	put(t, s, status("b", "1", margo.StateInstalled), store.Created)
 	put(t, s, status("b", "2", margo.StateFailed), store.Created)
-	got, err := s.Summary(t.Context())
+	got, err := s.Summary(t.Context(), store.Silence{Now: noon(0)})
 	want := store.Summary{Devices: 2, Alarms: 1, Deployments: map[margo.State]int{margo.StateInstalled: 2, margo.StateFailed: 1}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("Summary: %v (-want +got):\n%s", err, diff)
@@ -342,7 +349,7 @@ func together(t *testing.T, s store.Store) {
 		})
 	}
 	wg.Wait()
-	if got, err := s.Summary(t.Context()); err != nil || got.Devices != n || got.Deployments[margo.StateInstalling] != n {
+	if got, err := s.Summary(t.Context(), store.Silence{Now: noon(0)}); err != nil || got.Devices != n || got.Deployments[margo.StateInstalling] != n {
 		t.Errorf("Summary = %+v, %v, want %d devices", got, err, n)
 	}
 }
@@ -352,7 +359,7 @@ func verbatim(t *testing.T, s store.Store) {
 	r := status(odd, odd, margo.StateInstalled)
 	r.Body = []byte("{\r\n \"x\" : 18446744073709551615 }\n")
 	put(t, s, r, store.Created)
-	got, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: odd, Limit: 1})
+	got, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: odd, Limit: 1})
 	if err != nil || len(got) != 1 || string(got[0].Body) != string(r.Body) || got[0].ID != odd {
 		t.Errorf("Deployments = %+v, %v, want the body as it arrived", got, err)
 	}
@@ -387,6 +394,81 @@ func closed(t *testing.T, open Open) {
 	}
 	_, err := s.PutCapabilities(t.Context(), caps("a"))
 	wantErr(t, "after Close", err, fault.ErrTemporary)
-	_, err = s.Devices(t.Context(), store.DeviceQuery{Limit: 1})
+	_, _, err = s.Devices(t.Context(), store.DeviceQuery{Limit: 1})
 	wantErr(t, "after Close", err, fault.ErrTemporary)
+}
+
+// bounded holds that a list ends where its bytes or rows do, and says so.
+func bounded(t *testing.T, s store.Store) {
+	for i := range 5 {
+		c := caps(fmt.Sprint("dev-", i))
+		c.Summary = make([]byte, 1000)
+		put(t, s, c, store.Created)
+		r := status(c.Device, "d", margo.StateInstalled)
+		r.Body = make([]byte, 1000)
+		put(t, s, r, store.Created)
+	}
+	for _, tt := range []struct{ limit, bytes, want int }{{5, 0, 5}, {3, 0, 3}, {5, 1, 1}, {5, 1500, 2}, {5, 1 << 20, 5}} {
+		d, more, err := s.Devices(t.Context(), store.DeviceQuery{Limit: tt.limit, Bytes: tt.bytes})
+		if err != nil || len(d) != tt.want || more != (tt.want < 5) || d[0].Capabilities != nil || len(d[0].Summary) != 1000 {
+			t.Errorf("%+v: %d devices, more %v, %v", tt, len(d), more, err)
+		}
+		x, more, err := s.Deployments(t.Context(), store.DeploymentQuery{Limit: tt.limit, Bytes: tt.bytes})
+		if err != nil || len(x) != tt.want || more != (tt.want < 5) {
+			t.Errorf("%+v: %d deployments, more %v, %v", tt, len(x), more, err)
+		}
+	}
+	if d, _, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 1, Capabilities: true}); err != nil || string(d[0].Capabilities) != `{"id":"dev-0"}` {
+		t.Errorf("with capabilities: %+v, %v", d, err)
+	}
+}
+
+func counts(t *testing.T, s store.Store) {
+	for i, state := range []margo.State{margo.StateInstalled, margo.StateInstalled, margo.StateFailed} {
+		put(t, s, status("a", fmt.Sprint(i), state), store.Created)
+	}
+	put(t, s, status("b", "x", margo.StatePending), store.Created)
+	put(t, s, status("c", "x", margo.StatePending), store.Created)
+	got, err := s.Counts(t.Context(), []string{"a", "b", "nobody"})
+	want := map[string]map[margo.State]int{"a": {margo.StateInstalled: 2, margo.StateFailed: 1}, "b": {margo.StatePending: 1}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Counts: %v (-want +got):\n%s", err, diff)
+	}
+	worst, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: "a", Limit: 1, Worst: true})
+	if err != nil || len(worst) != 1 || worst[0].ID != "2" {
+		t.Errorf("the worst: %+v, %v", worst, err)
+	}
+}
+
+func silence(t *testing.T, s store.Store) {
+	for id, every := range map[string]time.Duration{"minutely": time.Minute, "hourly": time.Hour, "unknown": 0} {
+		c := caps(id)
+		c.Interval = every
+		put(t, s, c, store.Created)
+	}
+	heard := noon(0)
+	for name, tt := range map[string]struct {
+		silence store.Silence
+		want    []string
+	}{
+		"within three intervals": {store.Silence{Now: heard.Add(3 * time.Minute)}, nil},
+		"one is too late":        {store.Silence{Now: heard.Add(3*time.Minute + time.Second)}, []string{"minutely"}},
+		"two are":                {store.Silence{Now: heard.Add(4 * time.Hour)}, []string{"hourly", "minutely"}},
+		"all":                    {store.Silence{Now: heard.Add(4 * time.Hour), After: 2 * time.Hour}, []string{"hourly", "minutely", "unknown"}},
+		"nobody could hear":      {store.Silence{Now: heard.Add(4 * time.Hour), Since: heard.Add(4*time.Hour - time.Minute), After: 2 * time.Hour}, nil},
+		"heard again since":      {store.Silence{Now: heard.Add(4 * time.Hour), Since: heard.Add(time.Hour), After: 4 * time.Hour}, []string{"minutely"}},
+	} {
+		list, _, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 9, Offline: &tt.silence})
+		var got []string
+		for _, d := range list {
+			got = append(got, d.ID)
+			if !tt.silence.Offline(d) {
+				t.Errorf("%s: %s is not offline", name, d.ID)
+			}
+		}
+		sum, err2 := s.Summary(t.Context(), tt.silence)
+		if !slices.Equal(got, tt.want) || sum.Offline != len(tt.want) || err != nil || err2 != nil {
+			t.Errorf("%s: %v, %d counted, want %v; %v, %v", name, got, sum.Offline, tt.want, err, err2)
+		}
+	}
 }

@@ -1,23 +1,29 @@
 // Package auths finds and keeps registry credentials where Docker and podman keep them: in config.json and auth.json files
 // and in the credential helpers that those name.
 //
+// Files and their entries are read by oras-go. Its own and go-containerregistry's keychain wait for ever for a helper program
+// that hangs, and leave it behind when this program ends; the latter also looks only into the first file that it finds.
+//
 // Files are read anew at each question: a robot account's token is replaced behind a long-running agent's back.
 package auths
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -25,11 +31,16 @@ import (
 const maxFile = 1 << 20
 
 // Files are the credential files to look into, in order. The first is also where Login writes.
-type Files []string
+type Files struct {
+	Paths []string
+	Limit time.Duration // of one call of a credential helper; 0: a minute
+}
+
+const defaultLimit = time.Minute
 
 // Find lists the files: explicit, then REGISTRY_AUTH_FILE, Docker's and podman's. They need not exist.
 func Find(explicit string, getenv func(string) string) Files {
-	var out Files
+	var out []string
 	add := func(base string, parts ...string) {
 		if base != "" {
 			out = append(out, filepath.Join(append([]string{base}, parts...)...))
@@ -49,7 +60,7 @@ func Find(explicit string, getenv func(string) string) Files {
 	} else {
 		add(home, ".config", "containers", "auth.json")
 	}
-	return out
+	return Files{Paths: out}
 }
 
 // document is what of a file has to be known to ask for the right key.
@@ -62,7 +73,7 @@ type document struct {
 // Lookup finds the credential for a repository: podman's most specific "host/path" key first, then the host's. Nothing
 // found is the empty credential.
 func (f Files) Lookup(ctx context.Context, host, repository string) (auth.Credential, error) {
-	for _, file := range f {
+	for _, file := range f.Paths {
 		d, err := read(file)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -71,13 +82,13 @@ func (f Files) Lookup(ctx context.Context, host, repository string) (auth.Creden
 			return auth.EmptyCredential, err
 		}
 		for _, key := range d.keys(host, repository) {
-			store, err := credentials.NewStore(file, credentials.StoreOptions{})
+			store, err := f.store(d, file, key)
 			if err != nil {
-				return auth.EmptyCredential, unreadable(file)
+				return auth.EmptyCredential, err
 			}
 			cred, err := store.Get(ctx, key)
 			if err != nil {
-				return auth.EmptyCredential, d.explain(ctx, file, key, err)
+				return auth.EmptyCredential, f.explain(ctx, d, file, key, err)
 			}
 			if cred != auth.EmptyCredential {
 				return cred, nil
@@ -120,24 +131,42 @@ func (d document) hasHost(server string) bool {
 	return false
 }
 
-// explain leaves out what the library says about a file's content: it repeats the secret.
-func (d document) explain(ctx context.Context, file, key string, err error) error {
-	helper := d.CredHelpers[key]
-	if helper == "" {
-		helper = d.CredsStore
+// helper is the name of the program that keeps the credentials of a key; "": the file itself does.
+func (d document) helper(key string) string { return cmp.Or(d.CredHelpers[key], d.CredsStore) }
+
+// store is what keeps the credentials of a key of a file.
+func (f Files) store(d document, file, key string) (credentials.Store, error) {
+	if name := d.helper(key); name != "" {
+		return helper{name, cmp.Or(f.Limit, defaultLimit)}, nil
 	}
+	store, err := credentials.NewStore(file, credentials.StoreOptions{AllowPlaintextPut: true})
+	if err != nil {
+		return nil, unreadable(file)
+	}
+	return store, nil
+}
+
+// explain says why a store did not give a credential, without its words: they may hold the secret.
+func (f Files) explain(ctx context.Context, d document, file, key string, err error) error {
+	name := d.helper(key)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case helper != "":
-		return fault.WithHint(fmt.Errorf("credential helper docker-credential-%s, named in %s, did not answer: %w", helper, file, fault.ErrUnauthenticated),
-			"is it installed and on the PATH of this program?")
+	case name == "":
+		return fmt.Errorf("the entry for %s in %s is not base64 of user:password: %w", key, file, fault.ErrConfig)
 	}
-	return fmt.Errorf("the entry for %s in %s is not base64 of user:password: %w", key, file, fault.ErrInvalid)
+	what, hint := "failed", "try it by hand: echo "+key+" | "+helperPrefix+name+" get"
+	switch {
+	case errors.Is(err, errLate):
+		what = "did not answer within " + cmp.Or(f.Limit, defaultLimit).String()
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		what, hint = "is not there", "is it installed, and on the PATH of this program?"
+	}
+	return fault.WithHint(fmt.Errorf("credential helper %s%s, named in %s, %s: %w", helperPrefix, name, file, what, fault.ErrUnauthenticated), hint)
 }
 
 func unreadable(file string) error {
-	return fmt.Errorf("credentials file %s is not JSON as Docker and podman write it: %w", file, fault.ErrInvalid)
+	return fmt.Errorf("credentials file %s is not JSON as Docker and podman write it: %w", file, fault.ErrConfig)
 }
 
 // notJSON tells what is wrong with a file and where, without what stands there: it may be the secret.
@@ -148,10 +177,10 @@ func notJSON(file string, data []byte, err error) error {
 	)
 	switch {
 	case errors.As(err, &syntax):
-		return fmt.Errorf("credentials file %s: %w: %w", place(file, data, syntax.Offset), syntax, fault.ErrInvalid)
+		return fmt.Errorf("credentials file %s: %w: %w", place(file, data, syntax.Offset), syntax, fault.ErrConfig)
 	case errors.As(err, &kind):
 		what, _, _ := strings.Cut(kind.Value, " ")
-		return fmt.Errorf("credentials file %s: %q cannot be a JSON %s: %w", place(file, data, kind.Offset), kind.Field, what, fault.ErrInvalid)
+		return fmt.Errorf("credentials file %s: %q cannot be a JSON %s: %w", place(file, data, kind.Offset), kind.Field, what, fault.ErrConfig)
 	}
 	return unreadable(file)
 }
@@ -162,7 +191,7 @@ func place(file string, data []byte, offset int64) string {
 	return fmt.Sprintf("%s:%d:%d", file, bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n'))
 }
 
-// Check tells whether a file that somebody named can be read: unlike those that are looked for, it has to be there.
+// Check reports whether a file that somebody named can be read: unlike those that are looked for, it has to be there.
 func Check(file string) error {
 	r, err := os.Open(file)
 	if err == nil {
@@ -179,23 +208,16 @@ func Check(file string) error {
 
 func read(file string) (document, error) {
 	var d document
-	r, err := os.Open(file)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-			// A file of another user (podman's, under sudo) is not ours to complain about.
-			return d, os.ErrNotExist
-		}
-		return d, fmt.Errorf("credentials file: %w: %w", err, fault.ErrInvalid)
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err != nil {
-		return d, fmt.Errorf("credentials file: %w: %w", err, fault.ErrInvalid)
-	}
-	if len(data) > maxFile {
-		return d, fmt.Errorf("credentials file %s has more than %d bytes: %w", file, maxFile, fault.ErrTooLarge)
-	}
-	if strings.TrimSpace(string(data)) == "" {
+	data, err := bounded.File(os.Open, file, maxFile)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		// A file of another user (podman's, under sudo) is not ours to complain about.
+		return d, os.ErrNotExist
+	case errors.Is(err, fault.ErrTooLarge):
+		return d, fmt.Errorf("credentials file %s has more than %d bytes: %w", file, maxFile, fault.ErrConfig)
+	case err != nil:
+		return d, fmt.Errorf("credentials file: %w: %w", err, fault.ErrConfig)
+	case strings.TrimSpace(string(data)) == "":
 		return d, nil
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
@@ -206,45 +228,60 @@ func read(file string) (document, error) {
 
 // Target is the file that Store writes to, "" when there is no place to keep anything.
 func (f Files) Target() string {
-	if len(f) == 0 {
+	if len(f.Paths) == 0 {
 		return ""
 	}
-	return f[0]
+	return f.Paths[0]
 }
 
-// Store keeps a credential for host: in the helper that the file names, else in the file, readable by its owner only.
+// keeps is where a file has the credentials of a server: the file itself, or the helper that it names.
+func (d document) keeps(file, server string) string {
+	helper := d.helper(server)
+	if helper == "" {
+		return file
+	}
+	return fmt.Sprintf("%s%s (named in %s)", helperPrefix, helper, file)
+}
+
+// Store keeps a credential for host: in the helper that the file names, else in the file, readable by its owner only. It
+// returns in which of them.
 func (f Files) Store(ctx context.Context, host string, cred auth.Credential) (string, error) {
 	file := f.Target()
 	if file == "" {
 		return "", fmt.Errorf("no file to keep credentials in: %w", fault.ErrInvalid)
 	}
-	if _, err := read(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+	d, err := read(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	store, err := credentials.NewStore(file, credentials.StoreOptions{AllowPlaintextPut: true})
+	server := credentials.ServerAddressFromRegistry(host)
+	store, err := f.store(d, file, server)
 	if err != nil {
-		return "", unreadable(file)
+		return "", err
 	}
-	if err := store.Put(ctx, credentials.ServerAddressFromRegistry(host), cred); err != nil {
-		return "", fmt.Errorf("store credentials of %s by %s: %w", host, file, firstPathError(err))
+	if err := store.Put(ctx, server, cred); err != nil {
+		return "", fmt.Errorf("store credentials of %s by %s: %w", host, file, f.unwritten(ctx, d, file, server, err))
 	}
-	return file, nil
+	return d.keeps(file, server), nil
 }
 
-// firstPathError keeps of an error only what the operating system said; a helper's words may repeat what it was given.
-func firstPathError(err error) error {
+// unwritten says why a store did not take a change, with nothing but what the operating system said of its file.
+func (f Files) unwritten(ctx context.Context, d document, file, key string, err error) error {
 	var path *os.PathError
-	if errors.As(err, &path) {
-		return fmt.Errorf("%w: %w", path, fault.ErrInvalid)
+	switch {
+	case d.helper(key) != "":
+		return f.explain(ctx, d, file, key, err)
+	case errors.As(err, &path):
+		return fmt.Errorf("%w: %w", path, fault.ErrConfig)
 	}
-	return fmt.Errorf("the credential helper refused: %w", fault.ErrInvalid)
+	return unreadable(file)
 }
 
-// Erase removes what is stored for host from every file that has it, and tells from which.
+// Erase removes what is stored for host from every file that has it, and from the helpers that files name. It returns from which.
 func (f Files) Erase(ctx context.Context, host string) ([]string, error) {
 	var from []string
 	server := credentials.ServerAddressFromRegistry(host)
-	for _, file := range f {
+	for _, file := range f.Paths {
 		d, err := read(file)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -255,18 +292,18 @@ func (f Files) Erase(ctx context.Context, host string) ([]string, error) {
 		if _, ok := d.Auths[server]; !ok && d.CredsStore == "" && d.CredHelpers[server] == "" {
 			continue
 		}
-		store, err := credentials.NewStore(file, credentials.StoreOptions{})
+		store, err := f.store(d, file, server)
 		if err != nil {
-			return from, unreadable(file)
+			return from, err
 		}
 		cred, err := store.Get(ctx, server)
 		if err == nil && cred == auth.EmptyCredential {
 			continue
 		}
 		if err := store.Delete(ctx, server); err != nil {
-			return from, fmt.Errorf("erase credentials of %s by %s: %w", host, file, firstPathError(err))
+			return from, fmt.Errorf("erase credentials of %s by %s: %w", host, file, f.unwritten(ctx, d, file, server, err))
 		}
-		from = append(from, file)
+		from = append(from, d.keeps(file, server))
 	}
 	return from, nil
 }

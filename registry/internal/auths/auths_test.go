@@ -1,19 +1,25 @@
 package auths_test
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/auths"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func put(t *testing.T, content string, parts ...string) string {
@@ -32,26 +38,28 @@ func entry(key, user, password string) string {
 	return `"` + key + `":{"auth":"` + base64.StdEncoding.EncodeToString([]byte(user+":"+password)) + `"}`
 }
 
+func of(paths ...string) auths.Files { return auths.Files{Paths: paths} }
+
 func user(name string) auth.Credential { return auth.Credential{Username: name, Password: "pw"} }
 
 func TestFind(t *testing.T) {
 	tests := map[string]struct {
 		explicit string
 		env      map[string]string
-		want     auths.Files
+		want     []string
 	}{
 		"nothing": {"", nil, nil},
-		"home":    {"", map[string]string{"HOME": "/h"}, auths.Files{"/h/.docker/config.json", "/h/.config/containers/auth.json"}},
+		"home":    {"", map[string]string{"HOME": "/h"}, []string{"/h/.docker/config.json", "/h/.config/containers/auth.json"}},
 		"all": {
 			"/a.json",
 			map[string]string{"HOME": "/h", "REGISTRY_AUTH_FILE": "/r.json", "DOCKER_CONFIG": "/d", "XDG_RUNTIME_DIR": "/run/u", "XDG_CONFIG_HOME": "/c"},
-			auths.Files{"/a.json", "/r.json", "/d/config.json", "/run/u/containers/auth.json", "/c/containers/auth.json"},
+			[]string{"/a.json", "/r.json", "/d/config.json", "/run/u/containers/auth.json", "/c/containers/auth.json"},
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := auths.Find(tt.explicit, func(k string) string { return tt.env[k] })
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := cmp.Diff(tt.want, got.Paths); diff != "" {
 				t.Errorf("Find (-want +got):\n%s", diff)
 			}
 		})
@@ -65,7 +73,7 @@ func TestLookup(t *testing.T) {
 	podman := put(t, `{"auths":{`+entry("two.test/team/line", "line", "pw")+","+entry("two.test/team", "team", "pw")+","+
 		entry("three.test", "three", "pw")+","+entry("three.test/a", "a", "pw")+","+entry("one.test", "shadowed", "pw")+`}}`, dir, "auth.json")
 	empty := put(t, " \n", dir, "empty.json")
-	files := auths.Files{filepath.Join(dir, "missing.json"), empty, docker, podman}
+	files := of(filepath.Join(dir, "missing.json"), empty, docker, podman)
 	tests := map[string]struct {
 		host, repository string
 		want             auth.Credential
@@ -98,7 +106,7 @@ func TestLookup(t *testing.T) {
 
 func TestLookupReadsAnew(t *testing.T) {
 	file := put(t, `{"auths":{`+entry("a.test", "before", "pw")+`}}`, t.TempDir(), "config.json")
-	files := auths.Files{file}
+	files := of(file)
 	for _, name := range []string{"before", "after"} {
 		put(t, `{"auths":{`+entry("a.test", name, "pw")+`}}`, file)
 		if got, err := files.Lookup(t.Context(), "a.test", "x"); err != nil || got != user(name) {
@@ -119,12 +127,12 @@ func TestLookupOfBadFiles(t *testing.T) {
 		"entry of text":    {`{"auths":{"a.test":"x"}}`, fault.ErrInvalid},
 		"not base64":       {`{"auths":{"a.test":{"auth":"%%%hunter2"}}}`, fault.ErrInvalid},
 		"without a colon":  {`{"auths":{"a.test":{"auth":"` + secret + `"}}}`, fault.ErrInvalid},
-		"too large":        {`{"x":"` + strings.Repeat("x", 2<<20) + `"}`, fault.ErrTooLarge},
+		"too large":        {`{"x":"` + strings.Repeat("x", 2<<20) + `"}`, fault.ErrConfig},
 		"helper not there": {`{"credHelpers":{"a.test":"longshore-test-missing"}}`, fault.ErrUnauthenticated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := put(t, tt.content, t.TempDir(), "config.json")
-			_, err := auths.Files{file}.Lookup(t.Context(), "a.test", "x")
+			_, err := of(file).Lookup(t.Context(), "a.test", "x")
 			if !errors.Is(err, tt.is) || !strings.Contains(err.Error(), file) {
 				t.Errorf("Lookup = %v, want %v that names the file", err, tt.is)
 			}
@@ -138,7 +146,7 @@ func TestLookupOfBadFiles(t *testing.T) {
 func TestStoreAndErase(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "deep", "config.json")
-	files := auths.Files{file, put(t, `{"auths":{`+entry("a.test", "podman", "pw")+`}}`, dir, "auth.json")}
+	files := of(file, put(t, `{"auths":{`+entry("a.test", "podman", "pw")+`}}`, dir, "auth.json"))
 	got, err := files.Store(t.Context(), "a.test", user("me"))
 	if err != nil || got != file {
 		t.Fatalf("Store = %q, %v, want %s", got, err, file)
@@ -163,7 +171,7 @@ func TestStoreAndErase(t *testing.T) {
 		t.Errorf("Store without a file = %v, want fault.ErrInvalid", err)
 	}
 	broken := put(t, `{"auths":`, dir, "broken.json")
-	if _, err := (auths.Files{broken}).Store(t.Context(), "a.test", user("me")); !errors.Is(err, fault.ErrInvalid) {
+	if _, err := of(broken).Store(t.Context(), "a.test", user("me")); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("Store into a broken file = %v, want fault.ErrInvalid", err)
 	}
 	if data, err := os.ReadFile(broken); err != nil || string(data) != `{"auths":` {
@@ -197,13 +205,13 @@ func TestCredentialHelper(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := put(t, content, dir, "config.json")
-			files := auths.Files{file}
+			files := of(file)
 			if cred, err := files.Lookup(t.Context(), "a.test", "x"); err != nil || cred != auth.EmptyCredential {
 				t.Errorf("Lookup of nothing = %+v, %v", cred, err)
 			}
 			for _, want := range []auth.Credential{user("me"), {RefreshToken: "refresh"}} {
-				if _, err := files.Store(t.Context(), "a.test", want); err != nil {
-					t.Fatalf("Store = %v", err)
+				if at, err := files.Store(t.Context(), "a.test", want); err != nil || at != "docker-credential-longshoretest (named in "+file+")" {
+					t.Fatalf("Store = %q, %v, want the helper", at, err)
 				}
 				if cred, err := files.Lookup(t.Context(), "a.test", "x"); err != nil || cred != want {
 					t.Errorf("Lookup = %+v, %v, want %+v", cred, err, want)
@@ -212,13 +220,77 @@ func TestCredentialHelper(t *testing.T) {
 			if data, err := os.ReadFile(file); err != nil || strings.Contains(string(data), "refresh") {
 				t.Errorf("the file holds the secret: %s, %v", data, err)
 			}
-			if from, err := files.Erase(t.Context(), "a.test"); err != nil || len(from) != 1 {
-				t.Errorf("Erase = %q, %v, want the file", from, err)
+			if from, err := files.Erase(t.Context(), "a.test"); err != nil || len(from) != 1 || !strings.HasPrefix(from[0], "docker-credential-longshoretest ") {
+				t.Errorf("Erase = %q, %v, want the helper", from, err)
 			}
 			if cred, err := files.Lookup(t.Context(), "a.test", "x"); err != nil || cred != auth.EmptyCredential {
 				t.Errorf("Lookup after Erase = %+v, %v", cred, err)
 			}
 		})
+	}
+}
+
+// A helper that hangs, also through a child that keeps its output open, is given up and ends, and so does the child. One that
+// leaves something behind and has answered has answered.
+func TestCredentialHelperThatHangs(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes end in groups on Linux")
+	}
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	for name, text := range map[string]string{
+		"hangs":  "echo $$ >>" + pids + "\nexec sleep 600\n",
+		"child":  "sleep 600 &\necho $! >>" + pids + "\necho $$ >>" + pids + "\nwait\n",
+		"daemon": "sleep 600 &\necho $! >>" + pids + "\necho '{\"Username\":\"me\",\"Secret\":\"pw\"}'\n",
+	} {
+		program := put(t, "#!/bin/sh\n"+text, dir, "bin", "docker-credential-longshore-"+name)
+		if err := os.Chmod(program, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", filepath.Join(dir, "bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
+	for name, gone := range map[string]bool{"hangs": true, "child": true, "daemon": false} {
+		t.Run(name, func(t *testing.T) {
+			_ = os.Remove(pids)
+			files := of(put(t, `{"credHelpers":{"a.test":"longshore-`+name+`"}}`, dir, name+".json"))
+			files.Limit = 300 * time.Millisecond
+			if !gone {
+				files.Limit = time.Minute
+			}
+			cred, err := files.Lookup(t.Context(), "a.test", "x")
+			switch {
+			case gone && (!errors.Is(err, fault.ErrUnauthenticated) || !strings.Contains(err.Error(), "did not answer within 300ms") || fault.Hint(err) == ""):
+				t.Errorf("Lookup = %+v, %v, want an error that says that it took too long", cred, err)
+			case !gone && (err != nil || cred != user("me")):
+				t.Errorf("Lookup = %+v, %v", cred, err)
+			}
+			data, err := os.ReadFile(pids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(data)) {
+				pid, err := strconv.Atoi(strings.TrimSpace(line))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !gone {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+					continue
+				}
+				testenv.Eventually(t, 10*time.Second, fmt.Sprintf("end of process %d", pid), func() error {
+					state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+					if err == nil && !strings.Contains(string(state), ") Z ") {
+						return errors.New("it runs")
+					}
+					return nil
+				})
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := of(filepath.Join(dir, "child.json")).Lookup(ctx, "a.test", "x"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Lookup with a context that ends = %v", err)
 	}
 }
 
@@ -233,7 +305,7 @@ func FuzzAuthFile(f *testing.F) {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := auths.Files{file}.Lookup(t.Context(), "a.test", "x/y")
+		_, err := of(file).Lookup(t.Context(), "a.test", "x/y")
 		if err != nil && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("Lookup of %q = %v, want fault.ErrInvalid", content, err)
 		}

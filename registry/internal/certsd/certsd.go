@@ -1,12 +1,15 @@
 // Package certsd reads containerd's certs.d folders: for each registry host a hosts.toml with the registry's own address,
 // its mirrors in order, and the certificates to use with each.
+//
+// containerd's own reader is not used: it logs a hosts.toml that it cannot read and goes on without it, which would send a
+// device past its mirrors and to a registry without the certificates that were meant for it; on loopback addresses it takes
+// every certificate, and from https it falls back to http.
 package certsd
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,6 +21,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -47,52 +51,96 @@ type Config struct {
 	Mirrors []Host // in the order of the file
 }
 
-// Load reads dir/<host>/hosts.toml, else dir/_default/hosts.toml. Neither there: an empty Config.
+// Load reads what dir has for a host: the first of its folders that exists counts, at last _default, as for containerd. None:
+// an empty Config.
 func Load(dir, host string) (Config, error) {
 	if dir == "" {
 		return Config{}, nil
 	}
 	for _, name := range names(host) {
 		folder := filepath.Join(dir, name)
-		file := filepath.Join(folder, fileName)
-		data, err := read(file)
-		if errors.Is(err, fault.ErrNotFound) {
-			continue
+		if info, err := os.Stat(folder); err == nil && info.IsDir() {
+			return LoadFolder(folder)
 		}
-		if err != nil {
-			return Config{}, err
-		}
-		return Parse(file, data)
 	}
 	return Config{}, nil
 }
 
+// LoadFolder reads the folder of one host: its hosts.toml, or, where there is none or an empty one, the certificates in it as
+// Docker names them, for the registry itself: *.crt are authorities, NAME.cert with NAME.key are clients.
+func LoadFolder(folder string) (Config, error) {
+	file := filepath.Join(folder, fileName)
+	data, err := read(file)
+	switch {
+	case errors.Is(err, fault.ErrNotFound), err == nil && len(data) == 0:
+		return certificates(folder)
+	case err != nil:
+		return Config{}, err
+	}
+	return Parse(file, data)
+}
+
+func certificates(folder string) (Config, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+	}
+	var h Host
+	for _, e := range entries {
+		file := filepath.Join(folder, e.Name())
+		switch name, kind := strings.TrimSuffix(file, filepath.Ext(file)), filepath.Ext(file); {
+		case e.IsDir():
+		case kind == ".crt":
+			h.CAFiles = append(h.CAFiles, file)
+		case kind == ".cert":
+			pair := [2]string{file, file} // its key may be in it
+			if _, err := os.Stat(name + ".key"); err == nil {
+				pair[1] = name + ".key"
+			}
+			h.Pairs = append(h.Pairs, pair)
+		}
+	}
+	if len(h.CAFiles)+len(h.Pairs) == 0 {
+		return Config{}, nil
+	}
+	h.Pull, h.Resolve = true, true
+	return Config{Server: &h}, nil
+}
+
+// Folders lists the folders of hosts in dir, which need not exist.
+func Folders(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, e := range entries {
+		folder := filepath.Join(dir, e.Name())
+		if info, err := os.Stat(folder); err == nil && info.IsDir() { // it may be a link
+			out = append(out, folder)
+		}
+	}
+	return out, err
+}
+
 // names are the folders that containerd looks for, in its order.
 func names(host string) []string {
-	out := []string{host}
+	var out []string
 	if i := strings.LastIndexByte(host, ':'); i > 0 {
 		out = append(out, host[:i]+"_"+host[i+1:]+"_")
 	}
-	return append(out, defaultHost)
+	return append(out, host, defaultHost)
 }
 
 func read(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if errors.Is(err, os.ErrNotExist) {
+	data, err := bounded.File(os.Open, file, maxFile)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil, fault.ErrNotFound
-	}
-	if err != nil {
+	case err != nil && !errors.Is(err, fault.ErrTooLarge):
 		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s: more than %d bytes: %w", file, maxFile, fault.ErrTooLarge)
-	}
-	return data, nil
+	return data, err
 }
 
 type document struct {

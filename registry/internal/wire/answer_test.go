@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -76,61 +75,6 @@ func TestAnswerErrorIsBounded(t *testing.T) {
 	if len(err.Error()) > 600 {
 		t.Errorf("AnswerError has %d bytes, want a short line", len(err.Error()))
 	}
-}
-
-func TestNext(t *testing.T) {
-	tests := map[string]struct {
-		header string
-		want   string // "" for none
-	}{
-		"relative":              {`</v2/a/tags/list?last=b&n=2>; rel="next"`, "https://r.test/v2/a/tags/list?last=b&n=2"},
-		"other order":           {`</v2/a/tags/list?n=2&last=b>; rel=next`, "https://r.test/v2/a/tags/list?n=2&last=b"},
-		"absolute":              {`<https://r.test/x>; rel="next"`, "https://r.test/x"},
-		"query only":            {`<?last=b>; rel="next"`, "https://r.test/v2/a/tags/list?last=b"},
-		"second of two":         {`</p>; rel="prev", </n>; rel="next"`, "https://r.test/n"},
-		"several relations":     {`</n>; rel="last next"`, "https://r.test/n"},
-		"upper case":            {`</n>; REL="NEXT"`, "https://r.test/n"},
-		"no relation":           {`</n>`, "https://r.test/n"},
-		"comma in a parameter":  {`</p>; title="a, <b>"; rel="prev", </n>; rel="next"`, "https://r.test/n"},
-		"another host":          {`<https://evil.test/n>; rel="next"`, ""},
-		"another scheme":        {`<http://r.test/n>; rel="next"`, ""},
-		"another port":          {`<https://r.test:444/n>; rel="next"`, ""},
-		"user information":      {`<https://u:p@r.test/n>; rel="next"`, ""},
-		"only previous":         {`</p>; rel="prev"`, ""},
-		"empty":                 {``, ""},
-		"not closed":            {`</n; rel="next"`, ""},
-		"empty target":          {`<>; rel="next"`, ""},
-		"control characters":    {"</n\x00>; rel=\"next\"", ""},
-		"quote that never ends": {`</n>; title="x, rel=next`, "https://r.test/n"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			u, ok := wire.Next(linked(t, tt.header))
-			if ok != (tt.want != "") || ok && u.String() != tt.want {
-				t.Errorf("Next(%q) = %v, %v, want %q", tt.header, u, ok, tt.want)
-			}
-		})
-	}
-}
-
-func linked(t testing.TB, header string) *http.Response {
-	t.Helper()
-	u, err := url.Parse("https://r.test/v2/a/tags/list?n=2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &http.Response{Header: http.Header{"Link": {header}}, Request: &http.Request{URL: u}}
-}
-
-func FuzzLink(f *testing.F) {
-	for _, s := range []string{`</v2/a/tags/list?last=b&n=2>; rel="next"`, `<https://evil.test/>; rel=next`, `<a>;rel="x`, `<<>>,;"`} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, header string) {
-		if u, ok := wire.Next(linked(t, header)); ok && (u.Host != "r.test" || u.Scheme != "https") {
-			t.Errorf("Next(%q) leaves the registry: %v", header, u)
-		}
-	})
 }
 
 func FuzzRetryAfter(f *testing.F) {

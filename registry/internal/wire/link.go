@@ -1,77 +1,139 @@
 package wire
 
 import (
+	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Next finds the address of the next page in an answer's Link headers (RFC 8288), resolved against the request's own.
-// A link to another origin is no link: the credentials of a registry are not carried elsewhere by one of its answers.
-func Next(resp *http.Response) (*url.URL, bool) {
-	for _, header := range resp.Header.Values("Link") {
-		if target, ok := nextIn(header); ok {
-			u, err := resp.Request.URL.Parse(target)
-			if err != nil || u.Scheme != resp.Request.URL.Scheme || u.Host != resp.Request.URL.Host || u.User != nil {
-				continue
+// NextPage returns the address of the page that follows a page of a list, from the answer's Link headers (RFC 8288): nil for
+// the last page. A relative address counts from resp.Request. An address at another origin, or with user information, is
+// fault.ErrUnsupported: nothing may be requested there in the name of this registry. A header that cannot be read is
+// fault.ErrInvalid.
+func NextPage(resp *http.Response) (*url.URL, error) {
+	target, err := nextLink(resp.Header.Values("Link"))
+	if err != nil || target == "" {
+		return nil, err
+	}
+	here := resp.Request.URL
+	next, err := here.Parse(target)
+	if err != nil {
+		return nil, fmt.Errorf("its list goes on at an address that is none: %w", fault.ErrInvalid)
+	}
+	if !strings.EqualFold(next.Scheme, here.Scheme) || origin(next) != origin(here) || next.User != nil {
+		return nil, fault.WithHint(
+			fmt.Errorf("its list goes on at %s, not at %s: %w",
+				Clean(next.Scheme+"://"+next.Host), here.Scheme+"://"+here.Host, fault.ErrUnsupported),
+			"is the registry told its public address, and is it the right registry?")
+	}
+	return next, nil
+}
+
+// origin is the host and port of an http or https address.
+func origin(u *url.URL) string {
+	port := u.Port()
+	switch {
+	case port != "":
+	case strings.EqualFold(u.Scheme, "https"):
+		port = "443"
+	case strings.EqualFold(u.Scheme, "http"):
+		port = "80"
+	}
+	return strings.ToLower(net.JoinHostPort(u.Hostname(), port))
+}
+
+var errLink = fmt.Errorf("a Link header that cannot be read: %w", fault.ErrInvalid)
+
+// nextLink finds the target whose relation is "next". A link without any relation is taken when there is no other: some
+// clients have always taken the first link, so some registries may never have named one.
+func nextLink(headers []string) (string, error) {
+	unnamed := ""
+	for _, rest := range headers {
+		for {
+			if rest = strings.TrimLeft(rest, " \t,"); rest == "" {
+				break
 			}
-			return u, true
-		}
-	}
-	return nil, false
-}
-
-// nextIn reads "<target>; rel=next, <target2>; …" and returns the target whose relation is next. A single target without
-// any relation counts too: some registries leave it out.
-func nextIn(header string) (string, bool) {
-	for rest := header; ; {
-		open := strings.IndexByte(rest, '<')
-		if open < 0 {
-			return "", false
-		}
-		end := strings.IndexByte(rest[open:], '>')
-		if end < 0 {
-			return "", false
-		}
-		target := rest[open+1 : open+end]
-		rest = rest[open+end+1:]
-		params, after := cutUnquoted(rest, ',')
-		if relatesNext(params) && target != "" {
-			return target, true
-		}
-		rest = after
-	}
-}
-
-func relatesNext(params string) bool {
-	seen := false
-	for params != "" {
-		var one string
-		one, params = cutUnquoted(params, ';')
-		name, value, ok := strings.Cut(strings.TrimSpace(one), "=")
-		if !ok || !strings.EqualFold(strings.TrimSpace(name), "rel") {
-			continue
-		}
-		seen = true
-		for _, rel := range strings.Fields(strings.Trim(strings.TrimSpace(value), `"`)) {
-			if strings.EqualFold(rel, "next") {
-				return true
+			link, after, err := cutLink(rest)
+			if err != nil {
+				return "", err
+			}
+			rest = after
+			for _, rel := range strings.Fields(link.rel) {
+				if strings.EqualFold(rel, "next") {
+					return link.target, nil
+				}
+			}
+			if link.rel == "" && unnamed == "" {
+				unnamed = link.target
 			}
 		}
 	}
-	return !seen
+	return unnamed, nil
 }
 
-// cutUnquoted cuts at the first sep outside double quotes.
-func cutUnquoted(s string, sep byte) (before, after string) {
-	quoted := false
-	for i := range len(s) {
-		switch {
-		case s[i] == '"' && (i == 0 || s[i-1] != '\\'):
-			quoted = !quoted
-		case s[i] == sep && !quoted:
-			return s[:i], s[i+1:]
+type link struct{ target, rel string }
+
+// cutLink reads one link with its parameters. after is empty, or begins with the comma before the next link.
+func cutLink(s string) (l link, after string, err error) {
+	target, rest, closed := strings.Cut(strings.TrimPrefix(s, "<"), ">")
+	if !strings.HasPrefix(s, "<") || !closed {
+		return link{}, "", errLink
+	}
+	l.target = target
+	for {
+		if rest = strings.TrimLeft(rest, " \t"); rest == "" || rest[0] == ',' {
+			return l, rest, nil
+		}
+		if rest[0] != ';' {
+			return link{}, "", errLink
+		}
+		var name, value string
+		if name, value, rest, err = cutParameter(rest[1:]); err != nil {
+			return link{}, "", err
+		}
+		if strings.EqualFold(name, "rel") && l.rel == "" { // of several the first counts
+			l.rel = value
 		}
 	}
-	return s, ""
+}
+
+// cutParameter reads NAME, NAME=TOKEN or NAME="STRING". rest is empty, or begins with what follows the parameter.
+func cutParameter(s string) (name, value, rest string, err error) {
+	end := strings.IndexAny(s, "=;,")
+	if end < 0 {
+		return strings.TrimSpace(s), "", "", nil
+	}
+	name, rest = strings.TrimSpace(s[:end]), s[end:]
+	if rest[0] != '=' {
+		return name, "", rest, nil
+	}
+	if rest = strings.TrimLeft(rest[1:], " \t"); strings.HasPrefix(rest, `"`) {
+		value, rest, err = cutQuoted(rest[1:])
+		return name, value, rest, err
+	}
+	if end = strings.IndexAny(rest, ";,"); end < 0 {
+		end = len(rest)
+	}
+	return name, strings.TrimSpace(rest[:end]), rest[end:], nil
+}
+
+// cutQuoted reads a quoted string behind its opening quote.
+func cutQuoted(s string) (value, rest string, err error) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			return b.String(), s[i+1:], nil
+		case '\\':
+			if i++; i == len(s) {
+				return "", "", errLink
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return "", "", errLink
 }

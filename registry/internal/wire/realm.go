@@ -95,7 +95,7 @@ func (t *tokenServers) rewrite(r *http.Request, header string) (string, bool) {
 	return header[:at[2]] + u.String() + header[at[3]:], true
 }
 
-// neighbours tells whether the token server is on the private network that the registry is on.
+// neighbours reports whether the token server is on the private network that the registry is on.
 func (t *tokenServers) neighbours(r *http.Request, server string) bool {
 	registry, other := t.addresses(r, r.URL.Hostname()), t.addresses(r, server)
 	if len(registry) == 0 || len(other) == 0 {

@@ -30,8 +30,8 @@ type Budget struct {
 	Wait     time.Duration // all waits together, those that the registry asked for included
 }
 
-// WithRetry repeats requests that failed for a reason that may pass. What the registry asks for in Retry-After is obeyed
-// exactly, or not at all: a delay beyond the budget ends the tries and is left for the caller to see.
+// WithRetry repeats requests that failed for a reason that may pass. What the registry asks for in Retry-After is obeyed, but
+// it makes no wait shorter than [Backoff]; a delay beyond the budget ends the tries and is left for the caller to see.
 func WithRetry(base http.RoundTripper, b Budget) http.RoundTripper {
 	return &repeating{base, &retry.Transport{Base: base, Policy: func() retry.Policy { return &policy{b.Tries()} }}}
 }
@@ -65,9 +65,10 @@ func (t *Tries) Next(after time.Duration, asked bool) (time.Duration, bool) {
 		return 0, false
 	}
 	if !asked {
-		after = Backoff(t.done)
+		after = 0
 		t.left.Attempts--
 	}
+	after = max(after, Backoff(t.done))
 	t.done++
 	t.left.Wait -= after
 	return after, t.left.Wait >= 0
@@ -99,7 +100,7 @@ func Backoff(n int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// Passing tells whether the same request may work later when it was answered so.
+// Passing reports whether the same request may work later when it was answered so.
 func Passing(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
@@ -109,7 +110,7 @@ func Passing(status int) bool {
 	return false
 }
 
-// passing tells whether the same request may work later.
+// passing reports whether the same request may work later.
 func passing(resp *http.Response, err error) bool {
 	if err == nil {
 		return Passing(resp.StatusCode)

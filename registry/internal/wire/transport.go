@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -82,7 +82,11 @@ func (o TLS) Config() (*tls.Config, error) {
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			// The text of X509KeyPair names types and never holds key material.
-			return nil, fmt.Errorf("client certificate %s with key %s: %w: %w", p[0], p[1], err, fault.ErrInvalid)
+			err = fmt.Errorf("client certificate %s with key %s: %w: %w", p[0], p[1], err, fault.ErrInvalid)
+			if p[0] == p[1] {
+				err = fault.WithHint(err, "the file has to hold both; hosts.toml names two files by a pair in a list: client = [[\"cert.pem\", \"key.pem\"]]")
+			}
+			return nil, err
 		}
 		c.Certificates = append(c.Certificates, pair)
 	}
@@ -114,30 +118,15 @@ func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.U
 }
 
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", path, fault.ErrNotFound)
-	}
-	if err != nil {
-		return nil, unreadable(path, err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPEM+1))
-	if err != nil {
-		return nil, unreadable(path, err)
-	}
-	if len(data) > maxPEM {
-		return nil, fmt.Errorf("%s: more than %d bytes: %w", path, maxPEM, fault.ErrTooLarge)
-	}
-	return data, nil
-}
-
-func unreadable(path string, err error) error {
+	data, err := bounded.File(os.Open, path, maxPEM)
 	var at *os.PathError
-	if errors.As(err, &at) {
-		err = at.Err
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w", path, fault.ErrNotFound)
+	case errors.As(err, &at):
+		return nil, fmt.Errorf("%s: %w: %w", path, at.Err, fault.ErrInvalid)
 	}
-	return fmt.Errorf("%s: %w: %w", path, err, fault.ErrInvalid)
+	return data, err
 }
 
 // Redirect refuses to leave HTTPS, and to go in circles.

@@ -123,8 +123,8 @@ type Flaws struct {
 	OtherSCT bool          // the certificate log is none of the root
 }
 
-// Seal signs statements in the name of a subject.
-func (i *Instance) Seal(t testing.TB, issuer, subject string, f Flaws) signing.Seal {
+// Keyless signs statements as a subject.
+func (i *Instance) Keyless(t testing.TB, issuer, subject string, f Flaws) func(context.Context, []byte) ([]byte, error) {
 	return func(_ context.Context, statement []byte) ([]byte, error) {
 		return i.Bundle(t, issuer, subject, statement, f), nil
 	}

@@ -1,0 +1,202 @@
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/process"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// A claim is a lease without content that names the agent that drives a device's containers.
+const (
+	claimPrefix = "longshore-agent-"
+	labelAgent  = owned.LabelPrefix + "agent" // the device; not labelDevice: Collect drops what has that
+	labelOwner  = owned.LabelPrefix + "owner" // an owner as JSON
+	claimLimit  = 5 * time.Second             // for a claim to be made
+	claimWait   = 2 * time.Second             // for a claim to be given up
+)
+
+// owner is the agent's process that made a claim.
+type owner struct {
+	Boot string `json:"boot"`  // id of the machine's start
+	PIDs string `json:"pids"`  // namespace of processes that PID is of
+	PID  int    `json:"pid"`   // in that namespace
+	Run  string `json:"run"`   // see started
+	Dir  string `json:"dir"`   // data directory, as the owner names it
+	Node string `json:"inode"` // of the data directory: who has it has its lock
+}
+
+// claimed is the claim of this process.
+type claimed struct {
+	turn  chan struct{} // holds one token, of whoever uses lease
+	lease string        // "": none yet
+}
+
+// Claim makes this process the only agent of its device on this containerd, until Close or the end of the process.
+// fault.ErrConflict names the process that is; fault.ErrTemporary: containerd does not answer. Observe, Events and Collect claim, too,
+// where Claim could not reach containerd.
+func (r *Runtime) Claim(ctx context.Context) error { return r.claim(r.in(ctx)) }
+
+// claim makes a claim of its own, then looks whether another one stands: of two agents that begin at the same time both may
+// refuse, but never do both go on. Those whose owners are gone are removed.
+func (r *Runtime) claim(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, claimLimit)
+	defer cancel()
+	err := r.claimOnce(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil && !errors.Is(err, fault.ErrConflict) {
+		err = fault.WithHint(failure.As(fault.ErrTemporary, fmt.Errorf("containerd did not answer for %v: %w", claimLimit, err)), "is containerd running?")
+	}
+	if err != nil {
+		return fmt.Errorf("claim device %s: %w", r.o.Device, failure.Classify(err))
+	}
+	return nil
+}
+
+// claimOnce makes the claim where this process has none.
+func (r *Runtime) claimOnce(ctx context.Context) error {
+	select {
+	case r.claimed.turn <- struct{}{}:
+		defer func() { <-r.claimed.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if r.claimed.lease != "" {
+		return nil
+	}
+	self, err := r.self()
+	if err != nil {
+		return err
+	}
+	service, name := r.client.LeasesService(), self.lease(r.o.Device)
+	text, err := json.Marshal(self)
+	if err != nil {
+		return err
+	}
+	_, err = service.Create(ctx, leases.WithID(name), leases.WithLabels(map[string]string{labelAgent: r.o.Device, labelOwner: string(text)}))
+	fresh := err == nil
+	if err != nil && !errdefs.IsAlreadyExists(err) {
+		return err
+	}
+	err = r.contend(ctx, self, name)
+	if err != nil && fresh {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimWait)
+		defer cancel()
+		err = errors.Join(err, dropped(service.Delete(ctx, leases.Lease{ID: name})))
+	}
+	if err != nil {
+		return err
+	}
+	r.claimed.lease = name
+	return nil
+}
+
+// contend looks at the claims of others. One that it cannot read stands: a newer agent may have made it.
+func (r *Runtime) contend(ctx context.Context, self owner, name string) error {
+	held, err := r.client.LeasesService().List(ctx, "labels."+strconv.Quote(labelAgent)+"=="+strconv.Quote(r.o.Device))
+	if err != nil {
+		return err
+	}
+	for _, l := range held {
+		if l.ID == name {
+			continue
+		}
+		var o owner
+		who := "its claim cannot be read"
+		if err := json.Unmarshal([]byte(l.Labels[labelOwner]), &o); err == nil && o.Boot != "" {
+			if !o.alive(self, "/proc") {
+				if err := dropped(r.client.LeasesService().Delete(ctx, l)); err != nil {
+					return err
+				}
+				continue
+			}
+			who = fmt.Sprintf("process %d with data directory %s", o.PID, o.Dir)
+		}
+		return fault.WithHint(
+			fmt.Errorf("another agent drives its containers: %s: %w", who, fault.ErrConflict),
+			fmt.Sprintf("stop that agent, or give this one another device id or containerd namespace; if it runs no more: ctr -n %s leases delete %s", r.o.Namespace, l.ID),
+		)
+	}
+	return nil
+}
+
+// unclaim gives up the claim, where containerd answers: a process that has ended holds none.
+func (r *Runtime) unclaim() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.in(r.life)), claimWait)
+	defer cancel()
+	select {
+	case r.claimed.turn <- struct{}{}:
+		defer func() { <-r.claimed.turn }()
+	case <-ctx.Done():
+		return
+	}
+	if r.claimed.lease == "" {
+		return
+	}
+	if err := dropped(r.client.LeasesService().Delete(ctx, leases.Lease{ID: r.claimed.lease})); err != nil {
+		r.log.Debug("the claim of the device is left behind", "error", err)
+	}
+	r.claimed.lease = ""
+}
+
+// dropped is the error of a deletion; gone is none.
+func dropped(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// self is this process.
+func (r *Runtime) self() (owner, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return owner{}, err
+	}
+	pids, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return owner{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(r.o.DataDir, &st); err != nil {
+		return owner{}, fmt.Errorf("look at data directory %s: %w", r.o.DataDir, err)
+	}
+	run, _, _ := process.Started(uint32(os.Getpid()), "/proc")
+	return owner{
+		Boot: strings.TrimSpace(string(boot)), PIDs: pids, PID: os.Getpid(), Run: run, Dir: r.o.DataDir, Node: fmt.Sprintf("%d:%d", st.Dev, st.Ino),
+	}, nil
+}
+
+// lease is the name of an owner's claim: two owners have two names.
+func (o owner) lease(device string) string {
+	h := sha256.Sum256([]byte(device + "\x00" + o.Boot + "\x00" + o.PIDs + "\x00" + o.Run + "\x00" + o.Node))
+	return claimPrefix + hex.EncodeToString(h[:16])
+}
+
+// alive reports whether an owner may still run, as seen by self. Of one whose processes self does not see, because one of them is
+// in a container, it is known only when the machine was started since, or when self has the owner's data directory and so its
+// lock.
+func (o owner) alive(self owner, proc string) bool {
+	switch {
+	case o.Boot != self.Boot:
+		return false
+	case o.PIDs == self.PIDs:
+		run, _, _ := process.Started(uint32(o.PID), proc)
+		return run != "" && run == o.Run && (run != self.Run || o.Node != self.Node)
+	}
+	return o.Node != self.Node
+}

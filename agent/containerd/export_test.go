@@ -1,0 +1,14 @@
+package containerd
+
+import (
+	"context"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Ready makes an image that is on the device safe to run.
+func (r *Runtime) Ready(ctx context.Context, i workload.Image) error {
+	_, err := r.images.Ready(r.in(ctx), i)
+	return failure.Classify(err)
+}

@@ -1,0 +1,133 @@
+// Package failure turns errors of containerd, its client library and registries into those of artifacts/fault.
+package failure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// As makes err one of kind, keeping both in the chain. nil stays nil.
+func As(kind, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", kind, err)
+}
+
+// known are the sentinels that classify leaves alone.
+func known(err error) bool {
+	for _, s := range []error{
+		fault.ErrTemporary, fault.ErrNotFound, fault.ErrUnauthenticated, fault.ErrDenied, fault.ErrDigestMismatch,
+		fault.ErrTooLarge, fault.ErrUnsupported, fault.ErrInvalid, fault.ErrConflict, fault.ErrRejected, fault.ErrUnfit,
+		context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// Classify says in our words what containerd said in its own.
+func Classify(err error) error {
+	switch {
+	case err == nil || known(err):
+		return err
+	case DiskFull(err):
+		return fault.WithHint(As(fault.ErrTemporary, noSpace{err}), "free some space on the device's disk; what runs was not touched")
+	case errdefs.IsUnavailable(err):
+		return fault.WithHint(As(fault.ErrTemporary, err), "is containerd running?")
+	case errdefs.IsNotFound(err):
+		return As(fault.ErrNotFound, err)
+	case errdefs.IsAlreadyExists(err):
+		return As(fault.ErrConflict, err)
+	case errdefs.IsInvalidArgument(err):
+		return As(fault.ErrInvalid, err)
+	}
+	return err
+}
+
+// ClassifyRemote says in our words what went wrong between a registry and us.
+func ClassifyRemote(err error) error {
+	if err == nil || known(err) || DiskFull(err) {
+		return Classify(err)
+	}
+	if strings.Contains(err.Error(), "byte manifest for ") { // "rejecting 5242880 byte manifest": the client library's limit
+		return As(fault.ErrTooLarge, err)
+	}
+	var status remoteerrors.ErrUnexpectedStatus
+	if errors.As(err, &status) {
+		switch code := status.StatusCode; {
+		case code == http.StatusUnauthorized:
+			return As(fault.ErrUnauthenticated, err)
+		case code == http.StatusForbidden:
+			return As(fault.ErrDenied, err)
+		case code == http.StatusNotFound:
+			return As(fault.ErrNotFound, err)
+		case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
+			return As(fault.ErrTemporary, err)
+		}
+		return err
+	}
+	var (
+		netErr net.Error
+		urlErr *url.Error
+	)
+	switch {
+	case errors.As(err, &netErr), errors.As(err, &urlErr), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNREFUSED):
+		return As(fault.ErrTemporary, err)
+	}
+	return Classify(err)
+}
+
+// DiskFull also knows the error after it came through containerd's socket as text.
+func DiskFull(err error) bool {
+	return err != nil && (errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error()))
+}
+
+// noSpace is a full disk, also where containerd's socket left only the text of it: the agent tells it from a registry that
+// does not answer.
+type noSpace struct{ error }
+
+func (e noSpace) Unwrap() error { return e.error }
+
+func (noSpace) Is(target error) bool { return target == syscall.ENOSPC }
+
+// ErrHopeless marks what is wrong with an image's own bytes.
+var ErrHopeless = errors.New("the image itself is wrong")
+
+// Hopeless adds the mark to an error.
+func Hopeless(err error) error { return wrong{err} }
+
+type wrong struct{ error }
+
+func (e wrong) Unwrap() []error { return []error{e.error, ErrHopeless} }
+
+// ClassifyUnpack knows what containerd says of layers that cannot be unpacked anywhere.
+func ClassifyUnpack(err error) error {
+	if err == nil || known(err) || DiskFull(err) || errdefs.IsUnavailable(err) {
+		return Classify(err)
+	}
+	for _, s := range []string{
+		"wrong diff id", "archive/tar:", "gzip:", "flate:", "zlib:", "magic number mismatch", "invalid input:", "unexpected EOF",
+		"unhandled tar header", "too many levels of symbolic links",
+	} {
+		if strings.Contains(err.Error(), s) {
+			return Hopeless(As(fault.ErrInvalid, err))
+		}
+	}
+	return Classify(err)
+}

@@ -1,0 +1,56 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+var _ agent.DiskObserver = (*Runtime)(nil)
+
+// Space is how much room there is where containerd and the agent keep what they write.
+func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
+	blobs, files, err := r.Roots(r.in(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("measure free space: %w", failure.Classify(err))
+	}
+	var out []workload.Space
+	seen := map[uint64]bool{}
+	for _, dir := range []string{files, blobs, r.o.DataDir} {
+		var st unix.Stat_t
+		var room unix.Statfs_t
+		if unix.Stat(dir, &st) != nil || unix.Statfs(dir, &room) != nil || seen[uint64(st.Dev)] {
+			continue // one that cannot be measured is not known to be full
+		}
+		seen[uint64(st.Dev)] = true
+		size := int64(room.Blocks) * room.Bsize
+		out = append(out, workload.Space{Dir: dir, Size: size, Free: int64(room.Bavail) * room.Bsize, Keep: r.o.MinFree.Of(size)})
+	}
+	return out, nil
+}
+
+// Footprint is what the removal of a project gives back.
+func (r *Runtime) Footprint(ctx context.Context, project string) (int64, error) {
+	ctx = r.in(ctx)
+	boxes, err := r.client.ContainerService().List(ctx, r.filter(owned.LabelProject, project))
+	if err != nil {
+		return 0, fmt.Errorf("measure project %s: %w", project, failure.Classify(err))
+	}
+	var sum int64
+	for _, b := range boxes {
+		u, err := r.snapshots().Usage(ctx, b.SnapshotKey)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return 0, fmt.Errorf("measure container %s: %w", b.ID, failure.Classify(err))
+		}
+		sum += u.Size
+	}
+	logs, err := r.logs.Size(project)
+	return sum + logs, err
+}

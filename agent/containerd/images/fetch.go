@@ -1,0 +1,335 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// maxReopens is how often a cut blob is taken up again from one endpoint while each attempt brought bytes.
+	maxReopens = 16
+	// maxAborts is how often a partial blob is to be dropped before that fails.
+	maxAborts = 5
+	// stallLimit is how long an endpoint may send nothing of a blob before the next one is asked.
+	stallLimit = time.Minute
+	// progressStep is how many bytes pass between two calls of a progress function.
+	progressStep = 256 << 10
+)
+
+// fetcher brings blobs of one image into containerd's store, from the first endpoint that has their true bytes.
+type fetcher struct {
+	r       *Store
+	ref     string // repository@digest
+	sources []source
+
+	mu       sync.Mutex
+	progress func(done, total int64)
+	done     int64
+	told     int64
+	total    int64
+}
+
+type source struct {
+	name     string
+	resolver remotes.Resolver
+	fetcher  remotes.Fetcher
+}
+
+// newFetcher uses only what is on the device when endpoints is nil.
+func (r *Store) newFetcher(ctx context.Context, ref string, endpoints []Endpoint, progress func(done, total int64)) (*fetcher, error) {
+	f := &fetcher{r: r, ref: ref, progress: progress}
+	for _, e := range endpoints {
+		host := docker.RegistryHost{
+			Client: e.Client, Host: e.Host, Scheme: e.Scheme, Path: e.Path,
+			Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
+		}
+		if host.Path == "" {
+			host.Path = "/v2"
+		}
+		if host.Client == nil {
+			return nil, fmt.Errorf("endpoint %s has no HTTP client: %w", e.Host, fault.ErrInvalid)
+		}
+		// No Authorizer: the library's sends passwords to any realm that a challenge names. The client knows whom to tell.
+		res := docker.NewResolver(docker.ResolverOptions{
+			Hosts: func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{host}, nil },
+		})
+		get, err := res.Fetcher(ctx, ref)
+		if err != nil {
+			return nil, fmt.Errorf("reference %s: %w", ref, failure.As(fault.ErrInvalid, err))
+		}
+		f.sources = append(f.sources, source{e.Host, res, get})
+	}
+	return f, nil
+}
+
+// document brings a small blob here and returns its bytes. A descriptor with a digest alone is resolved first.
+func (f *fetcher) document(ctx context.Context, d *ocispec.Descriptor) ([]byte, error) {
+	if err := f.r.discardBad(ctx, d.Digest); err != nil {
+		return nil, err
+	}
+	data, err := f.r.readDocument(ctx, d)
+	if err == nil || !errors.Is(err, fault.ErrNotFound) || len(f.sources) == 0 {
+		return data, err
+	}
+	if d.Size > maxDocument {
+		return nil, fmt.Errorf("%s has %d bytes, over %d: %w", d.Digest, d.Size, maxDocument, fault.ErrTooLarge)
+	}
+	if d.Size > 0 {
+		err = f.blob(ctx, *d)
+	} else {
+		err = f.eachSource(func(s source) error {
+			_, found, err := s.resolve(ctx, f.ref)
+			if err != nil {
+				return err
+			}
+			if found.Size > maxDocument {
+				return fmt.Errorf("%s has %d bytes, over %d: %w", d.Digest, found.Size, maxDocument, fault.ErrTooLarge)
+			}
+			found.Digest = d.Digest
+			return f.from(ctx, s, found)
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f.r.readDocument(ctx, d)
+}
+
+// blob brings one blob into the store, or finds it there.
+func (f *fetcher) blob(ctx context.Context, d ocispec.Descriptor) error {
+	if len(f.sources) == 0 {
+		if _, err := f.r.client.ContentStore().Info(ctx, d.Digest); err != nil {
+			return fmt.Errorf("%s is not on this device: %w", d.Digest, failure.Classify(err))
+		}
+		f.add(d.Size)
+		return nil
+	}
+	return f.eachSource(func(s source) error { return f.from(ctx, s, d) })
+}
+
+// eachSource asks the endpoints in order. The last one is the registry itself, its answer counts; but wrong bytes from
+// anywhere are told, for somebody lies or is broken.
+func (f *fetcher) eachSource(ask func(source) error) error {
+	var last, lie error
+	for _, s := range f.sources {
+		err := ask(s)
+		if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || failure.DiskFull(err) {
+			return failure.Classify(err)
+		}
+		last = fmt.Errorf("from %s: %w", s.name, failure.ClassifyRemote(err))
+		if errors.Is(err, fault.ErrDigestMismatch) {
+			lie = last
+			f.r.log.Warn("an endpoint served wrong bytes", "endpoint", s.name, "image", f.ref, "error", err)
+		}
+	}
+	if lie != nil {
+		return lie
+	}
+	return last
+}
+
+// from brings a blob from one endpoint, resuming what earlier attempts left.
+func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) error {
+	if err := d.Digest.Validate(); err != nil {
+		return failure.As(fault.ErrInvalid, err)
+	}
+	if d.Size <= 0 {
+		return fmt.Errorf("blob %s of %d bytes: %w", d.Digest, d.Size, fault.ErrInvalid)
+	}
+	restarted := false
+	for reopened := 0; ; {
+		before, after, err := f.attempt(ctx, s, d)
+		if err == nil {
+			f.r.verified.add(d.Digest.String())
+			return nil
+		}
+		spoiled := errors.Is(err, fault.ErrDigestMismatch) || unsatisfiable(err)
+		switch {
+		case spoiled:
+			// The partial bytes are no good to anybody: not to the next attempt, nor to the next endpoint.
+			f.add(-after)
+			if aerr := f.r.abort(ctx, remotes.MakeRefKey(ctx, d)); aerr != nil {
+				return failure.Classify(aerr)
+			}
+			if before == 0 || restarted {
+				return err
+			}
+			restarted = true // bytes of an earlier attempt may have been the bad ones, or ranges are not served
+		case after > before && reopened < maxReopens && ctx.Err() == nil && errors.Is(failure.ClassifyRemote(err), fault.ErrTemporary) && !failure.DiskFull(err):
+			f.add(-after)
+			reopened++
+		default:
+			f.add(-after)
+			return err
+		}
+	}
+}
+
+// abort drops a partial blob. It asks again for a moment: containerd may still be writing down where its last writer ended.
+func (r *Store) abort(ctx context.Context, ref string) error {
+	for try := 1; ; try++ {
+		err := r.client.ContentStore().Abort(ctx, ref)
+		if err == nil || errdefs.IsNotFound(err) {
+			return nil
+		}
+		if try == maxAborts {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(try) * 10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// errStalled is an endpoint that accepts a request and then sends nothing.
+var errStalled = fmt.Errorf("nothing came for %v: %w", stallLimit, fault.ErrTemporary)
+
+// resolve asks for the descriptor of an image.
+func (s source) resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, stallLimit, errStalled)
+	defer cancel()
+	name, d, err := s.resolver.Resolve(ctx, ref)
+	return name, d, stalled(ctx, err)
+}
+
+// stalled returns the reason why ctx ended in place of err, where that was a stall.
+func stalled(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
+		return errStalled
+	}
+	return err
+}
+
+// attempt copies once, and tells where the partial blob stood before and after.
+func (f *fetcher) attempt(ctx context.Context, s source, d ocispec.Descriptor) (before, after int64, err error) {
+	w, err := content.OpenWriter(ctx, f.r.client.ContentStore(), content.WithRef(remotes.MakeRefKey(ctx, d)), content.WithDescriptor(d))
+	if errdefs.IsAlreadyExists(err) {
+		f.add(d.Size)
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	defer w.Close()
+	st, err := w.Status()
+	if err != nil {
+		return 0, 0, err
+	}
+	before = st.Offset
+	f.add(before)
+	if before > d.Size {
+		return before, before, fmt.Errorf("%d bytes of %d are here: %w", before, d.Size, fault.ErrDigestMismatch)
+	}
+	body := &countedBody{f: f}
+	if before < d.Size {
+		fetching, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		idle := time.AfterFunc(stallLimit, func() { cancel(errStalled) })
+		defer idle.Stop()
+		rc, err := s.fetcher.Fetch(fetching, d)
+		if err != nil {
+			return before, before, stalled(fetching, err)
+		}
+		defer rc.Close()
+		body.rc, body.idle = rc, idle
+		err = content.Copy(ctx, w, body, d.Size, d.Digest)
+		return before, before + body.n, wrongBytes(stalled(fetching, err))
+	}
+	if err := w.Commit(ctx, d.Size, d.Digest); err != nil && !errdefs.IsAlreadyExists(err) {
+		return before, before, wrongBytes(err)
+	}
+	return before, before, nil
+}
+
+// wrongBytes knows the store's refusal of bytes that are not the ones named.
+func wrongBytes(err error) error {
+	if errdefs.IsFailedPrecondition(err) {
+		return failure.As(fault.ErrDigestMismatch, err)
+	}
+	return err
+}
+
+// unsatisfiable tells a registry that cannot serve the rest of a blob.
+func unsatisfiable(err error) bool {
+	var status remoteerrors.ErrUnexpectedStatus
+	return errors.As(err, &status) && status.StatusCode == http.StatusRequestedRangeNotSatisfiable ||
+		err != nil && strings.Contains(err.Error(), "unhandled content range")
+}
+
+// handle is blob as a handler of containerd's walk.
+func (f *fetcher) handle(ctx context.Context, d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	if images.IsLayerType(d.MediaType) {
+		return nil, f.blob(ctx, d)
+	}
+	f.add(d.Size) // documents were brought first
+	return nil, nil
+}
+
+func (f *fetcher) expect(total int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done, f.told, f.total = 0, 0, total
+}
+
+// arrived is how many bytes are here.
+func (f *fetcher) arrived() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.done
+}
+
+// add counts bytes; a negative n takes back what an attempt had counted.
+func (f *fetcher) add(n int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done += n
+	if f.progress == nil || f.total == 0 || n <= 0 || f.done-f.told < progressStep && f.done < f.total {
+		return
+	}
+	f.told = f.done
+	f.progress(min(f.done, f.total), f.total)
+}
+
+// countedBody counts what is read and passes on what a resumed copy must be able to do.
+type countedBody struct {
+	rc   io.ReadCloser
+	f    *fetcher
+	idle *time.Timer // ends a download that stalls
+	n    int64
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	b.idle.Reset(stallLimit)
+	n, err := b.rc.Read(p)
+	b.idle.Stop() // the disk may take its time
+	b.n += int64(n)
+	b.f.add(int64(n))
+	return n, err
+}
+
+func (b *countedBody) Seek(offset int64, whence int) (int64, error) {
+	s, ok := b.rc.(io.Seeker)
+	if !ok {
+		return 0, fmt.Errorf("seek in a download: %w", errors.ErrUnsupported)
+	}
+	return s.Seek(offset, whence)
+}

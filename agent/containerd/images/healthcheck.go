@@ -1,0 +1,65 @@
+package images
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// What Docker means when an image's HEALTHCHECK does not say it.
+const (
+	imageHealthInterval = 30 * time.Second
+	imageHealthTimeout  = 30 * time.Second
+	imageHealthRetries  = 3
+)
+
+// imageHealth reads Docker's HEALTHCHECK out of an image's configuration: OCI's own has no such field. nil: none.
+func imageHealth(config []byte) (*workload.Health, error) {
+	var doc struct {
+		Config struct {
+			Shell       []string
+			Healthcheck *struct {
+				Test                                          []string
+				Interval, Timeout, StartPeriod, StartInterval time.Duration // nanoseconds; 0: not said
+				Retries                                       int
+			}
+		} `json:"config"`
+	}
+	if err := json.Unmarshal(config, &doc); err != nil {
+		return nil, failure.As(fault.ErrInvalid, err)
+	}
+	c := doc.Config.Healthcheck
+	if c == nil || len(c.Test) == 0 {
+		return nil, nil
+	}
+	h := &workload.Health{
+		Interval: positive(c.Interval, imageHealthInterval), Timeout: positive(c.Timeout, imageHealthTimeout),
+		Retries: c.Retries, StartPeriod: max(c.StartPeriod, 0), StartInterval: max(c.StartInterval, 0),
+	}
+	if h.Retries <= 0 {
+		h.Retries = imageHealthRetries
+	}
+	switch args := c.Test[1:]; {
+	case c.Test[0] == "CMD" && len(args) > 0:
+		h.Probe.Exec = args
+	case c.Test[0] == "CMD-SHELL" && len(args) == 1:
+		shell := doc.Config.Shell
+		if len(shell) == 0 {
+			shell = []string{"/bin/sh", "-c"}
+		}
+		h.Probe.Exec = append(append([]string{}, shell...), args...)
+	default: // NONE, and what no engine runs either
+		return nil, nil
+	}
+	return h, nil
+}
+
+func positive(d, otherwise time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return otherwise
+}

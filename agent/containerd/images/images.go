@@ -1,0 +1,112 @@
+// Package images has the images of a device in containerd: pulls from the registry's endpoints, continued over restarts; layers
+// unpacked and durable; what a power cut damaged dropped and unpacked again; what is not needed any more collected.
+//
+// Start at [Store.Pull] and [Store.Ready]. Pulls are ours (core/unpack over a fetch of our own), not containerd's transfer service:
+// they need the registry client's credentials and mirrors, a lease that keeps half a layer for the next attempt, and a journal entry
+// after one syncfs, because containerd takes an unpacked snapshot for good also when a power cut left its files empty.
+package images
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/snapshots"
+
+	"github.com/longshore-dev/longshore/agent/containerd/locks"
+)
+
+// Endpoint is one server of a repository's content: a mirror or the registry itself.
+type Endpoint struct {
+	Scheme string // "https" or "http"
+	Host   string // with port where it is not the scheme's
+	Path   string // prefix of the distribution API; "": "/v2"
+	// Client logs in by itself: images come under the same rules as states, and whoever answers a pull is told no more.
+	Client *http.Client
+}
+
+// Journal remembers, durably, which images are safe to use after a power cut. It is implemented by the agent's store.
+// Calls return when the entry is on the disk.
+type Journal interface {
+	Unpacking(image string) error
+	Durable(image string) error
+	IsDurable(image string) (bool, error)
+	Forget(image string) error // with entries that begin with it and a space
+}
+
+// Host is what the store asks about containerd.
+type Host interface {
+	// Capabilities are those of the snapshotter.
+	Capabilities(ctx context.Context) ([]string, error)
+	// Roots are the folders of the content store and of the snapshotter.
+	Roots(ctx context.Context) (blobs, files string, err error)
+}
+
+// Defaults of [Options].
+const (
+	DefaultDownloads = 3 // layers in flight: few, so that on a slow link some layers complete
+	DefaultUnpacks   = 4 // layers unpacked side by side, where the snapshotter can
+)
+
+// CleanupWait bounds what is undone after the caller's context has ended.
+const CleanupWait = 10 * time.Second
+
+// Options say whose images a store has, and where they come from. All but the numbers and MinFree are needed, Endpoints for Pull.
+type Options struct {
+	Device      string
+	Snapshotter string
+	DataDir     string // must have room, too
+	Endpoints   func(repository string) ([]Endpoint, error)
+	Journal     Journal
+	Host        Host
+	Downloads   int // layers fetched at a time; 0: DefaultDownloads
+	Unpacks     int // layers unpacked at a time; 0: DefaultUnpacks
+	MinFree     Space
+	Now         func() time.Time
+	Logger      *slog.Logger
+}
+
+// Store is the images of a device in containerd. Its methods may be called from several goroutines, with containerd's namespace in
+// their contexts.
+type Store struct {
+	o      Options
+	client *client.Client
+	log    *slog.Logger
+
+	settling *locks.Table     // by name: images that are being pulled or repaired
+	blobs    *locks.Table     // by digest: blobs that are being verified
+	layers   *locks.Table     // layers that are being fetched or unpacked
+	turn     chan struct{}    // holds one token, see alone
+	verified *verifiedDigests // what this process wrote or verified
+	syncs    syncFaults
+	repairs  repairs
+	cache    *imageCache
+	kept     kept
+
+	failed failedImages
+
+	life       context.Context //nolint:containedctx // of repairs, which go on when their caller does not wait any more
+	background sync.WaitGroup  // repairs
+}
+
+// New makes a store. Its repairs end with life, see [Store.Wait].
+func New(life context.Context, c *client.Client, o Options) *Store {
+	if o.Downloads <= 0 {
+		o.Downloads = DefaultDownloads
+	}
+	if o.Unpacks <= 0 {
+		o.Unpacks = DefaultUnpacks
+	}
+	return &Store{
+		o: o, client: c, log: o.Logger, settling: locks.New(), blobs: locks.New(), layers: locks.New(), turn: make(chan struct{}, 1),
+		verified: newVerifiedDigests(), cache: newImageCache(), life: life,
+	}
+}
+
+// Wait returns when the repairs have ended: they take away what they made, which needs the connection.
+func (r *Store) Wait() { r.background.Wait() }
+
+func (r *Store) snapshots() snapshots.Snapshotter { return r.client.SnapshotService(r.o.Snapshotter) }

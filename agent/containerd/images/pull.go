@@ -1,0 +1,314 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/unpack"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/locks"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// labelImage names the image that a lease is for.
+const labelImage = owned.LabelPrefix + "image"
+
+// Pull makes an image's content and its unpacked layers present and durable, from the registry's endpoints in order.
+// Partial layers survive failures, restarts and kills, and are continued. An image that is durable already costs no
+// request at all. progress counts compressed bytes of this platform; it is called from several goroutines, never at once.
+func (r *Store) Pull(ctx context.Context, i workload.Image, progress func(done, total int64)) (workload.ImageInfo, error) {
+	img, err := r.pull(ctx, i, progress)
+	if err != nil {
+		return workload.ImageInfo{}, fmt.Errorf("pull image %s: %w", i.Name(), failure.Classify(err))
+	}
+	return workload.ImageInfo{Health: img.health, Volumes: slices.Sorted(maps.Keys(img.Config.Config.Volumes))}, nil
+}
+
+func (r *Store) pull(ctx context.Context, i workload.Image, progress func(done, total int64)) (*Image, error) {
+	if err := i.Digest.Validate(); err != nil {
+		return nil, failure.As(fault.ErrInvalid, err)
+	}
+	if img, err := r.present(ctx, i); err != nil || img != nil {
+		return img, err
+	}
+	if r.o.Endpoints == nil {
+		return nil, fmt.Errorf("no registry endpoints are configured: %w", fault.ErrInvalid)
+	}
+	endpoints, err := r.o.Endpoints(i.Repository)
+	if err != nil {
+		return nil, err
+	}
+	if len(endpoints) == 0 {
+		return nil, fmt.Errorf("no endpoint serves %s: %w", i.Repository, fault.ErrNotFound)
+	}
+	unlock, err := r.settling.Lock(ctx, i.Name())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return r.settle(ctx, i, endpoints, progress)
+}
+
+// Ready returns an image that is safe to run, repairing it from what is on the device when the journal does not call it
+// durable. workload.ErrImageGone: pull it.
+func (r *Store) Ready(ctx context.Context, i workload.Image) (*Image, error) {
+	if img, err := r.present(ctx, i); err != nil || img != nil {
+		return img, err
+	}
+	img, err := r.repair(ctx, i)
+	if errors.Is(err, fault.ErrNotFound) {
+		err = failure.As(workload.ErrImageGone, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", i.Name(), err)
+	}
+	return img, nil
+}
+
+// present returns an image that is durable and complete, else nil.
+func (r *Store) present(ctx context.Context, i workload.Image) (*Image, error) {
+	durable, err := r.o.Journal.IsDurable(entryOf(i))
+	if err != nil || !durable {
+		return nil, err
+	}
+	img, err := r.local(ctx, i)
+	if err == nil && img.Top() != "" {
+		_, err = r.snapshots().Stat(ctx, img.Top())
+		err = failure.Classify(err)
+	}
+	switch {
+	case err == nil:
+		return img, nil
+	case errors.Is(err, fault.ErrTemporary), errors.Is(err, fault.ErrUnfit), ctx.Err() != nil:
+		return nil, err
+	}
+	// Somebody removed or damaged it behind our back.
+	r.log.Warn("a durable image is not complete any more", "image", i.Name(), "error", err)
+	r.cache.clear()
+	return nil, r.o.Journal.Forget(entryOf(i))
+}
+
+// settle fetches what is missing, verifies what an earlier process left, unpacks, and makes it durable. The caller holds the
+// image's key of r.settling.
+func (r *Store) settle(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
+	if img, err := r.present(ctx, i); err != nil || img != nil { // another call was faster
+		return img, err
+	}
+	var lease leases.Lease
+	err := r.alone(ctx, func() (err error) { // a collection that began before the key was taken ends first
+		lease, err = r.lease(ctx, i)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	img, err := r.settleLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
+	if failure.DiskFull(err) || r.failed.judge(i.Name(), err, r.o.Now()) {
+		// Our lease would keep the partial bytes for ever on a disk that has no room for the rest, or for nothing.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanupWait)
+		defer cancel()
+		if derr := r.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); derr != nil {
+			r.log.Warn("drop the bytes of an image that cannot be had", "image", i.Name(), "error", derr)
+		}
+	}
+	return img, err
+}
+
+// alone runs do while no other collection and no other removal of snapshots runs. It is held for as long as the disk takes,
+// never while a registry is asked.
+func (r *Store) alone(ctx context.Context, do func() error) error {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+		return do()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *Store) settleLeased(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
+	if err := r.failed.of(i.Name(), r.o.Now()); err != nil {
+		return nil, err
+	}
+	match, err := platform(i)
+	if err != nil {
+		return nil, err
+	}
+	f, err := r.newFetcher(ctx, i.Name(), endpoints, progress)
+	if err != nil {
+		return nil, err
+	}
+	img, err := readImage(ctx, i.Digest, match, f.document)
+	if err != nil {
+		return nil, err
+	}
+	repair := endpoints == nil // of what is to run: it may have the reserve
+	if !repair {
+		if err := r.makeRoom(ctx, i, img); err != nil {
+			return nil, err
+		}
+	}
+	disk, err := r.openSync(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer disk.close()
+	if err := r.o.Journal.Unpacking(entryOf(i)); err != nil {
+		return nil, err
+	}
+	if err := r.invalidate(ctx, i, img); err != nil {
+		return nil, err
+	}
+	f.expect(img.size())
+	watched, stop := r.watch(ctx, img, !repair)
+	synced := syncAlong(watched, f, disk)
+	err = failure.ClassifyUnpack(r.unpack(watched, f, img))
+	synced()
+	if serr := stop(); serr != nil {
+		err = serr
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.pin(ctx, i, img); err != nil {
+		return nil, err
+	}
+	if err := disk.sync(); err != nil {
+		return nil, err
+	}
+	if err := r.o.Journal.Durable(entryOf(i)); err != nil {
+		return nil, err
+	}
+	r.kept.add(i.Name())
+	return img, nil
+}
+
+// unpack fetches the layers and unpacks them as they arrive.
+func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	store := r.client.ContentStore()
+	caps, err := r.o.Host.Capabilities(ctx)
+	if err != nil {
+		return err
+	}
+	opts := []unpack.UnpackerOpt{
+		unpack.WithUnpackPlatform(unpack.Platform{
+			SnapshotterKey:          r.o.Snapshotter,
+			Snapshotter:             r.snapshots(),
+			Applier:                 r.client.DiffService(),
+			SnapshotterCapabilities: caps,
+		}),
+		unpack.WithLimiter(semaphore.NewWeighted(int64(r.o.Downloads))),
+		unpack.WithFetchAllContent(), // a repair needs the blobs; it also makes Wait wait for the downloads
+	}
+	if len(f.sources) > 0 {
+		opts = append(opts, unpack.WithDuplicationSuppressor(shared{r.layers})) // two images may have a layer in common
+	}
+	if slices.Contains(caps, snapshots.RebaseCap) && r.o.Unpacks > 1 {
+		opts = append(opts, unpack.WithUnpackLimiter(semaphore.NewWeighted(int64(r.o.Unpacks))))
+	}
+	u, err := unpack.NewUnpacker(ctx, store, opts...)
+	if err != nil {
+		return failure.Classify(err)
+	}
+	walk := images.Handlers(
+		images.HandlerFunc(f.handle),
+		images.SetChildrenMappedLabels(store, images.HandlerFunc(img.children), keepChild), // keeps children with their parents
+	)
+	err = images.Dispatch(ctx, u.Unpack(walk), nil, img.root)
+	if err != nil {
+		cancel()
+	}
+	done, werr := u.Wait()
+	switch {
+	case err != nil:
+		return err
+	case werr != nil:
+		return werr
+	case done.Unpacks == 0 && len(img.chain) > 0:
+		return fmt.Errorf("containerd has no way to unpack it: %w", fault.ErrUnsupported)
+	}
+	return nil
+}
+
+// pin lets the image's name keep its content, and lets go of the lease, which also keeps what failed attempts left.
+func (r *Store) pin(ctx context.Context, i workload.Image, img *Image) error {
+	store := r.client.ImageService()
+	want := images.Image{Name: i.Name(), Target: img.root, Labels: map[string]string{owned.LabelDevice: r.o.Device}}
+	_, err := store.Create(ctx, want)
+	if errdefs.IsAlreadyExists(err) {
+		have, err := store.Get(ctx, i.Name())
+		if err != nil {
+			return failure.Classify(err)
+		}
+		if have.Labels[owned.LabelDevice] != r.o.Device {
+			return nil // somebody else's, who may remove it: our lease stays
+		}
+	} else if err != nil {
+		return failure.Classify(err)
+	}
+	err = r.client.LeasesService().Delete(ctx, leases.Lease{ID: leaseID(r.o.Device, i.Name())})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return failure.Classify(err)
+}
+
+// entryOf is an image's entry in the journal: one index may be here for several platforms. Those that are not the device's own
+// are forgotten with it.
+func entryOf(i workload.Image) string {
+	if i.Platform == "" {
+		return i.Name()
+	}
+	return i.Name() + " " + i.Platform
+}
+
+// keepChild names the label by which a document keeps what it names. An index that is here for several platforms keeps a
+// manifest for each.
+func keepChild(d ocispec.Descriptor) []string {
+	if images.IsManifestType(d.MediaType) || images.IsIndexType(d.MediaType) {
+		return []string{"containerd.io/gc.ref.content.m." + d.Digest.Encoded()[:16]}
+	}
+	return images.ChildGCLabels(d)
+}
+
+// lease is what keeps the bytes of an image that is not complete yet.
+func (r *Store) lease(ctx context.Context, i workload.Image) (leases.Lease, error) {
+	id := leaseID(r.o.Device, i.Name())
+	l, err := r.client.LeasesService().Create(ctx, leases.WithID(id),
+		leases.WithLabels(map[string]string{owned.LabelDevice: r.o.Device, labelImage: i.Name()}))
+	if errdefs.IsAlreadyExists(err) {
+		return leases.Lease{ID: id}, nil
+	}
+	return l, failure.Classify(err)
+}
+
+func leaseID(device, image string) string {
+	h := sha256.Sum256([]byte(device + "\x00" + image))
+	return "longshore-pull-" + hex.EncodeToString(h[:16])
+}
+
+// shared is keys as containerd's unpacker takes them.
+type shared struct{ k *locks.Table }
+
+func (s shared) Lock(ctx context.Context, name string) error {
+	_, err := s.k.Lock(ctx, name)
+	return err
+}
+
+func (s shared) Unlock(name string) { s.k.Unlock(name) }

@@ -1,0 +1,314 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// hashChunk is how much of a blob is read through containerd's socket at a time.
+const hashChunk = 1 << 20
+
+// verifiedDigests are what this process itself wrote or verified: a power cut that spoils it ends the process too.
+type verifiedDigests struct {
+	mu sync.Mutex
+	m  map[string]struct{}
+}
+
+func newVerifiedDigests() *verifiedDigests { return &verifiedDigests{m: map[string]struct{}{}} }
+
+func (t *verifiedDigests) add(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.m[name] = struct{}{}
+}
+
+func (t *verifiedDigests) has(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ok := t.m[name]
+	return ok
+}
+
+func (t *verifiedDigests) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.m)
+}
+
+// repairs are those in progress, by entry of the journal.
+type repairs struct {
+	mu sync.Mutex
+	m  map[string]*repairing
+}
+
+type repairing struct {
+	done chan struct{} // closed when img and err are set
+	img  *Image
+	err  error
+}
+
+// repair unpacks an image again from what is on the device. It goes on when ctx ends, so that one that takes longer than
+// its caller may wait comes to an end: the next call waits for the same one.
+func (r *Store) repair(ctx context.Context, i workload.Image) (*Image, error) {
+	r.repairs.mu.Lock()
+	run := r.repairs.m[entryOf(i)]
+	if run == nil {
+		unlock, ok := r.settling.Try(i.Name())
+		if !ok {
+			r.repairs.mu.Unlock()
+			return nil, fmt.Errorf("it is being pulled: %w", failure.As(workload.ErrImageGone, fault.ErrTemporary))
+		}
+		run = &repairing{done: make(chan struct{})}
+		if r.repairs.m == nil {
+			r.repairs.m = map[string]*repairing{}
+		}
+		r.repairs.m[entryOf(i)] = run
+		r.background.Go(func() {
+			defer close(run.done)
+			run.img, run.err = r.settle(r.life, i, nil, nil)
+			unlock()
+			r.repairs.mu.Lock()
+			defer r.repairs.mu.Unlock()
+			delete(r.repairs.m, entryOf(i))
+		})
+	}
+	r.repairs.mu.Unlock()
+	select {
+	case <-run.done:
+		return run.img, run.err
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("it is still being unpacked: %w", fault.ErrTemporary)
+	}
+}
+
+// Damaged reports whether a start failed as it does when the files of its image are gone or cannot be read.
+func Damaged(err error) bool {
+	for _, sign := range []error{unix.EIO, unix.EUCLEAN} {
+		if strings.Contains(err.Error(), sign.Error()) {
+			return true
+		}
+	}
+	return strings.Contains(err.Error(), "failed to mount rootfs")
+}
+
+// Suspect has an image unpacked again before it is used next, from the layers on the device where they are whole. False: this
+// process has unpacked it, so its files are as the image has them.
+func (r *Store) Suspect(ctx context.Context, i workload.Image) bool {
+	img, err := r.local(ctx, i)
+	if err != nil || !slices.ContainsFunc(img.chain, func(id digest.Digest) bool { return !r.verified.has(id.String()) }) {
+		return false
+	}
+	r.log.Warn("the unpacked files of an image may be damaged; it is unpacked again", "image", i.Name())
+	return r.o.Journal.Forget(entryOf(i)) == nil
+}
+
+// discardBad removes a blob whose bytes are not what its name says, and everything right after that may come again.
+func (r *Store) discardBad(ctx context.Context, d digest.Digest) error {
+	unlock, err := r.blobs.Lock(ctx, d.String())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if r.verified.has(d.String()) {
+		return nil
+	}
+	store := r.client.ContentStore()
+	info, err := store.Info(ctx, d)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return failure.Classify(err)
+	}
+	good, err := r.hashes(ctx, info)
+	if err != nil {
+		return fmt.Errorf("verify blob %s: %w", d, failure.Classify(err))
+	}
+	if good {
+		r.verified.add(d.String())
+		return nil
+	}
+	r.log.Warn("a damaged blob is dropped", "blob", d)
+	if err := store.Delete(ctx, d); err != nil && !errdefs.IsNotFound(err) {
+		return failure.Classify(err)
+	}
+	// The file goes when containerd collects. Until then a new copy would be taken for a duplicate of the bad one.
+	return r.collectNow(ctx)
+}
+
+func (r *Store) hashes(ctx context.Context, info content.Info) (bool, error) {
+	if !info.Digest.Algorithm().Available() {
+		return false, fmt.Errorf("algorithm of %s: %w", info.Digest, fault.ErrUnsupported)
+	}
+	ra, err := r.client.ContentStore().ReaderAt(ctx, ocispec.Descriptor{Digest: info.Digest, Size: info.Size})
+	if errdefs.IsNotFound(err) {
+		return false, nil // named, and its file is gone
+	}
+	if err != nil {
+		return false, err
+	}
+	defer ra.Close()
+	v := info.Digest.Verifier()
+	_, err = io.CopyBuffer(v, io.NewSectionReader(ra, 0, ra.Size()), make([]byte, hashChunk))
+	if errdefs.IsNotFound(err) {
+		return false, nil // containerd 1.6 looks for the file only now, and does not sync its folder
+	}
+	if err != nil {
+		return false, err
+	}
+	return v.Verified(), nil
+}
+
+// invalidate verifies the layers of an image that the journal does not vouch for, and removes their unpacked snapshots, but for
+// those that a durable image or this process vouches for.
+func (r *Store) invalidate(ctx context.Context, i workload.Image, img *Image) error {
+	for _, l := range img.manifest.Layers {
+		if err := r.discardBad(ctx, l.Digest); err != nil {
+			return err
+		}
+	}
+	return r.alone(ctx, func() error {
+		if err := r.dropSuspects(ctx, i, img); err != nil {
+			return err
+		}
+		for _, id := range img.chain {
+			r.verified.add(id.String()) // what appears from now on was made by this process
+		}
+		return nil
+	})
+}
+
+// dropSuspects removes the snapshots of an image that nothing vouches for.
+func (r *Store) dropSuspects(ctx context.Context, i workload.Image, img *Image) error {
+	suspect := map[string]bool{}
+	for _, id := range img.chain {
+		if r.verified.has(id.String()) {
+			continue
+		}
+		_, err := r.snapshots().Stat(ctx, id.String())
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return failure.Classify(err)
+		}
+		suspect[id.String()] = true
+	}
+	if len(suspect) == 0 {
+		return nil
+	}
+	sound, err := r.durableChains(ctx, i)
+	if err != nil {
+		return err
+	}
+	for id := range sound {
+		delete(suspect, id)
+	}
+	return r.dropSnapshots(ctx, suspect, sound)
+}
+
+// durableChains are the snapshots of all durable images but one.
+func (r *Store) durableChains(ctx context.Context, but workload.Image) (map[string]bool, error) {
+	sound := map[string]bool{}
+	have, err := r.client.ImageService().List(ctx, owned.By(r.o.Device))
+	if err != nil {
+		return nil, failure.Classify(err)
+	}
+	for _, h := range have {
+		repository, _, ok := strings.Cut(h.Name, "@")
+		if !ok {
+			continue
+		}
+		for _, platform := range slices.Compact([]string{"", but.Platform}) {
+			other := workload.Image{Repository: repository, Digest: h.Target.Digest, Platform: platform}
+			durable, err := r.o.Journal.IsDurable(entryOf(other))
+			if err != nil {
+				return nil, err
+			}
+			if !durable || entryOf(other) == entryOf(but) {
+				continue
+			}
+			img, err := r.local(ctx, other)
+			if err != nil {
+				r.log.Warn("a durable image cannot be read", "image", h.Name, "error", err)
+				continue
+			}
+			for _, id := range img.chain {
+				sound[id.String()] = true
+			}
+		}
+	}
+	return sound, nil
+}
+
+// dropSnapshots removes the suspect snapshots and what was unpacked on top of them. A snapshot that a container stands
+// on cannot go; it stays, with a warning: a container that runs proves more than we could.
+func (r *Store) dropSnapshots(ctx context.Context, suspect, sound map[string]bool) error {
+	children := map[string][]snapshots.Info{}
+	kinds := map[string]snapshots.Info{}
+	err := r.snapshots().Walk(ctx, func(_ context.Context, s snapshots.Info) error {
+		children[s.Parent] = append(children[s.Parent], s)
+		kinds[s.Name] = s
+		return nil
+	})
+	if err != nil {
+		return failure.Classify(err)
+	}
+	gone := map[string]bool{}
+	var drop func(s snapshots.Info) (bool, error)
+	drop = func(s snapshots.Info) (bool, error) {
+		if gone[s.Name] {
+			return true, nil
+		}
+		half := strings.HasPrefix(s.Name, snapshots.UnpackKeyPrefix+"-") && strings.Contains(s.Name, " ") // a layer that an earlier process was unpacking
+		if sound[s.Name] || s.Kind != snapshots.KindCommitted && !half {
+			return false, nil
+		}
+		free := true
+		for _, c := range children[s.Name] {
+			ok, err := drop(c)
+			if err != nil {
+				return false, err
+			}
+			free = free && ok
+		}
+		if !free {
+			r.log.Warn("an unpacked layer is in use and cannot be unpacked again", "snapshot", s.Name)
+			return false, nil
+		}
+		if err := r.snapshots().Remove(ctx, s.Name); err != nil && !errdefs.IsNotFound(err) {
+			return false, failure.Classify(err)
+		}
+		gone[s.Name] = true
+		return true, nil
+	}
+	for name := range suspect {
+		if _, err := drop(kinds[name]); err != nil {
+			return fmt.Errorf("remove snapshot %s: %w", name, err)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return r.collectNow(ctx) // gives the space back before it is needed again
+}

@@ -1,0 +1,81 @@
+// Package locks has locks by name.
+package locks
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Table is locks by name, made by [New].
+type Table struct {
+	mu   sync.Mutex
+	held map[string]*key
+}
+
+type key struct {
+	token chan struct{} // one token: held
+	users int
+}
+
+// New makes a table.
+func New() *Table { return &Table{held: map[string]*key{}} }
+
+// Lock waits for a name and returns its unlock.
+func (k *Table) Lock(ctx context.Context, name string) (func(), error) {
+	k.mu.Lock()
+	e := k.held[name]
+	if e == nil {
+		e = &key{token: make(chan struct{}, 1)}
+		k.held[name] = e
+	}
+	e.users++
+	k.mu.Unlock()
+	select {
+	case e.token <- struct{}{}:
+		return func() { k.Unlock(name) }, nil
+	case <-ctx.Done():
+		k.leave(name)
+		return nil, ctx.Err()
+	}
+}
+
+// Try is Lock where nothing holds the name or waits for it; false: something does.
+func (k *Table) Try(name string) (func(), bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held[name] != nil {
+		return nil, false
+	}
+	e := &key{token: make(chan struct{}, 1), users: 1}
+	e.token <- struct{}{}
+	k.held[name] = e
+	return func() { k.Unlock(name) }, true
+}
+
+// Unlock is for those who cannot keep the function that Lock returned.
+func (k *Table) Unlock(name string) {
+	k.mu.Lock()
+	e := k.held[name]
+	k.mu.Unlock()
+	<-e.token
+	k.leave(name)
+}
+
+func (k *Table) leave(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.held[name]; e.users > 1 {
+		e.users--
+	} else {
+		delete(k.held, name)
+	}
+}
+
+// Names are those that are held or waited for.
+func (k *Table) Names() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.held))
+}

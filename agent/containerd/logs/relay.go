@@ -1,0 +1,322 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd/process"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// A shim copies a container's output from two pipes into its log. A write that fails, because the disk is full, ends that
+// copying for good: nobody reads the pipe any more, and once its 64 KiB are full the container waits for ever. So the runtime
+// looks at the pipes, and where output lies in one and its log does not grow, it takes the shim's place: it opens the same
+// pipe, through the shim, and copies. What cannot be written is counted and dropped, so that the container goes on. The next
+// run of the container has a shim's copier again.
+const (
+	// suspectEvery is the time between looks while a pipe is not empty.
+	suspectEvery = 200 * time.Millisecond
+	// surePatience is how many looks at a pipe that holds output while its log does not grow make sure, where the shim still
+	// has the log open: for the other pipe, or since the disk is slow. Where it has not, two looks do.
+	surePatience = 10
+	// shortOf is the room on the disk, in bytes, below which pipes are looked at often.
+	shortOf = 4 << 20
+	// relayPipe is how large a pipe is made that this process reads: that much may come while an agent is replaced.
+	relayPipe = 1 << 20
+	// relayBuffer is how much is copied at a time.
+	relayBuffer = 64 << 10
+)
+
+// writer is a container's process whose output goes to a log.
+type writer struct {
+	id   string
+	file string
+	pid  uint32
+	run  string // of the process; see started
+
+	shim  int // its parent
+	pipes []*pipe
+}
+
+// pipe is one of a writer's, as the shim holds it.
+type pipe struct {
+	name    string // "pipe:[4711]"
+	fd      string // path below /proc of the shim's end
+	held    int    // bytes in it at the last look
+	size    int64  // of the log then: what was written to it in all
+	looks   int    // in a row at which it held output and its log had not grown
+	relayed bool
+}
+
+// writers are those that run, by container.
+type writers struct {
+	mu sync.Mutex
+	m  map[string]*writer
+}
+
+func newWriters() *writers { return &writers{m: map[string]*writer{}} }
+
+// add notes a container's process. A known one stays as it is.
+func (w *writers) add(id, file string, pid uint32) {
+	shim, run := process.RunOf(pid, "/proc")
+	if run == "" || w.knows(id, run) {
+		return
+	}
+	x := &writer{id: id, file: file, pid: pid, run: run, shim: shim}
+	x.find("/proc")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.m[id] = x
+}
+
+// knows tells whether a run of a container is noted.
+func (w *writers) knows(id, run string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.m[id]
+	return x != nil && x.run == run
+}
+
+// running are those whose process is there; the others are forgotten.
+func (w *writers) running() []*writer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []*writer
+	for id, x := range w.m {
+		if _, run := process.RunOf(x.pid, "/proc"); run != x.run {
+			delete(w.m, id)
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// Watch notes a run of a replica's container and the limits that its service has of its own.
+func (k *Keeper) Watch(r Replica, l workload.Log, id string, pid uint32) {
+	file, err := k.File(r)
+	if err != nil || l.None || pid == 0 {
+		return
+	}
+	k.files.get(file).limit(l)
+	k.writers.add(id, file, pid)
+}
+
+// Watched reports whether a run of a container is noted.
+func (k *Keeper) Watched(id, run string) bool { return k.writers.knows(id, run) }
+
+// lookAtPipes finds outputs that nobody copies, and copies them until ctx ends. It tells whether to look again soon. It is
+// called from one goroutine.
+func (k *Keeper) lookAtPipes(ctx context.Context) (soon bool) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(k.root, &st); err == nil {
+		soon = st.Bavail*uint64(st.Bsize) < shortOf //nolint:unconvert // signed, and narrower on 32-bit machines
+	}
+	for _, w := range k.writers.running() {
+		for _, p := range w.pipes {
+			if p.relayed {
+				continue
+			}
+			stuck, again := p.look(w, k.files.get(w.file))
+			soon = soon || again
+			if !stuck {
+				continue
+			}
+			if err := k.relay(ctx, w, p); err != nil {
+				k.log.Warn("a container's output is not copied any more, and taking it over did not succeed", "container", w.id, "error", err)
+			}
+		}
+	}
+	return soon
+}
+
+// find looks for the shim's ends of the process's standard output and error. A process that has other files there, a
+// terminal say, has none.
+func (w *writer) find(proc string) {
+	if w.shim <= 1 { // the shim is gone already
+		return
+	}
+	wanted := map[string]bool{}
+	for _, fd := range []string{"1", "2"} {
+		name, err := os.Readlink(filepath.Join(proc, strconv.FormatUint(uint64(w.pid), 10), "fd", fd))
+		if err == nil && strings.HasPrefix(name, "pipe:") {
+			wanted[name] = true
+		}
+	}
+	dir := filepath.Join(proc, strconv.Itoa(w.shim), "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		if name, err := os.Readlink(at); err == nil && wanted[name] {
+			wanted[name] = false
+			w.pipes = append(w.pipes, &pipe{name: name, fd: at})
+		}
+	}
+}
+
+// open opens the pipe for reading, through the shim, without waiting for anything.
+func (p *pipe) open() (*os.File, error) {
+	f, err := os.OpenFile(p.fd, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil || name != p.name {
+		return nil, errors.Join(fmt.Errorf("%s is another file now", p.fd), f.Close())
+	}
+	return f, nil
+}
+
+// look judges a pipe: stuck when it is sure that nobody copies it any more, again when it may be so.
+func (p *pipe) look(w *writer, state *logState) (stuck, again bool) {
+	f, err := p.open()
+	if err != nil {
+		return false, false // its process ends
+	}
+	defer f.Close()
+	held, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCINQ)
+	if err != nil || held == 0 {
+		p.looks, p.held = 0, 0
+		return false, false
+	}
+	size := state.written(w.file)
+	if p.looks > 0 && size == p.size && held >= p.held {
+		p.looks++
+	} else {
+		p.looks = 1
+	}
+	p.held, p.size = held, size
+	sure := 2
+	if w.shimHasLog() {
+		sure = surePatience
+	}
+	return p.looks >= sure, true
+}
+
+// shimHasLog tells whether the shim has the log open.
+func (w *writer) shimHasLog() bool {
+	dir := filepath.Join("/proc", strconv.Itoa(w.shim), "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, e := range entries {
+		if name, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && name == w.file {
+			return true
+		}
+	}
+	return false
+}
+
+// relay copies a pipe into a log, in a goroutine of its own, until the last writer is gone or ctx ends.
+func (k *Keeper) relay(ctx context.Context, w *writer, p *pipe) error {
+	in, err := p.open()
+	if err != nil {
+		return err
+	}
+	if _, err := unix.FcntlInt(in.Fd(), unix.F_SETPIPE_SZ, relayPipe); err != nil {
+		k.log.Debug("a pipe stays small", "container", w.id, "error", err)
+	}
+	// Fd has made it blocking: it is to end with ctx.
+	if err := unix.SetNonblock(int(in.Fd()), true); err != nil {
+		return errors.Join(err, in.Close())
+	}
+	p.relayed = true
+	state := k.files.get(w.file)
+	k.log.Warn("the disk was full: containerd does not copy this container's output any more; the agent does until its next start",
+		"container", w.id, "file", w.file)
+	k.relays.Go(func() {
+		stop := context.AfterFunc(ctx, func() { _ = in.SetReadDeadline(time.Unix(1, 0)) }) // ends a Read
+		defer stop()
+		defer in.Close()
+		copyOutput(ctx, in, w.file, state)
+	})
+	return nil
+}
+
+// copyOutput appends what comes to a log. What cannot be written is dropped and told in the log once there is room again.
+func copyOutput(ctx context.Context, in *os.File, file string, state *logState) {
+	buf := make([]byte, relayBuffer)
+	var lost uint64 // not yet told
+	for ctx.Err() == nil {
+		n, err := in.Read(buf)
+		if n > 0 {
+			gone := appendOutput(file, buf[:n], &lost)
+			state.drop(gone)
+		}
+		if err != nil {
+			return // the last writer is gone, or we go
+		}
+	}
+}
+
+// appendOutput writes a piece to a log and tells how much of it could not be written.
+func appendOutput(file string, piece []byte, lost *uint64) (gone uint64) {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	if err != nil {
+		*lost += uint64(len(piece))
+		return uint64(len(piece))
+	}
+	defer f.Close() // what was written was told by Write
+	if *lost > 0 {
+		note := fmt.Sprintf("\nlongshore: %d bytes of output were not kept: no space left on the device\n", *lost)
+		if n, err := f.WriteString(note); err != nil {
+			if n > 0 { // half a note helps nobody
+				if end, serr := f.Seek(0, 2); serr == nil {
+					_ = f.Truncate(end - int64(n)) // else it stays
+				}
+			}
+			*lost += uint64(len(piece))
+			return uint64(len(piece))
+		}
+		*lost = 0
+	}
+	n, err := f.Write(piece)
+	if err == nil {
+		return 0
+	}
+	*lost += uint64(len(piece) - n)
+	return uint64(len(piece) - n)
+}
+
+// written is how much of a log's output there was in all, as far as this process can tell.
+func (s *logState) written(file string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info, err := os.Stat(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || info == nil {
+		return s.cut
+	}
+	return s.cut + info.Size()
+}
+
+func (s *logState) drop(n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropped += n
+}
+
+func (s *logState) lost() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped
+}
+
+// limit sets a service's own limits.
+func (s *logState) limit(l workload.Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own = l
+}

@@ -1,0 +1,31 @@
+// Package owned names the labels by which the agent finds what it made in containerd.
+package owned
+
+import "strconv"
+
+// Labels on every object of ours. A thing without LabelDevice, or with another device's, is not ours; a container also has a record.
+const (
+	LabelPrefix     = "dev.longshore."
+	LabelDevice     = LabelPrefix + "device"
+	LabelDeployment = LabelPrefix + "deployment"
+	LabelComponent  = LabelPrefix + "component"
+	LabelProject    = LabelPrefix + "project"
+	LabelService    = LabelPrefix + "service"
+	LabelReplica    = LabelPrefix + "replica"
+	LabelHash       = LabelPrefix + "hash"
+	LabelGeneration = LabelPrefix + "generation"
+	// LabelHook marks a container that only runs before another one, whose id it is. It is no container of the project.
+	LabelHook = LabelPrefix + "hook"
+
+	// LabelRoot keeps containerd's collector away.
+	LabelRoot = "containerd.io/gc.root"
+)
+
+// By is containerd's filter for objects of a device that have some labels, given as key, value pairs.
+func By(device string, pairs ...string) string {
+	f := "labels." + strconv.Quote(LabelDevice) + "==" + strconv.Quote(device)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		f += ",labels." + strconv.Quote(pairs[i]) + "==" + strconv.Quote(pairs[i+1])
+	}
+	return f
+}

@@ -1,0 +1,193 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// checkLimit bounds one check: all that it moves is small.
+const checkLimit = 10 * time.Minute
+
+// Query is what a check starts from: copies, so that it runs beside the loop.
+type Query struct {
+	Accepted   *store.State   // nil: none
+	Refused    *store.Refused // nil: none
+	Loaded     digest.Digest  // what is accepted and read already; "": it is read again
+	Fresh      *store.Fresh   // of Accepted
+	LookFresh  bool           // look for a newer freshness statement about Accepted
+	Retry      bool           // hold Refused against the checks again
+	RenewTrust bool           // ask for the next trust policy first
+	Anew       bool           // the database took the place of a damaged one, and the next trust policy was not asked for since
+	Policy     string         // [Intake.Fingerprint] when the rest was copied
+}
+
+// Result is how a check ended.
+type Result struct {
+	Err        error              // a [codes.Error], or nil
+	Resolved   ocispec.Descriptor // what the tag points at; no digest: the source did not say
+	Generation uint64             // 0: not known
+	State      *store.State       // to be accepted; nil: nothing new
+	Desired    *plan.Desired      // of State
+	Reloaded   *plan.Desired      // the accepted one, read again
+	Pins       map[string]digest.Digest
+	Known      bool     // a refused state, still refused: nothing was tried
+	Policy     string   // by which it was judged; "": it changed meanwhile
+	Renewal    *Renewal // of the trust policy; nil: it was not asked for
+
+	Fresh       *store.Fresh // of State, or of the accepted one with LookedFresh
+	LookedFresh bool         // at the freshness of the accepted one
+	Unfresh     error        // a [codes.Error]: it is not fresh, or the source could not say
+}
+
+// Check is one look at the registry: resolve, and when the tag points at something new, checks 2 to 9.
+func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	out.Policy = q.Policy
+	if q.RenewTrust {
+		in.renew(ctx, &q, &out)
+	}
+	var broken error
+	if q.Accepted != nil && q.Loaded == "" { // by its digest, whatever the tag says now
+		out.Reloaded, broken = in.Load(ctx, *q.Accepted, false)
+	}
+	ref := in.o.Repository + ":" + in.o.Tag
+	d, err := in.o.Source.Resolve(ctx, in.o.Repository, in.o.Tag)
+	if err != nil {
+		out.Err = codes.Wrap(sourceCode(err, codes.StateNotFound), fmt.Errorf("resolve %s: %w", ref, err))
+		return out
+	}
+	out.Resolved = d
+	switch {
+	case q.Accepted != nil && q.Accepted.Digest == d.Digest:
+		out.Generation = q.Accepted.Generation
+		out.Err = broken
+		if q.LookFresh {
+			out.LookedFresh = true
+			out.Fresh, out.Unfresh = in.freshness(ctx, ocispec.Descriptor{MediaType: q.Accepted.MediaType, Digest: d.Digest, Size: q.Accepted.Size}, q.Accepted.Generation, q.Fresh, q.Policy)
+		}
+		return out
+	case q.Refused != nil && q.Refused.Digest == d.Digest && !q.Retry:
+		out.Known, out.Generation = true, q.Refused.Generation
+		return out
+	}
+	in.renew(ctx, &q, &out)                                   // whoever signed it may be known only since today
+	if r := out.Renewal; q.Anew && r != nil && r.Err != nil { // a key that the lost policy had revoked may count again
+		out.Err = &codes.Error{Code: codes.TrustUnreachable, Err: fmt.Errorf(
+			"state %s: nothing is accepted after the database was damaged before the trust policy is up to date: %w", d.Digest, r.Err)}
+		return out
+	}
+	if out.Err = in.examine(ctx, q, d, &out); out.Err == nil {
+		out.Reloaded = nil // not wanted any more
+	}
+	if in.Fingerprint() != q.Policy {
+		out.Policy = "" // who knows which one answered: equal to none, so that a refusal is looked at again
+	}
+	return out
+}
+
+// examine is checks 2 to 9 of a state that was not seen before, in order.
+func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, out *Result) error {
+	c := fetcher{in: in, repository: in.o.Repository, sizes: map[digest.Digest]int64{}}
+	if q.Accepted != nil {
+		maps.Copy(c.sizes, q.Accepted.Sizes)
+	}
+	name := in.o.Repository + "@" + d.Digest.String()
+	desc, data, err := c.manifest(ctx, in.o.Repository, d, false)
+	switch {
+	case errors.Is(err, fault.ErrTooLarge):
+		return codes.Wrap(codes.StateTooLarge, err)
+	case errors.Is(err, fault.ErrDigestMismatch):
+		return codes.Wrap(codes.StateDigest, err)
+	case err != nil && hashable(d.Digest) != nil:
+		return codes.Wrap(codes.StateUnsupported, err)
+	case err != nil:
+		return codes.Wrap(sourceCode(err, codes.ContentMissing), err)
+	}
+	x, err := artifacts.OpenState(data)
+	switch {
+	case errors.Is(err, fault.ErrUnsupported):
+		return codes.Wrap(codes.StateUnsupported, fmt.Errorf("open state %s: %w", name, err))
+	case err != nil:
+		return codes.Wrap(codes.StateInvalid, fmt.Errorf("open state %s: %w", name, err))
+	}
+	v, err := in.verify(ctx, KindState, in.o.Repository, desc)
+	if err != nil {
+		return err
+	}
+	out.Generation = x.Generation // only now: before, anyone could have written it
+	if by := strings.Join(v.SignedBy, ", "); by != "" {
+		in.times.prove(clock.Proof{Kind: clock.Signature, By: by, Time: v.SignedAt})
+	}
+	floor, err := in.floor()
+	if err != nil {
+		return codes.Wrap(codes.Internal, fmt.Errorf("state %s: %w", name, err))
+	}
+	if err := in.admit(q, x, d.Digest, name, floor); err != nil {
+		return err
+	}
+	if out.Fresh, err = in.freshness(ctx, desc, x.Generation, nil, q.Policy); err != nil {
+		return err
+	}
+	if err := c.keep(ctx, desc, data); err != nil {
+		return codes.Wrap(codes.Of(err), err)
+	}
+	b := builder{in: in, c: c, x: x, state: d.Digest, pins: map[string]digest.Digest{}}
+	if out.Desired, err = b.build(ctx); err != nil {
+		return err
+	}
+	out.Pins = b.pins
+	out.State = &store.State{
+		Digest: d.Digest, Size: desc.Size, MediaType: desc.MediaType, Generation: x.Generation, Repository: in.o.Repository,
+		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Repeats: x.Repeats, SignedBy: v.SignedBy, Insecure: b.insecure, Sizes: map[digest.Digest]int64{},
+	}
+	all := slices.Concat(signers(string(KindState), v), b.signers)
+	out.State.Signers = all[:min(len(all), maxSigners)]
+	for _, blob := range out.Desired.Blobs {
+		if n, ok := b.c.sizes[blob]; ok {
+			out.State.Sizes[blob] = n
+		}
+	}
+	if v.Insecure {
+		out.State.Insecure = append([]string{"state " + in.o.Repository}, b.insecure...)
+	}
+	return nil
+}
+
+func created(x *artifacts.StateIndex) time.Time {
+	t, err := time.Parse(time.RFC3339, x.Annotations[ocispec.AnnotationCreated])
+	if err != nil {
+		return time.Time{} // for people only
+	}
+	return t
+}
+
+// sourceCode names why the source gave nothing. All of it may pass: none of these codes refuses a state for good.
+func sourceCode(err error, missing codes.Code) codes.Code {
+	switch {
+	case errors.Is(err, fault.ErrConfig):
+		return codes.Config
+	case errors.Is(err, fault.ErrNotFound):
+		return missing
+	case errors.Is(err, fault.ErrUnauthenticated):
+		return codes.SourceUnauthenticated
+	case errors.Is(err, fault.ErrDenied):
+		return codes.SourceDenied
+	}
+	return codes.SourceUnreachable
+}

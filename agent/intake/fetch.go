@@ -1,0 +1,134 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// fetcher brings small artifacts: from the device when they are here, else from the source, and then keeps them. It trusts
+// neither: bytes that do not hash to their digest do not pass.
+type fetcher struct {
+	in         *Intake
+	repository string
+	offline    bool                    // never ask the source
+	fetched    []digest.Digest         // everything that passed
+	sizes      map[digest.Digest]int64 // of manifests that are named by digest only, as far as known; grows
+}
+
+// manifest brings an artifact's manifest. d's size may be 0: not known. keep says whether it may stay on the device yet.
+func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Descriptor, keep bool) (ocispec.Descriptor, []byte, error) {
+	if err := hashable(d.Digest); err != nil {
+		return d, nil, fmt.Errorf("manifest %s@%s: %w", repository, d.Digest, err)
+	}
+	if d.Size == 0 {
+		d.Size = c.sizes[d.Digest]
+	}
+	data, err := c.in.o.Content.Get(ctx, d)
+	if err == nil && digest.FromBytes(data) == d.Digest {
+		c.fetched = append(c.fetched, d.Digest)
+		return d, data, nil
+	}
+	if c.offline {
+		return d, nil, fmt.Errorf("read %s from the device: %w", d.Digest, fault.ErrNotFound)
+	}
+	got, data, err := c.in.o.Source.Manifest(ctx, repository, d.Digest)
+	if err != nil {
+		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
+	}
+	if err := checkBytes(d.Digest, data, artifacts.MaxManifest); err != nil {
+		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
+	}
+	got.Digest, got.Size = d.Digest, int64(len(data))
+	if keep {
+		if err := c.keep(ctx, got, data); err != nil {
+			return d, nil, err
+		}
+	}
+	c.fetched = append(c.fetched, d.Digest)
+	c.sizes[d.Digest] = got.Size
+	return got, data, nil
+}
+
+// blob brings a layer of an artifact.
+func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64, keep bool) ([]byte, error) {
+	if err := hashable(d.Digest); err != nil {
+		return nil, fmt.Errorf("blob %s@%s: %w", repository, d.Digest, err)
+	}
+	data, err := c.in.o.Content.Get(ctx, d)
+	if err == nil && digest.FromBytes(data) == d.Digest {
+		c.fetched = append(c.fetched, d.Digest)
+		return data, nil
+	}
+	if c.offline {
+		return nil, fmt.Errorf("read %s from the device: %w", d.Digest, fault.ErrNotFound)
+	}
+	if d.Size > limit {
+		return nil, fmt.Errorf("fetch %s@%s: %d bytes, at most %d: %w", repository, d.Digest, d.Size, limit, fault.ErrTooLarge)
+	}
+	if data, err = c.in.o.Source.Blob(ctx, repository, d, limit); err != nil {
+		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})
+	}
+	if err := checkBytes(d.Digest, data, limit); err != nil {
+		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})
+	}
+	if keep {
+		if err := c.keep(ctx, d, data); err != nil {
+			return nil, err
+		}
+	}
+	c.fetched = append(c.fetched, d.Digest)
+	return data, nil
+}
+
+func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	if err := c.in.o.Content.Put(ctx, d, data); err != nil {
+		return fmt.Errorf("keep %s on the device: %w", d.Digest, errors.Join(err, errLocal))
+	}
+	return nil
+}
+
+// has reports whether content is on the device.
+func (c *fetcher) has(ctx context.Context, d ocispec.Descriptor) bool {
+	_, err := c.in.o.Content.Get(ctx, d)
+	return err == nil
+}
+
+// hashable refuses names that bytes cannot be held against here: everything on the device is named by its sha256.
+func hashable(d digest.Digest) error {
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("digest %q: %w: %w", d, fault.ErrUnsupported, err)
+	}
+	if d.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("digest algorithm %s, this device knows sha256 only: %w", d.Algorithm(), fault.ErrUnsupported)
+	}
+	return nil
+}
+
+// checkBytes holds bytes against their name, which is [hashable].
+func checkBytes(d digest.Digest, data []byte, limit int64) error {
+	if int64(len(data)) > limit {
+		return fmt.Errorf("%d bytes, at most %d: %w", len(data), limit, fault.ErrTooLarge)
+	}
+	if got := digest.FromBytes(data); got != d {
+		return fmt.Errorf("got %s: %w", got, fault.ErrDigestMismatch)
+	}
+	return nil
+}
+
+// fetchError is what came of asking the source. Whatever it says, it judges nothing that was signed: a proxy that answers
+// 400, a registry that hides behind a login page and an overlong answer all pass. Only bytes that hash to their digest can
+// be refused for good.
+type fetchError struct{ err error }
+
+func (e *fetchError) Error() string { return e.err.Error() }
+func (e *fetchError) Unwrap() error { return e.err }
+
+// errLocal marks what went wrong on the device itself, not at the source.
+var errLocal = errors.New("on this device")

@@ -1,0 +1,76 @@
+package intake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
+)
+
+// Load reads an accepted state again: from the device, and unless offline what is missing there from the source.
+func (in *Intake) Load(ctx context.Context, s store.State, offline bool) (*plan.Desired, error) {
+	var pins map[string]digest.Digest
+	err := in.o.Store.View(func(tx *store.Tx) (err error) {
+		pins, err = tx.Pins(s.Digest)
+		return err
+	})
+	if err != nil {
+		return nil, codes.Wrap(codes.ContentDamaged, err)
+	}
+	c := fetcher{in: in, repository: s.Repository, offline: offline, sizes: maps.Clone(s.Sizes)}
+	if c.sizes == nil {
+		c.sizes = map[digest.Digest]int64{}
+	}
+	_, data, err := c.manifest(ctx, s.Repository, ocispec.Descriptor{MediaType: s.MediaType, Digest: s.Digest, Size: s.Size}, true)
+	if err != nil {
+		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
+	}
+	x, err := artifacts.OpenState(data)
+	if err != nil {
+		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
+	}
+	b := builder{in: in, c: c, x: x, state: s.Digest, pins: pins, trusted: true}
+	d, err := b.build(ctx)
+	if err != nil {
+		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
+	}
+	return d, nil
+}
+
+// Revision reads one revision of a deployment again, from the device.
+func (in *Intake) Revision(ctx context.Context, g store.Good) (*plan.Deployment, error) {
+	var pins map[string]digest.Digest
+	err := in.o.Store.View(func(tx *store.Tx) (err error) {
+		pins, err = tx.Pins(g.State)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := fetcher{in: in, repository: g.Repository, offline: true, sizes: maps.Clone(g.Sizes)}
+	if c.sizes == nil {
+		c.sizes = map[digest.Digest]int64{}
+	}
+	data, err := c.blob(ctx, g.Repository, ocispec.Descriptor{Digest: g.Digest, Size: g.Size}, artifacts.MaxArchive, false)
+	if err != nil {
+		return nil, fmt.Errorf("read deployment %s of generation %d: %w", g.Name, g.Generation, err)
+	}
+	doc, err := artifacts.ReadDeployment(g.DeploymentID+".yaml", data)
+	if err != nil {
+		return nil, fmt.Errorf("read deployment %s of generation %d: %w", g.Name, g.Generation, err)
+	}
+	b := builder{in: in, c: c, state: g.State, pins: pins, trusted: true}
+	d, err := b.deployment(ctx, doc, g.Generation)
+	if err != nil {
+		return nil, fmt.Errorf("read generation %d: %w", g.Generation, err)
+	}
+	d.Blobs = append(b.c.fetched, g.Digest)
+	return &d, nil
+}

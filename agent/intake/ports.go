@@ -1,0 +1,106 @@
+package intake
+
+import (
+	"context"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/status"
+)
+
+// Source reads artifacts by reference from wherever they are: a registry, its mirrors, a layout.
+// Errors wrap the sentinels of artifacts/fault; bytes are bounded and hashed before they are returned.
+type Source interface {
+	// Resolve asks what a tag points at: one HEAD when all is well. repository has no scheme.
+	Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error)
+	// Manifest returns a manifest's exact bytes, at most 1 MiB, and its descriptor.
+	Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error)
+	// Blob returns a blob's exact bytes; d.Size bounds the read, and limit bounds d.Size.
+	Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error)
+}
+
+// Kind is what an artifact is to the trust policy.
+type Kind string
+
+// Kinds of artifacts that a policy can speak about.
+const (
+	KindState     Kind = "state"
+	KindComponent Kind = "component"
+	KindImage     Kind = "image"
+)
+
+// Verdict is what a verifier found out about an artifact that it lets pass.
+type Verdict struct {
+	SignedBy []string                 // names of the policy's keys that signed, in the policy's order; empty: no signature was asked for
+	Insecure bool                     // the policy allows unsigned artifacts here, spelled out
+	Keys     map[string]digest.Digest // fingerprints of the keys that signed, by name
+	SignedAt time.Time                // the earliest time that one of SignedBy says to have signed at; zero: one of them does not tell
+	Until    time.Time                // when time alone may change the verdict; zero: never
+}
+
+// Verifier holds an artifact against the device's trust policy. A nil error means: may be used.
+// It tells "could not find out" (fault.ErrTemporary) from "not signed", "badly signed" and "rejected".
+type Verifier interface {
+	Verify(ctx context.Context, kind Kind, repository string, d ocispec.Descriptor) (Verdict, error)
+}
+
+// Content keeps the small verified artifacts of this device: manifests, deployments, Compose Archives.
+type Content interface {
+	// Get returns bytes whose digest it has checked again. fault.ErrNotFound when they are not here, also when what is
+	// here is damaged.
+	Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
+	// Put is durable when it returns, and does nothing when the content is there.
+	Put(ctx context.Context, d ocispec.Descriptor, data []byte) error
+	// Retain removes everything but keep.
+	Retain(ctx context.Context, keep []digest.Digest) error
+}
+
+// Freshness is what is known of how long a state is the current one.
+type Freshness struct {
+	Required bool     // the policy asks for a statement; without it the rest is empty
+	Signers  []string // who may make one, as the policy names them
+	By       string   // who made the newest good one, several with ", " between them; "": there is none
+	IssuedAt time.Time
+	NotAfter time.Time // it has ended from then on
+}
+
+// Fresher finds the newest good freshness statement about a state, whether it has ended or not. Where the policy asks for one
+// and there is none the error says why, as a [Verifier] does, and Required and Signers are set all the same.
+type Fresher interface {
+	Freshness(ctx context.Context, repository string, d ocispec.Descriptor, tag string, generation uint64) (Freshness, error)
+}
+
+// Trust follows the trust policy from version to version. Its calls may come from several goroutines.
+type Trust interface {
+	// Refresh asks for the versions that follow the one in use and takes them over one by one, each on the disk before it
+	// counts. It returns those that it took, also with an error; the error's code ([codes.Error]) says why it went no further.
+	// No next version is no error.
+	Refresh(ctx context.Context) ([]TrustVersion, error)
+	// Status tells which policy decides, as of the last look at it. It waits for nobody, and is never asked in a transaction of
+	// the agent's store, which Refresh may write to.
+	Status() status.Trust
+	// Signers are the names of those whose signatures the policy counts, at whatever time; nil: no policy decides.
+	Signers() []string
+	// Revoked tells which of these the policy revokes: keys by their fingerprint, and digests of content.
+	Revoked(keys, content []digest.Digest) []Revocation
+}
+
+// TrustVersion is one version of the trust policy.
+type TrustVersion struct {
+	Version  uint64
+	Digest   digest.Digest // of the artifact's manifest
+	SignedBy []string      // names of the keys that signed it, by the version before
+	// Parted is the digest of the version before as the device had it, where this one follows another of that number; "": it
+	// follows what was there, or nobody can tell.
+	Parted digest.Digest
+}
+
+// Revocation is a key or content that the trust policy has taken back.
+type Revocation struct {
+	Key    digest.Digest // fingerprint; "": Digest is revoked
+	Digest digest.Digest
+	Since  time.Time // zero: not told
+	Reason string
+}

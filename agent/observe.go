@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	observeLimit = 30 * time.Second // of one look at the runtime
+	observeWait  = time.Second      // of the loop for it; then the loop goes on without steps until the answer is there
+	observeEvery = 2 * time.Minute  // without any event, in case one was lost
+)
+
+// lookout is a look at the runtime that is in progress.
+type lookout struct {
+	begun time.Time
+	ended int           // [loop.ended] then
+	done  chan struct{} // closed when seen and err are set
+	seen  workload.Observed
+	err   error
+}
+
+// due is when a look that has not ended by then counts as failed.
+func (x *lookout) due(now time.Time) time.Time {
+	if at := x.begun.Add(observeLimit + observeWait); now.Before(at) {
+		return at
+	}
+	return now.Add(observeEvery) // it does, and its end wakes the loop
+}
+
+// observe brings l.seen up to date when something may have changed; false: the runtime does not answer, or has not yet.
+func (l *loop) observe(now time.Time) bool {
+	if l.looking == nil {
+		if l.blind != nil && now.Before(l.retryAt) {
+			return false
+		}
+		if !l.look && l.blind == nil && now.Before(l.lookAt) && (l.wake.IsZero() || now.Before(l.wake)) {
+			return true
+		}
+		return l.lookNow(now)
+	}
+	x := l.looking
+	select {
+	case <-x.done:
+	default:
+		if l.blind == nil && now.Sub(x.begun) >= observeLimit+observeWait {
+			l.unseen(now, fmt.Errorf("no answer for %v: %w", observeLimit, fault.ErrTemporary))
+		}
+		return false
+	}
+	l.looking = nil
+	if x.err == nil && x.ended != l.ended {
+		return l.lookNow(now) // a step ended meanwhile: what was seen may be older than that
+	}
+	return l.looked(now, x)
+}
+
+// lookNow asks the runtime and waits for a moment. The loop must not wait for longer: what asks the agent waits for the loop.
+func (l *loop) lookNow(now time.Time) bool {
+	x := &lookout{begun: now, ended: l.ended, done: make(chan struct{})}
+	l.look = false // what happens from now on asks for another look
+	l.background(func() {
+		defer close(x.done)
+		ctx, cancel := context.WithTimeout(l.ctx, observeLimit)
+		defer cancel()
+		x.seen, x.err = l.o.Runtime.Observe(ctx)
+	})
+	patience := time.NewTimer(observeWait)
+	defer patience.Stop()
+	select {
+	case <-x.done:
+		return l.looked(now, x)
+	case <-patience.C:
+	}
+	l.looking = x
+	l.background(func() {
+		<-x.done
+		l.send(func(*loop) {}) // the next pass finds it
+	})
+	return false
+}
+
+// looked takes in the end of a look.
+func (l *loop) looked(now time.Time, x *lookout) bool {
+	if x.err != nil {
+		l.unseen(now, x.err)
+		return false
+	}
+	if l.blind != nil {
+		l.log.Info("the runtime answers again")
+		l.events.Emit(status.Event{Kind: status.EventRuntime})
+	}
+	l.blind, l.blindTry, l.observed = nil, 0, true
+	l.noticed(l.seen, x.seen)
+	l.seen, l.lookAt = x.seen, now.Add(cmp.Or(l.o.LookEvery, observeEvery))
+	return true
+}
+
+// unseen notes that the runtime does not answer.
+func (l *loop) unseen(now time.Time, err error) {
+	if l.ctx.Err() == nil && l.blind == nil {
+		l.log.Error("the runtime does not answer; containers run on without supervision", "err", err)
+		l.events.Emit(status.Event{Kind: status.EventRuntime, Code: codes.Runtime, Message: err.Error()})
+	}
+	l.blind, l.look = err, true
+	l.blindTry++
+	l.retryAt = now.Add(clock.Backoff(l.blindTry, 500*time.Millisecond, 15*time.Second))
+}

@@ -1,0 +1,277 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// Assessment is what the device's deployments are at, derived from what is desired, what is there, and what was reported.
+type Assessment struct {
+	Statuses []store.Status    // of every deployment that is desired, or not yet gone; by id
+	Removed  []store.Status    // gone since the last report
+	Settled  bool              // the target runs completely and nothing else is left
+	Good     []*Deployment     // of the target, that run completely for the first time
+	Ailing   map[string]uint64 // what [Supervision] is to remember as such
+	Bad      []store.Bad       // revisions that failed and that a last good one is there for
+}
+
+// Question is what an assessment is made of. All of it is only read.
+type Question struct {
+	Now         time.Time
+	Target      *Desired // what the device is kept at; nil: nothing
+	Accepted    *Desired // accepted and not yet here completely; nil: none
+	Observed    workload.Observed
+	Supervision *Supervision
+	Policy      Policy
+	Pulls       map[string]Trouble      // images of Accepted that cannot be pulled, by name
+	Before      map[string]store.Status // by deployment id
+	Unseen      bool                    // Observed says nothing yet: the runtime was never observed
+	Good        map[string]GoodRevision // by deployment id
+}
+
+// Assess is pure: the same question has the same answer.
+func Assess(q Question) Assessment {
+	pl := newPlanner(q.Now, q.Observed, q.Supervision, q.Policy)
+	out := Assessment{Settled: q.Target != nil && q.Accepted == nil, Ailing: map[string]uint64{}}
+	known := map[string]bool{}
+	wanted := map[string]bool{}
+	if q.Target != nil {
+		for i := range q.Target.Deployments {
+			d := &q.Target.Deployments[i]
+			known[d.ID] = true
+			for j := range d.Components {
+				wanted[d.Components[j].Project.Name] = true
+			}
+			views := pl.views(d)
+			now := q.running(d, views)
+			up := d.Refused == nil && d.Blocked == nil
+			for _, v := range views {
+				up = up && v.up && (v.fault == nil || !v.fault.Permanent)
+			}
+			out.Settled = out.Settled && up
+			if up && q.Good[d.ID].Record.Digest != d.Digest {
+				out.Good = append(out.Good, d)
+			}
+			q.failed(&out, d, views)
+			q.ailing(&out, d, views)
+			if nd := q.Accepted.Deployment(d.ID); nd != nil {
+				q.Unloadable(&out, nd)
+				now = q.coming(nd, now)
+			}
+			out.Statuses = append(out.Statuses, now)
+		}
+	}
+	if q.Accepted != nil {
+		for i := range q.Accepted.Deployments {
+			if d := &q.Accepted.Deployments[i]; !known[d.ID] {
+				known[d.ID] = true
+				q.Unloadable(&out, d)
+				out.Statuses = append(out.Statuses, q.coming(d, store.Status{}))
+			}
+		}
+	}
+	for _, c := range q.Observed.Containers {
+		out.Settled = out.Settled && wanted[c.Project]
+	}
+	for _, p := range q.Observed.Projects {
+		out.Settled = out.Settled && wanted[p]
+	}
+	if q.Target != nil {
+		q.leaving(&out, known)
+	}
+	slices.SortFunc(out.Statuses, func(a, b store.Status) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
+	return out
+}
+
+// ailing notes which containers of the last good revision fail. An update that leaves them as they are does not fail by those
+// that failed before it: going back would bring back the very same ones. One that is well fails no more when its run has lasted:
+// to an agent that was started again, one that ends again and again looks well for a moment.
+func (q Question) ailing(out *Assessment, d *Deployment, views []view) {
+	good := q.Good[d.ID].Deployment
+	if good == nil {
+		return
+	}
+	for i := range views {
+		for j := range views[i].slots {
+			x := &views[i].slots[j]
+			since, was := q.Supervision.Ailing[x.c.ID]
+			switch {
+			case !x.there, good.container(x.c.ID) == nil, x.well && (x.settled || !was):
+			case was:
+				out.Ailing[x.c.ID] = since
+			case x.fault != nil && x.fault.Permanent:
+				out.Ailing[x.c.ID] = q.Target.Generation
+			}
+		}
+	}
+}
+
+// running assesses a deployment of the target.
+func (q Question) running(d *Deployment, views []view) store.Status {
+	before := q.Before[d.ID]
+	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.Target.Generation}
+	if q.Accepted != nil && q.Accepted.Deployment(d.ID) != nil {
+		out.Generation = q.Accepted.Generation
+	}
+	for _, v := range views {
+		c := store.Component{Name: v.c.Name, Revision: v.c.Revision, Identity: v.c.Identity}
+		old := componentOf(before, v.c.Name)
+		c.State, c.Error = v.state(old)
+		if d.Blocked != nil && d.Blocked.Code != "" && c.State != margo.StateFailed {
+			c.State, c.Error = margo.StateFailed, &margo.StatusError{Code: string(d.Blocked.Code), Source: c.Name, Message: d.Blocked.Message}
+		}
+		q.stamp(&c, old)
+		out.Components = append(out.Components, c)
+	}
+	q.rejected(&out, d, views)
+	return q.sum(out, before)
+}
+
+// state derives what a component is at. old is what was reported last; it makes a state hold on to what it was: an installed
+// component stays so through a restart of the agent or the device, a failed one stays so until it is up.
+func (v *view) state(old store.Component) (margo.State, *margo.StatusError) {
+	same := old.Identity == v.c.Identity
+	installed := same && old.State == margo.StateInstalled
+	failed := same && old.State == margo.StateFailed && old.Error != nil && !strings.HasPrefix(old.Error.Code, "image-")
+	switch f := graver(v.fault, v.ailing); {
+	case f != nil && f.Permanent:
+		if failed && old.Error.Code == string(f.Code) {
+			return margo.StateFailed, old.Error // messages change with every attempt; the first one tells it
+		}
+		return margo.StateFailed, &margo.StatusError{Code: string(f.Code), Source: v.c.Name, Message: f.Message}
+	case v.up && !v.ails, installed:
+		return margo.StateInstalled, nil
+	case failed:
+		return margo.StateFailed, old.Error
+	case !v.open:
+		return margo.StatePending, nil
+	}
+	return margo.StateInstalling, nil
+}
+
+// coming assesses a deployment of the next generation, beside what runs of it now.
+func (q Question) coming(d *Deployment, now store.Status) store.Status {
+	before := q.Before[d.ID]
+	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.Accepted.Generation}
+	for i := range d.Components {
+		c := &d.Components[i]
+		if old := componentOf(now, c.Name); old.Identity == c.Identity && old.Identity != "" {
+			old.Revision = c.Revision
+			out.Components = append(out.Components, old)
+			continue
+		}
+		sc := store.Component{Name: c.Name, Revision: c.Revision, Identity: c.Identity, State: margo.StatePending}
+		for _, x := range c.Containers {
+			if t, ok := q.Pulls[x.Service.Image.Name()]; ok && t.Permanent {
+				sc.State = margo.StateFailed
+				sc.Error = &margo.StatusError{Code: string(t.Code), Source: c.Name, Message: t.Message}
+				break
+			}
+		}
+		q.stamp(&sc, componentOf(before, c.Name))
+		out.Components = append(out.Components, sc)
+	}
+	q.rejected(&out, d, nil)
+	return q.sum(out, before)
+}
+
+// leaving assesses the deployments that were reported once and are not desired any more.
+func (q Question) leaving(out *Assessment, known map[string]bool) {
+	there := map[string]bool{}
+	for _, c := range q.Observed.Containers {
+		there[c.Project] = true
+	}
+	for _, p := range q.Observed.Projects {
+		there[p] = true
+	}
+	for id, before := range q.Before {
+		if known[id] {
+			continue
+		}
+		now := before
+		now.Generation = q.Target.Generation
+		now.Components = slices.Clone(before.Components)
+		gone := !q.Unseen
+		for i := range now.Components {
+			c := &now.Components[i]
+			c.State, c.Error = margo.StateRemoving, nil
+			if there[workload.ProjectName(id, c.Name)] {
+				gone = false
+			}
+		}
+		for _, c := range q.Observed.Containers {
+			gone = gone && c.Deployment != id
+		}
+		if gone && before.State == margo.StateRemoving {
+			for i := range now.Components {
+				now.Components[i].State = margo.StateRemoved
+			}
+			now.State, now.Since = margo.StateRemoved, q.Now
+			out.Removed = append(out.Removed, now)
+			continue
+		}
+		for i := range now.Components {
+			q.stamp(&now.Components[i], before.Components[i])
+		}
+		now.State, now.Since = margo.StateRemoving, q.Now
+		if before.State == now.State {
+			now.Since = before.Since
+		}
+		out.Statuses = append(out.Statuses, now)
+		out.Settled = false
+	}
+	slices.SortFunc(out.Removed, func(a, b store.Status) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
+}
+
+// stamp keeps the time since when a component is at its state.
+func (q Question) stamp(c *store.Component, old store.Component) {
+	c.Since = q.Now
+	if old.State == c.State && old.Identity == c.Identity && !old.Since.IsZero() {
+		c.Since = old.Since
+	}
+}
+
+// sum derives a deployment's own state.
+func (q Question) sum(s, before store.Status) store.Status {
+	s.State = margo.StateInstalled
+	if len(s.Components) > 0 {
+		cs := make([]margo.ComponentStatus, len(s.Components))
+		for i, c := range s.Components {
+			cs[i] = margo.ComponentStatus{Name: c.Name, State: c.State}
+		}
+		s.State = margo.Overall(cs)
+	}
+	s.Since = q.Now
+	if before.State == s.State && before.Digest == s.Digest && !before.Since.IsZero() {
+		s.Since = before.Since
+	}
+	return s
+}
+
+func componentOf(s store.Status, name string) store.Component {
+	for _, c := range s.Components {
+		if c.Name == name {
+			return c
+		}
+	}
+	return store.Component{}
+}
+
+// OverallError is what failed first in a deployment; nil when nothing did.
+func OverallError(s store.Status) *margo.StatusError {
+	if s.State != margo.StateFailed {
+		return nil
+	}
+	for _, c := range s.Components {
+		if c.State == margo.StateFailed && c.Error != nil {
+			return &margo.StatusError{Code: c.Error.Code, Source: s.Name, Message: c.Name + ": " + c.Error.Message}
+		}
+	}
+	return nil
+}

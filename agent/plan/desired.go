@@ -1,0 +1,174 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Desired is one generation with nothing left to look up: what the device shall run, completely.
+type Desired struct {
+	Digest      digest.Digest // of the state artifact's manifest
+	Generation  uint64
+	Deployments []Deployment
+	Blobs       []digest.Digest // of everything small that it was made of, to keep on the device
+}
+
+// Deployment is one application. Deployments do not depend on each other.
+type Deployment struct {
+	ID         string
+	Name       string
+	Digest     digest.Digest   // of its document
+	Size       int64           // of its document
+	Components []Component     // installed in this order
+	Blobs      []digest.Digest // of everything small that it was made of
+
+	// The rest is what [Resolve] makes of what the agent remembers.
+
+	Updating bool       // an update: a last good revision is kept to go back to
+	Refused  *store.Bad // this is the last good revision in place of the refused one; with Pause it is the refused one itself
+	Back     uint64     // with Refused: the generation that this revision came with; 0: nothing was put in its place
+	Deferred bool       // with Refused: that was never begun, and may be later
+	Blocked  *Trouble   // nothing is made or taken away for it; without a code it is only waited for
+}
+
+// Component is one project of a deployment. Make it with [NewComponent].
+type Component struct {
+	Name       string
+	Revision   string
+	Wait       bool          // the next component waits until this one is up, not only started
+	Timeout    time.Duration // to be up; 0: none
+	Project    *workload.Project
+	Containers []workload.Container // that Project needs
+	Identity   string               // equal identities run the same: all that shapes containers, networks and volumes
+	surround   string               // of what Prepare makes: networks, volumes, addresses, ports
+
+	// The rest is what [Resolve] makes of what the images say.
+
+	Missing   map[string]bool   // images that were not pulled yet, by name
+	Conflicts map[string]string // by service: why start-first is done as stop-first
+	Notices   []workload.Notice // of the project, and of Conflicts
+}
+
+// NewComponent computes what follows from the project, once, since plans are made often.
+func NewComponent(name, revision string, p *workload.Project) Component {
+	c := Component{Name: name, Revision: revision, Wait: true, Project: p, Containers: p.Containers()}
+	ids := make([]string, 0, len(c.Containers))
+	type place struct {
+		Service  string
+		Networks []workload.Attachment
+		Ports    []workload.Port
+	}
+	var places []place
+	for _, x := range c.Containers {
+		ids = append(ids, x.ID)
+		places = append(places, place{x.Service.Name, x.Service.Networks, x.Service.Ports})
+	}
+	c.surround = Hash(p.Networks, p.Volumes, places)
+	c.Identity = Hash(ids, c.surround)
+	return c
+}
+
+// Hash names values by what they hold; equal hashes mean equal values.
+func Hash(parts ...any) string {
+	b, err := json.Marshal(parts)
+	if err != nil {
+		panic(fmt.Sprintf("plan: cannot encode: %v", err)) // only plain values come here
+	}
+	h := sha256.Sum256(b)
+	return hex.EncodeToString(h[:16])
+}
+
+// Images lists every image that the generation needs, each once, in order of use.
+func (d *Desired) Images() []workload.Image {
+	var out []workload.Image
+	seen := map[string]bool{}
+	for i := range d.Deployments {
+		for _, img := range d.Deployments[i].Images() {
+			if n := img.Name(); !seen[n] {
+				seen[n] = true
+				out = append(out, img)
+			}
+		}
+	}
+	return out
+}
+
+// Images lists what its services run on, mount, and run first.
+func (d *Deployment) Images() []workload.Image {
+	var out []workload.Image
+	for _, c := range d.Components {
+		out = append(out, c.Project.Images()...)
+	}
+	return out
+}
+
+// Deployment finds one by id; nil when it is not there.
+func (d *Desired) Deployment(id string) *Deployment {
+	if d == nil {
+		return nil
+	}
+	for i := range d.Deployments {
+		if d.Deployments[i].ID == id {
+			return &d.Deployments[i]
+		}
+	}
+	return nil
+}
+
+// Component finds one by name; nil when it is not there.
+func (d *Deployment) Component(name string) *Component {
+	if d == nil {
+		return nil
+	}
+	for i := range d.Components {
+		if d.Components[i].Name == name {
+			return &d.Components[i]
+		}
+	}
+	return nil
+}
+
+func (c *Component) revision() string {
+	if c == nil {
+		return ""
+	}
+	return c.Revision
+}
+
+// Container finds a needed container by id; nil when it is not needed.
+func (d *Deployment) container(id string) *workload.Container {
+	for i := range d.Components {
+		for j := range d.Components[i].Containers {
+			if c := &d.Components[i].Containers[j]; c.ID == id {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// Container finds a needed container and its component by id.
+func (d *Desired) Container(id string) (*Deployment, *Component, *workload.Container) {
+	if d == nil {
+		return nil, nil, nil
+	}
+	for i := range d.Deployments {
+		for j := range d.Deployments[i].Components {
+			c := &d.Deployments[i].Components[j]
+			for k := range c.Containers {
+				if c.Containers[k].ID == id {
+					return &d.Deployments[i], c, &c.Containers[k]
+				}
+			}
+		}
+	}
+	return nil, nil, nil
+}

@@ -1,0 +1,111 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// failed finds out whether an update of a deployment has failed.
+func (q Question) failed(out *Assessment, d *Deployment, views []view) {
+	if !d.Updating || d.Refused != nil || d.Blocked != nil {
+		return
+	}
+	for i := range views {
+		if f := views[i].fault; f != nil && f.Final {
+			out.Bad = append(out.Bad, store.Bad{
+				Digest: d.Digest, DeploymentID: d.ID, Generation: q.Target.Generation, Code: string(f.Code), Source: views[i].source(),
+				Revision: views[i].c.Revision, Message: f.Message, Pause: f.pause, Since: q.Now,
+			})
+			return
+		}
+	}
+}
+
+// unloadable finds out whether an image of an update will never come.
+func (q Question) Unloadable(out *Assessment, d *Deployment) {
+	if !d.Updating || d.Refused != nil {
+		return
+	}
+	for i := range d.Components {
+		c := &d.Components[i]
+		for _, x := range c.Containers {
+			for _, img := range x.Service.Images() {
+				if t, ok := q.Pulls[img.Name()]; ok && t.Final {
+					out.Bad = append(out.Bad, store.Bad{
+						Digest: d.Digest, DeploymentID: d.ID, Generation: q.Accepted.Generation, Code: string(t.Code), Source: c.Name,
+						Revision: c.Revision, Message: fmt.Sprintf("service %s: %s", x.Service.Name, t.Message), Since: q.Now,
+					})
+					return
+				}
+			}
+		}
+	}
+}
+
+// Words of a status about a revision that was refused. They are part of messages, and of nothing else.
+const (
+	wordPaused = "; the update is paused"
+	wordBack   = "; rolled back to generation %d"
+	wordWay    = "; rolling back to generation %d"
+	wordKept   = "; generation %d runs on"
+	wordBoth   = ", which does not run either: %s"
+)
+
+// refused tells in a deployment's status which revision of it is refused, and what runs in its place. views are nil while
+// the generation is still being loaded.
+func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
+	r := d.Refused
+	if r == nil {
+		return
+	}
+	s.Digest = r.Digest
+	up, fault := true, (*Trouble)(nil)
+	for i := range views {
+		up = up && views[i].up
+		fault = graver(fault, views[i].fault)
+	}
+	was := componentOf(q.Before[d.ID], r.Source)
+	message, output, said := strings.Cut(r.Message, wordOutput)
+	word := wordBack
+	switch {
+	case r.Pause:
+		message += wordPaused
+	case d.Deferred:
+		message += fmt.Sprintf(wordKept, d.Back)
+	default:
+		back := fmt.Sprintf(wordBack, d.Back)
+		if !up && (was.Error == nil || !strings.HasPrefix(was.Error.Message, message+back)) {
+			word = wordWay
+		}
+		message += fmt.Sprintf(word, d.Back)
+	}
+	if fault != nil && fault.Permanent && !r.Pause {
+		cause, its, has := strings.Cut(fault.Message, wordOutput)
+		message += fmt.Sprintf(wordBoth, cause)
+		switch {
+		case was.Error != nil && strings.HasPrefix(was.Error.Message, message[:len(message)-len(cause)]):
+			message, said = was.Error.Message, false // the first one tells it
+		case !said:
+			output, said = its, has // one output a message: that of the refused revision when there is one
+		}
+	}
+	if said {
+		message += wordOutput + output
+	}
+	c := store.Component{Name: r.Source, Revision: r.Revision}
+	at := len(s.Components)
+	for i, x := range s.Components {
+		if x.Name == r.Source {
+			c, at = x, i
+		}
+	}
+	if at == len(s.Components) {
+		s.Components = append(s.Components, c)
+	}
+	c.State, c.Error = margo.StateFailed, &margo.StatusError{Code: r.Code, Source: r.Source, Message: message}
+	q.stamp(&c, was)
+	s.Components[at] = c
+}

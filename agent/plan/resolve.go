@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Memory is what the agent remembers of revisions and images, beside what a state asks for.
+type Memory struct {
+	Good    map[string]GoodRevision          // by deployment id
+	Bad     map[digest.Digest]store.Bad      // by deployment digest
+	Blocked map[digest.Digest]Trouble        // by deployment digest: may not be made now
+	Images  map[string]workload.ImageInfo    // by name: those that were pulled; nil: it does not matter yet
+	Admits  func(d *Deployment) (asked bool) // nil: no one has to be asked
+}
+
+// GoodRevision is the last revision of a deployment that ran completely.
+type GoodRevision struct {
+	Record     store.Good
+	Deployment *Deployment // nil: its documents are damaged
+}
+
+// Resolve makes of what a state asks for what the device is to be kept at: a revision that did not run gives way to the
+// last good one, one that may not be made now waits, and services take over what their images say. It is pure.
+func Resolve(want *Desired, k Memory) *Desired {
+	if want == nil {
+		return nil
+	}
+	out := *want
+	out.Deployments = make([]Deployment, len(want.Deployments))
+	for i := range want.Deployments {
+		d := k.choose(&want.Deployments[i])
+		d.Components = slices.Clone(d.Components)
+		for j := range d.Components {
+			k.complete(&d.Components[j])
+		}
+		out.Deployments[i] = d
+	}
+	return &out
+}
+
+// choose decides which revision of a deployment is to run.
+func (k Memory) choose(d *Deployment) Deployment {
+	out := *d
+	good, ok := k.Good[d.ID]
+	ok = ok && good.Record.Digest != d.Digest && good.Deployment != nil
+	back := func(why store.Bad) Deployment {
+		g := *good.Deployment
+		g.Name, g.Refused, g.Back = d.Name, &why, good.Record.Generation
+		return g
+	}
+	bad, isBad := k.Bad[d.Digest]
+	t, isHeld := k.Blocked[d.Digest]
+	switch {
+	case isBad && bad.Pause:
+		out.Refused = &bad
+	case isBad && ok:
+		return back(bad)
+	case isHeld && ok:
+		g := back(store.Bad{Digest: d.Digest, DeploymentID: d.ID, Code: string(t.Code), Source: t.Source, Message: t.Message, Since: t.Since, Revision: d.Component(t.Source).revision()})
+		g.Deferred = true
+		return g
+	case isHeld:
+		out.Blocked = &t
+	case k.Admits != nil && !k.Admits(d):
+		out.Blocked = &Trouble{}
+	}
+	out.Updating = ok && !isBad
+	return out
+}
+
+// complete adds what images say to a component's services.
+func (k Memory) complete(c *Component) {
+	c.Containers = slices.Clone(c.Containers)
+	c.Missing, c.Conflicts = map[string]bool{}, map[string]string{}
+	c.Notices = slices.Clone(c.Project.Notices)
+	told := map[string]bool{}
+	for i := range c.Containers {
+		s := &c.Containers[i].Service
+		info := k.Images[s.Image.Name()]
+		for _, img := range s.Images() {
+			if _, ok := k.Images[img.Name()]; !ok && k.Images != nil {
+				c.Missing[img.Name()] = true
+			}
+		}
+		s.Health = effectiveHealth(s, info.Health)
+		if s.Update.Order != workload.StartFirst && s.Rollback.Order != workload.StartFirst {
+			continue
+		}
+		why := conflict(c.Project, s, info.Volumes)
+		if why == "" {
+			continue
+		}
+		c.Conflicts[s.Name] = why
+		if path := "services." + s.Name + ".deploy.update_config.order"; !told[s.Name] {
+			told[s.Name] = true
+			if !slices.ContainsFunc(c.Notices, func(n workload.Notice) bool { return n.Path == path }) {
+				c.Notices = append(c.Notices, workload.Notice{Path: path, Message: "start-first is done as stop-first: " + why})
+			}
+		}
+	}
+}
+
+// effectiveHealth is how a service's containers are judged: as the service says, else as its image does.
+func effectiveHealth(s *workload.Service, image *workload.Health) *workload.Health {
+	switch {
+	case s.NoHealth:
+		return nil
+	case s.Health == nil:
+		return image
+	case s.Health.Probe.Exec != nil || s.Health.Probe.HTTP != nil || s.Health.Probe.TCP != 0:
+		return s.Health
+	case image == nil:
+		return nil // times, and nothing to ask
+	}
+	h := *s.Health
+	h.Probe = image.Probe
+	return &h
+}
+
+// conflict says why the containers of two revisions of a service cannot run beside each other; "": they can. Published ports
+// are no reason: they lead to one of them at a time.
+func conflict(p *workload.Project, s *workload.Service, volumes []string) string {
+	switch {
+	case s.Namespaces.Network == workload.HostNamespace:
+		return "it shares the device's network"
+	case len(s.CDI) > 0 || len(s.GPUs) > 0 || len(s.Devices) > 0:
+		return "it has devices to itself"
+	}
+	networks := map[string]*workload.Network{}
+	for i := range p.Networks {
+		networks[p.Networks[i].Name] = &p.Networks[i]
+	}
+	for _, a := range s.Networks {
+		if a.IPv4.IsValid() || a.IPv6.IsValid() || a.MAC != "" {
+			return "it has a fixed address on network " + a.Network
+		}
+		if n := networks[a.Network]; n != nil && (n.External != "" || n.Driver != "" && n.Driver != workload.Bridge) {
+			return "network " + a.Network + " has no address that could move"
+		}
+	}
+	mounted := map[string]bool{}
+	for _, m := range s.Mounts {
+		mounted[m.Target] = true
+		if m.ReadOnly || m.Kind != workload.MountVolume && m.Kind != workload.MountBind {
+			continue
+		}
+		return fmt.Sprintf("it writes to %s", cmp.Or(m.Source, m.Target))
+	}
+	for _, v := range volumes {
+		if !mounted[v] {
+			return "its image keeps a volume at " + v
+		}
+	}
+	return ""
+}

@@ -1,0 +1,201 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// act is what is done about the containers that are in the place of one that is needed.
+type act int
+
+// Acts. The zero value leaves them alone: their turn has not come.
+const (
+	actNone   act = iota
+	actClear      // stop and remove them; the one that is needed comes when they are gone, or has taken over
+	actBeside     // let the one that is needed come up beside them
+	actSwitch     // lead the service's address to the one that is needed
+)
+
+// rollout decides about the slots of a component, service by service. All of it follows from what is there: a service
+// whose update was cut short goes on where it is.
+func (pl *planner) rollout(v *view) {
+	if v.d.Blocked != nil {
+		return
+	}
+	for i := 0; i < len(v.slots); {
+		j := i + 1
+		for j < len(v.slots) && v.slots[j].c.Service.Name == v.slots[i].c.Service.Name {
+			j++
+		}
+		pl.service(v, v.slots[i:j])
+		i = j
+	}
+}
+
+// service decides about the replicas of one service.
+func (pl *planner) service(v *view, slots []slot) {
+	s := &slots[0].c.Service
+	u := s.Update
+	if v.d.Refused != nil {
+		if v.d.Refused.Pause {
+			return
+		}
+		u = s.Rollback
+	}
+	beside := u.Order == workload.StartFirst && v.c.Conflicts[s.Name] == ""
+	room, last, stop := len(slots), time.Time{}, false
+	for i := range slots {
+		x := &slots[i]
+		stop = stop || x.failed && x.fault.Final && v.d.Updating
+		if begun(x) && !x.failed {
+			room--
+		}
+		if x.there && len(x.olds) == 0 {
+			if up := pl.s.Containers[x.c.ID].Up; up.After(last) {
+				last = up
+			}
+		}
+	}
+	if u.Parallelism > 0 {
+		room -= len(slots) - u.Parallelism
+		if next := last.Add(u.Delay); u.Delay > 0 && !last.IsZero() && pl.now.Before(next) {
+			room = 0
+			v.sooner(next)
+		}
+	}
+	for i := range slots {
+		x := &slots[i]
+		if len(x.olds) == 0 {
+			continue
+		}
+		if !begun(x) {
+			gentle := beside || u.Parallelism > 0
+			if stop || gentle && room <= 0 || gentle && !beside && !v.ready(x.c, pl.s) {
+				continue
+			}
+			if v.missing(&x.c.Service) || v.stuck(&x.c.Service, pl.s) {
+				continue
+			}
+			room--
+		}
+		pl.replace(v, x, beside)
+	}
+}
+
+// begun reports whether the replacement of a slot is under way.
+func begun(x *slot) bool {
+	if len(x.olds) == 0 {
+		return !x.well
+	}
+	return x.there || !x.running()
+}
+
+// lacks reports whether a service cannot be made because an image is not on the device.
+func (v *view) missing(s *workload.Service) bool {
+	for _, img := range s.Images() {
+		if v.c.Missing[img.Name()] {
+			return true
+		}
+	}
+	return false
+}
+
+// fills reports whether a service that s depends on shares a volume with it and has no container yet: a volume is filled from
+// the image of whoever is made first.
+func (v *view) fillsFirst(s *workload.Service) bool {
+	for _, d := range s.DependsOn {
+		for i := range v.slots {
+			x := &v.slots[i]
+			if !d.Optional && !x.there && len(x.olds) == 0 && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func shareVolume(a, b *workload.Service) bool {
+	for _, m := range a.Mounts {
+		if m.Kind == workload.MountVolume && m.Source != "" && slices.ContainsFunc(b.Mounts, func(o workload.Mount) bool { return o.Kind == m.Kind && o.Source == m.Source }) {
+			return true
+		}
+	}
+	return false
+}
+
+// replace decides about one slot whose turn has come.
+func (pl *planner) replace(v *view, x *slot, beside bool) {
+	for _, o := range x.olds {
+		if o.ID == x.c.ID { // edited by hand: its name must be free first
+			beside = false
+		}
+	}
+	runs := x.there && alive(x.o)
+	switch {
+	case !x.running():
+		x.act = actClear
+	case runs && x.well && !x.o.Active && moves(&x.c.Service):
+		x.act = actSwitch
+	case !beside:
+		x.act = actClear
+	case !runs || !x.well:
+		x.act = actBeside
+	default:
+		x.act = actClear
+		if end := pl.s.Containers[x.c.ID].Active.Add(pl.p.Drain); moves(&x.c.Service) && pl.now.Before(end) {
+			x.act = actBeside
+			v.sooner(end)
+		}
+	}
+}
+
+// joins reports whether a container that nothing is in the way of does not answer for its service yet: another replica of
+// it did when this one came up.
+func (x *slot) joins() bool {
+	return len(x.olds) == 0 && x.there && alive(x.o) && x.well && !x.o.Active && moves(&x.c.Service)
+}
+
+// quits reports whether a container answers for its service and cannot, while another replica does and can.
+func (v *view) quits(x *slot) bool {
+	if !x.there || !x.o.Active || x.well {
+		return false
+	}
+	for i := range v.slots {
+		if y := &v.slots[i]; y != x && y.c.Service.Name == x.c.Service.Name && y.there && y.o.Active && y.well && alive(y.o) {
+			return true
+		}
+	}
+	return false
+}
+
+// moves reports whether a service has an address that leads to one of its containers.
+func moves(s *workload.Service) bool { return len(s.Networks) > 0 && s.Namespaces.Network == "" }
+
+// leaving are the containers of a component that must go now.
+func (v *view) leaving() []workload.Observation {
+	if v.d.Blocked != nil {
+		return nil
+	}
+	out := v.extra
+	for i := range v.slots {
+		if v.slots[i].act == actClear {
+			out = append(out[:len(out):len(out)], v.slots[i].olds...)
+		}
+	}
+	return out
+}
+
+// held reports whether one of those that must go depends on another one's service and still runs: it goes first.
+func (v *view) held(o workload.Observation, leaving []workload.Observation) bool {
+	for _, x := range leaving {
+		if x.ID == o.ID || !alive(x) {
+			continue
+		}
+		if dependsOn(v.c.Project, x.Service, o.Service, nil) && !dependsOn(v.c.Project, o.Service, x.Service, nil) {
+			return true
+		}
+	}
+	return false
+}

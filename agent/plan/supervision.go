@@ -1,0 +1,352 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Policy holds the numbers that plans are made with.
+type Policy struct {
+	RestartMin time.Duration // pause before the first restart; doubles
+	RestartMax time.Duration
+	RetryMin   time.Duration // pause before a step that failed is tried again; doubles
+	RetryMax   time.Duration
+	Settle     time.Duration // a restarted container that ran this long counts as up again, and its pauses start anew
+	Patience   int           // restarts in a row after which a component that was installed counts as failed
+
+	Monitor time.Duration // a new container that fails this soon after it was up has failed an update, unless it says another
+	Short   time.Duration // a new container without a health check takes over when it ran this long
+	Drain   time.Duration // the old container runs on this long after the address moved
+	LastLog bool          // the last log lines of a container that exited are waited for
+}
+
+// Ripe is how long a new container without a health check runs before it takes over.
+func (p Policy) Ripe(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.Short) }
+
+func (p Policy) monitor(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.Monitor) }
+
+// NewPolicy has these longest pauses between restarts of a container and between attempts at a step, and this time in which a new
+// container that fails fails an update.
+func NewPolicy(restartMax, retryMax, monitor time.Duration) Policy {
+	return Policy{
+		RestartMin: 100 * time.Millisecond, RestartMax: restartMax,
+		RetryMin: 500 * time.Millisecond, RetryMax: retryMax,
+		Settle: 10 * time.Second, Patience: 3,
+		Monitor: monitor, Short: time.Second, Drain: 2 * time.Second, LastLog: true,
+	}
+}
+
+// Supervision is what the agent remembers of containers and steps while it runs. It is lost with the process, and
+// nothing but pauses and counts is lost with it: what there is, is observed.
+type Supervision struct {
+	Containers map[string]Supervised // by container id
+	Prepared   map[string]string     // by project: what Prepare last made of it
+	Retries    map[string]Retry      // by Step.Key: steps that failed
+	Busy       map[string]Verb       // by Step.Subject: steps in progress
+	Begun      map[string]begin      // by component key: when its installation began, while it lasts
+	Up         map[string]string     // by component key: the identity that was up once; timeouts are for installations
+	Restarting map[string]string     // by container id: the run that was stopped to be started again; saved before the stop
+	Ailing     map[string]uint64     // by id of a container of a last good revision that fails: since which generation; saved
+	Generation uint64                // that is applied
+	Missing    map[string]Trouble    // by image name: why it cannot be loaded
+}
+
+// begin is when the installation of one revision of a component began.
+type begin struct {
+	at       time.Time
+	identity string
+}
+
+// NewSupervision remembers nothing.
+func NewSupervision() *Supervision {
+	return &Supervision{
+		Containers: map[string]Supervised{}, Prepared: map[string]string{}, Retries: map[string]Retry{},
+		Busy: map[string]Verb{}, Begun: map[string]begin{}, Up: map[string]string{}, Restarting: map[string]string{},
+	}
+}
+
+// Supervised is what is remembered of one container.
+type Supervised struct {
+	Health     Health // "" while it does not run or has no health check
+	Failed     int    // probes in a row
+	Output     string // of the last probe that failed
+	Since      time.Time
+	Run        string    // which run of the container this is about
+	ran        bool      // a run of it was seen
+	end        string    // which end of a run was counted last
+	Exited     bool      // it does not run any more
+	Restarts   int       // in a row, without settling in between
+	Total      int       // restarts since the agent started
+	NextStart  time.Time // when a restart is due
+	Up         time.Time // when this run was up; zero: not yet
+	Active     time.Time // when the service's address was first seen to lead here; zero: it does not
+	Early      bool      // a run ended too soon after it was up, as the service's update says
+	Code       uint32    // of the last exit
+	Lack       workload.Lack
+	Restarting bool   // the agent ended the last run itself
+	LogRead    bool   // Words are those of the last exit
+	LastLog    string // what the container wrote last, for an error message
+}
+
+// Retry is a step that failed.
+type Retry struct {
+	Failures int
+	At       time.Time // not before
+	Message  string
+	Code     codes.Code
+	Passing  bool // whatever the step was about is not to blame: no update fails by it
+	Gone     bool // an image that it needs is pulled again meanwhile
+	Waits    bool // another container or project has what it needs: it is tried when one is gone
+}
+
+// Fail notes that a step failed.
+func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry {
+	r := s.Retries[step.Key()]
+	r.Failures++
+	r.At = now.Add(clock.Backoff(r.Failures, p.RetryMin, p.RetryMax))
+	r.Message, r.Code = err.Error(), codes.Runtime
+	if c := codes.Of(err); c != codes.Internal && c != codes.SourceUnreachable {
+		r.Code = c
+	}
+	// An image that was lost is pulled meanwhile, and a runtime that hangs may be over it soon: not so after some more tries.
+	slow := errors.Is(err, fault.ErrNotFound) || errors.Is(err, context.DeadlineExceeded)
+	r.Passing = errors.Is(err, fault.ErrTemporary) || codes.Of(err) == codes.DiskFull || errors.Is(err, context.Canceled) ||
+		slow && r.Failures < 2*p.Patience
+	r.Gone = r.Gone || errors.Is(err, workload.ErrImageGone) // until the pull ends, whatever else fails meanwhile
+	r.Waits = errors.Is(err, fault.ErrConflict)
+	s.Retries[step.Key()] = r
+	return r
+}
+
+// Done notes that a step succeeded.
+func (s *Supervision) Done(step Step) {
+	had := s.Retries[step.Key()]
+	delete(s.Retries, step.Key())
+	if had.Waits || step.Verb == Remove || step.Verb == Teardown {
+		s.next()
+	}
+	switch step.Verb {
+	case Prepare:
+		s.Prepared[step.Project] = step.surround
+	case Teardown:
+		delete(s.Prepared, step.Project)
+	case Start:
+		delete(s.Restarting, step.Container)
+		if step.repeated {
+			c := s.Containers[step.Container]
+			c.Total++
+			s.Containers[step.Container] = c
+		}
+	case Create:
+		delete(s.Containers, step.Container) // whatever is remembered is of another one of the same name
+	case Remove:
+		delete(s.Containers, step.Container)
+		for _, v := range []Verb{Create, Start, Stop, Switch, Leave} {
+			delete(s.Retries, Step{Verb: v, Container: step.Container}.Key())
+		}
+	}
+}
+
+// next ends the pause of the step that would wait longest for what others have: something was given back. If that is enough
+// for it, it lets the next one try. With one at a time, a thousand that wait cost no more tries than there are containers
+// that go.
+func (s *Supervision) next() {
+	key, last := "", time.Time{}
+	for k, r := range s.Retries {
+		if r.Waits && (r.At.After(last) || r.At.Equal(last) && k < key) {
+			key, last = k, r.At
+		}
+	}
+	if r, ok := s.Retries[key]; ok {
+		r.At = time.Time{}
+		s.Retries[key] = r
+	}
+}
+
+// Update brings the memory in line with what was observed.
+func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p Policy) {
+	if d == nil {
+		return
+	}
+	needed, seen := map[string]bool{}, ByID(o)
+	for i := range d.Deployments {
+		for j := range d.Deployments[i].Components {
+			for _, c := range d.Deployments[i].Components[j].Containers {
+				needed[c.ID] = true
+				if o, ok := seen[c.ID]; ok {
+					s.Containers[c.ID] = s.Containers[c.ID].next(now, c, o, s.again(o), p)
+				}
+			}
+		}
+	}
+	for id := range s.Containers {
+		if !needed[id] {
+			delete(s.Containers, id)
+		}
+	}
+	for id := range s.Restarting {
+		if !needed[id] || seen[id].ID == "" {
+			delete(s.Restarting, id)
+		}
+	}
+	for k := range s.Retries { // of steps that no one will take again
+		verb, subject, _ := strings.Cut(k, " ")
+		switch Verb(verb) {
+		case Create, Start, Switch, Leave:
+			if !needed[subject] {
+				delete(s.Retries, k)
+			}
+		case Stop, Remove:
+			if _, ok := seen[subject]; !ok {
+				delete(s.Retries, k)
+			}
+		}
+	}
+	s.time(now, d, o, p)
+}
+
+// again reports whether the agent ended a container's last run to start it again, and forgets what is over.
+func (s *Supervision) again(o workload.Observation) bool {
+	run, ok := s.Restarting[o.ID]
+	if ok && (o.Status == workload.Created || alive(o) && o.Run != run) {
+		delete(s.Restarting, o.ID)
+		return false
+	}
+	return ok
+}
+
+// time notes when installations begin and end.
+func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Policy) {
+	begun, up := map[string]begin{}, map[string]string{}
+	pl := newPlanner(now, o, s, p)
+	for i := range d.Deployments {
+		for _, v := range pl.views(&d.Deployments[i]) {
+			k := key(v.d.ID, v.c.Name)
+			switch {
+			case v.met, s.Up[k] == v.c.Identity:
+				up[k] = v.c.Identity
+			case v.open:
+				begun[k] = begin{now, v.c.Identity}
+				if b, ok := s.Begun[k]; ok && b.identity == v.c.Identity {
+					begun[k] = b
+				}
+			}
+		}
+	}
+	s.Begun, s.Up = begun, up
+}
+
+func (s Supervised) next(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
+	switch o.Status {
+	case workload.Running, workload.Paused:
+		run := o.Run
+		if run == "" {
+			run = fmt.Sprintf("%d/%d", o.PID, o.StartedAt.UnixNano())
+		}
+		if run != s.Run {
+			s.Run, s.Since, s.Failed, s.Output, s.Health, s.Up, s.Active, s.Restarting = run, now, 0, "", "", time.Time{}, time.Time{}, false
+			if hasHealth(c) {
+				s.Health = HealthStarting
+			}
+		}
+		if hasHealth(c) && s.Health == "" { // also where the image's own check became known after the run
+			s.Health, s.Up = HealthStarting, time.Time{}
+		}
+		s.ran, s.Exited, s.NextStart = true, false, time.Time{}
+		if s.Up.IsZero() && (!hasHealth(c) || s.Health == HealthHealthy) {
+			s.Up = now
+		}
+		if s.Restarts > 0 && now.Sub(s.Since) >= settle(c, p) && (!hasHealth(c) || s.Health == HealthHealthy) {
+			s.Restarts = 0
+		}
+		switch {
+		case !o.Active:
+			s.Active = time.Time{}
+		case s.Active.IsZero():
+			s.Active = now
+		}
+	case workload.Exited:
+		if o.End != s.end { // however short the run was, and whatever of it was seen
+			s = s.exited(now, c, o, again, p)
+		}
+	default: // not yet, or between two runs
+		s = Supervised{Total: s.Total, Restarts: s.Restarts, Early: s.Early, ran: s.ran, end: s.end}
+	}
+	return s
+}
+
+// exited takes in the end of a run.
+func (s Supervised) exited(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
+	sick := s.Health == HealthUnhealthy
+	m := c.Service.Update.Monitor
+	s.Early = s.Early || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || s.restarts(c, o))
+	s.ran, s.end, s.Exited, s.Health, s.Failed, s.Run, s.Up, s.Active = true, o.End, true, "", 0, "", time.Time{}, time.Time{}
+	s.Restarting, s.LogRead, s.LastLog, s.Code, s.Lack = again, o.ExitCode == 0, "", o.ExitCode, o.Lack
+	s.NextStart = time.Time{} // that of the run that ended, when it was too short to be seen
+	switch {
+	case again && !sick:
+		s.NextStart = now
+	case again || restarts(c, o, s.Restarts):
+		s.Restarts++
+		s.NextStart = now.Add(pause(c, s.Restarts, p))
+	}
+	return s
+}
+
+func (s Supervised) restarts(c workload.Container, o workload.Observation) bool {
+	return restarts(c, o, s.Restarts)
+}
+
+// Probed applies the answer of a probe. Failures in the start period do not count.
+func (s Supervised) Probed(now time.Time, h *workload.Health, err error) Supervised {
+	if err == nil {
+		s.Health, s.Failed, s.Output = HealthHealthy, 0, ""
+		return s
+	}
+	s.Output = err.Error()
+	if s.Health == HealthStarting && now.Sub(s.Since) < h.StartPeriod {
+		return s
+	}
+	if s.Failed++; s.Failed >= h.Retries {
+		s.Health = HealthUnhealthy
+	}
+	return s
+}
+
+// restarts reports whether the restart policy has a container that exited started again.
+func restarts(c workload.Container, o workload.Observation, already int) bool {
+	return tries(c, already) && (o.ExitCode != 0 || c.Service.Restart.Policy != workload.RestartOnFailure)
+}
+
+// tries reports whether the restart policy has a container that failed started again.
+func tries(c workload.Container, already int) bool {
+	switch r := c.Service.Restart; r.Policy {
+	case workload.RestartAlways, workload.RestartUnlessStopped, workload.RestartOnFailure:
+		return r.Max == 0 || already < r.Max
+	}
+	return false
+}
+
+// pause is the time before the n-th restart in a row.
+func pause(c workload.Container, n int, p Policy) time.Duration {
+	if d := c.Service.Restart.Delay; d > 0 {
+		return d
+	}
+	return clock.Backoff(n, p.RestartMin, p.RestartMax)
+}
+
+// settle is how long a run lasts that succeeded.
+func settle(c workload.Container, p Policy) time.Duration {
+	return cmp.Or(c.Service.Restart.Window, p.Settle)
+}
+
+func hasHealth(c workload.Container) bool { return c.Service.Health != nil && !c.Service.NoHealth }

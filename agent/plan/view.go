@@ -1,0 +1,410 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// view is a component beside what was observed of it.
+type view struct {
+	d       *Deployment
+	c       *Component
+	slots   []slot                 // one for each container that it needs, in their order
+	extra   []workload.Observation // of its project, of no service or replica that is needed any more
+	open    bool                   // its turn among the deployment's components has come
+	present bool                   // every container that it needs exists
+	started bool                   // every container that it needs runs, or ran and ended well
+	met     bool                   // started, healthy, and nothing obsolete left: the next component may begin
+	up      bool                   // met, and past the time in which an early end counts as a failure to install
+	fault   *Trouble               // nil: nothing is known to be wrong
+	ails    bool                   // a container that failed before this revision came, which does not change it, is not up
+	ailing  *Trouble               // of such containers; no update fails by it
+	wake    time.Time              // when this view may change by itself; zero: never
+}
+
+// slot is the place of one replica of a service: the container that it needs, and what is there in its place.
+type slot struct {
+	c       workload.Container
+	o       workload.Observation
+	there   bool                   // o is the container that is needed
+	olds    []workload.Observation // others of this service and replica
+	well    bool                   // it runs and may take over, or it did what it was to do
+	up      bool                   // well, settled, and past the time in which a failure fails an update
+	fault   *Trouble
+	failed  bool // its fault lasts, whether that counts or not
+	settled bool // it does not run, or its run has lasted: see [Policy]
+	ails    bool // it failed before this revision came, which does not change it, and is not well
+	act     act
+}
+
+// running reports whether any of the containers that must go still runs.
+func (s *slot) running() bool { return slices.ContainsFunc(s.olds, alive) }
+
+func alive(o workload.Observation) bool {
+	return o.Status == workload.Running || o.Status == workload.Paused
+}
+
+// Trouble is what keeps a component from being up.
+type Trouble struct {
+	Code      codes.Code
+	Message   string
+	Permanent bool      // also counts when the component was installed before: it will not pass by one quick restart
+	Final     bool      // an update that meets it has failed
+	pause     bool      // and stays as it is
+	Source    string    // the component
+	Since     time.Time // zero: not kept
+	Short     int64     // of a full disk: bytes that are lacking; 0: not known
+}
+
+// key names a component on the device.
+func key(deployment, component string) string { return deployment + "\x00" + component }
+
+// views looks at the components of a deployment, in order.
+func (pl *planner) views(d *Deployment) []view {
+	out := make([]view, len(d.Components))
+	open := true
+	for i := range d.Components {
+		v := &out[i]
+		*v = pl.look(d, &d.Components[i])
+		if i > 0 && open {
+			before := &out[i-1]
+			switch {
+			case before.up, !d.Updating && before.met, !before.c.Wait && before.started:
+			case before.fault != nil && v.present: // it was installed once: it comes back whatever happens before it
+			default:
+				open = false
+			}
+		}
+		v.open = open
+		pl.expire(v)
+	}
+	return out
+}
+
+// place is one replica of a service.
+type place struct {
+	service string
+	replica int
+}
+
+// look compares one component with its containers.
+func (pl *planner) look(d *Deployment, c *Component) view {
+	v := view{d: d, c: c, present: true, started: true, met: true, up: true, slots: make([]slot, len(c.Containers))}
+	at, needed := map[place]int{}, map[string]int{}
+	for i, x := range c.Containers {
+		v.slots[i].c = x
+		at[place{x.Service.Name, x.Replica}], needed[x.ID] = i, i
+	}
+	for _, o := range pl.project[c.Project.Name] {
+		if i, ok := needed[o.ID]; ok && is(o, v.slots[i].c) {
+			v.slots[i].o, v.slots[i].there = o, true
+			continue
+		}
+		v.met = false
+		if i, ok := at[place{o.Service, o.Replica}]; ok {
+			v.slots[i].olds = append(v.slots[i].olds, o)
+		} else {
+			v.extra = append(v.extra, o)
+		}
+	}
+	for i := range v.slots {
+		v.present = v.present && v.slots[i].there
+		pl.judge(&v, &v.slots[i])
+	}
+	pl.sum(&v)
+	if pl.s.Prepared[c.Project.Name] != c.surround {
+		v.met = v.met && len(c.Containers) > 0 // after a restart of the agent what runs is up; an empty project is not yet made
+		if r, ok := pl.s.Retries[Step{Verb: Prepare, Project: c.Project.Name}.Key()]; ok {
+			v.worse(r.trouble(pl.p))
+			v.met = false
+		}
+	}
+	v.up = v.up && v.met
+	return v
+}
+
+// is reports whether a container of the right name is what its name says: labels can be edited by hand.
+func is(o workload.Observation, c workload.Container) bool {
+	return o.Hash == c.Hash && o.Service == c.Service.Name && o.Replica == c.Replica
+}
+
+// judge looks at one slot.
+func (pl *planner) judge(v *view, x *slot) {
+	s, c := pl.s.Containers[x.c.ID], x.c
+	x.well = true
+	verbs := []Verb{Create}
+	if x.there {
+		verbs = []Verb{Start, Switch}
+	}
+	for _, verb := range verbs {
+		if r, ok := pl.s.Retries[Step{Verb: verb, Container: c.ID}.Key()]; ok && (!alive(x.o) || verb == Switch) {
+			x.worse(r.trouble(pl.p))
+		}
+	}
+	switch {
+	case !x.there && v.c.Missing[c.Service.Image.Name()]:
+		x.well = false
+		if t, ok := pl.s.Missing[c.Service.Image.Name()]; ok {
+			t.Message = fmt.Sprintf("service %s: %s", c.Service.Name, t.Message)
+			x.worse(&t)
+		}
+	case !x.there || x.o.Status == workload.Created, x.o.Status == workload.Paused:
+		x.well = false
+	case x.o.Status == workload.Exited:
+		x.well = pl.judgeExited(x, s)
+	case hasHealth(c) && s.Health == HealthUnhealthy:
+		x.well = false
+		x.worse(&Trouble{Code: codes.Unhealthy, Message: fmt.Sprintf("service %s: health check fails: %s", c.Service.Name, s.Output), Permanent: true, Final: true})
+	case hasHealth(c) && s.Health != HealthHealthy:
+		x.well = false
+	case s.Restarts > 0:
+		x.well = false // it exited before: not up until it has settled
+		v.sooner(s.Since.Add(settle(c, pl.p)))
+	case !hasHealth(c) && len(x.olds) > 0:
+		if ripe := s.Since.Add(pl.p.Ripe(c.Service.Update)); pl.now.Before(ripe) {
+			x.well = false
+			v.sooner(ripe)
+		}
+	}
+	if x.settled = !alive(x.o); !x.settled {
+		end := s.Since.Add(settle(c, pl.p))
+		x.settled = !pl.now.Before(end)
+		if _, ails := pl.s.Ailing[c.ID]; ails && !x.settled {
+			v.sooner(end)
+		}
+	}
+	x.up = x.well
+	if !x.there {
+		return
+	}
+	if s.Early && v.d.Updating {
+		x.up = false
+		x.worse(&Trouble{
+			Code: codes.ContainerExited, Message: fmt.Sprintf("service %s: exited with code %d within %v%s%s", c.Service.Name, s.Code, c.Service.Update.Monitor, lacked(&c.Service, s.Lack), s.LastLog),
+			Permanent: true, Final: true,
+		})
+	}
+	if alive(x.o) && x.well && (v.d.Updating || !hasHealth(c)) { // a health check reports it; no waiting is needed
+		if end := s.Up.Add(pl.p.monitor(c.Service.Update)); s.Up.IsZero() || pl.now.Before(end) {
+			x.up = false
+			v.sooner(end)
+		}
+	}
+}
+
+// judgeExited reports whether a container that exited did what it was to do.
+func (pl *planner) judgeExited(x *slot, s Supervised) bool {
+	again := !s.NextStart.IsZero()
+	switch {
+	case x.o.ExitCode == 0 && !again:
+		return true
+	case !s.LogRead && pl.p.LastLog || s.Restarting: // its last log lines come first; or the agent stopped it
+		return false
+	case x.o.ExitCode != 0 || s.Restarts >= pl.p.Patience:
+		permanent := !again || s.Restarts >= pl.p.Patience
+		x.worse(&Trouble{
+			Code: codes.ContainerExited, Message: fmt.Sprintf("service %s: exited with code %d%s%s", x.c.Service.Name, x.o.ExitCode, lacked(&x.c.Service, s.Lack), s.LastLog),
+			Permanent: permanent, Final: permanent,
+		})
+	}
+	return false
+}
+
+// sum derives from its slots how a component is. During an update, a service may lose as many of its replicas as it says.
+func (pl *planner) sum(v *view) {
+	lost := map[string]int{}
+	for i := range v.slots {
+		x := &v.slots[i]
+		since, ails := pl.s.Ailing[x.c.ID]
+		x.ails = ails && since < pl.s.Generation && x.there && !x.well
+		if f := x.fault; f != nil && f.Permanent && !x.ails {
+			x.failed = true
+			lost[x.c.Service.Name]++
+		}
+	}
+	for i := range v.slots {
+		x := &v.slots[i]
+		if x.ails { // neither up nor down: nothing but what needs it waits for it
+			v.ails, v.ailing = true, graver(v.ailing, x.fault)
+			continue
+		}
+		u := x.c.Service.Update
+		if n := lost[x.c.Service.Name]; v.d.Updating && x.fault != nil && n > 0 {
+			if float64(n) <= u.MaxFailureRatio*float64(x.c.Service.Count()) && x.there {
+				x.fault.Permanent, x.fault.Final = false, false
+				continue // neither up nor down: nothing waits for it
+			}
+			x.fault.Final = x.fault.Final && u.FailureAction != workload.ActContinue
+			x.fault.pause = u.FailureAction == workload.ActPause
+		}
+		if x.fault != nil {
+			v.worse(x.fault)
+		}
+		v.met, v.up = v.met && x.well, v.up && x.up
+		v.started = v.started && x.there && x.o.Status != workload.Created && (x.o.Status != workload.Exited || x.well)
+	}
+}
+
+// expire holds an installation against its timeout.
+func (pl *planner) expire(v *view) {
+	begun, ok := pl.s.Begun[key(v.d.ID, v.c.Name)]
+	if !ok || v.met || v.c.Timeout <= 0 || begun.identity != v.c.Identity {
+		return
+	}
+	end := begun.at.Add(v.c.Timeout)
+	if pl.now.Before(end) {
+		v.sooner(end)
+		return
+	}
+	t := Trouble{Code: codes.Timeout, Message: fmt.Sprintf("not up after %v", v.c.Timeout), Permanent: true, Final: true}
+	for i := range v.slots {
+		if x := &v.slots[i]; !x.well && !x.ails {
+			action := x.c.Service.Update.FailureAction
+			t.Final, t.pause = action != workload.ActContinue, action == workload.ActPause
+			break
+		}
+	}
+	v.worse(&t)
+}
+
+// Trouble is what a step that failed says, from the second time on: the first may have been a moment's hiccup of the runtime.
+func (r Retry) trouble(p Policy) *Trouble {
+	if r.Failures < 2 {
+		return nil
+	}
+	last := r.Failures >= p.Patience
+	return &Trouble{Code: r.Code, Message: r.Message, Permanent: last, Final: last && !r.Passing}
+}
+
+// graver keeps the first trouble, but prefers one that lasts.
+func graver(old, t *Trouble) *Trouble {
+	if t != nil && (old == nil || t.Permanent && !old.Permanent || t.Final && !old.Final) {
+		return t
+	}
+	return old
+}
+
+func (v *view) worse(t *Trouble) { v.fault = graver(v.fault, t) }
+func (x *slot) worse(t *Trouble) { x.fault = graver(x.fault, t) }
+
+func (v *view) sooner(t time.Time) {
+	if v.wake.IsZero() || t.Before(v.wake) {
+		v.wake = t
+	}
+}
+
+// dependsOn follows depends_on from one service to another.
+func dependsOn(p *workload.Project, from, to string, seen map[string]bool) bool {
+	if from == to || seen[from] {
+		return false
+	}
+	if seen == nil {
+		seen = map[string]bool{}
+	}
+	seen[from] = true
+	for _, s := range p.Services {
+		if s.Name != from {
+			continue
+		}
+		for _, d := range s.DependsOn {
+			if d.Service == to || dependsOn(p, d.Service, to, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ready reports whether what a container depends on has come far enough for it to start.
+func (v *view) ready(c workload.Container, s *Supervision) bool {
+	for _, dep := range c.Service.DependsOn {
+		for i := range v.slots {
+			x := &v.slots[i]
+			if x.c.Service.Name != dep.Service || x.reached(dep.Condition, s) {
+				continue
+			}
+			if dep.Optional && x.fault != nil && x.fault.Permanent {
+				continue // it cannot be had
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// stuck reports whether a service needs one that failed before this revision came: it stays as it is until that is well.
+func (v *view) stuck(s *workload.Service, sup *Supervision) bool {
+	for _, dep := range s.DependsOn {
+		for i := range v.slots {
+			if x := &v.slots[i]; !dep.Optional && x.ails && x.c.Service.Name == dep.Service && !x.reached(dep.Condition, sup) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// reached reports whether a container meets a condition.
+func (x *slot) reached(c workload.Condition, s *Supervision) bool {
+	switch {
+	case !x.there, x.o.Status == workload.Created:
+		return false
+	case c == workload.Completed:
+		return x.o.Status == workload.Exited && x.o.ExitCode == 0
+	case x.o.Status == workload.Exited:
+		return x.o.ExitCode == 0 && c != workload.Healthy && s.Containers[x.c.ID].NextStart.IsZero()
+	case c == workload.Healthy && hasHealth(x.c):
+		return s.Containers[x.c.ID].Health == HealthHealthy
+	}
+	return true
+}
+
+// outlived reports whether something that a running container wants to be restarted with began after it did, and is ready.
+func (v *view) outlived(x *slot, s *Supervision) bool {
+	later := false
+	for _, dep := range x.c.Service.DependsOn {
+		if !dep.Restart {
+			continue
+		}
+		for i := range v.slots {
+			y := &v.slots[i]
+			if y.c.Service.Name != dep.Service {
+				continue
+			}
+			if len(y.olds) > 0 {
+				return false // once, after all of them
+			}
+			later = later || y.there && y.o.Began > x.o.Began && x.o.Began > 0
+		}
+	}
+	return later && v.ready(x.c, s)
+}
+
+// source names the component that a trouble is of.
+func (v *view) source() string { return cmp.Or(v.c.Name, v.d.Name) }
+
+// ByID finds containers by id.
+func ByID(o workload.Observed) map[string]workload.Observation {
+	out := make(map[string]workload.Observation, len(o.Containers))
+	for _, c := range o.Containers {
+		out[c.ID] = c
+	}
+	return out
+}
+
+// Complete reports whether all containers of a deployment are there.
+func Complete(d *Deployment, seen map[string]workload.Observation) bool {
+	for i := range d.Components {
+		for _, c := range d.Components[i].Containers {
+			if o, ok := seen[c.ID]; !ok || !is(o, c) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/status"
+)
+
+// Mender keeps right what other programs of the device can break behind the runtime's back: networks above all. It is
+// called from one goroutine.
+type Mender interface {
+	// Mend looks and repairs, and tells what it repaired, one phrase each. A nil error: all is as it should be now. Doing it
+	// again is no error.
+	Mend(ctx context.Context) (repaired []string, err error)
+}
+
+// Watcher is a Mender that notices at once when something may be broken.
+type Watcher interface {
+	Mender
+	// Watch tells of each such moment until ctx ends. Several may be told once; the channel is closed in the end.
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+const (
+	mendEvery = 30 * time.Second
+	mendLimit = time.Minute // of one call
+
+	maxRepaired = 5 // things that one event tells
+)
+
+// reconcile calls the mender at the start, then again and again, and at once when the runtime's events were lost or the mender
+// noticed something itself.
+func (l *loop) reconcile() {
+	if l.o.Mender == nil {
+		return
+	}
+	var broken <-chan struct{}
+	if w, ok := l.o.Mender.(Watcher); ok {
+		var err error
+		if broken, err = w.Watch(l.ctx); err != nil && l.ctx.Err() == nil {
+			l.log.Warn("what breaks beside the runtime is noticed only now and then", "every", mendEvery, "err", err)
+		}
+	}
+	for l.ctx.Err() == nil {
+		ctx, cancel := context.WithTimeout(l.ctx, mendLimit)
+		repaired, err := l.o.Mender.Mend(ctx)
+		cancel()
+		l.send(func(l *loop) { l.reconciled(repaired, err) })
+		select {
+		case <-l.ctx.Done():
+		case <-l.reconcileNow:
+		case _, ok := <-broken:
+			if !ok {
+				broken = nil // the end; nil never tells
+			}
+		case <-time.After(cmp.Or(l.o.LookEvery, mendEvery)):
+		}
+	}
+}
+
+// requestReconcile ends the pause between two calls.
+func (l *loop) requestReconcile() {
+	select {
+	case l.reconcileNow <- struct{}{}:
+	default:
+	}
+}
+
+// reconciled notes how the mender got on: one line when that changes.
+func (l *loop) reconciled(repaired []string, err error) {
+	if more := len(repaired) - maxRepaired; more > 0 {
+		repaired = append(repaired[:maxRepaired:maxRepaired], fmt.Sprintf("%d more", more))
+	}
+	if what := strings.Join(repaired, "; "); what != "" {
+		l.log.Warn("repaired what containers need of the device", "what", what)
+		l.events.Emit(status.Event{Kind: status.EventRepaired, Message: what})
+	}
+	switch {
+	case l.ctx.Err() != nil:
+	case err == nil && l.unrepaired != nil:
+		l.log.Info("what containers need of the device is whole again")
+		l.events.Emit(status.Event{Kind: status.EventRepaired, Message: "what containers need of the device is whole again"})
+		l.unrepaired = nil
+	case err != nil:
+		if l.unrepaired == nil {
+			l.log.Error("what containers need of the device is not whole; repairing it is tried again", "err", err)
+			l.unrepairedAt = l.o.Now()
+		}
+		l.unrepaired = err
+	}
+}

@@ -1,0 +1,105 @@
+package status
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// View is what deployments and containers are shown from. All of it is only read.
+type View struct {
+	Target      *plan.Desired // nil: nothing
+	Accepted    *plan.Desired // accepted and not yet here completely; nil: none
+	Supervision *plan.Supervision
+	Observed    map[string]workload.Observation // by container id
+	Reported    map[string]store.Status         // by deployment id
+}
+
+// NameOf is a deployment's name; its id when it has none any more.
+func NameOf(reported map[string]store.Status, id string) string {
+	if s, ok := reported[id]; ok && s.Name != "" {
+		return s.Name
+	}
+	return id
+}
+
+// Deployments lists what is reported of applications, by name.
+func (v View) Deployments() []Deployment {
+	out := []Deployment{}
+	for _, d := range v.Reported {
+		out = append(out, v.deployment(d))
+	}
+	slices.SortFunc(out, func(a, b Deployment) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+// NewGeneration shows a saved state; nil: none.
+func NewGeneration(s *store.State) *Generation {
+	if s == nil {
+		return nil
+	}
+	return &Generation{
+		Generation: s.Generation, Digest: s.Digest, Repository: s.Repository, SignedBy: s.SignedBy, Insecure: len(s.Insecure) > 0,
+		Created: s.Created, AcceptedAt: s.AcceptedAt, Expires: s.Expires, Repeats: s.Repeats,
+	}
+}
+
+func (v View) deployment(d store.Status) Deployment {
+	out := Deployment{
+		ID: d.DeploymentID, Name: d.Name, Generation: d.Generation, State: d.State, Since: d.Since, Error: plan.OverallError(d),
+		Components: []Component{},
+	}
+	td := v.Target.Deployment(d.DeploymentID)
+	if td == nil || td.Refused == nil {
+		if nd := v.Accepted.Deployment(d.DeploymentID); nd != nil && nd.Refused != nil {
+			td = nd
+		}
+	}
+	if td != nil {
+		out.Refused = v.refused(td)
+	}
+	for _, c := range d.Components {
+		cs := Component{Name: c.Name, Revision: c.Revision, State: c.State, Since: c.Since, Error: c.Error, Services: []Service{}}
+		comp := v.Target.Deployment(d.DeploymentID).Component(c.Name)
+		if comp == nil && v.Target == nil {
+			comp = v.Accepted.Deployment(d.DeploymentID).Component(c.Name)
+		}
+		if comp != nil {
+			cs.Notices = comp.Notices
+			for _, x := range comp.Containers {
+				cs.Services = append(cs.Services, v.service(x, v.Observed[x.ID]))
+			}
+		}
+		out.Components = append(out.Components, cs)
+	}
+	return out
+}
+
+func (v View) refused(d *plan.Deployment) *RefusedRevision {
+	r := d.Refused
+	if r == nil {
+		return nil
+	}
+	out := &RefusedRevision{
+		Digest: r.Digest, Generation: r.Generation, Component: r.Source, Revision: r.Revision, Code: codes.Code(r.Code), Message: r.Message,
+		Since: r.Since, Paused: r.Pause, Waiting: d.Deferred, RunningGeneration: d.Back,
+	}
+	if d.Deferred && v.Supervision.Generation > 0 {
+		out.Generation = v.Supervision.Generation
+	}
+	return out
+}
+
+func (v View) service(x workload.Container, o workload.Observation) Service {
+	s := v.Supervision.Containers[x.ID]
+	return Service{
+		Name: x.Service.Name, Container: x.ID, Replica: x.Replica, Image: x.Service.Image.Name(), Status: o.Status, Health: s.Health, Restarts: s.Total,
+		ExitCode: o.ExitCode, PID: o.PID, StartedAt: o.StartedAt, NextStart: s.NextStart, Output: s.Output,
+	}
+}

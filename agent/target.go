@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"maps"
+
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// rebuild makes the resolved target and accepted states anew after anything that they follow from has changed.
+func (l *loop) rebuild() {
+	l.keepEarly()
+	l.targetResolved, l.acceptedResolved = plan.Resolve(without(l.targetDesired, l.disks.removedFirst), l.known(true)), plan.Resolve(l.acceptedDesired, l.known(false))
+	l.rebuilt++
+	l.look = true
+	if l.targetResolved == nil {
+		return
+	}
+	told := map[string]string{}
+	for _, d := range l.targetResolved.Deployments {
+		for _, c := range d.Components {
+			if len(c.Missing) > 0 {
+				l.refill.again()
+			}
+			for s, why := range c.Conflicts {
+				id := c.Project.Name + "/" + s
+				told[id] = why
+				if l.reportedConflicts[id] != why {
+					l.log.Info("start-first is done as stop-first", "deployment", d.Name, "component", c.Name, "service", s, "why", why)
+				}
+			}
+		}
+	}
+	l.reportedConflicts = told
+}
+
+// Known is what the agent remembers. Only for what is being applied someone has to be asked.
+func (l *loop) known(applied bool) plan.Memory {
+	k := plan.Memory{Good: l.good, Bad: l.bad}
+	if applied {
+		k.Images = l.images
+		k.Blocked, k.Admits = l.admission.held, l.admission.asked(l.o.Runtime)
+	}
+	return k
+}
+
+// forget drops what is known of images that nothing wants any more.
+func (l *loop) forget() {
+	wanted := map[string]bool{}
+	for _, d := range []*plan.Desired{l.targetDesired, l.acceptedDesired} {
+		if d != nil {
+			for _, img := range d.Images() {
+				wanted[img.Name()] = true
+			}
+		}
+	}
+	for _, g := range l.good {
+		if g.Deployment != nil {
+			for _, img := range g.Deployment.Images() {
+				wanted[img.Name()] = true
+			}
+		}
+	}
+	maps.DeleteFunc(l.images, func(name string, _ workload.ImageInfo) bool { return !wanted[name] })
+}

@@ -1,0 +1,4 @@
+package strict
+
+// Scan is CheckYAML with other limits.
+var Scan = scan

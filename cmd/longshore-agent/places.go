@@ -1,0 +1,33 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// ownPlaces are the files by which this agent is what it is: whoever reads its keys or writes its configuration is its
+// master. Containers must not have them unless the device's owner allows it.
+func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place {
+	var out []workload.Place
+	add := func(a workload.Access, holds string, files ...string) {
+		for _, f := range files {
+			if abs, err := filepath.Abs(f); f != "" && err == nil {
+				out = append(out, workload.Place{Path: abs, Access: a, Holds: holds})
+			}
+		}
+	}
+	add(workload.NoAccess, "the agent's configuration", filepath.Dir(cfg.File), cfg.File, filepath.Dir(cfg.Trust), cfg.Trust)
+	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile,
+		getenv("REGISTRY_AUTH_FILE"), getenv("DOCKER_CONFIG"))
+	if home := getenv("HOME"); home != "" {
+		add(workload.NoAccess, "the agent's credentials", filepath.Join(home, ".docker"))
+	}
+	add(workload.ReadOnly, "authorities that the agent trusts", cfg.Registry.CAFile, cfg.Registry.CertFile, cfg.Fleet.CAFile)
+	add(workload.ReadOnly, "networks of the site", cfg.Network.CNI.ConfDir, cfg.Network.CNI.BinDir)
+	return slices.DeleteFunc(out, func(p workload.Place) bool { // beside files of others: the file alone is the agent's
+		return p.Path == "/" || p.Path == "/etc" || p.Path == "/usr/local/etc"
+	})
+}

@@ -1,0 +1,217 @@
+package fleet_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
+)
+
+// late is a registry in which something is done as soon as the tags of states were listed.
+type late struct {
+	*memory
+	then func()
+}
+
+func (r late) Tags(ctx context.Context, repository string) ([]string, error) {
+	tags, err := r.memory.Tags(ctx, repository)
+	if repository == base+"/state/graz" {
+		r.then()
+	}
+	return tags, err
+}
+
+// cutOff is the state of press-08 of a publisher that has set its history tag, and was cut off before the device's tag.
+func cutOff(t *testing.T, m *memory, n uint64) digest.Digest {
+	t.Helper()
+	a, err := artifacts.PackState(artifacts.StateOptions{Device: "press-08", Generation: n, Annotations: map[string]string{"who": "another"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Push(base+"/state/graz", artifacts.HistoryTag("press-08", n), a)
+}
+
+// The number of a generation is free when it is chosen, and not when the tags were listed: what somebody else has published
+// since keeps its history tag.
+func TestNumberIsLookedAt(t *testing.T) {
+	const tag = base + "/state/graz:press-08"
+	mine := func(m *memory) func(context.Context, string, digest.Digest) error {
+		return func(_ context.Context, _ string, d digest.Digest) error {
+			if x, err := artifacts.OpenState(m.Manifests[d]); err == nil && x.Annotations["who"] == "another" {
+				return fmt.Errorf("verify %s: %w", d, fault.ErrUnsigned)
+			}
+			return nil
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		before   int    // generations of the device, whose own tag is gone
+		accepted uint64 // by the device
+		since    uint64 // the generation that is published meanwhile
+		unsigned bool
+		want     uint64 // the next one
+		follows  bool   // the one that is published meanwhile
+	}{
+		{"a new device", 0, 0, 1, false, 2, true},
+		{"a new device, unsigned", 0, 0, 1, true, 2, false},
+		{"its tag gone", 1, 0, 2, false, 3, true},
+		{"accepted", 0, 11, 12, false, 13, true},
+		{"accepted, unsigned", 0, 11, 12, true, 13, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, files := stocked(t), plant()
+			if c.before > 0 {
+				publish(t, plan(t, files, m, options()), m)
+				delete(m.Named, tag)
+				files = with(files, "fleet.yaml", "poll: 10", "poll: 11")
+			}
+			var other digest.Digest
+			r := late{m, func() { other = cutOff(t, m, c.since) }}
+			o := options()
+			o.Devices = func(d *fleet.Device) bool { return d.ID == "press-08" }
+			o.Accepted = func(context.Context, artifacts.DeviceID) (uint64, error) { return c.accepted, nil }
+			if c.unsigned {
+				o.Verify = mine(m)
+			}
+			p, err := compiled(t, files, r).Plan(t.Context(), r, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			publish(t, p, m)
+			if there := m.Named[artifacts.HistoryTag(tag, c.since)]; there != other {
+				t.Errorf("generation %d is %s, and was %s when it was chosen", c.since, there, other)
+			}
+			x := m.state(t, "press-08")
+			if x.Generation != c.want || (x.Previous == other) != c.follows {
+				t.Errorf("generation %d follows %s, want %d, following %s: %v", x.Generation, x.Previous, c.want, other, c.follows)
+			}
+		})
+	}
+}
+
+// lateShelf is late of one device.
+type lateShelf struct {
+	*shelf
+	then func()
+}
+
+func (r lateShelf) TagsWithPrefix(ctx context.Context, repository, prefix string) ([]string, error) {
+	tags, err := r.shelf.TagsWithPrefix(ctx, repository, prefix)
+	r.then()
+	return tags, err
+}
+
+// The same of one device.
+func TestOneNumberIsLookedAt(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		before   int // generations of the device
+		accepted uint64
+		since    uint64
+		unsigned bool
+		want     uint64
+		note     string
+		err      string
+	}{
+		{"a new device", 0, 0, 1, false, 2, "this follows it", ""},
+		{"a new device, unsigned", 0, 0, 1, true, 0, "", "follow registry.example/state:d.v1"},
+		{"accepted", 3, 11, 12, false, 13, "this follows it", ""},
+		{"accepted, unsigned", 3, 11, 12, true, 13, "this is the one above", ""},
+		{"new, accepted, unsigned", 0, 11, 12, true, 0, "", "follow registry.example/state:d.v12"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, by := newShelf(), signed{}
+			for range c.before {
+				by[m.next(t, asked{Device: "d"}).Artifact.Descriptor.Digest] = true
+			}
+			var other digest.Digest
+			meanwhile := func() {
+				other = m.place(t, artifacts.StateOptions{Device: "d", Generation: c.since, Annotations: map[string]string{"who": "another"}}, artifacts.HistoryTag("d", c.since))
+				by[other] = !c.unsigned
+			}
+			if c.before > 0 { // nothing is listed: it is published before the device is asked
+				meanwhile()
+				meanwhile = func() {}
+			}
+			n, err := fleet.PlanOne(t.Context(), lateShelf{m, meanwhile}, fleet.Options{
+				Verify: func(_ context.Context, _ string, d digest.Digest) error {
+					if !by[d] {
+						return fmt.Errorf("verify %s: %w", d, fault.ErrUnsigned)
+					}
+					return nil
+				},
+				Accepted: func(context.Context, artifacts.DeviceID) (uint64, error) { return c.accepted, nil },
+			}, fleet.One{Device: "d", Repository: m.name})
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("PlanOne = %v, want %q", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if notes := strings.Join(n.Notes, "; "); n.Generation != c.want || !c.unsigned && n.Previous != other || !strings.Contains(notes, c.note) {
+				t.Errorf("generation %d follows %s, notes %q, want %d after %s and %q", n.Generation, n.Previous, notes, c.want, other, c.note)
+			}
+		})
+	}
+}
+
+// closed is a registry that does not let everybody list tags.
+type closed struct{ *memory }
+
+func (closed) Tags(context.Context, string) ([]string, error) {
+	return nil, fmt.Errorf("list tags: %w", fault.ErrDenied)
+}
+
+// Where only what is at the beginning of a history cannot be followed, the next generation is above it, whether the tags may be
+// listed or not, and above what the device has accepted.
+func TestGoesOnAboveWhatIsNotFollowed(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		open     bool // tags may be listed
+		there    []uint64
+		accepted uint64
+		want     uint64 // 0: it is refused
+		note     string
+	}{
+		{"listed", true, []uint64{1, 2}, 0, 3, ""},
+		{"not listed", false, []uint64{1, 2}, 0, 3, "could not be found out"},
+		{"listed, accepted", true, []uint64{1, 2}, 40, 41, "has accepted generation 40"},
+		{"not listed, accepted", false, []uint64{1, 2}, 40, 41, "has accepted generation 40"},
+		{"listed, accepted before", true, []uint64{1, 2}, 1, 3, ""},
+		{"a gap, listed", true, []uint64{2}, 0, 0, "no generation of its history can be followed"},
+		{"a gap, not listed", false, []uint64{2}, 0, 1, "could not be found out"},
+		{"nothing, not listed", false, nil, 0, 1, "could not be found out"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, files := stocked(t), plant()
+			for _, n := range c.there {
+				cutOff(t, m, n)
+			}
+			o := options()
+			o.Devices = func(d *fleet.Device) bool { return d.ID == "press-08" }
+			o.Accepted = func(context.Context, artifacts.DeviceID) (uint64, error) { return c.accepted, nil }
+			o.Verify = func(context.Context, string, digest.Digest) error { return fault.ErrUnsigned }
+			var from fleet.Registry = m
+			if !c.open {
+				from = closed{m}
+			}
+			p, err := compiled(t, files, m).Plan(t.Context(), from, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := p.Devices[0]
+			if reasons := strings.Join(d.Reasons, "; "); d.Generation != c.want || (d.Action == fleet.Cannot) != (c.want == 0) || !strings.Contains(reasons, c.note) {
+				t.Errorf("%s as generation %d: %s; want %d and %q", d.Action, d.Generation, reasons, c.want, c.note)
+			}
+		})
+	}
+}

@@ -1,0 +1,235 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+const (
+	maxContest = 5 // how often a moving tag is put back in place
+	maxLinks   = 8 // generations that are gone back over from what somebody else published
+)
+
+// commit sets the tags of a generation N: the history tag H, then the moving tag M, with a look at the other tag after each.
+// No registry compares before it sets a tag, so:
+//
+//	look at M: it is what was planned upon
+//	set H
+//	look at M: it is still that; else somebody else has published, and H is given back to them
+//	set M
+//	read H back: it is still ours; and look at the history tag of generation N+1: it is not there
+//
+// Say A and B publish one generation and both get nil. Let B be the last to set H. A saw its own digest there in its last look,
+// so before B set H, and had set M before that look; then B's second look at M sees A's. So of two at most one gets nil,
+// however long each of them takes: there is no wait and no clock in it. With three and more the giving back can tell two of
+// them that they have published. In every case M names the newest generation of the history when all have returned:
+// whoever sets M or gives H back looks again afterwards, and puts right what it finds; see [publication.reconcile]. A device
+// takes one content of a generation only.
+//
+// What somebody else has put there counts only as far as Precondition.Verify lets it pass: who may write to the registry need not
+// be one who may publish. An honest publisher has signed before it sets H.
+//
+// A publisher that has seen H of one that was interrupted follows it with N+1. If the interrupted one goes on after all, it
+// sets M back to N, and finds N+1 in its last look.
+func (p *publication) commit(ctx context.Context) error {
+	tag, tagged := p.o.Tags[0], p.o.Precondition.Tagged
+	there, err := p.repo.Named(ctx, tag)
+	if err == nil && there != tagged && there != p.desc.Digest {
+		err = p.conflict(tag, there)
+	}
+	if err == nil {
+		err = p.setHistory(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if there, err = p.repo.Named(ctx, tag); err != nil {
+		return err
+	}
+	if there != tagged && there != p.desc.Digest {
+		return p.giveBack(ctx, there)
+	}
+	moved := there == p.desc.Digest
+	if !moved {
+		err := p.setTag(ctx, p.desc, p.manifest, tag, there)
+		if err != nil && !errors.Is(err, registry.ErrMoved) { // reconcile judges what somebody else has set meanwhile
+			return err
+		}
+		if moved = err == nil; moved {
+			p.tell(registry.ActionTagged, tag)
+		}
+	}
+	if err := p.reconcile(ctx, moved); err != nil {
+		if !errors.Is(err, fault.ErrConflict) {
+			err = fault.WithHint(p.fail("publish", tag, err), "its tags were set, and whether they have held was not looked at: look at what the tag names now")
+		}
+		return err
+	}
+	return nil
+}
+
+// link is one generation of a chain: of a device's state, or of a fleet's rollout.
+type link struct {
+	tag      string // the moving one
+	number   uint64
+	previous digest.Digest // "": none is named
+}
+
+func openLink(manifest []byte) (link, error) {
+	if o, err := artifacts.ReadOutline(manifest); err == nil && o.Kind == artifacts.KindRollout {
+		x, err := artifacts.OpenRollout(manifest)
+		if err != nil {
+			return link{}, err
+		}
+		return link{x.Fleet, x.Revision, x.Previous}, nil
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return link{}, err
+	}
+	return link{x.Device.Tag(), x.Generation, x.Previous}, nil
+}
+
+func (p *publication) link() (link, error) { return openLink(p.manifest) }
+
+// giveBack gives the history tag, which names ours, back to who published the generation: that of the chain that ends at what
+// the moving tag names. Where that chain has ours, it was published, and followed.
+func (p *publication) giveBack(ctx context.Context, there digest.Digest) error {
+	ours, err := p.link()
+	if err != nil {
+		return err
+	}
+	lost := p.conflict(p.o.Tags[0], there)
+	at := there
+	for range maxLinks {
+		if at == "" {
+			return lost
+		}
+		if at == p.desc.Digest {
+			return p.reconcile(ctx, false)
+		}
+		desc, manifest, err := p.repo.ManifestLimit(ctx, at, registry.MaxForeignManifest)
+		if err != nil {
+			return errors.Join(lost, err)
+		}
+		l, err := openLink(manifest)
+		if err != nil || l.tag != ours.tag || l.number < ours.number {
+			return lost // it is something else: there is nothing to give back
+		}
+		if l.number == ours.number {
+			if err := p.verify(ctx, at); Unfit(err) {
+				return lost
+			} else if err != nil {
+				return errors.Join(lost, err)
+			}
+			if err := p.setTag(ctx, desc, manifest, p.o.HistoryTag, p.desc.Digest); err != nil && !errors.Is(err, registry.ErrMoved) {
+				return errors.Join(lost, err)
+			}
+			// Who had it may have seen ours there, and moved the tag to it.
+			if err := p.reconcile(ctx, false); err != nil && !errors.Is(err, fault.ErrConflict) {
+				return errors.Join(lost, err)
+			}
+			return lost
+		}
+		at = l.previous
+	}
+	return lost
+}
+
+// reconcile lets the moving tag name the newest generation of the history, and reports who owns it: nil where that is ours, or
+// follows ours. moved: the moving tag is known to name ours.
+func (p *publication) reconcile(ctx context.Context, moved bool) error {
+	tag := p.o.Tags[0]
+	ours, err := p.link()
+	if err != nil {
+		return err
+	}
+	for range maxContest {
+		history, err := p.repo.ReadTag(ctx, p.o.HistoryTag)
+		if err != nil {
+			return err
+		}
+		if err := p.verify(ctx, history); Unfit(err) {
+			return p.conflict(p.o.HistoryTag, history)
+		} else if err != nil {
+			return err
+		}
+		newest, followed, err := p.newest(ctx, ours, history)
+		if err != nil {
+			return err
+		}
+		there := p.desc.Digest
+		if !moved || newest != there {
+			if there, err = p.repo.Named(ctx, tag); err != nil {
+				return err
+			}
+		}
+		switch {
+		case there != newest && newest != "":
+			desc, manifest, err := p.repo.ManifestLimit(ctx, newest, registry.MaxForeignManifest)
+			if err == nil {
+				err = p.setTag(ctx, desc, manifest, tag, there)
+			}
+			if err != nil && !errors.Is(err, registry.ErrMoved) {
+				return err
+			}
+			moved = false
+		case newest != history && !followed:
+			return p.conflict(tag, newest)
+		case history != p.desc.Digest:
+			return p.conflict(p.o.HistoryTag, history)
+		default:
+			return nil
+		}
+	}
+	return fault.WithHint(p.fail("publish", tag, fmt.Errorf("others move it all the time: %w", fault.ErrConflict)), "publish again when they are done")
+}
+
+// verify reports whether what somebody else has published may be followed.
+func (p *publication) verify(ctx context.Context, d digest.Digest) error {
+	if d == "" || d == p.desc.Digest || p.o.Precondition.Verify == nil {
+		return nil
+	}
+	return p.o.Precondition.Verify(ctx, d)
+}
+
+// newest goes up the history from ours, whose history tag names history, as [Chain.Climb] does: it passes over what may not be
+// followed. followed: the first one above follows ours. Else it was published meanwhile, or was there before, behind a gap: where
+// the generation that it follows is lost, planning took that number for the next one, and devices may have gone on.
+func (p *publication) newest(ctx context.Context, ours link, history digest.Digest) (newest digest.Digest, followed bool, err error) {
+	newest = history
+	for n, skipped := ours.number+1, 0; skipped <= MaxSkipped; n++ {
+		at := artifacts.HistoryTag(ours.tag, n)
+		there, err := p.repo.Named(ctx, at)
+		if err != nil || there == "" {
+			return newest, followed, err
+		}
+		_, manifest, err := p.repo.ManifestLimit(ctx, there, registry.MaxForeignManifest)
+		if err != nil && !Unfit(err) {
+			return "", false, err
+		}
+		l, err := openLink(manifest)
+		if err != nil || l.tag != ours.tag || l.number != n {
+			skipped++
+			continue
+		}
+		if err := p.verify(ctx, there); Unfit(err) {
+			skipped++
+			continue
+		} else if err != nil {
+			return "", false, err
+		}
+		if newest == history {
+			followed = l.previous == p.desc.Digest && history == p.desc.Digest
+		}
+		newest = there
+	}
+	return newest, followed, nil
+}

@@ -1,0 +1,198 @@
+package release
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// Signer signs what is about to be published. Its signature has to be listed when it returns.
+type Signer interface {
+	Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error
+}
+
+// FreshSigner is a [Signer] that is told what cannot be signed yet, and need not look.
+type FreshSigner interface {
+	Signer
+	// SignFresh is Sign of a subject that was not in the repository a moment ago.
+	SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error
+}
+
+// PublishOptions choose what happens around the push.
+type PublishOptions struct {
+	Signer     Signer                  // nil: not signed
+	HistoryTag string                  // immutable tag, set before Tags; "" for none. Taken by another digest: fault.ErrConflict
+	Tags       []string                // moving tags, set last, in this order
+	MountFrom  []string                // as of registry.PushOptions
+	Held       []digest.Digest         // as of registry.PushOptions
+	Progress   func(registry.Progress) // nil: silent; never called by two goroutines at once
+
+	// Precondition makes the publication the next link of a chain: of Tags[0], whose history has HistoryTag. nil: it is none.
+	Precondition *Precondition
+}
+
+// Precondition is what has to hold when a generation is published.
+type Precondition struct {
+	Tagged digest.Digest // what the moving tag names until now; "": nothing
+	// New says that the artifact did not exist when it was planned, so that it cannot be signed yet. One that a killed publisher
+	// had signed is signed once more then.
+	New bool
+	// Verify reports whether a generation of somebody else may be followed: one that it refuses is never put under the moving
+	// tag, nor given the history tag of this one. A refusal is an error that is [Unfit]; any other error says that it could not
+	// be found out, and ends the publication. nil: every generation may be followed.
+	Verify func(ctx context.Context, d digest.Digest) error
+}
+
+// Publish pushes an artifact so that whoever reads meanwhile sees the old one or the new one, whole and signed: blobs,
+// manifest by digest, signature, history tag, moving tags; and a look whether it is really there, before the first tag or, of
+// a generation, with the looks at its tags: see commit. It may be repeated after any interruption.
+func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, o PublishOptions) (ocispec.Descriptor, error) {
+	repo = repo.Upstream()
+	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
+	for _, t := range append([]string{o.HistoryTag}, o.Tags...) {
+		if t != "" && !validTag.MatchString(t) {
+			return desc, fmt.Errorf("publish %s:%s: no tag: %w", repo.Name(), t, fault.ErrInvalid)
+		}
+	}
+	p := &publication{repo: repo, desc: desc, manifest: a.Manifest, o: o}
+	if o.Precondition == nil && o.HistoryTag != "" { // taken, it makes the rest pointless; who publishes a chain has planned
+		if _, err := p.free(ctx); err != nil {
+			return desc, err
+		}
+	}
+	if err := p.push(ctx, a); err != nil {
+		return desc, err
+	}
+	if o.Precondition != nil {
+		return desc, p.commit(ctx)
+	}
+	if err := p.readBack(ctx); err != nil {
+		return desc, err
+	}
+	if o.HistoryTag != "" {
+		free, err := p.free(ctx)
+		if err == nil && free {
+			err = p.setHistory(ctx)
+		}
+		if err != nil {
+			return desc, err
+		}
+	}
+	for _, tag := range o.Tags {
+		if err := repo.PushManifest(ctx, desc, a.Manifest, tag); err != nil {
+			return desc, err
+		}
+		p.tell(registry.ActionTagged, tag)
+	}
+	return desc, nil
+}
+
+var validTag = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+
+// publication is one artifact on its way under its tags.
+type publication struct {
+	repo     *registry.Repository // at the registry itself
+	desc     ocispec.Descriptor
+	manifest []byte
+	o        PublishOptions
+}
+
+// push brings everything that is needed before a tag may be set.
+func (p *publication) push(ctx context.Context, a *artifacts.Artifact) error {
+	fresh := p.o.Precondition != nil && p.o.Precondition.New
+	signer, tells := p.o.Signer.(FreshSigner)
+	_, absent, err := p.repo.Push(ctx, a, registry.PushOptions{
+		MountFrom: p.o.MountFrom, Held: p.o.Held, Absent: tells && !fresh, Progress: p.o.Progress,
+	})
+	switch {
+	case err != nil || p.o.Signer == nil:
+		return err
+	case tells && (fresh || absent):
+		err = signer.SignFresh(ctx, p.repo, p.desc)
+	default:
+		err = p.o.Signer.Sign(ctx, p.repo, p.desc)
+	}
+	if err == nil {
+		p.tell(registry.ActionSigned, "")
+	}
+	return err
+}
+
+// readBack makes sure that the registry has what it took.
+func (p *publication) readBack(ctx context.Context) error {
+	_, back, err := p.repo.ManifestLimit(ctx, p.desc.Digest, registry.MaxForeignManifest)
+	if err == nil && !bytes.Equal(back, p.manifest) {
+		err = p.fail("read back", p.desc.Digest.String(), fmt.Errorf("another manifest: %w", fault.ErrDigestMismatch))
+	}
+	return err
+}
+
+// free reports whether the history tag has still to be set. One that names another digest stays as it is.
+func (p *publication) free(ctx context.Context) (bool, error) {
+	there, err := p.repo.Named(ctx, p.o.HistoryTag)
+	if err == nil && there != "" && there != p.desc.Digest {
+		err = p.conflict(p.o.HistoryTag, there)
+	}
+	return there == "", err
+}
+
+// setHistory sets the history tag, which is free. A refusal is a conflict where the tag names something else by now: registries
+// with immutable tags say it in many ways.
+func (p *publication) setHistory(ctx context.Context) error {
+	err := p.setTag(ctx, p.desc, p.manifest, p.o.HistoryTag, "")
+	if err == nil {
+		p.tell(registry.ActionTagged, p.o.HistoryTag)
+		return nil
+	}
+	if !errors.Is(err, fault.ErrTemporary) {
+		if there, lookErr := p.repo.Named(ctx, p.o.HistoryTag); lookErr == nil && there != "" && there != p.desc.Digest {
+			return p.conflict(p.o.HistoryTag, there)
+		}
+	}
+	return err
+}
+
+// setTag is SetTag with one more look where that could not find out what became of its last try: a tag that names the manifest
+// after all may have been set over what somebody else was told has held, which is for the looks that follow to find.
+func (p *publication) setTag(ctx context.Context, desc ocispec.Descriptor, manifest []byte, tag string, was digest.Digest) error {
+	err := p.repo.SetTag(ctx, desc, manifest, tag, was)
+	if !errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
+		return err
+	}
+	there, lookErr := p.repo.Named(ctx, tag)
+	switch {
+	case lookErr != nil || there == was:
+		return err
+	case there == desc.Digest:
+		return nil
+	}
+	return registry.ErrMoved
+}
+
+func (p *publication) tell(action registry.Action, tag string) {
+	if p.o.Progress != nil {
+		p.o.Progress(registry.Progress{Action: action, Descriptor: p.desc, Tag: tag})
+	}
+}
+
+func (p *publication) conflict(tag string, there digest.Digest) error {
+	return fault.WithHint(p.fail("publish", tag, fmt.Errorf("it names %s already: %w", there, fault.ErrConflict)),
+		"look at what is there, and publish what follows it")
+}
+
+func (p *publication) fail(what, target string, err error) error {
+	sign := ":"
+	if digest.Digest(target).Validate() == nil {
+		sign = "@"
+	}
+	return fmt.Errorf("%s %s%s%s: %w", what, p.repo.Name(), sign, target, err)
+}
