@@ -252,7 +252,7 @@ func (d *document) yamlObject(n *Node, v *yaml.Node, depth int) {
 				d.plainSyntax(value)
 				continue
 			}
-			if !numeric.MatchString(key.Value) || key.Style != 0 {
+			if key.Style != 0 || !numeric.MatchString(key.Value) {
 				scalar.yamlScalar(key)
 			}
 		}
