@@ -329,6 +329,34 @@ func throughClient(t testing.TB, o registry.Options) func(repository string) ([]
 	}
 }
 
+// A mirror that takes connections and answers nothing is one that does not answer: the registry behind it is asked.
+func TestPullSurvivesASilentMirror(t *testing.T) {
+	r := newRig(t)
+	img := r.push(r.toolbox(nil), "plant/web")
+	asked := make(chan struct{}, 16)
+	mirror := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(mirror.Close)
+	certs := t.TempDir()
+	if err := os.Mkdir(filepath.Join(certs, r.reg.Host), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(certs, r.reg.Host, "hosts.toml"), fmt.Appendf(nil, "[host.%q]\n", mirror.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.o.Endpoints = throughClient(t, registry.Options{CertsDir: certs, StallTimeout: time.Second})
+	rt := r.open()
+	defer rt.Close()
+	if _, err := rt.Pull(t.Context(), img, nil); err != nil {
+		t.Error(err)
+	}
+	if len(asked) == 0 {
+		t.Error("the mirror was not asked")
+	}
+}
+
 func TestPullWithCredentialsAndCA(t *testing.T) {
 	for _, kind := range []testenv.Kind{testenv.DistributionTLS, testenv.DistributionHtpasswd, testenv.DistributionToken, testenv.Referrers, testenv.Lax} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -94,7 +94,7 @@ func (f *fetcher) document(ctx context.Context, d *ocispec.Descriptor) ([]byte, 
 	if d.Size > 0 {
 		err = f.blob(ctx, *d)
 	} else {
-		err = f.eachSource(func(s source) error {
+		err = f.eachSource(ctx, func(s source) error {
 			_, found, err := s.resolve(ctx, f.ref)
 			if err != nil {
 				return err
@@ -121,16 +121,17 @@ func (f *fetcher) blob(ctx context.Context, d ocispec.Descriptor) error {
 		f.add(d.Size)
 		return nil
 	}
-	return f.eachSource(func(s source) error { return f.from(ctx, s, d) })
+	return f.eachSource(ctx, func(s source) error { return f.from(ctx, s, d) })
 }
 
 // eachSource asks the endpoints in order. The last one is the registry itself, its answer counts; but wrong bytes from
-// anywhere are told, for somebody lies or is broken.
-func (f *fetcher) eachSource(ask func(source) error) error {
+// anywhere are told, for somebody lies or is broken. Only ctx ends the walk: a limit of one endpoint, such as that of its dial,
+// is context.DeadlineExceeded, too.
+func (f *fetcher) eachSource(ctx context.Context, ask func(source) error) error {
 	var last, lie error
 	for _, s := range f.sources {
 		err := ask(s)
-		if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || failure.DiskFull(err) {
+		if err == nil || ctx.Err() != nil || failure.DiskFull(err) {
 			return failure.Classify(err)
 		}
 		last = fmt.Errorf("from %s: %w", s.name, failure.ClassifyRemote(err))
