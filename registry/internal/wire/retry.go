@@ -110,7 +110,9 @@ func Passing(status int) bool {
 	return false
 }
 
-// passing reports whether the same request may work later.
+// passing reports whether the same request may work later. context.DeadlineExceeded is the caller's, or says that the transport's
+// limit of a dial or of an answer has ended. That took longer than all waits between tries, and the kernel repeats what opens
+// a connection meanwhile: another try would cost the whole limit again.
 func passing(resp *http.Response, err error) bool {
 	if err == nil {
 		return Passing(resp.StatusCode)
@@ -133,5 +135,5 @@ func passing(resp *http.Response, err error) bool {
 	case errors.As(err, &lookup):
 		return lookup.IsTemporary || lookup.IsTimeout
 	}
-	return true // refused, reset, cut, timed out
+	return true // refused, reset, cut
 }

@@ -123,6 +123,7 @@ func TestRetryByClass(t *testing.T) {
 		"cut":                {answer{err: io.ErrUnexpectedEOF}, 3},
 		"name server silent": {answer{err: &net.DNSError{IsTimeout: true}}, 3},
 		"no such host":       {answer{err: &net.DNSError{IsNotFound: true}}, 1},
+		"dial timed out":     {answer{err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}, 1},
 		"caller gave up":     {answer{err: context.Canceled}, 1},
 		"wrong scheme":       {answer{err: http.ErrSchemeMismatch}, 1},
 		"asks for too much":  {answer{status: 429, header: retryAfter("61")}, 1},
