@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -278,6 +279,57 @@ func TestCredentialsStayWithTheirHost(t *testing.T) {
 	store.Down()
 	if _, err := openName(t, newClient(t, registry.Options{Username: s.Username, Password: s.Password, RetryBudget: -1}), s.Reference("line/state")).Blob(t.Context(), desc, 100); err == nil || strings.Contains(err.Error(), "verysecret") {
 		t.Errorf("Blob = %v, want an error without the signed link", err)
+	}
+}
+
+// TestCredentialsStayWithTheirNameAndPort: net/http alone would take them along to a sub-domain and to another port.
+func TestCredentialsStayWithTheirNameAndPort(t *testing.T) {
+	t.Parallel()
+	data := []byte("blob")
+	desc := storetest.BlobOf(data)
+	for _, to := range []string{"cdn.registry.example.com", "registry.example.com:8080", "deep.cdn.registry.example.com:8080"} {
+		for name, o := range map[string]registry.Options{
+			"a password": {Username: "press", Password: "hunter2"},
+			"a token":    {Token: "hunter2"},
+		} {
+			var told, elsewhere []string
+			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch credential := r.Header.Get("Authorization"); {
+				case r.URL.Host != "registry.example.com":
+					elsewhere = append(elsewhere, credential)
+					_, _ = w.Write(data)
+				case credential == "":
+					scheme := "Basic"
+					if o.Token != "" {
+						scheme = "Bearer"
+					}
+					w.Header().Set("Www-Authenticate", scheme+` realm="http://registry.example.com/token"`)
+					w.WriteHeader(http.StatusUnauthorized)
+				default:
+					told = append(told, credential)
+					http.Redirect(w, r, "http://"+to+"/store", http.StatusTemporaryRedirect)
+				}
+			}))
+			t.Cleanup(proxy.Close)
+			o.Host, o.PlainHTTP, o.Getenv = "registry.example.com", true, environment(map[string]string{"HTTP_PROXY": proxy.URL})
+			c := newClient(t, o)
+			if got, err := c.Blob(t.Context(), "registry.example.com/line/state", desc, 100); err != nil || string(got) != "blob" {
+				t.Errorf("%s, redirected to %s: Blob = %q, %v", name, to, got, err)
+			}
+			all, err := c.Endpoints("registry.example.com/line/state")
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := all[0].Client.Get("http://registry.example.com/v2/line/state/blobs/" + desc.Digest.String())
+			if err != nil {
+				t.Errorf("%s, redirected to %s: Get of a runtime = %v", name, to, err)
+			} else {
+				resp.Body.Close()
+			}
+			if len(told) != 2 || len(elsewhere) != 2 || strings.Join(elsewhere, "") != "" {
+				t.Errorf("%s, redirected to %s: the registry was told %q, the other %q, want both something and nothing twice", name, to, told, elsewhere)
+			}
+		}
 	}
 }
 
