@@ -21,7 +21,8 @@ const (
 )
 
 // LockImage resolves an image reference as Compose files write it: what it means now, for which platforms, and how many
-// compressed bytes each is. The result's Reference is ref as it was given. The credentials of Options go only to a host
+// compressed bytes each is. The registry itself says what a tag names, a mirror may show what it named before; content comes by
+// its digest from wherever it is. The result's Reference is ref as it was given. The credentials of Options go only to a host
 // that they were meant for: Compose files name registries of everybody.
 func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedImage, error) {
 	out := artifacts.LockedImage{Reference: ref}
@@ -33,12 +34,14 @@ func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedIma
 	if err != nil {
 		return out, err
 	}
-	desc, err := repo.Resolve(ctx, parsed.Target())
-	if err != nil {
-		return out, err
+	if out.Digest = parsed.Digest; out.Digest == "" {
+		there, err := repo.here(ctx, parsed.Tag)
+		if err != nil {
+			return out, err
+		}
+		out.Digest = there.Digest
 	}
-	out.Digest = desc.Digest
-	desc, data, err := repo.ManifestLimit(ctx, desc.Digest, MaxForeignManifest)
+	desc, data, err := repo.ManifestLimit(ctx, out.Digest, MaxForeignManifest)
 	if err != nil {
 		return out, err
 	}

@@ -109,6 +109,26 @@ func TestLockImage(t *testing.T) {
 	}
 }
 
+// A mirror may show what a tag named before; what is locked is what it names at the registry, and nothing where that is silent.
+func TestLockImagePassesAnOldMirror(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	old, _ := putImage(t, s.atMirror, ocispec.MediaTypeImageManifest, `{"os":"linux","architecture":"amd64"}`, "2", "old")
+	latest, _ := putImage(t, s.direct, ocispec.MediaTypeImageManifest, `{"os":"linux","architecture":"amd64"}`, "2", "new")
+	ref := s.upstream.Reference("line/state:2")
+	if got, err := s.client.LockImage(t.Context(), ref); err != nil || got.Digest != latest.Digest {
+		t.Errorf("LockImage = %v, %v, want %v", got.Digest, err, latest.Digest)
+	}
+	s.upstream.Down()
+	if got, err := s.client.LockImage(t.Context(), ref); !errors.Is(err, fault.ErrTemporary) {
+		t.Errorf("LockImage where only the mirror answers = %v, %v, want fault.ErrTemporary", got.Digest, err)
+	}
+	// A digest names the same everywhere.
+	if got, err := s.client.LockImage(t.Context(), ref+"@"+old.Digest.String()); err != nil || got.Digest != old.Digest {
+		t.Errorf("LockImage by digest where only the mirror answers = %v, %v, want %v", got.Digest, err, old.Digest)
+	}
+}
+
 func TestLockImageRefuses(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Lax)
