@@ -24,9 +24,9 @@ type published struct {
 // standing is what a device has in the registry, and which generation is next.
 type standing struct {
 	*release.Head[*published]
-	base     *published // what the next generation follows; nil: nothing
-	accepted uint64     // what the device reports, where the registry has no generation of it; 0: nothing
-	said     bool       // the next number is asked for: what was interrupted is not taken up
+	base  *published // what the next generation follows; nil: nothing
+	said  bool       // the next number is asked for, or the device says it: what was interrupted is not taken up
+	notes []string   // what is unusual about the next number, in sentences
 }
 
 // chain is that of a device's states.
@@ -77,31 +77,54 @@ func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
 // climb goes up the history from there. Its error is [Settled] where it is of the device alone.
 func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
 	c := p.chain(a)
-	if err := s.up(ctx, c.Climb); err != nil || s.Current != nil {
+	if err := s.up(ctx, c.Climb); err != nil {
 		return err
 	}
-	if len(s.Skipped) > 0 && !s.Has(1) { // else nothing is missing below them
+	if s.Current == nil && len(s.Skipped) > 0 && !s.Has(1) { // else nothing is missing below them
 		return fault.WithHint(fmt.Errorf("the device's tag is gone, and no generation of its history can be followed: %w", s.Reason),
 			"if another key of yours signed it, name it with --verify-key FILE; remove the tags of what nobody of yours has made")
 	}
+	return p.exceed(ctx, a, s, c)
+}
+
+// lost is the generation that a device reports as accepted, where the registry has no such one any more: it lost its newest ones to
+// a clean-up rule, or is restored from a backup. 0: there is none. The note says why the device's word does not count.
+func (p *planner) lost(ctx context.Context, a *Assignment, s *standing) (n uint64, note string) {
 	if p.o.Accepted == nil {
+		return 0, ""
+	}
+	n, err := p.o.Accepted(ctx, a.Device.ID)
+	switch {
+	case err != nil && s.Current == nil:
+		return 0, fmt.Sprintf("whether the device has accepted a generation could not be found out: %v", err)
+	case err != nil, n <= s.Number(), n < s.Next: // where the registry has generations, it is not likely that it lost newer ones
+		return 0, ""
+	case n > artifacts.MaxReportedGeneration:
+		return 0, fmt.Sprintf("the device reports that it has accepted generation %d: this is no number that is published, and ignored", n)
+	}
+	return n, ""
+}
+
+// exceed makes the generation above what the device has accepted the next one, where the registry lost that: the device would take no
+// older number. The history is gone up from there.
+func (p *planner) exceed(ctx context.Context, a *Assignment, s *standing, c *release.Chain[*published]) error {
+	n, note := p.lost(ctx, a, s)
+	if note != "" {
+		s.notes = append(s.notes, note)
+	}
+	if n == 0 {
 		return nil
 	}
-	n, err := p.o.Accepted(ctx, a.Device.ID) // it would take no older number
-	if err != nil {
-		s.Blind = fmt.Errorf("ask which generation it has accepted: %w", err)
-	}
-	if n > artifacts.MaxReportedGeneration {
-		s.Blind, n = fmt.Errorf("it reports generation %d, which is no number that is published", n), 0
-	}
-	if n < s.Next {
-		return nil
-	}
+	was := s.Current
 	s.Next = n + 1
-	if err := s.up(ctx, c.Ascend); err != nil || s.Current != nil {
+	if err := s.up(ctx, c.Ascend); err != nil || s.Current != was { // it has one after all
 		return err
 	}
-	s.accepted = n
+	there := "no generation"
+	if was != nil {
+		there = fmt.Sprintf("no generation above %d", was.Number)
+	}
+	s.said, s.notes = true, append(s.notes, fmt.Sprintf("the registry has %s of this device, which has accepted generation %d: this is the one above", there, n))
 	return nil
 }
 

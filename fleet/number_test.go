@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/opencontainers/go-digest"
 
@@ -211,6 +212,61 @@ func TestGoesOnAboveWhatIsNotFollowed(t *testing.T) {
 			d := p.Devices[0]
 			if reasons := strings.Join(d.Reasons, "; "); d.Generation != c.want || (d.Action == fleet.Cannot) != (c.want == 0) || !strings.Contains(reasons, c.note) {
 				t.Errorf("%s as generation %d: %s; want %d and %q", d.Action, d.Generation, reasons, c.want, c.note)
+			}
+		})
+	}
+}
+
+// A registry that was restored from a backup has lost its newest generations: what comes next is above what the device has accepted,
+// also where the files say what the newest generation that is left says. A number that is published below is one that the
+// device does not take, and reports as followed by a later one.
+func TestGoesOnAboveWhatTheRegistryLost(t *testing.T) {
+	const tag = base + "/state/graz:press-08"
+	changed := with(plant(), "fleet.yaml", "poll: 10", "poll: 11")
+	for _, c := range []struct {
+		name     string
+		files    fstest.MapFS
+		accepted uint64
+		err      error
+		cut      bool // a publication of the changed files was cut off before the device's tag
+		action   string
+		want     uint64 // the next generation, or the one that is there
+		note     string
+	}{
+		{"changed", changed, 43, nil, false, fleet.Publish, 44, "no generation above 2 of this device, which has accepted generation 43: this is the one above"},
+		{"not changed", plant(), 43, nil, false, fleet.Publish, 44, "which has accepted generation 43"},
+		{"a publication was cut off", changed, 43, nil, true, fleet.Publish, 44, "no generation above 3"},
+		{"nothing is lost", changed, 2, nil, false, fleet.Publish, 3, ""},
+		{"nothing is lost, not changed", plant(), 2, nil, false, fleet.Same, 2, ""},
+		{"nothing is lost, and a publication was cut off", changed, 3, nil, true, fleet.Publish, 3, ""},
+		{"it has not taken the newest", changed, 1, nil, false, fleet.Publish, 3, ""},
+		{"no number that is published", changed, ^uint64(0), nil, false, fleet.Publish, 3, "ignored"},
+		{"no number that is published, not changed", plant(), ^uint64(0), nil, false, fleet.Same, 2, ""},
+		{"not known", changed, 0, fault.ErrTemporary, false, fleet.Publish, 3, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, o := stocked(t), options()
+			publish(t, plan(t, with(plant(), "fleet.yaml", "poll: 10", "poll: 9"), m, o), m)
+			publish(t, plan(t, plant(), m, o), m)
+			there := m.Named[tag]
+			if c.cut {
+				publish(t, plan(t, changed, m, o), m)
+				m.Named[tag] = there
+			}
+			o.Devices = func(d *fleet.Device) bool { return d.ID == "press-08" }
+			o.Accepted = func(context.Context, artifacts.DeviceID) (uint64, error) { return c.accepted, c.err }
+			p := plan(t, c.files, m, o)
+			d := p.Devices[0]
+			if notes := strings.Join(d.Reasons, "; "); d.Action != c.action || d.Generation != c.want || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
+				t.Fatalf("%s as generation %d: %q; want %s as %d, %q", d.Action, d.Generation, notes, c.action, c.want, c.note)
+			}
+			publish(t, p, m)
+			if x := m.state(t, "press-08"); x.Generation != c.want {
+				t.Errorf("generation %d is published, want %d", x.Generation, c.want)
+			}
+			o.Accepted = func(context.Context, artifacts.DeviceID) (uint64, error) { return c.want, nil }
+			if d := plan(t, c.files, m, o).Devices[0]; d.Action != fleet.Same || d.Generation != c.want {
+				t.Errorf("then: %s as generation %d, want that nothing is left to do", d.Action, d.Generation)
 			}
 		})
 	}

@@ -142,42 +142,17 @@ func (x *onePlan) older() error {
 	return fault.WithHint(err, fmt.Sprintf("to go back to older content, publish it again as generation %d", n+1))
 }
 
-// goOn settles which number is next: the one that is asked for; or the one above what the device has accepted, where the registry
-// lost its newest generations, to a clean-up rule or with a backup: the device would take no older number.
+// goOn settles which number is next: the one that is asked for, or one above what the device has accepted.
 func (x *onePlan) goOn(ctx context.Context, c *release.Chain[*published]) error {
-	h := x.s.Head
-	note := func(format string, args ...any) { x.notes = append(x.notes, fmt.Sprintf(format, args...)) }
 	if n := x.one.Generation; n != 0 {
-		x.s.said = n != h.Number()
-		h.Next = n
+		x.s.said = n != x.s.Number()
+		x.s.Next = n
 		return nil
 	}
-	if x.o.Accepted == nil {
-		return nil
+	if err := x.exceed(ctx, x.a, x.s, c); err != nil {
+		return err
 	}
-	accepted, err := x.o.Accepted(ctx, x.one.Device)
-	switch {
-	case err != nil && h.Current != nil:
-	case err != nil:
-		note("%s has no generation of %s, and whether the device has accepted one could not be found out: %v", x.a.Repository, x.one.Device, err)
-	case accepted <= h.Number() || accepted < h.Next:
-	case accepted > artifacts.MaxReportedGeneration:
-		note("%s reports that it has accepted generation %d: this is no number that is published, and ignored", x.one.Device, accepted)
-	default:
-		was := h.Current
-		h.Next = accepted + 1
-		if err := c.Ascend(ctx, h); err != nil {
-			return err
-		}
-		if h.Current != was { // it has one after all
-			x.s.base = h.Current.Value
-			return nil
-		}
-		note("%s has no generation above %d of %s, which has accepted generation %d: this is the one above", x.a.Repository, h.Number(), x.one.Device, accepted)
-		x.s.said = true
-		return x.check()
-	}
-	return nil
+	return x.check()
 }
 
 // next plans the generation with these deployments.
@@ -258,7 +233,7 @@ func (x *onePlan) tell(resumed bool) []string {
 		first := h.Skipped[:min(len(h.Skipped), 3)]
 		out = append(out, fmt.Sprintf("not followed: %s (%d in all): %v", strings.Join(first, ", "), len(h.Skipped), h.Reason))
 	}
-	return append(out, x.notes...)
+	return slices.Concat(out, x.s.notes, x.notes)
 }
 
 // compare says what changes, and returns the deployments of the next state.

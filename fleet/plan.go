@@ -51,8 +51,9 @@ type Options struct {
 	// Vouched tells whether devices would take content, by who signed it; each digest is asked for once. An error that wraps
 	// fault.ErrTemporary ends the plan, any other keeps the content from devices. nil: nobody is asked.
 	Vouched func(ctx context.Context, c Content) error
-	// Accepted returns the newest generation that a device has reported as accepted; 0: it has reported none. It is asked where
-	// the registry has no generation of a device. nil: what devices have accepted is not known.
+	// Accepted returns the newest generation that a device has reported as accepted; 0: it has reported none. A registry that was
+	// restored from a backup may have only older ones: the next generation is above both. An error keeps no device from what
+	// comes. nil: what devices have accepted is not known.
 	Accepted    func(ctx context.Context, device artifacts.DeviceID) (uint64, error)
 	Resign      bool      // ask Verify of states that stay as well, and sign those again that it does not let pass
 	Expires     time.Time // of the states; zero: never. A state that ends in less than half of the time until then is published again
@@ -202,13 +203,16 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	case s.base.holds(digests) && !s.base.lasts(p.o.Now, p.o.Expires):
 		d.Reasons = append(d.Reasons, s.base.ends())
 	case s.base.holds(digests):
-		// Unless the tag was moved back: then devices have gone on, and take nothing older.
+		// Unless the tag was moved back, or newer ones are lost: then devices have gone on, and take nothing older.
 		_, err := p.from.Resolve(ctx, a.Repository, artifacts.HistoryTag(a.Device.ID.Tag(), s.Next))
-		if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) { // or cut off by a publisher that was killed
+		switch {
+		case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid): // or cut off by a publisher that was killed
+			if lost, _ := p.lost(ctx, a, s); lost > 0 {
+				break
+			}
 			d.Action, d.Generation, d.Digest, d.Content = Same, s.base.index.Generation, s.base.digest, artifacts.WithoutOrigin(s.base.manifest)
 			return d, p.resign(ctx, d, a, s.base, documents)
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
 		}
 	}
@@ -245,9 +249,7 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 	if len(s.Skipped) > 0 {
 		d.Reasons = append(d.Reasons, fmt.Sprintf("%d generations of the history were not followed: %v", len(s.Skipped), s.Reason))
 	}
-	if s.accepted > 0 {
-		d.Reasons = append(d.Reasons, fmt.Sprintf("the registry has no generation of it, and it has accepted generation %d: this is the one above", s.accepted))
-	}
+	d.Reasons = append(d.Reasons, s.notes...)
 	if s.Blind != nil {
 		d.Reasons = append(d.Reasons, fmt.Sprintf("nothing is tagged for it, and whether there are older generations could not be found out: %v", s.Blind))
 	}
