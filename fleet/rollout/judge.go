@@ -190,22 +190,23 @@ type Tally struct {
 	Silent  int
 	Offline int
 	Left    int      // that do not count: they have another state by now
-	Reasons []string // why some failed, a few of them, with the device
+	Later   int      // of Left: those that report a later state
+	Reasons []string // why some failed, or why none counts, a few of them, with the device
 }
 
 // TallyOf counts the devices of one wave.
 func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighting) Tally {
-	const few = 3
 	var t Tally
-	more := 0
+	var later []string
 	for _, target := range r.Targets {
 		if target.Wave != wave {
 			continue
 		}
-		fate, why := seen[target.Device].Of(target)
 		if slices.Contains(r.Waves[wave].Left, target.Device) {
-			fate = Later
+			t.Left++
+			continue
 		}
+		fate, why := seen[target.Device].Of(target)
 		t.Devices++
 		switch fate {
 		case Well:
@@ -218,17 +219,20 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 			t.Offline++
 		case Later:
 			t.Left++
+			t.Later++
 			t.Devices--
+			later = append(later, fmt.Sprintf("%s: has a later state than generation %d", target.Device, target.Generation))
 		case Failed:
-			if t.Failed++; len(t.Reasons) < few {
-				t.Reasons = append(t.Reasons, string(target.Device)+": "+why)
-			} else {
-				more++
-			}
+			t.Failed++
+			t.Reasons = append(t.Reasons, string(target.Device)+": "+why)
 		}
 	}
-	if more > 0 {
-		t.Reasons = append(t.Reasons, fmt.Sprintf("and %d more", more))
+	if t.Devices == 0 {
+		t.Reasons = later
+	}
+	const few = 3
+	if more := len(t.Reasons) - few; more > 0 {
+		t.Reasons = append(t.Reasons[:few], fmt.Sprintf("and %d more", more))
 	}
 	return t
 }
@@ -278,10 +282,14 @@ type verdict struct {
 
 // judge is pure: the same wave, tally and time have the same verdict. A wave fails as soon as it cannot pass any more,
 // passes when enough devices have been well for the soak time, and waits otherwise, for ever unless it has a deadline:
-// that a device is offline says nothing about the release.
+// that a device is offline says nothing about the release. One whose devices were all left out when it was published passes; but not
+// one whose devices went on to later states: they were to tell how the release runs, and do not.
 func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
-	if w.Success == 0 || t.Devices == 0 {
+	switch {
+	case w.Success == 0, t.Devices+t.Later == 0:
 		return verdict{state: artifacts.WavePassed}
+	case t.Devices == 0:
+		return verdict{state: artifacts.WaveFailed, reason: "no device is left to tell how the release runs: " + strings.Join(t.Reasons, "; ")}
 	}
 	want := fleet.Share(w.Success, t.Devices)
 	if t.Failed > t.Devices-want {

@@ -28,6 +28,7 @@ type devices struct {
 	m     *fleettest.Registry
 	takes time.Duration                                           // from noticing a state to running it
 	sick  func(device artifacts.DeviceID, generation uint64) bool // which states do not run; nil: all do
+	past  map[artifacts.DeviceID]uint64                           // generations that they have accepted, whatever the registry has; they take nothing older
 
 	mu   sync.Mutex
 	down error // what the endpoint answers; nil: it does
@@ -66,6 +67,10 @@ func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifact
 		}
 		if d.told[id] != there {
 			d.told[id], d.at[id] = there, time.Now()
+		}
+		if n := d.past[id]; n > x.Generation {
+			out[id] = &rollout.Sighting{Agent: "1.0.0", Accepted: n, Running: n, Committed: n, Digest: digest.FromString("lost")}
+			continue
 		}
 		s := &rollout.Sighting{Agent: "1.0.0", Accepted: x.Generation, Running: x.Generation, Digest: there, Committed: x.Generation - 1}
 		if time.Since(d.at[id]) >= d.takes {
