@@ -174,7 +174,7 @@ func (p *program) packFrom(c *cli.Context, client *registry.Client, from string)
 	if err != nil {
 		return nil, err
 	}
-	repo, err := client.Open(c.Context, ref)
+	repo, err := originOf(c.Context, client, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -95,3 +95,21 @@ func TestPushPublished(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a mirror shows of a project that has been published again since is not packed.
+func TestPushPublishedPastAStaleMirror(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	project := func(port int) {
+		s.publishCompose("compose-app", [3]string{"file+yaml", "compose.yaml", fmt.Sprintf("services:\n  web:\n    image: %s/library/caddy:2.10\n    ports: [\"%d:80\"]\n", host, port)})
+	}
+	push := func(more ...string) string {
+		return s.do(outcome.OK, append(append([]string{"component", "push", "-q"}, more...), "oci://"+host+"/plant/state:compose-app", host+"/plant/components/app:1.0.0")...)
+	}
+	project(8080)
+	before := push()
+	s.stale()
+	project(8081)
+	if after := push("--overwrite"); after == before {
+		t.Errorf("it is packed as it was before: %s", after)
+	}
+}
