@@ -287,7 +287,8 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 			return err
 		}
 	}
-	if err := m.commit(next); err != nil {
+	moved, err := m.renumber(ctx, p.Name, next)
+	if err != nil {
 		return err
 	}
 	if err := m.ensureForwarding(); err != nil {
@@ -297,10 +298,6 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 		return err
 	}
 	own := m.state.Projects[p.Name]
-	moved, err := m.removeMoved(ctx, before.Projects[p.Name], own)
-	if err != nil {
-		return err
-	}
 	for _, n := range slices.Sorted(maps.Keys(own.Networks)) {
 		if own.Networks[n].routed() {
 			if _, err := m.host.ensureBridge(own.Networks[n], own.Networks[n].holder(p.Name, n)); err != nil {
@@ -319,14 +316,30 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 	if err := m.ensureAllFiles(p.Name); err != nil {
 		return err
 	}
-	if err := m.follow(m.state); err != nil {
-		return err
+	return m.follow(m.state)
+}
+
+// renumber removes the links and bridges of a project that next does not have, or has with other addresses, and then makes next
+// the state. The removal comes first, because only the state before tells what to remove: a call that is cut short can be
+// repeated, and until then [Manager.Restore] makes what is missing by whichever state is saved. It returns the attached
+// containers that need new links or another MTU. After an error the links are made again by the state before.
+func (m *Manager) renumber(ctx context.Context, name string, next *state) ([]string, error) {
+	before, after := m.state.Projects[name], next.Projects[name]
+	moved, err := m.removeMoved(ctx, before, after)
+	if err == nil {
+		err = m.removeBridges(next, before, after)
 	}
-	return m.removeBridges(m.state, before.Projects[p.Name], own)
+	if err == nil {
+		err = m.commit(next)
+	}
+	if err != nil && len(moved) > 0 {
+		err = errors.Join(err, m.restoreProject(ctx, name))
+	}
+	return moved, err
 }
 
 // removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some, and those
-// on networks whose MTU changed.
+// on networks whose MTU changed; with an error, those that it came to.
 func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]string, error) {
 	if before == nil {
 		return nil, nil
@@ -341,19 +354,20 @@ func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]st
 		for _, id := range slices.Sorted(maps.Keys(before.Attachments)) {
 			a := before.Attachments[id]
 			if i := slices.Index(a.Networks, n); i >= 0 {
-				if !keep {
-					if err := m.removeWire(ctx, before, id, i); err != nil {
-						return nil, err
-					}
-				}
 				if !slices.Contains(moved, id) {
 					moved = append(moved, id)
+				}
+				if keep {
+					continue
+				}
+				if err := m.removeWire(ctx, before, id, i); err != nil {
+					return moved, err
 				}
 			}
 		}
 		if !keep && b.routed() && b.Shared == "" {
 			if err := removeLink(m.host.links, b.Name); err != nil {
-				return nil, fmt.Errorf("network %q: %w", n, err)
+				return moved, fmt.Errorf("network %q: %w", n, err)
 			}
 		}
 	}

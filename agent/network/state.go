@@ -12,8 +12,8 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// state is all that a manager decided. Whatever is in the kernel follows from it, so it is saved before the kernel is
-// changed. A nil map reads as an empty one.
+// state is all that a manager decided. Whatever is in the kernel follows from it: it is saved before something new is made, and
+// after what it has no more is removed. A nil map reads as an empty one.
 type state struct {
 	Projects map[string]*project `json:"projects"`
 	Local    netip.Prefix        `json:"local,omitzero"` // IPv6 addresses that are this device's own, /48; zero: not chosen yet

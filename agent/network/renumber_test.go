@@ -1,0 +1,106 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// savings is a store whose next save comes to the end that the test wants.
+type savings struct {
+	Store
+	next func(save func() error) error // nil: saves
+}
+
+func (s *savings) SaveNetworks(state []byte) error {
+	save := func() error { return s.Store.SaveNetworks(state) }
+	if s.next == nil {
+		return save()
+	}
+	return s.next(save)
+}
+
+// A renumbering that ends before or after its record is saved: nothing of the old numbers stays once it is done again, and
+// until then the project works with the old ones or is repaired to the new ones.
+func TestRenumberingThatWasCutShort(t *testing.T) {
+	restart := func(w *world) {
+		w.reopen()
+		w.must(w.m.Restore(w.ctx()))
+	}
+	full := errors.New("no space left on the device")
+	for _, tt := range []struct {
+		name string
+		save func(save func() error) error
+		kept bool // the old numbers hold
+		then func(w *world)
+	}{
+		{"not saved", func(func() error) error { return full }, true, func(*world) {}},
+		{"killed before it was saved", func(func() error) error { panic("killed") }, true, restart},
+		{"killed after it was saved", func(save func() error) error { panic(fmt.Sprint("killed, ", save())) }, false, restart},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			p, a := twoServices(w)
+			old := w.m.state.Projects[p.Name].Networks["back"].Subnet
+			q := renumbered(p, "back", "172.31.7.0/24")
+			store := &savings{Store: w.o.Store, next: tt.save}
+			w.m.o.Store = store
+			func() {
+				defer func() { _ = recover() }()
+				if err := w.m.Prepare(w.ctx(), q); !errors.Is(err, full) {
+					t.Errorf("Prepare = %v, want %v", err, full)
+				}
+			}()
+			store.next = nil
+			tt.then(w)
+			if got := w.addr(idOf(p, "web"), "back"); old.Contains(got) != tt.kept {
+				t.Errorf("address %s, the old network is %s", got, old)
+			}
+			serves(w, p, a)
+			w.prepare(q)
+			serves(w, q, a)
+			for _, ns := range []string{w.host, a["web"].NetNS} {
+				for _, what := range []string{"addr", "route"} {
+					if left := w.listed(ns, what, old); len(left) > 0 {
+						t.Errorf("ip %s in %s: %s of %s are left", what, filepath.Base(ns), left, old)
+					}
+				}
+			}
+		})
+	}
+}
+
+// listed are the addresses of a subnet that ip lists in a namespace.
+func (w *world) listed(ns, what string, subnet netip.Prefix) (found []netip.Addr) {
+	w.t.Helper()
+	var out []byte
+	w.must(w.in(ns, func() (err error) {
+		out, err = exec.CommandContext(w.ctx(), "ip", "-4", what).Output()
+		return err
+	}))
+	for _, f := range strings.Fields(string(out)) {
+		f, _, _ = strings.Cut(f, "/")
+		if a, err := netip.ParseAddr(f); err == nil && subnet.Contains(a) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+// renumbered is p with another subnet of a network.
+func renumbered(p *workload.Project, network, subnet string) *workload.Project {
+	q := *p
+	q.Networks = append([]workload.Network(nil), p.Networks...)
+	for i := range q.Networks {
+		if q.Networks[i].Name == network {
+			q.Networks[i].Subnets = []workload.Subnet{{Prefix: netip.MustParsePrefix(subnet)}}
+		}
+	}
+	return &q
+}
