@@ -446,20 +446,16 @@ func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.D
 	if set, ok := c.sets[key]; ok {
 		return set
 	}
-	values := map[string]any{}
+	values := Values{}
 	for name, parameter := range r.Description.Parameters {
-		values[name] = parameter.Value
+		values[name] = Value{Value: parameter.Value}
 	}
-	for name, v := range dep.Parameters {
-		values[name] = v.Value
-	}
+	maps.Copy(values, dep.Parameters)
 	c.grouped(d, dep, values)
-	for name, v := range own {
-		values[name] = v.Value
-	}
+	maps.Copy(values, own)
 	set := map[string]margo.Parameter{}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		value := values[name]
+		value := values[name].Value
 		if _, schema, ok := r.Description.Configuration.Setting(name); ok && value == nil && schema.Check(nil) != "" {
 			c.once(dep.at, name, func() {
 				c.tell(dep.at, "", "the parameter %q of %s %s needs a value, on %s for one", name, r.Application.Name, r.Version(), d.ID)
@@ -471,12 +467,38 @@ func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.D
 		}
 		set[name] = margo.Parameter{Value: value, Targets: targets}
 	}
+	for _, component := range p.Components {
+		var e *margo.ClashError
+		if _, err := margo.Environment(set, component.Name); p.Type == "compose" && errors.As(err, &e) {
+			c.clash(d, dep, r, values, e)
+		}
+	}
 	c.sets[key] = set
 	return set
 }
 
+// clash tells two parameters that give one variable of a component different values: the device would not take the document.
+func (c *compiler) clash(d *Device, dep *Deployment, r *Release, values Values, e *margo.ClashError) {
+	at := dep.at
+	said := func(name string) string {
+		v := values[name]
+		if v.at == (place{}) {
+			return fmt.Sprintf("%q (%s, of the package)", name, value(v.Value))
+		}
+		if at == dep.at {
+			at = v.at
+		}
+		return fmt.Sprintf("%q (%s, %s:%d:%d)", name, value(v.Value), v.at.file, v.at.line, v.at.column)
+	}
+	first, second := said(e.First), said(e.Second)
+	c.once(at, e.First+"\n"+e.Second+"\n"+e.Variable, func() {
+		c.tell(at, "give both the same value, or change the package", "the parameters %s and %s of %s %s both set %s of component %s, on %s for one",
+			first, second, r.Application.Name, r.Version(), e.Variable, e.Component, d.ID)
+	})
+}
+
 // grouped adds what the groups of a device say; two that say different things are a fault, unless the device decides.
-func (c *compiler) grouped(d *Device, dep *Deployment, values map[string]any) {
+func (c *compiler) grouped(d *Device, dep *Deployment, values Values) {
 	from := map[string]*Group{}
 	for _, g := range d.Groups {
 		for _, name := range slices.Sorted(maps.Keys(g.Parameters[dep.Name])) {
@@ -488,8 +510,7 @@ func (c *compiler) grouped(d *Device, dep *Deployment, values map[string]any) {
 						"%s is in the groups %s and %s, which give %s different values", d.ID, first.Name, g.Name, name)
 				})
 			}
-			from[name] = g
-			values[name] = v.Value
+			from[name], values[name] = g, v
 		}
 	}
 }

@@ -240,7 +240,7 @@ func (p *planner) services(ctx context.Context, platform string, profile margo.D
 	}
 	out := map[string]Service{}
 	for _, c := range profile.Components {
-		env, err := environment(c.Name, parameters)
+		env, err := margo.Environment(parameters, c.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -261,24 +261,6 @@ func (p *planner) services(ctx context.Context, platform string, profile margo.D
 				name = c.Name + "/" + s.Name
 			}
 			out[name] = s
-		}
-	}
-	return out, nil
-}
-
-// environment is what a component's Compose file is interpolated with.
-func environment(component string, parameters map[string]margo.Parameter) (map[string]string, error) {
-	out := map[string]string{}
-	for _, p := range parameters {
-		for _, t := range p.Targets {
-			if !slices.Contains(t.Components, component) {
-				continue
-			}
-			v, err := p.EnvironmentValue()
-			if err != nil {
-				return nil, err
-			}
-			out[t.Pointer] = v
 		}
 	}
 	return out, nil

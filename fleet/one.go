@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
@@ -166,6 +167,9 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 	for i := range deployments {
 		documents[i], digests[i] = deployments[i].Bytes, deployments[i].Digest
 		x.a.Placements = append(x.a.Placements, placementOf(&deployments[i]))
+		if err := clashes(deployments[i].Document); err != nil {
+			return nil, err
+		}
 	}
 	if x.one.To == 0 {
 		found, err := x.planner.check(ctx, x.a)
@@ -201,6 +205,19 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 	}
 	n.Publication, n.Notes = n.DevicePlan.publication(x.o), x.tell(resumed)
 	return n, nil
+}
+
+// clashes refuses a deployment that no device takes, for what its parameters say together.
+func clashes(d *margo.ApplicationDeployment) error {
+	if d.Spec.DeploymentProfile.Type != "compose" {
+		return nil
+	}
+	for _, c := range d.Spec.DeploymentProfile.Components {
+		if _, err := d.Environment(c.Name); err != nil {
+			return fmt.Errorf("deployment %s: %w", d.Metadata.Name, err)
+		}
+	}
+	return nil
 }
 
 // free makes sure that the history tag of a number that was asked for is free; of every other it is known.

@@ -252,6 +252,32 @@ func TestEnvironmentValue(t *testing.T) {
 	}
 }
 
+// Of several pairs that clash the same one is told each time.
+func TestEnvironmentClash(t *testing.T) {
+	to := func(pointer string) []margo.ParameterTarget {
+		return []margo.ParameterTarget{{Pointer: pointer, Components: []string{"web"}}}
+	}
+	parameters := map[string]margo.Parameter{
+		"d": {Value: "1", Targets: to("PORT")}, "c": {Value: int64(1), Targets: to("PORT")}, "b": {Value: "2", Targets: to("ENV.PORT")}, "a": {Value: "1", Targets: to("PORT")},
+		"f": {Value: "a\x00b", Targets: to("HOST")}, "e": {Value: "x", Targets: to("HOST")},
+	}
+	for range 20 {
+		_, err := margo.Environment(parameters, "web")
+		var clash *margo.ClashError
+		if !errors.As(err, &clash) || *clash != (margo.ClashError{First: "a", Second: "b", Variable: "PORT", Component: "web"}) || !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("Environment = %v, want that a and b clash", err)
+		}
+	}
+	delete(parameters, "b")
+	delete(parameters, "f")
+	if env, err := margo.Environment(parameters, "web"); err != nil || len(env) != 2 || env["PORT"] != "1" {
+		t.Errorf("Environment = %v, %v, want the value that all of them give", env, err)
+	}
+	if env, err := margo.Environment(parameters, "db"); err != nil || len(env) != 0 {
+		t.Errorf("Environment of another component = %v, %v, want nothing", env, err)
+	}
+}
+
 const (
 	pinA = digest.Digest("sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	pinB = digest.Digest("sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,10 +54,26 @@ func plainJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// Environment is what the deployment's parameters say to one of its Compose components.
-func (d *ApplicationDeployment) Environment(component string) (map[string]string, error) {
+// ClashError is two parameters that give one variable of a component different values. It wraps fault.ErrInvalid.
+type ClashError struct {
+	First, Second string // names of the parameters, in alphabetical order
+	Variable      string
+	Component     string
+}
+
+func (e *ClashError) Error() string {
+	return fmt.Sprintf("parameters %s and %s both set %s of component %s: %v", e.First, e.Second, e.Variable, e.Component, fault.ErrInvalid)
+}
+
+// Unwrap returns fault.ErrInvalid.
+func (e *ClashError) Unwrap() error { return fault.ErrInvalid }
+
+// Environment is what parameters, by name, say to one Compose component: the values of its variables. Errors wrap
+// fault.ErrInvalid; of several the one of the first parameter in alphabetical order is returned. See [ClashError].
+func Environment(parameters map[string]Parameter, component string) (map[string]string, error) {
 	env, by := map[string]string{}, map[string]string{}
-	for name, p := range d.Spec.Parameters {
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		p := parameters[name]
 		for _, t := range p.Targets {
 			if !slices.Contains(t.Components, component) {
 				continue
@@ -67,10 +84,17 @@ func (d *ApplicationDeployment) Environment(component string) (map[string]string
 			}
 			key := strings.TrimPrefix(t.Pointer, "ENV.")
 			if old, ok := env[key]; ok && old != v {
-				return nil, fmt.Errorf("parameters %s and %s both set %s of component %s: %w", min(name, by[key]), max(name, by[key]), key, component, fault.ErrInvalid)
+				return nil, &ClashError{by[key], name, key, component}
 			}
-			env[key], by[key] = v, name
+			if by[key] == "" {
+				env[key], by[key] = v, name
+			}
 		}
 	}
 	return env, nil
+}
+
+// Environment is what the deployment's parameters say to one of its Compose components, see the function [Environment].
+func (d *ApplicationDeployment) Environment(component string) (map[string]string, error) {
+	return Environment(d.Spec.Parameters, component)
 }
