@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -134,8 +135,8 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 
 // pullProblems are what keeps images from being loaded.
 func (l *loop) pullProblems(now time.Time, add func(code codes.Code, message, doing, hint string, since time.Time)) {
-	for _, t := range l.pull.troubles {
-		if !t.Permanent {
+	for _, image := range slices.Sorted(maps.Keys(l.pull.troubles)) { // the same one each time
+		if t := l.pull.troubles[image]; !t.Permanent {
 			add(t.Code, "cannot load an image: "+t.Message, "runs on as it is and tries again", "", time.Time{})
 			break
 		}

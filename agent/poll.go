@@ -324,14 +324,14 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 		if w.before != l.committed.Digest {
 			r.Outcome = status.SyncInstalled
 		}
-		for _, s := range l.reportedStatus {
+		for _, s := range status.ByName(l.reportedStatus) {
 			if e := plan.OverallError(s); e != nil {
 				return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
 			}
 		}
 		return r, true
 	}
-	for _, s := range l.reportedStatus {
+	for _, s := range status.ByName(l.reportedStatus) {
 		if e := plan.OverallError(s); e != nil && (l.acceptedResolved == nil || l.acceptedResolved.Deployment(s.DeploymentID) != nil) {
 			return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
 		}

@@ -2,6 +2,7 @@ package status
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/longshore-dev/longshore/agent/codes"
@@ -30,13 +31,17 @@ func NameOf(reported map[string]store.Status, id string) string {
 // Deployments lists what is reported of applications, by name.
 func (v View) Deployments() []Deployment {
 	out := []Deployment{}
-	for _, d := range v.Reported {
+	for _, d := range ByName(v.Reported) {
 		out = append(out, v.deployment(d))
 	}
-	slices.SortFunc(out, func(a, b Deployment) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
-	})
 	return out
+}
+
+// ByName orders what is reported of deployments by their names, those of one name by id.
+func ByName(reported map[string]store.Status) []store.Status {
+	return slices.SortedFunc(maps.Values(reported), func(a, b store.Status) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.DeploymentID, b.DeploymentID))
+	})
 }
 
 // NewGeneration shows a saved state; nil: none.
