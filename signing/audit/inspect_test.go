@@ -126,6 +126,10 @@ func (p *place) putManifest(t *testing.T, tag string, m ocispec.Manifest) ocispe
 func bundleOf(predicateType, hint string) []byte {
 	statement := fmt.Sprintf(`{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q},"annotations":{"dev.longshore.signed":"2026-01-02T03:04:05Z","by":"anna","n":7}}],"predicateType":%q,"predicate":{"a":1}}`,
 		strings.Repeat("ab", 32), predicateType)
+	return bundleWith(statement, hint)
+}
+
+func bundleWith(statement, hint string) []byte {
 	b, err := json.Marshal(map[string]any{
 		"mediaType":            "application/vnd.dev.sigstore.bundle.v0.3+json",
 		"verificationMaterial": map[string]any{"publicKey": map[string]any{"hint": hint}, "tlogEntries": []any{map[string]any{"integratedTime": "1763654400"}}},
@@ -245,6 +249,28 @@ func TestManyReferrers(t *testing.T) {
 	i, err := audit.Inspect(t.Context(), p, "app")
 	if err != nil || len(i.Referrers) != 64 || i.Unlisted != 936 {
 		t.Errorf("%d shown, %d more, %v", len(i.Referrers), i.Unlisted, err)
+	}
+}
+
+// Of more claims than are shown the same ones are shown each time, and the time is among them.
+func TestTooManyClaims(t *testing.T) {
+	claims := map[string]any{"dev.longshore.signed": "2026-01-02T03:04:05Z", "number": 7}
+	for n := range 100 {
+		claims[fmt.Sprintf("claim-%02d", n)] = "x"
+	}
+	all, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := bundleWith(`{"subject":[{"annotations":`+string(all)+`}]}`, "aGludA==")
+	for range 20 {
+		s, err := audit.ReadBundle(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Time != "2026-01-02T03:04:05Z" || len(s.Annotations) != 64 || s.Annotations["claim-00"] == "" || s.Annotations["claim-63"] == "" {
+			t.Fatalf("time %q, %d claims, want the time and the first 64 claims by name: %v", s.Time, len(s.Annotations), s.Annotations)
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,15 +133,15 @@ func (s *Statement) read(e envelope) error {
 	return nil
 }
 
-// claims keeps what a person wrote: claims are strings.
+// claims keeps what a person wrote: claims are strings. Of too many the first ones by name are kept, and the time always.
 func (s *Statement) claims(all map[string]any) {
-	for k, v := range all {
-		text, ok := v.(string)
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		text, ok := all[k].(string)
 		switch {
-		case !ok, len(s.Annotations) >= maxClaims:
+		case !ok:
 		case k == timeClaim:
 			s.Time = text
-		default:
+		case len(s.Annotations) < maxClaims:
 			if s.Annotations == nil {
 				s.Annotations = make(map[string]string)
 			}
