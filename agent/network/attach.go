@@ -56,9 +56,7 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	if err := m.applyTables(m.state); err != nil {
 		return Attachment{}, err
 	}
-	if err := m.follow(m.state); err != nil {
-		return Attachment{}, err
-	}
+	m.later(m.follow(m.state))
 	return m.attachment(m.state.Projects[project], c.ID), nil
 }
 
@@ -239,7 +237,8 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 			if err := m.commit(next); err != nil {
 				return err
 			}
-			return m.follow(next)
+			m.later(m.follow(next))
+			return nil
 		}
 	}
 	return nil
@@ -278,5 +277,6 @@ func (m *Manager) teardown(ctx context.Context, project string) error {
 	if err := m.commit(next); err != nil {
 		return err
 	}
-	return m.follow(next)
+	m.later(m.follow(next))
+	return nil
 }

@@ -71,9 +71,7 @@ func (m *Manager) rebalance(ctx context.Context, change func(*state) (bool, erro
 		return nil, err
 	}
 	before := m.Answering() // also where nothing changed: an earlier call may have got only as far as the saved state
-	if err := m.follow(m.state); err != nil {
-		return nil, err
-	}
+	m.later(m.follow(m.state))
 	var left []string
 	after := m.Answering()
 	for id := range before {

@@ -29,11 +29,7 @@ const maxOwnFiles = 8 << 20
 
 // ensureFiles writes a container's files, or what of them is missing or to change. fresh drops what the container wrote.
 func (m *Manager) ensureFiles(project, id string, fresh bool) error {
-	r, err := m.resolver()
-	if err != nil {
-		return err
-	}
-	return m.placeFiles(project, id, r, fresh)
+	return m.placeFiles(project, id, m.resolver(), fresh)
 }
 
 func (m *Manager) placeFiles(project, id string, r resolver, fresh bool) error {

@@ -248,11 +248,17 @@ func (m *Manager) applyTables(s *state) error {
 
 // follow brings the files of containers up to date with s, which the tables follow already: from now on its containers answer.
 func (m *Manager) follow(s *state) error {
-	if err := m.followNames(s); err != nil {
-		return err
-	}
+	err := m.followNames(s)
 	m.publish(s)
-	return nil
+	return err
+}
+
+// later takes an error about the files of containers that a call is not about: it must not fail for them. [Manager.Mend] finds
+// them out of date, tries again and tells what fails.
+func (m *Manager) later(err error) {
+	if err != nil {
+		m.log.Warn("files of containers are not up to date; repairing them is tried again", "err", err)
+	}
 }
 
 func (m *Manager) netnsPath(id string) string { return filepath.Join(m.o.RunDir, "netns", id) }
@@ -313,10 +319,9 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 			return fmt.Errorf("container %q: %w", id, err)
 		}
 	}
-	if err := m.ensureAllFiles(p.Name); err != nil {
-		return err
-	}
-	return m.follow(m.state)
+	m.later(m.ensureAllFiles(p.Name))
+	m.later(m.follow(m.state))
+	return nil
 }
 
 // renumber removes the links and bridges of a project that next does not have, or has with other addresses, and then makes next

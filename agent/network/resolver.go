@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
@@ -28,34 +29,42 @@ const (
 type resolver struct {
 	raw, hosts []byte // as they are: for a container in the host's namespace
 	four, six  []byte // what a container without and with a way out over IPv6 can use
+
+	asIs, servers error // why raw or hosts, and why four or six cannot be had; only containers that need them fail
 }
 
 // resolver reads the host's files.
-func (m *Manager) resolver() (resolver, error) {
+func (m *Manager) resolver() resolver {
 	var out resolver
-	var err error
-	if out.four, err = resolv(false, m.names...); err != nil {
-		return out, err
+	if out.four, out.servers = resolv(false, m.names...); out.servers == nil {
+		out.six, out.servers = resolv(true, m.names...)
 	}
-	if out.six, err = resolv(true, m.names...); err != nil {
-		return out, err
+	if out.raw, out.asIs = hostsOwn(m.names[0], maxResolv); out.asIs == nil {
+		out.hosts, out.asIs = hostsOwn(m.hosts, maxHosts)
 	}
-	for _, f := range []struct {
-		path string
-		into *[]byte
-		max  int64
-	}{{m.names[0], &out.raw, maxResolv}, {m.hosts, &out.hosts, maxHosts}} {
-		if *f.into, err = bounded.File(os.Open, f.path, f.max); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return out, fmt.Errorf("read the host's names: %w", err)
-		}
+	return out
+}
+
+// hostsOwn reads a file of the host that a container in the host's namespace gets as it is. A file that is not there is empty.
+func hostsOwn(path string, limit int64) ([]byte, error) {
+	data, err := bounded.File(os.Open, path, limit)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return data, nil
 	}
-	return out, nil
+	return nil, fault.WithHint(fmt.Errorf("copy the host's names for a container in the host's network: %w", err),
+		"mend or shorten that file; containers with networks of their own do not need it")
 }
 
 // files are the contents of a container's files.
 func (m *Manager) files(project, id string, r resolver) (map[string][]byte, error) {
 	p := m.state.Projects[project]
 	a := p.Attachments[id]
+	if a.Host && r.asIs != nil {
+		return nil, r.asIs
+	}
+	if !a.Host && r.servers != nil {
+		return nil, r.servers
+	}
 	if a.Host {
 		b := bytes.NewBuffer(slices.Clone(r.hosts))
 		if n := len(r.hosts); n > 0 && r.hosts[n-1] != '\n' {
@@ -100,12 +109,10 @@ func override(data []byte, dns workload.DNS) []byte {
 }
 
 // ensureAllFiles brings the files of a project's containers up to date, where they are: services may have come or gone.
-// Those of projects that share a network with it follow.
+// Those of projects that share a network with it follow. All are tried; the errors are told together.
 func (m *Manager) ensureAllFiles(project string) error {
-	r, err := m.resolver()
-	if err != nil {
-		return err
-	}
+	r := m.resolver()
+	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
 		if name != project && !m.state.neighbours(project, name) {
 			continue
@@ -116,11 +123,11 @@ func (m *Manager) ensureAllFiles(project string) error {
 				continue // after a reboot, Attach or Restore makes them; one that joined another's namespace has none
 			}
 			if err := m.placeFiles(name, id, r, false); err != nil {
-				return err
+				errs = append(errs, fmt.Errorf("container %q: %w", id, err))
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // neighbours tells whether two projects share a network.
@@ -139,19 +146,18 @@ func (s *state) neighbours(one, other string) bool {
 }
 
 // followNames brings hosts files up to date after another container answers, came or went: only where names mean containers,
-// or those of another project, does that change them.
+// or those of another project, does that change them. All are tried; the errors are told together.
 func (m *Manager) followNames(s *state) error {
+	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
 		for _, b := range s.Projects[name].Networks {
 			if !b.routed() || b.Shared != "" {
-				if err := m.ensureAllFiles(name); err != nil {
-					return err
-				}
+				errs = append(errs, m.ensureAllFiles(name))
 				break
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // filterResolv makes a container's resolv.conf of the host's. Servers that only the host can reach (loopback, IPv6 unless the
@@ -204,7 +210,7 @@ func resolv(six bool, paths ...string) ([]byte, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the host's name servers: %w", err)
+			return nil, fault.WithHint(fmt.Errorf("read the host's name servers: %w", err), "mend or shorten that file")
 		}
 		out, usable := filterResolv(data, six)
 		if usable {

@@ -31,7 +31,7 @@ func (d *Drift) Error() string {
 // Unwrap makes a Drift fault.ErrTemporary: it can be mended.
 func (d *Drift) Unwrap() error { return fault.ErrTemporary }
 
-// Verify compares the host with the saved state and changes nothing. What differs is a *[Drift].
+// Verify compares the host with the saved state and changes nothing. What differs, or cannot be looked at, is a *[Drift].
 func (m *Manager) Verify(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,57 +48,53 @@ func (m *Manager) Verify(ctx context.Context) error {
 	return nil
 }
 
+// drift lists what differs. What cannot be looked at is a thing too, so that the others are looked at and repaired; the error
+// is ctx's.
 func (m *Manager) drift(ctx context.Context) ([]string, error) {
 	var out []string
-	servers, err := m.resolver()
-	if err != nil {
-		return nil, err
+	add := func(of, what string, err error) {
+		if err != nil {
+			what = fmt.Sprintf("cannot be looked at: %v", err)
+		}
+		if what != "" {
+			out = append(out, of+what)
+		}
 	}
+	servers := m.resolver()
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		p := m.state.Projects[name]
 		for _, n := range slices.Sorted(maps.Keys(p.Networks)) {
-			if !p.Networks[n].routed() {
-				continue
-			}
-			what, err := m.bridgeDrift(p.Networks[n])
-			if err != nil {
-				return nil, err
-			}
-			if what != "" {
-				out = append(out, fmt.Sprintf("network %q of project %q: bridge %s %s", n, name, p.Networks[n].Name, what))
+			if b := p.Networks[n]; b.routed() {
+				what, err := m.bridgeDrift(b)
+				add(fmt.Sprintf("network %q of project %q: bridge %s ", n, name, b.Name), what, err)
 			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
 			what, err := m.containerDrift(name, id, servers)
-			if err != nil {
-				return nil, err
-			}
-			if what != "" {
-				out = append(out, fmt.Sprintf("container %q: %s", id, what))
-			}
+			add(fmt.Sprintf("container %q: ", id), what, err)
 		}
 	}
 	want := m.state.elements()
 	for f := range families {
 		if m.state.asks(f) {
 			forwards, err := m.forwards(f)
-			if err != nil {
-				return nil, err
+			what := "is off"
+			if forwards {
+				what = ""
 			}
-			if !forwards {
-				out = append(out, f.forwarding()+" is off")
-			}
+			add(f.forwarding()+" ", what, err)
 		}
 		what, err := m.tables[f].drift(want[f])
 		if err != nil {
-			return nil, err
+			add("rules ", "", err)
 		}
 		out = append(out, what...)
 	}
-	return out, m.noteDroppers()
+	add("other firewalls ", "", m.noteDroppers())
+	return out, nil
 }
 
 func (m *Manager) containerDrift(name, id string, servers resolver) (string, error) {
@@ -218,21 +214,26 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 	return "", nil
 }
 
-// Mend repairs what [Manager.Verify] finds, and tells what that was.
+// Mend repairs what [Manager.Verify] finds, and tells what that was: also beside an error, which is of what it could not repair.
 func (m *Manager) Mend(ctx context.Context) (repaired []string, err error) {
 	err = m.Verify(ctx)
 	var drift *Drift
 	if !errors.As(err, &drift) {
 		return nil, err
 	}
-	if err := m.Restore(ctx); err != nil {
+	err = m.Restore(ctx)
+	if err == nil {
+		return drift.Things, nil
+	}
+	left := &Drift{}
+	if unknown := m.Verify(ctx); unknown != nil && !errors.As(unknown, &left) {
 		return nil, err
 	}
-	return drift.Things, nil
+	return slices.DeleteFunc(drift.Things, func(thing string) bool { return slices.Contains(left.Things, thing) }), err
 }
 
 // Restore makes the host as the saved state says: after a start, a reboot, or when somebody removed something. It also
-// removes what carries our marks and no state knows. All is tried; the first errors are told together.
+// removes what carries our marks and no state knows. All is tried; the errors are told together.
 func (m *Manager) Restore(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -250,9 +251,7 @@ func (m *Manager) Restore(ctx context.Context) error {
 		}
 	}
 	if tables == nil {
-		if err := m.follow(m.state); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, m.follow(m.state))
 	}
 	if m.lost {
 		m.log.Info("no state of the networks is saved: what belongs to nothing is left alone until the next start")
@@ -267,12 +266,7 @@ func (m *Manager) Restore(ctx context.Context) error {
 
 // restoreTables comes first: rules must stand before containers can be reached.
 func (m *Manager) restoreTables() error {
-	if err := m.ensureForwarding(); err != nil {
-		return err
-	}
-	if err := m.noteDroppers(); err != nil {
-		return err
-	}
+	others := errors.Join(m.ensureForwarding(), m.noteDroppers())
 	want := m.state.elements()
 	for f := range families {
 		t := &m.tables[f]
@@ -281,7 +275,7 @@ func (m *Manager) restoreTables() error {
 		}
 		what, err := t.drift(want[f])
 		if err != nil {
-			return err
+			return errors.Join(others, err)
 		}
 		if len(what) > 0 {
 			m.log.Info("restoring the container networks' rules", "drift", what)
@@ -293,7 +287,7 @@ func (m *Manager) restoreTables() error {
 			m.tables[f].absent = m.tables[f].absent || want[f] == nil // what is there may be somebody's
 		}
 	}
-	return m.applyTables(m.state)
+	return errors.Join(others, m.applyTables(m.state))
 }
 
 func (m *Manager) restoreProject(ctx context.Context, name string) error {
@@ -336,27 +330,26 @@ func (m *Manager) sweep() error {
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
+	var errs []error
 	for _, l := range list {
 		if a := l.Attrs(); m.host.ours(a) && !links[a.Name] {
 			m.log.Info("removing an interface that belongs to nothing", "interface", a.Name, "alias", a.Alias)
-			if err := removeLink(m.host.links, a.Name); err != nil {
-				return err
-			}
+			errs = append(errs, removeLink(m.host.links, a.Name))
 		}
 	}
 	for dir, remove := range map[string]func(string) error{"netns": unpin, "files": removeFiles} {
 		entries, err := os.ReadDir(filepath.Join(m.o.RunDir, dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("list the run directory: %w", err)
+			errs = append(errs, fmt.Errorf("list the run directory: %w", err))
 		}
 		for _, e := range entries {
 			if ids[e.Name()] {
 				continue
 			}
 			if err := remove(filepath.Join(m.o.RunDir, dir, e.Name())); err != nil {
-				return fmt.Errorf("remove what belongs to nothing: %w", err)
+				errs = append(errs, fmt.Errorf("remove what belongs to nothing: %w", err))
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
