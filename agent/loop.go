@@ -68,8 +68,10 @@ type loop struct {
 	probers    map[string]prober
 	wake       time.Time // from the last plan
 	lookAt     time.Time
-	retryAt    time.Time // of the runtime, while blind
-	saveAt     time.Time // of the store, while something is unsaved
+	retryAt    time.Time        // of the runtime, while blind
+	saveAt     time.Time        // of the store, while something is unsaved
+	unkept     []*securityEvent // that could not be saved yet
+	keepAt     time.Time        // of them; zero: there are none
 
 	reconcileNow chan struct{} // to call the mender now
 	unrepaired   error         // what the mender could not repair
@@ -227,7 +229,7 @@ func (l *loop) pause() time.Duration {
 	case l.unsaved != nil:
 		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
 	}
-	others = append(others, l.poll.late(now))
+	others = append(others, l.poll.late(now), l.keepAt)
 	for _, p := range []*progress{&l.progress, &l.refilling} {
 		_, _, stall := p.stalls(now)
 		others = append(others, stall)
@@ -268,6 +270,7 @@ func (l *loop) pass() {
 		l.act(now, saved)
 		l.probe()
 	}
+	l.keepSecurity(now)
 	l.poll.start(l, now)
 	l.trust.start(l, now)
 	l.pull.start(l, l.acceptedResolved)

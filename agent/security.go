@@ -1,8 +1,8 @@
 package agent
 
 import (
-	"errors"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -12,12 +12,16 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
-// securityEvent is one to be kept by [loop.emitSecurity] in the transaction of what it is about, and told afterwards.
+// securityEvent is one to be kept by [securityEvent.save] in the transaction of what it is about, and told afterwards.
 type securityEvent struct {
 	store.Security
 	all    []store.Security
 	counts map[string]uint64
+	told   bool
 }
+
+// maxUnkept bounds how many security events wait for a store that cannot be written: the oldest make room.
+const maxUnkept = 64
 
 // newSecurityEvent is one of now, as the device believes it to be: its own clock may have forgotten everything, and what comes first or
 // last, and is kept, must not depend on that.
@@ -49,20 +53,55 @@ func (l *loop) emitSecurity(x *securityEvent) {
 		return
 	}
 	l.setSecurity(x.all, x.counts)
+	l.tellSecurity(x)
+}
+
+// tellSecurity tells of one on the device, once.
+func (l *loop) tellSecurity(x *securityEvent) {
+	if x.told {
+		return
+	}
+	x.told = true
 	l.events.Emit(status.Event{Kind: status.EventSecurity, Code: codes.Code(x.Code), Generation: x.Generation, Digest: x.Digest, Message: x.Message})
 	l.log.Warn("this may be an attack", "code", x.Code, "generation", x.Generation, "digest", x.Digest, "err", x.Message)
 }
 
-// saveSecurity keeps and tells a security event that goes with nothing else that is saved.
+// saveSecurity keeps and tells a security event that goes with nothing else that is saved: at once, or as soon as the store can
+// be written.
 func (l *loop) saveSecurity(x *securityEvent) {
-	err := l.o.Store.Update(func(tx *store.Tx) error { return errors.Join(x.save(tx), l.capabilities(tx, l.o.Now())) })
-	if err != nil {
-		l.log.Error("a security event is not kept", "code", x.Code, "err", err)
-		l.events.Emit(status.Event{Kind: status.EventSecurity, Code: codes.Code(x.Code), Generation: x.Generation, Digest: x.Digest, Message: x.Message})
+	l.unkept = append(l.unkept[max(0, len(l.unkept)+1-maxUnkept):], x)
+	l.keepAt = time.Time{}
+	l.keepSecurity(l.o.Now())
+}
+
+// keepSecurity saves and reports the security events that are not kept yet, when that is due.
+func (l *loop) keepSecurity(now time.Time) {
+	if len(l.unkept) == 0 || now.Before(l.keepAt) {
 		return
 	}
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		for _, x := range l.unkept {
+			if err := x.save(tx); err != nil {
+				return err
+			}
+		}
+		return l.capabilities(tx, now)
+	})
+	if err != nil {
+		l.keepAt = now.Add(saveRetry)
+		for _, x := range l.unkept {
+			if !x.told {
+				l.tellSecurity(x)
+				l.log.Error("a security event is not kept; saving it is tried again", "code", x.Code, "err", err)
+			}
+		}
+		return
+	}
+	for _, x := range l.unkept {
+		l.emitSecurity(x)
+	}
+	l.unkept, l.keepAt = nil, time.Time{}
 	l.sender.nudge()
-	l.emitSecurity(x)
 }
 
 // setSecurity takes over the security events that are kept.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
@@ -298,6 +300,54 @@ func TestTrustTroubleIsToldAndStopsNothing(t *testing.T) {
 				if s := r.Status(); len(s.Problems) != 0 {
 					t.Errorf("problems left: %+v", s.Problems)
 				}
+			})
+		})
+	}
+}
+
+// A security event that the disk has no room for is told at once and kept as soon as it can be, although the trouble that it is
+// about does not change, or is over.
+func TestSecurityEventThatCouldNotBeSaved(t *testing.T) {
+	for _, over := range []bool{false, true} {
+		t.Run(fmt.Sprintf("over %v", over), func(t *testing.T) {
+			inTrust(t, func(t *testing.T, w *agenttest.World, p *policies) {
+				var full atomic.Bool
+				w.Commit = func(after bool) error {
+					if full.Load() && !after {
+						return fmt.Errorf("agent.db: %w", unix.ENOSPC)
+					}
+					return nil
+				}
+				w.Publish(t, 1, anApp(1, "web:1"))
+				r := w.Start(t)
+				w.Committed(t, r, 1)
+				attack := &codes.Error{Code: codes.TrustRollback, Err: errors.New("version 1 again")}
+				p.set(func(p *policies) { p.err = attack })
+				full.Store(true)
+				w.Sync(t, r)
+				told := func() int { return len(eventsOf(t, r.Agent, status.EventRequest{Kind: status.EventSecurity})) }
+				if n := told(); n != 1 {
+					t.Errorf("%d security events are told, want one", n)
+				}
+				when := time.Now()
+				time.Sleep(10 * time.Minute)
+				if s := r.Status().Security; len(s) != 0 {
+					t.Errorf("kept on a full disk: %+v", s)
+				}
+				if over {
+					p.set(func(p *policies) { p.err = nil })
+					w.Sync(t, r)
+				}
+				full.Store(false)
+				w.Wait(t, "the event to be kept", func() bool { return len(r.Status().Security) == 1 })
+				s := r.Status().Security[0]
+				if s.Code != codes.TrustRollback || s.Count != 1 || s.Last.After(when) || r.Counts().Security[codes.TrustRollback] != 1 || told() != 1 {
+					t.Errorf("kept %+v, counted %d, told %d times", s, r.Counts().Security[codes.TrustRollback], told())
+				}
+				w.Wait(t, "the event to be reported", func() bool { return len(w.Extra(t).Security) == 1 })
+				r.Stop(t)
+				r = w.Start(t)
+				w.Wait(t, "the event to be there after a restart", func() bool { return len(r.Status().Security) == 1 })
 			})
 		})
 	}

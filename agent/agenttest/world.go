@@ -79,6 +79,9 @@ type World struct {
 	Prepare  func(*store.Store) // is called with each agent's store before the agent runs
 	Replace  bool               // a damaged agent.db is replaced, as the program does
 
+	// Commit is called before and after each write of an agent that nothing kills, as that of [store.Options]; nil: never.
+	Commit func(after bool) error
+
 	policy   atomic.Value // string
 	observer agent.Runtime
 }
@@ -155,7 +158,7 @@ func (w *World) StartToDie(t *testing.T, k *Killer) *Running {
 
 func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 	t.Helper()
-	so := store.Options{Path: w.Path, Device: string(Device)}
+	so := store.Options{Path: w.Path, Device: string(Device), Commit: w.Commit}
 	if w.Replace {
 		so.Replace = time.Now
 	}
