@@ -151,6 +151,16 @@ func (c *Client) Resolve(ctx context.Context, repository, tag string) (ocispec.D
 	return r.Resolve(ctx, tag)
 }
 
+// EachResolve is Repository.EachResolve on a repository that a document names: it is not told the credentials of Options, unless
+// they are for its host anyway.
+func (c *Client) EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error {
+	r, err := c.named(repository)
+	if err != nil {
+		return err
+	}
+	return r.EachResolve(ctx, tag, enough)
+}
+
 // Upstream is a client that asks registries themselves what a tag names, as whoever publishes has to: what a mirror shows may
 // be older, and what follows it would be in conflict with what is there. Content comes by its digest from wherever it is.
 type Upstream struct{ *Client }

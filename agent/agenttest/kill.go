@@ -117,6 +117,13 @@ func (s killSource) Resolve(ctx context.Context, repository, tag string) (ocispe
 	return s.Source.Resolve(ctx, repository, tag)
 }
 
+func (s killSource) EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error {
+	if err := s.k.point("resolve"); err != nil {
+		return err
+	}
+	return s.Source.EachResolve(ctx, repository, tag, enough)
+}
+
 func (s killSource) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	if err := s.k.point("manifest"); err != nil {
 		return ocispec.Descriptor{}, nil, err

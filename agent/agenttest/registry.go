@@ -27,6 +27,7 @@ import (
 type Registry struct {
 	mu       sync.Mutex
 	tags     map[string]ocispec.Descriptor // "repository:tag"
+	mirror   map[string]ocispec.Descriptor // "repository:tag", as a mirror shows them
 	content  map[string][]byte             // "repository@digest"
 	requests []string
 	fail     func(request string) error
@@ -35,7 +36,7 @@ type Registry struct {
 
 // NewRegistry makes an empty one.
 func NewRegistry() *Registry {
-	return &Registry{tags: map[string]ocispec.Descriptor{}, content: map[string][]byte{}}
+	return &Registry{tags: map[string]ocispec.Descriptor{}, mirror: map[string]ocispec.Descriptor{}, content: map[string][]byte{}}
 }
 
 // Push stores an artifact and points tags at it.
@@ -58,7 +59,14 @@ func (r *Registry) Tag(repository, tag string, d ocispec.Descriptor) {
 	r.tags[repository+":"+tag] = d
 }
 
-// Fail sets what happens to requests ("resolve host/repo:tag", "manifest host/repo@sha256:…", "blob …"): an error is the
+// Mirror sets what a mirror, which is asked before the registry, shows that a tag names. Without a digest it has no such tag.
+func (r *Registry) Mirror(repository, tag string, d ocispec.Descriptor) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mirror[repository+":"+tag] = d
+}
+
+// Fail sets what happens to requests ("resolve host/repo:tag", "mirror host/repo:tag", "manifest host/repo@sha256:…", "blob …"): an error is the
 // answer. nil: all is well.
 func (r *Registry) Fail(f func(request string) error) {
 	r.mu.Lock()
@@ -91,7 +99,37 @@ func (r *Registry) request(what string) error {
 }
 
 // Resolve implements [intake.Source].
-func (r *Registry) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
+func (r *Registry) Resolve(ctx context.Context, repository, tag string) (d ocispec.Descriptor, err error) {
+	err = r.EachResolve(ctx, repository, tag, func(named ocispec.Descriptor) bool {
+		d = named
+		return true
+	})
+	return d, err
+}
+
+// EachResolve implements [intake.Source].
+func (r *Registry) EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error {
+	if d, ok := r.mirrored(ctx, repository, tag); ok && enough(d) {
+		return nil
+	}
+	d, err := r.resolve(ctx, repository, tag)
+	if err == nil {
+		enough(d)
+	}
+	return err
+}
+
+func (r *Registry) mirrored(ctx context.Context, repository, tag string) (ocispec.Descriptor, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d, ok := r.mirror[repository+":"+tag]
+	if !ok || d.Digest == "" || errors.Join(ctx.Err(), r.request("mirror "+repository+":"+tag)) != nil {
+		return d, false
+	}
+	return ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, true
+}
+
+func (r *Registry) resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	what := "resolve " + repository + ":" + tag

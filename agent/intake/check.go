@@ -66,12 +66,34 @@ func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
 	if q.Accepted != nil && q.Loaded == "" { // by its digest, whatever the tag says now
 		out.Reloaded, broken = in.Load(ctx, *q.Accepted, false)
 	}
-	ref := in.o.Repository + ":" + in.o.Tag
-	d, err := in.o.Source.Resolve(ctx, in.o.Repository, in.o.Tag)
-	if err != nil {
-		out.Err = codes.Wrap(sourceCode(err, codes.StateNotFound), fmt.Errorf("resolve %s: %w", ref, err))
-		return out
+	var found Result
+	err := in.o.Source.EachResolve(ctx, in.o.Repository, in.o.Tag, func(d ocispec.Descriptor) bool {
+		if d.Digest != found.Resolved.Digest {
+			found = in.look(ctx, &q, d, &out, broken)
+		}
+		return !found.older(q)
+	})
+	if err == nil {
+		return found
 	}
+	ref := in.o.Repository + ":" + in.o.Tag
+	if found.Resolved.Digest != "" {
+		ref += fmt.Sprintf(", of which a mirror shows generation %d, older than what this device has accepted", found.Generation)
+	}
+	out.Err = codes.Wrap(sourceCode(err, codes.StateNotFound), fmt.Errorf("resolve %s: %w", ref, err))
+	return out
+}
+
+// older reports whether what was found is older than what the device has accepted. A mirror that shows such a state is behind,
+// and the next place is asked: only the registry itself can say that the tag was moved back.
+func (r *Result) older(q Query) bool {
+	return r.Known && q.Refused.Code == string(codes.Rollback) || r.Err != nil && codes.Of(r.Err) == codes.Rollback
+}
+
+// look holds what one place says of the tag against what the device has. begun is the check so far; it learns of a renewal of the
+// trust policy, of which a check asks for one. broken is what is wrong with the documents of the accepted state; nil: nothing.
+func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begun *Result, broken error) Result {
+	out := *begun
 	out.Resolved = d
 	switch {
 	case q.Accepted != nil && q.Accepted.Digest == d.Digest:
@@ -86,13 +108,14 @@ func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
 		out.Known, out.Generation = true, q.Refused.Generation
 		return out
 	}
-	in.renew(ctx, &q, &out)                                   // whoever signed it may be known only since today
+	in.renew(ctx, q, begun) // whoever signed it may be known only since today
+	out.Renewal, out.Policy = begun.Renewal, begun.Policy
 	if r := out.Renewal; q.Anew && r != nil && r.Err != nil { // a key that the lost policy had revoked may count again
 		out.Err = &codes.Error{Code: codes.TrustUnreachable, Err: fmt.Errorf(
 			"state %s: nothing is accepted after the database was damaged before the trust policy is up to date: %w", d.Digest, r.Err)}
 		return out
 	}
-	if out.Err = in.examine(ctx, q, d, &out); out.Err == nil {
+	if out.Err = in.examine(ctx, *q, d, &out); out.Err == nil {
 		out.Reloaded = nil // not wanted any more
 	}
 	if in.Fingerprint() != q.Policy {

@@ -15,6 +15,9 @@ import (
 type Source interface {
 	// Resolve asks what a tag points at: one HEAD when all is well. repository has no scheme.
 	Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error)
+	// EachResolve gives enough what a tag points at, at each mirror that may say so and then at the place itself, until it
+	// reports true. An error says why the place itself could not be asked; fault.ErrNotFound says that it has no such tag.
+	EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error
 	// Manifest returns a manifest's exact bytes, at most 1 MiB, and its descriptor.
 	Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error)
 	// Blob returns a blob's exact bytes; d.Size bounds the read, and limit bounds d.Size.
