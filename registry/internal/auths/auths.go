@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -108,27 +109,43 @@ func (d document) keys(host, repository string) []string {
 		i := strings.LastIndexByte(path, '/')
 		path = path[:max(i, 0)]
 	}
-	server := credentials.ServerAddressFromRegistry(host)
-	if d.CredsStore != "" || d.CredHelpers[server] != "" || d.hasHost(server) {
-		out = append(out, server)
+	return append(out, d.wholeHost(host)...)
+}
+
+// wholeHost are the keys of what d has for all of a host: its address where a helper keeps that, else each spelling that is in the
+// file, the one that Docker writes first. A key like "host/team" is of one namespace, oras-go would take it for the whole host.
+func (d document) wholeHost(host string) []string {
+	server := address(host)
+	if d.helper(server) != "" {
+		return []string{server}
 	}
+	var out []string
+	for key := range d.Auths {
+		if address(key) == server {
+			out = append(out, key)
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int {
+		switch server {
+		case a:
+			return -1
+		case b:
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
 	return out
 }
 
-// hasHost leaves out keys like "host/team": they are of one namespace, oras-go would take them for the whole host.
-func (d document) hasHost(server string) bool {
-	if _, ok := d.Auths[server]; ok {
-		return true
+// address is the key under which Docker keeps what a key is for, or a host: without the scheme and the version of the API that
+// others have written around it. Docker Hub has one key for its three names.
+func address(key string) string {
+	bare := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://"), "/")
+	bare = strings.TrimSuffix(strings.TrimSuffix(bare, "/v1"), "/v2")
+	if bare == "index.docker.io" {
+		bare = "docker.io"
 	}
-	for key := range d.Auths {
-		bare := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://"), "/")
-		for _, version := range []string{"", "/v1", "/v2"} {
-			if bare == server+version {
-				return true
-			}
-		}
-	}
-	return false
+	return credentials.ServerAddressFromRegistry(bare)
 }
 
 // helper is the name of the program that keeps the credentials of a key; "": the file itself does.
@@ -254,7 +271,7 @@ func (f Files) Store(ctx context.Context, host string, cred auth.Credential) (st
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	server := credentials.ServerAddressFromRegistry(host)
+	server := address(host)
 	store, err := f.store(d, file, server)
 	if err != nil {
 		return "", err
@@ -277,10 +294,10 @@ func (f Files) unwritten(ctx context.Context, d document, file, key string, err 
 	return unreadable(file)
 }
 
-// Erase removes what is stored for host from every file that has it, and from the helpers that files name. It returns from which.
+// Erase removes what is stored for host from every file that has it, in whatever spelling Lookup finds, and from the helpers that
+// files name. It returns from which.
 func (f Files) Erase(ctx context.Context, host string) ([]string, error) {
 	var from []string
-	server := credentials.ServerAddressFromRegistry(host)
 	for _, file := range f.Paths {
 		d, err := read(file)
 		if errors.Is(err, os.ErrNotExist) {
@@ -289,21 +306,32 @@ func (f Files) Erase(ctx context.Context, host string) ([]string, error) {
 		if err != nil {
 			return from, err
 		}
-		if _, ok := d.Auths[server]; !ok && d.CredsStore == "" && d.CredHelpers[server] == "" {
-			continue
+		gone := false
+		for _, key := range d.wholeHost(host) {
+			there, err := f.eraseKey(ctx, d, file, key)
+			if err != nil {
+				return from, fmt.Errorf("erase credentials of %s by %s: %w", host, file, err)
+			}
+			gone = gone || there
 		}
-		store, err := f.store(d, file, server)
-		if err != nil {
-			return from, err
+		if gone {
+			from = append(from, d.keeps(file, address(host)))
 		}
-		cred, err := store.Get(ctx, server)
-		if err == nil && cred == auth.EmptyCredential {
-			continue
-		}
-		if err := store.Delete(ctx, server); err != nil {
-			return from, fmt.Errorf("erase credentials of %s by %s: %w", host, file, f.unwritten(ctx, d, file, server, err))
-		}
-		from = append(from, d.keeps(file, server))
 	}
 	return from, nil
+}
+
+// eraseKey reports whether there was anything.
+func (f Files) eraseKey(ctx context.Context, d document, file, key string) (bool, error) {
+	store, err := f.store(d, file, key)
+	if err != nil {
+		return false, err
+	}
+	if cred, err := store.Get(ctx, key); err == nil && cred == auth.EmptyCredential {
+		return false, nil
+	}
+	if err := store.Delete(ctx, key); err != nil {
+		return false, f.unwritten(ctx, d, file, key, err)
+	}
+	return true, nil
 }

@@ -3,6 +3,7 @@ package auths_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -177,6 +178,53 @@ func TestStoreAndErase(t *testing.T) {
 	if data, err := os.ReadFile(broken); err != nil || string(data) != `{"auths":` {
 		t.Errorf("the broken file is now %q, %v", data, err)
 	}
+}
+
+// Whatever spelling of a registry is looked up is erased too, and nothing else.
+func TestEraseEverySpelling(t *testing.T) {
+	hub := []string{"https://index.docker.io/v1/", "https://index.docker.io/v2/", "index.docker.io", "docker.io", "registry-1.docker.io"}
+	for host, spellings := range map[string][]string{
+		"a.test":          {"a.test", "https://a.test", "http://a.test/", "https://a.test/v1/", "https://a.test/v2", "a.test/"},
+		"docker.io":       hub,
+		"index.docker.io": hub,
+	} {
+		for _, spelling := range spellings {
+			others := entry("a.test/team", "team", "pw") + "," + entry("docker.io/team", "team", "pw") + "," + entry("a.test:5000", "port", "pw")
+			file := put(t, `{"auths":{`+others+","+entry(spelling, "me", "pw")+`}}`, t.TempDir(), "config.json")
+			files := of(file)
+			if cred, err := files.Lookup(t.Context(), host, "x"); err != nil || cred != user("me") {
+				t.Errorf("Lookup(%s) of %s = %+v, %v", host, spelling, cred, err)
+			}
+			if from, err := files.Erase(t.Context(), host); err != nil || len(from) != 1 || from[0] != file {
+				t.Errorf("Erase(%s) of %s = %q, %v, want %s", host, spelling, from, err, file)
+			}
+			want := put(t, `{"auths":{`+others+`}}`, t.TempDir(), "config.json")
+			if diff := cmp.Diff(entries(t, want), entries(t, file)); diff != "" {
+				t.Errorf("after Erase(%s) of %s (-want +got):\n%s", host, spelling, diff)
+			}
+		}
+	}
+	file := put(t, `{"auths":{`+entry("a.test", "one", "pw")+","+entry("https://a.test/", "two", "pw")+`}}`, t.TempDir(), "config.json")
+	if from, err := of(file).Erase(t.Context(), "a.test"); err != nil || len(from) != 1 {
+		t.Errorf("Erase of two spellings = %q, %v, want the file once", from, err)
+	}
+	if cred, err := of(file).Lookup(t.Context(), "a.test", "x"); err != nil || cred != auth.EmptyCredential {
+		t.Errorf("Lookup after Erase of two spellings = %+v, %v", cred, err)
+	}
+}
+
+// entries are those of a file.
+func entries(t *testing.T, file string) map[string]any {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct{ Auths map[string]any }
+	if err := json.Unmarshal(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d.Auths
 }
 
 // helper keeps one credential in a file, by the protocol of Docker's credential helpers.
