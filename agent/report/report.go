@@ -90,13 +90,8 @@ func New(o Options) (*Client, error) {
 			TLSHandshakeTimeout: 15 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, Time: o.Now},
 		}
 		if o.CAFile != "" {
-			pem, err := bounded.File(os.Open, o.CAFile, maxCA)
-			if err != nil {
-				return nil, fmt.Errorf("fleet endpoint: read CA: %w", err)
-			}
-			t.TLSClientConfig.RootCAs = x509.NewCertPool()
-			if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-				return nil, fmt.Errorf("fleet endpoint: %s holds no certificate: %w", o.CAFile, fault.ErrInvalid)
+			if t.TLSClientConfig.RootCAs, err = authorities(o.CAFile); err != nil {
+				return nil, fmt.Errorf("fleet endpoint: %w", err)
 			}
 		}
 		rt = t
@@ -105,6 +100,49 @@ func New(o Options) (*Client, error) {
 		Transport: rt, Timeout: o.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a token goes nowhere else
 	}}, nil
+}
+
+// ReadFiles tells which of the options names a file that cannot be used, and why; "" for none. A TokenFile otherwise shows at the
+// first report.
+func (o Options) ReadFiles() (option string, err error) {
+	if o.CAFile != "" {
+		if _, err := authorities(o.CAFile); err != nil {
+			return "CAFile", err
+		}
+	}
+	if o.TokenFile != "" {
+		if _, err := readToken(o.TokenFile); err != nil {
+			return "TokenFile", err
+		}
+	}
+	return "", nil
+}
+
+// authorities reads the certificates of a CA file.
+func authorities(file string) (*x509.CertPool, error) {
+	pem, err := bounded.File(os.Open, file, maxCA)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fault.WithHint(fmt.Errorf("CA file %s holds no PEM certificate: %w", file, fault.ErrInvalid),
+			"put the certificate of the endpoint's authority there, in PEM; without fleet.caFile the system's authorities count")
+	}
+	return pool, nil
+}
+
+// readToken reads a bearer token, without the white space around it.
+func readToken(file string) (string, error) {
+	data, err := bounded.File(os.Open, file, maxToken)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if token == "" {
+		return "", fault.WithHint(fmt.Errorf("token file %s is empty: %w", file, fault.ErrInvalid), "write the device's token there: longshore-fleet token create")
+	}
+	return token, nil
 }
 
 // Close lets go of idle connections.
@@ -129,11 +167,11 @@ func (c *Client) Deliver(ctx context.Context, r agent.Report) error {
 		req.Header.Set("User-Agent", c.o.UserAgent)
 	}
 	if c.o.TokenFile != "" {
-		token, err := bounded.File(os.Open, c.o.TokenFile, maxToken)
+		token, err := readToken(c.o.TokenFile)
 		if err != nil {
-			return fault.WithHint(fmt.Errorf("report to %s: read token: %w: %w", c.base, fault.ErrTemporary, err), "check fleet.tokenFile in agent.yaml")
+			return fault.WithHint(fmt.Errorf("report to %s: %w: %w", c.base, fault.ErrTemporary, err), "check fleet.tokenFile in agent.yaml")
 		}
-		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {

@@ -148,6 +148,19 @@ func TestOfflineAndMissingTokenAreTemporary(t *testing.T) {
 	}
 }
 
+// An empty token is not sent: the endpoint would blame the device.
+func TestEmptyTokenIsTold(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, "http://127.0.0.1:1", func(o *report.Options) { o.TokenFile = file })
+	err := c.Deliver(t.Context(), agent.Report{Kind: agent.ReportCapabilities, Subject: "d"})
+	if !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error(), file+" is empty") {
+		t.Errorf("Deliver = %v, want temporary, naming the file", err)
+	}
+}
+
 func TestBadOptions(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca")
 	if err := os.WriteFile(ca, []byte("not a certificate"), 0o600); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/emit"
@@ -226,21 +227,12 @@ func (p *program) checkConfig(c *cli.Context) error {
 	}
 	policy, trustErr := readPolicy(cfg.Trust)
 	errs := []error{trustErr}
-	for _, f := range []struct{ key, file string }{
-		{"fleet.tokenFile", cfg.Fleet.TokenFile},
-		{"fleet.caFile", cfg.Fleet.CAFile},
-	} {
-		if f.file == "" {
-			continue
-		}
-		if _, err := bounded.File(os.Open, f.file, maxConfigBytes); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
-		}
-	}
 	for _, f := range []struct {
 		key string
-		o   registry.Options
+		o   interface{ ReadFiles() (string, error) }
 	}{
+		{"fleet.tokenFile", report.Options{TokenFile: cfg.Fleet.TokenFile}},
+		{"fleet.caFile", report.Options{CAFile: cfg.Fleet.CAFile}},
 		{"registry.authFile", registry.Options{AuthFile: cfg.Registry.AuthFile}},
 		{"registry.caFile", registry.Options{CAFile: cfg.Registry.CAFile}},
 		{"registry.certFile", registry.Options{CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile}},

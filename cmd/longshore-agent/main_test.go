@@ -137,6 +137,38 @@ func TestKeysAreBesideThePolicy(t *testing.T) {
 	}
 }
 
+// A certificate file without a certificate is found before the device starts, wherever agent.yaml names it.
+func TestCheckConfigReadsCertificates(t *testing.T) {
+	dir := t.TempDir()
+	public, err := os.ReadFile(keyFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"trust.yaml":  "rules:\n  - {scope: h/r, keys: [{name: release, file: release.pub}]}\n",
+		"release.pub": string(public), "words.pem": "not a certificate\n", "empty": "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for key, more := range map[string]string{
+		"fleet.caFile":    "fleet: {url: 'https://fleet.example', caFile: words.pem}\n",
+		"registry.caFile": "registry: {caFile: words.pem}\n",
+		"fleet.tokenFile": "fleet: {url: 'https://fleet.example', tokenFile: empty}\n",
+	} {
+		config := filepath.Join(dir, "agent.yaml")
+		if err := os.WriteFile(config, []byte("device: d\nstate: h/r\ntrust: trust.yaml\n"+more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(strings.TrimSuffix(more, "}\n"), "File: ")
+		code, out, errs := command(t, "check-config", "--config", config)
+		if code != 2 || !strings.Contains(errs, config+": "+key+": ") || !strings.Contains(errs, filepath.Join(dir, name)) || !strings.Contains(errs, "hint: ") {
+			t.Errorf("%s: check-config = %d, want 2 with the key, the file and a hint\n%s%s", key, code, out, errs)
+		}
+	}
+}
+
 // A slip in what is only needed for something new must not keep workloads from starting after a boot.
 func TestAgentStartsInSpiteOfASlip(t *testing.T) {
 	dir := t.TempDir()

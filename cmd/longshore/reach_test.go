@@ -23,7 +23,7 @@ func TestFilesOfFlags(t *testing.T) {
 		want       string
 	}{
 		{"--ca-file", "none.pem", outcome.NotFound, "longshore: --ca-file: CA file none.pem: not found\n"},
-		{"--ca-file", "words.pem", outcome.Misused, "longshore: --ca-file: CA file words.pem holds no PEM certificate: invalid\n"},
+		{"--ca-file", "words.pem", outcome.Misused, "longshore: --ca-file: CA file words.pem holds no PEM certificate: invalid\n  hint: put the certificate of the registry's authority there, in PEM\n"},
 		{"--ca-file", ".", outcome.Misused, "longshore: --ca-file: CA file .: is a directory: invalid\n"},
 		{"--cert-file", "none.pem", outcome.NotFound, "longshore: --cert-file: client certificate none.pem: not found\n"},
 		{"--registry-config", "none.json", outcome.NotFound, "longshore: --registry-config: credentials file none.json: no such file or directory\n"},

@@ -65,7 +65,8 @@ func (o TLS) Config() (*tls.Config, error) {
 				return nil, fmt.Errorf("CA file %w", err)
 			}
 			if !pool.AppendCertsFromPEM(pem) {
-				return nil, fmt.Errorf("CA file %s holds no PEM certificate: %w", f, fault.ErrInvalid)
+				return nil, fault.WithHint(fmt.Errorf("CA file %s holds no PEM certificate: %w", f, fault.ErrInvalid),
+					"put the certificate of the registry's authority there, in PEM")
 			}
 		}
 		c.RootCAs = pool
