@@ -46,15 +46,18 @@ type Features struct {
 // cgroupRoot is where control groups are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// hostFeatures asks once and remembers a good answer.
+// hostFeatures asks once and remembers a good answer. AppArmor's profile is looked at each time: what keeps it from being loaded
+// may be mended, and another program may remove it.
 type hostFeatures struct {
-	mu    sync.Mutex
-	known *Features
-	root  string // of the snapshotter; "": unknown
-	blobs string // of the content store; "": unknown
+	mu       sync.Mutex
+	known    *Features                          // without AppArmor
+	root     string                             // of the snapshotter; "": unknown
+	blobs    string                             // of the content store; "": unknown
+	load     func() (supported bool, err error) // of the default profile; nil: loadProfile
+	unloaded string                             // why that failed the last time; "": it did not
 }
 
-// Features asks containerd and the kernel what they can do. The first good answer is kept.
+// Features asks containerd and the kernel what they can do. The first good answer is kept, but for AppArmor's.
 func (r *Runtime) Features(ctx context.Context) (Features, error) {
 	f, err := r.features(r.in(ctx))
 	if err != nil {
@@ -67,9 +70,51 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	h := &r.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.known != nil {
-		return *h.known, nil
+	if h.known == nil {
+		f, err := r.ask(ctx)
+		if err != nil {
+			return Features{}, err
+		}
+		h.known = &f
 	}
+	return r.withAppArmor(*h.known), nil
+}
+
+// withAppArmor adds to f whether the default profile is loaded, and loads it where it can be.
+func (r *Runtime) withAppArmor(f Features) Features {
+	h := &r.host
+	load := h.load
+	if load == nil {
+		load = loadProfile
+	}
+	supported, err := load()
+	f.AppArmor = supported && err == nil
+	why := ""
+	if err != nil {
+		why = "AppArmor's default profile could not be loaded: " + err.Error()
+		f.Degraded = append(slices.Clone(f.Degraded), why)
+	}
+	switch {
+	case why != "" && h.unloaded == "":
+		r.log.Warn("containers start without AppArmor's default profile; loading it is tried again with each", "err", err)
+	case why == "" && h.unloaded != "":
+		r.log.Info("AppArmor's default profile is loaded now; containers that were created without it stay so")
+	}
+	h.unloaded = why
+	return f
+}
+
+// loadProfile loads the default profile unless it is loaded.
+func loadProfile() (supported bool, err error) {
+	if !hostapparmor.HostSupports() {
+		return false, nil
+	}
+	return true, apparmor.LoadDefaultProfile(appArmorProfile)
+}
+
+// ask finds out what does not change while the agent runs. r.host is locked.
+func (r *Runtime) ask(ctx context.Context) (Features, error) {
+	h := &r.host
 	version, err := r.version(ctx)
 	if err == nil {
 		err = recentDaemon(version)
@@ -117,14 +162,6 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 	if !f.Seccomp {
 		f.Degraded = append(f.Degraded, "the OCI runtime was built without seccomp: no system call filter")
 	}
-	if hostapparmor.HostSupports() {
-		if err := apparmor.LoadDefaultProfile(appArmorProfile); err != nil {
-			f.Degraded = append(f.Degraded, "AppArmor's default profile could not be loaded: "+err.Error())
-		} else {
-			f.AppArmor = true
-		}
-	}
-	h.known = &f
 	return f, nil
 }
 
