@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -60,13 +61,18 @@ func exited(err error, code int) bool {
 	return errors.As(err, &s) && s.code == code
 }
 
-// run runs git in a directory and returns what it prints. Errors have what it said, without credentials.
+// run runs git in a directory and returns what it prints. Errors have what it said, without credentials. With ctx, or after
+// limit, git ends together with what it has started.
 func (g Program) run(ctx context.Context, limit time.Duration, dir string, env []string, args ...string) ([]byte, error) {
 	inner, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	// The kernel ends a child with the thread that started it, see attach.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(inner, "git", args...)
 	cmd.Dir, cmd.Env = dir, g.environ(env...)
 	cmd.WaitDelay = 5 * time.Second // a helper of git may keep the pipes
+	attach(cmd)
 	out, errs := &bounded{max: maxOutput}, &bounded{max: 64 << 10}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := cmd.Run()

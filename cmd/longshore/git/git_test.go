@@ -1,13 +1,16 @@
 package git
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
@@ -267,5 +270,50 @@ func TestBranch(t *testing.T) {
 		if !errors.Is(err, c.kind) || strings.Contains(err.Error(), "wrong@") || strings.Contains(err.Error(), "anna") {
 			t.Errorf("%s: %v, want %v", c.name, err, c.kind)
 		}
+	}
+}
+
+// With a call that is given up ends all that git has started for it, here the program that it reaches a server with.
+func TestHelpersEndWithTheirCaller(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes end in groups on Linux")
+	}
+	newRepository(t) // or there is no git
+	dir := t.TempDir()
+	pids, ssh := filepath.Join(dir, "pids"), filepath.Join(dir, "ssh")
+	script := "#!/bin/sh\nsleep 600 &\necho $! >" + pids + ".new\necho $$ >>" + pids + ".new\nmv " + pids + ".new " + pids + "\nwait\n"
+	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	g := program()
+	g.Environ = append(g.Environ, "GIT_SSH="+ssh, "GIT_SSH_VARIANT=simple")
+	b, err := g.Follow(t.Context(), "ssh://git.acme.example/plant.git", "main", ".", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { _, err := b.Newest(ctx); ended <- err }()
+	testenv.Eventually(t, 30*time.Second, "the helper", func() error {
+		_, err := os.Stat(pids)
+		return err
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Newest = %v, want %v", err, context.Canceled)
+	}
+	data, err := os.ReadFile(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid := range strings.FieldsSeq(string(data)) {
+		testenv.Eventually(t, 5*time.Second, "end of process "+pid, func() error {
+			state, err := os.ReadFile("/proc/" + pid + "/stat")
+			if err == nil && !strings.Contains(string(state), ") Z ") {
+				return errors.New("it runs")
+			}
+			return nil
+		})
 	}
 }
