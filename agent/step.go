@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/plan"
@@ -23,6 +24,9 @@ const (
 // step does one step and brings the result to the loop.
 func (l *loop) step(ctx context.Context, st plan.Step) {
 	err := l.perform(ctx, st)
+	if errors.Is(err, syscall.ENOSPC) && (st.Verb == plan.Remove || st.Verb == plan.Teardown) {
+		l.o.Content.Yield() // containerd needs space to write that something is gone; the documents are all there
+	}
 	l.send(func(l *loop) {
 		delete(l.sup.Busy, st.Subject())
 		delete(l.longStarts, st.Container)

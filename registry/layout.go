@@ -23,11 +23,20 @@ const maxContent = 64 << 20
 // ingestFolder is where oras-go and we write before renaming; what a power cut leaves in it is removed at the next start.
 const ingestFolder = "ingest"
 
+const (
+	// reserveFile, in the folder of unfinished writes, holds room on the disk for the documents of the state that frees it.
+	reserveFile = "reserve"
+	// reserveSize is that room in bytes: the documents of a state are seldom a tenth of it.
+	reserveSize = 4 << 20
+)
+
 // Layout is a device's small content store: an OCI image layout whose writes survive a power cut once they return.
 // It is safe for concurrent use by one process.
 //
 // oras-go's own store does not sync what it writes, and its index.json grows with every manifest; here the caller keeps
 // the list of what is wanted, so index.json stays empty.
+//
+// A Layout keeps 4 MiB of the disk for itself, as far as they are free, and takes from them what it could not write otherwise.
 type Layout struct {
 	place *layoutPlace
 	mu    sync.RWMutex // Retain excludes Put, which would else lose what it just wrote
@@ -45,8 +54,17 @@ func OpenLayout(path string) (*Layout, error) {
 
 func (l *Layout) prepare() error {
 	root := l.place.path
-	if err := os.RemoveAll(filepath.Join(root, ingestFolder)); err != nil {
+	unfinished, err := os.ReadDir(filepath.Join(root, ingestFolder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return onDisk(err)
+	}
+	for _, e := range unfinished {
+		if e.Name() == reserveFile {
+			continue // another program would have its room before this one has it again
+		}
+		if err := os.RemoveAll(filepath.Join(root, ingestFolder, e.Name())); err != nil {
+			return onDisk(err)
+		}
 	}
 	for _, folder := range []string{root, filepath.Join(root, ingestFolder), filepath.Join(root, ocispec.ImageBlobsDir, digest.SHA256.String())} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -77,6 +95,7 @@ func (l *Layout) prepare() error {
 			return err
 		}
 	}
+	l.reserve()
 	return nil
 }
 
@@ -110,7 +129,12 @@ func (l *Layout) Put(ctx context.Context, desc ocispec.Descriptor, data []byte) 
 		// It may be there from a Put that was killed between its rename and its sync.
 		return newError("put", desc.Digest.String(), syncFolder(filepath.Dir(file)))
 	}
-	return newError("put", desc.Digest.String(), l.write(file, data))
+	err = l.write(file, data)
+	if errors.Is(err, fault.ErrFull) {
+		err = l.writeReserved(file, data)
+	}
+	l.reserve()
+	return newError("put", desc.Digest.String(), err)
 }
 
 // Retain removes everything but keep.
@@ -141,10 +165,18 @@ func (l *Layout) Retain(ctx context.Context, keep []digest.Digest) error {
 		}
 		removed = true
 	}
+	l.reserve()
 	if !removed {
 		return nil
 	}
 	return newError("clean", l.place.path, syncFolder(folder))
+}
+
+// Yield gives the space that is kept for Put to whatever else needs it, until the next Put or Retain.
+func (l *Layout) Yield() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = os.Remove(filepath.Join(l.place.path, ingestFolder, reserveFile)) // what cannot be given stays
 }
 
 func (l *Layout) check(ctx context.Context, desc ocispec.Descriptor) error {
@@ -164,11 +196,28 @@ func (l *Layout) check(ctx context.Context, desc ocispec.Descriptor) error {
 }
 
 // write makes a file appear at once and for good: content first, then its name, then the folder that holds the name.
-func (l *Layout) write(file string, data []byte) (err error) {
+func (l *Layout) write(file string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Join(l.place.path, ingestFolder), "put-*")
 	if err != nil {
 		return onDisk(err)
 	}
+	return finish(f, file, data)
+}
+
+// writeReserved is write into the room of the reserve.
+func (l *Layout) writeReserved(file string, data []byte) error {
+	f, err := os.OpenFile(filepath.Join(l.place.path, ingestFolder, reserveFile), os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the room that is kept for it was not free: %w", fault.ErrFull)
+	}
+	if err != nil {
+		return onDisk(err)
+	}
+	return finish(f, file, data)
+}
+
+// finish writes data over what f has, closes it, and gives it its name. A file that was not finished is removed.
+func finish(f *os.File, file string, data []byte) (err error) {
 	defer func() {
 		if err != nil {
 			_ = os.Remove(f.Name()) // the first error counts
@@ -178,7 +227,7 @@ func (l *Layout) write(file string, data []byte) (err error) {
 		f.Close()
 		return onDisk(err)
 	}
-	if err := f.Sync(); err != nil {
+	if err := errors.Join(f.Truncate(int64(len(data))), f.Sync()); err != nil {
 		f.Close()
 		return onDisk(err)
 	}
@@ -189,6 +238,18 @@ func (l *Layout) write(file string, data []byte) (err error) {
 		return onDisk(err)
 	}
 	return syncFolder(filepath.Dir(file))
+}
+
+// reserve fills the reserve up, as far as there is room. Written zeros are room on every file system that does not compress.
+func (l *Layout) reserve() {
+	f, err := os.OpenFile(filepath.Join(l.place.path, ingestFolder, reserveFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return // the Put that needs it says so
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() < reserveSize {
+		_, _ = f.Write(make([]byte, reserveSize-info.Size())) // what does not fit is not kept
+	}
 }
 
 func syncFolder(path string) error {

@@ -132,8 +132,8 @@ func TestLayoutAfterAPowerCut(t *testing.T) {
 			if got, err := l.Get(t.Context(), desc); err != nil || string(got) != string(content) {
 				t.Errorf("Get after repair = %q, %v", got, err)
 			}
-			if left, err := os.ReadDir(filepath.Join(dir, "ingest")); err != nil || len(left) != 0 {
-				t.Errorf("ingest holds %d files, %v, want none", len(left), err)
+			if left, err := os.ReadDir(filepath.Join(dir, "ingest")); err != nil || len(left) != 1 || left[0].Name() != "reserve" {
+				t.Errorf("ingest holds %v, %v, want the reserve", left, err)
 			}
 			if _, err := oci.NewWithContext(t.Context(), dir); err != nil {
 				t.Errorf("it is no layout any more: %v", err)

@@ -257,6 +257,9 @@ func (c *Content) Retain(ctx context.Context, keep []digest.Digest) error {
 	return ctx.Err()
 }
 
+// Yield implements [intake.Content].
+func (c *Content) Yield() {}
+
 // Len is how many blobs are kept.
 func (c *Content) Len() int {
 	c.mu.Lock()

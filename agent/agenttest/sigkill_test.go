@@ -255,6 +255,8 @@ func (f folder) Put(_ context.Context, d ocispec.Descriptor, data []byte) error 
 	return os.WriteFile(filepath.Join(string(f), d.Digest.Encoded()), data, 0o600)
 }
 
+func (folder) Yield() {}
+
 func (f folder) Retain(_ context.Context, keep []digest.Digest) error {
 	entries, err := os.ReadDir(string(f))
 	wanted := map[string]bool{}

@@ -24,6 +24,7 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -33,6 +34,9 @@ const Schema = 1
 
 // lockWait is how long Open waits for another process to let go of the file: long enough for a restart of the agent.
 const lockWait = 2 * time.Second
+
+// roomAhead is how many bytes the file has on the disk beyond what it uses, at least half of that.
+const roomAhead = 4 << 20
 
 // Buckets.
 var (
@@ -93,6 +97,7 @@ type Store struct {
 	commit func(after bool) error
 
 	writing sync.Mutex            // one at a time, so that who waits is told when the one before panicked
+	room    int64                 // bytes of the file that have their place on the disk
 	broken  atomic.Pointer[error] // a write panicked: bbolt may hold its locks for good
 }
 
@@ -140,6 +145,9 @@ func open(o Options, why error) (*Store, error) {
 	if err := s.prepare(o, lost); err != nil {
 		_ = db.Close() // the first error says it
 		return nil, err
+	}
+	if info, err := os.Stat(o.Path); err == nil {
+		s.keepRoom(info.Size())
 	}
 	return s, nil
 }
@@ -261,7 +269,30 @@ func (s *Store) write(f func(*Tx) error) (err error) {
 		return *err
 	}
 	defer damaged(&err, func(err error) { s.broken.Store(&err) })()
-	return s.db.Update(func(tx *bbolt.Tx) error { return f(&Tx{tx, s.limit}) })
+	var used int64
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		err := f(&Tx{tx, s.limit})
+		used = tx.Size()
+		return err
+	})
+	s.keepRoom(used)
+	return err
+}
+
+// keepRoom has the file system keep room for what the file will need: the state that frees a full disk must be saved first. Where
+// the file system cannot, or has no room, a write that needs it says so. The caller holds writing, or nothing else knows the store.
+func (s *Store) keepRoom(used int64) {
+	if used+roomAhead/2 <= s.room {
+		return
+	}
+	f, err := os.OpenFile(s.db.Path(), os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, used+roomAhead) == nil {
+		s.room = used + roomAhead
+	}
 }
 
 // damaged makes an error of what bbolt does about pages that make no sense: it panics, or reads where the mapped file has

@@ -1,0 +1,73 @@
+package registry_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/storetest"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// TestLayoutOnAFullDisk: a layout writes into space that it has kept, also after a start, gives it away when asked, and has it again
+// when there is room.
+func TestLayoutOnAFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "needs root")
+	}
+	box, err := testenv.OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := box.Empty(); err != nil {
+			t.Error(err)
+		}
+	})
+	disk, err := box.NewDisk(t.Context(), 16<<20)
+	if err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	dir, filler := filepath.Join(disk.Dir, "content"), filepath.Join(disk.Dir, "filler")
+	l := openLayout(t, dir)
+	fill := func() {
+		t.Helper()
+		if err := os.WriteFile(filler, make([]byte, 32<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("filling the disk: %v", err)
+		}
+	}
+	put := func(size int, want error) {
+		t.Helper()
+		content := randomBytes(size)
+		if err := l.Put(t.Context(), storetest.BlobOf(content), content); !errors.Is(err, want) {
+			t.Errorf("Put of %d bytes: %v, want %v", size, err, want)
+		}
+		if left, err := filepath.Glob(filepath.Join(dir, "ingest", "put-*")); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+	fill()
+	put(300_000, nil)
+	l = openLayout(t, dir)
+	put(400_000, nil)
+	put(5<<20, fault.ErrFull)
+	put(500_000, nil)
+
+	l.Yield()
+	fill()
+	put(100_000, fault.ErrFull)
+
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Retain(t.Context(), []digest.Digest{}); err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	put(300_000, nil)
+}
