@@ -67,8 +67,8 @@ func newPlant(t *testing.T) *plant {
 	return p
 }
 
-// newOffice builds our programs, for people who publish: a plant without containerd.
-func newOffice(t *testing.T) *plant {
+// openBox opens a box for the time of a test.
+func openBox(t *testing.T) *testenv.Box {
 	t.Helper()
 	box, err := testenv.OpenBox(t.Context())
 	if err != nil {
@@ -79,8 +79,15 @@ func newOffice(t *testing.T) *plant {
 			t.Error(err)
 		}
 	})
-	p := &plant{box: box}
-	if p.bin, err = box.Folder("bin"); err != nil {
+	return box
+}
+
+// newOffice builds our programs, for people who publish: a plant without containerd.
+func newOffice(t *testing.T) *plant {
+	t.Helper()
+	p := &plant{box: openBox(t)}
+	var err error
+	if p.bin, err = p.box.Folder("bin"); err != nil {
 		t.Fatal(err)
 	}
 	if err := testenv.BuildOwn(t.Context(), p.bin, "longshore", "longshore-agent"); err != nil {
