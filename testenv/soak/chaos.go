@@ -105,7 +105,7 @@ func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error
 	})
 	fmt.Fprintf(o.Out, "killed %v; all ran again %.1f s after the last kill\nheld before %v\nheld after  %v\n", figures.Kills, figures.Back.Seconds(), figures.Before, figures.After)
 	if err != nil {
-		return figures, fmt.Errorf("seed %d: %w", o.Seed, err)
+		return figures, fmt.Errorf("seed %d: %w\nmore in %s\n%s", o.Seed, err, d.stuck(), d.shims())
 	}
 	return figures, d.compareGoroutines(ctx, &figures, uint64(apps), o)
 }

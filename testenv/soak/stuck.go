@@ -50,3 +50,19 @@ func (d *device) stuck() string {
 	}
 	return dir
 }
+
+// shims describes each shim: its process, what it waits for, and the processes below it.
+func (d *device) shims() string {
+	var b strings.Builder
+	for _, pid := range d.Containerd.Shims() {
+		command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		fmt.Fprintf(&b, "shim %d: %s\n", pid, strings.ReplaceAll(string(command), "\x00", " "))
+		waits, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
+		for _, file := range waits {
+			at, _ := os.ReadFile(file)
+			children, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "children"))
+			fmt.Fprintf(&b, "  %s waits in %s, children %s\n", filepath.Base(filepath.Dir(file)), at, children)
+		}
+	}
+	return b.String()
+}
