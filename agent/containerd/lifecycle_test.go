@@ -1,9 +1,11 @@
 package containerd_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -487,6 +489,39 @@ func TestOneShimAProject(t *testing.T) {
 	r.serving(cs[0].ID)
 	if n := r.shims(); n != 2 {
 		t.Errorf("%d shims after the leader came back, want 2", n)
+	}
+}
+
+// TestStartsThatAreCutOff: starts whose caller goes away at any moment leave nothing behind that is in the way of the next one, no
+// shim that serves nothing, and no task.
+func TestStartsThatAreCutOff(t *testing.T) {
+	var warnings bytes.Buffer
+	r := newRig(t, func(o *containerd.Options) {
+		o.Logger = slog.New(slog.NewTextHandler(&warnings, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	p := project("cut", server(r.pulled(nil)))
+	c := r.up(p)[0]
+	for n := range testenv.Rounds(12, 400) {
+		r.killShims()
+		testenv.Eventually(t, 20*time.Second, "its end is seen", func() error {
+			if o := r.seen(c.ID); o.Status == workload.Running {
+				return errors.New("it runs")
+			}
+			return nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(15+5*n%90)*time.Millisecond)
+		_ = r.Start(ctx, p, c) // may be through already
+		cancel()
+		testenv.Eventually(t, 3*time.Minute, "it starts", func() error { return r.Start(t.Context(), p, c) })
+		testenv.Eventually(t, 20*time.Second, "one shim is there", func() error {
+			if n := r.shims(); n != 1 {
+				return fmt.Errorf("%d shims", n)
+			}
+			return nil
+		})
+	}
+	if text := warnings.String(); strings.Contains(text, "ttrpc: closed") {
+		t.Errorf("what was cut off was not cleaned up:\n%s", text)
 	}
 }
 

@@ -35,6 +35,10 @@ const (
 	// leftoverWait is how long containerd may take to undo a call whose client was killed.
 	leftoverWait  = 10 * time.Second
 	leftoverPause = 20 * time.Millisecond
+	// deleteTries bounds how often a task is deleted whose shim ends meanwhile.
+	deleteTries = 3
+	// shimEnded is in containerd's error when a shim has ended before it answered: ttrpc.ErrClosed.
+	shimEnded = "ttrpc: closed"
 	// bundleStill is the pause after which a bundle that could not be deleted is not seen again by chance: with those
 	// before it, about as much time again has passed.
 	bundleStill = time.Second
@@ -432,9 +436,15 @@ func (r *Runtime) endTask(ctx context.Context, id string) error {
 		}
 	}
 	// Also when there is no task: a deletion that was cut off leaves its shim behind until it is asked for again.
-	_, err = r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
-	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
-		return nil
+	for range deleteTries {
+		_, err = r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+			return nil
+		}
+		// A shim ends with its last task, and with its answer: the next call finds what is left.
+		if err == nil || !strings.Contains(err.Error(), shimEnded) {
+			return err
+		}
 	}
 	return err
 }
