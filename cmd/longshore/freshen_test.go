@@ -155,7 +155,7 @@ func TestFreshenPrunes(t *testing.T) {
 	}
 }
 
-// A state that is signed in cosign's older format is freshened there: cosign goes on verifying it, and statements that have
+// A state that is signed in cosign's older format is freshened there: both cosigns go on verifying it, and statements that have
 // ended make room for the next one.
 func TestFreshenOlderLayout(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
@@ -187,7 +187,9 @@ func TestFreshenOlderLayout(t *testing.T) {
 	if err := json.Unmarshal(data, &m); err != nil || len(m.Layers) != 1 {
 		t.Errorf("%d statements, %v, want the one that is good", len(m.Layers), err)
 	}
-	if out, err := s.cosign3("verify", "--key", "release.pub", "--insecure-ignore-tlog", s.real(states+"@"+d)); err != nil {
-		t.Errorf("cosign does not find its signature any more: %v\n%s", err, out)
+	for _, program := range []string{"cosign2", "cosign3"} {
+		if out, err := s.cosign(program, "verify", "--key", "release.pub", "--insecure-ignore-tlog", s.real(states+"@"+d)); err != nil {
+			t.Errorf("%s does not find its signature any more: %v\n%s", program, err, out)
+		}
 	}
 }

@@ -24,10 +24,15 @@ func (s *shell) pushUnsigned() {
 	s.do(0, "component", "push", "line-monitor", lineMonitor)
 }
 
-// cosign3 runs the real cosign on the registry's own address, without a way to anywhere else.
 func (s *shell) cosign3(args ...string) (string, error) {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), testenv.Program(s.t, "cosign3"), args...)
+	return s.cosign("cosign3", args...)
+}
+
+// cosign runs a real cosign on the registry's own address, without a way to anywhere else.
+func (s *shell) cosign(program string, args ...string) (string, error) {
+	s.t.Helper()
+	cmd := exec.CommandContext(s.t.Context(), testenv.Program(s.t, program), args...)
 	home := s.t.TempDir()
 	cmd.Env = append(os.Environ(), "HOME="+home, "TUF_ROOT="+filepath.Join(home, "tuf"),
 		"HTTPS_PROXY=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1")
