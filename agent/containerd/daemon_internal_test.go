@@ -48,7 +48,7 @@ func (d *daemon) runtime(t *testing.T) *Runtime {
 	return &Runtime{
 		o: Options{Namespace: "n", Device: "press-07", DataDir: t.TempDir(), Networks: nobody{}}, client: c, log: slog.New(slog.DiscardHandler),
 		mute: logrus.NewEntry(logrus.New()),
-		ids:  locks.New(), logs: logs.NewKeeper("/nonexistent", logs.Limits{}, time.Now, slog.New(slog.DiscardHandler)), claimed: claimed{turn: make(chan struct{}, 1)},
+		ids:  locks.New(), shims: newShims(), logs: logs.NewKeeper("/nonexistent", logs.Limits{}, time.Now, slog.New(slog.DiscardHandler)), claimed: claimed{turn: make(chan struct{}, 1)},
 	}
 }
 

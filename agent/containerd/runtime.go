@@ -47,6 +47,7 @@ type Runtime struct {
 	mute   *log.Entry // the client library logs to stderr otherwise
 
 	ids    *locks.Table // one change of a container at a time
+	shims  *shims
 	images *images.Store
 	logs   *logs.Keeper
 	host   hostFeatures
@@ -88,7 +89,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	mute.SetLevel(logrus.PanicLevel)
 	r := &Runtime{
 		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute),
-		ids: locks.New(), claimed: claimed{turn: make(chan struct{}, 1)},
+		ids: locks.New(), shims: newShims(), claimed: claimed{turn: make(chan struct{}, 1)},
 		logs: logs.NewKeeper(filepath.Join(o.DataDir, "logs"), o.Logs, o.Now, o.Logger),
 	}
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
