@@ -42,14 +42,14 @@ func (r *run) committed() error {
 	return nil
 }
 
-// reported is nil when the fleet endpoint was told that an app is in a state, at any time.
+// reported is nil when the fleet endpoint was told that an app is in a state, at any time since the newest generation.
 func (r *run) reported(app, state string) error {
 	d, err := r.deployment(app)
 	if err != nil {
 		return err
 	}
 	told := r.w.States(r.t, d.ID)
-	if slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, state+"@") }) {
+	if slices.Contains(told, fmt.Sprintf("%s@%d", state, r.gen)) {
 		return nil
 	}
 	return fmt.Errorf("the states reported are %q", told)

@@ -281,7 +281,7 @@ func outcomes() map[string]verb {
 	return map[string]verb{
 		"installed":   {"[APP]", "APP runs completely, at the newest state", nil},
 		"committed":   {"", "the newest state is the one that the device counts as applied", nil},
-		"reported":    {"STATE [in APP]", "the fleet endpoint was told at any time that APP is in a state", nil},
+		"reported":    {"STATE [in APP]", "the fleet endpoint was told at any time that APP is in a state, at the newest state of the device", nil},
 		"failed":      {"CODE [in APP] [contains TEXT]", "APP does not, for a reason with this code, and the status tells so", nil},
 		"rolled-back": {"CODE [in APP] [contains TEXT]", "APP failed with this code, and the revision before runs", nil},
 		"refused":     {"CODE [contains TEXT]", "the newest state was refused before anything was touched", nil},
