@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"syscall"
 )
 
@@ -15,10 +16,22 @@ const (
 	highestPort = 32_000
 )
 
-// FreePort is a port of this machine that nobody listens on now, for a program that cannot choose one itself.
+// given are the ports that [FreePort] has given: the program that is to listen on one may not have begun to.
+var given struct {
+	sync.Mutex
+	ports map[int]bool
+}
+
+// FreePort is a port of this machine where nothing listens now, for a program that cannot choose one itself. One process
+// gets each port once.
 func FreePort() (uint16, error) {
+	given.Lock()
+	defer given.Unlock()
 	for range 100 {
 		port := lowestPort + rand.N(highestPort-lowestPort)
+		if given.ports[port] {
+			continue
+		}
 		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
@@ -26,7 +39,11 @@ func FreePort() (uint16, error) {
 		if err != nil {
 			return 0, err
 		}
+		if given.ports == nil {
+			given.ports = map[int]bool{}
+		}
+		given.ports[port] = true
 		return uint16(port), l.Close()
 	}
-	return 0, fmt.Errorf("100 ports between %d and %d are taken", lowestPort, highestPort)
+	return 0, fmt.Errorf("100 ports between %d and %d are taken or were given before", lowestPort, highestPort)
 }
