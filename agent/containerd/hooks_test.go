@@ -1,6 +1,7 @@
 package containerd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -55,6 +56,35 @@ func TestHooksInOrder(t *testing.T) {
 	}
 	if o, err := r.Observe(t.Context()); err != nil || len(o.Containers) != 2 {
 		t.Errorf("Observe = %+v, %v, want the two replicas alone", o, err)
+	}
+}
+
+// A pre_start runs as long as it needs, as a migration does: the limit of a start is for what comes before it, and for what
+// follows.
+func TestPreStartIsBeyondTheLimitOfAStart(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	s := server(img)
+	s.PreStart = []workload.PreStart{{Service: workload.Service{Image: img, Entrypoint: toolbox("exit", "0", "8")}}}
+	c := r.created(project("migration", s))[0]
+	r.SetStartLimit(6 * time.Second)
+	began := time.Now()
+	if err := r.start(c); err != nil {
+		t.Fatalf("Start after %v: %v", time.Since(began), err)
+	}
+	if took := time.Since(began); took < 8*time.Second {
+		t.Errorf("Start took %v, want the 8 s of its pre_start at least", took)
+	}
+	if o := r.seen(c.ID); o.Status != workload.Running {
+		t.Errorf("%+v, want it running", o)
+	}
+	if err := r.Stop(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.SetStartLimit(time.Nanosecond)
+	began = time.Now()
+	if err := r.start(c); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 8*time.Second {
+		t.Errorf("Start = %v after %v, want the limit to end what comes before pre_start", err, time.Since(began))
 	}
 }
 

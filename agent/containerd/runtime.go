@@ -53,6 +53,8 @@ type Runtime struct {
 	host   hostFeatures
 	doings doings
 
+	startLimit time.Duration // startLimit; shorter in tests
+
 	sightings sightings
 	strangers strangers
 	claimed   claimed
@@ -88,7 +90,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	mute.SetOutput(io.Discard)
 	mute.SetLevel(logrus.PanicLevel)
 	r := &Runtime{
-		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute),
+		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute), startLimit: startLimit,
 		ids: locks.New(), shims: newShims(), claimed: claimed{turn: make(chan struct{}, 1)},
 		logs: logs.NewKeeper(filepath.Join(o.DataDir, "logs"), o.Logs, o.Now, o.Logger),
 	}

@@ -101,7 +101,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 			return err
 		}
 	}
-	before, cancel := context.WithTimeout(ctx, startLimit)
+	before, cancel := context.WithTimeout(ctx, r.startLimit)
 	defer cancel()
 	layer, err := r.snapshots().Mounts(before, box.SnapshotKey)
 	if errdefs.IsNotFound(err) {
@@ -120,7 +120,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	if err := r.preStart(ctx, p, c, at, box.Labels); err != nil {
 		return err
 	}
-	ctx, cancel = context.WithTimeout(ctx, startLimit) // what came before has had all the time that the caller gives
+	ctx, cancel = context.WithTimeout(ctx, r.startLimit) // what came before has had all the time that the caller gives
 	defer cancel()
 	streams, err := r.taskIO(c.Service, c.ID, box.Labels)
 	if err != nil {
