@@ -225,7 +225,7 @@ func hookFailed(code int, printed string) error {
 // postStart runs the commands that follow a start. When one fails, the container does not run on.
 func (r *Runtime) postStart(ctx context.Context, c workload.Container) error {
 	for n, h := range c.Service.PostStart {
-		err := r.runHook(ctx, c.ID, h)
+		err := r.runHook(ctx, c, h, 0)
 		if err == nil {
 			continue
 		}
@@ -246,20 +246,24 @@ func (r *Runtime) preStop(ctx context.Context, c workload.Container, grace time.
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	began := r.o.Now()
+	refused := forksRefused(r.group(c.Service.Resources, c.ID))
 	for n, h := range c.Service.PreStop {
-		if err := r.runHook(ctx, c.ID, h); err != nil {
+		if err := r.runHook(ctx, c, h, refused); err != nil {
 			r.log.Warn("a command before the stop of a container failed", "container", c.ID, "hook", fmt.Sprintf("pre_stop %d", n+1), "error", err)
 		}
 	}
 	return min(max(r.o.Now().Sub(began), 0), grace)
 }
 
-func (r *Runtime) runHook(ctx context.Context, id string, h workload.Hook) error {
+// runHook runs a command in a running container. refused is how many processes the container's limit had refused when what may
+// have made the command fail began: a failure after more of them is told with the limit.
+func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.Hook, refused uint64) (err error) {
 	if len(h.Command) == 0 {
 		return fmt.Errorf("nothing to run: %w", fault.ErrInvalid)
 	}
+	defer func() { err = crowded(err, c.Service.Resources, r.group(c.Service.Resources, c.ID), refused) }()
 	var printed tail
-	code, err := r.exec(ctx, id, agent.ExecOptions{
+	code, err := r.exec(ctx, c.ID, agent.ExecOptions{
 		Argv: h.Command, User: h.User, WorkingDir: h.WorkingDir, Environment: h.Environment, Stdout: &printed, Stderr: &printed,
 	}, h.Privileged)
 	if err != nil {

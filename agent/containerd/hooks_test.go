@@ -241,3 +241,21 @@ func TestPrivilegedHooksAreRefused(t *testing.T) {
 		t.Errorf("Create = %v, want the hook refused", err)
 	}
 }
+
+// TestTooFewProcesses: where the limit of processes leaves no room for runc, or for the command that it starts, a post_start that
+// fails is told with the limit.
+func TestTooFewProcesses(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	for _, limit := range []int64{1, 8} { // the service itself needs some, the command as many again
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			s := server(img)
+			s.Resources.PIDs, s.PostStart = limit, []workload.Hook{{Command: toolbox("exit", "0")}}
+			p := project(fmt.Sprintf("few%d", limit), s)
+			err := r.Start(t.Context(), p, r.created(p)[0])
+			if want := fmt.Sprintf("as many processes as its limit of %d allows; raise pids_limit", limit); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Start = %v, want %q", err, want)
+			}
+		})
+	}
+}
