@@ -56,7 +56,7 @@ func bounded(ctx context.Context, method string, req, reply any, cc *grpc.Client
 	case end != nil && says(end.Error()) && (name == "Wait" || end != context.DeadlineExceeded): // no fault of containerd
 		return status.FromContextError(end).Err()
 	case end == nil && call.Err() != nil, says(context.DeadlineExceeded.Error()), says("signal: killed") && endsSoon(call):
-		return status.Errorf(codes.DeadlineExceeded, "containerd did not answer %q in time: containerd or the disk is slow", name)
+		return status.Errorf(codes.DeadlineExceeded, "containerd did not answer %q in time: containerd, runc or the disk is slow", name)
 	}
 	return err
 }

@@ -78,7 +78,7 @@ func TestCallsThatAShimEndsAreDeadlines(t *testing.T) {
 					return status.Error(codes.Unknown, "failed to create shim task: OCI runtime create failed: unable to retrieve OCI runtime error: signal: killed")
 				}
 				err := errgrpc.ToNative(bounded(ctx, taskService+"Create", nil, nil, nil, text))
-				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "containerd or the disk is slow") {
+				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "containerd, runc or the disk is slow") {
 					t.Errorf("the call ended with %v, want a deadline and its cause", err)
 				}
 			})
