@@ -3,8 +3,11 @@ package attack
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -91,4 +94,69 @@ func TestSyncThatRunsOut(t *testing.T) {
 	if err := w.Agent.Running(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestRestartLeavesLayersAlone: an agent that starts again reads no image whole and writes into no layer, although a file of one
+// is not what the image has and the blobs of all layers are gone.
+func TestRestartLeavesLayersAlone(t *testing.T) {
+	const size, most = 48 << 20, 12 << 20 // bytes of a layer, and how many a start may read
+	w := newWorld(t, "layer", "10.203.0.0/16")
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(data) // does not fail
+	installed(t, w, "heavy", fmt.Sprintf("services: {web: {image: %s, command: [sleep]}}\n", toolbox(t, w, "plant/heavy:1", testenv.File{Path: "heavy", Data: data})))
+	must(t, "the service runs", w.Settled(t.Context(), 1, settleLimit))
+	before, err := w.Status(t.Context())
+	must(t, "status", err)
+	w.Agent.Kill()
+
+	layers, err := filepath.Glob(filepath.Join(w.Containerd.Root, "io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/heavy"))
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("the layer is at %v, %v", layers, err)
+	}
+	must(t, "change a layer", os.WriteFile(layers[0], []byte("changed"), 0o600))
+	blobs, err := filepath.Glob(filepath.Join(w.Containerd.Root, "io.containerd.content.v1.content/blobs/sha256/*"))
+	must(t, "blobs", err)
+	removed := 0
+	for _, blob := range blobs {
+		info, err := os.Stat(blob)
+		must(t, "blob", err)
+		if info.Size() > 1<<20 { // a layer
+			must(t, "remove a blob", os.Remove(blob))
+			removed++
+		}
+	}
+	if removed == 0 {
+		t.Fatalf("no layer is among %v", blobs)
+	}
+	w.Registry.Down()
+	daemon := readBy(t, w.Containerd.PID())
+	must(t, "boot", w.Boot(t.Context()))
+	must(t, "the service runs after a restart", w.Settled(t.Context(), 1, settleLimit))
+	if out, err := w.Control(t.Context(), "sync"); err == nil { // after it the agent has looked at everything once
+		t.Errorf("sync without a registry = %q", out)
+	}
+	own := readBy(t, w.Agent.PID())
+	daemon = readBy(t, w.Containerd.PID()) - daemon
+	t.Logf("%d blobs removed; the agent read %d KiB, containerd %d KiB", removed, own>>10, daemon>>10)
+	if own+daemon > most {
+		t.Errorf("%d MiB were read, want %d MiB at most", (own+daemon)>>20, most>>20)
+	}
+	after, err := w.Status(t.Context())
+	must(t, "status", err)
+	if !maps.Equal(world.Processes(before), world.Processes(after)) {
+		t.Errorf("processes %v, before %v", world.Processes(after), world.Processes(before))
+	}
+	if b, err := os.ReadFile(layers[0]); err != nil || string(b) != "changed" {
+		t.Errorf("the file of the layer has %d bytes, %v, want it as it was changed", len(b), err)
+	}
+}
+
+// readBy is how many bytes a process has read so far, from files and from sockets.
+func readBy(t *testing.T, pid int) (n int64) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	must(t, "read", err)
+	_, err = fmt.Sscanf(string(b), "rchar: %d", &n)
+	must(t, "rchar", err)
+	return n
 }
