@@ -9,7 +9,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// maxFaults is how many faults of one file are listed: more do not help.
+// maxFaults is how many faults, and how many notices, of one project are listed: more do not help.
 const maxFaults = 100
 
 // document is one Compose file on its way to a project.
@@ -150,22 +150,24 @@ func (d *document) err() error {
 	if len(d.faults) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(d.faults, func(a, b strict.Fault) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
-	faults := slices.Compact(d.faults) // an anchor used twice is wrong once
-	if len(faults) > maxFaults {
-		more := len(faults) - maxFaults
-		faults = append(faults[:maxFaults:maxFaults], strict.Fault{Message: fmt.Sprintf("and %d more faults", more)})
-	}
-	return &strict.Error{File: d.file, Faults: faults}
+	return &strict.Error{File: d.file, Faults: listed(d.faults, "faults")}
 }
 
-// sortNotices orders notices as the file does.
-func (d *document) sortNotices() {
-	slices.SortStableFunc(d.notices, func(a, b strict.Fault) int {
+// listed is what was found in order of the file, each once, with the number of those beyond maxFaults at the end.
+func listed(found []strict.Fault, what string) []strict.Fault {
+	slices.SortStableFunc(found, func(a, b strict.Fault) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
+	seen := make(map[strict.Fault]bool, len(found))
+	found = slices.DeleteFunc(found, func(f strict.Fault) bool { // an anchor used twice is wrong once
+		again := seen[f]
+		seen[f] = true
+		return again
+	})
+	if more := len(found) - maxFaults; more > 0 {
+		found = append(found[:maxFaults:maxFaults], strict.Fault{Message: fmt.Sprintf("and %d more %s", more, what)})
+	}
+	return found
 }
 
 func faultAt(n *node) strict.Fault {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/compose-spec/compose-go/v2/dotenv"
@@ -16,6 +17,7 @@ const (
 	maxEnvFile     = 256 << 10 // bytes of one env file
 	maxEnvironment = 512 << 10 // bytes of one service's environment: execve takes no more than 2 MiB with the arguments
 	maxVariable    = 127 << 10 // bytes of one: execve takes no more than 128 KiB
+	maxLines       = 10        // lines of an env file that one notice names
 )
 
 // environment is a service's environment as Compose has it: env files in order, then "environment:" over them. A name
@@ -113,11 +115,24 @@ func (t *translation) emptyVariables(n *node, file, text string, missed map[stri
 	if len(missed) == 0 {
 		return
 	}
+	var lines []string
 	for i, line := range strings.Split(text, "\n") {
 		if comment := strings.HasPrefix(strings.TrimSpace(line), "#"); !comment && slices.ContainsFunc(unknown(line, nil), func(name string) bool { return missed[name] }) {
-			t.notice(n, "line %d of %s refers to a variable without a value: it is empty unless a parameter of the deployment gives it one", i+1, clipped(file))
+			lines = append(lines, strconv.Itoa(i+1))
 		}
 	}
+	switch more := len(lines) - maxLines; {
+	case len(lines) == 0:
+		return
+	case len(lines) == 1:
+		t.notice(n, "line %s of %s refers to a variable without a value: it is empty unless a parameter of the deployment gives it one", lines[0], clipped(file))
+		return
+	case more > 0:
+		lines = append(lines[:maxLines], fmt.Sprintf("%d more", more))
+	}
+	last := len(lines) - 1
+	t.notice(n, "lines %s and %s of %s refer to variables without a value: they are empty unless parameters of the deployment give them one",
+		strings.Join(lines[:last], ", "), lines[last], clipped(file))
 }
 
 // variables are those of "environment:". One without a value has that of the deployment; nil where there is none.

@@ -43,7 +43,7 @@ func Pack(ctx context.Context, dir string, fsys fs.FS, names ...string) (*Packed
 	if alone {
 		f.overrides()
 	}
-	p := &Packed{file: f.file, root: root, Notices: f.notices}
+	p := &Packed{file: f.file, root: root}
 	if p.Compose = f.first; f.changed {
 		var err error
 		if p.Compose, err = encode(root); err != nil {
@@ -61,12 +61,11 @@ func Pack(ctx context.Context, dir string, fsys fs.FS, names ...string) (*Packed
 		}
 	}
 	p.Files = artifacts.Files(content.data, content.executable()...)
-	d := &document{file: f.file, root: copyOf(root, ""), env: environment(nil, checked), cut: map[string]bool{}}
-	notices, err := d.check(ctx, p.Files) // and nothing else: a device has no more
-	if err != nil {
+	d := &document{file: f.file, root: copyOf(root, ""), env: environment(nil, checked), notices: f.notices, cut: map[string]bool{}}
+	var err error
+	if p.Notices, err = d.check(ctx, p.Files); err != nil { // p.Files and nothing else: a device has no more
 		return nil, err
 	}
-	p.Notices = append(p.Notices, notices...)
 	return p, nil
 }
 

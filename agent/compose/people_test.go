@@ -11,6 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // packedAndLoaded packs a project as its author does and loads it as a device does.
@@ -287,5 +288,25 @@ func TestEnvFileRefersToNothing(t *testing.T) {
 	}
 	if len(packed.Notices) != 1 || packed.Notices[0].Message != want || packed.Notices[0].Line != 1 {
 		t.Errorf("the publisher notes %+v, want %q", packed.Notices, want)
+	}
+}
+
+// A file that has something to note at each of very many places costs no more than its length explains, and what is listed
+// is as much as of faults.
+func TestNoticesAreBounded(t *testing.T) {
+	const many = 20_000
+	text := "services: {a: {image: x, env_file: a.env, logging: {options: [" + strings.Repeat("mode=, ", many) + "]}}}\n"
+	p, packed := packedAndLoaded(t, text, map[string]string{"a.env": strings.Repeat("A=$b\n", many)})
+	last := "and 19901 more notices" // of the options and the env file, without the 100 that are listed
+	if n := len(p.Notices); n != 101 || p.Notices[100] != (workload.Notice{Message: last}) {
+		t.Errorf("the device notes %d, at last %+v, want 101 and %q", n, p.Notices[n-1], last)
+	}
+	if n := len(packed.Notices); n != 101 || packed.Notices[100] != (strict.Fault{Message: last}) {
+		t.Errorf("the publisher notes %d, at last %+v, want 101 and %q", n, packed.Notices[n-1], last)
+	}
+	want := "lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 19990 more of a.env refer to variables without a value: " +
+		"they are empty unless parameters of the deployment give them one"
+	if packed.Notices[0].Message != want || p.Notices[0].Message != want {
+		t.Errorf("of the env file: %q and %q, want %q", packed.Notices[0].Message, p.Notices[0].Message, want)
 	}
 }

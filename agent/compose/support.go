@@ -168,7 +168,5 @@ func (d *document) fault(n *node, hint, format string, args ...any) {
 func (d *document) notice(n *node, format string, args ...any) {
 	f := faultAt(n)
 	f.Message = fmt.Sprintf(format, args...)
-	if !slices.Contains(d.notices, f) {
-		d.notices = append(d.notices, f)
-	}
+	d.notices = append(d.notices, f)
 }

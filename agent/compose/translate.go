@@ -95,7 +95,7 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 		return nil, err
 	}
 	t.privileges(p)
-	t.sortNotices()
+	t.notices = listed(t.notices, "notices")
 	for _, f := range t.notices {
 		p.Notices = append(p.Notices, workload.Notice{Path: f.Path, Message: f.Message})
 	}

@@ -19,7 +19,7 @@ type Project struct {
 
 // Notice tells of a key that is honoured in another way than its author may expect. It refuses nothing.
 type Notice struct {
-	Path    string // in the Compose file: "services.web.deploy.update_config.order"
+	Path    string // in the Compose file: "services.web.deploy.update_config.order"; "": the whole file
 	Message string
 }
 

@@ -107,7 +107,11 @@ func writeDeployments(w io.Writer, s *status.Status) {
 				fmt.Fprintf(t, "  \t\t\t\t%s (%s)\n", message, c.Error.Code)
 			}
 			for _, n := range c.Notices {
-				fmt.Fprintf(t, "  \t\t\t\tnote: %s: %s\n", n.Path, n.Message)
+				message := n.Message
+				if n.Path != "" {
+					message = n.Path + ": " + message
+				}
+				fmt.Fprintf(t, "  \t\t\t\tnote: %s\n", message)
 			}
 		}
 		if r := d.Refused; r != nil {

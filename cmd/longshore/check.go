@@ -234,11 +234,8 @@ func (p *program) checkCompose(c *cli.Context, file string, data []byte, dir fs.
 // tellNotices writes to stderr: stdout is for results.
 func (p *program) tellNotices(file string, notices []strict.Fault) {
 	for _, n := range notices {
-		at := fmt.Sprintf("%s:%d:%d: ", cmp.Or(n.File, file), n.Line, n.Column)
-		if n.Path != "" {
-			at += n.Path + ": "
-		}
-		fmt.Fprintf(p.stderr, "%snotice: %s\n", at, n.Message)
+		n.Message = "notice: " + n.Message
+		fmt.Fprintln(p.stderr, &strict.Error{File: file, Faults: []strict.Fault{n}})
 	}
 }
 
