@@ -25,7 +25,8 @@ const (
 func (l *loop) step(ctx context.Context, st plan.Step) {
 	err := l.perform(ctx, st)
 	if errors.Is(err, syscall.ENOSPC) && (st.Verb == plan.Remove || st.Verb == plan.Teardown) {
-		l.o.Content.Yield() // containerd needs space to write that something is gone; the documents are all there
+		// containerd needs space to write that something is gone.
+		err = l.o.Content.Yield(func() error { return l.perform(ctx, st) })
 	}
 	l.send(func(l *loop) {
 		delete(l.sup.Busy, st.Subject())

@@ -54,17 +54,8 @@ func OpenLayout(path string) (*Layout, error) {
 
 func (l *Layout) prepare() error {
 	root := l.place.path
-	unfinished, err := os.ReadDir(filepath.Join(root, ingestFolder))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeUnfinished(filepath.Join(root, ingestFolder)); err != nil {
 		return onDisk(err)
-	}
-	for _, e := range unfinished {
-		if e.Name() == reserveFile {
-			continue // another program would have its room before this one has it again
-		}
-		if err := os.RemoveAll(filepath.Join(root, ingestFolder, e.Name())); err != nil {
-			return onDisk(err)
-		}
 	}
 	for _, folder := range []string{root, filepath.Join(root, ingestFolder), filepath.Join(root, ocispec.ImageBlobsDir, digest.SHA256.String())} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -96,6 +87,27 @@ func (l *Layout) prepare() error {
 		}
 	}
 	l.reserve()
+	return nil
+}
+
+// removeUnfinished removes what interrupted writes left, but not the reserve: another program would have its space before this one
+// has it again.
+func removeUnfinished(folder string) error {
+	entries, err := os.ReadDir(folder)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil: // it is no folder
+		return os.RemoveAll(folder)
+	}
+	for _, e := range entries {
+		if e.Name() == reserveFile {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(folder, e.Name())); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -172,11 +184,16 @@ func (l *Layout) Retain(ctx context.Context, keep []digest.Digest) error {
 	return newError("clean", l.place.path, syncFolder(folder))
 }
 
-// Yield gives the space that is kept for Put to whatever else needs it, until the next Put or Retain.
-func (l *Layout) Yield() {
+// Yield calls do and returns its error; meanwhile the space that is kept for Put is free for what do needs.
+func (l *Layout) Yield(do func() error) error {
+	l.mu.Lock()
+	_ = os.Remove(filepath.Join(l.place.path, ingestFolder, reserveFile)) // what cannot be given stays
+	l.mu.Unlock()
+	err := do()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_ = os.Remove(filepath.Join(l.place.path, ingestFolder, reserveFile)) // what cannot be given stays
+	l.reserve()
+	return err
 }
 
 func (l *Layout) check(ctx context.Context, desc ocispec.Descriptor) error {
@@ -240,7 +257,8 @@ func finish(f *os.File, file string, data []byte) (err error) {
 	return syncFolder(filepath.Dir(file))
 }
 
-// reserve fills the reserve up, as far as there is room. Written zeros are room on every file system that does not compress.
+// reserve fills the reserve up, as far as there is space. Written zeros are space on file systems that write over a file in its place,
+// as ext4 and XFS do.
 func (l *Layout) reserve() {
 	f, err := os.OpenFile(filepath.Join(l.place.path, ingestFolder, reserveFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

@@ -58,8 +58,15 @@ func TestLayoutOnAFullDisk(t *testing.T) {
 	put(5<<20, fault.ErrFull)
 	put(500_000, nil)
 
-	l.Yield()
-	fill()
+	err = l.Yield(func() error {
+		other := filepath.Join(disk.Dir, "other")
+		return errors.Join(os.WriteFile(other, make([]byte, 200_000), 0o600), os.Remove(other))
+	})
+	if err != nil {
+		t.Errorf("there is no space for others: %v", err)
+	}
+	put(600_000, nil)
+	_ = l.Yield(func() error { fill(); return nil })
 	put(100_000, fault.ErrFull)
 
 	if err := os.Remove(filler); err != nil {

@@ -258,7 +258,7 @@ func (c *Content) Retain(ctx context.Context, keep []digest.Digest) error {
 }
 
 // Yield implements [intake.Content].
-func (c *Content) Yield() {}
+func (c *Content) Yield(do func() error) error { return do() }
 
 // Len is how many blobs are kept.
 func (c *Content) Len() int {

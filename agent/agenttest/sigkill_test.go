@@ -255,7 +255,7 @@ func (f folder) Put(_ context.Context, d ocispec.Descriptor, data []byte) error 
 	return os.WriteFile(filepath.Join(string(f), d.Digest.Encoded()), data, 0o600)
 }
 
-func (folder) Yield() {}
+func (folder) Yield(do func() error) error { return do() }
 
 func (f folder) Retain(_ context.Context, keep []digest.Digest) error {
 	entries, err := os.ReadDir(string(f))

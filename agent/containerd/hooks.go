@@ -76,7 +76,7 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 	if err != nil {
 		return err
 	}
-	if _, err := r.runOver(ctx, p.Name, f.ID, layer, streams); err != nil {
+	if _, err := r.runOver(ctx, shimGroup(p.Name, f.Service), f.ID, layer, streams); err != nil {
 		return err
 	}
 	res, err := r.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: f.ID})

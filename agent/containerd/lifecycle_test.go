@@ -1,7 +1,6 @@
 package containerd_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -495,7 +494,7 @@ func TestOneShimAProject(t *testing.T) {
 // TestStartsThatAreCutOff: starts whose caller goes away at any moment leave nothing behind that is in the way of the next one, no
 // shim that serves nothing, and no task.
 func TestStartsThatAreCutOff(t *testing.T) {
-	var warnings bytes.Buffer
+	var warnings lines
 	r := newRig(t, func(o *containerd.Options) {
 		o.Logger = slog.New(slog.NewTextHandler(&warnings, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})

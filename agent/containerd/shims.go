@@ -5,30 +5,42 @@ import (
 	"sync"
 
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
+	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// shims has the tasks of a project find the shim that they share.
-//
-// A shim begins with the first task. Of several that begin at the same moment, each may find a socket where nothing listens yet, or
-// nothing any more, and put its own in its place: all but one shim then serve nothing and stay. So a task is made alone, unless another
-// of its project was made since it asked: then the shim is there.
-type shims struct {
-	alone *locks.Table // by project
-
-	mu   sync.Mutex
-	made map[string]uint64 // tasks by project, since the agent's start
+// shimGroup is the group of containers that share a shim with one of a service: its project. "": it shares none.
+func shimGroup(project string, s workload.Service) string {
+	if s.OwnShim {
+		return ""
+	}
+	return project
 }
 
-func newShims() *shims { return &shims{alone: locks.New(), made: map[string]uint64{}} }
+// shims has the tasks of a group find the shim that they share.
+//
+// A shim begins with the first task. Of several that begin at the same moment, each may find a socket where nothing listens yet, or
+// nothing any more, and put its own in its place: all but one shim then serve nothing and stay. So a task begins alone, unless another
+// of its group began since it asked.
+type shims struct {
+	alone *locks.Table // by group
 
-// begin calls do, which makes a task.
-func (s *shims) begin(ctx context.Context, project string, do func() error) error {
-	before := s.count(project)
-	unlock, err := s.alone.Lock(ctx, project)
+	mu    sync.Mutex
+	begun map[string]uint64 // tasks by group, since the agent's start
+}
+
+func newShims() *shims { return &shims{alone: locks.New(), begun: map[string]uint64{}} }
+
+// begin calls do, which makes a task, starts it, and removes one that did not start. The group is that of [shimGroup].
+func (s *shims) begin(ctx context.Context, group string, do func() error) error {
+	if group == "" {
+		return do()
+	}
+	before := s.count(group)
+	unlock, err := s.alone.Lock(ctx, group)
 	if err != nil {
 		return err
 	}
-	if s.count(project) != before {
+	if s.count(group) != before {
 		unlock()
 	} else {
 		defer unlock()
@@ -38,19 +50,19 @@ func (s *shims) begin(ctx context.Context, project string, do func() error) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.made[project]++
+	s.begun[group]++
 	return nil
 }
 
-func (s *shims) count(project string) uint64 {
+func (s *shims) count(group string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.made[project]
+	return s.begun[group]
 }
 
-// forget is for a project that is gone.
-func (s *shims) forget(project string) {
+// forget is for a group that is gone.
+func (s *shims) forget(group string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.made, project)
+	delete(s.begun, group)
 }

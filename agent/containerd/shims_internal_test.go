@@ -50,6 +50,17 @@ func TestFirstTasksAreMadeAlone(t *testing.T) {
 	}
 }
 
+// TestTaskWithAShimOfItsOwn neither waits for others nor tells them that their shim is there.
+func TestTaskWithAShimOfItsOwn(t *testing.T) {
+	s := newShims()
+	err := s.begin(t.Context(), "line", func() error {
+		return s.begin(t.Context(), "", func() error { return nil })
+	})
+	if err != nil || s.count("") != 0 || s.count("line") != 1 {
+		t.Errorf("%v, %d and %d tasks", err, s.count(""), s.count("line"))
+	}
+}
+
 func TestTaskThatIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShims()

@@ -76,8 +76,8 @@ func (r *Runtime) spec(b blueprint) []oci.SpecOpts {
 			annotations[k] = v
 		}
 	}
-	if !s.OwnShim {
-		annotations[groupAnnotation] = b.project
+	if group := shimGroup(b.project, s); group != "" {
+		annotations[groupAnnotation] = group
 	}
 	return append(opts,
 		oci.WithAnnotations(annotations),

@@ -126,7 +126,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	if err != nil {
 		return err
 	}
-	pid, err := r.runOver(ctx, p.Name, c.ID, layer, streams)
+	pid, err := r.runOver(ctx, shimGroup(p.Name, c.Service), c.ID, layer, streams)
 	if err != nil {
 		if images.Damaged(err) && r.images.Suspect(ctx, c.Service.Image) {
 			return r.removeBroken(ctx, c.ID, err)
@@ -200,12 +200,16 @@ func late(s workload.Service) bool {
 // runOver runs a task where containerd may still hold what a killed call left: it undoes such calls on its own, but some
 // time after the connection broke, and then may take the new task's directory for the old one's; and a deletion that was
 // cut off it does not finish unless it is asked again. What it never undoes is taken out of its way.
-func (r *Runtime) runOver(ctx context.Context, project, id string, layer []mount.Mount, streams taskIO) (pid uint32, err error) {
+func (r *Runtime) runOver(ctx context.Context, group, id string, layer []mount.Mount, streams taskIO) (pid uint32, err error) {
 	limit := time.NewTimer(leftoverWait)
 	defer limit.Stop()
 	last := false
 	for pause := leftoverPause; ; pause *= 2 {
-		pid, err := r.runTask(ctx, project, id, layer, streams)
+		var pid uint32
+		err := r.shims.begin(ctx, group, func() (err error) {
+			pid, err = r.runTask(ctx, id, layer, streams)
+			return err
+		})
 		if err == nil {
 			return pid, nil
 		}
@@ -255,7 +259,7 @@ func leftover(err error, pause time.Duration) bool {
 }
 
 // runTask makes a task and starts it; what could not be started does not stay.
-func (r *Runtime) runTask(ctx context.Context, project, id string, layer []mount.Mount, streams taskIO) (pid uint32, err error) {
+func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, streams taskIO) (pid uint32, err error) {
 	svc := r.client.TaskService()
 	defer func() {
 		if err == nil {
@@ -267,15 +271,12 @@ func (r *Runtime) runTask(ctx context.Context, project, id string, layer []mount
 			r.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
 		}
 	}()
-	err = r.shims.begin(ctx, project, func() error {
-		_, err := svc.Create(ctx, &tasks.CreateTaskRequest{
-			ContainerID: id, Rootfs: mount.ToProto(layer),
-			Terminal: streams.terminal, Stdin: streams.stdin, Stdout: streams.stdout, Stderr: streams.stderr(),
-		})
-		return errgrpc.ToNative(err)
+	_, err = svc.Create(ctx, &tasks.CreateTaskRequest{
+		ContainerID: id, Rootfs: mount.ToProto(layer),
+		Terminal: streams.terminal, Stdin: streams.stdin, Stdout: streams.stdout, Stderr: streams.stderr(),
 	})
 	if err != nil {
-		return 0, err
+		return 0, errgrpc.ToNative(err)
 	}
 	res, err := svc.Start(ctx, &tasks.StartRequest{ContainerID: id})
 	if err != nil {

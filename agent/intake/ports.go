@@ -58,8 +58,8 @@ type Content interface {
 	Put(ctx context.Context, d ocispec.Descriptor, data []byte) error
 	// Retain removes everything but keep.
 	Retain(ctx context.Context, keep []digest.Digest) error
-	// Yield gives the disk space that is kept for Put to whatever else needs it, until the next Put or Retain.
-	Yield()
+	// Yield calls do and returns its error; meanwhile the disk space that is kept for Put is free for what do needs.
+	Yield(do func() error) error
 }
 
 // Freshness is what is known of how long a state is the current one.

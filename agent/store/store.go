@@ -146,10 +146,8 @@ func open(o Options, why error) (*Store, error) {
 		_ = db.Close() // the first error says it
 		return nil, err
 	}
-	if info, err := os.Stat(o.Path); err == nil {
-		s.keepRoom(info.Size())
-	}
-	return s, nil
+	err = s.View(func(tx *Tx) error { s.keepRoom(tx.tx.Size()); return nil })
+	return s, err
 }
 
 func openFile(path string) (db *bbolt.DB, err error) {

@@ -97,7 +97,7 @@ func must(t *testing.T, what string, err error) {
 	}
 }
 
-// fill writes into a file until its disk has no room for another byte, which it then says is so.
+// fill writes into a file until its disk has no room for another byte. A full disk is no error.
 func fill(name string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|os.O_SYNC, 0o600)
 	if err != nil {

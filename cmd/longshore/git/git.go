@@ -62,7 +62,7 @@ func exited(err error, code int) bool {
 }
 
 // run runs git in a directory and returns what it prints. Errors have what it said, without credentials. With ctx, or after
-// limit, git ends together with what it has started.
+// limit, git ends together with what it has started in its session; outside of Linux only git ends.
 func (g Program) run(ctx context.Context, limit time.Duration, dir string, env []string, args ...string) ([]byte, error) {
 	inner, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
