@@ -204,9 +204,11 @@ func (m *Manager) commit(next *state) error {
 	if err != nil {
 		return err
 	}
-	if len(data) > maxState {
-		return fmt.Errorf("save the state of the networks: more than %d bytes: %w", maxState, fault.ErrTooLarge)
-	}
+	return m.save(next, data)
+}
+
+// save is commit with next's bytes.
+func (m *Manager) save(next *state, data []byte) error {
 	if !bytes.Equal(data, m.saved) {
 		if err := m.o.Store.SaveNetworks(data); err != nil {
 			return fmt.Errorf("save the state of the networks: %w", err)
@@ -328,14 +330,19 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 // the state. The removal comes first, because only the state before tells what to remove: a call that is cut short can be
 // repeated, and until then [Manager.Restore] makes what is missing by whichever state is saved. It returns the attached
 // containers that need new links or another MTU. After an error the links are made again by the state before.
+// A next that can never be saved removes nothing.
 func (m *Manager) renumber(ctx context.Context, name string, next *state) ([]string, error) {
+	data, err := encodeState(next)
+	if err != nil {
+		return nil, err
+	}
 	before, after := m.state.Projects[name], next.Projects[name]
 	moved, err := m.removeMoved(ctx, before, after)
 	if err == nil {
 		err = m.removeBridges(next, before, after)
 	}
 	if err == nil {
-		err = m.commit(next)
+		err = m.save(next, data)
 	}
 	if err != nil && len(moved) > 0 {
 		err = errors.Join(err, m.restoreProject(ctx, name))

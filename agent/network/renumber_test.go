@@ -6,10 +6,12 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // savings is a store whose next save comes to the end that the test wants.
@@ -74,6 +76,32 @@ func TestRenumberingThatWasCutShort(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A renumbering that can never be saved is refused before any link is touched: it would cut containers off with each try.
+func TestRenumberingThatCannotBeSaved(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	link := func() int {
+		l, err := w.m.host.links.LinkByName(w.m.wireName(idOf(p, "web"), "back"))
+		w.must(err)
+		return l.Attrs().Index
+	}
+	before := link()
+	q := renumbered(p, "back", "172.31.7.0/24")
+	q.Services = slices.Clone(q.Services)
+	web := &q.Services[0]
+	web.Networks = slices.Clone(web.Networks)
+	for i := range maxState / 60 {
+		web.Networks[0].Aliases = append(web.Networks[0].Aliases, fmt.Sprintf("a%060d", i))
+	}
+	if err := w.m.Prepare(w.ctx(), q); !errors.Is(err, fault.ErrTooLarge) {
+		t.Errorf("Prepare = %v, want too large", err)
+	}
+	if after := link(); after != before {
+		t.Errorf("the link of a running container was made anew: %d, before %d", after, before)
+	}
+	serves(w, p, a)
 }
 
 // listed are the addresses of a subnet that ip lists in a namespace.

@@ -38,7 +38,7 @@ type document struct {
 	State json.RawMessage `json:"state"`
 }
 
-// encodeState is deterministic: equal states are equal bytes.
+// encodeState is deterministic: equal states are equal bytes. A state that decodeState would not read is fault.ErrTooLarge.
 func encodeState(s *state) ([]byte, error) {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -48,6 +48,9 @@ func encodeState(s *state) ([]byte, error) {
 	b, err := json.Marshal(document{hex.EncodeToString(sum[:]), raw})
 	if err != nil {
 		return nil, fmt.Errorf("encode the state of the networks: %w", err)
+	}
+	if len(b) > maxState {
+		return nil, fmt.Errorf("save the state of the networks: more than %d bytes: %w", maxState, fault.ErrTooLarge)
 	}
 	return b, nil
 }
