@@ -3,7 +3,8 @@
 // The entry point is [Open]; a [Manager] prepares a project's networks, attaches containers to them and takes all away
 // again. It uses netlink and one nftables table of its own, no helper programs, and touches nothing that it did not make.
 // Every call may be repeated, and may be cut short at any instruction: what a decision ends is first removed from the kernel, then
-// the decision is made durable, then the new things are made; so the same call, or [Manager.Restore], finishes the work.
+// the decision is made durable, then the new things are made; so [Manager.Restore] finishes the work. The same call does too, but
+// for the links of other containers that it took away: a call that fails makes those again at once, or else leaves them to Restore.
 //
 // # Why containers do not see each other's link
 //

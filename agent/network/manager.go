@@ -14,6 +14,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -27,7 +28,10 @@ const (
 	DefaultTable = "longshore"
 )
 
-const maxSalt = 16 // tries for an interface name that no other network has
+const (
+	maxSalt     = 16               // tries for an interface name that no other network has
+	relinkLimit = 10 * time.Second // of giving a project its links again after an error, also when the caller's time is up
+)
 
 // Options say where a manager keeps its things and which names it may use. Managers on one machine need different
 // DataDir, RunDir, Pool and Table.
@@ -296,41 +300,21 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 		}
 	}
 	moved, err := m.renumber(ctx, p.Name, next)
-	if err != nil {
-		return err
+	if err == nil {
+		err = m.establish(ctx, p.Name, moved)
 	}
-	if err := m.ensureForwarding(); err != nil {
-		return err
+	if err != nil && len(moved) > 0 { // containers that run have lost links, and no later Prepare sees that
+		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), relinkLimit)
+		defer cancel()
+		err = errors.Join(err, m.restoreProject(again, p.Name))
 	}
-	if err := m.noteDroppers(); err != nil {
-		return err
-	}
-	own := m.state.Projects[p.Name]
-	for _, n := range slices.Sorted(maps.Keys(own.Networks)) {
-		if own.Networks[n].routed() {
-			if _, err := m.host.ensureBridge(own.Networks[n], own.Networks[n].holder(p.Name, n)); err != nil {
-				return fmt.Errorf("network %q: %w", n, err)
-			}
-		}
-	}
-	if err := m.applyTables(m.state); err != nil {
-		return err
-	}
-	for _, id := range moved {
-		if err := m.ensureContainer(ctx, p.Name, own, id); err != nil {
-			return fmt.Errorf("container %q: %w", id, err)
-		}
-	}
-	m.later(m.ensureAllFiles(p.Name))
-	m.later(m.follow(m.state))
-	return nil
+	return err
 }
 
 // renumber removes the links and bridges of a project that next does not have, or has with other addresses, and then makes next
 // the state. The removal comes first, because only the state before tells what to remove: a call that is cut short can be
 // repeated, and until then [Manager.Restore] makes what is missing by whichever state is saved. It returns the attached
-// containers that need new links or another MTU. After an error the links are made again by the state before.
-// A next that can never be saved removes nothing.
+// containers that need new links or another MTU, also with an error. A next that can never be saved removes nothing.
 func (m *Manager) renumber(ctx context.Context, name string, next *state) ([]string, error) {
 	data, err := encodeState(next)
 	if err != nil {
@@ -344,10 +328,36 @@ func (m *Manager) renumber(ctx context.Context, name string, next *state) ([]str
 	if err == nil {
 		err = m.save(next, data)
 	}
-	if err != nil && len(moved) > 0 {
-		err = errors.Join(err, m.restoreProject(ctx, name))
-	}
 	return moved, err
+}
+
+// establish makes what the state says of a project: bridges, rules, names, and the links of the containers that were moved.
+func (m *Manager) establish(ctx context.Context, name string, moved []string) error {
+	if err := m.ensureForwarding(); err != nil {
+		return err
+	}
+	if err := m.noteDroppers(); err != nil {
+		return err
+	}
+	own := m.state.Projects[name]
+	for _, n := range slices.Sorted(maps.Keys(own.Networks)) {
+		if own.Networks[n].routed() {
+			if _, err := m.host.ensureBridge(own.Networks[n], own.Networks[n].holder(name, n)); err != nil {
+				return fmt.Errorf("network %q: %w", n, err)
+			}
+		}
+	}
+	if err := m.applyTables(m.state); err != nil {
+		return err
+	}
+	for _, id := range moved {
+		if err := m.ensureContainer(ctx, name, own, id); err != nil {
+			return fmt.Errorf("container %q: %w", id, err)
+		}
+	}
+	m.later(m.ensureAllFiles(name))
+	m.later(m.follow(m.state))
+	return nil
 }
 
 // removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some, and those

@@ -1,9 +1,11 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -74,6 +76,48 @@ func TestRenumberingThatWasCutShort(t *testing.T) {
 					}
 				}
 			}
+		})
+	}
+}
+
+// A renumbering that fails once links are removed gives containers that run their links again, by whichever state is saved,
+// also when its caller has no more time.
+func TestRenumberingThatFailed(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		save func(w *world, save func() error, cancel func()) error
+	}{
+		{"not saved, and the caller gave up", func(_ *world, _ func() error, cancel func()) error {
+			cancel()
+			return errors.New("no space left on the device")
+		}},
+		{"rules could not be applied", func(w *world, save func() error, _ func()) error {
+			closed, err := os.Open(w.host)
+			w.must(err)
+			w.must(closed.Close())
+			w.m.tables[v4].ns = closed
+			return save()
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			p, a := twoServices(w)
+			q := renumbered(p, "back", "172.31.7.0/24")
+			ctx, cancel := context.WithCancel(w.ctx())
+			defer cancel()
+			store := &savings{Store: w.o.Store, next: func(save func() error) error { return tt.save(w, save, cancel) }}
+			w.m.o.Store = store
+			if err := w.m.Prepare(ctx, q); err == nil {
+				t.Error("Prepare has no error")
+			}
+			for _, id := range w.m.Attached(p.Name) {
+				if what, err := w.m.containerDrift(p.Name, id, w.m.resolver()); what != "" || err != nil {
+					t.Errorf("container %q after the error: %s, %v", id, what, err)
+				}
+			}
+			store.next, w.m.tables[v4].ns = nil, w.m.host.ns
+			w.prepare(q)
+			serves(w, q, a)
 		})
 	}
 }
