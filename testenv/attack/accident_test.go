@@ -27,6 +27,7 @@ import (
 // TestFullDevice: a workload has written until the device's only disk was full. The state that removes it and needs room for a new
 // image still gets through: what the agent has to write has its room already.
 func TestFullDevice(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
@@ -117,6 +118,7 @@ func fill(name string) error {
 // TestDeadAgent: a device whose agent is dead, while its containers run on, is offline after three of its intervals: in the lists, on
 // the page, in the fleet's status and for a rollout, which does not count it as well. With its agent it is back.
 func TestDeadAgent(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}

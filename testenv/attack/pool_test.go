@@ -15,6 +15,7 @@ import (
 
 // TestPoolWithJustEnoughRoom: the deployments of a device fill its pool of addresses, and others come in place of all of them.
 func TestPoolWithJustEnoughRoom(t *testing.T) {
+	t.Parallel()
 	const deployments = 34 // with 4 networks each; a pool of 4096 addresses has room for 8 networks of 256 and 128 of 16
 	w := newWorld(t, "pool", "10.202.0.0/20")
 	reference, err := w.Component(t.Context(), "small", "1.0.0", fmt.Sprintf(`services:

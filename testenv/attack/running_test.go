@@ -64,6 +64,7 @@ func installed(t *testing.T, w *world.World, name, compose string) {
 // TestSyncThatRunsOut: a sync whose time is over while a service is still starting says so, and its exit code tells a script to
 // try again.
 func TestSyncThatRunsOut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "wait", "10.200.0.0/16")
 	installed(t, w, "hello", fmt.Sprintf(`services:
   web:
@@ -99,6 +100,7 @@ func TestSyncThatRunsOut(t *testing.T) {
 // TestRestartLeavesLayersAlone: an agent that starts again reads no image whole and writes into no layer, although a file of one
 // is not what the image has and the blobs of all layers are gone.
 func TestRestartLeavesLayersAlone(t *testing.T) {
+	t.Parallel()
 	const size, most = 48 << 20, 12 << 20 // bytes of a layer, and how many a start may read
 	w := newWorld(t, "layer", "10.203.0.0/16")
 	data := make([]byte, size)

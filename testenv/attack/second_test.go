@@ -14,6 +14,7 @@ import (
 // A second agent with folders of its own, for the same device on the same containerd: it ends at once and names the first one,
 // whose containers run on. When the first one was killed, its successor is not kept out.
 func TestSecondAgent(t *testing.T) {
+	t.Parallel()
 	p := newPlant(t)
 	d := newDevice(t, p, 19, testenv.Registry(t, testenv.Referrers), setup{})
 	data, err := os.ReadFile(d.path("etc/agent.yaml"))
