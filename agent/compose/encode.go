@@ -90,7 +90,7 @@ func yamlNode(n *node) *yaml.Node {
 	case mapKind:
 		y := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 		for _, k := range n.keys {
-			y.Content = append(y.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: k}, yamlNode(n.fields[k]))
+			y.Content = append(y.Content, textNode(k), yamlNode(n.fields[k]))
 		}
 		return y
 	case listKind:
@@ -100,8 +100,10 @@ func yamlNode(n *node) *yaml.Node {
 		}
 		return y
 	}
-	y := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: n.str()}
+	y := textNode(n.str())
 	switch n.value.(type) {
+	case string:
+		return y
 	case nil:
 		y.Tag, y.Value = "!!null", "null"
 	case bool:
@@ -110,13 +112,19 @@ func yamlNode(n *node) *yaml.Node {
 		y.Tag = "!!int"
 	case float64:
 		y.Tag = "!!float"
-	default:
-		if oldBoolean.MatchString(y.Value) {
-			y.Style = yaml.DoubleQuotedStyle
-		}
+	}
+	y.Style = 0
+	return y
+}
+
+func textNode(text string) *yaml.Node {
+	y := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+	if ambiguous.MatchString(text) {
+		y.Style = yaml.DoubleQuotedStyle
 	}
 	return y
 }
 
-// oldBoolean is text that older parsers of YAML take for a truth value.
-var oldBoolean = regexp.MustCompile(`^(?i:y|n|yes|no|on|off)$`)
+// ambiguous is text that only double quotes make the same to all readers of YAML: older ones take some words for a truth
+// value, and some characters end a line or are skipped.
+var ambiguous = regexp.MustCompile(`^(?i:y|n|yes|no|on|off)$|[\r\x{85}\x{2028}\x{2029}\x{feff}]`)

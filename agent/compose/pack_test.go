@@ -1,6 +1,7 @@
 package compose_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -247,7 +249,7 @@ func TestPackRefuses(t *testing.T) {
 			map[string]string{"compose.yaml": "include: [a.yaml]\nservices: {}", "a.yaml": "include: [compose.yaml]\n"},
 			"d/a.yaml:1:11: include[0]: files include each other: compose.yaml → a.yaml → compose.yaml",
 		},
-		{"a tab", map[string]string{"compose.yaml": "services:\n  web:\n    image: x\n    init: true\n\tports: [1]\n"}, "d/compose.yaml:5:1: found a tab character"},
+		{"a tab", map[string]string{"compose.yaml": "services:\n  web:\n    image: x\n    init: true\n\tports: [1]\n"}, "d/compose.yaml:5:1: a tab, where only spaces may stand"},
 		{"include itself", map[string]string{"compose.yaml": "include: [compose.yaml]\n"}, "d/compose.yaml:1:11: include[0]: files include each other"},
 		{"include missing", map[string]string{"compose.yaml": "include: [a.yaml]\n"}, "d/compose.yaml:1:11: include[0]: read a.yaml"},
 		{"include outside", map[string]string{"compose.yaml": "include: [../a.yaml]\n"}, "d/compose.yaml:1:11: include[0]: ../a.yaml is outside"},
@@ -326,5 +328,21 @@ services:
 	}
 	if diff := cmp.Diff([]string{"/srv:/a", "/srv:/b", "/new:/c", "/srv:/d"}, got); diff != "" {
 		t.Errorf("mounts (-want +got):\n%s", diff)
+	}
+}
+
+// Characters that end a line for some readers of YAML, or that some skip, are packed as escapes.
+func TestPackEscapesWhatReadersTakeDifferently(t *testing.T) {
+	for _, text := range []string{"a\u2028b", "a\u2029b", "a\u0085b", "a\ufeffb", "a\rb"} {
+		quoted := strconv.QuoteToASCII(text)
+		p, packed := packedAndLoaded(t, "services: {b: {image: x, command: ["+quoted+"], labels: {"+quoted+": 1}}, a: {extends: b}}\n", nil)
+		for _, s := range p.Services {
+			if len(s.Command) != 1 || s.Command[0] != text || s.Labels[text] != "1" {
+				t.Errorf("service %s has command %q and labels %q, want %s in both", s.Name, s.Command, s.Labels, quoted)
+			}
+		}
+		if bytes.ContainsAny(packed.Compose, "\u2028\u2029\u0085\ufeff\r") {
+			t.Errorf("%s is not escaped:\n%s", quoted, packed.Compose)
+		}
 	}
 }

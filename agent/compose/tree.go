@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -154,17 +153,22 @@ func (p *parser) document(data []byte) (*node, []strict.Fault) {
 	case len(bytes.TrimSpace(data)) == 0:
 		return whole("empty")
 	}
-	var doc yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	if err := dec.Decode(&doc); err != nil {
-		return nil, []strict.Fault{syntaxFault(err)}
+	if faults := strict.CheckYAML(data); len(faults) > 0 {
+		return nil, faults
 	}
-	var second yaml.Node
+	var doc, second yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF): // comments alone
+		return whole("empty")
+	case err != nil:
+		return nil, []strict.Fault{strict.SyntaxFault(data, err)}
+	}
 	switch err := dec.Decode(&second); {
 	case err == nil:
 		return nil, []strict.Fault{{Line: max(second.Line, 1), Column: max(second.Column, 1), Message: "a second document: a Compose file is one document"}}
 	case !errors.Is(err, io.EOF):
-		return nil, []strict.Fault{syntaxFault(err)}
+		return nil, []strict.Fault{strict.SyntaxFault(data, err)}
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
 		return whole("empty")
@@ -177,31 +181,6 @@ func (p *parser) document(data []byte) (*node, []strict.Fault) {
 		return whole("must be a mapping with \"services\"")
 	}
 	return root, p.faults
-}
-
-// syntaxPlace finds the last position of "line 3: what", "line 3, column 5: what" and "while scanning what at line 2,
-// column 16: line 3: what": what a person has to look at is where the parser noticed it.
-var syntaxPlace = regexp.MustCompile(`^(?:.*\b)?line ([0-9]+)(?:, column ([0-9]+))?: (.*)$`)
-
-// syntaxFault takes the position out of the parser's message, which has it as text only.
-func syntaxFault(err error) strict.Fault {
-	if errors.Is(err, io.EOF) { // comments alone
-		return strict.Fault{Line: 1, Column: 1, Message: "empty"}
-	}
-	msg := strings.TrimPrefix(err.Error(), "yaml: ")
-	f := strict.Fault{Line: 1, Column: 1, Message: msg}
-	if m := syntaxPlace.FindStringSubmatch(msg); m != nil {
-		if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
-			f.Line, f.Message = n, m[3]
-		}
-		if n, err := strconv.Atoi(m[2]); err == nil && n > 0 {
-			f.Column = n
-		}
-	}
-	if strings.Contains(f.Message, "cannot start any token") {
-		f.Hint = "indent with spaces: YAML allows no tabs there"
-	}
-	return f
 }
 
 func (p *parser) fault(y *yaml.Node, path, format string, args ...any) {
