@@ -1,20 +1,18 @@
 package containerd
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
-	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore-dev/longshore/agent/containerd/apparmor"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -75,7 +73,7 @@ func (r *Runtime) confinement(s workload.Service, f Features) oci.SpecOpts {
 		if err := selinux(spec, want.Label, f); err != nil {
 			return err
 		}
-		if err := r.appArmor(ctx, client, c, spec, want.AppArmor, f); err != nil {
+		if err := r.appArmor(spec, want.AppArmor, f); err != nil {
 			return err
 		}
 		return r.systemCalls(ctx, client, c, spec, want.Seccomp, f)
@@ -173,35 +171,27 @@ func withoutX32(_ context.Context, _ oci.Client, _ *containers.Container, s *oci
 	return nil
 }
 
-// loadedProfiles lists AppArmor's profiles, one a line: "name (mode)".
-const loadedProfiles = "/sys/kernel/security/apparmor/profiles"
-
-func (r *Runtime) appArmor(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec, profile string, f Features) error {
+func (r *Runtime) appArmor(spec *oci.Spec, profile string, f Features) error {
 	switch {
 	case profile == unconfined, profile == "" && !f.AppArmor:
 		return nil
 	case profile == "":
-		return apparmor.WithProfile(appArmorProfile)(ctx, client, c, spec)
+		spec.Process.ApparmorProfile = appArmorProfile
+		return nil
 	case !f.AppArmor:
 		return fmt.Errorf("this device has no AppArmor for profile %q: %w", profile, fault.ErrUnfit)
 	}
-	list, err := os.Open(loadedProfiles)
-	if err != nil {
-		return fmt.Errorf("read AppArmor's profiles: %w", err)
+	mode, err := apparmor.Mode(profile)
+	switch {
+	case err != nil:
+		return err
+	case mode == "":
+		return fault.WithHint(fmt.Errorf("AppArmor has no profile %q on this device: %w", profile, fault.ErrUnfit), "load it with apparmor_parser")
+	case mode != "enforce" && !r.o.AllowPrivileged: // some profiles confine nothing
+		return fault.WithHint(fmt.Errorf("this device does not allow AppArmor's profile %q, which is not enforced: %w", profile, fault.ErrRejected), allowHint)
 	}
-	defer list.Close()
-	for lines := bufio.NewScanner(list); lines.Scan(); {
-		name, mode, _ := strings.Cut(lines.Text(), " (")
-		if name != profile {
-			continue
-		}
-		if mode != "enforce)" && !r.o.AllowPrivileged { // some profiles confine nothing
-			return fault.WithHint(fmt.Errorf("this device does not allow AppArmor's profile %q, which is not enforced: %w", profile, fault.ErrRejected), allowHint)
-		}
-		spec.Process.ApparmorProfile = profile
-		return nil
-	}
-	return fault.WithHint(fmt.Errorf("AppArmor has no profile %q on this device: %w", profile, fault.ErrUnfit), "load it with apparmor_parser")
+	spec.Process.ApparmorProfile = profile
+	return nil
 }
 
 // Labels that SELinux policies have for containers and for what they may write.

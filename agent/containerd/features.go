@@ -8,16 +8,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	hostapparmor "github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
+	"github.com/longshore-dev/longshore/agent/containerd/apparmor"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -46,15 +46,22 @@ type Features struct {
 // cgroupRoot is where control groups are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// hostFeatures asks once and remembers a good answer. AppArmor's profile is looked at each time: what keeps it from being loaded
-// may be mended, and another program may remove it.
+const (
+	loadLimit = 10 * time.Second // of loading AppArmor's default profile, which takes less than one
+	loadAgain = time.Minute      // after that failed
+)
+
+// hostFeatures asks once and remembers a good answer. AppArmor's profile is looked at each time: another program may remove it.
+// What keeps it from being loaded may be mended: that is tried again after a while.
 type hostFeatures struct {
 	mu       sync.Mutex
-	known    *Features                          // without AppArmor
-	root     string                             // of the snapshotter; "": unknown
-	blobs    string                             // of the content store; "": unknown
-	load     func() (supported bool, err error) // of the default profile; nil: loadProfile
-	unloaded string                             // why that failed the last time; "": it did not
+	known    *Features                                         // without AppArmor
+	root     string                                            // of the snapshotter; "": unknown
+	blobs    string                                            // of the content store; "": unknown
+	load     func(context.Context) (supported bool, err error) // of the default profile; nil: loadProfile
+	confines bool                                              // it is loaded
+	unloaded string                                            // why that failed the last time; "": it did not
+	failed   time.Time                                         // when
 }
 
 // Features asks containerd and the kernel what they can do. The first good answer is kept, but for AppArmor's.
@@ -77,39 +84,56 @@ func (r *Runtime) features(ctx context.Context) (Features, error) {
 		}
 		h.known = &f
 	}
-	return r.withAppArmor(*h.known), nil
+	return r.withAppArmor(ctx, *h.known)
 }
 
-// withAppArmor adds to f whether the default profile is loaded, and loads it where it can be.
-func (r *Runtime) withAppArmor(f Features) Features {
+// withAppArmor adds to f whether the default profile is loaded, and loads it where it can be. r.host is locked and a failure may
+// take as long as loadLimit: each call that tried again would make all others wait.
+func (r *Runtime) withAppArmor(ctx context.Context, f Features) (Features, error) {
+	h := &r.host
+	if h.unloaded == "" || r.o.Now().Sub(h.failed).Abs() >= loadAgain {
+		if err := r.loadAppArmor(ctx); err != nil {
+			return Features{}, err
+		}
+	}
+	f.AppArmor = h.confines
+	if h.unloaded != "" {
+		f.Degraded = append(slices.Clone(f.Degraded), h.unloaded)
+	}
+	return f, nil
+}
+
+// loadAppArmor notes whether the default profile is loaded. The error is ctx's.
+func (r *Runtime) loadAppArmor(ctx context.Context) error {
 	h := &r.host
 	load := h.load
 	if load == nil {
 		load = loadProfile
 	}
-	supported, err := load()
-	f.AppArmor = supported && err == nil
+	limited, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
+	supported, err := load(limited)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	h.confines = supported && err == nil
 	why := ""
 	if err != nil {
-		why = "AppArmor's default profile could not be loaded: " + err.Error()
-		f.Degraded = append(slices.Clone(f.Degraded), why)
+		why, h.failed = "AppArmor's default profile could not be loaded: "+err.Error(), r.o.Now()
 	}
 	switch {
 	case why != "" && h.unloaded == "":
-		r.log.Warn("containers start without AppArmor's default profile; loading it is tried again with each", "err", err)
+		r.log.Warn("containers start without AppArmor's default profile; loading it is tried again", "after", loadAgain, "err", err)
 	case why == "" && h.unloaded != "":
 		r.log.Info("AppArmor's default profile is loaded now; containers that were created without it stay so")
 	}
 	h.unloaded = why
-	return f
+	return nil
 }
 
 // loadProfile loads the default profile unless it is loaded.
-func loadProfile() (supported bool, err error) {
-	if !hostapparmor.HostSupports() {
-		return false, nil
-	}
-	return true, apparmor.LoadDefaultProfile(appArmorProfile)
+func loadProfile(ctx context.Context) (supported bool, err error) {
+	return apparmor.Load(ctx, appArmorProfile)
 }
 
 // ask finds out what does not change while the agent runs. r.host is locked.

@@ -54,13 +54,14 @@ var mayImport = map[string][]string{
 	"testenv/rules":      {},
 
 	// The rooms of the runtime; those without imports of ours are its floor.
-	"agent/containerd/failure": {"artifacts"},
-	"agent/containerd/images":  {"artifacts", "agent", "agent/workload", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/owned"},
-	"agent/containerd/locks":   {},
-	"agent/containerd/logs":    {"agent/workload", "agent/containerd/paths", "agent/containerd/process"},
-	"agent/containerd/owned":   {},
-	"agent/containerd/paths":   {"artifacts"},
-	"agent/containerd/process": {},
+	"agent/containerd/apparmor": {},
+	"agent/containerd/failure":  {"artifacts"},
+	"agent/containerd/images":   {"artifacts", "agent", "agent/workload", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/owned"},
+	"agent/containerd/locks":    {},
+	"agent/containerd/logs":     {"agent/workload", "agent/containerd/paths", "agent/containerd/process"},
+	"agent/containerd/owned":    {},
+	"agent/containerd/paths":    {"artifacts"},
+	"agent/containerd/process":  {},
 }
 
 // testsMayImport comes on top of mayImport in _test.go files. A suite that runs on fakes and on the real thing lives in the
@@ -99,7 +100,7 @@ var onlyIn = map[string][]string{
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {},
 	"testing":                                    {},
-	"os/exec":                                    {"cmd/longshore", "registry/internal/auths"}, // git; credential helpers
+	"os/exec":                                    {"cmd/longshore", "registry/internal/auths", "agent/containerd/apparmor"}, // git; credential helpers; apparmor_parser
 	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},
 	// Signing, and explaining why something is not trusted, are for the desk: a device does neither.
 	"github.com/sigstore/cosign":                       {"signing/sign"},
