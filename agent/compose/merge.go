@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -76,7 +77,60 @@ func overlaid(base, over any, path tree.Path) (merged any, err error) {
 			err = fmt.Errorf("compose-go: %v", r)
 		}
 	}()
+	switch {
+	case path == "":
+		networks, _ := field(over, "networks").(map[string]any)
+		for name, network := range networks {
+			err = errors.Join(err, overlaySubnets(field(base, "networks", name), network))
+		}
+	case path.Matches("networks.*"):
+		err = overlaySubnets(base, over)
+	}
+	if err != nil {
+		return nil, err
+	}
 	return override.MergeYaml(base, over, path)
+}
+
+// overlaySubnets moves what a network says about its subnets into the one that is laid over it. As with docker compose, the
+// subnets of the later are those of the network, and one that the earlier has too keeps what the later does not say. The
+// library does so for one subnet; of several it mixes the fields.
+func overlaySubnets(base, over any) error {
+	ipam, _ := field(base, "ipam").(map[string]any)
+	earlier, ok := ipam["config"].([]any)
+	later, too := field(over, "ipam", "config").([]any)
+	if !ok || !too {
+		return nil
+	}
+	bySubnet := map[string]any{}
+	for _, entry := range earlier {
+		if subnet, ok := field(entry, "subnet").(string); ok {
+			bySubnet[subnet] = entry
+		}
+	}
+	for i, entry := range later {
+		subnet, _ := field(entry, "subnet").(string)
+		known, ok := bySubnet[subnet]
+		if !ok {
+			continue
+		}
+		delete(bySubnet, subnet)
+		var err error
+		if later[i], err = override.MergeYaml(known, entry, tree.NewPath("networks.*.ipam.config.[]")); err != nil {
+			return err
+		}
+	}
+	delete(ipam, "config")
+	return nil
+}
+
+// field follows keys of mappings down; nil where there is nothing.
+func field(value any, keys ...string) any {
+	for _, k := range keys {
+		mapping, _ := value.(map[string]any)
+		value = mapping[k]
+	}
+	return value
 }
 
 // unique leaves the last of the entries that each list in a mapping has for one key, in the place of the first. Each list is

@@ -222,3 +222,66 @@ func TestNullKeepsWhatIsBelow(t *testing.T) {
 		})
 	}
 }
+
+// The subnets of the later file are those of a network. One that both files have keeps what the later one does not say, and
+// nothing of another subnet.
+func TestMergeOfSubnets(t *testing.T) {
+	const (
+		a    = "{subnet: 10.1.0.0/24, gateway: 10.1.0.9, aux_addresses: {x: 10.1.0.3}}"
+		a2   = "{subnet: 10.1.0.0/24, ip_range: 10.1.0.128/25, aux_addresses: {y: 10.1.0.4}}"
+		both = "{subnet: 10.1.0.0/24, gateway: 10.1.0.9, aux_addresses: {x: 10.1.0.3, y: 10.1.0.4}, ip_range: 10.1.0.128/25}"
+		b    = "{subnet: 10.2.0.0/24, gateway: 10.2.0.9}"
+		c    = "{subnet: 10.3.0.0/24}"
+	)
+	of := func(subnets string) string {
+		return "services: {a: {image: x, networks: [n]}}\nnetworks: {n: {ipam: {config: [" + subnets + "]}}}\n"
+	}
+	for _, tc := range []struct {
+		earlier, later, want string
+		docker               bool // compose-go does the same
+	}{
+		{a, a, a, true},
+		{a, a2, both, true},
+		{a, c, c, true},
+		{a, b + "," + c, b + "," + c, true},
+		{a, a2 + "," + b, both + "," + b, true},
+		{a + "," + b, c, c, false},
+		{a + "," + b, a2, both, false},
+		{b + "," + a, a2 + "," + b, both + "," + b, false},
+	} {
+		t.Run(tc.earlier+" below "+tc.later, func(t *testing.T) {
+			if tc.docker {
+				sameAsComposeGo(t, "", of(tc.earlier), of(tc.later))
+			}
+			files := map[string]string{"a.yaml": of(tc.earlier), "b.yaml": of(tc.later), "compose.yaml": of(tc.want)}
+			got, err := packedModel(t, files, nil, "a.yaml", "b.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := modelOf(t, files, nil, compose.File)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the packed project (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("of an included file", func(t *testing.T) {
+		got, err := packedModel(t, map[string]string{"compose.yaml": "include: [a.yaml]\n" + of(a2), "a.yaml": of(a + "," + b)}, nil, "compose.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := modelOf(t, map[string]string{"compose.yaml": of(both)}, nil, "compose.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the packed project (-want +got):\n%s", diff)
+		}
+	})
+	_, err := packedModel(t, map[string]string{"a.yaml": of(a), "b.yaml": of("{subnet: 10.1.0.0/24, aux_addresses: [q]}")}, nil, "a.yaml", "b.yaml")
+	if want := "networks.n.ipam.config: cannot be laid over networks.n.ipam.config, which has another form"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("Pack of a list over a mapping: %v, want %q", err, want)
+	}
+}
