@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -59,4 +60,27 @@ func TestUnchangedPrepareAfterARestartWritesNothing(t *testing.T) {
 	}
 	w.must(os.RemoveAll(savedAt(w.o) + ".tmp"))
 	w.prepare(more)
+}
+
+// What could not be looked at once may have been well: it is a thing to repair, but not one that was repaired.
+func TestOnlyWhatWasSeenIsToldAsRepaired(t *testing.T) {
+	before := &Drift{Things: []string{"bridge is gone", "rules cannot be looked at: busy", "link is down"}, unseen: []string{"rules cannot be looked at: busy"}}
+	if got := before.without(&Drift{}); !slices.Equal(got, []string{"bridge is gone", "link is down"}) {
+		t.Errorf("repaired %q", got)
+	}
+	if got := before.without(&Drift{Things: []string{"link is down"}}); !slices.Equal(got, []string{"bridge is gone"}) {
+		t.Errorf("repaired beside an error %q", got)
+	}
+
+	w := newWorld(t)
+	twoServices(w)
+	closed, err := os.Open(w.host)
+	w.must(err)
+	w.must(closed.Close())
+	w.m.tables[v6].ns = closed
+	d, err := w.m.drift(w.ctx())
+	w.must(err)
+	if len(d.unseen) != 1 || !slices.Equal(d.unseen, d.Things) {
+		t.Errorf("drift %q, of which %q could not be looked at, want the same one", d.Things, d.unseen)
+	}
 }

@@ -22,6 +22,8 @@ import (
 // Drift is the error of [Manager.Verify]: the host is not as the saved state says. [Manager.Restore] mends it.
 type Drift struct {
 	Things []string // one phrase each
+
+	unseen []string // those of Things that could not be looked at
 }
 
 func (d *Drift) Error() string {
@@ -38,26 +40,27 @@ func (m *Manager) Verify(ctx context.Context) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	things, err := m.drift(ctx)
+	d, err := m.drift(ctx)
 	if err != nil {
 		return fmt.Errorf("verify the container networks: %w", err)
 	}
-	if len(things) > 0 {
-		return &Drift{things}
+	if len(d.Things) > 0 {
+		return d
 	}
 	return nil
 }
 
 // drift lists what differs. What cannot be looked at is a thing too, so that the others are looked at and repaired; the error
 // is ctx's.
-func (m *Manager) drift(ctx context.Context) ([]string, error) {
-	var out []string
+func (m *Manager) drift(ctx context.Context) (*Drift, error) {
+	d := &Drift{}
 	add := func(of, what string, err error) {
 		if err != nil {
 			what = fmt.Sprintf("cannot be looked at: %v", err)
+			d.unseen = append(d.unseen, of+what)
 		}
 		if what != "" {
-			out = append(out, of+what)
+			d.Things = append(d.Things, of+what)
 		}
 	}
 	servers := m.resolver()
@@ -91,10 +94,10 @@ func (m *Manager) drift(ctx context.Context) ([]string, error) {
 		if err != nil {
 			add("rules ", "", err)
 		}
-		out = append(out, what...)
+		d.Things = append(d.Things, what...)
 	}
 	add("other firewalls ", "", m.noteDroppers())
-	return out, nil
+	return d, nil
 }
 
 func (m *Manager) containerDrift(name, id string, servers resolver) (string, error) {
@@ -215,6 +218,7 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 }
 
 // Mend repairs what [Manager.Verify] finds, and tells what that was: also beside an error, which is of what it could not repair.
+// What could not be looked at before is not told as repaired: it may have been well.
 func (m *Manager) Mend(ctx context.Context) (repaired []string, err error) {
 	err = m.Verify(ctx)
 	var drift *Drift
@@ -222,14 +226,25 @@ func (m *Manager) Mend(ctx context.Context) (repaired []string, err error) {
 		return nil, err
 	}
 	err = m.Restore(ctx)
-	if err == nil {
-		return drift.Things, nil
-	}
 	left := &Drift{}
+	if err == nil {
+		return drift.without(left), nil
+	}
 	if unknown := m.Verify(ctx); unknown != nil && !errors.As(unknown, &left) {
 		return nil, err
 	}
-	return slices.DeleteFunc(drift.Things, func(thing string) bool { return slices.Contains(left.Things, thing) }), err
+	return drift.without(left), err
+}
+
+// without are the things that were seen and are not left.
+func (d *Drift) without(left *Drift) []string {
+	var out []string
+	for _, thing := range d.Things {
+		if !slices.Contains(d.unseen, thing) && !slices.Contains(left.Things, thing) {
+			out = append(out, thing)
+		}
+	}
+	return out
 }
 
 // Restore makes the host as the saved state says: after a start, a reboot, or when somebody removed something. It also
