@@ -84,3 +84,23 @@ func TestOnlyWhatWasSeenIsToldAsRepaired(t *testing.T) {
 		t.Errorf("drift %q, of which %q could not be looked at, want the same one", d.Things, d.unseen)
 	}
 }
+
+// Who answers follows the rules, also where the host cannot be told to forward.
+func TestRestoreFollowsRulesThatStand(t *testing.T) {
+	w := newWorld(t)
+	p, _ := twoServices(w)
+	w.reopen()
+	ns := w.m.host.ns
+	closed, err := os.Open(w.host)
+	w.must(err)
+	w.must(closed.Close())
+	w.m.host.ns = closed
+	err = w.m.Restore(w.ctx())
+	w.m.host.ns = ns
+	if err == nil {
+		t.Error("Restore has no error")
+	}
+	if id := idOf(p, "web"); !w.m.Answering()[id] {
+		t.Errorf("%v answer, want also %q", w.m.Answering(), id)
+	}
+}

@@ -255,11 +255,9 @@ func (m *Manager) Restore(ctx context.Context) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	var errs []error
+	errs := []error{m.ensureForwarding(), m.noteDroppers()}
 	tables := m.restoreTables()
-	if tables != nil {
-		errs = append(errs, tables)
-	}
+	errs = append(errs, tables)
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
 		if err := m.restoreProject(ctx, name); err != nil {
 			errs = append(errs, fmt.Errorf("project %q: %w", name, err))
@@ -281,7 +279,6 @@ func (m *Manager) Restore(ctx context.Context) error {
 
 // restoreTables comes first: rules must stand before containers can be reached.
 func (m *Manager) restoreTables() error {
-	others := errors.Join(m.ensureForwarding(), m.noteDroppers())
 	want := m.state.elements()
 	for f := range families {
 		t := &m.tables[f]
@@ -290,7 +287,7 @@ func (m *Manager) restoreTables() error {
 		}
 		what, err := t.drift(want[f])
 		if err != nil {
-			return errors.Join(others, err)
+			return err
 		}
 		if len(what) > 0 {
 			m.log.Info("restoring the container networks' rules", "drift", what)
@@ -302,7 +299,7 @@ func (m *Manager) restoreTables() error {
 			m.tables[f].absent = m.tables[f].absent || want[f] == nil // what is there may be somebody's
 		}
 	}
-	return errors.Join(others, m.applyTables(m.state))
+	return m.applyTables(m.state)
 }
 
 func (m *Manager) restoreProject(ctx context.Context, name string) error {
