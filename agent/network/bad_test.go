@@ -3,6 +3,7 @@ package network
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,31 @@ func TestHostsFileOfTheDeviceIsTooLarge(t *testing.T) {
 	w.must(os.WriteFile(w.m.hosts, []byte("127.0.0.1 localhost\n"), 0o600))
 	w.attach(other)
 	serves(w, p, a)
+}
+
+// A file that stays out of date is told once, not by each call, and again when that comes back after a repair.
+func TestFilesOutOfDateAreToldOnce(t *testing.T) {
+	w := newWorld(t)
+	var told bytes.Buffer
+	w.m.log = slog.New(slog.NewTextHandler(&told, nil))
+	w.m.hosts = filepath.Join(t.TempDir(), "hosts")
+	host := svc("host", nil)
+	host.Namespaces.Network = workload.HostNamespace
+	p := proj("line", host)
+	w.must(os.WriteFile(w.m.hosts, []byte("127.0.0.1 localhost\n"), 0o600))
+	w.prepare(p)
+	w.attach(p)
+	for want := 1; want <= 2; want++ {
+		w.must(os.WriteFile(w.m.hosts, bytes.Repeat([]byte("0.0.0.0 ads.example\n"), 1<<20/20+1), 0o600))
+		for range 3 {
+			w.prepare(p)
+		}
+		if got := strings.Count(told.String(), "files of containers are not up to date"); got != want {
+			t.Errorf("told %d times, want %d:\n%s", got, want, told.String())
+		}
+		w.must(os.WriteFile(w.m.hosts, []byte("127.0.0.1 localhost\n"), 0o600))
+		w.must(w.m.Restore(w.ctx()))
+	}
 }
 
 // One namespace that cannot be entered does not keep the rules and the other containers from being repaired.

@@ -63,6 +63,7 @@ type Manager struct {
 	hosts  string   // the host's own hosts file
 	lost   bool     // no state was found: what seems to belong to nothing may be of containers that run
 	notes  []string // see Notes
+	behind string   // what later told last; "": nothing since Restore found all well
 
 	answers atomic.Pointer[map[string]bool] // see Answering
 
@@ -259,10 +260,11 @@ func (m *Manager) follow(s *state) error {
 	return err
 }
 
-// later takes an error about the files of containers that a call is not about: it must not fail for them. [Manager.Mend] finds
-// them out of date, tries again and tells what fails.
+// later takes an error about files of containers, the caller's or others': a call must not fail for them. [Manager.Mend] finds them
+// out of date, tries again and tells what fails. A fault that lasts is told once, until [Manager.Restore] finds all well.
 func (m *Manager) later(err error) {
-	if err != nil {
+	if err != nil && err.Error() != m.behind {
+		m.behind = err.Error()
 		m.log.Warn("files of containers are not up to date; repairing them is tried again", "err", err)
 	}
 }

@@ -274,6 +274,7 @@ func (m *Manager) Restore(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("restore the container networks: %w", err)
 	}
+	m.behind = ""
 	return nil
 }
 
