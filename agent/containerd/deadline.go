@@ -50,12 +50,14 @@ func bounded(ctx context.Context, method string, req, reply any, cc *grpc.Client
 		return nil
 	}
 	// containerd and the shim get the limit with the call and may end it first. What they say is a text then, that no
-	// errors.Is knows: containerd says whose limit it was, the shim kills runc and says that.
+	// errors.Is knows: containerd says whose limit it was, the shim kills runc and says that. A server that ends the stream first
+	// says it with a code alone.
 	end, name, says := ctx.Err(), strings.TrimPrefix(method, taskService), func(s string) bool { return strings.Contains(err.Error(), s) }
+	late := status.Code(err) == codes.DeadlineExceeded || says(context.DeadlineExceeded.Error())
 	switch {
-	case end != nil && says(end.Error()) && (name == "Wait" || end != context.DeadlineExceeded): // no fault of containerd
+	case end == context.Canceled && says(end.Error()), end == context.DeadlineExceeded && late && name == "Wait": // no fault of containerd
 		return status.FromContextError(end).Err()
-	case end == nil && call.Err() != nil, says(context.DeadlineExceeded.Error()), says("signal: killed") && endsSoon(call):
+	case end == nil && call.Err() != nil, late, says("signal: killed") && endsSoon(call):
 		return status.Errorf(codes.DeadlineExceeded, "containerd did not answer %q in time: containerd, runc or the disk is slow", name)
 	}
 	return err

@@ -84,6 +84,15 @@ func TestCallsThatAShimEndsAreDeadlines(t *testing.T) {
 			})
 		})
 	}
+	// What the client library makes of a server that resets the stream at its end of the limit.
+	reset := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+		return status.Error(codes.DeadlineExceeded, "stream terminated by RST_STREAM with error code: CANCEL")
+	}
+	over, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if err := errgrpc.ToNative(bounded(over, taskService+"Create", nil, nil, nil, reset)); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "containerd, runc or the disk is slow") {
+		t.Errorf("the call that was reset ended with %v, want a deadline and its cause", err)
+	}
 	killed := status.Error(codes.Unknown, "signal: killed")
 	early := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return killed }
 	if err := bounded(t.Context(), taskService+"Create", nil, nil, nil, early); err != killed {
