@@ -74,7 +74,7 @@ func (in *Intake) reached(by string, issued time.Time) bool {
 	return !issued.After(in.times.clock.Now().Add(clock.Slack))
 }
 
-// unknown tells errors that say that nobody could tell from those that say that there is nothing good.
+// unknown reports whether an error leaves open if there is a good statement: a signer or a source could not be asked.
 func unknown(err error) bool {
 	if errors.Is(err, fault.ErrTemporary) {
 		return true

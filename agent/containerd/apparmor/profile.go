@@ -19,7 +19,7 @@ import (
 // loadedProfiles lists the kernel's profiles, one a line: "name (mode)".
 const loadedProfiles = "/sys/kernel/security/apparmor/profiles"
 
-// Load loads containerd's default profile under a name unless one of that name is loaded. It tells whether the device has
+// Load loads containerd's default profile under a name unless one of that name is loaded. It reports whether the device has
 // AppArmor; without it there is no error. apparmor_parser is killed when ctx ends.
 func Load(ctx context.Context, name string) (supported bool, err error) {
 	if !hostapparmor.HostSupports() {

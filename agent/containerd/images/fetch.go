@@ -125,7 +125,7 @@ func (f *fetcher) blob(ctx context.Context, d ocispec.Descriptor) error {
 }
 
 // eachSource asks the endpoints in order. The last one is the registry itself, its answer counts; but wrong bytes from
-// anywhere are told, for somebody lies or is broken. Only ctx ends the walk: a limit of one endpoint, such as that of its dial,
+// anywhere are reported: that endpoint is broken, or attacked. Only ctx ends the walk: a limit of one endpoint, such as that of its dial,
 // is context.DeadlineExceeded, too.
 func (f *fetcher) eachSource(ctx context.Context, ask func(source) error) error {
 	var last, lie error
