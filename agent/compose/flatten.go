@@ -106,7 +106,7 @@ func (f *flattening) load(name string, at *node) *layer {
 	if err != nil {
 		hint := ""
 		if at == nil {
-			hint = "give the directory that holds compose.yaml; no other name is valid"
+			hint = "give the directory that holds " + File + " or docker-compose.yml"
 		}
 		f.fault(at, hint, "read %s: %v", name, err)
 		return nil

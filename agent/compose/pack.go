@@ -2,6 +2,7 @@ package compose
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -28,20 +29,22 @@ type Packed struct {
 
 // Pack reads the project in a directory, resolves extends and include, checks it as [Check] does, and takes along what
 // it names. Nothing outside fsys is read; what leaves it is refused with its position. Variables are kept for the
-// device. dir names the directory in messages; names are the Compose files that are laid over each other, none for
-// compose.yaml alone. The same files give the same bytes.
+// device. dir names the directory in messages; names are the Compose files that are merged, each over the one before; none:
+// those of [ProjectFiles]. The same files give the same bytes.
 func Pack(ctx context.Context, dir string, fsys fs.FS, names ...string) (*Packed, error) {
-	alone := len(names) == 0
-	if alone {
-		names = []string{File}
+	found := len(names) == 0
+	if found {
+		if names = ProjectFiles(fsys); names == nil {
+			names = []string{File} // not there: reading it says so
+		}
 	}
 	f := &flattening{document: &document{file: path.Join(dir, names[0])}, fsys: fsys, dir: dir}
 	root := f.project(names)
 	if err := f.err(); err != nil {
 		return nil, err
 	}
-	if alone {
-		f.overrides()
+	if found {
+		f.tellChoice(names)
 	}
 	p := &Packed{file: f.file, root: root}
 	if p.Compose = f.first; f.changed {
@@ -69,14 +72,51 @@ func Pack(ctx context.Context, dir string, fsys fs.FS, names ...string) (*Packed
 	return p, nil
 }
 
-// overrides gives notice of files that docker compose would lay over compose.yaml without being asked.
-func (f *flattening) overrides() {
-	for _, name := range []string{"compose.override.yaml", "compose.override.yml", "docker-compose.override.yaml", "docker-compose.override.yml"} {
-		if _, err := fs.Stat(f.fsys, name); err == nil {
-			f.notices = append(f.notices, strict.Fault{
-				File: path.Join(f.dir, name), Line: 1, Column: 1,
-				Message: "not packed: docker compose lays it over " + File + "; here only what " + File + " includes and extends belongs to the project",
-			})
+// docker compose looks for these names, in this order; it takes the first project file and the first override that it finds.
+var (
+	projectFiles  = []string{File, "compose.yml", "docker-compose.yml", "docker-compose.yaml"}
+	overrideFiles = []string{"compose.override.yml", "compose.override.yaml", "docker-compose.override.yml", "docker-compose.override.yaml"}
+)
+
+// ProjectFiles lists the Compose files of a directory that docker compose reads when none is named: the project file, and the
+// override beside it if there is one. It is nil when there is no project file.
+func ProjectFiles(dir fs.FS) []string {
+	project := existing(dir, projectFiles)
+	if len(project) == 0 {
+		return nil
+	}
+	out := project[:1]
+	if overrides := existing(dir, overrideFiles); len(overrides) > 0 {
+		out = append(out[:1:1], overrides[0])
+	}
+	return out
+}
+
+func existing(dir fs.FS, names []string) []string {
+	var out []string
+	for _, name := range names {
+		if _, err := fs.Stat(dir, name); !errors.Is(err, fs.ErrNotExist) { // any other error is told when it is read
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// tellChoice gives notice of the override that was merged without being named, and of project files and overrides that were
+// not read.
+func (f *flattening) tellChoice(names []string) {
+	for i, all := range [][]string{projectFiles, overrideFiles} {
+		for _, name := range existing(f.fsys, all) {
+			message := ""
+			switch {
+			case !slices.Contains(names, name):
+				message = "not read: " + names[i] + " is, as docker compose chooses"
+			case i > 0:
+				message = "merged over " + names[0] + ", as docker compose does; component push --file " + names[0] + " leaves it out"
+			default:
+				continue
+			}
+			f.notices = append(f.notices, strict.Fault{File: path.Join(f.dir, name), Line: 1, Column: 1, Message: message})
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -21,11 +20,8 @@ func chartSource(from string) bool {
 	if strings.HasSuffix(from, ".tgz") {
 		return true
 	}
-	there := func(name string) bool {
-		_, err := os.Stat(filepath.Join(from, name))
-		return err == nil
-	}
-	return isDirectory(from) && there(artifacts.ChartFile) && !there(compose.File)
+	dir := os.DirFS(from)
+	return isDirectory(from) && exists(dir, artifacts.ChartFile) && compose.ProjectFiles(dir) == nil
 }
 
 type chartResult struct {

@@ -28,7 +28,7 @@ import (
 
 // kinds of things that check knows, in the order in which --kind lists them.
 const (
-	kindProject      = "project" // a directory with compose.yaml
+	kindProject      = "project" // a directory with compose.yaml, or another of its names
 	kindPackage      = "package" // a directory with margo.yaml
 	kindChart        = "chart"   // a directory with Chart.yaml
 	kindArchive      = "archive" // a Compose Archive
@@ -50,8 +50,8 @@ func (p *program) checkCommand() *cli.Command {
 	return p.command("", command{
 		name: "check", args: "FILE|DIRECTORY...", min: 1, max: -1,
 		usage: "check documents, offline",
-		about: "Checks Margo documents, Compose projects (the directory with compose.yaml), Helm charts (with Chart.yaml), Compose " +
-			"Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with its " +
+		about: "Checks Margo documents, Compose projects (the directory with compose.yaml or docker-compose.yml), Helm charts (with " +
+			"Chart.yaml), Compose Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with its " +
 			"position. The kind is detected from the content, or set with --kind: " + kinds + ".",
 		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
 		flags: []cli.Flag{
@@ -193,7 +193,7 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 	dir := os.DirFS(name)
 	if kind == "" {
 		switch {
-		case exists(dir, compose.File):
+		case compose.ProjectFiles(dir) != nil:
 			kind = kindProject
 		case exists(dir, "margo.yaml"):
 			kind = kindPackage

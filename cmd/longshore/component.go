@@ -28,8 +28,9 @@ func (p *program) componentPushCommand() *cli.Command {
 	return p.command("component", command{
 		name: "push", args: "DIRECTORY|CHART.tgz|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
 		usage: "pack a Compose project or a Helm chart and push it",
-		about: "Checks that devices support compose.yaml, resolves extends and include, resolves every image to its digest for the " +
-			"lock in the archive, packs compose.yaml and the files that it names reproducibly, and pushes them. Push the images " +
+		about: "Reads compose.yaml, compose.yml, docker-compose.yml or docker-compose.yaml and an override beside it as docker compose " +
+			"does. Checks that devices support the project, resolves extends and include, resolves every image to its digest for the " +
+			"lock in the archive, packs one compose.yaml and the files that it names reproducibly, and pushes them. Push the images " +
 			"first. Instead of a directory, oci://HOST/PATH:TAG names a project from docker compose publish.\n\nA directory with " +
 			"Chart.yaml, or a .tgz of helm package with its .prov file, is pushed like helm push does: the tag is the chart's " +
 			"version, and its name is the repository's last element. --sbom and --provenance are attached before the tag is set: " +
@@ -43,6 +44,7 @@ func (p *program) componentPushCommand() *cli.Command {
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; default: the repository's last element"},
+			fileFlag(),
 			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` for variables in image references of compose.yaml; may be repeated"},
 			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it, and other platforms are omitted from the lock; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
@@ -217,24 +219,35 @@ func openDirectory(name string) (*os.Root, error) {
 // packProject makes of a directory what a device takes, and tells its notices. Nothing outside the directory is read,
 // whatever links there are in it.
 func (p *program) packProject(c *cli.Context, name string) (*compose.Packed, error) {
-	file := path.Join(filepath.ToSlash(name), compose.File)
 	dir, err := openDirectory(name)
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("read project %s: %w", name, errors.Unwrap(err)), projectHint)
 	}
 	defer dir.Close()
-	if _, err := dir.Stat(compose.File); err != nil {
-		return nil, fault.WithHint(fmt.Errorf("read %s: %w", file, errors.Unwrap(err)), projectHint)
+	names := c.StringSlice("file")
+	for i, file := range names {
+		if names[i] = path.Clean(filepath.ToSlash(file)); !fs.ValidPath(names[i]) || strings.Contains(names[i], "/") {
+			return nil, misused(c, "--file %s is not a file in the directory %s itself", file, name)
+		}
 	}
-	packed, err := compose.Pack(c.Context, filepath.ToSlash(name), dir.FS())
+	if len(names) == 0 {
+		if names = compose.ProjectFiles(dir.FS()); names == nil {
+			return nil, fault.WithHint(fmt.Errorf("read %s: %w: there is no %s in it", name, fault.ErrNotFound, compose.File), projectHint)
+		}
+	}
+	packed, err := compose.Pack(c.Context, filepath.ToSlash(name), dir.FS(), c.StringSlice("file")...)
 	if err != nil {
 		return nil, err
 	}
-	p.tellNotices(file, packed.Notices)
+	p.tellNotices(path.Join(filepath.ToSlash(name), names[0]), packed.Notices)
 	return packed, nil
 }
 
-const projectHint = "give the directory that holds compose.yaml; no other name is valid"
+const projectHint = "give the directory that holds compose.yaml or docker-compose.yml, or name its files with --file"
+
+func fileFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "file", Aliases: []string{"f"}, Usage: "Compose `FILE` in the directory, each merged over the one before; default: compose.yaml or docker-compose.yml, with its override; may be repeated"}
+}
 
 // describe reads what was packed, as a device will.
 func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) error {
