@@ -43,6 +43,9 @@ type Options struct {
 	// Services tells what a component runs with these parameters, on a platform ("": any). An error of it that wraps one of
 	// fault's kinds keeps the component from devices. nil: plans do not say what restarts.
 	Services func(ctx context.Context, archive *artifacts.Archive, env map[string]string, platform string) ([]Service, error)
+	// Unused lists those of names that nothing in a component refers to, and the variables that its compose.yaml refers to. nil: every
+	// parameter is taken for used.
+	Unused func(archive *artifacts.Archive, names []string) (unused, known []string, err error)
 	// Layers lists what a pull of an image moves, as Compose files name it. nil: images count as a whole.
 	Layers func(ctx context.Context, reference string, d digest.Digest) ([]ocispec.Descriptor, error)
 	// Content looks at something that devices would load, before anything is published: whether all of it is where it has to
@@ -111,7 +114,8 @@ type planner struct {
 	single   once[Finding] // one thing each
 	judged   once[struct{}]
 	checked  once[Finding] // devices that are alike
-	kept     atomic.Int64  // bytes of artifacts
+	idle     once[[]string]
+	kept     atomic.Int64 // bytes of artifacts
 
 	histories once[map[string][]uint64] // by repository; only asked where a device's tag is gone
 

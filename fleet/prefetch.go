@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Kinds of [Content].
@@ -208,8 +209,51 @@ func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) 
 		return all, err
 	}
 	clashes, err := p.beside(ctx, a, platform)
+	if err != nil {
+		return all, err
+	}
 	all.add(Finding{Wrong: clashes})
-	return all, err
+	for _, at := range a.Placements {
+		unused, err := p.unused(ctx, at)
+		if err != nil {
+			return all, err
+		}
+		all.add(Finding{Wrong: unused})
+	}
+	return all, nil
+}
+
+// unused tells parameters of a Compose component without a package that have no effect: nothing in the component refers to
+// them. A slip in a name would be signed and published otherwise. A package says itself what its parameters are.
+func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
+	if p.o.Unused == nil || at.Profile.Type != "compose" || !at.Release.free {
+		return nil, nil
+	}
+	key := fmt.Sprintf("%p %p", at.Profile, at.Parameters)
+	return p.idle.get(ctx, key, func(ctx context.Context) ([]string, error) {
+		var out []string
+		for _, c := range at.Profile.Components {
+			archive, err := p.archives.get(ctx, c)
+			if lasting(err) {
+				continue // told by itself
+			}
+			if err != nil {
+				return nil, err
+			}
+			unused, known, err := p.o.Unused(archive.Archive, sortedKeys(at.Parameters))
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range unused {
+				s := fmt.Sprintf("%s: nothing in the component refers to the parameter %s", at.Deployment.Name, name)
+				if best := strict.Nearest(name, known); best != "" {
+					s += fmt.Sprintf("; did you mean %s?", best)
+				}
+				out = append(out, s)
+			}
+		}
+		return out, nil
+	})
 }
 
 // Check looks whether every device could run and load what the files put on it, whatever it has now: platforms, projects

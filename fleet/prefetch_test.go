@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +111,33 @@ func TestClaims(t *testing.T) {
 			t.Errorf("%v and %v: %d devices cannot, %v", c.line, c.sensor, p.Count(fleet.Cannot), err)
 		}
 		if c.clash && !strings.Contains(err.Error(), "is wanted by service broker of line and by service web of sensor") {
+			t.Error(err)
+		}
+	}
+}
+
+// A parameter that nothing in a component refers to is told with the name that was probably meant. What a package declares is
+// the package's own.
+func TestUnusedParameters(t *testing.T) {
+	m, files := stocked(t), plant()
+	o := options()
+	takes := []string{"RATE"}
+	o.Unused = func(_ *artifacts.Archive, names []string) (unused, known []string, err error) {
+		for _, name := range names {
+			if !slices.Contains(takes, name) {
+				unused = append(unused, name)
+			}
+		}
+		return unused, takes, nil
+	}
+	if _, err := compiled(t, files, m).Check(t.Context(), m, o); err != nil {
+		t.Errorf("every parameter is taken: %v", err)
+	}
+	takes = []string{"RATES"}
+	p := plan(t, files, m, o)
+	_, err := compiled(t, files, m).Check(t.Context(), m, o)
+	for _, err := range []error{p.Unfit(), err} {
+		if !errors.Is(err, fault.ErrUnfit) || !strings.HasPrefix(err.Error(), "press-07, press-08: device does not fit: sensor: nothing in the component refers to the parameter RATE; did you mean RATES?") {
 			t.Error(err)
 		}
 	}

@@ -138,6 +138,9 @@ func TestFleetErrors(t *testing.T) {
 	s.change("plant/fleet.yaml", "poll: 0", "poll: 1")
 	s.change("plant/fleet.yaml", "plcae: Graz", "place: Graz")
 	s.change("plant/devices/all.yaml", `poll: "20"`, "poll: 20")
+	s.write("slip/fleet.yaml", "fleet: slip\nregistry: "+host+"/plant\napplications: {monitor: {component: components/line-monitor, version: 1.4.0}}\n"+
+		"deployments: {monitor: {application: monitor, select: \"*\", parameters: {POLL_SECOND: 5}}}\ndevices: [{id: press-07, capabilities: unchecked}]\n")
+	s.do(outcome.Refused, "fleet", "check", "slip")
 	// A device that does not fit keeps the others, unless it is skipped.
 	s.write("plant/capabilities/small.json", strings.Replace(string(mustRead(t, "plant/capabilities/press.json")), "4Gi", "256Mi", 1))
 	s.change("plant/devices/all.yaml", "press-09, labels: {line: b}", "press-09, labels: {line: b}, capabilities: capabilities/small.json")
