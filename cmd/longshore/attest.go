@@ -20,13 +20,13 @@ import (
 
 func (p *program) attestCommand() *cli.Command {
 	return p.command("", command{
-		name: "attest", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "sign an attestation about an artifact: an SBOM, provenance",
+		name: "attest", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
+		usage: "sign an attestation about an artifact or a file: an SBOM, provenance",
 		about: "Signs the content of a file about the current digest of the reference, as an in-toto statement in a sigstore bundle " +
 			"beside the artifact, like cosign 3 attest. If the artifact has only signatures of cosign 2 (sha256-….sig), the " +
 			"attestation is stored under cosign 2's tag sha256-….att, so that both versions can still verify the artifact. An " +
 			"attestation does not count as a signature; a policy can require it. Use another key than the release key. Running the " +
-			"command again adds a second attestation.",
+			"command again adds a second attestation. The attestation of a file is written beside it as FILE.attestation.sigstore.json.",
 		examples: []string{
 			"--key ci.key --type spdxjson --predicate sbom.spdx.json harbor.acme.example/plant/components/web:2.0.1",
 			"--key ci.key --type https://slsa.dev/provenance/v1 --predicate provenance.json harbor.acme.example/plant/images/web@sha256:…",
@@ -111,7 +111,11 @@ func (p *program) attest(c *cli.Context, args []string) error {
 
 // noteLayout warns when cosign no longer finds signatures of an artifact after something in a format was added. Where the registry
 // cannot be asked there is no warning: what was signed is there.
-func (p *program) noteLayout(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor, added signing.Format) {
+func (p *program) noteLayout(ctx context.Context, store signing.Store, subject ocispec.Descriptor, added signing.Format) {
+	repo, ok := store.(*registry.Repository)
+	if !ok {
+		return
+	}
 	at, err := p.signedAt(ctx, repo)
 	if err != nil {
 		return

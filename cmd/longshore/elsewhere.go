@@ -8,6 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
+	"github.com/longshore-dev/longshore/signing/filebundle"
 )
 
 // signatureRepository is the variable with the repository, HOST/PATH, in which signatures are kept: cosign's own.
@@ -20,6 +21,9 @@ func (p *program) signaturePlace() func(context.Context, signing.Store) (signing
 		return nil
 	}
 	return func(ctx context.Context, beside signing.Store) (signing.Store, error) {
+		if file, ok := beside.(*filebundle.Store); ok { // a file's signatures are beside it
+			return file, nil
+		}
 		return besides(ctx, beside, name)
 	}
 }

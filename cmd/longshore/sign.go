@@ -11,17 +11,20 @@ import (
 
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/filebundle"
 )
 
 func (p *program) signCommand() *cli.Command {
 	return p.command("", command{
-		name: "sign", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "sign an artifact",
+		name: "sign", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
+		usage: "sign an artifact or a file",
 		about: "Signs the current digest of the reference in cosign's format, without any service except the registry. A signature by " +
-			"the same key with the same annotations is not repeated. Verify it in cosign 3 with --key and --insecure-ignore-tlog.",
+			"the same key with the same annotations is not repeated. Verify it in cosign 3 with --key and --insecure-ignore-tlog. The signature of a " +
+			"file is written beside it as FILE.sigstore.json, for longshore verify and cosign verify-blob --bundle.",
 		examples: []string{
 			"--key release.key harbor.acme.example/plant/components/web:2.0.1",
 			"--key vendor.key --signature-format both -a approved=yes harbor.acme.example/plant/images/web@sha256:…",
+			"--key release.key dist/checksums.txt",
 		},
 		flags: slices.Concat([]cli.Flag{claimFlag()}, signFlags(), registryFlags()),
 		run:   p.sign,
@@ -58,22 +61,26 @@ func (p *program) sign(c *cli.Context, args []string) error {
 	if s.signer == nil {
 		return misused(c, "with which key? use --key, or --keyless")
 	}
-	repo, subject, err := openSubject(c, s.Client, args[0])
+	store, subject, err := openSubject(c, s.Client, args[0])
 	if err != nil {
 		return err
 	}
-	if err := s.signer.Sign(c.Context, repo, subject); err != nil {
+	made, err := s.signer.Signer.Sign(c.Context, store, subject)
+	if err != nil {
 		return err
 	}
 	if c.String("signature-format") == string(signing.FormatLegacy) {
-		p.noteLayout(c.Context, repo, subject, signing.FormatLegacy)
+		p.noteLayout(c.Context, store, subject, signing.FormatLegacy)
 	}
-	return p.show(c, signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(s.signer.made)})
+	return p.show(c, signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(made)})
 }
 
-// openSubject opens the repository of something that is to be signed, and describes that by its bytes: they decide what the
-// digest is of, and a lie about the type or size would be signed into the referrer.
-func openSubject(c *cli.Context, client *registry.Client, s string) (*registry.Repository, ocispec.Descriptor, error) {
+// openSubject opens the repository of something that is to be signed, or a file, and describes that by its bytes: they decide
+// what the digest is of, and a lie about the type or size would be signed into the referrer.
+func openSubject(c *cli.Context, client *registry.Client, s string) (signing.Store, ocispec.Descriptor, error) {
+	if isFile(s) {
+		return filebundle.Open(s)
+	}
 	repo, target, err := openTarget(c, client, s)
 	if err != nil {
 		return nil, ocispec.Descriptor{}, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -19,22 +20,25 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
+	"github.com/longshore-dev/longshore/signing/filebundle"
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
 func (p *program) verifyCommand() *cli.Command {
 	return p.command("", command{
-		name: "verify", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
+		name: "verify", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
 		usage: "verify the signatures of an artifact, down to the last image",
 		about: "Passes if one of the given keys signed the current digest of the reference, or if the trust policy accepts it, and if " +
 			"everything below is valid: a state's documents and deployments, their pinned components, and the images in each " +
 			"component's lock. The output shows what was checked, by which key, the signer's claimed time, and what was not " +
 			"checked. Bundles and cosign's older signatures are supported. With --attestation, an attestation of that type must be " +
-			"signed. The command connects only to registries: that of the reference, and those that a state names.",
+			"signed. The command connects only to registries: that of the reference, and those that a state names. A file, such as " +
+			"one of a release, is verified by the bundles beside it, which longshore sign and attest write: FILE.sigstore.json.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state:press-07",
 			"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",
 			"--certificate-identity anna@acme.example --certificate-oidc-issuer https://login.acme.example --trusted-root trusted_root.json harbor.acme.example/plant/components/web:2.0.1",
+			"--key longshore.pub checksums.txt",
 			"--key ci.pub --attestation spdxjson --show-predicate harbor.acme.example/plant/components/web:2.0.1",
 		},
 		flags: slices.Concat([]cli.Flag{
@@ -179,6 +183,9 @@ func (p *program) audit(c *cli.Context, client *registry.Client, reference strin
 	if kind != "" && !slices.Contains(verifiedKinds(), string(kind)) {
 		return verifyResult{}, misused(c, "--kind %q is not one of %s", kind, strings.Join(verifiedKinds(), ", "))
 	}
+	if isFile(reference) {
+		return auditFile(c, reference, judge)
+	}
 	repo, target, err := openTarget(c, client, reference)
 	if err != nil {
 		return verifyResult{}, err
@@ -204,11 +211,36 @@ func (p *program) audit(c *cli.Context, client *registry.Client, reference strin
 			return verifyResult{}, fault.WithHint(err, "say what a device takes it for with --kind")
 		}
 	}
+	return resultOf(reference, report), nil
+}
+
+func resultOf(reference string, report *audit.Report) verifyResult {
 	r := verifyResult{Reference: reference, Verified: report.Err() == nil, Insecure: report.Insecure(), Signatures: []audit.Signed{}, Report: report}
 	for _, check := range report.Checks {
 		r.Signatures = append(r.Signatures, check.Signatures...)
 	}
-	return r, nil
+	return r
+}
+
+// isFile tells a file from a reference: it is there.
+func isFile(arg string) bool {
+	info, err := os.Stat(arg)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// auditFile judges a file by the bundles beside it.
+func auditFile(c *cli.Context, file string, judge audit.Judge) (verifyResult, error) {
+	if _, isPolicy := judge.(audit.Policy); isPolicy {
+		return verifyResult{}, misused(c, "%s is a file, and policies speak about repositories of registries: use --key", file)
+	}
+	if kind := c.String("kind"); kind != "" {
+		return verifyResult{}, misused(c, "%s is a file, not a %s", file, kind)
+	}
+	store, d, err := filebundle.Open(file)
+	if err != nil {
+		return verifyResult{}, err
+	}
+	return resultOf(file, audit.OfFile(c.Context, store, d, judge)), c.Context.Err()
 }
 
 // verifyResult is what was checked. Signatures are of the artifact itself.

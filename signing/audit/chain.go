@@ -158,6 +158,12 @@ func Chain(ctx context.Context, src signing.Source, target string, o Options) (*
 	return r, ctx.Err()
 }
 
+// OfFile judges a file by the signatures that src has of it.
+func OfFile(ctx context.Context, src signing.Source, file ocispec.Descriptor, j Judge) *Report {
+	root := &Node{Kind: "file", Reference: src.Name(), Digest: file.Digest, Checks: j.Judge(ctx, src, Subject{Descriptor: file})}
+	return &Report{Node: root, NotChecked: j.Unchecked()}
+}
+
 // judge asks about one artifact once, however often it is used.
 func (a *audit) judge(ctx context.Context, src signing.Source, s Subject) []Check {
 	key := fmt.Sprint(s.Kind, " ", src.Name(), "@", s.Descriptor.Digest)
