@@ -5,7 +5,8 @@ go 1.26.6
 require (
 	cuelabs.dev/go/oci/ociregistry v0.0.0-20251212221603-3adeb8663819 // tests: a registry with the referrers API
 	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.21.1 // errors of its key vault, told apart
-	github.com/Masterminds/semver/v3 v3.5.0 // promote: which revision is the newest
+	github.com/CycloneDX/cyclonedx-go v0.12.0 // releases: SBOMs of our programs
+	github.com/Masterminds/semver/v3 v3.5.0 // promote: which revision is the newest; versions of releases
 	github.com/ThalesIgnite/crypto11 v1.2.5 // PKCS#11 tokens that sign
 	github.com/compose-spec/compose-go/v2 v2.16.2 // merge, interpolation and profiles of Compose files
 	github.com/containerd/cgroups/v3 v3.1.3 // limits and usage of containers

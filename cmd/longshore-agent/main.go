@@ -61,13 +61,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
 			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(),
 			p.capabilitiesCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.unitCommand(), p.completionCommand(),
-			{
-				Name: "version", Usage: "print the version",
-				Action: func(*cli.Context) error {
-					_, err := fmt.Fprintln(stdout, build.Version())
-					return err
-				},
-			},
+			cmdline.Version("longshore-agent", stdout),
 		},
 	}
 	for _, c := range app.Commands {

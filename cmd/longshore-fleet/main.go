@@ -18,7 +18,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/store"
@@ -50,13 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		ExitErrHandler:       func(*cli.Context, error) {}, // errors are told once, below
 		Commands: []*cli.Command{
 			p.serveCommand(), p.tokenCommand(),
-			{Name: "version", Usage: "print the version", Action: func(c *cli.Context) error {
-				if err := noArguments(c); err != nil {
-					return err
-				}
-				_, err := fmt.Fprintln(stdout, build.Version())
-				return err
-			}},
+			cmdline.Version("longshore-fleet", stdout),
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"runtime"
-	"runtime/debug"
 
 	"github.com/urfave/cli/v2"
 
@@ -14,42 +12,19 @@ import (
 func (p *program) versionCommand() *cli.Command {
 	return p.command("", command{
 		name: "version", usage: "print the version",
-		about:    "Prints the module version, the commit that it was built from, and the Go version.",
+		about:    "Prints the version, the commit that it was built from and its time, and the Go version.",
 		examples: []string{"", "-o json"},
 		run:      p.version,
 	})
 }
 
-type versionInfo struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // built from more than the commit
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
-}
+type versionResult struct{ build.Info }
 
-func (v versionInfo) essence() string { return v.Version }
-func (v versionInfo) text(w io.Writer) {
-	fmt.Fprintf(w, "longshore %s", v.Version)
-	if v.Commit != "" {
-		fmt.Fprintf(w, " (%.12s)", v.Commit)
-	}
-	fmt.Fprintf(w, " %s %s\n", v.Go, v.Platform)
-}
+func (v versionResult) essence() string  { return v.Version }
+func (v versionResult) text(w io.Writer) { fmt.Fprintln(w, "longshore", v.Text()) }
 
 func (p *program) version(c *cli.Context, _ []string) error {
-	v := versionInfo{Version: build.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				v.Commit = s.Value
-			case "vcs.modified":
-				v.Modified = s.Value == "true"
-			}
-		}
-	}
-	return p.show(c, v)
+	return p.show(c, versionResult{build.Read()})
 }
 
 // The scripts ask the program itself, so that they need not be installed again when it learns something.

@@ -86,6 +86,7 @@ func app() *cli.App {
 				},
 			},
 			soakCommand(),
+			releaseCommand(),
 			{
 				Name:   "up",
 				Usage:  "start containerd and a registry with images, say where they are, and stay until Ctrl-C; needs root",

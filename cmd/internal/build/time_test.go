@@ -2,6 +2,7 @@ package build
 
 import (
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 )
@@ -22,5 +23,25 @@ func TestTimeIsNeverZero(t *testing.T) {
 	}
 	if got := Time(); got.Before(floor) {
 		t.Errorf("Time = %v", got)
+	}
+}
+
+func TestRead(t *testing.T) {
+	stamped := &debug.BuildInfo{Main: debug.Module{Version: "v0.0.0-20261123154843-12342f1e0f10"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "12342f1e0f10aaaaaaaaaaaaaaaaaaaaaaaaaaaa"}, {Key: "vcs.time", Value: "2026-11-23T15:48:43Z"}, {Key: "vcs.modified", Value: "true"},
+	}}
+	for _, c := range []struct {
+		version string
+		info    *debug.BuildInfo
+		want    string
+	}{
+		{"1.4.0", stamped, "1.4.0 (commit 12342f1e0f10, 2026-11-23T15:48:43Z, modified) "},
+		{"", stamped, "v0.0.0-20261123154843-12342f1e0f10 (commit "},
+		{"", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "devel go"},
+		{"", nil, "devel go"},
+	} {
+		if got := read(c.version, c.info).Text(); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }

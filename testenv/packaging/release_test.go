@@ -1,0 +1,178 @@
+package packaging_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/testenv"
+	"github.com/longshore-dev/longshore/testenv/packaging"
+)
+
+// commit makes a repository of the tree's files as they are now, with one commit that is always the same.
+func commit(t *testing.T) string {
+	t.Helper()
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "longshore")
+	list := run(t, nil, "git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	for _, name := range strings.Split(strings.TrimSuffix(list, "\x00"), "\x00") {
+		data, err := os.ReadFile(filepath.Join(root, name))
+		if os.IsNotExist(err) { // removed, and not committed
+			continue
+		}
+		if err == nil {
+			err = os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	when := "2026-11-23T12:00:00Z"
+	env := []string{
+		"GIT_AUTHOR_DATE=" + when, "GIT_COMMITTER_DATE=" + when, "GIT_AUTHOR_NAME=a", "GIT_COMMITTER_NAME=a", "GIT_AUTHOR_EMAIL=a@acme.example",
+		"GIT_COMMITTER_EMAIL=a@acme.example", "GIT_CONFIG_GLOBAL=/dev/null",
+	}
+	run(t, env, "git", "-C", dir, "init", "--quiet")
+	run(t, env, "git", "-C", dir, "add", "--all")
+	run(t, env, "git", "-C", dir, "commit", "--quiet", "--message", "all: everything")
+	return dir
+}
+
+func run(t *testing.T, env []string, name string, args ...string) string {
+	t.Helper()
+	out, err := try(t.Context(), env, name, args...)
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return out
+}
+
+func try(ctx context.Context, env []string, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// Two releases of one commit, from two folders, are the same bytes; the program verifies its own release, so does cosign, and
+// both refuse changed checksums.
+func TestRelease(t *testing.T) {
+	t.Setenv("LONGSHORE_KEY_PASSWORD", "plant")
+	host := runtime.GOOS + "/" + runtime.GOARCH
+	build := func(source, dir, key string) (log string) {
+		var out bytes.Buffer
+		err := packaging.Build(t.Context(), packaging.Options{
+			Out: &out, Source: source, Dir: dir, Version: "1.2.3", Platforms: []string{host}, Programs: []string{"longshore"}, Key: key,
+		})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		return out.String()
+	}
+	work := t.TempDir()
+	one, two, first := filepath.Join(work, "one"), filepath.Join(work, "two"), commit(t)
+	build(first, one, "")
+	name := "longshore_1.2.3_" + runtime.GOOS + "_" + runtime.GOARCH
+	run(t, nil, "tar", "-C", work, "-xzf", filepath.Join(one, name+".tar.gz"))
+	longshore := filepath.Join(work, name, "longshore")
+	if got, want := run(t, nil, longshore, "--version"), "longshore 1.2.3 (commit "; !strings.HasPrefix(got, want) || !strings.Contains(got, "2026-11-23T12:00:00Z") {
+		t.Errorf("--version prints %q, want %q and the commit's time", got, want)
+	}
+	key := filepath.Join(work, "release")
+	run(t, nil, longshore, "key", "generate", key)
+	build(commit(t), two, key+".key")
+	for _, file := range list(t, one) {
+		a, b := read(t, filepath.Join(one, file)), read(t, filepath.Join(two, file))
+		if !bytes.Equal(a, b) {
+			t.Errorf("%s is %d bytes and %d bytes, or differs: a release must be reproducible", file, len(a), len(b))
+		}
+	}
+	signed := []string{"checksums.txt.attestation.sigstore.json", "checksums.txt.sigstore.json", "longshore.pub"}
+	want := slices.Sorted(slices.Values(append(signed, "CHANGELOG.md", "checksums.txt", "provenance.json", name+".cdx.json", name+".tar.gz")))
+	if got := list(t, two); !slices.Equal(got, want) {
+		t.Errorf("a signed release has %v, want %v", got, want)
+	}
+	if sbom := read(t, filepath.Join(two, name+".cdx.json")); !bytes.Contains(sbom, []byte("pkg:golang/oras.land/oras-go/v2@v2")) {
+		t.Errorf("the SBOM does not name oras-go:\n%.1000s", sbom)
+	}
+	run(t, nil, "sh", "-c", "cd "+two+" && sha256sum --check --quiet checksums.txt")
+
+	sums, public := filepath.Join(two, "checksums.txt"), filepath.Join(two, "longshore.pub")
+	verifiers := map[string][]string{
+		"longshore": {longshore, "verify", "--key", public, sums},
+		"attested":  {longshore, "verify", "--key", public, "--attestation", "slsaprovenance1", sums},
+		"cosign3": {
+			testenv.Program(t, "cosign3"), "verify-blob", "--key", public, "--bundle", sums + ".sigstore.json", "--insecure-ignore-tlog=true", sums,
+		},
+	}
+	for who, args := range verifiers {
+		if out, err := try(t.Context(), nil, args[0], args[1:]...); err != nil {
+			t.Errorf("%s: %v\n%s", who, err, out)
+		}
+	}
+	if err := os.WriteFile(sums, append(read(t, sums), "0  other\n"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for who, args := range verifiers {
+		if out, err := try(t.Context(), nil, args[0], args[1:]...); err == nil {
+			t.Errorf("%s takes changed checksums:\n%s", who, out)
+		}
+	}
+}
+
+// What is no release is not begun.
+func TestReleaseRefuses(t *testing.T) {
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "old.tar.gz"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	changed := t.TempDir()
+	run(t, nil, "git", "-C", changed, "init", "--quiet")
+	if err := os.WriteFile(filepath.Join(changed, "new.go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, o := range map[string]packaging.Options{
+		"is not SemVer":           {Version: "v1.2.3", Dir: t.TempDir()},
+		"is not empty":            {Version: "1.2.3", Dir: full},
+		"has uncommitted changes": {Version: "1.2.3", Dir: t.TempDir(), Source: changed},
+	} {
+		o.Out = new(bytes.Buffer)
+		if err := packaging.Build(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+func list(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
