@@ -47,7 +47,9 @@ func app() *cli.App {
 			{
 				Name:  "demo",
 				Usage: "run the demo on real servers; needs root",
-				Flags: []cli.Flag{&cli.BoolFlag{Name: "keep", Usage: "leave everything running until Ctrl-C, and print how to inspect it"}},
+				Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "keep", Usage: "leave everything running until Ctrl-C, and print how to inspect it"},
+				},
 				Action: func(c *cli.Context) error {
 					return demo.Run(c.Context, demo.Options{Out: c.App.Writer, Keep: c.Bool("keep")})
 				},
@@ -89,7 +91,7 @@ func app() *cli.App {
 			releaseCommand(),
 			{
 				Name:   "up",
-				Usage:  "start containerd and a registry with images, say where they are, and stay until Ctrl-C; needs root",
+				Usage:  "a playground: registries, a device with a running agent and a fleet endpoint; prints what to type, stays until Ctrl-C; needs root",
 				Action: func(c *cli.Context) error { return demo.Up(c.Context, c.App.Writer) },
 			},
 		},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -119,34 +118,12 @@ func (d *device) publish(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// fleet starts the endpoint that the agent reports to.
-func (d *device) fleet(ctx context.Context) (address string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	address = l.Addr().String()
-	if err := l.Close(); err != nil {
-		return "", err
-	}
-	token, err := d.Run(ctx, "longshore-fleet", "token", "create", "--database", d.Path("fleet.db"), "--device", d.Device)
-	if err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(d.Path("token"), []byte(token), 0o600); err != nil {
-		return "", err
-	}
-	_, err = d.Box.Start("longshore-fleet", d.Environment(), filepath.Join(d.Bin, "longshore-fleet"), "serve", "--database", d.Path("fleet.db"), "--listen", address)
-	return address, err
-}
-
 // boot starts the agent and waits until all containers run and all reports are out.
 func (d *device) boot(ctx context.Context) error {
-	address, err := d.fleet(ctx)
-	if err != nil {
+	if err := d.StartFleet(ctx); err != nil {
 		return err
 	}
-	if err := d.Init(ctx, "--fleet-url", "http://"+address, "--fleet-token-file", d.Path("token")); err != nil {
+	if err := d.Init(ctx); err != nil {
 		return err
 	}
 	if err := d.Boot(ctx); err != nil {

@@ -19,19 +19,19 @@ import (
 
 // attacks are what somebody does who may write to the registry, or sits between it and the device. Each is refused with
 // its code while the workload answers every request.
-func attacks(ctx context.Context, w *world) error {
+func attacks(ctx context.Context, w *show) error {
 	return w.steps(ctx, []step{
-		{"a blob tampered with on its way is refused", w.refused(codes.ContentDigest, w.tamper)},
-		{"an unsigned state is refused", w.refused(codes.SignatureMissing, w.unsigned)},
-		{"an old generation, signed and all, is refused", w.refused(codes.Rollback, w.old)},
-		{"another device's state is refused", w.refused(codes.WrongDevice, w.foreign)},
+		{"a blob that was changed on its way is rejected", w.refused(codes.ContentDigest, w.tamper)},
+		{"an unsigned state is rejected", w.refused(codes.SignatureMissing, w.unsigned)},
+		{"an old generation, correctly signed, is rejected", w.refused(codes.Rollback, w.old)},
+		{"another device's state is rejected", w.refused(codes.WrongDevice, w.foreign)},
 	})
 }
 
 // refused plays an attack and ends it: the device must tell the code, and be in sync again once the attack is over.
-func (w *world) refused(code codes.Code, attack func(context.Context) (undo func(context.Context) error, err error)) func(context.Context) (string, error) {
+func (w *show) refused(code codes.Code, attack func(context.Context) (undo func(context.Context) error, err error)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (seen string, err error) {
-		before, err := w.status(ctx)
+		before, err := w.Status(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -47,7 +47,7 @@ func (w *world) refused(code codes.Code, attack func(context.Context) (undo func
 		if err := testenv.Await(ctx, 30*time.Second, func() error { return w.hasProblem(ctx, code) }); err != nil {
 			return "", err
 		}
-		s, err := w.status(ctx)
+		s, err := w.Status(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -67,23 +67,23 @@ func (w *world) refused(code codes.Code, attack func(context.Context) (undo func
 }
 
 // tamper flips a bit in the documents of a new generation between registry and device; its signature arrives unharmed.
-func (w *world) tamper(ctx context.Context) (func(context.Context) error, error) {
-	s, err := w.status(ctx)
+func (w *show) tamper(ctx context.Context) (func(context.Context) error, error) {
+	s, err := w.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w.registry.Faults.Add(testenv.Rule{Method: "GET", Path: `^/v2/plant/state/blobs/`, Effect: corruptDocuments})
+	w.Registry.Faults.Add(testenv.Rule{Method: "GET", Path: `^/v2/plant/state/blobs/`, Effect: corruptDocuments})
 	if _, err := w.pushState(ctx, "1.2.0", "--set", "POLL_SECONDS=1"); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		w.registry.Faults.Clear()
-		return w.settled(ctx, s.Running.Generation+1)
+		w.Registry.Faults.Clear()
+		return w.Settled(ctx, s.Running.Generation+1, time.Minute)
 	}, nil
 }
 
 // unsigned pushes a state that says all the right things and bears no signature.
-func (w *world) unsigned(ctx context.Context) (func(context.Context) error, error) {
+func (w *show) unsigned(ctx context.Context) (func(context.Context) error, error) {
 	return w.hijack(ctx, func(repo *registry.Repository) error {
 		forged, err := artifacts.PackState(artifacts.StateOptions{Device: device, Generation: 99})
 		if err != nil {
@@ -95,7 +95,7 @@ func (w *world) unsigned(ctx context.Context) (func(context.Context) error, erro
 }
 
 // old points the tag at the first generation again: every byte of it was signed by the right key.
-func (w *world) old(ctx context.Context) (func(context.Context) error, error) {
+func (w *show) old(ctx context.Context) (func(context.Context) error, error) {
 	return w.hijack(ctx, func(repo *registry.Repository) error {
 		first, err := repo.Resolve(ctx, artifacts.HistoryTag(device, 1))
 		if err != nil {
@@ -106,10 +106,10 @@ func (w *world) old(ctx context.Context) (func(context.Context) error, error) {
 }
 
 // foreign points the device's tag at a state that the right key signed for another device.
-func (w *world) foreign(ctx context.Context) (func(context.Context) error, error) {
+func (w *show) foreign(ctx context.Context) (func(context.Context) error, error) {
 	return w.hijack(ctx, func(repo *registry.Repository) error {
-		if _, err := w.longshore(ctx, "longshore", "state", "push", "--device", "press-08", "--key", "release.key", "--generation", "99",
-			"--component", "oci://"+w.registry.Reference("plant/components/line-monitor:1.1.0"), w.registry.Reference("plant/state")); err != nil {
+		if _, err := w.Run(ctx, "longshore", "state", "push", "--device", "press-08", "--key", "release.key", "--generation", "99",
+			"--component", "oci://"+w.Reference("plant/components/line-monitor:1.1.0"), w.Reference("plant/state")); err != nil {
 			return err
 		}
 		other, err := repo.Resolve(ctx, "press-08")
@@ -121,13 +121,13 @@ func (w *world) foreign(ctx context.Context) (func(context.Context) error, error
 }
 
 // hijack does something to the device's tag with the rights of whoever may write to the registry; undo puts it back.
-func (w *world) hijack(ctx context.Context, do func(*registry.Repository) error) (undo func(context.Context) error, err error) {
-	client, err := registry.New(registry.Options{Host: w.registry.Host, Username: w.registry.Username, Password: w.registry.Password, CAFile: w.registry.CAFile})
+func (w *show) hijack(ctx context.Context, do func(*registry.Repository) error) (undo func(context.Context) error, err error) {
+	client, err := registry.New(registry.Options{Host: w.Registry.Host, Username: w.Registry.Username, Password: w.Registry.Password, CAFile: w.Registry.CAFile})
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	repo, err := client.OpenName(ctx, w.registry.Reference("plant/state"))
+	repo, err := client.OpenName(ctx, w.Reference("plant/state"))
 	if err != nil {
 		return nil, err
 	}

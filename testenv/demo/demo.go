@@ -12,7 +12,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/longshore-dev/longshore/testenv"
+	"github.com/longshore-dev/longshore/testenv/world"
 )
 
 // Options of the demo.
@@ -24,56 +24,53 @@ type Options struct {
 // scene is a part of the demo under a title of its own.
 type scene struct {
 	title string
-	play  func(ctx context.Context, w *world) error
+	play  func(ctx context.Context, w *show) error
 }
 
-// world is what the scenes hand to each other.
-type world struct {
+// show is what the scenes hand to each other.
+type show struct {
 	*Stage
-	containerd *testenv.Daemon
-	registry   *testenv.RegistryServer
-	agent      *testenv.Process // nil until its first start
-	fleetURL   string
-	webURL     string // of the application's front
+	*world.World        // nil before it is set up
+	webURL       string // of the application's front
 }
 
 // Run plays the demo. Its error is that of the first scene that failed, or tells what was left behind.
 func Run(ctx context.Context, o Options) error {
-	play := scenes()
-	if o.Keep {
-		play = play[:len(play)-1] // all but the removal
+	play, stay := scenes(), (*show).howToLook
+	if !o.Keep {
+		play, stay = append(play, scene{"The end", removal}), nil
 	}
-	return run(ctx, o, play)
+	return run(ctx, o.Out, append(play, scene{"Shown", summary}), stay)
 }
 
-func run(ctx context.Context, o Options, scenes []scene) (err error) {
-	stage, err := newStage(ctx, o.Out)
+// run plays scenes; with stay it then calls that, and waits until ctx ends.
+func run(ctx context.Context, out io.Writer, scenes []scene, stay func(*show)) (err error) {
+	stage, err := newStage(ctx, out)
 	if err != nil {
 		return err
 	}
 	defer func() { // also while panicking
 		if ctx.Err() != nil {
-			fmt.Fprintln(o.Out, "\nCleaning up.")
+			fmt.Fprintln(out, "\nCleaning up.")
 		}
 		clean := stage.Box.Empty()
 		if traces := stage.Box.Traces(context.WithoutCancel(ctx)); len(traces) > 0 {
 			clean = errors.Join(clean, fmt.Errorf("left behind:\n  %s", strings.Join(traces, "\n  ")))
 		}
 		if clean == nil {
-			fmt.Fprintln(o.Out, "\nNothing is left behind: no process, mount, namespace, interface, nftables table or cgroup.")
+			fmt.Fprintln(out, "\nNothing is left behind: no process, mount, namespace, interface, nftables table or cgroup.")
 		}
 		err = errors.Join(err, clean)
 	}()
-	w := &world{Stage: stage}
+	w := &show{Stage: stage}
 	for _, s := range scenes {
 		stage.Chapter(s.title)
 		if err := s.play(ctx, w); err != nil {
 			return err
 		}
 	}
-	stage.table()
-	if o.Keep {
-		w.howToLook()
+	if stay != nil {
+		stay(w)
 		<-ctx.Done()
 	}
 	return nil

@@ -37,7 +37,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestCleansUpAfterTrouble(t *testing.T) {
-	started := func(w *world) *testenv.Process {
+	started := func(w *show) *testenv.Process {
 		p, err := w.Box.Start("sleeper", nil, "sleep", "600")
 		if err != nil {
 			t.Fatal(err)
@@ -47,17 +47,17 @@ func TestCleansUpAfterTrouble(t *testing.T) {
 	boom := errors.New("boom")
 	tests := []struct {
 		name string
-		play func(ctx context.Context, w *world, cancel func()) error
+		play func(ctx context.Context, w *show, cancel func()) error
 		want string
 	}{
-		{"error", func(ctx context.Context, w *world, _ func()) error {
+		{"error", func(ctx context.Context, w *show, _ func()) error {
 			return w.Step(ctx, "step", func(context.Context) (string, error) { return "", boom })
 		}, "step: boom"},
-		{"interrupted", func(ctx context.Context, w *world, cancel func()) error {
+		{"interrupted", func(ctx context.Context, w *show, cancel func()) error {
 			cancel()
 			return w.Step(ctx, "step", func(context.Context) (string, error) { return "", nil })
 		}, "context canceled"},
-		{"panic", func(context.Context, *world, func()) error { panic(boom) }, "boom"},
+		{"panic", func(context.Context, *show, func()) error { panic(boom) }, "boom"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -71,10 +71,10 @@ func TestCleansUpAfterTrouble(t *testing.T) {
 						err = r.(error)
 					}
 				}()
-				return run(ctx, Options{Out: &bytes.Buffer{}}, []scene{{"trouble", func(ctx context.Context, w *world) error {
+				return run(ctx, &bytes.Buffer{}, []scene{{"trouble", func(ctx context.Context, w *show) error {
 					p, dir = started(w), w.Box.Dir()
 					return tt.play(ctx, w, cancel)
-				}}})
+				}}}, nil)
 			}()
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("run = %v, want %q in it", err, tt.want)
@@ -93,14 +93,11 @@ func TestStaysWithKeep(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	var out bytes.Buffer
-	stay := func(_ context.Context, w *world) error {
-		w.containerd, w.registry = &testenv.Daemon{}, &testenv.RegistryServer{}
-		return nil
-	}
-	if err := run(ctx, Options{Out: &out, Keep: true}, []scene{{"stay", stay}}); err != nil {
+	said := false
+	if err := run(ctx, &out, nil, func(*show) { said = true }); err != nil {
 		t.Fatal(err)
 	}
-	if ctx.Err() == nil || !strings.Contains(out.String(), "Ctrl-C ends and removes it") {
+	if ctx.Err() == nil || !said {
 		t.Errorf("did not stay:\n%s", out.String())
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/testenv"
+	"github.com/longshore-dev/longshore/testenv/world"
 )
 
 // scenes are the demo, in order.
@@ -24,9 +23,8 @@ func scenes() []scene {
 		{"A plant: a device with containerd, a registry, a fleet endpoint", setUp},
 		{"A release, from a Compose project to a running device", release},
 		{"What happens to devices", trouble},
-		{"Updates that nobody notices", updates},
-		{"What is not right is refused, and the application answers meanwhile", attacks},
-		{"The end", removal},
+		{"Updates without an interruption", updates},
+		{"Attacks: each is rejected, and the application answers meanwhile", attacks},
 	}
 }
 
@@ -36,7 +34,7 @@ type step struct {
 	do   func(ctx context.Context) (shown string, err error)
 }
 
-func (w *world) steps(ctx context.Context, steps []step) error {
+func (w *show) steps(ctx context.Context, steps []step) error {
 	for _, s := range steps {
 		if err := w.Step(ctx, s.what, s.do); err != nil {
 			w.tellLogs()
@@ -46,103 +44,73 @@ func (w *world) steps(ctx context.Context, steps []step) error {
 	return nil
 }
 
-func setUp(ctx context.Context, w *world) error {
-	return w.steps(ctx, []step{{"our programs are built", w.build}, {"containerd", w.startContainerd}, {"registry", w.startRegistry}, {"fleet endpoint", w.startFleet}})
+func setUp(ctx context.Context, w *show) error {
+	if err := w.startWorld(ctx, world.Options{Name: "demo", Pool: "10.219.0.0/16"}); err != nil {
+		return err
+	}
+	return w.steps(ctx, []step{{"images of the application", w.pushImages}, {"fleet endpoint", w.startFleet}})
 }
 
-func release(ctx context.Context, w *world) error {
+// startWorld starts containerd and a registry with TLS and a password.
+func (w *show) startWorld(ctx context.Context, o world.Options) (err error) {
+	o.Box, o.Out, o.Step, o.Secure = w.Stage.Box, w.out, w.Stage.Step, true
+	w.World, err = world.New(ctx, o)
+	return err
+}
+
+func release(ctx context.Context, w *show) error {
 	return w.steps(ctx, []step{
 		{"release 1.0.0 is pushed, locked, signed and assigned", w.publishFirst},
-		{"the device takes it and HTTP answers", w.install},
-		{"the fleet endpoint knows", w.fleetKnows},
+		{"the device installs it and HTTP answers", w.install},
+		{"the fleet endpoint has the report", w.fleetKnows},
 		{"release 1.1.0 replaces one service, the others run on", w.update},
 	})
 }
 
-func trouble(ctx context.Context, w *world) error {
+func trouble(ctx context.Context, w *show) error {
 	return w.steps(ctx, []step{
-		{"the registry goes away and comes back", w.registryAway},
-		{"somebody flushes the firewall", w.flushed},
+		{"the registry stops and starts again", w.registryAway},
+		{"the firewall is flushed", w.flushed},
 		{"the agent is killed in the middle of an update and converges", w.killed},
 	})
 }
 
-func updates(ctx context.Context, w *world) error {
+func updates(ctx context.Context, w *show) error {
 	return w.steps(ctx, []step{
 		{"release 1.2.0 starts its front before the old one stops", w.gapless},
-		{"release 1.3.0 never gets healthy and goes back by itself", w.goesBack},
+		{"release 1.3.0 never becomes healthy and is rolled back", w.goesBack},
 	})
 }
 
-func removal(ctx context.Context, w *world) error {
+func removal(ctx context.Context, w *show) error {
 	return w.steps(ctx, []step{{"the application is removed", w.remove}})
 }
 
-func (w *world) build(ctx context.Context) (string, error) {
-	return "longshore, longshore-agent, longshore-fleet", w.Build(ctx, "longshore", "longshore-agent", "longshore-fleet")
-}
-
-func (w *world) startContainerd(ctx context.Context) (shown string, err error) {
-	if w.containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: w.Box, Out: w.out}); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("process %d", w.containerd.PID()), nil
-}
-
-func (w *world) startRegistry(ctx context.Context) (string, error) {
-	dir, err := w.Box.Folder("registry")
-	if err != nil {
-		return "", err
-	}
-	if w.registry, err = testenv.StartRegistry(dir, testenv.DistributionHtpasswd, testenv.WithTLS()); err != nil {
-		return "", err
-	}
-	w.Box.Add("registry", w.registry.Close)
+func (w *show) pushImages(ctx context.Context) (string, error) {
 	for version := 1; version <= 2; version++ {
-		if _, err := testenv.LineMonitor(ctx, w.out, w.registry, w.project(version), version); err != nil {
+		if _, err := testenv.LineMonitor(ctx, w.out, w.Registry, w.project(version), version); err != nil {
 			return "", err
 		}
 	}
-	_, received := w.registry.Faults.Bytes("", "")
-	return fmt.Sprintf("CNCF distribution with TLS and passwords on %s, %.1f MB of images", w.registry.Host, float64(received)/1e6), nil
+	_, received := w.Registry.Faults.Bytes("", "")
+	return fmt.Sprintf("%.1f MB", float64(received)/1e6), nil
 }
 
-func (w *world) startFleet(ctx context.Context) (string, error) {
-	address, err := freeAddress()
-	if err != nil {
-		return "", err
-	}
-	w.fleetURL = "http://" + address
-	token, err := w.longshore(ctx, "longshore-fleet", "token", "create", "--database", w.path("fleet.db"), "--device", device)
-	if err != nil {
-		return "", err
-	}
-	if err := errors.Join(os.MkdirAll(w.path("etc"), 0o755), os.WriteFile(w.path("etc/token"), []byte(token), 0o600)); err != nil {
-		return "", err
-	}
-	if _, err := w.Box.Start("longshore-fleet", nil, filepath.Join(w.Bin, "longshore-fleet"), "serve", "--database", w.path("fleet.db"), "--listen", address); err != nil {
-		return "", err
-	}
-	return w.fleetURL, testenv.Await(ctx, 10*time.Second, func() error {
-		_, err := fetch(ctx, w.fleetURL+"/healthz")
-		return err
-	})
+func (w *show) startFleet(ctx context.Context) (string, error) {
+	err := w.StartFleet(ctx)
+	return w.FleetURL, err
 }
 
-func (w *world) publishFirst(ctx context.Context) (string, error) {
-	address, err := freeAddress()
+func (w *show) publishFirst(ctx context.Context) (string, error) {
+	port, err := testenv.FreePort()
 	if err != nil {
 		return "", err
 	}
-	w.webURL = "http://" + address
-	password := w.path("password")
-	if err := os.WriteFile(password, []byte(w.registry.Password), 0o600); err != nil {
+	w.webURL = fmt.Sprintf("http://127.0.0.1:%d", port)
+	if err := w.Login(ctx); err != nil {
 		return "", err
 	}
-	if _, err := w.sh(ctx, `longshore login --username "$1" --password-stdin "$2" <"$3"`, w.registry.Username, w.registry.Host, password); err != nil {
-		return "", err
-	}
-	if _, err := w.longshore(ctx, "longshore", "key", "generate", "release"); err != nil {
+	if _, err := w.Run(ctx, "longshore", "key", "generate", "release"); err != nil {
 		return "", err
 	}
 	component, err := w.pushComponent(ctx, 1, "1.0.0")
@@ -153,16 +121,16 @@ func (w *world) publishFirst(ctx context.Context) (string, error) {
 	return fmt.Sprintf("component %s, state %s", shortDigest(component), shortDigest(state)), err
 }
 
-func (w *world) pushComponent(ctx context.Context, project int, version string) (string, error) {
-	return digestOf(w.longshore(ctx, "longshore", "component", "push", "-o", "json", w.project(project), w.registry.Reference("plant/components/line-monitor:"+version)))
+func (w *show) pushComponent(ctx context.Context, project int, version string) (string, error) {
+	return digestOf(w.Run(ctx, "longshore", "component", "push", "-o", "json", w.project(project), w.Reference("plant/components/line-monitor:"+version)))
 }
 
-func (w *world) pushState(ctx context.Context, version string, more ...string) (string, error) {
+func (w *show) pushState(ctx context.Context, version string, more ...string) (string, error) {
 	args := []string{
 		"state", "push", "-o", "json", "--device", device, "--key", "release.key", "--set", "WEB_PORT=" + strings.TrimPrefix(w.webURL, "http://"),
-		"--component", "oci://" + w.registry.Reference("plant/components/line-monitor:"+version),
+		"--component", "oci://" + w.Reference("plant/components/line-monitor:"+version),
 	}
-	return digestOf(w.longshore(ctx, "longshore", append(append(args, more...), w.registry.Reference("plant/state"))...))
+	return digestOf(w.Run(ctx, "longshore", append(append(args, more...), w.Reference("plant/state"))...))
 }
 
 func digestOf(out string, err error) (string, error) {
@@ -176,27 +144,27 @@ func digestOf(out string, err error) (string, error) {
 	return result.Digest, nil
 }
 
-func (w *world) install(ctx context.Context) (string, error) {
-	if err := w.configure(ctx); err != nil {
+func (w *show) install(ctx context.Context) (string, error) {
+	if err := w.Init(ctx); err != nil {
 		return "", err
 	}
 	if err := w.boot(ctx); err != nil {
 		return "", err
 	}
-	if err := w.settled(ctx, 1); err != nil {
+	if err := w.Settled(ctx, 1, time.Minute); err != nil {
 		return "", err
 	}
 	body, err := w.answers(ctx)
 	return "GET " + w.webURL + "/readings: " + clip(body, 70), err
 }
 
-func (w *world) fleetKnows(ctx context.Context) (string, error) {
-	return "installed; the page is " + w.fleetURL + "/", w.fleetSays(ctx, margo.StateInstalled)
+func (w *show) fleetKnows(ctx context.Context) (string, error) {
+	return "installed; the page is " + w.FleetURL + "/", w.fleetSays(ctx, margo.StateInstalled)
 }
 
-func (w *world) fleetSays(ctx context.Context, want margo.State) error {
+func (w *show) fleetSays(ctx context.Context, want margo.State) error {
 	return testenv.Await(ctx, 20*time.Second, func() error {
-		body, err := fetch(ctx, w.fleetURL+"/fleet/v1/deployments")
+		body, err := world.Fetch(ctx, w.FleetURL+"/fleet/v1/deployments")
 		if err == nil && !strings.Contains(strings.ReplaceAll(string(body), " ", ""), `"state":"`+string(want)+`"`) {
 			err = fmt.Errorf("no deployment is %s: %s", want, clip(string(body), 300))
 		}
@@ -207,22 +175,22 @@ func (w *world) fleetSays(ctx context.Context, want margo.State) error {
 // maxUpdate bounds what release 1.1.0 may cost: documents, signatures and one small layer. The image has megabytes.
 const maxUpdate = 64 << 10
 
-func (w *world) update(ctx context.Context) (string, error) {
-	before, err := w.status(ctx)
+func (w *show) update(ctx context.Context) (string, error) {
+	before, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
 	if _, err := w.pushComponent(ctx, 2, "1.1.0"); err != nil {
 		return "", err
 	}
-	w.registry.Faults.Forget()
+	w.Registry.Faults.Forget()
 	if _, err := w.pushState(ctx, "1.1.0"); err != nil {
 		return "", err
 	}
-	if err := w.settled(ctx, 2); err != nil {
+	if err := w.Settled(ctx, 2, time.Minute); err != nil {
 		return "", err
 	}
-	after, err := w.status(ctx)
+	after, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -232,7 +200,7 @@ func (w *world) update(ctx context.Context) (string, error) {
 	}
 	// Only web's image changed, and of it only the layer with its title: everything else is on the device already.
 	sent := int64(0)
-	for _, r := range w.registry.Faults.Requests("GET", "") {
+	for _, r := range w.Registry.Faults.Requests("GET", "") {
 		if !strings.HasPrefix(r.Agent, "longshore-agent/") { // the publisher looks whether all images are at the registry
 			continue
 		}
@@ -255,11 +223,11 @@ func (w *world) update(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%.1f kB travelled; broker and sensor keep process ids %d and %d", float64(sent)/1e3, is["broker"], is["sensor"]), nil
 }
 
-func (w *world) registryAway(ctx context.Context) (string, error) {
+func (w *show) registryAway(ctx context.Context) (string, error) {
 	customer := startWatch(ctx, w.webURL+"/readings")
-	w.registry.Down()
+	w.Registry.Down()
 	err := testenv.Await(ctx, 30*time.Second, func() error { return w.hasProblem(ctx, codes.SourceUnreachable) })
-	if err = errors.Join(err, w.registry.Up()); err == nil {
+	if err = errors.Join(err, w.Registry.Up()); err == nil {
 		err = testenv.Await(ctx, 60*time.Second, func() error {
 			if w.hasProblem(ctx, codes.SourceUnreachable) == nil {
 				return errors.New("the agent still thinks that the registry is away")
@@ -268,24 +236,24 @@ func (w *world) registryAway(ctx context.Context) (string, error) {
 		})
 	}
 	seen, lost := customer.end()
-	return "told as " + string(codes.SourceUnreachable) + ", then checked again; " + seen, errors.Join(err, lost)
+	return "reported as " + string(codes.SourceUnreachable) + ", then checked again; " + seen, errors.Join(err, lost)
 }
 
 // flushed empties the device's nftables table, as a reload of a firewall does, and waits until it is whole again.
-func (w *world) flushed(ctx context.Context) (string, error) {
-	if _, err := w.sh(ctx, `nft flush table ip "$1"`, w.table()); err != nil {
+func (w *show) flushed(ctx context.Context) (string, error) {
+	if _, err := w.Stage.Box.Output(ctx, nil, "nft", "flush", "table", "ip", w.Table()); err != nil {
 		return "", err
 	}
 	start := time.Now()
 	if err := testenv.Await(ctx, 60*time.Second, func() error {
-		_, err := fetch(ctx, w.webURL+"/readings")
+		_, err := world.Fetch(ctx, w.webURL+"/readings")
 		return err
 	}); err != nil {
 		return "", err
 	}
 	shown := fmt.Sprintf("published again after %.1f s", time.Since(start).Seconds())
-	return shown + ", and told as an event", testenv.Await(ctx, 60*time.Second, func() error {
-		events, err := w.longshore(ctx, "longshore-agent", "events", "--config", w.path("etc/agent.yaml"))
+	return shown + ", and reported as an event", testenv.Await(ctx, 60*time.Second, func() error {
+		events, err := w.Run(ctx, "longshore-agent", "events", "--config", w.Path("etc/agent.yaml"))
 		if err == nil && !strings.Contains(events, string(status.EventRepaired)) {
 			err = fmt.Errorf("no repair is told:\n%s", clip(events, 2000))
 		}
@@ -295,9 +263,9 @@ func (w *world) flushed(ctx context.Context) (string, error) {
 
 // killed goes back to the files of 1.0.0 in a new generation, and kills the agent three times: when it has taken the old
 // front away, and twice more on its way to the new one.
-func (w *world) killed(ctx context.Context) (string, error) {
+func (w *show) killed(ctx context.Context) (string, error) {
 	const kills = 3
-	before, err := w.status(ctx)
+	before, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -314,15 +282,15 @@ func (w *world) killed(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for range kills {
-		w.agent.Kill()
+		w.Agent.Kill()
 		if err := w.boot(ctx); err != nil {
 			return "", err
 		}
 	}
-	if err := w.settled(ctx, 3); err != nil {
+	if err := w.Settled(ctx, 3, time.Minute); err != nil {
 		return "", err
 	}
-	after, err := w.status(ctx)
+	after, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -336,12 +304,12 @@ func (w *world) killed(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d × SIGKILL, generation 3 runs, broker and sensor never stopped", kills), w.fleetSays(ctx, margo.StateInstalled)
 }
 
-func (w *world) remove(ctx context.Context) (string, error) {
-	if _, err := w.longshore(ctx, "longshore", "state", "push", "--device", device, "--key", "release.key", "--empty", w.registry.Reference("plant/state")); err != nil {
+func (w *show) remove(ctx context.Context) (string, error) {
+	if _, err := w.Run(ctx, "longshore", "state", "push", "--device", device, "--key", "release.key", "--empty", w.Reference("plant/state")); err != nil {
 		return "", err
 	}
 	err := testenv.Await(ctx, 60*time.Second, func() error {
-		s, err := w.status(ctx)
+		s, err := w.Status(ctx)
 		if err == nil && (len(s.Deployments) > 0 || s.Phase != status.PhaseInSync) {
 			err = fmt.Errorf("device is %q with %d deployments", s.Phase, len(s.Deployments))
 		}
@@ -350,71 +318,33 @@ func (w *world) remove(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	containers, err := w.containerd.Ctr(ctx, "-n", w.containerd.Namespace, "containers", "ls", "-q")
+	containers, err := w.Containerd.Ctr(ctx, "-n", w.Containerd.Namespace, "containers", "ls", "-q")
 	if err != nil {
 		return "", err
 	}
 	if left := strings.TrimSpace(containers); left != "" {
 		return "", fmt.Errorf("containers are left: %s", left)
 	}
-	return "no container is left; the fleet endpoint knows", w.fleetSays(ctx, margo.StateRemoved)
+	return "no container is left; the fleet endpoint has the report", w.fleetSays(ctx, margo.StateRemoved)
 }
-
-// environment of the engineer and the device: nothing of the caller's home is read or written.
-func (w *world) environment() []string {
-	return []string{
-		"HOME=" + w.path("home"), "DOCKER_CONFIG=" + w.path("home/.docker"), "PATH=" + w.Bin + ":" + os.Getenv("PATH"),
-		"LONGSHORE_CA_FILE=" + w.registry.CAFile, "LONGSHORE_KEY_PASSWORD=demo", "NO_COLOR=1",
-	}
-}
-
-// longshore runs one of our programs and returns what it prints.
-func (w *world) longshore(ctx context.Context, program string, args ...string) (string, error) {
-	r, err := w.Must(ctx, w.environment(), program, args...)
-	return r.Stdout, err
-}
-
-// sh types a line into a shell, for what needs one.
-func (w *world) sh(ctx context.Context, line string, args ...string) (string, error) {
-	r, err := w.Must(ctx, w.environment(), "/bin/sh", append([]string{"-c", line, "sh"}, args...)...)
-	return r.Stdout, err
-}
-
-// path of something in the demo's folder.
-func (w *world) path(name string) string { return filepath.Join(w.Box.Dir(), name) }
 
 // project is the folder of a version's Compose project.
-func (w *world) project(version int) string { return w.path(fmt.Sprintf("line-monitor-%d", version)) }
+func (w *show) project(version int) string { return w.Path(fmt.Sprintf("line-monitor-%d", version)) }
 
 // tellLogs shows what the programs said last, when a step did not show what it promised.
-func (w *world) tellLogs() {
-	for _, name := range []string{"longshore-agent.log", "longshore-fleet.log"} {
-		data, err := os.ReadFile(w.path(name))
-		if err != nil {
-			continue
-		}
-		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-		fmt.Fprintf(w.out, "\nlast lines of %s:\n%s\n", name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
+func (w *show) tellLogs() {
+	if w.World != nil {
+		fmt.Fprintf(w.out, "\n%s\n", w.Logs())
 	}
 }
 
 // howToLook tells what a person can do while the demo stays.
-func (w *world) howToLook() {
+func (w *show) howToLook() {
 	w.Chapter("Everything runs on. Ctrl-C ends and removes it. Meanwhile:")
-	w.Say("%s --address %s -n %s containers list", filepath.Join(w.containerd.Bin, "ctr"), w.containerd.Address, w.containerd.Namespace)
-	if w.agent != nil {
-		w.Say("%s/longshore-agent status --config %s", w.Bin, w.path("etc/agent.yaml"))
-		w.Say("HOME=%s LONGSHORE_CA_FILE=%s %s/longshore state show --device %s %s", w.path("home"), w.registry.CAFile, w.Bin, device, w.registry.Reference("plant/state"))
-		w.Say("look at %s/ and %s/", w.fleetURL, w.webURL)
-	}
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
+	w.Say("%s --address %s -n %s containers list", filepath.Join(w.Containerd.Bin, "ctr"), w.Containerd.Address, w.Namespace)
+	w.Say("%s/longshore-agent status --config %s", w.Bin, w.Path("etc/agent.yaml"))
+	w.Say("HOME=%s LONGSHORE_CA_FILE=%s %s/longshore state show --device %s %s", w.Path("home"), w.Registry.CAFile, w.Bin, device, w.Reference("plant/state"))
+	w.Say("look at %s/ and %s/", w.FleetURL, w.webURL)
 }
 
 func shortDigest(d string) string { return clip(d, len("sha256:")+12) }
@@ -424,11 +354,4 @@ func clip(s string, n int) string {
 		return s[:n] + "…"
 	}
 	return s
-}
-
-// Up starts containerd and a registry with the application's images, says where they are, and stays until ctx ends.
-func Up(ctx context.Context, out io.Writer) error {
-	return run(ctx, Options{Out: out, Keep: true}, []scene{{"containerd and a registry", func(ctx context.Context, w *world) error {
-		return w.steps(ctx, []step{{"containerd", w.startContainerd}, {"registry", w.startRegistry}})
-	}}})
 }

@@ -1,15 +1,10 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -19,7 +14,6 @@ import (
 // Stage is where the demo plays: it narrates, counts time, and ends everything that scenes start.
 type Stage struct {
 	Box *testenv.Box
-	Bin string // folder with our programs, once Build was called
 
 	out   io.Writer
 	start time.Time
@@ -41,7 +35,7 @@ func newStage(ctx context.Context, out io.Writer) (*Stage, error) {
 	if err := box.Adopt(); err != nil {
 		return nil, errors.Join(err, box.Empty())
 	}
-	return &Stage{Box: box, Bin: filepath.Join(box.Dir(), "bin"), out: out, start: time.Now()}, nil
+	return &Stage{Box: box, out: out, start: time.Now()}, nil
 }
 
 // Say narrates: one short line.
@@ -74,52 +68,12 @@ func (s *Stage) Step(ctx context.Context, what string, do func(ctx context.Conte
 	return nil
 }
 
-// Build compiles our programs into Bin, as a release does.
-func (s *Stage) Build(ctx context.Context, programs ...string) error {
-	return testenv.BuildOwn(ctx, s.Bin, programs...)
-}
-
-// Result is what a command printed and how it ended.
-type Result struct {
-	Stdout string
-	Stderr string
-	Code   int
-}
-
-// Exec runs a program of Bin, or by its full path, to its end. A code other than 0 is no error here: scenes compare it.
-func (s *Stage) Exec(ctx context.Context, env []string, program string, args ...string) (Result, error) {
-	if !filepath.IsAbs(program) {
-		program = filepath.Join(s.Bin, program)
-	}
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = s.Box.Dir()
-	cmd.Env = append(os.Environ(), env...)
-	s.Box.Mark(cmd)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	r := Result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
-		err = nil
-	}
-	return r, err
-}
-
-// Must is Exec that takes only code 0.
-func (s *Stage) Must(ctx context.Context, env []string, program string, args ...string) (Result, error) {
-	r, err := s.Exec(ctx, env, program, args...)
-	if err == nil && r.Code != 0 {
-		err = fmt.Errorf("%s %s: exit %d\n%s", program, strings.Join(args, " "), r.Code, strings.TrimSpace(r.Stderr))
-	}
-	return r, err
-}
-
-// table prints all that was shown.
-func (s *Stage) table() {
-	fmt.Fprintf(s.out, "\nShown in %.1f s:\n\n", time.Since(s.start).Seconds())
+// summary prints all that was shown, once more and together.
+func summary(_ context.Context, s *show) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	for _, r := range s.rows {
 		fmt.Fprintf(w, "  %s\t%s\t%.2f s\n", r.what, r.shown, r.took.Seconds())
 	}
-	_ = w.Flush()
+	fmt.Fprintf(w, "  everything\t\t%.2f s\n", time.Since(s.start).Seconds())
+	return w.Flush()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/testenv"
@@ -18,26 +17,26 @@ const (
 )
 
 // gapless moves on to release 1.2.0, which asks for its front to be started before the old one is stopped.
-func (w *world) gapless(ctx context.Context) (string, error) {
+func (w *show) gapless(ctx context.Context) (string, error) {
 	if err := w.derive(2, projectStartFirst, "    read_only: true\n", "    read_only: true\n    deploy:\n      update_config:\n        order: start-first\n"); err != nil {
 		return "", err
 	}
 	if _, err := w.pushComponent(ctx, projectStartFirst, "1.2.0"); err != nil {
 		return "", err
 	}
-	before, err := w.status(ctx)
+	before, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
 	customer := startWatch(ctx, w.webURL+"/readings")
 	if _, err = w.pushState(ctx, "1.2.0"); err == nil {
-		err = w.settled(ctx, before.Running.Generation+1)
+		err = w.Settled(ctx, before.Running.Generation+1, time.Minute)
 	}
 	seen, lost := customer.end()
 	if err := errors.Join(err, lost); err != nil {
 		return "", err
 	}
-	after, err := w.status(ctx)
+	after, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -48,14 +47,14 @@ func (w *world) gapless(ctx context.Context) (string, error) {
 }
 
 // goesBack publishes release 1.3.0, signed and all, whose front never gets healthy.
-func (w *world) goesBack(ctx context.Context) (string, error) {
+func (w *show) goesBack(ctx context.Context) (string, error) {
 	if err := w.derive(projectStartFirst, projectBroken, "      BROKER: broker:4222\n", "      BROKER: nowhere:4222\n"); err != nil {
 		return "", err
 	}
 	if _, err := w.pushComponent(ctx, projectBroken, "1.3.0"); err != nil {
 		return "", err
 	}
-	before, err := w.status(ctx)
+	before, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -63,7 +62,7 @@ func (w *world) goesBack(ctx context.Context) (string, error) {
 	var told string
 	if _, err = w.pushState(ctx, "1.3.0"); err == nil {
 		err = testenv.Await(ctx, 60*time.Second, func() error {
-			s, err := w.status(ctx)
+			s, err := w.Status(ctx)
 			if err != nil {
 				return err
 			}
@@ -78,7 +77,7 @@ func (w *world) goesBack(ctx context.Context) (string, error) {
 	if err := errors.Join(err, lost); err != nil {
 		return "", err
 	}
-	after, err := w.status(ctx)
+	after, err := w.Status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -89,17 +88,9 @@ func (w *world) goesBack(ctx context.Context) (string, error) {
 }
 
 // derive makes a Compose project out of another one by one edit.
-func (w *world) derive(from, to int, old, edited string) error {
+func (w *show) derive(from, to int, old, edited string) error {
 	if err := os.CopyFS(w.project(to), os.DirFS(w.project(from))); err != nil {
 		return err
 	}
-	file := w.project(to) + "/compose.yaml"
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if strings.Count(string(data), old) != 1 {
-		return fmt.Errorf("%s: %q is not there once", file, old)
-	}
-	return os.WriteFile(file, []byte(strings.Replace(string(data), old, edited, 1)), 0o644)
+	return replaceOnce(w.project(to)+"/compose.yaml", old, edited)
 }

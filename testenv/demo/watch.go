@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/longshore-dev/longshore/testenv/world"
 )
 
 // watch asks the workload all the time, as a customer would, and counts.
@@ -34,7 +36,7 @@ func startWatch(ctx context.Context, url string) *watch {
 				return
 			case <-tick.C:
 			}
-			_, err := fetch(ctx, url)
+			_, err := world.Fetch(ctx, url)
 			if ctx.Err() != nil {
 				return
 			}

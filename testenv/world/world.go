@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/status"
@@ -34,8 +36,12 @@ type Options struct {
 	Containerd *testenv.Daemon
 	Namespace  string
 	Registry   *testenv.RegistryServer
+	Secure     bool     // a registry that is started has TLS, and a password that Login stores
 	Host       string   // that references name; "": the registry's
 	Env        []string // of every program, after the world's own
+	FleetURL   string   // of the endpoint that the device reports to; "": none, or what StartFleet starts
+	// Step runs a part of New and reports what it shows, in a few words. nil: parts are run without a word.
+	Step func(ctx context.Context, what string, do func(context.Context) (shown string, err error)) error
 }
 
 // World is a device with a registry. Its methods run programs as a person or a boot would.
@@ -50,9 +56,26 @@ func New(ctx context.Context, o Options) (*World, error) {
 		o.Out = os.Stderr
 	}
 	o.Device, o.Dir, o.Poll = cmp.Or(o.Device, Device), cmp.Or(o.Dir, o.Box.Dir()), cmp.Or(o.Poll, time.Second)
+	if o.Step == nil {
+		o.Step = func(ctx context.Context, _ string, do func(context.Context) (string, error)) error {
+			_, err := do(ctx)
+			return err
+		}
+	}
 	w := &World{Options: o}
-	for _, step := range []func(context.Context) error{w.build, w.startContainerd, w.startRegistry} {
-		if err := step(ctx); err != nil {
+	for _, part := range []struct {
+		there bool
+		what  string
+		start func(context.Context) (string, error)
+	}{
+		{w.Bin != "", "our programs are built", w.build},
+		{w.Containerd != nil, "containerd", w.startContainerd},
+		{w.Registry != nil, "registry", w.startRegistry},
+	} {
+		if part.there {
+			continue
+		}
+		if err := w.Step(ctx, part.what, part.start); err != nil {
 			return nil, err
 		}
 	}
@@ -60,35 +83,33 @@ func New(ctx context.Context, o Options) (*World, error) {
 	return w, nil
 }
 
-func (w *World) build(ctx context.Context) error {
-	if w.Bin != "" {
-		return nil
-	}
+func (w *World) build(ctx context.Context) (string, error) {
 	w.Bin = filepath.Join(w.Box.Dir(), "bin")
-	return testenv.BuildOwn(ctx, w.Bin, testenv.OwnPrograms()...)
+	return strings.Join(testenv.OwnPrograms(), ", "), testenv.BuildOwn(ctx, w.Bin, testenv.OwnPrograms()...)
 }
 
-func (w *World) startContainerd(ctx context.Context) (err error) {
-	if w.Containerd == nil {
-		w.Containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: w.Box, Out: w.Out})
+func (w *World) startContainerd(ctx context.Context) (shown string, err error) {
+	if w.Containerd, err = testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: w.Box, Out: w.Out}); err != nil {
+		return "", err
 	}
-	return err
+	return fmt.Sprintf("process %d", w.Containerd.PID()), nil
 }
 
-func (w *World) startRegistry(context.Context) error {
-	if w.Registry != nil {
-		return nil
-	}
+func (w *World) startRegistry(context.Context) (shown string, err error) {
 	dir, err := w.Box.Folder("registry")
 	if err != nil {
-		return err
+		return "", err
 	}
 	// On disk: what distribution keeps in memory it copies anew with each piece of a blob.
-	if w.Registry, err = testenv.StartRegistry(dir, testenv.Distribution, testenv.WithStorage(filepath.Join(dir, "content"))); err != nil {
-		return err
+	kind, shown, options := testenv.Distribution, "", []testenv.RegistryOption{testenv.WithStorage(filepath.Join(dir, "content"))}
+	if w.Secure {
+		kind, shown, options = testenv.DistributionHtpasswd, " with TLS and passwords", append(options, testenv.WithTLS())
+	}
+	if w.Registry, err = testenv.StartRegistry(dir, kind, options...); err != nil {
+		return "", err
 	}
 	w.Box.Add("registry", w.Registry.Close)
-	return nil
+	return "CNCF distribution" + shown + " on " + w.Registry.Host, nil
 }
 
 // Path is a file below the world's folder.
@@ -111,6 +132,65 @@ func (w *World) Environment() []string {
 // Run runs one of our programs to its end and returns what it prints on stdout.
 func (w *World) Run(ctx context.Context, program string, args ...string) (string, error) {
 	return w.Box.Output(ctx, w.Environment(), append([]string{filepath.Join(w.Bin, program)}, args...)...)
+}
+
+// Login stores the registry's password for the programs of this world.
+func (w *World) Login(ctx context.Context) error {
+	_, err := w.Box.Output(ctx, w.Environment(), "/bin/sh", "-c", `printf %s "$1" | "$2" login --username "$3" --password-stdin "$4"`, "sh",
+		w.Registry.Password, filepath.Join(w.Bin, "longshore"), w.Registry.Username, w.Host)
+	return err
+}
+
+// StartFleet starts a status endpoint, which this device reports to after its next Init.
+func (w *World) StartFleet(ctx context.Context) error {
+	port, err := testenv.FreePort()
+	if err != nil {
+		return err
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	w.FleetURL = "http://" + address
+	if err := w.Enroll(ctx, w); err != nil {
+		return err
+	}
+	if _, err := w.Box.Start("longshore-fleet", w.Environment(), filepath.Join(w.Bin, "longshore-fleet"), "serve", "--database", w.Path("fleet.db"), "--listen", address); err != nil {
+		return err
+	}
+	return testenv.Await(ctx, 10*time.Second, func() error {
+		_, err := Fetch(ctx, w.FleetURL+"/healthz")
+		return err
+	})
+}
+
+// Enroll gives the device of another world a token for the endpoint that this world started.
+func (w *World) Enroll(ctx context.Context, other *World) error {
+	token, err := w.Run(ctx, "longshore-fleet", "token", "create", "--database", w.Path("fleet.db"), "--device", other.Device)
+	if err != nil {
+		return err
+	}
+	other.FleetURL = w.FleetURL
+	return errors.Join(os.MkdirAll(other.Dir, 0o755), os.WriteFile(other.Path("token"), []byte(token), 0o600))
+}
+
+// maxAnswer bounds what Fetch reads.
+const maxAnswer = 1 << 20
+
+// Fetch returns the answer of one of the world's servers. A status other than 200 is an error.
+func Fetch(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("get %s: status %d", url, resp.StatusCode)
+	}
+	return body, err
 }
 
 // Component writes a Compose file into a folder of the world and pushes it.
@@ -137,6 +217,12 @@ func (w *World) Init(ctx context.Context, flags ...string) error {
 		"--key", w.Path("release.pub"), "--ca-file", w.Registry.CAFile, "--poll", w.Poll.String(), "--data-dir", w.Path("data"), "--run-dir", w.Path("run"),
 		"--network-pool", w.Pool, "--network-table", w.Table(),
 		"--containerd", w.Containerd.Address, "--containerd-namespace", w.Namespace,
+	}
+	if w.Registry.Username != "" {
+		args = append(args, "--registry-config", w.Path("home/.docker/config.json"))
+	}
+	if w.FleetURL != "" {
+		args = append(args, "--fleet-url", w.FleetURL, "--fleet-token-file", w.Path("token"))
 	}
 	_, err := w.Run(ctx, "longshore-agent", append(args, flags...)...)
 	return err
