@@ -49,9 +49,21 @@ func app() *cli.App {
 				Usage: "run the demo on real servers; needs root",
 				Flags: []cli.Flag{
 					&cli.BoolFlag{Name: "keep", Usage: "leave everything running until Ctrl-C, and print how to inspect it"},
+					&cli.StringFlag{Name: "record", Usage: "also write the output as an animated picture into this SVG `FILE`"},
 				},
 				Action: func(c *cli.Context) error {
-					return demo.Run(c.Context, demo.Options{Out: c.App.Writer, Keep: c.Bool("keep")})
+					return demo.Run(c.Context, demo.Options{Out: c.App.Writer, Keep: c.Bool("keep"), Record: c.String("record")})
+				},
+			},
+			{
+				Name:      "picture",
+				Usage:     "write a PNG of the fleet page with four devices; needs root and Debian, whose chromium it installs",
+				ArgsUsage: "FILE",
+				Action: func(c *cli.Context) error {
+					if c.NArg() != 1 {
+						return errors.New("picture: name the file to write")
+					}
+					return demo.Picture(c.Context, c.App.Writer, c.Args().First())
 				},
 			},
 			{

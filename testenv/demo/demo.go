@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/longshore-dev/longshore/testenv/world"
@@ -17,8 +18,9 @@ import (
 
 // Options of the demo.
 type Options struct {
-	Out  io.Writer
-	Keep bool // stay after the last scene, until ctx ends
+	Out    io.Writer
+	Keep   bool   // stay after the last scene, until ctx ends
+	Record string // file for an animated SVG of what Out gets, with its timing; "": none
 }
 
 // scene is a part of the demo under a title of its own.
@@ -40,7 +42,14 @@ func Run(ctx context.Context, o Options) error {
 	if !o.Keep {
 		play, stay = append(play, scene{"The end", removal}), nil
 	}
-	return run(ctx, o.Out, append(play, scene{"Shown", summary}), stay)
+	if o.Record == "" {
+		return run(ctx, o.Out, append(play, scene{"Shown", summary}), stay)
+	}
+	rec := newRecorder(o.Out, "go run ./cmd/testenv demo")
+	if err := run(ctx, rec, play, stay); err != nil {
+		return err
+	}
+	return os.WriteFile(o.Record, rec.svg(), 0o644)
 }
 
 // run plays scenes; with stay it then calls that, and waits until ctx ends.
