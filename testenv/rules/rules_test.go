@@ -320,13 +320,21 @@ func TestReadme(t *testing.T) {
 			t.Errorf("README.md does not show %q", command)
 		}
 	}
+}
+
+func TestSourceTreeIsDescribed(t *testing.T) {
+	const page = "docs/development.md"
+	text, err := os.ReadFile(filepath.Join(root(t), page))
+	if err != nil {
+		t.Fatal(err)
+	}
 	entries, err := os.ReadDir(root(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if _, ok := line(keys(mayImport), e.Name()); e.IsDir() && ok && !strings.Contains(text, "`"+e.Name()) {
-			t.Errorf("README.md does not say what is in `%s`", e.Name())
+		if _, ok := line(keys(mayImport), e.Name()); e.IsDir() && ok && !strings.Contains(string(text), "`"+e.Name()) {
+			t.Errorf("%s does not say what is in `%s`", page, e.Name())
 		}
 	}
 }
