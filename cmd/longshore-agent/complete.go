@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -16,37 +15,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
-
-// completeCommand is what the completion scripts ask: longshore-agent __complete WORD... LAST.
-const completeCommand = "__complete"
 
 // completeLimit is how long the agent may take to tell its containers while somebody holds the tab key.
 const completeLimit = time.Second
-
-const (
-	bashScript = `_longshore_agent() {
-  local IFS=$'\n'
-  COMPREPLY=($(longshore-agent __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
-}
-complete -o default -F _longshore_agent longshore-agent
-`
-	zshScript = `#compdef longshore-agent
-_longshore_agent() {
-  local -a found
-  found=("${(@f)$(longshore-agent __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-  compadd -a found || _files
-}
-compdef _longshore_agent longshore-agent
-`
-	fishScript = `function __longshore_agent
-  set -l words (commandline -opc) (commandline -ct)
-  longshore-agent __complete $words[2..-1] 2>/dev/null
-end
-complete -c longshore-agent -a '(__longshore_agent)'
-`
-)
 
 func (p *program) completionCommand() *cli.Command {
 	return &cli.Command{
@@ -57,56 +29,26 @@ func (p *program) completionCommand() *cli.Command {
 			"~/.config/fish/completions. If an agent runs, services and containers are completed too.\n\n" +
 			"Examples:\n  longshore-agent completion bash >/etc/bash_completion.d/longshore-agent",
 		Action: func(c *cli.Context) error {
-			script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Args().First()]
-			if !ok || c.NArg() != 1 {
-				return outcome.Usagef(c.Command.Name, "completion: name one of bash, zsh, fish")
-			}
-			_, err := io.WriteString(p.stdout, script)
-			return err
+			return cmdline.WriteScript(p.stdout, c.App.Name, c.Args().Slice())
 		},
 	}
 }
 
-// complete writes what the last word may become, one a line. Where files belong it writes nothing, and the shell offers them.
+// complete writes what the last word may become, one a line.
 func complete(ctx context.Context, app *cli.App, words []string, w io.Writer) {
-	last := ""
-	if len(words) > 0 {
-		last, words = words[len(words)-1], words[:len(words)-1]
-	}
-	var command *cli.Command
-	var arguments, offers []string
-	for i, word := range words {
-		switch {
-		case strings.HasPrefix(word, "-"), i > 0 && (words[i-1] == "-c" || words[i-1] == "--config"):
-		case command == nil:
-			command = cmdline.Find(app.Commands, word)
+	cmdline.Complete(w, app, words, func(x *cmdline.Completion, flag, begin string) (out []string, done bool) {
+		if x.Command == nil || flag != "" || strings.HasPrefix(begin, "-") {
+			return nil, false
+		}
+		arguments := x.Arguments()
+		switch usage := x.Command.ArgsUsage; {
+		case strings.HasPrefix(usage, "[TARGET"), strings.HasPrefix(usage, "TARGET") && len(arguments) == 0:
+			out = targetNames(containersOf(ctx, words), x.Command.Name)
 		default:
-			arguments = append(arguments, word)
+			return nil, false
 		}
-	}
-	switch {
-	case len(words) > 0 && (words[len(words)-1] == "-o" || words[len(words)-1] == "--output"):
-		offers = []string{"text", "json", "yaml"}
-	case command != nil && strings.HasPrefix(last, "-"):
-		for _, f := range command.Flags {
-			offers = append(offers, "--"+f.Names()[0])
-		}
-	case command == nil:
-		for _, c := range app.Commands {
-			if !c.Hidden {
-				offers = append(offers, c.Name)
-			}
-		}
-	case strings.HasPrefix(command.ArgsUsage, "[TARGET"), strings.HasPrefix(command.ArgsUsage, "TARGET") && len(arguments) == 0:
-		offers = targetNames(containersOf(ctx, words), command.Name)
-	case command.Name == "completion":
-		offers = []string{"bash", "zsh", "fish"}
-	}
-	for _, o := range offers {
-		if strings.HasPrefix(o, last) && !slices.Contains(arguments, o) {
-			fmt.Fprintln(w, o)
-		}
-	}
+		return slices.DeleteFunc(out, func(o string) bool { return slices.Contains(arguments, o) }), true
+	})
 }
 
 // containersOf asks the agent that a command line means; none when it does not answer.

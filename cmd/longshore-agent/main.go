@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return cli.ShowAppHelp(c)
 	}
-	if len(args) > 1 && args[1] == completeCommand {
+	if len(args) > 1 && args[1] == cmdline.CompleteCommand {
 		complete(ctx, app, args[2:], stdout)
 		return 0
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -310,7 +311,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"completion", "b"}, "bash"},
 	} {
 		t.Run(strings.Join(tc.words, " "), func(t *testing.T) {
-			_, out, _ := command(t, append([]string{completeCommand}, tc.words...)...)
+			_, out, _ := command(t, append([]string{cmdline.CompleteCommand}, tc.words...)...)
 			got, want := strings.Fields(out), strings.Fields(tc.want)
 			slices.Sort(got)
 			slices.Sort(want)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -41,109 +40,38 @@ func (p *program) environment(f cli.Flag) (name, value string) {
 	return name, p.getenv(name)
 }
 
-// completeCommand is what the completion scripts ask: longshore __complete WORD... LAST.
-const completeCommand = "__complete"
-
 // completeLimit is how long a registry may take to tell its tags while somebody holds the tab key.
 const completeLimit = 2 * time.Second
 
-// completion finds out what the last word of a command line may become.
-type completion struct {
-	p       *program
-	app     *cli.App
-	words   []string // before the last
-	last    string
-	command *cli.Command // the last that is in words; nil: none yet
-	path    []string     // its name
-	at      int          // of the words, where its own begin
-}
-
-// complete writes what the last word may become, one a line. Where files belong it writes nothing, and the shell offers
-// them; nor does it where something cannot be found out.
+// complete writes what the last word may become, one a line.
 func (p *program) complete(ctx context.Context, app *cli.App, words []string, w io.Writer) {
-	x := &completion{p: p, app: app}
-	if len(words) > 0 {
-		x.last, x.words = words[len(words)-1], words[:len(words)-1]
-	}
-	commands := app.Commands
-	for i, word := range x.words {
-		if next := cmdline.Find(commands, word); next != nil {
-			x.command, commands, x.at = next, next.Subcommands, i+1
-			x.path = append(x.path, next.Name)
+	cmdline.Complete(w, app, words, func(c *cmdline.Completion, flag, begin string) ([]string, bool) {
+		x := &completion{c, p}
+		if known, done := x.values(flag, begin); done {
+			return known, true
 		}
-	}
-	for _, one := range x.offers(ctx, commands) {
-		fmt.Fprintln(w, one)
-	}
+		if ref, ok := tagBegun(begin); ok {
+			return x.tags(ctx, begin, ref), true
+		}
+		return nil, false
+	})
 }
 
-func (x *completion) offers(ctx context.Context, commands []*cli.Command) (out []string) {
-	flag, begin := x.flag()
-	if known, done := x.values(flag, begin); done {
-		return x.beginning(begin, known)
-	}
-	if ref, ok := tagBegun(begin); ok {
-		return x.beginning(begin, x.tags(ctx, begin, ref))
-	}
-	switch {
-	case flag != "": // files, or what nobody knows
-	case slices.Equal(x.path, []string{"completion"}) && !strings.HasPrefix(x.last, "-"):
-		out = slices.Sorted(maps.Keys(scripts))
-	case strings.HasPrefix(x.last, "-") && x.command != nil:
-		for _, f := range x.command.Flags {
-			out = append(out, "--"+f.Names()[0])
-		}
-	case !strings.HasPrefix(x.last, "-"):
-		for _, c := range commands {
-			if !c.Hidden {
-				out = append(out, c.Name)
-			}
-		}
-	}
-	return x.beginning(x.last, out)
-}
-
-// flag is the flag of which the last word is, or has, the value, and what there is of it.
-func (x *completion) flag() (name, begin string) {
-	if name, value, ok := strings.Cut(x.last, "="); ok && strings.HasPrefix(name, "-") {
-		return name, value
-	}
-	if len(x.words) > 0 && x.takesValue(x.words[len(x.words)-1]) {
-		return x.words[len(x.words)-1], x.last
-	}
-	return "", x.last
-}
-
-// takesValue tells whether a word is a flag and the next one its value.
-func (x *completion) takesValue(word string) bool {
-	if x.command == nil || !strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
-		return false
-	}
-	f, ok := cmdline.FlagNamed(x.command, word).(cli.DocGenerationFlag)
-	return ok && f.TakesValue()
-}
-
-// beginning keeps those that begin as the word does, which may have a flag and "=" before it.
-func (x *completion) beginning(begin string, all []string) (out []string) {
-	for _, v := range all {
-		if strings.HasPrefix(v, begin) {
-			out = append(out, strings.TrimSuffix(x.last, begin)+v)
-		}
-	}
-	return out
+// completion knows what the values of this program's flags may be.
+type completion struct {
+	*cmdline.Completion
+	p *program
 }
 
 // values offers what the value of a flag may be; done tells that it is known what belongs there.
 func (x *completion) values(flag, begin string) (out []string, done bool) {
 	switch flag {
-	case "--output", "-o":
-		return x.outputs(), true
 	case "--signature-format":
 		return []string{string(signing.FormatBundle), string(signing.FormatLegacy), string(signing.FormatBoth)}, true
 	case "--attestation", "--type":
 		return sign.PredicateNames(), true
 	case "--kind":
-		if slices.Contains(x.words, "verify") || slices.Contains(x.words, "policy") {
+		if slices.Contains(x.Words, "verify") || slices.Contains(x.Words, "policy") {
 			return verifiedKinds(), true
 		}
 		return checkKinds(), true
@@ -158,25 +86,11 @@ func (x *completion) values(flag, begin string) (out []string, done bool) {
 	return nil, false
 }
 
-// outputs are the formats that the command offers: its own flag lists them.
-func (x *completion) outputs() []string {
-	if x.command != nil {
-		for _, f := range x.command.Flags {
-			if s, ok := f.(*cli.StringFlag); ok && s.Name == "output" {
-				_, list, _ := strings.Cut(s.Usage, ": ")
-				list, _, _ = strings.Cut(list, " [")
-				return strings.FieldsFunc(strings.ReplaceAll(list, " or ", ","), func(r rune) bool { return r == ',' || r == ' ' })
-			}
-		}
-	}
-	return outputFormats()
-}
-
 // devices are those of the fleet that the command line names, or that is here.
 func (x *completion) devices() []*fleet.Device {
 	dir := "."
-	if slices.Contains(x.path, "fleet") {
-		if args := x.arguments(); len(args) > 0 {
+	if slices.Contains(x.Path, "fleet") {
+		if args := x.Arguments(); len(args) > 0 {
 			dir = args[0]
 		}
 	}
@@ -185,19 +99,6 @@ func (x *completion) devices() []*fleet.Device {
 		return nil
 	}
 	return f.Devices
-}
-
-// arguments are the words of the command that are neither flags nor their values.
-func (x *completion) arguments() (out []string) {
-	for i := x.at; i < len(x.words); i++ {
-		switch {
-		case x.takesValue(x.words[i]):
-			i++
-		case !strings.HasPrefix(x.words[i], "-"):
-			out = append(out, x.words[i])
-		}
-	}
-	return out
 }
 
 // selectors are what the last condition of a selector may be: a device, a group, a label.
@@ -232,11 +133,11 @@ func tagBegun(word string) (ref registry.Reference, ok bool) {
 
 // tags asks the registry for those of a repository, as the flags and the environment say how.
 func (x *completion) tags(ctx context.Context, begin string, ref registry.Reference) (out []string) {
-	if x.command == nil || slices.Contains(x.words, "--password-stdin") {
+	if x.Command == nil || slices.Contains(x.Words, "--password-stdin") {
 		return nil // what is on stdin is the shell's
 	}
 	repository := begin[:strings.LastIndex(begin, ":")]
-	x.command.Action = func(c *cli.Context) error {
+	x.Command.Action = func(c *cli.Context) error {
 		ctx, cancel := context.WithTimeout(c.Context, completeLimit)
 		defer cancel()
 		client, err := x.p.client(c)
@@ -254,13 +155,13 @@ func (x *completion) tags(ctx context.Context, begin string, ref registry.Refere
 		}
 		return err
 	}
-	words := slices.Clone(x.words)
-	if len(words) > 0 && x.takesValue(words[len(words)-1]) {
-		words = append(words, x.last)
+	words := slices.Clone(x.Words)
+	if len(words) > 0 && x.TakesValue(words[len(words)-1]) {
+		words = append(words, x.Last)
 	}
-	line, err := cmdline.Arrange(x.app, words, x.p.environment)
+	line, err := cmdline.Arrange(x.App, words, x.p.environment)
 	if err == nil {
-		_ = x.app.RunContext(ctx, append([]string{x.app.Name}, line...)) // nobody is there to be told
+		_ = x.App.RunContext(ctx, append([]string{x.App.Name}, line...)) // nobody is there to be told
 	}
 	return out
 }

@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 func (p *program) run(ctx context.Context, args []string) int {
 	app := p.app()
-	if len(args) > 0 && args[0] == completeCommand {
+	if len(args) > 0 && args[0] == cmdline.CompleteCommand {
 		p.complete(ctx, app, args[1:], p.stdout)
 		return outcome.OK
 	}

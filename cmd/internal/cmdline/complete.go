@@ -1,0 +1,132 @@
+package cmdline
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// CompleteCommand is what the completion scripts ask: PROGRAM __complete WORD... LAST.
+const CompleteCommand = "__complete"
+
+// Completion finds out what the last word of a command line may become.
+type Completion struct {
+	App     *cli.App
+	Words   []string     // before the last
+	Last    string       // "": a new word begins
+	Command *cli.Command // the last that is in Words; nil: none yet
+	Path    []string     // its name
+
+	at int // of Words, where its own begin
+}
+
+// Offer tells what a word may become that is the value of a flag, or an argument when flag is "": begin is what there is of it.
+// done tells that it is known what belongs there; then nothing else is offered, and the shell offers files when out is empty.
+type Offer func(x *Completion, flag, begin string) (out []string, done bool)
+
+// Complete writes what the last word may become, one a line: commands, flags, formats of the output, and what offer knows, which
+// is asked first. Where files belong it writes nothing, and the shell offers them; nor does it where something cannot be found out.
+func Complete(w io.Writer, app *cli.App, words []string, offer Offer) {
+	x := &Completion{App: app}
+	if len(words) > 0 {
+		x.Last, x.Words = words[len(words)-1], words[:len(words)-1]
+	}
+	commands := app.Commands
+	for i, word := range x.Words {
+		if next := Find(commands, word); next != nil {
+			x.Command, commands, x.at = next, next.Subcommands, i+1
+			x.Path = append(x.Path, next.Name)
+		}
+	}
+	for _, one := range x.offers(commands, offer) {
+		fmt.Fprintln(w, one)
+	}
+}
+
+func (x *Completion) offers(commands []*cli.Command, offer Offer) (out []string) {
+	flag, begin := x.flag()
+	known, done := offer(x, flag, begin)
+	switch {
+	case done:
+		return x.beginning(begin, known)
+	case flag == "--output", flag == "-o":
+		return x.beginning(begin, x.outputs())
+	case flag != "": // files, or what is not known
+	case slices.Equal(x.Path, []string{"completion"}) && !strings.HasPrefix(x.Last, "-"):
+		out = Shells()
+	case strings.HasPrefix(x.Last, "-") && x.Command != nil:
+		for _, f := range x.Command.Flags {
+			out = append(out, "--"+f.Names()[0])
+		}
+	case !strings.HasPrefix(x.Last, "-"):
+		for _, c := range commands {
+			if !c.Hidden {
+				out = append(out, c.Name)
+			}
+		}
+	}
+	return x.beginning(x.Last, out)
+}
+
+// flag is the flag of which the last word is, or has, the value, and what there is of it.
+func (x *Completion) flag() (name, begin string) {
+	if name, value, ok := strings.Cut(x.Last, "="); ok && strings.HasPrefix(name, "-") {
+		return name, value
+	}
+	if len(x.Words) > 0 && x.TakesValue(x.Words[len(x.Words)-1]) {
+		return x.Words[len(x.Words)-1], x.Last
+	}
+	return "", x.Last
+}
+
+// TakesValue tells whether a word is a flag and the next one its value.
+func (x *Completion) TakesValue(word string) bool {
+	if x.Command == nil || !strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
+		return false
+	}
+	f := FlagNamed(x.Command, word)
+	return f != nil && takesValue(f)
+}
+
+// beginning keeps those that begin as the word does, which may have a flag and "=" before it.
+func (x *Completion) beginning(begin string, all []string) (out []string) {
+	for _, v := range all {
+		if strings.HasPrefix(v, begin) {
+			out = append(out, strings.TrimSuffix(x.Last, begin)+v)
+		}
+	}
+	return out
+}
+
+// outputs are the formats that the command offers: the usage of its own flag lists them, "FORMAT of the result: text or json".
+func (x *Completion) outputs() []string {
+	if x.Command == nil {
+		return nil
+	}
+	f, ok := FlagNamed(x.Command, "--output").(*cli.StringFlag)
+	if !ok {
+		return nil
+	}
+	list := f.Usage
+	if _, formats, ok := strings.Cut(list, ": "); ok {
+		list = formats
+	}
+	list, _, _ = strings.Cut(list, " [")
+	return strings.FieldsFunc(strings.ReplaceAll(list, " or ", ","), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// Arguments are the words of the command that are neither flags nor their values.
+func (x *Completion) Arguments() (out []string) {
+	for i := x.at; i < len(x.Words); i++ {
+		switch {
+		case x.TakesValue(x.Words[i]):
+			i++
+		case !strings.HasPrefix(x.Words[i], "-"):
+			out = append(out, x.Words[i])
+		}
+	}
+	return out
+}

@@ -1,0 +1,65 @@
+package cmdline
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+// Shells are those that [WriteScript] has a script for.
+func Shells() []string { return []string{"bash", "fish", "zsh"} }
+
+// The scripts ask the program itself, so that they need not be installed again when it learns something. PROGRAM and FUNCTION
+// stand for its name.
+const (
+	// bash parts words at ":" and "="; they are put together again, and what is before the part that it replaces goes.
+	bashScript = `_FUNCTION() {
+  local IFS=$'\n' i word glue= before
+  local -a words=()
+  for ((i = 1; i <= COMP_CWORD; i++)); do
+    word=${COMP_WORDS[i]}
+    [[ $i == "$COMP_CWORD" && -z $word && ${COMP_LINE:COMP_POINT-1:1} == ' ' ]] && glue=
+    if [[ ${#words[@]} -gt 0 && ( -n $glue || $word == [:=]* ) ]]; then
+      words[${#words[@]}-1]+=$word
+    else
+      words+=("$word")
+    fi
+    glue=
+    [[ $word == *[:=] ]] && glue=1
+  done
+  word=${words[${#words[@]}-1]}
+  before=${word%"${word##*[:=]}"}
+  COMPREPLY=($(PROGRAM __complete "${words[@]}" 2>/dev/null))
+  for i in "${!COMPREPLY[@]}"; do COMPREPLY[i]=${COMPREPLY[i]#"$before"}; done
+}
+complete -o bashdefault -o default -F _FUNCTION PROGRAM
+`
+	zshScript = `#compdef PROGRAM
+_FUNCTION() {
+  local -a found
+  found=("${(@f)$(PROGRAM __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  if [[ -n "$found" ]]; then compadd -a found; else _files; fi
+}
+compdef _FUNCTION PROGRAM
+`
+	fishScript = `function __FUNCTION
+  set -l words (commandline -opc) (commandline -ct)
+  PROGRAM __complete $words[2..-1] 2>/dev/null
+end
+complete -c PROGRAM -a '(__FUNCTION)'
+`
+)
+
+// WriteScript writes the completion script of a program for the one shell that args names; anything else is a [outcome.Usage].
+func WriteScript(w io.Writer, program string, args []string) error {
+	shell := strings.Join(args, " ")
+	script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[shell]
+	if !ok {
+		return outcome.Usagef("completion", "completion: %q is not bash, zsh or fish", shell)
+	}
+	script = strings.NewReplacer("PROGRAM", program, "FUNCTION", strings.ReplaceAll(program, "-", "_")).Replace(script)
+	_, err := fmt.Fprint(w, script)
+	return err
+}
