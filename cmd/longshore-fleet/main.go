@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -25,20 +26,21 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args, os.Stdout, os.Stderr)
+	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
 // program is what the commands share.
 type program struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	now            func() time.Time
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	stdout, stderr = printable.NewWriter(stdout), printable.NewWriter(stderr)
-	p := &program{stdout: stdout, stderr: stderr, now: time.Now}
+	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
 	app := &cli.App{
 		Name:                 "longshore-fleet",
 		Usage:                "receive and show reports of devices",
@@ -48,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		EnableBashCompletion: true,
 		ExitErrHandler:       func(*cli.Context, error) {}, // errors are told once, below
 		Commands: []*cli.Command{
-			p.serveCommand(), p.tokenCommand(),
+			p.serveCommand(), p.tokenCommand(), p.unitCommand(), p.completionCommand(),
 			cmdline.Version("longshore-fleet", stdout),
 		},
 		Action: func(c *cli.Context) error {
@@ -60,6 +62,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	onUsageError(app.Commands)
 	app.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return outcome.Usagef("", "%v", err) }
+	if len(args) > 1 && args[1] == cmdline.CompleteCommand {
+		cmdline.Complete(stdout, app, args[2:], func(*cmdline.Completion, string, string) ([]string, bool) { return nil, false })
+		_ = printable.Flush(stdout) // the shell does not show errors
+		return outcome.OK
+	}
 	line, err := cmdline.Arrange(app, args[1:], nil)
 	if err == nil {
 		err = app.RunContext(ctx, append(args[:1:1], line...))
@@ -92,6 +99,38 @@ const defaultDatabase = "/var/lib/longshore-fleet/fleet.db"
 
 func databaseFlag() cli.Flag {
 	return &cli.StringFlag{Name: "database", Usage: "SQLite `FILE`, created if it is missing", Value: defaultDatabase, EnvVars: env("database")}
+}
+
+//go:embed longshore-fleet.service
+var unit []byte
+
+func (p *program) unitCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "unit",
+		Usage: "print the systemd unit",
+		Description: "The unit expects the program at /usr/local/bin/longshore-fleet. Settings are LONGSHORE_FLEET_… variables in\n" +
+			"/etc/longshore/fleet.env.\n\n" +
+			"   longshore-fleet unit >/etc/systemd/system/longshore-fleet.service\n\n" + exitCodes,
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			_, err := p.stdout.Write(unit)
+			return err
+		},
+	}
+}
+
+func (p *program) completionCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "completion",
+		Usage:     "print a shell completion script",
+		ArgsUsage: "bash|zsh|fish",
+		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in\n" +
+			"~/.config/fish/completions.\n\n" +
+			"   longshore-fleet completion bash >/etc/bash_completion.d/longshore-fleet\n\n" + exitCodes,
+		Action: func(c *cli.Context) error { return cmdline.WriteScript(p.stdout, c.App.Name, c.Args().Slice()) },
+	}
 }
 
 func noArguments(c *cli.Context) error {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), append([]string{"longshore-fleet"}, args...), &out, &errs)
+	code = run(t.Context(), append([]string{"longshore-fleet"}, args...), strings.NewReader(""), &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -61,7 +61,7 @@ func serve(t *testing.T, args ...string) (url string, out *log, stop func() int)
 	out = &log{}
 	code := make(chan int, 1)
 	go func() {
-		code <- run(ctx, append([]string{"longshore-fleet", "serve", "--listen", "127.0.0.1:0"}, args...), io.Discard, out)
+		code <- run(ctx, append([]string{"longshore-fleet", "serve", "--listen", "127.0.0.1:0"}, args...), nil, io.Discard, out)
 	}()
 	var once sync.Once
 	got := -1

@@ -156,7 +156,7 @@ func (f *floor) start(db store.Tokens, id string) *floorDevice {
 	f.t.Helper()
 	token, kept, err := fleetstatus.Mint(artifacts.DeviceID(id), time.Now())
 	if err == nil {
-		err = db.AddToken(f.t.Context(), kept)
+		err = db.AddTokens(f.t.Context(), kept)
 	}
 	file := filepath.Join(f.dir, id+".token")
 	if err == nil {

@@ -38,7 +38,7 @@ func handler(tb testing.TB, devices ...string) (http.Handler, []string) {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		if err := st.AddToken(tb.Context(), tok); err != nil {
+		if err := st.AddTokens(tb.Context(), tok); err != nil {
 			tb.Fatal(err)
 		}
 		tokens = append(tokens, text)
@@ -117,7 +117,7 @@ func TestSlowBodies(t *testing.T) {
 	s := start(t, func(o *status.Options) { o.InFlight = 20 })
 	text, tok, err := status.Mint(press, time.Unix(1, 0))
 	if err == nil {
-		err = s.store.AddToken(t.Context(), tok)
+		err = s.store.AddTokens(t.Context(), tok)
 	}
 	if err != nil {
 		t.Fatal(err)

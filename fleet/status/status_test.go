@@ -93,7 +93,7 @@ func (s *server) token(device string) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := s.store.AddToken(s.t.Context(), tok); err != nil {
+	if err := s.store.AddTokens(s.t.Context(), tok); err != nil {
 		s.t.Fatal(err)
 	}
 	s.tokens[device] = text

@@ -57,8 +57,8 @@ type View interface {
 
 // Tokens knows the tokens of devices. A token itself is never stored.
 type Tokens interface {
-	// AddToken fails with fault.ErrConflict when the id is taken.
-	AddToken(ctx context.Context, t Token) error
+	// AddTokens stores all or none. It fails with fault.ErrConflict when an id is taken.
+	AddTokens(ctx context.Context, tokens ...Token) error
 	// Token finds a token that is not revoked.
 	Token(ctx context.Context, id string) (Token, error)
 	// ListTokens lists the tokens of a device, revoked ones too; "" lists all.

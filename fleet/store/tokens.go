@@ -12,15 +12,20 @@ import (
 
 const tokenColumns = "id, device, hash, created, revoked"
 
-// AddToken implements [Tokens].
-func (s *SQLite) AddToken(ctx context.Context, t Token) error {
+// AddTokens implements [Tokens].
+func (s *SQLite) AddTokens(ctx context.Context, tokens ...Token) error {
 	return s.write(ctx, func(ctx context.Context, w *writer) error {
-		n, err := w.change(ctx, "INSERT INTO tokens (id, device, hash, created) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-			t.ID, t.Device, t.Hash, millis(t.Created))
-		if err == nil && n == 0 {
-			return fmt.Errorf("add token %s: %w", t.ID, fault.ErrConflict)
+		for _, t := range tokens {
+			n, err := w.change(ctx, "INSERT INTO tokens (id, device, hash, created) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+				t.ID, t.Device, t.Hash, millis(t.Created))
+			if err == nil && n == 0 {
+				return fmt.Errorf("add token %s: %w", t.ID, fault.ErrConflict)
+			}
+			if err != nil {
+				return broken("add token", err)
+			}
 		}
-		return broken("add token", err)
+		return nil
 	})
 }
 

@@ -301,12 +301,11 @@ func summary(t *testing.T, s store.Store) {
 func tokens(t *testing.T, s store.Store) {
 	one := store.Token{ID: "t1", Device: "a", Hash: []byte{1, 2, 3}, Created: noon(1)}
 	two := store.Token{ID: "t2", Device: "b", Hash: []byte{4}, Created: noon(2)}
-	for _, tok := range []store.Token{one, two} {
-		if err := s.AddToken(t.Context(), tok); err != nil {
-			t.Fatal(err)
-		}
+	if err := s.AddTokens(t.Context(), one, two); err != nil {
+		t.Fatal(err)
 	}
-	wantErr(t, "AddToken twice", s.AddToken(t.Context(), one), fault.ErrConflict)
+	other := store.Token{ID: "t0", Device: "c", Hash: []byte{5}}
+	wantErr(t, "AddTokens, one of them twice", s.AddTokens(t.Context(), other, one), fault.ErrConflict)
 	got, err := s.Token(t.Context(), "t1")
 	if diff := cmp.Diff(one, got); err != nil || diff != "" {
 		t.Errorf("Token: %v (-want +got):\n%s", err, diff)
