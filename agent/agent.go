@@ -58,7 +58,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.progress.clock, a.refilling.clock = o.Now, o.Now
 	a.sender.wake = make(chan struct{}, 1)
-	a.status.Store(&status.Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: status.PhaseEmpty, Security: []status.SecurityEvent{}})
+	a.status.Store(&status.Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: status.PhaseEmpty, Security: []status.SecurityEvent{}, KeptVolumes: []status.Volume{}})
 	return a, nil
 }
 

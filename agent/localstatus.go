@@ -25,6 +25,7 @@ func (l *loop) publish(now time.Time) {
 	}
 	v := status.View{Target: l.targetResolved, Accepted: l.acceptedResolved, Supervision: l.sup, Observed: plan.ByID(l.seen), Reported: l.reportedStatus}
 	s.Deployments = v.Deployments()
+	s.KeptVolumes = l.keptVolumes()
 	s.Problems = l.problems(now, s)
 	table := v.Containers()
 	l.tables.Store(&table)

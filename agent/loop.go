@@ -82,6 +82,7 @@ type loop struct {
 	pull      pulling // of the images of the accepted state
 	refill    pulling // of images of target that were lost
 	disks     disks
+	volumes   volumes
 	waiters   []waiter
 	garbage   bool // something may be left over on the device
 	collectAt time.Time
@@ -279,6 +280,7 @@ func (l *loop) pass() {
 	l.makeRoom()
 	l.removeEarly(now)
 	l.lookAtDisks(now)
+	l.listVolumes()
 	l.publish(now) // first: who is answered looks at the status next
 	l.answer()
 }

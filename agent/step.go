@@ -127,6 +127,8 @@ func (l *loop) call(ctx context.Context, st plan.Step) error {
 func (l *loop) tell(st plan.Step) {
 	l.did(st)
 	switch st.Verb {
+	case plan.Create: // which makes the volumes that are missing
+		l.volumes.stale = true
 	case plan.Start:
 		l.log.Info("started", "container", st.Container, "project", st.Project, "restarts", l.sup.Containers[st.Container].Total)
 	case plan.Switch:
@@ -136,6 +138,9 @@ func (l *loop) tell(st plan.Step) {
 			l.pull.nudge() // there is room now
 		}
 		l.log.Info(map[plan.Verb]string{plan.Stop: "stopped", plan.Remove: "removed", plan.Teardown: "took down"}[st.Verb], "container", st.Container, "project", st.Project)
+		if st.Verb == plan.Teardown {
+			l.tellKept(st.Project)
+		}
 	default:
 		l.log.Debug("done", "step", st.Verb, "container", st.Container, "project", st.Project)
 	}

@@ -24,6 +24,7 @@ const projectVariable = "COMPOSE_PROJECT_NAME"
 // Options say for what and with which values a Compose file is read.
 type Options struct {
 	Deployment    string            // Margo deployment id
+	Application   string            // name of the deployment, for people
 	Component     string            // Margo component name
 	Generation    uint64            // of the state that asks for it
 	Environment   map[string]string // all that interpolation knows: the deployment's parameters
@@ -48,7 +49,7 @@ func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload
 	if err != nil {
 		return nil, err
 	}
-	p.Deployment, p.Component, p.Generation = o.Deployment, o.Component, o.Generation
+	p.Deployment, p.Application, p.Component, p.Generation = o.Deployment, o.Application, o.Component, o.Generation
 	return p, nil
 }
 

@@ -30,7 +30,7 @@ func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error {
 			return err
 		}
 		for _, v := range p.Volumes {
-			if err := r.ensureVolume(p.Name, v); err != nil {
+			if err := r.ensureVolume(p, v); err != nil {
 				return err
 			}
 		}

@@ -75,13 +75,16 @@ func (r *Runtime) rootOf(project string, v workload.Volume) (string, error) {
 }
 
 // ensureVolume makes a volume's place. One that another project or a person must have made is only looked for.
-func (r *Runtime) ensureVolume(project string, v workload.Volume) error {
-	dir, err := r.rootOf(project, v)
+func (r *Runtime) ensureVolume(p *workload.Project, v workload.Volume) error {
+	dir, err := r.rootOf(p.Name, v)
 	if err != nil {
 		return err
 	}
 	if !v.External {
-		return makeDir(dir, 0o711)
+		if err := makeDir(dir, 0o711); err != nil {
+			return err
+		}
+		return noteOwner(dir, p)
 	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return fault.WithHint(fmt.Errorf("there is no volume %q on this device: %w", firstOf(v.Shared, v.Name), fault.ErrUnfit),

@@ -92,6 +92,20 @@ func (c *Client) Stats(ctx context.Context, targets []string) ([]status.Usage, e
 	return out, err
 }
 
+// Volumes lists the named volumes on the disk, with their sizes.
+func (c *Client) Volumes(ctx context.Context) ([]status.Volume, error) {
+	var out []status.Volume
+	err := c.call(ctx, http.MethodGet, "/v1/volumes", &out)
+	return out, err
+}
+
+// RemoveVolume deletes a volume that nothing uses, named as [status.SelectVolume] takes it, and waits until its space is free.
+func (c *Client) RemoveVolume(ctx context.Context, name string) (status.Volume, error) {
+	var v status.Volume
+	err := c.call(ctx, http.MethodDelete, "/v1/volumes?"+url.Values{"name": {name}}.Encode(), &v)
+	return v, err
+}
+
 // Metrics opens what Prometheus reads. The caller closes it.
 func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	res, err := c.do(ctx, http.MethodGet, "/v1/metrics")

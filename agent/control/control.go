@@ -4,6 +4,8 @@
 //
 //	GET  /v1/status                  200 agent.Status
 //	POST /v1/sync                    200 agent.SyncResult, when the outcome is known
+//	GET  /v1/volumes                 200 [agent.Volume], with sizes
+//	DELETE /v1/volumes?name=         200 agent.Volume, when it is removed
 //	GET  /v1/image?repository=&digest=
 //	                                 200 agent.ImageVerdict
 //	GET  /v1/containers              200 [agent.ContainerStatus]
@@ -52,6 +54,8 @@ type Device interface {
 	Sync(ctx context.Context) (status.SyncResult, error)
 	Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, error)
 	Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error
+	Volumes(ctx context.Context) ([]status.Volume, error)
+	RemoveVolume(ctx context.Context, name string) (status.Volume, error)
 	Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error)
 	VerifyImage(ctx context.Context, repository string, d digest.Digest) agent.ImageVerdict
 }
@@ -155,6 +159,8 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		}
 		reply(w, http.StatusOK, d.VerifyImage(r.Context(), repository, image))
 	})
+	session("GET /v1/volumes", volumes(d))
+	session("DELETE /v1/volumes", removeVolume(d))
 	session("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)
 		targets := q.targets()
@@ -217,6 +223,34 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		stream(w, rc)
 	})
 	return mux
+}
+
+func volumes(d Device) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		all, err := d.Volumes(r.Context())
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		reply(w, http.StatusOK, append([]status.Volume{}, all...))
+	}
+}
+
+func removeVolume(d Device) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := newQuery(r.URL.RawQuery)
+		name := q.text("name")
+		if err := q.end(); err != nil {
+			refuse(w, err)
+			return
+		}
+		v, err := d.RemoveVolume(r.Context(), name)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		reply(w, http.StatusOK, v)
+	}
 }
 
 // stream copies as it comes, so that a follower sees each line at once.

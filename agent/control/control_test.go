@@ -71,6 +71,14 @@ func (d device) Events(ctx context.Context, r status.EventRequest, tell func(sta
 	return nil
 }
 
+func (d device) Volumes(context.Context) ([]status.Volume, error) {
+	return []status.Volume{{Name: "p/data", Bytes: 7}}, nil
+}
+
+func (d device) RemoveVolume(_ context.Context, name string) (status.Volume, error) {
+	return status.Volume{Name: name}, fmt.Errorf("volume %s is in use: %w", name, fault.ErrConflict)
+}
+
 func (d device) Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error) {
 	return d.exec(ctx, id, o)
 }
@@ -169,6 +177,12 @@ func TestQuestions(t *testing.T) {
 	}
 	if _, err := c.Stats(t.Context(), []string{"web", "job"}); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("Stats of a runtime that is away = %v, want temporary", err)
+	}
+	if all, err := c.Volumes(t.Context()); err != nil || len(all) != 1 || all[0].Bytes != 7 {
+		t.Errorf("Volumes = %+v, %v", all, err)
+	}
+	if _, err := c.RemoveVolume(t.Context(), "p/data"); !errors.Is(err, fault.ErrConflict) || err.Error() != "volume p/data is in use: conflict" {
+		t.Errorf("RemoveVolume of one in use = %v", err)
 	}
 	rc, err := c.Metrics(t.Context())
 	if err != nil {

@@ -168,7 +168,7 @@ func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, gener
 			return out, err
 		}
 		p, err := b.in.translations.load(ctx, name, compose.Options{
-			Deployment: doc.ID, Component: c.Name, Generation: generation, Environment: env,
+			Deployment: doc.ID, Application: doc.Metadata.Name, Component: c.Name, Generation: generation, Environment: env,
 			Platform: b.in.o.Platform, AllowUnpinned: true,
 		}, func(ctx context.Context, o compose.Options) (*workload.Project, error) {
 			archive, err := artifacts.ReadArchive(data)

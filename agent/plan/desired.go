@@ -123,6 +123,26 @@ func (d *Desired) Deployment(id string) *Deployment {
 	return nil
 }
 
+// All are the deployments; none of a nil state.
+func (d *Desired) All() []Deployment {
+	if d == nil {
+		return nil
+	}
+	return d.Deployments
+}
+
+// Project finds one by name; nil when it is not there.
+func (d *Desired) Project(name string) *workload.Project {
+	for _, x := range d.All() {
+		for _, c := range x.Components {
+			if c.Project.Name == name {
+				return c.Project
+			}
+		}
+	}
+	return nil
+}
+
 // Component finds one by name; nil when it is not there.
 func (d *Deployment) Component(name string) *Component {
 	if d == nil {

@@ -58,6 +58,7 @@ type Memory struct {
 	projects map[string]*memoryProject
 	objects  map[string]*memoryContainer
 	volumes  map[string]string // "project/volume" -> what was written into it
+	owners   map[string]workload.StoredVolume
 	watchers map[chan workload.Event]bool
 	pid      uint32
 	calls    []string
@@ -75,7 +76,7 @@ type memoryContainer struct {
 func NewMemory() *Memory {
 	return &Memory{
 		images: map[string]bool{}, projects: map[string]*memoryProject{}, objects: map[string]*memoryContainer{},
-		volumes: map[string]string{}, watchers: map[chan workload.Event]bool{}, pid: 100,
+		volumes: map[string]string{}, owners: map[string]workload.StoredVolume{}, watchers: map[chan workload.Event]bool{}, pid: 100,
 	}
 }
 
@@ -84,24 +85,6 @@ func (m *Memory) Calls() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.calls)
-}
-
-// Volumes maps "project/volume" to its content; writing to it is up to [Memory.Write].
-func (m *Memory) Volumes() map[string]string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return maps.Clone(m.volumes)
-}
-
-// Write puts content into a volume that exists.
-func (m *Memory) Write(volume, content string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.volumes[volume]; !ok {
-		return fmt.Errorf("write volume %s: %w", volume, fault.ErrNotFound)
-	}
-	m.volumes[volume] = content
-	return nil
 }
 
 // Pulled lists the images that are here, sorted.
@@ -231,6 +214,9 @@ func (m *Memory) Prepare(ctx context.Context, p *workload.Project) error {
 		if _, ok := m.volumes[p.Name+"/"+v.Name]; !ok {
 			m.volumes[p.Name+"/"+v.Name] = ""
 		}
+		m.owners[p.Name+"/"+v.Name] = workload.StoredVolume{Project: p.Name, Name: v.Name, VolumeOwner: workload.VolumeOwner{
+			Deployment: p.Deployment, Application: p.Application, Component: p.Component,
+		}}
 	}
 	m.note("prepare", p.Name)
 	return nil

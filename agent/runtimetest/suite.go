@@ -44,6 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) Env) {
 		{"collect", collecting},
 		{"many at once", many},
 		{"exec", executing},
+		{"volumes stay", volumes},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := open(t)
@@ -387,5 +388,44 @@ func many(t *testing.T, d *device) {
 	d.try(t, "teardown", d.Runtime.Teardown(ctx, p.Name))
 	if o := d.observe(t); len(o.Containers)+len(o.Projects) != 0 {
 		t.Errorf("left %+v", o)
+	}
+}
+
+// A volume outlives its project, tells whose it was, and goes when it is taken.
+func volumes(t *testing.T, d *device) {
+	k, ok := d.Runtime.(agent.VolumeKeeper)
+	if !ok {
+		t.Skip("this runtime keeps no volumes")
+	}
+	ctx := t.Context()
+	p := d.project("app", "web")
+	p.Application = "line"
+	p.Volumes = []workload.Volume{{Name: "data"}}
+	p.Services[0].Mounts = []workload.Mount{{Kind: workload.MountVolume, Source: "data", Target: "/data"}}
+	c := d.up(t, p)[0]
+	want := []workload.StoredVolume{{Project: p.Name, Name: "data", VolumeOwner: workload.VolumeOwner{Deployment: p.Deployment, Application: "line", Component: p.Component}}}
+	for _, when := range []string{"in use", "kept"} {
+		got, err := k.StoredVolumes(ctx)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", when, err, diff)
+		}
+		if _, err := k.VolumeSize(ctx, p.Name, "data"); err != nil {
+			t.Errorf("%s: size: %v", when, err)
+		}
+		d.try(t, "remove", d.Runtime.Remove(ctx, c.ID))
+		d.try(t, "teardown", d.Runtime.Teardown(ctx, p.Name))
+	}
+	free, err := k.TakeVolume(ctx, p.Name, "data")
+	d.try(t, "take", err)
+	d.try(t, "free", free(ctx))
+	if got, err := k.StoredVolumes(ctx); len(got) > 0 || err != nil {
+		t.Errorf("left %+v, %v", got, err)
+	}
+	if _, err := k.TakeVolume(ctx, p.Name, "data"); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("taken twice: %v, want not found", err)
+	}
+	d.up(t, p)
+	if got, err := k.StoredVolumes(ctx); len(got) != 1 || err != nil {
+		t.Errorf("made anew: %+v, %v", got, err)
 	}
 }

@@ -30,6 +30,7 @@ const (
 	EventOOM        EventKind = "oom"         // a process of a container was killed for lack of memory
 	EventStopped    EventKind = "stopped"     // container, by the agent
 	EventRemoved    EventKind = "removed"     // container
+	EventKept       EventKind = "kept"        // volumes of a component that was removed stay; Message names them
 	EventSwitched   EventKind = "switched"    // a service's address leads to this container from now on
 	EventRolledBack EventKind = "rolled-back" // the device went back to the generation of the event; Code says why
 	EventRepaired   EventKind = "repaired"    // something that was not as the agent left it is right again

@@ -54,8 +54,9 @@ type Status struct {
 	Insecure []string `json:"insecure"` // what was taken unsigned because the policy says so
 
 	Deployments []Deployment    `json:"deployments"`
-	Security    []SecurityEvent `json:"security"` // what looked like an attack, the last at the end; kept when the agent ends
-	Loading     *Loading        `json:"loading"`  // null: nothing is being pulled
+	Security    []SecurityEvent `json:"security"`    // what looked like an attack, the last at the end; kept when the agent ends
+	KeptVolumes []Volume        `json:"keptVolumes"` // that nothing uses any more
+	Loading     *Loading        `json:"loading"`     // null: nothing is being pulled
 	Outbox      Outbox          `json:"outbox"`
 	Now         time.Time       `json:"now"`
 }

@@ -7,14 +7,15 @@ package workload
 
 // Project is one Compose project on this device, with nothing left to look up.
 type Project struct {
-	Name       string // unique on the device, [a-z0-9-]{1,32}; see [ProjectName]
-	Deployment string // Margo deployment id
-	Component  string // Margo component name
-	Generation uint64 // of the state that asked for it; not part of any hash
-	Services   []Service
-	Networks   []Network
-	Volumes    []Volume
-	Notices    []Notice `json:",omitempty"` // what is honoured in another way than its author may expect; for people
+	Name        string // unique on the device, [a-z0-9-]{1,32}; see [ProjectName]
+	Deployment  string // Margo deployment id
+	Application string `json:",omitempty"` // name of the deployment, for people; not part of any hash
+	Component   string // Margo component name
+	Generation  uint64 // of the state that asked for it; not part of any hash
+	Services    []Service
+	Networks    []Network
+	Volumes     []Volume
+	Notices     []Notice `json:",omitempty"` // what is honoured in another way than its author may expect; for people
 }
 
 // Notice tells of a key that is honoured in another way than its author may expect. It refuses nothing.

@@ -59,13 +59,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		},
 		Commands: []*cli.Command{
 			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
-			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(),
+			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
 			p.capabilitiesCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.unitCommand(), p.completionCommand(),
 			cmdline.Version("longshore-agent", stdout),
 		},
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError = app.OnUsageError
+		for _, below := range c.Subcommands {
+			below.OnUsageError = app.OnUsageError
+		}
 		if c.Description != "" && !strings.Contains(c.Description, "xit code") {
 			c.Description += "\n\n" + outcome.Help
 		}

@@ -283,7 +283,8 @@ func TestStatusText(t *testing.T) {
 				},
 			}},
 		}},
-		Outbox: status.Outbox{Enabled: true},
+		KeptVolumes: []status.Volume{{Name: "shop-0a1b2c3d/orders", Deployment: "shop"}},
+		Outbox:      status.Outbox{Enabled: true},
 	}
 	var b bytes.Buffer
 	writeStatus(&b, s)

@@ -48,6 +48,22 @@ func (f *fake) Status() status.Status {
 	return status.Status{Device: "press-07", Version: "1.0.0", Running: &status.Generation{Generation: 42}, CheckedAt: time.Unix(1700000000, 0)}
 }
 func (f *fake) Containers() []status.Container { return f.containers }
+func (f *fake) Volumes(context.Context) ([]status.Volume, error) {
+	return []status.Volume{
+		{Name: "shop-0a1b2c3d/orders", Volume: "orders", Project: "shop-0a1b2c3d", Deployment: "shop", DeploymentID: "d9", Component: "shop", Bytes: 3 << 20},
+		{Name: "line-4e5f6a7b/data", Volume: "data", Project: "line-4e5f6a7b", Deployment: "line", DeploymentID: "d1", Component: "line", InUse: true, Bytes: 7 << 30},
+	}, nil
+}
+
+func (f *fake) RemoveVolume(ctx context.Context, name string) (status.Volume, error) {
+	all, _ := f.Volumes(ctx)
+	v, err := status.SelectVolume(all, name)
+	if err == nil && v.InUse {
+		err = fmt.Errorf("volume %s is in use by %s: %w", v.Name, v.Deployment, fault.ErrConflict)
+	}
+	return v, err
+}
+
 func (f *fake) Counts() status.Counts {
 	return status.Counts{Polls: 9, PollErrors: 2, Events: map[status.EventKind]uint64{status.EventRolledBack: 1}}
 }

@@ -76,6 +76,9 @@ func writeStatus(w io.Writer, s *status.Status) {
 		fmt.Fprintln(w)
 		writeDeployments(w, s)
 	}
+	if len(s.KeptVolumes) > 0 {
+		fmt.Fprintf(w, "\nvolumes of removed applications on the disk: %d (longshore-agent volumes list)\n", len(s.KeptVolumes))
+	}
 	fmt.Fprintf(w, "\n%s\n", strings.Join(footer(s), " · "))
 }
 

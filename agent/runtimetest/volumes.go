@@ -1,0 +1,61 @@
+package runtimetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+var _ agent.VolumeKeeper = (*Memory)(nil)
+
+// Volumes maps "project/volume" to its content; writing to it is up to [Memory.Write].
+func (m *Memory) Volumes() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.volumes)
+}
+
+// Write puts content into a volume that exists.
+func (m *Memory) Write(volume, content string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.volumes[volume]; !ok {
+		return fmt.Errorf("write volume %s: %w", volume, fault.ErrNotFound)
+	}
+	m.volumes[volume] = content
+	return nil
+}
+
+// StoredVolumes lists volumes, whatever projects there are.
+func (m *Memory) StoredVolumes(ctx context.Context) (out []workload.StoredVolume, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(m.volumes)) {
+		out = append(out, m.owners[id])
+	}
+	return out, ctx.Err()
+}
+
+// VolumeSize counts what was written into a volume.
+func (m *Memory) VolumeSize(ctx context.Context, project, name string) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return int64(len(m.volumes[project+"/"+name])), ctx.Err()
+}
+
+// TakeVolume forgets a volume.
+func (m *Memory) TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.volumes[project+"/"+name]; !ok {
+		return nil, fmt.Errorf("remove volume %s: %w", name, fault.ErrNotFound)
+	}
+	delete(m.volumes, project+"/"+name)
+	m.note("take", project+"/"+name)
+	return func(ctx context.Context) error { return ctx.Err() }, nil
+}

@@ -1,0 +1,224 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// VolumeKeeper is a runtime that tells of the named volumes on the disk, also of those that no project uses any more. project is ""
+// for a volume that projects share by its name.
+type VolumeKeeper interface {
+	// StoredVolumes lists the volumes that have data.
+	StoredVolumes(ctx context.Context) ([]workload.StoredVolume, error)
+	// VolumeSize is how many bytes of the disk a volume takes.
+	VolumeSize(ctx context.Context, project, name string) (int64, error)
+	// TakeVolume takes a volume away, at once. free then deletes its data, which may take long. fault.ErrNotFound: there is none.
+	TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error)
+}
+
+// volumes is what the loop knows of the named volumes on the disk.
+type volumes struct {
+	stored []workload.StoredVolume // as last listed
+	listed bool                    // they were, since the start
+	stale  bool                    // they may be others by now
+	busy   bool                    // they are being listed
+}
+
+// listVolumes lists the volumes beside the loop when that may have changed, and tells which are kept although their project went.
+func (l *loop) listVolumes() {
+	k, ok := l.o.Runtime.(VolumeKeeper)
+	if !ok || l.volumes.busy || l.volumes.listed && !l.volumes.stale || !l.observed || l.blind != nil {
+		return
+	}
+	l.volumes.busy, l.volumes.stale = true, false
+	l.background(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, diskLimit)
+		defer cancel()
+		stored, err := k.StoredVolumes(ctx)
+		l.send(func(l *loop) {
+			l.volumes.busy, l.volumes.listed = false, true
+			if err != nil {
+				l.log.Warn("volumes are unknown", "err", err)
+				return
+			}
+			l.volumes.stored = stored
+		})
+	})
+}
+
+// usesVolume returns what tells whether something on the device uses a volume, or may use it again: the accepted state, the one that
+// the device is kept at, a revision to go back to, a container. An error: it is not known.
+func (l *loop) usesVolume() (func(v workload.StoredVolume) bool, error) {
+	if !l.observed || l.blind != nil || l.damaged != nil {
+		return nil, fault.WithHint(fmt.Errorf("it is not known which volumes are in use: %w", fault.ErrTemporary), "look at the problems that longshore-agent status shows")
+	}
+	used := map[string]bool{}
+	use := func(d *plan.Deployment) {
+		for _, c := range d.Components {
+			for _, v := range c.Project.Volumes {
+				used[workload.StoredVolume{Project: c.Project.Name, Name: v.Name}.ID()] = true
+				used[v.Shared] = true
+			}
+		}
+	}
+	for _, state := range []*plan.Desired{l.targetDesired, l.targetResolved, l.acceptedDesired, l.acceptedResolved} {
+		for i := range state.All() {
+			use(&state.Deployments[i])
+		}
+	}
+	for _, g := range l.good {
+		if g.Deployment != nil {
+			use(g.Deployment)
+		}
+	}
+	going := false // a project whose description is gone has something still: it may be any shared volume
+	for _, p := range l.seen.Projects {
+		going = going || l.targetResolved.Project(p) == nil
+	}
+	return func(v workload.StoredVolume) bool {
+		return used[v.ID()] || going && v.Project == "" || slices.Contains(l.seen.Projects, v.Project)
+	}, nil
+}
+
+// volumeOf shows a volume.
+func (l *loop) volumeOf(v workload.StoredVolume, used bool) status.Volume {
+	name := cmp.Or(v.Application, v.Deployment)
+	if s, ok := l.reportedStatus[v.Deployment]; ok {
+		name = cmp.Or(s.Name, name)
+	}
+	return status.Volume{Name: v.ID(), Volume: v.Name, Project: v.Project, Deployment: name, DeploymentID: v.Deployment, Component: v.Component, InUse: used}
+}
+
+// keptVolumes are those that nothing uses.
+func (l *loop) keptVolumes() []status.Volume {
+	out := []status.Volume{}
+	used, err := l.usesVolume()
+	if err != nil {
+		return out
+	}
+	for _, v := range l.volumes.stored {
+		if !used(v) {
+			out = append(out, l.volumeOf(v, false))
+		}
+	}
+	return out
+}
+
+// tellKept tells which volumes a project that was taken down leaves.
+func (l *loop) tellKept(project string) {
+	l.volumes.stale = true
+	var names []string
+	var owner status.Volume
+	for _, v := range l.volumes.stored {
+		if v.Project == project {
+			names, owner = append(names, v.Name), l.volumeOf(v, false)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	what := "volumes " + strings.Join(names, ", ") + " stay on the disk: longshore-agent volumes list"
+	l.log.Info(what, "project", project)
+	l.events.Emit(status.Event{Kind: status.EventKept, Deployment: owner.Deployment, Component: owner.Component, Message: what})
+}
+
+// ask runs f in the loop and returns what it returns.
+func ask[T any](ctx context.Context, a *Agent, f func(*loop) (T, error)) (out T, err error) {
+	done := make(chan struct{})
+	select {
+	case a.inbox <- func(l *loop) { out, err = f(l); close(done) }:
+	case <-a.done:
+		return out, errStopped
+	case <-ctx.Done():
+		return out, ctx.Err()
+	}
+	select {
+	case <-done:
+		return out, err
+	case <-a.done:
+		return *new(T), errStopped
+	}
+}
+
+func (a *Agent) keeper() (VolumeKeeper, error) {
+	k, ok := a.o.Runtime.(VolumeKeeper)
+	if !ok {
+		return nil, fmt.Errorf("this device's runtime does not tell of volumes: %w", fault.ErrUnsupported)
+	}
+	return k, nil
+}
+
+// Volumes lists the named volumes on the disk with their sizes, those that nothing uses first.
+func (a *Agent) Volumes(ctx context.Context) ([]status.Volume, error) {
+	k, err := a.keeper()
+	if err != nil {
+		return nil, err
+	}
+	stored, err := k.StoredVolumes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := ask(ctx, a, func(l *loop) ([]status.Volume, error) {
+		used, err := l.usesVolume()
+		out := make([]status.Volume, 0, len(stored))
+		for _, v := range stored {
+			out = append(out, l.volumeOf(v, err != nil || used(v))) // what is not known counts as used
+		}
+		return out, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range out {
+		if out[i].Bytes, err = k.VolumeSize(ctx, out[i].Project, out[i].Volume); err != nil {
+			return nil, err
+		}
+	}
+	status.SortVolumes(out)
+	return out, nil
+}
+
+// RemoveVolume deletes a volume that nothing uses, named as [status.SelectVolume] takes it. fault.ErrConflict: it is in use.
+func (a *Agent) RemoveVolume(ctx context.Context, name string) (status.Volume, error) {
+	all, err := a.Volumes(ctx)
+	if err != nil {
+		return status.Volume{}, err
+	}
+	v, err := status.SelectVolume(all, name)
+	if err != nil {
+		return status.Volume{}, err
+	}
+	k, err := a.keeper()
+	if err != nil {
+		return status.Volume{}, err
+	}
+	// In the loop, so that nothing begins to use it in between.
+	free, err := ask(ctx, a, func(l *loop) (func(context.Context) error, error) {
+		used, err := l.usesVolume()
+		if err != nil {
+			return nil, err
+		}
+		if used(workload.StoredVolume{Project: v.Project, Name: v.Volume}) {
+			return nil, fault.WithHint(fmt.Errorf("volume %s is in use by %s: %w", v.Name, cmp.Or(v.Deployment, "an application"), fault.ErrConflict),
+				"remove the application from the device's state first")
+		}
+		l.volumes.stale = true
+		return k.TakeVolume(ctx, v.Project, v.Volume)
+	})
+	if err != nil {
+		return status.Volume{}, err
+	}
+	a.o.Logger.Info("a volume is removed", "volume", v.Name, "deployment", v.Deployment, "bytes", v.Bytes)
+	err = free(ctx)
+	_, told := ask(ctx, a, func(l *loop) (struct{}, error) { l.volumes.stale = true; return struct{}{}, nil })
+	return v, errors.Join(err, told)
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+func (p *program) volumesCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "volumes",
+		Usage: "list and remove volumes",
+		Description: "Named volumes stay on the disk when their application is removed from the device, so that it finds its data when it comes\n" +
+			"back. These commands query the running agent.",
+		Subcommands: []*cli.Command{
+			{
+				Name: "list", Usage: "list the named volumes on the disk with their sizes",
+				Description: "STATE is kept for a volume that nothing on the device uses any more, neither the state that runs nor one that is\n" +
+					"being loaded nor a revision that the device may go back to.\n\n" +
+					"Examples:\n  longshore-agent volumes list\n  longshore-agent volumes list -o json\n\n" + outcome.Help,
+				Flags: []cli.Flag{configFlag(), outputFlag()},
+				Action: func(c *cli.Context) error {
+					client, err := clientOf(c)
+					if err != nil {
+						return err
+					}
+					all, err := client.Volumes(c.Context)
+					if err != nil {
+						return err
+					}
+					return p.render(c, all, func(w io.Writer) { writeVolumes(w, all) })
+				},
+			},
+			{
+				Name: "remove", Usage: "delete volumes that nothing uses, with their data", ArgsUsage: "VOLUME ...",
+				Description: "A VOLUME is named as list shows it, by DEPLOYMENT/VOLUME, or by its own name if there is one of that name. The data\n" +
+					"cannot be restored. A volume that is in use is refused with exit code 6.\n\n" +
+					"Examples:\n  longshore-agent volumes remove line-monitor/data\n\n" + outcome.Help,
+				Flags:  []cli.Flag{configFlag(), outputFlag()},
+				Action: p.removeVolumes,
+			},
+		},
+	}
+}
+
+func (p *program) removeVolumes(c *cli.Context) error {
+	if !c.Args().Present() {
+		return outcome.Usagef("volumes remove", "name the volumes to remove")
+	}
+	client, err := clientOf(c)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	removed := []status.Volume{}
+	for _, name := range c.Args().Slice() {
+		v, err := client.RemoveVolume(c.Context, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, v)
+	}
+	err = p.render(c, removed, func(w io.Writer) {
+		for _, v := range removed {
+			fmt.Fprintf(w, "removed   %s   %s\n", v.Name, amount(uint64(v.Bytes)))
+		}
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+func writeVolumes(w io.Writer, all []status.Volume) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "NAME\tDEPLOYMENT\tCOMPONENT\tSIZE\tSTATE")
+	for _, v := range all {
+		state := "kept"
+		if v.InUse {
+			state = "in use"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.Name, dash(v.Deployment), dash(v.Component), amount(uint64(v.Bytes)), state)
+	}
+	_ = t.Flush() // the writer's own errors show at the next Fprintf
+}
