@@ -35,13 +35,13 @@ func ParseDeviceID(s string) (DeviceID, error) {
 }
 
 const (
-	maxTagFromID = 100 // leaves room for ".v18446744073709551615" and ".current" in a tag's 128 characters
+	maxTagFromID = 96 // leaves room for ".v18446744073709551615.proposal" and ".current" in a tag's 128 characters
 	hashedPrefix = "d-"
 )
 
 var (
 	readableTag  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
-	reservedTag  = regexp.MustCompile(`\.(v[0-9]+|current|sig|att|sbom)$|^sha[0-9]+-`) // ours, and those of signatures
+	reservedTag  = regexp.MustCompile(`\.(v[0-9]+|current|sig|att|sbom|proposal)$|^sha[0-9]+-`) // ours, and those of signatures
 	hashedTag    = regexp.MustCompile(`^d-[0-9a-f]{32}$`)
 	ambiguousIDs = regexp.MustCompile(`__|_/|/_`) // "/" becomes "__", so these could meet another id's tag
 )
@@ -85,3 +85,12 @@ func DeploymentID(device DeviceID, name string) string {
 func HistoryTag(tag string, generation uint64) string {
 	return tag + ".v" + strconv.FormatUint(generation, 10)
 }
+
+// proposed ends the tag of what waits for signatures.
+const proposed = ".proposal"
+
+// ProposalTag is the tag under which one generation waits for signatures: "press-07.v42.proposal".
+func ProposalTag(tag string, generation uint64) string { return HistoryTag(tag, generation) + proposed }
+
+// CutProposal returns the history tag that a proposal is for; false for tags that are not of a proposal.
+func CutProposal(tag string) (history string, ok bool) { return strings.CutSuffix(tag, proposed) }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestDeviceTag(t *testing.T) {
-	long := strings.Repeat("a", 100)
+	long := strings.Repeat("a", 96)
 	for id, want := range map[string]string{
 		"press-07":           "press-07",
 		"Press_07.graz":      "Press_07.graz",
@@ -35,6 +35,7 @@ func TestDeviceTag(t *testing.T) {
 		"a.v42":                              "d-",
 		"a/b.v1":                             "d-",
 		"a.current":                          "d-",
+		"a.v1.proposal":                      "d-",
 		"sha256-abc":                         "d-",
 		"x.sig":                              "d-",
 		"x.att":                              "d-",
@@ -56,6 +57,10 @@ func TestDeviceTag(t *testing.T) {
 	}
 	if got := artifacts.HistoryTag("press-07", math.MaxUint64); got != "press-07.v18446744073709551615" {
 		t.Errorf("HistoryTag = %q", got)
+	}
+	got := artifacts.ProposalTag(long, math.MaxUint64)
+	if h, ok := artifacts.CutProposal(got); len(got) > 128 || !ok || h != artifacts.HistoryTag(long, math.MaxUint64) {
+		t.Errorf("ProposalTag = %q, of %q, %t", got, h, ok)
 	}
 }
 

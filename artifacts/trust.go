@@ -136,7 +136,7 @@ func (x *TrustIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (policy
 func TrustTag(version uint64) string { return "v" + strconv.FormatUint(version, 10) }
 
 // TrustProposalTag is the tag under which a version waits for signatures: "v7.proposal".
-func TrustProposalTag(version uint64) string { return TrustTag(version) + ".proposal" }
+func TrustProposalTag(version uint64) string { return TrustTag(version) + proposed }
 
 // ParseTrustTag reads a tag of a trust repository; false for tags that are neither of the two.
 func ParseTrustTag(tag string) (version uint64, proposal, ok bool) {
@@ -147,7 +147,7 @@ func ParseTrustTag(tag string) (version uint64, proposal, ok bool) {
 			break
 		}
 	}
-	if len(digits) < 2 || digits[0] != 'v' || rest != "" && rest != ".proposal" {
+	if len(digits) < 2 || digits[0] != 'v' || rest != "" && rest != proposed {
 		return 0, false, false
 	}
 	version, err := strconv.ParseUint(digits[1:], 10, 64)

@@ -64,6 +64,16 @@ type Old struct {
 	Tag        string        `json:"tag"`
 	Digest     digest.Digest `json:"digest,omitempty"` // "": it could not be read
 	Why        string        `json:"why,omitempty"`    // it stays
+
+	proposal string // the tag that it was proposed under, which goes with it; "": none
+}
+
+// tags are those that go with it.
+func (o Old) tags() []string {
+	if o.proposal == "" {
+		return []string{o.Tag}
+	}
+	return []string{o.Tag, o.proposal}
 }
 
 var historyTag = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,19})$`)
@@ -142,6 +152,7 @@ func (p *pruner) people(ctx context.Context, list []string) error {
 		m := historyTag.FindStringSubmatch(t)
 		switch {
 		case strings.HasPrefix(t, "sha256-"), strings.HasSuffix(t, ".current"): // lists of signatures, reports of devices
+		case p.proposed(t):
 		case m != nil && p.tags[m[1]], m == nil && p.histories[t] != nil:
 		default:
 			ask = append(ask, t)
@@ -166,6 +177,12 @@ func (p *pruner) people(ctx context.Context, list []string) error {
 		})
 	}
 	return g.Wait()
+}
+
+// proposed reports whether a tag is of the proposal of a generation that has a history tag: whatever it names, it keeps nothing.
+func (p *pruner) proposed(tag string) bool {
+	history, ok := artifacts.CutProposal(tag)
+	return ok && p.tags[history]
 }
 
 // keeper finds out what stays of one device.
@@ -339,6 +356,9 @@ func (k *keeper) newest(ctx context.Context, all []uint64, above int, current ui
 // old decides about one that does not stay by its number.
 func (k *keeper) old(ctx context.Context, n uint64) (Old, error) {
 	o := Old{Generation: n, Tag: artifacts.HistoryTag(k.tag, n)}
+	if t := artifacts.ProposalTag(k.tag, n); k.tags[t] {
+		o.proposal = t
+	}
 	d, x, problem, err := k.at(ctx, n)
 	if err != nil {
 		return o, err
@@ -451,7 +471,7 @@ func (p *Pruning) Remove(ctx context.Context, states, signatures Remover, progre
 				return err
 			}
 			for _, old := range d.Remove {
-				if err := states.RemoveManifest(inner, old.Digest, old.Tag); err != nil {
+				if err := states.RemoveManifest(inner, old.Digest, old.tags()...); err != nil {
 					return err
 				}
 				n, err := signatures.RemoveReferrers(context.WithoutCancel(inner), old.Digest, tags)

@@ -213,6 +213,24 @@ func TestPruneKeepsWhatANewOneFollows(t *testing.T) {
 	}
 }
 
+// The tag of a proposal keeps what waits for signatures, and nothing that was published.
+func TestPruneOfWhatWasProposed(t *testing.T) {
+	s := &shelf{states: states{newMemory()}}
+	all := s.publish(t, "d", 5, nil)
+	s.place(t, artifacts.StateOptions{Device: "d", Generation: 1}, artifacts.ProposalTag("d", 1))
+	s.place(t, artifacts.StateOptions{Device: "d", Generation: 2, Previous: all[1]}, artifacts.ProposalTag("d", 6))
+	s.place(t, artifacts.StateOptions{Device: "d", Generation: 3, Previous: "sha256:" + digest.Digest(strings.Repeat("0", 64))}, artifacts.ProposalTag("d", 3)) // overtaken
+	p, err := PlanPrune(t.Context(), s, Retention{Keep: 2})
+	if err != nil || p.goes() != "d: 1 3" || p.why("d.v2") != "d.v6.proposal names it" {
+		t.Fatalf("goes %q, %v, and 2 stays: %q", p.goes(), err, p.why("d.v2"))
+	}
+	for i, want := range []string{"d.v1 d.v1.proposal", "d.v3 d.v3.proposal"} {
+		if got := strings.Join(p.Devices[0].Remove[i].tags(), " "); got != want {
+			t.Errorf("removed with %s, want %s", got, want)
+		}
+	}
+}
+
 // counted counts what is asked of a shelf.
 type counted struct {
 	*shelf

@@ -1,0 +1,62 @@
+package release
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// Propose pushes an artifact for others to sign: blobs, manifest, the signature of o.Signer if there is one, and last a tag of
+// proposals. That tag keeps the artifact from the registry's garbage collection, and others find it there. No device looks at
+// it: the tags of o are not set. [Publish] of the same artifact sets them when enough have signed.
+//
+// Another proposal under the tag is fault.ErrConflict, unless replace is true. Propose may be repeated after any interruption.
+func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, tag string, replace bool, o PublishOptions) (ocispec.Descriptor, error) {
+	repo = repo.Upstream()
+	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
+	if !validTag.MatchString(tag) {
+		return desc, fmt.Errorf("propose %s:%s: no tag: %w", repo.Name(), tag, fault.ErrInvalid)
+	}
+	was, err := repo.Named(ctx, tag)
+	if err == nil && was != "" && was != desc.Digest && !replace {
+		err = Taken(repo.Name(), tag, was)
+	}
+	p := &publication{repo: repo, desc: desc, manifest: a.Manifest, o: o}
+	p.o.Precondition = nil // it is not published here, and others may have signed it before
+	if err == nil {
+		err = p.push(ctx, a)
+	}
+	if err == nil {
+		err = p.readBack(ctx)
+	}
+	if err == nil {
+		err = repo.SwapTag(ctx, desc, a.Manifest, tag, was)
+	}
+	if err == nil && was != desc.Digest {
+		p.tell(registry.ActionTagged, tag)
+	}
+	return desc, err
+}
+
+// Taken is the error that another proposal is under a tag. It wraps fault.ErrConflict.
+func Taken(repository, tag string, there digest.Digest) error {
+	return fault.WithHint(fmt.Errorf("propose %s:%s: %s is proposed already: %w", repository, tag, there, fault.ErrConflict),
+		"look at it with longshore state show, and sign it, or put yours in its place with --replace-proposal")
+}
+
+// Proposals are the numbers of proposed generations among tags, by the moving tag, the newest first.
+func Proposals(tags []string) map[string][]uint64 {
+	var histories []string
+	for _, t := range tags {
+		if h, ok := artifacts.CutProposal(t); ok {
+			histories = append(histories, h)
+		}
+	}
+	return Generations(histories)
+}
