@@ -21,6 +21,14 @@ type published struct {
 	index    *artifacts.StateIndex
 }
 
+// is the digest; "": there is no state.
+func (s *published) is() digest.Digest {
+	if s == nil {
+		return ""
+	}
+	return s.digest
+}
+
 // standing is what a device has in the registry, and which generation is next.
 type standing struct {
 	*release.Head[*published]

@@ -24,8 +24,10 @@ type One struct {
 	// KeepOthers takes over the deployments of the current generation that are not among Deployments. Without it they are
 	// removed from the device.
 	KeepOthers bool
-	Generation uint64 // 0: the one after the current; else it must be above it
-	To         uint64 // go back to this generation, in place of Deployments; 0: not
+	Generation uint64        // 0: the one after the current; else it must be above it
+	To         uint64        // go back to this generation, in place of Deployments; 0: not
+	Proposal   bool          // go on with what is proposed, in place of Deployments; the plan's artifact has no blobs: they are there
+	Digest     digest.Digest // of the proposal that is meant; "": the only one
 }
 
 // Next is the next generation of one device, ready to be published.
@@ -96,10 +98,14 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 	if err := x.goOn(ctx, c); err != nil {
 		return nil, fmt.Errorf("read the current generation: %w", err)
 	}
-	if one.To == 0 {
-		if kept, err = release.Pin(ctx, from, one.Device, one.Deployments); err != nil {
-			return nil, err
-		}
+	switch {
+	case one.Proposal:
+		kept, err = x.proposed(ctx, from)
+	case one.To == 0:
+		kept, err = release.Pin(ctx, from, one.Device, one.Deployments)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return x.next(ctx, kept)
 }
@@ -111,6 +117,8 @@ type onePlan struct {
 	one   One
 	s     *standing
 	notes []string
+
+	proposal *published // what is published; nil: what is packed
 }
 
 // check refuses to go on from what cannot be verified.
@@ -181,7 +189,9 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 			return nil, fault.WithHint(err, "correct what is wrong and push the component again; --no-content does not look whether content is at its registry")
 		}
 	}
-	if err := x.publication(n.DevicePlan, x.a, x.s, documents, digests); err != nil {
+	if x.proposal != nil {
+		x.adopt(n)
+	} else if err := x.publication(n.DevicePlan, x.a, x.s, documents, digests); err != nil {
 		return nil, err
 	}
 	resumed := x.s.Lags() && n.Digest == x.s.Current.Digest
