@@ -98,7 +98,11 @@ func (r *reader) document(root *strict.Node) {
 		}
 	}
 	for _, n := range r.declared {
-		if name := n.Text(); !r.used[name] && name != "" {
+		name := n.Text()
+		if s := r.byName[name]; s != nil && p.KeyRevoked(s.Key.Fingerprint) != nil {
+			continue // named, so that people know whose key is revoked
+		}
+		if !r.used[name] && name != "" {
 			p.Warnings = append(p.Warnings, fmt.Sprintf("%s:%d:%d: %s: nobody asks %s to sign anything", r.file, n.Line, n.Column, n.Path(), name))
 		}
 	}

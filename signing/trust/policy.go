@@ -2,6 +2,7 @@ package trust
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -67,6 +68,11 @@ type Quorum struct {
 
 // Need is the threshold, at least 1.
 func (q Quorum) Need() int { return max(1, q.Threshold) }
+
+// Has reports whether a key with this fingerprint is among the signers.
+func (q Quorum) Has(key digest.Digest) bool {
+	return slices.ContainsFunc(q.Signers, func(s *Signer) bool { return s.Kind == SignerKey && s.Key.Fingerprint == key })
+}
 
 // Attestation is a statement that somebody must have made about an artifact.
 type Attestation struct {

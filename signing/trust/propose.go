@@ -102,7 +102,7 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 	if _, err := alone(ctx, at, tag, a.Descriptor.Digest, d.Replace); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	if err := entitled(p, before, by); err != nil {
+	if err := Entitled(p, before, by); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	if !d.Move {
@@ -157,7 +157,7 @@ func Endorse(ctx context.Context, now time.Time, at Place, m Moves, seen digest.
 		err = p.proposable(ctx, now, at.Name(), m, before)
 	}
 	if err == nil {
-		err = entitled(p, before, by)
+		err = Entitled(p, before, by)
 	}
 	if err == nil {
 		err = signAll(ctx, at, c.Descriptor, by)
@@ -208,14 +208,14 @@ func (p *Policy) proposable(ctx context.Context, now time.Time, repository strin
 	return nil
 }
 
-// entitled refuses keys whose signature would count for nothing.
-func entitled(p *Policy, before *Published, by []Signatory) error {
+// Entitled refuses keys whose signature on p, which follows before, would count for nothing. before is nil for the first version.
+func Entitled(p *Policy, before *Published, by []Signatory) error {
 	for _, s := range by {
 		k := s.Key()
 		if k.Fingerprint == "" {
 			continue // an identity: only its signature tells
 		}
-		if p.Trust.trusts(k.Fingerprint) || before != nil && before.Policy.Trust.trusts(k.Fingerprint) {
+		if p.Trust.Has(k.Fingerprint) || before != nil && before.Policy.Trust.Has(k.Fingerprint) {
 			continue
 		}
 		return fault.WithHint(fmt.Errorf("key %s (%s) is neither among the signers now nor among the new ones: %w", k.Name, k.Fingerprint, fault.ErrRejected),
@@ -346,6 +346,16 @@ func (b *Published) admits(ctx context.Context, now time.Time, at Place, d diges
 		return Begin(ctx, now, at, d)
 	}
 	return b.Policy.Follow(ctx, now, at, d)
+}
+
+// Newest reads the highest version that is published. It is fault.ErrNotFound where there is none.
+func Newest(ctx context.Context, at Place) (*Published, error) {
+	p, err := newest(ctx, at)
+	if err == nil && p == nil {
+		err = fault.WithHint(fmt.Errorf("%s: no trust policy is published: %w", at.Name(), fault.ErrNotFound),
+			"write the first one with longshore trust init, and publish it with longshore trust push")
+	}
+	return p, err
 }
 
 // newest reads the highest version that is published; nil: none is.

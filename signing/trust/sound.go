@@ -131,11 +131,6 @@ func (p *Policy) passed(now time.Time) int {
 	return n
 }
 
-// trusts tells whether a key is among the signers of the next policy.
-func (s *Succession) trusts(key digest.Digest) bool {
-	return slices.ContainsFunc(s.Signers, func(x *Signer) bool { return x.Kind == SignerKey && x.Key.Fingerprint == key })
-}
-
 // Kinds are what the rule speaks about.
 func (r *Rule) Kinds() []string { return slices.Clone(r.kinds()) }
 
