@@ -39,7 +39,7 @@ func (p *program) app() *cli.App {
 			group("state", "publish and show the states of devices", p.statePushCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
 			group("app", "publish and show application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
 			p.fleetCommands(),
-			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
+			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustAddCommand(), p.trustRemoveCommand(), p.trustRevokeCommand(), p.trustThresholdCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
 			p.signCommand(),
 			p.freshenCommand(),
 			p.attestCommand(),

@@ -212,3 +212,33 @@ func TestTrustMoves(t *testing.T) {
 	s.do(outcome.Misused, "trust", "push", "--key", "root.key", "p.yaml", at)
 	s.do(outcome.OK, "trust", "push", "--key", "root.key", "p.yaml", host+"/plant/trust-2")
 }
+
+// A policy is changed without an editor: what changes is told before it is signed, and nothing is proposed that locks devices out.
+func TestTrustChange(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Distribution)
+	const at = host + "/plant/trust"
+	s.do(outcome.OK, "trust", "init", "--signer", "release.pub", "--signer", "root.pub", "--threshold", "2", "--key", "release.pub", "--file", "policy.yaml", at)
+	s.do(outcome.NotFound, "trust", "add", "other.pub", at)
+	s.do(outcome.OK, "trust", "push", "-q", "--key", "release.key", "--key", "root.key", "policy.yaml", at)
+	s.do(outcome.OK, "trust", "add", "--dry-run", "other.pub", at)
+	s.do(outcome.OK, "trust", "add", "--key", "release.key", "other.pub", at)
+	s.do(outcome.Refused, "trust", "set-threshold", "1", "--policy-signers", at) // another one is proposed
+	s.do(outcome.OK, "trust", "sign", "-q", "--key", "root.key", at)
+	s.do(outcome.OK, "trust", "set-threshold", "-o", "json", "--key", "release.key", "--key", "root.key", "2", at)
+	s.do(outcome.Refused, "trust", "remove", "root", at)
+	s.do(outcome.Refused, "trust", "remove", "other", at)
+	s.do(outcome.NotFound, "trust", "remove", "rot", at)
+	s.do(outcome.OK, "trust", "add", "--policy-signers", "--key", "release.key", "--key", "root.key", "other", at)
+	s.do(outcome.OK, "trust", "revoke", "--reason", "laptop stolen", "--successor", "root", "--key", "release.key", "--key", "root.key", "other.pub", at)
+	s.do(outcome.Verification, "trust", "add", "other.pub", at)
+	s.do(outcome.OK, "trust", "show", "--document", at)
+	s.do(outcome.OK, "trust", "history", at)
+	s.do(outcome.Misused, "trust", "add", "other.pub")
+	s.do(outcome.Misused, "trust", "set-threshold", "two", at)
+	s.do(outcome.Misused, "trust", "set-threshold", "--file", "policy.yaml", "--key", "root.key", "1")
+	s.do(outcome.OK, "trust", "add", "--file", "trust.yaml", "root.pub")
+	s.do(outcome.OK, "trust", "set-threshold", "--file", "trust.yaml", "2")
+	s.do(outcome.OK, "check", "trust.yaml")
+	s.golden(golden)
+}

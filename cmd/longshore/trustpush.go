@@ -293,6 +293,7 @@ type proposalResult struct {
 	Waiting    string          `json:"waiting,omitempty"`
 	Signatures []signatureInfo `json:"signatures"`
 	Warnings   []string        `json:"warnings"`
+	Changes    []string        `json:"changes,omitempty"` // sentences, of a version that this command has made
 	repository string
 
 	Generations *resetInfo `json:"generations,omitempty"` // who signs has to see it
@@ -301,6 +302,7 @@ type proposalResult struct {
 func (r proposalResult) essence() string { return r.Digest.String() }
 
 func (r proposalResult) text(w io.Writer) {
+	changeRows(w, r.Changes)
 	for _, s := range r.Warnings {
 		row(w, "warning", "%s", s)
 	}
@@ -318,11 +320,11 @@ func (r proposalResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*signer, x *trust.Proposal) error {
+func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*signer, x *trust.Proposal, changes []string) error {
 	r := proposalResult{
 		Reference: ref.WithTag(x.Tag).String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous,
 		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []signatureInfo{},
-		Warnings: append([]string{}, x.Policy.Warnings...), repository: ref.Name(),
+		Warnings: append([]string{}, x.Policy.Warnings...), Changes: changes, repository: ref.Name(),
 		Generations: describeReset(x.Policy),
 	}
 	for _, s := range by {
@@ -368,7 +370,7 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, by, x)
+	return p.showProposal(c, ref, by, x, nil)
 }
 
 // recording signs, and remembers what it made.
@@ -443,5 +445,5 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, by, x)
+	return p.showProposal(c, ref, by, x, nil)
 }

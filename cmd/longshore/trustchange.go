@@ -1,0 +1,341 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/trust"
+)
+
+const trustChangeText = " The command reads the newest version in HOST/PATH, makes the next one, shows what changes for signers and devices, " +
+	"and then continues like longshore trust push: it signs with each --key and proposes the version, or publishes it if enough " +
+	"have signed. With --file it changes a file instead. On a terminal it asks for confirmation."
+
+// whereFlags choose whose signers are changed.
+func whereFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "scope", Usage: "`SCOPE` of the rule to change, as the policy writes it; default: the only rule with signers"},
+		&cli.StringFlag{Name: "artifact", Usage: "`KIND` that the rule is about, if several rules have this scope: state, component, image, bundle or trust"},
+		&cli.BoolFlag{Name: "policy-signers", Usage: "change the signers of the policy itself (trust.signers), not those of a rule"},
+	}
+}
+
+// changeFlags are those of all commands that make the next version.
+func changeFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "trust.yaml `FILE` to change, instead of HOST/PATH; nothing is signed"},
+		&cli.BoolFlag{Name: "dry-run", Usage: "show what would change, and change nothing"},
+		&cli.BoolFlag{Name: "replace", Usage: "replace an existing proposal; its signatures do not count for yours"},
+		yesFlag(),
+	}, signersFlags(), registryFlags())
+}
+
+func successorFlag() cli.Flag {
+	return &cli.StringFlag{Name: "successor", Usage: "public key `FILE` that takes the place, wherever the removed one may sign"}
+}
+
+func nameFlag() cli.Flag {
+	return &cli.StringFlag{Name: "name", Usage: "`NAME` of the new key in the policy; default: its file name without .pub"}
+}
+
+func (p *program) trustAddCommand() *cli.Command {
+	return p.command("trust", command{
+		name: "add", args: "KEY [HOST/PATH]", min: 1, max: 2,
+		usage: "add a signer to the trust policy",
+		about: "Lets a public key, a file, sign what a rule is about, or the next versions of the policy with --policy-signers. KEY can " +
+			"also be the name of a signer that the policy has. The threshold stays." + trustChangeText,
+		examples: []string{
+			"--key root-1.key release-b.pub harbor.acme.example/plant/trust",
+			"--policy-signers --dry-run root-4.pub harbor.acme.example/plant/trust",
+		},
+		flags: slices.Concat(whereFlags(), []cli.Flag{nameFlag()}, changeFlags()),
+		run: func(c *cli.Context, args []string) error {
+			return p.changeTrust(c, args[1:], func(e *trust.Edit) error {
+				k, err := keyOrName(c, args[0])
+				if err != nil {
+					return err
+				}
+				return e.Add(k, where(c))
+			})
+		},
+	})
+}
+
+func (p *program) trustRemoveCommand() *cli.Command {
+	return p.command("trust", command{
+		name: "remove", args: "NAME [HOST/PATH]", min: 1, max: 2,
+		usage: "remove a signer from the trust policy",
+		about: "Takes a signer away from every rule and from the signers of the policy, or only from those that --scope or " +
+			"--policy-signers names. If fewer signers than the threshold would be left, the exit code is 6. What the signer " +
+			"signed before is no longer accepted as new; what runs continues. For a stolen key use longshore trust revoke." + trustChangeText,
+		examples: []string{
+			"--key root-1.key release harbor.acme.example/plant/trust",
+			"--key root-1.key --successor root-4.pub root-3 harbor.acme.example/plant/trust",
+		},
+		flags: slices.Concat(whereFlags(), []cli.Flag{successorFlag(), nameFlag()}, changeFlags()),
+		run: func(c *cli.Context, args []string) error {
+			return p.changeTrust(c, args[1:], func(e *trust.Edit) error {
+				successor, err := successor(c)
+				if err != nil {
+					return err
+				}
+				return e.Remove(args[0], where(c), successor)
+			})
+		},
+	})
+}
+
+func (p *program) trustRevokeCommand() *cli.Command {
+	return p.command("trust", command{
+		name: "revoke", args: "KEY [HOST/PATH]", min: 1, max: 2,
+		usage: "revoke a key in the trust policy",
+		about: "For a stolen key: its signatures count for nothing, also those that it made before. KEY is a name in the policy, a " +
+			"public key file or a fingerprint. The key is also removed from all signers. What runs continues, and devices report " +
+			"it until it is published again with another key." + trustChangeText,
+		examples: []string{
+			"--key root-1.key --reason 'laptop stolen' release harbor.acme.example/plant/trust",
+			"--key root-1.key --successor release-b.pub --reason 'laptop stolen' release harbor.acme.example/plant/trust",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "reason", Usage: "`TEXT` for people: why"},
+			successorFlag(), nameFlag(),
+		}, changeFlags()),
+		run: func(c *cli.Context, args []string) error {
+			return p.changeTrust(c, args[1:], func(e *trust.Edit) error {
+				who := args[0]
+				if _, err := os.Stat(who); err == nil {
+					keys, err := publicKeys([]string{who})
+					if err != nil {
+						return err
+					}
+					who = keys[0].Fingerprint.String()
+				}
+				successor, err := successor(c)
+				if err != nil {
+					return err
+				}
+				return e.Revoke(who, c.String("reason"), successor)
+			})
+		},
+	})
+}
+
+func (p *program) trustThresholdCommand() *cli.Command {
+	return p.command("trust", command{
+		name: "set-threshold", args: "NUMBER [HOST/PATH]", min: 1, max: 2,
+		usage: "set how many signatures the trust policy requires",
+		about: "Sets how many signers of a rule must sign, or, with --policy-signers, how many must sign the next version of the " +
+			"policy. A number above the number of signers ends with exit code 6." + trustChangeText,
+		examples: []string{
+			"--key root-1.key 2 harbor.acme.example/plant/trust",
+			"--key root-1.key --policy-signers 3 harbor.acme.example/plant/trust",
+		},
+		flags: slices.Concat(whereFlags(), changeFlags()),
+		run: func(c *cli.Context, args []string) error {
+			var n int
+			if _, err := fmt.Sscanf(args[0], "%d", &n); err != nil || fmt.Sprint(n) != args[0] {
+				return misused(c, "%q is no number of signatures", args[0])
+			}
+			return p.changeTrust(c, args[1:], func(e *trust.Edit) error { return e.SetThreshold(n, where(c)) })
+		},
+	})
+}
+
+func where(c *cli.Context) trust.Where {
+	return trust.Where{Scope: c.String("scope"), Artifact: c.String("artifact"), Policy: c.Bool("policy-signers")}
+}
+
+// keyOrName is the key in a file, or, where there is no such file, a signer of the policy.
+func keyOrName(c *cli.Context, s string) (trust.NamedPEM, error) {
+	if _, err := os.Stat(s); err != nil && !strings.ContainsAny(s, `/\.`) {
+		return trust.NamedPEM{Name: s}, nil
+	}
+	k := trust.NamedPEM{Name: c.String("name")}
+	if k.Name == "" {
+		k.Name = keyName(s)
+	}
+	var err error
+	k.PEM, err = bounded.File(os.Open, s, signing.MaxKeyBytes)
+	return k, err
+}
+
+// successor reads --successor; nil: there is none.
+func successor(c *cli.Context) (*trust.NamedPEM, error) {
+	file := c.String("successor")
+	if file == "" {
+		return nil, nil
+	}
+	k, err := keyOrName(c, file)
+	return &k, err
+}
+
+// changeInfo is a change of a policy that is not proposed: of a file, or with --dry-run.
+type changeInfo struct {
+	File     string   `json:"file,omitempty"`
+	Version  uint64   `json:"version"` // 0: the policy has none
+	Changes  []string `json:"changes"` // sentences
+	Signers  string   `json:"signers"` // who must sign it before devices take it; "": it is installed by hand
+	DryRun   bool     `json:"dryRun"`
+	Document string   `json:"document"`
+	Warnings []string `json:"warnings"`
+}
+
+func (r changeInfo) essence() string { return strings.Join(r.Changes, "\n") }
+
+func (r changeInfo) text(w io.Writer) {
+	changeRows(w, r.Changes)
+	if r.Signers != "" {
+		row(w, "needs", "%s", r.Signers)
+	}
+	for _, s := range r.Warnings {
+		row(w, "warning", "%s", s)
+	}
+	version := "the policy"
+	if r.Version > 0 {
+		version = fmt.Sprintf("version %d", r.Version)
+	}
+	if r.DryRun {
+		row(w, "would be", "%s (--dry-run: nothing was changed)", version)
+	} else {
+		row(w, "wrote", "%s: %s", r.File, version)
+	}
+}
+
+func changeRows(w io.Writer, changes []string) {
+	label := "changes"
+	for _, s := range changes {
+		row(w, label, "%s", s)
+		label = ""
+	}
+}
+
+// changeTrust makes the next version of the policy in a repository, or in the file of --file.
+func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) error) error {
+	file := c.String("file")
+	switch {
+	case (file == "") == (len(at) == 0):
+		return misused(c, "which policy? Give HOST/PATH, or --file")
+	case file != "":
+		return p.changeTrustFile(c, file, do)
+	}
+	ref, err := repositoryOnly(c, at[0])
+	if err != nil {
+		return err
+	}
+	by, err := p.newSigners(c)
+	if err != nil {
+		return err
+	}
+	defer closeAll(by)
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	repo, err := originOf(c.Context, client, ref)
+	if err != nil {
+		return err
+	}
+	before, err := trust.Newest(c.Context, repo)
+	if err != nil {
+		return err
+	}
+	e, err := before.Edit()
+	if err == nil {
+		err = do(e)
+	}
+	if err != nil {
+		return err
+	}
+	r, document, err := describeChange(e)
+	if err == nil {
+		err = trust.Entitled(r.after, before, signatories(by))
+	}
+	if err != nil {
+		return err
+	}
+	if r.DryRun = c.Bool("dry-run"); r.DryRun {
+		return p.show(c, r.changeInfo)
+	}
+	var shown bytes.Buffer
+	r.text(&shown)
+	question, _, _ := strings.Cut(shown.String(), "  wrote")
+	if err := p.confirm(c, fmt.Sprintf("%sPropose version %d?", question, r.Version)); err != nil {
+		return err
+	}
+	d := trust.Draft{Document: document, Root: before.Root, Replace: c.Bool("replace")}
+	if d.Created, err = p.created(); err != nil {
+		return err
+	}
+	x, err := trust.Propose(c.Context, p.now(), repo, moves{client}, d, signatories(by)...)
+	if err != nil {
+		return err
+	}
+	return p.showProposal(c, ref, by, x, r.Changes)
+}
+
+// changeTrustFile changes a file.
+func (p *program) changeTrustFile(c *cli.Context, file string, do func(*trust.Edit) error) error {
+	if len(c.StringSlice("key")) > 0 || c.Bool("keyless") {
+		return misused(c, "--file signs nothing: sign with longshore trust push")
+	}
+	data, err := p.readDocument(file)
+	if err != nil {
+		return err
+	}
+	e, err := trust.Open(file, data, func(path string) ([]byte, error) {
+		return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
+	})
+	if err == nil {
+		err = do(e)
+	}
+	if err != nil {
+		return err
+	}
+	r, document, err := describeChange(e)
+	if err != nil {
+		return err
+	}
+	r.File, r.DryRun = file, c.Bool("dry-run")
+	if !r.DryRun {
+		if file == "-" {
+			return outcome.Usagef("", "--file -: stdin cannot be changed; use --dry-run -o json")
+		}
+		if err := replace(file, document, 0o644); err != nil {
+			return err
+		}
+	}
+	return p.show(c, r.changeInfo)
+}
+
+type change struct {
+	changeInfo
+	after *trust.Policy
+}
+
+func describeChange(e *trust.Edit) (change, []byte, error) {
+	document, after, err := e.Next()
+	if err != nil {
+		return change{}, nil, err
+	}
+	r := change{changeInfo{
+		Version: after.Version, Changes: trust.Difference(e.Before, after), Document: string(document), Warnings: append([]string{}, after.Warnings...),
+	}, after}
+	if e.Before.Trust != nil && after.Trust != nil {
+		r.Signers = "signatures by " + e.Before.Trust.Quorum.String()
+		if now := after.Trust.Quorum.String(); now != e.Before.Trust.Quorum.String() {
+			r.Signers += fmt.Sprintf(" (version %d), and by %s (version %d)", e.Before.Version, now, after.Version)
+		}
+	}
+	return r, document, nil
+}
