@@ -228,7 +228,7 @@ func (p *program) stateRollbackCommand() *cli.Command {
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 			dryRunFlag(), annotationFlag(),
-		}, vouchFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
+		}, vouchFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: p.stateRollback,
 	})
 }

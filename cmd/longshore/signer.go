@@ -138,7 +138,7 @@ func whoSigns(c *cli.Context) error {
 	switch signs := c.String("key") != "" || c.Bool("keyless"); {
 	case signs && c.Bool("unsigned"):
 		return misused(c, "--unsigned excludes --key and --keyless")
-	case !signs && !c.Bool("unsigned") && !c.Bool("dry-run"):
+	case !signs && !c.Bool("unsigned") && !c.Bool("dry-run") && !c.Bool("propose"):
 		return misused(c, "sign with --key or --keyless, or say --unsigned")
 	}
 	return nil

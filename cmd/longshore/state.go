@@ -48,7 +48,7 @@ func (p *program) statePushCommand() *cli.Command {
 			dryRunFlag(),
 			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 			annotationFlag(),
-		}, vouchFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), signFlags(), registryFlags()),
+		}, vouchFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: p.statePush,
 	})
 }
@@ -63,9 +63,23 @@ type stateResult struct {
 	Expires    string           `json:"expires,omitempty"`
 	Changes    []release.Change `json:"changes"`
 	Notes      []string         `json:"notes,omitempty"` // what was unusual about the tags
+	Proposal   *proposalInfo    `json:"proposal,omitempty"`
 }
 
 func (r stateResult) text(w io.Writer) {
+	r.changes(w)
+	if r.Proposal != nil {
+		r.Proposal.text(w, r)
+		return
+	}
+	if len(r.Signatures) == 0 && !r.DryRun {
+		row(w, "unsigned", "devices refuse it unless their policy allows that")
+	}
+	r.pushed.text(w)
+}
+
+// changes writes what the generation changes on the device.
+func (r stateResult) changes(w io.Writer) {
 	label := fmt.Sprintf("generation %d", r.Generation)
 	if len(r.Changes) == 0 {
 		fmt.Fprintf(w, "  %s  nothing to run\n", label)
@@ -80,10 +94,6 @@ func (r stateResult) text(w io.Writer) {
 	for _, note := range r.Notes {
 		row(w, "note", "%s", note)
 	}
-	if len(r.Signatures) == 0 && !r.DryRun {
-		row(w, "unsigned", "devices refuse it unless their policy allows that")
-	}
-	r.pushed.text(w)
 }
 
 func changeText(c release.Change) string {
@@ -118,29 +128,20 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 	return p.publishOne(c, s, ref, one, bundlesBeside(c, ref))
 }
 
-// publishOne publishes the next generation of a device, and tells of it.
+// publishOne publishes the next generation of a device, or proposes it, and tells of it.
 func (p *program) publishOne(c *cli.Context, s *session, ref registry.Reference, one fleet.One, mountFrom []string) error {
-	repo, err := originOf(c.Context, s.Client, ref)
+	repo, next, r, err := p.planOne(c, s, ref, one)
 	if err != nil {
 		return err
 	}
-	one.Repository = repo.Name()
-	o, err := p.oneOptions(c, s, repo, one.Device)
+	policy, proposes, err := p.proposes(c, repo)
 	if err != nil {
 		return err
 	}
-	next, err := fleet.PlanOne(c.Context, stateRepository{registry.Upstream{Client: s.Client}, repo}, o, one)
-	if err != nil {
-		return err
+	if proposes {
+		return p.propose(c, s, repo, policy, next, r, mountFrom)
 	}
 	at := next.Publication
-	r := stateResult{
-		Device: string(one.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: at.HistoryTag,
-		Expires: stamp(o.Expires), Changes: next.Deployments, Notes: next.Notes,
-	}
-	if r.Changes == nil {
-		r.Changes = []release.Change{}
-	}
 	r.pushed, err = publish(c, repo, next.Artifact, s.signer, release.PublishOptions{
 		HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, MountFrom: mountFrom, Held: at.Held,
 		Precondition: &release.Precondition{Tagged: at.Tagged, New: at.New, Verify: at.Verify},
@@ -149,6 +150,31 @@ func (p *program) publishOne(c *cli.Context, s *session, ref registry.Reference,
 		return err
 	}
 	return p.show(c, r)
+}
+
+// planOne plans the next generation of a device; the result says what it changes.
+func (p *program) planOne(c *cli.Context, s *session, ref registry.Reference, one fleet.One) (*registry.Repository, *fleet.Next, stateResult, error) {
+	repo, err := originOf(c.Context, s.Client, ref)
+	if err != nil {
+		return nil, nil, stateResult{}, err
+	}
+	one.Repository = repo.Name()
+	o, err := p.oneOptions(c, s, repo, one.Device)
+	if err != nil {
+		return nil, nil, stateResult{}, err
+	}
+	next, err := fleet.PlanOne(c.Context, stateRepository{registry.Upstream{Client: s.Client}, repo}, o, one)
+	if err != nil {
+		return nil, nil, stateResult{}, err
+	}
+	r := stateResult{
+		Device: string(one.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: next.Publication.HistoryTag,
+		Expires: stamp(o.Expires), Changes: next.Deployments, Notes: next.Notes,
+	}
+	if r.Changes == nil {
+		r.Changes = []release.Change{}
+	}
+	return repo, next, r, nil
 }
 
 // oneOptions are those of a plan of one device.
