@@ -200,14 +200,14 @@ func (r changeInfo) text(w io.Writer) {
 	for _, s := range r.Warnings {
 		row(w, "warning", "%s", s)
 	}
-	version := "the policy"
+	version := ""
 	if r.Version > 0 {
-		version = fmt.Sprintf("version %d", r.Version)
+		version = fmt.Sprintf(": version %d", r.Version)
 	}
 	if r.DryRun {
-		row(w, "would be", "%s (--dry-run: nothing was changed)", version)
+		row(w, "would be", "changed%s (--dry-run: nothing was changed)", version)
 	} else {
-		row(w, "wrote", "%s: %s", r.File, version)
+		row(w, "wrote", "%s%s", r.File, version)
 	}
 }
 
