@@ -82,7 +82,7 @@ func Environment(parameters map[string]Parameter, component string) (map[string]
 			if err != nil {
 				return nil, fmt.Errorf("parameter %s: %w", name, err)
 			}
-			key := strings.TrimPrefix(t.Pointer, "ENV.")
+			key := t.variable()
 			if old, ok := env[key]; ok && old != v {
 				return nil, &ClashError{by[key], name, key, component}
 			}
@@ -97,4 +97,55 @@ func Environment(parameters map[string]Parameter, component string) (map[string]
 // Environment is what the deployment's parameters say to one of its Compose components, see the function [Environment].
 func (d *ApplicationDeployment) Environment(component string) (map[string]string, error) {
 	return Environment(d.Spec.Parameters, component)
+}
+
+// variable is the name of the environment variable that a target of a Compose component names.
+func (t ParameterTarget) variable() string { return strings.TrimPrefix(t.Pointer, "ENV.") }
+
+// Variables are the names of the variables that the deployment's parameters give values to, sorted.
+func (d *ApplicationDeployment) Variables() []string {
+	names := map[string]bool{}
+	for _, p := range d.Spec.Parameters {
+		for _, t := range p.Targets {
+			names[t.variable()] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// SetVariable gives a variable a value: by the parameters that set it already, else by a new one of its name, for these
+// components. An error wraps fault.ErrConflict when a parameter says more than this variable.
+func (d *ApplicationDeployment) SetVariable(name, value string, components []string) error {
+	found := false
+	for key, p := range d.Spec.Parameters {
+		others := slices.DeleteFunc(slices.Clone(p.Targets), func(t ParameterTarget) bool { return t.variable() == name })
+		if len(others) == len(p.Targets) && key != name {
+			continue
+		}
+		if len(others) > 0 {
+			err := fmt.Errorf("set %s: the parameter %s also sets %s: %w", name, key, others[0].variable(), fault.ErrConflict)
+			return fault.WithHint(err, "change it in the deployment's document")
+		}
+		p.Value, found = value, true
+		d.Spec.Parameters[key] = p
+	}
+	if !found {
+		if d.Spec.Parameters == nil {
+			d.Spec.Parameters = map[string]Parameter{}
+		}
+		d.Spec.Parameters[name] = Parameter{Value: value, Targets: []ParameterTarget{{Pointer: name, Components: components}}}
+	}
+	return nil
+}
+
+// UnsetVariable takes the value of a variable away, and the parameters that set nothing else.
+func (d *ApplicationDeployment) UnsetVariable(name string) {
+	for key, p := range d.Spec.Parameters {
+		others := slices.DeleteFunc(slices.Clone(p.Targets), func(t ParameterTarget) bool { return t.variable() == name })
+		if len(others) == 0 {
+			delete(d.Spec.Parameters, key)
+		} else {
+			d.Spec.Parameters[key] = Parameter{Value: p.Value, Targets: others}
+		}
+	}
 }

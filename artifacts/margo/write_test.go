@@ -2,8 +2,10 @@ package margo_test
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -87,5 +89,40 @@ func TestEncodeDeploymentRefuses(t *testing.T) {
 		if data, err := d.Encode(); !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v\n%s", name, err, data)
 		}
+	}
+}
+
+// A variable is changed where it is set, whatever the parameter is called; one that says more stays as it is.
+func TestVariables(t *testing.T) {
+	to := func(pointers ...string) (all []margo.ParameterTarget) {
+		for _, p := range pointers {
+			all = append(all, margo.ParameterTarget{Pointer: p, Components: []string{"web"}})
+		}
+		return all
+	}
+	d := &margo.ApplicationDeployment{Spec: margo.DeploymentSpec{Parameters: map[string]margo.Parameter{
+		"poll": {Value: int64(30), Targets: to("ENV.POLL_SECONDS")}, "both": {Value: "x", Targets: to("A", "B")},
+	}}}
+	if got := d.Variables(); !slices.Equal(got, []string{"A", "B", "POLL_SECONDS"}) {
+		t.Errorf("Variables = %v", got)
+	}
+	if err := d.SetVariable("POLL_SECONDS", "60", []string{"other"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.SetVariable("LEVEL", "debug", []string{"web"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.SetVariable("A", "y", []string{"web"}); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("SetVariable of a parameter that also sets another = %v", err)
+	}
+	d.UnsetVariable("B")
+	d.UnsetVariable("B")
+	env, err := margo.Environment(d.Spec.Parameters, "web")
+	if want := map[string]string{"POLL_SECONDS": "60", "LEVEL": "debug", "A": "x"}; err != nil || !maps.Equal(env, want) {
+		t.Errorf("Environment = %v, %v, want %v", env, err, want)
+	}
+	d.UnsetVariable("A")
+	if len(d.Spec.Parameters) != 2 {
+		t.Errorf("parameters = %v", d.Spec.Parameters)
 	}
 }
