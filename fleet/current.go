@@ -90,7 +90,7 @@ func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
 	}
 	if s.Current == nil && len(s.Skipped) > 0 && !s.Has(1) { // else nothing is missing below them
 		return fault.WithHint(fmt.Errorf("the device's tag is gone, and no generation of its history can be followed: %w", s.Reason),
-			"if another key of yours signed it, name it with --verify-key FILE; remove the tags of what nobody of yours has made")
+			verifyKeyHint+"; remove the tags of what nobody of yours has made")
 	}
 	return p.exceed(ctx, a, s, c)
 }

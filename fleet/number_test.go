@@ -148,7 +148,7 @@ func TestOneNumberIsLookedAt(t *testing.T) {
 					return nil
 				},
 				Accepted: func(context.Context, artifacts.DeviceID) (uint64, error) { return c.accepted, nil },
-			}, fleet.One{Device: "d", Repository: m.name})
+			}, fleet.One{Device: "d", Repository: m.name, Replace: true})
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("PlanOne = %v, want %q", err, c.err)
@@ -158,7 +158,7 @@ func TestOneNumberIsLookedAt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if notes := strings.Join(n.Notes, "; "); n.Generation != c.want || !c.unsigned && n.Previous != other || !strings.Contains(notes, c.note) {
+			if notes := strings.Join(n.Reasons, "; "); n.Generation != c.want || !c.unsigned && n.Previous != other || !strings.Contains(notes, c.note) {
 				t.Errorf("generation %d follows %s, notes %q, want %d after %s and %q", n.Generation, n.Previous, notes, c.want, other, c.note)
 			}
 		})

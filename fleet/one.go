@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -16,29 +17,41 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// One is what one device is to run, said by documents in place of a fleet's files: a fleet of one device.
+// One is a change of what one device runs, in place of a fleet's files: a fleet of one device.
 type One struct {
-	Device      artifacts.DeviceID
-	Repository  string             // of its states, "host/path"
-	Deployments []release.Document // all of them, unless KeepOthers
-	// KeepOthers takes over the deployments of the current generation that are not among Deployments. Without it they are
-	// removed from the device.
-	KeepOthers bool
+	Device     artifacts.DeviceID
+	Repository string // of its states, "host/path"
+	// Edit says what becomes of the deployments that the device has, in the newest state that Options.Verify lets pass; with
+	// Replace it is given none. nil: nothing becomes of them.
+	Edit func(ctx context.Context, had []artifacts.Deployment) (Edit, error)
+	// Replace removes every deployment that Edit does not name. Without it they stay, byte for byte.
+	Replace    bool
 	Generation uint64        // 0: the one after the current; else it must be above it
-	To         uint64        // go back to this generation, in place of Deployments; 0: not
-	Proposal   bool          // go on with what is proposed, in place of Deployments; the plan's artifact has no blobs: they are there
+	To         uint64        // go back to this generation, in place of Edit and Replace; 0: not
+	Proposal   bool          // go on with what is proposed, in place of Edit and Replace; the plan's artifact has no blobs: they are there
 	Digest     digest.Digest // of the proposal that is meant; "": the only one
 }
 
-// Next is the next generation of one device, ready to be published.
+// Edit is a change of the deployments of one device.
+type Edit struct {
+	Deployments []release.Document // new ones, and those in place of others of the same id
+	Remove      []string           // ids of those that are removed
+	Notes       []string           // what is unusual, in sentences
+}
+
+// Next is the next generation of one device, ready to be published. Reasons are what is unusual, in sentences.
 type Next struct {
 	*DevicePlan
 	Artifact    *artifacts.Artifact
 	Publication Publication
-	Repeats     digest.Digest    // of the earlier generation whose content it has again; "": none
-	Deployments []release.Change // by name
-	Notes       []string         // what is unusual, in sentences
+	Repeats     digest.Digest // of the earlier generation whose content it has again; "": none
+	Kept        []string      // names of the deployments that the change does not name
+
+	plan *Plan
 }
+
+// Details writes what the next generation changes on the device, for people: as a plan of many devices does.
+func (n *Next) Details(w io.Writer) { n.plan.Details(w) }
 
 // Registries is what [PlanOne] asks: of the tags of a repository it lists those of the device only.
 type Registries interface {
@@ -52,6 +65,9 @@ type Registries interface {
 // neither its number nor its deployments are taken over.
 func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, error) {
 	o.Keep = math.MaxInt
+	if one.To != 0 || one.Proposal {
+		one.Replace = true // nothing is kept beside it
+	}
 	p := newPlanner(&Compiled{Fleet: &Fleet{}}, from, o)
 	a := &Assignment{Device: &Device{ID: one.Device}, Repository: one.Repository}
 	c := p.chain(a)
@@ -64,11 +80,8 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 	if one.To != 0 {
 		goal, err := c.At(ctx, one.To)
 		if err == nil {
-			kept, err = p.deployments(ctx, a, goal.Value, nil)
-		}
-		if err == nil {
 			a.repeats = goal.Value
-			err = p.loadable(ctx, a, kept)
+			kept, err = p.deployments(ctx, a, goal.Value, nil)
 		}
 		if err != nil {
 			err = fmt.Errorf("go back to generation %d: %w", one.To, err)
@@ -79,7 +92,11 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 		}
 	}
 	h, err := c.Look(ctx)
+	var tagged *published
 	if err == nil {
+		if h.Current != nil {
+			tagged = h.Current.Value
+		}
 		err = c.Climb(ctx, h)
 	}
 	if err == nil {
@@ -88,7 +105,7 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 	if err != nil {
 		return nil, fmt.Errorf("read the current generation: %w", err)
 	}
-	x := &onePlan{planner: p, a: a, one: one, s: &standing{Head: h}}
+	x := &onePlan{planner: p, a: a, one: one, s: &standing{Head: h}, tagged: tagged}
 	if h.Current != nil {
 		x.s.base = h.Current.Value
 	}
@@ -96,13 +113,13 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 		return nil, err
 	}
 	if err := x.goOn(ctx, c); err != nil {
-		return nil, fmt.Errorf("read the current generation: %w", err)
+		return nil, err
 	}
 	switch {
 	case one.Proposal:
 		kept, err = x.proposed(ctx, from)
 	case one.To == 0:
-		kept, err = release.Pin(ctx, from, one.Device, one.Deployments)
+		kept, err = x.edited(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -113,23 +130,81 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 // onePlan is the plan of one device on its way.
 type onePlan struct {
 	*planner
-	a     *Assignment
-	one   One
-	s     *standing
-	notes []string
+	a      *Assignment
+	one    One
+	s      *standing
+	tagged *published // what the device's tag names; nil: nothing, or nothing that may be followed
+	kept   []string   // names of deployments
+	notes  []string
 
 	proposal *published // what is published; nil: what is packed
 }
 
+// edited are the deployments of the next state: what the change says, and the others unless they are replaced.
+func (x *onePlan) edited(ctx context.Context) ([]artifacts.Deployment, error) {
+	var had []artifacts.Deployment
+	var err error
+	if !x.one.Replace && x.s.base != nil {
+		if had, err = x.deployments(ctx, x.a, x.s.base, nil); err != nil {
+			return nil, x.lose(fmt.Errorf("keep what generation %d names: %w", x.s.Number(), err))
+		}
+	}
+	var e Edit
+	if x.one.Edit != nil {
+		if e, err = x.one.Edit(ctx, had); err != nil {
+			return nil, err
+		}
+	}
+	x.notes = e.Notes
+	out, err := release.Pin(ctx, x.from, x.one.Device, e.Deployments)
+	if err != nil {
+		return nil, err
+	}
+	named := map[string]bool{}
+	for _, id := range e.Remove {
+		named[strings.ToLower(id)] = true
+	}
+	for _, d := range out {
+		named[strings.ToLower(d.Document.ID)] = true
+	}
+	for _, d := range had {
+		if !named[strings.ToLower(d.Document.ID)] {
+			out, x.kept = append(out, d), append(x.kept, d.Document.Metadata.Name)
+		}
+	}
+	slices.SortFunc(out, func(a, b artifacts.Deployment) int { return strings.Compare(a.Document.ID, b.Document.ID) })
+	slices.Sort(x.kept)
+	return out, nil
+}
+
+// lose says how to go on where what the device has cannot be kept.
+func (x *onePlan) lose(err error) error {
+	hint := "say all that the device is to run with longshore state push --replace"
+	if x.s.Current == nil {
+		hint += " --generation NUMBER"
+	}
+	if fault.Distrusted(err) || errors.Is(err, fault.ErrConflict) {
+		hint = verifyKeyHint + "; else " + hint
+	}
+	if fault.Retryable(err) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fault.WithHint(err, hint)
+}
+
+const verifyKeyHint = "if another key of yours signed it, name it with --verify-key FILE"
+
 // check refuses to go on from what cannot be verified.
 func (x *onePlan) check() error {
 	const number = "say which number is next with --generation"
-	const other = "if another key of yours signed it, name it with --verify-key FILE; else "
+	const other = verifyKeyHint + "; else "
 	h, at, said := x.s.Head, x.a.Repository+":", x.one.Generation
 	tag := at + x.one.Device.Tag()
 	switch {
-	case h.Refused != nil && x.one.KeepOthers:
-		return fault.WithHint(fmt.Errorf("keep what %s names: %w", tag, h.Refused), other+"name all deployments, without --keep-others")
+	case h.Refused != nil && !x.one.Replace:
+		return x.lose(fmt.Errorf("keep what %s names: %w", tag, h.Refused))
+	case h.Current == nil && h.Reason != nil && !x.one.Replace:
+		return x.lose(fmt.Errorf("keep what %s%s names: %w", at, h.Skipped[0], h.Reason))
 	case h.Refused != nil && h.Current == nil && said == 0:
 		return fault.WithHint(fmt.Errorf("follow what %s names: %w", tag, h.Refused), other+number)
 	case h.Current == nil && h.Reason != nil && said == 0:
@@ -159,18 +234,18 @@ func (x *onePlan) goOn(ctx context.Context, c *release.Chain[*published]) error 
 		return nil
 	}
 	if err := x.exceed(ctx, x.a, x.s, c); err != nil {
-		return err
+		return fmt.Errorf("read the current generation: %w", err)
+	}
+	if x.s.said && !x.one.Replace { // it runs what the registry has lost
+		return x.lose(fmt.Errorf("keep what %s runs: %s: %w", x.one.Device, x.s.notes[len(x.s.notes)-1], fault.ErrNotFound))
 	}
 	return x.check()
 }
 
 // next plans the generation with these deployments.
 func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) (*Next, error) {
-	n := &Next{DevicePlan: &DevicePlan{Device: x.one.Device, Repository: x.a.Repository, Tagged: x.s.Tagged, assignment: x.a}}
-	deployments, err := x.compare(ctx, n, deployments)
-	if err != nil {
-		return nil, err
-	}
+	n := &Next{DevicePlan: &DevicePlan{Device: x.one.Device, Repository: x.a.Repository, Tagged: x.s.Tagged, assignment: x.a}, Kept: x.kept}
+	n.plan = &Plan{c: x.c, Devices: []*DevicePlan{n.DevicePlan}}
 	documents, digests := make([][]byte, len(deployments)), make([]digest.Digest, len(deployments))
 	for i := range deployments {
 		documents[i], digests[i] = deployments[i].Bytes, deployments[i].Digest
@@ -179,22 +254,22 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 			return nil, err
 		}
 	}
-	if x.one.To == 0 {
-		found, err := x.planner.check(ctx, x.a)
-		if err != nil {
-			return nil, err
-		}
-		if x.notes = append(x.notes, found.Notes...); len(found.Wrong) > 0 {
-			err := fmt.Errorf("state of %s: %w: %s", x.one.Device, fault.ErrUnfit, strings.Join(found.Wrong, "; "))
-			return nil, fault.WithHint(err, "correct what is wrong and push the component again; --no-content does not look whether content is at its registry")
-		}
-	}
 	if x.proposal != nil {
 		x.adopt(n)
 	} else if err := x.publication(n.DevicePlan, x.a, x.s, documents, digests); err != nil {
 		return nil, err
 	}
-	resumed := x.s.Lags() && n.Digest == x.s.Current.Digest
+	resumed, before := x.s.Lags() && n.Digest == x.s.Current.Digest, x.s.base
+	if resumed {
+		before = x.tagged
+	}
+	n.Reasons = x.tell(resumed) // of one device they say more than those of many
+	if err := x.explain(ctx, n.DevicePlan, x.a, before, digests); err != nil {
+		return nil, err
+	}
+	if n.Action == Cannot {
+		return nil, x.unfit(n.Reasons)
+	}
 	if x.one.Generation != 0 && !resumed {
 		if x.one.Generation == x.s.Number() {
 			return nil, x.older()
@@ -203,6 +278,7 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 			return nil, err
 		}
 	}
+	var err error
 	if n.Artifact = n.artifact; n.Artifact == nil {
 		if n.Artifact, err = x.pack(x.a, n.Generation, n.Previous, documents); err != nil {
 			return nil, err
@@ -213,8 +289,19 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 			return nil, fmt.Errorf("go back to generation %d: it is the newest: %w", x.one.To, fault.ErrConflict)
 		}
 	}
-	n.Publication, n.Notes = n.DevicePlan.publication(x.o), x.tell(resumed)
+	n.Publication = n.DevicePlan.publication(x.o)
 	return n, nil
+}
+
+// unfit says why no device could run or load the deployments.
+func (x *onePlan) unfit(why []string) error {
+	all := strings.Join(why, "; ")
+	if x.one.To != 0 {
+		return fault.WithHint(fmt.Errorf("go back to generation %d: it cannot be had again: %w: %s", x.one.To, fault.ErrUnfit, all),
+			"push what is gone again, by the same digest; or go back to another generation; --no-content does not look")
+	}
+	return fault.WithHint(fmt.Errorf("state of %s: %w: %s", x.one.Device, fault.ErrUnfit, all),
+		"correct what is wrong and push the component again; --no-content does not look whether content is at its registry")
 }
 
 // clashes refuses a deployment that no device takes, for what its parameters say together.
@@ -261,70 +348,4 @@ func (x *onePlan) tell(resumed bool) []string {
 		out = append(out, fmt.Sprintf("not followed: %s (%d in all): %v", strings.Join(first, ", "), len(h.Skipped), h.Reason))
 	}
 	return slices.Concat(out, x.s.notes, x.notes)
-}
-
-// compare says what changes, and returns the deployments of the next state.
-func (x *onePlan) compare(ctx context.Context, n *Next, deployments []artifacts.Deployment) ([]artifacts.Deployment, error) {
-	known, there := map[digest.Digest]bool{}, map[digest.Digest]bool{}
-	for _, d := range deployments {
-		known[d.Digest] = true
-	}
-	was := map[string]artifacts.Deployment{}
-	if x.s.base != nil {
-		before, err := x.deployments(ctx, x.a, x.s.base, known)
-		if lasting(err) && !x.one.KeepOthers {
-			x.notes = append(x.notes, fmt.Sprintf("what it has could not be read, and counts as nothing: %v", err))
-			err = nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, d := range before {
-			was[d.Document.ID] = d
-		}
-		for _, l := range x.s.base.index.Deployments {
-			there[l.Digest] = true
-		}
-	}
-	out := slices.Clone(deployments)
-	for _, d := range deployments {
-		c := changeOf(d, release.New)
-		if old, changed := was[d.Document.ID]; there[d.Digest] {
-			c.Change = release.Unchanged
-		} else if changed {
-			c.Change, c.Was = release.Changed, release.ComponentsOf(old)
-			delete(was, d.Document.ID)
-		}
-		n.Deployments = append(n.Deployments, c)
-	}
-	for _, d := range was {
-		c := changeOf(d, release.Unchanged)
-		if x.one.KeepOthers {
-			out = append(out, d)
-		} else {
-			c.Change, c.Was, c.Components = release.Removed, c.Components, nil
-		}
-		n.Deployments = append(n.Deployments, c)
-	}
-	slices.SortFunc(n.Deployments, func(a, b release.Change) int {
-		return strings.Compare(a.Name+"\n"+a.Deployment, b.Name+"\n"+b.Deployment)
-	})
-	slices.SortFunc(out, func(a, b artifacts.Deployment) int { return strings.Compare(a.Document.ID, b.Document.ID) })
-	return out, nil
-}
-
-func changeOf(d artifacts.Deployment, kind string) release.Change {
-	return release.Change{Deployment: d.Document.ID, Name: d.Document.Metadata.Name, Change: kind, Components: release.ComponentsOf(d)}
-}
-
-const goneHint = "push what is gone again, by the same digest; or go back to another generation; --no-content does not look"
-
-// loadable refuses deployments that the device could not load again.
-func (p *planner) loadable(ctx context.Context, a *Assignment, deployments []artifacts.Deployment) error {
-	found, err := p.prefetch(ctx, assigned(a.Device, deployments), "")
-	if err == nil && len(found.Wrong) > 0 {
-		err = fault.WithHint(fmt.Errorf("it cannot be had again: %w: %s", fault.ErrUnfit, strings.Join(found.Wrong, "; ")),
-			goneHint)
-	}
-	return err
 }

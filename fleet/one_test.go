@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -120,7 +121,7 @@ func (m *shelf) component(t *testing.T, name, version, text string) digest.Diges
 type asked struct {
 	Device      artifacts.DeviceID
 	Deployments []release.Document
-	KeepOthers  bool
+	Replace     bool
 	Generation  uint64
 	To          uint64
 	Verify      func(context.Context, ocispec.Descriptor) error
@@ -140,7 +141,10 @@ func stateOf(t *testing.T, m *shelf, x asked) (*fleet.Next, error) {
 		o.Accepted = func(ctx context.Context, _ artifacts.DeviceID) (uint64, error) { return x.Accepted(ctx) }
 	}
 	return fleet.PlanOne(t.Context(), m, o, fleet.One{
-		Device: x.Device, Repository: m.name, Deployments: x.Deployments, KeepOthers: x.KeepOthers, Generation: x.Generation, To: x.To,
+		Device: x.Device, Repository: m.name, Replace: x.Replace, Generation: x.Generation, To: x.To,
+		Edit: func(context.Context, []artifacts.Deployment) (fleet.Edit, error) {
+			return fleet.Edit{Deployments: x.Deployments}, nil
+		},
 	})
 }
 
@@ -193,29 +197,30 @@ func TestFollowsOnlyWhatWasSigned(t *testing.T) {
 		note   string
 		err    error
 	}{
-		{"nothing unusual", nil, asked{}, 4, "broker new, web removed", "", nil},
-		{"nothing unusual, keeping", nil, asked{KeepOthers: true}, 4, "broker new, web unchanged", "", nil},
-		{"forged tag", does{forge(last-1, "d")}, asked{}, 4, "broker new, web removed", "not signed", nil},
-		{"forged tag, keeping", does{forge(last-1, "d")}, asked{KeepOthers: true}, 0, "", "--verify-key", fault.ErrUnsigned},
-		{"forged tag, keeping and numbered", does{forge(9, "d")}, asked{KeepOthers: true, Generation: 10}, 0, "", "--verify-key", fault.ErrUnsigned},
-		{"forged tag without a history", does{remove("d.v1", "d.v2", "d.v3"), forge(last-1, "d")}, asked{}, 0, "", "--generation", fault.ErrUnsigned},
-		{"the same, numbered", does{remove("d.v1", "d.v2", "d.v3"), forge(last-1, "d")}, asked{Generation: 4}, 4, "broker new", "not signed", nil},
-		{"forged history tag", does{forge(last-1, fmt.Sprintf("d.v%d", last-1))}, asked{}, 4, "broker new, web removed", "", nil},
-		{"forged history tag in the way", does{forge(4, "d.v4")}, asked{}, 5, "broker new, web removed", "not followed", nil},
-		{"forged history alone", does{remove("d", "d.v1", "d.v2", "d.v3"), forge(9, "d.v9")}, asked{}, 0, "", "--generation", fault.ErrUnsigned},
-		{"the same, numbered", does{remove("d", "d.v1", "d.v2", "d.v3"), forge(9, "d.v9")}, asked{Generation: 1}, 1, "broker new", "not followed", nil},
-		{"signed, under another number", does{point("d.v4", "d.v2")}, asked{}, 5, "broker new, web removed", "is generation 2", nil},
-		{"back to an old generation", does{point("d", "d.v1")}, asked{}, 4, "broker new, web removed", "does not name it", nil},
-		{"back to an old generation, keeping", does{point("d", "d.v1")}, asked{KeepOthers: true}, 4, "broker new, web unchanged", "does not name it", nil},
-		{"back to an old generation, rollback", does{point("d", "d.v1")}, asked{Generation: 2}, 0, "", "generation 4", fault.ErrRollback},
-		{"another device's, signed", does{point("d", "e")}, asked{}, 4, "broker new, web removed", "state of e", nil},
-		{"another device's, keeping", does{point("d", "e")}, asked{KeepOthers: true}, 0, "", "--verify-key", fault.ErrConflict},
-		{"no state at all", does{func(_ *testing.T, m *shelf) { m.tags[m.name+":d"] = m.tags["registry.example/components/web:1.1.0"] }}, asked{}, 4, "broker new, web removed", "not followed", nil},
-		{"tag removed", does{remove("d")}, asked{}, 4, "broker new, web removed", "does not name it", nil},
-		{"a gap", does{remove("d.v2")}, asked{}, 4, "broker new, web removed", "", nil},
-		{"a gap, tag removed", does{remove("d", "d.v2")}, asked{}, 4, "broker new, web removed", "does not name it", nil},
-		{"explicit number", nil, asked{Generation: 40}, 40, "broker new, web removed", "", nil},
-		{"explicit number again", nil, asked{Generation: 3}, 0, "", "generation 4", fault.ErrRollback},
+		{"nothing unusual", nil, asked{Replace: true}, 4, "broker new, web removed", "", nil},
+		{"nothing unusual, keeping", nil, asked{}, 4, "broker new, web kept", "", nil},
+		{"forged tag", does{forge(last-1, "d")}, asked{Replace: true}, 4, "broker new, web removed", "not signed", nil},
+		{"forged tag, keeping", does{forge(last-1, "d")}, asked{}, 0, "", "--verify-key", fault.ErrUnsigned},
+		{"forged tag, keeping and numbered", does{forge(9, "d")}, asked{Generation: 10}, 0, "", "--verify-key", fault.ErrUnsigned},
+		{"forged tag without a history", does{remove("d.v1", "d.v2", "d.v3"), forge(last-1, "d")}, asked{Replace: true}, 0, "", "--generation", fault.ErrUnsigned},
+		{"the same, numbered", does{remove("d.v1", "d.v2", "d.v3"), forge(last-1, "d")}, asked{Replace: true, Generation: 4}, 4, "broker new", "not signed", nil},
+		{"forged history tag", does{forge(last-1, fmt.Sprintf("d.v%d", last-1))}, asked{Replace: true}, 4, "broker new, web removed", "", nil},
+		{"forged history tag in the way", does{forge(4, "d.v4")}, asked{Replace: true}, 5, "broker new, web removed", "not followed", nil},
+		{"forged history alone", does{remove("d", "d.v1", "d.v2", "d.v3"), forge(9, "d.v9")}, asked{Replace: true}, 0, "", "--generation", fault.ErrUnsigned},
+		{"forged history alone, keeping and numbered", does{remove("d", "d.v1", "d.v2", "d.v3"), forge(9, "d.v9")}, asked{Generation: 1}, 0, "", "--replace --generation", fault.ErrUnsigned},
+		{"the same, numbered", does{remove("d", "d.v1", "d.v2", "d.v3"), forge(9, "d.v9")}, asked{Replace: true, Generation: 1}, 1, "broker new", "not followed", nil},
+		{"signed, under another number", does{point("d.v4", "d.v2")}, asked{Replace: true}, 5, "broker new, web removed", "is generation 2", nil},
+		{"back to an old generation", does{point("d", "d.v1")}, asked{Replace: true}, 4, "broker new, web removed", "does not name it", nil},
+		{"back to an old generation, keeping", does{point("d", "d.v1")}, asked{}, 4, "broker new, web kept", "does not name it", nil},
+		{"back to an old generation, rollback", does{point("d", "d.v1")}, asked{Replace: true, Generation: 2}, 0, "", "generation 4", fault.ErrRollback},
+		{"another device's, signed", does{point("d", "e")}, asked{Replace: true}, 4, "broker new, web removed", "state of e", nil},
+		{"another device's, keeping", does{point("d", "e")}, asked{}, 0, "", "--verify-key", fault.ErrConflict},
+		{"no state at all", does{func(_ *testing.T, m *shelf) { m.tags[m.name+":d"] = m.tags["registry.example/components/web:1.1.0"] }}, asked{Replace: true}, 4, "broker new, web removed", "not followed", nil},
+		{"tag removed", does{remove("d")}, asked{Replace: true}, 4, "broker new, web removed", "does not name it", nil},
+		{"a gap", does{remove("d.v2")}, asked{Replace: true}, 4, "broker new, web removed", "", nil},
+		{"a gap, tag removed", does{remove("d", "d.v2")}, asked{Replace: true}, 4, "broker new, web removed", "does not name it", nil},
+		{"explicit number", nil, asked{Replace: true, Generation: 40}, 40, "broker new, web removed", "", nil},
+		{"explicit number again", nil, asked{Replace: true, Generation: 3}, 0, "", "generation 4", fault.ErrRollback},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, by := newShelf(), signed{}
@@ -244,7 +249,7 @@ func TestFollowsOnlyWhatWasSigned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			notes := strings.Join(n.Notes, "; ")
+			notes := strings.Join(n.Reasons, "; ")
 			if n.Generation != c.want || changes(n) != c.change || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
 				t.Errorf("State = generation %d, %s, notes %q, want %d, %s, %q", n.Generation, changes(n), notes, c.want, c.change, c.note)
 			}
@@ -284,11 +289,11 @@ func TestOneResumes(t *testing.T) {
 	m.put(m.name, cut.Publication.HistoryTag, cut.Artifact)
 
 	same, err := stateOf(t, m, web("1.1.0"))
-	if err != nil || same.Generation != 2 || same.Artifact.Descriptor.Digest != cut.Artifact.Descriptor.Digest || same.Previous != first.Artifact.Descriptor.Digest || len(same.Notes) != 1 {
+	if err != nil || same.Generation != 2 || same.Artifact.Descriptor.Digest != cut.Artifact.Descriptor.Digest || same.Previous != first.Artifact.Descriptor.Digest || len(same.Reasons) != 1 {
 		t.Errorf("the same again = %+v, %v, want generation 2 taken up", same, err)
 	}
 	other, err := stateOf(t, m, web("1.2.0"))
-	if err != nil || other.Generation != 3 || other.Previous != cut.Artifact.Descriptor.Digest || len(other.Notes) != 1 {
+	if err != nil || other.Generation != 3 || other.Previous != cut.Artifact.Descriptor.Digest || len(other.Reasons) != 1 {
 		t.Errorf("something else = %+v, %v, want generation 3", other, err)
 	}
 	numbered := web("1.2.0")
@@ -321,11 +326,15 @@ func TestGoesOnAboveWhatTheDeviceAccepted(t *testing.T) {
 		{"new", ^uint64(0) - 1, nil, 1, "ignored"},
 		{"new", 0, fault.ErrTemporary, 1, "could not be found out"},
 	} {
-		n, err := stateOf(t, m, asked{Device: c.device, Accepted: func(context.Context) (uint64, error) { return c.accepted, c.err }})
+		keeping := asked{Device: c.device, Accepted: func(context.Context) (uint64, error) { return c.accepted, c.err }}
+		if _, err := stateOf(t, m, keeping); (err != nil) != strings.HasPrefix(c.note, "has accepted") || err != nil && !strings.Contains(fault.Hint(err), "--replace") {
+			t.Errorf("%s, which accepted %d, keeping what it runs: %v", c.device, c.accepted, err)
+		}
+		n, err := stateOf(t, m, asked{Device: c.device, Replace: true, Accepted: func(context.Context) (uint64, error) { return c.accepted, c.err }})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if notes := strings.Join(n.Notes, "; "); n.Generation != c.want || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
+		if notes := strings.Join(n.Reasons, "; "); n.Generation != c.want || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
 			t.Errorf("%s, which accepted %d (%v): generation %d, notes %q, want %d, %q", c.device, c.accepted, c.err, n.Generation, notes, c.want, c.note)
 		}
 	}
@@ -335,7 +344,7 @@ func TestGoesOnAboveWhatTheDeviceAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.put(m.name, cut.Publication.HistoryTag, cut.Artifact)
-	n, err := stateOf(t, m, asked{Device: "d", Created: time.Unix(1, 0), Accepted: func(context.Context) (uint64, error) { return 40, nil }})
+	n, err := stateOf(t, m, asked{Device: "d", Replace: true, Created: time.Unix(1, 0), Accepted: func(context.Context) (uint64, error) { return 40, nil }})
 	if err != nil || n.Generation != 41 {
 		t.Errorf("State = generation %d, %v, want 41", n.Generation, err)
 	}
@@ -372,15 +381,15 @@ func TestOneGenerations(t *testing.T) {
 	m.component(t, "web", "1.1.0", "two")
 	o := asked{Device: "press-07", Deployments: []release.Document{single(t, component("press-07", "web", "1.0.0"))}}
 	n := m.next(t, o)
-	if n.Generation != 1 || n.Previous != "" || n.Publication.Tag != "press-07" || n.Publication.HistoryTag != "press-07.v1" || n.Deployments[0].Change != release.New {
+	if n.Generation != 1 || n.Previous != "" || n.Publication.Tag != "press-07" || n.Publication.HistoryTag != "press-07.v1" || changes(n) != "web new" {
 		t.Errorf("first = %+v", n)
 	}
-	if n.Deployments[0].Components[0].Digest != first {
-		t.Errorf("pinned to %s, want %s", n.Deployments[0].Components[0].Digest, first)
+	if n.Changes[0].Components[0].Digest != first {
+		t.Errorf("pinned to %s, want %s", n.Changes[0].Components[0].Digest, first)
 	}
 	o.Deployments[0] = single(t, component("press-07", "web", "1.1.0"))
 	second := m.next(t, o)
-	if second.Generation != 2 || second.Previous != n.Artifact.Descriptor.Digest || second.Deployments[0].Change != release.Changed || second.Deployments[0].Was[0].Version != "1.0.0" {
+	if second.Generation != 2 || second.Previous != n.Artifact.Descriptor.Digest || changes(second) != "web changed" || second.Changes[0].Was != "1.0.0" {
 		t.Errorf("second = %+v", second)
 	}
 	// The tag moves, the pinned document does not.
@@ -390,8 +399,8 @@ func TestOneGenerations(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Deployments[0].Data = current.State.Deployments[0].Bytes
-	if third := m.next(t, o); third.Deployments[0].Change != release.Unchanged {
-		t.Errorf("pinned again: %+v", third.Deployments)
+	if third := m.next(t, o); len(third.Changes) > 0 {
+		t.Errorf("pinned again: %+v", third.Changes)
 	}
 	o.Generation = 3
 	if _, err := stateOf(t, m, o); !errors.Is(err, fault.ErrRollback) {
@@ -418,37 +427,52 @@ func TestListsNoTags(t *testing.T) {
 		}
 	}
 	m.tags[m.name+":d"] = m.tags[m.name+":d.v1"]
-	o.Deployments = nil
+	o.Deployments, o.Replace = nil, true
 	if n := m.next(t, o); n.Generation != 5 || m.listed != 0 {
 		t.Errorf("generation %d after the tag was moved back, want 5; tags were listed %d times", n.Generation, m.listed)
 	}
 }
 
-func TestKeepOthers(t *testing.T) {
+func TestOthersStayUnlessReplaced(t *testing.T) {
 	m := newShelf()
 	m.component(t, "web", "1.0.0", "web")
 	m.component(t, "broker", "1.0.0", "broker")
 	m.next(t, asked{Device: "d", Deployments: []release.Document{single(t, component("d", "web", "1.0.0"))}})
 	broker := []release.Document{single(t, component("d", "broker", "1.0.0"))}
-	kept := m.next(t, asked{Device: "d", Deployments: broker, KeepOthers: true})
-	if got := changes(kept); got != "broker new, web unchanged" {
+	kept := m.next(t, asked{Device: "d", Deployments: broker})
+	if got := changes(kept); got != "broker new, web kept" {
 		t.Errorf("keeping others: %s", got)
 	}
-	alone := m.next(t, asked{Device: "d", Deployments: broker})
-	if got := changes(alone); got != "broker unchanged, web removed" {
+	blob := kept.Artifact.Blobs[len(kept.Artifact.Blobs)-1].Descriptor.Digest
+	document := m.content[blob]
+	delete(m.content, blob)
+	if _, err := stateOf(t, m, asked{Device: "d"}); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(fault.Hint(err), "--replace") {
+		t.Errorf("what it has cannot be read: %v (hint: %s)", err, fault.Hint(err))
+	}
+	if _, err := stateOf(t, m, asked{Device: "d", Deployments: broker, Replace: true}); err != nil {
+		t.Errorf("what it has cannot be read, and is replaced: %v", err)
+	}
+	m.content[blob] = document
+	alone := m.next(t, asked{Device: "d", Deployments: broker, Replace: true})
+	if got := changes(alone); got != "web removed" {
 		t.Errorf("not keeping them: %s", got)
 	}
-	empty := m.next(t, asked{Device: "d"})
+	empty := m.next(t, asked{Device: "d", Replace: true})
 	if got := changes(empty); got != "broker removed" {
 		t.Errorf("empty: %s", got)
 	}
 }
 
+// changes are what a generation does to each deployment, by name.
 func changes(n *fleet.Next) string {
 	var out []string
-	for _, c := range n.Deployments {
-		out = append(out, c.Name+" "+c.Change)
+	for _, c := range n.Changes {
+		out = append(out, c.Deployment+" "+c.Change)
 	}
+	for _, name := range n.Kept {
+		out = append(out, name+" kept")
+	}
+	slices.Sort(out)
 	return strings.Join(out, ", ")
 }
 

@@ -356,7 +356,11 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	if missing != "" && len(found.Wrong) == 0 { // else it says more
 		cannot = append(cannot, missing)
 	}
-	cannot = append(cannot, found.Wrong...)
+	for _, w := range found.Wrong {
+		if !slices.ContainsFunc(cannot, func(why string) bool { return strings.HasSuffix(why, w) }) {
+			cannot = append(cannot, w)
+		}
+	}
 	d.Reasons = append(d.Reasons, found.Notes...)
 	d.Changes, d.Cost = changes, cost
 	if len(cannot) > 0 {
@@ -442,7 +446,7 @@ func (p *Plan) unfit(hint string) error {
 			case errors.Is(err, fault.ErrKeyRevoked), errors.Is(err, fault.ErrDigestRevoked):
 				hint = "look at what the device has, and sign it again if it is good: longshore sign"
 			case fault.Distrusted(err):
-				hint = "if another key of yours signed it, name it with --verify-key FILE"
+				hint = verifyKeyHint
 			}
 			all = append(all, fault.WithHint(fmt.Errorf("%s: %w", some(devices[why]), err), hint))
 		}

@@ -20,7 +20,7 @@ func TestSignaturesElsewhere(t *testing.T) {
 	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", component)
 	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", component, states)
 	s.do(outcome.OK, "verify", "-q", "--key", "release.pub", state)
-	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--keep-others", "--component", component, states) // follows what it signed
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", component, states) // follows what it signed
 	s.do(outcome.OK, "sign", "-q", "--key", "release.key", "--signature-format", "both", component)
 	s.write("release.pub.json", `{"result":"fine"}`)
 	s.do(outcome.OK, "attest", "-q", "--key", "release.key", "--type", "https://example.com/checked/v1", "--predicate", "release.pub.json", component)

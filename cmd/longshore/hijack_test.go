@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,12 +94,12 @@ func TestHijackedState(t *testing.T) {
 	}
 	forged := artifacts.StateOptions{Device: "press-07", Generation: ^uint64(0) - 1}
 	s.forge(forged, "press-07")
-	refused("--verify-key", append(with, "--keep-others")...)
-	heals("not signed", with...)
+	refused("--verify-key", with...)
+	heals("not signed", append(with, "--replace")...)
 	s.forge(forged, "press-07.v18446744073709551614")
-	heals("", append(with, "--keep-others")...) // far above what comes next: nothing looks there
+	heals("", with...) // far above what comes next: nothing looks there
 	s.move("press-07", "press-07.v1")
-	heals("does not name it", append(with, "--keep-others")...)
+	heals("does not name it", with...)
 
 	// Another device: a first push, and a forged one before it.
 	s.forge(artifacts.StateOptions{Device: "press-08", Generation: 41}, "press-08")
@@ -117,13 +118,13 @@ func TestKeyRotation(t *testing.T) {
 	component := []string{"--component", monitor + ":1.4.0"}
 	s.do(outcome.OK, "key", "generate", "next")
 	s.pushed(append(component, "--key", "release.key")...)
-	rotate := []string{"state", "push", "-d", "press-07", "--key", "next.key", "--keep-others", "--deployment", "vision.yaml", states}
+	rotate := []string{"state", "push", "-d", "press-07", "--key", "next.key", "--deployment", "vision.yaml", states}
 	s.do(outcome.OK, "component", "push", "-q", "./sensor", host+"/plant/components/vision:0.9.2")
 	s.do(outcome.Verification, rotate...)
 	s.do(outcome.Verification, append(rotate, "--verify-key", "other.pub")...)
 	s.do(outcome.Verification, append(rotate, "--policy", "allow.yaml")...)
 	s.do(outcome.OK, append(rotate, "--verify-key", "other.pub", "--verify-key", "release.pub")...)
-	if r := s.pushed("--key", "next.key", "--keep-others", "--deployment", "vision.yaml"); r.Generation != 3 || len(r.Changes) != 2 {
+	if r := s.pushed("--key", "next.key", "--deployment", "vision.yaml"); r.Generation != 3 || !slices.Equal(r.Kept, []string{"line-monitor"}) {
 		t.Errorf("after the change of keys: %+v", r)
 	}
 	s.write("next.yaml", "rules:\n  - scope: "+states+"\n    keys: [{name: next, file: next.pub}]\n")
@@ -135,15 +136,15 @@ func TestUnsignedFollowsUnsigned(t *testing.T) {
 	s := newShell(t, testenv.Referrers)
 	s.do(outcome.OK, "component", "push", "-q", "./sensor", host+"/plant/components/vision:0.9.2")
 	for n := range 3 {
-		if r := s.pushed("--unsigned", "--keep-others", "--deployment", "vision.yaml"); r.Generation != uint64(n+1) {
+		if r := s.pushed("--unsigned", "--deployment", "vision.yaml"); r.Generation != uint64(n+1) {
 			t.Errorf("generation %d, want %d", r.Generation, n+1)
 		}
 	}
 	s.do(outcome.Verification, "state", "push", "-d", "press-07", "--key", "release.key", "--deployment", "vision.yaml", states)
-	if r := s.pushed("--key", "release.key", "--deployment", "vision.yaml", "--generation", "4"); r.Generation != 4 {
+	if r := s.pushed("--key", "release.key", "--deployment", "vision.yaml", "--replace", "--generation", "4"); r.Generation != 4 {
 		t.Errorf("generation %d, want 4", r.Generation)
 	}
-	if r := s.pushed("--key", "release.key", "--keep-others", "--deployment", "vision.yaml"); r.Generation != 5 {
+	if r := s.pushed("--key", "release.key", "--deployment", "vision.yaml"); r.Generation != 5 {
 		t.Errorf("generation %d, want 5", r.Generation)
 	}
 }

@@ -43,7 +43,7 @@ func TestStatePushRefusesWhatNoDeviceRuns(t *testing.T) {
 	s.copyProject("twin", "8080:8081")
 	s.do(outcome.OK, "component", "push", "-q", "./twin", host+"/plant/components/twin:1.4.0")
 	s.do(outcome.OK, "state", "push", "--device", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
-	s.refuses(outcome.Refused, []string{"port 8080/tcp is wanted by"}, "state", "push", "--device", "press-07", "--key", "release.key", "--keep-others",
+	s.refuses(outcome.Refused, []string{"port 8080/tcp is wanted by"}, "state", "push", "--device", "press-07", "--key", "release.key",
 		"--component", host+"/plant/components/twin:1.4.0", states)
 }
 
@@ -133,7 +133,7 @@ func TestStatePushIsAFleetOfOne(t *testing.T) {
 	s.change("one/fleet.yaml", "1.4.0", "1.4.1")
 	s.do(outcome.OK, "fleet", "publish", "--key", "release.key", "one")
 	out := s.do(outcome.OK, "state", "push", "--device", "press-07", "--key", "release.key", "--component", monitor+":1.4.1", host+"/plant/one")
-	if !strings.Contains(out, "line-monitor 1.4.1 (unchanged)") {
+	if !strings.Contains(out, "what it runs stays") {
 		t.Errorf("state push after fleet publish says\n%s", out)
 	}
 }
@@ -152,10 +152,11 @@ func TestLostHistory(t *testing.T) {
 		t.Errorf("the plan says\n%s", out)
 	}
 	push := []string{"state", "push", "--device", "press-07", "--key", "release.key", "--component", monitor + ":1.4.0"}
-	if out := s.do(outcome.OK, append(push, at, states)...); !strings.Contains(out, "generation 12") || !strings.Contains(out, "has accepted generation 11") {
+	s.refuses(outcome.NotFound, []string{"keep what press-07 runs", "has accepted generation 11", "--replace"}, append(push, at, states)...)
+	if out := s.do(outcome.OK, append(push, "--replace", at, states)...); !strings.Contains(out, "generation 12") || !strings.Contains(out, "has accepted generation 11") {
 		t.Errorf("the push says\n%s", out)
 	}
-	if out := s.do(outcome.OK, append(push, "--endpoint=http://127.0.0.1:1", host+"/plant/other")...); !strings.Contains(out, "generation 1 ") || !strings.Contains(out, "could not be found out") {
+	if out := s.do(outcome.OK, append(push, "--endpoint=http://127.0.0.1:1", host+"/plant/other")...); !strings.Contains(out, "generation 1\n") || !strings.Contains(out, "could not be found out") {
 		t.Errorf("the push without an answer says\n%s", out)
 	}
 }

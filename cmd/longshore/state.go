@@ -24,13 +24,16 @@ func (p *program) statePushCommand() *cli.Command {
 	return p.command("state", command{
 		name: "push", args: "HOST/PATH", min: 1, max: 1,
 		usage: "publish the next state of a device",
-		about: "Creates the next generation of the device's state: everything that the device runs from then on. The device removes " +
-			"what the state does not name, unless --keep-others. Deployments come from files, from a bundle, or, for one " +
-			"component, from --component and --set. Every component is pinned to its current digest. The state is signed before " +
-			"the device's tag moves to it. Its generation, and what --keep-others keeps, are read from a state that the same key " +
-			"signed; after a change of keys, name the old one with --verify-key.",
+		about: "Creates the next generation of the device's state. Deployments come from files, from a bundle, or, for one component, " +
+			"from --component and --set. What is not named stays: other deployments, and the parameters of a deployment that " +
+			"--component replaces; without --component, --set and --unset change a deployment that is there. With --replace the " +
+			"device runs exactly what is named. Every component is pinned to its current digest. The command shows what changes on " +
+			"the device, as fleet plan does, and then publishes; with --dry-run it only shows it. The state is signed before the " +
+			"device's tag moves to it. Its generation, and what stays, are read from a state that the same key signed; after a " +
+			"change of keys, name the old one with --verify-key.",
 		examples: []string{
 			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
+			"--device press-07 --key release.key --name line-monitor --set POLL_SECONDS=60 harbor.acme.example/plant/state",
 			"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
 		},
 		flags: slices.Concat([]cli.Flag{
@@ -38,10 +41,11 @@ func (p *program) statePushCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "deployment", Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
 			&cli.StringSliceFlag{Name: "bundle", Usage: "`REFERENCE` of a bundle; may be repeated"},
 			&cli.StringFlag{Name: "component", Usage: "`REFERENCE` of the component to deploy"},
-			&cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE` for the Compose file of --component; may be repeated"},
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of --component; default: its repository's last element"},
-			&cli.StringFlag{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: default"},
-			&cli.BoolFlag{Name: "keep-others", Usage: "keep the other deployments of the device"},
+			&cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE` for the Compose file of --component, or of the deployment that is there; may be repeated"},
+			&cli.StringSliceFlag{Name: "unset", Usage: "`KEY` that gets the Compose file's default again; may be repeated"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the deployment; default: the last element of --component's repository, or the only one that is there"},
+			&cli.StringFlag{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: its present one, or default"},
+			&cli.BoolFlag{Name: "replace", Usage: "run exactly what is named: remove the other deployments, and keep no parameters"},
 			&cli.BoolFlag{Name: "empty", Usage: "publish an empty state: the device removes everything"},
 			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation; default: the current one plus one"},
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
@@ -55,19 +59,27 @@ func (p *program) statePushCommand() *cli.Command {
 
 type stateResult struct {
 	pushed
-	Device     string           `json:"device"`
-	Generation uint64           `json:"generation"`
-	Previous   digest.Digest    `json:"previous,omitempty"`
-	Repeats    digest.Digest    `json:"repeats,omitempty"` // the earlier generation whose content this one has again
-	History    string           `json:"history"`           // the tag that this generation keeps
-	Expires    string           `json:"expires,omitempty"`
-	Changes    []release.Change `json:"changes"`
-	Notes      []string         `json:"notes,omitempty"` // what was unusual about the tags
-	Proposal   *proposalInfo    `json:"proposal,omitempty"`
+	Device     string         `json:"device"`
+	Generation uint64         `json:"generation"`
+	Previous   digest.Digest  `json:"previous,omitempty"`
+	Repeats    digest.Digest  `json:"repeats,omitempty"` // the earlier generation whose content this one has again
+	History    string         `json:"history"`           // the tag that this generation keeps
+	Expires    string         `json:"expires,omitempty"`
+	Changes    []fleet.Change `json:"changes"`
+	Kept       []string       `json:"kept"` // names of the deployments that were not named and stay
+	Cost       fleet.Cost     `json:"cost"`
+	Notes      []string       `json:"notes,omitempty"` // what was unusual
+	Proposal   *proposalInfo  `json:"proposal,omitempty"`
 }
 
 func (r stateResult) text(w io.Writer) {
-	r.changes(w)
+	row(w, "generation", "%d", r.Generation)
+	if len(r.Kept) > 0 {
+		row(w, "kept", "%s", strings.Join(r.Kept, ", "))
+	}
+	if r.Repeats != "" {
+		row(w, "repeats", "%s", short(r.Repeats))
+	}
 	if r.Proposal != nil {
 		r.Proposal.text(w, r)
 		return
@@ -76,36 +88,6 @@ func (r stateResult) text(w io.Writer) {
 		row(w, "unsigned", "devices refuse it unless their policy allows that")
 	}
 	r.pushed.text(w)
-}
-
-// changes writes what the generation changes on the device.
-func (r stateResult) changes(w io.Writer) {
-	label := fmt.Sprintf("generation %d", r.Generation)
-	if len(r.Changes) == 0 {
-		fmt.Fprintf(w, "  %s  nothing to run\n", label)
-	}
-	for _, c := range r.Changes {
-		fmt.Fprintf(w, "  %-*s  %s\n", len(fmt.Sprintf("generation %d", r.Generation)), label, changeText(c))
-		label = ""
-	}
-	if r.Repeats != "" {
-		row(w, "repeats", "%s", short(r.Repeats))
-	}
-	for _, note := range r.Notes {
-		row(w, "note", "%s", note)
-	}
-}
-
-func changeText(c release.Change) string {
-	was, is := versions(c.Was), versions(c.Components)
-	switch {
-	case c.Change == release.Removed:
-		return fmt.Sprintf("%s %s (removed)", c.Name, was)
-	case c.Change == release.Changed && was != is:
-		return fmt.Sprintf("%s %s → %s", c.Name, was, is)
-	default:
-		return fmt.Sprintf("%s %s (%s)", c.Name, is, c.Change)
-	}
 }
 
 func (p *program) statePush(c *cli.Context, args []string) error {
@@ -121,8 +103,8 @@ func (p *program) statePush(c *cli.Context, args []string) error {
 		return err
 	}
 	defer s.Close()
-	one := fleet.One{Device: device, KeepOthers: c.Bool("keep-others"), Generation: c.Uint64("generation")}
-	if one.Deployments, err = p.deployments(c, s.Client, device); err != nil {
+	one := fleet.One{Device: device, Replace: c.Bool("replace") || c.Bool("empty"), Generation: c.Uint64("generation")}
+	if one.Edit, err = p.stateEdit(c, s.Client, device); err != nil {
 		return err
 	}
 	return p.publishOne(c, s, ref, one, bundlesBeside(c, ref))
@@ -138,6 +120,7 @@ func (p *program) publishOne(c *cli.Context, s *session, ref registry.Reference,
 	if err != nil {
 		return err
 	}
+	p.showChange(c, next)
 	if proposes {
 		return p.propose(c, s, repo, policy, next, r, mountFrom)
 	}
@@ -150,6 +133,15 @@ func (p *program) publishOne(c *cli.Context, s *session, ref registry.Reference,
 		return err
 	}
 	return p.show(c, r)
+}
+
+// showChange writes what the next generation changes, before anything is published. It reports whether the output is for people.
+func (p *program) showChange(c *cli.Context, next *fleet.Next) bool {
+	if c.String("output") != "text" || c.Bool("quiet") {
+		return false
+	}
+	next.Details(p.stdout)
+	return true
 }
 
 // planOne plans the next generation of a device; the result says what it changes.
@@ -169,10 +161,8 @@ func (p *program) planOne(c *cli.Context, s *session, ref registry.Reference, on
 	}
 	r := stateResult{
 		Device: string(one.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: next.Publication.HistoryTag,
-		Expires: stamp(o.Expires), Changes: next.Deployments, Notes: next.Notes,
-	}
-	if r.Changes == nil {
-		r.Changes = []release.Change{}
+		Expires: stamp(o.Expires), Changes: append([]fleet.Change{}, next.Changes...), Kept: append([]string{}, next.Kept...), Cost: next.Cost,
+		Notes: next.Reasons,
 	}
 	return repo, next, r, nil
 }
@@ -240,18 +230,22 @@ func (s stateRepository) TagsWithPrefix(ctx context.Context, _, prefix string) (
 // checkStateFlags refuses what contradicts itself.
 func checkStateFlags(c *cli.Context) error {
 	documents := len(c.StringSlice("deployment")) + len(c.StringSlice("bundle"))
-	component := c.String("component") != ""
+	component, sets := c.String("component") != "", len(c.StringSlice("set"))+len(c.StringSlice("unset")) > 0
 	switch {
 	case c.String("device") == "":
 		return misused(c, "which device? use --device")
 	case whoSigns(c) != nil:
 		return whoSigns(c)
-	case !component && (len(c.StringSlice("set")) > 0 || c.String("name") != "" || c.String("namespace") != ""):
-		return misused(c, "--set, --name and --namespace are for --component; documents have parameters of their own")
-	case c.Bool("empty") && (component || documents > 0 || c.Bool("keep-others")):
+	case c.Bool("empty") && (component || documents > 0 || sets):
 		return misused(c, "--empty means that there is nothing to deploy")
-	case !c.Bool("empty") && !component && documents == 0:
-		return misused(c, "what is to run? use --component, --deployment or --bundle, or --empty for nothing")
+	case !component && c.String("namespace") != "":
+		return misused(c, "--namespace is for --component")
+	case !component && documents > 0 && (sets || c.String("name") != ""):
+		return misused(c, "--set, --unset and --name are not for documents, which have parameters of their own")
+	case c.Bool("replace") && (!component && sets || len(c.StringSlice("unset")) > 0):
+		return misused(c, "--replace keeps no parameters: --set is for --component then, and --unset for nothing")
+	case !c.Bool("empty") && !component && documents == 0 && !sets:
+		return misused(c, "what is to run? use --component, --deployment or --bundle, --set to change a parameter, or --empty for nothing")
 	}
 	return nil
 }
@@ -271,68 +265,6 @@ func (p *program) expires(s string) (time.Time, error) {
 		return t, outcome.Usagef("", "--expires %s is in the past", s)
 	}
 	return t.UTC(), nil
-}
-
-// deployments collects the documents that the flags name.
-func (p *program) deployments(c *cli.Context, client *registry.Client, device artifacts.DeviceID) ([]release.Document, error) {
-	var out []release.Document
-	for _, file := range c.StringSlice("deployment") {
-		data, err := p.readDocument(file)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, release.Document{File: file, Data: data})
-	}
-	for _, s := range c.StringSlice("bundle") {
-		repo, target, err := openTarget(c, client, s)
-		if err != nil {
-			return nil, err
-		}
-		bundle, err := release.ReadBundle(c.Context, repo.Upstream(), target)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, bundle...)
-	}
-	if s := c.String("component"); s != "" {
-		ref, err := registry.ParseReference(s)
-		if err != nil {
-			return nil, err
-		}
-		if ref.Scheme != registry.SchemeOCI {
-			return nil, misused(c, "--component %s: devices fetch components from registries only", s)
-		}
-		// Named by the user, unlike what documents name: it may be told the credentials of the flags.
-		repo, err := originOf(c.Context, client, ref)
-		if err != nil {
-			return nil, err
-		}
-		values, err := pairs("set", c.StringSlice("set"))
-		if err != nil {
-			return nil, err
-		}
-		if ref.Tag != "" && ref.Digest == "" {
-			desc, err := repo.Resolve(c.Context, ref.Tag)
-			if err != nil {
-				return nil, err
-			}
-			ref.Digest = desc.Digest
-		}
-		if ref.Digest != "" { // else it is refused below
-			if err := checkSet(c.Context, repo, ref.Digest, values); err != nil {
-				return nil, err
-			}
-		}
-		data, err := release.Single{
-			Device: device, Repository: ref.Name(), Tag: ref.Tag, Digest: ref.Digest,
-			Name: c.String("name"), Namespace: c.String("namespace"), Parameters: values,
-		}.Deployment()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, release.Document{File: "--component " + s, Data: data})
-	}
-	return out, nil
 }
 
 // bundlesBeside are the repositories of --bundle in the registry of ref: pinned documents need not be sent again.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -245,10 +244,13 @@ func (p *program) stateSign(c *cli.Context, args []string) error {
 		if r.Proposal.Waiting == "" && !r.Proposal.Published { // a command was interrupted
 			r.Proposal.Waiting = "its publication, by the next longshore state sign"
 		}
+		p.showChange(c, next)
 		return p.show(c, r)
 	}
-	var shown bytes.Buffer
-	r.changes(&shown)
+	var shown strings.Builder // whatever the output is: what is signed is shown
+	if !p.showChange(c, next) {
+		next.Details(&shown)
+	}
 	if err := p.confirm(c, shown.String()+"Sign it?"); err != nil {
 		return err
 	}

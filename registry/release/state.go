@@ -20,23 +20,6 @@ type Document struct {
 	Data []byte
 }
 
-// Changes of a deployment.
-const (
-	New       = "new"
-	Changed   = "changed"
-	Unchanged = "unchanged"
-	Removed   = "removed"
-)
-
-// Change is what a release does to one deployment.
-type Change struct {
-	Deployment string      `json:"deployment"` // id
-	Name       string      `json:"name"`
-	Change     string      `json:"change"`
-	Was        []Component `json:"was,omitempty"` // before, unless new or unchanged
-	Components []Component `json:"components,omitempty"`
-}
-
 // Component is one component as a state names it.
 type Component struct {
 	Name       string        `json:"name"`

@@ -62,7 +62,7 @@ func TestFullDevice(t *testing.T) {
 	_, err = w.Run(t.Context(), "longshore", "key", "generate", "release")
 	must(t, "key", err)
 	must(t, "state 1", w.Release(t.Context(), component("press", "1")))
-	must(t, "state 2", w.Release(t.Context(), component("filler", "1"), "--keep-others"))
+	must(t, "state 2", w.Release(t.Context(), component("filler", "1")))
 	must(t, "init", w.Init(t.Context(), "--data-dir", filepath.Join(disk.Dir, "data")))
 	must(t, "boot", w.Boot(t.Context()))
 	must(t, "the workloads run", w.Settled(t.Context(), 2, settleLimit))
@@ -79,7 +79,7 @@ func TestFullDevice(t *testing.T) {
 		return err
 	}))
 	must(t, "the last bytes", fill(filepath.Join(disk.Dir, "rest")))
-	must(t, "state 3", w.Release(t.Context(), component("press", "2")))
+	must(t, "state 3", w.Release(t.Context(), component("press", "2"), "--replace"))
 	if err := w.Settled(t.Context(), 3, tellLimit); err != nil {
 		log, _ := os.ReadFile(w.Agent.LogFile)
 		t.Fatalf("the state that frees the disk: %v\n%s", err, log[max(0, len(log)-6000):])

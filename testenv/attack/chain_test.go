@@ -114,7 +114,7 @@ func usurpers() []attack {
 				d.point(t, stolen)
 				d.key, d.pushed = "release-b", honest
 				// Nobody goes on from what the thief signed: what is to run is named anew.
-				d.release(t, "line", false, "--generation", fmt.Sprint(honest+1), "--keep-others=false")
+				d.release(t, "line", false, "--generation", fmt.Sprint(honest+1), "--replace")
 				d.release(t, "audit", false)
 			}
 		}},

@@ -313,7 +313,7 @@ func (d *device) release(t *testing.T, app string, image bool, flags ...string) 
 		d.component(t, app)
 	}
 	d.must(t, "longshore", append([]string{
-		"state", "push", "--device", string(d.id), "--key", d.path(d.key + ".key"), "--keep-others", "--name", app,
+		"state", "push", "--device", string(d.id), "--key", d.path(d.key + ".key"), "--name", app,
 		"--component", "oci://" + d.host + "/plant/components/" + app + ":" + d.versions[app], "--set", fmt.Sprintf("TEXT=%d", d.pushed+1), d.host + "/plant/state",
 	}, flags...)...)
 	for _, key := range d.also {

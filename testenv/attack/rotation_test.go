@@ -42,7 +42,7 @@ func onRotation(t *testing.T, p *plant, n int) {
 		}
 		d.untouched(t)
 		d.key, d.pushed = "release-b", honest+1
-		d.release(t, "line", false, "--generation", strconv.Itoa(honest+2), "--keep-others=false")
+		d.release(t, "line", false, "--generation", strconv.Itoa(honest+2), "--replace")
 		d.release(t, "audit", false)
 		d.settled(t, uint64(d.pushed))
 	})

@@ -111,7 +111,7 @@ func (d *device) publish(ctx context.Context, from, to int) error {
 		if err != nil {
 			return err
 		}
-		if err := d.Release(ctx, component, "--keep-others"); err != nil {
+		if err := d.Release(ctx, component); err != nil {
 			return err
 		}
 	}

@@ -69,7 +69,7 @@ func (d *device) startTwo(ctx context.Context, n int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := d.Release(ctx, component, "--keep-others"); err != nil {
+	if err := d.Release(ctx, component); err != nil {
 		return 0, err
 	}
 	began := time.Now()

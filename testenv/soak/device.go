@@ -54,7 +54,7 @@ func (d *device) publish(ctx context.Context, app, compose string) error {
 	if err != nil {
 		return err
 	}
-	return d.Release(ctx, component, "--keep-others")
+	return d.Release(ctx, component)
 }
 
 // settled waits until the device runs a generation completely, with so many containers.
