@@ -36,7 +36,7 @@ func (p *program) app() *cli.App {
 			group("key", "create signing keys", p.keyGenerateCommand(), p.keyShowCommand(), p.keyPublicCommand()),
 			group("component", "publish Compose projects", p.componentPushCommand()),
 			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
-			group("state", "publish and show the states of devices", p.statePushCommand(), p.stateSignCommand(), p.stateProposalsCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
+			group("state", "publish and show the states of devices", p.statePushCommand(), p.stateSignCommand(), p.stateProposalsCommand(), p.stateRemoveCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
 			group("app", "publish and show application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
 			p.fleetCommands(),
 			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustAddCommand(), p.trustRemoveCommand(), p.trustRevokeCommand(), p.trustThresholdCommand(), p.trustShowCommand(), p.trustHistoryCommand()),

@@ -225,10 +225,7 @@ func (p *program) stateRollbackCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
 			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to roll back to"},
-			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
-			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
-			dryRunFlag(), annotationFlag(),
-		}, vouchFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
+		}, nextFlags(), vouchFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: p.stateRollback,
 	})
 }

@@ -48,13 +48,18 @@ func (p *program) statePushCommand() *cli.Command {
 			&cli.BoolFlag{Name: "replace", Usage: "run exactly what is named: remove the other deployments, and keep no parameters"},
 			&cli.BoolFlag{Name: "empty", Usage: "publish an empty state: the device removes everything"},
 			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation; default: the current one plus one"},
-			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
-			dryRunFlag(),
-			&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
-			annotationFlag(),
-		}, vouchFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
+		}, nextFlags(), vouchFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: p.statePush,
 	})
+}
+
+// nextFlags are those of every command that publishes the next state of one device.
+func nextFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+		&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
+		dryRunFlag(), annotationFlag(),
+	}
 }
 
 type stateResult struct {

@@ -264,13 +264,13 @@ func takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDe
 	return out, slices.Compact(all), nil
 }
 
-// theDeployment is the one of a name, or the only one.
+// theDeployment is the one of a name or an id, or the only one.
 func theDeployment(had []artifacts.Deployment, name string, device artifacts.DeviceID) (*artifacts.Deployment, error) {
 	var names []string
 	var found []*artifacts.Deployment
 	for i, d := range had {
 		names = append(names, d.Document.Metadata.Name)
-		if name == "" || d.Document.Metadata.Name == name {
+		if name == "" || d.Document.Metadata.Name == name || strings.EqualFold(d.Document.ID, name) {
 			found = append(found, &had[i])
 		}
 	}
@@ -284,7 +284,8 @@ func theDeployment(had []artifacts.Deployment, name string, device artifacts.Dev
 	case name == "":
 		return nil, fault.WithHint(fmt.Errorf("%s has %d deployments: %w: which one?", device, len(had), fault.ErrInvalid), "say --name NAME; "+there)
 	case len(found) > 1:
-		return nil, fmt.Errorf("%s has %d deployments of the name %s: %w", device, len(found), name, fault.ErrConflict)
+		err := fmt.Errorf("%s has %d deployments of the name %s: %w", device, len(found), name, fault.ErrConflict)
+		return nil, fault.WithHint(err, "name it by its id: longshore state show -o json shows it")
 	}
 	return nil, fault.WithHint(meaning(fmt.Errorf("%s has no deployment %s: %w", device, name, fault.ErrNotFound), name, names), there)
 }

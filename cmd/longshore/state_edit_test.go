@@ -37,6 +37,16 @@ func TestStateEdit(t *testing.T) {
 	push(outcome.OK, "--component", monitor+":1.6.0")
 	s.do(outcome.OK, "state", "show", "-d", "press-07", "-o", "json", states)
 	push(outcome.OK, "--component", monitor+":1.6.0")
+	remove := func(want int, args ...string) {
+		s.do(want, append([]string{"state", "remove", "-d", "press-07", releaseKey, states}, args...)...)
+	}
+	remove(outcome.NotFound, "visoin")
+	remove(outcome.OK, "vision", "--dry-run")
+	remove(outcome.OK, "vision")
+	remove(outcome.OK, "B7FF3FCA-bc5c-5941-88ba-54143595392b")
+	remove(outcome.NotFound, "line-monitor")
+	push(outcome.OK, "--component", monitor+":1.5.0")
+	push(outcome.OK, "--deployment", "vision.yaml")
 	push(outcome.OK, "--replace", "--component", monitor+":1.6.0")
 	for _, args := range [][]string{
 		{"--replace", "--set", "LEVEL=a"},
