@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -11,8 +12,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxCopied bounds a blob that is carried from one repository to another: packages, components and charts are smaller.
-const maxCopied = 256 << 20
+// maxHeld is up to how many bytes a blob is held in memory while it is copied; larger ones are streamed.
+const maxHeld = 1 << 20
+
+// errStream says that a blob is not held in memory.
+var errStream = errors.New("the blob is streamed")
 
 // Copied counts what a copy brought.
 type Copied struct {
@@ -115,17 +119,27 @@ func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 		c.done[b.Digest] = true
 		return nil
 	}
-	get := func() ([]byte, error) { return c.from.Blob(ctx, b, maxCopied) }
+	get := func() ([]byte, error) {
+		if b.Size > maxHeld {
+			return nil, errStream
+		}
+		return c.from.Blob(ctx, b, maxHeld)
+	}
 	mounted := false
+	err = errStream
 	to, remote := c.to.place.(*remotePlace)
 	from, alike := c.from.place.(*remotePlace)
-	if remote && alike && to.host == from.host && to.name != from.name {
+	switch {
+	case remote && alike && to.host == from.host && to.name != from.name:
 		mounted, err = to.mount(ctx, b, from.name, get)
-	} else {
+	case b.Size <= maxHeld:
 		var data []byte
 		if data, err = get(); err == nil {
 			err = c.to.PushBlob(ctx, b, data)
 		}
+	}
+	if errors.Is(err, errStream) {
+		_, err = c.to.pushBlobFrom(ctx, b, func() (io.ReadCloser, error) { return c.from.OpenBlob(ctx, b) })
 	}
 	switch c.done[b.Digest] = err == nil; {
 	case err != nil:

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -102,5 +103,33 @@ func TestCopyFromEnds(t *testing.T) {
 	}
 	if made, err := disk.CopyFrom(t.Context(), from, subject.Digest, "1.4.1"); err != nil || made.Sent != 3 {
 		t.Errorf("to a layout: %+v, %v", made, err)
+	}
+}
+
+// A large blob is streamed, and sent again from its beginning when the registry breaks off.
+func TestCopyFromStreams(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		source, target := testenv.Registry(t, testenv.Distribution), testenv.Registry(t, kind)
+		from := openName(t, clientFor(t, source), source.Host+"/images/line")
+		to := openName(t, clientFor(t, target), target.Host+"/images/line")
+		large := strings.Repeat("0123456789abcdef", 3<<16)
+		subject, _ := storetest.Put(t, from, large, nil, "1.4.1")
+		target.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/images/line/blobs/uploads`, Times: 1, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
+		made, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1")
+		if err != nil || made.Bytes < int64(len(large)) {
+			t.Fatalf("%s: %+v, %v", kind, made, err)
+		}
+		if data, err := to.Blob(t.Context(), storetest.BlobOf([]byte(large)), 4<<20); err != nil || string(data) != large {
+			t.Errorf("%s: %d bytes, %v", kind, len(data), err)
+		}
+		disk, err := newClient(t, registry.Options{}).Open(t.Context(), mustParse(t, "oci-layout:"+t.TempDir()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := disk.CopyFrom(t.Context(), to, subject.Digest, "1.4.1"); err != nil {
+				t.Errorf("%s: to a layout: %v", kind, err)
+			}
+		}
 	}
 }

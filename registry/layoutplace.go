@@ -173,6 +173,17 @@ func (p *layoutPlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io
 	return &fileReader{ctx: ctx, f: f, left: desc.Size, hash: desc.Digest.Verifier()}, nil
 }
 
+// verify reads a blob file to its end.
+func (p *layoutPlace) verify(ctx context.Context, desc ocispec.Descriptor) error {
+	f, err := p.openBlob(ctx, desc)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(io.Discard, f)
+	return err
+}
+
 // fileReader gives io.EOF only when size and digest were right.
 type fileReader struct {
 	ctx  context.Context
@@ -265,13 +276,17 @@ func (p *layoutPlace) tags(ctx context.Context, _ string) ([]string, error) {
 
 // pushBlob repairs a file of the wrong size, which a full disk or a power cut leaves.
 func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (bool, error) {
+	return p.pushBlobFrom(ctx, desc, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+}
+
+func (p *layoutPlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open func() (io.ReadCloser, error)) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	store, err := p.open(ctx, true)
 	if err != nil {
 		return false, err
 	}
-	if _, err := p.file(desc.Digest, desc.Size, desc.Size); err == nil {
+	if err := p.verify(ctx, desc); err == nil {
 		return false, nil
 	} else if !errors.Is(err, fault.ErrNotFound) {
 		if err := os.Remove(p.blobPath(desc.Digest)); err != nil {
@@ -281,7 +296,12 @@ func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 	if desc.MediaType == "" || isManifest(desc.MediaType) {
 		desc.MediaType = "application/octet-stream" // as a blob: no entry in the index
 	}
-	return true, onDisk(store.Push(ctx, desc, bytes.NewReader(data)))
+	content, err := open()
+	if err != nil {
+		return false, err
+	}
+	defer content.Close()
+	return true, onDisk(store.Push(ctx, desc, content))
 }
 
 func (p *layoutPlace) mount(ctx context.Context, desc ocispec.Descriptor, _ string, get func() ([]byte, error)) (bool, error) {

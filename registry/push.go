@@ -21,6 +21,8 @@ import (
 type uploader struct {
 	*access
 	data  []byte
+	open  func() (io.ReadCloser, error) // opens the content, size bytes, again for each try; nil: it is data
+	size  int64
 	whole digest.Digest // of data, which goes with the first request too: a registry may take that for all of it; "": it does not
 }
 
@@ -40,6 +42,12 @@ func (u *uploader) Do(r *http.Request) (*http.Response, error) {
 		r.URL.RawQuery = url.Values{"digest": {u.whole.String()}}.Encode()
 		r.Header.Set("Content-Type", "application/octet-stream")
 		u.fill(r)
+	case r.Method == http.MethodPut && u.open != nil:
+		body, err := u.open()
+		if err != nil {
+			return nil, err
+		}
+		r.ContentLength, r.Body, r.GetBody = u.size, body, u.open
 	case r.Method == http.MethodPut:
 		u.fill(r)
 	}
@@ -75,6 +83,18 @@ func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 		return false, err
 	}
 	err = p.upstream().answer(ctx, (&uploader{access: p.upstream(), data: data}).repository().Blobs().Push(ctx, desc, bytes.NewReader(data)))
+	return err == nil, err
+}
+
+// pushBlobFrom sends a blob of any size unless it is there. open is called for each try.
+func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open func() (io.ReadCloser, error)) (sent bool, err error) {
+	ctx = p.writing(ctx)
+	a := p.upstream()
+	if there, err := p.existsAt(ctx, a, desc); err != nil || there {
+		return false, err
+	}
+	u := &uploader{access: a, open: open, size: desc.Size}
+	err = a.answer(ctx, u.repository().Blobs().Push(ctx, desc, struct{ io.Reader }{http.NoBody})) // the uploader puts the content into the request
 	return err == nil, err
 }
 

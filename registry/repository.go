@@ -48,6 +48,7 @@ type place interface {
 	referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
 	tags(ctx context.Context, prefix string) ([]string, error) // prefix: a hint that no other tag is needed
 	pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (sent bool, err error)
+	pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open func() (io.ReadCloser, error)) (sent bool, err error)
 	mount(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (bool, error)
 	holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool
 	pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error

@@ -41,7 +41,7 @@ func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, da
 		sent = opened
 	default:
 		sent = true
-		err = (&uploader{a, data, desc.Digest}).repository().Blobs().Push(ctx, desc, bytes.NewReader(data))
+		err = (&uploader{access: a, data: data, whole: desc.Digest}).repository().Blobs().Push(ctx, desc, bytes.NewReader(data))
 		if !errors.Is(err, errWhole) {
 			break
 		}
