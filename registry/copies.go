@@ -115,3 +115,41 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 	}
 	return out, nil
 }
+
+// Content lists a manifest and all that it names, each once: of an index its manifests too.
+func (r *Repository) Content(ctx context.Context, d digest.Digest) ([]ocispec.Descriptor, error) {
+	seen := map[digest.Digest]bool{}
+	var out []ocispec.Descriptor
+	add := func(d ocispec.Descriptor) bool {
+		fresh := !seen[d.Digest]
+		if seen[d.Digest] = true; fresh {
+			out = append(out, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
+		}
+		return fresh
+	}
+	var visit func(d digest.Digest, depth int) error
+	visit = func(d digest.Digest, depth int) error {
+		desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
+		if err != nil || !add(desc) {
+			return err
+		}
+		blobs, manifests, err := parts(data)
+		if err == nil && len(manifests) > 0 && depth == 0 {
+			err = fmt.Errorf("indexes of indexes: %w", fault.ErrTooLarge)
+		}
+		if err != nil {
+			return r.fail("read", d.String(), err)
+		}
+		for _, b := range blobs {
+			add(b)
+		}
+		for _, m := range manifests {
+			if err := visit(m.Digest, depth-1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	err := visit(d, maxNested)
+	return out, err
+}

@@ -40,6 +40,8 @@ func (p *program) app() *cli.App {
 			group("app", "publish and show application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
 			p.fleetCommands(),
 			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustAddCommand(), p.trustRemoveCommand(), p.trustRevokeCommand(), p.trustThresholdCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
+			group("site", "carry releases to disconnected sites", p.sitePlanCommand()),
+			p.mirrorCommand(),
 			p.signCommand(),
 			p.freshenCommand(),
 			p.attestCommand(),

@@ -90,6 +90,7 @@ func play(t *testing.T, p *Page, bin string) {
 	known := map[string]func(){
 		"registry": w.registry, "images": w.images, "device": w.device, "fleet": w.fleet, "published": w.published, "cosign": w.cosign,
 		"running": w.running, "token": w.token, "sigstore": w.sigstore, "git": w.git,
+		"site": w.site,
 	}
 	for _, need := range p.Needs {
 		provide, ok := known[need]
@@ -118,6 +119,11 @@ type writer struct {
 func (w *writer) registry() {
 	w.server = testenv.Registry(w.t, testenv.Distribution)
 	w.stands["harbor.acme.example"] = w.server.Host
+}
+
+// site is the registry of a site.
+func (w *writer) site() {
+	w.stands["registry.graz.local:5000"] = testenv.Registry(w.t, testenv.Distribution).Host
 }
 
 func (w *writer) images() {

@@ -48,7 +48,8 @@ var mayImport = map[string][]string{
 	"fleet":              {"artifacts", "registry/release"},
 	"fleet/rollout":      {"artifacts", "fleet", "registry/release"},
 	"fleet/endpoint":     {"artifacts", "fleet", "fleet/rollout"},
-	"cmd":                {"artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "fleet/*", "signing/*"},
+	"site":               {"artifacts", "registry", "registry/release"},
+	"cmd":                {"site", "artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "fleet/*", "signing/*"},
 	"cmd/testenv":        {"testenv"},
 	"testenv":            {"artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "signing/*"},
 	"testenv/images":     {}, // what runs in test containers: standard library only

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing/audit"
+	"github.com/longshore-dev/longshore/site"
+)
+
+// siteFlags say what a site needs, and where it goes.
+func siteFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
+		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of earlier generations that the site has too"},
+		&cli.StringSliceFlag{Name: "trust", Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
+		&cli.BoolFlag{Name: "host-paths", Usage: "put HOST/PATH into DESTINATION/HOST/PATH; default: DESTINATION/PATH, whichever HOST it is from"},
+	}, registryFlags())
+}
+
+func (p *program) sitePlanCommand() *cli.Command {
+	return p.command("site", command{
+		name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
+		usage: "show what a site needs and what it lacks",
+		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, components and images, with " +
+			"their sizes, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something cannot be found.",
+		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
+		flags:    siteFlags(),
+		run:      p.sitePlan,
+	})
+}
+
+func (p *program) mirrorCommand() *cli.Command {
+	return p.command("", command{
+		name: "mirror", args: "HOST/PATH DESTINATION", min: 2, max: 2,
+		usage: "copy everything that a site's devices need to its registry",
+		about: "Follows the states of devices in HOST/PATH down to the last layer and copies everything to the registry DESTINATION: " +
+			"states, trust policies, components and images, with all signatures, attestations and other referrers, in both of " +
+			"cosign's formats, with the same digests. Every state is verified first, as longshore verify does. The tags of devices " +
+			"are set last, and never to an older generation. The command may be repeated: what is there is not sent again. Devices " +
+			"find the copies by hosts.toml, see docs/site.md.",
+		examples: []string{
+			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
+			"--policy trust.yaml --trust harbor.acme.example/plant/trust --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
+		},
+		flags: slices.Concat([]cli.Flag{
+			publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+			&cli.BoolFlag{Name: "no-verify", Usage: "copy what nobody has verified; devices verify all the same"},
+		}, identityFlags(), siteFlags()),
+		run: p.mirror,
+	})
+}
+
+// destination opens the site's repository for one of the closure.
+func destination(c *cli.Context, client *registry.Client, arg string) func(context.Context, string) (*registry.Repository, error) {
+	base := strings.TrimSuffix(strings.TrimPrefix(arg, "oci://"), "/")
+	return func(_ context.Context, repository string) (*registry.Repository, error) {
+		name := repository
+		if !c.Bool("host-paths") {
+			_, name, _ = strings.Cut(repository, "/")
+		}
+		ref, err := registry.ParseReference(base + "/" + name)
+		if err != nil {
+			return nil, err
+		}
+		repo, err := client.OpenNamed(ref)
+		if err != nil {
+			return nil, err
+		}
+		return repo.Upstream(), nil
+	}
+}
+
+// closure finds what a site needs. verify may be nil.
+func (p *program) siteClosure(c *cli.Context, client *registry.Client, args []string, verify func(context.Context, *registry.Repository, digest.Digest) error) (*site.Mirror, *site.Closure, error) {
+	ref, err := registry.ParseReference(args[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	if ref.Target() != "" || ref.Scheme != registry.SchemeOCI {
+		return nil, nil, misused(c, "%s: name the repository of states, HOST/PATH, and devices with --device", args[0])
+	}
+	if n := c.Int("history"); n < 0 || n > maxHistory {
+		return nil, nil, misused(c, "--history %d is not from 0 to %d", n, maxHistory)
+	}
+	o := site.Options{History: c.Int("history"), Trust: c.StringSlice("trust"), Verify: verify, Concurrency: c.Int("parallel")}
+	for _, s := range c.StringSlice("device") {
+		id, err := artifacts.ParseDeviceID(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		o.Devices = append(o.Devices, id)
+	}
+	for i, s := range o.Trust {
+		o.Trust[i] = strings.TrimPrefix(s, "oci://")
+	}
+	m := &site.Mirror{From: client, To: destination(c, client, args[1])}
+	closure, err := site.Close(c.Context, client, ref.Name(), o)
+	return m, closure, err
+}
+
+type sitePlanResult struct {
+	*site.Plan
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+}
+
+func (r sitePlanResult) essence() string { return fmt.Sprint(r.Lacks) }
+
+func (r sitePlanResult) text(w io.Writer) {
+	kind := ""
+	for _, a := range r.Artifacts {
+		label := string(a.Kind)
+		if label == kind {
+			label = ""
+		}
+		kind = string(a.Kind)
+		name := a.Repository
+		if len(a.Tags) > 0 {
+			name += ":" + strings.Join(a.Tags, ",")
+		}
+		lacks := "there"
+		if a.Lacks > 0 {
+			lacks = size(a.Lacks) + " to copy"
+		}
+		row(w, label, "%s  %s  %s, %s", name, short(a.Digest), size(a.Bytes), lacks)
+	}
+	for _, s := range r.Problems {
+		row(w, "missing", "%s", s)
+	}
+	row(w, "in all", "%s, %s to copy", size(r.Bytes), size(r.Lacks))
+}
+
+func (p *program) sitePlan(c *cli.Context, args []string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	m, closure, err := p.siteClosure(c, client, args, nil)
+	if err != nil {
+		return err
+	}
+	plan, err := m.Plan(c.Context, closure)
+	if err != nil {
+		return err
+	}
+	if err := p.show(c, sitePlanResult{plan, args[0], args[1]}); err != nil || len(plan.Problems) == 0 {
+		return err
+	}
+	return fmt.Errorf("site plan: %s: %w", plan.Problems[0], fault.ErrUnfit)
+}
+
+type mirrorResult struct {
+	*site.Mirrored
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+}
+
+func (r mirrorResult) essence() string { return fmt.Sprint(r.Bytes) }
+
+func (r mirrorResult) text(w io.Writer) {
+	row(w, "copied", "%s: %s and %s sent, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), size(r.Bytes))
+	for _, s := range r.Notes {
+		row(w, "note", "%s", s)
+	}
+	if len(r.Devices) == 0 {
+		row(w, "devices", "every tag names its state already")
+		return
+	}
+	row(w, "devices", "%s", strings.Join(r.Devices, ", "))
+}
+
+func (p *program) mirror(c *cli.Context, args []string) error {
+	verify, err := p.siteVerify(c)
+	if err != nil {
+		return err
+	}
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var check func(context.Context, *registry.Repository, digest.Digest) error
+	if verify != nil {
+		check = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
+			return verify(ctx, client, repo, state)
+		}
+	}
+	m, closure, err := p.siteClosure(c, client, args, check)
+	if err != nil {
+		return err
+	}
+	if !c.Bool("quiet") {
+		done := 0
+		m.Tell = func(n *site.Need) {
+			done++
+			fmt.Fprintf(p.stderr, "%d/%d %s %s %s\n", done, len(closure.Needs), n.Kind, n.Repository, short(n.Digest))
+		}
+	}
+	made, err := m.Run(c.Context, closure)
+	if err != nil {
+		if errors.Is(err, fault.ErrRollback) {
+			err = fault.WithHint(err, "the site is ahead: publish a newer generation, or look who published there")
+		}
+		return err
+	}
+	return p.show(c, mirrorResult{made, args[0], args[1]})
+}
+
+// siteVerify verifies a state with everything that it names; nil: --no-verify.
+func (p *program) siteVerify(c *cli.Context) (func(context.Context, *registry.Client, *registry.Repository, digest.Digest) error, error) {
+	if c.Bool("no-verify") {
+		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
+			return nil, misused(c, "--no-verify excludes --key and --policy")
+		}
+		return nil, nil
+	}
+	judge, err := p.judge(c)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, client *registry.Client, repo *registry.Repository, state digest.Digest) error {
+		decides, now := judge, p.now()
+		if policy, ok := judge.(audit.Policy); ok {
+			policy.Elsewhere = elsewhere(client)
+			decides = policy
+		}
+		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
+			Judge: p.placed(decides), Places: places{client}, Kind: artifacts.KindState, Now: now, Project: projectImages,
+		})
+		if err != nil {
+			return err
+		}
+		return verdict(report.Err())
+	}, nil
+}

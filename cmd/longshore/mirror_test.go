@@ -1,0 +1,126 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// siteHost is what the site's registry is called here; hosts.toml says where it really is.
+const siteHost = "registry.graz.example"
+
+// site starts a site's registry.
+func (s *shell) site(kind testenv.Kind) *testenv.RegistryServer {
+	s.t.Helper()
+	r := testenv.Registry(s.t, kind)
+	s.write("certs.d/"+siteHost+"/hosts.toml", "server = \""+r.URL+"\"\n")
+	return r
+}
+
+// mirrored runs mirror and returns its result.
+func (s *shell) mirrored(args ...string) (r mirrorResult) {
+	s.t.Helper()
+	out := s.do(outcome.OK, append([]string{"mirror", "-o", "json", releaseKeyPublic}, append(args, states, siteHost)...)...)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		s.t.Fatal(err)
+	}
+	return r
+}
+
+const releaseKeyPublic = "--key=release.pub"
+
+// A site's registry has all that its devices need, with signatures that verify there; the second run sends nothing; a device's
+// tag never goes back.
+func TestMirror(t *testing.T) {
+	for _, kinds := range [][2]testenv.Kind{{testenv.Distribution, testenv.Distribution}, {testenv.Referrers, testenv.Lax}, {testenv.Distribution, testenv.Referrers}} {
+		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
+			s := newShell(t, kinds[0])
+			s.stock()
+			there := s.site(kinds[1])
+			push := func(device, poll string, more ...string) {
+				s.do(outcome.OK, append([]string{"state", "push", "-q", "-d", device, "--key", "release.key", "--component", monitor + ":1.4.0", "--set", "POLL_SECONDS=" + poll}, append(more, states)...)...)
+			}
+			push("press-07", "5")
+			push("press-07", "6")
+			push("press-08", "5", "--signature-format", "both")
+			plan := s.do(outcome.OK, "site", "plan", "--history", "1", states, siteHost)
+			for _, want := range []string{"image", "library/caddy", "component", "line-monitor:1.4.0", "press-07,press-07.v2", "press-07.v1", "press-08", "to copy"} {
+				if !strings.Contains(plan, want) {
+					t.Errorf("the plan does not tell %q:\n%s", want, plan)
+				}
+			}
+			first := s.mirrored("--history", "1")
+			if first.Artifacts != 6 || strings.Join(first.Devices, " ") != "press-07 press-08" || first.Bytes == 0 {
+				t.Errorf("first: %+v, want 6 artifacts and both devices", first)
+			}
+			if again := s.mirrored("--history", "1"); again.Sent+again.Mounted+again.Manifests+again.Tags != 0 {
+				t.Errorf("again: %+v, want that nothing was sent", again.Mirrored)
+			}
+			if out := s.do(outcome.OK, "site", "plan", "--history", "1", states, siteHost); !strings.Contains(out, " 0 B to copy") {
+				t.Errorf("the site has everything:\n%s", out)
+			}
+			for _, tag := range []string{"press-07", "press-07.v1", "press-08"} {
+				s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:"+tag)
+			}
+			// A device that only has the mirror finds everything: its registry is not there any more.
+			s.write("certs.d/"+host+"/hosts.toml", "server = \""+there.URL+"\"\n")
+			s.do(outcome.OK, "verify", "--key", "release.pub", states+":press-07")
+			s.write("certs.d/"+host+"/hosts.toml", "server = \""+s.server.URL+"\"\n")
+			// Somebody at the site published what is newer.
+			s.do(outcome.OK, "component", "push", "-q", "./sensor", siteHost+"/plant/components/sensor:2.0.0")
+			for n := 3; n < 5; n++ {
+				s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", siteHost+"/plant/components/sensor:2.0.0", "--generation", fmt.Sprint(n), siteHost+"/plant/state")
+			}
+			push("press-07", "7")
+			push("press-08", "7")
+			s.refuses(outcome.Refused, []string{"press-07 is generation 4, and generation 3"}, "mirror", releaseKeyPublic, states, siteHost)
+			if r := s.mirrored("-d", "press-08"); strings.Join(r.Devices, " ") != "press-08" {
+				t.Errorf("press-08 alone: %+v", r.Mirrored)
+			}
+		})
+	}
+}
+
+// What is not signed as it must be is not copied; what cannot be found is told; both before anything is sent.
+func TestMirrorRefuses(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	there.Faults.Forget()
+	s.refuses(outcome.Verification, []string{"press-07"}, "mirror", "--key=other.pub", states, siteHost)
+	s.refuses(outcome.Misused, []string{"--key"}, "mirror", states, siteHost)
+	s.refuses(outcome.NotFound, []string{"press-70"}, "mirror", releaseKeyPublic, "-d", "press-70", states, siteHost)
+	s.refuses(outcome.NotFound, []string{"no device has a state there"}, "site", "plan", host+"/plant/components/line-monitor", siteHost)
+	for _, r := range there.Faults.Requests("", "") {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			t.Errorf("%s %s was sent", r.Method, r.Path)
+		}
+	}
+}
+
+// A mirror that is killed at any request leaves no device's tag at what is not whole, and the next one ends it.
+func TestMirrorIsTakenUp(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	for n := 1; ; n += 3 {
+		there.Faults.Clear()
+		there.Faults.Add(testenv.Rule{Method: http.MethodPut, Skip: n, Effect: testenv.Status(http.StatusForbidden, 0)})
+		code, _, _ := s.try("mirror", "-q", releaseKeyPublic, states, siteHost)
+		there.Faults.Clear()
+		if code == outcome.OK {
+			break
+		}
+		if code, _, _ := s.try("inspect", siteHost+"/plant/state:press-07"); code == outcome.OK {
+			s.do(outcome.OK, "verify", "--key", "release.pub", siteHost+"/plant/state:press-07")
+		}
+	}
+	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+}

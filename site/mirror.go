@@ -1,0 +1,214 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// Mirrored counts what a mirror run brought.
+type Mirrored struct {
+	registry.Copied
+	Artifacts int      `json:"artifacts"` // of the closure
+	Tags      int      `json:"tags"`      // that were set
+	Devices   []string `json:"devices"`   // tags of devices that moved, sorted
+	Notes     []string `json:"notes,omitempty"`
+}
+
+// Mirror is a copy of a closure into the registries of a site.
+type Mirror struct {
+	From Source
+	// To opens the repository at the site that stands for one of the closure, "host/path".
+	To          func(ctx context.Context, repository string) (*registry.Repository, error)
+	Tell        func(n *Need) // after each artifact is there; nil: nobody. It is called by one goroutine at a time
+	Concurrency int           // artifacts in progress; 0: 4
+
+	mu   sync.Mutex
+	made Mirrored
+}
+
+// Run copies everything and sets tags: of images and components first, last those of devices, each after its history tag. It
+// may be repeated after any interruption: what is there is not sent again. A device's tag at the site never goes back: a newer
+// generation there is fault.ErrRollback, another state of the same generation fault.ErrConflict, before anything is copied.
+func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
+	if len(c.Problems) > 0 {
+		return nil, fmt.Errorf("%s: %w", c.Problems[0], fault.ErrUnfit)
+	}
+	m.made = Mirrored{Artifacts: len(c.Needs), Devices: []string{}}
+	var states, others []*Need
+	for _, n := range c.Needs {
+		if n.Kind == artifacts.KindState {
+			states = append(states, n)
+		} else {
+			others = append(others, n)
+		}
+	}
+	for _, step := range []struct {
+		needs []*Need
+		do    func(context.Context, *Need) error
+	}{{states, m.check}, {others, m.copy}, {states, m.copy}, {states, m.history}, {states, m.move}} {
+		g, inner := errgroup.WithContext(ctx)
+		g.SetLimit(max(m.Concurrency, 1))
+		if m.Concurrency == 0 {
+			g.SetLimit(4)
+		}
+		for _, n := range step.needs {
+			g.Go(func() error {
+				if inner.Err() != nil {
+					return inner.Err()
+				}
+				return step.do(inner, n)
+			})
+		}
+		if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+			return &m.made, err
+		}
+	}
+	slices.Sort(m.made.Devices)
+	return &m.made, nil
+}
+
+// check refuses a device's state that is older than the one at the site.
+func (m *Mirror) check(ctx context.Context, n *Need) error {
+	if n.current == "" {
+		return nil
+	}
+	to, err := m.To(ctx, n.Repository)
+	if err != nil {
+		return err
+	}
+	there, err := to.Named(ctx, n.current)
+	if err != nil || there == "" || there == n.Digest {
+		return err
+	}
+	_, manifest, err := to.Manifest(ctx, there)
+	if err != nil {
+		return err
+	}
+	x, err := artifacts.OpenState(manifest)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s:%s: %w", to.Name(), n.current, err)
+	case x.Generation > n.number:
+		return fmt.Errorf("%s:%s is generation %d, and generation %d was to be copied over it: %w", to.Name(), n.current, x.Generation, n.number, fault.ErrRollback)
+	case x.Generation == n.number:
+		return fmt.Errorf("%s:%s is another generation %d, %s: %w", to.Name(), n.current, n.number, there, fault.ErrConflict)
+	}
+	return nil
+}
+
+// copy brings an artifact with everything that it names and that refers to it. A state's tags are set later.
+func (m *Mirror) copy(ctx context.Context, n *Need) error {
+	from, err := m.From.OpenName(ctx, n.Repository)
+	if err != nil {
+		return err
+	}
+	to, err := m.To(ctx, n.Repository)
+	if err != nil {
+		return err
+	}
+	var tags []string
+	switch n.Kind {
+	case artifacts.KindState:
+	case artifacts.KindTrust:
+		tags = n.Tags
+	case artifacts.KindComponent:
+		tags = n.Tags[:1]
+	default:
+		tags = []string{digestTag(n.Digest)}
+	}
+	made, err := to.CopyFrom(ctx, from.Upstream(), n.Digest, first(tags))
+	if errors.Is(err, fault.ErrConflict) && n.Kind == artifacts.KindComponent {
+		m.note(fmt.Sprintf("%s:%s names something else at the site: the component is there by its digest", to.Name(), tags[0]))
+		made, err = to.CopyFrom(ctx, from.Upstream(), n.Digest, digestTag(n.Digest))
+	}
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made.Manifests += made.Manifests
+	m.made.Referrers += made.Referrers
+	m.made.Mounted += made.Mounted
+	m.made.Sent += made.Sent
+	m.made.Bytes += made.Bytes
+	if m.Tell != nil {
+		m.Tell(n)
+	}
+	return nil
+}
+
+func first(all []string) string {
+	if len(all) == 0 {
+		return ""
+	}
+	return all[0]
+}
+
+func (m *Mirror) note(s string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made.Notes = append(m.made.Notes, s)
+}
+
+// digestTag is a tag for what is only ever named by its digest: registries remove what no tag names.
+func digestTag(d digest.Digest) string { return "digest-" + d.Encoded() }
+
+// history sets the history tags of a state. One that names something else is a conflict.
+func (m *Mirror) history(ctx context.Context, n *Need) error {
+	for _, tag := range n.Tags {
+		if tag == n.current {
+			continue
+		}
+		if err := m.tag(ctx, n, tag, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// move lets a device's tag name its current state.
+func (m *Mirror) move(ctx context.Context, n *Need) error {
+	if n.current == "" {
+		return nil
+	}
+	return m.tag(ctx, n, n.current, true)
+}
+
+func (m *Mirror) tag(ctx context.Context, n *Need, tag string, moves bool) error {
+	to, err := m.To(ctx, n.Repository)
+	if err != nil {
+		return err
+	}
+	was, err := to.Named(ctx, tag)
+	if err != nil || was == n.Digest {
+		return err
+	}
+	if was != "" && !moves {
+		return fmt.Errorf("%s:%s names %s, not %s: %w", to.Name(), tag, was, n.Digest, fault.ErrConflict)
+	}
+	if moves { // somebody may have published while this copied
+		if err := m.check(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := to.MoveTag(ctx, tag, was, n.Digest); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made.Tags++
+	if moves {
+		m.made.Devices = append(m.made.Devices, tag)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Plan is what copying a closure would bring, before it is copied. Signatures are not counted: they are small.
+type Plan struct {
+	*Closure
+	Artifacts []Planned `json:"artifacts"` // one for each need, in its order
+	Bytes     int64     `json:"bytes"`     // of everything, each blob counted once
+	Lacks     int64     `json:"lacks"`     // of these, what the site does not have
+}
+
+// Planned is what one artifact brings.
+type Planned struct {
+	*Need
+	Bytes int64 `json:"bytes"` // of its manifests and blobs
+	Lacks int64 `json:"lacks"` // of these, what the site does not have
+}
+
+// Plan finds out what the site lacks. What a closure names and its registry does not have becomes a problem of the plan.
+func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
+	p := &Plan{Closure: c, Artifacts: make([]Planned, len(c.Needs))}
+	var mu sync.Mutex
+	all := map[digest.Digest]int64{} // bytes
+	lacks := map[digest.Digest]bool{}
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for i, n := range c.Needs {
+		p.Artifacts[i].Need = n
+		g.Go(func() error {
+			from, err := m.From.OpenName(inner, n.Repository)
+			if err != nil {
+				return err
+			}
+			content, err := from.Upstream().Content(inner, n.Digest)
+			if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
+				mu.Lock()
+				defer mu.Unlock()
+				c.Problems = append(c.Problems, fmt.Sprintf("%s %s@%s: %v", n.Kind, n.Repository, n.Digest, err))
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			to, err := m.To(inner, n.Repository)
+			if err != nil {
+				return err
+			}
+			whole, err := to.Exists(inner, content[0])
+			if err != nil {
+				return err
+			}
+			for _, d := range content {
+				there := whole
+				if !whole {
+					if there, err = to.Exists(inner, d); err != nil {
+						return err
+					}
+				}
+				mu.Lock()
+				p.Artifacts[i].Bytes += d.Size
+				all[d.Digest] = d.Size
+				if !there {
+					p.Artifacts[i].Lacks += d.Size
+					lacks[d.Digest] = true
+				}
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		return nil, err
+	}
+	for d, size := range all {
+		if p.Bytes += size; lacks[d] {
+			p.Lacks += size
+		}
+	}
+	return p, nil
+}
