@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -132,7 +133,13 @@ func (p *program) advance(c *cli.Context, s *session, repo *registry.Repository,
 	if info.Waiting == "" {
 		if at.Tagged != a.Digest { // else it is published
 			if _, err := release.Publish(c.Context, repo, &artifacts.Artifact{Descriptor: a, Manifest: next.Artifact.Manifest}, release.PublishOptions{
-				HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, Precondition: &release.Precondition{Tagged: at.Tagged, Verify: at.Verify},
+				HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, Precondition: &release.Precondition{
+					Tagged: at.Tagged,
+					// By the policy alone: what the own key has signed may wait for others.
+					Verify: func(ctx context.Context, d digest.Digest) error {
+						return p.accepts(ctx, s.Client, policy, repo, ocispec.Descriptor{MediaType: a.MediaType, Digest: d})
+					},
+				},
 			}); err != nil {
 				return err
 			}

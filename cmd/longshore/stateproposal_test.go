@@ -151,6 +151,19 @@ func TestStateProposalTakenUp(t *testing.T) {
 		t.Errorf("tags are %s, want %s", got, want)
 	}
 	s.do(outcome.OK, "verify", "--policy", "two.yaml", states+":press-07")
+
+	// Whoever may write to the registry puts what only the approver has signed above what is being published.
+	push := []string{"state", "push", "--device", "press-08", "--propose", "--component", monitor + ":1.4.0"}
+	s.do(outcome.OK, append(push, "--key", "root.key", "--generation", "2", "--set", "POLL_SECONDS=8", states)...)
+	d := s.do(outcome.OK, append(push, "-q", "--key", "release.key", "--generation", "1", states)...)
+	sign := []string{"state", "sign", "--device", "press-08", "--key", "root.key", "--policy", "two.yaml"}
+	s.refuses(outcome.Refused, []string{"generations 2 1 are proposed", "by its digest"}, append(sign, states)...)
+	s.server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/plant/state/manifests/press-08$", Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		s.move("press-08.v2", "press-08.v2.proposal")
+		next.ServeHTTP(w, r)
+	}})
+	s.do(outcome.OK, append(sign, states+"@"+strings.TrimSpace(d))...)
+	s.do(outcome.OK, "verify", "--policy", "two.yaml", states+":press-08")
 }
 
 // Of two who approve at once both are told that it is published, with one tag.

@@ -97,16 +97,21 @@ func (p *program) vouching(c *cli.Context, client *registry.Client, s *signer) (
 		if policy == nil {
 			return byKey
 		}
-		answer := policy.Decide(ctx, trust.Question{Source: repo, Kind: trust.KindState, Subject: state, Now: p.now(), Elsewhere: elsewhere(client)})
-		byPolicy := answer.Err
-		if answer.Insecure {
-			byPolicy = fmt.Errorf("%s@%s: %w: the policy lets it pass without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
-		}
+		byPolicy := p.accepts(ctx, client, policy, repo, state)
 		if byPolicy != nil && byKey != nil && !errors.Is(byPolicy, fault.ErrTemporary) {
 			return byKey
 		}
 		return byPolicy
 	}, nil
+}
+
+// accepts tells whether a policy lets a state pass because of its signatures.
+func (p *program) accepts(ctx context.Context, client *registry.Client, policy *trust.Policy, repo *registry.Repository, state ocispec.Descriptor) error {
+	answer := policy.Decide(ctx, trust.Question{Source: repo, Kind: trust.KindState, Subject: state, Now: p.now(), Elsewhere: elsewhere(client)})
+	if answer.Insecure {
+		return fmt.Errorf("%s@%s: %w: the policy lets it pass without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
+	}
+	return answer.Err
 }
 
 // publishedNow are the states that a fleet's devices have.
