@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -44,6 +45,7 @@ type Next struct {
 	*DevicePlan
 	Artifact    *artifacts.Artifact
 	Publication Publication
+	Expires     time.Time     // zero: never
 	Repeats     digest.Digest // of the earlier generation whose content it has again; "": none
 	Kept        []string      // names of the deployments that the change does not name
 
@@ -244,7 +246,7 @@ func (x *onePlan) goOn(ctx context.Context, c *release.Chain[*published]) error 
 
 // next plans the generation with these deployments.
 func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) (*Next, error) {
-	n := &Next{DevicePlan: &DevicePlan{Device: x.one.Device, Repository: x.a.Repository, Tagged: x.s.Tagged, assignment: x.a}, Kept: x.kept}
+	n := &Next{DevicePlan: &DevicePlan{Device: x.one.Device, Repository: x.a.Repository, Tagged: x.s.Tagged, assignment: x.a}, Kept: x.kept, Expires: x.o.Expires}
 	n.plan = &Plan{c: x.c, Devices: []*DevicePlan{n.DevicePlan}}
 	documents, digests := make([][]byte, len(deployments)), make([]digest.Digest, len(deployments))
 	for i := range deployments {

@@ -91,7 +91,7 @@ func (x *onePlan) overtaken(p *published) error {
 func (x *onePlan) adopt(n *Next) {
 	p := x.proposal
 	n.Action, n.Generation, n.Previous, n.Digest, n.Repeats = Publish, p.index.Generation, p.index.Previous, p.digest, p.index.Repeats
-	n.Content = artifacts.WithoutOrigin(p.manifest)
+	n.Expires, n.Content = p.index.Expires, artifacts.WithoutOrigin(p.manifest)
 	n.artifact = &artifacts.Artifact{
 		Descriptor: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifacts.TypeState, Digest: p.digest, Size: int64(len(p.manifest))},
 		Manifest:   p.manifest,

@@ -166,7 +166,7 @@ func (p *program) planOne(c *cli.Context, s *session, ref registry.Reference, on
 	}
 	r := stateResult{
 		Device: string(one.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: next.Publication.HistoryTag,
-		Expires: stamp(o.Expires), Changes: append([]fleet.Change{}, next.Changes...), Kept: append([]string{}, next.Kept...), Cost: next.Cost,
+		Expires: stamp(next.Expires), Changes: append([]fleet.Change{}, next.Changes...), Kept: append([]string{}, next.Kept...), Cost: next.Cost,
 		Notes: next.Reasons,
 	}
 	return repo, next, r, nil
