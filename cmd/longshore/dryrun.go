@@ -18,10 +18,8 @@ func dryRunFlag() cli.Flag {
 
 // rehearse is publish without its effects: it says what would be there, or why that cannot be.
 func rehearse(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, o release.PublishOptions) (pushed, error) {
-	r := pushed{
-		Reference: repo.Reference().WithTag(lastTag(o)).String(), Digest: a.Descriptor.Digest, MediaType: a.Descriptor.MediaType,
-		ArtifactType: a.Descriptor.ArtifactType, Size: a.Descriptor.Size, Signatures: []signatureInfo{}, DryRun: true,
-	}
+	r := pushedAs(repo, lastTag(o), a.Descriptor)
+	r.DryRun = true
 	if o.HistoryTag == "" {
 		return r, nil
 	}

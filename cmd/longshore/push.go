@@ -29,6 +29,14 @@ type pushed struct {
 	DryRun       bool            `json:"dryRun,omitempty"` // nothing was pushed
 }
 
+// pushedAs is an artifact under a tag.
+func pushedAs(repo *registry.Repository, tag string, d ocispec.Descriptor) pushed {
+	return pushed{
+		Reference: repo.Reference().WithTag(tag).String(), Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size,
+		Signatures: []signatureInfo{},
+	}
+}
+
 func (r pushed) essence() string { return r.Digest.String() }
 
 func (r pushed) text(w io.Writer) {
@@ -66,12 +74,8 @@ func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s
 	if c.Bool("dry-run") {
 		r, err = rehearse(c, repo, a, o)
 	} else {
-		var d ocispec.Descriptor
-		d, err = release.Publish(c.Context, repo, a, o)
-		r = pushed{
-			Reference: repo.Reference().WithTag(lastTag(o)).String(), Digest: d.Digest, MediaType: d.MediaType,
-			ArtifactType: a.Descriptor.ArtifactType, Size: d.Size, Signatures: []signatureInfo{},
-		}
+		_, err = release.Publish(c.Context, repo, a, o)
+		r = pushedAs(repo, lastTag(o), a.Descriptor)
 		if s != nil {
 			r.Signatures = signatureInfos(s.made)
 		}

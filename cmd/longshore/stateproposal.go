@@ -147,10 +147,7 @@ func (p *program) advance(c *cli.Context, s *session, repo *registry.Repository,
 		info.Published, tag = true, at.Tag
 	}
 	r.Proposal = info
-	r.pushed = pushed{
-		Reference: repo.Reference().WithTag(tag).String(), Digest: a.Digest, MediaType: a.MediaType, ArtifactType: a.ArtifactType, Size: a.Size,
-		Signatures: []signatureInfo{},
-	}
+	r.pushed = pushedAs(repo, tag, a)
 	if s.signer != nil {
 		r.Signatures = signatureInfos(s.signer.made)
 	}
@@ -241,10 +238,8 @@ func (p *program) stateSign(c *cli.Context, args []string) error {
 	if dry {
 		tag := artifacts.ProposalTag(next.Publication.Tag, next.Generation)
 		r.Proposal = &proposalInfo{Tag: tag, Published: next.Tagged == a.Digest}
-		r.pushed = pushed{
-			Reference: repo.Reference().WithTag(tag).String(), Digest: a.Digest, MediaType: a.MediaType, ArtifactType: a.ArtifactType, Size: a.Size,
-			Signatures: []signatureInfo{}, DryRun: true,
-		}
+		r.pushed = pushedAs(repo, tag, a)
+		r.DryRun = true
 		if r.Proposal.Signers, r.Proposal.Waiting, err = p.lacking(c, s.Client, policy, repo, subject); err != nil {
 			return err
 		}
