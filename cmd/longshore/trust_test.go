@@ -223,6 +223,7 @@ func TestTrustChange(t *testing.T) {
 	s.do(outcome.OK, "trust", "push", "-q", "--key", "release.key", "--key", "root.key", "policy.yaml", at)
 	s.do(outcome.OK, "trust", "add", "--dry-run", "other.pub", at)
 	s.do(outcome.OK, "trust", "add", "--key", "release.key", "other.pub", at)
+	s.do(outcome.OK, "trust", "show", at+":v2.proposal")
 	s.do(outcome.Refused, "trust", "set-threshold", "1", "--policy-signers", at) // another one is proposed
 	s.do(outcome.OK, "trust", "sign", "-q", "--key", "root.key", at)
 	s.do(outcome.OK, "trust", "set-threshold", "-o", "json", "--key", "release.key", "--key", "root.key", "2", at)

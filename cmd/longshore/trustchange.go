@@ -281,7 +281,7 @@ func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) 
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, by, x, r.Changes)
+	return p.showProposal(c, ref, by, x)
 }
 
 // changeTrustFile changes a file.

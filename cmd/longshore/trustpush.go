@@ -293,7 +293,7 @@ type proposalResult struct {
 	Waiting    string          `json:"waiting,omitempty"`
 	Signatures []signatureInfo `json:"signatures"`
 	Warnings   []string        `json:"warnings"`
-	Changes    []string        `json:"changes,omitempty"` // sentences, of a version that this command has made
+	Changes    []string        `json:"changes,omitempty"` // against the version before, sentences
 	repository string
 
 	Generations *resetInfo `json:"generations,omitempty"` // who signs has to see it
@@ -320,12 +320,15 @@ func (r proposalResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*signer, x *trust.Proposal, changes []string) error {
+func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*signer, x *trust.Proposal) error {
 	r := proposalResult{
 		Reference: ref.WithTag(x.Tag).String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous,
 		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []signatureInfo{},
-		Warnings: append([]string{}, x.Policy.Warnings...), Changes: changes, repository: ref.Name(),
+		Warnings: append([]string{}, x.Policy.Warnings...), repository: ref.Name(),
 		Generations: describeReset(x.Policy),
+	}
+	if x.Before != nil {
+		r.Changes = trust.Difference(x.Before, x.Policy)
 	}
 	for _, s := range by {
 		r.Signatures = append(r.Signatures, signatureInfos(s.made)...)
@@ -370,7 +373,7 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, by, x, nil)
+	return p.showProposal(c, ref, by, x)
 }
 
 // recording signs, and remembers what it made.
@@ -404,14 +407,14 @@ func (p *program) trustSignCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
 		usage: "sign the proposed trust policy",
-		about: "Adds a signature to the proposal in HOST/PATH. The last required signature publishes it. First inspect it with " +
-			"longshore trust show HOST/PATH:vN.proposal, and give its digest: if the proposal was replaced in between, it is not " +
-			"signed (exit code 6).",
+		about: "Shows what the proposal in HOST/PATH changes, and adds a signature. The last required signature publishes it. On a " +
+			"terminal the command asks for confirmation. Elsewhere first inspect the proposal with longshore trust show " +
+			"HOST/PATH:vN.proposal, and give its digest: if it was replaced in between, it is not signed (exit code 6).",
 		examples: []string{
 			"--key root-2.key harbor.acme.example/plant/trust@sha256:…",
 			"--key root-2.key harbor.acme.example/plant/trust",
 		},
-		flags: slices.Concat(signersFlags(), registryFlags()),
+		flags: slices.Concat([]cli.Flag{yesFlag()}, signersFlags(), registryFlags()),
 		run:   p.trustSign,
 	})
 }
@@ -441,9 +444,32 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	x, err := trust.Endorse(c.Context, p.now(), repo, moves{client}, ref.Digest, signatories(by)...)
+	seen, err := p.review(c, repo, ref.Digest)
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, by, x, nil)
+	x, err := trust.Endorse(c.Context, p.now(), repo, moves{client}, seen, signatories(by)...)
+	if err != nil {
+		return err
+	}
+	return p.showProposal(c, ref, by, x)
+}
+
+// review asks a person at a terminal whether what is proposed is to be signed, and returns its digest. seen is the one that was
+// asked for; "": none was.
+func (p *program) review(c *cli.Context, repo *registry.Repository, seen digest.Digest) (digest.Digest, error) {
+	x, err := trust.Pending(c.Context, repo)
+	if err != nil {
+		return "", fmt.Errorf("sign the proposed trust policy in %s: %w", repo.Name(), err)
+	}
+	if seen != "" && seen != x.Descriptor.Digest {
+		return seen, nil // it is refused
+	}
+	var shown strings.Builder
+	changes, err := changesOf(c, repo, x)
+	if err == nil {
+		changeRows(&shown, changes)
+		err = p.confirm(c, fmt.Sprintf("%sSign version %d?", &shown, x.Index.Version))
+	}
+	return x.Descriptor.Digest, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
@@ -23,7 +24,7 @@ func (p *program) trustShowCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
 		usage: "show a trust policy in a registry",
-		about: "Shows the newest published version, or a tag or digest: v7, or v8.proposal. With --document it prints the policy " +
+		about: "Shows the newest published version, or a tag or digest: v7, or v8.proposal, and what it changes. With --document it prints the policy " +
 			"itself, as a file for a device or for the next version. For the signers use longshore trust history.",
 		examples: []string{"harbor.acme.example/plant/trust", "--document harbor.acme.example/plant/trust:v7"},
 		flags: slices.Concat([]cli.Flag{
@@ -45,6 +46,7 @@ type trustInfo struct {
 	Rules      []trustRule   `json:"rules"`
 	Revoked    []string      `json:"revoked"`
 	Document   string        `json:"document"`
+	Changes    []string      `json:"changes,omitempty"` // against the version before, sentences
 
 	Generations *resetInfo `json:"generations,omitempty"`
 }
@@ -68,6 +70,7 @@ func (r trustInfo) essence() string { return r.Digest.String() }
 func (r trustInfo) text(w io.Writer) {
 	row(w, "policy", "%s", r.Reference)
 	row(w, "version", "%d", r.Version)
+	changeRows(w, r.Changes)
 	if r.Expires != "" {
 		row(w, "expires", "%s", r.Expires)
 	}
@@ -111,7 +114,23 @@ func (p *program) trustShow(c *cli.Context, args []string) error {
 		_, err := out.Write(x.Document)
 		return err
 	}
-	return p.show(c, describePolicy(ref, x))
+	r := describePolicy(ref, x)
+	if r.Changes, err = changesOf(c, repo, x); err != nil {
+		return err
+	}
+	return p.show(c, r)
+}
+
+// changesOf says what a version changes; nothing where the version before is not there, or is no policy.
+func changesOf(c *cli.Context, repo *registry.Repository, x *trust.Published) ([]string, error) {
+	former, err := x.Former(c.Context, repo)
+	if release.Unfit(err) {
+		return nil, nil
+	}
+	if err != nil || former == nil {
+		return nil, err
+	}
+	return trust.Difference(former.Policy, x.Policy), nil
 }
 
 func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {

@@ -91,6 +91,18 @@ func (p *Past) look(ctx context.Context, now time.Time, at Place, before *Policy
 	return nil
 }
 
+// Former reads the version before p in the same repository; nil: it is not there.
+func (p *Published) Former(ctx context.Context, at Place) (*Published, error) {
+	if p.Index.Version < 2 {
+		return nil, nil
+	}
+	former, err := published(ctx, at, p.Index.Version-1)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, nil
+	}
+	return former, err
+}
+
 // Look reads the policy under a tag or a digest: "" is the newest that is published, else the newest that is proposed.
 func Look(ctx context.Context, at Place, target string) (*Published, error) {
 	if target == "" {

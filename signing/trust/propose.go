@@ -37,9 +37,10 @@ type Signatory interface {
 type Proposal struct {
 	*Candidate
 	Policy    *Policy
-	Published bool   // its version's tag is there: devices follow it
-	Tag       string // where it is to be found
-	Old, New  *Tally // of the signers that the version before names, nil when this is the first one; and of its own
+	Before    *Policy // the version that it follows; nil: it is the first one
+	Published bool    // its version's tag is there: devices follow it
+	Tag       string  // where it is to be found
+	Old, New  *Tally  // of the signers that the version before names, nil when this is the first one; and of its own
 }
 
 // Missing says who has still to sign, in words; "" when nobody has.
@@ -131,6 +132,19 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return advance(ctx, now, at, m, before, subject.Digest)
+}
+
+// Pending reads the proposal of the version that is next. It is fault.ErrNotFound where nothing is proposed.
+func Pending(ctx context.Context, at Place) (*Published, error) {
+	before, err := newest(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	d, err := pending(ctx, at, before)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, at, d.String())
 }
 
 // Endorse signs the proposal that is under way, and publishes it when enough have. digest, if not "", is the one that the
@@ -274,6 +288,7 @@ func advance(ctx context.Context, now time.Time, at Place, m Moves, before *Publ
 	}
 	p.New = p.Policy.Endorsements(ctx, now, at, c.Descriptor)
 	if before != nil {
+		p.Before = before.Policy
 		p.Old = before.Policy.Endorsements(ctx, now, at, c.Descriptor)
 	}
 	for _, t := range []*Tally{p.Old, p.New} {
