@@ -71,6 +71,25 @@ type Service struct {
 	Claims []Claim       // what it has for itself on a device; of a project's networks with its first service
 }
 
+// Compare says what became of a device's deployments, by their documents alone: it asks no registry, so which services restart is
+// not known. A document that is the same is left out.
+func Compare(ctx context.Context, before, now []artifacts.Deployment) ([]Change, error) {
+	a := assigned(nil, now)
+	same := map[digest.Digest]bool{}
+	for _, d := range now {
+		same[d.Digest] = true
+	}
+	unchanged := map[string]bool{}
+	before = slices.DeleteFunc(slices.Clone(before), func(d artifacts.Deployment) bool {
+		if same[d.Digest] {
+			unchanged[strings.ToLower(d.Document.ID)] = true
+		}
+		return same[d.Digest]
+	})
+	all, _, err := newPlanner(&Compiled{Fleet: &Fleet{}}, nil, Options{}).compare(ctx, a, "", before, unchanged)
+	return all, err
+}
+
 // compare says what becomes of a device's deployments: before are those that differ, unchanged
 // has the ids of those that stay as they are.
 func (p *planner) compare(ctx context.Context, a *Assignment, platform string, before []artifacts.Deployment, unchanged map[string]bool) ([]Change, []string, error) {

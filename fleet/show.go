@@ -106,7 +106,7 @@ func (a *Alike) Lines() []string {
 	}
 	var out []string
 	for _, c := range a.Changes {
-		out = append(out, c.lines()...)
+		out = append(out, c.Lines()...)
 	}
 	switch {
 	case len(a.Changes) > 0:
@@ -122,7 +122,8 @@ func (a *Alike) Lines() []string {
 	return out
 }
 
-func (c Change) lines() []string {
+// Lines say what happens to the deployment, for people.
+func (c Change) Lines() []string {
 	head := c.Deployment + " "
 	switch {
 	case c.Change == Removed:

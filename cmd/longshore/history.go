@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,18 +13,23 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 const (
-	historyLines = 20
-	maxHistory   = 1000 // generations that are read at most
+	historyLines  = 20
+	historyAtOnce = 4    // generations whose signatures are read at a time
+	maxHistory    = 1000 // generations that are read at most
 )
 
 func deviceFlag() cli.Flag {
@@ -53,14 +60,21 @@ func (p *program) stateOf(c *cli.Context, arg string) (registry.Reference, artif
 func (p *program) stateHistoryCommand() *cli.Command {
 	return p.command("state", command{
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list the published generations of a device",
-		about: "Lists the generations that have a history tag, the newest first, with their deployments. The one that the device's " +
-			"tag names is marked; a generation that does not match its tag is reported. The command reads from the registry, not " +
-			"from mirrors, and does not check signatures: use longshore verify.",
-		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 --limit 3 -o json harbor.acme.example/plant/state"},
+		usage: "list the published generations of a device: when, by whom, what changed",
+		about: "Lists the generations that have a history tag, the newest first: when and by whom each was signed, its deployments, " +
+			"what it changed, and the revision of the files that it was made of. The one that the device's tag names is marked; a " +
+			"generation that does not match its tag is reported. Signers are verified with --verify-key or --policy; then the exit " +
+			"code is 5 if a listed generation has no trusted signature. Otherwise they are what the signatures claim. The command " +
+			"reads from the registry, not from mirrors.",
+		examples: []string{
+			"--device press-07 --verify-key release.pub harbor.acme.example/plant/state",
+			"--device press-07 --limit 3 -o json harbor.acme.example/plant/state",
+		},
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
 			&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of generations to show"},
+			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed them; may be repeated"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify the signatures with"},
 		}, registryFlags()),
 		run: p.stateHistory,
 	})
@@ -90,7 +104,8 @@ func deviceOfTag(tag string) artifacts.DeviceID {
 type historyResult struct {
 	Device      string        `json:"device"`
 	Repository  string        `json:"repository"`
-	Total       int           `json:"total"` // generations that there are
+	Total       int           `json:"total"`    // generations that there are
+	Verified    bool          `json:"verified"` // a key or a policy was given to verify signers with
 	Generations []historyLine `json:"generations"`
 }
 
@@ -100,12 +115,15 @@ type historyLine struct {
 	Digest      digest.Digest    `json:"digest,omitempty"`
 	Current     bool             `json:"current"` // the device's tag names it
 	Created     string           `json:"created,omitempty"`
+	Revision    string           `json:"revision,omitempty"` // of the files that it was made of
 	Expires     string           `json:"expires,omitempty"`
 	Previous    digest.Digest    `json:"previous,omitempty"`
 	Repeats     digest.Digest    `json:"repeats,omitempty"`            // the earlier generation whose content it has again
 	Repeated    uint64           `json:"repeatedGeneration,omitempty"` // the number of that one, where it is among these
 	Deployments []deploymentInfo `json:"deployments"`
+	Changes     []fleet.Change   `json:"changes"`           // against what it followed; null: that is not known
 	Problem     string           `json:"problem,omitempty"` // why it is not what its tag says
+	signersInfo
 }
 
 func (r historyResult) essence() string {
@@ -119,7 +137,11 @@ func (r historyResult) essence() string {
 
 func (r historyResult) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "  GENERATION\tDIGEST\tRUNS")
+	by := "SIGNED BY (NOT VERIFIED)"
+	if r.Verified {
+		by = "SIGNED BY"
+	}
+	fmt.Fprintln(t, "  GENERATION\tDIGEST\tPUBLISHED\t"+by+"\tRUNS")
 	for _, g := range r.Generations {
 		label := fmt.Sprint(g.Generation)
 		if g.Current {
@@ -147,12 +169,32 @@ func (r historyResult) text(w io.Writer) {
 		if len(notes) > 0 {
 			runs += " (" + strings.Join(notes, ", ") + ")"
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\n", label, short(g.Digest), runs)
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", label, short(g.Digest), cmp.Or(g.time(), g.Created, "–"), g.signersInfo, runs)
+		for _, l := range g.details() {
+			fmt.Fprintf(t, "  \t\t\t\t  %s\n", l)
+		}
 	}
 	_ = t.Flush() // the writer's own errors show when the result is printed
 	if n := r.Total - len(r.Generations); n > 0 {
 		fmt.Fprintf(w, "  and %d older\n", n)
 	}
+}
+
+// details are the lines below a generation: what it changed, where it is from, and what is wrong with its signatures.
+func (g historyLine) details() []string {
+	var out []string
+	for _, c := range g.Changes {
+		out = append(out, c.Lines()...)
+	}
+	if g.Revision != "" {
+		out = append(out, "revision "+oneLine(g.Revision))
+	}
+	for _, why := range []string{g.Unverified, g.Unread} {
+		if why != "" {
+			out = append(out, "! "+oneLine(why))
+		}
+	}
+	return out
 }
 
 func (p *program) stateHistory(c *cli.Context, args []string) error {
@@ -164,13 +206,20 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 	if limit < 1 || limit > maxHistory {
 		return misused(c, "--limit %d is not from 1 to %d", limit, maxHistory)
 	}
-	repo, done, err := p.open(c, ref)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
-	defer done()
-	repo = repo.Upstream() // a mirror may show what was
-	all, total, err := release.History(c.Context, repo, device, limit)
+	defer client.Close()
+	repo, err := originOf(c.Context, client, ref) // a mirror may show what was
+	if err != nil {
+		return err
+	}
+	signersOf, verifies, err := p.signersOf(c, client, trust.KindState)
+	if err != nil {
+		return err
+	}
+	all, total, err := release.History(c.Context, repo, device, limit+1) // one more: the last line says what it changed, too
 	if err != nil {
 		return err
 	}
@@ -178,27 +227,68 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 		err := fmt.Errorf("%s: nothing was published for %s: %w", args[0], device, fault.ErrNotFound)
 		return fault.WithHint(err, "publish a state: longshore state push --device "+string(device)+" …")
 	}
-	r := historyResult{Device: string(device), Repository: repo.Name(), Total: total, Generations: []historyLine{}}
-	numbers := map[digest.Digest]uint64{}
-	for _, g := range all {
+	r := historyResult{Device: string(device), Repository: repo.Name(), Total: total, Verified: verifies}
+	read := map[digest.Digest]*release.Published{}
+	for i, g := range all {
 		if g.Problem == nil {
-			numbers[g.Digest] = g.Generation
+			read[g.Digest] = &all[i]
 		}
 	}
-	for _, g := range all {
-		line := historyLine{
-			Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats,
-			Repeated: numbers[g.Repeats], Deployments: []deploymentInfo{}, Created: stamp(g.Created), Expires: stamp(g.Expires),
-		}
-		if g.Problem != nil {
-			line.Problem = g.Problem.Error()
-		}
-		for _, d := range g.Deployments {
-			line.Deployments = append(line.Deployments, describeDeployment(d))
-		}
-		r.Generations = append(r.Generations, line)
+	r.Generations = make([]historyLine, min(len(all), limit))
+	work, ctx := errgroup.WithContext(c.Context)
+	work.SetLimit(historyAtOnce)
+	for i, g := range all[:len(r.Generations)] {
+		work.Go(func() (err error) {
+			r.Generations[i], err = describeGeneration(ctx, g, read)
+			if err == nil && g.Problem == nil {
+				r.Generations[i].signersInfo, err = signersOf(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: g.Digest})
+			}
+			return err
+		})
 	}
-	return p.show(c, r)
+	if err := work.Wait(); err != nil {
+		return err
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	unverified := 0
+	for _, g := range r.Generations {
+		if g.Unverified != "" {
+			unverified++
+		}
+	}
+	if unverified > 0 {
+		return outcome.WithCode(fmt.Errorf("%s: %d of %s have no trusted signature", repo.Name(), unverified, fleet.Counted(len(r.Generations), "generation")), outcome.Verification)
+	}
+	return nil
+}
+
+// describeGeneration is a line about one generation, without its signers; read are the generations that are known.
+func describeGeneration(ctx context.Context, g release.Published, read map[digest.Digest]*release.Published) (historyLine, error) {
+	line := historyLine{
+		Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats, Revision: g.Revision,
+		Deployments: []deploymentInfo{}, Created: stamp(g.Created), Expires: stamp(g.Expires), signersInfo: signersInfo{Signers: []signerInfo{}},
+	}
+	if x := read[g.Repeats]; x != nil {
+		line.Repeated = x.Generation
+	}
+	if g.Problem != nil {
+		line.Problem = g.Problem.Error()
+		return line, nil
+	}
+	for _, d := range g.Deployments {
+		line.Deployments = append(line.Deployments, describeDeployment(d))
+	}
+	var before []artifacts.Deployment
+	if x := read[g.Previous]; x != nil {
+		before = x.Deployments
+	} else if g.Previous != "" {
+		return line, nil
+	}
+	changes, err := fleet.Compare(ctx, before, g.Deployments)
+	line.Changes = append([]fleet.Change{}, changes...)
+	return line, err
 }
 
 // stamp writes a time for machines; "" for none.

@@ -21,6 +21,7 @@ type Published struct {
 	Current     bool          // the device's tag names it
 	Created     time.Time     // zero: not told
 	Expires     time.Time     // zero: never
+	Revision    string        // of the files that it was made of, as it says itself; "": not told
 	Previous    digest.Digest
 	Repeats     digest.Digest // of the earlier generation whose content it has; "": none told
 	Deployments []artifacts.Deployment
@@ -78,7 +79,7 @@ func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceI
 	}
 	x := c.Index
 	g.Generation, g.Digest, g.Expires, g.Previous, g.Repeats = x.Generation, c.Descriptor.Digest, x.Expires, x.Previous, x.Repeats
-	g.Deployments = c.State.Deployments
+	g.Deployments, g.Revision = c.State.Deployments, x.Annotations[ocispec.AnnotationRevision]
 	if t, err := time.Parse(time.RFC3339, x.Annotations[ocispec.AnnotationCreated]); err == nil {
 		g.Created = t.UTC()
 	}
