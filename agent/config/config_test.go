@@ -75,6 +75,10 @@ x-note: kept out
 	if c.Images.MinFree != 0 || c.Images.MinFreePercent != 7 {
 		t.Errorf("images = %+v, want 7 percent", c.Images)
 	}
+	inBytes, err := config.Parse("agent.yaml", []byte(strings.Replace(doc, "minFree: 7%", "minFree: 512000000", 1)))
+	if err != nil || inBytes.Images.MinFree != 512000000 {
+		t.Errorf("minFree in bytes: %+v, %v", inBytes, err)
+	}
 	if c.Poll.Interval != 5*time.Second || c.Logs.Budget != 20e6 || c.Logs.MaxFiles != 2 || !c.AllowNoSeccomp {
 		t.Errorf("poll, logs, seccomp = %v %d %d %v", c.Poll.Interval, c.Logs.Budget, c.Logs.MaxFiles, c.AllowNoSeccomp)
 	}

@@ -44,11 +44,11 @@ func size(n *strict.Node, fallback int64) int64 {
 
 // share reads a number of bytes, or a percentage of something: 512MiB or 5%.
 func share(n *strict.Node) (bytes int64, percent int) {
-	s, ok := strings.CutSuffix(n.Text(), "%")
-	if n == nil {
-		return 0, 0
+	if n == nil || n.Kind() == strict.Number {
+		return size(n, 0), 0
 	}
-	if n.Kind() == strict.Number || !ok {
+	s, ok := strings.CutSuffix(n.Text(), "%")
+	if !ok {
 		return size(n, 0), 0
 	}
 	p, err := strconv.Atoi(s)
