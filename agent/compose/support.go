@@ -145,6 +145,7 @@ func (d *document) screenFields(n *node, s *shape) {
 
 func (d *document) unknown(n *node, key string, s *shape) {
 	if near := strict.Nearest(key, slices.Sorted(maps.Keys(s.fields))); near != "" {
+		d.cut[strings.TrimSuffix(n.path, key)+near] = true // it is there under another name
 		d.fault(n, "", "unknown key, did you mean %q?", near)
 		return
 	}

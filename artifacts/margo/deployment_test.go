@@ -95,7 +95,7 @@ func TestDeploymentFaults(t *testing.T) {
 		{"no device", "  deviceId: press-07\n", "", "f:4:3: metadata: deviceId is missing"},
 		{"device", "press-07", "press 07", `f:6:13: metadata.deviceId: "press 07" is not a device id`},
 		{"label type", "{line: a}", "{line: 1}", "f:7:18: metadata.labels.line: must be a string, is a number"},
-		{"unknown in spec", "  applicationId:", "  aplicationId:", "f:9:3: spec: applicationId is missing\nf:9:3: spec.aplicationId: unknown key, did you mean \"applicationId\"?"},
+		{"unknown in spec", "  applicationId:", "  aplicationId:", "f:9:3: spec.aplicationId: unknown key, did you mean \"applicationId\"?"},
 		{"unknown in profile", "    type: compose", "    type: compose\n    id: x", "f:12:5: spec.deploymentProfile.id: unknown key"},
 		{"unknown in component", "        name: broker", "        name: broker\n        version: x", "f:23:9: spec.deploymentProfile.components[1].version: unknown key"},
 		{"extension name", "x-acme-extensions: {site: graz}", "x-Acme-extensions: {site: graz}", `f:20:9: spec.deploymentProfile.components[0].x-Acme-extensions: unknown key`},

@@ -18,7 +18,6 @@ spec:
 `))
 	fmt.Println(err)
 	// Output:
-	// app.yaml:4:3: spec: deploymentProfile is missing
 	// app.yaml:5:3: spec.deploymentProfil: unknown key, did you mean "deploymentProfile"?
 }
 

@@ -143,6 +143,9 @@ func (n *Node) keyFaultf(format string, args ...any) {
 
 // fault records f with the value's path. That may be as long as the document, and is not made for faults that are only counted.
 func (n *Node) fault(f Fault) {
+	if n.kind != Object && n.kind != List && n.doc.faulty(f) {
+		return // what cannot be read is not also out of range
+	}
 	same := func(other Fault) bool {
 		other.Path = ""
 		return other == f
@@ -151,6 +154,11 @@ func (n *Node) fault(f Fault) {
 		f.Path = n.Path()
 	}
 	n.doc.fault(f)
+}
+
+// faulty tells whether the place of a fault has one already.
+func (d *document) faulty(f Fault) bool {
+	return slices.ContainsFunc(d.faults, func(o Fault) bool { return o.Line == f.Line && o.Column == f.Column && o.Missing == "" })
 }
 
 func (d *document) fault(f Fault) {
@@ -269,6 +277,9 @@ next:
 		if n.doc.full() {
 			m.keyFaultf("unknown key") // counted; to look for what was meant takes time
 		} else if near := Nearest(m.key, slices.Sorted(maps.Keys(n.asked))); near != "" {
+			n.doc.faults = slices.DeleteFunc(n.doc.faults, func(f Fault) bool { // it is there, under another name
+				return f.Missing == near && f.Line == n.Line && f.Column == n.Column && f.Path == n.Path()
+			})
 			m.keyFaultf("unknown key, did you mean %q?", near)
 		} else {
 			m.keyFaultf("unknown key")
