@@ -136,8 +136,12 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 
 // pullProblems are what keeps images from being loaded.
 func (l *loop) pullProblems(now time.Time, add func(code codes.Code, message, doing, hint string, since time.Time)) {
-	for _, image := range slices.Sorted(maps.Keys(l.pull.troubles)) { // the same one each time
-		if t := l.pull.troubles[image]; !t.Permanent {
+	troubles := l.pull.troubles
+	if l.blind != nil { // which is told already, and why nothing is loaded
+		troubles = nil
+	}
+	for _, image := range slices.Sorted(maps.Keys(troubles)) { // the same one each time
+		if t := troubles[image]; !t.Permanent {
 			add(t.Code, "cannot load an image: "+t.Message, "runs on as it is and tries again", "", time.Time{})
 			break
 		}

@@ -39,10 +39,10 @@ func writeStatus(w io.Writer, s *status.Status) {
 		if f := s.Freshness; f != nil && !f.Stale {
 			fmt.Fprintf(w, "fresh until %s, says %s\n", f.NotAfter.UTC().Format(time.RFC3339), f.By)
 		}
-	} else {
+	} else if s.Accepted == nil {
 		fmt.Fprintln(w, "nothing was accepted yet")
 	}
-	if a := s.Accepted; a != nil && s.Running != nil && a.Digest != s.Running.Digest {
+	if a := s.Accepted; a != nil && (s.Running == nil || a.Digest != s.Running.Digest) {
 		fmt.Fprintf(w, "generation %d (%s)%s is accepted and being loaded\n", a.Generation, short(a.Digest), signedBy(a))
 	}
 	if n := len(s.Security); n > 0 {

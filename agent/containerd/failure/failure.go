@@ -48,7 +48,7 @@ func Classify(err error) error {
 	case DiskFull(err):
 		return fault.WithHint(As(fault.ErrTemporary, noSpace{err}), "free some space on the device's disk; what runs was not touched")
 	case errdefs.IsUnavailable(err):
-		return fault.WithHint(As(fault.ErrTemporary, err), "is containerd running?")
+		return fault.WithHint(As(fault.ErrTemporary, away{err}), "is containerd running?")
 	case errdefs.IsNotFound(err):
 		return As(fault.ErrNotFound, err)
 	case errdefs.IsAlreadyExists(err):
@@ -105,6 +105,20 @@ type noSpace struct{ error }
 func (e noSpace) Unwrap() error { return e.error }
 
 func (noSpace) Is(target error) bool { return target == syscall.ENOSPC }
+
+// away is a containerd that does not answer. What the client library says of that is about itself.
+type away struct{ error }
+
+func (e away) Unwrap() error { return e.error }
+
+func (e away) Error() string {
+	text := e.error.Error()
+	if _, at, ok := strings.Cut(text, "dial unix://"); ok {
+		socket, _, _ := strings.Cut(at, ":")
+		return "containerd does not answer at " + socket
+	}
+	return text
+}
 
 // ErrHopeless marks what is wrong with an image's own bytes.
 var ErrHopeless = errors.New("the image itself is wrong")
