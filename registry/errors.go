@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+	"time"
 
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -170,7 +171,7 @@ func classifyTLS(err error) error {
 		return fault.WithHint(fmt.Errorf("%s: %w", wire.Clean(strings.TrimPrefix(hostname.Error(), "x509: ")), fault.ErrUnauthenticated),
 			"use a name that the certificate is for; is it the right registry?")
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fault.WithHint(fmt.Errorf("its certificate has expired or is not yet valid: %w", fault.ErrUnauthenticated),
+		return fault.WithHint(fmt.Errorf("its certificate has expired or is not yet valid%s: %w", validity(&invalid), fault.ErrUnauthenticated),
 			"is this machine's clock right?")
 	case errors.As(err, &verify):
 		return fmt.Errorf("%s: %w", wire.Clean(verify.Err.Error()), fault.ErrUnauthenticated)
@@ -179,6 +180,14 @@ func classifyTLS(err error) error {
 			"does it ask for a client certificate? see --cert-file and --key-file")
 	}
 	return nil
+}
+
+// validity tells when a certificate is valid.
+func validity(e *x509.CertificateInvalidError) string {
+	if e.Cert == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (valid from %s to %s)", e.Cert.NotBefore.UTC().Format(time.DateOnly), e.Cert.NotAfter.UTC().Format(time.DateOnly))
 }
 
 func codeOf(r *errcode.ErrorResponse) string {

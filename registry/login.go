@@ -20,7 +20,8 @@ func (c *Client) Login(ctx context.Context, host, user, secret string) (stored s
 	}
 	if err := c.ping(ctx, host, user, secret); err != nil {
 		if err = newError("log in to", host, err); fault.Hint(err) == wire.HintLogin {
-			err = fault.WithHint(err, "the registry does not take this name with this password: check both; some want a token in place of the password")
+			err = fault.WithHint(&Error{"log in to", host, fmt.Errorf("the user name or the password is wrong: %w", fault.ErrUnauthenticated)},
+				"check both; some registries want a token in place of the password")
 		}
 		return "", err
 	}

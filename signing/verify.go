@@ -78,21 +78,28 @@ type Remark struct {
 	Reason string `json:"reason"`
 }
 
-func (r Remark) String() string { return r.Where + ": " + r.Reason }
+func (r Remark) String() string {
+	if r.Where == "" {
+		return r.Reason
+	}
+	return r.Where + ": " + r.Reason
+}
 
 // Err says why nothing, or not enough, is good; its kinds are those of [Verify].
 func (f *Found) Err() error {
+	names := make([]string, len(f.asked))
+	for i, t := range f.asked {
+		names[i] = t.VerifierName()
+	}
 	switch {
 	case f.Unread != nil:
 		if len(f.Bad) > 0 {
 			return fmt.Errorf("%w; and what could be read is bad: %s", f.Unread, Reasons(f.Bad))
 		}
 		return f.Unread
-	case len(f.Bad)+len(f.Other) > 0:
-		names := make([]string, len(f.asked))
-		for i, t := range f.asked {
-			names[i] = t.VerifierName()
-		}
+	case len(f.Bad) == 0 && len(f.Other) > 0:
+		return fmt.Errorf("%w: not signed by %s, but %s", fault.ErrBadSignature, strings.Join(names, ", "), others(f.Other))
+	case len(f.Bad) > 0:
 		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), Reasons(slices.Concat(f.Bad, f.Other)))
 	case len(f.Beside) > 0:
 		return fmt.Errorf("%w: there is only %s", fault.ErrUnsigned, Reasons(f.Beside))
@@ -105,6 +112,18 @@ func (f *Found) Err() error {
 
 // hintUnsigned is for what has no signature at all.
 const hintUnsigned = "sign it: longshore sign --key KEY REFERENCE; a copy needs its signatures copied too: oras cp -r, regctl image copy --referrers --digest-tags, skopeo with use-sigstore-attachments"
+
+// others tells who signed instead, each once: "by key sha256:…".
+func others(all []Remark) string {
+	var who []Remark
+	for _, r := range all {
+		r.Reason = strings.TrimSuffix(r.Reason, ": "+ErrOtherSigner.Error())
+		if !slices.ContainsFunc(who, func(o Remark) bool { return o.Reason == r.Reason }) {
+			who = append(who, Remark{Reason: r.Reason})
+		}
+	}
+	return Reasons(who)
+}
 
 // Reasons tells the first few of many.
 func Reasons(all []Remark) string {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -90,7 +91,14 @@ func (p *program) serve(c *cli.Context) (err error) {
 	var listen net.ListenConfig
 	l, err := listen.Listen(c.Context, "tcp", c.String("listen"))
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("listen on %s: %w", c.String("listen"), err), "choose another address with --listen")
+		if op := (*net.OpError)(nil); errors.As(err, &op) {
+			err = op.Err // without the address, which stands there already
+		}
+		hint := "choose another address with --listen"
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err, hint = syscall.EADDRINUSE, "another program has this port, perhaps a longshore-fleet that runs already; or "+hint
+		}
+		return fault.WithHint(fmt.Errorf("listen on %s: %w", c.String("listen"), err), hint)
 	}
 	srv := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,

@@ -495,7 +495,7 @@ func TestLogin(t *testing.T) {
 	push := []string{"state", "push", "-d", "press-07", "--key", "release.key", "--empty", target}
 	s.do(outcome.Auth, push...)
 	s.env["stdin"] = "wrong\n"
-	s.refuses(outcome.Auth, []string{"log in to private.example: 401", "hint: the registry does not take this name with this password"}, "login", "private.example", "-u", private.Username, "--password-stdin")
+	s.refuses(outcome.Auth, []string{"log in to private.example: the user name or the password is wrong", "hint: check both"}, "login", "private.example", "-u", private.Username, "--password-stdin")
 	s.env["stdin"] = private.Password + "\n"
 	s.do(outcome.OK, "login", "private.example", "-u", private.Username, "--password-stdin")
 	s.do(outcome.OK, push...)

@@ -361,7 +361,8 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, into an
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrTemporary, bare(err))
+		return fault.WithHint(fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrTemporary, bare(err)),
+			"is it the right address, --endpoint or endpoint in fleet.yaml, and does longshore-fleet run there?")
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))

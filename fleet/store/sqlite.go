@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -27,6 +27,7 @@ const (
 	busyTimeout   = 5 * time.Second        // another process, such as "token create", holds the file
 	migrationTry  = 5                      // two processes may open a new file at once
 	migrationWait = 200 * time.Millisecond // between tries
+	sqliteFull    = 13                     // SQLITE_FULL
 )
 
 // SQLite is a [Store] in one file. Close it.
@@ -119,7 +120,11 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 		case <-time.After(migrationWait):
 		}
 	}
-	if err != nil {
+	var known *sqlite.Error
+	switch {
+	case errors.As(err, &known) && known.Code()&0xff == sqliteFull:
+		return fmt.Errorf("open database %s: no room on its disk: %w", path, fault.ErrFull)
+	case err != nil:
 		return fault.WithHint(fmt.Errorf("migrate %s: %w", path, err), "is it a database of longshore-fleet, and writable?")
 	}
 	current, target, err := p.GetVersions(ctx)

@@ -59,8 +59,12 @@ func Unlock(private, password []byte) (PrivateKey, error) {
 	}
 	der, err := encrypted.Decrypt(ciphertext, password)
 	if err != nil {
-		err = fmt.Errorf("unlock private key: %w: %w", fault.ErrUnauthenticated, err)
-		return nil, fault.WithHint(err, "check the password of the key")
+		cause := err.Error()
+		if cause == "encrypted: decryption failed" { // the library has no error of its own for it
+			cause = "the password is wrong"
+		}
+		return nil, fault.WithHint(fmt.Errorf("unlock private key: %s: %w", cause, fault.ErrUnauthenticated),
+			"check the password of the key: LONGSHORE_KEY_PASSWORD, --key-password-file, or what you type")
 	}
 	key, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {

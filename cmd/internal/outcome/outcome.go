@@ -89,7 +89,7 @@ func Code(err error) int {
 		return Misused
 	case is(context.Canceled):
 		return Interrupted
-	case is(fault.ErrFull, syscall.ENOSPC, syscall.EDQUOT):
+	case full(err):
 		return Other // also where a part of the program would try again: who started it has to make room first
 	case is(fault.ErrTemporary, context.DeadlineExceeded):
 		return Temporary
@@ -140,11 +140,28 @@ func Tell(w io.Writer, program string, err error) {
 	}
 	fmt.Fprintf(w, "%s: %s\n", program, text)
 	var place interface{ Look() string } // [registry.Error]; not every program has a registry
-	if hint := fault.Hint(err); hint != "" || !errors.As(err, &place) {
-		tellHint(w, hint)
-	} else {
-		tellHint(w, place.Look())
+	hint := fault.Hint(err)
+	if hint == "" && errors.As(err, &place) {
+		hint = place.Look()
 	}
+	tellHint(w, cmp.Or(hint, advice(err)))
+}
+
+// advice is what to do about an error that knows no better.
+func advice(err error) string {
+	switch {
+	case full(err):
+		return "make room there: on the disk, or in the registry's storage or quota"
+	case errors.Is(err, fault.ErrBadSignature):
+		return "see who signed it: longshore inspect REFERENCE; if that signer is right, name its public key, else have it signed again"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "is the other side up, and does a firewall drop what goes there? where a command has --timeout, a longer one waits longer"
+	}
+	return ""
+}
+
+func full(err error) bool {
+	return errors.Is(err, fault.ErrFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // ended says what the words of a context's end mean to who waited.

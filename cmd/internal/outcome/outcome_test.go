@@ -37,7 +37,7 @@ func TestCodeAndText(t *testing.T) {
 		{"other bytes", fault.ErrDigestMismatch, outcome.Verification, "x: digest mismatch\n"},
 		{"policy", fault.ErrRejected, outcome.Refused, "x: rejected by policy\n"},
 		{"rollback", fault.ErrRollback, outcome.Refused, "x: rollback refused\n"},
-		{"temporary", fmt.Errorf("get a: %w", context.DeadlineExceeded), outcome.Temporary, "x: get a: no answer in time (temporary)\n"},
+		{"temporary", fmt.Errorf("get a: %w", context.DeadlineExceeded), outcome.Temporary, "x: get a: no answer in time (temporary)\n  hint: is the other side up, and does a firewall drop what goes there? where a command has --timeout, a longer one waits longer\n"},
 		{"told as temporary", fault.ErrTemporary, outcome.Temporary, "x: temporarily unavailable\n"},
 		{"interrupted", fmt.Errorf("get a: %w", context.Canceled), outcome.Interrupted, "x: get a: interrupted\n"},
 		{"interrupted by a signal", fmt.Errorf("get a: interrupt signal received%.0w", context.Canceled), outcome.Interrupted, "x: get a: interrupted\n"},
@@ -50,10 +50,10 @@ func TestCodeAndText(t *testing.T) {
 		{"joined of one", errors.Join(fault.ErrNotFound), outcome.NotFound, "x: not found\n"},
 		{"unfit", fault.ErrUnfit, outcome.Refused, "x: device does not fit\n"},
 		{"exists", fs.ErrExist, outcome.Refused, "x: file already exists\n"},
-		{"could not look", errors.Join(fault.ErrTemporary, fault.ErrBadSignature), outcome.Temporary, "x: temporarily unavailable\nx: signature invalid\n"},
+		{"could not look", errors.Join(fault.ErrTemporary, fault.ErrBadSignature), outcome.Temporary, "x: temporarily unavailable\nx: signature invalid\n  hint: see who signed it: longshore inspect REFERENCE; if that signer is right, name its public key, else have it signed again\n"},
 		{"other", errors.New("disk full"), outcome.Other, "x: disk full\n"},
-		{"full disk", fmt.Errorf("put a: %w: %w", &fs.PathError{Op: "write", Path: "b", Err: syscall.ENOSPC}, fault.ErrTemporary), outcome.Other, "x: put a: write b: no space left on device: temporarily unavailable\n"},
-		{"full registry", fmt.Errorf("push a: 507: %w", fault.ErrFull), outcome.Other, "x: push a: 507: no room left\n"},
+		{"full disk", fmt.Errorf("put a: %w: %w", &fs.PathError{Op: "write", Path: "b", Err: syscall.ENOSPC}, fault.ErrTemporary), outcome.Other, "x: put a: write b: no space left on device: temporarily unavailable\n  hint: make room there: on the disk, or in the registry's storage or quota\n"},
+		{"full registry", fmt.Errorf("push a: 507: %w", fault.ErrFull), outcome.Other, "x: push a: 507: no room left\n  hint: make room there: on the disk, or in the registry's storage or quota\n"},
 		{"several", errors.Join(fault.WithHint(fault.ErrNotFound, "look"), errors.New("b")), outcome.NotFound, "x: not found\n  hint: look\nx: b\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
