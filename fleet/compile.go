@@ -40,7 +40,8 @@ type Placement struct {
 	Profile    *margo.DeploymentProfile // with every component pinned
 	Parameters map[string]margo.Parameter
 
-	kept *artifacts.Deployment // the document, where it was published before; nil: it is made
+	kept  *artifacts.Deployment // the document, where it was published before; nil: it is made
+	named bool                  // by the change of one device: each of its parameters must have an effect
 }
 
 // Document is the ApplicationDeployment of a placement.

@@ -135,8 +135,9 @@ type onePlan struct {
 	a      *Assignment
 	one    One
 	s      *standing
-	tagged *published // what the device's tag names; nil: nothing, or nothing that may be followed
-	kept   []string   // names of deployments
+	tagged *published      // what the device's tag names; nil: nothing, or nothing that may be followed
+	named  map[string]bool // ids of the deployments that the change names, in lower case
+	kept   []string        // names of the others
 	notes  []string
 
 	proposal *published // what is published; nil: what is packed
@@ -169,6 +170,7 @@ func (x *onePlan) edited(ctx context.Context) ([]artifacts.Deployment, error) {
 	for _, d := range out {
 		named[strings.ToLower(d.Document.ID)] = true
 	}
+	x.named = named
 	for _, d := range had {
 		if !named[strings.ToLower(d.Document.ID)] {
 			out, x.kept = append(out, d), append(x.kept, d.Document.Metadata.Name)
@@ -251,7 +253,9 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 	documents, digests := make([][]byte, len(deployments)), make([]digest.Digest, len(deployments))
 	for i := range deployments {
 		documents[i], digests[i] = deployments[i].Bytes, deployments[i].Digest
-		x.a.Placements = append(x.a.Placements, placementOf(&deployments[i]))
+		at := placementOf(&deployments[i])
+		at.named = x.named[strings.ToLower(deployments[i].Document.ID)]
+		x.a.Placements = append(x.a.Placements, at)
 		if err := clashes(deployments[i].Document); err != nil {
 			return nil, err
 		}

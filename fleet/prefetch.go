@@ -223,34 +223,57 @@ func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) 
 	return all, nil
 }
 
-// unused tells parameters of a Compose component without a package that have no effect: nothing in the component refers to
-// them. A slip in a name would be signed and published otherwise. A package says itself what its parameters are.
+// unused tells parameters that have no effect: nothing in the components that they are for refers to them. A slip in a name
+// would be signed and published otherwise. What a package declares, and what a device has already, is not looked at.
 func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
-	if p.o.Unused == nil || at.Profile.Type != "compose" || !at.Release.free {
+	if p.o.Unused == nil || at.Profile.Type != "compose" || !at.Release.free && !at.named {
 		return nil, nil
 	}
 	key := fmt.Sprintf("%p %p", at.Profile, at.Parameters)
 	return p.idle.get(ctx, key, func(ctx context.Context) ([]string, error) {
-		var out []string
+		used := map[string]bool{} // parameters
+		var all []string
 		for _, c := range at.Profile.Components {
 			archive, err := p.archives.get(ctx, c)
 			if lasting(err) {
-				continue // told by itself
+				return nil, nil // told by itself
 			}
 			if err != nil {
 				return nil, err
 			}
-			unused, known, err := p.o.Unused(archive.Archive, sortedKeys(at.Parameters))
-			if err != nil {
-				return nil, err
-			}
-			for _, name := range unused {
-				s := fmt.Sprintf("%s: nothing in the component refers to the parameter %s", at.Deployment.Name, name)
-				if best := strict.Nearest(name, known); best != "" {
-					s += fmt.Sprintf("; did you mean %s?", best)
+			sets := map[string][]string{} // parameters by the variable that they set here
+			for name, parameter := range at.Parameters {
+				for _, t := range parameter.Targets {
+					if v := strings.TrimPrefix(t.Pointer, "ENV."); slices.Contains(t.Components, c.Name) {
+						sets[v] = append(sets[v], name)
+					}
 				}
-				out = append(out, s)
 			}
+			unused, known, err := p.o.Unused(archive.Archive, sortedKeys(sets))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, known...)
+			for v, names := range sets {
+				for _, name := range names {
+					used[name] = used[name] || !slices.Contains(unused, v)
+				}
+			}
+		}
+		var out []string
+		for _, name := range sortedKeys(used) {
+			if used[name] {
+				continue
+			}
+			s := fmt.Sprintf("%s: nothing in the component refers to the parameter %s", at.Deployment.Name, name)
+			v := strings.TrimPrefix(at.Parameters[name].Targets[0].Pointer, "ENV.")
+			if v != name {
+				s += ", the variable " + v
+			}
+			if best := strict.Nearest(v, all); best != "" {
+				s += fmt.Sprintf("; did you mean %s?", best)
+			}
+			out = append(out, s)
 		}
 		return out, nil
 	})

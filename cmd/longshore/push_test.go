@@ -62,6 +62,12 @@ func TestStatePushTakesProfiles(t *testing.T) {
 	}
 	s.do(outcome.OK, push("both")...)
 	s.refuses(outcome.Misused, []string{"COMPOSE_PROFILES"}, push("plain")...)
+	s.write("line.yaml", "id: 0d7b6b5e-1d43-4d0a-9c67-0c64a8a4b2f1\nmetadata: {name: line, namespace: plant, deviceId: press-08}\n"+
+		"spec:\n  applicationId: line\n  deploymentProfile: {type: compose, components: [{name: line-monitor, properties: {repository: \"oci://"+host+
+		"/plant/components/line-monitor\", revision: 1.4.0}}]}\n"+
+		"  parameters: {poll: {value: 5, targets: [{pointer: ENV.POLL_SECOND, components: [line-monitor]}]}}\n")
+	s.refuses(outcome.Refused, []string{"refers to the parameter poll, the variable POLL_SECOND; did you mean POLL_SECONDS?"},
+		"state", "push", "--device", "press-08", "--key", "release.key", "--deployment", "line.yaml", states)
 }
 
 // pack makes a Compose Archive of one file.
