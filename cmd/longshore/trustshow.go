@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -162,8 +163,8 @@ func (p *program) trustHistoryCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
 		usage: "list and verify the versions of the trust policy as a device does",
-		about: "Lists every version in HOST/PATH with its signers, as the previous version and the version itself count them, and " +
-			"open proposals. If devices reject a version, the reason is shown and the exit code is 5. The first version in the " +
+		about: "Lists every version in HOST/PATH with its signers, as the previous version and the version itself count them, when " +
+			"the last of them signed, what the version changes for signers and devices, and open proposals. If devices reject a version, the reason is shown and the exit code is 5. The first version in the " +
 			"repository is trusted; --policy names the file that devices have instead.",
 		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
 		flags: slices.Concat([]cli.Flag{
@@ -182,9 +183,12 @@ type trustEntry struct {
 	Version uint64        `json:"version"`
 	Tag     string        `json:"tag"`
 	Digest  digest.Digest `json:"digest"`
-	State   string        `json:"state"`  // published, proposed or refused
-	Before  *quorumInfo   `json:"before"` // by the version before; null: there is none
-	After   *quorumInfo   `json:"after"`  // by the version itself
+	State   string        `json:"state"`             // published, proposed or refused
+	Signed  string        `json:"signed,omitempty"`  // when the newest signature that counts was made
+	Created string        `json:"created,omitempty"` // as the version says itself
+	Changes []string      `json:"changes"`           // against the version before
+	Before  *quorumInfo   `json:"before"`            // by the version before; null: there is none
+	After   *quorumInfo   `json:"after"`             // by the version itself
 	Error   string        `json:"error,omitempty"`
 }
 
@@ -199,7 +203,7 @@ func (r trustHistory) essence() string {
 
 func (r trustHistory) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "  VERSION\tSTATE\tDIGEST\tSIGNED, AS THE ONE BEFORE COUNTS\tAS IT COUNTS ITSELF")
+	fmt.Fprintln(t, "  VERSION\tSTATE\tDIGEST\tSIGNED AT\tBY, AS THE ONE BEFORE COUNTS\tAS IT COUNTS ITSELF")
 	for _, v := range r.Versions {
 		before, after := "–", "–"
 		if v.Before != nil {
@@ -208,12 +212,15 @@ func (r trustHistory) text(w io.Writer) {
 		if v.After != nil {
 			after = v.After.String()
 		}
-		fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\n", v.Version, v.State, short(v.Digest), before, after)
+		fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\n", v.Version, v.State, short(v.Digest), cmp.Or(v.Signed, v.Created, "–"), before, after)
 	}
 	_ = t.Flush() // into memory
 	for _, v := range r.Versions {
+		for _, change := range v.Changes {
+			row(w, fmt.Sprintf("version %d", v.Version), "%s", change)
+		}
 		if v.Error != "" {
-			row(w, fmt.Sprintf("version %d", v.Version), "%s", v.Error)
+			row(w, fmt.Sprintf("version %d", v.Version), "! %s", v.Error)
 		}
 	}
 }
@@ -242,7 +249,10 @@ func (p *program) trustHistory(c *cli.Context, args []string) error {
 	r := trustHistory{Repository: ref.Name(), Versions: []trustEntry{}}
 	var refused error
 	for _, x := range past {
-		e := trustEntry{Version: x.Version, Tag: x.Tag, Digest: x.Digest, State: "published", Before: quorum(x.Old), After: quorum(x.New)}
+		e := trustEntry{
+			Version: x.Version, Tag: x.Tag, Digest: x.Digest, State: "published", Signed: stamp(x.Signed()), Created: stamp(x.Created),
+			Changes: append([]string{}, x.Changes...), Before: quorum(x.Old), After: quorum(x.New),
+		}
 		if x.Proposal {
 			e.State = "proposed"
 		}

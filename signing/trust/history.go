@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -20,6 +21,8 @@ type Past struct {
 	Digest   digest.Digest // "": it could not be read
 	Proposal bool          // not published
 	Policy   *Policy       // nil: it could not be read
+	Changes  []string      // against the version before, as [Difference] says them
+	Created  time.Time     // as it says itself; zero: not told
 	Old, New *Tally        // nil: there are no signers to be asked
 	Err      error         // why a device does not take it; nil of a proposal that only lacks signatures
 }
@@ -57,6 +60,21 @@ func History(ctx context.Context, now time.Time, at Place, anchor *Policy) ([]Pa
 	return out, nil
 }
 
+// Signed is when the newest of the signatures that count was made, as its signer says; zero: none says.
+func (p *Past) Signed() (at time.Time) {
+	for _, t := range []*Tally{p.Old, p.New} {
+		if t == nil {
+			continue
+		}
+		for _, s := range t.Signers {
+			if s.State == StateCounted && s.Signatures[0].Time.After(at) {
+				at = s.Signatures[0].Time
+			}
+		}
+	}
+	return at
+}
+
 // look reads one version; its error is that of the repository, not of the version.
 func (p *Past) look(ctx context.Context, now time.Time, at Place, before *Policy) error {
 	d, err := at.Resolve(ctx, p.Tag)
@@ -67,6 +85,12 @@ func (p *Past) look(ctx context.Context, now time.Time, at Place, before *Policy
 	c, err := Fetch(ctx, at, d.Digest)
 	if err == nil {
 		p.Policy, err = c.Parse()
+		if t, wrong := time.Parse(time.RFC3339, c.Index.Annotations[ocispec.AnnotationCreated]); wrong == nil {
+			p.Created = t.UTC()
+		}
+	}
+	if err == nil {
+		p.Changes = Difference(before, p.Policy)
 	}
 	lacking := false
 	if err == nil && p.Policy.Trust != nil {
