@@ -285,7 +285,7 @@ func (p *program) rolloutShow(c *cli.Context, args []string) error {
 		}
 		if e != nil {
 			defer e.Close()
-			if tallies, err = rollout.Tallies(c.Context, e, rec.Rollout); err != nil {
+			if tallies, err = rollout.Tallies(c.Context, e, rec.Rollout, p.now()); err != nil {
 				return err
 			}
 		}

@@ -104,6 +104,8 @@ type device struct {
 	ID           string          `json:"id"`
 	LastHeard    time.Time       `json:"lastHeard"`
 	OfflineSince time.Time       `json:"offlineSince"` // left out: it reports
+	Ago          int64           `json:"lastHeardSecondsAgo"`
+	Every        int64           `json:"reportIntervalSeconds"` // 0: it does not say
 	AgentVersion string          `json:"agentVersion"`
 	Accepted     uint64          `json:"acceptedGeneration"`
 	Digest       string          `json:"digest"`
@@ -138,7 +140,8 @@ type deployment struct {
 
 func (d device) sighting() *rollout.Sighting {
 	s := &rollout.Sighting{
-		Heard: d.LastHeard, OfflineSince: d.OfflineSince, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
+		Heard: d.LastHeard, Ago: time.Duration(d.Ago) * time.Second, Every: time.Duration(d.Every) * time.Second,
+		OfflineSince: d.OfflineSince, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
 	}
 	if r := d.Refused; r != nil {
 		s.Refused = &rollout.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}

@@ -26,6 +26,8 @@ type Endpoint interface {
 // Sighting is what a device has reported last.
 type Sighting struct {
 	Heard time.Time
+	Ago   time.Duration // since then, by the endpoint's clock
+	Every time.Duration // it reports at least so often; 0: it does not say
 	// OfflineSince is when a device was heard last that is silent for too long: what it told may not be so any more. Zero: it
 	// reports.
 	OfflineSince time.Time
@@ -191,12 +193,14 @@ type Tally struct {
 	Offline int
 	Left    int      // that do not count: they have another state by now
 	Later   int      // of Left: those that report a later state
+	Unheard int      // of Well: those that have not reported since the end of the wave's soak time, although they report at intervals
 	Reasons []string // why some failed, or why none counts, a few of them, with the device
 }
 
-// TallyOf counts the devices of one wave.
-func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighting) Tally {
+// TallyOf counts the devices of one wave, of which seen was told at a time.
+func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighting, at time.Time) Tally {
 	var t Tally
+	soaked := r.Waves[wave].Well.Add(r.Waves[wave].Soak)
 	var later []string
 	for _, target := range r.Targets {
 		if target.Wave != wave {
@@ -206,11 +210,15 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 			t.Left++
 			continue
 		}
-		fate, why := seen[target.Device].Of(target)
+		s := seen[target.Device]
+		fate, why := s.Of(target)
 		t.Devices++
 		switch fate {
 		case Well:
 			t.Well++
+			if s.Every > 0 && !r.Waves[wave].Well.IsZero() && at.Add(-s.Ago).Before(soaked) {
+				t.Unheard++
+			}
 		case Working:
 			t.Working++
 		case Silent:
@@ -238,7 +246,7 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 }
 
 // Tallies asks how the devices of every wave that was begun are, and counts them.
-func Tallies(ctx context.Context, from Endpoint, r *artifacts.Rollout) ([]Tally, error) {
+func Tallies(ctx context.Context, from Endpoint, r *artifacts.Rollout, at time.Time) ([]Tally, error) {
 	var of []artifacts.DeviceID
 	for _, t := range r.Targets {
 		if r.Waves[t.Wave].State != artifacts.WavePending {
@@ -254,7 +262,7 @@ func Tallies(ctx context.Context, from Endpoint, r *artifacts.Rollout) ([]Tally,
 	}
 	out := make([]Tally, len(r.Waves))
 	for i := range r.Waves {
-		out[i] = TallyOf(r, i, seen)
+		out[i] = TallyOf(r, i, seen, at)
 	}
 	return out, nil
 }
@@ -276,14 +284,15 @@ func (t Tally) String() string {
 type verdict struct {
 	state  artifacts.WaveState // published still, passed, failed
 	well   time.Time           // since when enough devices are well; zero: they are not
-	until  time.Time           // of what is published still: when time alone changes the verdict; zero: never
+	until  time.Time           // of what is published still: when time alone changes the verdict; zero: a report has to
 	reason string              // of failed
 }
 
 // judge is pure: the same wave, tally and time have the same verdict. A wave fails as soon as it cannot pass any more,
 // passes when enough devices have been well for the soak time, and waits otherwise, for ever unless it has a deadline:
 // that a device is offline says nothing about the release. One whose devices were all left out when it was published passes; but not
-// one whose devices went on to later states: they were to tell how the release runs, and do not.
+// one whose devices went on to later states: they were to tell how the release runs, and do not. At the end of the soak time each
+// device has to report once more that it is well, if it reports at intervals: the last report may be older than its end.
 func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 	switch {
 	case w.Success == 0, t.Devices+t.Later == 0:
@@ -301,8 +310,13 @@ func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 		if v.well.IsZero() || v.well.After(now) { // not after a clock that was ahead
 			v.well = now
 		}
-		if v.until = v.well.Add(w.Soak); !now.Before(v.until) {
+		v.until = v.well.Add(w.Soak)
+		switch {
+		case now.Before(v.until):
+		case t.Well-t.Unheard >= want:
 			v.state = artifacts.WavePassed
+		default: // who died while the wave soaked is offline only later
+			v.until = time.Time{}
 		}
 		return v
 	}

@@ -94,6 +94,8 @@ func TestJudge(t *testing.T) {
 		"some went on":          {func(w *artifacts.RolloutWave) { w.Soak = 0 }, rollout.Tally{Devices: 1, Well: 1, Left: 3, Later: 3}, time.Minute, artifacts.WavePassed, time.Minute, time.Minute},
 		"before the deadline":   {func(w *artifacts.RolloutWave) { w.Deadline = time.Hour }, rollout.Tally{Devices: 2, Silent: 2}, time.Minute, artifacts.WavePublished, -1, time.Hour},
 		"after the deadline":    {func(w *artifacts.RolloutWave) { w.Deadline = time.Hour }, rollout.Tally{Devices: 2, Silent: 2}, time.Hour, artifacts.WaveFailed, -1, time.Hour},
+		"soaked, not heard yet": {func(w *artifacts.RolloutWave) { w.Well = at }, rollout.Tally{Devices: 20, Well: 18, Unheard: 1, Silent: 2}, time.Hour, artifacts.WavePublished, 0, -1},
+		"soaked, enough heard":  {func(w *artifacts.RolloutWave) { w.Well = at }, rollout.Tally{Devices: 20, Well: 20, Unheard: 2}, time.Hour, artifacts.WavePassed, 0, time.Hour},
 		"no soak":               {func(w *artifacts.RolloutWave) { w.Soak = 0 }, rollout.Tally{Devices: 2, Well: 2}, time.Minute, artifacts.WavePassed, time.Minute, time.Minute},
 	} {
 		wave := w

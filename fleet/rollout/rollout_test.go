@@ -31,7 +31,8 @@ type devices struct {
 	past  map[artifacts.DeviceID]uint64                           // generations that they have accepted, whatever the registry has; they take nothing older
 
 	mu   sync.Mutex
-	down error // what the endpoint answers; nil: it does
+	dies map[artifacts.DeviceID]time.Duration // after it runs a state, a device reports no more; devices report at intervals then
+	down error                                // what the endpoint answers; nil: it does
 	told map[artifacts.DeviceID]digest.Digest
 	at   map[artifacts.DeviceID]time.Time
 }
@@ -79,9 +80,25 @@ func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifact
 				s.Deployments = []rollout.SeenDeployment{{ID: "x", Generation: x.Generation, State: margo.StateFailed, Error: "unhealthy"}}
 			}
 		}
+		if d.dies != nil {
+			d.silence(id, s)
+		}
 		out[id] = s
 	}
 	return out, nil
+}
+
+// silence makes a sighting that of a device that reports every five minutes, as long as it lives.
+func (d *devices) silence(id artifacts.DeviceID, s *rollout.Sighting) {
+	s.Every = 5 * time.Minute
+	s.Ago = time.Since(d.at[id]) % s.Every
+	if life, ok := d.dies[id]; ok && s.Committed == s.Accepted && s.Accepted > 1 {
+		s.Ago = max(s.Ago, time.Since(d.at[id])-d.takes-life)
+	}
+	s.Heard = time.Now().Add(-s.Ago)
+	if s.Ago > 3*s.Every {
+		s.OfflineSince = s.Heard
+	}
 }
 
 func (d *devices) Capabilities(_ context.Context, of []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error) {
@@ -228,6 +245,33 @@ func TestRollout(t *testing.T) {
 		s.want("the next", map[uint64]int{3: 20})
 		if r := s.record(); r.Number != 2 {
 			t.Errorf("number %d", r.Number)
+		}
+	})
+}
+
+// A device that dies while its wave soaks holds the rollout back, also where the soak time ends before it counts as offline.
+func TestRolloutWaitsForTheSilent(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		s.files = fleettest.With(s.files, fleet.File, "soak: 30m", "soak: 10m, deadline: 2h")
+		s.devices.dies = map[artifacts.DeviceID]time.Duration{"press-000": time.Second}
+		err := s.roll(t.Context(), rollout.Start{})
+		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave canary: 0 of 1 device well, 1 offline after 2h") {
+			t.Errorf("%v", err)
+		}
+		s.want("rolled back", map[uint64]int{1: 19, 3: 1})
+		if !strings.Contains(s.lines(), "wave canary: 1 of 1 device well, soaked; waits for the next report of 1") {
+			t.Errorf("what it waits for is not told:\n%s", s.lines())
+		}
+	})
+	bubble(t, func(t *testing.T, s *stage) {
+		s.files = fleettest.With(s.files, fleet.File, "soak: 30m", "soak: 10m")
+		s.devices.dies = map[artifacts.DeviceID]time.Duration{}
+		began := time.Now()
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 90*time.Minute { // 73 minutes, and at most an interval for each wave that soaks
+			t.Errorf("took %v\n%s", took, s.lines())
 		}
 	})
 }

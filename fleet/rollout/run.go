@@ -243,7 +243,7 @@ func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error
 		if w.State != artifacts.WavePublished {
 			continue
 		}
-		tally := TallyOf(next, i, seen)
+		tally := TallyOf(next, i, seen, at)
 		v := judge(*w, tally, at)
 		if !v.well.Equal(w.Well) {
 			w.Well, changed = v.well, true
@@ -300,6 +300,8 @@ func tallied(w artifacts.RolloutWave, t Tally, v verdict) string {
 		return out + ": passed"
 	case v.state == artifacts.WaveFailed:
 		return title(w) + " failed: " + v.reason
+	case !v.well.IsZero() && v.until.IsZero():
+		return out + fmt.Sprintf(", soaked; waits for the next report of %d", t.Unheard)
 	case !v.well.IsZero():
 		return out + ", soaks until " + v.until.Format(time.RFC3339)
 	}

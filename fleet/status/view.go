@@ -37,6 +37,7 @@ type Device struct {
 	SerialNumber string    `json:"serialNumber,omitempty"`
 	FirstHeard   time.Time `json:"firstHeard"`
 	LastHeard    time.Time `json:"lastHeard"`
+	Ago          int64     `json:"lastHeardSecondsAgo"`   // when this was told, by the clock that LastHeard is of
 	OfflineSince time.Time `json:"offlineSince,omitzero"` // not heard since, which is too long; left out: it reports
 	Extra
 	Deployments map[margo.State]int `json:"deployments"` // how many are in each state
@@ -284,7 +285,9 @@ func (v *Viewer) device(d store.Device, counts map[margo.State]int) Device {
 	if json.Unmarshal(d.Summary, &s) == nil {
 		out.Vendor, out.ModelNumber, out.SerialNumber, out.Extra = s.Vendor, s.ModelNumber, s.SerialNumber, s.Extra
 	}
-	if v.Silence().Offline(d) {
+	silence := v.Silence()
+	out.Ago = int64(max(0, silence.Now.Sub(d.LastHeard)) / time.Second)
+	if silence.Offline(d) {
 		out.OfflineSince = d.LastHeard
 	}
 	if out.Insecure == nil {
