@@ -64,6 +64,10 @@ release version *flags:
 demo *flags:
     go run ./cmd/testenv demo {{flags}}
 
+# a playground: registries, a device, a fleet endpoint; prints what to type; needs root
+up:
+    go run ./cmd/testenv up
+
 # measure; needs root
 bench *flags:
     go run ./cmd/testenv bench {{flags}}

@@ -34,7 +34,7 @@ func (p *playground) setUp(ctx context.Context, w *show) error {
 		{"plain registry", func(context.Context) (string, error) { return p.startPlain(w) }},
 		{"line-monitor, an application with its images", func(ctx context.Context) (string, error) { return p.project(ctx, w) }},
 		{"fleet endpoint", w.startFleet},
-		{"device", w.startDevice},
+		{"device", func(ctx context.Context) (string, error) { return w.startDevice(ctx, "--plain-http", p.plain.Host) }},
 	})
 }
 
@@ -47,7 +47,10 @@ func (p *playground) startPlain(w *show) (string, error) {
 		return "", err
 	}
 	w.Stage.Box.Add("plain registry", p.plain.Close)
-	return "empty, without TLS or password, on " + p.plain.Host, nil
+	// A CA file makes every registry on this machine one with TLS; hosts.toml says which is not.
+	certs := w.Path("certs.d/" + p.plain.Host)
+	err = errors.Join(os.MkdirAll(certs, 0o755), os.WriteFile(certs+"/hosts.toml", fmt.Appendf(nil, "server = %q\n", p.plain.URL), 0o644))
+	return "empty, without TLS or password, on " + p.plain.Host, err
 }
 
 // project writes a Compose project into line-monitor/. Its front gets a port that is free here.
@@ -64,14 +67,14 @@ func (p *playground) project(ctx context.Context, w *show) (string, error) {
 }
 
 // startDevice starts an agent that trusts release.key, which the reader signs with, and has credentials of its own.
-func (w *show) startDevice(ctx context.Context) (string, error) {
+func (w *show) startDevice(ctx context.Context, flags ...string) (string, error) {
 	if err := w.Login(ctx); err != nil {
 		return "", err
 	}
 	if _, err := w.Run(ctx, "longshore", "key", "generate", "release"); err != nil {
 		return "", err
 	}
-	if err := w.Init(ctx); err != nil {
+	if err := w.Init(ctx, flags...); err != nil {
 		return "", err
 	}
 	return w.Device + ", its agent looks for a release every second", w.boot(ctx)
@@ -81,8 +84,9 @@ func (w *show) startDevice(ctx context.Context) (string, error) {
 func (p *playground) howToUse(w *show) {
 	w.Chapter(fmt.Sprintf("Ready after %.1f s. Type this in another terminal, as root:", time.Since(w.start).Seconds()))
 	fmt.Fprintf(w.out, `
-cd %s && export PATH=$PWD/bin:$PATH DOCKER_CONFIG=$PWD/login REGISTRY=%s PLAIN_REGISTRY=%s WEB=%s \
-    LONGSHORE_CA_FILE=%s LONGSHORE_KEY_PASSWORD=%s LONGSHORE_CONFIG=$PWD/etc/agent.yaml LONGSHORE_ENDPOINT=%s
+cd %s && export PATH=$PWD/bin:$PATH DOCKER_CONFIG=$PWD/login LONGSHORE_CONFIG=$PWD/etc/agent.yaml \
+    REGISTRY=%s PLAIN_REGISTRY=%s LONGSHORE_CA_FILE=%s LONGSHORE_CERTS_DIR=$PWD/certs.d \
+    WEB=%s LONGSHORE_KEY_PASSWORD=%s LONGSHORE_ENDPOINT=%s
 echo '%s' | longshore login --username %s --password-stdin $REGISTRY
 longshore component push ./line-monitor $REGISTRY/plant/components/line-monitor:1.0.0
 longshore state push --device %s --key release.key --component $REGISTRY/plant/components/line-monitor:1.0.0 $REGISTRY/plant/state
@@ -90,7 +94,7 @@ longshore-agent sync && curl http://$WEB/readings
 
 The fleet page: %s/
 Ctrl-C here stops and removes everything.
-`, w.Dir, w.Host, p.plain.Host, p.web, strings.Replace(w.Registry.CAFile, w.Dir, "$PWD", 1), w.Name, w.FleetURL,
+`, w.Dir, w.Host, p.plain.Host, strings.Replace(w.Registry.CAFile, w.Dir, "$PWD", 1), p.web, w.Name, w.FleetURL,
 		w.Registry.Password, w.Registry.Username, w.Device, w.FleetURL)
 }
 

@@ -30,18 +30,14 @@ func TestQuickstart(t *testing.T) {
 	if err := testenv.InstallDebian(t.Context(), os.Stderr, "curl"); err != nil {
 		testenv.Unavailable(t, "curl: %v", err)
 	}
-	up := startUp(t)
-	block, rest, ok := strings.Cut(up.ready(t), "\n\nThe fleet page: ")
-	if !ok {
-		t.Fatalf("no block in\n%s", block)
-	}
-	page, _, _ := strings.Cut(rest, "\n")
-	commands := strings.Split(strings.ReplaceAll(strings.TrimSpace(block), "\\\n", "\\\x00"), "\n")
+	up := startUp(t, "go", "run", "./cmd/testenv", "up")
+	block, page := up.ready(t)
+	commands := strings.Split(strings.ReplaceAll(strings.TrimSpace(block), "\\\n", ""), "\n")
 	if len(commands)+1 > maxTyped {
 		t.Errorf("%d commands are to be typed, want at most %d:\n%s", len(commands)+1, maxTyped, block)
 	}
 	for _, name := range []string{"docs/quickstart.md", "README.md"} {
-		text, err := os.ReadFile(filepath.Join(up.root, name))
+		text, err := os.ReadFile(filepath.Join(up.cmd.Dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,30 +52,80 @@ func TestQuickstart(t *testing.T) {
 			}
 		}
 	}
-	out, err := sit(t, "").shell("set -e\n" + block)
-	if err != nil || !strings.Contains(out, `"received"`) {
+	release(t, block, page, "bash", "-c")
+	ownProject(t, commands[0])
+	up.interrupt(t)
+}
+
+// ownProject publishes a project of the reader beside the example, with an image in the plain registry. The first line of
+// what is printed gives its environment.
+func ownProject(t *testing.T, environment string) {
+	t.Helper()
+	plain := &testenv.RegistryServer{Host: regexp.MustCompile(`PLAIN_REGISTRY=(\S+)`).FindStringSubmatch(environment)[1]}
+	image, err := testenv.SoftwareImage(t.Context(), os.Stderr, "toolbox", testenv.HostPlatform())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plain.Push(t.Context(), "own/toolbox:1", image); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "bash", "-c", "set -e\n"+environment+`
+		mkdir own && echo "services: {web: {image: $PLAIN_REGISTRY/own/toolbox:1, command: [serve, '8080', hello]}}" >own/compose.yaml
+		longshore component push ./own $REGISTRY/plant/components/own:1.0.0
+		longshore state push --device press-07 --key release.key --component $REGISTRY/plant/components/own:1.0.0 $REGISTRY/plant/state
+		longshore-agent sync && longshore-agent ps`).CombinedOutput()
+	if n := strings.Count(string(out), " running "); err != nil || n != 4 {
+		t.Errorf("%d services run, want 3 of the example and 1: %v\n%s", n, err, out)
+	}
+}
+
+// What docs/quickstart.md says that a machine needs is enough: a new Debian with Go and the packages of its first paragraph.
+// The caches of this machine spare the test the builds.
+func TestQuickstartOnNewDebian(t *testing.T) {
+	if !testenv.Nightly() {
+		t.Skip("takes minutes; LONGSHORE_NIGHTLY=1 runs it")
+	}
+	if err := testenv.InstallDebian(t.Context(), os.Stderr, "debootstrap"); err != nil {
+		testenv.Unavailable(t, "debootstrap: %v", err)
+	}
+	debian := filepath.Join(t.TempDir(), "debian")
+	out, err := exec.CommandContext(t.Context(), "bash", "-c", `. /etc/os-release && debootstrap --variant=minbase "$VERSION_CODENAME" "$1" && chroot "$1" apt-get install -y -q --no-install-recommends gcc libc6-dev curl`, "bash", debian).CombinedOutput()
+	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if err := testenv.Await(t.Context(), 20*time.Second, func() error {
-		body, err := world.Fetch(t.Context(), page)
-		if err == nil && !strings.Contains(string(body), "line-monitor") {
-			err = fmt.Errorf("the page does not show the application:\n%s", body)
-		}
-		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	up := startUp(t, "unshare", "--mount", "bash", "-euc", `
+		cache=$(go env GOCACHE) modules=$(go env GOMODCACHE) go=$(go env GOROOT) source=$PWD
+		mount --bind "$1" "$1"; mkdir "$1/host"
+		mount --rbind /dev "$1/dev"; mount --rbind /sys "$1/sys"; mount -t proc proc "$1/proc"
+		for dir in "$cache" "$modules" "$go" "$source" "$2"; do mkdir -p "$1$dir"; mount --bind "$dir" "$1$dir"; done
+		cd "$1"; pivot_root . host # not only chroot: runc needs the root of the mount namespace
+		exec chroot . env -i HOME=/root GOCACHE="$cache" GOMODCACHE="$modules" LONGSHORE_TESTENV_CACHE="$2" \
+			PATH="$go/bin:/usr/sbin:/usr/bin:/sbin:/bin" bash -euc 'umount --lazy /host; cd "$1"; exec go run -buildvcs=false ./cmd/testenv up' bash "$source"`,
+		"bash", debian, cacheDir(t))
+	block, page := up.ready(t)
+	release(t, block, page, "nsenter", "--target", fmt.Sprint(up.cmd.Process.Pid), "--mount", "--root", "--wd",
+		"env", "-i", "HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "bash", "-c")
 	up.interrupt(t)
+}
+
+func cacheDir(t *testing.T) string {
+	t.Helper()
+	dir, err := testenv.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // playground is a running "testenv up".
 type playground struct {
-	root, log string
-	cmd       *exec.Cmd
-	ended     chan error
+	log   string
+	cmd   *exec.Cmd
+	ended chan error
 }
 
-func startUp(t *testing.T) *playground {
+// startUp runs a command that starts a playground, in the checkout.
+func startUp(t *testing.T, argv ...string) *playground {
 	t.Helper()
 	root, err := testenv.Root()
 	if err != nil {
@@ -90,7 +136,7 @@ func startUp(t *testing.T) *playground {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	up := &playground{root: root, log: log.Name(), cmd: exec.Command("go", "run", "./cmd/testenv", "up"), ended: make(chan error, 1)}
+	up := &playground{log: log.Name(), cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan error, 1)}
 	up.cmd.Dir, up.cmd.Stdout, up.cmd.Stderr = root, log, log
 	up.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as a terminal does: Ctrl-C is for go and for what it runs
 	if err := up.cmd.Start(); err != nil {
@@ -112,15 +158,15 @@ func (up *playground) output() string {
 	return string(text)
 }
 
-// ready waits for the commands and returns what is printed from there on.
-func (up *playground) ready(t *testing.T) string {
+// ready waits until the playground has printed what to type and the address of the fleet page.
+func (up *playground) ready(t *testing.T) (block, page string) {
 	t.Helper()
-	var block string
 	err := testenv.Await(t.Context(), 3*time.Minute, func() error {
 		text := up.output()
-		_, after, begun := strings.Cut(text, "as root:\n")
-		if begun && strings.Contains(after, "Ctrl-C here") {
-			block = after
+		_, after, _ := strings.Cut(text, "as root:\n")
+		var ok bool
+		if block, page, ok = strings.Cut(after, "\n\nThe fleet page: "); ok && strings.HasSuffix(page, "everything.\n") {
+			page, _, _ = strings.Cut(page, "\n")
 			return nil
 		}
 		select {
@@ -134,7 +180,23 @@ func (up *playground) ready(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return block
+	return block, page
+}
+
+// release types what is printed into a shell, until the application answers, and waits until the fleet page shows it.
+func release(t *testing.T, block, page string, shell ...string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "set -e\n"+block)...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), `"received"`) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	testenv.Eventually(t, 20*time.Second, "the fleet page shows the application", func() error {
+		body, err := world.Fetch(t.Context(), page)
+		if err == nil && !strings.Contains(string(body), "line-monitor") {
+			err = fmt.Errorf("page:\n%s", body)
+		}
+		return err
+	})
 }
 
 // interrupt types Ctrl-C and waits until everything is removed.
