@@ -31,7 +31,7 @@ func lookFlag() cli.Flag {
 
 func (p *program) fleetRolloutCommands() *cli.Command {
 	return group("rollout", "show, halt, continue and undo a rollout in waves",
-		p.rolloutShowCommand(), p.rolloutContinueCommand(), p.rolloutHaltCommand(), p.rolloutUndoCommand())
+		p.rolloutShowCommand(), p.rolloutHistoryCommand(), p.rolloutContinueCommand(), p.rolloutHaltCommand(), p.rolloutUndoCommand())
 }
 
 // rolloutCommand makes a command about the newest rollout of a fleet: all name its directory, and whose signatures count.

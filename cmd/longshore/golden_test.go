@@ -115,11 +115,17 @@ func TestRolloutOutputs(t *testing.T) {
 	rollout(outcome.OK, "halt", "-o", "json")
 	rollout(outcome.OK, "continue", "--no-wait", "-o", "json")
 	rollout(outcome.OK, "undo", "-o", "json")
-	rollout(outcome.Refused, "undo") // there is nothing more to undo
+	rollout(outcome.Refused, "undo")                                                        // there is nothing more to undo
+	s.do(outcome.Refused, "fleet", "publish", "--no-wait", "--key", "release.key", "waves") // the same again
+	s.do(outcome.OK, "fleet", "publish", "--no-wait", "--again", "--annotation", "org.opencontainers.image.revision=4be2d1c", "--key", "release.key", "waves")
+	s.do(outcome.OK, "fleet", "rollout", "history", "waves")
+	s.do(outcome.OK, "fleet", "rollout", "history", "--limit", "1", "--verify-key", "release.pub", "-o", "json", "waves")
+	s.do(outcome.Verification, "fleet", "rollout", "history", "--limit", "1", "--verify-key", "root.pub", "waves")
 	s.mask(
 		`([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]+)?Z)`, "TIME",
 		`(rollouts:acme-plant",\s+"digest": ")sha256:[0-9a-f]+`, "${1}LEDGER",
-		`("by": ")[^"]*`, "${1}SOMEBODY",
+		`("by": "|run by )[^"\n]*`, "${1}SOMEBODY",
+		`("rollout": \d+,\s+"digest": "|rollouts@|referrer )sha256:[0-9a-f]+`, "${1}LEDGER",
 	)
 	s.golden(golden)
 }

@@ -70,14 +70,34 @@ func (p *program) stateHistoryCommand() *cli.Command {
 			"--device press-07 --verify-key release.pub harbor.acme.example/plant/state",
 			"--device press-07 --limit 3 -o json harbor.acme.example/plant/state",
 		},
-		flags: slices.Concat([]cli.Flag{
-			deviceFlag(),
-			&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of generations to show"},
-			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed them; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify the signatures with"},
-		}, registryFlags()),
-		run: p.stateHistory,
+		flags: slices.Concat([]cli.Flag{deviceFlag()}, historyFlags(), registryFlags()),
+		run:   p.stateHistory,
 	})
+}
+
+// historyFlags choose how much of a history is listed, and whose signatures count.
+func historyFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of lines, the newest first"},
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed them; may be repeated"},
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify the signatures with"},
+	}
+}
+
+func historyLimit(c *cli.Context) (int, error) {
+	limit := c.Int("limit")
+	if limit < 1 || limit > maxHistory {
+		return 0, misused(c, "--limit %d is not from 1 to %d", limit, maxHistory)
+	}
+	return limit, nil
+}
+
+// signedBy is the head of a column with signers.
+func signedBy(verified bool) string {
+	if verified {
+		return "SIGNED BY"
+	}
+	return "SIGNED BY (NOT VERIFIED)"
 }
 
 // seeHistory says where a device's generations are listed, to who asked for one that is not there. device is "" where only
@@ -137,11 +157,7 @@ func (r historyResult) essence() string {
 
 func (r historyResult) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	by := "SIGNED BY (NOT VERIFIED)"
-	if r.Verified {
-		by = "SIGNED BY"
-	}
-	fmt.Fprintln(t, "  GENERATION\tDIGEST\tPUBLISHED\t"+by+"\tRUNS")
+	fmt.Fprintln(t, "  GENERATION\tDIGEST\tPUBLISHED\t"+signedBy(r.Verified)+"\tRUNS")
 	for _, g := range r.Generations {
 		label := fmt.Sprint(g.Generation)
 		if g.Current {
@@ -202,9 +218,9 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	limit := c.Int("limit")
-	if limit < 1 || limit > maxHistory {
-		return misused(c, "--limit %d is not from 1 to %d", limit, maxHistory)
+	limit, err := historyLimit(c)
+	if err != nil {
+		return err
 	}
 	client, err := p.client(c)
 	if err != nil {

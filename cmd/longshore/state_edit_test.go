@@ -42,7 +42,7 @@ func TestStateEdit(t *testing.T) {
 	}
 	remove(outcome.NotFound, "visoin")
 	remove(outcome.OK, "vision", "--dry-run")
-	remove(outcome.OK, "vision")
+	remove(outcome.OK, "vision", "-o", "json")
 	remove(outcome.OK, "B7FF3FCA-bc5c-5941-88ba-54143595392b")
 	remove(outcome.NotFound, "line-monitor")
 	push(outcome.OK, "--component", monitor+":1.5.0")

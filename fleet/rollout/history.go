@@ -1,0 +1,98 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/release"
+)
+
+// History lists the fleet's rollouts as the registry has them, the newest first and at most limit, each by its last revision, and
+// reports whether there are, or were, older ones. It ends at a revision that is not there or no rollout. Whoever signed them is not asked. It reads a few revisions of each, not all.
+func (l Ledger) History(ctx context.Context, limit int) (all []*Record, more bool, err error) {
+	l.Verify = nil
+	rec, err := l.Read(ctx)
+	targets := map[digest.Digest][]byte{} // of the last rollout: all of its revisions have the same
+	for err == nil && rec != nil {
+		all, more = append(all, rec), rec.Rollout.Number > 1
+		if !more || len(all) == limit {
+			return all, more, nil
+		}
+		rec, err = l.before(ctx, rec, targets)
+	}
+	return all, more, err
+}
+
+// before finds the last revision of the rollout before that of rec; nil: it is not there any more. The numbers of rollouts rise with
+// the revisions, so it goes back in steps that double, and then halves the last one.
+func (l Ledger) before(ctx context.Context, rec *Record, targets map[digest.Digest][]byte) (*Record, error) {
+	above := rec.Revision // is of this rollout, or of a later one
+	var found *Record
+	for step := uint64(1); found == nil; step *= 2 {
+		if above == 1 {
+			return nil, nil
+		}
+		x, err := l.at(ctx, above-min(step, above-1), targets)
+		switch {
+		case err != nil || x == nil:
+			return nil, err
+		case x.Rollout.Number < rec.Rollout.Number:
+			found = x
+		default:
+			above = x.Revision
+		}
+	}
+	for found.Revision+1 < above {
+		x, err := l.at(ctx, found.Revision+(above-found.Revision)/2, targets)
+		switch {
+		case err != nil || x == nil:
+			return nil, err
+		case x.Rollout.Number < rec.Rollout.Number:
+			found = x
+		default:
+			above = x.Revision
+		}
+	}
+	return found, nil
+}
+
+// at reads one revision; nil: it is not there, or no rollout of this fleet.
+func (l Ledger) at(ctx context.Context, revision uint64, targets map[digest.Digest][]byte) (*Record, error) {
+	desc, err := l.From.Resolve(ctx, l.Repository(), artifacts.HistoryTag(l.Fleet, revision))
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, n, err := l.open(ctx, desc.Digest)
+	if release.Unfit(err) || err == nil && n != revision {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	x, err := r.index.Read(func(b ocispec.Descriptor) ([]byte, error) {
+		if data := targets[b.Digest]; data != nil {
+			return data, nil
+		}
+		data, err := l.From.Blob(ctx, l.Repository(), b, artifacts.MaxRolloutTargets)
+		if err == nil && b.Digest == r.index.Targets.Digest {
+			clear(targets)
+			targets[b.Digest] = data
+		}
+		return data, err
+	})
+	if release.Unfit(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Record{Revision: revision, Digest: desc.Digest, Rollout: x}, nil
+}
