@@ -62,7 +62,7 @@ func (w *show) pushReleases(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// fourDevices run 1.1.0, 1.0.0, a release that 1.2.0 was rolled back to, and one of which the endpoint hears no more.
+// fourDevices are two whose release is installed, one that no longer reports, and one that rolled back.
 func (w *show) fourDevices() []step {
 	return []step{
 		{"press-07 runs 1.1.0", func(ctx context.Context) (string, error) {

@@ -27,7 +27,9 @@ type playground struct {
 }
 
 func (p *playground) setUp(ctx context.Context, w *show) error {
-	if err := w.startWorld(ctx, world.Options{Name: "up", Pool: "10.214.0.0/16"}); err != nil {
+	// Of several playgrounds on a machine each has addresses of its own: one may run while tests start another.
+	pool := fmt.Sprintf("10.%d.0.0/16", 150+os.Getpid()%40)
+	if err := w.startWorld(ctx, world.Options{Name: "up", Pool: pool}); err != nil {
 		return err
 	}
 	return w.steps(ctx, []step{
