@@ -232,21 +232,12 @@ func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) 
 	if err != nil {
 		return err
 	}
-	by, err := p.newSigners(c)
+	s, err := p.policySession(c, ref)
 	if err != nil {
 		return err
 	}
-	defer closeAll(by)
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, err := originOf(c.Context, client, ref)
-	if err != nil {
-		return err
-	}
-	before, err := trust.Newest(c.Context, repo)
+	defer s.Close()
+	before, err := trust.Newest(c.Context, s.repo)
 	if err != nil {
 		return err
 	}
@@ -259,7 +250,7 @@ func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) 
 	}
 	r, document, err := describeChange(e)
 	if err == nil {
-		err = trust.Entitled(r.after, before, signatories(by))
+		err = trust.Entitled(r.after, before, signatories(s.by))
 	}
 	if err != nil {
 		return err
@@ -277,11 +268,11 @@ func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) 
 	if d.Created, err = p.created(); err != nil {
 		return err
 	}
-	x, err := trust.Propose(c.Context, p.now(), repo, moves{client}, d, signatories(by)...)
+	x, err := trust.Propose(c.Context, p.now(), s.repo, moves{s.Client}, d, signatories(s.by)...)
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, by, x)
+	return p.showProposal(c, ref, s.by, x)
 }
 
 // changeTrustFile changes a file.

@@ -336,6 +336,36 @@ func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*sig
 	return p.show(c, r)
 }
 
+// policySession is what a command that signs a policy works with: its repository, and those who sign. Close it.
+type policySession struct {
+	*registry.Client
+	repo *registry.Repository
+	by   []*signer
+}
+
+func (p *program) policySession(c *cli.Context, ref registry.Reference) (*policySession, error) {
+	by, err := p.newSigners(c)
+	if err != nil {
+		return nil, err
+	}
+	s := &policySession{by: by}
+	if s.Client, err = p.client(c); err != nil {
+		closeAll(by)
+		return nil, err
+	}
+	if s.repo, err = originOf(c.Context, s.Client, ref); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close ends both.
+func (s *policySession) Close() {
+	s.Client.Close()
+	closeAll(s.by)
+}
+
 func (p *program) trustPush(c *cli.Context, args []string) error {
 	ref, err := repositoryOnly(c, args[1])
 	if err != nil {
@@ -355,25 +385,16 @@ func (p *program) trustPush(c *cli.Context, args []string) error {
 	if d.Created, err = p.created(); err != nil {
 		return err
 	}
-	by, err := p.newSigners(c)
+	s, err := p.policySession(c, ref)
 	if err != nil {
 		return err
 	}
-	defer closeAll(by)
-	client, err := p.client(c)
+	defer s.Close()
+	x, err := trust.Propose(c.Context, p.now(), s.repo, moves{s.Client}, d, signatories(s.by)...)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := originOf(c.Context, client, ref)
-	if err != nil {
-		return err
-	}
-	x, err := trust.Propose(c.Context, p.now(), repo, moves{client}, d, signatories(by)...)
-	if err != nil {
-		return err
-	}
-	return p.showProposal(c, ref, by, x)
+	return p.showProposal(c, ref, s.by, x)
 }
 
 // recording signs, and remembers what it made.
@@ -427,32 +448,23 @@ func (p *program) trustSign(c *cli.Context, args []string) error {
 	if ref.Tag != "" {
 		return misused(c, "%s: name the repository, or the proposal by its digest", args[0])
 	}
-	by, err := p.newSigners(c)
-	if err != nil {
-		return err
-	}
-	defer closeAll(by)
-	if len(by) == 0 {
+	if len(c.StringSlice("key")) == 0 && !c.Bool("keyless") {
 		return misused(c, "with which key? use --key, or --keyless")
 	}
-	client, err := p.client(c)
+	s, err := p.policySession(c, ref)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := originOf(c.Context, client, ref)
+	defer s.Close()
+	seen, err := p.review(c, s.repo, ref.Digest)
 	if err != nil {
 		return err
 	}
-	seen, err := p.review(c, repo, ref.Digest)
+	x, err := trust.Endorse(c.Context, p.now(), s.repo, moves{s.Client}, seen, signatories(s.by)...)
 	if err != nil {
 		return err
 	}
-	x, err := trust.Endorse(c.Context, p.now(), repo, moves{client}, seen, signatories(by)...)
-	if err != nil {
-		return err
-	}
-	return p.showProposal(c, ref, by, x)
+	return p.showProposal(c, ref, s.by, x)
 }
 
 // review asks a person at a terminal whether what is proposed is to be signed, and returns its digest. seen is the one that was
