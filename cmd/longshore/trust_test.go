@@ -216,7 +216,7 @@ func TestTrustMoves(t *testing.T) {
 // A policy is changed without an editor: what changes is told before it is signed, and nothing is proposed that locks devices out.
 func TestTrustChange(t *testing.T) {
 	golden := goldenDir(t)
-	s := newShell(t, testenv.Distribution)
+	s := newShell(t, testenv.Referrers)
 	const at = host + "/plant/trust"
 	s.do(outcome.OK, "trust", "init", "--signer", "release.pub", "--signer", "root.pub", "--threshold", "2", "--key", "release.pub", "--file", "policy.yaml", at)
 	s.do(outcome.NotFound, "trust", "add", "other.pub", at)
