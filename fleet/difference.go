@@ -57,6 +57,7 @@ type ParameterChange struct {
 // ImageChange is an image of a service that is another one now.
 type ImageChange struct {
 	Service   string        `json:"service"`
+	WasImage  string        `json:"wasImage,omitempty"` // as people write it
 	Image     string        `json:"image"`
 	WasDigest digest.Digest `json:"wasDigest,omitempty"`
 	Digest    digest.Digest `json:"digest,omitempty"`
@@ -233,7 +234,7 @@ func (c *Change) running(before, now map[string]Service) {
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		n, b := now[name], before[name]
 		if n.Digest != b.Digest && n.Digest != "" && b.Digest != "" {
-			c.Images = append(c.Images, ImageChange{Service: name, Image: n.Image, WasDigest: b.Digest, Digest: n.Digest})
+			c.Images = append(c.Images, ImageChange{Service: name, WasImage: b.Image, Image: n.Image, WasDigest: b.Digest, Digest: n.Digest})
 		}
 		switch {
 		case b.Name == "":

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 
@@ -147,7 +148,11 @@ func (c Change) Lines() []string {
 		}
 	}
 	for _, x := range c.Images {
-		out = append(out, fmt.Sprintf("image of %s: %s → %s", x.Service, short(x.WasDigest), short(x.Digest)))
+		was, now := tagged(x.WasImage), tagged(x.Image)
+		if was == now {
+			now = ""
+		}
+		out = append(out, fmt.Sprintf("image of %s: %s%s → %s%s", x.Service, was, short(x.WasDigest), now, short(x.Digest)))
 	}
 	for _, x := range []struct {
 		verb string
@@ -161,6 +166,15 @@ func (c Change) Lines() []string {
 		out = append(out, c.Note)
 	}
 	return out
+}
+
+// tagged is the last name of an image with its tag, and a space: "caddy:2.10 "; "" when it is not known.
+func tagged(image string) string {
+	name, _, _ := strings.Cut(image, "@")
+	if name == "" {
+		return ""
+	}
+	return path.Base(name) + " "
 }
 
 // line says what a device has to load, and so many of them together.
