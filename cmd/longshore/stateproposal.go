@@ -226,6 +226,9 @@ func (p *program) stateSign(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if !next.Expires.IsZero() && !next.Expires.After(p.now()) {
+		return fault.WithHint(fmt.Errorf("what is proposed for %s expired %s: %w", device, r.Expires, fault.ErrConflict), "propose it again, with a later --expires")
+	}
 	policy, err := p.policy(c)
 	if err == nil {
 		err = entitled(policy, repo.Name(), s.signer)

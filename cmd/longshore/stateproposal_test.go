@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
@@ -172,6 +174,9 @@ func TestStateProposalTakenUp(t *testing.T) {
 	}})
 	s.do(outcome.OK, append(sign, states+"@"+strings.TrimSpace(d))...)
 	s.do(outcome.OK, "verify", "--policy", "two.yaml", states+":press-08")
+
+	s.forge(artifacts.StateOptions{Device: "press-09", Generation: 1, Expires: time.Unix(1, 0)}, artifacts.ProposalTag("press-09", 1))
+	s.refuses(outcome.Refused, []string{"expired 1970-01-01T00:00:01Z", "--expires"}, "state", "sign", "--device", "press-09", "--key", "root.key", "--policy", "two.yaml", states)
 }
 
 // Of two who approve at once both are told that it is published, with one tag.
