@@ -403,6 +403,9 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := p.noteThreshold(c, compiled.Fleet, o); err != nil {
+		return err
+	}
 	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
 		return p.rollOut(c, s, compiled, o, rollout.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
 	}

@@ -72,6 +72,21 @@ func (p *program) proposes(c *cli.Context, repo *registry.Repository) (*trust.Po
 	return policy, c.Bool("propose") || found && rule.Need() > 1 && !c.Bool("unsigned"), nil
 }
 
+// noteThreshold tells that devices wait for other signers, where a fleet's states need several: a fleet is not proposed.
+func (p *program) noteThreshold(c *cli.Context, f *fleet.Fleet, o fleet.Options) error {
+	policy, err := p.policy(c)
+	if err != nil || policy == nil {
+		return err
+	}
+	for _, repository := range slices.Sorted(maps.Keys(f.Repositories(o.Devices))) {
+		if rule, found := policy.Match(trust.KindState, repository); found && rule.Need() > 1 {
+			fmt.Fprintf(p.stderr, "note: states in %s need signatures by %s, and this command makes one: devices report signature-threshold "+
+				"until the others have signed each state with longshore sign\n", repository, rule.Quorum)
+		}
+	}
+	return nil
+}
+
 // entitled refuses a key whose signature would count for nothing.
 func entitled(policy *trust.Policy, repository string, s *signer) error {
 	if policy == nil || s == nil || s.Key().Fingerprint == "" { // of an identity only its signature tells

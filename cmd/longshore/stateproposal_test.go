@@ -200,4 +200,10 @@ func TestStateProposalByTwoAtOnce(t *testing.T) {
 	if got := s.stateTags(); got != "press-07 press-07.v1 press-07.v1.proposal" {
 		t.Errorf("tags: %s", got)
 	}
+	s.server.Faults.Clear() // a fleet is not proposed, and says so
+	s.write("one/fleet.yaml", "fleet: one\nregistry: "+host+"/plant\nstates: state\napplications: {line: {component: components/line-monitor, version: 1.4.0}}\n"+
+		"deployments: {line: {application: line, select: \"*\"}}\ndevices: [{id: press-08, capabilities: unchecked}]\n")
+	if _, _, stderr := s.try("fleet", "publish", "--key", "release.key", "--policy", "two.yaml", "one"); !strings.Contains(stderr, "2 of release, root, third") {
+		t.Errorf("fleet publish: %s", stderr)
+	}
 }
