@@ -197,7 +197,7 @@ func TestObservingCommands(t *testing.T) {
 		{"exec without a command", "", []string{"exec", "web"}, 2, "a container and a command"},
 		{"exec with a bad variable", "", []string{"exec", "-e", "=1", "web", "--", "x"}, 2, "--env"},
 		{"exec with a terminal that is none", "", []string{"exec", "-it", "db", "--", "sh"}, 2, "no terminal"},
-		{"completion", "", []string{"completion", "tcsh"}, 2, "bash, zsh, fish"},
+		{"completion", "", []string{"completion", "tcsh"}, 2, "is not bash, zsh or fish"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			args := append([]string{tc.args[0], "--config", file}, tc.args[1:]...)
@@ -325,6 +325,8 @@ func TestCompletion(t *testing.T) {
 		{[]string{"ps", "-o", ""}, "text json yaml"},
 		{[]string{"ps", "--a"}, "--all"},
 		{[]string{"completion", "b"}, "bash"},
+		{[]string{"volumes", ""}, "list remove"},
+		{[]string{"volumes", "list", "-o", "y"}, "yaml"},
 	} {
 		t.Run(strings.Join(tc.words, " "), func(t *testing.T) {
 			_, out, _ := command(t, append([]string{cmdline.CompleteCommand}, tc.words...)...)

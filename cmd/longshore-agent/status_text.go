@@ -43,7 +43,7 @@ func writeStatus(w io.Writer, s *status.Status) {
 		fmt.Fprintln(w, "nothing was accepted yet")
 	}
 	if a := s.Accepted; a != nil && (s.Running == nil || a.Digest != s.Running.Digest) {
-		fmt.Fprintf(w, "generation %d (%s)%s is accepted and being loaded\n", a.Generation, short(a.Digest), signedBy(a))
+		fmt.Fprintf(w, "generation %d (%s)%s: accepted, being loaded\n", a.Generation, short(a.Digest), signedBy(a))
 	}
 	if n := len(s.Security); n > 0 {
 		last := s.Security[n-1]
