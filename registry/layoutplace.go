@@ -259,6 +259,11 @@ func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 }
 
 func (p *layoutPlace) tags(ctx context.Context, _ string) ([]string, error) {
+	return p.names(ctx, func(name string) (string, bool) { return name, validTag(name) })
+}
+
+// names lists what choose makes of the names in the index, sorted, without those that it does not choose.
+func (p *layoutPlace) names(ctx context.Context, choose func(name string) (string, bool)) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	store, err := p.open(ctx, false)
@@ -266,8 +271,12 @@ func (p *layoutPlace) tags(ctx context.Context, _ string) ([]string, error) {
 		return nil, err
 	}
 	out := []string{}
-	err = store.Tags(ctx, "", func(tags []string) error {
-		out = append(out, slices.DeleteFunc(slices.Clone(tags), func(t string) bool { return !validTag(t) })...)
+	err = store.Tags(ctx, "", func(names []string) error {
+		for _, name := range names {
+			if s, ok := choose(name); ok {
+				out = append(out, s)
+			}
+		}
 		return nil
 	})
 	slices.Sort(out)
@@ -315,6 +324,11 @@ func (p *layoutPlace) mount(ctx context.Context, desc ocispec.Descriptor, _ stri
 func (p *layoutPlace) holds(context.Context, string, ocispec.Descriptor) bool { return false }
 
 func (p *layoutPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
+	return p.put(ctx, desc, data, tag, nil)
+}
+
+// put stores a manifest under a name of the index. had tells what it may name without its being here; nil: nothing.
+func (p *layoutPlace) put(ctx context.Context, desc ocispec.Descriptor, data []byte, name string, had map[digest.Digest]bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	store, err := p.open(ctx, true)
@@ -322,7 +336,7 @@ func (p *layoutPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 		return err
 	}
 	defer p.remember()
-	if err := p.complete(data); err != nil {
+	if err := p.complete(data, had); err != nil {
 		return err
 	}
 	plain := ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}
@@ -338,14 +352,14 @@ func (p *layoutPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 	if err != nil {
 		return onDisk(err)
 	}
-	if tag == "" {
-		tag = desc.Digest.String()
+	if name == "" {
+		name = desc.Digest.String()
 	}
-	return onDisk(store.Tag(ctx, plain, tag))
+	return onDisk(store.Tag(ctx, plain, name))
 }
 
 // complete refuses a manifest before what it names, as registries do: a layout is never half of something.
-func (p *layoutPlace) complete(manifest []byte) error {
+func (p *layoutPlace) complete(manifest []byte, had map[digest.Digest]bool) error {
 	if _, err := manifestType(manifest, ""); err != nil {
 		return err
 	}
@@ -354,6 +368,9 @@ func (p *layoutPlace) complete(manifest []byte) error {
 		return err
 	}
 	for _, d := range append(blobs, manifests...) {
+		if had[d.Digest] {
+			continue
+		}
 		if info, err := os.Stat(p.blobPath(d.Digest)); err != nil || info.Size() != d.Size {
 			return fmt.Errorf("it names %s, which is not here: %w", d.Digest, fault.ErrInvalid)
 		}

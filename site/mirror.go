@@ -99,7 +99,8 @@ func (m *Mirror) check(ctx context.Context, n *Need) error {
 	case err != nil:
 		return fmt.Errorf("%s:%s: %w", to.Name(), n.current, err)
 	case x.Generation > n.number:
-		return fmt.Errorf("%s:%s is generation %d, and generation %d was to be copied over it: %w", to.Name(), n.current, x.Generation, n.number, fault.ErrRollback)
+		err := fmt.Errorf("%s:%s is generation %d, and generation %d was to be copied over it: %w", to.Name(), n.current, x.Generation, n.number, fault.ErrRollback)
+		return fault.WithHint(err, "the site is ahead: publish a newer generation, or find out who published there")
 	case x.Generation == n.number:
 		return fmt.Errorf("%s:%s is another generation %d, %s: %w", to.Name(), n.current, n.number, there, fault.ErrConflict)
 	}

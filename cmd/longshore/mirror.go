@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/site"
 )
@@ -25,8 +25,33 @@ func siteFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
 		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of earlier generations that the site has too"},
 		&cli.StringSliceFlag{Name: "trust", Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
-		&cli.BoolFlag{Name: "host-paths", Usage: "put HOST/PATH into DESTINATION/HOST/PATH; default: DESTINATION/PATH, whichever HOST it is from"},
+		hostPathsFlag(),
 	}, registryFlags())
+}
+
+func hostPathsFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "host-paths", Usage: "put HOST/PATH into DESTINATION/HOST/PATH; default: DESTINATION/PATH, whichever HOST it is from"}
+}
+
+// siteVerifyFlags say who must have signed the states that are carried.
+func siteVerifyFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+		&cli.BoolFlag{Name: "no-verify", Usage: "copy what nobody has verified; devices verify all the same"},
+	}, identityFlags())
+}
+
+// devicesOf reads --device.
+func devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
+	for _, s := range c.StringSlice("device") {
+		id, err := artifacts.ParseDeviceID(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, id)
+	}
+	return out, nil
 }
 
 func (p *program) sitePlanCommand() *cli.Command {
@@ -54,12 +79,8 @@ func (p *program) mirrorCommand() *cli.Command {
 			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
 			"--policy trust.yaml --trust harbor.acme.example/plant/trust --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
 		},
-		flags: slices.Concat([]cli.Flag{
-			publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
-			&cli.BoolFlag{Name: "no-verify", Usage: "copy what nobody has verified; devices verify all the same"},
-		}, identityFlags(), siteFlags()),
-		run: p.mirror,
+		flags: slices.Concat(siteVerifyFlags(), siteFlags()),
+		run:   p.mirror,
 	})
 }
 
@@ -81,34 +102,6 @@ func destination(c *cli.Context, client *registry.Client, arg string) func(conte
 		}
 		return repo.Upstream(), nil
 	}
-}
-
-// closure finds what a site needs. verify may be nil.
-func (p *program) siteClosure(c *cli.Context, client *registry.Client, args []string, verify func(context.Context, *registry.Repository, digest.Digest) error) (*site.Mirror, *site.Closure, error) {
-	ref, err := registry.ParseReference(args[0])
-	if err != nil {
-		return nil, nil, err
-	}
-	if ref.Target() != "" || ref.Scheme != registry.SchemeOCI {
-		return nil, nil, misused(c, "%s: name the repository of states, HOST/PATH, and devices with --device", args[0])
-	}
-	if n := c.Int("history"); n < 0 || n > maxHistory {
-		return nil, nil, misused(c, "--history %d is not from 0 to %d", n, maxHistory)
-	}
-	o := site.Options{History: c.Int("history"), Trust: c.StringSlice("trust"), Verify: verify, Concurrency: c.Int("parallel")}
-	for _, s := range c.StringSlice("device") {
-		id, err := artifacts.ParseDeviceID(s)
-		if err != nil {
-			return nil, nil, err
-		}
-		o.Devices = append(o.Devices, id)
-	}
-	for i, s := range o.Trust {
-		o.Trust[i] = strings.TrimPrefix(s, "oci://")
-	}
-	m := &site.Mirror{From: client, To: destination(c, client, args[1])}
-	closure, err := site.Close(c.Context, client, ref.Name(), o)
-	return m, closure, err
 }
 
 type sitePlanResult struct {
@@ -149,10 +142,15 @@ func (p *program) sitePlan(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	m, closure, err := p.siteClosure(c, client, args, nil)
+	states, o, err := p.siteOptions(c, args[0])
 	if err != nil {
 		return err
 	}
+	closure, err := site.Close(c.Context, client, states, o)
+	if err != nil {
+		return err
+	}
+	m := &site.Mirror{From: client, To: destination(c, client, args[1])}
 	plan, err := m.Plan(c.Context, closure)
 	if err != nil {
 		return err
@@ -184,44 +182,33 @@ func (r mirrorResult) text(w io.Writer) {
 }
 
 func (p *program) mirror(c *cli.Context, args []string) error {
-	verify, err := p.siteVerify(c)
-	if err != nil {
-		return err
-	}
 	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	var check func(context.Context, *registry.Repository, digest.Digest) error
-	if verify != nil {
-		check = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
-			return verify(ctx, client, repo, state)
-		}
-	}
-	m, closure, err := p.siteClosure(c, client, args, check)
+	states, o, err := p.siteOptions(c, args[0])
 	if err != nil {
 		return err
 	}
-	if !c.Bool("quiet") {
-		done := 0
-		m.Tell = func(n *site.Need) {
-			done++
-			fmt.Fprintf(p.stderr, "%d/%d %s %s %s\n", done, len(closure.Needs), n.Kind, n.Repository, short(n.Digest))
-		}
+	if o.Verify, err = p.siteVerify(c, client); err != nil {
+		return err
 	}
+	closure, err := site.Close(c.Context, client, states, o)
+	if err != nil {
+		return err
+	}
+	m := &site.Mirror{From: client, To: destination(c, client, args[1])}
+	p.tellMirror(c, m, closure)
 	made, err := m.Run(c.Context, closure)
 	if err != nil {
-		if errors.Is(err, fault.ErrRollback) {
-			err = fault.WithHint(err, "the site is ahead: publish a newer generation, or look who published there")
-		}
 		return err
 	}
 	return p.show(c, mirrorResult{made, args[0], args[1]})
 }
 
-// siteVerify verifies a state with everything that it names; nil: --no-verify.
-func (p *program) siteVerify(c *cli.Context) (func(context.Context, *registry.Client, *registry.Repository, digest.Digest) error, error) {
+// siteVerify verifies a state with everything that it names, all of it read from one source; nil: --no-verify.
+func (p *program) siteVerify(c *cli.Context, from site.Source) (func(context.Context, *registry.Repository, digest.Digest) error, error) {
 	if c.Bool("no-verify") {
 		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
 			return nil, misused(c, "--no-verify excludes --key and --policy")
@@ -232,18 +219,36 @@ func (p *program) siteVerify(c *cli.Context) (func(context.Context, *registry.Cl
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, client *registry.Client, repo *registry.Repository, state digest.Digest) error {
-		decides, now := judge, p.now()
-		if policy, ok := judge.(audit.Policy); ok {
-			policy.Elsewhere = elsewhere(client)
-			decides = policy
-		}
+	if policy, ok := judge.(audit.Policy); ok {
+		policy.Elsewhere = sourcePlaces{from}.Place
+		judge = policy
+	}
+	return func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
 		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
-			Judge: p.placed(decides), Places: places{client}, Kind: artifacts.KindState, Now: now, Project: projectImages,
+			Judge: p.placed(judge), Places: sourcePlaces{from}, Kind: artifacts.KindState, Now: p.now(), Project: projectImages,
 		})
 		if err != nil {
 			return err
 		}
 		return verdict(report.Err())
 	}, nil
+}
+
+// sourcePlaces opens what documents name in a source.
+type sourcePlaces struct{ from site.Source }
+
+func (p sourcePlaces) Place(ctx context.Context, repository string) (signing.Source, error) {
+	ref, err := registry.ParseReference(repository)
+	if err != nil {
+		return nil, err
+	}
+	return p.from.OpenName(ctx, ref.Name())
+}
+
+func (p sourcePlaces) ImagePlace(ctx context.Context, reference string) (signing.Source, error) {
+	ref, err := registry.ParseImage(reference)
+	if err != nil {
+		return nil, err
+	}
+	return p.from.OpenName(ctx, ref.Name())
 }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/site"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// blobs lists the digests and sizes of the files in a layout.
+func blobs(t *testing.T, dir string) map[digest.Digest]int64 {
+	t.Helper()
+	out := map[digest.Digest]int64{}
+	err := filepath.WalkDir(filepath.Join(dir, "blobs", "sha256"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			out[digest.NewDigestFromEncoded(digest.SHA256, e.Name())] = info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// A release is carried to a site on a stick, whole, and then as a difference to what the site has; the site verifies both.
+func TestExport(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			s := newShell(t, kind)
+			s.stock()
+			s.site(testenv.Distribution)
+			push := func(component, poll string) {
+				s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--signature-format", "bundle", "--component", component, "--set", "POLL_SECONDS="+poll, states)
+			}
+			push(monitor+":1.4.0", "5")
+			s.do(outcome.OK, "sign", "--key", "release.key", "--signature-format", "legacy", monitor+":1.4.0")
+			s.do(outcome.OK, "export", releaseKeyPublic, states, "whole")
+			s.do(outcome.OK, "import", releaseKeyPublic, "whole", siteHost)
+			s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+			s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/components/line-monitor:1.4.0")
+			if out := s.do(outcome.OK, "import", "-o", "json", releaseKeyPublic, "whole", siteHost); !strings.Contains(out, `"sent": 0`) || !strings.Contains(out, `"tags": 0`) {
+				t.Errorf("a second import sends something:\n%s", out)
+			}
+			s.write("graz.json", s.do(outcome.OK, "site", "inventory", states, siteHost))
+			var has site.Inventory
+			if err := json.Unmarshal(mustRead(t, "graz.json"), &has); err != nil || len(has.Content) == 0 {
+				t.Fatalf("inventory: %v, %d entries", err, len(has.Content))
+			}
+			push(monitor+":1.4.0", "6")
+			s.do(outcome.OK, "state", "push", "-q", "-d", "press-08", "--key", "release.key", "--component", host+"/plant/components/sensor:1.4.0", states)
+			s.do(outcome.OK, "export", releaseKeyPublic, "--since", "graz.json", states, "stick")
+			for d, size := range blobs(t, "stick") {
+				data := mustRead(t, filepath.Join("stick", "blobs", "sha256", d.Encoded()))
+				if slices.Contains(has.Content[host+"/library/caddy"], d) && !json.Valid(data) { // manifests are carried
+					t.Errorf("%s, %d bytes, is carried although the site has it", d, size)
+				}
+			}
+			s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
+			for _, tag := range []string{"press-07", "press-08"} {
+				s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:"+tag)
+			}
+			if out := s.do(outcome.OK, "site", "plan", states, siteHost); !strings.Contains(out, " 0 B to copy") {
+				t.Errorf("the site lacks something:\n%s", out)
+			}
+			// What is older than the site is refused.
+			s.refuses(outcome.Refused, []string{"press-07 is generation 2, and generation 1"}, "import", releaseKeyPublic, "whole", siteHost)
+		})
+	}
+}
+
+// A stick that was pulled out, edited or is for another site is named, and no device's tag moves.
+func TestImportRefuses(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", releaseKeyPublic, states, "stick")
+	s.write("other.json", `{"version": 1, "states": "harbor.acme.example/wien/state", "content": {}}`)
+	s.refuses(outcome.Refused, []string{"is the inventory for harbor.acme.example/wien/state"}, "export", releaseKeyPublic, "--since", "other.json", states, "next")
+	s.write("torn.json", `{"version": 1,`)
+	s.refuses(outcome.Misused, []string{"torn.json"}, "export", releaseKeyPublic, "--since", "torn.json", states, "next")
+	s.refuses(outcome.Verification, []string{"press-07"}, "import", "--key=other.pub", "stick", siteHost)
+	s.refuses(outcome.NotFound, []string{"it is no export, or one that was not finished"}, "import", releaseKeyPublic, "line-monitor", siteHost)
+	// A layer that is not what its name says, and one that is gone.
+	var layer string
+	for d, size := range blobs(t, "stick") {
+		if file := filepath.Join("stick", "blobs", "sha256", d.Encoded()); size > 500 && !json.Valid(mustRead(t, file)) {
+			layer = file
+		}
+	}
+	data := mustRead(t, layer)
+	for _, damage := range []func(){
+		func() { s.write(layer, string(append([]byte("x"), data[1:]...))) },
+		func() { s.write(layer, string(data[:len(data)/2])) },
+		func() {
+			if err := os.Remove(layer); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		damage()
+		if code, _, stderr := s.try("import", releaseKeyPublic, "stick", siteHost); code == outcome.OK || !strings.Contains(stderr, "sha256:") {
+			t.Errorf("a damaged stick: exit %d, %s", code, stderr)
+		}
+		if code, _, _ := s.try("inspect", siteHost+"/plant/state:press-07"); code != outcome.NotFound {
+			t.Errorf("the device's tag is there: exit %d", code)
+		}
+	}
+	s.write(layer, string(data))
+	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
+}

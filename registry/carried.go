@@ -1,0 +1,128 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Carried says what belongs to a layout that carries repositories and is not in it.
+type Carried struct {
+	Had map[digest.Digest]bool // what the destination has: it counts as there and is not written; nil: nothing
+	// Below opens the repository that is read for what is not carried; nil: nothing is.
+	Below func(ctx context.Context) (*Repository, error)
+}
+
+// OpenCarried opens the part of an OCI image layout that stands for a repository, "host/path": names in its index are
+// "host/path:tag", as containerd and skopeo write them.
+func (c *Client) OpenCarried(path, repository string, o Carried) (*Repository, error) {
+	ref, err := ParseReference(repository)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})
+	if err != nil {
+		return nil, err
+	}
+	return &Repository{ref: ref, concurrency: layout.concurrency, place: &carriedPlace{layout.place.(*layoutPlace), ref.Name() + ":", o}}, nil
+}
+
+// CarriedRepositories lists the repositories that a layout carries, sorted.
+func (c *Client) CarriedRepositories(ctx context.Context, path string) ([]string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, newError("open", path, onDisk(err))
+	}
+	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	out, err := layout.place.(*layoutPlace).names(ctx, func(name string) (string, bool) {
+		i := strings.LastIndex(name, ":")
+		if i < 0 || !validTag(name[i+1:]) || seen[name[:i]] {
+			return "", false
+		}
+		_, err := ParseReference(name[:i])
+		seen[name[:i]] = true
+		return name[:i], err == nil
+	})
+	return out, newError("list", path, err)
+}
+
+// carriedPlace is one repository of a layout that carries several.
+type carriedPlace struct {
+	*layoutPlace
+	prefix string // of its names in the index
+	Carried
+}
+
+// name is what a tag or a digest is called in the index.
+func (p *carriedPlace) name(target string) string {
+	if digest.Digest(target).Validate() == nil {
+		return target
+	}
+	return p.prefix + target
+}
+
+// or reads from below what is not in the layout.
+func or[T any](ctx context.Context, p *carriedPlace, value T, err error, read func(*Repository) (T, error)) (T, error) {
+	if p.Below == nil || !errors.Is(err, fault.ErrNotFound) {
+		return value, err
+	}
+	below, failed := p.Below(ctx)
+	if failed != nil {
+		return value, failed
+	}
+	return read(below)
+}
+
+func (p *carriedPlace) resolve(ctx context.Context, target string) (ocispec.Descriptor, error) {
+	return p.layoutPlace.resolve(ctx, p.name(target))
+}
+
+func (p *carriedPlace) manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error) {
+	return p.layoutPlace.manifest(ctx, p.name(target), limit)
+}
+
+func (p *carriedPlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	data, err := p.layoutPlace.blob(ctx, desc)
+	return or(ctx, p, data, err, func(r *Repository) ([]byte, error) { return r.Blob(ctx, desc, desc.Size) })
+}
+
+func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	f, err := p.layoutPlace.openBlob(ctx, desc)
+	return or(ctx, p, f, err, func(r *Repository) (io.ReadCloser, error) { return r.OpenBlob(ctx, desc) })
+}
+
+func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
+	if p.Had[desc.Digest] && !isManifest(desc.MediaType) {
+		return true, nil
+	}
+	return p.layoutPlace.exists(ctx, desc)
+}
+
+func (p *carriedPlace) tags(ctx context.Context, _ string) ([]string, error) {
+	return p.names(ctx, func(name string) (string, bool) {
+		tag, ok := strings.CutPrefix(name, p.prefix)
+		return tag, ok && validTag(tag)
+	})
+}
+
+func (p *carriedPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
+	if tag != "" {
+		tag = p.name(tag)
+	}
+	return p.put(ctx, desc, data, tag, p.Had)
+}
+
+func (p *carriedPlace) pushReferrer(ctx context.Context, _, desc ocispec.Descriptor, data []byte) error {
+	return p.pushManifest(ctx, desc, data, "")
+}
