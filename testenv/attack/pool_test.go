@@ -29,7 +29,7 @@ networks: {n1: {}, n2: {}, n3: {}, n4: {}}
 `, toolbox(t, w, "plant/toolbox:1")))
 	must(t, "component", err)
 	publish := func(round string, n int) error {
-		args := []string{"state", "push", "--device", w.Device, "--key", w.Path("release.key")}
+		args := []string{"state", "push", "--device", w.Device, "--key", w.Path("release.key"), "--replace"}
 		for i := range n {
 			name := fmt.Sprintf("%s-%d", round, i)
 			file, text := w.Path(name+".yaml"), fmt.Sprintf(`id: %08d-1d43-4d0a-9c67-0c64a8a4b2f%s
