@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -32,29 +31,6 @@ func (c *Client) OpenCarried(path, repository string, o Carried) (*Repository, e
 		return nil, err
 	}
 	return &Repository{ref: ref, concurrency: layout.concurrency, place: &carriedPlace{layout.place.(*layoutPlace), ref.Name() + ":", o}}, nil
-}
-
-// CarriedRepositories lists the repositories that a layout carries, sorted.
-func (c *Client) CarriedRepositories(ctx context.Context, path string) ([]string, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, newError("open", path, onDisk(err))
-	}
-	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})
-	if err != nil {
-		return nil, err
-	}
-	seen := map[string]bool{}
-	out, err := layout.place.(*layoutPlace).names(ctx, func(name string) (string, bool) {
-		i := strings.LastIndex(name, ":")
-		if i < 0 || !validTag(name[i+1:]) || seen[name[:i]] {
-			return "", false
-		}
-		_, err := ParseReference(name[:i])
-		seen[name[:i]] = true
-		return name[:i], err == nil
-	})
-	return out, newError("list", path, err)
 }
 
 // carriedPlace is one repository of a layout that carries several.

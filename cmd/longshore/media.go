@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -115,44 +116,33 @@ func (r exportResult) text(w io.Writer) {
 }
 
 func (p *program) export(c *cli.Context, args []string) error {
-	client, err := p.client(c)
+	s, err := p.carry(c, args[0], true)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	states, o, err := p.siteOptions(c, args[0])
-	if err != nil {
-		return err
-	}
+	defer s.Close()
 	var had *site.Inventory
 	if file := c.String("since"); file != "" {
 		data, err := p.readInventory(file)
 		if err != nil {
 			return err
 		}
-		if had, err = site.ParseInventory(file, data, states); err != nil {
+		if had, err = site.ParseInventory(file, data, s.states); err != nil {
 			return err
 		}
 	}
-	if o.Verify, err = p.siteVerify(c, client); err != nil {
+	if err := os.RemoveAll(filepath.Join(args[1], site.ExportFile)); err != nil { // it is not whole until it is written again
 		return err
 	}
-	closure, err := site.Close(c.Context, client, states, o)
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(args[1] + "/" + site.ExportFile); err != nil { // it is not whole until it is written again
-		return err
-	}
-	m := &site.Mirror{From: client, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
-		return client.OpenCarried(args[1], repository, registry.Carried{Had: had.Had(repository)})
+	m := &site.Mirror{From: s.Client, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
+		return s.OpenCarried(args[1], repository, registry.Carried{Had: had.Had(repository)})
 	}}
-	p.tellMirror(c, m, closure)
-	made, err := m.Run(c.Context, closure)
+	p.tellMirror(c, m, s.closure)
+	made, err := m.Run(c.Context, s.closure)
 	if err != nil {
 		return err
 	}
-	if err := (site.Export{States: states, Trust: o.Trust, Difference: had != nil}).Write(args[1]); err != nil {
+	if err := (site.Export{States: s.states, Trust: s.trust, Difference: had != nil}).Write(args[1]); err != nil {
 		return err
 	}
 	return p.show(c, exportResult{made, args[0], args[1], had != nil})

@@ -137,21 +137,13 @@ func (r sitePlanResult) text(w io.Writer) {
 }
 
 func (p *program) sitePlan(c *cli.Context, args []string) error {
-	client, err := p.client(c)
+	s, err := p.carry(c, args[0], false)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	states, o, err := p.siteOptions(c, args[0])
-	if err != nil {
-		return err
-	}
-	closure, err := site.Close(c.Context, client, states, o)
-	if err != nil {
-		return err
-	}
-	m := &site.Mirror{From: client, To: destination(c, client, args[1])}
-	plan, err := m.Plan(c.Context, closure)
+	defer s.Close()
+	m := &site.Mirror{From: s.Client, To: destination(c, s.Client, args[1])}
+	plan, err := m.Plan(c.Context, s.closure)
 	if err != nil {
 		return err
 	}
@@ -159,6 +151,35 @@ func (p *program) sitePlan(c *cli.Context, args []string) error {
 		return err
 	}
 	return fmt.Errorf("site plan: %s: %w", plan.Problems[0], fault.ErrUnfit)
+}
+
+// carrying is what a command works with that carries a closure away from its source. Close it.
+type carrying struct {
+	*registry.Client
+	states  string // repository
+	trust   []string
+	closure *site.Closure
+}
+
+// carry finds what the flags say, and verifies it.
+func (p *program) carry(c *cli.Context, arg string, verify bool) (*carrying, error) {
+	client, err := p.client(c)
+	if err != nil {
+		return nil, err
+	}
+	states, o, err := p.siteOptions(c, arg)
+	if err == nil && verify {
+		o.Verify, err = p.siteVerify(c, client)
+	}
+	var closure *site.Closure
+	if err == nil {
+		closure, err = site.Close(c.Context, client, states, o)
+	}
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return &carrying{client, states, o.Trust, closure}, nil
 }
 
 type mirrorResult struct {
@@ -182,25 +203,14 @@ func (r mirrorResult) text(w io.Writer) {
 }
 
 func (p *program) mirror(c *cli.Context, args []string) error {
-	client, err := p.client(c)
+	s, err := p.carry(c, args[0], true)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	states, o, err := p.siteOptions(c, args[0])
-	if err != nil {
-		return err
-	}
-	if o.Verify, err = p.siteVerify(c, client); err != nil {
-		return err
-	}
-	closure, err := site.Close(c.Context, client, states, o)
-	if err != nil {
-		return err
-	}
-	m := &site.Mirror{From: client, To: destination(c, client, args[1])}
-	p.tellMirror(c, m, closure)
-	made, err := m.Run(c.Context, closure)
+	defer s.Close()
+	m := &site.Mirror{From: s.Client, To: destination(c, s.Client, args[1])}
+	p.tellMirror(c, m, s.closure)
+	made, err := m.Run(c.Context, s.closure)
 	if err != nil {
 		return err
 	}
