@@ -131,6 +131,12 @@ func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deploy
 		s.Before = &had[i]
 		now = s.Before.Document.Variables()
 	}
+	for _, d := range had {
+		if s.Before == nil && slices.ContainsFunc(release.ComponentsOf(d), func(c release.Component) bool { return c.Repository == s.Repository }) {
+			name := d.Document.Metadata.Name
+			e.Notes = append(e.Notes, fmt.Sprintf("%s has this component, too, and stays as it is: to change it, say --name %s", name, name))
+		}
+	}
 	if err := v.known(now); err != nil {
 		return err
 	}
