@@ -54,7 +54,7 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "network-pool", Usage: "`RANGE` of addresses for containers", EnvVars: env("NETWORK_POOL")},
 			&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", EnvVars: env("DATA_DIR")},
 			&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", EnvVars: env("RUN_DIR")},
-			&cli.DurationFlag{Name: "poll", Usage: "interval between two polls of the registry", EnvVars: env("POLL")},
+			&cli.DurationFlag{Name: "poll", Usage: "interval between two polls of the registry", DefaultText: config.DefaultInterval.String(), EnvVars: env("POLL")},
 			&cli.StringFlag{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), EnvVars: env("CONFIG_DIR")},
 			&cli.BoolFlag{Name: "force", Usage: "replace existing files", EnvVars: env("FORCE")},
 		},

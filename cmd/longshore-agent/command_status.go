@@ -53,7 +53,7 @@ func (p *program) syncCommand() *cli.Command {
 			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
 		Flags: []cli.Flag{
 			configFlag(), outputFlag(),
-			&cli.DurationFlag{Name: "timeout", Usage: "how long to wait; 0 means without limit", EnvVars: env("TIMEOUT")},
+			&cli.DurationFlag{Name: "timeout", Usage: "how long to wait", DefaultText: "no limit", EnvVars: env("TIMEOUT")},
 		},
 		Action: p.sync,
 	}

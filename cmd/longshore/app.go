@@ -34,13 +34,13 @@ func (p *program) app() *cli.App {
 			p.loginCommand(),
 			p.logoutCommand(),
 			group("key", "create signing keys", p.keyGenerateCommand(), p.keyShowCommand(), p.keyPublicCommand()),
-			group("component", "publish Compose projects", p.componentPushCommand()),
+			group("component", "publish Compose projects and Helm charts", p.componentPushCommand()),
 			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
 			group("state", "publish and show the states of devices", p.statePushCommand(), p.stateSignCommand(), p.stateProposalsCommand(), p.stateRemoveCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
 			group("app", "publish and show application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
 			p.fleetCommands(),
 			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustAddCommand(), p.trustRemoveCommand(), p.trustRevokeCommand(), p.trustThresholdCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
-			group("site", "carry releases to disconnected sites", p.sitePlanCommand(), p.siteInventoryCommand()),
+			group("site", "show what a site with its own registry needs and has", p.sitePlanCommand(), p.siteInventoryCommand()),
 			p.mirrorCommand(),
 			p.exportCommand(),
 			p.importCommand(),
@@ -145,7 +145,6 @@ func describe(f cli.Flag) {
 		f.DisableDefaultText = true
 	case *cli.Uint64Flag:
 		f.Usage += suffix
-		f.DefaultText = "the next"
 	case *cli.IntFlag:
 		f.Usage += suffix
 	case *cli.DurationFlag:

@@ -330,7 +330,7 @@ func (p *program) stateRollbackCommand() *cli.Command {
 		},
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
-			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to roll back to"},
+			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to roll back to; required", DefaultText: "none"},
 		}, nextFlags(), vouchFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: p.stateRollback,
 	})

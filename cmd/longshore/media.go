@@ -26,7 +26,7 @@ func (p *program) siteInventoryCommand() *cli.Command {
 		name: "inventory", args: "HOST/PATH DESTINATION", min: 2, max: 2,
 		usage: "list what a site has, for longshore export --since",
 		about: "Lists the manifests and blobs that the registry DESTINATION of a site has for the devices with states in HOST/PATH, as " +
-			"JSON. HOST itself is not asked: run the command at the site, and carry the file to where you export.",
+			"JSON. The command does not connect to HOST: run it at the site, and bring the file to where you export.",
 		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json"},
 		flags:    siteFlags(),
 		run:      p.siteInventory,
@@ -36,10 +36,10 @@ func (p *program) siteInventoryCommand() *cli.Command {
 func (p *program) exportCommand() *cli.Command {
 	return p.command("", command{
 		name: "export", args: "HOST/PATH DIRECTORY", min: 2, max: 2,
-		usage: "write everything that a site's devices need to a directory, to be carried",
+		usage: "write everything that a site's devices need to a directory, such as a USB stick",
 		about: "Writes what longshore mirror copies into an OCI image layout in DIRECTORY, which may be on a USB stick: verified first, " +
-			"with all signatures. With --since it leaves out what the site has already, according to longshore site inventory. An " +
-			"interrupted export goes on when it is run again.",
+			"with all signatures. With --since it omits what the site has already, according to longshore site inventory. " +
+			"Repeat an interrupted export: it continues.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state /media/stick",
 			"--policy trust.yaml --since graz.json harbor.acme.example/plant/state /media/stick",
@@ -54,9 +54,9 @@ func (p *program) exportCommand() *cli.Command {
 func (p *program) importCommand() *cli.Command {
 	return p.command("", command{
 		name: "import", args: "DIRECTORY DESTINATION", min: 2, max: 2,
-		usage: "copy a carried export to the registry of a site",
+		usage: "copy an export to the registry of a site",
 		about: "Verifies an export, with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
-			"are set last, and never to an older generation. An interrupted import goes on when it is run again.",
+			"are set last, and never to an older generation. Repeat an interrupted import: it continues.",
 		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000"},
 		flags:    slices.Concat(siteVerifyFlags(), []cli.Flag{hostPathsFlag()}, registryFlags()),
 		run:      p.importMedia,

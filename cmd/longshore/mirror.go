@@ -38,7 +38,7 @@ func siteVerifyFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
 		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
-		&cli.BoolFlag{Name: "no-verify", Usage: "copy what nobody has verified; devices verify all the same"},
+		&cli.BoolFlag{Name: "no-verify", Usage: "copy without verification; devices verify in any case"},
 	}, identityFlags())
 }
 

@@ -47,7 +47,7 @@ func (p *program) statePushCommand() *cli.Command {
 			&cli.StringFlag{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: its present one, or default"},
 			&cli.BoolFlag{Name: "replace", Usage: "run exactly what is named: remove the other deployments, and keep no parameters"},
 			&cli.BoolFlag{Name: "empty", Usage: "publish an empty state: the device removes everything"},
-			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation; default: the current one plus one"},
+			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation", DefaultText: "the current one plus one"},
 		}, nextFlags(), vouchFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: p.statePush,
 	})

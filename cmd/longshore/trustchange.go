@@ -41,7 +41,7 @@ func changeFlags() []cli.Flag {
 }
 
 func successorFlag() cli.Flag {
-	return &cli.StringFlag{Name: "successor", Usage: "public key `FILE` that takes the place, wherever the removed one may sign"}
+	return &cli.StringFlag{Name: "successor", Usage: "public key `FILE` that replaces the removed key wherever that one may sign"}
 }
 
 func nameFlag() cli.Flag {
@@ -52,7 +52,7 @@ func (p *program) trustAddCommand() *cli.Command {
 	return p.command("trust", command{
 		name: "add", args: "KEY [HOST/PATH]", min: 1, max: 2,
 		usage: "add a signer to the trust policy",
-		about: "Lets a public key, a file, sign what a rule is about, or the next versions of the policy with --policy-signers. KEY can " +
+		about: "Adds a public key file to the signers of a rule, or, with --policy-signers, to those of the policy itself. KEY can " +
 			"also be the name of a signer that the policy has. The threshold stays." + trustChangeText,
 		examples: []string{
 			"--key root-1.key release-b.pub harbor.acme.example/plant/trust",
@@ -107,7 +107,7 @@ func (p *program) trustRevokeCommand() *cli.Command {
 			"--key root-1.key --successor release-b.pub --reason 'laptop stolen' release harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "reason", Usage: "`TEXT` for people: why"},
+			&cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for other people"},
 			successorFlag(), nameFlag(),
 		}, changeFlags()),
 		run: func(c *cli.Context, args []string) error {
