@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -71,6 +73,30 @@ func TestTrust(t *testing.T) {
 	s.do(outcome.Misused, "trust", "check", "policy.yaml")
 	s.do(outcome.OK, "key", "show", "release.pub")
 	s.golden(golden)
+}
+
+// Whoever may write to the registry puts other content under the version that is published. No command makes a next version of it,
+// and who looks at a proposal that follows it is told.
+func TestTrustOfAReplacedVersion(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--key", "release.pub", "--file", "policy.yaml", states)
+	s.do(outcome.OK, "trust", "push", "-q", "--key", "root.key", "policy.yaml", states)
+	s.do(outcome.OK, "trust", "set-threshold", "-q", "--dry-run", "--key", "root.key", "--policy-signers", "1", states)
+	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--key", "release.pub", "--key", "other.pub", "--file", "stranger.yaml", states)
+	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 1, Policy: mustRead(t, "stranger.yaml")})
+	if err == nil {
+		_, err = release.Publish(t.Context(), s.repository(), a, release.PublishOptions{Tags: []string{"v1"}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.refuses(outcome.Verification, []string{"change " + states + ":v1", "compare it with"}, "trust", "set-threshold", "--key", "root.key", "--policy-signers", "1", states)
+	s.do(outcome.NotFound, "trust", "show", states+":v2.proposal")
+	s.rewrite("stranger.yaml", "version: 1", "version: 2")
+	s.do(outcome.OK, "trust", "push", "-q", "stranger.yaml", states)
+	if out := s.do(outcome.OK, "trust", "show", states+":v2.proposal"); !strings.Contains(out, "version 1, which is not signed as it has to be") {
+		t.Errorf("trust show does not tell that version 1 is not signed:\n%s", out)
+	}
 }
 
 // Private keys come from LONGSHORE_KEY, one a line, as for every other command that signs; the public keys of other commands

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-const trustChangeText = " The command reads the newest version in HOST/PATH, makes the next one, shows what changes for signers and devices, " +
+const trustChangeText = " The command reads the newest version in HOST/PATH and checks who signed it, makes the next one, shows what changes for signers and devices, " +
 	"and then continues like longshore trust push: it signs with each --key and proposes the version, or publishes it if enough " +
 	"have signed. With --file it changes a file instead. On a terminal it asks for confirmation."
 
@@ -237,7 +237,7 @@ func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) 
 		return err
 	}
 	defer s.Close()
-	before, err := trust.Newest(c.Context, s.repo)
+	before, err := trust.Newest(c.Context, p.now(), s.repo)
 	if err != nil {
 		return err
 	}

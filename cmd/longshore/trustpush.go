@@ -478,7 +478,7 @@ func (p *program) review(c *cli.Context, repo *registry.Repository, seen digest.
 		return seen, nil // it is refused
 	}
 	var shown strings.Builder
-	changes, err := changesOf(c, repo, x)
+	changes, err := p.changesOf(c, repo, x)
 	if err == nil {
 		changeRows(&shown, changes)
 		err = p.confirm(c, fmt.Sprintf("%sSign version %d?", &shown, x.Index.Version))

@@ -116,14 +116,15 @@ func (p *program) trustShow(c *cli.Context, args []string) error {
 		return err
 	}
 	r := describePolicy(ref, x)
-	if r.Changes, err = changesOf(c, repo, x); err != nil {
+	if r.Changes, err = p.changesOf(c, repo, x); err != nil {
 		return err
 	}
 	return p.show(c, r)
 }
 
-// changesOf says what a version changes; nothing where the version before is not there, or is no policy.
-func changesOf(c *cli.Context, repo *registry.Repository, x *trust.Published) ([]string, error) {
+// changesOf says what a version changes; nothing where the version before is not there, or is no policy. One that is not signed is
+// told: it may hide a change.
+func (p *program) changesOf(c *cli.Context, repo *registry.Repository, x *trust.Published) ([]string, error) {
 	former, err := x.Former(c.Context, repo)
 	if release.Unfit(err) {
 		return nil, nil
@@ -131,7 +132,15 @@ func changesOf(c *cli.Context, repo *registry.Repository, x *trust.Published) ([
 	if err != nil || former == nil {
 		return nil, err
 	}
-	return trust.Difference(former.Policy, x.Policy), nil
+	changes := trust.Difference(former.Policy, x.Policy)
+	err = former.Signed(c.Context, p.now(), repo)
+	if fault.Retryable(err) {
+		return nil, err
+	}
+	if err != nil {
+		changes = append(changes, oneLine(fmt.Sprintf("these are the changes against version %d, which is not signed as it has to be: compare with a policy that you trust: %v", former.Policy.Version, err)))
+	}
+	return changes, nil
 }
 
 func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {

@@ -131,3 +131,36 @@ func TestEditRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A version that its signers have not signed is not changed: whoever may write to the registry can put it there, and its content
+// would be in the next version, which is signed.
+func TestOnlyWhatIsSignedIsChanged(t *testing.T) {
+	stranger := plain(1)
+	stranger.rule = []string{"release", "stranger"}
+	own := plain(2)
+	own.rule, own.signers, own.threshold = []string{"release", "stranger"}, []string{"root-1", "stranger"}, 1
+	alone := plain(2)
+	alone.at, alone.signers = "", nil
+	for name, put := range map[string]func(r *repository){
+		"the version itself is replaced":         func(r *repository) { r.push(t, stranger, "") },
+		"it is signed by too few":                func(r *repository) { r.push(t, stranger, "", "root-1") },
+		"another is put above it, by its own":    func(r *repository) { r.push(t, own, "", "stranger") },
+		"one that nobody may follow is above it": func(r *repository) { r.push(t, alone, "", "root-1", "root-2") },
+	} {
+		r := newRepository()
+		r.push(t, plain(1), "", "root-1", "root-2")
+		if _, err := Newest(t.Context(), now, r); err != nil {
+			t.Fatal(err)
+		}
+		put(r)
+		if _, err := Newest(t.Context(), now, r); !errors.Is(err, fault.ErrRejected) && !fault.Distrusted(err) || fault.Hint(err) == "" {
+			t.Errorf("%s: %v, want that it is refused, with what to do", name, err)
+		}
+	}
+	r := newRepository()
+	r.push(t, plain(1), "", "root-1", "root-2")
+	r.push(t, plain(2), "", "root-2", "root-3")
+	if x, err := Newest(t.Context(), now, r); err != nil || x.Policy.Version != 2 {
+		t.Errorf("a version that both have signed: %v", err)
+	}
+}

@@ -363,14 +363,46 @@ func (b *Published) admits(ctx context.Context, now time.Time, at Place, d diges
 	return b.Policy.Follow(ctx, now, at, d)
 }
 
-// Newest reads the highest version that is published. It is fault.ErrNotFound where there is none.
-func Newest(ctx context.Context, at Place) (*Published, error) {
+// Newest reads the highest version that is published, to be changed. It is fault.ErrNotFound where there is none. One that is not
+// signed by enough of its own signers and of those of the version before is refused, as the next one would sign what it says.
+func Newest(ctx context.Context, now time.Time, at Place) (*Published, error) {
 	p, err := newest(ctx, at)
-	if err == nil && p == nil {
-		err = fault.WithHint(fmt.Errorf("%s: no trust policy is published: %w", at.Name(), fault.ErrNotFound),
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		return nil, fault.WithHint(fmt.Errorf("%s: no trust policy is published: %w", at.Name(), fault.ErrNotFound),
 			"write the first one with longshore trust init, and publish it with longshore trust push")
 	}
-	return p, err
+	if err := p.Signed(ctx, now, at); err != nil {
+		err = fmt.Errorf("change %s:%s: %w", at.Name(), artifacts.TrustTag(p.Policy.Version), err)
+		if !fault.Retryable(err) {
+			err = fault.WithHint(err, "compare it with the policy of a device: longshore trust history --policy FILE; change a file that you trust with --file, and publish it with longshore trust push")
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// Signed tells whether enough of the signers that the version names have signed it, and of those that the version before it in
+// the repository names, if that is there.
+func (p *Published) Signed(ctx context.Context, now time.Time, at Place) error {
+	former, err := p.Former(ctx, at)
+	if err != nil {
+		return err
+	}
+	for _, by := range []*Published{p, former} {
+		switch {
+		case by == nil:
+		case by.Policy.Trust == nil:
+			return fmt.Errorf("version %d names nobody who may sign a version: %w", by.Policy.Version, fault.ErrRejected)
+		default:
+			if t := by.Policy.Endorsements(ctx, now, at, p.Descriptor); t.Err != nil {
+				return fmt.Errorf("signers of version %d: %w", by.Policy.Version, t.Err)
+			}
+		}
+	}
+	return nil
 }
 
 // newest reads the highest version that is published; nil: none is.
