@@ -210,7 +210,7 @@ func ago(now, t time.Time) string {
 			return fmt.Sprintf("%d %s", d/u.size, u.name)
 		}
 	}
-	return "now"
+	return "0 s"
 }
 
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
