@@ -34,7 +34,7 @@ type Need struct {
 
 // Closure is everything that a site must have, sorted by the order in which it is copied: what is named before what names it.
 type Closure struct {
-	Needs []*Need `json:"needs"`
+	Needs []*Need `json:"-"`
 	// Problems are why something could not be found, a sentence each.
 	Problems []string `json:"problems,omitempty"`
 }

@@ -19,6 +19,7 @@ import (
 type Mirrored struct {
 	registry.Copied
 	Artifacts int      `json:"artifacts"` // of the closure
+	Done      int      `json:"-"`         // of these, that are there
 	Tags      int      `json:"tags"`      // that were set
 	Devices   []string `json:"devices"`   // tags of devices that moved, sorted
 	Notes     []string `json:"notes,omitempty"`
@@ -29,8 +30,8 @@ type Mirror struct {
 	From Source
 	// To opens the repository at the site that stands for one of the closure, "host/path".
 	To          func(ctx context.Context, repository string) (*registry.Repository, error)
-	Tell        func(n *Need) // after each artifact is there; nil: nobody. It is called by one goroutine at a time
-	Concurrency int           // artifacts in progress; 0: 4
+	Tell        func(Mirrored) // after each artifact is there; nil: not called. It is called by one goroutine at a time
+	Concurrency int            // artifacts in progress; 0: 4
 
 	mu   sync.Mutex
 	made Mirrored
@@ -142,8 +143,9 @@ func (m *Mirror) copy(ctx context.Context, n *Need) error {
 	m.made.Mounted += made.Mounted
 	m.made.Sent += made.Sent
 	m.made.Bytes += made.Bytes
+	m.made.Done++
 	if m.Tell != nil {
-		m.Tell(n)
+		m.Tell(m.made)
 	}
 	return nil
 }

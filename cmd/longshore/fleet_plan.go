@@ -428,7 +428,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 	if unfit {
 		return plan.Unfit()
 	}
-	show, done := p.publishProgress(c)
+	show, done := p.progress(c, "published")
 	r, err := p.publishPlan(c, plan, s, show)
 	done()
 	if r != nil { // also when it ended early: what is published is published

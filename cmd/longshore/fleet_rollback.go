@@ -140,7 +140,7 @@ func (p *program) fleetRollback(c *cli.Context, args []string) error {
 			return err
 		}
 	}
-	show, done := p.publishProgress(c)
+	show, done := p.progress(c, "published")
 	report, err := plan.Publish(c.Context, fleetPublisher{s}, show)
 	done()
 	if err != nil && len(report.Published) == 0 {

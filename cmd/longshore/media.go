@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -27,7 +26,7 @@ func (p *program) siteInventoryCommand() *cli.Command {
 		usage: "list what a site has, for longshore export --since",
 		about: "Lists the manifests and blobs that the registry DESTINATION of a site has for the devices with states in HOST/PATH, as " +
 			"JSON. The command does not connect to HOST: run it at the site, and bring the file to where you export.",
-		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json"},
+		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json", "--device press-07 harbor.acme.example/plant/state registry.graz.local:5000"},
 		flags:    siteFlags(),
 		run:      p.siteInventory,
 	})
@@ -137,8 +136,7 @@ func (p *program) export(c *cli.Context, args []string) error {
 	m := &site.Mirror{From: s.Client, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
 		return s.OpenCarried(args[1], repository, registry.Carried{Had: had.Had(repository)})
 	}}
-	p.tellMirror(c, m, s.closure)
-	made, err := m.Run(c.Context, s.closure)
+	made, err := p.runMirror(c, m, s.closure)
 	if err != nil {
 		return err
 	}
@@ -178,8 +176,7 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 		return err
 	}
 	m := &site.Mirror{From: from, To: to}
-	p.tellMirror(c, m, closure)
-	made, err := m.Run(c.Context, closure)
+	made, err := p.runMirror(c, m, closure)
 	if err != nil {
 		return err
 	}
@@ -210,14 +207,15 @@ func (p *program) siteOptions(c *cli.Context, arg string) (states string, o site
 	return ref.Name(), o, err
 }
 
-// tellMirror tells each artifact that is there.
-func (p *program) tellMirror(c *cli.Context, m *site.Mirror, closure *site.Closure) {
-	if c.Bool("quiet") {
-		return
+// runMirror copies a closure and shows how far it has come.
+func (p *program) runMirror(c *cli.Context, m *site.Mirror, closure *site.Closure) (*site.Mirrored, error) {
+	show, end := p.progress(c, "copied")
+	if show != nil {
+		m.Tell = func(made site.Mirrored) {
+			show(fleet.Progress{Done: made.Done, All: made.Artifacts, Bytes: made.Bytes})
+		}
 	}
-	done := 0
-	m.Tell = func(n *site.Need) {
-		done++
-		fmt.Fprintf(p.stderr, "%d/%d %s %s %s\n", done, len(closure.Needs), n.Kind, strings.TrimPrefix(n.Repository, "docker.io/"), short(n.Digest))
-	}
+	made, err := m.Run(c.Context, closure)
+	end()
+	return made, err
 }

@@ -209,8 +209,7 @@ func (p *program) mirror(c *cli.Context, args []string) error {
 	}
 	defer s.Close()
 	m := &site.Mirror{From: s.Client, To: destination(c, s.Client, args[1])}
-	p.tellMirror(c, m, s.closure)
-	made, err := m.Run(c.Context, s.closure)
+	made, err := p.runMirror(c, m, s.closure)
 	if err != nil {
 		return err
 	}

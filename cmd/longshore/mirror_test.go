@@ -86,6 +86,30 @@ func TestMirror(t *testing.T) {
 	}
 }
 
+// What these commands say.
+func TestSite(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.log.Reset()
+	for _, format := range []string{"text", "json"} {
+		s.do(outcome.OK, "site", "plan", "-o", format, states, siteHost)
+	}
+	s.do(outcome.OK, "mirror", releaseKeyPublic, states, siteHost)
+	s.do(outcome.OK, "mirror", "-o", "json", releaseKeyPublic, states, siteHost)
+	s.do(outcome.OK, "site", "plan", states, siteHost)
+	s.write("graz.json", s.do(outcome.OK, "site", "inventory", states, siteHost))
+	s.do(outcome.OK, "site", "inventory", "-o", "json", states, siteHost)
+	s.do(outcome.OK, "export", releaseKeyPublic, states, "stick")
+	s.do(outcome.OK, "export", "-o", "json", "--since", "graz.json", releaseKeyPublic, states, "stick2")
+	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
+	s.do(outcome.OK, "import", "-o", "json", releaseKeyPublic, "stick2", siteHost)
+	s.mask(`("bytes": |blobs?, )[0-9.]+( KiB| B)?`, "${1}BYTES") // signatures are not all of one size
+	s.golden(golden)
+}
+
 // What is not signed as it must be is not copied; what cannot be found is told; both before anything is sent.
 func TestMirrorRefuses(t *testing.T) {
 	s := newShell(t, testenv.Distribution)

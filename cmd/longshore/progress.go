@@ -17,9 +17,9 @@ import (
 // progressEvery is how often progress is told where there is no terminal.
 const progressEvery = 5 * time.Second
 
-// publishProgress tells how far publishing has come: a bar with rate and time left on a terminal, now and then a line
+// progress tells how far what is "published" or "copied" has come: a bar with rate and time left on a terminal, now and then a line
 // elsewhere, nothing with --quiet. The second function ends it.
-func (p *program) publishProgress(c *cli.Context) (func(fleet.Progress), func()) {
+func (p *program) progress(c *cli.Context, done string) (func(fleet.Progress), func()) {
 	if c.Bool("quiet") {
 		return nil, func() {}
 	}
@@ -33,7 +33,7 @@ func (p *program) publishProgress(c *cli.Context) (func(fleet.Progress), func())
 			}
 			last = now
 			rate := float64(x.Done) / now.Sub(begin).Seconds()
-			fmt.Fprintf(p.stderr, "%d of %d published, %s, %.0f/s\n", x.Done, x.All, fleet.Bytes(x.Bytes), rate)
+			fmt.Fprintf(p.stderr, "%d of %d %s, %s, %.0f/s\n", x.Done, x.All, done, fleet.Bytes(x.Bytes), rate)
 		}, func() {}
 	}
 	bars := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40))
