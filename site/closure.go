@@ -50,7 +50,9 @@ type Options struct {
 	History int                  // earlier generations to have besides the current one
 	Trust   []string             // repositories of trust policies, "host/path"
 	// Verify tells whether a state may be copied; nil: every state. An error is the closure's.
-	Verify      func(ctx context.Context, repo *registry.Repository, state digest.Digest) error
+	Verify func(ctx context.Context, repo *registry.Repository, state digest.Digest) error
+	// VerifyTrust tells whether the versions of a trust policy may be copied; nil: all. An error is the closure's.
+	VerifyTrust func(ctx context.Context, repo *registry.Repository) error
 	Concurrency int // requests in progress; 0: 8
 }
 
@@ -280,6 +282,9 @@ func (w *walk) trust(ctx context.Context, name string) error {
 	}
 	if !found {
 		return fmt.Errorf("%s: no trust policy is there: %w", name, fault.ErrNotFound)
+	}
+	if w.o.VerifyTrust != nil {
+		return w.o.VerifyTrust(ctx, repo)
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 		return client.OpenCarried(args[0], repository, registry.Carried{Below: func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }})
 	})
 	o := site.Options{History: maxHistory, Trust: e.Trust}
-	if o.Verify, err = p.siteVerify(c, from); err != nil {
+	if err = p.siteVerify(c, from, &o); err != nil {
 		return err
 	}
 	closure, err := site.Close(c.Context, from, e.States, o)

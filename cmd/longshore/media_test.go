@@ -12,7 +12,10 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/site"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -123,4 +126,45 @@ func TestImportRefuses(t *testing.T) {
 	}
 	s.write(layer, string(data))
 	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
+}
+
+// Trust policies travel too, and one that its signers have not signed is carried neither away nor in: its tag would stand in the way
+// of the real version.
+func TestCarriedTrust(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	const at = host + "/plant/trust"
+	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--key", "release.pub", "--file", "policy.yaml", at)
+	s.do(outcome.OK, "trust", "push", "-q", "--key", "root.key", "policy.yaml", at)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", releaseKeyPublic, "--trust", at, states, "stick")
+	// On the way somebody adds a version that nobody has signed.
+	s.rewrite("policy.yaml", "version: 1", "version: 2")
+	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 2, Policy: mustRead(t, "policy.yaml")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := registry.New(registry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	stick, err := client.OpenCarried("stick", at, registry.Carried{})
+	if err == nil {
+		_, err = release.Publish(t.Context(), stick, a, release.PublishOptions{Tags: []string{"v2"}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("site.yaml", s.do(outcome.OK, "trust", "show", "--document", at+":v1"))
+	for _, who := range []string{releaseKeyPublic, "--policy=site.yaml"} {
+		s.refuses(outcome.Verification, []string{at}, "import", who, "stick", siteHost)
+	}
+	s.do(outcome.NotFound, "trust", "show", siteHost+"/plant/trust")
+	s.do(outcome.OK, "export", releaseKeyPublic, "--trust", at, states, "again")
+	for _, who := range []string{releaseKeyPublic, "--policy=site.yaml"} {
+		s.do(outcome.OK, "import", who, "again", siteHost)
+	}
+	s.do(outcome.OK, "trust", "show", siteHost+"/plant/trust:v1")
 }

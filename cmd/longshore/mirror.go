@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
+	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/site"
 )
 
@@ -169,7 +170,7 @@ func (p *program) carry(c *cli.Context, arg string, verify bool) (*carrying, err
 	}
 	states, o, err := p.siteOptions(c, arg)
 	if err == nil && verify {
-		o.Verify, err = p.siteVerify(c, client)
+		err = p.siteVerify(c, client, &o)
 	}
 	var closure *site.Closure
 	if err == nil {
@@ -216,23 +217,24 @@ func (p *program) mirror(c *cli.Context, args []string) error {
 	return p.show(c, mirrorResult{made, args[0], args[1]})
 }
 
-// siteVerify verifies a state with everything that it names, all of it read from one source; nil: --no-verify.
-func (p *program) siteVerify(c *cli.Context, from site.Source) (func(context.Context, *registry.Repository, digest.Digest) error, error) {
+// siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
+// with --no-verify nothing.
+func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options) error {
 	if c.Bool("no-verify") {
 		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
-			return nil, misused(c, "--no-verify excludes --key and --policy")
+			return misused(c, "--no-verify excludes --key and --policy")
 		}
-		return nil, nil
+		return nil
 	}
 	judge, err := p.judge(c)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if policy, ok := judge.(audit.Policy); ok {
 		policy.Elsewhere = sourcePlaces{from}.Place
 		judge = policy
 	}
-	return func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
+	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
 		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
 			Judge: p.placed(judge), Places: sourcePlaces{from}, Kind: artifacts.KindState, Now: p.now(), Project: projectImages,
 		})
@@ -240,7 +242,33 @@ func (p *program) siteVerify(c *cli.Context, from site.Source) (func(context.Con
 			return err
 		}
 		return verdict(report.Err())
-	}, nil
+	}
+	policy, err := p.policy(c)
+	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error { return p.verifyTrust(ctx, repo, policy) }
+	return err
+}
+
+// verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
+// names; of others the newest version.
+func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy) error {
+	hint := "see which version is wrong: longshore trust history " + repo.Name()
+	if policy == nil || policy.Trust == nil || policy.Trust.Repository != repo.Name() {
+		newest, err := trust.Look(ctx, repo, "")
+		if err == nil {
+			err = newest.Signed(ctx, p.now(), repo)
+		}
+		if err != nil {
+			return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), hint)
+		}
+		return nil
+	}
+	past, err := trust.History(ctx, p.now(), repo, policy)
+	for _, x := range past {
+		if !x.Proposal && err == nil {
+			err = x.Err
+		}
+	}
+	return fault.WithHint(err, hint)
 }
 
 // sourcePlaces opens what documents name in a source.
