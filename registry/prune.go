@@ -82,7 +82,7 @@ func (p *remotePlace) remove(ctx context.Context, target string) error {
 	case http.StatusNotFound:
 		return nil
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return fault.WithHint(fmt.Errorf("%w: %v", fault.ErrUnsupported, err), "the registry lets nobody delete by its API: allow it there, or clean up by its own rules")
+		return fault.WithHint(fmt.Errorf("%w: %v", fault.ErrUnsupported, err), "the registry does not allow deletion by its API: allow it there, or use its own retention rules")
 	}
 	if errors.Is(err, fault.ErrConflict) {
 		return fault.WithHint(err, "its tags are immutable: exempt those that may be removed, or clean up by the registry's own rules")

@@ -73,7 +73,7 @@ func topKeys(s *section) {
 	s.add(packed, "one file describes the whole project on a device", "push the directory with longshore component push, which resolves it",
 		"include include.[].path include.[].project_directory include.[].env_file")
 	s.does("at least one, at most 128; each is one or several containers", "services services.*")
-	s.bars("not possible on a device: services run, nobody starts a job", "write it as a service with restart: \"no\"", "jobs")
+	s.bars("not possible on a device: services run, jobs are not started", "write it as a service with restart: \"no\"", "jobs")
 	s.bars(noServer, "", "models")
 
 	s.does("made for the project; kept while a service is on it", "networks networks.*")
@@ -144,7 +144,7 @@ func containerKeys(s *section) {
 	s.does("an alias of the service on its networks: containers are named for their content", "container_name")
 	s.does("json-file, local (max-size, max-file) and none; the device keeps the log either way", "logging logging.driver logging.options logging.options.*")
 	s.notes("images are pinned by digest and loaded before anything starts", "pull_policy pull_refresh_after")
-	s.notes("nobody is attached on a device", "attach")
+	s.notes("no client is attached to the output on a device", "attach")
 	s.notes("for the developer's machine", "develop develop.watch "+
 		"develop.watch.[].action develop.watch.[].exec develop.watch.[].exec.command develop.watch.[].exec.environment develop.watch.[].exec.environment.* "+
 		"develop.watch.[].exec.privileged develop.watch.[].exec.user develop.watch.[].exec.working_dir develop.watch.[].ignore develop.watch.[].include "+
@@ -168,7 +168,7 @@ func confinementKeys(s *section) {
 	s.does("service:NAME, container:NAME of a container_name of the file; host with the device's permission", "pid")
 	s.does("private, shareable, host, none, service:NAME, container:NAME of a container_name of the file", "ipc")
 	s.does("host", "uts")
-	s.does("host (as without it), private: its root is nobody on the device", "userns_mode")
+	s.does("host (as without it), private: its root is an unprivileged user on the device", "userns_mode")
 	s.does("host, private", "cgroup")
 	s.does("path[:path[:rwm]], or the name of a CDI device: vendor.com/class=name", "devices devices.[].source devices.[].target devices.[].permissions")
 	s.does("as \"c 189:* rmw\": devices that come later", "device_cgroup_rules")

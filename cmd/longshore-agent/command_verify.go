@@ -86,7 +86,7 @@ func (p *program) askAboutImage(c *cli.Context) error {
 	}
 	v, err := client.VerifyImage(c.Context, ref.Name(), d)
 	if errors.Is(err, fault.ErrNotFound) {
-		return fmt.Errorf("%w: without the agent nobody knows which trust policy is in force: %w", err, fault.ErrTemporary)
+		return fmt.Errorf("%w: without the agent the trust policy in force is unknown: %w", err, fault.ErrTemporary)
 	}
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func (p *program) doctor(c *cli.Context, args []string) error {
 	if err != nil {
 		if _, bare := registry.ParseReference(args[0] + "/doctor"); bare == nil {
 			err = fault.WithHint(fmt.Errorf("doctor: %s: it needs a repository there to push to: %w", args[0], fault.ErrInvalid),
-				"name one that nobody needs: longshore doctor "+args[0]+"/doctor")
+				"name one that nothing else uses: longshore doctor "+args[0]+"/doctor")
 		}
 		return err
 	}

@@ -226,7 +226,7 @@ func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compile
 		return err
 	}
 	if e == nil {
-		return fault.WithHint(misused(c, "the files tell waves, and nobody tells how devices are"),
+		return fault.WithHint(misused(c, "the files define waves, and no fleet endpoint is named that reports how devices are"),
 			"name the fleet endpoint with --endpoint, or as endpoint in fleet.yaml; or publish to all devices at once with --at-once")
 	}
 	defer e.Close()

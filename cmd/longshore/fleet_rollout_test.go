@@ -186,7 +186,7 @@ func TestFleetRollout(t *testing.T) {
 	}
 	const key = "--key=release.key"
 	at := "--endpoint=" + f.url
-	command(outcome.Misused, "", "nobody tells how devices are", "fleet", "publish", key)
+	command(outcome.Misused, "", "no fleet endpoint is named", "fleet", "publish", key)
 	command(outcome.NotFound, "", "there is no rollout in", "fleet", "rollout", "show")
 	command(outcome.Differs, "wave canary: 1 device, then 1 of them well\nwave rest: 5 devices, then 4 of them well\n", "", "fleet", "plan")
 	command(outcome.Temporary, "", "ask how devices are", "fleet", "publish", key, "--no-wait", "--endpoint=http://127.0.0.1:1")

@@ -207,7 +207,7 @@ func (r inspectResult) referrers(top *branch) {
 	}
 	if len(r.Referrers) == 0 {
 		if r.Kind != artifacts.KindSignature {
-			top.add("referrers    none: nobody has signed it")
+			top.add("referrers    none: it is not signed")
 		}
 		return
 	}

@@ -56,10 +56,10 @@ func (p *program) findOrigin(c *cli.Context, given map[string]string, allowed, n
 		case c.Context.Err() != nil:
 			return nil, c.Context.Err()
 		case err != nil && !allowed:
-			return nil, outcome.WithCode(fault.WithHint(fmt.Errorf("%s is in a Git checkout, and nobody knows which commit it is: %w", m.dir, err),
+			return nil, outcome.WithCode(fault.WithHint(fmt.Errorf("%s is in a Git checkout whose commit is unknown: %w", m.dir, err),
 				hintOr(err, "")+"name the commit with --annotation "+ocispec.AnnotationRevision+"=COMMIT, or publish it without one with --allow-dirty"), outcome.Refused)
 		case err != nil:
-			p.note(c, note, "%s is in a Git checkout, and nobody knows which commit it is: %v", m.dir, err)
+			p.note(c, note, "%s is in a Git checkout whose commit is unknown: %v", m.dir, err)
 			return given, nil
 		case checkout == nil:
 			return given, nil

@@ -253,9 +253,9 @@ func (p *program) foreign(c *cli.Context, l rollout.Ledger, stay needs, untruste
 		return cmp.Or(err, untrusted)
 	}
 	for _, t := range r.Targets {
-		stay.add(t.Repository, t.Device, release.Need{All: true, Why: "rollout " + fmt.Sprint(r.Number) + " of " + l.Fleet + ", which nobody of yours has signed, may need it"})
+		stay.add(t.Repository, t.Device, release.Need{All: true, Why: "rollout " + fmt.Sprint(r.Number) + " of " + l.Fleet + ", which none of your keys has signed, may need it"})
 	}
-	fmt.Fprintf(p.stderr, "note: rollout %d of %s is signed by nobody of yours: %s may need all that there is\n", r.Number, l.Fleet, fleet.Counted(len(r.Targets), "device"))
+	fmt.Fprintf(p.stderr, "note: rollout %d of %s is not signed by any of your keys: %s may need all generations\n", r.Number, l.Fleet, fleet.Counted(len(r.Targets), "device"))
 	return nil
 }
 

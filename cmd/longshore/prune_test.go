@@ -201,8 +201,8 @@ func TestStatePruneBesideOthers(t *testing.T) {
 	}
 	told(outcome.Verification, prune(), "the rollout of acme-others", "if it is of somebody else, name your fleets with --fleet NAME")
 	told(outcome.Verification, prune("--fleet", "acme-others"), "the rollout of acme-others")
-	told(outcome.OK, prune("--fleet", "acme-plant", "--yes"), "note: rollout 1 of acme-others is signed by nobody of yours: 1 device may need all that there is",
-		"lathe-0000  generation 1: rollout 1 of acme-others, which nobody of yours has signed, may need it", "generation 1: rollout 1 of acme-plant, which is running, may need it")
+	told(outcome.OK, prune("--fleet", "acme-plant", "--yes"), "note: rollout 1 of acme-others is not signed by any of your keys: 1 device may need all generations",
+		"lathe-0000  generation 1: rollout 1 of acme-others, which none of your keys has signed, may need it", "generation 1: rollout 1 of acme-plant, which is running, may need it")
 	for _, tag := range []string{"lathe-0000.v1", "lathe-0000.v2", "lathe-0000.v3", "press-0000.v1"} {
 		if !slices.Contains(s.tags(), tag) {
 			t.Errorf("%s is gone", tag)

@@ -275,7 +275,7 @@ func quorum(t *trust.Tally) *quorumInfo {
 }
 
 func (q *quorumInfo) String() string {
-	who := "nobody"
+	who := "no signer"
 	if len(q.Signed) > 0 {
 		who = strings.Join(q.Signed, ", ")
 	}

@@ -156,7 +156,7 @@ func (k Keys) claimed(name string, found []signing.Signature, err error, src sig
 		return false
 	})
 	if len(found) == 0 {
-		return fails(name, fmt.Errorf("verify %s@%s: %w: nobody signed it with %s", src.Name(), s.Descriptor.Digest, fault.ErrBadSignature, spelled(k.Annotations)))
+		return fails(name, fmt.Errorf("verify %s@%s: %w: no signature contains %s", src.Name(), s.Descriptor.Digest, fault.ErrBadSignature, spelled(k.Annotations)))
 	}
 	return Check{Name: name, Result: Passed, Signatures: signed(found, k.Attestation)}
 }

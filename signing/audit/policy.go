@@ -60,7 +60,7 @@ func (p Policy) signature(d *trust.Decision, s Subject) Check {
 	c := Check{Name: "signature", Ruling: &Ruling{Rule: d.Rule}}
 	switch {
 	case d.Insecure:
-		c.Result, c.Detail = Insecure, "not secure: nobody signed it, and the policy says allowUnsigned"
+		c.Result, c.Detail = Insecure, "not secure: it is not signed, and the policy says allowUnsigned"
 	case d.Signatures != nil && (d.Signatures.Err == nil || d.Err == nil):
 		return tallied("signature", d, d.Signatures, "")
 	case d.Err != nil:
@@ -86,7 +86,7 @@ func (p Policy) attestation(d *trust.Decision) Check {
 	}
 	err := d.Err
 	if err == nil {
-		err = fmt.Errorf("verify %s %s@%s: %w: the policy asks for no attestation %s there, so it trusts nobody's", d.Kind, d.Repository, d.Digest, fault.ErrRejected, p.Attestation)
+		err = fmt.Errorf("verify %s %s@%s: %w: the policy requires no attestation %s there, so it trusts no signer of one", d.Kind, d.Repository, d.Digest, fault.ErrRejected, p.Attestation)
 	}
 	return fails("attestation", err)
 }
@@ -119,7 +119,7 @@ func ruling(rule *trust.Choice, t *trust.Tally) *Ruling {
 
 // Unchecked implements [Judge].
 func (p Policy) Unchecked() []Unchecked {
-	out := []Unchecked{{"transparency log", "asked of nobody; of an identity's signature its entry is checked offline"}}
+	out := []Unchecked{{"transparency log", "no request is sent; the log entry of an identity's signature is checked offline"}}
 	if p.Attestation != "" {
 		return append(out, Unchecked{"signatures", "only the attestation was asked for"})
 	}

@@ -62,7 +62,7 @@ func ParseRoot(data []byte) (*Root, error) {
 	}
 	r := &Root{material: material, digest: digest.FromBytes(data), members: members(document)}
 	if len(r.members) == 0 {
-		return nil, fmt.Errorf("trusted root: %w: it trusts nobody", fault.ErrInvalid)
+		return nil, fmt.Errorf("trusted root: %w: it names no authority and no log", fault.ErrInvalid)
 	}
 	for _, m := range r.members {
 		if m.From.After(r.dated) {

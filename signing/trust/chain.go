@@ -121,7 +121,7 @@ func (p *Policy) Follow(ctx context.Context, now time.Time, src signing.Source, 
 	what := fmt.Sprintf("trust policy %d (%s@%s)", p.Version+1, src.Name(), d)
 	fail := func(kind, err error) (*Step, error) { return nil, fmt.Errorf("%s: %w: %w", what, kind, err) }
 	if p.Trust == nil {
-		return fail(ErrNotNext, fmt.Errorf("the policy in use names nobody who may sign another: %w", fault.ErrRejected))
+		return fail(ErrNotNext, fmt.Errorf("the policy in use has no trust section, so it accepts no other version: %w", fault.ErrRejected))
 	}
 	c, err := index(ctx, src, d)
 	if err != nil {

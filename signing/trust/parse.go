@@ -103,7 +103,7 @@ func (r *reader) document(root *strict.Node) {
 			continue // named, so that people know whose key is revoked
 		}
 		if !r.used[name] && name != "" {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("%s:%d:%d: %s: nobody asks %s to sign anything", r.file, n.Line, n.Column, n.Path(), name))
+			p.Warnings = append(p.Warnings, fmt.Sprintf("%s:%d:%d: %s: %s is defined but not used", r.file, n.Line, n.Column, n.Path(), name))
 		}
 	}
 }

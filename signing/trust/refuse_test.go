@@ -70,7 +70,7 @@ func badPolicies(t testing.TB) []badPolicy {
 	meaning("name taken", "keys:\n  - {name: a, file: k0.pub}\n  - {name: a, file: k1.pub}\n"+pass, "3:12: keys[1].name: a is told twice")
 	meaning("window", "keys: [{name: a, file: k0.pub, notBefore: 2027-01-01T00:00:00Z, notAfter: 2026-01-01T00:00:00Z}]\n"+pass, "keys[0].notAfter: ends before it begins")
 	meaning("window of nothing", "keys: [{name: a, file: k0.pub, notBefore: 2027-01-01T00:00:00Z, notAfter: 2027-01-01T00:00:00Z}]\n"+pass, "ends before it begins")
-	meaning("unknown signer", threeKeys+rule("scope: a/b", "signers: [a, d]"), `rules[0].signers[1]: nobody is called "d"`)
+	meaning("unknown signer", threeKeys+rule("scope: a/b", "signers: [a, d]"), `rules[0].signers[1]: no signer has the name "d"`)
 	form("no signers", threeKeys+rule("scope: a/b", "signers: []"), "rules[0].signers: is empty")
 	form("signer twice", threeKeys+rule("scope: a/b", "signers: [a, a]"), "a is told twice")
 	form("threshold 0", threeKeys+rule("scope: a/b", "signers: [a]", "threshold: 0"), "threshold: must be 1 or more")
@@ -177,7 +177,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 // What nobody uses is told with its place, and refuses nothing.
 func TestWarnings(t *testing.T) {
 	p := parsePolicy(t, threeKeys+oneRule("scope: h/a", "signers: [b]"))
-	want := []string{"/etc/longshore/trust.yaml:3:12: keys[0].name: nobody asks a to sign anything", "/etc/longshore/trust.yaml:5:12: keys[2].name: nobody asks a2 to sign anything"}
+	want := []string{"/etc/longshore/trust.yaml:3:12: keys[0].name: a is defined but not used", "/etc/longshore/trust.yaml:5:12: keys[2].name: a2 is defined but not used"}
 	if fmt.Sprint(p.Warnings) != fmt.Sprint(want) {
 		t.Errorf("Warnings = %q, want %q", p.Warnings, want)
 	}

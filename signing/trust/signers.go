@@ -28,7 +28,7 @@ func (r *reader) known(n *strict.Node) *Signer {
 	name := n.Filled()
 	s := r.byName[name]
 	if s == nil && name != "" {
-		n.HintFaultf("name it under keys, identities or authorities", "nobody is called %q", name)
+		n.HintFaultf("name it under keys, identities or authorities", "no signer has the name %q", name)
 	}
 	return s
 }

@@ -28,7 +28,7 @@ func (p *Policy) Sound(now time.Time, repository string) error {
 	case p.Version == 0:
 		return unusable("it has no version")
 	case p.Trust == nil:
-		return unusable("it has no trust section: nobody could sign the next one")
+		return unusable("it has no trust section, so no signer could sign the next version")
 	}
 	if n := len(p.lasting(p.Trust.Quorum, now)); n < p.Trust.Need() {
 		return unusable("%strust: %d must sign the next one, and only %d of its signers could: the others are revoked or expired", p.Trust.at, p.Trust.Need(), n)
