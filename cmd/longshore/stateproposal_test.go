@@ -85,6 +85,15 @@ func (s *shell) stateTags() string {
 	return strings.Join(slices.DeleteFunc(list, func(t string) bool { return strings.HasPrefix(t, "sha256-") }), " ")
 }
 
+// Whoever proposes chooses the generation: the others are told of one that skips numbers, before they sign.
+func TestProposalSkipsNumbers(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.twoOfThree()
+	s.do(outcome.OK, "state", "push", "--device", "press-07", "--key", "release.key", "--policy", "two.yaml", "--component", monitor+":1.4.0", "--generation", "900", states)
+	s.refuses(outcome.OK, []string{"it is generation 900, although 1 is the next one"},
+		"state", "sign", "--dry-run", "--device", "press-07", "--policy", "two.yaml", states)
+}
+
 // A state that needs two signatures gets the device's tag with the second one, and no device sees it before.
 func TestStateProposal(t *testing.T) {
 	golden := goldenDir(t)
