@@ -171,12 +171,14 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 	if err = p.siteVerify(c, from, &o); err != nil {
 		return err
 	}
+	var made *site.Mirrored
 	closure, err := site.Close(c.Context, from, e.States, o)
-	if err != nil {
-		return err
+	if err == nil {
+		made, err = p.runMirror(c, &site.Mirror{From: from, To: to}, closure)
 	}
-	m := &site.Mirror{From: from, To: to}
-	made, err := p.runMirror(c, m, closure)
+	if e.Difference && errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+		err = fault.WithHint(err, "the export leaves out what an inventory lists, and the site lacks some of it: export again with a new inventory, or without --since")
+	}
 	if err != nil {
 		return err
 	}

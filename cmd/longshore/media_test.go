@@ -99,6 +99,9 @@ func TestImportRefuses(t *testing.T) {
 	s.refuses(outcome.Misused, []string{"torn.json"}, "export", releaseKeyPublic, "--since", "torn.json", states, "next")
 	s.refuses(outcome.Verification, []string{"press-07"}, "import", "--key=other.pub", "stick", siteHost)
 	s.refuses(outcome.NotFound, []string{"it is no export, or one that was not finished"}, "import", releaseKeyPublic, "line-monitor", siteHost)
+	s.write("source.json", s.do(outcome.OK, "site", "inventory", states, host))
+	s.do(outcome.OK, "export", releaseKeyPublic, "--since", "source.json", states, "difference")
+	s.refuses(outcome.NotFound, []string{"hint: the export leaves out what an inventory lists"}, "import", releaseKeyPublic, "difference", siteHost)
 	// A layer that is not what its name says, and one that is gone.
 	var layer string
 	for d, size := range blobs(t, "stick") {
