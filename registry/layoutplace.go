@@ -295,12 +295,15 @@ func (p *layoutPlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor,
 	if err != nil {
 		return false, err
 	}
-	if err := p.verify(ctx, desc); err == nil {
+	switch err := p.verify(ctx, desc); {
+	case err == nil:
 		return false, nil
-	} else if !errors.Is(err, fault.ErrNotFound) {
+	case errors.Is(err, fault.ErrDigestMismatch):
 		if err := os.Remove(p.blobPath(desc.Digest)); err != nil {
 			return false, onDisk(err)
 		}
+	case !errors.Is(err, fault.ErrNotFound): // it may be good: other artifacts name it too
+		return false, err
 	}
 	if desc.MediaType == "" || isManifest(desc.MediaType) {
 		desc.MediaType = "application/octet-stream" // as a blob: no entry in the index

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -381,6 +382,33 @@ func TestLayoutAsAPlace(t *testing.T) {
 	storetest.Put(t, again, "two", nil, "press-07")
 	if _, err := again.Blob(t.Context(), storetest.BlobOf([]byte("two")), 100); err != nil {
 		t.Errorf("Blob after it was pushed again = %v", err)
+	}
+}
+
+// A push that is cancelled while it looks at a blob that is there takes nothing away: other artifacts name it too.
+func TestCancelledPushKeepsWhatALayoutHas(t *testing.T) {
+	t.Parallel()
+	client, err := registry.New(registry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	repo, err := client.Open(t.Context(), registry.Reference{Scheme: registry.SchemeLayout, Repository: filepath.Join(t.TempDir(), "layout")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := []byte("a blob")
+	desc := storetest.BlobOf(data)
+	if err := repo.PushBlob(t.Context(), desc, data); err != nil {
+		t.Fatal(err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := repo.PushBlob(cancelled, desc, data); !errors.Is(err, context.Canceled) {
+		t.Errorf("PushBlob, cancelled: %v", err)
+	}
+	if got, err := repo.Blob(t.Context(), desc, desc.Size); err != nil || string(got) != string(data) {
+		t.Errorf("the blob afterwards: %q, %v", got, err)
 	}
 }
 
