@@ -30,8 +30,8 @@ func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
 			continue // one that cannot be measured is not known to be full
 		}
 		seen[uint64(st.Dev)] = true
-		size := int64(room.Blocks) * room.Bsize
-		out = append(out, workload.Space{Dir: dir, Size: size, Free: int64(room.Bavail) * room.Bsize, Keep: r.o.MinFree.Of(size)})
+		size := int64(room.Blocks) * int64(room.Bsize)
+		out = append(out, workload.Space{Dir: dir, Size: size, Free: int64(room.Bavail) * int64(room.Bsize), Keep: r.o.MinFree.Of(size)})
 	}
 	return out, nil
 }

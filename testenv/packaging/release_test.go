@@ -178,3 +178,17 @@ func read(t *testing.T, file string) []byte {
 	}
 	return data
 }
+
+// Every platform builds.
+func TestReleaseForEveryPlatform(t *testing.T) {
+	if !testenv.Nightly() {
+		t.Skip("six platforms take minutes: LONGSHORE_NIGHTLY=1 builds them")
+	}
+	dir := t.TempDir()
+	if err := packaging.Build(t.Context(), packaging.Options{Out: new(bytes.Buffer), Source: commit(t), Dir: dir, Version: "1.2.3"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(list(t, dir)), 2*len(packaging.Platforms())+3; got != want {
+		t.Errorf("%d files, want an archive and an SBOM of each platform, checksums, provenance and changelog: %v", got, list(t, dir))
+	}
+}
