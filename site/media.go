@@ -133,7 +133,12 @@ func (e Export) Write(dir string) error {
 		return err
 	}
 	file := filepath.Join(dir, ExportFile)
-	if err := os.WriteFile(file+".part", append(data, '\n'), 0o644); err != nil {
+	f, err := os.Create(file + ".part")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(file+".part", file)

@@ -222,8 +222,11 @@ func resultOf(reference string, report *audit.Report) verifyResult {
 	return r
 }
 
-// isFile tells a file from a reference: it is there.
+// isFile tells a file from a reference: it is written as a path, or it is there.
 func isFile(arg string) bool {
+	if strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, "./") || strings.HasPrefix(arg, "../") {
+		return true
+	}
 	info, err := os.Stat(arg)
 	return err == nil && info.Mode().IsRegular()
 }
