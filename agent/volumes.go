@@ -55,7 +55,7 @@ func (l *loop) listVolumes() {
 	})
 }
 
-// usesVolume returns what tells whether something on the device uses a volume, or may use it again: the accepted state, the one that
+// usesVolume returns a function that reports whether something on the device uses a volume, or may use it again: the accepted state, the one that
 // the device is kept at, a revision to go back to, a container. An error: it is not known.
 func (l *loop) usesVolume() (func(v workload.StoredVolume) bool, error) {
 	if !l.observed || l.blind != nil || l.damaged != nil {

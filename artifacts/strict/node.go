@@ -156,7 +156,7 @@ func (n *Node) fault(f Fault) {
 	n.doc.fault(f)
 }
 
-// faulty tells whether the place of a fault has one already.
+// faulty reports whether there is a fault at this place already.
 func (d *document) faulty(f Fault) bool {
 	return slices.ContainsFunc(d.faults, func(o Fault) bool { return o.Line == f.Line && o.Column == f.Column && o.Missing == "" })
 }

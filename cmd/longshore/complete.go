@@ -161,7 +161,7 @@ func (x *completion) tags(ctx context.Context, begin string, ref registry.Refere
 	}
 	line, err := cmdline.Arrange(x.App, words, x.p.environment)
 	if err == nil {
-		_ = x.App.RunContext(ctx, append([]string{x.App.Name}, line...)) // nobody is there to be told
+		_ = x.App.RunContext(ctx, append([]string{x.App.Name}, line...)) // completion shows no errors
 	}
 	return out
 }

@@ -142,7 +142,7 @@ func TestCarriedTrust(t *testing.T) {
 	s.do(outcome.OK, "trust", "push", "-q", "--key", "root.key", "policy.yaml", at)
 	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
 	s.do(outcome.OK, "export", releaseKeyPublic, "--trust", at, states, "stick")
-	// On the way somebody adds a version that nobody has signed.
+	// Before the import, an unsigned version is added.
 	s.rewrite("policy.yaml", "version: 1", "version: 2")
 	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 2, Policy: mustRead(t, "policy.yaml")})
 	if err != nil {

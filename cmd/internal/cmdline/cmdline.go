@@ -191,7 +191,7 @@ func FlagNamed(c *cli.Command, written string) cli.Flag {
 	return nil
 }
 
-// anyTakesValue tells whether a flag before its command is known to some command with a value that is the next word.
+// anyTakesValue reports whether a flag before its command is known to some command with a value that is the next word.
 func anyTakesValue(commands []*cli.Command, written string) bool {
 	if strings.Contains(written, "=") {
 		return false

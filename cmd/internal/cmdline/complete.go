@@ -82,7 +82,7 @@ func (x *Completion) flag() (name, begin string) {
 	return "", x.Last
 }
 
-// TakesValue tells whether a word is a flag and the next one its value.
+// TakesValue reports whether a word is a flag and the next one its value.
 func (x *Completion) TakesValue(word string) bool {
 	if x.Command == nil || !strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
 		return false
