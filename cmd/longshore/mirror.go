@@ -1,71 +1,16 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
-	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
-	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/signing"
-	"github.com/longshore-dev/longshore/signing/audit"
-	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/site"
 )
-
-// siteFlags say what a site needs, and where it goes.
-func siteFlags() []cli.Flag {
-	return slices.Concat([]cli.Flag{
-		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
-		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of earlier generations that the site has too"},
-		&cli.StringSliceFlag{Name: "trust", Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
-		hostPathsFlag(),
-	}, registryFlags())
-}
-
-func hostPathsFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "host-paths", Usage: "put HOST/PATH into DESTINATION/HOST/PATH; default: DESTINATION/PATH, whichever HOST it is from"}
-}
-
-// siteVerifyFlags say who must have signed the states that are carried.
-func siteVerifyFlags() []cli.Flag {
-	return slices.Concat([]cli.Flag{
-		publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
-		&cli.BoolFlag{Name: "no-verify", Usage: "copy without verification; devices verify in any case"},
-	}, identityFlags())
-}
-
-// devicesOf reads --device.
-func devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
-	for _, s := range c.StringSlice("device") {
-		id, err := artifacts.ParseDeviceID(s)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, id)
-	}
-	return out, nil
-}
-
-func (p *program) sitePlanCommand() *cli.Command {
-	return p.command("site", command{
-		name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
-		usage: "show what a site needs and what it lacks",
-		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, components and images, with " +
-			"their sizes, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something cannot be found.",
-		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
-		flags:    siteFlags(),
-		run:      p.sitePlan,
-	})
-}
 
 func (p *program) mirrorCommand() *cli.Command {
 	return p.command("", command{
@@ -83,104 +28,6 @@ func (p *program) mirrorCommand() *cli.Command {
 		flags: slices.Concat(siteVerifyFlags(), siteFlags()),
 		run:   p.mirror,
 	})
-}
-
-// destination opens the site's repository for one of the closure.
-func destination(c *cli.Context, client *registry.Client, arg string) func(context.Context, string) (*registry.Repository, error) {
-	base := strings.TrimSuffix(strings.TrimPrefix(arg, "oci://"), "/")
-	return func(_ context.Context, repository string) (*registry.Repository, error) {
-		name := repository
-		if !c.Bool("host-paths") {
-			_, name, _ = strings.Cut(repository, "/")
-		}
-		ref, err := registry.ParseReference(base + "/" + name)
-		if err != nil {
-			return nil, err
-		}
-		repo, err := client.OpenNamed(ref)
-		if err != nil {
-			return nil, err
-		}
-		return repo.Upstream(), nil
-	}
-}
-
-type sitePlanResult struct {
-	*site.Plan
-	Source      string `json:"source"`
-	Destination string `json:"destination"`
-}
-
-func (r sitePlanResult) essence() string { return fmt.Sprint(r.Lacks) }
-
-func (r sitePlanResult) text(w io.Writer) {
-	kind := ""
-	for _, a := range r.Artifacts {
-		label := string(a.Kind)
-		if label == kind {
-			label = ""
-		}
-		kind = string(a.Kind)
-		name := a.Repository
-		if len(a.Tags) > 0 {
-			name += ":" + strings.Join(a.Tags, ",")
-		}
-		lacks := "there"
-		if a.Lacks > 0 {
-			lacks = size(a.Lacks) + " to copy"
-		}
-		row(w, label, "%s  %s  %s, %s", name, short(a.Digest), size(a.Bytes), lacks)
-	}
-	for _, s := range r.Problems {
-		row(w, "missing", "%s", s)
-	}
-	row(w, "in all", "%s, %s to copy", size(r.Bytes), size(r.Lacks))
-}
-
-func (p *program) sitePlan(c *cli.Context, args []string) error {
-	s, err := p.carry(c, args[0], false)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	m := &site.Mirror{From: s.Client, To: destination(c, s.Client, args[1])}
-	plan, err := m.Plan(c.Context, s.closure)
-	if err != nil {
-		return err
-	}
-	if err := p.show(c, sitePlanResult{plan, args[0], args[1]}); err != nil || len(plan.Problems) == 0 {
-		return err
-	}
-	return fmt.Errorf("site plan: %s: %w", plan.Problems[0], fault.ErrUnfit)
-}
-
-// carrying is what a command works with that carries a closure away from its source. Close it.
-type carrying struct {
-	*registry.Client
-	states  string // repository
-	trust   []string
-	closure *site.Closure
-}
-
-// carry finds what the flags say, and verifies it.
-func (p *program) carry(c *cli.Context, arg string, verify bool) (*carrying, error) {
-	client, err := p.client(c)
-	if err != nil {
-		return nil, err
-	}
-	states, o, err := p.siteOptions(c, arg)
-	if err == nil && verify {
-		err = p.siteVerify(c, client, &o)
-	}
-	var closure *site.Closure
-	if err == nil {
-		closure, err = site.Close(c.Context, client, states, o)
-	}
-	if err != nil {
-		client.Close()
-		return nil, err
-	}
-	return &carrying{client, states, o.Trust, closure}, nil
 }
 
 type mirrorResult struct {
@@ -217,75 +64,15 @@ func (p *program) mirror(c *cli.Context, args []string) error {
 	return p.show(c, mirrorResult{made, args[0], args[1]})
 }
 
-// siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
-// with --no-verify nothing.
-func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options) error {
-	if c.Bool("no-verify") {
-		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
-			return misused(c, "--no-verify excludes --key and --policy")
-		}
-		return nil
-	}
-	judge, err := p.judge(c)
-	if err != nil {
-		return err
-	}
-	if policy, ok := judge.(audit.Policy); ok {
-		policy.Elsewhere = sourcePlaces{from}.Place
-		judge = policy
-	}
-	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
-		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
-			Judge: p.placed(judge), Places: sourcePlaces{from}, Kind: artifacts.KindState, Now: p.now(), Project: projectImages,
-		})
-		if err != nil {
-			return err
-		}
-		return verdict(report.Err())
-	}
-	policy, err := p.policy(c)
-	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error { return p.verifyTrust(ctx, repo, policy) }
-	return err
-}
-
-// verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
-// names; of others the newest version.
-func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy) error {
-	hint := "see which version is wrong: longshore trust history " + repo.Name()
-	if policy == nil || policy.Trust == nil || policy.Trust.Repository != repo.Name() {
-		newest, err := trust.Look(ctx, repo, "")
-		if err == nil {
-			err = newest.Signed(ctx, p.now(), repo)
-		}
-		if err != nil {
-			return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), hint)
-		}
-		return nil
-	}
-	past, err := trust.History(ctx, p.now(), repo, policy)
-	for _, x := range past {
-		if !x.Proposal && err == nil {
-			err = x.Err
+// runMirror copies a closure and shows how far it has come.
+func (p *program) runMirror(c *cli.Context, m *site.Mirror, closure *site.Closure) (*site.Mirrored, error) {
+	show, end := p.progress(c, "copied")
+	if show != nil {
+		m.Tell = func(made site.Mirrored) {
+			show(fleet.Progress{Done: made.Done, All: made.Artifacts, Bytes: made.Bytes})
 		}
 	}
-	return fault.WithHint(err, hint)
-}
-
-// sourcePlaces opens what documents name in a source.
-type sourcePlaces struct{ from site.Source }
-
-func (p sourcePlaces) Place(ctx context.Context, repository string) (signing.Source, error) {
-	ref, err := registry.ParseReference(repository)
-	if err != nil {
-		return nil, err
-	}
-	return p.from.OpenName(ctx, ref.Name())
-}
-
-func (p sourcePlaces) ImagePlace(ctx context.Context, reference string) (signing.Source, error) {
-	ref, err := registry.ParseImage(reference)
-	if err != nil {
-		return nil, err
-	}
-	return p.from.OpenName(ctx, ref.Name())
+	made, err := m.Run(c.Context, closure)
+	end()
+	return made, err
 }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/site"
+)
+
+func (p *program) exportCommand() *cli.Command {
+	return p.command("", command{
+		name: "export", args: "HOST/PATH DIRECTORY", min: 2, max: 2,
+		usage: "write everything that a site's devices need to a directory, such as a USB stick",
+		about: "Writes what longshore mirror copies into an OCI image layout in DIRECTORY, which may be on a USB stick: verified first, " +
+			"with all signatures. With --since it omits what the site has already, according to longshore site inventory. " +
+			"Repeat an interrupted export: it continues.",
+		examples: []string{
+			"--key release.pub harbor.acme.example/plant/state /media/stick",
+			"--policy trust.yaml --since graz.json harbor.acme.example/plant/state /media/stick",
+		},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin: what it lists is not written"},
+		}, siteVerifyFlags(), siteFlags()),
+		run: p.export,
+	})
+}
+
+type exportResult struct {
+	*site.Mirrored
+	Source     string `json:"source"`
+	Directory  string `json:"directory"`
+	Difference bool   `json:"difference"`
+}
+
+func (r exportResult) essence() string { return fmt.Sprint(r.Bytes) }
+
+func (r exportResult) text(w io.Writer) {
+	row(w, "wrote", "%s: %s and %s, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), size(r.Bytes))
+	if r.Difference {
+		row(w, "", "without what the site has")
+	}
+	row(w, "directory", "%s", r.Directory)
+}
+
+func (p *program) export(c *cli.Context, args []string) error {
+	s, err := p.carry(c, args[0], true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var had *site.Inventory
+	if file := c.String("since"); file != "" {
+		data, err := p.readInventory(file)
+		if err != nil {
+			return err
+		}
+		if had, err = site.ParseInventory(file, data, s.states); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(args[1], site.ExportFile)); err != nil { // it is not whole until it is written again
+		return err
+	}
+	m := &site.Mirror{From: s.Client, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
+		return s.OpenCarried(args[1], repository, registry.Carried{Had: had.Had(repository)})
+	}}
+	made, err := p.runMirror(c, m, s.closure)
+	if err != nil {
+		return err
+	}
+	if err := (site.Export{States: s.states, Trust: s.trust, Difference: had != nil}).Write(args[1]); err != nil {
+		return err
+	}
+	return p.show(c, exportResult{made, args[0], args[1], had != nil})
+}
+
+func (p *program) readInventory(file string) ([]byte, error) {
+	if file == "-" {
+		return bounded.Read(p.stdin, site.MaxInventory)
+	}
+	return bounded.File(os.Open, file, site.MaxInventory)
+}

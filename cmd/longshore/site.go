@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/audit"
+	"github.com/longshore-dev/longshore/signing/trust"
+	"github.com/longshore-dev/longshore/site"
+)
+
+// siteFlags say what a site needs, and where it goes.
+func siteFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
+		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of earlier generations that the site has too"},
+		&cli.StringSliceFlag{Name: "trust", Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
+		hostPathsFlag(),
+	}, registryFlags())
+}
+
+func hostPathsFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "host-paths", Usage: "put HOST/PATH into DESTINATION/HOST/PATH; default: DESTINATION/PATH, whichever HOST it is from"}
+}
+
+// siteVerifyFlags say who must have signed the states that are carried.
+func siteVerifyFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
+		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+		&cli.BoolFlag{Name: "no-verify", Usage: "copy without verification; devices verify in any case"},
+	}, identityFlags())
+}
+
+// devicesOf reads --device.
+func devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
+	for _, s := range c.StringSlice("device") {
+		id, err := artifacts.ParseDeviceID(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
+
+// destination opens the site's repository for one of the closure.
+func destination(c *cli.Context, client *registry.Client, arg string) func(context.Context, string) (*registry.Repository, error) {
+	base := strings.TrimSuffix(strings.TrimPrefix(arg, "oci://"), "/")
+	return func(_ context.Context, repository string) (*registry.Repository, error) {
+		name := repository
+		if !c.Bool("host-paths") {
+			_, name, _ = strings.Cut(repository, "/")
+		}
+		ref, err := registry.ParseReference(base + "/" + name)
+		if err != nil {
+			return nil, err
+		}
+		repo, err := client.OpenNamed(ref)
+		if err != nil {
+			return nil, err
+		}
+		return repo.Upstream(), nil
+	}
+}
+
+// carrying is what a command works with that carries a closure away from its source. Close it.
+type carrying struct {
+	*registry.Client
+	states  string // repository
+	trust   []string
+	closure *site.Closure
+}
+
+// carry finds what the flags say, and verifies it.
+func (p *program) carry(c *cli.Context, arg string, verify bool) (*carrying, error) {
+	client, err := p.client(c)
+	if err != nil {
+		return nil, err
+	}
+	states, o, err := p.siteOptions(c, arg)
+	if err == nil && verify {
+		err = p.siteVerify(c, client, &o)
+	}
+	var closure *site.Closure
+	if err == nil {
+		closure, err = site.Close(c.Context, client, states, o)
+	}
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return &carrying{client, states, o.Trust, closure}, nil
+}
+
+// siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
+// with --no-verify nothing.
+func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options) error {
+	if c.Bool("no-verify") {
+		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
+			return misused(c, "--no-verify excludes --key and --policy")
+		}
+		return nil
+	}
+	judge, err := p.judge(c)
+	if err != nil {
+		return err
+	}
+	if policy, ok := judge.(audit.Policy); ok {
+		policy.Elsewhere = sourcePlaces{from}.Place
+		judge = policy
+	}
+	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
+		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
+			Judge: p.placed(judge), Places: sourcePlaces{from}, Kind: artifacts.KindState, Now: p.now(), Project: projectImages,
+		})
+		if err != nil {
+			return err
+		}
+		return verdict(report.Err())
+	}
+	policy, err := p.policy(c)
+	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error { return p.verifyTrust(ctx, repo, policy) }
+	return err
+}
+
+// verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
+// names; of others the newest version.
+func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy) error {
+	hint := "see which version is wrong: longshore trust history " + repo.Name()
+	if policy == nil || policy.Trust == nil || policy.Trust.Repository != repo.Name() {
+		newest, err := trust.Look(ctx, repo, "")
+		if err == nil {
+			err = newest.Signed(ctx, p.now(), repo)
+		}
+		if err != nil {
+			return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), hint)
+		}
+		return nil
+	}
+	past, err := trust.History(ctx, p.now(), repo, policy)
+	for _, x := range past {
+		if !x.Proposal && err == nil {
+			err = x.Err
+		}
+	}
+	return fault.WithHint(err, hint)
+}
+
+// sourcePlaces opens what documents name in a source.
+type sourcePlaces struct{ from site.Source }
+
+func (p sourcePlaces) Place(ctx context.Context, repository string) (signing.Source, error) {
+	ref, err := registry.ParseReference(repository)
+	if err != nil {
+		return nil, err
+	}
+	return p.from.OpenName(ctx, ref.Name())
+}
+
+func (p sourcePlaces) ImagePlace(ctx context.Context, reference string) (signing.Source, error) {
+	ref, err := registry.ParseImage(reference)
+	if err != nil {
+		return nil, err
+	}
+	return p.from.OpenName(ctx, ref.Name())
+}
+
+// siteOptions reads which states are meant, and what of them.
+func (p *program) siteOptions(c *cli.Context, arg string) (states string, o site.Options, err error) {
+	ref, err := registry.ParseReference(arg)
+	if err != nil {
+		return "", o, err
+	}
+	if ref.Target() != "" || ref.Scheme != registry.SchemeOCI {
+		return "", o, misused(c, "%s: name the repository of states, HOST/PATH, and devices with --device", arg)
+	}
+	if n := c.Int("history"); n < 0 || n > maxHistory {
+		return "", o, misused(c, "--history %d is not from 0 to %d", n, maxHistory)
+	}
+	o.History = c.Int("history")
+	for _, s := range c.StringSlice("trust") {
+		trust, err := registry.ParseReference(s)
+		if err != nil || trust.Target() != "" {
+			return "", o, outcome.Usagef("", "--trust %s is not HOST/PATH", s)
+		}
+		o.Trust = append(o.Trust, trust.Name())
+	}
+	o.Devices, err = devicesOf(c)
+	return ref.Name(), o, err
+}

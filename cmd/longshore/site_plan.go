@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/site"
+)
+
+func (p *program) sitePlanCommand() *cli.Command {
+	return p.command("site", command{
+		name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
+		usage: "show what a site needs and what it lacks",
+		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, components and images, with " +
+			"their sizes, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something cannot be found.",
+		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
+		flags:    siteFlags(),
+		run:      p.sitePlan,
+	})
+}
+
+type sitePlanResult struct {
+	*site.Plan
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+}
+
+func (r sitePlanResult) essence() string { return fmt.Sprint(r.Lacks) }
+
+func (r sitePlanResult) text(w io.Writer) {
+	kind := ""
+	for _, a := range r.Artifacts {
+		label := string(a.Kind)
+		if label == kind {
+			label = ""
+		}
+		kind = string(a.Kind)
+		name := a.Repository
+		if len(a.Tags) > 0 {
+			name += ":" + strings.Join(a.Tags, ",")
+		}
+		lacks := "there"
+		if a.Lacks > 0 {
+			lacks = size(a.Lacks) + " to copy"
+		}
+		row(w, label, "%s  %s  %s, %s", name, short(a.Digest), size(a.Bytes), lacks)
+	}
+	for _, s := range r.Problems {
+		row(w, "missing", "%s", s)
+	}
+	row(w, "in all", "%s, %s to copy", size(r.Bytes), size(r.Lacks))
+}
+
+func (p *program) sitePlan(c *cli.Context, args []string) error {
+	s, err := p.carry(c, args[0], false)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	m := &site.Mirror{From: s.Client, To: destination(c, s.Client, args[1])}
+	plan, err := m.Plan(c.Context, s.closure)
+	if err != nil {
+		return err
+	}
+	if err := p.show(c, sitePlanResult{plan, args[0], args[1]}); err != nil || len(plan.Problems) == 0 {
+		return err
+	}
+	return fmt.Errorf("site plan: %s: %w", plan.Problems[0], fault.ErrUnfit)
+}
