@@ -32,6 +32,8 @@ const (
 	TypeDescription = "application/vnd.margo.app.description.v1+yaml"
 	// TypeCurrentState is the artifact type of what a device reports of itself.
 	TypeCurrentState = "application/vnd.longshore.current-state.v1+json"
+	// TypeCurrentBundle is the media type of the sigstore bundle in it: a DSSE envelope with the signed statement.
+	TypeCurrentBundle = "application/vnd.dev.sigstore.bundle.v0.3+json"
 )
 
 // Annotations that we write and read, beside those of the image specification.
@@ -41,6 +43,7 @@ const (
 	AnnotationExpires          = "dev.longshore.expires"    // RFC 3339
 	AnnotationPrevious         = "dev.longshore.previous"   // digest of the generation before
 	AnnotationRepeats          = "dev.longshore.repeats"    // digest of the earlier generation whose content this one has again
+	AnnotationCounter          = "dev.longshore.counter"    // of a current state
 	AnnotationComponentType    = "org.margo.component.type"
 	AnnotationComponentVersion = "org.margo.component.version"
 	AnnotationResource         = "org.margo.app.resource"

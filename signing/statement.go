@@ -24,6 +24,7 @@ const (
 
 // payload is what a statement says, of whatever tool.
 type payload struct {
+	raw           []byte // the whole statement
 	predicateType string
 	predicate     json.RawMessage
 	subjects      []payloadSubject
@@ -40,7 +41,7 @@ func openStatement(data []byte) (*payload, error) {
 	if err != nil {
 		return nil, fmt.Errorf("statement: %w", err)
 	}
-	var p payload
+	p := payload{raw: data}
 	var kind string
 	var subjects []json.RawMessage
 	for name, into := range map[string]any{"_type": &kind, "predicateType": &p.predicateType, "subject": &subjects} {

@@ -163,7 +163,7 @@ func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, gener
 		if err != nil {
 			return out, codes.Wrap(codes.DeploymentInvalid, fmt.Errorf("deployment %s: %w", doc.Metadata.Name, err))
 		}
-		name, data, err := b.component(ctx, doc.Metadata.Name, c)
+		manifest, name, data, err := b.component(ctx, doc.Metadata.Name, c)
 		if err != nil {
 			return out, err
 		}
@@ -188,41 +188,41 @@ func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, gener
 			return out, err
 		}
 		comp := plan.NewComponent(c.Name, c.Properties.Revision, p)
-		comp.Wait, comp.Timeout = c.Properties.Wait, c.Properties.Timeout
+		comp.Digest, comp.Wait, comp.Timeout = manifest, c.Properties.Wait, c.Properties.Timeout
 		out.Components = append(out.Components, comp)
 	}
 	return out, nil
 }
 
-// component brings one component's archive, with its digest.
-func (b *builder) component(ctx context.Context, deployment string, c margo.Component) (digest.Digest, []byte, error) {
+// component brings one component's archive, with the digests of its manifest and of the archive.
+func (b *builder) component(ctx context.Context, deployment string, c margo.Component) (d, archive digest.Digest, data []byte, err error) {
 	about := fmt.Sprintf("deployment %s, component %s", deployment, c.Name)
 	repository := strings.TrimPrefix(c.Properties.Repository, "oci://")
 	d, pinned, err := c.Pinned()
 	if err != nil {
-		return "", nil, codes.Wrap(codes.DeploymentInvalid, fmt.Errorf("%s: %w", about, err))
+		return "", "", nil, codes.Wrap(codes.DeploymentInvalid, fmt.Errorf("%s: %w", about, err))
 	}
 	if !pinned {
 		if d, err = b.pin(ctx, repository, c.Properties.Revision, codes.ComponentUnpinned, codes.ComponentMissing); err != nil {
-			return "", nil, fmt.Errorf("%s: %w", about, err)
+			return "", "", nil, fmt.Errorf("%s: %w", about, err)
 		}
 	}
 	desc, manifest, err := b.c.manifest(ctx, repository, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d}, true)
 	if err != nil {
-		return "", nil, codes.Wrap(b.code(err, codes.ComponentDigest, codes.ComponentMissing, codes.ComponentInvalid), fmt.Errorf("%s: %w", about, err))
+		return "", "", nil, codes.Wrap(b.code(err, codes.ComponentDigest, codes.ComponentMissing, codes.ComponentInvalid), fmt.Errorf("%s: %w", about, err))
 	}
 	if err := b.verify(ctx, KindComponent, repository, desc); err != nil {
-		return "", nil, fmt.Errorf("%s: %w", about, err)
+		return "", "", nil, fmt.Errorf("%s: %w", about, err)
 	}
 	x, err := artifacts.OpenComponent(manifest)
 	if err != nil {
-		return "", nil, codes.Wrap(codes.ComponentInvalid, fmt.Errorf("%s: %s@%s: %w", about, repository, d, err))
+		return "", "", nil, codes.Wrap(codes.ComponentInvalid, fmt.Errorf("%s: %s@%s: %w", about, repository, d, err))
 	}
-	data, err := b.c.blob(ctx, repository, x.Archive, artifacts.MaxArchive, true)
+	data, err = b.c.blob(ctx, repository, x.Archive, artifacts.MaxArchive, true)
 	if err != nil {
-		return "", nil, codes.Wrap(b.code(err, codes.ComponentDigest, codes.ComponentMissing, codes.ComponentInvalid), fmt.Errorf("%s: %w", about, err))
+		return "", "", nil, codes.Wrap(b.code(err, codes.ComponentDigest, codes.ComponentMissing, codes.ComponentInvalid), fmt.Errorf("%s: %w", about, err))
 	}
-	return x.Archive.Digest, data, nil
+	return d, x.Archive.Digest, data, nil
 }
 
 // images is check 9: digests, signatures. The platform was held against the lock before.

@@ -43,6 +43,7 @@ type Deployment struct {
 type Component struct {
 	Name       string
 	Revision   string
+	Digest     digest.Digest // of its manifest
 	Wait       bool          // the next component waits until this one is up, not only started
 	Timeout    time.Duration // to be up; 0: none
 	Project    *workload.Project

@@ -51,17 +51,6 @@ func (s *Signer) writeBundle(ctx context.Context, st signing.Store, subject ocis
 	return d.Digest, st.PushReferrer(ctx, d, manifest)
 }
 
-// keyBundle is the JSON of a bundle that is signed with a key, its members in the order that sigstore writes.
-type keyBundle struct {
-	MediaType    string `json:"mediaType"`
-	Verification struct {
-		PublicKey struct {
-			Hint string `json:"hint"`
-		} `json:"publicKey"`
-	} `json:"verificationMaterial"`
-	Envelope dsse.Envelope `json:"dsseEnvelope"`
-}
-
 // bundle signs a statement about d.
 func (s *Signer) bundle(ctx context.Context, d digest.Digest, said Statement) ([]byte, error) {
 	if s.keyless != nil {
@@ -75,7 +64,7 @@ func (s *Signer) bundle(ctx context.Context, d digest.Digest, said Statement) ([
 	if err != nil {
 		return nil, err
 	}
-	b := keyBundle{MediaType: signing.MediaTypeBundle, Envelope: *envelope}
+	b := signing.KeyBundle{MediaType: signing.MediaTypeBundle, Envelope: *envelope}
 	b.Verification.PublicKey.Hint = s.key.Hint()
 	return json.Marshal(b)
 }
