@@ -42,6 +42,7 @@ type Placement struct {
 
 	kept  *artifacts.Deployment // the document, where it was published before; nil: it is made
 	named bool                  // by the change of one device: each of its parameters must have an effect
+	said  map[string]bool       // parameters that the files give a value, which must have an effect
 }
 
 // Document is the ApplicationDeployment of a placement.
@@ -155,8 +156,8 @@ type compiler struct {
 	byName   map[string]*Deployment
 	fits     map[fitKey]string
 	profiles map[profileKey]*pinnedProfile
-	sets     map[string]map[string]margo.Parameter // effective parameters by where they come from
-	runs     map[*Group]map[string]bool            // deployments that members of a group run
+	sets     map[string]*effective      // parameters by where they come from
+	runs     map[*Group]map[string]bool // deployments that members of a group run
 }
 
 type fitKey struct {
@@ -180,7 +181,7 @@ type pinnedProfile struct {
 func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	c := &compiler{
 		f: f, releases: releases, told: map[strict.Fault]bool{}, byName: map[string]*Deployment{}, fits: map[fitKey]string{},
-		profiles: map[profileKey]*pinnedProfile{}, sets: map[string]map[string]margo.Parameter{}, runs: map[*Group]map[string]bool{},
+		profiles: map[profileKey]*pinnedProfile{}, sets: map[string]*effective{}, runs: map[*Group]map[string]bool{},
 	}
 	for _, d := range f.Deployments {
 		c.byName[d.Name] = d
@@ -291,7 +292,8 @@ func (c *compiler) place(a *Assignment, dep *Deployment) {
 	if p != nil { // the device's profile does not depend on what a registry has at the moment
 		pinned := c.pinned(r, p)
 		if pinned.err == nil {
-			a.Placements = append(a.Placements, Placement{Deployment: dep, Release: r, Profile: pinned.profile, Parameters: c.parameters(a.Device, dep, r, p)})
+			set := c.parameters(a.Device, dep, r, p)
+			a.Placements = append(a.Placements, Placement{Deployment: dep, Release: r, Profile: pinned.profile, Parameters: set.parameters, said: set.said})
 			return
 		}
 		why := pinned.err.Error()
@@ -431,9 +433,15 @@ func (c *compiler) values(dep *Deployment, all Values) {
 	}
 }
 
+// effective are the parameters of a deployment on a device.
+type effective struct {
+	parameters map[string]margo.Parameter
+	said       map[string]bool // of these, that the files give a value; the others have the package's
+}
+
 // parameters are the effective parameters of a deployment on a device: the package's own, the deployment's, those of the
 // device's groups, the device's; each wins over what stands before it.
-func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.DescribedProfile) map[string]margo.Parameter {
+func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.DescribedProfile) *effective {
 	key := dep.Name + "\n" + p.ID
 	for _, g := range d.Groups {
 		if _, ok := g.Parameters[dep.Name]; ok {
@@ -454,7 +462,7 @@ func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.D
 	maps.Copy(values, dep.Parameters)
 	c.grouped(d, dep, values)
 	maps.Copy(values, own)
-	set := map[string]margo.Parameter{}
+	set := &effective{map[string]margo.Parameter{}, map[string]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		value := values[name].Value
 		if _, schema, ok := r.Description.Configuration.Setting(name); ok && value == nil && schema.Check(nil) != "" {
@@ -466,11 +474,12 @@ func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.D
 		if value == nil || len(targets) == 0 {
 			continue
 		}
-		set[name] = margo.Parameter{Value: value, Targets: targets}
+		set.parameters[name] = margo.Parameter{Value: value, Targets: targets}
+		set.said[name] = values[name].at != place{}
 	}
 	for _, component := range p.Components {
 		var e *margo.ClashError
-		if _, err := margo.Environment(set, component.Name); p.Type == "compose" && errors.As(err, &e) {
+		if _, err := margo.Environment(set.parameters, component.Name); p.Type == "compose" && errors.As(err, &e) {
 			c.clash(d, dep, r, values, e)
 		}
 	}

@@ -224,9 +224,9 @@ func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) 
 }
 
 // unused tells parameters that have no effect: nothing in the components that they are for refers to them. A slip in a name
-// would be signed and published otherwise. What a package declares, and what a device has already, is not looked at.
+// would be signed and published otherwise. What a package sets by itself, and what a device has already, is not looked at.
 func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
-	if p.o.Unused == nil || at.Profile.Type != "compose" || !at.Release.free && !at.named {
+	if p.o.Unused == nil || at.Profile.Type != "compose" {
 		return nil, nil
 	}
 	key := fmt.Sprintf("%p %p", at.Profile, at.Parameters)
@@ -262,7 +262,7 @@ func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
 		}
 		var out []string
 		for _, name := range sortedKeys(used) {
-			if used[name] {
+			if used[name] || !at.named && !at.said[name] {
 				continue
 			}
 			s := fmt.Sprintf("%s: nothing in the component refers to the parameter %s", at.Deployment.Name, name)

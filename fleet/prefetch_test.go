@@ -121,7 +121,7 @@ func TestClaims(t *testing.T) {
 func TestUnusedParameters(t *testing.T) {
 	m, files := stocked(t), plant()
 	o := options()
-	takes := []string{"RATE"}
+	takes := []string{"RATE", "POLL", "LINE_NAME", "PORTS", "LEVEL", "DEBUG"}
 	o.Unused = func(_ *artifacts.Archive, names []string) (unused, known []string, err error) {
 		for _, name := range names {
 			if !slices.Contains(takes, name) {
@@ -133,12 +133,17 @@ func TestUnusedParameters(t *testing.T) {
 	if _, err := compiled(t, files, m).Check(t.Context(), m, o); err != nil {
 		t.Errorf("every parameter is taken: %v", err)
 	}
-	takes = []string{"RATES"}
+	takes = append(takes[1:], "RATES")
 	p := plan(t, files, m, o)
 	_, err := compiled(t, files, m).Check(t.Context(), m, o)
 	for _, err := range []error{p.Unfit(), err} {
 		if !errors.Is(err, fault.ErrUnfit) || !strings.HasPrefix(err.Error(), "press-07, press-08: device does not fit: sensor: nothing in the component refers to the parameter RATE; did you mean RATES?") {
 			t.Error(err)
 		}
+	}
+	// Also of a package's parameters those that the files give a value.
+	takes = []string{"RATE", "POLL", "LINE_NAMES"}
+	if _, err := compiled(t, files, m).Check(t.Context(), m, o); !errors.Is(err, fault.ErrUnfit) || !strings.Contains(err.Error(), "line: nothing in the component refers to the parameter name, the variable LINE_NAME; did you mean LINE_NAMES?") {
+		t.Error(err)
 	}
 }

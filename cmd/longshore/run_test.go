@@ -395,7 +395,7 @@ func TestReproducible(t *testing.T) {
 // A flag beats its variable, and a variable that may hold several has one a line.
 func TestVariables(t *testing.T) {
 	s := newShell(t, testenv.Referrers)
-	s.change("line-monitor/compose.yaml", "POLL_SECONDS: ${POLL_SECONDS:-10}", "{POLL: $A, PLACE: $B}")
+	s.change("line-monitor/compose.yaml", "POLL_SECONDS: ${POLL_SECONDS:-10}\n      LINE_PLACE: ${PLACE:-}", "{POLL: $A, PLACE: $B}")
 	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
 	s.env["LONGSHORE_KEY"] = "release.key"
 	s.env["LONGSHORE_DEVICE"] = "press-07"

@@ -42,12 +42,12 @@ func TestVerifyChain(t *testing.T) {
 func TestVerifyFindsWhatNoLongerHolds(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	component, state := monitor+":1.4.0", states+":press-07"
-	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", component)
+	pushed := strings.TrimSpace(s.do(outcome.OK, "component", "push", "-q", "./line-monitor", component))
 	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--expires", "2099-01-01T00:00:00Z", "--component", component, states)
 	if out := s.do(outcome.OK, "verify", "--key", "release.pub", state); !strings.Contains(out, "✓ expiry: until 2099-01-01T00:00:00Z") {
 		t.Errorf("no word of the expiry:\n%s", out)
 	}
-	s.server.Faults.Add(testenv.Rule{Path: "/manifests/sha256:e0bda0", Effect: testenv.Status(404, 0)})
+	s.server.Faults.Add(testenv.Rule{Path: "/manifests/" + pushed, Effect: testenv.Status(404, 0)})
 	if out := s.do(outcome.NotFound, "verify", "--key", "release.pub", state); !strings.Contains(out, "✗ content: component") {
 		t.Errorf("no word of the component:\n%s", out)
 	}
