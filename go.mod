@@ -3,7 +3,7 @@ module github.com/longshore-dev/longshore
 go 1.26.6
 
 require (
-	cuelabs.dev/go/oci/ociregistry v0.0.0-20251212221603-3adeb8663819 // tests: a registry with the referrers API
+	cuelabs.dev/go/oci/ociregistry v0.0.0-20251212221603-3adeb8663819 // the registry of longshore serve; tests: a registry with the referrers API
 	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.21.1 // errors of its key vault, told apart
 	github.com/CycloneDX/cyclonedx-go v0.12.0 // releases: SBOMs of our programs
 	github.com/Masterminds/semver/v3 v3.5.0 // promote: which revision is the newest; versions of releases

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -101,4 +102,23 @@ func (p *carriedPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor
 
 func (p *carriedPlace) pushReferrer(ctx context.Context, _, desc ocispec.Descriptor, data []byte) error {
 	return p.pushManifest(ctx, desc, data, "")
+}
+
+// CarriedRepositories lists the repositories that a layout carries, "host/path", sorted. plain reports whether it has tags without a
+// repository, which are read by opening the layout itself.
+func (c *Client) CarriedRepositories(ctx context.Context, path string) (names []string, plain bool, err error) {
+	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})
+	if err != nil {
+		return nil, false, err
+	}
+	all, err := layout.place.(*layoutPlace).names(ctx, func(name string) (string, bool) {
+		if validTag(name) {
+			plain = true
+			return "", false
+		}
+		ref, err := ParseReference(name)
+		return ref.Name(), err == nil && ref.Scheme == SchemeOCI && ref.Tag != ""
+	})
+	slices.Sort(all)
+	return slices.Compact(all), plain, layout.fail("list repositories", "", err)
 }

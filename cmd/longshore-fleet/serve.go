@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/cmd/internal/serving"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/fleet/web"
@@ -25,13 +23,12 @@ import (
 
 // Times of the server. Reports are small; whoever takes longer is stuck or means harm.
 const (
-	headerTimeout   = 10 * time.Second
-	requestTimeout  = 30 * time.Second
-	idleTimeout     = 2 * time.Minute
-	shutdownTimeout = 10 * time.Second
-	healthTimeout   = 3 * time.Second
-	maxHeaders      = 32 << 10
-	offlineAfter    = 24 * time.Hour
+	headerTimeout  = 10 * time.Second
+	requestTimeout = 30 * time.Second
+	idleTimeout    = 2 * time.Minute
+	healthTimeout  = 3 * time.Second
+	maxHeaders     = 32 << 10
+	offlineAfter   = 24 * time.Hour
 )
 
 func (p *program) serveCommand() *cli.Command {
@@ -88,17 +85,9 @@ func (p *program) serve(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var listen net.ListenConfig
-	l, err := listen.Listen(c.Context, "tcp", c.String("listen"))
+	l, err := serving.Listen(c.Context, c.String("listen"), "longshore-fleet")
 	if err != nil {
-		if op := (*net.OpError)(nil); errors.As(err, &op) {
-			err = op.Err // without the address, which stands there already
-		}
-		hint := "choose another address with --listen"
-		if errors.Is(err, syscall.EADDRINUSE) {
-			err, hint = syscall.EADDRINUSE, "another program has this port, perhaps a longshore-fleet that runs already; or "+hint
-		}
-		return fault.WithHint(fmt.Errorf("listen on %s: %w", c.String("listen"), err), hint)
+		return err
 	}
 	srv := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
@@ -107,47 +96,21 @@ func (p *program) serve(c *cli.Context) (err error) {
 	srv.RegisterOnShutdown(hub.Close)
 	scheme := "http"
 	if certificate != nil {
-		srv.TLSConfig, scheme = certificate.config(), "https"
+		srv.TLSConfig, scheme = certificate.Config(), "https"
 	}
 	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", build.Version())
-	return serveUntil(c.Context, srv, l, log)
-}
-
-// serveUntil serves until ctx ends, then lets requests under way finish.
-func serveUntil(ctx context.Context, srv *http.Server, l net.Listener, log *slog.Logger) error {
-	failed := make(chan error, 1)
-	go func() {
-		if srv.TLSConfig != nil {
-			failed <- srv.ServeTLS(l, "", "")
-		} else {
-			failed <- srv.Serve(l)
-		}
-	}()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
-	}
-	log.Info("stopping")
-	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-	defer cancel()
-	err := srv.Shutdown(wait)
-	if err != nil {
-		err = errors.Join(fmt.Errorf("stop: %w", err), srv.Close())
-	}
-	<-failed
-	return err
+	return serving.Until(c.Context, srv, l, log)
 }
 
 // transport decides how the connection is protected. Plain HTTP beyond this machine has to be asked for.
-func (p *program) transport(c *cli.Context) (*certificate, error) {
+func (p *program) transport(c *cli.Context) (*serving.Certificate, error) {
 	cert, key := c.String("tls-cert"), c.String("tls-key")
 	switch {
 	case (cert == "") != (key == ""):
 		return nil, outcome.Usagef("", "--tls-cert and --tls-key belong together")
 	case cert != "":
-		return newCertificate(cert, key)
-	case !loopback(c.String("listen")) && !c.Bool("plain-http"):
+		return serving.NewCertificate(cert, key)
+	case !serving.Loopback(c.String("listen")) && !c.Bool("plain-http"):
 		err := outcome.Usagef("", "%s is reached by others, and without TLS tokens can be read on the way", c.String("listen"))
 		return nil, fault.WithHint(err, "give --tls-cert and --tls-key, or --plain-http when something in front of it speaks TLS")
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/cmd/internal/serving"
 	"github.com/longshore-dev/longshore/fleet/status"
 )
 
@@ -32,7 +32,7 @@ func viewers(c *cli.Context) (func(http.Handler) http.Handler, error) {
 	case file != "":
 		sum, err := viewerPassword(file)
 		return func(next http.Handler) http.Handler { return withPassword(sum, next) }, err
-	case !loopback(c.String("listen")):
+	case !serving.Loopback(c.String("listen")):
 		err := outcome.Usagef("", "%s is reached by others, and without a password every one of them can look at the fleet", c.String("listen"))
 		return nil, fault.WithHint(err, "give --viewer-password-file FILE; or --anonymous-viewers if everyone may look")
 	}
@@ -85,23 +85,10 @@ func fromHere(next http.Handler) http.Handler {
 		if _, _, err := net.SplitHostPort(host); err != nil {
 			host = net.JoinHostPort(strings.Trim(host, "[]"), "0")
 		}
-		if !loopback(host) {
+		if !serving.Loopback(host) {
 			status.Refuse(w, r, http.StatusForbidden, "without a viewer password only this machine may look, by the name localhost or a loopback address")
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// loopback reports whether an address, host:port, is this machine's own.
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback()
 }

@@ -44,6 +44,7 @@ func (p *program) app() *cli.App {
 			p.mirrorCommand(),
 			p.exportCommand(),
 			p.importCommand(),
+			p.serveCommand(),
 			p.signCommand(),
 			p.freshenCommand(),
 			p.attestCommand(),

@@ -100,7 +100,7 @@ var onlyIn = map[string][]string{
 	"github.com/google/go-containerregistry":     {},
 	"go.yaml.in/yaml":                            {"artifacts/strict", "agent/compose"}, // artifacts/emit writes it
 	"github.com/distribution/distribution":       {},
-	"cuelabs.dev":                                {},
+	"cuelabs.dev":                                {"site/serve"},
 	"testing":                                    {},
 	"os/exec":                                    {"cmd/longshore", "registry/internal/auths", "agent/containerd/apparmor"}, // git; credential helpers; apparmor_parser
 	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},

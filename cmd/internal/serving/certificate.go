@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"crypto/tls"
@@ -10,8 +10,8 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-// certificate is a key pair in two files that may be renewed while the program runs.
-type certificate struct {
+// Certificate is a key pair in two files that may be renewed while the program runs.
+type Certificate struct {
 	cert, key string
 
 	mu     sync.Mutex
@@ -19,20 +19,25 @@ type certificate struct {
 	loaded time.Time // of modification of the certificate's file
 }
 
-func newCertificate(cert, key string) (*certificate, error) {
-	c := &certificate{cert: cert, key: key}
+// NewCertificate loads a certificate chain and its private key, both PEM. An error is a wrong command line.
+func NewCertificate(cert, key string) (*Certificate, error) {
+	c := &Certificate{cert: cert, key: key}
 	if _, err := c.get(nil); err != nil {
 		return nil, outcome.Usagef("", "%v", err)
 	}
 	return c, nil
 }
 
-func (c *certificate) config() *tls.Config {
+// Config serves TLS 1.2 and newer with the certificate as it is in its files now; of nil it is nil.
+func (c *Certificate) Config() *tls.Config {
+	if c == nil {
+		return nil
+	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}
 }
 
 // get loads the files again when the certificate's has changed. When the new pair is no pair (yet), the old one stays.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	info, err := os.Stat(c.cert)

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/net/netutil"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/cmd/internal/serving"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/site"
+	"github.com/longshore-dev/longshore/site/serve"
+)
+
+// Limits of the server: pulls have no bodies, and their headers are short.
+const (
+	serveHeaders    = 10 * time.Second
+	serveIdle       = 2 * time.Minute
+	maxServeHeaders = 32 << 10
+	maxServed       = 1024 // connections
+)
+
+func (p *program) serveCommand() *cli.Command {
+	return p.command("", command{
+		name: "serve", args: "DIRECTORY", min: 1, max: 1,
+		usage: "serve an export or an OCI layout as a read-only registry",
+		about: "Answers pulls of states, components, images and signatures from an export, for a site without a registry. It is the " +
+			"read-only part of the OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can " +
+			"read everything. Damaged files are not served, and logged. The command ends with Ctrl-C or SIGTERM.",
+		examples: []string{"/media/stick", "--listen :5000 --tls-cert registry.crt --tls-key registry.key /media/stick"},
+		flags: []cli.Flag{
+			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:5000", Usage: "`ADDRESS` to listen on"},
+			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes"},
+			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with its private key (PEM)"},
+			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback"},
+			&cli.BoolFlag{Name: "host-paths", Usage: "serve HOST/PATH as HOST/PATH; default: as PATH, whichever HOST it is from"},
+		},
+		run: p.serve,
+	})
+}
+
+type serveResult struct {
+	URL          string   `json:"url"`
+	Directory    string   `json:"directory"`
+	Repositories []string `json:"repositories"`
+	Tags         int      `json:"tags"`
+	Difference   bool     `json:"difference"` // it lacks what the site has
+}
+
+func (r serveResult) essence() string { return r.URL }
+
+func (r serveResult) text(w io.Writer) {
+	row(w, "serving", "%s", r.URL)
+	row(w, "content", "%s in %s", fleet.Counted(r.Tags, "tag"), strings.Join(r.Repositories, ", "))
+	if r.Difference {
+		row(w, "note", "the export is a difference: what the site had already is not found here")
+	}
+}
+
+func (p *program) serve(c *cli.Context, args []string) error {
+	certificate, err := serveTransport(c)
+	if err != nil {
+		return err
+	}
+	client, err := registry.New(registry.Options{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	e, err := site.ReadExport(args[0])
+	if errors.Is(err, fault.ErrNotFound) {
+		e, err = &site.Export{}, nil // a layout of another tool
+	}
+	if err != nil {
+		return err
+	}
+	level := slog.LevelInfo
+	if c.Bool("debug") {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level}))
+	s, err := serve.New(c.Context, client, args[0], serve.Options{HostPaths: c.Bool("host-paths"), Logger: log})
+	if err != nil {
+		return err
+	}
+	l, err := serving.Listen(c.Context, c.String("listen"), "registry")
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{
+		Handler: serving.Watched(s, log), TLSConfig: certificate.Config(), ReadHeaderTimeout: serveHeaders, ReadTimeout: serveHeaders, IdleTimeout: serveIdle,
+		MaxHeaderBytes: maxServeHeaders, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	scheme := "http://"
+	if certificate != nil {
+		scheme = "https://"
+	}
+	err = p.show(c, serveResult{scheme + l.Addr().String(), args[0], s.Repositories, s.Tags, e.Difference})
+	if err == nil {
+		err = printable.Flush(p.stdout)
+	}
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	return serving.Until(c.Context, srv, netutil.LimitListener(l, maxServed), log)
+}
+
+// serveTransport decides how connections are protected.
+func serveTransport(c *cli.Context) (*serving.Certificate, error) {
+	cert, key := c.String("tls-cert"), c.String("tls-key")
+	switch {
+	case (cert == "") != (key == ""):
+		return nil, misused(c, "--tls-cert and --tls-key belong together")
+	case cert != "":
+		return serving.NewCertificate(cert, key)
+	case !serving.Loopback(c.String("listen")) && !c.Bool("plain-http"):
+		err := outcome.Usagef("serve", "serve: %s is reached by others, and without TLS they can be given other content", c.String("listen"))
+		return nil, fault.WithHint(err, "give --tls-cert and --tls-key, or --plain-http: devices verify signatures in any case")
+	}
+	return nil, nil
+}

@@ -1,0 +1,156 @@
+package serve
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"sync"
+	"time"
+
+	"cuelabs.dev/go/oci/ociregistry"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// files are the blobs of a layout.
+type files struct {
+	root fs.FS
+
+	mu      sync.Mutex
+	damaged map[digest.Digest]state // what was found to be other bytes than its name says
+}
+
+// state of a file tells whether somebody replaced it.
+type state struct {
+	size     int64
+	modified time.Time
+}
+
+func newFiles(root fs.FS) *files { return &files{root: root, damaged: map[digest.Digest]state{}} }
+
+// open opens a blob: fault.ErrNotFound, or fault.ErrDigestMismatch if it is known to be damaged.
+func (f *files) open(d digest.Digest) (*blob, error) {
+	if err := d.Validate(); err != nil { // a path is made of it
+		return nil, fmt.Errorf("%w: %w", fault.ErrNotFound, err)
+	}
+	file, err := f.root.Open(path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", d, fault.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file: %w", info.Name(), fault.ErrInvalid)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	b := &blob{Reader: file, files: f, file: file, is: state{info.Size(), info.ModTime()}}
+	b.desc = ocispec.Descriptor{MediaType: "application/octet-stream", Digest: d, Size: info.Size()}
+	f.mu.Lock()
+	was, damaged := f.damaged[d]
+	f.mu.Unlock()
+	if damaged && was == b.is {
+		return nil, errors.Join(fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch), file.Close())
+	}
+	return b, nil
+}
+
+// blob reads a blob. It implements [ociregistry.BlobReader].
+type blob struct {
+	io.Reader
+	files *files
+	file  fs.File
+	is    state
+	desc  ocispec.Descriptor
+}
+
+// Descriptor implements [ociregistry.BlobReader].
+func (b *blob) Descriptor() ocispec.Descriptor { return b.desc }
+
+// Close implements [io.Closer].
+func (b *blob) Close() error { return b.file.Close() }
+
+// part reads from one offset up to another; to < 0: to the end.
+func (b *blob) part(from, to int64) error {
+	if to < 0 || to > b.desc.Size {
+		to = b.desc.Size
+	}
+	seeker, ok := b.file.(io.Seeker)
+	if from > to || !ok {
+		return fmt.Errorf("from byte %d of %d: %w", from, b.desc.Size, fault.ErrNotFound)
+	}
+	_, err := seeker.Seek(from, io.SeekStart)
+	b.Reader = io.LimitReader(b.file, to-from)
+	return err
+}
+
+// check hashes what is read and holds the last byte back until the digest was right; else tell is called.
+func (b *blob) check(tell func(error)) {
+	verifier := b.desc.Digest.Verifier()
+	head := io.TeeReader(io.LimitReader(b.file, max(b.desc.Size-1, 0)), verifier)
+	b.Reader = io.MultiReader(head, &last{func() ([]byte, error) {
+		tail, err := io.ReadAll(io.LimitReader(b.file, 2))
+		if err != nil {
+			return nil, err
+		}
+		if _, _ = verifier.Write(tail); len(tail) > 1 || !verifier.Verified() {
+			err := fmt.Errorf("%s: the file is not what its name says: %w", b.desc.Digest, fault.ErrDigestMismatch)
+			b.files.mu.Lock()
+			b.files.damaged[b.desc.Digest] = b.is
+			b.files.mu.Unlock()
+			tell(err)
+			return nil, err
+		}
+		return tail, nil
+	}})
+}
+
+// last reads what read returns, which is called at most once.
+type last struct{ read func() ([]byte, error) }
+
+// Read implements [io.Reader].
+func (l *last) Read(p []byte) (int, error) {
+	if l.read == nil {
+		return 0, io.EOF
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	tail, err := l.read()
+	l.read = nil
+	return copy(p, tail), err
+}
+
+// content is a manifest in memory. It implements [ociregistry.BlobReader].
+type content struct {
+	*bytes.Reader
+	desc ocispec.Descriptor
+}
+
+var _, _ ociregistry.BlobReader = (*blob)(nil), (*content)(nil)
+
+func newContent(desc ocispec.Descriptor, data []byte) *content {
+	return &content{bytes.NewReader(data), desc}
+}
+
+// Descriptor implements [ociregistry.BlobReader].
+func (c *content) Descriptor() ocispec.Descriptor { return c.desc }
+
+// Close implements [io.Closer].
+func (c *content) Close() error { return nil }
+
+// reader keeps a nil pointer from becoming an interface that is not nil.
+func reader(c *content, err error) (ociregistry.BlobReader, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
