@@ -23,7 +23,7 @@ func Picture(ctx context.Context, out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := testenv.InstallDebian(ctx, out, "chromium", "fonts-dejavu-core"); err != nil {
+	if err := testenv.InstallBrowser(ctx, out); err != nil {
 		return err
 	}
 	return run(ctx, out, []scene{
@@ -155,7 +155,6 @@ func (w *show) assign(ctx context.Context, d *world.World, version string) error
 
 // screenshot lets a browser draw the page.
 func (w *show) screenshot(ctx context.Context, file string) error {
-	_, err := w.Stage.Box.Output(ctx, []string{"HOME=" + w.Dir}, "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-		"--user-data-dir="+w.Path("browser"), "--window-size=1200,1000", "--screenshot="+file, w.FleetURL+"/")
+	_, err := w.Stage.Box.Output(ctx, nil, testenv.Browser(w.Path("browser"), w.FleetURL+"/", "--hide-scrollbars", "--window-size=1200,1000", "--screenshot="+file)...)
 	return err
 }

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/testenv"
-	"github.com/longshore-dev/longshore/testenv/world"
 )
 
 // maxTyped bounds how many commands lead from a checkout to an application that answers, the start of the playground
@@ -161,7 +161,7 @@ func (up *playground) output() string {
 // ready waits until the playground has printed what to type and the address of the fleet page.
 func (up *playground) ready(t *testing.T) (block, page string) {
 	t.Helper()
-	err := testenv.Await(t.Context(), 3*time.Minute, func() error {
+	err := testenv.Await(t.Context(), 5*time.Minute, func() error {
 		text := up.output()
 		_, after, _ := strings.Cut(text, "as root:\n")
 		var ok bool
@@ -183,17 +183,27 @@ func (up *playground) ready(t *testing.T) (block, page string) {
 	return block, page
 }
 
-// release types what is printed into a shell, until the application answers, and waits until the fleet page shows it.
+// release types what is printed into a shell, until the application answers, and opens the fleet page in a browser until it shows it.
 func release(t *testing.T, block, page string, shell ...string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "set -e\n"+block)...).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `"received"`) {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	testenv.Eventually(t, 20*time.Second, "the fleet page shows the application", func() error {
-		body, err := world.Fetch(t.Context(), page)
-		if err == nil && !strings.Contains(string(body), "line-monitor") {
-			err = fmt.Errorf("page:\n%s", body)
+	if err := testenv.InstallBrowser(t.Context(), os.Stderr); err != nil {
+		testenv.Unavailable(t, "a browser: %v", err)
+	}
+	testenv.Eventually(t, time.Minute, "the fleet page shows the application", func() error {
+		browser := testenv.Browser(t.TempDir(), page, "--dump-dom", "--enable-logging=stderr")
+		var log bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), browser[0], browser[1:]...)
+		cmd.Stderr = &log
+		shown, err := cmd.Output()
+		if strings.Contains(log.String(), "CONSOLE") { // what the page's own policy forbids is told there
+			t.Errorf("the browser complains:\n%s", &log)
+		}
+		if err == nil && !strings.Contains(string(shown), "line-monitor") {
+			err = fmt.Errorf("page:\n%s", shown)
 		}
 		return err
 	})
