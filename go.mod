@@ -23,6 +23,7 @@ require (
 	github.com/distribution/distribution/v3 v3.1.2 // tests: a registry without the referrers API
 	github.com/distribution/reference v0.6.0 // names of images as people write them
 	github.com/docker/go-units v0.5.0 // tests: sizes as Compose's own tests write them
+	github.com/dustin/go-humanize v1.1.0 // sizes in flags
 	github.com/google/certificate-transparency-go v1.3.3 // timestamps that a Fulcio certificate carries
 	github.com/google/go-cmp v0.7.0 // differences that tests print; none in a program
 	github.com/google/go-containerregistry v0.22.1 // tests: images, and a lax registry
@@ -62,7 +63,7 @@ require (
 	golang.org/x/sync v0.24.0 // groups of goroutines with a limit
 	golang.org/x/sys v0.49.0 // system calls that the standard library lacks
 	golang.org/x/term v0.47.0 // passwords without echo, width of a terminal
-	golang.org/x/time v0.16.0 // rate limits of the endpoint
+	golang.org/x/time v0.16.0 // rate limits of the endpoint and of transfers
 	google.golang.org/grpc v1.83.2 // connections to containerd; codes of key services
 	google.golang.org/protobuf v1.36.12 // messages of containerd and of bundles
 	gotest.tools/gotestsum v1.13.0 // tests: a line for each package
@@ -124,7 +125,6 @@ require (
 	github.com/docker/go-connections v0.7.0 // indirect
 	github.com/docker/go-events v0.1.0 // indirect
 	github.com/docker/go-metrics v0.1.0 // indirect
-	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/fatih/color v1.18.0 // indirect
 	github.com/felixge/httpsnoop v1.1.0 // indirect
 	github.com/fsnotify/fsnotify v1.10.1 // indirect

@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/longshore-dev/longshore/registry/internal/auths"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
@@ -20,10 +21,11 @@ const maxOpen = 1024
 
 // Client reaches registries and layouts with one set of options. It is safe for concurrent use. Close it when done.
 type Client struct {
-	o     Options
-	files auths.Files
-	proxy func(*http.Request) (*url.URL, error)
-	locks locks
+	o         Options
+	files     auths.Files
+	proxy     func(*http.Request) (*url.URL, error)
+	locks     locks
+	transfers *semaphore.Weighted // one for each blob that CopyFrom moves at a time
 
 	mu      sync.Mutex
 	byHost  map[string][]*endpoint
@@ -41,7 +43,7 @@ func New(o Options) (*Client, error) {
 	files := auths.Find(o.AuthFile, o.Getenv)
 	files.Limit = o.StallTimeout
 	return &Client{
-		o: o, files: files, proxy: wire.Proxy(o.Getenv), locks: newLocks(),
+		o: o, files: files, proxy: wire.Proxy(o.Getenv), locks: newLocks(), transfers: semaphore.NewWeighted(int64(o.Concurrency)),
 		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
 		given: map[string]bool{},
 	}, nil

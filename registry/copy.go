@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -57,29 +59,47 @@ func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Di
 type copier struct {
 	to, from *Repository
 	origin   *Repository // from without mirrors: what they list may be less
-	done     map[digest.Digest]bool
-	made     Copied
+
+	mu   sync.Mutex // blobs are copied side by side
+	done map[digest.Digest]bool
+	made Copied
+}
+
+func (c *copier) isDone(d digest.Digest) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done[d]
+}
+
+// finish notes that something is there, and what it took.
+func (c *copier) finish(d digest.Digest, count func(*Copied)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done[d] = true
+	count(&c.made)
 }
 
 // manifest brings a manifest and all that it names.
 func (c *copier) manifest(ctx context.Context, d digest.Digest, depth int) (ocispec.Descriptor, []byte, error) {
 	desc, data, err := c.from.ManifestLimit(ctx, d, MaxForeignManifest)
-	if err != nil || c.done[d] {
+	if err != nil || c.isDone(d) {
 		return desc, data, err
 	}
 	if err := c.parts(ctx, d, data, depth); err != nil {
 		return desc, data, err
 	}
-	if there, err := c.to.Exists(ctx, desc); err != nil || there {
-		c.done[d] = err == nil
-		return desc, data, err
+	there, err := c.to.Exists(ctx, desc)
+	if err == nil && !there {
+		err = c.to.PushManifest(ctx, desc, data, "")
 	}
-	if err := c.to.PushManifest(ctx, desc, data, ""); err != nil {
-		return desc, data, err
+	if err == nil {
+		c.finish(d, func(made *Copied) {
+			if !there {
+				made.Manifests++
+			}
+		})
 	}
-	c.done[d] = true
-	c.made.Manifests++
-	return desc, data, nil
+	return desc, data, err
 }
 
 // parts brings all that a manifest names, without its subject. oras-go's CopyGraph would pass over a manifest that is there
@@ -97,28 +117,41 @@ func (c *copier) parts(ctx context.Context, d digest.Digest, manifest []byte, de
 			return err
 		}
 	}
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(max(c.to.concurrency, 1))
+	asked := map[digest.Digest]bool{}
 	for _, b := range blobs {
-		if err := c.blob(ctx, b); err != nil {
-			return err
+		if !asked[b.Digest] {
+			asked[b.Digest] = true
+			g.Go(func() error { return c.blob(inner, b) })
 		}
 	}
-	return nil
+	return g.Wait()
 }
 
 // blob brings a blob: it is there already, the registry shares it, or it is sent.
 func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
-	if c.done[b.Digest] {
+	if c.isDone(b.Digest) {
 		return nil
 	}
 	b = ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest, Size: b.Size}
 	there, err := c.to.Exists(ctx, ocispec.Descriptor{Digest: b.Digest, Size: b.Size})
-	switch {
-	case err != nil:
-		return err
-	case there:
-		c.done[b.Digest] = true
-		return nil
+	if err == nil && !there {
+		return c.transfer(ctx, b)
 	}
+	if err == nil {
+		c.finish(b.Digest, func(*Copied) {})
+	}
+	return err
+}
+
+// transfer brings a blob that is not there.
+func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
+	done, err := c.to.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	get := func() ([]byte, error) {
 		if b.Size > maxHeld {
 			return nil, errStream
@@ -141,15 +174,30 @@ func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 	if errors.Is(err, errStream) {
 		_, err = c.to.pushBlobFrom(ctx, b, func() (io.ReadCloser, error) { return c.from.OpenBlob(ctx, b) })
 	}
-	switch c.done[b.Digest] = err == nil; {
-	case err != nil:
-	case mounted:
-		c.made.Mounted++
-	default:
-		c.made.Sent++
-		c.made.Bytes += b.Size
+	if err != nil {
+		return c.to.fail("copy blob", b.Digest.String(), err)
 	}
-	return c.to.fail("copy blob", b.Digest.String(), err)
+	c.finish(b.Digest, func(made *Copied) {
+		if mounted {
+			made.Mounted++
+			return
+		}
+		made.Sent++
+		made.Bytes += b.Size
+	})
+	return nil
+}
+
+// turn waits until one of the transfers that the client allows at a time is free.
+func (r *Repository) turn(ctx context.Context) (done func(), err error) {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return func() {}, nil
+	}
+	if err := p.c.transfers.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	return func() { p.c.transfers.Release(1) }, nil
 }
 
 // referrers brings everything that refers to a manifest.

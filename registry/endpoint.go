@@ -172,7 +172,7 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 		budget = wire.Budget{}
 	}
 	trips := wire.WithStall(wire.WithHeader(traced{transport, c.o.Logger, c.o.Date}, h.Host, h.Header), c.o.StallTimeout)
-	trips = wire.WithRetry(wire.WithLimit(trips, c.o.Requests), budget)
+	trips = wire.WithRetry(wire.WithLimit(c.o.Budget.Wrap(trips), c.o.Requests), budget)
 	if mirror {
 		trips = wire.WithRest(trips, mirrorRest)
 	}

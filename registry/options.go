@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/budget"
 	"github.com/longshore-dev/longshore/registry/internal/auths"
 	"github.com/longshore-dev/longshore/registry/internal/certsd"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
@@ -65,6 +66,9 @@ type Options struct {
 	Requests     int           // requests to one server that wait for their answers at a time; 0: any number
 	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
 	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; also how long a credential helper may take; 0: one minute
+
+	// Budget bounds what all requests together take of the link; nil: nothing does. Its context has to be that of the calls.
+	Budget *budget.Budget
 
 	// Getenv reads the environment (os.Getenv in programs). Nil: an empty environment: no HOME, no proxies.
 	Getenv func(string) string

@@ -216,7 +216,7 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		CAFile:     c.String("ca-file"), CertFile: c.String("cert-file"), KeyFile: c.String("key-file"),
 		Host: c.String("registry-host"), Username: c.String("username"), Password: password, Token: c.String("token"),
 		AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
-		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: c.Int("parallel"),
+		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: requestsAtOnce(c), Budget: budgetOf(c),
 		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
 		Getenv: p.getenv,
 	}

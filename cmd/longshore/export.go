@@ -29,8 +29,8 @@ func (p *program) exportCommand() *cli.Command {
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin: what it lists is not written"},
-		}, siteVerifyFlags(), siteFlags()),
-		run: p.export,
+		}, siteVerifyFlags(), budgetFlags(), siteFlags()),
+		run: p.budgeted(p.export),
 	})
 }
 

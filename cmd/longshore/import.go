@@ -19,8 +19,8 @@ func (p *program) importCommand() *cli.Command {
 		about: "Verifies an export, with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
 			"are set last, and never to an older generation. Repeat an interrupted import: it continues.",
 		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000"},
-		flags:    slices.Concat(siteVerifyFlags(), []cli.Flag{hostPathsFlag()}, registryFlags()),
-		run:      p.importMedia,
+		flags:    slices.Concat(siteVerifyFlags(), []cli.Flag{hostPathsFlag()}, budgetFlags(), registryFlags()),
+		run:      p.budgeted(p.importMedia),
 	})
 }
 

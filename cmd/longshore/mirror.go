@@ -1,6 +1,9 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -8,7 +11,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry/budget"
 	"github.com/longshore-dev/longshore/site"
 )
 
@@ -25,8 +30,8 @@ func (p *program) mirrorCommand() *cli.Command {
 			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
 			"--policy trust.yaml --trust harbor.acme.example/plant/trust --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
 		},
-		flags: slices.Concat(siteVerifyFlags(), siteFlags()),
-		run:   p.mirror,
+		flags: slices.Concat(siteVerifyFlags(), budgetFlags(), siteFlags()),
+		run:   p.budgeted(p.mirror),
 	})
 }
 
@@ -64,7 +69,8 @@ func (p *program) mirror(c *cli.Context, args []string) error {
 	return p.show(c, mirrorResult{made, args[0], args[1]})
 }
 
-// runMirror copies a closure and shows how far it has come.
+// runMirror copies a closure and shows how far it has come. With --max-bytes it finds out first how much is lacking, to tell how much
+// is left when they are used up.
 func (p *program) runMirror(c *cli.Context, m *site.Mirror, closure *site.Closure) (*site.Mirrored, error) {
 	show, end := p.progress(c, "copied")
 	if show != nil {
@@ -72,7 +78,23 @@ func (p *program) runMirror(c *cli.Context, m *site.Mirror, closure *site.Closur
 			show(fleet.Progress{Done: made.Done, All: made.Artifacts, Bytes: made.Bytes})
 		}
 	}
+	m.Concurrency = cmp.Or(m.Concurrency, c.Int("concurrency"))
+	var lacks int64
+	if c.String("max-bytes") != "" {
+		plan, err := m.Plan(c.Context, closure)
+		if err != nil {
+			return nil, err
+		}
+		lacks = plan.Lacks
+	}
 	made, err := m.Run(c.Context, closure)
 	end()
+	if err != nil && errors.Is(context.Cause(c.Context), budget.ErrUsed) {
+		hint := "run the same command again: it continues"
+		if made.Manifests+made.Sent == 0 {
+			hint += "; if it copies nothing again, repeat with a larger --max-bytes"
+		}
+		err = fault.WithHint(fmt.Errorf("copied %s, at most %s are left: %w", size(made.Bytes), size(max(0, lacks-made.Bytes)), budget.ErrUsed), hint)
+	}
 	return made, err
 }

@@ -1,0 +1,171 @@
+// Package budget bounds what transfers may take of a link: bytes a second, bytes in all, and the hours in which it may be used.
+//
+// It counts the bodies of requests and answers, those that are sent and those that are received apart: a link has a capacity
+// in each direction, and a copy from registry to registry receives and sends each byte once.
+package budget
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// ErrUsed: all bytes of the run are used. What was copied stays, and the next run goes on.
+var ErrUsed = fmt.Errorf("the bytes of this run are used up: %w", fault.ErrTemporary)
+
+const (
+	// most is the most that is read at once, and so how far a total may be exceeded by each request under way.
+	most = 32 << 10
+	// look is how often a closed window is looked at again: clocks are set, and machines sleep.
+	look = time.Minute
+)
+
+// Options say what is bounded. The zero value bounds nothing.
+type Options struct {
+	Rate    int64            // bytes a second in each direction, of all requests together; 0: any number
+	Total   int64            // bytes in each direction; 0: any number
+	Windows []Window         // when transfers may run; none: always
+	NoWait  bool             // outside of the windows the run ends and does not wait
+	Now     func() time.Time // local time for Windows
+	Tell    func(string)     // what the run waits for; nil: nobody is told. It may be called by several goroutines
+}
+
+// Budget is what one run may use. It is safe for concurrent use.
+type Budget struct {
+	o        Options
+	step     int // bytes that are read at once
+	end      context.CancelCauseFunc
+	sent     direction
+	received direction
+	waits    atomic.Bool // somebody was told
+}
+
+// direction is one direction of the link.
+type direction struct {
+	used atomic.Int64
+	rate *rate.Limiter // nil: any rate
+}
+
+// New begins a run. Its transfers use the context that is returned: it ends, with a cause that wraps fault.ErrTemporary, when
+// the total is used up, and with NoWait when a window closes. cancel frees it.
+func New(ctx context.Context, o Options) (b *Budget, run context.Context, cancel func()) {
+	run, end := context.WithCancelCause(ctx)
+	b = &Budget{o: o, step: most, end: end}
+	if o.Rate > 0 {
+		b.step = int(min(max(o.Rate/8, 1), most)) // small steps: a body that nothing is taken of for long is given up
+		b.sent.rate = rate.NewLimiter(rate.Limit(o.Rate), b.step)
+		b.received.rate = rate.NewLimiter(rate.Limit(o.Rate), b.step)
+	}
+	return b, run, func() { end(nil) }
+}
+
+// Used are the bytes of bodies so far.
+func (b *Budget) Used() (received, sent int64) { return b.received.used.Load(), b.sent.used.Load() }
+
+// Left is how many bytes may still be used in the direction that has used more; false: any number.
+func (b *Budget) Left() (int64, bool) {
+	return max(0, b.o.Total-max(b.sent.used.Load(), b.received.used.Load())), b.o.Total > 0
+}
+
+// Wrap lets the requests of base wait for their turn. A nil Budget bounds nothing.
+func (b *Budget) Wrap(base http.RoundTripper) http.RoundTripper {
+	if b == nil {
+		return base
+	}
+	return &bounded{b, base}
+}
+
+type bounded struct {
+	b    *Budget
+	base http.RoundTripper
+}
+
+func (t *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx := r.Context()
+	if err := t.b.open(ctx); err != nil {
+		if r.Body != nil {
+			err = errors.Join(err, r.Body.Close()) // a round tripper closes it
+		}
+		return nil, err
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r = r.WithContext(ctx)
+		r.Body = &body{r.Body, ctx, t.b, &t.b.sent}
+		if again := r.GetBody; again != nil {
+			r.GetBody = func() (io.ReadCloser, error) {
+				content, err := again()
+				return &body{content, ctx, t.b, &t.b.sent}, err
+			}
+		}
+	}
+	resp, err := t.base.RoundTrip(r)
+	if err == nil {
+		resp.Body = &body{resp.Body, ctx, t.b, &t.b.received}
+	}
+	return resp, err
+}
+
+// open waits until transfers may run.
+func (b *Budget) open(ctx context.Context) error {
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if left, limited := b.Left(); limited && left == 0 {
+			b.end(ErrUsed)
+			continue
+		}
+		next, open := Open(b.o.Windows, b.o.Now)
+		if open {
+			b.waits.Store(false)
+			return nil
+		}
+		said := "outside of the hours of --window"
+		if !next.IsZero() {
+			said += ", which begin " + next.Format("Mon 15:04")
+		}
+		if b.o.NoWait {
+			b.end(fmt.Errorf("%s: %w", said, fault.ErrTemporary))
+			continue
+		}
+		if b.waits.CompareAndSwap(false, true) && b.o.Tell != nil {
+			b.o.Tell(said)
+		}
+		timer := time.NewTimer(look)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// body takes what it reads from a budget.
+type body struct {
+	io.ReadCloser
+	ctx context.Context
+	b   *Budget
+	way *direction
+}
+
+func (r *body) Read(p []byte) (int, error) {
+	if err := r.b.open(r.ctx); err != nil {
+		return 0, err
+	}
+	n, err := r.ReadCloser.Read(p[:min(len(p), r.b.step)])
+	r.way.used.Add(int64(n))
+	if r.way.rate != nil && n > 0 {
+		if late := r.way.rate.WaitN(r.ctx, n); late != nil && err == nil {
+			err = late
+		}
+	}
+	return n, err
+}
