@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -32,6 +34,19 @@ func (c *Client) OpenCarried(path, repository string, o Carried) (*Repository, e
 		return nil, err
 	}
 	return &Repository{ref: ref, concurrency: layout.concurrency, place: &carriedPlace{layout.place.(*layoutPlace), ref.Name() + ":", o}}, nil
+}
+
+// ReadLayout lets the layout of a path be read from files, such as those of an archive. It cannot be written then. It is called before
+// the layout is opened.
+func (c *Client) ReadLayout(path string, files fs.FS) error {
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return newError("open", path, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.layouts[full] = &layoutPlace{path: full, files: files}
+	return nil
 }
 
 // carriedPlace is one repository of a layout that carries several.

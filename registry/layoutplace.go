@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -24,11 +25,35 @@ import (
 // layoutPlace is an OCI image layout on disk as a place like a registry. What another program changes in it is seen at the
 // next call; two programs that write at the same time are not kept apart.
 type layoutPlace struct {
-	path string
+	path  string
+	files fs.FS // is read instead of the folder, and cannot be written; nil: the folder is
 
 	mu    sync.Mutex
 	store *oci.Store
-	index fs.FileInfo // of index.json when store read it
+	index fs.FileInfo        // of index.json when store read it
+	fixed *oci.ReadOnlyStore // of files
+}
+
+// layoutIndex is what can be asked of both of oras-go's stores.
+type layoutIndex interface {
+	Resolve(ctx context.Context, reference string) (ocispec.Descriptor, error)
+	Predecessors(ctx context.Context, node ocispec.Descriptor) ([]ocispec.Descriptor, error)
+	Tags(ctx context.Context, last string, fn func(tags []string) error) error
+}
+
+// reading gives oras-go's store for reading.
+func (p *layoutPlace) reading(ctx context.Context) (layoutIndex, error) {
+	if p.files == nil {
+		return p.open(ctx, false)
+	}
+	if p.fixed == nil {
+		store, err := oci.NewFromFS(ctx, p.files)
+		if err != nil {
+			return nil, fmt.Errorf("no OCI layout that can be read: %w", onDisk(err))
+		}
+		p.fixed = store
+	}
+	return p.fixed, nil
 }
 
 // maxLayoutIndex bounds index.json, which oras-go reads whole.
@@ -36,6 +61,9 @@ const maxLayoutIndex = 64 << 20
 
 // open gives oras-go's store, read again when index.json has changed. Only a writer makes a layout.
 func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) {
+	if p.files != nil {
+		return nil, fmt.Errorf("it can only be read: %w", fault.ErrUnsupported)
+	}
 	index, err := os.Stat(filepath.Join(p.path, ocispec.ImageIndexFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && write:
@@ -96,8 +124,8 @@ func onDisk(err error) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w", err, fault.ErrFull)
 	}
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	var named *fs.PathError
+	if errors.As(err, &named) {
 		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // an input/output error
 	}
 	return fmt.Errorf("%w: %w", err, fault.ErrInvalid)
@@ -111,14 +139,14 @@ func (p *layoutPlace) resolve(ctx context.Context, target string) (ocispec.Descr
 func (p *layoutPlace) manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	store, err := p.open(ctx, false)
+	store, err := p.reading(ctx)
 	if err != nil {
 		return ocispec.Descriptor{}, nil, err
 	}
 	return p.read(ctx, store, target, limit)
 }
 
-func (p *layoutPlace) read(ctx context.Context, store *oci.Store, target string, limit int64) (ocispec.Descriptor, []byte, error) {
+func (p *layoutPlace) read(ctx context.Context, store layoutIndex, target string, limit int64) (ocispec.Descriptor, []byte, error) {
 	desc, err := store.Resolve(ctx, target)
 	if err != nil {
 		return ocispec.Descriptor{}, nil, onDisk(err)
@@ -141,12 +169,20 @@ func (p *layoutPlace) blobPath(d digest.Digest) string {
 	return filepath.Join(p.path, ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
 }
 
+// blobFile opens the file of a blob.
+func (p *layoutPlace) blobFile(d digest.Digest) (fs.File, error) {
+	if p.files == nil {
+		return os.Open(p.blobPath(d))
+	}
+	return p.files.Open(path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded()))
+}
+
 // file reads one blob file and checks it.
 func (p *layoutPlace) file(d digest.Digest, size, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, fmt.Errorf("%d bytes, %d are allowed: %w", size, limit, fault.ErrTooLarge)
 	}
-	f, err := os.Open(p.blobPath(d))
+	f, err := p.blobFile(d)
 	if err != nil {
 		return nil, onDisk(err)
 	}
@@ -166,7 +202,7 @@ func (p *layoutPlace) blob(_ context.Context, desc ocispec.Descriptor) ([]byte, 
 }
 
 func (p *layoutPlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
-	f, err := os.Open(p.blobPath(desc.Digest))
+	f, err := p.blobFile(desc.Digest)
 	if err != nil {
 		return nil, onDisk(err)
 	}
@@ -187,7 +223,7 @@ func (p *layoutPlace) verify(ctx context.Context, desc ocispec.Descriptor) error
 // fileReader gives io.EOF only when size and digest were right.
 type fileReader struct {
 	ctx  context.Context
-	f    *os.File
+	f    fs.File
 	left int64
 	hash digest.Verifier
 }
@@ -211,11 +247,16 @@ func (r *fileReader) Read(b []byte) (int, error) {
 func (r *fileReader) Close() error { return r.f.Close() }
 
 func (p *layoutPlace) exists(_ context.Context, desc ocispec.Descriptor) (bool, error) {
-	info, err := os.Stat(p.blobPath(desc.Digest))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	f, err := p.blobFile(desc.Digest)
+	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
-	case err != nil:
+	}
+	if err != nil {
+		return false, onDisk(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
 		return false, onDisk(err)
 	}
 	return desc.Size == 0 || info.Size() == desc.Size, nil
@@ -225,7 +266,7 @@ func (p *layoutPlace) exists(_ context.Context, desc ocispec.Descriptor) (bool, 
 func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	store, err := p.open(ctx, false)
+	store, err := p.reading(ctx)
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil, nil
 	}
@@ -266,7 +307,7 @@ func (p *layoutPlace) tags(ctx context.Context, _ string) ([]string, error) {
 func (p *layoutPlace) names(ctx context.Context, choose func(name string) (string, bool)) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	store, err := p.open(ctx, false)
+	store, err := p.reading(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -5,17 +5,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/site/volume"
 )
 
 // ExportFile, beside the OCI layout of an export, says what it is for. It is written last: an export without it is not whole.
@@ -125,8 +129,15 @@ type Export struct {
 	Difference bool     `json:"difference,omitempty"` // it lacks what the site's inventory has
 }
 
-// Write ends an export.
+// Write ends an export that is a folder: everything in it is on the disk then, and the document that says so comes last.
 func (e Export) Write(dir string) error {
+	if err := syncAll(dir); err != nil {
+		return err
+	}
+	return e.write(dir)
+}
+
+func (e Export) write(dir string) error {
 	e.Version = documentVersion
 	data, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
@@ -141,19 +152,150 @@ func (e Export) Write(dir string) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(file+".part", file)
+	if err := os.Rename(file+".part", file); err != nil {
+		return err
+	}
+	return volume.SyncFolder(dir)
+}
+
+// syncAll makes every file below a folder durable, and its name.
+func syncAll(dir string) error {
+	return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			if err == nil {
+				err = volume.SyncFolder(name)
+			}
+			return err
+		}
+		if !e.Type().IsRegular() {
+			return nil
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
+}
+
+// layoutFolder, in the folder of an export in volumes, is the layout until they are written.
+const layoutFolder = "layout.part"
+
+// Draft is an export that is being written.
+type Draft struct {
+	Layout string // folder of the layout
+
+	dir     string
+	volumes bool
+	size    int64
+}
+
+// Begin begins an export into the folder dir, or continues it. In volumes: tar files of at most size bytes each, 0: one of any size.
+// An export that is there already is not whole any more.
+func Begin(dir string, volumes bool, size int64) (*Draft, error) {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return nil, fault.WithHint(fmt.Errorf("%s is a file: %w", dir, fault.ErrInvalid), "name a folder, which may be new")
+	}
+	d := &Draft{Layout: dir, dir: dir, volumes: volumes, size: size}
+	if volumes {
+		d.Layout = filepath.Join(dir, layoutFolder)
+	}
+	for _, name := range []string{filepath.Join(d.Layout, ExportFile), filepath.Join(dir, volume.SumsFile)} {
+		if err := os.RemoveAll(name); err != nil {
+			return nil, err
+		}
+	}
+	return d, os.MkdirAll(d.Layout, 0o755)
+}
+
+// End declares the export whole. It returns the names of the volumes, if there are any.
+func (d *Draft) End(ctx context.Context, e Export) ([]string, error) {
+	if !d.volumes {
+		return nil, e.Write(d.dir)
+	}
+	if err := e.write(d.Layout); err != nil {
+		return nil, err
+	}
+	documents := []string{ExportFile, ocispec.ImageLayoutFile, ocispec.ImageIndexFile}
+	names, err := volume.Write(ctx, os.DirFS(d.Layout), documents, d.dir, d.size)
+	if err != nil {
+		return nil, err
+	}
+	return names, os.RemoveAll(d.Layout)
+}
+
+// Media is an export that is there to be read. Close it.
+type Media struct {
+	*Export
+	Path  string // of the layout, or of the first volume
+	Files fs.FS  // of an export in volumes; nil: it is a folder
+
+	set *volume.Set
+}
+
+// OpenMedia opens an export: a folder with a layout, folders with volumes, or volumes themselves. Volumes are read and checked
+// first; errors are those of [volume.Open]. fault.ErrNotFound where there is no export, or one that is not whole.
+func OpenMedia(ctx context.Context, paths []string) (*Media, error) {
+	var names []string
+	for _, name := range paths {
+		info, err := os.Stat(name)
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			names = append(names, name)
+			continue
+		}
+		inside, err := filepath.Glob(filepath.Join(escaped(name), "*.tar"))
+		if err != nil {
+			return nil, err
+		}
+		inside = slices.DeleteFunc(inside, func(s string) bool { return !volume.Is(filepath.Base(s)) })
+		if len(paths) == 1 && len(inside) == 0 {
+			e, err := ReadExport(name)
+			return &Media{Export: e, Path: name}, err
+		}
+		if len(inside) == 0 {
+			return nil, fmt.Errorf("%s: no volume is there: %w", name, fault.ErrNotFound)
+		}
+		names = append(names, inside...)
+	}
+	set, err := volume.Open(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	e, err := readExport(set, set.Names[0])
+	if err != nil {
+		return nil, errors.Join(err, set.Close())
+	}
+	return &Media{Export: e, Path: set.Names[0], Files: set, set: set}, nil
+}
+
+// escaped is a path for [filepath.Glob] that means itself.
+func escaped(name string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
+}
+
+// Close closes the volumes.
+func (m *Media) Close() error {
+	if m.set == nil {
+		return nil
+	}
+	return m.set.Close()
 }
 
 // ReadExport reads what Write wrote. fault.ErrNotFound where there is no export, or one that is not whole.
-func ReadExport(dir string) (*Export, error) {
-	file := filepath.Join(dir, ExportFile)
-	data, err := bounded.File(os.Open, file, maxExport)
-	if errors.Is(err, os.ErrNotExist) {
+func ReadExport(dir string) (*Export, error) { return readExport(os.DirFS(dir), dir) }
+
+func readExport(files fs.FS, dir string) (*Export, error) {
+	data, err := bounded.FileIn(files, ExportFile, maxExport)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.WithHint(fmt.Errorf("%s has no %s: it is no export, or one that was not finished: %w", dir, ExportFile, fault.ErrNotFound),
 			"run the same longshore export again: it goes on where it stopped")
 	}
+	file := filepath.Join(dir, ExportFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	e := &Export{}
 	if err := json.Unmarshal(data, e); err != nil {

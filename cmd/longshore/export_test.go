@@ -2,14 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -170,4 +173,102 @@ func TestCarriedTrust(t *testing.T) {
 		s.do(outcome.OK, "import", who, "again", siteHost)
 	}
 	s.do(outcome.OK, "trust", "show", siteHost+"/plant/trust:v1")
+}
+
+// large is the image of the line monitor's server with so many bytes that no tool makes fewer.
+func (s *shell) large(bytes int) {
+	s.t.Helper()
+	data := make([]byte, bytes)
+	_, _ = rand.NewChaCha8([32]byte{7}).Read(data) // it does not fail
+	image, err := testenv.BuildImage("linux/amd64", v1.Config{}, []testenv.File{{Path: "app", Data: data}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.server.Push(s.t.Context(), "library/caddy:2.10", image); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Volumes are imported from one folder or several, and served; what is wrong with them is told before anything is pushed.
+func TestExportInVolumes(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.large(5 << 20)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	var made exportResult
+	if err := json.Unmarshal([]byte(s.do(outcome.OK, "export", "-o", "json", releaseKeyPublic, "--volume-size", "2MiB", states, "stick")), &made); err != nil {
+		t.Fatal(err)
+	}
+	if len(made.Volumes) < 3 {
+		t.Fatalf("volumes: %v", made.Volumes)
+	}
+	if left, err := filepath.Glob("stick/*.part"); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	last := made.Volumes[len(made.Volumes)-1]
+	move := func(from, to string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(from, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := filepath.Join("second", filepath.Base(last))
+	move(last, second)
+	nothing := func(code int, words []string, args ...string) {
+		t.Helper()
+		there.Faults.Forget()
+		s.refuses(code, words, args...)
+		if asked := there.Faults.Requests("", ""); len(asked) > 0 {
+			t.Errorf("%v: the site was asked %d times", args, len(asked))
+		}
+	}
+	nothing(outcome.NotFound, []string{"1 of", "volumes are missing: " + filepath.Base(last)}, "import", releaseKeyPublic, "stick", siteHost)
+	nothing(outcome.NotFound, []string{"volumes are missing: " + filepath.Base(last)}, "serve", "--listen", "127.0.0.1:0", "stick")
+	nothing(outcome.Refused, []string{"are both volume"}, "import", releaseKeyPublic, "stick", second, second, siteHost)
+	data := mustRead(t, second)
+	s.write(second, string(data[:len(data)-2000]))
+	nothing(outcome.Verification, []string{second, "digest mismatch"}, "import", releaseKeyPublic, "stick", "second", siteHost)
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, "--history", "1", "--tar", states, "single")
+	s.write(second, string(data))
+	nothing(outcome.Refused, []string{"volumes of different exports"}, "import", releaseKeyPublic, "stick", "second", "single", siteHost)
+	nothing(outcome.Misused, []string{"is no size"}, "export", releaseKeyPublic, "--volume-size", "4kB", states, "next")
+	s.write("file", "")
+	nothing(outcome.Misused, []string{"file is a file", "hint: name a folder"}, "export", releaseKeyPublic, states, "file")
+	server := s.serve("stick", "second")
+	s.write("certs.d/"+host+"/hosts.toml", "server = \""+server.url+"\"\n")
+	s.do(outcome.OK, "verify", "--key", "release.pub", states+":press-07")
+	for d, size := range s.layers(server.url) {
+		if got := get(t, server.url+"/v2/library/caddy/blobs/"+d.String(), 200); int64(len(got)) != size || digest.FromBytes(got) != d {
+			t.Errorf("%s: %d bytes of %d", d, len(got), size)
+		}
+	}
+	s.do(outcome.OK, "import", releaseKeyPublic, "second", "stick", siteHost)
+	s.do(outcome.OK, "import", releaseKeyPublic, "single/longshore-export-001.tar", siteHost)
+	s.write("certs.d/"+host+"/hosts.toml", "server = \""+there.URL+"\"\n")
+	s.do(outcome.OK, "verify", "--key", "release.pub", states+":press-07")
+}
+
+// layers are those of the one image of the line monitor's server.
+func (s *shell) layers(url string) map[digest.Digest]int64 {
+	s.t.Helper()
+	var tags struct{ Tags []string }
+	var m struct {
+		Layers []struct {
+			Digest digest.Digest
+			Size   int64
+		}
+	}
+	err := json.Unmarshal(get(s.t, url+"/v2/library/caddy/tags/list", 200), &tags)
+	if err == nil {
+		err = json.Unmarshal(get(s.t, url+"/v2/library/caddy/manifests/"+tags.Tags[0], 200), &m)
+	}
+	if err != nil || len(m.Layers) == 0 {
+		s.t.Fatalf("%v, %d layers", err, len(m.Layers))
+	}
+	out := map[digest.Digest]int64{}
+	for _, l := range m.Layers {
+		out[l.Digest] = l.Size
+	}
+	return out
 }

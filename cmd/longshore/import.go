@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -14,10 +15,10 @@ import (
 
 func (p *program) importCommand() *cli.Command {
 	return p.command("", command{
-		name: "import", args: "DIRECTORY DESTINATION", min: 2, max: 2,
+		name: "import", args: "DIRECTORY|TAR… DESTINATION", min: 2, max: -1,
 		usage: "copy an export to the registry of a site",
 		about: "Verifies an export, with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
-			"are set last, and never to an older generation. Repeat an interrupted import: it continues.",
+			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. Repeat an interrupted import: it continues.",
 		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000"},
 		flags:    slices.Concat(siteVerifyFlags(), []cli.Flag{hostPathsFlag()}, budgetFlags(), registryFlags()),
 		run:      p.budgeted(p.importMedia),
@@ -30,13 +31,15 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	e, err := site.ReadExport(args[0])
+	media, there := args[:len(args)-1], args[len(args)-1]
+	e, err := openMedia(c.Context, client, media)
 	if err != nil {
 		return err
 	}
-	to := destination(c, client, args[1])
+	defer e.Close()
+	to := destination(c, client, there)
 	from := site.Mapped(func(ctx context.Context, repository string) (*registry.Repository, error) {
-		return client.OpenCarried(args[0], repository, registry.Carried{Below: func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }})
+		return client.OpenCarried(e.Path, repository, registry.Carried{Below: func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }})
 	})
 	o := site.Options{History: maxHistory, Trust: e.Trust}
 	if err = p.siteVerify(c, from, &o); err != nil {
@@ -53,5 +56,14 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.show(c, mirrorResult{made, args[0], args[1]})
+	return p.show(c, mirrorResult{made, strings.Join(media, " "), there})
+}
+
+// openMedia opens an export so that the client reads it. The caller closes it.
+func openMedia(ctx context.Context, client *registry.Client, paths []string) (*site.Media, error) {
+	m, err := site.OpenMedia(ctx, paths)
+	if err != nil || m.Files == nil {
+		return m, err
+	}
+	return m, client.ReadLayout(m.Path, m.Files)
 }

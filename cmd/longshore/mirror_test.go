@@ -104,6 +104,7 @@ func TestSite(t *testing.T) {
 	s.do(outcome.OK, "site", "inventory", "-o", "json", states, siteHost)
 	s.do(outcome.OK, "export", releaseKeyPublic, states, "stick")
 	s.do(outcome.OK, "export", "-o", "json", "--since", "graz.json", releaseKeyPublic, states, "stick2")
+	s.do(outcome.OK, "export", "--volume-size", "4GB", releaseKeyPublic, states, "stick3")
 	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
 	s.do(outcome.OK, "import", "-o", "json", releaseKeyPublic, "stick2", siteHost)
 	s.mask(`("bytes": |blobs?, )[0-9.]+( KiB| B)?`, "${1}BYTES") // signatures are not all of one size

@@ -5,9 +5,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/net/netutil"
 
@@ -31,7 +34,7 @@ const (
 
 func (p *program) serveCommand() *cli.Command {
 	return p.command("", command{
-		name: "serve", args: "DIRECTORY", min: 1, max: 1,
+		name: "serve", args: "DIRECTORY|TAR…", min: 1, max: -1,
 		usage: "serve an export or an OCI layout as a read-only registry",
 		about: "Answers pulls of states, components, images and signatures from an export, for a site without a registry. It is the " +
 			"read-only part of the OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can " +
@@ -76,19 +79,20 @@ func (p *program) serve(c *cli.Context, args []string) error {
 		return err
 	}
 	defer client.Close()
-	e, err := site.ReadExport(args[0])
-	if errors.Is(err, fault.ErrNotFound) {
-		e, err = &site.Export{}, nil // a layout of another tool
+	e, err := openMedia(c.Context, client, args)
+	if _, missing := os.Stat(filepath.Join(args[0], ocispec.ImageIndexFile)); len(args) == 1 && errors.Is(err, fault.ErrNotFound) && missing == nil {
+		e, err = &site.Media{Export: &site.Export{}, Path: args[0]}, nil // a layout of another tool
 	}
 	if err != nil {
 		return err
 	}
+	defer e.Close()
 	level := slog.LevelInfo
 	if c.Bool("debug") {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level}))
-	s, err := serve.New(c.Context, client, args[0], serve.Options{HostPaths: c.Bool("host-paths"), Logger: log})
+	s, err := serve.New(c.Context, client, e.Path, serve.Options{Files: e.Files, HostPaths: c.Bool("host-paths"), Logger: log})
 	if err != nil {
 		return err
 	}
@@ -104,7 +108,7 @@ func (p *program) serve(c *cli.Context, args []string) error {
 	if certificate != nil {
 		scheme = "https://"
 	}
-	err = p.show(c, serveResult{scheme + l.Addr().String(), args[0], s.Repositories, s.Tags, e.Difference})
+	err = p.show(c, serveResult{scheme + l.Addr().String(), strings.Join(args, " "), s.Repositories, s.Tags, e.Difference})
 	if err == nil {
 		err = printable.Flush(p.stdout)
 	}

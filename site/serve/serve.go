@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"net/http"
@@ -30,6 +31,7 @@ import (
 // Options of a server. The zero value serves "host/path" of an export as "path".
 type Options struct {
 	HostPaths bool         // "host/path" of an export is served as "host/path"
+	Files     fs.FS        // of the layout, where the client reads it from files; nil: its folder
 	Logger    *slog.Logger // damage is logged as an error; nil: nothing is logged
 }
 
@@ -49,7 +51,10 @@ type Server struct {
 // repository, which is called as the folder. Repositories are read once, their tags at each request. fault.ErrConflict says that two
 // registries have the same path.
 func New(ctx context.Context, client *registry.Client, dir string, o Options) (*Server, error) {
-	s := &Server{files: newFiles(os.DirFS(dir)), served: map[string]*registry.Repository{}, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	if o.Files == nil {
+		o.Files = os.DirFS(dir)
+	}
+	s := &Server{files: newFiles(o.Files), served: map[string]*registry.Repository{}, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	carried, plain, err := client.CarriedRepositories(ctx, dir)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,273 @@
+package volume_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/site/volume"
+)
+
+var documents = []string{"longshore-export.json", "oci-layout", "index.json"}
+
+// layout has blobs of these sizes.
+func layout(index string, sizes ...int) fstest.MapFS {
+	random := rand.NewChaCha8([32]byte{1})
+	out := fstest.MapFS{"oci-layout": {Data: []byte("{}")}, "index.json": {Data: []byte(index)}, "longshore-export.json": {Data: []byte("{}")}}
+	for _, n := range sizes {
+		data := make([]byte, n)
+		_, _ = random.Read(data) // it does not fail
+		out["blobs/sha256/"+digest.FromBytes(data).Encoded()] = &fstest.MapFile{Data: data}
+	}
+	return out
+}
+
+func write(t *testing.T, from fs.FS, size int64) (dir string, names []string) {
+	t.Helper()
+	dir = t.TempDir()
+	names, err := volume.Write(t.Context(), from, documents, dir, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, names
+}
+
+// What was written is read back from volumes none of which is too large, in any order; sha256sum and tar know them too.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	for name, sizes := range map[string][]int{
+		"one volume":      {100, 0, 511, 512, 513},
+		"several":         {700_000, 700_000, 200_000, 1},
+		"larger than one": {100, 3<<20 + 17, 900_000, 2 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			from := layout(`{"manifests":[]}`, sizes...)
+			dir, names := write(t, from, size)
+			for _, name := range names {
+				if info, err := os.Stat(name); err != nil || info.Size() > size {
+					t.Errorf("%s: %v, %d bytes, at most %d", name, err, info.Size(), size)
+				}
+			}
+			check := exec.CommandContext(t.Context(), "sha256sum", "--quiet", "--strict", "-c", volume.SumsFile)
+			check.Dir = dir
+			if out, err := check.CombinedOutput(); err != nil {
+				t.Errorf("sha256sum: %v\n%s", err, out)
+			}
+			slices.Reverse(names)
+			set, err := volume.Open(t.Context(), names)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer set.Close()
+			for name, f := range from {
+				got, err := fs.ReadFile(set, name)
+				if err != nil || !bytes.Equal(got, f.Data) {
+					t.Errorf("%s: %d bytes of %d, %v", name, len(got), len(f.Data), err)
+				}
+			}
+			if _, err := set.Open("blobs/sha256/none"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("what is not there: %v", err)
+			}
+			into := t.TempDir()
+			for _, name := range slices.Sorted(slices.Values(names)) {
+				if out, err := exec.CommandContext(t.Context(), "tar", "-x", "-C", into, "-f", name).CombinedOutput(); err != nil {
+					t.Errorf("tar: %v\n%s", err, out)
+				}
+			}
+			for name, f := range from {
+				parts, _ := filepath.Glob(filepath.Join(into, name+"*")) // a good pattern
+				var got []byte
+				for _, part := range parts {
+					data, err := os.ReadFile(part)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = append(got, data...)
+				}
+				if !bytes.Equal(got, f.Data) {
+					t.Errorf("extracted %s: %d bytes of %d", name, len(got), len(f.Data))
+				}
+			}
+		})
+	}
+}
+
+// A reader can be moved anywhere in a blob of several volumes.
+func TestSeek(t *testing.T) {
+	t.Parallel()
+	from := layout("{}", 3<<20)
+	_, names := write(t, from, 1<<20)
+	set, err := volume.Open(t.Context(), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	for name, want := range from {
+		if len(want.Data) < 1<<20 {
+			continue
+		}
+		f, err := set.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, offset := range []int64{0, 1, 1<<20 - 5000, 1 << 20, 2<<20 + 3, 3<<20 - 1, 3 << 20} {
+			if _, err := f.(io.Seeker).Seek(offset, io.SeekStart); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(f); err != nil || !bytes.Equal(got, want.Data[offset:]) {
+				t.Errorf("from %d: %d bytes, %v", offset, len(got), err)
+			}
+		}
+	}
+}
+
+// A volume that is missing, is there twice, is of another export, or is damaged, is named.
+func TestBadVolumes(t *testing.T) {
+	t.Parallel()
+	dir, names := write(t, layout("{}", 900_000, 3<<20, 900_000), 1<<20)
+	_, others := write(t, layout(`{"manifests":[]}`, 900_000, 3<<20, 900_000), 1<<20)
+	if len(names) < 4 {
+		t.Fatalf("%d volumes", len(names))
+	}
+	second, err := os.ReadFile(names[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	altered := func(data []byte) string {
+		name := filepath.Join(t.TempDir(), "altered.tar")
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	with := func(name string) []string { return slices.Concat(names[:1], []string{name}, names[2:]) }
+	flipped := bytes.Clone(second)
+	flipped[len(flipped)/2] ^= 1
+	document := bytes.Replace(second, []byte("oci-layout"), []byte("oci-layouT"), 1)
+	for _, c := range []struct {
+		name  string
+		files []string
+		kind  error
+		tell  string
+	}{
+		{"missing", slices.Concat(names[:1], names[2:]), fault.ErrNotFound, "1 of " + fmt.Sprint(len(names)) + " volumes are missing: longshore-export-002.tar"},
+		{"twice", append(slices.Clone(names), altered(second)), fault.ErrConflict, "are both volume 2"},
+		{"of another export", with(others[1]), fault.ErrConflict, others[1]},
+		{"of another bit", with(altered(flipped)), fault.ErrDigestMismatch, ""},
+		{"cut off", with(altered(second[:len(second)/2])), fault.ErrDigestMismatch, "altered.tar"},
+		{"with another header", with(altered(document)), fault.ErrDigestMismatch, "altered.tar"},
+		{"empty", with(altered(nil)), fault.ErrDigestMismatch, "altered.tar"},
+		{"no tar", with(altered(bytes.Repeat([]byte("no tar "), 1000))), fault.ErrDigestMismatch, "altered.tar"},
+		{"gone", with(filepath.Join(dir, "gone.tar")), fs.ErrNotExist, "gone.tar"},
+	} {
+		set, err := volume.Open(t.Context(), c.files)
+		if err == nil {
+			t.Errorf("%s: it was taken", c.name)
+			_ = set.Close()
+			continue
+		}
+		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.tell) {
+			t.Errorf("%s: %v, want %v and %q", c.name, err, c.kind, c.tell)
+		}
+	}
+}
+
+// A tar of a layout that somebody else made is one volume.
+func TestPlainTar(t *testing.T) {
+	t.Parallel()
+	from := layout("{}", 1000)
+	name := filepath.Join(t.TempDir(), "stick.tar")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(f)
+	for _, path := range slices.Sorted(maps.Keys(from)) {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "./" + path, Size: int64(len(from[path].Data)), Mode: 0o600}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(from[path].Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	set, err := volume.Open(t.Context(), []string{name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	for path, want := range from {
+		if got, err := fs.ReadFile(set, path); err != nil || !bytes.Equal(got, want.Data) {
+			t.Errorf("%s: %d bytes, %v", path, len(got), err)
+		}
+	}
+}
+
+// Volumes that were there are replaced, and a size that leaves no room for blobs is refused before.
+func TestWriteAgain(t *testing.T) {
+	t.Parallel()
+	dir, names := write(t, layout("{}", 3<<20), 1<<20)
+	if _, err := volume.Write(t.Context(), layout(strings.Repeat(" ", 1<<20), 100), documents, dir, 1<<20); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("no room for blobs: %v", err)
+	}
+	if _, err := os.Stat(names[3]); err != nil {
+		t.Errorf("what is there was removed: %v", err)
+	}
+	if _, err := volume.Write(t.Context(), layout("{}", 100), documents, dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 2 {
+		t.Errorf("%v, %v, want a volume and its checksum", left, err)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	dir := f.TempDir()
+	names, err := volume.Write(f.Context(), layout("{}", 100, 3000), documents, dir, 0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	whole, err := os.ReadFile(names[0])
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(whole[:2000])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		name := filepath.Join(t.TempDir(), "x.tar")
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		set, err := volume.Open(t.Context(), []string{name})
+		if err != nil {
+			return
+		}
+		defer set.Close()
+		for _, part := range []string{"index.json", "longshore-export.json"} {
+			if _, err := fs.ReadFile(set, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: %v", part, err)
+			}
+		}
+	})
+}
