@@ -28,6 +28,7 @@ type Agent struct {
 	tables    atomic.Pointer[[]status.Container]
 	counts    counts
 	sender    sender
+	publisher publisher
 	started   atomic.Bool
 	done      chan struct{} // closed when Run returns
 }
@@ -57,7 +58,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a.progress.clock, a.refilling.clock = o.Now, o.Now
-	a.sender.wake = make(chan struct{}, 1)
+	a.sender.wake, a.publisher.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	a.status.Store(&status.Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: status.PhaseEmpty, Security: []status.SecurityEvent{}, KeptVolumes: []status.Volume{}})
 	return a, nil
 }
@@ -88,6 +89,7 @@ func (a *Agent) Status() status.Status {
 		s.Loading = a.refilling.status()
 	}
 	a.outbox(&s)
+	a.publisher.status(a, &s)
 	return s
 }
 

@@ -186,6 +186,7 @@ func (l *loop) run() {
 	l.background(l.watch)
 	l.background(l.reconcile)
 	l.background(func() { l.sender.run(l.ctx, l.Agent) })
+	l.background(func() { l.publisher.run(l.ctx, l.Agent) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

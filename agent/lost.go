@@ -35,7 +35,7 @@ func (l *loop) findFloor() {
 		l.log.Error("cannot save which generation was accepted before the database was damaged; nothing is accepted until it can", "err", err)
 		return
 	}
-	l.sender.nudge()
+	l.nudge()
 	l.emitSecurity(x)
 }
 

@@ -57,6 +57,10 @@ type Options struct {
 	Mender   Mender   // nil: nothing beside the runtime needs looking after
 	Reporter Reporter // nil: there is no fleet endpoint, nothing is kept for one
 
+	Publisher       Publisher     // of the current state; nil: it is published nowhere
+	PublishInterval time.Duration // after which it is published once more without a change; 0: only when something changes
+	BootID          string        // UUID that the kernel gives each boot; "": not known
+
 	Version string    // of the agent, for reports
 	Built   time.Time // when it was built: it is no earlier than that; zero: not known
 	Logger  *slog.Logger

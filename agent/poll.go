@@ -186,7 +186,7 @@ func (l *loop) take(now time.Time, r intake.Result) error {
 			l.refused = old
 			return err
 		}
-		l.sender.nudge()
+		l.nudge()
 	}
 	return nil
 }

@@ -60,6 +60,16 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	if l.o.Reporter == nil {
 		return nil
 	}
+	b, err := l.capabilitiesBody(tx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Append(store.Report{Kind: store.KindCapabilities, Subject: string(l.o.Device), Body: b, At: now})
+	return err
+}
+
+// capabilitiesBody is what the device tells of itself.
+func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
 	x.ReportIntervalSeconds = int64(l.o.ReportInterval / time.Second)
 	if l.accepted != nil {
@@ -76,14 +86,14 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	}
 	gap, err := tx.Gap()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if gap != nil {
 		x.ReportsLost = gap.Count
 	}
 	security, err := tx.Security()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, s := range security[max(0, len(security)-maxReported):] {
 		x.Security = append(x.Security, status.NewSecurityEvent(s))
@@ -96,10 +106,9 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	c.Extensions[Extension] = x
 	b, err := c.Encode()
 	if err != nil {
-		return fmt.Errorf("write capabilities: %w", err)
+		return nil, fmt.Errorf("write capabilities: %w", err)
 	}
-	_, err = tx.Append(store.Report{Kind: store.KindCapabilities, Subject: string(l.o.Device), Body: b, At: now})
-	return err
+	return b, nil
 }
 
 func (l *loop) insecure() []string {
@@ -130,7 +139,7 @@ func (l *loop) save(now time.Time) bool {
 		if !changed {
 			return true
 		}
-		l.sender.nudge()
+		l.nudge()
 	}
 }
 
@@ -281,7 +290,7 @@ func (l *loop) recap() {
 		l.log.Warn("cannot report everything once more after reports were lost", "err", err)
 	case told:
 		l.log.Info("reports were lost; the newest of everything is reported once more")
-		l.sender.nudge()
+		l.nudge()
 	}
 }
 
@@ -362,7 +371,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 	}
 	l.events.Emit(told)
 	l.remember(a.Statuses, a.Removed)
-	l.sender.nudge()
+	l.nudge()
 	l.log.Info("accepted", "generation", r.State.Generation, "digest", r.State.Digest, "signedBy", r.State.SignedBy, "insecure", r.State.Insecure)
 	return nil
 }
@@ -387,7 +396,7 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 		return err
 	}
 	l.emitSecurity(x)
-	l.sender.nudge()
+	l.nudge()
 	l.events.Emit(status.Event{Kind: status.EventRefused, Generation: r.Generation, Code: codes.Code(r.Code), Message: r.Message})
 	l.log.Warn("refused", "generation", r.Generation, "digest", r.Digest, "code", r.Code, "err", r.Message, "hint", r.Hint)
 	return nil

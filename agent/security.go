@@ -101,7 +101,7 @@ func (l *loop) keepSecurity(now time.Time) {
 		l.emitSecurity(x)
 	}
 	l.unkept, l.keepAt = nil, time.Time{}
-	l.sender.nudge()
+	l.nudge()
 }
 
 // setSecurity takes over the security events that are kept.

@@ -107,7 +107,7 @@ func (l *loop) renewed(r *intake.Renewal) {
 		l.log.Warn("the new trust policy is not reported yet", "err", err)
 		return
 	}
-	l.sender.nudge()
+	l.nudge()
 }
 
 func (l *loop) scheduleTrust(now time.Time) {

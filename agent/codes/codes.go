@@ -77,14 +77,17 @@ const (
 	DatabaseDamaged  Code = "database-damaged"
 	FleetUnreachable Code = "fleet-unreachable"
 	ReportsLost      Code = "reports-lost"
-	Insecure         Code = "insecure"
-	DiskFull         Code = "disk-full"
-	DiskLow          Code = "disk-low"
-	PullStalled      Code = "pull-stalled"
-	Admission        Code = "admission-refused"
-	ClockWrong       Code = "clock-wrong"
-	Config           Code = "config-invalid"
-	Internal         Code = "internal"
+
+	ReportUnpublished Code = "report-unpublished"
+
+	Insecure    Code = "insecure"
+	DiskFull    Code = "disk-full"
+	DiskLow     Code = "disk-low"
+	PullStalled Code = "pull-stalled"
+	Admission   Code = "admission-refused"
+	ClockWrong  Code = "clock-wrong"
+	Config      Code = "config-invalid"
+	Internal    Code = "internal"
 )
 
 // Codes of the trust policy that comes from the registry, and of what it takes back.

@@ -32,6 +32,7 @@ type Config struct {
 	Containerd   Containerd
 	Poll         Poll
 	Fleet        Fleet
+	Report       Report
 	Registry     Registry
 	Capabilities Capabilities
 	Network      Network
@@ -69,6 +70,15 @@ type Fleet struct {
 	TokenFile string        // "": no bearer token
 	CAFile    string        // "": the system's roots
 	Interval  time.Duration // in which the endpoint hears the device at least; whole seconds, at least 1 s
+}
+
+// Report says how the device's current state gets into a registry, signed by the device. The zero value: it does not.
+type Report struct {
+	Registry   bool
+	Repository string        // "host/path" without scheme; the tag is the device's, with ".current"
+	KeyFile    string        // the device's private key; its public half is beside it, with ".pub" for ".key"
+	AuthFile   string        // credentials that may push; "": those of Registry
+	Interval   time.Duration // in which it is pushed at least; at least 1 s
 }
 
 // Registry says how registries are reached, for artifacts and images alike.
@@ -140,6 +150,10 @@ const (
 	DefaultTrustInterval = time.Hour
 
 	DefaultReportInterval = 5 * time.Minute
+
+	DefaultPublishInterval = time.Hour // each push leaves a manifest in the registry
+
+	DefaultKeyFile = "device.key" // beside agent.yaml
 
 	DefaultTimeout = time.Minute
 	MinTimeout     = time.Second
@@ -231,6 +245,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	c.Fleet.CAFile = r.path(n.Get("caFile"), "")
 	n.Close()
 
+	c.Report = r.report(root.Get("report"), c)
 	c.Registry = r.registry(root.Get("registry"))
 
 	n = root.Get("capabilities")
@@ -286,6 +301,23 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n.Close()
 
 	c.Metrics = metrics(root.Get("metrics"))
+}
+
+func (r reader) report(n *strict.Node, c *Config) Report {
+	out := Report{
+		Registry: n.Get("registry").Bool(), Repository: c.State, Interval: DefaultPublishInterval,
+		KeyFile: r.path(n.Get("keyFile"), filepath.Join(r.base, DefaultKeyFile)), AuthFile: r.path(n.Get("authFile"), ""),
+	}
+	if at := n.Get("repository"); at != nil {
+		out.Repository = r.repository(at)
+	}
+	if i := n.Get("interval"); i != nil {
+		if out.Interval = i.Duration(); out.Interval < MinInterval {
+			i.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	n.Close()
+	return out
 }
 
 func (r reader) registry(n *strict.Node) Registry {

@@ -58,7 +58,10 @@ type Status struct {
 	KeptVolumes []Volume        `json:"keptVolumes"` // that nothing uses any more
 	Loading     *Loading        `json:"loading"`     // null: nothing is being pulled
 	Outbox      Outbox          `json:"outbox"`
-	Now         time.Time       `json:"now"`
+
+	CurrentReport *CurrentReport `json:"currentReport"` // null: the current state is not put into the registry
+
+	Now time.Time `json:"now"`
 }
 
 // Trust is the trust policy that decides what the device takes.
@@ -203,6 +206,15 @@ type Outbox struct {
 	Depth     int       `json:"depth"`
 	Oldest    time.Time `json:"oldest,omitzero"`
 	Lost      uint64    `json:"lost"` // reports dropped because there was no room
+	LastError string    `json:"lastError,omitempty"`
+	NextTry   time.Time `json:"nextTry,omitzero"`
+}
+
+// CurrentReport is how the device's current state gets into the registry.
+type CurrentReport struct {
+	Reference string    `json:"reference"`
+	Counter   uint64    `json:"counter"`     // of the last one that was published; 0: none since the agent started
+	At        time.Time `json:"at,omitzero"` // when that was
 	LastError string    `json:"lastError,omitempty"`
 	NextTry   time.Time `json:"nextTry,omitzero"`
 }

@@ -156,3 +156,17 @@ func number(b *bbolt.Bucket, key []byte) uint64 {
 	}
 	return binary.BigEndian.Uint64(v)
 }
+
+// NumberCurrent numbers a current state: counter is the next of its own, sequence the next of all reports. It must be on the disk
+// before anybody sees the numbers: none is given twice.
+func (t *Tx) NumberCurrent() (counter, sequence uint64, err error) {
+	meta := t.tx.Bucket(bucketMeta)
+	counter = number(meta, keyCounter) + 1
+	if err := meta.Put(keyCounter, seqKey(counter)); err != nil {
+		return 0, 0, fmt.Errorf("number the current state: %w", err)
+	}
+	if sequence, err = t.tx.Bucket(bucketOutbox).NextSequence(); err != nil {
+		return 0, 0, fmt.Errorf("number the current state: %w", err)
+	}
+	return counter, sequence, nil
+}

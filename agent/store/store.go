@@ -72,6 +72,7 @@ var (
 
 	keyDepth        = []byte("depth")        // of the outbox
 	keyCapabilities = []byte("capabilities") // sequence of the undelivered capabilities report
+	keyCounter      = []byte("counter")      // of the current states that were numbered
 )
 
 // Options open a store.

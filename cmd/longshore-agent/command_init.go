@@ -30,7 +30,7 @@ func (p *program) initCommand() *cli.Command {
 		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
 			"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
 			"creates a policy with updates from the registry. Existing files are kept unless --force\n" +
-			"is given.\n\n" +
+			"is given. Also creates the device's own key, device.key, and never replaces one.\n\n" +
 			"Examples:\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
@@ -45,6 +45,8 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "fleet-url", Usage: "`URL` of the fleet endpoint", EnvVars: env("FLEET_URL")},
 			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
 			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
+			&cli.BoolFlag{Name: "report-registry", Usage: "push the device's current state to the registry, signed with the device's key", EnvVars: env("REPORT_REGISTRY")},
+			&cli.StringFlag{Name: "report-registry-config", Usage: "`FILE` with registry credentials for these reports, in Docker's format", EnvVars: env("REPORT_REGISTRY_CONFIG")},
 			&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
 			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
 			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is accessed without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
@@ -120,6 +122,13 @@ func (p *program) initialise(c *cli.Context) error {
 		}
 	}
 	fmt.Fprintf(p.stderr, "  wrote %s, %s\n", agentFile, trustFile)
+	key, made, err := report.MakeKey(filepath.Join(dir, config.DefaultKeyFile)) // one that is there stays: the centre knows it
+	if err != nil {
+		return err
+	}
+	if made {
+		fmt.Fprintf(p.stderr, "  made the device's key; its public half is %s\n", key.PublicFile)
+	}
 	return nil
 }
 
@@ -140,6 +149,10 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 	if d := c.Duration("poll"); d != 0 {
 		interval = d.String()
 	}
+	reports := section("authFile", absolute(c.String("report-registry-config")))
+	if c.Bool("report-registry") {
+		reports = append(emit.Of("registry", true), reports...)
+	}
 	return emit.YAML(section(
 		"device", c.String("device"),
 		"state", c.String("state"),
@@ -148,6 +161,7 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 		"containerd", section("address", absolute(c.String("containerd")), "namespace", c.String("containerd-namespace")),
 		"poll", section("interval", interval),
 		"fleet", section("url", c.String("fleet-url"), "tokenFile", absolute(c.String("fleet-token-file")), "caFile", absolute(c.String("fleet-ca-file"))),
+		"report", reports,
 		"network", section("pool", c.String("network-pool"), "table", c.String("network-table")),
 		"registry", section("authFile", absolute(c.String("registry-config")), "caFile", absolute(c.String("ca-file")), "plainHTTP", emit.Strings(c.StringSlice("plain-http"))),
 	))
@@ -233,6 +247,7 @@ func (p *program) checkConfig(c *cli.Context) error {
 	}{
 		{"fleet.tokenFile", report.Options{TokenFile: cfg.Fleet.TokenFile}},
 		{"fleet.caFile", report.Options{CAFile: cfg.Fleet.CAFile}},
+		{"report.authFile", registry.Options{AuthFile: cfg.Report.AuthFile}},
 		{"registry.authFile", registry.Options{AuthFile: cfg.Registry.AuthFile}},
 		{"registry.caFile", registry.Options{CAFile: cfg.Registry.CAFile}},
 		{"registry.certFile", registry.Options{CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile}},
@@ -240,6 +255,9 @@ func (p *program) checkConfig(c *cli.Context) error {
 		if _, err := f.o.ReadFiles(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
 		}
+	}
+	if _, err := report.LoadKey(cfg.Report.KeyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
 	}
 	errs = append(errs, registry.CheckCerts(cfg.Registry.CertsDir))
 	if err := errors.Join(errs...); err != nil {

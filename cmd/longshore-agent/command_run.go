@@ -138,6 +138,7 @@ type parts struct {
 	agent    *agent.Agent
 	store    *store.Store
 	registry *registry.Client
+	reports  *registry.Client // for reports alone; nil: registry
 	runtime  *containerd.Runtime
 	networks *network.Manager
 }
@@ -150,8 +151,10 @@ func (p *parts) close() error {
 	if p.networks != nil {
 		errs = append(errs, p.networks.Close())
 	}
-	if p.registry != nil {
-		p.registry.Close()
+	for _, c := range []*registry.Client{p.registry, p.reports} {
+		if c != nil {
+			c.Close()
+		}
 	}
 	if p.store != nil {
 		errs = append(errs, p.store.Close())
@@ -176,7 +179,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	start := time.Now()
 	clk := clock.New(time.Now, func() time.Duration { return time.Since(start) })
 	stateHost, _, _ := strings.Cut(cfg.State, "/")
-	if p.registry, err = registry.New(registry.Options{
+	ro := registry.Options{
 		// What the environment holds is for one host, and not for those that deployments name.
 		Host:           cmp.Or(os.Getenv("LONGSHORE_REGISTRY_HOST"), stateHost),
 		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
@@ -184,7 +187,8 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir, StallTimeout: cfg.Registry.Timeout,
 		UserAgent: "longshore-agent/" + build.Version(), Logger: log, Getenv: os.Getenv,
 		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the registry", t) },
-	}); err != nil {
+	}
+	if p.registry, err = registry.New(ro); err != nil {
 		return err
 	}
 	content, err := registry.OpenLayout(filepath.Join(cfg.DataDir, "content"))
@@ -217,6 +221,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, ReportInterval: cfg.Fleet.Interval,
 		Store: p.store, Source: p.registry, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Mender: attacher{p.networks},
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
+		Publisher: p.publisher(cfg, ro, log), PublishInterval: cfg.Report.Interval, BootID: bootID(),
 	}
 	if cfg.Fleet.URL != "" {
 		if o.Reporter, err = report.New(report.Options{

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Commands: []*cli.Command{
 			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
 			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
-			p.capabilitiesCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.unitCommand(), p.completionCommand(),
+			p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.unitCommand(), p.completionCommand(),
 			cmdline.Version("longshore-agent", stdout),
 		},
 	}

@@ -20,7 +20,7 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 		}
 	}
 	add(workload.NoAccess, "the agent's configuration", filepath.Dir(cfg.File), cfg.File, filepath.Dir(cfg.Trust), cfg.Trust)
-	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile,
+	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Report.AuthFile, cfg.Report.KeyFile,
 		getenv("REGISTRY_AUTH_FILE"), getenv("DOCKER_CONFIG"))
 	if home := getenv("HOME"); home != "" {
 		add(workload.NoAccess, "the agent's credentials", filepath.Join(home, ".docker"))

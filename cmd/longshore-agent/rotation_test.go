@@ -223,6 +223,7 @@ type box struct {
 	commit func(after bool) error // of the store; nil: nothing
 	skew   time.Duration          // of the device's clock; is set while the agent sleeps
 	told   atomic.Int64           // reports that were delivered
+	edit   func(*agent.Options)   // nil: nothing
 
 	agent  *agent.Agent
 	store  *store.Store
@@ -270,7 +271,7 @@ func (b *box) wake() *box {
 	policy := followPolicy(file, b.store, b.client, clk.Firm)
 	held := &verifier{policy, b.client, clk.Firm, clk.Now}
 	yes := true
-	b.agent, err = agent.New(agent.Options{
+	o := agent.Options{
 		Device: artifacts.DeviceID(b.name), Repository: b.f.states.Name(), Platform: "linux/amd64", Interval: time.Hour,
 		Capabilities: margo.DeviceCapabilities{Properties: margo.DeviceProperties{
 			ID: b.name, Vendor: "v", ModelNumber: "m", SerialNumber: "s", CPUs: []margo.CPU{{Cores: 4, Architecture: "amd64"}},
@@ -280,8 +281,11 @@ func (b *box) wake() *box {
 		Store: b.store, Source: b.client, Verifier: held, Fresher: held, Clock: clk, Content: content, Runtime: b.memory, Reporter: b,
 		Trust: trustPort{policy, file, clk.Firm}, Fingerprint: policy.Fingerprint, Version: "0.0.0-test", Probation: 50 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(b.f.t.Output(), nil)), Now: time.Now,
-	})
-	if err != nil {
+	}
+	if b.edit != nil {
+		b.edit(&o)
+	}
+	if b.agent, err = agent.New(o); err != nil {
 		b.f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.f.t.Context()))

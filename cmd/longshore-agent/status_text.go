@@ -295,6 +295,9 @@ func footer(s *status.Status) []string {
 	default:
 		out = append(out, fmt.Sprintf("%d reports wait for the fleet endpoint", o.Depth))
 	}
+	if r := s.CurrentReport; r != nil && r.LastError == "" && r.Counter > 0 {
+		out = append(out, fmt.Sprintf("report %d in the registry for %s", r.Counter, ago(s.Now.Sub(r.At))))
+	}
 	return append(out, "longshore-agent "+s.Version)
 }
 

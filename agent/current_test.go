@@ -1,0 +1,212 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// shelf stands for the registry: it keeps what was published, oldest first, and what was tried.
+type shelf struct {
+	mu    sync.Mutex
+	tried []uint64 // counters
+	all   []*artifacts.CurrentState
+	fail  error
+}
+
+func (*shelf) Name() string { return "registry.example/plant/state:press-07.current" }
+
+func (s *shelf) Publish(_ context.Context, c *artifacts.CurrentState) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	statement, err := c.Encode() // what is published must parse
+	if err != nil {
+		return err
+	}
+	back, err := artifacts.ParseCurrentState("report", statement)
+	if err != nil {
+		return err
+	}
+	s.tried = append(s.tried, c.Counter)
+	if s.fail != nil {
+		return s.fail
+	}
+	s.all = append(s.all, back)
+	return nil
+}
+
+func (s *shelf) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+}
+
+func (s *shelf) published() []*artifacts.CurrentState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all)
+}
+
+// rising checks that no number was given twice.
+func (s *shelf) rising(t *testing.T) {
+	t.Helper()
+	all := s.published()
+	for i := 1; i < len(all); i++ {
+		if all[i].Counter <= all[i-1].Counter || all[i].Sequence <= all[i-1].Sequence || all[i].Epoch != all[0].Epoch {
+			t.Errorf("report %d/%d of %s came after %d/%d of %s", all[i].Counter, all[i].Sequence, all[i].Epoch, all[i-1].Counter, all[i-1].Sequence, all[i-1].Epoch)
+		}
+	}
+}
+
+func publishing(w *agenttest.World, s *shelf) {
+	w.Edit = func(o *agent.Options) { o.Publisher, o.PublishInterval = s, time.Hour }
+}
+
+func TestCurrentStateIsPublished(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		s := &shelf{}
+		publishing(w, s)
+		first := w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		all := s.published()
+		last := all[len(all)-1]
+		image := w.Image("web:1")
+		if len(last.Deployments) != 1 || last.Running == nil || last.Running.Digest != first || last.Committed == nil || last.Committed.Generation != 1 {
+			t.Fatalf("current state %+v", last)
+		}
+		d := last.Deployments[0]
+		if d.ID != anApp(1, "").DeploymentID() || d.State != margo.StateInstalled || d.Since.IsZero() || len(d.Components) != 1 {
+			t.Fatalf("deployment %+v", d)
+		}
+		c := d.Components[0]
+		if c.Digest.Validate() != nil || len(c.Images) != 1 || c.Images[0].Containers != 1 || !strings.HasSuffix(c.Images[0].Image, "@"+image.Digest.String()) {
+			t.Errorf("component %+v, want the image %s once", c, image.Digest)
+		}
+		var about struct {
+			Extra agent.Extra `json:"x-longshore-extensions"`
+		}
+		if err := json.Unmarshal(last.Capabilities, &about); err != nil || about.Extra.CommittedGeneration != 1 {
+			t.Errorf("capabilities %s: %v", last.Capabilities, err)
+		}
+		if got := r.Status().CurrentReport; got == nil || got.Counter != last.Counter || got.LastError != "" || got.Reference != s.Name() {
+			t.Errorf("status %+v", got)
+		}
+
+		// Quiet: once an hour, with a number and a time of its own.
+		before := len(s.published())
+		time.Sleep(10 * time.Hour)
+		synctest.Wait()
+		if n := len(s.published()) - before; n < 10 || n > 13 {
+			t.Errorf("%d reports in ten quiet hours, want about one an hour", n)
+		}
+		s.rising(t)
+
+		// A container that ends, and a refused state.
+		before = len(s.published())
+		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
+			t.Fatal(err)
+		}
+		w.Registry.Push(agenttest.Repository, w.State(t, 2, nil, anApp(1, "web:2")), agenttest.Device.Tag()) // unsigned
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		all = s.published()
+		if last = all[len(all)-1]; last.Refused == nil || last.Refused.Digest.Validate() != nil || last.Refused.Code != string(codes.SignatureMissing) || last.Refused.Message == "" {
+			t.Errorf("refusal %+v", last.Refused)
+		}
+		s.rising(t)
+	})
+}
+
+// The registry is away: the loop goes on, the same report is tried again with its number, a newer one takes its place.
+func TestCurrentStateWaitsForTheRegistry(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		s := &shelf{}
+		s.set(fmt.Errorf("push: %w", fault.ErrTemporary))
+		publishing(w, s)
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		w.Committed(t, r, 1)
+		if got := r.Status().CurrentReport; got.Counter != 0 || got.LastError == "" || got.NextTry.IsZero() || !hasProblem(r.Status(), codes.ReportUnpublished) {
+			t.Errorf("status %+v", got)
+		}
+		tried := len(s.tried)
+		if n := tried; n < 6 || n > 30 || s.tried[n-1] != s.tried[n-2] {
+			t.Errorf("tried %v in half an hour, want one number again and again", s.tried)
+		}
+		time.Sleep(24 * time.Hour)
+		w.Publish(t, 2, anApp(1, "web:2"))
+		w.Sync(t, r)
+		s.set(nil)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		all := s.published()
+		if len(all) == 0 || all[0].Committed.Generation != 2 || hasProblem(r.Status(), codes.ReportUnpublished) {
+			t.Fatalf("published %+v, want the newest alone", all)
+		}
+		if age := time.Since(all[0].Time); age > 2*time.Hour {
+			t.Errorf("after a day without the registry the first report is %v old", age)
+		}
+		s.rising(t)
+	})
+}
+
+// Numbers go on after a restart, above all that a fleet endpoint was told.
+func TestCurrentStateNumbersGoOn(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		s := &shelf{}
+		publishing(w, s)
+		for generation := range 3 {
+			w.Publish(t, uint64(generation+1), anApp(1, fmt.Sprintf("web:%d", generation%2+1)))
+			r := w.Start(t)
+			w.Sync(t, r)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			r.Stop(t)
+			all := s.published()
+			told := uint64(0)
+			for _, x := range w.Fleet.Reports() {
+				told = max(told, x.Sequence)
+			}
+			if last := all[len(all)-1]; last.Sequence <= told || last.Committed.Generation != uint64(generation+1) {
+				t.Errorf("the last report is number %d, after %d was told to the endpoint: %+v", last.Sequence, told, last)
+			}
+		}
+		s.rising(t)
+		st, err := store.Open(store.Options{Path: w.Path, Device: string(agenttest.Device)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		if err := st.Update(func(tx *store.Tx) error {
+			counter, _, err := tx.NumberCurrent()
+			if all := s.published(); counter <= all[len(all)-1].Counter {
+				t.Errorf("counter %d is given again", counter)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package report
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	pemPrivate = "PRIVATE KEY"
+	pemPublic  = "PUBLIC KEY"
+	maxKeyFile = 64 << 10
+)
+
+// Key is the device's own key, with which it signs what it says about itself. A key that a TPM or a token holds fits in here as
+// another [crypto.Signer]; none is built.
+type Key struct {
+	crypto.Signer
+	PublicPEM  []byte
+	PublicFile string
+}
+
+// LoadKey reads the device's private key: PEM, PKCS #8, ECDSA P-256. A file that others can read or that belongs to another user
+// is refused. The error wraps fs.ErrNotExist where there is no file.
+func LoadKey(file string) (*Key, error) {
+	if err := guarded(file); err != nil {
+		return nil, err
+	}
+	data, err := bounded.File(os.Open, file, maxKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(why string) (*Key, error) {
+		return nil, fault.WithHint(fmt.Errorf("device key %s: %s: %w", file, why, fault.ErrInvalid),
+			"restore the file, or move it away: the agent then makes another key, whose public half has to be given to those who verify")
+	}
+	block, rest := pem.Decode(data)
+	if block == nil || block.Type != pemPrivate || len(bytes.TrimSpace(rest)) != 0 {
+		return fail("not one PEM block of a private key")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return fail("not a key in PKCS #8")
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || key.Curve != elliptic.P256() {
+		return fail("not an ECDSA P-256 key")
+	}
+	return newKey(file, key)
+}
+
+// MakeKey is LoadKey, and makes the key where there is none; made reports that. The public half is written beside it. It is safe
+// to be killed at any point: the file is whole or not there.
+func MakeKey(file string) (key *Key, made bool, err error) {
+	key, err = LoadKey(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = generate(file); err != nil {
+			return nil, false, fmt.Errorf("make device key %s: %w", file, err)
+		}
+		made = true
+		key, err = LoadKey(file)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if there, err := os.ReadFile(key.PublicFile); err == nil && bytes.Equal(there, key.PublicPEM) {
+		return key, made, nil
+	}
+	if err := place(key.PublicFile, key.PublicPEM, 0o644, os.Rename); err != nil {
+		return nil, false, fmt.Errorf("write %s: %w", key.PublicFile, err)
+	}
+	return key, made, nil
+}
+
+func newKey(file string, private crypto.Signer) (*Key, error) {
+	der, err := x509.MarshalPKIXPublicKey(private.Public())
+	if err != nil {
+		return nil, fmt.Errorf("device key %s: %w", file, err)
+	}
+	return &Key{Signer: private, PublicPEM: pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}), PublicFile: strings.TrimSuffix(file, ".key") + ".pub"}, nil
+}
+
+// guarded refuses a file that is not its owner's alone.
+func guarded(file string) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode(); !mode.IsRegular() || mode.Perm()&0o077 != 0 {
+		return fault.WithHint(fmt.Errorf("device key %s: mode %04o, others may read it: %w", file, mode.Perm(), fault.ErrConfig), "chmod 600 "+file)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		return fault.WithHint(fmt.Errorf("device key %s: it belongs to user %d: %w", file, stat.Uid, fault.ErrConfig), "chown it to the user that runs the agent")
+	}
+	return nil
+}
+
+func generate(file string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	err = place(file, pem.EncodeToMemory(&pem.Block{Type: pemPrivate, Bytes: der}), 0o600, os.Link) // a key that is there stays
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// place writes a file as a whole and gives it its name by put, durably.
+func place(file string, data []byte, mode fs.FileMode, put func(from, to string) error) error {
+	dir := filepath.Dir(file)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(file)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // gone already after a rename
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := put(f.Name(), file); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,89 @@
+package report_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+func TestMakeKey(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "device.key")
+	if _, err := report.LoadKey(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("LoadKey of nothing: %v", err)
+	}
+	key, made, err := report.MakeKey(file)
+	if err != nil || !made {
+		t.Fatalf("MakeKey = %t, %v", made, err)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key's mode is %v, %v", info.Mode(), err)
+	}
+	public := filepath.Join(dir, "device.pub")
+	if data, err := os.ReadFile(public); err != nil || string(data) != string(key.PublicPEM) || key.PublicFile != public {
+		t.Errorf("public half in %s: %q, %v", key.PublicFile, data, err)
+	}
+	if err := os.Remove(public); err != nil {
+		t.Fatal(err)
+	}
+	again, made, err := report.MakeKey(file)
+	if err != nil || made || string(again.PublicPEM) != string(key.PublicPEM) {
+		t.Errorf("MakeKey once more = %t, %v; another key: %t", made, err, string(again.PublicPEM) != string(key.PublicPEM))
+	}
+	if _, err := os.Stat(public); err != nil {
+		t.Errorf("the public half was not written again: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) != 0 {
+		t.Errorf("left over: %q, %v", left, err)
+	}
+}
+
+func TestLoadKeyRefuses(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "good.key")
+	if _, _, err := report.MakeKey(good); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		text string
+		mode fs.FileMode
+		uid  int
+		want string
+	}{
+		"others may read it":  {string(data), 0o644, 0, "chmod 600"},
+		"of another user":     {string(data), 0o600, 4321, "belongs to user 4321"},
+		"empty":               {"", 0o600, 0, "not one PEM block"},
+		"cut":                 {string(data[:len(data)-40]), 0o600, 0, "not one PEM block"},
+		"two":                 {string(data) + string(data), 0o600, 0, "not one PEM block"},
+		"another kind of key": {"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n", 0o600, 0, "ECDSA P-256"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "device.key")
+			if err := os.WriteFile(file, []byte(tt.text), tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			if tt.uid != 0 {
+				if err := os.Chown(file, tt.uid, -1); err != nil {
+					t.Skip(err)
+				}
+			}
+			_, _, err := report.MakeKey(file)
+			if err == nil || !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error()+fault.Hint(err), tt.want) {
+				t.Errorf("MakeKey: %v (%s)", err, fault.Hint(err))
+			}
+			if there, err := os.ReadFile(file); err != nil || string(there) != tt.text {
+				t.Errorf("the file was changed: %v", err)
+			}
+		})
+	}
+}

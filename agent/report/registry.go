@@ -1,0 +1,38 @@
+package report
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/artifacts"
+)
+
+// Registry publishes the device's current state in a registry. All fields are needed.
+type Registry struct {
+	Reference string                                                 // "host/path:tag", for people
+	Sign      func(statement []byte) (bundle []byte, err error)      // with the device's key
+	Push      func(ctx context.Context, a *artifacts.Artifact) error // under the tag of Reference
+}
+
+var _ agent.Publisher = Registry{}
+
+// Name implements [agent.Publisher].
+func (r Registry) Name() string { return r.Reference }
+
+// Publish implements [agent.Publisher].
+func (r Registry) Publish(ctx context.Context, c *artifacts.CurrentState) error {
+	statement, err := c.Encode()
+	if err != nil {
+		return err
+	}
+	bundle, err := r.Sign(statement)
+	if err != nil {
+		return fmt.Errorf("sign the current state: %w", err)
+	}
+	a, err := artifacts.PackCurrentState(c, bundle)
+	if err != nil {
+		return err
+	}
+	return r.Push(ctx, a)
+}

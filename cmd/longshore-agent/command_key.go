@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+func (p *program) keyCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "key",
+		Usage: "print the public key of this device",
+		Description: "The device signs the reports of its current state with a key of its own, which longshore-agent init creates, or the\n" +
+			"agent when it starts with report.registry. The public half belongs in the fleet's files, and to everybody who\n" +
+			"verifies reports: longshore verify device.\n\n" +
+			"Examples:\n  longshore-agent key >press-07.pub\n  longshore-agent key -o json",
+		Flags:  []cli.Flag{configFlag(), outputFlag()},
+		Action: p.showKey,
+	}
+}
+
+type keyResult struct {
+	Device      string `json:"device"`
+	File        string `json:"file"` // of the private key
+	Algorithm   string `json:"algorithm"`
+	Fingerprint string `json:"fingerprint"` // SHA-256 of the public key's DER
+	PublicKey   string `json:"publicKey"`   // PEM
+}
+
+func (p *program) showKey(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	cfg, err := readConfig(c.String("config"))
+	if err != nil {
+		return err
+	}
+	key, err := report.LoadKey(cfg.Report.KeyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.WithHint(fmt.Errorf("device key %s: %w", cfg.Report.KeyFile, fault.ErrNotFound),
+			"the agent makes one when it starts with report.registry in agent.yaml; longshore-agent init makes one, too")
+	}
+	if err != nil {
+		return err
+	}
+	public, err := signing.NewKey(string(cfg.Device), key.Public())
+	if err != nil {
+		return err
+	}
+	r := keyResult{string(cfg.Device), cfg.Report.KeyFile, public.Algorithm, public.Fingerprint.String(), string(key.PublicPEM)}
+	return p.render(c, r, func(w io.Writer) { fmt.Fprint(w, r.PublicKey) })
+}

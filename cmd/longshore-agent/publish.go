@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// publisher puts the current state into the registry, as agent.yaml says; nil: it does not say so. o is how the registry of the
+// states is reached. A slip in the key or in a file must not keep workloads from starting: it is told in the status.
+func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logger) agent.Publisher {
+	if !cfg.Report.Registry {
+		return nil
+	}
+	out := report.Registry{Reference: reportReference(cfg)}
+	push, err := p.pushes(cfg, o)
+	if err == nil {
+		var key *report.Key
+		var made bool
+		if key, made, err = report.MakeKey(cfg.Report.KeyFile); err == nil {
+			if made {
+				log.Info("made the device's key", "file", cfg.Report.KeyFile, "public", key.PublicFile)
+			}
+			out.Sign = func(statement []byte) ([]byte, error) { return signing.SignStatement(statement, key) }
+			out.Push = push
+			return out
+		}
+	}
+	log.Error("the current state is not put into the registry until this is repaired and the agent started again", "err", err)
+	err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
+	out.Sign = func([]byte) ([]byte, error) { return nil, err }
+	return out
+}
+
+// pushes opens the repository of the reports, with credentials of its own where there are some.
+func (p *parts) pushes(cfg *config.Config, o registry.Options) (func(context.Context, *artifacts.Artifact) error, error) {
+	client := p.registry
+	if cfg.Report.AuthFile != "" {
+		o.AuthFile = cfg.Report.AuthFile
+		o.Host, _, _ = strings.Cut(cfg.Report.Repository, "/")
+		var err error
+		if client, err = registry.New(o); err != nil {
+			return nil, err
+		}
+		p.reports = client
+	}
+	repo, err := client.OpenName(context.Background(), cfg.Report.Repository)
+	if err != nil {
+		return nil, err
+	}
+	tag := artifacts.CurrentTag(cfg.Device.Tag())
+	return func(ctx context.Context, a *artifacts.Artifact) error {
+		_, err := release.Publish(ctx, repo, a, release.PublishOptions{Tags: []string{tag}})
+		return err
+	}, nil
+}
+
+func reportReference(cfg *config.Config) string {
+	return cfg.Report.Repository + ":" + artifacts.CurrentTag(cfg.Device.Tag())
+}
+
+// bootID is the UUID that the kernel gives each boot; "" where it does not.
+func bootID() string {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// reported reads a device's report from the registry as anybody would, and checks it with the device's public key.
+func (f *fleet) reported(device string, key signing.Key) (*artifacts.CurrentState, error) {
+	f.t.Helper()
+	d, err := f.states.Resolve(f.t.Context(), artifacts.CurrentTag(device))
+	if err != nil {
+		return nil, err
+	}
+	_, manifest, err := f.states.Manifest(f.t.Context(), d.Digest)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	x, err := artifacts.OpenCurrentState(manifest)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	bundle, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) {
+		return f.states.Blob(f.t.Context(), d, artifacts.MaxCurrentState)
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	statement, _, err := signing.ReadStatement(f.t.Context(), bundle, []signing.Key{key})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	c, err := artifacts.ParseCurrentState("report", statement)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if x.Device != string(c.Device) || x.Counter != c.Counter {
+		f.t.Errorf("annotations say %s %d, the statement %s %d", x.Device, x.Counter, c.Device, c.Counter)
+	}
+	return c, nil
+}
+
+// A real agent reports through a real registry, with the device's key; its counter goes on after a restart.
+func TestCurrentStateReachesTheRegistry(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(string(kind), func(t *testing.T) {
+			f := newFleet(t, kind)
+			d := f.device("press-01", f.document(rules{version: 1, release: "release", roots: []string{"root-1", "root-2"}}))
+			file := filepath.Join(d.dir, "agent.yaml")
+			if err := os.WriteFile(file, []byte("device: press-01\nstate: oci://"+f.states.Name()+"\nreport: {registry: true}\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cfg, err := readConfig(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &parts{registry: f.client}
+			d.edit = func(o *agent.Options) { o.Publisher = p.publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler)) }
+			f.release(d.name, 5, "release")
+			d.wake().sync()
+			code, public, errs := command(t, "key", "--config", file)
+			if code != 0 {
+				t.Fatalf("key = %d\n%s", code, errs)
+			}
+			key, err := signing.ParsePublicKey("press-01", []byte(public))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wait := func(generation uint64) *artifacts.CurrentState {
+				t.Helper()
+				var c *artifacts.CurrentState
+				testenv.Eventually(t, patience, fmt.Sprintf("the report of generation %d", generation), func() (err error) {
+					if c, err = f.reported(d.name, key); err == nil && (c.Committed == nil || c.Committed.Generation != generation) {
+						err = fmt.Errorf("report %d: %+v; %+v", c.Counter, c.Committed, d.agent.Status().CurrentReport)
+					}
+					return err
+				})
+				return c
+			}
+			first := wait(5)
+			if first.Running.Digest != f.current(d.name).Digest || len(first.Deployments) != 1 || len(first.Deployments[0].Components[0].Images) != 1 ||
+				first.Deployments[0].Components[0].Digest.Validate() != nil {
+				t.Errorf("report %+v", first)
+			}
+			d.sleep()
+			f.release(d.name, 6, "release")
+			d.wake().sync()
+			if second := wait(6); second.Counter <= first.Counter || second.Epoch != first.Epoch {
+				t.Errorf("counter %d of %s after %d of %s", second.Counter, second.Epoch, first.Counter, first.Epoch)
+			}
+			code, out, errs := command(t, "key", "-o", "json", "--config", file)
+			var shown keyResult
+			if err := json.Unmarshal([]byte(out), &shown); code != 0 || err != nil || shown.Fingerprint != key.Fingerprint.String() || shown.Algorithm != "ECDSA P-256" {
+				t.Errorf("key -o json = %d %+v, %v\n%s", code, shown, err, errs)
+			}
+		})
+	}
+}
+
+// A key that cannot be used stops nothing: the agent runs, and its status says why there are no reports.
+func TestBadDeviceKeyIsTold(t *testing.T) {
+	f := newFleet(t, testenv.Referrers)
+	d := f.device("press-01", f.document(rules{version: 1, release: "release", roots: []string{"root-1", "root-2"}}))
+	file := filepath.Join(d.dir, "device.key")
+	if err := os.WriteFile(file, []byte("no key"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := &parts{registry: f.client}
+	cfg := &config.Config{Device: "press-01", Report: config.Report{Registry: true, KeyFile: file, Repository: f.states.Name()}}
+	d.edit = func(o *agent.Options) { o.Publisher = p.publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler)) }
+	f.release(d.name, 5, "release")
+	d.wake().sync()
+	d.at(1, 5)
+	testenv.Eventually(t, patience, "the problem in the status", func() error {
+		if d.problem(codes.ReportUnpublished) == nil {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if x := d.problem(codes.ReportUnpublished); !strings.Contains(x.Message, file) {
+		t.Errorf("problem %+v", x)
+	}
+	if code, _, errs := command(t, "key", "--config", writeConfig(t)); code != 4 || !strings.Contains(errs, "init") {
+		t.Errorf("key without a key = %d\n%s", code, errs)
+	}
+}
