@@ -120,7 +120,7 @@ func TestCurrentStateIsPublished(t *testing.T) {
 		s.rising(t)
 
 		// A container that ends, and a refused state.
-		before = len(s.published())
+
 		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
 			t.Fatal(err)
 		}

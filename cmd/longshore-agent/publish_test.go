@@ -71,7 +71,9 @@ func TestCurrentStateReachesTheRegistry(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := &parts{registry: f.client}
-			d.edit = func(o *agent.Options) { o.Publisher = p.publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler)) }
+			d.edit = func(o *agent.Options) {
+				o.Publisher = p.publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler))
+			}
 			f.release(d.name, 5, "release")
 			d.wake().sync()
 			code, public, errs := command(t, "key", "--config", file)
@@ -123,7 +125,9 @@ func TestBadDeviceKeyIsTold(t *testing.T) {
 	}
 	p := &parts{registry: f.client}
 	cfg := &config.Config{Device: "press-01", Report: config.Report{Registry: true, KeyFile: file, Repository: f.states.Name()}}
-	d.edit = func(o *agent.Options) { o.Publisher = p.publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler)) }
+	d.edit = func(o *agent.Options) {
+		o.Publisher = p.publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler))
+	}
 	f.release(d.name, 5, "release")
 	d.wake().sync()
 	d.at(1, 5)
