@@ -23,6 +23,10 @@ const (
 
 // blob reads a whole blob. When a mirror's bytes are wrong in the end, the next place is asked.
 func (p *remotePlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	return p.snap.blob(desc, func() ([]byte, error) { return p.readBlob(ctx, desc) })
+}
+
+func (p *remotePlace) readBlob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	var last error
 	for from := 0; from < len(p.at); from++ {
 		b := &blobReader{ctx: ctx, p: p, desc: desc, at: from, hash: desc.Digest.Verifier()}

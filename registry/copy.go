@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -16,6 +17,9 @@ import (
 
 // maxHeld is up to how many bytes a blob is held in memory while it is copied; larger ones are streamed.
 const maxHeld = 1 << 20
+
+// bundleType begins the artifact type of signatures in Sigstore bundles.
+const bundleType = "application/vnd.dev.sigstore.bundle"
 
 // errStream says that a blob is not held in memory.
 var errStream = errors.New("the blob is streamed")
@@ -47,12 +51,29 @@ func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Di
 	}
 	desc, data, err := c.manifest(ctx, d, maxNested)
 	if err == nil {
-		err = c.referrers(ctx, desc, maxNested)
+		err = c.about(ctx, desc, maxNested)
 	}
 	if err == nil && tag != "" {
 		err = r.PushManifest(ctx, desc, data, tag)
 	}
 	return &c.made, err
+}
+
+// CopyReferrersFrom brings what refers to a manifest that is there already, as CopyFrom does. What refers to a signature in a Sigstore bundle is brought together with the signature, not later.
+func (r *Repository) CopyReferrersFrom(ctx context.Context, from *Repository, d digest.Digest) (*Copied, error) {
+	c := &copier{to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
+	err := c.about(ctx, ocispec.Descriptor{Digest: d}, maxNested)
+	return &c.made, err
+}
+
+// Below lists the manifests that an index names; none of an image.
+func (r *Repository) Below(ctx context.Context, d digest.Digest) ([]ocispec.Descriptor, error) {
+	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
+	if err != nil || !isIndex(desc.MediaType) {
+		return nil, err
+	}
+	_, manifests, err := parts(data)
+	return manifests, r.fail("read", d.String(), err)
 }
 
 // copier brings things from one repository to another.
@@ -114,6 +135,9 @@ func (c *copier) parts(ctx context.Context, d digest.Digest, manifest []byte, de
 	}
 	for _, child := range manifests {
 		if _, _, err := c.manifest(ctx, child.Digest, depth-1); err != nil {
+			return err
+		}
+		if err := c.about(ctx, child, depth-1); err != nil {
 			return err
 		}
 	}
@@ -200,52 +224,103 @@ func (r *Repository) turn(ctx context.Context) (done func(), err error) {
 	return func() { p.c.transfers.Release(1) }, nil
 }
 
-// referrers brings everything that refers to a manifest.
+// about brings everything that refers to a manifest, in whichever way.
+func (c *copier) about(ctx context.Context, subject ocispec.Descriptor, depth int) error {
+	if err := c.referrers(ctx, subject, depth); err != nil {
+		return err
+	}
+	for _, suffix := range append(ownTags, sharedTags...) { // cosign of old signs no signatures
+		if err := c.tagged(ctx, fallbackTag(subject.Digest)+suffix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// referrers brings every manifest that names one as its subject.
 func (c *copier) referrers(ctx context.Context, subject ocispec.Descriptor, depth int) error {
 	list, err := c.origin.Referrers(ctx, subject)
 	if err != nil {
 		return err
 	}
-	there, err := c.to.Referrers(ctx, subject)
-	if err != nil {
-		return err
+	var there []ocispec.Descriptor
+	if len(list) > 0 {
+		if there, err = c.to.Referrers(ctx, subject); err != nil {
+			return err
+		}
 	}
 	for _, d := range list {
 		if err := c.referrer(ctx, subject, d, there, depth); err != nil {
 			return err
 		}
 	}
-	if depth < maxNested {
-		return nil // cosign of old signs no signatures
-	}
-	for _, suffix := range append(ownTags, sharedTags...) {
-		tag := fallbackTag(subject.Digest) + suffix
-		d, err := c.origin.Resolve(ctx, tag)
-		if errors.Is(err, fault.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if now, err := c.to.Named(ctx, tag); err != nil || now != "" {
-			if err != nil {
-				return err
-			}
-			continue // signatures made there stay
-		}
-		desc, data, err := c.manifest(ctx, d.Digest, 0)
-		if err == nil {
-			err = c.to.PushManifest(ctx, desc, data, tag)
-		}
-		if err != nil {
-			return err
-		}
-		c.made.Referrers++
-	}
 	return nil
 }
 
+// tagged brings what cosign of old keeps under a tag of its own. Signatures that were made there stay: the tag there moves
+// only to a manifest that has all layers of the one before, as cosign makes it when it adds a signature.
+func (c *copier) tagged(ctx context.Context, tag string) error {
+	if !c.origin.MayHave(tag) {
+		return nil
+	}
+	d, err := c.origin.Resolve(ctx, tag)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	now, err := c.to.Named(ctx, tag)
+	if err != nil || now == d.Digest {
+		return err
+	}
+	if now != "" {
+		if more, err := c.extends(ctx, d.Digest, now); err != nil || !more {
+			return err
+		}
+	}
+	desc, data, err := c.manifest(ctx, d.Digest, 0)
+	if err == nil {
+		err = c.to.PushManifest(ctx, desc, data, tag)
+	}
+	if err != nil {
+		return err
+	}
+	c.made.Referrers++
+	return nil
+}
+
+// extends reports whether a manifest of the source has every layer of one that is there.
+func (c *copier) extends(ctx context.Context, d, there digest.Digest) (bool, error) {
+	_, data, err := c.from.ManifestLimit(ctx, d, MaxForeignManifest)
+	if err != nil {
+		return false, err
+	}
+	_, old, err := c.to.ManifestLimit(ctx, there, MaxForeignManifest)
+	if err != nil {
+		return false, err
+	}
+	blobs, _, err := parts(data)
+	if err != nil {
+		return false, c.from.fail("copy", d.String(), err)
+	}
+	were, _, err := parts(old)
+	if err != nil || len(were) == 0 {
+		return false, nil //nolint:nilerr // whatever it is, somebody there made it
+	}
+	for _, b := range were[1:] { // the first is the config, which lists the layers
+		if !lists(blobs, b.Digest) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 func (c *copier) referrer(ctx context.Context, subject, d ocispec.Descriptor, there []ocispec.Descriptor, depth int) error {
+	known := lists(there, d.Digest)
+	if known && strings.HasPrefix(d.ArtifactType, bundleType) {
+		return nil
+	}
 	desc, data, err := c.from.ManifestLimit(ctx, d.Digest, MaxForeignManifest)
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil // listed, and gone
@@ -256,7 +331,7 @@ func (c *copier) referrer(ctx context.Context, subject, d ocispec.Descriptor, th
 	if of, err := subjectOf(data); err != nil || of.Digest != subject.Digest {
 		return nil //nolint:nilerr // listed by mistake
 	}
-	if !lists(there, d.Digest) {
+	if !known {
 		if err := c.parts(ctx, d.Digest, data, depth); err != nil {
 			return err
 		}

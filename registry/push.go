@@ -152,6 +152,7 @@ func (p *remotePlace) holds(ctx context.Context, repository string, desc ocispec
 
 func (p *remotePlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
 	if tag != "" {
+		defer p.snap.set(tag)
 		return p.setTag(ctx, desc, data, tag, nil)
 	}
 	_, err := p.putManifest(p.writing(ctx), desc, data, desc.Digest.String())

@@ -71,11 +71,19 @@ func (p *remotePlace) eachResolve(ctx context.Context, tag string, enough func(o
 // learned the API, or by a client that does not know it, stays under the tag alone, and may be the one good signature. A
 // mirror that may not resolve tags is asked by the API only.
 func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
-	list, err := p.referrersByAPI(ctx, a, subject.Digest)
-	if err != nil && !errors.Is(err, errNoAPI) {
+	return p.snap.list(subject.Digest, func() ([]ocispec.Descriptor, error) { return p.readReferrers(ctx, a, subject) })
+}
+
+func (p *remotePlace) readReferrers(ctx context.Context, a *access, subject ocispec.Descriptor) (list []ocispec.Descriptor, err error) {
+	if !p.snap.hasNoAPI() {
+		list, err = p.referrersByAPI(ctx, a, subject.Digest)
+	}
+	if errors.Is(err, errNoAPI) {
+		p.snap.noAPI()
+	} else if err != nil {
 		return nil, err
 	}
-	if !a.resolve {
+	if !a.resolve || !p.snap.mayHave(fallbackTag(subject.Digest)) {
 		return list, nil
 	}
 	more, err := p.referrersByTag(ctx, a, subject.Digest)
@@ -191,6 +199,7 @@ func fallbackList(desc ocispec.Descriptor, data []byte, err error, subject diges
 func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.Descriptor, data []byte) error {
 	ctx = p.writing(ctx)
 	a := p.upstream()
+	defer p.snap.forget(subject.Digest)
 	header, err := p.putManifest(ctx, desc, data, desc.Digest.String())
 	if err != nil {
 		return err

@@ -40,6 +40,7 @@ type remotePlace struct {
 
 	hasEmpty atomic.Bool // a manifest that names the empty config was taken: it is there, and stays
 	noAPI    atomic.Bool // a referrer that was pushed here was not listed by the registry itself
+	snap     *snapshot   // what this run knows of it; nil: it is asked each time
 
 	mu     sync.Mutex
 	tagged map[string]entityTag // by endpoint and tag, for registries that have to be asked with GET
@@ -89,7 +90,9 @@ func resolves(a *access) bool { return a.resolve }
 func (p *remotePlace) resolve(ctx context.Context, target string) (desc ocispec.Descriptor, err error) {
 	may := pulls
 	if checkDigest(digest.Digest(target)) != nil {
-		may = resolves
+		if may = resolves; !p.snap.mayHave(target) {
+			return desc, fault.ErrNotFound
+		}
 	}
 	err = p.each(ctx, may, func(ctx context.Context, a *access) error {
 		var err error
@@ -149,7 +152,11 @@ func (p *remotePlace) resolveByGet(ctx context.Context, a *access, target string
 	return desc, nil
 }
 
-func (p *remotePlace) manifest(ctx context.Context, target string, limit int64) (desc ocispec.Descriptor, data []byte, err error) {
+func (p *remotePlace) manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error) {
+	return p.snap.manifest(target, limit, func() (ocispec.Descriptor, []byte, error) { return p.readManifest(ctx, target, limit) })
+}
+
+func (p *remotePlace) readManifest(ctx context.Context, target string, limit int64) (desc ocispec.Descriptor, data []byte, err error) {
 	may := pulls
 	if checkDigest(digest.Digest(target)) != nil {
 		may = resolves

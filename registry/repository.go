@@ -86,6 +86,15 @@ func (r *Repository) ManifestLimit(ctx context.Context, d digest.Digest, limit i
 	return desc, data, r.fail("fetch manifest", d.String(), err)
 }
 
+// Tagged returns the manifest that a tag names, of at most [MaxManifest] bytes, with its digest: one request.
+func (r *Repository) Tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
+	if !validTag(tag) {
+		return ocispec.Descriptor{}, nil, r.fail("fetch manifest", tag, checkTarget(tag))
+	}
+	desc, data, err := r.manifest(ctx, tag, MaxManifest)
+	return desc, data, r.fail("fetch manifest", tag, err)
+}
+
 // Blob returns the exact bytes of a blob; desc.Size bounds the read, and limit bounds desc.Size.
 func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
 	target := desc.Digest.String()

@@ -26,6 +26,9 @@ var (
 // tags that have it and ends behind them, where the registry lists in order and can begin anywhere ("last" of the
 // distribution specification); else it lists everything. Tags without the prefix may be among the result.
 func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error) {
+	if list, ok := p.snap.listed(); ok {
+		return list, nil
+	}
 	var (
 		a    = p.upstream()
 		seen = map[string]bool{}

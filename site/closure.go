@@ -28,8 +28,10 @@ type Need struct {
 	Tags       []string       `json:"tags,omitempty"` // that name it; of a state its history tag, and its device's tag when it is the current one
 	Devices    []string       `json:"devices"`        // tags of the devices that need it, sorted
 
-	current string // of a state: the device's tag, when it names it
-	number  uint64 // of a state: its generation
+	current string          // of a state: the device's tag, when it names it
+	number  uint64          // of a state: its generation
+	there   bool            // the site has it whole: a tag that is set last leads to it there
+	set     map[string]bool // of its tags: those that name it at the site
 }
 
 // Closure is everything that a site must have, sorted by the order in which it is copied: what is named before what names it.
@@ -44,12 +46,26 @@ type Source interface {
 	OpenName(ctx context.Context, name string) (*registry.Repository, error)
 }
 
+// Check is how much a run looks for at a site that may have it. The zero value is CheckSignatures.
+type Check string
+
+// The values of Check. A device's tag at a site is set when everything below it is there.
+const (
+	CheckSignatures Check = ""     // below a tag that names the same there only new signatures and other referrers are looked for
+	CheckTags       Check = "tags" // nothing is looked for below a tag that names the same there
+	CheckAll        Check = "all"  // every manifest and blob is looked for, whatever tags say
+)
+
 // Options of a closure. The zero value asks for the current state of every device.
 type Options struct {
 	Devices []artifacts.DeviceID // nil: every device that has a tag in the repository
 	History int                  // earlier generations to have besides the current one
 	Trust   []string             // repositories of trust policies, "host/path"
-	// Verify tells whether a state may be copied; nil: every state. An error is the closure's.
+	// Site opens the site's repositories by their names at the source; nil: nothing is known to be at the site.
+	Site  Source
+	Check Check // for Site
+	// Verify tells whether a state may be copied; nil: every state. It is not asked about a state that a tag at the site names
+	// already. An error is the closure's.
 	Verify func(ctx context.Context, repo *registry.Repository, state digest.Digest) error
 	// VerifyTrust tells whether the versions of a trust policy may be copied; nil: all. An error is the closure's.
 	VerifyTrust func(ctx context.Context, repo *registry.Repository) error
@@ -72,8 +88,8 @@ func Close(ctx context.Context, from Source, states string, o Options) (*Closure
 	}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(o.concurrency())
-	for _, s := range wanted {
-		g.Go(func() error { return w.state(inner, repo, s) })
+	for _, d := range wanted {
+		g.Go(func() error { return w.device(inner, repo, d) })
 	}
 	for _, name := range o.Trust {
 		g.Go(func() error { return w.trust(inner, name) })
@@ -110,15 +126,14 @@ func (w *walk) open(ctx context.Context, name string) (*registry.Repository, err
 	return repo.Upstream(), nil // a mirror may show what was
 }
 
-// generation is a state that is wanted.
-type generation struct {
-	tag     string // of the device
-	number  uint64 // 0: what the device's tag names
-	history string // its history tag; "": not known yet
+// wanted is what of a device is wanted.
+type wanted struct {
+	tag     string
+	history []uint64 // generations that have a tag, the newest first
 }
 
 // states lists what is wanted of the repository.
-func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]generation, error) {
+func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]wanted, error) {
 	tags, err := repo.Tags(ctx)
 	if err != nil {
 		return nil, err
@@ -135,15 +150,12 @@ func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]generat
 			devices = append(devices, id.Tag())
 		}
 	}
-	var out []generation
+	var out []wanted
 	for _, tag := range devices {
 		if !slices.Contains(tags, tag) {
 			continue // its tag was removed: no device follows it
 		}
-		out = append(out, generation{tag: tag})
-		for _, n := range known[tag][:min(len(known[tag]), w.o.History+1)] {
-			out = append(out, generation{tag: tag, number: n, history: artifacts.HistoryTag(tag, n)})
-		}
+		out = append(out, wanted{tag, known[tag][:min(len(known[tag]), w.o.History+1)]})
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%s: no device has a state there: %w", repo.Name(), fault.ErrNotFound)
@@ -151,39 +163,127 @@ func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]generat
 	return out, nil
 }
 
-// state follows what a state names.
-func (w *walk) state(ctx context.Context, repo *registry.Repository, g generation) error {
-	target := cmp.Or(g.history, g.tag)
-	s, err := release.Read(ctx, repo, target)
-	if g.history != "" && errors.Is(err, fault.ErrNotFound) {
-		return nil // removed meanwhile
-	}
+// device follows what a device's tag names, and its history.
+func (w *walk) device(ctx context.Context, repo *registry.Repository, d wanted) error {
+	now, err := w.state(ctx, repo, d.tag, d.tag)
 	if err != nil {
 		return err
 	}
-	if w.o.Verify != nil {
-		if err := w.o.Verify(ctx, repo, s.Descriptor.Digest); err != nil {
-			return fmt.Errorf("%s:%s: %w", repo.Name(), target, err)
+	for _, number := range d.history {
+		tag := artifacts.HistoryTag(d.tag, number)
+		if number == now.number && now.set[d.tag] && w.listed(ctx, repo.Name(), tag) { // copied together with it
+			w.mu.Lock()
+			now.tag(tag, "")
+			now.set[tag] = true
+			w.mu.Unlock()
+			continue
 		}
-	}
-	n := w.add(artifacts.KindState, repo.Name(), s.Descriptor.Digest, g.tag, target)
-	w.mu.Lock()
-	if n.number = s.Index.Generation; g.history == "" {
-		n.current = g.tag
-	}
-	w.mu.Unlock()
-	for _, d := range s.State.Deployments {
-		for _, c := range d.Document.Spec.DeploymentProfile.Components {
-			if err := w.component(ctx, g.tag, d.Document.Spec.DeploymentProfile.Type, c); err != nil {
-				return err
-			}
+		_, err := w.state(ctx, repo, d.tag, tag)
+		if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// state follows what a tag of a device names.
+func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag string) (*Need, error) {
+	desc, manifest, err := repo.Tagged(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s:%s: %w", repo.Name(), tag, err)
+	}
+	there, err := w.atSite(ctx, repo.Name(), tag, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	if !there && w.o.Verify != nil {
+		if err := w.o.Verify(ctx, repo, desc.Digest); err != nil {
+			return nil, fmt.Errorf("%s:%s: %w", repo.Name(), tag, err)
+		}
+	}
+	w.mu.Lock()
+	n := w.need(artifacts.KindState, repo.Name(), desc.Digest)
+	n.tag(tag, device)
+	n.number, n.there, n.set[tag] = x.Generation, n.there || there, there
+	if tag == device {
+		n.current = device
+	}
+	w.mu.Unlock()
+	if there && w.o.Check == CheckTags {
+		return n, nil
+	}
+	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, there)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range deployments {
+		for _, c := range d.Document.Spec.DeploymentProfile.Components {
+			if err := w.component(ctx, below{device, d.Document.Spec.DeploymentProfile.Type, there}, c); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// deploymentsOf reads the deployments of a state; those of one that the site has, with one request.
+func deploymentsOf(ctx context.Context, repo *registry.Repository, d digest.Digest, x *artifacts.StateIndex, there bool) ([]artifacts.Deployment, error) {
+	if !there {
+		s, err := release.Read(ctx, repo, d.String())
+		if err != nil {
+			return nil, err
+		}
+		return s.State.Deployments, nil
+	}
+	if x.Bundle == nil {
+		return nil, nil
+	}
+	data, err := repo.Blob(ctx, *x.Bundle, artifacts.MaxArchive)
+	if err != nil {
+		return nil, err
+	}
+	out, err := artifacts.ReadBundle(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), d, err)
+	}
+	return out, nil
+}
+
+// atSite reports whether a tag at the site names a digest, and so leads to all that is below it.
+func (w *walk) atSite(ctx context.Context, repository, tag string, d digest.Digest) (bool, error) {
+	if w.o.Site == nil || w.o.Check == CheckAll {
+		return false, nil
+	}
+	to, err := w.o.Site.OpenName(ctx, repository)
+	if err != nil || !to.MayHave(tag) {
+		return false, err
+	}
+	there, err := to.Named(ctx, tag)
+	return there == d, err
+}
+
+// listed reports whether the site has a tag, as it was listed there.
+func (w *walk) listed(ctx context.Context, repository, tag string) bool {
+	to, err := w.o.Site.OpenName(ctx, repository)
+	return err == nil && to.MayHave(tag)
+}
+
+// below is what a component is named by.
+type below struct {
+	device string
+	kind   string // of the deployment profile
+	there  bool   // the site has it whole
+}
+
 // component follows what a component names.
-func (w *walk) component(ctx context.Context, device, kind string, c margo.Component) error {
+func (w *walk) component(ctx context.Context, from below, c margo.Component) error {
 	name, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
 	d, pinned, err := c.Pinned()
 	switch {
@@ -194,8 +294,8 @@ func (w *walk) component(ctx context.Context, device, kind string, c margo.Compo
 		w.problem("component %s:%s has no digest: its publisher did not pin it", name, c.Properties.Revision)
 		return nil
 	}
-	w.add(artifacts.KindComponent, name, d, device, strings.ReplaceAll(c.Properties.Revision, "+", "_"))
-	if kind != "compose" {
+	w.add(artifacts.KindComponent, name, d, from, strings.ReplaceAll(c.Properties.Revision, "+", "_"))
+	if from.kind != "compose" {
 		return nil // images of a chart are not known
 	}
 	w.mu.Lock()
@@ -220,7 +320,7 @@ func (w *walk) component(ctx context.Context, device, kind string, c margo.Compo
 			w.problem("component %s@%s: %v", name, d, err)
 			continue
 		}
-		w.add(artifacts.KindImage, ref.Name(), i.Digest, device, "")
+		w.add(artifacts.KindImage, ref.Name(), i.Digest, from, "")
 	}
 	return nil
 }
@@ -277,7 +377,11 @@ func (w *walk) trust(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		w.add(artifacts.KindTrust, name, d.Digest, "", tag)
+		there, err := w.atSite(ctx, name, tag, d.Digest)
+		if err != nil {
+			return err
+		}
+		w.add(artifacts.KindTrust, name, d.Digest, below{there: there}, tag)
 		found = true
 	}
 	if !found {
@@ -290,21 +394,32 @@ func (w *walk) trust(ctx context.Context, name string) error {
 }
 
 // add takes note of a need.
-func (w *walk) add(kind artifacts.Kind, repository string, d digest.Digest, device, tag string) *Need {
+func (w *walk) add(kind artifacts.Kind, repository string, d digest.Digest, from below, tag string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	n := w.need(kind, repository, d)
+	n.tag(tag, from.device)
+	n.there = n.there || from.there
+}
+
+// need is what is known of an artifact. The caller holds w.mu.
+func (w *walk) need(kind artifacts.Kind, repository string, d digest.Digest) *Need {
 	key := repository + "@" + d.String()
 	n := w.needs[key]
 	if n == nil {
-		n = &Need{Kind: kind, Repository: repository, Digest: d, Devices: []string{}}
+		n = &Need{Kind: kind, Repository: repository, Digest: d, Devices: []string{}, set: map[string]bool{}}
 		w.needs[key] = n
 	}
+	return n
+}
+
+// tag takes note of a tag and a device, "" is none.
+func (n *Need) tag(tag, device string) {
 	for into, s := range map[*[]string]string{&n.Tags: tag, &n.Devices: device} {
 		if i, there := slices.BinarySearch(*into, s); s != "" && !there {
 			*into = slices.Insert(*into, i, s)
 		}
 	}
-	return n
 }
 
 func (w *walk) problem(format string, args ...any) {

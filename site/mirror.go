@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -32,6 +33,7 @@ type Mirror struct {
 	To          func(ctx context.Context, repository string) (*registry.Repository, error)
 	Tell        func(Mirrored) // after each artifact is there; nil: not called. It is called by one goroutine at a time
 	Concurrency int            // artifacts in progress; 0: 4
+	Check       Check          // how much is looked for of what the closure's Site has
 
 	mu   sync.Mutex
 	made Mirrored
@@ -80,7 +82,7 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 
 // check refuses a device's state that is older than the one at the site.
 func (m *Mirror) check(ctx context.Context, n *Need) error {
-	if n.current == "" {
+	if n.current == "" || n.set[n.current] {
 		return nil
 	}
 	to, err := m.To(ctx, n.Repository)
@@ -114,25 +116,12 @@ func (m *Mirror) copy(ctx context.Context, n *Need) error {
 	if err != nil {
 		return err
 	}
+	from = from.Upstream()
 	to, err := m.To(ctx, n.Repository)
 	if err != nil {
 		return err
 	}
-	var tags []string
-	switch n.Kind {
-	case artifacts.KindState:
-	case artifacts.KindTrust:
-		tags = n.Tags
-	case artifacts.KindComponent:
-		tags = n.Tags[:1]
-	default:
-		tags = []string{digestTag(n.Digest)}
-	}
-	made, err := to.CopyFrom(ctx, from.Upstream(), n.Digest, first(tags))
-	if errors.Is(err, fault.ErrConflict) && n.Kind == artifacts.KindComponent {
-		m.note(fmt.Sprintf("%s:%s names something else at the site: the component is there by its digest", to.Name(), tags[0]))
-		made, err = to.CopyFrom(ctx, from.Upstream(), n.Digest, digestTag(n.Digest))
-	}
+	made, err := m.bring(ctx, n, from, to)
 	if err != nil {
 		return err
 	}
@@ -148,6 +137,68 @@ func (m *Mirror) copy(ctx context.Context, n *Need) error {
 		m.Tell(m.made)
 	}
 	return nil
+}
+
+// bring is copy from one repository to another.
+func (m *Mirror) bring(ctx context.Context, n *Need, from, to *registry.Repository) (*registry.Copied, error) {
+	if n.there {
+		made, err := m.later(ctx, n, from, to)
+		if made != nil || err != nil {
+			return made, err
+		}
+	}
+	var tags []string
+	switch n.Kind {
+	case artifacts.KindState:
+	case artifacts.KindTrust:
+		tags = n.Tags
+	case artifacts.KindComponent:
+		tags = n.Tags[:1]
+	default:
+		tags = []string{digestTag(n.Digest)}
+	}
+	made, err := to.CopyFrom(ctx, from, n.Digest, first(tags))
+	if errors.Is(err, fault.ErrConflict) && n.Kind == artifacts.KindComponent {
+		m.note(fmt.Sprintf("%s:%s names something else at the site: the component is there by its digest", to.Name(), tags[0]))
+		made, err = to.CopyFrom(ctx, from, n.Digest, digestTag(n.Digest))
+	}
+	return made, err
+}
+
+// later brings what was made about an artifact that the site has; nil: the site has lost it.
+func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Repository) (*registry.Copied, error) {
+	if m.Check == CheckTags {
+		return &registry.Copied{}, nil
+	}
+	if len(n.set) == 0 { // what leads to it does not show that it is there
+		there, err := to.Exists(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: n.Digest})
+		if err != nil || !there {
+			return nil, err
+		}
+	}
+	about := []digest.Digest{n.Digest}
+	if n.Kind == artifacts.KindImage {
+		children, err := from.Below(ctx, n.Digest)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range children {
+			about = append(about, c.Digest)
+		}
+	}
+	all := &registry.Copied{}
+	for _, d := range about {
+		made, err := to.CopyReferrersFrom(ctx, from, d)
+		if err != nil {
+			return nil, err
+		}
+		all.Manifests += made.Manifests
+		all.Referrers += made.Referrers
+		all.Mounted += made.Mounted
+		all.Sent += made.Sent
+		all.Bytes += made.Bytes
+	}
+	return all, nil
 }
 
 func first(all []string) string {
@@ -188,6 +239,9 @@ func (m *Mirror) move(ctx context.Context, n *Need) error {
 }
 
 func (m *Mirror) tag(ctx context.Context, n *Need, tag string, moves bool) error {
+	if n.set[tag] {
+		return nil
+	}
 	to, err := m.To(ctx, n.Repository)
 	if err != nil {
 		return err

@@ -61,11 +61,15 @@ func (r exportResult) text(w io.Writer) {
 }
 
 func (p *program) export(c *cli.Context, args []string) error {
-	s, err := p.carry(c, args[0], true)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer client.Close()
+	s, err := p.carry(c, client, args[0], nil, true)
+	if err != nil {
+		return err
+	}
 	var had *site.Inventory
 	if file := c.String("since"); file != "" {
 		data, err := p.readInventory(file)
@@ -84,7 +88,7 @@ func (p *program) export(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	m := &site.Mirror{From: s.Client, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
+	m := &site.Mirror{From: s.from, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
 		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: had.Had(repository)})
 	}}
 	made, err := p.runMirror(c, m, s.closure)

@@ -30,7 +30,7 @@ func (p *program) mirrorCommand() *cli.Command {
 			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
 			"--policy trust.yaml --trust harbor.acme.example/plant/trust --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
 		},
-		flags: slices.Concat(siteVerifyFlags(), budgetFlags(), siteFlags()),
+		flags: slices.Concat([]cli.Flag{checkFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run:   p.budgeted(p.mirror),
 	})
 }
@@ -56,12 +56,21 @@ func (r mirrorResult) text(w io.Writer) {
 }
 
 func (p *program) mirror(c *cli.Context, args []string) error {
-	s, err := p.carry(c, args[0], true)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	m := &site.Mirror{From: s.Client, To: destination(c, s.Client, args[1])}
+	defer client.Close()
+	to := site.Snapshots(destination(c, client, args[1]))
+	s, err := p.carry(c, client, args[0], to, true)
+	if err != nil {
+		return err
+	}
+	check, err := checkOf(c)
+	if err != nil {
+		return err
+	}
+	m := &site.Mirror{From: s.from, To: to.OpenName, Check: check}
 	made, err := p.runMirror(c, m, s.closure)
 	if err != nil {
 		return err

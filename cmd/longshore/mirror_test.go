@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -148,4 +149,114 @@ func TestMirrorIsTakenUp(t *testing.T) {
 		}
 	}
 	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+}
+
+// A site of 500 devices that has everything: the tags alone cost one request for each manifest of what the site needs, both
+// registries together; to look for new signatures too costs about one at each.
+func TestMirrorOfManyUpToDate(t *testing.T) {
+	const devices = 500
+	s := newShell(t, testenv.Distribution)
+	there := s.site(testenv.Distribution)
+	s.waves(devices, "")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "waves")
+	first := s.mirrored()
+	// The states with their signatures, a component, and two images with two platforms each.
+	if want := 2*devices + 7; len(first.Devices) != devices || first.Manifests != want {
+		t.Fatalf("first: %+v, want %d devices and %d manifests", first.Mirrored, devices, want)
+	}
+	for check, most := range map[string][3]int{"tags": {510, 510, 1}, "signatures": {1550, 1050, 3}} {
+		s.server.Faults.Forget()
+		there.Faults.Forget()
+		again := s.mirrored("--check", check)
+		if again.Sent+again.Mounted+again.Manifests+again.Tags != 0 {
+			t.Errorf("--check %s: %+v, want that nothing was sent", check, again.Mirrored)
+		}
+		source, site := len(s.server.Faults.Requests("", "")), len(there.Faults.Requests("", ""))
+		t.Logf("%d manifests; --check %s: %d requests at the source, %d at the site", first.Manifests, check, source, site)
+		if source > most[0] || site > most[1] || source+site > most[2]*first.Manifests {
+			t.Errorf("--check %s: %d requests at the source, %d at the site, want at most %d, %d and %d for each manifest", check, source, site, most[0], most[1], most[2])
+		}
+	}
+}
+
+// Signatures of what the site has already arrive there, whatever they are of; with --check tags they do not. What the site's
+// registry has lost comes again: images and components at once, blobs with --check all.
+func TestMirrorBringsWhatIsNew(t *testing.T) {
+	for _, kinds := range [][2]testenv.Kind{{testenv.Distribution, testenv.Distribution}, {testenv.Referrers, testenv.Distribution}, {testenv.Distribution, testenv.Referrers}} {
+		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
+			s := newShell(t, kinds[0])
+			s.stock()
+			there := s.site(kinds[1])
+			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+			s.mirrored()
+			caddy := opened(t, s.server.Reference("library/caddy"))
+			index, err := caddy.Resolve(t.Context(), "2.10")
+			if err != nil {
+				t.Fatal(err)
+			}
+			children, err := caddy.Below(t.Context(), index.Digest)
+			if err != nil || len(children) != 2 {
+				t.Fatalf("the index has %v, %v", children, err)
+			}
+			for _, of := range [][]string{
+				{states + ":press-07"},
+				{monitor + ":1.4.0"},
+				{host + "/library/caddy:2.10"},
+				{host + "/library/caddy@" + children[1].Digest.String()},
+				{"--signature-format", "legacy", monitor + ":1.4.0"},
+			} {
+				s.do(outcome.OK, append([]string{"sign", "-q", "--key", "root.key"}, of...)...)
+				if r := s.mirrored("--check", "tags"); r.Manifests != 0 {
+					t.Errorf("%s, --check tags: %+v, want nothing", of, r.Mirrored)
+				}
+				if r := s.mirrored(); r.Referrers != 1 || r.Tags != 0 {
+					t.Errorf("%s: %+v, want one signature", of, r.Mirrored)
+				}
+				if r := s.mirrored(); r.Manifests+r.Sent != 0 {
+					t.Errorf("%s again: %+v, want nothing", of, r.Mirrored)
+				}
+			}
+			// Another signature under cosign's older tag, which moves.
+			s.do(outcome.OK, "sign", "-q", "--key", "release.key", "--signature-format", "legacy", monitor+":1.4.0")
+			if r := s.mirrored(); r.Referrers != 1 {
+				t.Errorf("a second signature under the tag: %+v", r.Mirrored)
+			}
+			s.do(outcome.OK, "verify", "-q", "--key", "release.pub", "--no-recurse", siteHost+"/plant/components/line-monitor:1.4.0")
+			if kinds[1] != testenv.Distribution {
+				return // in-memory registries need no repair
+			}
+			lost := opened(t, there.Reference("library/caddy"))
+			if err := lost.RemoveManifest(t.Context(), index.Digest); err != nil {
+				t.Fatal(err)
+			}
+			if r := s.mirrored("--check", "tags"); r.Manifests != 0 {
+				t.Errorf("a lost image, --check tags: %+v, want nothing", r.Mirrored)
+			}
+			if r := s.mirrored(); r.Manifests == 0 {
+				t.Errorf("a lost image: %+v, want it again", r.Mirrored)
+			}
+			s.do(outcome.OK, "verify", "-q", "--key", "root.pub", "--no-recurse", siteHost+"/library/caddy@"+index.Digest.String())
+			if err := lost.RemoveManifest(t.Context(), children[0].Digest); err != nil {
+				t.Fatal(err)
+			}
+			if r := s.mirrored("--check", "all"); r.Manifests == 0 {
+				t.Errorf("a lost part of an image, --check all: %+v, want it again", r.Mirrored)
+			}
+		})
+	}
+}
+
+// opened opens a repository as somebody who may write there.
+func opened(t *testing.T, name string) *registry.Repository {
+	t.Helper()
+	client, err := registry.New(registry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	repo, err := client.OpenName(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
 }

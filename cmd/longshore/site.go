@@ -55,7 +55,7 @@ func devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
 }
 
 // destination opens the site's repository for one of the closure.
-func destination(c *cli.Context, client *registry.Client, arg string) func(context.Context, string) (*registry.Repository, error) {
+func destination(c *cli.Context, client *registry.Client, arg string) site.Mapped {
 	base := strings.TrimSuffix(strings.TrimPrefix(arg, "oci://"), "/")
 	return func(_ context.Context, repository string) (*registry.Repository, error) {
 		name := repository
@@ -77,30 +77,49 @@ func destination(c *cli.Context, client *registry.Client, arg string) func(conte
 // carrying is what a command works with that carries a closure away from its source. Close it.
 type carrying struct {
 	*registry.Client
-	states  string // repository
+	from    site.Source // each repository is listed and read once
+	states  string      // repository
 	trust   []string
 	closure *site.Closure
 }
 
-// carry finds what the flags say, and verifies it.
-func (p *program) carry(c *cli.Context, arg string, verify bool) (*carrying, error) {
-	client, err := p.client(c)
-	if err != nil {
-		return nil, err
-	}
+// carry finds what the flags say, and verifies it, except what a tag at the site leads to already. to opens repositories of
+// the site; nil: nothing is known of it.
+func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to site.Source, verify bool) (*carrying, error) {
+	from := site.Snapshots(client)
 	states, o, err := p.siteOptions(c, arg)
 	if err == nil && verify {
-		err = p.siteVerify(c, client, &o)
+		err = p.siteVerify(c, from, &o)
 	}
-	var closure *site.Closure
-	if err == nil {
-		closure, err = site.Close(c.Context, client, states, o)
+	if err == nil && to != nil {
+		o.Site = to
+		o.Check, err = checkOf(c)
 	}
 	if err != nil {
-		client.Close()
 		return nil, err
 	}
-	return &carrying{client, states, o.Trust, closure}, nil
+	closure, err := site.Close(c.Context, from, states, o)
+	if err != nil {
+		return nil, err
+	}
+	return &carrying{client, from, states, o.Trust, closure}, nil
+}
+
+func checkFlag() cli.Flag {
+	return &cli.StringFlag{Name: "check", Value: "signatures", Usage: "what to look for where a device's tag at the site is up to date: `WHAT` is " +
+		"tags (nothing), signatures (signatures and other referrers that are new) or all (every manifest and blob)"}
+}
+
+// checkOf reads --check.
+func checkOf(c *cli.Context) (site.Check, error) {
+	switch s := c.String("check"); s {
+	case "signatures":
+		return site.CheckSignatures, nil
+	case "tags", "all":
+		return site.Check(s), nil
+	default:
+		return "", misused(c, "--check %s is none of tags, signatures, all", s)
+	}
 }
 
 // siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;

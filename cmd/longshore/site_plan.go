@@ -56,12 +56,16 @@ func (r sitePlanResult) text(w io.Writer) {
 }
 
 func (p *program) sitePlan(c *cli.Context, args []string) error {
-	s, err := p.carry(c, args[0], false)
+	client, err := p.client(c)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	m := &site.Mirror{From: s.Client, To: destination(c, s.Client, args[1])}
+	defer client.Close()
+	s, err := p.carry(c, client, args[0], nil, false)
+	if err != nil {
+		return err
+	}
+	m := &site.Mirror{From: s.from, To: site.Snapshots(destination(c, client, args[1])).OpenName}
 	plan, err := m.Plan(c.Context, s.closure)
 	if err != nil {
 		return err
