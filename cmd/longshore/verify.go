@@ -26,19 +26,23 @@ import (
 
 func (p *program) verifyCommand() *cli.Command {
 	return p.command("", command{
-		name: "verify", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
+		name: "verify", args: "[device] HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 2,
 		usage: "verify the signatures of an artifact, down to the last image",
 		about: "Passes if one of the given keys signed the current digest of the reference, or if the trust policy accepts it, and if " +
 			"everything below is valid: a state's documents and deployments, their pinned components, and the images in each " +
 			"component's lock. The output shows what was checked, by which key, the signer's claimed time, and what was not " +
 			"checked. Bundles and cosign's older signatures are supported. With --attestation, an attestation of that type must be " +
 			"signed. The command connects only to registries: that of the reference, and those that a state names. A file, such as " +
-			"one of a release, is verified by the bundles beside it, which longshore sign and attest write: FILE.sigstore.json.",
+			"one of a release, is verified by the bundles beside it, which longshore sign and attest write: FILE.sigstore.json. " +
+			"With the word device before a reference like HOST/STATES:press-07, the command verifies what that device reported to the " +
+			"registry: that the key given with --key, the device's, signed the report, and that it is of this device; with --state-key or " +
+			"--policy also the signatures of the state that it runs.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state:press-07",
 			"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",
 			"--certificate-identity anna@acme.example --certificate-oidc-issuer https://login.acme.example --trusted-root trusted_root.json harbor.acme.example/plant/components/web:2.0.1",
 			"--key longshore.pub checksums.txt",
+			"device --key press-07.pub --state-key release.pub --seen seen.json harbor.acme.example/plant/state:press-07",
 			"--key ci.pub --attestation spdxjson --show-predicate harbor.acme.example/plant/components/web:2.0.1",
 		},
 		flags: slices.Concat([]cli.Flag{
@@ -47,7 +51,7 @@ func (p *program) verifyCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation that must be signed with the digest; may be repeated"},
 			&cli.StringFlag{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
 			&cli.BoolFlag{Name: "show-predicate", Usage: "with --attestation, print only the predicate"},
-		}, auditFlags(), identityFlags(), registryFlags()),
+		}, deviceReportFlags(), auditFlags(), identityFlags(), registryFlags()),
 		run: p.verify,
 	})
 }
@@ -104,6 +108,17 @@ func projectImages(ctx context.Context, archive *artifacts.Archive, u audit.Use)
 }
 
 func (p *program) verify(c *cli.Context, args []string) error {
+	if len(args) == 2 {
+		if args[0] != "device" {
+			return misused(c, "%q and %q: one reference at a time", args[0], args[1])
+		}
+		return p.verifyDevice(c, args[1])
+	}
+	for _, f := range deviceReportFlags() {
+		if name := f.Names()[0]; c.IsSet(name) {
+			return misused(c, "--%s is for the report of a device: longshore verify device REFERENCE", name)
+		}
+	}
 	judge, err := p.judge(c)
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"signing/sign":       {"artifacts", "signing"},
 	"signing/audit":      {"artifacts", "signing", "signing/trust"},
 	"signing/filebundle": {"artifacts", "signing"},
+	"signing/current":    {"artifacts", "signing"},
 	"agent":              {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
 	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},

@@ -1,0 +1,156 @@
+// Package current reads what devices say about themselves from where they put it, and says what is wrong with it: another
+// signer, another device, an old report shown again, reports in between that nobody has seen.
+//
+// The entry point is [Read]. A [Memory] remembers what was seen before.
+package current
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// Source is a repository or a layout.
+type Source interface {
+	Name() string
+	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
+	Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error)
+	Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error)
+}
+
+// Report is a device's current state that its key has signed.
+type Report struct {
+	*artifacts.CurrentState
+	By       signing.Key
+	Digest   digest.Digest // of the artifact
+	Manifest []byte
+	Bundle   []byte
+}
+
+// Read reads the report under the device tag ("press-07") of a repository: one that one of keys has signed and that is of this
+// device. Errors wrap fault.ErrNotFound (it never reported there), fault.ErrBadSignature (signed by another key, altered, or of
+// another device), or fault.ErrInvalid and its kind (it is no report).
+func Read(ctx context.Context, from Source, tag string, keys []signing.Key) (*Report, error) {
+	r, err := read(ctx, from, tag, keys)
+	if err != nil {
+		return nil, fmt.Errorf("report %s:%s: %w", from.Name(), artifacts.CurrentTag(tag), err)
+	}
+	return r, nil
+}
+
+func read(ctx context.Context, from Source, tag string, keys []signing.Key) (*Report, error) {
+	d, err := from.Resolve(ctx, artifacts.CurrentTag(tag))
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Digest: d.Digest}
+	if _, r.Manifest, err = from.Manifest(ctx, d.Digest); err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenCurrentState(r.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	if r.Bundle, err = x.Read(func(d ocispec.Descriptor) ([]byte, error) { return from.Blob(ctx, d, artifacts.MaxCurrentState) }); err != nil {
+		return nil, err
+	}
+	statement, by, err := signing.ReadStatement(ctx, r.Bundle, keys)
+	if err != nil {
+		return nil, err
+	}
+	if r.CurrentState, err = artifacts.ParseCurrentState("report", statement); err != nil {
+		return nil, err
+	}
+	if r.By = by; r.Device.Tag() != tag {
+		return nil, fault.WithHint(fmt.Errorf("it is the report of device %s: %w", r.Device, fault.ErrBadSignature),
+			"somebody put the report of another device there: find out who writes to the repository")
+	}
+	return r, nil
+}
+
+// Seen is the newest report of a device that somebody has looked at.
+type Seen struct {
+	Epoch   string        `json:"epoch"`
+	Counter uint64        `json:"counter"`
+	Digest  digest.Digest `json:"digest"` // of the artifact
+	Time    time.Time     `json:"time"`
+	Earlier []string      `json:"earlier,omitempty"` // epochs before, the last at the end
+}
+
+const maxEarlier = 64 // epochs that are remembered of one device
+
+// Memory is what was seen of devices, by id.
+type Memory map[artifacts.DeviceID]Seen
+
+// ParseMemory reads what [Memory.Encode] writes; nothing is an empty memory.
+func ParseMemory(file string, data []byte) (Memory, error) {
+	m := Memory{}
+	if len(data) == 0 {
+		return m, nil
+	}
+	if err := json.Unmarshal(data, &m); err != nil || m == nil {
+		return nil, fmt.Errorf("%s: no file of seen reports: %w", file, errors.Join(fault.ErrInvalid, err))
+	}
+	return m, nil
+}
+
+// Encode writes the memory.
+func (m Memory) Encode() ([]byte, error) {
+	data, err := json.MarshalIndent(m, "", "  ")
+	return append(data, '\n'), err
+}
+
+// Take holds a report against what was seen before, and remembers it. An error wraps fault.ErrRollback: it is older than one that
+// was seen, or fault.ErrConflict: another one with the same number was seen. notes tell what is no error: a gap, a database
+// that began anew.
+func (m Memory) Take(r *Report) (notes []string, err error) {
+	now := Seen{Epoch: r.Epoch, Counter: r.Counter, Digest: r.Digest, Time: r.Time}
+	before, known := m[r.Device]
+	switch {
+	case !known:
+	case slices.Contains(before.Earlier, r.Epoch):
+		return nil, fault.WithHint(fmt.Errorf("report %d of %s is of a database that the device has replaced since: %w", r.Counter, r.Device, fault.ErrRollback), hintReplay)
+	case r.Epoch != before.Epoch:
+		now.Earlier = append(slices.Clone(before.Earlier), before.Epoch)
+		now.Earlier = now.Earlier[max(0, len(now.Earlier)-maxEarlier):]
+		notes = append(notes, fmt.Sprintf("the device has a new database: its counter began again after %d, and an older report cannot be told by it", before.Counter))
+	case r.Counter < before.Counter:
+		return nil, fault.WithHint(fmt.Errorf("report %d of %s, and report %d was seen before: %w", r.Counter, r.Device, before.Counter, fault.ErrRollback), hintReplay)
+	case r.Counter == before.Counter && r.Digest != before.Digest:
+		return nil, fault.WithHint(fmt.Errorf("report %d of %s was seen with other content, %s: %w", r.Counter, r.Device, before.Digest, fault.ErrConflict),
+			"two copies of the device's disk may run, or its key was stolen")
+	default:
+		now.Earlier = before.Earlier
+		notes = append(notes, gap(before.Counter, r.Counter)...)
+	}
+	m[r.Device] = now
+	return notes, nil
+}
+
+const hintReplay = "an old report is shown again: find out who writes to the registry, or which mirror is behind"
+
+// gap tells of reports between two that nobody has seen.
+func gap(before, now uint64) []string {
+	if now <= before+1 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d reports between %d and %d were not seen: newer ones took their place", now-before-1, before, now)}
+}
+
+// After is [Memory.Take] where only the number of a report is known.
+func After(r *Report, counter uint64) (notes []string, err error) {
+	if r.Counter < counter {
+		return nil, fault.WithHint(fmt.Errorf("report %d of %s, and report %d was seen before: %w", r.Counter, r.Device, counter, fault.ErrRollback), hintReplay)
+	}
+	return gap(counter, r.Counter), nil
+}
