@@ -385,7 +385,7 @@ func (w *walk) trust(ctx context.Context, name string) error {
 		found = true
 	}
 	if !found {
-		return fmt.Errorf("%s: no trust policy is there: %w", name, fault.ErrNotFound)
+		return fault.WithHint(fmt.Errorf("%s: no trust policy is there: %w", name, fault.ErrNotFound), "publish it: longshore trust push FILE "+name)
 	}
 	if w.o.VerifyTrust != nil {
 		return w.o.VerifyTrust(ctx, repo)

@@ -17,6 +17,7 @@ import (
 // reach beside that is counted and dropped: names, and every other address.
 type Island struct {
 	Address string // of this machine as seen from the island: what is to be reached from there listens here
+	Network string // path of the namespace
 
 	pid int
 }
@@ -26,14 +27,15 @@ const islandTable = `table inet island {
   counter strays { }
   chain output {
     type filter hook output priority 0; policy drop;
-    ip daddr %s accept
+    ip daddr { %s } accept
     meta l4proto { tcp, udp } counter name strays drop
   }
 }
 `
 
-// NewIsland makes an island for one test. It needs root, nftables and iproute2.
-func NewIsland(t testing.TB) *Island {
+// NewIsland makes an island for one test. Its programs may use the addresses and networks inside, too. It needs root, nftables
+// and iproute2.
+func NewIsland(t testing.TB, inside ...string) *Island {
 	t.Helper()
 	ctx := t.Context()
 	if os.Geteuid() != 0 {
@@ -55,7 +57,7 @@ func NewIsland(t testing.TB) *Island {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &Island{pid: holder.PID()}
+	i := &Island{pid: holder.PID(), Network: fmt.Sprintf("/proc/%d/ns/net", holder.PID())}
 	home := namespaceOf(t, os.Getpid())
 	Eventually(t, containerdReady, "the island's namespace", func() error {
 		if namespaceOf(t, i.pid) == home {
@@ -67,7 +69,7 @@ func NewIsland(t testing.TB) *Island {
 		t.Fatal(err)
 	}
 	rules := filepath.Join(box.Dir(), "island.nft")
-	if err := os.WriteFile(rules, fmt.Appendf(nil, islandTable, i.Address), 0o600); err != nil {
+	if err := os.WriteFile(rules, fmt.Appendf(nil, islandTable, strings.Join(append(inside, i.Address), ", ")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	i.must(t, "nft", "-f", rules)

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -25,48 +22,6 @@ type Peer struct {
 	box  *Box
 	env  []string
 	argv []string // program and flags that every call has
-}
-
-// Network makes a network namespace with nothing but a loopback. It is gone with the box.
-func (b *Box) Network(ctx context.Context) (path string, err error) {
-	dir, err := b.Folder("n")
-	if err != nil {
-		return "", err
-	}
-	path = filepath.Join(dir, "net")
-	if err := os.WriteFile(path, nil, 0o444); err != nil {
-		return "", err
-	}
-	for _, argv := range [][]string{
-		{"unshare", "--net=" + path, "true"},
-		{"nsenter", "--net=" + path, "ip", "link", "set", "lo", "up"},
-	} {
-		if text, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			return "", fmt.Errorf("make a network namespace: %w: %s", err, text)
-		}
-	}
-	return path, nil
-}
-
-// DialIn connects from inside a network namespace.
-func DialIn(network string) func(ctx context.Context, proto, address string) (net.Conn, error) {
-	return func(ctx context.Context, proto, address string) (conn net.Conn, err error) {
-		done := make(chan struct{})
-		go func() { // ends with the call
-			defer close(done)
-			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-			var ns *os.File
-			if ns, err = os.Open(network); err != nil {
-				return
-			}
-			defer ns.Close()
-			if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err == nil {
-				conn, err = (&net.Dialer{}).DialContext(ctx, proto, address)
-			}
-		}()
-		<-done
-		return conn, err
-	}
 }
 
 // Run runs one command of the engine and returns what it prints.

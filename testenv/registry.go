@@ -67,6 +67,7 @@ type RegistryServer struct {
 	ca      *x509.CertPool
 	tls     *tls.Config
 	plain   bool
+	network string
 	handler http.Handler
 	mu      sync.Mutex
 	server  *http.Server
@@ -83,6 +84,7 @@ type registrySetup struct {
 	clientCert bool
 	storage    string
 	address    string
+	network    string
 	dir        string
 	user       string
 	password   string
@@ -115,6 +117,11 @@ func WithAddress(address string) RegistryOption {
 	return func(s *registrySetup) { s.address = address }
 }
 
+// WithNetwork listens inside the network namespace with this path.
+func WithNetwork(path string) RegistryOption {
+	return func(s *registrySetup) { s.network = path }
+}
+
 // Registry starts a registry for one test.
 func Registry(t testing.TB, kind Kind, opts ...RegistryOption) *RegistryServer {
 	t.Helper()
@@ -136,11 +143,11 @@ func StartRegistry(dir string, kind Kind, opts ...RegistryOption) (*RegistryServ
 	for _, o := range opts {
 		o(&setup)
 	}
-	l, err := net.Listen("tcp", setup.address)
+	l, err := in(setup.network, func() (net.Listener, error) { return net.Listen("tcp", setup.address) })
 	if err != nil {
 		return nil, err
 	}
-	s := &RegistryServer{Kind: kind, Host: l.Addr().String(), Faults: &Faults{}, plain: setup.plain, close: func() error { return nil }}
+	s := &RegistryServer{Kind: kind, Host: l.Addr().String(), Faults: &Faults{}, plain: setup.plain, network: setup.network, close: func() error { return nil }}
 	s.URL = "http://" + s.Host
 	if setup.tls {
 		s.URL = "https://" + s.Host
@@ -198,7 +205,7 @@ func (s *RegistryServer) Up() error {
 	var l net.Listener
 	// Another process may have the port for a moment, as the local end of a connection.
 	err := Await(context.Background(), 5*time.Second, func() (err error) {
-		l, err = net.Listen("tcp", s.Host)
+		l, err = in(s.network, func() (net.Listener, error) { return net.Listen("tcp", s.Host) })
 		return err
 	})
 	if err == nil {

@@ -42,7 +42,7 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 		return client.OpenCarried(e.Path, repository, registry.Carried{Below: func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }})
 	})
 	o := site.Options{History: maxHistory, Trust: e.Trust}
-	if err = p.siteVerify(c, from, &o); err != nil {
+	if _, err = p.siteVerify(c, from, &o, site.Mapped(to)); err != nil {
 		return err
 	}
 	var made *site.Mirrored

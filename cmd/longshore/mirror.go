@@ -28,7 +28,7 @@ func (p *program) mirrorCommand() *cli.Command {
 			"find the copies by hosts.toml, see docs/site.md.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
-			"--policy trust.yaml --trust harbor.acme.example/plant/trust --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
+			"--policy trust.yaml --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
 		},
 		flags: slices.Concat([]cli.Flag{checkFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run:   p.budgeted(p.mirror),

@@ -89,7 +89,10 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 	from := site.Snapshots(client)
 	states, o, err := p.siteOptions(c, arg)
 	if err == nil && verify {
-		err = p.siteVerify(c, from, &o)
+		var policy *trust.Policy
+		if policy, err = p.siteVerify(c, from, &o); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
+			o.Trust = append(o.Trust, policy.Trust.Repository) // devices at the site follow it there
+		}
 	}
 	if err == nil && to != nil {
 		o.Site = to
@@ -123,21 +126,29 @@ func checkOf(c *cli.Context) (site.Check, error) {
 }
 
 // siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
-// with --no-verify nothing.
-func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options) error {
+// with --no-verify nothing. A --policy is followed to its newest version, also in the places where versions are known already.
+func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, known ...site.Source) (policy *trust.Policy, err error) {
 	if c.Bool("no-verify") {
 		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
-			return misused(c, "--no-verify excludes --key and --policy")
+			err = misused(c, "--no-verify excludes --key and --policy")
 		}
-		return nil
+		return nil, err
 	}
 	judge, err := p.judge(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if policy, ok := judge.(audit.Policy); ok {
-		policy.Elsewhere = sourcePlaces{from}.Place
-		judge = policy
+	if policy, err = p.policy(c); err != nil {
+		return nil, err
+	}
+	if x, ok := judge.(audit.Policy); ok {
+		x.Elsewhere = sourcePlaces{from}.Place
+		for _, at := range append(known, from) {
+			if x.Policy, err = p.newestPolicy(c.Context, at, x.Policy); err != nil {
+				return nil, err
+			}
+		}
+		judge = x
 	}
 	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
 		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
@@ -148,32 +159,55 @@ func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options) 
 		}
 		return verdict(report.Err())
 	}
-	policy, err := p.policy(c)
 	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error { return p.verifyTrust(ctx, repo, policy) }
-	return err
+	return policy, nil
 }
 
-// verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
-// names; of others the newest version.
-func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy) error {
-	hint := "see which version is wrong: longshore trust history " + repo.Name()
-	if policy == nil || policy.Trust == nil || policy.Trust.Repository != repo.Name() {
-		newest, err := trust.Look(ctx, repo, "")
-		if err == nil {
-			err = newest.Signed(ctx, p.now(), repo)
-		}
-		if err != nil {
-			return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), hint)
-		}
-		return nil
+// newestPolicy is the policy that devices with this one follow by now: states that a new key signed travel together with the
+// version that names the key.
+func (p *program) newestPolicy(ctx context.Context, from site.Source, policy *trust.Policy) (*trust.Policy, error) {
+	if policy.Trust == nil {
+		return policy, nil
 	}
+	repo, err := from.OpenName(ctx, policy.Trust.Repository)
+	if err != nil {
+		return nil, err
+	}
+	past, err := p.descendants(ctx, repo, policy)
+	for _, x := range past {
+		if !x.Proposal {
+			policy = x.Policy
+		}
+	}
+	return policy, err
+}
+
+// descendants are the versions that follow a policy in its repository. One that devices would not follow is an error.
+func (p *program) descendants(ctx context.Context, repo *registry.Repository, policy *trust.Policy) ([]trust.Past, error) {
 	past, err := trust.History(ctx, p.now(), repo, policy)
 	for _, x := range past {
 		if !x.Proposal && err == nil {
 			err = x.Err
 		}
 	}
-	return fault.WithHint(err, hint)
+	return past, fault.WithHint(err, "see which version is wrong: longshore trust history "+repo.Name())
+}
+
+// verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
+// names; of others the newest version.
+func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy) error {
+	if policy != nil && policy.Trust != nil && policy.Trust.Repository == repo.Name() {
+		_, err := p.descendants(ctx, repo, policy)
+		return err
+	}
+	newest, err := trust.Look(ctx, repo, "")
+	if err == nil {
+		err = newest.Signed(ctx, p.now(), repo)
+	}
+	if err != nil {
+		return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), "see which version is wrong: longshore trust history "+repo.Name())
+	}
+	return nil
 }
 
 // sourcePlaces opens what documents name in a source.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,8 @@ type Options struct {
 	Dir    string       // everything of the device and its publishers is below it; "": the box's folder
 	Bin    string       // has our programs already; "": they are built
 	Poll   time.Duration
+	// Network is the path of the network namespace that every program of this world runs in; "": this machine's.
+	Network string
 	// Containerd of the device; its namespace is Namespace, "" the daemon's own.
 	Containerd *testenv.Daemon
 	Namespace  string
@@ -131,7 +134,16 @@ func (w *World) Environment() []string {
 
 // Run runs one of our programs to its end and returns what it prints on stdout.
 func (w *World) Run(ctx context.Context, program string, args ...string) (string, error) {
-	return w.Box.Output(ctx, w.Environment(), append([]string{filepath.Join(w.Bin, program)}, args...)...)
+	return w.Box.Output(ctx, w.Environment(), w.program(program, args...)...)
+}
+
+// program is the command line of one of our programs.
+func (w *World) program(name string, args ...string) []string {
+	argv := append([]string{filepath.Join(w.Bin, name)}, args...)
+	if w.Network == "" {
+		return argv
+	}
+	return append([]string{"nsenter", "--net=" + w.Network}, argv...)
 }
 
 // Login stores the registry's password for the programs of this world.
@@ -210,13 +222,15 @@ func (w *World) Release(ctx context.Context, component string, flags ...string) 
 	return err
 }
 
-// Init configures the device as its owner would, trusting release.pub, and gives it a corner of this machine of its own.
+// Init configures the device as its owner would, trusting release.pub unless flags have a --policy, and gives it a corner of this machine of its own.
 func (w *World) Init(ctx context.Context, flags ...string) error {
 	args := []string{
-		"init", "--config-dir", w.Path("etc"), "--device", w.Device, "--state", "oci://" + w.Reference("plant/state"),
-		"--key", w.Path("release.pub"), "--ca-file", w.Registry.CAFile, "--poll", w.Poll.String(), "--data-dir", w.Path("data"), "--run-dir", w.Path("run"),
+		"init", "--config-dir", w.Path("etc"), "--device", w.Device, "--state", "oci://" + w.Reference("plant/state"), "--ca-file", w.Registry.CAFile, "--poll", w.Poll.String(), "--data-dir", w.Path("data"), "--run-dir", w.Path("run"),
 		"--network-pool", w.Pool, "--network-table", w.Table(),
 		"--containerd", w.Containerd.Address, "--containerd-namespace", w.Namespace,
+	}
+	if !slices.Contains(flags, "--policy") {
+		args = append(args, "--key", w.Path("release.pub"))
 	}
 	if w.Registry.Username != "" {
 		args = append(args, "--registry-config", w.Path("home/.docker/config.json"))
@@ -233,10 +247,12 @@ func (w *World) Boot(ctx context.Context) (err error) {
 	if w.Agent != nil {
 		return w.Agent.Start()
 	}
-	if err := w.Box.OwnTable(ctx, w.Out, w.Table()); err != nil {
-		return err
+	if w.Network == "" { // else its networks end with the namespace
+		if err := w.Box.OwnTable(ctx, w.Out, w.Table()); err != nil {
+			return err
+		}
 	}
-	w.Agent, err = w.Box.Start("agent-"+w.Device, w.Environment(), filepath.Join(w.Bin, "longshore-agent"), "run", "--config", w.Path("etc/agent.yaml"))
+	w.Agent, err = w.Box.Start("agent-"+w.Device, w.Environment(), w.program("longshore-agent", "run", "--config", w.Path("etc/agent.yaml"))...)
 	return err
 }
 

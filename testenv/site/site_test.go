@@ -1,0 +1,284 @@
+// Package site carries releases to a site without a network connection, and reports back, with the real programs.
+package site
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/testenv"
+	"github.com/longshore-dev/longshore/testenv/world"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+
+const (
+	host   = "harbor.acme.example" // as every reference names the centre's registry; no name server knows it
+	states = host + "/plant/state"
+	trust  = host + "/plant/trust"
+	pool   = "10.%d.0.0/16"
+
+	settled = time.Minute
+)
+
+// site is what the test has: a centre, and a site that no route leads to.
+type site struct {
+	*testing.T
+	box     *testenv.Box
+	island  *testenv.Island
+	centre  *world.World
+	desk    *world.World   // who imports at the site
+	devices []*world.World // of the site
+	server  *testenv.RegistryServer
+}
+
+// serves lets a world find the centre's registry at an address.
+func (s *site) serves(w *world.World, url string) {
+	s.Helper()
+	dir := w.Path("certs.d/" + host)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/hosts.toml", fmt.Appendf(nil, "server = %q\n", url), 0o644)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// person is a world without a device: a person with our programs.
+func (s *site) person(name, network string) *world.World {
+	s.Helper()
+	dir := filepath.Join(s.box.Dir(), name)
+	w := &world.World{Options: world.Options{
+		Box: s.box, Name: name, Dir: dir, Bin: filepath.Join(s.box.Dir(), "bin"), Host: host, Network: network,
+		Registry: &testenv.RegistryServer{}, Env: []string{"LONGSHORE_CERTS_DIR=" + filepath.Join(dir, "certs.d")},
+	}}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		s.Fatal(err)
+	}
+	return w
+}
+
+// does runs longshore.
+func (s *site) does(w *world.World, args ...string) string {
+	s.Helper()
+	out, err := w.Run(s.Context(), "longshore", args...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return out
+}
+
+// open builds both sides. Only at is a way from one to the other.
+func open(t *testing.T) *site {
+	t.Helper()
+	ctx := t.Context()
+	s := &site{T: t, island: testenv.NewIsland(t, "127.0.0.1", "10.234.0.0/15")}
+	box, err := testenv.OpenBox(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.box = box
+	t.Cleanup(func() {
+		if err := box.Empty(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := testenv.BuildOwn(ctx, filepath.Join(box.Dir(), "bin"), testenv.OwnPrograms()...); err != nil {
+		t.Fatal(err)
+	}
+	s.centre, s.desk = s.person("centre", ""), s.person("desk", s.island.Network)
+	s.centre.Registry = testenv.Registry(t, testenv.Distribution, testenv.WithStorage(s.centre.Path("registry")))
+	s.serves(s.centre, s.centre.Registry.URL)
+	s.server = testenv.Registry(t, testenv.Distribution, testenv.WithStorage(s.desk.Path("registry")), testenv.WithNetwork(s.island.Network))
+	s.desk.Registry = s.server
+	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: box}) // agents load for it: it asks nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"press-07", "press-08"} {
+		w := s.person(name, s.island.Network)
+		w.Device, w.Pool, w.Poll, w.Registry = name, fmt.Sprintf(pool, 234+i), time.Second, s.server
+		w.Containerd, w.Namespace = daemon, daemon.Namespace+"-"+name
+		w.Name = fmt.Sprintf("s%d", i)
+		s.devices = append(s.devices, w)
+	}
+	return s
+}
+
+// component publishes a version of the application at the centre.
+func (s *site) component(version, text string) {
+	s.Helper()
+	dir := s.centre.Path("line")
+	compose := fmt.Sprintf("services: {web: {image: %s/plant/toolbox:1, command: [serve, '8080', %q]}}\n", host, text)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/compose.yaml", []byte(compose), 0o644)); err != nil {
+		s.Fatal(err)
+	}
+	s.does(s.centre, "component", "push", dir, host+"/plant/components/line:"+version)
+}
+
+// publish signs a generation for each device at the centre.
+func (s *site) publish(version, key string, flags ...string) {
+	s.Helper()
+	for _, d := range s.devices {
+		s.does(s.centre, append([]string{
+			"state", "push", "--device", d.Device, "--key", s.centre.Path(key + ".key"),
+			"--component", host + "/plant/components/line:" + version, states,
+		}, flags...)...)
+	}
+}
+
+// carry exports at the centre what the site lacks, and imports it at the site.
+func (s *site) carry(stick string) {
+	s.Helper()
+	inventory := s.box.Dir() + "/" + stick + ".json"
+	if err := os.WriteFile(inventory, []byte(s.does(s.desk, "site", "inventory", states, s.server.Host, "--plain-http", "--trust", trust)), 0o644); err != nil {
+		s.Fatal(err)
+	}
+	dir := filepath.Join(s.box.Dir(), stick)
+	s.does(s.centre, "export", "--policy", s.centre.Path("trust.yaml"), "--since", inventory, states, dir)
+	s.does(s.desk, "import", "--policy", s.centre.Path("trust.yaml"), "--plain-http", dir, s.server.Host)
+}
+
+// run waits until every device runs a generation.
+func (s *site) run(generation uint64) {
+	s.Helper()
+	for _, d := range s.devices {
+		if err := d.Settled(s.Context(), generation, settled); err != nil {
+			s.Fatalf("%s: %v\n%s", d.Device, err, d.Logs())
+		}
+	}
+	if n := s.island.Strays(s); n != 0 {
+		s.Errorf("%d packets wanted to leave the site", n)
+	}
+}
+
+func (s *site) status(d *world.World) *status.Status {
+	s.Helper()
+	st, err := d.Status(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return st
+}
+
+// Between centre and site there is a thin link at first, and then a stick that is carried. The site is set up, updated, rolled
+// back, and follows a change of keys; its devices verify everything, and nothing at the site ever asks for an address elsewhere.
+func TestCarriedSite(t *testing.T) {
+	s := open(t)
+	image, err := testenv.SoftwareImage(t.Context(), os.Stderr, "toolbox", testenv.HostPlatform())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.centre.Registry.Push(t.Context(), "plant/toolbox:1", image); err != nil {
+		t.Fatal(err)
+	}
+	policy := s.centre.Path("trust.yaml")
+	for _, name := range []string{"root", "release", "release-b"} {
+		s.does(s.centre, "key", "generate", s.centre.Path(name))
+	}
+	s.does(s.centre, "trust", "init", "--signer", s.centre.Path("root.pub"), "--key", s.centre.Path("release.pub"), "--file", policy, trust)
+	s.does(s.centre, "trust", "push", "--key", s.centre.Path("root.key"), policy, trust)
+	s.component("1.0.0", "one")
+	s.publish("1.0.0", "release")
+
+	// The thin link: the desk at the site reaches the centre's registry, at 8 MB a second.
+	link := testenv.NewThinLink(t, s.island.Address+":0", s.centre.Registry.Host, 8<<20, time.Millisecond)
+	s.serves(s.desk, "http://"+link.Address)
+	s.does(s.desk, "mirror", "--policy", policy, "--plain-http", states, s.server.Host)
+	t.Logf("set-up: %d bytes came over the link, %d went", link.Down.Load(), link.Up.Load())
+	before := link.Down.Load()
+	s.does(s.desk, "mirror", "--policy", policy, "--plain-http", states, s.server.Host)
+	t.Logf("again: %d bytes came over the link", link.Down.Load()-before)
+	link.Cut()
+	s.centre.Registry.Faults.Forget()
+	for _, d := range s.devices {
+		s.serves(d, s.server.URL)
+		if err := d.Init(t.Context(), "--policy", policy); err != nil {
+			t.Fatal(err)
+		}
+		s.certs(d)
+		if err := d.Boot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.run(1)
+
+	// An update, and back again, on sticks.
+	s.component("1.1.0", "two")
+	s.publish("1.1.0", "release")
+	s.carry("update")
+	s.run(2)
+	for _, d := range s.devices {
+		s.does(s.centre, "state", "rollback", "--device", d.Device, "--to", "1", "--key", s.centre.Path("release.key"), states)
+	}
+	s.carry("rollback")
+	s.run(3)
+
+	// The release key is stolen. The new policy and what the new key signs travel together.
+	s.does(s.centre, "trust", "revoke", "--key", s.centre.Path("root.key"), "--reason", "stolen", "--successor", s.centre.Path("release-b.pub"), "release", trust)
+	s.publish("1.1.0", "release-b", "--verify-key", s.centre.Path("release.pub"))
+	s.carry("rotation")
+	s.run(4)
+	for _, d := range s.devices {
+		if st := s.status(d); st.Trust.Source != status.TrustFromRegistry || st.Trust.Version != 2 {
+			t.Errorf("%s decides by %+v", d.Device, st.Trust)
+		}
+	}
+
+	// What the thief signs gets onto no stick, and one that was made without verification brings it to no device.
+	running := world.Processes(s.status(s.devices[0]))
+	s.publish("1.0.0", "release", "--replace", "--verify-key", s.centre.Path("release-b.pub"))
+	stolen := filepath.Join(s.box.Dir(), "stolen")
+	if _, err := s.centre.Run(t.Context(), "longshore", "export", "--policy", policy, states, stolen); err == nil || !strings.Contains(err.Error(), "not signed by release-b") {
+		t.Errorf("export: %v", err)
+	}
+	s.does(s.centre, "export", "--no-verify", states, stolen)
+	if _, err := s.desk.Run(t.Context(), "longshore", "import", "--policy", policy, "--plain-http", stolen, s.server.Host); err == nil || !strings.Contains(err.Error(), "not signed by release-b") {
+		t.Errorf("import: %v", err)
+	}
+	s.does(s.desk, "import", "--no-verify", "--plain-http", stolen, s.server.Host)
+	for _, d := range s.devices {
+		testenv.Eventually(t, settled, d.Device+" refuses what the stolen key signed", func() error {
+			st := s.status(d)
+			told := slices.ContainsFunc(st.Problems, func(p status.Problem) bool { return p.Code == codes.SignatureInvalid })
+			if !told || st.Committed.Generation != 4 {
+				return fmt.Errorf("generation %d, problems %+v", st.Committed.Generation, st.Problems)
+			}
+			return nil
+		})
+	}
+	if now := world.Processes(s.status(s.devices[0])); fmt.Sprint(now) != fmt.Sprint(running) {
+		t.Errorf("containers changed: %v, before %v", now, running)
+	}
+	if n := s.island.Strays(t); n != 0 {
+		t.Errorf("%d packets wanted to leave the site", n)
+	}
+	for _, r := range s.centre.Registry.Faults.Requests("", "") {
+		if strings.HasPrefix(r.Agent, "longshore-agent") {
+			t.Errorf("a device asked the centre: %+v", r)
+		}
+	}
+}
+
+// certs tells the device's agent where its hosts.toml is.
+func (s *site) certs(d *world.World) {
+	s.Helper()
+	file := d.Path("etc/agent.yaml")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		s.Fatal(err)
+	}
+	text := strings.Replace(string(data), "registry:\n", "registry:\n  certsDir: "+d.Path("certs.d")+"\n", 1)
+	if text == string(data) {
+		text += "registry:\n  certsDir: " + d.Path("certs.d") + "\n"
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		s.Fatal(err)
+	}
+}
