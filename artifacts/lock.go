@@ -54,10 +54,8 @@ func (l *Lock) Only(platforms []string) error {
 	if len(platforms) == 0 {
 		return nil
 	}
-	for _, p := range platforms {
-		if !platformFormat.MatchString(p) {
-			return fmt.Errorf("%q is no platform like linux/arm64: %w", p, fault.ErrInvalid)
-		}
+	if err := ValidPlatforms(platforms); err != nil {
+		return err
 	}
 	var missing []error
 	for i, image := range l.Images {
@@ -74,6 +72,16 @@ func (l *Lock) Only(platforms []string) error {
 		l.Images[i].Platforms = kept
 	}
 	return errors.Join(missing...)
+}
+
+// ValidPlatforms refuses what is no platform like "linux/arm64" or "linux/arm/v7".
+func ValidPlatforms(all []string) error {
+	for _, p := range all {
+		if !platformFormat.MatchString(p) {
+			return fmt.Errorf("%q is no platform like linux/arm64: %w", p, fault.ErrInvalid)
+		}
+	}
+	return nil
 }
 
 // ParseLock reads a longshore.lock (JSON). Every object in it is closed.

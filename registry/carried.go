@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,8 @@ import (
 
 // Carried says what belongs to a layout that carries repositories and is not in it.
 type Carried struct {
-	Had map[digest.Digest]bool // what the destination has: it counts as there and is not written; nil: nothing
+	Had    map[digest.Digest]bool // what the destination has: it counts as there and is not written; nil: nothing
+	Sparse bool                   // an index may be put whose manifests are not all here: they are for platforms that are not wanted
 	// Below opens the repository that is read for what is not carried; nil: nothing is.
 	Below func(ctx context.Context) (*Repository, error)
 }
@@ -112,7 +114,17 @@ func (p *carriedPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor
 	if tag != "" {
 		tag = p.name(tag)
 	}
-	return p.put(ctx, desc, data, tag, p.Had)
+	had := p.Had
+	if _, manifests, err := parts(data); p.Sparse && err == nil && len(manifests) > 0 {
+		had = maps.Clone(p.Had)
+		if had == nil {
+			had = map[digest.Digest]bool{}
+		}
+		for _, m := range manifests {
+			had[m.Digest] = true
+		}
+	}
+	return p.put(ctx, desc, data, tag, had)
 }
 
 func (p *carriedPlace) pushReferrer(ctx context.Context, _, desc ocispec.Descriptor, data []byte) error {

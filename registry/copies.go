@@ -116,8 +116,8 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 	return out, nil
 }
 
-// Content lists a manifest and all that it names, each once: of an index its manifests too.
-func (r *Repository) Content(ctx context.Context, d digest.Digest) ([]ocispec.Descriptor, error) {
+// Content lists a manifest and all that it names, each once: of an index its manifests too, for some platforms or for all.
+func (r *Repository) Content(ctx context.Context, d digest.Digest, only ...string) ([]ocispec.Descriptor, error) {
 	seen := map[digest.Digest]bool{}
 	var out []ocispec.Descriptor
 	add := func(d ocispec.Descriptor) bool {
@@ -136,6 +136,9 @@ func (r *Repository) Content(ctx context.Context, d digest.Digest) ([]ocispec.De
 		blobs, manifests, err := parts(data)
 		if err == nil && len(manifests) > 0 && depth == 0 {
 			err = fmt.Errorf("indexes of indexes: %w", fault.ErrTooLarge)
+		}
+		if err == nil {
+			manifests, err = Platforms(only).of(manifests)
 		}
 		if err != nil {
 			return r.fail("read", d.String(), err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 
@@ -36,9 +37,10 @@ type Copied struct {
 // CopyFrom brings a manifest from another repository, with all that it names and all that refers to it (signatures,
 // attestations, statements; cosign's older ones as well), bytes as they are. tag is set last; one that names something else
 // already stays and is fault.ErrConflict. What is there is not sent again, and what another repository of the same registry
-// has is shared. It may be repeated after any interruption.
-func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Digest, tag string) (*Copied, error) {
-	c := &copier{to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
+// has is shared. It may be repeated after any interruption. only leaves out the manifests of an index that are for other
+// platforms: the index is brought as it is, and a registry that takes it only whole refuses it.
+func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Digest, tag string, only ...string) (*Copied, error) {
+	c := &copier{only: only, to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
 	if tag != "" {
 		there, err := r.Named(ctx, tag)
 		if err == nil && there != "" && there != d {
@@ -59,20 +61,24 @@ func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Di
 	return &c.made, err
 }
 
-// CopyReferrersFrom brings what refers to a manifest that is there already, as CopyFrom does. What refers to a signature in a Sigstore bundle is brought together with the signature, not later.
+// CopyReferrersFrom brings what refers to a manifest that is there already, as CopyFrom does. What refers to a signature in a
+// Sigstore bundle is brought together with the signature, not later.
 func (r *Repository) CopyReferrersFrom(ctx context.Context, from *Repository, d digest.Digest) (*Copied, error) {
 	c := &copier{to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
 	err := c.about(ctx, ocispec.Descriptor{Digest: d}, maxNested)
 	return &c.made, err
 }
 
-// Below lists the manifests that an index names; none of an image.
-func (r *Repository) Below(ctx context.Context, d digest.Digest) ([]ocispec.Descriptor, error) {
+// Below lists the manifests that an index names for some platforms, default: all; none of an image.
+func (r *Repository) Below(ctx context.Context, d digest.Digest, only ...string) ([]ocispec.Descriptor, error) {
 	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
 	if err != nil || !isIndex(desc.MediaType) {
 		return nil, err
 	}
 	_, manifests, err := parts(data)
+	if err == nil {
+		manifests, err = Platforms(only).of(manifests)
+	}
 	return manifests, r.fail("read", d.String(), err)
 }
 
@@ -80,6 +86,7 @@ func (r *Repository) Below(ctx context.Context, d digest.Digest) ([]ocispec.Desc
 type copier struct {
 	to, from *Repository
 	origin   *Repository // from without mirrors: what they list may be less
+	only     Platforms
 
 	mu   sync.Mutex // blobs are copied side by side
 	done map[digest.Digest]bool
@@ -112,6 +119,10 @@ func (c *copier) manifest(ctx context.Context, d digest.Digest, depth int) (ocis
 	there, err := c.to.Exists(ctx, desc)
 	if err == nil && !there {
 		err = c.to.PushManifest(ctx, desc, data, "")
+		if len(c.only) > 0 && isIndex(desc.MediaType) && refuses(statusOf(err)) {
+			err = fault.WithHint(err, "the registry may take an image index only with the images of all platforms: copy all of them, or allow it in the "+
+				"registry's configuration (distribution: validation.manifests.indexes.platforms: none)")
+		}
 	}
 	if err == nil {
 		c.finish(d, func(made *Copied) {
@@ -123,12 +134,24 @@ func (c *copier) manifest(ctx context.Context, d digest.Digest, depth int) (ocis
 	return desc, data, err
 }
 
+// refuses reports whether a status may say that an index is not whole: some answer 500 then.
+func refuses(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusUnprocessableEntity, http.StatusInternalServerError:
+		return true
+	}
+	return false
+}
+
 // parts brings all that a manifest names, without its subject. oras-go's CopyGraph would pass over a manifest that is there
 // without looking for its blobs, which a registry may have lost.
 func (c *copier) parts(ctx context.Context, d digest.Digest, manifest []byte, depth int) error {
 	blobs, manifests, err := parts(manifest)
 	if err == nil && len(manifests) > 0 && depth == 0 {
 		err = fmt.Errorf("indexes of indexes: %w", fault.ErrTooLarge)
+	}
+	if err == nil {
+		manifests, err = c.only.of(manifests)
 	}
 	if err != nil {
 		return c.from.fail("copy", d.String(), err)

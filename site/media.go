@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
@@ -126,6 +127,7 @@ type Export struct {
 	Version    int      `json:"version"` // 1
 	States     string   `json:"states"`  // repository, "host/path"
 	Trust      []string `json:"trust,omitempty"`
+	Platforms  []string `json:"platforms,omitempty"`  // of images; empty: all
 	Difference bool     `json:"difference,omitempty"` // it lacks what the site's inventory has
 }
 
@@ -303,6 +305,9 @@ func readExport(files fs.FS, dir string) (*Export, error) {
 	}
 	if e.Version != documentVersion {
 		return nil, fmt.Errorf("%s: version %d: %w: this program knows version %d", file, e.Version, fault.ErrUnsupported, documentVersion)
+	}
+	if err := artifacts.ValidPlatforms(e.Platforms); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return e, nil
 }

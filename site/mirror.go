@@ -33,6 +33,7 @@ type Mirror struct {
 	To          func(ctx context.Context, repository string) (*registry.Repository, error)
 	Tell        func(Mirrored) // after each artifact is there; nil: not called. It is called by one goroutine at a time
 	Concurrency int            // artifacts in progress; 0: 4
+	Platforms   []string       // of images that are copied, "linux/arm64"; empty: all
 	Check       Check          // how much is looked for of what the closure's Site has
 
 	mu   sync.Mutex
@@ -157,10 +158,10 @@ func (m *Mirror) bring(ctx context.Context, n *Need, from, to *registry.Reposito
 	default:
 		tags = []string{digestTag(n.Digest)}
 	}
-	made, err := to.CopyFrom(ctx, from, n.Digest, first(tags))
+	made, err := to.CopyFrom(ctx, from, n.Digest, first(tags), m.only(n)...)
 	if errors.Is(err, fault.ErrConflict) && n.Kind == artifacts.KindComponent {
 		m.note(fmt.Sprintf("%s:%s names something else at the site: the component is there by its digest", to.Name(), tags[0]))
-		made, err = to.CopyFrom(ctx, from, n.Digest, digestTag(n.Digest))
+		made, err = to.CopyFrom(ctx, from, n.Digest, digestTag(n.Digest), m.only(n)...)
 	}
 	return made, err
 }
@@ -178,11 +179,15 @@ func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Reposito
 	}
 	about := []digest.Digest{n.Digest}
 	if n.Kind == artifacts.KindImage {
-		children, err := from.Below(ctx, n.Digest)
+		children, err := from.Below(ctx, n.Digest, m.Platforms...)
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range children {
+			there, err := to.Exists(ctx, c) // other platforms may have been wanted before
+			if err != nil || !there {
+				return nil, err
+			}
 			about = append(about, c.Digest)
 		}
 	}
@@ -199,6 +204,14 @@ func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Reposito
 		all.Bytes += made.Bytes
 	}
 	return all, nil
+}
+
+// only is for which platforms a need is copied.
+func (m *Mirror) only(n *Need) []string {
+	if n.Kind != artifacts.KindImage {
+		return nil
+	}
+	return m.Platforms
 }
 
 func first(all []string) string {

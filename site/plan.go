@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -42,8 +43,8 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 			if err != nil {
 				return err
 			}
-			content, err := from.Upstream().Content(inner, n.Digest)
-			if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
+			content, err := from.Upstream().Content(inner, n.Digest, m.only(n)...)
+			if !errors.Is(err, fault.ErrTemporary) && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnfit)) {
 				mu.Lock()
 				defer mu.Unlock()
 				c.Problems = append(c.Problems, fmt.Sprintf("%s %s@%s: %v", n.Kind, n.Repository, n.Digest, err))
@@ -60,6 +61,7 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 			if err != nil {
 				return err
 			}
+			whole = whole && (n.Kind != artifacts.KindImage || len(m.Platforms) == 0) // an index may be there for other platforms
 			for _, d := range content {
 				there := whole
 				if !whole {

@@ -85,6 +85,7 @@ type registrySetup struct {
 	storage    string
 	address    string
 	network    string
+	sparse     bool
 	dir        string
 	user       string
 	password   string
@@ -108,6 +109,9 @@ func WithPlainToo() RegistryOption {
 func WithClientCert() RegistryOption {
 	return func(s *registrySetup) { s.tls, s.clientCert = true, true }
 }
+
+// WithSparseIndexes lets distribution take an index whose images are not all there, as its configuration may allow.
+func WithSparseIndexes() RegistryOption { return func(s *registrySetup) { s.sparse = true } }
 
 // WithStorage keeps the content of a distribution registry in a folder, so that another one can serve it later.
 func WithStorage(dir string) RegistryOption { return func(s *registrySetup) { s.storage = dir } }
@@ -318,6 +322,9 @@ func (s *RegistryServer) distribution(setup registrySetup, auth string) error {
 	}
 	text := "version: 0.1\nlog: {level: error}\nhttp: {secret: testenv}\nstorage:\n" + storage +
 		"  delete: {enabled: true}\n  maintenance: {uploadpurging: {enabled: false}}\n" + auth
+	if setup.sparse {
+		text += "validation: {manifests: {indexes: {platforms: none}}}\n"
+	}
 	c, err := configuration.Parse(bytes.NewReader([]byte(text)))
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ func (p *program) exportCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
 			&cli.BoolFlag{Name: "tar", Usage: "write one tar file instead of a layout"},
+			platformFlag(),
 			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin: what it lists is not written"},
 		}, siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run: p.budgeted(p.export),
@@ -89,13 +90,13 @@ func (p *program) export(c *cli.Context, args []string) error {
 		return err
 	}
 	m := &site.Mirror{From: s.from, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
-		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: had.Had(repository)})
-	}}
+		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: had.Had(repository), Sparse: len(s.platforms) > 0})
+	}, Platforms: s.platforms}
 	made, err := p.runMirror(c, m, s.closure)
 	if err != nil {
 		return err
 	}
-	names, err := draft.End(c.Context, site.Export{States: s.states, Trust: s.trust, Difference: had != nil})
+	names, err := draft.End(c.Context, site.Export{States: s.states, Trust: s.trust, Platforms: s.platforms, Difference: had != nil})
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 	var made *site.Mirrored
 	closure, err := site.Close(c.Context, from, e.States, o)
 	if err == nil {
-		made, err = p.runMirror(c, &site.Mirror{From: from, To: to}, closure)
+		made, err = p.runMirror(c, &site.Mirror{From: from, To: to, Platforms: e.Platforms}, closure)
 	}
 	if e.Difference && errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
 		err = fault.WithHint(err, "the export leaves out what an inventory lists, and the site lacks some of it: export again with a new inventory, or without --since")

@@ -30,7 +30,7 @@ func (p *program) mirrorCommand() *cli.Command {
 			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
 			"--policy trust.yaml --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
 		},
-		flags: slices.Concat([]cli.Flag{checkFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
+		flags: slices.Concat([]cli.Flag{checkFlag(), platformFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run:   p.budgeted(p.mirror),
 	})
 }
@@ -70,7 +70,7 @@ func (p *program) mirror(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	m := &site.Mirror{From: s.from, To: to.OpenName, Check: check}
+	m := &site.Mirror{From: s.from, To: to.OpenName, Check: check, Platforms: s.platforms}
 	made, err := p.runMirror(c, m, s.closure)
 	if err != nil {
 		return err

@@ -16,9 +16,9 @@ import (
 const siteHost = "registry.graz.example"
 
 // site starts a site's registry.
-func (s *shell) site(kind testenv.Kind) *testenv.RegistryServer {
+func (s *shell) site(kind testenv.Kind, opts ...testenv.RegistryOption) *testenv.RegistryServer {
 	s.t.Helper()
-	r := testenv.Registry(s.t, kind)
+	r := testenv.Registry(s.t, kind, opts...)
 	s.write("certs.d/"+siteHost+"/hosts.toml", "server = \""+r.URL+"\"\n")
 	return r
 }
@@ -259,4 +259,70 @@ func opened(t *testing.T, name string) *registry.Repository {
 		t.Fatal(err)
 	}
 	return repo
+}
+
+// Of an image index only the images of some platforms are copied; the index keeps its digest. A registry that takes an index
+// only whole is told of with what to do. Later the other platforms come too.
+func TestMirrorPlatforms(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind   testenv.Kind
+		opts   []testenv.RegistryOption
+		refuse bool
+	}{
+		"distribution":       {testenv.Distribution, nil, true},
+		"distribution, none": {testenv.Distribution, []testenv.RegistryOption{testenv.WithSparseIndexes()}, false},
+		"ociregistry":        {testenv.Referrers, nil, true},
+		"lax":                {testenv.Lax, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShell(t, testenv.Distribution)
+			s.stock()
+			there := s.site(c.kind, c.opts...)
+			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+			s.refuses(outcome.Misused, []string{"no platform"}, "mirror", releaseKeyPublic, "--platform", "arm64", states, siteHost)
+			s.refuses(outcome.Refused, []string{"linux/amd64, linux/arm64, not for linux/riscv64"}, "mirror", releaseKeyPublic, "--platform", "linux/riscv64", states, siteHost)
+			some := []string{releaseKeyPublic, "--platform", "linux/arm64", states}
+			s.do(outcome.OK, append(append([]string{"export"}, some...), "stick")...)
+			if c.refuse {
+				for _, line := range [][]string{append(append([]string{"mirror"}, some...), siteHost), {"import", releaseKeyPublic, "stick", siteHost}} {
+					_, _, stderr := s.try(line...)
+					if !strings.Contains(stderr, "hint: the registry may take an image index only with the images of all platforms") {
+						t.Errorf("%s: %s", line[0], stderr)
+					}
+				}
+				return
+			}
+			plan := s.do(outcome.OK, append(append([]string{"site", "plan"}, some[1:]...), siteHost)...)
+			s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
+			if again := s.do(outcome.OK, append(append([]string{"site", "plan"}, some[1:]...), siteHost)...); !strings.Contains(again, " 0 B to copy") {
+				t.Errorf("after the import, before it:\n%s\n%s", again, plan)
+			}
+			if r := s.mirrored("--platform", "linux/arm64"); r.Manifests+r.Sent != 0 {
+				t.Errorf("after the import: %+v, want nothing", r.Mirrored)
+			}
+			caddy := opened(t, s.server.Reference("library/caddy"))
+			index, err := caddy.Resolve(t.Context(), "2.10")
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := opened(t, there.Reference("library/caddy"))
+			has := func(platform string) bool {
+				children, err := at.Below(t.Context(), index.Digest, platform)
+				if err != nil || len(children) != 1 {
+					t.Fatalf("the index at the site has %v for %s, %v", children, platform, err)
+				}
+				found, err := at.Exists(t.Context(), children[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				return found
+			}
+			if !has("linux/arm64") || has("linux/amd64") {
+				t.Errorf("arm64 is there: %v, amd64: %v; want arm64 alone", has("linux/arm64"), has("linux/amd64"))
+			}
+			if r := s.mirrored(); r.Manifests == 0 || !has("linux/amd64") {
+				t.Errorf("all platforms: %+v, want those of amd64", r.Mirrored)
+			}
+		})
+	}
 }

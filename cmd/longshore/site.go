@@ -81,6 +81,8 @@ type carrying struct {
 	states  string      // repository
 	trust   []string
 	closure *site.Closure
+
+	platforms []string // of images; empty: all
 }
 
 // carry finds what the flags say, and verifies it, except what a tag at the site leads to already. to opens repositories of
@@ -98,6 +100,10 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 		o.Site = to
 		o.Check, err = checkOf(c)
 	}
+	var platforms []string
+	if err == nil {
+		platforms, err = platformsOf(c)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +111,17 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 	if err != nil {
 		return nil, err
 	}
-	return &carrying{client, from, states, o.Trust, closure}, nil
+	return &carrying{client, from, states, o.Trust, closure, platforms}, nil
+}
+
+func platformFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` such as linux/arm64: of each image index only the images of this platform are copied, and the index as it is; default: all; may be repeated"}
+}
+
+// platformsOf reads --platform.
+func platformsOf(c *cli.Context) ([]string, error) {
+	all := c.StringSlice("platform")
+	return all, artifacts.ValidPlatforms(all)
 }
 
 func checkFlag() cli.Flag {

@@ -18,7 +18,7 @@ func (p *program) sitePlanCommand() *cli.Command {
 		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, components and images, with " +
 			"their sizes, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something cannot be found.",
 		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
-		flags:    siteFlags(),
+		flags:    append(siteFlags(), platformFlag()),
 		run:      p.sitePlan,
 	})
 }
@@ -65,7 +65,7 @@ func (p *program) sitePlan(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	m := &site.Mirror{From: s.from, To: site.Snapshots(destination(c, client, args[1])).OpenName}
+	m := &site.Mirror{From: s.from, To: site.Snapshots(destination(c, client, args[1])).OpenName, Platforms: s.platforms}
 	plan, err := m.Plan(c.Context, s.closure)
 	if err != nil {
 		return err
