@@ -183,7 +183,7 @@ func (l *loop) currentState(last *artifacts.CurrentState, due bool) (*artifacts.
 		return nil, nil
 	}
 	c := &artifacts.CurrentState{
-		Device: l.o.Device, Epoch: l.o.Store.Epoch(), BootID: l.o.BootID, Repository: l.o.Repository,
+		Device: l.o.Device, Epoch: l.o.Store.Epoch(), BootID: l.o.BootID, Every: uint64(l.o.PublishInterval / time.Second), Repository: l.o.Repository,
 		Accepted: currentGeneration(l.accepted), Running: currentGeneration(l.target), Committed: currentGeneration(l.committed),
 		Deployments: []artifacts.CurrentDeployment{},
 	}

@@ -40,6 +40,7 @@ type CurrentState struct {
 	Sequence uint64    `json:"sequence"` // the place among the reports to a fleet endpoint, which it replaces if they are lower
 	Time     time.Time `json:"time"`     // by the device's clock, which may be wrong
 	BootID   string    `json:"bootId,omitempty"`
+	Every    uint64    `json:"intervalSeconds,omitempty"` // in which it reports at least once; 0: it does not say
 
 	Repository string             `json:"repository"` // of the states, "host/path"
 	Accepted   *CurrentGeneration `json:"accepted,omitempty"`
@@ -221,6 +222,7 @@ func currentState(n *strict.Node) *CurrentState {
 		Sequence:    fromOne(n.Need("sequence")),
 		Time:        instant(n.Need("time")),
 		BootID:      n.Get("bootId").Matching(epochFormat, "a UUID"),
+		Every:       n.Get("intervalSeconds").Uint64(),
 		Repository:  n.Need("repository").Matching(repositoryText, "a repository"),
 		Accepted:    currentGeneration(n.Get("accepted")),
 		Running:     currentGeneration(n.Get("running")),

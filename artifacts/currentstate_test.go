@@ -21,7 +21,7 @@ func currentState() *artifacts.CurrentState {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	return &artifacts.CurrentState{
 		Device: "gw/press-07", Epoch: "0b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11", Counter: 12, Sequence: 57, Time: at,
-		BootID: "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11", Repository: "harbor.example/plant/state",
+		Every: 3600, BootID: "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11", Repository: "harbor.example/plant/state",
 		Accepted:  &artifacts.CurrentGeneration{Generation: 42, Digest: digest.FromString("42")},
 		Running:   &artifacts.CurrentGeneration{Generation: 42, Digest: digest.FromString("42")},
 		Committed: &artifacts.CurrentGeneration{Generation: 41, Digest: digest.FromString("41")},

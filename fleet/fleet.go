@@ -25,6 +25,8 @@ const (
 	maxDevices  = 100_000 // devices of one fleet
 	maxFaults   = 200     // faults that are told; more help nobody
 	maxTemplate = 255     // characters of a repository
+
+	maxReportKey = 64 << 10 // bytes of a device's public key
 )
 
 // Fleet is what the files say.
@@ -34,6 +36,7 @@ type Fleet struct {
 	Registry     string // "host/path": what references without a host are below
 	States       string // repository of the states, "host/path", may have {fleet} and {labels.KEY}
 	Endpoint     string // URL of the fleet endpoint that devices report to; "": none told
+	Reports      *Reports
 	Rollout      *Rollout
 	Groups       []*Group
 	Applications []*Application
@@ -43,6 +46,12 @@ type Fleet struct {
 
 	files map[string]string // digests of the files that were read, by name
 	byID  map[string]*Device
+}
+
+// Reports says that devices report through the registry, signed with keys of their own.
+type Reports struct {
+	Repository string // "host/path", may have {fleet} and {labels.KEY}
+	Keys       string // directory, from the fleet's, with the public keys of devices: DEVICE-TAG.pub
 }
 
 // Group names devices that have something in common.
@@ -90,6 +99,9 @@ type Device struct {
 	Capabilities *margo.DeviceCapabilities
 	Unchecked    bool // capabilities: unchecked: the device itself decides what it can run
 	Reported     bool // capabilities: reported: they are what the device has told the fleet endpoint, see package rollout
+
+	// ReportKey is the PEM of the key with which the device signs its reports in the registry; nil: there is none, and none counts.
+	ReportKey []byte
 
 	Groups []*Group // in the order of the files
 
@@ -148,8 +160,20 @@ func (f *Fleet) Device(id string) *Device { return f.byID[id] }
 
 // Repository is where a device's states are. Values of its labels fill the template in; false names a label that the
 // device does not have.
-func (f *Fleet) Repository(d *Device) (repository, missing string) {
-	out := strings.ReplaceAll(f.States, "{fleet}", f.Name)
+func (f *Fleet) Repository(d *Device) (repository, missing string) { return f.fill(f.States, d) }
+
+// ReportRepository is where a device reports; "" where the files do not say that devices report through the registry, or a label of
+// the template is missing.
+func (f *Fleet) ReportRepository(d *Device) string {
+	if f.Reports == nil {
+		return ""
+	}
+	out, _ := f.fill(f.Reports.Repository, d)
+	return out
+}
+
+func (f *Fleet) fill(template string, d *Device) (out, missing string) {
+	out = strings.ReplaceAll(template, "{fleet}", f.Name)
 	for {
 		before, rest, found := strings.Cut(out, "{labels.")
 		if !found {

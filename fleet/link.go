@@ -85,6 +85,26 @@ func (f *Fleet) loadCapabilities(fsys fs.FS, seen map[string]*capabilities, sink
 	}
 }
 
+// loadReportKeys reads the public keys of devices that are there.
+func (f *Fleet) loadReportKeys(fsys fs.FS, sink *faults) {
+	if f.Reports == nil || !fs.ValidPath(f.Reports.Keys) {
+		return
+	}
+	for _, d := range f.Devices {
+		name := path.Join(f.Reports.Keys, d.ID.Tag()+".pub")
+		data, err := bounded.FileIn(fsys, name, maxReportKey)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			sink.add(place{file: name}, "write it with longshore-agent key, on the device", "%v", err)
+			continue
+		}
+		f.files[name] = digest.FromBytes(data).String()
+		d.ReportKey = data
+	}
+}
+
 // link checks what one part says of another, and puts devices into groups. whole says that all parts have been read: what is
 // not in the others is not there.
 func (f *Fleet) link(sink *faults, whole bool) {

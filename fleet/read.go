@@ -66,6 +66,7 @@ func Read(fsys fs.FS) (*Fleet, error) {
 		return nil, sink.err()
 	}
 	f.loadCapabilities(fsys, caps, sink)
+	f.loadReportKeys(fsys, sink)
 	f.readLock(fsys, sink)
 	f.link(sink, whole)
 	if err := sink.err(); err != nil {
@@ -93,7 +94,7 @@ type part struct {
 // hides tells whether a fault may keep from us what else the files have: a file that is not read, a section that is misspelt.
 // What they do not have is then told of what can be read only where it is sure.
 func hides(x strict.Fault) bool {
-	head := []string{"fleet", "namespace", "registry", "states", "endpoint", "rollout"}
+	head := []string{"fleet", "namespace", "registry", "states", "endpoint", "reports", "rollout"}
 	return x.Path == "" && !strings.HasSuffix(x.Message, " is missing") || strings.HasPrefix(x.Path, "include") ||
 		x.Path != "" && !strings.ContainsAny(x.Path, ".[") && !slices.Contains(head, x.Path)
 }
@@ -203,6 +204,20 @@ func (f *Fleet) head(root *strict.Node) {
 	}
 	if !validRepository(bare, false) {
 		f.States = "" // told already, here or at registry
+	}
+	if r := root.Get("reports"); r != nil {
+		f.Reports = &Reports{Repository: f.States}
+		keys := r.Need("keys")
+		if f.Reports.Keys = path.Clean(keys.Filled()); keys.Kind() == strict.String && !fs.ValidPath(f.Reports.Keys) {
+			keys.Faultf("%q is no directory in the fleet's directory", keys.Text())
+		}
+		if at := r.Get("repository"); at != nil {
+			f.Reports.Repository = f.repository(at, "")
+			if at.Kind() == strict.String && (!validRepository(templatePart.ReplaceAllString(f.Reports.Repository, "x"), false) || len(f.Reports.Repository) > maxTemplate) {
+				at.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", at.Text())
+			}
+		}
+		r.Close()
 	}
 	f.Rollout = rollout(File, root.Get("rollout"))
 	if n := root.Get("endpoint"); n != nil {

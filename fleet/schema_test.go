@@ -17,7 +17,7 @@ import (
 // complete has every member that there is.
 const complete = `{
   "fleet": "acme", "namespace": "plant", "registry": "harbor.example/plant", "states": "state", "include": ["a.yaml"],
-  "endpoint": "https://fleet.example", "rollout": {"onFailure": "halt", "waves": [{"name": "one", "percent": 10, "soak": "1h30m", "success": 95, "deadline": "4h"}, {"name": "two", "select": "*"}]},
+  "endpoint": "https://fleet.example", "reports": {"keys": "keys", "repository": "reports"}, "rollout": {"onFailure": "halt", "waves": [{"name": "one", "percent": 10, "soak": "1h30m", "success": 95, "deadline": "4h"}, {"name": "two", "select": "*"}]},
   "applications": {"line": {"package": "apps/line", "version": "~1.4", "profile": "small"}, "sensor": {"component": "c/sensor", "channel": "stable"}},
   "groups": {"a": {"select": "site=graz", "parameters": {"line": {"poll": 1, "list": [1, "a", true]}}, "capabilities": "c.json", "rollout": {"waves": [{"name": "all", "percent": 100}]}}},
   "deployments": {"line": {"application": "line", "profile": "p", "select": "*", "exclude": "spare", "parameters": {"level": "info"}}},

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"path"
 	"strings"
 	"sync"
 
@@ -16,7 +18,11 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/endpoint"
+	"github.com/longshore-dev/longshore/fleet/reported"
 	"github.com/longshore-dev/longshore/fleet/rollout"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/current"
 )
 
 const endpointCategory = "Fleet endpoint"
@@ -34,8 +40,90 @@ func endpointFlags() []cli.Flag {
 	}
 }
 
-// endpoint reads from the endpoint that the flags name, or the fleet's files; nil when neither does. Close it.
-func (p *program) endpoint(c *cli.Context, f *fleet.Fleet) (*endpoint.Client, error) {
+// asked is where devices tell how they are. Close it.
+type asked struct {
+	rollout.Endpoint
+	registry *reported.Source // nil: devices do not report through the registry
+	close    []func()
+}
+
+func (a *asked) Close() {
+	for _, f := range a.close {
+		f()
+	}
+}
+
+// unverified tells why what a device reported in the registry does not count; "": it counts, or there is nothing.
+func (a *asked) unverified(id artifacts.DeviceID) string {
+	if a.registry == nil {
+		return ""
+	}
+	return a.registry.Unverified(id)
+}
+
+// endpoint asks the endpoint that the flags name, or the fleet's files, and reads the reports in the registry where the files say
+// that there are some; nil when there is neither. Close it.
+func (p *program) endpoint(c *cli.Context, f *fleet.Fleet) (*asked, error) {
+	e, err := p.http(c, f)
+	if err != nil {
+		return nil, err
+	}
+	out := &asked{}
+	if e != nil {
+		out.Endpoint, out.close = e, append(out.close, e.Close)
+	}
+	if f.Reports != nil {
+		client, err := p.client(c)
+		if err != nil {
+			out.Close()
+			return nil, err
+		}
+		out.close = append(out.close, client.Close)
+		out.registry = &reported.Source{Fleet: f, Read: readReports(client, f), Now: p.now}
+		if e == nil {
+			out.Endpoint = out.registry
+		} else {
+			out.Endpoint = reported.Both{Endpoint: e, Registry: out.registry}
+		}
+	}
+	if out.Endpoint == nil {
+		return nil, nil
+	}
+	return out, nil
+}
+
+// readReports reads and verifies what devices report in the registry.
+func readReports(client *registry.Client, f *fleet.Fleet) func(context.Context, *fleet.Device) (*artifacts.CurrentState, error) {
+	return func(ctx context.Context, d *fleet.Device) (*artifacts.CurrentState, error) {
+		at := f.ReportRepository(d)
+		if at == "" {
+			return nil, fmt.Errorf("report of %s: %w", d.ID, fault.ErrNotFound)
+		}
+		repo, err := client.OpenName(ctx, at)
+		if err != nil {
+			return nil, err
+		}
+		var keys []signing.Key
+		if d.ReportKey != nil {
+			key, err := signing.ParsePublicKey(string(d.ID), d.ReportKey)
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, key)
+		}
+		r, err := current.Read(ctx, repo.Upstream(), d.ID.Tag(), keys) // a mirror may show an old one
+		if err == nil {
+			return r.CurrentState, nil
+		}
+		if len(keys) == 0 && !errors.Is(err, fault.ErrTemporary) && !errors.Is(err, fault.ErrNotFound) {
+			err = fmt.Errorf("the fleet has no key of the device: %s: %w", path.Join(f.Reports.Keys, d.ID.Tag()+".pub"), fault.ErrBadSignature)
+		}
+		return nil, err
+	}
+}
+
+// http is the endpoint that the flags name, or the fleet's files; nil when neither does. Close it.
+func (p *program) http(c *cli.Context, f *fleet.Fleet) (*endpoint.Client, error) {
 	o := endpoint.Options{URL: c.String("endpoint"), UserAgent: "longshore/" + build.Version(), Proxy: http.ProxyFromEnvironment}
 	typed := o.URL != ""
 	if !typed {
@@ -103,7 +191,7 @@ func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.D
 // accepted returns what fleet.Options.Accepted is for devices of a fleet; nil where there is no endpoint. The endpoint is asked when the
 // first device needs it, once for all of them.
 func (p *program) accepted(c *cli.Context, f *fleet.Fleet) func(context.Context, artifacts.DeviceID) (uint64, error) {
-	if c.String("endpoint") == "" && f.Endpoint == "" {
+	if c.String("endpoint") == "" && f.Endpoint == "" && f.Reports == nil {
 		return nil
 	}
 	seen := sync.OnceValues(func() (map[artifacts.DeviceID]*rollout.Sighting, error) { return p.sightings(c, f, nil) })

@@ -35,19 +35,19 @@ type fleetStatusResult struct {
 }
 
 type deviceStatus struct {
-	Device     string        `json:"device"`
-	Group      string        `json:"group,omitempty"`
-	Reference  string        `json:"reference"`
-	State      string        `json:"state"`                // current, behind, unsigned, new, cannot, nothing
-	Generation uint64        `json:"generation,omitempty"` // that is published; 0: none
-	Digest     digest.Digest `json:"digest,omitempty"`
-	Reasons    []string      `json:"reasons,omitempty"`
-	Reported   *reported     `json:"reported,omitempty"` // left out: nobody was asked
+	Device     string         `json:"device"`
+	Group      string         `json:"group,omitempty"`
+	Reference  string         `json:"reference"`
+	State      string         `json:"state"`                // current, behind, unsigned, new, cannot, nothing
+	Generation uint64         `json:"generation,omitempty"` // that is published; 0: none
+	Digest     digest.Digest  `json:"digest,omitempty"`
+	Reasons    []string       `json:"reasons,omitempty"`
+	Reported   *reportedState `json:"reported,omitempty"` // left out: nobody was asked
 }
 
-// reported is what a device tells of what is published for it.
-type reported struct {
-	State     string `json:"state"` // well, working, failed, silent, offline, later
+// reportedState is what a device tells of what is published for it.
+type reportedState struct {
+	State     string `json:"state"` // well, working, failed, silent, offline, later, unverified
 	Reason    string `json:"reason,omitempty"`
 	Heard     string `json:"heard,omitempty"`        // "": never
 	Offline   string `json:"offlineSince,omitempty"` // not heard since, which is too long; "": it reports
@@ -64,8 +64,11 @@ func (r fleetStatusResult) text(w io.Writer) {
 		width = max(width, len(d.Device))
 	}
 	asked := len(r.Devices) > 0 && r.Devices[0].Reported != nil
-	offline := 0
+	offline, reports := 0, len("OFFLINE")+1
 	for _, d := range r.Devices {
+		if d.Reported != nil {
+			reports = max(reports, len(d.Reported.State))
+		}
 		if d.Reported != nil && d.Reported.Offline != "" {
 			offline++
 			fmt.Fprintf(w, "! %s is offline since %s\n", d.Device, d.Reported.Offline)
@@ -78,7 +81,7 @@ func (r fleetStatusResult) text(w io.Writer) {
 		if !asked {
 			return ""
 		}
-		return fmt.Sprintf("%-8s  ", s)
+		return fmt.Sprintf("%-*s  ", reports, s)
 	}
 	fmt.Fprintf(w, "%-*s  %-8s  %10s  %s%s\n", width, "DEVICE", "STATE", "GENERATION", column("REPORTS"), "GROUP")
 	counts := map[string]int{}
@@ -146,7 +149,10 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 			s.State, s.Generation = "current", d.Generation
 		}
 		if x, asked := reports[d.Device]; asked {
-			s.Reported = &reported{State: string(x.Fate), Reason: x.Why}
+			s.Reported = &reportedState{State: string(x.Fate), Reason: x.Why}
+			if why := e.unverified(d.Device); why != "" && x.Seen == nil {
+				s.Reported.State, s.Reported.Reason = "unverified", why
+			}
 			if x.Seen != nil {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
 				s.Reported.Offline = stamp(x.Seen.OfflineSince)

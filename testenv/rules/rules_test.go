@@ -49,6 +49,7 @@ var mayImport = map[string][]string{
 	"fleet":              {"artifacts", "registry/release"},
 	"fleet/rollout":      {"artifacts", "fleet", "registry/release"},
 	"fleet/endpoint":     {"artifacts", "fleet", "fleet/rollout"},
+	"fleet/reported":     {"artifacts", "fleet", "fleet/rollout"},
 	"site":               {"artifacts", "registry", "registry/release"},
 	"cmd":                {"site", "artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "fleet/*", "signing/*"},
 	"cmd/testenv":        {"testenv"},

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// Without a fleet endpoint, status and rollouts go by what devices report in the registry, and only by what is verified.
+func TestFleetByReportsInTheRegistry(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Distribution)
+	s.waves(3, "reports: {keys: keys}\nrollout: {waves: [{name: canary, select: \"device=press-0000\"}, {name: rest, percent: 100}]}")
+	if err := os.Mkdir("waves/keys", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	devices := map[string]*reporter{}
+	for _, id := range []string{"press-0000", "press-0001", "press-0002"} {
+		devices[id] = s.reporter(id)
+		if id != "press-0002" { // of which the fleet has no key
+			s.write("waves/keys/"+id+".pub", string(mustRead(t, id+".pub")))
+		}
+	}
+	s.do(outcome.OK, "fleet", "publish", "-q", "--at-once", "--key", "release.key", "waves")
+	status := func() map[string]string {
+		t.Helper()
+		var r fleetStatusResult
+		_, out, errs := s.try("fleet", "status", "-o", "json", "waves")
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		got := map[string]string{}
+		for _, d := range r.Devices {
+			got[d.Device] = d.Reported.State
+		}
+		return got
+	}
+	is := func(what string, want ...string) {
+		t.Helper()
+		got := status()
+		for i, id := range []string{"press-0000", "press-0001", "press-0002"} {
+			if got[id] != want[i] {
+				t.Errorf("%s: %s is %s, want %s", what, id, got[id], want[i])
+			}
+		}
+	}
+	is("nobody reported", "silent", "silent", "silent")
+	devices["press-0000"].report(nil)
+	devices["press-0002"].report(nil)
+	devices["press-0001"].report(func(c *artifacts.CurrentState) {
+		c.Deployments[0].State, c.Deployments[0].Error = margo.StateFailed, &margo.StatusError{Code: "exited", Source: "x", Message: "it ended"}
+	})
+	is("reported", "well", "failed", "unverified")
+	s.do(outcome.Differs, "fleet", "status", "waves")
+	devices["press-0001"].report(nil)
+	s.move("press-0001.current", "press-0000.current") // another device's report in place of its own
+	is("a foreign report", "well", "unverified", "unverified")
+	devices["press-0001"].report(nil)
+
+	// A rollout waits for what devices report.
+	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 6")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--no-wait", "--key", "release.key", "waves")
+	if got := s.generation("press-0001"); got != 1 {
+		t.Errorf("press-0001 has generation %d before the canary is well", got)
+	}
+	devices["press-0000"].report(nil)
+	s.do(outcome.OK, "fleet", "rollout", "continue", "-q", "--no-wait", "--key", "release.key", "waves")
+	if got := s.generation("press-0001"); got != 2 {
+		t.Errorf("press-0001 has generation %d after the canary was well", got)
+	}
+	s.mask(`sha256:[0-9a-f]{12,64}`, "sha256:NEW", `([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z)`, "TIME")
+	s.golden(golden)
+}
+
+// generation is that under a device's tag.
+func (s *shell) generation(device string) uint64 {
+	s.t.Helper()
+	_, out, errs := s.try("state", "show", "-o", "json", "-d", device, states)
+	var x stateInfo
+	if err := json.Unmarshal([]byte(out), &x); err != nil {
+		s.t.Fatalf("%v\n%s", err, strings.TrimSpace(errs))
+	}
+	return x.Generation
+}
