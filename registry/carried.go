@@ -20,6 +20,8 @@ import (
 type Carried struct {
 	Had    map[digest.Digest]bool // what the destination has: it counts as there and is not written; nil: nothing
 	Sparse bool                   // an index may be put whose manifests are not all here: they are for platforms that are not wanted
+	// Omitted is told each blob that is not written because of Had, perhaps again; nil: nobody is.
+	Omitted func(ocispec.Descriptor)
 	// Below opens the repository that is read for what is not carried; nil: nothing is.
 	Below func(ctx context.Context) (*Repository, error)
 }
@@ -98,6 +100,9 @@ func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (i
 
 func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
 	if p.Had[desc.Digest] && !isManifest(desc.MediaType) {
+		if p.Omitted != nil {
+			p.Omitted(desc)
+		}
 		return true, nil
 	}
 	return p.layoutPlace.exists(ctx, desc)

@@ -77,7 +77,7 @@ func (o Options) concurrency() int { return cmp.Or(o.Concurrency, 8) }
 // Close finds what the devices whose states are in a repository need. It reads from the registries themselves, not from
 // mirrors. What a state names and is not there is a problem of the closure; an error says that something could not be asked.
 func Close(ctx context.Context, from Source, states string, o Options) (*Closure, error) {
-	w := &walk{from: from, o: o, needs: map[string]*Need{}, locks: map[string]*lock{}}
+	w := &walk{from: from, repository: states, o: o, needs: map[string]*Need{}, locks: map[string]*lock{}}
 	repo, err := w.open(ctx, states)
 	if err != nil {
 		return nil, err
@@ -102,8 +102,9 @@ func Close(ctx context.Context, from Source, states string, o Options) (*Closure
 
 // walk follows the names.
 type walk struct {
-	from Source
-	o    Options
+	from       Source
+	repository string // of the states, by the name that it was asked for
+	o          Options
 
 	mu       sync.Mutex
 	needs    map[string]*Need // by "repository@digest"
@@ -171,7 +172,7 @@ func (w *walk) device(ctx context.Context, repo *registry.Repository, d wanted) 
 	}
 	for _, number := range d.history {
 		tag := artifacts.HistoryTag(d.tag, number)
-		if number == now.number && now.set[d.tag] && w.listed(ctx, repo.Name(), tag) { // copied together with it
+		if number == now.number && now.set[d.tag] && w.listed(ctx, w.repository, tag) { // copied together with it
 			w.mu.Lock()
 			now.tag(tag, "")
 			now.set[tag] = true
@@ -199,7 +200,7 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	if err != nil {
 		return nil, fmt.Errorf("%s:%s: %w", repo.Name(), tag, err)
 	}
-	there, err := w.atSite(ctx, repo.Name(), tag, desc.Digest)
+	there, err := w.atSite(ctx, w.repository, tag, desc.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +210,7 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 		}
 	}
 	w.mu.Lock()
-	n := w.need(artifacts.KindState, repo.Name(), desc.Digest)
+	n := w.need(artifacts.KindState, w.repository, desc.Digest)
 	n.tag(tag, device)
 	n.number, n.there, n.set[tag] = x.Generation, n.there || there, there
 	if tag == device {

@@ -35,6 +35,8 @@ const (
 type Inventory struct {
 	Version int    `json:"version"` // 1
 	States  string `json:"states"`  // repository of the devices' states, "host/path", by its name at the source
+	Site    string `json:"site,omitempty"`
+	Taken   string `json:"taken,omitempty"` // when, RFC 3339 in UTC
 	// Content lists manifests and blobs, sorted, by the name of their repository at the source: registries keep what repositories
 	// have apart.
 	Content map[string][]digest.Digest `json:"content"`
@@ -129,12 +131,18 @@ type Export struct {
 	Trust      []string `json:"trust,omitempty"`
 	Platforms  []string `json:"platforms,omitempty"`  // of images; empty: all
 	Difference bool     `json:"difference,omitempty"` // it lacks what the site's inventory has
+	Site       string   `json:"site,omitempty"`       // of that inventory
+	Taken      string   `json:"taken,omitempty"`      // when that was, RFC 3339 in UTC
+
+	digest digest.Digest // of the document that was read
 }
 
 // Write ends an export that is a folder: everything in it is on the disk then, and the document that says so comes last.
 func (e Export) Write(dir string) error {
-	if err := syncAll(dir); err != nil {
-		return err
+	for _, name := range []string{ocispec.ImageBlobsDir, ocispec.ImageLayoutFile, ocispec.ImageIndexFile} {
+		if err := syncAll(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return e.write(dir)
 }
@@ -160,7 +168,7 @@ func (e Export) write(dir string) error {
 	return volume.SyncFolder(dir)
 }
 
-// syncAll makes every file below a folder durable, and its name.
+// syncAll makes a file durable, or every file below a folder with its name.
 func syncAll(dir string) error {
 	return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -210,20 +218,54 @@ func Begin(dir string, volumes bool, size int64) (*Draft, error) {
 	return d, os.MkdirAll(d.Layout, 0o755)
 }
 
-// End declares the export whole. It returns the names of the volumes, if there are any.
-func (d *Draft) End(ctx context.Context, e Export) ([]string, error) {
+// Written is what an export has.
+type Written struct {
+	Volumes []string // names, in their order; nil: it is a folder
+	Bytes   int64
+}
+
+// End declares the export whole.
+func (d *Draft) End(ctx context.Context, e Export) (*Written, error) {
+	out := &Written{}
 	if !d.volumes {
-		return nil, e.Write(d.dir)
+		if err := e.Write(d.dir); err != nil {
+			return nil, err
+		}
+		for _, name := range []string{ocispec.ImageBlobsDir, ocispec.ImageLayoutFile, ocispec.ImageIndexFile, ExportFile} {
+			if err := out.add(filepath.Join(d.dir, name)); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
 	}
 	if err := e.write(d.Layout); err != nil {
 		return nil, err
 	}
 	documents := []string{ExportFile, ocispec.ImageLayoutFile, ocispec.ImageIndexFile}
-	names, err := volume.Write(ctx, os.DirFS(d.Layout), documents, d.dir, d.size)
-	if err != nil {
+	var err error
+	if out.Volumes, err = volume.Write(ctx, os.DirFS(d.Layout), documents, d.dir, d.size); err != nil {
 		return nil, err
 	}
-	return names, os.RemoveAll(d.Layout)
+	for _, name := range out.Volumes {
+		if err := out.add(name); err != nil {
+			return nil, err
+		}
+	}
+	return out, os.RemoveAll(d.Layout)
+}
+
+// add counts a file, or the files below a folder.
+func (w *Written) add(name string) error {
+	return filepath.WalkDir(name, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			w.Bytes += info.Size()
+		}
+		return err
+	})
 }
 
 // Media is an export that is there to be read. Close it.
@@ -299,7 +341,7 @@ func readExport(files fs.FS, dir string) (*Export, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	e := &Export{}
+	e := &Export{digest: digest.FromBytes(data)}
 	if err := json.Unmarshal(data, e); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, fault.ErrInvalid, err)
 	}

@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
-	"os"
 	"slices"
+	"sync"
 
-	"github.com/dustin/go-humanize"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/site"
@@ -35,6 +34,8 @@ func (p *program) exportCommand() *cli.Command {
 			&cli.BoolFlag{Name: "tar", Usage: "write one tar file instead of a layout"},
 			platformFlag(),
 			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin: what it lists is not written"},
+			&cli.StringFlag{Name: "site", Usage: "`NAME` of the site that the inventory must be of"},
+			&cli.StringSliceFlag{Name: "inventory-key", Usage: "public key `FILE` of the site that must have signed the inventory; may be repeated, one signature is enough"},
 		}, siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run: p.budgeted(p.export),
 	})
@@ -45,20 +46,29 @@ type exportResult struct {
 	Source     string   `json:"source"`
 	Directory  string   `json:"directory"`
 	Difference bool     `json:"difference"`
+	Site       string   `json:"site,omitempty"`    // of the inventory
+	Taken      string   `json:"taken,omitempty"`   // when it was
 	Volumes    []string `json:"volumes,omitempty"` // files, in their order
+	Carried    int64    `json:"carried"`           // bytes of the export
+	Omitted    int64    `json:"omitted,omitempty"` // bytes of blobs that the site has
 }
 
 func (r exportResult) essence() string { return fmt.Sprint(r.Bytes) }
 
 func (r exportResult) text(w io.Writer) {
-	row(w, "wrote", "%s: %s and %s, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), size(r.Bytes))
+	carried := size(r.Carried)
+	if len(r.Volumes) > 0 {
+		carried += " in " + fleet.Counted(len(r.Volumes), "volume") + ", see " + volume.SumsFile
+	}
 	if r.Difference {
-		row(w, "", "without what the site has")
+		carried += fmt.Sprintf(" (the site has %s of %s already)", size(r.Omitted), size(r.Omitted+r.Carried))
+	}
+	row(w, "to carry", "%s", carried)
+	row(w, "wrote", "%s: %s and %s, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), size(r.Bytes))
+	if r.Taken != "" {
+		row(w, "since", "the inventory of %s, %s", orUnnamed(r.Site), r.Taken)
 	}
 	row(w, "directory", "%s", r.Directory)
-	if len(r.Volumes) > 0 {
-		row(w, "volumes", "%d, see %s", len(r.Volumes), volume.SumsFile)
-	}
 }
 
 func (p *program) export(c *cli.Context, args []string) error {
@@ -71,15 +81,9 @@ func (p *program) export(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	var had *site.Inventory
-	if file := c.String("since"); file != "" {
-		data, err := p.readInventory(file)
-		if err != nil {
-			return err
-		}
-		if had, err = site.ParseInventory(file, data, s.states); err != nil {
-			return err
-		}
+	had, err := p.inventory(c, s.states)
+	if err != nil {
+		return err
 	}
 	volumes, each, err := volumeSize(c)
 	if err != nil {
@@ -89,18 +93,42 @@ func (p *program) export(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	omitted := omissions{all: map[digest.Digest]int64{}}
 	m := &site.Mirror{From: s.from, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
-		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: had.Had(repository), Sparse: len(s.platforms) > 0})
+		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: had.Had(repository), Sparse: len(s.platforms) > 0, Omitted: omitted.add})
 	}, Platforms: s.platforms}
 	made, err := p.runMirror(c, m, s.closure)
 	if err != nil {
 		return err
 	}
-	names, err := draft.End(c.Context, site.Export{States: s.states, Trust: s.trust, Platforms: s.platforms, Difference: had != nil})
+	e := site.Export{States: s.states, Trust: s.trust, Platforms: s.platforms, Difference: had != nil}
+	if had != nil {
+		e.Site, e.Taken = had.Site, had.Taken
+	}
+	written, err := draft.End(c.Context, e)
 	if err != nil {
 		return err
 	}
-	return p.show(c, exportResult{made, args[0], args[1], had != nil, names})
+	return p.show(c, exportResult{made, args[0], args[1], had != nil, e.Site, e.Taken, written.Volumes, written.Bytes, omitted.bytes()})
+}
+
+// omissions are blobs that an export leaves out, because the site has them.
+type omissions struct {
+	mu  sync.Mutex
+	all map[digest.Digest]int64
+}
+
+func (o *omissions) add(d ocispec.Descriptor) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all[d.Digest] = d.Size
+}
+
+func (o *omissions) bytes() (sum int64) {
+	for _, size := range o.all {
+		sum += size
+	}
+	return sum
 }
 
 // volumeSize reads whether volumes are wanted, and of which size; 0: any.
@@ -109,19 +137,14 @@ func volumeSize(c *cli.Context) (volumes bool, each int64, err error) {
 	if text == "" {
 		return c.Bool("tar"), 0, nil
 	}
-	n, err := humanize.ParseBytes(text)
+	if each, err = sizeFlag(c, "volume-size"); err != nil {
+		return false, 0, err
+	}
 	switch {
 	case c.Bool("tar"):
 		err = misused(c, "--tar excludes --volume-size")
-	case err != nil || n < volume.MinSize || n > math.MaxInt64:
-		err = misused(c, "--volume-size %q is no size of at least 1MiB, such as 700MB or 4GB", text)
+	case each < volume.MinSize:
+		err = misused(c, "--volume-size %q is less than 1MiB", text)
 	}
-	return true, int64(n), err
-}
-
-func (p *program) readInventory(file string) ([]byte, error) {
-	if file == "-" {
-		return bounded.Read(p.stdin, site.MaxInventory)
-	}
-	return bounded.File(os.Open, file, site.MaxInventory)
+	return true, each, err
 }

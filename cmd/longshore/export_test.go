@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -104,7 +105,7 @@ func TestImportRefuses(t *testing.T) {
 	s.refuses(outcome.NotFound, []string{"it is no export, or one that was not finished"}, "import", releaseKeyPublic, "line-monitor", siteHost)
 	s.write("source.json", s.do(outcome.OK, "site", "inventory", states, host))
 	s.do(outcome.OK, "export", releaseKeyPublic, "--since", "source.json", states, "difference")
-	s.refuses(outcome.NotFound, []string{"hint: the export leaves out what an inventory lists"}, "import", releaseKeyPublic, "difference", siteHost)
+	s.refuses(outcome.NotFound, []string{"hint: the export leaves out what the inventory of a site without a name, "}, "import", releaseKeyPublic, "difference", siteHost)
 	// A layer that is not what its name says, and one that is gone.
 	var layer string
 	for d, size := range blobs(t, "stick") {
@@ -175,6 +176,103 @@ func TestCarriedTrust(t *testing.T) {
 	s.do(outcome.OK, "trust", "show", siteHost+"/plant/trust:v1")
 }
 
+// An inventory that another site has made, or that nobody of the site has signed as it is, is named, and nothing is written.
+func TestSignedInventory(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "mirror", "-q", releaseKeyPublic, states, siteHost)
+	take := func(args ...string) {
+		t.Helper()
+		s.do(outcome.OK, append(append([]string{"site", "inventory", "--site", "graz", "--file", "graz.json"}, args...), states, siteHost)...)
+	}
+	take()
+	since := []string{"export", "-o", "json", releaseKeyPublic, "--since", "graz.json", "--site", "graz", "--inventory-key", "root.pub", states, "stick"}
+	s.refuses(outcome.Verification, []string{"graz.json", "hint: fetch it again from the site with graz.json.sigstore.json"}, since...)
+	take("--key", "release.key")
+	s.refuses(outcome.Verification, []string{"graz.json"}, since...)
+	take("--key", "root.key") // the signature of the other key goes
+	if left, err := filepath.Glob("graz.json*"); err != nil || len(left) != 2 {
+		t.Errorf("%v, %v, want the inventory and one signature", left, err)
+	}
+	whole := string(mustRead(t, "graz.json"))
+	s.write("graz.json", strings.Replace(whole, `"site": "graz"`, `"site": "Graz"`, 1))
+	s.refuses(outcome.Verification, []string{"graz.json"}, since...)
+	s.write("graz.json", whole)
+	s.refuses(outcome.Refused, []string{"graz.json is the inventory of graz, not of wien"}, "export", releaseKeyPublic, "--since", "graz.json", "--site", "wien", states, "stick")
+	s.refuses(outcome.Misused, []string{"need --since"}, "export", releaseKeyPublic, "--site", "graz", states, "stick")
+	s.refuses(outcome.Misused, []string{"--key needs --file"}, "site", "inventory", "--key", "root.key", states, siteHost)
+	if _, err := os.Stat("stick"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something was written: %v", err)
+	}
+	var made exportResult
+	if err := json.Unmarshal([]byte(s.do(outcome.OK, since...)), &made); err != nil || made.Site != "graz" || made.Taken == "" || made.Sent > 1 || made.Omitted == 0 {
+		t.Errorf("%v: %+v, want that all blobs but the signature's were omitted", err, made)
+	}
+	// The site has lost what its inventory lists.
+	s.write("certs.d/"+siteHost+"/hosts.toml", "server = \""+testenv.Registry(t, testenv.Distribution).URL+"\"\n")
+	s.refuses(outcome.NotFound, []string{"hint: the export leaves out what the inventory of graz, " + made.Taken + ", lists"}, "import", releaseKeyPublic, "stick", siteHost)
+}
+
+// A receipt says what the site has, signed by the site; media that cannot be written are no reason to stop.
+func TestReceipt(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	for _, id := range []string{"press-07", "press-08"} {
+		s.do(outcome.OK, "state", "push", "-q", "-d", id, "--key", "release.key", "--component", monitor+":1.4.0", states)
+	}
+	s.do(outcome.OK, "export", releaseKeyPublic, states, "stick")
+	s.do(outcome.OK, "export", releaseKeyPublic, "--tar", states, "tar")
+	read := func(file string) (r site.Receipt) {
+		t.Helper()
+		if err := json.Unmarshal(mustRead(t, file), &r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	s.do(outcome.OK, "import", releaseKeyPublic, "--site-key", "root.key", "stick", siteHost)
+	s.do(outcome.OK, "verify", "--key", "root.pub", "stick/receipt.json")
+	r := read("stick/receipt.json")
+	document := mustRead(t, filepath.Join("stick", site.ExportFile))
+	if r.Export != digest.FromBytes(document) || r.States != states || r.Destination != siteHost || len(r.Devices) != 2 || r.Bytes == 0 || r.Time == "" {
+		t.Errorf("receipt: %+v", r)
+	}
+	for i, id := range []string{"press-07", "press-08"} {
+		at := s.do(outcome.OK, "state", "show", "-q", siteHost+"/plant/state:"+id)
+		if d := r.Devices[i]; d.Tag != id || d.Generation != 1 || d.Digest.String() != strings.TrimSpace(at) || !d.Moved {
+			t.Errorf("%s: %+v, want %s", id, d, at)
+		}
+	}
+	s.do(outcome.OK, "import", releaseKeyPublic, "--receipt", "mine.json", "tar", siteHost)
+	if again := read("mine.json"); len(again.Devices) != 2 || again.Devices[0].Moved || again.Bytes != 0 {
+		t.Errorf("the second receipt: %+v", again)
+	}
+	s.do(outcome.OK, "import", releaseKeyPublic, "tar", siteHost)
+	read("tar/receipt.json")
+	// The signature of what the receipt was before goes with it.
+	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
+	s.refuses(outcome.Verification, []string{"receipt.json"}, "verify", "--key", "root.pub", "stick/receipt.json")
+	if err := unix.Mount("stick", "stick", "", unix.MS_BIND, ""); err != nil {
+		testenv.Unavailable(t, "mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount("stick", unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount("", "stick", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost); !strings.Contains(out, "no receipt was written") {
+		t.Errorf("nothing is said of the receipt:\n%s", out)
+	}
+	if code, _, _ := s.try("import", releaseKeyPublic, "--receipt", "stick/mine.json", "stick", siteHost); code == outcome.OK {
+		t.Error("a receipt that was asked for was not written, and nothing was said")
+	}
+}
+
 // large is the image of the line monitor's server with so many bytes that no tool makes fewer.
 func (s *shell) large(bytes int) {
 	s.t.Helper()
@@ -232,7 +330,7 @@ func TestExportInVolumes(t *testing.T) {
 	s.do(outcome.OK, "export", "-q", releaseKeyPublic, "--history", "1", "--tar", states, "single")
 	s.write(second, string(data))
 	nothing(outcome.Refused, []string{"volumes of different exports"}, "import", releaseKeyPublic, "stick", "second", "single", siteHost)
-	nothing(outcome.Misused, []string{"is no size"}, "export", releaseKeyPublic, "--volume-size", "4kB", states, "next")
+	nothing(outcome.Misused, []string{"is less than 1MiB"}, "export", releaseKeyPublic, "--volume-size", "4kB", states, "next")
 	s.write("file", "")
 	nothing(outcome.Misused, []string{"file is a file", "hint: name a folder"}, "export", releaseKeyPublic, states, "file")
 	server := s.serve("stick", "second")

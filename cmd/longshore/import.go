@@ -2,14 +2,25 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/site"
 )
 
@@ -18,14 +29,65 @@ func (p *program) importCommand() *cli.Command {
 		name: "import", args: "DIRECTORY|TAR… DESTINATION", min: 2, max: -1,
 		usage: "copy an export to the registry of a site",
 		about: "Verifies an export, with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
-			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. Repeat an interrupted import: it continues.",
+			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. " +
+			"A receipt on the media says what the site has now; with --site-key the site signs it. Repeat an interrupted import: it continues.",
 		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000"},
-		flags:    slices.Concat(siteVerifyFlags(), []cli.Flag{hostPathsFlag()}, budgetFlags(), registryFlags()),
-		run:      p.budgeted(p.importMedia),
+		flags: slices.Concat(siteVerifyFlags(), []cli.Flag{
+			hostPathsFlag(),
+			&cli.StringFlag{Name: "receipt", Usage: "write the receipt to `FILE` instead of receipt.json on the media"},
+			&cli.StringFlag{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
+			&cli.StringFlag{Name: "site-key-password-file", Usage: "`FILE` with its password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
+		}, budgetFlags(), registryFlags()),
+		run: p.budgeted(p.importMedia),
 	})
 }
 
+type importResult struct {
+	*site.Mirrored
+	Source      string       `json:"source"`
+	Destination string       `json:"destination"`
+	Verified    siteVerified `json:"verified"`
+	Receipt     string       `json:"receipt,omitempty"` // file
+}
+
+// siteVerified is what an import has checked.
+type siteVerified struct {
+	States     int    `json:"states"`
+	Components int    `json:"components"`
+	Images     int    `json:"images"`
+	Signatures int    `json:"signatures"`
+	Against    string `json:"against,omitempty"` // files of keys or of a policy, or an identity; "": nothing was verified
+}
+
+func (r importResult) essence() string { return fmt.Sprint(r.Bytes) }
+
+func (r importResult) text(w io.Writer) {
+	v := r.Verified
+	counts := strings.Join([]string{fleet.Counted(v.States, "state"), fleet.Counted(v.Components, "component"), fleet.Counted(v.Images, "image")}, ", ")
+	if v.Against == "" {
+		row(w, "copied", "%s without verification", counts)
+	} else {
+		row(w, "verified", "%s, %s against %s", counts, fleet.Counted(v.Signatures, "signature"), v.Against)
+	}
+	moved := "every tag names its state already"
+	if n := len(r.Devices); n > 0 {
+		moved = "tags moved for " + fleet.Counted(n, "device")
+	}
+	if r.Receipt != "" {
+		moved += "; receipt written to " + r.Receipt
+	}
+	row(w, "pushed", "%s; %s", size(r.Bytes), moved)
+	for _, s := range r.Notes {
+		row(w, "note", "%s", s)
+	}
+}
+
 func (p *program) importMedia(c *cli.Context, args []string) error {
+	signer, err := p.siteSigner(c, "site-key", "site-key-password-file")
+	if err != nil {
+		return err
+	}
+	defer signer.Close()
 	client, err := p.client(c)
 	if err != nil {
 		return err
@@ -41,8 +103,9 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 	from := site.Mapped(func(ctx context.Context, repository string) (*registry.Repository, error) {
 		return client.OpenCarried(e.Path, repository, registry.Carried{Below: func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }})
 	})
+	signatures := signatureSet{}
 	o := site.Options{History: maxHistory, Trust: e.Trust}
-	if _, err = p.siteVerify(c, from, &o, site.Mapped(to)); err != nil {
+	if _, err = p.siteVerify(c, from, &o, signatures.add, site.Mapped(to)); err != nil {
 		return err
 	}
 	var made *site.Mirrored
@@ -51,12 +114,77 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 		made, err = p.runMirror(c, &site.Mirror{From: from, To: to, Platforms: e.Platforms}, closure)
 	}
 	if e.Difference && errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
-		err = fault.WithHint(err, "the export leaves out what an inventory lists, and the site lacks some of it: export again with a new inventory, or without --since")
+		since := "an inventory"
+		if e.Taken != "" {
+			since = "the inventory of " + orUnnamed(e.Site) + ", " + e.Taken + ","
+		}
+		err = fault.WithHint(err, "the export leaves out what "+since+" lists, and the site lacks some of it: export again with a new inventory, or without --since")
 	}
 	if err != nil {
 		return err
 	}
-	return p.show(c, mirrorResult{made, strings.Join(media, " "), there})
+	r := importResult{Mirrored: made, Source: strings.Join(media, " "), Destination: there, Verified: verifiedOf(c, closure, &signatures)}
+	receipt := e.Receipt(closure, made)
+	receipt.Destination, receipt.Time, receipt.Program = there, stamp(p.now()), "longshore "+build.Version()
+	if r.Receipt, err = p.writeReceipt(c, e.Path, receipt, signer); err != nil {
+		if c.String("receipt") != "" {
+			return err
+		}
+		made.Notes = append(made.Notes, fmt.Sprintf("no receipt was written, say where with --receipt: %v", err))
+	}
+	return p.show(c, r)
+}
+
+// writeReceipt writes a receipt onto the media, or where --receipt says.
+func (p *program) writeReceipt(c *cli.Context, media string, receipt *site.Receipt, signer *signer) (string, error) {
+	file := c.String("receipt")
+	if file == "" {
+		if info, err := os.Stat(media); err != nil || !info.IsDir() {
+			media = filepath.Dir(media)
+		}
+		file = filepath.Join(media, site.ReceiptFile)
+	}
+	data, err := json.MarshalIndent(receipt, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	if err := writeSiteFile(c.Context, file, append(data, '\n'), signer); err != nil {
+		return "", err
+	}
+	return file, nil
+}
+
+// signatureSet counts signatures once, however many states need what they sign.
+type signatureSet struct {
+	mu  sync.Mutex
+	all map[string]bool
+}
+
+func (s *signatureSet) add(r *audit.Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[string]bool{}
+	}
+	r.EachSignature(func(of digest.Digest, x audit.Signed) { s.all[fmt.Sprint(of, x.Digest, x.By)] = true })
+}
+
+func verifiedOf(c *cli.Context, closure *site.Closure, signatures *signatureSet) siteVerified {
+	v := siteVerified{Signatures: len(signatures.all)}
+	for _, n := range closure.Needs {
+		switch n.Kind {
+		case artifacts.KindState:
+			v.States++
+		case artifacts.KindComponent:
+			v.Components++
+		case artifacts.KindImage:
+			v.Images++
+		}
+	}
+	if !c.Bool("no-verify") {
+		v.Against = strings.Join(slices.DeleteFunc(append(c.StringSlice("key"), c.String("policy"), c.String("certificate-identity")), func(s string) bool { return s == "" }), ", ")
+	}
+	return v
 }
 
 // openMedia opens an export so that the client reads it. The caller closes it.

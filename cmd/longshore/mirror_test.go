@@ -103,12 +103,15 @@ func TestSite(t *testing.T) {
 	s.do(outcome.OK, "site", "plan", states, siteHost)
 	s.write("graz.json", s.do(outcome.OK, "site", "inventory", states, siteHost))
 	s.do(outcome.OK, "site", "inventory", "-o", "json", states, siteHost)
+	s.do(outcome.OK, "site", "inventory", "--site", "graz", "--key", "root.key", "--file", "graz.json", states, siteHost)
 	s.do(outcome.OK, "export", releaseKeyPublic, states, "stick")
 	s.do(outcome.OK, "export", "-o", "json", "--since", "graz.json", releaseKeyPublic, states, "stick2")
+	s.do(outcome.OK, "export", "--since", "graz.json", "--site", "graz", "--inventory-key", "root.pub", releaseKeyPublic, states, "stick4")
 	s.do(outcome.OK, "export", "--volume-size", "4GB", releaseKeyPublic, states, "stick3")
 	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
 	s.do(outcome.OK, "import", "-o", "json", releaseKeyPublic, "stick2", siteHost)
-	s.mask(`("bytes": |blobs?, )[0-9.]+( KiB| B)?`, "${1}BYTES") // signatures are not all of one size
+	s.mask(`("bytes": |blobs?, )[0-9.]+( KiB| B)?`, "${1}BYTES", `(to carry +|the site has |\d of )[0-9.]+( KiB| B)`, "${1}BYTES", `(BYTES of )[0-9.]+ KiB`, "${1}BYTES", `("carried": )\d+`, "${1}BYTES", // signatures are not all of one size
+		`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`, "TIME")
 	s.golden(golden)
 }
 

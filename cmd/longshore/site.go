@@ -92,7 +92,7 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 	states, o, err := p.siteOptions(c, arg)
 	if err == nil && verify {
 		var policy *trust.Policy
-		if policy, err = p.siteVerify(c, from, &o); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
+		if policy, err = p.siteVerify(c, from, &o, nil); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
 			o.Trust = append(o.Trust, policy.Trust.Repository) // devices at the site follow it there
 		}
 	}
@@ -143,7 +143,8 @@ func checkOf(c *cli.Context) (site.Check, error) {
 
 // siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
 // with --no-verify nothing. A --policy is followed to its newest version, also in the places where versions are known already.
-func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, known ...site.Source) (policy *trust.Policy, err error) {
+// tell, if it is not nil, gets the reports on states that hold.
+func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, tell func(*audit.Report), known ...site.Source) (policy *trust.Policy, err error) {
 	if c.Bool("no-verify") {
 		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
 			err = misused(c, "--no-verify excludes --key and --policy")
@@ -173,7 +174,13 @@ func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, 
 		if err != nil {
 			return err
 		}
-		return verdict(report.Err())
+		if err := verdict(report.Err()); err != nil {
+			return err
+		}
+		if tell != nil {
+			tell(report)
+		}
+		return nil
 	}
 	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error { return p.verifyTrust(ctx, repo, policy) }
 	return policy, nil

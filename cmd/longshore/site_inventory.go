@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -17,10 +19,14 @@ func (p *program) siteInventoryCommand() *cli.Command {
 		name: "inventory", args: "HOST/PATH DESTINATION", min: 2, max: 2,
 		usage: "list what a site has, for longshore export --since",
 		about: "Lists the manifests and blobs that the registry DESTINATION of a site has for the devices with states in HOST/PATH, as " +
-			"JSON. The command does not connect to HOST: run it at the site, and bring the file to where you export.",
-		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json", "--device press-07 harbor.acme.example/plant/state registry.graz.local:5000"},
-		flags:    siteFlags(),
-		run:      p.siteInventory,
+			"JSON. The command does not connect to HOST: run it at the site, and bring the file to where you export. With --key the site signs " +
+			"it: FILE.sigstore.json is then beside --file, for longshore export --inventory-key.",
+		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json", "--site graz --key site.key --file graz.json harbor.acme.example/plant/state registry.graz.local:5000"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "site", Usage: "`NAME` of the site, for the inventory"},
+			&cli.StringFlag{Name: "file", Usage: "write the inventory to `FILE` instead of stdout"},
+		}, keyFlags(), siteFlags()),
+		run: p.siteInventory,
 	})
 }
 
@@ -36,6 +42,15 @@ func (r inventoryResult) text(w io.Writer) {
 }
 
 func (p *program) siteInventory(c *cli.Context, args []string) error {
+	file := c.String("file")
+	if file == "" && c.String("key") != "" {
+		return misused(c, "--key needs --file, with the signature beside it")
+	}
+	signer, err := p.siteSigner(c, "key", "key-password-file")
+	if err != nil {
+		return err
+	}
+	defer signer.Close()
 	client, err := p.client(c)
 	if err != nil {
 		return err
@@ -56,5 +71,11 @@ func (p *program) siteInventory(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.show(c, inventoryResult{i})
+	i.Site, i.Taken = c.String("site"), stamp(p.now())
+	if file == "" {
+		return p.show(c, inventoryResult{i})
+	}
+	var data bytes.Buffer
+	inventoryResult{i}.text(&data)
+	return writeSiteFile(c.Context, file, data.Bytes(), signer)
 }

@@ -81,6 +81,17 @@ func (n *Node) walk(visit func(*Node)) {
 	}
 }
 
+// EachSignature gives visit every good signature, of the artifact and of everything below it, with what it signs.
+func (r *Report) EachSignature(visit func(of digest.Digest, s Signed)) {
+	r.walk(func(n *Node) {
+		for _, c := range n.Checks {
+			for _, s := range c.Signatures {
+				visit(n.Digest, s)
+			}
+		}
+	})
+}
+
 // Insecure tells whether something passed that nobody vouches for.
 func (r *Report) Insecure() bool {
 	insecure := false

@@ -88,8 +88,11 @@ func (s *Store) Referrers(_ context.Context, subject ocispec.Descriptor) ([]ocis
 }
 
 // bundles are the names of what may be a bundle of the file, sorted.
-func (s *Store) bundles() ([]string, error) {
-	dir, base := filepath.Split(s.path)
+func (s *Store) bundles() ([]string, error) { return Names(s.path) }
+
+// Names lists what may be bundles of a file, which need not be there: paths, sorted. More than 64 are fault.ErrTooLarge.
+func Names(path string) ([]string, error) {
+	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(filepath.Clean(dir))
 	if err != nil {
 		return nil, err
@@ -102,7 +105,7 @@ func (s *Store) bundles() ([]string, error) {
 		}
 	}
 	if len(out) > maxBundles {
-		return nil, fmt.Errorf("%s: more than %d bundles beside it: %w", s.path, maxBundles, fault.ErrTooLarge)
+		return nil, fmt.Errorf("%s: more than %d bundles beside it: %w", path, maxBundles, fault.ErrTooLarge)
 	}
 	return out, nil
 }
@@ -177,7 +180,7 @@ func (s *Store) write(kind string, data []byte) error {
 			return err
 		}
 		_, err = f.Write(append(data, '\n'))
-		if err = errors.Join(err, f.Close()); err != nil {
+		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 			err = errors.Join(err, os.Remove(name)) // a bundle that is not whole would fail every check
 		}
 		return err
