@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet/status"
+	"github.com/longshore-dev/longshore/fleet/store"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/current"
+)
+
+// collectAtOnce is how many reports are read at a time.
+const collectAtOnce = 8
+
+func (p *program) collectCommand() *cli.Command {
+	return &cli.Command{
+		Name: "collect", ArgsUsage: "HOST/PATH ...",
+		Usage: "take the reports that devices pushed to a registry into the database",
+		Description: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, and verifies\n" +
+			"it with that key. What is newer than the stored reports of the device is stored like a posted report; older reports change\n" +
+			"nothing. With --every the command repeats this until it is stopped. A server may use the database at the same time.\n\n" +
+			"   longshore-fleet collect --keys plant/keys harbor.acme.example/plant/state\n" +
+			"   longshore-fleet collect --keys plant/keys --every 5m harbor.acme.example/plant/reports\n\n" +
+			"Exit codes: 0 done; 2 usage; 5 a report is not verified; 75 temporary, try again; 70 anything else.",
+		Flags: []cli.Flag{
+			databaseFlag(), outputFlag(),
+			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys", EnvVars: env("keys")},
+			&cli.DurationFlag{Name: "every", Usage: "repeat after this `TIME`; 0: once", EnvVars: env("every")},
+			&cli.StringFlag{Name: "registry-config", Usage: "credentials `FILE` in Docker's or podman's format; default: their files", EnvVars: env("registry-config")},
+			&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with CA certificates to trust in addition to the system's", EnvVars: env("ca-file")},
+			&cli.StringFlag{Name: "certs-dir", Usage: "`DIR` with containerd's HOST/hosts.toml", EnvVars: env("certs-dir")},
+			&cli.BoolFlag{Name: "plain-http", Usage: "use HTTP without TLS; the default for registries on this machine", EnvVars: env("plain-http")},
+		},
+		Action: p.withStore(p.collect),
+	}
+}
+
+func (p *program) collect(c *cli.Context, db *store.SQLite) error {
+	if c.String("keys") == "" || !c.Args().Present() {
+		return outcome.Usagef("collect", "collect: give --keys and at least one repository")
+	}
+	log := slog.New(slog.NewTextHandler(p.stderr, nil))
+	client, err := registry.New(registry.Options{
+		PlainHTTP: c.Bool("plain-http"), CAFile: c.String("ca-file"), AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
+		UserAgent: "longshore-fleet/" + build.Version(), Logger: log, Getenv: os.Getenv,
+	})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var from []*registry.Repository
+	for _, name := range c.Args().Slice() {
+		repo, err := client.OpenName(c.Context, strings.TrimPrefix(name, "oci://"))
+		if err != nil {
+			return err
+		}
+		from = append(from, repo.Upstream()) // a mirror may show an old one
+	}
+	x := &collector{keys: c.String("keys"), from: from, db: db, now: p.now, log: log}
+	for {
+		r, err := x.round(c.Context)
+		every := c.Duration("every")
+		if every <= 0 {
+			return p.collected(c, r, err)
+		}
+		if err != nil {
+			log.Error("collect", "error", err)
+		} else {
+			log.Info("collected", "devices", r.Devices, "changed", r.Changed, "missing", r.Missing, "failed", len(r.Failed))
+		}
+		select {
+		case <-c.Context.Done():
+			return nil
+		case <-time.After(every):
+		}
+	}
+}
+
+// collected is what one round came to. The JSON keys are stable.
+type collected struct {
+	Devices int      `json:"devices"` // that there are keys of
+	Changed int      `json:"changed"` // with a report that is new here
+	Missing int      `json:"missing"` // without a report
+	Failed  []string `json:"failed"`  // why reports were not taken
+
+	err error // of the failed ones
+}
+
+func (p *program) collected(c *cli.Context, r collected, err error) error {
+	if err != nil {
+		return err
+	}
+	if c.String("output") == "json" {
+		err = p.encode(r)
+	} else {
+		_, err = fmt.Fprintf(p.stdout, "%d devices: %d with a new report, %d without a report, %d failed\n", r.Devices, r.Changed, r.Missing, len(r.Failed))
+	}
+	return errors.Join(err, r.err)
+}
+
+type collector struct {
+	keys string
+	from []*registry.Repository
+	db   *store.SQLite
+	now  func() time.Time
+	log  *slog.Logger
+}
+
+// round takes the newest report of each device once.
+func (x *collector) round(ctx context.Context) (collected, error) {
+	files, err := filepath.Glob(filepath.Join(x.keys, "*.pub"))
+	if err != nil {
+		return collected{}, err
+	}
+	if len(files) == 0 {
+		return collected{}, fault.WithHint(fmt.Errorf("%s: there is no file DEVICE-TAG.pub: %w", x.keys, fault.ErrNotFound), "write it with longshore-agent key, on the device")
+	}
+	out := collected{Devices: len(files), Failed: []string{}}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(collectAtOnce)
+	for _, file := range files {
+		g.Go(func() error {
+			changed, err := x.device(ctx, file)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case errors.Is(err, fault.ErrNotFound):
+				out.Missing++
+			case err != nil:
+				x.log.Warn("a report is not taken", "device", strings.TrimSuffix(filepath.Base(file), ".pub"), "error", err)
+				out.Failed = append(out.Failed, err.Error())
+				out.err = worse(out.err, err)
+			case changed:
+				out.Changed++
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	slices.Sort(out.Failed)
+	return out, err
+}
+
+// worse keeps the error that tells of a bad report before one that passes.
+func worse(a, b error) error {
+	if a == nil || errors.Is(a, fault.ErrTemporary) {
+		return b
+	}
+	return a
+}
+
+// device takes the report of one device; false: it is not new. fault.ErrNotFound: there is none.
+func (x *collector) device(ctx context.Context, file string) (bool, error) {
+	data, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
+	if err != nil {
+		return false, err
+	}
+	tag := strings.TrimSuffix(filepath.Base(file), ".pub")
+	key, err := signing.ParsePublicKey(tag, data)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", file, err)
+	}
+	err = fmt.Errorf("report of %s: %w", tag, fault.ErrNotFound)
+	for _, repo := range x.from {
+		var r *current.Report
+		if r, err = current.Read(ctx, repo, tag, []signing.Key{key}); err == nil {
+			changed, err := status.Collect(ctx, x.db, r.CurrentState, x.now())
+			if errors.Is(err, fault.ErrNotFound) { // its gateway may be the next
+				err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
+			}
+			return changed, err
+		}
+		if !errors.Is(err, fault.ErrNotFound) {
+			return false, err
+		}
+	}
+	return false, err
+}

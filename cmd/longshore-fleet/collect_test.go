@@ -1,0 +1,204 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet/status"
+	"github.com/longshore-dev/longshore/fleet/store"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// pusher is a device that reports to a registry.
+type pusher struct {
+	t       *testing.T
+	repo    *registry.Repository
+	id      artifacts.DeviceID
+	private *ecdsa.PrivateKey
+	epoch   string
+}
+
+func newPusher(t *testing.T, repo *registry.Repository, id artifacts.DeviceID, keys string) *pusher {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(private.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(keys, id.Tag()+".pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &pusher{t, repo, id, private, "0b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11"}
+}
+
+// push reports deployments in their states, under a tag; it returns the report's digest.
+func (p *pusher) push(tag string, number uint64, at time.Time, states ...margo.State) digest.Digest {
+	p.t.Helper()
+	g := &artifacts.CurrentGeneration{Generation: number, Digest: digest.FromString("state")}
+	c := &artifacts.CurrentState{
+		Device: p.id, Epoch: p.epoch, Counter: number, Sequence: number, Time: at.UTC().Truncate(time.Second), Every: 3600, Repository: "r.example/state",
+		Accepted: g, Running: g, Committed: g, Deployments: []artifacts.CurrentDeployment{},
+		Capabilities: json.RawMessage(`{"properties":{"id":"` + string(p.id) + `","vendor":"v","modelNumber":"m","serialNumber":"s"},"x-longshore-extensions":{"agentVersion":"1.2.3","reportIntervalSeconds":300}}`),
+	}
+	for i, s := range states {
+		if s != "" {
+			c.Deployments = append(c.Deployments, artifacts.CurrentDeployment{
+				ID: "a3e2f5dc-912e-494f-8395-52cf3769bc0" + string(rune('0'+i)), Generation: number, State: s, Since: c.Time,
+				Components: []artifacts.CurrentComponent{{Name: "web", State: s, Since: c.Time, Images: []artifacts.CurrentImage{}}},
+			})
+		}
+	}
+	statement, err := c.Encode()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	bundle, err := signing.SignStatement(statement, p.private)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	a, err := artifacts.PackCurrentState(c, bundle)
+	if err == nil {
+		_, err = release.Publish(p.t.Context(), p.repo, a, release.PublishOptions{Tags: []string{artifacts.CurrentTag(tag)}})
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return a.Descriptor.Digest
+}
+
+// Reports of a registry get into the store once, in order; an old one that is shown again, and one of another device, do not.
+func TestCollect(t *testing.T) {
+	server := testenv.Registry(t, testenv.Distribution)
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	repo, err := client.OpenName(t.Context(), server.Host+"/plant/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	db := filepath.Join(dir, "fleet.db")
+	press, other := newPusher(t, repo, "press-07", dir), newPusher(t, repo, "press-08", dir)
+	collect := func(want int, changed, missing, failed int) string {
+		t.Helper()
+		code, out, errs := command(t, "collect", "--database", db, "--keys", dir, "-o", "json", repo.Name())
+		var r collected
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != want || r.Devices != 2 || r.Changed != changed || r.Missing != missing || len(r.Failed) != failed {
+			t.Errorf("collect = %d %+v, %v, want %d: %d changed, %d missing, %d failed\n%s", code, r, err, want, changed, missing, failed, errs)
+		}
+		return errs
+	}
+	states := func() (string, store.Device) {
+		t.Helper()
+		s, err := store.Open(t.Context(), db, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		d, err := s.Device(t.Context(), "press-07")
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: "press-07", Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, x := range list {
+			out = append(out, string(x.State))
+		}
+		return strings.Join(out, " "), d
+	}
+	now := time.Now()
+	collect(0, 0, 2, 0)
+	press.push("press-07", 3, now.Add(-2*time.Hour), margo.StateInstalled, margo.StateInstalling)
+	collect(0, 1, 1, 0)
+	collect(0, 0, 1, 0) // the same once more
+	got, d := states()
+	if got != "installed installing" || d.Interval != time.Hour || time.Since(d.LastHeard) < time.Hour {
+		t.Errorf("states %q, heard %v, interval %v", got, d.LastHeard, d.Interval)
+	}
+	press.push("press-07", 5, now.Add(-time.Hour), "", margo.StateFailed)
+	collect(0, 1, 1, 0)
+	if got, _ := states(); got != "removed failed" {
+		t.Errorf("states %q: the first deployment is gone, the second failed", got)
+	}
+	press.push("press-07", 3, now.Add(-2*time.Hour), margo.StateInstalled, margo.StateInstalling) // the old one again
+	collect(0, 0, 1, 0)
+	if got, _ := states(); got != "removed failed" {
+		t.Errorf("states %q after an old report", got)
+	}
+	other.push("press-07", 9, now, margo.StateInstalled)
+	if errs := collect(5, 0, 1, 1); !strings.Contains(errs, "signature invalid") {
+		t.Errorf("a foreign report: %s", errs)
+	}
+	press.epoch = "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11" // a new database
+	press.push("press-07", 1, now, margo.StateInstalled, margo.StateInstalled)
+	collect(0, 1, 1, 0)
+	press.epoch = "0b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11"
+	press.push("press-07", 99, now, margo.StateFailed, margo.StateFailed) // of the database before
+	collect(0, 0, 1, 0)
+	if got, _ := states(); got != "installed installed" {
+		t.Errorf("states %q after a report of the old database", got)
+	}
+
+	// What a device posts beside that keeps its order, and its shorter interval.
+	s, err := store.Open(t.Context(), db, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	posted := store.Capabilities{
+		Device: "press-08", By: "press-08", At: now, Stamp: store.Stamp{Epoch: other.epoch, Sequence: 7},
+		Body: []byte(`{"properties":{"id":"press-08","vendor":"v","modelNumber":"m","serialNumber":"s"},"x-longshore-extensions":{"reportIntervalSeconds":300}}`),
+	}
+	status.Summarize(&posted)
+	if _, err := s.PutCapabilities(t.Context(), posted); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	press.epoch = "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11"
+	press.push("press-07", 1, now, margo.StateInstalled, margo.StateInstalled)
+	other.push("press-08", 6, now) // is older than what was posted
+	collect(0, 0, 0, 0)
+	other.push("press-08", 8, now)
+	collect(0, 1, 0, 0)
+	if s, err = store.Open(t.Context(), db, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if d, err := s.Device(t.Context(), "press-08"); err != nil || d.Interval != 5*time.Minute {
+		t.Errorf("press-08 reports every %v, %v", d.Interval, err)
+	}
+	for _, line := range []string{"collect", "collect --keys " + dir, "collect " + repo.Name()} {
+		if code, _, errs := command(t, append(strings.Fields(line), "--database", db)...); code != 2 {
+			t.Errorf("%s = %d\n%s", line, code, errs)
+		}
+	}
+	if code, _, errs := command(t, "collect", "--database", db, "--keys", t.TempDir(), repo.Name()); code != 4 || !strings.Contains(errs, "longshore-agent key") {
+		t.Errorf("without keys = %d\n%s", code, errs)
+	}
+}
