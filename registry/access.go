@@ -130,6 +130,13 @@ func (a *access) send(r *http.Request) (*http.Response, error) {
 		if s == http.StatusOK || s == http.StatusPartialContent && r.Header.Get("Range") != "" || s == http.StatusNotModified && r.Header.Get("If-None-Match") != "" {
 			return resp, nil
 		}
+		if taken(s) && r.Context().Value(uploadKey{}) != nil {
+			return resp, nil
+		}
+	case http.MethodPatch:
+		if taken(s) {
+			return resp, nil
+		}
 	case http.MethodPost:
 		if s == http.StatusCreated || s == http.StatusAccepted {
 			return resp, nil

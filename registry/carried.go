@@ -93,9 +93,9 @@ func (p *carriedPlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byt
 	return or(ctx, p, data, err, func(r *Repository) ([]byte, error) { return r.Blob(ctx, desc, desc.Size) })
 }
 
-func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
-	f, err := p.layoutPlace.openBlob(ctx, desc)
-	return or(ctx, p, f, err, func(r *Repository) (io.ReadCloser, error) { return r.OpenBlob(ctx, desc) })
+func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) {
+	f, err := p.layoutPlace.openBlob(ctx, desc, off)
+	return or(ctx, p, f, err, func(r *Repository) (io.ReadCloser, error) { return r.openBlob(ctx, desc, off) })
 }
 
 func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {

@@ -25,6 +25,7 @@ type Client struct {
 	files     auths.Files
 	proxy     func(*http.Request) (*url.URL, error)
 	locks     locks
+	uploads   locks               // one upload of a blob at a time: two would write into one session
 	transfers *semaphore.Weighted // one for each blob that CopyFrom moves at a time
 
 	mu      sync.Mutex
@@ -43,7 +44,7 @@ func New(o Options) (*Client, error) {
 	files := auths.Find(o.AuthFile, o.Getenv)
 	files.Limit = o.StallTimeout
 	return &Client{
-		o: o, files: files, proxy: wire.Proxy(o.Getenv), locks: newLocks(), transfers: semaphore.NewWeighted(int64(o.Concurrency)),
+		o: o, files: files, proxy: wire.Proxy(o.Getenv), locks: newLocks(), uploads: newLocks(), transfers: semaphore.NewWeighted(int64(o.Concurrency)),
 		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
 		given: map[string]bool{},
 	}, nil

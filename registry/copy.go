@@ -219,7 +219,9 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 		}
 	}
 	if errors.Is(err, errStream) {
-		_, err = c.to.pushBlobFrom(ctx, b, func() (io.ReadCloser, error) { return c.from.OpenBlob(ctx, b) })
+		_, err = c.to.pushBlobFrom(ctx, b, func(ctx context.Context, off int64) (io.ReadCloser, error) {
+			return c.from.openBlob(ctx, b, off)
+		})
 	}
 	if err != nil {
 		return c.to.fail("copy blob", b.Digest.String(), err)

@@ -38,6 +38,7 @@ type endpoint struct {
 	userAgent          string
 	budget             wire.Budget  // of each request's retries
 	takes              atomic.Int32 // a taking
+	whole              atomic.Bool  // it takes a blob in one piece only
 	log                *slog.Logger
 }
 

@@ -2,8 +2,10 @@ package registry
 
 import (
 	"context"
+	"net/url"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -24,4 +26,19 @@ var NewError = newError
 // Mount makes a blob of another repository available, and reports whether no bytes were sent.
 func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error) {
 	return r.mount(ctx, desc, from, func() ([]byte, error) { return data, nil })
+}
+
+// ChunkSize of uploads.
+const ChunkSize = chunkSize
+
+// HashState is what is remembered of a hash.
+var HashState = state
+
+// Received reads the header Range of an upload.
+var Received = received
+
+// ParseSession reads what is remembered of an upload.
+func ParseSession(data []byte, at *url.URL, d digest.Digest, size int64) (*url.URL, int64, error) {
+	location, hashed, _, err := parseSession(data, at, d, size)
+	return location, hashed, err
 }

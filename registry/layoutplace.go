@@ -201,17 +201,33 @@ func (p *layoutPlace) blob(_ context.Context, desc ocispec.Descriptor) ([]byte, 
 	return p.file(desc.Digest, desc.Size, desc.Size)
 }
 
-func (p *layoutPlace) openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+func (p *layoutPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) {
 	f, err := p.blobFile(desc.Digest)
 	if err != nil {
 		return nil, onDisk(err)
 	}
-	return &fileReader{ctx: ctx, f: f, left: desc.Size, hash: desc.Digest.Verifier()}, nil
+	r := &fileReader{ctx: ctx, f: f, left: desc.Size - off}
+	if off == 0 {
+		r.hash = desc.Digest.Verifier()
+	} else if err := skip(f, off); err != nil {
+		return nil, onDisk(errors.Join(err, f.Close()))
+	}
+	return r, nil
+}
+
+// skip passes over the first bytes of a file that was just opened.
+func skip(f fs.File, n int64) error {
+	if s, ok := f.(io.Seeker); ok {
+		_, err := s.Seek(n, io.SeekStart)
+		return err
+	}
+	_, err := io.CopyN(io.Discard, f, n)
+	return err
 }
 
 // verify reads a blob file to its end.
 func (p *layoutPlace) verify(ctx context.Context, desc ocispec.Descriptor) error {
-	f, err := p.openBlob(ctx, desc)
+	f, err := p.openBlob(ctx, desc, 0)
 	if err != nil {
 		return err
 	}
@@ -225,7 +241,7 @@ type fileReader struct {
 	ctx  context.Context
 	f    fs.File
 	left int64
-	hash digest.Verifier
+	hash digest.Verifier // nil: the caller checks
 }
 
 func (r *fileReader) Read(b []byte) (int, error) {
@@ -233,12 +249,14 @@ func (r *fileReader) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := r.f.Read(b)
-	_, _ = r.hash.Write(b[:n]) // a hash does not fail
+	if r.hash != nil {
+		_, _ = r.hash.Write(b[:n]) // a hash does not fail
+	}
 	r.left -= int64(n)
 	switch {
 	case err != nil && err != io.EOF:
 		return n, onDisk(err)
-	case r.left < 0, err == io.EOF && (r.left != 0 || !r.hash.Verified()):
+	case r.left < 0, err == io.EOF && (r.left != 0 || r.hash != nil && !r.hash.Verified()):
 		return n, fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch)
 	}
 	return n, err
@@ -326,10 +344,16 @@ func (p *layoutPlace) names(ctx context.Context, choose func(name string) (strin
 
 // pushBlob repairs a file of the wrong size, which a full disk or a power cut leaves.
 func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (bool, error) {
-	return p.pushBlobFrom(ctx, desc, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+	return p.bring(ctx, desc, func(store *oci.Store) error {
+		if desc.MediaType == "" || isManifest(desc.MediaType) {
+			desc.MediaType = "application/octet-stream" // as a blob: no entry in the index
+		}
+		return store.Push(ctx, desc, bytes.NewReader(data))
+	})
 }
 
-func (p *layoutPlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open func() (io.ReadCloser, error)) (bool, error) {
+// bring writes a blob unless it is there undamaged.
+func (p *layoutPlace) bring(ctx context.Context, desc ocispec.Descriptor, write func(*oci.Store) error) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	store, err := p.open(ctx, true)
@@ -346,15 +370,17 @@ func (p *layoutPlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor,
 	case !errors.Is(err, fault.ErrNotFound): // it may be good: other artifacts name it too
 		return false, err
 	}
-	if desc.MediaType == "" || isManifest(desc.MediaType) {
-		desc.MediaType = "application/octet-stream" // as a blob: no entry in the index
-	}
-	content, err := open()
-	if err != nil {
-		return false, err
-	}
-	defer content.Close()
-	return true, onDisk(store.Push(ctx, desc, content))
+	return true, onDisk(write(store))
+}
+
+func (p *layoutPlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open opener) (bool, error) {
+	return p.bring(ctx, desc, func(*oci.Store) error {
+		resumed, err := p.receive(ctx, desc, open)
+		if resumed && errors.Is(err, fault.ErrDigestMismatch) { // a power cut may have left other bytes than were written
+			_, err = p.receive(ctx, desc, open)
+		}
+		return err
+	})
 }
 
 func (p *layoutPlace) mount(ctx context.Context, desc ocispec.Descriptor, _ string, get func() ([]byte, error)) (bool, error) {

@@ -67,6 +67,10 @@ type Options struct {
 	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
 	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; also how long a credential helper may take; 0: one minute
 
+	// Uploads is a directory that remembers uploads, so that a later run continues those that this one is killed in; "": none is
+	// remembered.
+	Uploads string
+
 	// Budget bounds what all requests together take of the link; nil: nothing does. Its context has to be that of the calls.
 	Budget *budget.Budget
 

@@ -86,14 +86,25 @@ func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 	return err == nil, err
 }
 
-// pushBlobFrom sends a blob of any size unless it is there. open is called for each try.
-func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open func() (io.ReadCloser, error)) (sent bool, err error) {
+// pushBlobFrom sends a blob of any size unless it is there: a large one in chunks, which a later try or run continues.
+func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open opener) (sent bool, err error) {
 	ctx = p.writing(ctx)
 	a := p.upstream()
+	unlock, err := p.c.uploads.lock(ctx, p.name+"@"+desc.Digest.String())
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
 	if there, err := p.existsAt(ctx, a, desc); err != nil || there {
 		return false, err
 	}
-	u := &uploader{access: a, open: open, size: desc.Size}
+	if desc.Size > chunkSize && !a.whole.Load() {
+		if err := p.pushChunks(ctx, a, desc, open); !errors.Is(err, errNoChunks) {
+			return err == nil, err
+		}
+		a.whole.Store(true)
+	}
+	u := &uploader{access: a, open: func() (io.ReadCloser, error) { return open(ctx, 0) }, size: desc.Size}
 	err = a.answer(ctx, u.repository().Blobs().Push(ctx, desc, struct{ io.Reader }{http.NoBody})) // the uploader puts the content into the request
 	return err == nil, err
 }

@@ -43,12 +43,12 @@ type place interface {
 	resolve(ctx context.Context, target string) (ocispec.Descriptor, error)
 	manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error)
 	blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error)
-	openBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
+	openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) // an opener
 	exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
 	referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
 	tags(ctx context.Context, prefix string) ([]string, error) // prefix: a hint that no other tag is needed
 	pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (sent bool, err error)
-	pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open func() (io.ReadCloser, error)) (sent bool, err error)
+	pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open opener) (sent bool, err error)
 	mount(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (bool, error)
 	holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool
 	pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
@@ -114,7 +114,7 @@ func (r *Repository) OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.
 	if err := checkDescriptor(desc); err != nil {
 		return nil, r.fail("fetch blob", desc.Digest.String(), err)
 	}
-	body, err := r.openBlob(ctx, desc)
+	body, err := r.openBlob(ctx, desc, 0)
 	if err != nil {
 		return nil, r.fail("fetch blob", desc.Digest.String(), err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -216,7 +217,7 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		CAFile:     c.String("ca-file"), CertFile: c.String("cert-file"), KeyFile: c.String("key-file"),
 		Host: c.String("registry-host"), Username: c.String("username"), Password: password, Token: c.String("token"),
 		AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
-		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: requestsAtOnce(c), Budget: budgetOf(c),
+		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: requestsAtOnce(c), Budget: budgetOf(c), Uploads: p.cacheDir("uploads"),
 		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
 		Getenv: p.getenv,
 	}
@@ -224,6 +225,18 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		return nil, err
 	}
 	return registry.New(o)
+}
+
+// cacheDir is a directory for what may be lost; "": the environment names none.
+func (p *program) cacheDir(name string) string {
+	base := p.getenv("XDG_CACHE_HOME")
+	if home := p.getenv("HOME"); base == "" && home != "" {
+		base = filepath.Join(home, ".cache")
+	}
+	if !filepath.IsAbs(base) {
+		return ""
+	}
+	return filepath.Join(base, "longshore", name)
 }
 
 // readFiles finds what is wrong with files that flags name, before anything that is asked for is blamed. The file that login

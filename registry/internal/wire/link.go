@@ -24,13 +24,18 @@ func NextPage(resp *http.Response) (*url.URL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("its list goes on at an address that is none: %w", fault.ErrInvalid)
 	}
-	if !strings.EqualFold(next.Scheme, here.Scheme) || origin(next) != origin(here) || next.User != nil {
+	if !SameOrigin(next, here) {
 		return nil, fault.WithHint(
 			fmt.Errorf("its list goes on at %s, not at %s: %w",
 				Clean(next.Scheme+"://"+next.Host), here.Scheme+"://"+here.Host, fault.ErrUnsupported),
 			"is the registry told its public address, and is it the right registry?")
 	}
 	return next, nil
+}
+
+// SameOrigin reports whether two addresses have the same scheme, host and port, and none a user's name.
+func SameOrigin(a, b *url.URL) bool {
+	return strings.EqualFold(a.Scheme, b.Scheme) && origin(a) == origin(b) && a.User == nil && b.User == nil
 }
 
 // origin is the host and port of an http or https address.

@@ -38,13 +38,14 @@ func WithRetry(base http.RoundTripper, b Budget) http.RoundTripper {
 
 type onceKey struct{}
 
-// Once keeps [WithRetry] from repeating a PUT: who sends it looks again first.
+// Once keeps [WithRetry] from repeating a PUT, PATCH or DELETE: who sends it looks again first.
 func Once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, true) }
 
 type repeating struct{ once, often http.RoundTripper }
 
 func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPut && r.Context().Value(onceKey{}) != nil { // what it takes to get a token is not meant
+	writes := r.Method == http.MethodPut || r.Method == http.MethodPatch || r.Method == http.MethodDelete
+	if writes && r.Context().Value(onceKey{}) != nil { // what it takes to get a token is not meant
 		return t.once.RoundTrip(r)
 	}
 	return t.often.RoundTrip(r)

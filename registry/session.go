@@ -1,0 +1,151 @@
+package registry
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/internal/wire"
+)
+
+const (
+	maxSession = 64 << 10
+	// sessionAge is how long registries keep uploads that nobody continues: a week at distribution, less at others.
+	sessionAge = 7 * 24 * time.Hour
+)
+
+// session is what a file remembers of an upload. It has no credentials, but its address may be enough to write to the upload: the
+// file is for its user alone.
+type session struct {
+	Location string `json:"location"`
+	Hashed   int64  `json:"hashed"` // bytes
+	Hash     []byte `json:"hash"`   // state of the hash after them
+}
+
+// sessionFile is where an upload to a repository is remembered; "": nowhere.
+func (c *Client) sessionFile(a *access, d digest.Digest) string {
+	if c.o.Uploads == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(a.address("") + "\n" + a.repo.Reference.Repository + "\n" + d.String()))
+	return filepath.Join(c.o.Uploads, hex.EncodeToString(sum[:])+".json")
+}
+
+// parseSession reads a file that [upload.remember] wrote: for a blob of a size at an address.
+func parseSession(data []byte, at *url.URL, d digest.Digest, size int64) (location *url.URL, hashed int64, h hash.Hash, err error) {
+	var s session
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, 0, nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	}
+	location, err = url.Parse(s.Location)
+	if err != nil || !wire.SameOrigin(location, at) { // what is asked there goes with credentials
+		return nil, 0, nil, fmt.Errorf("an upload at another address: %w", fault.ErrInvalid)
+	}
+	h = d.Algorithm().Hash()
+	m, ok := h.(encoding.BinaryUnmarshaler)
+	if !ok || m.UnmarshalBinary(s.Hash) != nil || s.Hashed <= 0 || s.Hashed > size {
+		return nil, 0, nil, fmt.Errorf("the state of a hash: %w", fault.ErrInvalid)
+	}
+	return location, s.Hashed, h, nil
+}
+
+// recall takes up what an earlier run left, if the registry still has it.
+func (u *upload) recall(ctx context.Context) bool {
+	if u.file == "" {
+		return false
+	}
+	data, err := bounded.File(os.Open, u.file, maxSession)
+	if err != nil {
+		return false
+	}
+	at, err := url.Parse(u.a.address(""))
+	if err == nil {
+		u.location, u.hashed, u.hash, err = parseSession(data, at, u.desc.Digest, u.desc.Size)
+	}
+	if err == nil {
+		err = u.settle(ctx)
+	}
+	if u.recalled = err == nil; err != nil {
+		u.forget()
+	}
+	return u.recalled
+}
+
+// settle asks until the registry has nothing more of a chunk that was under way when an earlier run ended: two requests that write
+// to one session at a time spoil it.
+func (u *upload) settle(ctx context.Context) error {
+	err, before := u.ask(ctx), int64(-1)
+	for tries := 0; err == nil && u.off != before && tries < maxUploadTries; tries++ {
+		before = u.off
+		if err = sleep(ctx, wire.Backoff(1)); err == nil {
+			err = u.ask(ctx)
+		}
+	}
+	return err
+}
+
+// remember keeps the session for a run after this one. What cannot be kept is sent again then.
+func (u *upload) remember() {
+	data, err := json.Marshal(session{u.location.String(), u.hashed, state(u.hash)})
+	if u.file == "" || err != nil || u.hashed != u.off {
+		return
+	}
+	folder := filepath.Dir(u.file)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return
+	}
+	f, err := os.CreateTemp(folder, "new-*") // for its user alone
+	if err != nil {
+		return
+	}
+	_, err = f.Write(data)
+	info, statErr := f.Stat()
+	if err = firstOf(err, statErr, f.Close()); err == nil {
+		err = os.Rename(f.Name(), u.file)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error counts, and nobody is told of it
+		return
+	}
+	removeOlder(folder, info.ModTime().Add(-sessionAge))
+}
+
+// removeOlder removes what no registry remembers any more.
+func removeOlder(folder string, than time.Time) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.ModTime().Before(than) {
+			_ = os.Remove(filepath.Join(folder, e.Name())) // the next run tries again
+		}
+	}
+}
+
+func (u *upload) forget() {
+	if u.file != "" {
+		_ = os.Remove(u.file) // an old one is found out
+	}
+}
+
+func firstOf(all ...error) error {
+	for _, err := range all {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,348 @@
+package registry_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/storetest"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// largeSize of a blob is several chunks and a rest.
+const largeSize = 9*registry.ChunkSize + 12345
+
+// carriage copies one artifact with a large blob from one registry to another.
+type carriage struct {
+	t              *testing.T
+	source, target *testenv.RegistryServer
+	uploads        string
+	subject        digest.Digest
+	data           []byte
+}
+
+func newCarriage(t *testing.T, kind testenv.Kind) *carriage {
+	c := &carriage{t: t, source: testenv.Registry(t, testenv.Distribution), target: testenv.Registry(t, kind), uploads: filepath.Join(t.TempDir(), "uploads"), data: randomBytes(largeSize)}
+	desc, _ := storetest.Put(t, openName(t, clientFor(t, c.source), c.source.Host+"/images/line"), string(c.data), nil, "1.4.1")
+	c.subject = desc.Digest
+	return c
+}
+
+// run is one run of a program that remembers uploads.
+func (c *carriage) run(ctx context.Context) error {
+	client := newClient(c.t, registry.Options{CAFile: c.target.CAFile, Username: c.target.Username, Password: c.target.Password, Uploads: c.uploads})
+	_, err := openName(c.t, client, c.target.Host+"/images/line").CopyFrom(ctx, openName(c.t, clientFor(c.t, c.source), c.source.Host+"/images/line"), c.subject, "1.4.1")
+	return err
+}
+
+// killed is a run that ends when the target has received so many bytes.
+func (c *carriage) killed(after int64) {
+	c.t.Helper()
+	ctx, kill := context.WithCancel(c.t.Context())
+	defer kill()
+	var seen int64
+	c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		r.Body = &onBytes{r.Body, func(n int) {
+			if seen += int64(n); seen >= after {
+				kill()
+			}
+		}}
+		next.ServeHTTP(w, r)
+	}})
+	if err := c.run(ctx); !errors.Is(err, context.Canceled) {
+		c.t.Fatalf("a run that is killed: %v", err)
+	}
+	c.target.Faults.Clear()
+}
+
+type onBytes struct {
+	io.ReadCloser
+	seen func(int)
+}
+
+func (b *onBytes) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.seen(n)
+	return n, err
+}
+
+// whole checks what is at the target.
+func (c *carriage) whole() {
+	c.t.Helper()
+	to := openName(c.t, clientFor(c.t, c.target), c.target.Host+"/images/line")
+	if data, err := to.Blob(c.t.Context(), storetest.BlobOf(c.data), 1<<30); err != nil || !bytes.Equal(data, c.data) {
+		c.t.Errorf("at the target: %d bytes, %v", len(data), err)
+	}
+	if left, err := os.ReadDir(c.uploads); err != nil || len(left) != 0 {
+		c.t.Errorf("uploads that are remembered still: %v, %v", left, err)
+	}
+}
+
+func (c *carriage) received() int64 {
+	_, n := c.target.Faults.Bytes("", "/blobs/uploads/")
+	return n
+}
+
+// What arrived of a blob before a run was killed is not sent again, at registries of each kind.
+func TestUploadIsContinued(t *testing.T) {
+	for _, kind := range testenv.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			c := newCarriage(t, kind)
+			const kills = 3
+			for i := range int64(kills) {
+				c.killed(registry.ChunkSize + rand.Int64N(registry.ChunkSize)*(i+1)/kills)
+			}
+			if err := c.run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.whole()
+			most := int64(largeSize + kills*registry.ChunkSize + 1000)
+			if kind == testenv.Lax { // it does not say what it has of an upload
+				most += kills * largeSize
+			}
+			if n := c.received(); n > most {
+				t.Errorf("%d bytes were sent of %d in %d runs, want at most %d", n, largeSize, kills+1, most)
+			} else {
+				t.Logf("%d bytes were sent of %d in %d runs", n, largeSize, kills+1)
+			}
+		})
+	}
+}
+
+// What registries do with uploads that are continued, and what becomes of it.
+func TestUploadEnds(t *testing.T) {
+	gone := testenv.Status(http.StatusNotFound, 0)
+	tests := map[string]struct {
+		before func(c *carriage) // after a run that was killed
+		most   int64             // bytes that are sent by the run after, and by a chunk of the killed one, which may be told late
+	}{
+		"nothing happened": {func(*carriage) {}, 8*registry.ChunkSize + 12345},
+		"the session is gone": {func(c *carriage) {
+			c.target.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/uploads/", Times: 1, Effect: gone})
+		}, largeSize},
+		"nobody answers for it": {func(c *carriage) {
+			c.target.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/uploads/", Effect: testenv.Status(http.StatusMethodNotAllowed, 0)})
+		}, largeSize},
+		"no chunks any more": {func(c *carriage) {
+			c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Effect: testenv.Status(http.StatusMethodNotAllowed, 0)})
+		}, largeSize + registry.ChunkSize},
+		"a source without ranges": {func(c *carriage) {
+			c.source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/", Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				r.Header.Del("Range")
+				next.ServeHTTP(w, r)
+			}})
+		}, 8*registry.ChunkSize + 12345},
+		"an answer is lost, and a chunk cut": {func(c *carriage) {
+			c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Skip: 1, Times: 1, Effect: testenv.LoseAnswer()})
+			c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Times: 1, Effect: testenv.CutUpload(registry.ChunkSize / 2)})
+		}, 9*registry.ChunkSize + 12345},
+		"the last answer is lost": {func(c *carriage) {
+			c.target.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/blobs/uploads/", Times: 1, Effect: testenv.LoseAnswer()})
+		}, 8*registry.ChunkSize + 12345},
+		"what is remembered is of other bytes": {func(c *carriage) {
+			c.edit(func(s map[string]any) {
+				h := digest.SHA256.Hash()
+				_, _ = h.Write(make([]byte, registry.ChunkSize))
+				s["hash"] = registry.HashState(h)
+			})
+		}, 2*largeSize + registry.ChunkSize},
+		"what is remembered cannot be read": {func(c *carriage) { c.edit(func(s map[string]any) { s["hash"] = "AAAA" }) }, largeSize},
+		"the blob is there already": {func(c *carriage) {
+			to := openName(c.t, clientFor(c.t, c.target), c.target.Host+"/images/line")
+			if err := to.PushBlob(c.t.Context(), storetest.BlobOf(c.data), c.data); err != nil {
+				c.t.Fatal(err)
+			}
+			c.target.Faults.Forget()
+			if err := os.RemoveAll(c.uploads); err == nil {
+				err = os.Mkdir(c.uploads, 0o700)
+				if err != nil {
+					c.t.Fatal(err)
+				}
+			}
+		}, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCarriage(t, testenv.Distribution)
+			c.killed(registry.ChunkSize + registry.ChunkSize/2)
+			c.target.Faults.Forget()
+			tt.before(c)
+			if err := c.run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.target.Faults.Clear()
+			c.whole()
+			if n := c.received(); n > tt.most+registry.ChunkSize+1000 {
+				t.Errorf("%d bytes were sent, want at most %d", n, tt.most)
+			}
+		})
+	}
+}
+
+// edit changes the file that remembers the upload.
+func (c *carriage) edit(change func(map[string]any)) {
+	c.t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.uploads, "*.json"))
+	if err != nil || len(files) != 1 {
+		c.t.Fatalf("files %v, %v, want one", files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	s := map[string]any{}
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	change(s)
+	if data, err = json.Marshal(s); err != nil {
+		c.t.Fatal(err)
+	}
+	writeFile(c.t, string(data), files[0])
+}
+
+// The file is for its user alone and has no credentials; an address elsewhere in it is not used.
+func TestUploadFile(t *testing.T) {
+	c := newCarriage(t, testenv.DistributionToken)
+	c.killed(registry.ChunkSize + 1)
+	elsewhere := testenv.Registry(t, testenv.Distribution)
+	c.edit(func(s map[string]any) {
+		location, _ := s["location"].(string)
+		if u, err := url.Parse(location); err != nil || u.Host != c.target.Host {
+			t.Errorf("location %q", location)
+		}
+		if len(s) != 3 || strings.Contains(location, url.QueryEscape(c.target.Password)) || strings.Contains(location, "eyJ0eX") {
+			t.Errorf("the file has %v", s)
+		}
+		s["location"] = elsewhere.URL + "/v2/images/line/blobs/uploads/x"
+	})
+	files, _ := filepath.Glob(filepath.Join(c.uploads, "*"))
+	for _, f := range append(files, c.uploads) {
+		if info, err := os.Stat(f); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: %v, %v", f, info.Mode(), err)
+		}
+	}
+	if err := c.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.whole()
+	if all := elsewhere.Faults.Requests("", ""); len(all) != 0 {
+		t.Errorf("%d requests elsewhere", len(all))
+	}
+}
+
+// A registry that sends an upload elsewhere gets nothing there, and a source that lies brings nothing.
+func TestUploadOfLies(t *testing.T) {
+	c := newCarriage(t, testenv.Distribution)
+	c.source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/" + storetest.BlobOf(c.data).Digest.String(), Effect: testenv.Corrupt()})
+	if err := c.run(t.Context()); !errors.Is(err, fault.ErrDigestMismatch) {
+		t.Errorf("of a source that lies: %v, want fault.ErrDigestMismatch", err)
+	}
+	c.source.Faults.Clear()
+	to := openName(t, clientFor(t, c.target), c.target.Host+"/images/line")
+	if there, err := to.Exists(t.Context(), storetest.BlobOf(c.data)); there || err != nil {
+		t.Errorf("Exists = %v, %v", there, err)
+	}
+	elsewhere := testenv.Registry(t, testenv.Distribution)
+	c.target.Faults.Add(testenv.Rule{Method: http.MethodPost, Effect: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Location", elsewhere.URL+"/v2/images/line/blobs/uploads/x")
+		w.WriteHeader(http.StatusAccepted)
+	}})
+	if err := c.run(t.Context()); err == nil {
+		t.Error("an upload that goes on elsewhere: no error")
+	}
+	if all := elsewhere.Faults.Requests("", ""); len(all) != 0 {
+		t.Errorf("%d requests elsewhere", len(all))
+	}
+}
+
+// A layout is continued where a run was killed; what was damaged meanwhile is written again.
+func TestLayoutIsContinued(t *testing.T) {
+	for name, damage := range map[string]func(part string){
+		"as it was": func(string) {},
+		"damaged": func(part string) {
+			f, err := os.OpenFile(part, os.O_WRONLY, 0)
+			if err == nil {
+				_, err = f.WriteAt([]byte("xyz"), 100)
+				err = errors.Join(err, f.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		"longer": func(part string) {
+			if err := os.Truncate(part, largeSize+1); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCarriage(t, testenv.Distribution)
+			dir := t.TempDir()
+			path := storetest.BlobOf(c.data).Digest
+			run := func() error {
+				client := newClient(t, registry.Options{})
+				disk, err := client.Open(t.Context(), mustParse(t, "oci-layout:"+dir))
+				if err == nil {
+					_, err = disk.CopyFrom(t.Context(), openName(t, client, c.source.Host+"/images/line"), c.subject, "1.4.1")
+				}
+				return err
+			}
+			const cut = 2*registry.ChunkSize + 1
+			c.source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: path.String(), Times: 1, Effect: testenv.Cut(cut)})
+			c.source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: path.String(), Effect: testenv.Status(http.StatusForbidden, 0)})
+			if err := run(); err == nil {
+				t.Fatal("a run that is killed: no error")
+			}
+			c.source.Faults.Clear()
+			c.source.Faults.Forget()
+			damage(filepath.Join(dir, "ingest", path.Encoded()+".part"))
+			if err := run(); err != nil {
+				t.Fatal(err)
+			}
+			if data, err := os.ReadFile(blobFile(dir, path)); err != nil || !bytes.Equal(data, c.data) {
+				t.Errorf("%d bytes, %v", len(data), err)
+			}
+			if sent, _ := c.source.Faults.Bytes(http.MethodGet, path.String()); name == "as it was" && sent > largeSize-cut {
+				t.Errorf("%d bytes were read, want the %d that were lacking", sent, largeSize-cut)
+			}
+		})
+	}
+}
+
+func FuzzSession(f *testing.F) {
+	f.Add([]byte(`{"location":"https://registry.example/v2/x/blobs/uploads/1?_state=2","hashed":1,"hash":""}`))
+	at := &url.URL{Scheme: "https", Host: "registry.example"}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		location, hashed, err := registry.ParseSession(data, at, digest.FromString("x"), 100)
+		if err == nil && (location.Host != at.Host && location.Host != at.Host+":443" || hashed <= 0 || hashed > 100) {
+			t.Errorf("%s, %d", location, hashed)
+		}
+	})
+}
+
+func FuzzReceived(f *testing.F) {
+	for _, s := range []string{"0-0", "0-9", "bytes=0-9", "0-9223372036854775807", "1-2", "0--1", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if n, ok := registry.Received(s); ok && n < 0 || !ok && n != 0 {
+			t.Errorf("received(%q) = %d, %v", s, n, ok)
+		}
+	})
+}
