@@ -77,7 +77,8 @@ func (o Options) concurrency() int { return cmp.Or(o.Concurrency, 8) }
 // Close finds what the devices whose states are in a repository need. It reads from the registries themselves, not from
 // mirrors. What a state names and is not there is a problem of the closure; an error says that something could not be asked.
 func Close(ctx context.Context, from Source, states string, o Options) (*Closure, error) {
-	w := &walk{from: from, repository: states, o: o, needs: map[string]*Need{}, locks: map[string]*lock{}}
+	w := newWalk(from)
+	w.o, w.repository = o, states
 	repo, err := w.open(ctx, states)
 	if err != nil {
 		return nil, err
@@ -405,14 +406,16 @@ func (w *walk) add(kind artifacts.Kind, repository string, d digest.Digest, from
 
 // need is what is known of an artifact. The caller holds w.mu.
 func (w *walk) need(kind artifacts.Kind, repository string, d digest.Digest) *Need {
-	key := repository + "@" + d.String()
-	n := w.needs[key]
+	fresh := &Need{Kind: kind, Repository: repository, Digest: d, Devices: []string{}, set: map[string]bool{}}
+	n := w.needs[fresh.key()]
 	if n == nil {
-		n = &Need{Kind: kind, Repository: repository, Digest: d, Devices: []string{}, set: map[string]bool{}}
-		w.needs[key] = n
+		n = fresh
+		w.needs[n.key()] = n
 	}
 	return n
 }
+
+func (n *Need) key() string { return n.Repository + "@" + n.Digest.String() }
 
 // tag takes note of a tag and a device, "" is none.
 func (n *Need) tag(tag, device string) {

@@ -78,7 +78,44 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 		}
 	}
 	slices.Sort(m.made.Devices)
-	return &m.made, nil
+	if len(m.made.Devices) == 0 {
+		return &m.made, nil
+	}
+	return &m.made, m.again(ctx, others)
+}
+
+// again looks for what new states need once more: a prune that did not see their tags yet may have removed it.
+func (m *Mirror) again(ctx context.Context, needs []*Need) error {
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, n := range needs {
+		g.Go(func() error {
+			to, err := m.To(inner, n.Repository)
+			if err != nil {
+				return err
+			}
+			there, err := to.Exists(inner, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: n.Digest})
+			if err != nil || there {
+				return err
+			}
+			from, err := m.From.OpenName(inner, n.Repository)
+			if err != nil {
+				return err
+			}
+			to, err = to.Elsewhere(inner, to.Name()) // a snapshot would remember signatures that are gone
+			if errors.Is(err, fault.ErrUnsupported) {
+				return nil // nobody prunes a layout
+			}
+			if err != nil {
+				return err
+			}
+			lost := *n
+			lost.there = false
+			_, err = m.bring(inner, &lost, from.Upstream(), to.Upstream())
+			return err
+		})
+	}
+	return errors.Join(g.Wait(), ctx.Err())
 }
 
 // check refuses a device's state that is older than the one at the site.

@@ -41,7 +41,7 @@ func (p *program) app() *cli.App {
 			group("app", "publish and show application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
 			p.fleetCommands(),
 			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustAddCommand(), p.trustRemoveCommand(), p.trustRevokeCommand(), p.trustThresholdCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
-			group("site", "show what a site with its own registry needs and has", p.sitePlanCommand(), p.siteInventoryCommand()),
+			group("site", "show what a site with its own registry needs and has", p.sitePlanCommand(), p.siteInventoryCommand(), p.sitePruneCommand()),
 			p.mirrorCommand(),
 			p.exportCommand(),
 			p.importCommand(),

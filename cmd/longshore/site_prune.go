@@ -1,0 +1,116 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/site"
+)
+
+func (p *program) sitePruneCommand() *cli.Command {
+	return p.command("site", command{
+		name: "prune", args: "HOST/PATH... DESTINATION", min: 2, max: maxPrunedRepositories,
+		usage: "remove from a site's registry what its devices no longer need",
+		about: "Removes old generations from the repositories of states HOST/PATH at the registry DESTINATION of a site, with their signatures, and the components and " +
+			"images that only these generations name. Name every repository of states whose devices use the registry. These generations stay, with everything that they name: the " +
+			"current one and all above it, --history earlier ones, its predecessor, the generation that it repeats, those that other tags name, and those that a device " +
+			"reports to the registry. Components and images with a tag that longshore mirror does not set stay too. The registry collects blobs " +
+			"and images of single platforms. A mirror may run at the same time. The command does not connect to HOST. On a terminal it asks for confirmation.",
+		examples: []string{"--dry-run harbor.acme.example/plant/state registry.graz.local:5000", "--history 2 harbor.acme.example/plant/state harbor.acme.example/lab/state registry.graz.local:5000"},
+		flags: slices.Concat([]cli.Flag{
+			&cli.IntFlag{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
+			yesFlag(), hostPathsFlag(),
+		}, registryFlags()),
+		run: p.sitePrune,
+	})
+}
+
+const maxPrunedRepositories = 100
+
+// sitePruneResult is what is removed, or would be.
+type sitePruneResult struct {
+	Destination string         `json:"destination"`
+	Devices     []prunedDevice `json:"devices"` // that something is to be told of
+	Looked      int            `json:"looked"`  // devices
+	Stay        int            `json:"stay"`    // generations
+	Artifacts   []*site.Need   `json:"artifacts"`
+	Removed     site.Pruned    `json:"removed"`
+	DryRun      bool           `json:"dryRun"`
+}
+
+func (r sitePruneResult) essence() string { return "" }
+
+func (r sitePruneResult) text(w io.Writer) {
+	const most = 20
+	pruneResult{Devices: r.Devices}.details(w, most)
+	for i, n := range r.Artifacts {
+		if i == most {
+			row(w, "", "and %s more", fleet.Counted(len(r.Artifacts)-most, "artifact"))
+			break
+		}
+		row(w, string(n.Kind), "%s@%s", n.Repository, n.Digest)
+	}
+	generations, artifacts := fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact")
+	switch {
+	case r.Removed.States+r.Removed.Artifacts == 0:
+		row(w, "done", "nothing to remove: %s of %s stay", fleet.Counted(r.Stay, "generation"), fleet.Counted(r.Looked, "device"))
+	case r.DryRun:
+		row(w, "done", "%s and %s would be removed, %s stay; nothing has been removed", generations, artifacts, fleet.Counted(r.Stay, "generation"))
+	default:
+		row(w, "done", "%s and %s removed, and %d signatures and statements with them; %s stay", generations, artifacts, r.Removed.Referrers, fleet.Counted(r.Stay, "generation"))
+	}
+	if r.Removed.Restored > 0 {
+		row(w, "restored", "%d of them: a state that was published meanwhile needs them", r.Removed.Restored)
+	}
+}
+
+func (p *program) sitePrune(c *cli.Context, args []string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if n := c.Int("history"); n < 0 || n > maxHistory {
+		return misused(c, "--history %d is not from 0 to %d", n, maxHistory)
+	}
+	last := len(args) - 1
+	states := make([]string, 0, last)
+	for _, s := range args[:last] {
+		name, _, err := p.siteOptions(c, s)
+		if err != nil {
+			return err
+		}
+		states = append(states, name)
+	}
+	plan, err := site.PlanPrune(c.Context, destination(c, client, args[last]), states, c.Int("history"))
+	if err != nil {
+		return err
+	}
+	r := sitePruneResult{Destination: args[last], Devices: []prunedDevice{}, Artifacts: plan.Artifacts, DryRun: c.Bool("dry-run")}
+	r.Removed.Artifacts = len(plan.Artifacts)
+	for _, one := range plan.States {
+		r.Looked, r.Stay = r.Looked+one.Plan.Looked, r.Stay+one.Plan.Stay
+		for _, d := range one.Plan.Devices {
+			r.Devices = append(r.Devices, prunedDevice{one.Repository, d.Tag, append([]release.Old{}, d.Remove...), append([]release.Old{}, d.Stays...)})
+			r.Removed.States += len(d.Remove)
+		}
+	}
+	if r.DryRun || r.Removed.States+r.Removed.Artifacts == 0 {
+		return p.show(c, r)
+	}
+	if err := p.confirm(c, fmt.Sprintf("Remove %s and %s, and keep %s?", fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact"), fleet.Counted(r.Stay, "generation"))); err != nil {
+		return err
+	}
+	gone, err := plan.Remove(c.Context)
+	if r.Removed = *gone; err != nil && gone.States+gone.Artifacts == gone.Restored {
+		return err
+	}
+	return cmp.Or(p.show(c, r), err)
+}

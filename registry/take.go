@@ -1,0 +1,123 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Removed is a manifest that was taken out of a repository, with what is needed to put it back.
+type Removed struct {
+	repo      *Repository
+	subject   kept
+	tags      []string
+	referrers []kept // what refers to it, before what refers to that
+	legacy    map[string]kept
+}
+
+// Referrers is how many manifests went with it.
+func (r *Removed) Referrers() int { return len(r.referrers) + len(r.legacy) }
+
+// Take removes a manifest with all tags that name it and everything that refers to it. The registry collects blobs. Gone is no
+// error. What is valid with an error too; nil: nothing was removed.
+func (r *Repository) Take(ctx context.Context, d digest.Digest) (*Removed, error) {
+	out := &Removed{repo: r, legacy: map[string]kept{}}
+	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
+	if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out.subject = kept{desc, data}
+	if err := out.collect(ctx, desc, maxNested); err != nil {
+		return nil, err
+	}
+	list, err := r.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tags := map[string]bool{}
+	for _, tag := range list {
+		tags[tag] = true
+		own := strings.HasPrefix(tag, fallbackTag(d)+".")
+		if !own && strings.HasPrefix(tag, "sha256-") {
+			continue
+		}
+		named, err := r.Named(ctx, tag)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case own && named != "":
+			old, bytes, err := r.ManifestLimit(ctx, named, MaxForeignManifest)
+			if err != nil {
+				return nil, err
+			}
+			out.legacy[tag] = kept{old, bytes}
+		case named == d:
+			out.tags = append(out.tags, tag)
+		}
+	}
+	if err := r.RemoveManifest(ctx, d, out.tags...); err != nil {
+		return out, err
+	}
+	_, err = r.RemoveReferrers(context.WithoutCancel(ctx), d, tags)
+	return out, err
+}
+
+// collect reads what refers to a manifest.
+func (r *Removed) collect(ctx context.Context, subject ocispec.Descriptor, depth int) error {
+	if depth == 0 {
+		return nil
+	}
+	list, err := r.repo.Referrers(ctx, subject)
+	if err != nil {
+		return err
+	}
+	for _, d := range list {
+		desc, data, err := r.repo.ManifestLimit(ctx, d.Digest, MaxForeignManifest)
+		if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if of, err := subjectOf(data); err != nil || of.Digest != subject.Digest {
+			continue //nolint:nilerr // listed by mistake
+		}
+		r.referrers = append(r.referrers, kept{desc, data})
+		if err := r.collect(ctx, desc, depth-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Restore puts back what was removed, as long as the registry has not collected its blobs.
+func (r *Removed) Restore(ctx context.Context) error {
+	if err := r.repo.PushManifest(ctx, r.subject.desc, r.subject.data, ""); err != nil {
+		return err
+	}
+	for _, one := range r.referrers {
+		if err := r.repo.PushReferrer(ctx, one.desc, one.data); err != nil {
+			return err
+		}
+	}
+	for tag, one := range r.legacy {
+		if err := r.repo.PushManifest(ctx, one.desc, one.data, tag); err != nil {
+			return err
+		}
+	}
+	for _, tag := range r.tags {
+		if err := r.repo.PushManifest(ctx, r.subject.desc, r.subject.data, tag); err != nil {
+			return err
+		}
+	}
+	return nil
+}

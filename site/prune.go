@@ -1,0 +1,310 @@
+package site
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+)
+
+// Pruning is what a site does not need any more.
+type Pruning struct {
+	States    []PrunedStates `json:"states"`
+	Artifacts []*Need        `json:"artifacts"` // images and components that only removed states name, in the order in which they go
+
+	site Source
+}
+
+// PrunedStates are the old generations of one repository.
+type PrunedStates struct {
+	Repository string           `json:"repository"` // by its name at the source
+	Plan       *release.Pruning `json:"-"`
+
+	at *registry.Repository
+}
+
+// Pruned counts what was removed.
+type Pruned struct {
+	States    int `json:"states"`
+	Artifacts int `json:"artifacts"`
+	Referrers int `json:"referrers"` // of both
+	Restored  int `json:"restored"`  // artifacts that were put back: somebody published a state that needs them meanwhile
+}
+
+// PlanPrune finds what no device of a site needs any more. site opens the site's repositories by their names at the source;
+// states are all repositories of states at the site, history is how many generations below the current one stay. These and
+// what [release.PlanPrune] keeps, and what a device reports that it runs, stay with everything below them. What goes is named
+// by a state that goes, and by none that stays; it has the tag that a mirror sets, and no tag of anybody else. That something
+// below a state that stays cannot be found is fault.ErrUnfit.
+func PlanPrune(ctx context.Context, site Source, states []string, history int) (*Pruning, error) {
+	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}}
+	stay, gone := newWalk(site), newWalk(site)
+	for _, name := range states {
+		repo, err := site.OpenName(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		one := PrunedStates{Repository: name, at: repo.Upstream()}
+		if one.Plan, err = planStates(ctx, one.at, history); err != nil {
+			return nil, err
+		}
+		p.States = append(p.States, one)
+		removed := map[digest.Digest]bool{}
+		for _, d := range one.Plan.Devices {
+			for _, old := range d.Remove {
+				removed[old.Digest] = true
+			}
+		}
+		if err := stay.all(ctx, one.at, name, func(d digest.Digest) bool { return !removed[d] }); err != nil {
+			return nil, err
+		}
+		if err := gone.all(ctx, one.at, name, func(d digest.Digest) bool { return removed[d] }); err != nil {
+			return nil, err
+		}
+	}
+	if len(stay.problems) > 0 {
+		err := fmt.Errorf("it is not known what states that stay need: %s: %w", stay.problems[0], fault.ErrUnfit)
+		return nil, fault.WithHint(err, "bring it to the site first: longshore mirror")
+	}
+	for _, n := range gone.closure().Needs {
+		if n.Kind != artifacts.KindComponent && n.Kind != artifacts.KindImage || stay.needs[n.key()] != nil {
+			continue
+		}
+		mine, err := p.mirrored(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		if mine {
+			p.Artifacts = append(p.Artifacts, n)
+		}
+	}
+	return p, nil
+}
+
+func newWalk(from Source) *walk {
+	return &walk{from: from, needs: map[string]*Need{}, locks: map[string]*lock{}}
+}
+
+// planStates says which generations go.
+func planStates(ctx context.Context, repo *registry.Repository, history int) (*release.Pruning, error) {
+	tags, err := repo.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reported := map[string][]release.Need{}
+	for _, report := range tags {
+		tag, ok := strings.CutSuffix(report, artifacts.CurrentTag(""))
+		if !ok {
+			continue
+		}
+		running, err := reportedStates(ctx, repo, report)
+		if err != nil && !release.Unfit(err) {
+			return nil, err
+		}
+		if err != nil {
+			reported[tag] = []release.Need{{All: true, Why: "what the device runs cannot be read from " + report}}
+		}
+		for _, g := range running {
+			reported[tag] = append(reported[tag], release.Need{Digest: g.Digest, Why: "the device reports that it has it"})
+		}
+	}
+	return release.PlanPrune(ctx, repo, release.Retention{
+		Keep: history + 1, Needed: func(id artifacts.DeviceID) []release.Need { return reported[id.Tag()] },
+	})
+}
+
+// reportedStates are those that a device reports. Who signed it does not matter: a forged report lets more stay.
+func reportedStates(ctx context.Context, repo *registry.Repository, tag string) ([]artifacts.CurrentGeneration, error) {
+	_, manifest, err := repo.Tagged(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenCurrentState(manifest)
+	if err != nil {
+		return nil, err
+	}
+	data, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return repo.Blob(ctx, d, artifacts.MaxCurrentState) })
+	if err != nil {
+		return nil, err
+	}
+	var bundle struct {
+		Envelope struct {
+			Payload []byte `json:"payload"`
+		} `json:"dsseEnvelope"`
+	}
+	if err := json.Unmarshal(data, &bundle); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", tag, fault.ErrInvalid, err)
+	}
+	c, err := artifacts.ParseCurrentState(tag, bundle.Envelope.Payload)
+	if err != nil {
+		return nil, err
+	}
+	return c.States(), nil
+}
+
+// all follows every state of a repository that any tag names, if wanted says so.
+func (w *walk) all(ctx context.Context, repo *registry.Repository, name string, wanted func(digest.Digest) bool) error {
+	tags, err := repo.Tags(ctx)
+	if err != nil {
+		return err
+	}
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(w.o.concurrency())
+	for _, tag := range tags {
+		if strings.HasPrefix(tag, "sha256-") || strings.HasSuffix(tag, artifacts.CurrentTag("")) {
+			continue
+		}
+		g.Go(func() error { return w.tagged(inner, repo, name, tag, wanted) })
+	}
+	return errors.Join(g.Wait(), ctx.Err())
+}
+
+func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag string, wanted func(digest.Digest) bool) error {
+	desc, manifest, err := repo.Tagged(ctx, tag)
+	if err == nil && !wanted(desc.Digest) {
+		return nil
+	}
+	var x *artifacts.StateIndex
+	if err == nil {
+		x, err = artifacts.OpenState(manifest)
+	}
+	if release.Unfit(err) {
+		return nil // no state
+	}
+	if err != nil {
+		return err
+	}
+	w.add(artifacts.KindState, name, desc.Digest, below{}, tag)
+	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, true)
+	if release.Unfit(err) {
+		w.problem("%s:%s: %v", repo.Name(), tag, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range deployments {
+		profile := d.Document.Spec.DeploymentProfile
+		for _, c := range profile.Components {
+			if err := w.component(ctx, below{device: tag, kind: profile.Type}, c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mirrored reports whether an artifact is at the site with the tag that a mirror sets, and with nobody else's.
+func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
+	repo, err := p.site.OpenName(ctx, n.Repository)
+	if err != nil {
+		return false, err
+	}
+	tags, err := repo.Upstream().Tags(ctx)
+	if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	mine := false
+	for _, tag := range tags {
+		if strings.HasPrefix(tag, "sha256-") {
+			continue
+		}
+		there, err := repo.Upstream().Named(ctx, tag)
+		if err != nil {
+			return false, err
+		}
+		if there != n.Digest {
+			continue
+		}
+		if tag != digestTag(n.Digest) && !(n.Kind == artifacts.KindComponent && slices.Contains(n.Tags, tag)) {
+			return false, nil
+		}
+		mine = true
+	}
+	return mine, nil
+}
+
+// Remove removes what the plan says: images, then the components that name them, then states, each with its signatures. So a
+// run that was interrupted finds the rest again. A mirror that runs at the same time loses nothing: after the removal the
+// states are read again, and what one of them needs is put back; a mirror looks for everything once more after it has
+// set the devices' tags. Blobs, and the images of single platforms, which have no tag then, are the registry's to collect.
+// What is valid with an error too.
+func (p *Pruning) Remove(ctx context.Context) (*Pruned, error) {
+	out := &Pruned{}
+	taken, err := p.take(ctx, out)
+	for _, one := range p.States {
+		if err != nil {
+			break
+		}
+		var gone *release.Gone
+		gone, err = one.Plan.Remove(ctx, one.at, nil, nil)
+		out.States, out.Referrers = out.States+gone.States, out.Referrers+gone.Referrers
+	}
+	ctx = context.WithoutCancel(ctx) // whatever ended it, what is needed goes back
+	for len(taken) > 0 {
+		back, failed := p.restore(ctx, taken)
+		if out.Restored += back; failed != nil {
+			return out, errors.Join(err, failed)
+		}
+		if back == 0 {
+			break
+		}
+	}
+	return out, err
+}
+
+// take removes components and images.
+func (p *Pruning) take(ctx context.Context, out *Pruned) (map[string]*registry.Removed, error) {
+	taken := map[string]*registry.Removed{}
+	for _, n := range p.Artifacts {
+		repo, err := p.site.OpenName(ctx, n.Repository)
+		if err != nil {
+			return taken, err
+		}
+		r, err := repo.Upstream().Take(ctx, n.Digest)
+		if r != nil {
+			taken[n.key()] = r
+			out.Artifacts++
+			out.Referrers += r.Referrers()
+		}
+		if err != nil {
+			return taken, err
+		}
+	}
+	return taken, nil
+}
+
+// restore puts back what a state needs; with a component that is back again, the images that it names are known.
+func (p *Pruning) restore(ctx context.Context, taken map[string]*registry.Removed) (back int, err error) {
+	now := newWalk(p.site)
+	for _, one := range p.States {
+		if err := now.all(ctx, one.at, one.Repository, func(digest.Digest) bool { return true }); err != nil {
+			return 0, err
+		}
+	}
+	for key, r := range taken {
+		if now.needs[key] == nil {
+			continue
+		}
+		if err := r.Restore(ctx); err != nil {
+			return back, err
+		}
+		delete(taken, key)
+		back++
+	}
+	return back, nil
+}
