@@ -34,6 +34,9 @@ func (p *remotePlace) readBlob(ctx context.Context, desc ocispec.Descriptor) ([]
 		if err == nil || ctx.Err() != nil {
 			return data, err
 		}
+		if a := p.at[b.at]; a.mirror && b.at == from {
+			p.passedOver(ctx, a, err)
+		}
 		if last = err; b.at > from {
 			from = b.at - 1 // part came from elsewhere; this place alone may be right
 		}

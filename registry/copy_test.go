@@ -133,3 +133,34 @@ func TestCopyFromStreams(t *testing.T) {
 		}
 	}
 }
+
+// Manifests are copied up to the 4 MiB that registries accept; larger ones are named.
+func TestCopyFromLargeManifests(t *testing.T) {
+	source, target := testenv.Registry(t, testenv.Lax), testenv.Registry(t, testenv.Distribution)
+	from := openName(t, clientFor(t, source), source.Host+"/images/line")
+	to := openName(t, clientFor(t, target), target.Host+"/images/line")
+	layer, _ := storetest.Put(t, from, "layer", nil, "1")
+	_, small, err := from.Manifest(t.Context(), layer.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, is := range map[int]error{registry.MaxForeignManifest - 1000: nil, registry.MaxForeignManifest + 1000: fault.ErrTooLarge} {
+		data := []byte(strings.Replace(string(small), "{", `{"annotations":{"x":"`+strings.Repeat("x", size-len(small))+`"},`, 1))
+		d := storetest.BlobOf(data).Digest
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, source.URL+"/v2/images/line/manifests/"+d.String(), strings.NewReader(string(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", ocispec.MediaTypeImageManifest)
+		client := source.Client()
+		defer client.CloseIdleConnections()
+		resp, err := client.Do(r)
+		if err != nil || resp.StatusCode != http.StatusCreated {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		resp.Body.Close()
+		if _, err := to.CopyFrom(t.Context(), from, d, ""); !errors.Is(err, is) || err != nil && !strings.Contains(err.Error(), d.String()) {
+			t.Errorf("CopyFrom of a manifest of %d bytes = %v, want %v", len(data), err, is)
+		}
+	}
+}

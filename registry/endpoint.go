@@ -38,6 +38,7 @@ type endpoint struct {
 	userAgent          string
 	budget             wire.Budget  // of each request's retries
 	takes              atomic.Int32 // a taking
+	lied               atomic.Bool  // it sent other bytes than were asked for, and somebody was told
 	whole              atomic.Bool  // it takes a blob in one piece only
 	log                *slog.Logger
 }

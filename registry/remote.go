@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"mime"
 	"net/http"
 	"strings"
@@ -78,10 +79,20 @@ func (p *remotePlace) each(ctx context.Context, may func(*access) bool, try func
 			return last
 		}
 		if a.mirror {
-			p.c.o.Logger.DebugContext(ctx, "mirror passed over", "mirror", a.host, "repository", p.name, "error", last)
+			p.passedOver(ctx, a, last)
 		}
 	}
 	return last
+}
+
+// passedOver tells the log why a mirror was not used. That it sent other bytes than were asked for is a warning, the first time.
+func (p *remotePlace) passedOver(ctx context.Context, a *access, err error) {
+	level := slog.LevelDebug
+	lies := errors.Is(err, fault.ErrDigestMismatch) || errors.Is(err, fault.ErrTooLarge)
+	if lies && a.lied.CompareAndSwap(false, true) {
+		level = slog.LevelWarn
+	}
+	p.c.o.Logger.Log(ctx, level, "mirror passed over", "mirror", a.host, "repository", p.name, "error", err)
 }
 
 func pulls(a *access) bool    { return a.pull }

@@ -1,0 +1,123 @@
+package registry_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/storetest"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// warnings keeps what is logged as a warning.
+type warnings struct {
+	slog.Handler
+	mu  sync.Mutex
+	all []string
+}
+
+func (w *warnings) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+	if r.Level < slog.LevelWarn {
+		return nil
+	}
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, text)
+	return nil
+}
+
+// Whatever the first mirror does, the next one is used, with its CA and client certificate; the registry itself is not needed. That a
+// mirror sends other bytes than were asked for is told once.
+func TestNextMirrorIsUsed(t *testing.T) {
+	t.Parallel()
+	data := randomBytes(100_000)
+	for name, c := range map[string]struct {
+		effect testenv.Effect
+		lies   bool
+	}{
+		"not found": {testenv.Status(404, 0), false}, "throttled": {testenv.Status(429, time.Hour), false}, "resets": {testenv.Reset(), false},
+		"asks for a password": {testenv.Status(401, 0), false}, "cuts": {testenv.Cut(10), false}, "shows a page": {answer("text/html", []byte("<html>")), false},
+		"spoils": {testenv.Corrupt(), true}, "shortens": {testenv.Truncate(30), true}, "swaps": {testenv.Swap([]byte("{}")), true},
+		"sends too much": {answer("application/octet-stream", make([]byte, 8<<20)), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			upstream, first := testenv.Registry(t, testenv.Distribution), testenv.Registry(t, testenv.Distribution)
+			second := testenv.Registry(t, testenv.Distribution, testenv.WithClientCert())
+			certs := t.TempDir()
+			writeFile(t, fmt.Sprintf("[host.%q]\n[host.%q]\nca = %q\nclient = [[%q, %q]]\n", first.URL, second.URL, second.CAFile, second.CertFile, second.KeyFile), certs, upstream.Host, "hosts.toml")
+			desc, manifest := storetest.Put(t, openName(t, clientFor(t, first), first.Reference("line/state")), string(data), nil, "press-07")
+			storetest.Put(t, openName(t, clientFor(t, second), second.Reference("line/state")), string(data), nil, "press-07")
+			upstream.Down()
+			log := &warnings{}
+			client, err := registry.New(registry.Options{CertsDir: certs, RetryBudget: 50 * time.Millisecond, Logger: slog.New(log)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(client.Close)
+			repo := openName(t, client, upstream.Reference("line/state"))
+			first.Faults.Add(testenv.Rule{Method: http.MethodGet, Effect: c.effect})
+			for range 2 {
+				if _, got, err := repo.Manifest(t.Context(), desc.Digest); err != nil || !bytes.Equal(got, manifest) {
+					t.Errorf("Manifest = %v", err)
+				}
+				if got, err := repo.Blob(t.Context(), storetest.BlobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
+					t.Errorf("Blob = %d bytes, %v", len(got), err)
+				}
+			}
+			if first.Faults.Hits() == 0 {
+				t.Error("the first mirror was not asked")
+			}
+			want := 0
+			if c.lies {
+				want = 1
+			}
+			if text := strings.Join(log.all, "\n"); len(log.all) != want || c.lies && !strings.Contains(text, first.Host) {
+				t.Errorf("warnings %q, want %d", text, want)
+			}
+		})
+	}
+}
+
+// A large blob is taken from each mirror as far as it brings it.
+func TestMirrorsShareABlob(t *testing.T) {
+	t.Parallel()
+	data := randomBytes(300_000)
+	upstream := testenv.Registry(t, testenv.Distribution)
+	var hosts strings.Builder
+	var mirrors []*testenv.RegistryServer
+	for range 2 {
+		m := testenv.Registry(t, testenv.Distribution)
+		storetest.Put(t, openName(t, clientFor(t, m), m.Reference("line/state")), string(data), nil, "press-07")
+		fmt.Fprintf(&hosts, "[host.%q]\ncapabilities = [\"pull\"]\n", m.URL)
+		mirrors = append(mirrors, m)
+	}
+	certs := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(certs, upstream.Host), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, hosts.String(), certs, upstream.Host, "hosts.toml")
+	upstream.Down()
+	mirrors[0].Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/", Times: 1, Effect: testenv.Cut(200_000)})
+	mirrors[0].Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/", Effect: testenv.Status(404, 0)})
+	repo := openName(t, newClient(t, registry.Options{CertsDir: certs, RetryBudget: 50 * time.Millisecond}), upstream.Reference("line/state"))
+	if got, err := repo.Blob(t.Context(), storetest.BlobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("Blob = %d bytes, %v", len(got), err)
+	}
+	if sent, _ := mirrors[1].Faults.Bytes(http.MethodGet, "/blobs/"); sent != 100_000 {
+		t.Errorf("the second mirror sent %d bytes, want the 100,000 that the first did not", sent)
+	}
+}
