@@ -152,6 +152,9 @@ func FuzzCurrentState(f *testing.F) {
 	f.Add(statement)
 	f.Add([]byte(`{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{}}],"predicateType":"https://longshore.dev/current-state/v1","predicate":{"deployments":[{"components":[{"images":[{}]}]}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		if c, err := artifacts.PeekCurrentState(data); (c == nil) == (err == nil) {
+			t.Errorf("PeekCurrentState = %v, %v", c, err)
+		}
 		c, err := artifacts.ParseCurrentState("report", data)
 		if err != nil {
 			return

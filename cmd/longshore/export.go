@@ -24,10 +24,12 @@ func (p *program) exportCommand() *cli.Command {
 		about: "Writes what longshore mirror copies into an OCI image layout in DIRECTORY, which may be on a USB stick: verified first, " +
 			"with all signatures. With --since it omits what the site has already, according to longshore site inventory. " +
 			"With --volume-size it writes tar files with checksums, for several media or file systems with small files; meanwhile DIRECTORY " +
-			"needs space for two copies. Repeat an interrupted export: it continues.",
+			"needs space for two copies. Repeat an interrupted export: it continues. With --reports it writes, at the site, the reports that " +
+			"devices pushed to HOST/PATH into DIRECTORY/reports, to be carried back.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state /media/stick",
 			"--policy trust.yaml --since graz.json harbor.acme.example/plant/state /media/stick",
+			"--reports registry.graz.local:5000/plant/state /media/stick",
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
@@ -36,7 +38,7 @@ func (p *program) exportCommand() *cli.Command {
 			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin: what it lists is not written"},
 			&cli.StringFlag{Name: "site", Usage: "`NAME` of the site that the inventory must be of"},
 			&cli.StringSliceFlag{Name: "inventory-key", Usage: "public key `FILE` of the site that must have signed the inventory; may be repeated, one signature is enough"},
-		}, siteVerifyFlags(), budgetFlags(), siteFlags()),
+		}, reportsFlags("write the reports of the site's devices, and nothing else"), siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run: p.budgeted(p.export),
 	})
 }
@@ -72,6 +74,9 @@ func (r exportResult) text(w io.Writer) {
 }
 
 func (p *program) export(c *cli.Context, args []string) error {
+	if c.Bool("reports") {
+		return p.exportReports(c, args[0], args[1])
+	}
 	client, err := p.client(c)
 	if err != nil {
 		return err

@@ -30,14 +30,15 @@ func (p *program) importCommand() *cli.Command {
 		usage: "copy an export to the registry of a site",
 		about: "Verifies an export, with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
 			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. " +
-			"A receipt on the media says what the site has now; with --site-key the site signs it. Repeat an interrupted import: it continues.",
-		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000"},
+			"A receipt on the media says what the site has now; with --site-key the site signs it. Repeat an interrupted import: it continues. " +
+			"With --reports it copies the reports of devices that export --reports wrote to the repository DESTINATION; an older report never replaces a newer one.",
+		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000", "--reports /media/stick harbor.acme.example/plant/state"},
 		flags: slices.Concat(siteVerifyFlags(), []cli.Flag{
 			hostPathsFlag(),
 			&cli.StringFlag{Name: "receipt", Usage: "write the receipt to `FILE` instead of receipt.json on the media"},
 			&cli.StringFlag{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
 			&cli.StringFlag{Name: "site-key-password-file", Usage: "`FILE` with its password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
-		}, budgetFlags(), registryFlags()),
+		}, reportsFlags("copy the reports of the site's devices, and nothing else"), budgetFlags(), registryFlags()),
 		run: p.budgeted(p.importMedia),
 	})
 }
@@ -83,6 +84,9 @@ func (r importResult) text(w io.Writer) {
 }
 
 func (p *program) importMedia(c *cli.Context, args []string) error {
+	if c.Bool("reports") {
+		return p.importReports(c, args)
+	}
 	signer, err := p.siteSigner(c, "site-key", "site-key-password-file")
 	if err != nil {
 		return err

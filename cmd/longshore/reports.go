@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/site"
+)
+
+// reportsFlags make export and import carry reports in place of states.
+func reportsFlags(usage string) []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "reports", Category: reportCategory, Usage: usage},
+		&cli.StringFlag{Name: "device-keys", Category: reportCategory, Usage: "`DIR` with public keys, DEVICE-TAG.pub: carry only reports that the device's key signed"},
+	}
+}
+
+// signedReport verifies reports with the keys in a directory; nil: nothing is verified.
+func signedReport(c *cli.Context, dir string) func(tag string, bundle []byte) error {
+	if dir == "" {
+		return nil
+	}
+	return func(tag string, bundle []byte) error {
+		file := filepath.Join(dir, strings.TrimSuffix(tag, artifacts.CurrentTag(""))+".pub")
+		keys, err := publicKeys([]string{file})
+		if err != nil {
+			return err
+		}
+		_, _, err = signing.ReadStatement(c.Context, bundle, keys)
+		return err
+	}
+}
+
+type reportsResult struct {
+	Source      string               `json:"source"`
+	Destination string               `json:"destination"`
+	Carried     int                  `json:"carried"`
+	Reports     []site.CarriedReport `json:"reports"`
+}
+
+func (r reportsResult) essence() string { return "" }
+
+func (r reportsResult) text(w io.Writer) {
+	count := map[string]int{}
+	for _, x := range r.Reports {
+		count[x.Outcome]++
+	}
+	row(w, "carried", "%s to %s", fleet.Counted(r.Carried, "report"), r.Destination)
+	row(w, "", "%d there already, %d older than what is there", count[site.ReportThere], count[site.ReportOlder])
+	for _, x := range r.Reports {
+		if x.Outcome == site.ReportInvalid {
+			row(w, "invalid", "%s: %s", x.Tag, oneLine(x.Reason))
+		}
+	}
+}
+
+// exportReports writes what a site's devices have reported to a medium.
+func (p *program) exportReports(c *cli.Context, repository, medium string) error {
+	return p.carryReports(c, repository, string(registry.SchemeLayout)+":"+site.ReportsPath(medium))
+}
+
+// importReports brings the reports of a medium to a registry.
+func (p *program) importReports(c *cli.Context, args []string) error {
+	if len(args) != 2 {
+		return misused(c, "--reports takes one directory and the repository HOST/PATH that the reports belong to")
+	}
+	return p.carryReports(c, string(registry.SchemeLayout)+":"+site.ReportsPath(args[0]), args[1])
+}
+
+func (p *program) carryReports(c *cli.Context, source, destination string) error {
+	client, err := p.client(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var at [2]*registry.Repository
+	for i, name := range []string{source, destination} {
+		ref, err := registry.ParseReference(name)
+		if err != nil {
+			return err
+		}
+		if ref.Target() != "" {
+			return misused(c, "%s: leave the tag out: the reports of all devices are carried", name)
+		}
+		repo, err := client.Open(c.Context, ref)
+		if err != nil {
+			return err
+		}
+		at[i] = repo.Upstream()
+	}
+	reports, err := site.CarryReports(c.Context, at[0], at[1], signedReport(c, c.String("device-keys")))
+	if err != nil {
+		return err
+	}
+	r := reportsResult{Source: shownPlace(source), Destination: shownPlace(destination), Reports: reports}
+	invalid := false
+	for _, x := range reports {
+		if x.Outcome == site.ReportCarried {
+			r.Carried++
+		}
+		invalid = invalid || x.Outcome == site.ReportInvalid
+	}
+	if len(reports) == 0 {
+		return fault.WithHint(fmt.Errorf("%s: there is no report of a device: %w", shownPlace(source), fault.ErrNotFound), "devices report there with report.registry in agent.yaml")
+	}
+	if err := p.show(c, r); err != nil {
+		return err
+	}
+	if invalid {
+		return outcome.Told(outcome.Verification)
+	}
+	return nil
+}
+
+// shownPlace is a place as people typed it.
+func shownPlace(place string) string {
+	return strings.TrimPrefix(place, string(registry.SchemeLayout)+":")
+}

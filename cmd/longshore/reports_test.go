@@ -1,0 +1,90 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/site"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// Reports travel back on a stick: once, in order, verified at the centre by the devices' keys.
+func TestReportsOnAStick(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Distribution) // the registry of the site
+	centre := testenv.Registry(t, testenv.Distribution)
+	s.write("certs.d/registry.graz.local/hosts.toml", "server = \""+s.server.URL+"\"\n")
+	s.write("certs.d/centre.example/hosts.toml", "server = \""+centre.URL+"\"\n")
+	const at, there = "registry.graz.local/plant/state", "centre.example/plant/state"
+	s.do(outcome.NotFound, "export", "--reports", at, "stick")
+	press, other := s.reporter("press-07"), s.reporter("gw/press-08")
+	press.report(nil)
+	other.report(nil)
+	s.do(outcome.OK, "export", "--reports", at, "stick")
+	s.do(outcome.OK, "verify", "device", "-q", "--key", "press-07.pub", "oci-layout:stick/reports:press-07") // offline, from the stick
+	s.do(outcome.OK, "import", "--reports", "stick", there)
+	s.do(outcome.OK, "import", "--reports", "-o", "json", "stick", there) // nothing twice
+	s.do(outcome.OK, "verify", "device", "-q", "--key", "press-07.pub", there+":press-07")
+
+	counter := func() uint64 {
+		t.Helper()
+		var r reportResult
+		_, out, errs := s.try("verify", "device", "-o", "json", "--key", "press-07.pub", there+":press-07")
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		return r.Counter
+	}
+	press.report(nil)
+	press.report(nil)
+	s.do(outcome.OK, "export", "-o", "json", "--reports", at, "stick2") // a second stick, which is there first
+	s.do(outcome.OK, "import", "--reports", "stick2", there)
+	if got := counter(); got != 3 {
+		t.Errorf("the centre has report %d", got)
+	}
+	s.do(outcome.OK, "import", "--reports", "stick", there) // the older stick
+	if got := counter(); got != 3 {
+		t.Errorf("the centre has report %d after the older stick", got)
+	}
+	press.report(nil)
+	s.do(outcome.OK, "export", "--reports", at, "stick") // the same stick again
+	s.do(outcome.OK, "import", "--reports", "stick", there)
+	if got := counter(); got != 4 {
+		t.Errorf("the centre has report %d", got)
+	}
+
+	// What somebody put there that is no report is named, and the others are carried.
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", host+"/plant/state:1.4.0")
+	s.move("junk.current", "1.4.0")
+	s.do(outcome.Verification, "export", "--reports", at, "stick3")
+	var r reportsResult
+	_, out, errs := s.try("import", "-o", "json", "--reports", "stick3", there)
+	if err := json.Unmarshal([]byte(out), &r); err != nil || len(r.Reports) != 2 {
+		t.Errorf("import = %+v, %v\n%s", r, err, errs)
+	}
+	for _, x := range r.Reports {
+		if x.Outcome != site.ReportThere {
+			t.Errorf("%s: %s %s", x.Tag, x.Outcome, x.Reason)
+		}
+	}
+	// A report in a device's name, with a high number and another key, does not get past the keys.
+	thief := s.reporter("thief")
+	thief.id, thief.counter = "press-07", 1000
+	thief.report(nil)
+	if err := os.Mkdir("keys", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.write("keys/press-07.pub", string(mustRead(t, "press-07.pub")))
+	s.do(outcome.Verification, "export", "-q", "--reports", at, "stick4") // junk.current is still there
+	s.do(outcome.Verification, "import", "--reports", "--device-keys", "keys", "stick4", there)
+	if got := counter(); got != 4 {
+		t.Errorf("the centre has report %d", got)
+	}
+	s.do(outcome.Misused, "import", "--reports", "stick", "stick2", there)
+	s.do(outcome.Misused, "export", "--reports", at+":"+artifacts.CurrentTag("press-07"), "stick")
+	s.mask(`sha256:[0-9a-f]{12,64}`, "sha256:NEW", `("time": ")[^"]*`, "${1}TIME")
+	s.golden(golden)
+}

@@ -1,0 +1,126 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
+)
+
+// ReportsDir is the folder of a medium that has the reports of a site's devices, an OCI layout.
+const ReportsDir = "reports"
+
+// ReportsPath is where a medium has reports.
+func ReportsPath(medium string) string { return filepath.Join(medium, ReportsDir) }
+
+// What became of a report.
+const (
+	ReportCarried = "carried"
+	ReportThere   = "there"   // the same is there already
+	ReportOlder   = "older"   // the destination has a newer one, which stays
+	ReportInvalid = "invalid" // it cannot be read; it is left out
+)
+
+// CarriedReport is the report of one device.
+type CarriedReport struct {
+	Tag     string             `json:"tag"`
+	Device  artifacts.DeviceID `json:"device,omitempty"`
+	Counter uint64             `json:"counter,omitempty"`
+	Outcome string             `json:"outcome"`
+	Reason  string             `json:"reason,omitempty"` // of an invalid one
+}
+
+// CarryReports copies the reports of devices from one place to another, bytes as they are. An older report never takes the place of a
+// newer one, and what is there is not copied again. It may be repeated after any interruption. good says by a report's tag and
+// bundle whether its device signed it; without it, nil, whoever may push at from can put a report there that stands for the device's
+// until somebody verifies it.
+func CarryReports(ctx context.Context, from, to *registry.Repository, good func(tag string, bundle []byte) error) ([]CarriedReport, error) {
+	tags, err := from.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(tags)
+	out := []CarriedReport{}
+	for _, tag := range tags {
+		if !strings.HasSuffix(tag, artifacts.CurrentTag("")) {
+			continue
+		}
+		r, err := carryReport(ctx, from, to, tag, good)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func carryReport(ctx context.Context, from, to *registry.Repository, tag string, good func(string, []byte) error) (CarriedReport, error) {
+	out := CarriedReport{Tag: tag, Outcome: ReportInvalid}
+	d, c, bundle, err := peek(ctx, from, tag)
+	if fault.Retryable(err) || ctx.Err() != nil {
+		return out, err
+	}
+	if err == nil && artifacts.CurrentTag(c.Device.Tag()) != tag {
+		err = fmt.Errorf("it is the report of device %s: %w", c.Device, fault.ErrInvalid)
+	}
+	if err == nil && good != nil {
+		err = good(tag, bundle)
+	}
+	if err != nil {
+		out.Reason = err.Error()
+		return out, nil
+	}
+	out.Device, out.Counter = c.Device, c.Counter
+	was, there, _, err := peek(ctx, to, tag)
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		was = ""
+	case err != nil:
+		return out, fmt.Errorf("%s:%s at the destination: %w", to.Name(), tag, err)
+	case was == d:
+		out.Outcome = ReportThere
+		return out, nil
+	case there.Epoch == c.Epoch && there.Counter >= c.Counter, there.Epoch != c.Epoch && !c.Time.After(there.Time):
+		out.Outcome = ReportOlder
+		return out, nil
+	}
+	if _, err := to.CopyFrom(ctx, from, d, ""); err != nil {
+		return out, err
+	}
+	if err := to.MoveTag(ctx, tag, was, d); err != nil {
+		return out, err
+	}
+	out.Outcome = ReportCarried
+	return out, nil
+}
+
+// peek reads a report, and believes nothing.
+func peek(ctx context.Context, at *registry.Repository, tag string) (digest.Digest, *artifacts.CurrentState, []byte, error) {
+	d, err := at.Resolve(ctx, tag)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	_, manifest, err := at.Manifest(ctx, d.Digest)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	x, err := artifacts.OpenCurrentState(manifest)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	bundle, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return at.Blob(ctx, d, artifacts.MaxCurrentState) })
+	if err != nil {
+		return "", nil, nil, err
+	}
+	c, err := artifacts.PeekCurrentState(bundle)
+	return d.Digest, c, bundle, err
+}
