@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -68,6 +69,14 @@ func (p *carriedPlace) name(target string) string {
 	return p.prefix + target
 }
 
+// in says which layout an error is of: the repository's name does not tell.
+func (p *carriedPlace) in(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("in %s: %w", p.path, err)
+}
+
 // or reads from below what is not in the layout.
 func or[T any](ctx context.Context, p *carriedPlace, value T, err error, read func(*Repository) (T, error)) (T, error) {
 	if p.Below == nil || !errors.Is(err, fault.ErrNotFound) {
@@ -81,21 +90,23 @@ func or[T any](ctx context.Context, p *carriedPlace, value T, err error, read fu
 }
 
 func (p *carriedPlace) resolve(ctx context.Context, target string) (ocispec.Descriptor, error) {
-	return p.layoutPlace.resolve(ctx, p.name(target))
+	desc, err := p.layoutPlace.resolve(ctx, p.name(target))
+	return desc, p.in(err)
 }
 
 func (p *carriedPlace) manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error) {
-	return p.layoutPlace.manifest(ctx, p.name(target), limit)
+	desc, data, err := p.layoutPlace.manifest(ctx, p.name(target), limit)
+	return desc, data, p.in(err)
 }
 
 func (p *carriedPlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	data, err := p.layoutPlace.blob(ctx, desc)
-	return or(ctx, p, data, err, func(r *Repository) ([]byte, error) { return r.Blob(ctx, desc, desc.Size) })
+	return or(ctx, p, data, p.in(err), func(r *Repository) ([]byte, error) { return r.Blob(ctx, desc, desc.Size) })
 }
 
 func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) {
 	f, err := p.layoutPlace.openBlob(ctx, desc, off)
-	return or(ctx, p, f, err, func(r *Repository) (io.ReadCloser, error) { return r.openBlob(ctx, desc, off) })
+	return or(ctx, p, f, p.in(err), func(r *Repository) (io.ReadCloser, error) { return r.openBlob(ctx, desc, off) })
 }
 
 func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
@@ -109,10 +120,11 @@ func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (boo
 }
 
 func (p *carriedPlace) tags(ctx context.Context, _ string) ([]string, error) {
-	return p.names(ctx, func(name string) (string, bool) {
+	all, err := p.names(ctx, func(name string) (string, bool) {
 		tag, ok := strings.CutPrefix(name, p.prefix)
 		return tag, ok && validTag(tag)
 	})
+	return all, p.in(err)
 }
 
 func (p *carriedPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {

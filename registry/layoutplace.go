@@ -16,6 +16,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/content/oci"
 	"oras.land/oras-go/v2/errdef"
 
@@ -119,6 +120,8 @@ func onDisk(err error) error {
 		return err
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errdef.ErrNotFound):
 		return fmt.Errorf("%w", fault.ErrNotFound)
+	case errors.Is(err, content.ErrMismatchedDigest):
+		return fmt.Errorf("%w: %w", err, fault.ErrDigestMismatch)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", err, fault.ErrDenied)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

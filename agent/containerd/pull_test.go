@@ -484,19 +484,7 @@ func TestPullOnAFullDisk(t *testing.T) {
 	if err := os.MkdirAll(blobs, 0o755); err != nil { // containerd 1.7 makes it when it needs it
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", blobs, "tmpfs", 0, "size=6m"); err != nil {
-		t.Fatal(err)
-	}
-	mounted := true
-	unmount := func() {
-		if mounted {
-			mounted = false
-			if err := unix.Unmount(blobs, unix.MNT_DETACH); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	t.Cleanup(unmount)
+	unmount := testenv.SmallDisk(t, blobs, 6<<20)
 	for _, d := range []string{"blobs/sha256", "ingest"} {
 		if err := os.MkdirAll(filepath.Join(blobs, d), 0o700); err != nil {
 			t.Fatal(err)

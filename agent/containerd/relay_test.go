@@ -30,24 +30,23 @@ func smallLogs(t *testing.T, dataDir string, kind string) (dir string, remove fu
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	source, flags, data := "tmpfs", uintptr(0), "size=4m"
-	if kind == "ext4" {
-		box, err := testenv.OpenBox(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := box.Empty(); err != nil {
-				t.Error(err)
-			}
-		})
-		disk, err := box.NewDisk(t.Context(), 8<<20)
-		if err != nil {
-			testenv.Unavailable(t, "make a small disk: %v", err)
-		}
-		source, kind, flags, data = disk.Dir, "", unix.MS_BIND, ""
+	if kind == "tmpfs" {
+		return dir, testenv.SmallDisk(t, dir, 4<<20)
 	}
-	if err := unix.Mount(source, dir, kind, flags, data); err != nil {
+	box, err := testenv.OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := box.Empty(); err != nil {
+			t.Error(err)
+		}
+	})
+	disk, err := box.NewDisk(t.Context(), 8<<20)
+	if err != nil {
+		testenv.Unavailable(t, "make a small disk: %v", err)
+	}
+	if err := unix.Mount(disk.Dir, dir, "", unix.MS_BIND, ""); err != nil {
 		testenv.Unavailable(t, "mount a small disk: %v", err)
 	}
 	return dir, func() {

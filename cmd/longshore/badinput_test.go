@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -211,14 +209,7 @@ func (s *shell) deviceTags() map[string]string {
 // A registry whose disk is really full.
 func TestFullRegistry(t *testing.T) {
 	disk := t.TempDir()
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
-		testenv.Unavailable(t, "mount a small disk: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.SmallDisk(t, disk, 4<<20)
 	full := testenv.Registry(t, testenv.Distribution, testenv.WithStorage(disk))
 	s := newShell(t, testenv.Distribution)
 	s.write("certs.d/full.example/hosts.toml", "server = \""+full.URL+"\"\n")

@@ -105,7 +105,11 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 	defer e.Close()
 	to := destination(c, client, there)
 	from := site.Mapped(func(ctx context.Context, repository string) (*registry.Repository, error) {
-		return client.OpenCarried(e.Path, repository, registry.Carried{Below: func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }})
+		carried := registry.Carried{}
+		if e.Difference {
+			carried.Below = func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }
+		}
+		return client.OpenCarried(e.Path, repository, carried)
 	})
 	signatures := signatureSet{}
 	o := site.Options{History: maxHistory, Trust: e.Trust}
@@ -123,6 +127,9 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 			since = "the inventory of " + orUnnamed(e.Site) + ", " + e.Taken + ","
 		}
 		err = fault.WithHint(err, "the export leaves out what "+since+" lists, and the site lacks some of it: export again with a new inventory, or without --since")
+	}
+	if _, gone := os.Stat(e.Path); err != nil && gone != nil {
+		err = fault.WithHint(fmt.Errorf("%s cannot be read any more: %w", e.Path, err), "put it back and run the same import again: it continues, and no tag of a device has moved to what is not whole")
 	}
 	if err != nil {
 		return err

@@ -9,26 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // smallDisk is a filesystem of 8 MiB that cannot cut a file's front.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
-		if os.Getenv("TESTENV_REQUIRE") == "1" {
-			t.Fatalf("TESTENV_REQUIRE=1: mount a tmpfs: %v", err)
-		}
-		t.Skip(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.SmallDisk(t, dir, 8<<20)
 	return dir
 }
 

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// A difference has the bytes of the blobs that the site lacks, and at most 2 % more, whatever else the site has.
+func TestDifferenceBytes(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.large(8 << 20)
+	s.stock()
+	s.site(testenv.Distribution)
+	const devices = 10
+	release := func(version string) {
+		t.Helper()
+		for n := range devices {
+			s.do(outcome.OK, "state", "push", "-q", "-d", fmt.Sprintf("press-%02d", n), "--key", "release.key", "--component", monitor+":"+version, states)
+		}
+	}
+	release("1.4.0")
+	s.mirrored()
+	s.do(outcome.OK, "site", "inventory", "--file", "graz.json", states, siteHost)
+	s.large(16 << 20)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.1")
+	release("1.4.1")
+	var made exportResult
+	if err := json.Unmarshal([]byte(s.do(outcome.OK, "export", "-o", "json", releaseKeyPublic, "--since", "graz.json", states, "stick")), &made); err != nil {
+		t.Fatal(err)
+	}
+	missing := s.mirrored().Bytes
+	t.Logf("%d devices: %d bytes carried, %d missing in blobs: %.2f %% more", devices, made.Carried, missing, 100*float64(made.Carried-missing)/float64(missing))
+	if missing < 16<<20 || made.Carried < missing || made.Carried > missing+missing/50 {
+		t.Errorf("%d bytes are carried, %d are missing", made.Carried, missing)
+	}
+}
+
+// A layout that was edited by hand is named, and no device's tag moves.
+func TestEditedMedia(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	for _, c := range []struct{ device, component string }{{"press-07", monitor + ":1.4.0"}, {"press-08", host + "/plant/components/sensor:1.4.0"}} {
+		s.do(outcome.OK, "state", "push", "-q", "-d", c.device, "--key", "release.key", "--component", c.component, states)
+	}
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-09", "--unsigned", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, "-d", "press-07", "-d", "press-08", states, "stick")
+	s.do(outcome.OK, "export", "-q", "--no-verify", "-d", "press-09", states, "unsigned")
+	index := string(mustRead(t, "stick/index.json"))
+	named := func(text, tag string) (digest string) {
+		t.Helper()
+		var i struct {
+			Manifests []struct {
+				Digest      string
+				Annotations map[string]string
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &i); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range i.Manifests {
+			if m.Annotations["org.opencontainers.image.ref.name"] == states+":"+tag {
+				return m.Digest
+			}
+		}
+		t.Fatalf("no %s in %s", tag, text)
+		return ""
+	}
+	seven, eight := named(index, "press-07"), named(index, "press-08")
+	manifest := filepath.Join("stick/blobs/sha256", strings.TrimPrefix(seven, "sha256:"))
+	good := string(mustRead(t, manifest))
+	for name, c := range map[string]struct {
+		index, manifest string
+		code            int
+		tell            string
+	}{
+		"tags exchanged":             {strings.NewReplacer(":press-07\"", ":press-08\"", ":press-08\"", ":press-07\"").Replace(index), good, outcome.Refused, "names a state of device"},
+		"a manifest replaced":        {index, strings.Replace(good, "press-07", "press-70", 1), outcome.Verification, "/stick: "},
+		"another state under a tag":  {strings.ReplaceAll(index, seven, eight), good, outcome.Refused, "names a state of device"},
+		"no JSON":                    {index[:len(index)/2], good, outcome.Misused, "/stick: "},
+		"a tag of what is not there": {strings.ReplaceAll(index, seven, sum("nothing")), good, outcome.NotFound, "/stick: "},
+	} {
+		s.write("stick/index.json", c.index)
+		if err := os.Chmod(manifest, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.write(manifest, c.manifest)
+		if code, out, stderr := s.try("import", releaseKeyPublic, "stick", siteHost); code != c.code || !strings.Contains(stderr, c.tell) {
+			t.Errorf("%s: exit %d, want %d with %q\n%s%s", name, code, c.code, c.tell, out, stderr)
+		}
+		for _, tag := range []string{"press-07", "press-08"} {
+			if code, _, _ := s.try("inspect", siteHost+"/plant/state:"+tag); code != outcome.NotFound {
+				t.Errorf("%s: %s is there: exit %d", name, tag, code)
+			}
+		}
+	}
+	s.write(manifest, good)
+	s.write("stick/index.json", index)
+	s.write("stick/blobs/sha256/readme.txt", "more")
+	s.write("stick/holiday.jpg", "more")
+	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
+	s.refuses(outcome.Verification, []string{"press-09"}, "import", releaseKeyPublic, "unsigned", siteHost)
+}
+
+// A stick that is pulled out while it is read, and a registry that refuses an artifact type, are named; what arrived is used by the next
+// import, and until then no device's tag is at the site.
+func TestImportIsCutOff(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.large(3 << 20)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, states, "stick")
+	s.do(outcome.OK, "export", "-q", "--tar", releaseKeyPublic, states, "tar")
+	absent := func(name string) {
+		t.Helper()
+		if code, _, _ := s.try("inspect", siteHost+"/plant/state:press-07"); code != outcome.NotFound {
+			t.Errorf("%s: the device's tag is there: exit %d", name, code)
+		}
+	}
+	// At the first upload the stick goes.
+	there.Faults.Add(testenv.Rule{Method: http.MethodPost, Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if err := os.Rename("stick", "pulled"); err != nil {
+			t.Error(err)
+		}
+		next.ServeHTTP(w, r)
+	}})
+	code, _, stderr := s.try("import", releaseKeyPublic, "stick", siteHost)
+	if code == outcome.OK || !strings.Contains(stderr, "longshore: stick cannot be read any more") || !strings.Contains(stderr, "hint: put it back") {
+		t.Errorf("a stick that was pulled out: exit %d, %s", code, stderr)
+	}
+	absent("pulled out")
+	there.Faults.Clear()
+	// The registry does not take signatures: what they are named by is in their manifests.
+	refuse := testenv.Rule{Method: http.MethodPut, Path: "/plant/state/manifests/", Effect: testenv.Status(http.StatusBadRequest, 0)}
+	there.Faults.Add(refuse)
+	code, _, stderr = s.try("import", releaseKeyPublic, "pulled", siteHost)
+	if code == outcome.OK || !strings.Contains(stderr, siteHost+"/plant/state") || !strings.Contains(stderr, "400") {
+		t.Errorf("a registry that refuses manifests: exit %d, %s", code, stderr)
+	}
+	absent("refused")
+	there.Faults.Clear()
+	there.Faults.Forget()
+	s.do(outcome.OK, "import", releaseKeyPublic, "tar", siteHost)
+	for _, r := range there.Faults.Requests(http.MethodPost, "/library/") {
+		t.Errorf("what had arrived was sent again: %s %s", r.Method, r.Path)
+	}
+	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+}
+
+// An export to a disk without room says so, and is no export; with more room the next one ends it.
+func TestExportOnAFullDisk(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.large(5 << 20)
+	s.stock()
+	s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	for _, c := range []struct {
+		name  string
+		small int64 // bytes in which it fails
+		more  []string
+	}{
+		{"layout", 4 << 20, nil},
+		{"a tar has no room for its layout", 4 << 20, []string{"--tar"}},
+		{"volumes have no room", 7 << 20, []string{"--volume-size", "2MB"}},
+	} {
+		dir := filepath.Join(t.TempDir(), "stick")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		testenv.SmallDisk(t, dir, c.small)
+		export := append(append([]string{"export", "-q", releaseKeyPublic}, c.more...), states, dir)
+		s.refuses(outcome.Other, []string{"no space left on device", "hint: make room there"}, export...)
+		s.refuses(outcome.NotFound, nil, "import", releaseKeyPublic, dir, siteHost)
+		testenv.GrowDisk(t, dir, 32<<20)
+		s.do(outcome.OK, export...)
+		s.do(outcome.OK, "import", releaseKeyPublic, dir, siteHost)
+	}
+	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+}
