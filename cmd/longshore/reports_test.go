@@ -88,3 +88,18 @@ func TestReportsOnAStick(t *testing.T) {
 	s.mask(`sha256:[0-9a-f]{12,64}`, "sha256:NEW", `("time": ")[^"]*`, "${1}TIME")
 	s.golden(golden)
 }
+
+// Reports beside the states are in nobody's way: the tags of reports are not devices.
+func TestReportsBesideStates(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.site(testenv.Distribution)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.reporter("press-07").report(nil)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "--set", "POLL_SECONDS=9", states)
+	s.do(outcome.OK, "site", "plan", states, siteHost)
+	s.do(outcome.OK, "mirror", "--key", "release.pub", states, siteHost)
+	s.do(outcome.OK, "export", "--key", "release.pub", states, "stick")
+	s.do(outcome.OK, "state", "prune", "-d", "press-07", "--keep", "1", "--dry-run", states)
+	s.do(outcome.OK, "inspect", states+":press-07.current")
+}
