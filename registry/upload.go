@@ -22,8 +22,10 @@ import (
 
 // Uploads in chunks, "Pushing a blob in chunks" of the distribution specification.
 const (
-	// chunkSize is what an interrupted upload may have to send again: ten seconds of a link of 2 Mbit/s.
+	// chunkSize is what an interrupted upload may have to send again: ten seconds of a link of 2 Mbit/s. Later chunks are an
+	// eighth of what was sent before, up to mostChunk: each costs the registry a request, and some time to take up its hash.
 	chunkSize = 2 << 20
+	mostChunk = 8 << 20
 	// maxChunk bounds what a registry may ask for as its smallest chunk: chunks are in memory.
 	maxChunk = 64 << 20
 	// maxUploadTries is how often in a row an upload may break without progress.
@@ -235,7 +237,7 @@ func (u *upload) read(ctx context.Context, from, skip int64, chunks chan<- []byt
 	}
 	defer content.Close()
 	for left := u.desc.Size - from; left > 0; {
-		n := min(u.chunk, left)
+		n := min(max(u.chunk, min((u.desc.Size-left)/8, mostChunk)), left)
 		if skip > 0 {
 			n = min(n, skip)
 			skip -= n
