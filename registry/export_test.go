@@ -9,14 +9,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// SetHoldWait makes whoever has set a tag that stands alone wait so long before it looks again, until the result is called: on a
-// loaded machine others take longer to set a tag than they do in practice.
-func SetHoldWait(d time.Duration) (restore func()) {
-	was := holdWait
-	holdWait = d
-	return func() { holdWait = was }
-}
-
 // Classify gives an error its kind.
 var Classify = classify
 

@@ -33,7 +33,6 @@ func (s referring) Sign(ctx context.Context, repo *registry.Repository, subject 
 // A publisher that is gone before or after any of its requests leaves no tag on what is not signed, and the same
 // publication taken up again comes to its end.
 func TestPublisherKilledAtEachRequest(t *testing.T) {
-	t.Cleanup(registry.SetHoldWait(time.Millisecond))
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
 		for name, last := range map[string]testenv.Effect{"before": testenv.Reset(), "after": testenv.LoseAnswer()} {
 			t.Run(string(kind)+", "+name, func(t *testing.T) {
@@ -43,7 +42,7 @@ func TestPublisherKilledAtEachRequest(t *testing.T) {
 				for n, ended := 0, false; !ended; n++ {
 					where := s.Reference("plant/state" + string(rune('a'+n/26)) + string(rune('a'+n%26)))
 					publish := func(budget time.Duration) error {
-						_, err := release.Publish(t.Context(), openName(t, newClient(t, registry.Options{RetryBudget: budget}), where), a, release.PublishOptions{
+						_, err := release.Publish(t.Context(), openName(t, newClient(t, registry.Options{RetryBudget: budget, TagWait: time.Millisecond}), where), a, release.PublishOptions{
 							Signer: referring{t}, HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{},
 						})
 						return err

@@ -40,9 +40,15 @@ func environment(m map[string]string) func(string) string {
 // clientFor makes a client that reaches s as it wants to be reached.
 func clientFor(t testing.TB, s *testenv.RegistryServer) *registry.Client {
 	t.Helper()
+	return clientThatWaits(t, s, 0)
+}
+
+// clientThatWaits is clientFor with another wait before it looks whether a tag has held.
+func clientThatWaits(t testing.TB, s *testenv.RegistryServer, wait time.Duration) *registry.Client {
+	t.Helper()
 	return newClient(t, registry.Options{
-		RetryBudget: time.Second,
-		CAFile:      s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile, Username: s.Username, Password: s.Password,
+		RetryBudget: time.Second, TagWait: wait,
+		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile, Username: s.Username, Password: s.Password,
 	})
 }
 

@@ -21,6 +21,7 @@ const (
 	defaultConcurrency  = 3                // blobs in flight; what registries and oras-go are used to
 	defaultRetryBudget  = time.Minute      // all waits of one request together
 	defaultStallTimeout = 60 * time.Second // a body that brings next to nothing for so long is given up and resumed
+	defaultTagWait      = 120 * time.Millisecond
 	defaultUserAgent    = "longshore"
 )
 
@@ -65,6 +66,7 @@ type Options struct {
 	Concurrency  int           // blobs moved at a time; 0: 3
 	Requests     int           // requests to one server that wait for their answers at a time; 0: any number
 	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
+	TagWait      time.Duration // how long the writer of a tag that others set too waits, at least, before it looks whether the tag has held; 0: 120 ms, longer than others take from looking to setting
 	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; also how long a credential helper may take; 0: one minute
 
 	// Uploads is a directory that remembers uploads, so that a later run continues those that this one is killed in; "": none is
@@ -93,6 +95,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.TagWait <= 0 {
+		o.TagWait = defaultTagWait
 	}
 	if o.Concurrency <= 0 {
 		o.Concurrency = defaultConcurrency

@@ -295,7 +295,7 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 				return fault.WithHint(err, "tags that begin with sha256- have to stay mutable on a registry without the referrers API")
 			}
 		}
-		if err := hold(ctx, round); err != nil {
+		if err := p.hold(ctx, round); err != nil {
 			return err
 		}
 	}

@@ -34,10 +34,11 @@ func onceAt(s *testenv.RegistryServer, method, path string, f func(), effect tes
 // A registry that refuses for a moment makes one wait long enough for another to come and go: what that one was told has
 // held is not written over by the next try.
 func TestTryAgainLooksFirst(t *testing.T) {
-	t.Cleanup(registry.SetHoldWait(time.Millisecond))
 	t.Run("a channel", func(t *testing.T) {
 		s := testenv.Registry(t, testenv.Distribution)
-		open := func() *registry.Repository { return openName(t, clientFor(t, s), s.Host+"/plant/apps/line") }
+		open := func() *registry.Repository {
+			return openName(t, clientThatWaits(t, s, time.Millisecond), s.Host+"/plant/apps/line")
+		}
 		repo, other := open(), open()
 		one, _ := storetest.Put(t, repo, "1.4.0", nil, "1.4.0")
 		two, _ := storetest.Put(t, repo, "1.4.1", nil, "1.4.1")
@@ -53,7 +54,9 @@ func TestTryAgainLooksFirst(t *testing.T) {
 	})
 	t.Run("a list of signatures", func(t *testing.T) {
 		s := testenv.Registry(t, testenv.Distribution)
-		open := func() *registry.Repository { return openName(t, clientFor(t, s), s.Reference("line/state")) }
+		open := func() *registry.Repository {
+			return openName(t, clientThatWaits(t, s, time.Millisecond), s.Reference("line/state"))
+		}
 		repo, other := open(), open()
 		subject, _ := storetest.Put(t, repo, "subject", nil, "t")
 		var second digest.Digest
@@ -105,7 +108,7 @@ func TestTryAgainLooksFirst(t *testing.T) {
 			tag, isSlow := path.Base(r.URL.Path), bytes.Equal(body, slow.Manifest)
 			switch {
 			case isSlow && tag == "press-07.v1":
-				go func() { done <- at(openName(t, clientFor(t, s), name), quick) }()
+				go func() { done <- at(openName(t, clientThatWaits(t, s, time.Millisecond), name), quick) }()
 				<-refused // quick stands before its history tag
 			case !isSlow && tag == "press-07.v1":
 				refused <- struct{}{}
@@ -125,7 +128,7 @@ func TestTryAgainLooksFirst(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		}})
-		repo := openName(t, clientFor(t, s), name)
+		repo := openName(t, clientThatWaits(t, s, time.Millisecond), name)
 		if err := at(repo, slow); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("the slow one: %v, want a conflict", err)
 		}

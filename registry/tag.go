@@ -17,14 +17,10 @@ import (
 // may set too: it knows what the tag named before, and looks again before every further try. What two tags that are set in
 // order add to that is the chain of registry/release; one tag alone has [Repository.SwapTag], which waits.
 
-// holdWait is how long a writer of one tag waits before it looks whether the tag has held: longer than others take from
-// looking to setting.
-var holdWait = 120 * time.Millisecond
-
-// hold waits for it, and each writer for another time: two who set back what the other one set come apart. round is how often
-// the writer has tried before.
-func hold(ctx context.Context, round int) error {
-	return sleep(ctx, holdWait+rand.N(holdWait*time.Duration(1+min(round, 4))))
+// hold waits before a writer looks whether its tag has held, and each writer for another time: two who set back what the other
+// one set come apart. round is how often the writer has tried before.
+func (p *remotePlace) hold(ctx context.Context, round int) error {
+	return sleep(ctx, p.c.o.TagWait+rand.N(p.c.o.TagWait*time.Duration(1+min(round, 4))))
 }
 
 // Named returns what a tag names at the registry itself; mirrors learn of it later. "": it is not there, or a lax registry
@@ -105,8 +101,8 @@ func (r *Repository) swapTag(ctx context.Context, d digest.Digest, tag string, w
 	if errors.Is(err, fault.ErrConflict) && !errors.Is(err, ErrMoved) {
 		return fault.WithHint(err, "the registry keeps tags: exempt those that are to move")
 	}
-	if err == nil {
-		err = hold(ctx, 0)
+	if p, ok := r.place.(*remotePlace); ok && err == nil {
+		err = p.hold(ctx, 0)
 	}
 	if err != nil {
 		return err

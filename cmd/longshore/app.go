@@ -218,8 +218,9 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 		Host: c.String("registry-host"), Username: c.String("username"), Password: password, Token: c.String("token"),
 		AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
 		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: requestsAtOnce(c), Budget: budgetOf(c), Uploads: p.cacheDir("uploads"),
-		Logger: slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
-		Getenv: p.getenv,
+		Logger:  slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
+		TagWait: p.tagWait,
+		Getenv:  p.getenv,
 	}
 	if err := p.readFiles(c, o); err != nil {
 		return nil, err

@@ -194,7 +194,13 @@ func TestFleetRollout(t *testing.T) {
 	command(outcome.OK, "rollout 1 of acme-plant: halted: lunch", "", "fleet", "rollout", "halt", key, "--reason", "lunch")
 	command(outcome.Refused, "", "there is nothing to halt", "fleet", "rollout", "halt", key)
 	command(outcome.Refused, "", "was of the same and is halted: lunch", "fleet", "publish", key, at)
-	command(outcome.Refused, "canary        1  published     1 of 1 device well", "", "fleet", "rollout", "show", at)
+	testenv.Eventually(t, time.Minute, "the device of the canary is well", func() error {
+		code, stdout, _ := s.try("fleet", "rollout", "show", at, "waves")
+		if code != outcome.Refused || !strings.Contains(stdout, "canary        1  published     1 of 1 device well") {
+			return fmt.Errorf("exit %d\n%s", code, stdout)
+		}
+		return nil
+	})
 	command(outcome.OK, "rollout 1 of acme-plant: done", "wave rest: 5 states published", "fleet", "rollout", "continue", key, at, "--look-every=100ms")
 	command(outcome.OK, "rest          5  passed        5 of 5 devices well", "", "fleet", "rollout", "show", at)
 	command(outcome.Refused, "", "there is nothing to continue", "fleet", "rollout", "continue", key, at)

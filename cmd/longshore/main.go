@@ -61,7 +61,8 @@ type program struct {
 	lookup         func(string) (string, bool) // the environment
 	now            func() time.Time
 	unlock         func(private, password []byte) (sign.PrivateKey, error)
-	stdinSecret    string // what --password-stdin read
+	tagWait        time.Duration // see registry.Options
+	stdinSecret    string        // what --password-stdin read
 }
 
 func newProgram(stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) *program {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -35,6 +36,7 @@ type shell struct {
 	env    map[string]string
 	server *testenv.RegistryServer
 	log    bytes.Buffer // what was typed and what came of it
+	race   bool         // somebody else writes the same tags
 }
 
 // newShell starts a registry with images for the line monitor in it, and copies its Compose project and a key.
@@ -95,6 +97,9 @@ func (s *shell) try(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	p := testProgram(&out, &errs)
 	p.stdin, p.lookup = strings.NewReader(s.env["stdin"]), s.lookup
+	if !s.race {
+		p.tagWait = time.Millisecond
+	}
 	code = p.run(s.t.Context(), args)
 	return code, out.String(), errs.String()
 }

@@ -191,6 +191,7 @@ func TestStateProposalTakenUp(t *testing.T) {
 // Of two who approve at once both are told that it is published, with one tag.
 func TestStateProposalByTwoAtOnce(t *testing.T) {
 	s := newShell(t, testenv.Distribution) // where both write one list of signatures
+	s.race = true
 	s.twoOfThree()
 	s.guard(everything)
 	s.do(outcome.OK, "state", "push", "-q", "--device", "press-07", "--propose", "--component", monitor+":1.4.0", states)
