@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"net/url"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
