@@ -199,7 +199,7 @@ func TestCarriedSite(t *testing.T) {
 	s.centre.Registry.Faults.Forget()
 	for _, d := range s.devices {
 		s.serves(d, s.server.URL)
-		if err := d.Init(t.Context(), "--policy", policy); err != nil {
+		if err := d.Init(t.Context(), "--policy", policy, "--report-registry"); err != nil {
 			t.Fatal(err)
 		}
 		s.certs(d)
@@ -230,6 +230,8 @@ func TestCarriedSite(t *testing.T) {
 			t.Errorf("%s decides by %+v", d.Device, st.Trust)
 		}
 	}
+
+	s.reportsReturn()
 
 	// What the thief signs gets onto no stick, and one that was made without verification brings it to no device.
 	running := world.Processes(s.status(s.devices[0]))
@@ -262,6 +264,40 @@ func TestCarriedSite(t *testing.T) {
 	for _, r := range s.centre.Registry.Faults.Requests("", "") {
 		if strings.HasPrefix(r.Agent, "longshore-agent") {
 			t.Errorf("a device asked the centre: %+v", r)
+		}
+	}
+}
+
+// reportsReturn carries what the devices signed to the centre: what runs where is proven there.
+func (s *site) reportsReturn() {
+	s.Helper()
+	stick, keys := filepath.Join(s.box.Dir(), "reports"), s.centre.Path("keys")
+	if err := os.Mkdir(keys, 0o755); err != nil {
+		s.Fatal(err)
+	}
+	for _, d := range s.devices {
+		key, err := d.Run(s.Context(), "longshore-agent", "key", "--config", d.Path("etc/agent.yaml"))
+		if err != nil {
+			s.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(keys, d.Device+".pub"), []byte(key), 0o644); err != nil {
+			s.Fatal(err)
+		}
+		testenv.Eventually(s, settled, d.Device+" has told generation 4", func() error {
+			out, err := s.desk.Run(s.Context(), "longshore", "verify", "device", "--key", filepath.Join(keys, d.Device+".pub"), "--plain-http",
+				s.server.Host+"/plant/state:"+d.Device)
+			if err == nil && (!strings.Contains(out, "generation 4") || !strings.Contains(out, "installed since")) {
+				err = errors.New(out)
+			}
+			return err
+		})
+	}
+	s.does(s.desk, "export", "--reports", "--plain-http", s.server.Host+"/plant/state", stick)
+	s.does(s.centre, "import", "--reports", "--device-keys", keys, stick, states)
+	for _, d := range s.devices {
+		out := s.does(s.centre, "verify", "device", "--key", filepath.Join(keys, d.Device+".pub"), "--state-key", s.centre.Path("release-b.pub"), states+":"+d.Device)
+		if !strings.Contains(out, "generation 4") {
+			s.Errorf("at the centre %s runs:\n%s", d.Device, out)
 		}
 	}
 }
