@@ -131,7 +131,7 @@ func (h handler) Err(text string) error {
 }
 
 // processes are packages whose tests start our programs as processes of their own.
-var processes = []string{"testenv/attack", "testenv/conformance", "testenv/demo", "testenv/docs", "testenv/scale", "testenv/soak"}
+var processes = []string{"testenv/attack", "testenv/conformance", "testenv/demo", "testenv/docs", "testenv/packaging", "testenv/scale", "testenv/site", "testenv/soak"}
 
 // split lists the packages that the patterns name: those with the code under test in the tests' process, and those whose tests
 // start [processes].
