@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/registry"
@@ -31,13 +32,15 @@ const collectAtOnce = 8
 
 func (p *program) collectCommand() *cli.Command {
 	return &cli.Command{
-		Name: "collect", ArgsUsage: "HOST/PATH ...",
+		Name: "collect", ArgsUsage: "HOST/PATH|oci-layout:DIR ...",
 		Usage: "take the reports that devices pushed to a registry into the database",
-		Description: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, and verifies\n" +
-			"it with that key. What is newer than the stored reports of the device is stored like a posted report; older reports change\n" +
-			"nothing. With --every the command repeats this until it is stopped. A server may use the database at the same time.\n\n" +
+		Description: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, or from\n" +
+			"media that longshore export --reports wrote, and verifies it with that key. What is newer than the stored reports of the\n" +
+			"device is stored like a posted report; older reports change nothing. With --every the command repeats this until it is\n" +
+			"stopped. A server may use the database at the same time.\n\n" +
 			"   longshore-fleet collect --keys plant/keys harbor.acme.example/plant/state\n" +
-			"   longshore-fleet collect --keys plant/keys --every 5m harbor.acme.example/plant/reports\n\n" +
+			"   longshore-fleet collect --keys plant/keys --every 5m harbor.acme.example/plant/reports\n" +
+			"   longshore-fleet collect --keys plant/keys oci-layout:/media/stick/reports\n\n" +
 			"Exit codes: 0 done; 2 usage; 5 a report is not verified; 75 temporary, try again; 70 anything else.",
 		Flags: []cli.Flag{
 			databaseFlag(), outputFlag(),
@@ -110,7 +113,7 @@ func (p *program) collected(c *cli.Context, r collected, err error) error {
 	if c.String("output") == "json" {
 		err = p.encode(r)
 	} else {
-		_, err = fmt.Fprintf(p.stdout, "%d devices: %d with a new report, %d without a report, %d failed\n", r.Devices, r.Changed, r.Missing, len(r.Failed))
+		_, err = fmt.Fprintf(p.stdout, "%s: %d with a new report, %d without a report, %d failed\n", fleet.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
 	}
 	return errors.Join(err, r.err)
 }

@@ -202,3 +202,23 @@ func TestCollect(t *testing.T) {
 		t.Errorf("without keys = %d\n%s", code, errs)
 	}
 }
+
+// What was carried on a stick gets into the store without a registry, once.
+func TestCollectFromAStick(t *testing.T) {
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	dir, stick := t.TempDir(), "oci-layout:"+filepath.Join(t.TempDir(), "reports")
+	repo, err := client.OpenName(t.Context(), stick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newPusher(t, repo, "press-07", dir).push("press-07", 3, time.Now(), margo.StateInstalled)
+	for _, want := range []string{"1 device: 1 with a new report", "1 devices: 0 with a new report"} {
+		if code, out, errs := command(t, "collect", "--database", filepath.Join(dir, "fleet.db"), "--keys", dir, stick); code != 0 || !strings.HasPrefix(out, want) {
+			t.Errorf("collect = %d, %s%s, want %s", code, out, errs, want)
+		}
+	}
+}
