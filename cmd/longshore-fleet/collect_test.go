@@ -216,7 +216,7 @@ func TestCollectFromAStick(t *testing.T) {
 		t.Fatal(err)
 	}
 	newPusher(t, repo, "press-07", dir).push("press-07", 3, time.Now(), margo.StateInstalled)
-	for _, want := range []string{"1 device: 1 with a new report", "1 devices: 0 with a new report"} {
+	for _, want := range []string{"1 device: 1 with a new report", "1 device: 0 with a new report"} {
 		if code, out, errs := command(t, "collect", "--database", filepath.Join(dir, "fleet.db"), "--keys", dir, stick); code != 0 || !strings.HasPrefix(out, want) {
 			t.Errorf("collect = %d, %s%s, want %s", code, out, errs, want)
 		}
