@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -246,6 +247,30 @@ func TestServeRefuses(t *testing.T) {
 	index := string(mustRead(t, "stick/index.json"))
 	s.write("stick/index.json", strings.Replace(index, host+"/library/nats:", "other.example/library/caddy:", 1))
 	s.refuses(outcome.Refused, []string{"have the same path", "hint: serve them with --host-paths"}, "serve", "--listen", "127.0.0.1:0", "stick")
+}
+
+// A link on a stick is no way to the files of the machine that serves it, and a pipe does not stop a request.
+func TestServeFollowsNoLinks(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, states, "stick")
+	s.write("secret", "password of this machine")
+	if err := os.Symlink("../../../secret", "stick/blobs/sha256/"+strings.TrimPrefix(sum("link"), "sha256:")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo("stick/blobs/sha256/"+strings.TrimPrefix(sum("pipe"), "sha256:"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := s.serve("stick")
+	for _, what := range []string{"link", "pipe"} {
+		for _, part := range []string{"", "bytes=0-10"} {
+			resp := ask(t, http.MethodGet, server.url+"/v2/plant/state/blobs/"+sum(what), part)
+			if data, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusNotFound || bytes.Contains(data, []byte("pass")) { // what came counts, not how it ended
+				t.Errorf("%s %s: %s %q", what, part, resp.Status, data)
+			}
+		}
+	}
 }
 
 // sum is a digest of some text.

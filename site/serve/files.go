@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"sync"
 	"time"
@@ -16,6 +17,27 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
+
+// folder opens the files of a folder: not what links lead to, which may be any file of this machine, nor pipes, which wait for a
+// writer. Whoever made the media chose the names.
+type folder string
+
+// Open implements [fs.FS].
+func (d folder) Open(name string) (fs.File, error) {
+	root, err := os.OpenRoot(string(d)) // for each file: media may be exchanged, or unmounted
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	info, err := root.Lstat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file: %w", name, fault.ErrInvalid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return root.Open(name)
+}
 
 // files are the blobs of a layout.
 type files struct {

@@ -14,7 +14,6 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -52,7 +51,7 @@ type Server struct {
 // registries have the same path.
 func New(ctx context.Context, client *registry.Client, dir string, o Options) (*Server, error) {
 	if o.Files == nil {
-		o.Files = os.DirFS(dir)
+		o.Files = folder(dir)
 	}
 	s := &Server{files: newFiles(o.Files), served: map[string]*registry.Repository{}, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	carried, plain, err := client.CarriedRepositories(ctx, dir)
