@@ -110,6 +110,15 @@ func (c *CurrentState) States() []CurrentGeneration {
 	return out
 }
 
+// Newer reports whether it was made after another one of the same device: by their numbers, or by the device's clock where its database
+// began anew between them.
+func (c *CurrentState) Newer(than *CurrentState) bool {
+	if c.Epoch == than.Epoch {
+		return c.Counter > than.Counter
+	}
+	return c.Time.After(than.Time)
+}
+
 // Status is the report on a deployment that the device sends to a fleet endpoint.
 func (d CurrentDeployment) Status(device DeviceID) margo.DeploymentStatus {
 	out := margo.DeploymentStatus{

@@ -2,7 +2,6 @@ package site
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // ReportsDir is the folder of a medium that has the reports of a site's devices, an OCI layout.
@@ -40,7 +40,7 @@ type CarriedReport struct {
 }
 
 // CarryReports copies the reports of devices from one place to another, bytes as they are. An older report never takes the place of a
-// newer one, and what is there is not copied again. It may be repeated after any interruption. good says by a report's tag and
+// newer one, and what is there is not copied again. What is there and no report of the device is replaced. It may be repeated after any interruption. good says by a report's tag and
 // bundle whether its device signed it; without it, nil, whoever may push at from can put a report there that stands for the device's
 // until somebody verifies it.
 func CarryReports(ctx context.Context, from, to *registry.Repository, good func(tag string, bundle []byte) error) ([]CarriedReport, error) {
@@ -80,16 +80,18 @@ func carryReport(ctx context.Context, from, to *registry.Repository, tag string,
 		return out, nil
 	}
 	out.Device, out.Counter = c.Device, c.Counter
-	was, there, _, err := peek(ctx, to, tag)
+	was, there, other, err := peek(ctx, to, tag)
+	if err == nil && good != nil && was != d {
+		err = good(tag, other)
+	}
 	switch {
-	case errors.Is(err, fault.ErrNotFound):
-		was = ""
+	case release.Unfit(err): // nothing is there, or nothing that could be the device's newest report
 	case err != nil:
 		return out, fmt.Errorf("%s:%s at the destination: %w", to.Name(), tag, err)
 	case was == d:
 		out.Outcome = ReportThere
 		return out, nil
-	case there.Epoch == c.Epoch && there.Counter >= c.Counter, there.Epoch != c.Epoch && !c.Time.After(there.Time):
+	case there.Device == c.Device && !c.Newer(there):
 		out.Outcome = ReportOlder
 		return out, nil
 	}
@@ -103,7 +105,7 @@ func carryReport(ctx context.Context, from, to *registry.Repository, tag string,
 	return out, nil
 }
 
-// peek reads a report, and believes nothing.
+// peek reads a report, and believes nothing. The digest is valid with an error, too, if something is there.
 func peek(ctx context.Context, at *registry.Repository, tag string) (digest.Digest, *artifacts.CurrentState, []byte, error) {
 	d, err := at.Resolve(ctx, tag)
 	if err != nil {
@@ -111,15 +113,15 @@ func peek(ctx context.Context, at *registry.Repository, tag string) (digest.Dige
 	}
 	_, manifest, err := at.Manifest(ctx, d.Digest)
 	if err != nil {
-		return "", nil, nil, err
+		return d.Digest, nil, nil, err
 	}
 	x, err := artifacts.OpenCurrentState(manifest)
 	if err != nil {
-		return "", nil, nil, err
+		return d.Digest, nil, nil, err
 	}
 	bundle, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return at.Blob(ctx, d, artifacts.MaxCurrentState) })
 	if err != nil {
-		return "", nil, nil, err
+		return d.Digest, nil, nil, err
 	}
 	c, err := artifacts.PeekCurrentState(bundle)
 	return d.Digest, c, bundle, err

@@ -103,3 +103,44 @@ func TestReportsBesideStates(t *testing.T) {
 	s.do(outcome.OK, "state", "prune", "-d", "press-07", "--keep", "1", "--dry-run", states)
 	s.do(outcome.OK, "inspect", states+":press-07.current")
 }
+
+// With the devices' keys a true report takes the place of what no key of its device has signed, whatever that is and says.
+func TestTrueReportsReplaceFalseOnes(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	centre := testenv.Registry(t, testenv.Distribution)
+	s.write("certs.d/registry.graz.local/hosts.toml", "server = \""+s.server.URL+"\"\n")
+	s.write("certs.d/centre.example/hosts.toml", "server = \""+centre.URL+"\"\n")
+	const at, there = "registry.graz.local/plant/state", "centre.example/plant/state"
+	for _, id := range []string{"press-07", "press-08", "press-09"} {
+		s.reporter(id).report(nil)
+		s.write("keys/"+id+".pub", string(mustRead(t, id+".pub")))
+	}
+	s.do(outcome.OK, "export", "-q", "--reports", at, "stick")
+
+	thief := s.reporter("thief")
+	thief.id, thief.counter = "press-07", 1000
+	thief.report(nil)
+	d, err := s.repository().Resolve(t.Context(), "press-07.current")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := opened(t, centre.Reference("plant/state"))
+	if _, err := to.CopyFrom(t.Context(), s.repository(), d.Digest, "press-07.current"); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Tag(t.Context(), d, "press-08.current"); err != nil { // of another device
+		t.Fatal(err)
+	}
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", there+":1.4.0")
+	junk, err := to.Resolve(t.Context(), "1.4.0")
+	if err == nil {
+		err = to.Tag(t.Context(), junk, "press-09.current") // no report
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.do(outcome.OK, "import", "--reports", "--device-keys", "keys", "stick", there)
+	for _, id := range []string{"press-07", "press-08", "press-09"} {
+		s.do(outcome.OK, "verify", "device", "-q", "--key", "keys/"+id+".pub", there+":"+id)
+	}
+}
