@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,11 +150,13 @@ func (x *collector) round(ctx context.Context) (collected, error) {
 				return ctx.Err()
 			case errors.Is(err, fault.ErrNotFound):
 				out.Missing++
+				return nil
 			case err != nil:
 				x.log.Warn("a report is not taken", "device", strings.TrimSuffix(filepath.Base(file), ".pub"), "error", err)
 				out.Failed = append(out.Failed, err.Error())
 				out.err = worse(out.err, err)
-			case changed:
+			}
+			if changed {
 				out.Changed++
 			}
 			return nil
@@ -183,19 +186,22 @@ func (x *collector) device(ctx context.Context, file string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", file, err)
 	}
-	err = fmt.Errorf("report of %s: %w", tag, fault.ErrNotFound)
+	newest, failed := (*current.Report)(nil), error(nil)
 	for _, repo := range x.from {
-		var r *current.Report
-		if r, err = current.Read(ctx, repo, tag, []signing.Key{key}); err == nil {
-			changed, err := status.Collect(ctx, x.db, r.CurrentState, x.now())
-			if errors.Is(err, fault.ErrNotFound) { // its gateway may be the next
-				err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
-			}
-			return changed, err
-		}
-		if !errors.Is(err, fault.ErrNotFound) {
-			return false, err
+		r, err := current.Read(ctx, repo, tag, []signing.Key{key})
+		switch {
+		case err == nil && (newest == nil || r.Newer(newest.CurrentState)):
+			newest = r
+		case err != nil && !errors.Is(err, fault.ErrNotFound):
+			failed = worse(failed, err) // another repository may have a good one
 		}
 	}
-	return false, err
+	if newest == nil {
+		return false, cmp.Or(failed, fmt.Errorf("report of %s: %w", tag, fault.ErrNotFound))
+	}
+	changed, err := status.Collect(ctx, x.db, newest.CurrentState, x.now())
+	if errors.Is(err, fault.ErrNotFound) { // its gateway may be the next
+		err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
+	}
+	return changed, errors.Join(failed, err)
 }

@@ -222,3 +222,50 @@ func TestCollectFromAStick(t *testing.T) {
 		}
 	}
 }
+
+// Of several repositories the newest report of a device counts, wherever it is; one that its key has not signed hides no other.
+func TestCollectFromSeveral(t *testing.T) {
+	server := testenv.Registry(t, testenv.Distribution)
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var names []string
+	var repos []*registry.Repository
+	for _, name := range []string{"/plant/state", "/plant/reports"} {
+		repo, err := client.OpenName(t.Context(), server.Host+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		repos, names = append(repos, repo), append(names, repo.Name())
+	}
+	keys, now := t.TempDir(), time.Now()
+	press, other := newPusher(t, repos[0], "press-07", keys), newPusher(t, repos[0], "press-08", keys)
+	press.push("press-07", 1, now.Add(-2*time.Hour), margo.StateInstalling)
+	press.push("press-08", 1, now, margo.StateInstalling) // in the name of the other
+	press.repo, other.repo = repos[1], repos[1]
+	press.push("press-07", 2, now.Add(-time.Hour), margo.StateInstalled)
+	other.push("press-08", 1, now.Add(-time.Hour), margo.StateInstalled)
+	for _, order := range [][]string{names, {names[1], names[0]}} {
+		db := filepath.Join(t.TempDir(), "fleet.db")
+		code, out, errs := command(t, append([]string{"collect", "--database", db, "--keys", keys, "-o", "json"}, order...)...)
+		var r collected
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != 5 || r.Changed != 2 || len(r.Failed) != 1 {
+			t.Errorf("collect %v = %d %+v, %v, want two changed and a report that is not verified\n%s", order, code, r, err, errs)
+		}
+		s, err := store.Open(t.Context(), db, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"press-07", "press-08"} {
+			list, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Device: id, Limit: 10})
+			if err != nil || len(list) != 1 || list[0].State != margo.StateInstalled {
+				t.Errorf("%v: %s is %+v, %v", order, id, list, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
