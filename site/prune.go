@@ -24,6 +24,7 @@ type Pruning struct {
 	Artifacts []*Need        `json:"artifacts"` // images and components that only removed states name, in the order in which they go
 
 	site Source
+	gone *walk // what states that go name
 }
 
 // PrunedStates are the old generations of one repository.
@@ -50,6 +51,7 @@ type Pruned struct {
 func PlanPrune(ctx context.Context, site Source, states []string, history int) (*Pruning, error) {
 	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}}
 	stay, gone := newWalk(site), newWalk(site)
+	p.gone = gone
 	for _, name := range states {
 		repo, err := site.OpenName(ctx, name)
 		if err != nil {
@@ -77,6 +79,9 @@ func PlanPrune(ctx context.Context, site Source, states []string, history int) (
 		err := fmt.Errorf("it is not known what states that stay need: %s: %w", stay.problems[0], fault.ErrUnfit)
 		return nil, fault.WithHint(err, "bring it to the site first: longshore mirror")
 	}
+	if err := stay.indexed(ctx, gone); err != nil {
+		return nil, err
+	}
 	for _, n := range gone.closure().Needs {
 		if n.Kind != artifacts.KindComponent && n.Kind != artifacts.KindImage || stay.needs[n.key()] != nil {
 			continue
@@ -90,6 +95,35 @@ func PlanPrune(ctx context.Context, site Source, states []string, history int) (
 		}
 	}
 	return p, nil
+}
+
+// indexed adds the images that image indexes name, in the repositories that another walk found images in: a state may name such an
+// image by itself, and another state the index.
+func (w *walk) indexed(ctx context.Context, like *walk) error {
+	in := map[string]bool{}
+	for _, n := range like.needs {
+		in[n.Repository] = in[n.Repository] || n.Kind == artifacts.KindImage
+	}
+	for _, n := range w.closure().Needs {
+		if n.Kind != artifacts.KindImage || !in[n.Repository] {
+			continue
+		}
+		repo, err := w.open(ctx, n.Repository)
+		if err != nil {
+			return err
+		}
+		images, err := repo.Below(ctx, n.Digest)
+		if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+			continue // the site has lost it
+		}
+		if err != nil {
+			return err
+		}
+		for _, i := range images {
+			w.add(artifacts.KindImage, n.Repository, i.Digest, below{}, "")
+		}
+	}
+	return nil
 }
 
 func newWalk(from Source) *walk {
@@ -159,18 +193,26 @@ func (w *walk) all(ctx context.Context, repo *registry.Repository, name string, 
 	if err != nil {
 		return err
 	}
+	states := map[string]bool{}
+	for device, numbers := range release.Generations(tags) {
+		states[device] = true
+		for _, n := range numbers {
+			states[artifacts.HistoryTag(device, n)] = true
+		}
+	}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(w.o.concurrency())
 	for _, tag := range tags {
 		if strings.HasPrefix(tag, "sha256-") || strings.HasSuffix(tag, artifacts.CurrentTag("")) {
 			continue
 		}
-		g.Go(func() error { return w.tagged(inner, repo, name, tag, wanted) })
+		g.Go(func() error { return w.tagged(inner, repo, name, tag, states[tag], wanted) })
 	}
 	return errors.Join(g.Wait(), ctx.Err())
 }
 
-func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag string, wanted func(digest.Digest) bool) error {
+// tagged follows what a tag names; state: by its name a state of a device, whether this version can read it or not.
+func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag string, state bool, wanted func(digest.Digest) bool) error {
 	desc, manifest, err := repo.Tagged(ctx, tag)
 	if err == nil && !wanted(desc.Digest) {
 		return nil
@@ -180,7 +222,10 @@ func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag 
 		x, err = artifacts.OpenState(manifest)
 	}
 	if release.Unfit(err) {
-		return nil // no state
+		if state && !errors.Is(err, fault.ErrNotFound) {
+			w.problem("%s:%s: %v", repo.Name(), tag, err)
+		}
+		return nil // no state, or gone meanwhile
 	}
 	if err != nil {
 		return err
@@ -295,6 +340,9 @@ func (p *Pruning) restore(ctx context.Context, taken map[string]*registry.Remove
 		if err := now.all(ctx, one.at, one.Repository, func(digest.Digest) bool { return true }); err != nil {
 			return 0, err
 		}
+	}
+	if err := now.indexed(ctx, p.gone); err != nil {
+		return 0, err
 	}
 	for key, r := range taken {
 		if now.needs[key] == nil {

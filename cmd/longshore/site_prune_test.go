@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -172,5 +174,74 @@ func TestMirrorBesideSitePrune(t *testing.T) {
 			s.do(outcome.OK, "verify", "-q", "--key", "release.pub", states+":press-08")
 			s.do(outcome.OK, "verify", "-q", "--key", "release.pub", probe)
 		})
+	}
+}
+
+// An image that a kept image index names stays, although an old state named it by itself.
+func TestSitePruneKeepsImagesOfIndexes(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.probe()
+	there := s.site(testenv.Distribution)
+	index := opened(t, s.server.Reference("library/probe"))
+	d, err := index.Resolve(t.Context(), "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := index.Below(t.Context(), d.Digest)
+	if err != nil || len(images) != 2 {
+		t.Fatalf("%v, %v", images, err)
+	}
+	s.copyProject("alone", "9091:80")
+	s.change("alone/compose.yaml", host+"/library/caddy:2.10", host+"/library/probe@"+images[0].Digest.String())
+	s.do(outcome.OK, "component", "push", "-q", "--name", "alone", "./alone", host+"/plant/components/alone:1.0.0")
+	for _, what := range [][]string{{"--component", host + "/plant/components/alone:1.0.0"}, {"--empty"}, {"--component", host + "/plant/components/probe:1.0.0"}} {
+		s.do(outcome.OK, append(append([]string{"state", "push", "-q", "-d", "press-07", "--key", "release.key"}, what...), states)...)
+	}
+	s.mirrored("--history", "5")
+	if r := s.sitePruned(); r.Removed.States != 1 {
+		t.Errorf("removed: %+v", r.Removed)
+	}
+	site := opened(t, there.Reference("library/probe"))
+	for _, x := range images {
+		if ok, err := site.Exists(t.Context(), x); !ok || err != nil {
+			t.Errorf("%s, which a kept index names, is there: %v, %v", x.Digest, ok, err)
+		}
+	}
+}
+
+// What a state needs that this version cannot read is not known: nothing is removed.
+func TestSitePruneUnknownState(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.probe()
+	there := s.site(testenv.Distribution)
+	probe := host + "/plant/components/probe:1.0.0"
+	push := func(device string, what ...string) {
+		s.do(outcome.OK, append(append([]string{"state", "push", "-q", "-d", device, "--key", "release.key"}, what...), states)...)
+	}
+	push("press-07", "--component", probe)
+	push("press-07", "--empty")
+	push("press-07", "--component", host+"/plant/components/sensor:1.4.0")
+	push("press-08", "--component", probe)
+	s.mirrored("--history", "5")
+	at := opened(t, there.Reference("plant/state"))
+	desc, manifest, err := at.Tagged(t.Context(), "press-08")
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := []byte(strings.ReplaceAll(string(manifest), "application/vnd.margo.manifest.v1+json", "application/vnd.margo.manifest.v9+json"))
+	desc.Digest, desc.Size = digest.FromBytes(later), int64(len(later))
+	if err := at.RemoveManifest(t.Context(), digest.FromBytes(manifest), "press-08", "press-08.v1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, tag := range []string{"press-08.v1", "press-08"} {
+		if err := at.PushManifest(t.Context(), desc, later, tag); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.refuses(outcome.Refused, []string{"press-08"}, "site", "prune", states, siteHost)
+	if tags, err := opened(t, there.Reference("plant/components/probe")).Tags(t.Context()); err != nil || len(tags) == 0 {
+		t.Errorf("the component that press-08 needs has %v, %v", tags, err)
 	}
 }
