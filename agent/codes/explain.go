@@ -54,7 +54,7 @@ func All() []Doc {
 		{ContentDamaged, 0, true, "documents of the accepted state are lost or damaged on this device; running containers continue", "check the disk; the agent fetches them again when the registry answers"},
 		{DatabaseDamaged, 0, true, "agent.db was damaged: it is kept as agent.db.damaged, and the agent created a new one; running containers continue, and no generation below that of its containers is accepted", "check the disk, and who can write to the data directory; publish a new generation if the one in the registry is refused"},
 		{FleetUnreachable, 0, true, "reports wait on the device: the fleet endpoint does not accept them", "check fleet.url, fleet.tokenFile and the network; nothing is lost"},
-		{ReportUnpublished, 0, true, "the registry does not accept the report of the device's current state", "check report in agent.yaml: the device needs push rights on the repository, see report.authFile; containers are not affected"},
+		{ReportUnpublished, 0, true, "the registry does not accept the report of the device's current state", "read the message; check report in agent.yaml, and that the account of report.authFile may push to the repository; after a change of a file restart the agent"},
 		{ReportsLost, 0, false, "the outbox is full: the oldest reports were dropped", "the newest status of everything was kept and will be reported"},
 		{Insecure, 0, false, "the policy accepts unsigned artifacts, or agent.yaml disables a protection", "remove allowUnsigned from trust.yaml, or the setting that the message names from agent.yaml"},
 		{DiskFull, 0, true, "the disk is full; running containers continue", "make room on the device"},

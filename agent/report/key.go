@@ -46,7 +46,7 @@ func LoadKey(file string) (*Key, error) {
 	}
 	fail := func(why string) (*Key, error) {
 		return nil, fault.WithHint(fmt.Errorf("device key %s: %s: %w", file, why, fault.ErrInvalid),
-			"restore the file, or move it away: the agent then makes another key, whose public half has to be given to those who verify")
+			"restore the file; or move it away and restart the agent, which creates another key: everyone who verifies reports needs its public key (longshore-agent key)")
 	}
 	block, rest := pem.Decode(data)
 	if block == nil || block.Type != pemPrivate || len(bytes.TrimSpace(rest)) != 0 {

@@ -46,7 +46,7 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
 			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
 			&cli.BoolFlag{Name: "report-registry", Usage: "push the device's current state to the registry, signed with the device's key", EnvVars: env("REPORT_REGISTRY")},
-			&cli.StringFlag{Name: "report-registry-config", Usage: "`FILE` with registry credentials for these reports, in Docker's format", EnvVars: env("REPORT_REGISTRY_CONFIG")},
+			&cli.StringFlag{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", EnvVars: env("REPORT_REGISTRY_CONFIG")},
 			&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
 			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
 			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is accessed without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
@@ -127,7 +127,7 @@ func (p *program) initialise(c *cli.Context) error {
 		return err
 	}
 	if made {
-		fmt.Fprintf(p.stderr, "  made the device's key; its public half is %s\n", key.PublicFile)
+		fmt.Fprintf(p.stderr, "  created the device's key; its public key is in %s\n", key.PublicFile)
 	}
 	return nil
 }

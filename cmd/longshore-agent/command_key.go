@@ -17,9 +17,9 @@ func (p *program) keyCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "key",
 		Usage: "print the public key of this device",
-		Description: "The device signs the reports of its current state with a key of its own, which longshore-agent init creates, or the\n" +
-			"agent when it starts with report.registry. The public half belongs in the fleet's files, and to everybody who\n" +
-			"verifies reports: longshore verify device.\n\n" +
+		Description: "The device signs the reports of its current state with its own key. longshore-agent init creates the key, or the\n" +
+			"agent when it starts with report.registry. Put the public key into the fleet's files, and give it to everyone who\n" +
+			"verifies reports with longshore verify device.\n\n" +
 			"Examples:\n  longshore-agent key >press-07.pub\n  longshore-agent key -o json",
 		Flags:  []cli.Flag{configFlag(), outputFlag()},
 		Action: p.showKey,
@@ -45,7 +45,7 @@ func (p *program) showKey(c *cli.Context) error {
 	key, err := report.LoadKey(cfg.Report.KeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.WithHint(fmt.Errorf("device key %s: %w", cfg.Report.KeyFile, fault.ErrNotFound),
-			"the agent makes one when it starts with report.registry in agent.yaml; longshore-agent init makes one, too")
+			"set report.registry: true in agent.yaml and restart the agent: it creates the key; on a new device longshore-agent init creates it")
 	}
 	if err != nil {
 		return err

@@ -30,14 +30,14 @@ func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logg
 		var made bool
 		if key, made, err = report.MakeKey(cfg.Report.KeyFile); err == nil {
 			if made {
-				log.Info("made the device's key", "file", cfg.Report.KeyFile, "public", key.PublicFile)
+				log.Info("created the device's key", "file", cfg.Report.KeyFile, "public", key.PublicFile)
 			}
 			out.Sign = func(statement []byte) ([]byte, error) { return signing.SignStatement(statement, key) }
 			out.Push = push
 			return out
 		}
 	}
-	log.Error("the current state is not put into the registry until this is repaired and the agent started again", "err", err)
+	log.Error("reports are not pushed to the registry: correct this, then restart the agent", "err", err)
 	err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
 	out.Sign = func([]byte) ([]byte, error) { return nil, err }
 	return out

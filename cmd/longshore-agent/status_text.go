@@ -296,7 +296,7 @@ func footer(s *status.Status) []string {
 		out = append(out, fmt.Sprintf("%d reports wait for the fleet endpoint", o.Depth))
 	}
 	if r := s.CurrentReport; r != nil && r.LastError == "" && r.Counter > 0 {
-		out = append(out, fmt.Sprintf("report %d in the registry for %s", r.Counter, ago(s.Now.Sub(r.At))))
+		out = append(out, fmt.Sprintf("report %d pushed to the registry %s ago", r.Counter, ago(s.Now.Sub(r.At))))
 	}
 	return append(out, "longshore-agent "+s.Version)
 }

@@ -34,7 +34,7 @@ const collectAtOnce = 8
 func (p *program) collectCommand() *cli.Command {
 	return &cli.Command{
 		Name: "collect", ArgsUsage: "HOST/PATH|oci-layout:DIR ...",
-		Usage: "take the reports that devices pushed to a registry into the database",
+		Usage: "store the reports that devices pushed to a registry in the database",
 		Description: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, or from\n" +
 			"media that longshore export --reports wrote, and verifies it with that key. What is newer than the stored reports of the\n" +
 			"device is stored like a posted report; older reports change nothing. With --every the command repeats this until it is\n" +
@@ -42,10 +42,11 @@ func (p *program) collectCommand() *cli.Command {
 			"   longshore-fleet collect --keys plant/keys harbor.acme.example/plant/state\n" +
 			"   longshore-fleet collect --keys plant/keys --every 5m harbor.acme.example/plant/reports\n" +
 			"   longshore-fleet collect --keys plant/keys oci-layout:/media/stick/reports\n\n" +
-			"Exit codes: 0 done; 2 usage; 5 a report is not verified; 75 temporary, try again; 70 anything else.",
+			"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 75 temporary, try again;\n" +
+			"70 anything else.",
 		Flags: []cli.Flag{
 			databaseFlag(), outputFlag(),
-			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys", EnvVars: env("keys")},
+			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", EnvVars: env("keys")},
 			&cli.DurationFlag{Name: "every", Usage: "repeat after this `TIME`; 0: once", EnvVars: env("every")},
 			&cli.StringFlag{Name: "registry-config", Usage: "credentials `FILE` in Docker's or podman's format; default: their files", EnvVars: env("registry-config")},
 			&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with CA certificates to trust in addition to the system's", EnvVars: env("ca-file")},
@@ -134,7 +135,7 @@ func (x *collector) round(ctx context.Context) (collected, error) {
 		return collected{}, err
 	}
 	if len(files) == 0 {
-		return collected{}, fault.WithHint(fmt.Errorf("%s: there is no file DEVICE-TAG.pub: %w", x.keys, fault.ErrNotFound), "write it with longshore-agent key, on the device")
+		return collected{}, fault.WithHint(fmt.Errorf("%s: there is no file DEVICE-TAG.pub: %w", x.keys, fault.ErrNotFound), "run longshore-agent key on the device, and write its output to this file")
 	}
 	out := collected{Devices: len(files), Failed: []string{}}
 	var mu sync.Mutex
@@ -152,7 +153,7 @@ func (x *collector) round(ctx context.Context) (collected, error) {
 				out.Missing++
 				return nil
 			case err != nil:
-				x.log.Warn("a report is not taken", "device", strings.TrimSuffix(filepath.Base(file), ".pub"), "error", err)
+				x.log.Warn("report rejected", "device", strings.TrimSuffix(filepath.Base(file), ".pub"), "error", err)
 				out.Failed = append(out.Failed, err.Error())
 				out.err = worse(out.err, err)
 			}

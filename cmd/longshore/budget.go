@@ -17,10 +17,10 @@ import (
 // budgetFlags say how much of a link a command may use.
 func budgetFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "max-rate", Category: budgetCategory, Usage: "`SIZE` a second in each direction, all requests together: 2MB"},
-		&cli.StringFlag{Name: "max-bytes", Category: budgetCategory, Usage: "`SIZE` in each direction of this run: 5GB; then it ends with exit code 75, and the next run continues"},
-		&cli.StringSliceFlag{Name: "window", Category: budgetCategory, Usage: "`HOURS` of transfers, in local time, such as 22:00-06:00 or \"Mon-Fri 22:00-06:00\"; outside of them the command waits; may be repeated"},
-		&cli.BoolFlag{Name: "no-wait", Category: budgetCategory, Usage: "outside of the hours of --window end with exit code 75"},
+		&cli.StringFlag{Name: "max-rate", Category: budgetCategory, Usage: "at most `SIZE` a second in each direction, for all requests together, such as 2MB"},
+		&cli.StringFlag{Name: "max-bytes", Category: budgetCategory, Usage: "at most `SIZE` in each direction in this run, such as 5GB; then the command ends with exit code 75, and the next run continues"},
+		&cli.StringSliceFlag{Name: "window", Category: budgetCategory, Usage: "transfer only in these `HOURS`, in local time, such as 22:00-06:00 or \"Mon-Fri 22:00-06:00\"; outside of them the command waits; may be repeated"},
+		&cli.BoolFlag{Name: "no-wait", Category: budgetCategory, Usage: "outside of the hours of --window, end with exit code 75 instead of waiting"},
 	}
 }
 

@@ -23,8 +23,8 @@ func (p *program) exportCommand() *cli.Command {
 		usage: "write everything that a site's devices need to a directory, such as a USB stick",
 		about: "Writes what longshore mirror copies into an OCI image layout in DIRECTORY, which may be on a USB stick: verified first, " +
 			"with all signatures. With --since it omits what the site has already, according to longshore site inventory. " +
-			"With --volume-size it writes tar files with checksums, for several media or file systems with small files; meanwhile DIRECTORY " +
-			"needs space for two copies. Repeat an interrupted export: it continues. With --reports it writes, at the site, the reports that " +
+			"With --volume-size it writes tar files with checksums, for several media, or for a file system that limits the size of files; meanwhile " +
+			"DIRECTORY needs space for two copies. Repeat an interrupted export: it continues. With --reports it writes, at the site, the reports that " +
 			"devices pushed to HOST/PATH into DIRECTORY/reports, to be carried back.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state /media/stick",
@@ -36,8 +36,8 @@ func (p *program) exportCommand() *cli.Command {
 			&cli.BoolFlag{Name: "tar", Usage: "write one tar file instead of a layout"},
 			platformFlag(),
 			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin: what it lists is not written"},
-			&cli.StringFlag{Name: "site", Usage: "`NAME` of the site that the inventory must be of"},
-			&cli.StringSliceFlag{Name: "inventory-key", Usage: "public key `FILE` of the site that must have signed the inventory; may be repeated, one signature is enough"},
+			&cli.StringFlag{Name: "site", Usage: "reject an inventory that is not of the site `NAME`"},
+			&cli.StringSliceFlag{Name: "inventory-key", Usage: "public key `FILE` of the site; the inventory must be signed with it; may be repeated, one signature is enough"},
 		}, reportsFlags("write the reports of the site's devices, and nothing else"), siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run: p.budgeted(p.export),
 	})

@@ -116,7 +116,7 @@ func readReports(client *registry.Client, f *fleet.Fleet) func(context.Context, 
 			return r.CurrentState, nil
 		}
 		if len(keys) == 0 && !errors.Is(err, fault.ErrTemporary) && !errors.Is(err, fault.ErrNotFound) {
-			err = fmt.Errorf("the fleet has no key of the device: %s: %w", path.Join(f.Reports.Keys, d.ID.Tag()+".pub"), fault.ErrBadSignature)
+			err = fmt.Errorf("the fleet's files lack the device's public key %s: %w", path.Join(f.Reports.Keys, d.ID.Tag()+".pub"), fault.ErrBadSignature)
 		}
 		return nil, err
 	}

@@ -31,13 +31,13 @@ func (p *program) importCommand() *cli.Command {
 		about: "Verifies an export, with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
 			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. " +
 			"A receipt on the media says what the site has now; with --site-key the site signs it. Repeat an interrupted import: it continues. " +
-			"With --reports it copies the reports of devices that export --reports wrote to the repository DESTINATION; an older report never replaces a newer one.",
+			"With --reports it copies device reports, which export --reports wrote, to the repository DESTINATION; an older report never replaces a newer one.",
 		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000", "--reports /media/stick harbor.acme.example/plant/state"},
 		flags: slices.Concat(siteVerifyFlags(), []cli.Flag{
 			hostPathsFlag(),
 			&cli.StringFlag{Name: "receipt", Usage: "write the receipt to `FILE` instead of receipt.json on the media"},
 			&cli.StringFlag{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
-			&cli.StringFlag{Name: "site-key-password-file", Usage: "`FILE` with its password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
+			&cli.StringFlag{Name: "site-key-password-file", Usage: "`FILE` with the password or PIN of --site-key; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
 		}, reportsFlags("copy the reports of the site's devices, and nothing else"), budgetFlags(), registryFlags()),
 		run: p.budgeted(p.importMedia),
 	})

@@ -21,7 +21,7 @@ import (
 func reportsFlags(usage string) []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "reports", Category: reportCategory, Usage: usage},
-		&cli.StringFlag{Name: "device-keys", Category: reportCategory, Usage: "`DIR` with public keys, DEVICE-TAG.pub: carry only reports that the device's key signed"},
+		&cli.StringFlag{Name: "device-keys", Category: reportCategory, Usage: "`DIR` with public keys, DEVICE-TAG.pub: copy only reports that are signed with the device's key"},
 	}
 }
 
@@ -111,7 +111,7 @@ func (p *program) carryReports(c *cli.Context, source, destination string) error
 		invalid = invalid || x.Outcome == site.ReportInvalid
 	}
 	if len(reports) == 0 {
-		return fault.WithHint(fmt.Errorf("%s: there is no report of a device: %w", shownPlace(source), fault.ErrNotFound), "devices report there with report.registry in agent.yaml")
+		return fault.WithHint(fmt.Errorf("%s: there is no report of a device: %w", shownPlace(source), fault.ErrNotFound), "set report.registry: true in agent.yaml of the devices; if it has report.repository, name that repository")
 	}
 	if err := p.show(c, r); err != nil {
 		return err

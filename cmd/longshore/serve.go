@@ -38,7 +38,7 @@ func (p *program) serveCommand() *cli.Command {
 		usage: "serve an export or an OCI layout as a read-only registry",
 		about: "Answers pulls of states, components, images and signatures from an export, for a site without a registry. It is the " +
 			"read-only part of the OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can " +
-			"read everything. Damaged files are not served, and logged. The command ends with Ctrl-C or SIGTERM.",
+			"read everything. Damaged files are logged and not served. The command ends with Ctrl-C or SIGTERM.",
 		examples: []string{"/media/stick", "--listen :5000 --tls-cert registry.crt --tls-key registry.key /media/stick"},
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:5000", Usage: "`ADDRESS` to listen on"},
@@ -127,7 +127,7 @@ func serveTransport(c *cli.Context) (*serving.Certificate, error) {
 	case cert != "":
 		return serving.NewCertificate(cert, key)
 	case !serving.Loopback(c.String("listen")) && !c.Bool("plain-http"):
-		err := outcome.Usagef("serve", "serve: %s is reached by others, and without TLS they can be given other content", c.String("listen"))
+		err := outcome.Usagef("serve", "serve: other machines can reach %s, and without TLS an attacker can change what they receive", c.String("listen"))
 		return nil, fault.WithHint(err, "give --tls-cert and --tls-key, or --plain-http: devices verify signatures in any case")
 	}
 	return nil, nil

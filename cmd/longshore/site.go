@@ -23,7 +23,7 @@ import (
 func siteFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
-		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of earlier generations that the site has too"},
+		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of generations before the current one to include"},
 		&cli.StringSliceFlag{Name: "trust", Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
 		hostPathsFlag(),
 	}, registryFlags())
@@ -115,7 +115,7 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 }
 
 func platformFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` such as linux/arm64: of each image index only the images of this platform are copied, and the index as it is; default: all; may be repeated"}
+	return &cli.StringSliceFlag{Name: "platform", Usage: "of each image index copy only the images for `PLATFORM`, such as linux/arm64, and the index unchanged; default: all platforms; may be repeated"}
 }
 
 // platformsOf reads --platform.
@@ -125,8 +125,8 @@ func platformsOf(c *cli.Context) ([]string, error) {
 }
 
 func checkFlag() cli.Flag {
-	return &cli.StringFlag{Name: "check", Value: "signatures", Usage: "what to look for where a device's tag at the site is up to date: `WHAT` is " +
-		"tags (nothing), signatures (signatures and other referrers that are new) or all (every manifest and blob)"}
+	return &cli.StringFlag{Name: "check", Value: "signatures", Usage: "`WHAT` to look for if a device's tag at the site is up to date: " +
+		"tags (nothing more), signatures (signatures and other referrers that are new) or all (every manifest and blob)"}
 }
 
 // checkOf reads --check.
@@ -137,7 +137,7 @@ func checkOf(c *cli.Context) (site.Check, error) {
 	case "tags", "all":
 		return site.Check(s), nil
 	default:
-		return "", misused(c, "--check %s is none of tags, signatures, all", s)
+		return "", misused(c, "--check %s: write tags, signatures or all", s)
 	}
 }
 

@@ -34,9 +34,9 @@ func (p *program) verifyCommand() *cli.Command {
 			"checked. Bundles and cosign's older signatures are supported. With --attestation, an attestation of that type must be " +
 			"signed. The command connects only to registries: that of the reference, and those that a state names. A file, such as " +
 			"one of a release, is verified by the bundles beside it, which longshore sign and attest write: FILE.sigstore.json. " +
-			"With the word device before a reference like HOST/STATES:press-07, the command verifies what that device reported to the " +
-			"registry: that the key given with --key, the device's, signed the report, and that it is of this device; with --state-key or " +
-			"--policy also the signatures of the state that it runs.",
+			"With the word device before a reference such as HOST/PATH:press-07, the command verifies the report that this device pushed to " +
+			"the registry: it must be signed with the device's key, given with --key, and name this device; with --state-key or --policy, the " +
+			"state that the device runs must be signed too.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state:press-07",
 			"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",

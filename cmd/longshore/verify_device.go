@@ -28,9 +28,9 @@ const reportCategory = "Device reports"
 
 func deviceReportFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "state-key", Category: reportCategory, Usage: "public key `FILE` that must have signed the state that the device runs; may be repeated"},
-		&cli.StringFlag{Name: "seen", Category: reportCategory, Usage: "`FILE` that remembers the newest report of each device; older reports are rejected"},
-		&cli.Uint64Flag{Name: "after", Category: reportCategory, Usage: "`NUMBER` of the newest report seen before; older reports are rejected"},
+		&cli.StringSliceFlag{Name: "state-key", Category: reportCategory, Usage: "public key `FILE`; the state that the device runs must be signed with it; may be repeated, one signature is enough"},
+		&cli.StringFlag{Name: "seen", Category: reportCategory, Usage: "`FILE` with the newest report of each device, which the command creates and updates; older reports are rejected"},
+		&cli.Uint64Flag{Name: "after", Category: reportCategory, Usage: "reject a report with a lower number than `NUMBER`"},
 		&cli.DurationFlag{Name: "max-age", Category: reportCategory, Usage: "reject a report that is older than this `TIME`, by the device's clock; 0 means any age"},
 	}
 }
@@ -177,7 +177,7 @@ func (p *program) fresh(c *cli.Context, r *current.Report) (notes []string, err 
 	age := p.now().Sub(r.Time)
 	if most := c.Duration("max-age"); most > 0 && age > most {
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s is %s old, and --max-age is %s: %w", r.Counter, r.Device, age.Round(time.Second), most, fault.ErrRejected),
-			"the device has not reached the registry since, or an old report is shown")
+			"check that the device reaches the registry: longshore-agent status; if it does, find out who writes to the repository")
 	}
 	if age < 0 {
 		notes = append(notes, fmt.Sprintf("the device's clock is %s ahead of this one", (-age).Round(time.Second)))

@@ -99,7 +99,7 @@ func ParseMemory(file string, data []byte) (Memory, error) {
 		return m, nil
 	}
 	if err := json.Unmarshal(data, &m); err != nil || m == nil {
-		return nil, fmt.Errorf("%s: no file of seen reports: %w", file, errors.Join(fault.ErrInvalid, err))
+		return nil, fmt.Errorf("%s: this is not a file that --seen has written: %w", file, errors.Join(fault.ErrInvalid, err))
 	}
 	return m, nil
 }
@@ -128,7 +128,7 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s, and report %d was seen before: %w", r.Counter, r.Device, before.Counter, fault.ErrRollback), hintReplay)
 	case r.Counter == before.Counter && r.Digest != before.Digest:
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s was seen with other content, %s: %w", r.Counter, r.Device, before.Digest, fault.ErrConflict),
-			"two copies of the device's disk may run, or its key was stolen")
+			"find out who has the device's key: a copy of its disk runs on a second device, or the key was stolen")
 	default:
 		now.Earlier = before.Earlier
 		notes = append(notes, gap(before.Counter, r.Counter)...)
@@ -137,7 +137,7 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 	return notes, nil
 }
 
-const hintReplay = "an old report is shown again: find out who writes to the registry, or which mirror is behind"
+const hintReplay = "an old report is shown: find out who writes to the repository, or which mirror is not up to date"
 
 // gap tells of reports between two that nobody has seen.
 func gap(before, now uint64) []string {

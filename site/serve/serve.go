@@ -70,7 +70,7 @@ func New(ctx context.Context, client *registry.Client, dir string, o Options) (*
 		}
 		if other := origin[as]; other != "" {
 			err := fmt.Errorf("%s: %s and %s have the same path: %w", dir, other, name, fault.ErrConflict)
-			return nil, fault.WithHint(err, "serve them with --host-paths, and write the host into override paths of hosts.toml")
+			return nil, fault.WithHint(err, "serve them with --host-paths, and set server = \"https://ADDRESS/v2/HOST\" and override_path = true in hosts.toml")
 		}
 		origin[as], s.served[as] = name, repo
 	}
