@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -41,23 +44,17 @@ func (w *statusWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (w *statusWriter) WriteHeader(status int)      { w.status = status }
 
 // A mirror works at registries with peculiarities: no referrers API, no manifest before what it names, no tag
-// twice. The media types of Docker's images stay.
+// twice. A list of Docker images
+// stays as it is: its media types and digests.
 func TestMirrorQuirks(t *testing.T) {
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers, testenv.Lax} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			s := newShell(t, testenv.Distribution)
-			image, err := testenv.BuildImage("linux/amd64", v1.Config{}, []testenv.File{{Path: "app", Data: []byte("docker")}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			image = mutate.ConfigMediaType(mutate.MediaType(image, types.DockerManifestSchema2), types.DockerConfigJSON)
-			if _, err := s.server.Push(t.Context(), "library/caddy:2.10", image); err != nil {
-				t.Fatal(err)
-			}
+			list, digests := dockerList(t)
+			pushIndex(t, s.server, "library/caddy:2.10", list)
 			s.stock()
 			there := s.site(kind)
 			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
-			digest := strings.TrimSpace(s.do(outcome.OK, "inspect", "-q", host+"/library/caddy:2.10"))
 			tag := `/manifests/[a-z0-9][^:]*$`
 			there.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: tag, Effect: immutableTags()})
 			if r := s.mirrored(); strings.Join(r.Devices, " ") != "press-07" {
@@ -69,20 +66,20 @@ func TestMirrorQuirks(t *testing.T) {
 				}
 			}
 			there.Faults.Clear()
-			resp, err := http.NewRequestWithContext(t.Context(), http.MethodGet, there.URL+"/v2/library/caddy/manifests/"+digest, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Header.Set("Accept", string(types.DockerManifestSchema2)+", "+string(types.OCIImageIndex)+", "+string(types.OCIManifestSchema1)+", "+string(types.DockerManifestList))
 			client := there.Client()
 			defer client.CloseIdleConnections()
-			got, err := client.Do(resp)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer got.Body.Close()
-			if media := got.Header.Get("Content-Type"); got.StatusCode != http.StatusOK || media != string(types.DockerManifestSchema2) {
-				t.Errorf("the image is there as %d %s", got.StatusCode, media)
+			for digest, want := range digests {
+				at, err := name.NewDigest(there.Reference("library/caddy") + "@" + digest.String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := remote.Get(at, remote.WithContext(t.Context()), remote.WithTransport(client.Transport))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.MediaType != want || got.Digest != digest {
+					t.Errorf("%s is there as %s %s, want %s", digest, got.Digest, got.MediaType, want)
+				}
 			}
 			// Blobs and manifests came before what names them, tags of devices last.
 			puts := there.Faults.Requests(http.MethodPut, "/manifests/")
@@ -93,5 +90,48 @@ func TestMirrorQuirks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// dockerList is a Docker manifest list of two Docker images, and the media type of each manifest by its digest.
+func dockerList(t *testing.T) (v1.ImageIndex, map[v1.Hash]types.MediaType) {
+	t.Helper()
+	list := mutate.IndexMediaType(empty.Index, types.DockerManifestList)
+	digests := map[v1.Hash]types.MediaType{}
+	for _, platform := range []string{"linux/amd64", "linux/arm64"} {
+		image, err := testenv.BuildImage(platform, v1.Config{}, []testenv.File{{Path: "app", Data: []byte("docker on " + platform)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		image = mutate.ConfigMediaType(mutate.MediaType(image, types.DockerManifestSchema2), types.DockerConfigJSON)
+		config, err := image.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = mutate.AppendManifests(list, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: config.Platform()}})
+		digest, err := image.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests[digest] = types.DockerManifestSchema2
+	}
+	digest, err := list.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digests[digest] = types.DockerManifestList
+	return list, digests
+}
+
+func pushIndex(t *testing.T, s *testenv.RegistryServer, tag string, index v1.ImageIndex) {
+	t.Helper()
+	at, err := name.NewTag(s.Reference(tag))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := s.Client()
+	defer client.CloseIdleConnections()
+	if err := remote.WriteIndex(at, index, remote.WithContext(t.Context()), remote.WithTransport(client.Transport)); err != nil {
+		t.Fatal(err)
 	}
 }
