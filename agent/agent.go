@@ -27,6 +27,7 @@ type Agent struct {
 	events    *status.Ring
 	tables    atomic.Pointer[[]status.Container]
 	counts    counts
+	mirrors   mirrors
 	sender    sender
 	publisher publisher
 	started   atomic.Bool

@@ -272,6 +272,7 @@ func (l *loop) pass() {
 		l.act(now, saved)
 		l.probe()
 	}
+	l.tellMirrors()
 	l.keepSecurity(now)
 	l.poll.start(l, now)
 	l.trust.start(l, now)

@@ -1,8 +1,10 @@
 package agent_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/codes"
@@ -57,5 +59,34 @@ func TestAMirrorThatIsBehind(t *testing.T) {
 		}
 		w.Publish(t, 4, anApp(1, "web:3"))
 		w.Committed(t, r, 4)
+	})
+}
+
+// A mirror that sends other bytes is a security event, which stays over a restart of the agent and is no problem of what runs.
+// However many there are, they are one record, which displaces no other security event.
+func TestAMirrorThatLies(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		for n := range 1000 {
+			r.MirrorLied(fmt.Sprintf("registry.example/plant/state: mirror %d: 3 bytes with another digest arrived", n))
+		}
+		synctest.Wait()
+		told := func(s status.Status) {
+			t.Helper()
+			if len(s.Security) != 1 || s.Security[0].Code != codes.MirrorDigest || !strings.Contains(s.Security[0].Message, "mirror ") {
+				t.Errorf("security events = %+v, want one of %s", s.Security, codes.MirrorDigest)
+			}
+			if s.Phase != status.PhaseInSync || len(s.Problems) > 0 {
+				t.Errorf("phase %s, problems %+v", s.Phase, s.Problems)
+			}
+		}
+		told(r.Status())
+		r.Stop(t)
+		r.MirrorLied("late: waits for nobody")
+		r = w.Start(t)
+		w.Committed(t, r, 1)
+		told(r.Status())
 	})
 }

@@ -31,11 +31,14 @@ func (p *remotePlace) readBlob(ctx context.Context, desc ocispec.Descriptor) ([]
 	for from := 0; from < len(p.at); from++ {
 		b := &blobReader{ctx: ctx, p: p, desc: desc, at: from, hash: desc.Digest.Verifier()}
 		data, err := b.all()
+		if err == nil && b.at == from {
+			p.at[from].lies.behave()
+		}
 		if err == nil || ctx.Err() != nil {
 			return data, err
 		}
-		if a := p.at[b.at]; a.mirror && b.at == from {
-			p.passedOver(ctx, a, err)
+		if b.at == from {
+			p.passedOver(ctx, p.at[b.at], err)
 		}
 		if last = err; b.at > from {
 			from = b.at - 1 // part came from elsewhere; this place alone may be right
@@ -153,6 +156,7 @@ func (b *blobReader) open() error {
 		if err == nil || b.ctx.Err() != nil || b.at == len(b.p.at)-1 {
 			return err
 		}
+		b.p.passedOver(b.ctx, a, err)
 		b.at++
 	}
 }

@@ -38,8 +38,8 @@ type endpoint struct {
 	userAgent          string
 	budget             wire.Budget  // of each request's retries
 	takes              atomic.Int32 // a taking
-	lied               atomic.Bool  // it sent other bytes than were asked for, and somebody was told
-	whole              atomic.Bool  // it takes a blob in one piece only
+	lies               lies
+	whole              atomic.Bool // it takes a blob in one piece only
 	log                *slog.Logger
 }
 
@@ -52,6 +52,9 @@ type Endpoint struct {
 	// and with the credentials for this repository, under the same rules about whom they may be told. Nothing else needs to
 	// answer a challenge.
 	Client *http.Client
+	// Outcome has to be told of each blob that came from here, also of one with other bytes (fault.ErrDigestMismatch): what reports
+	// mirrors that lie learns it there. It does not wait.
+	Outcome func(error)
 }
 
 // Endpoints lists where the content of the repository "host/path" may be read by digest, in order: mirrors, then the
@@ -73,7 +76,7 @@ func (c *Client) Endpoints(name string) ([]Endpoint, error) {
 	var out []Endpoint
 	for _, a := range p.at {
 		if a.pull {
-			out = append(out, Endpoint{Scheme: a.scheme, Host: a.host, Path: a.path, Client: &http.Client{Transport: authorized{p, a}}})
+			out = append(out, Endpoint{Scheme: a.scheme, Host: a.host, Path: a.path, Client: &http.Client{Transport: authorized{p, a}}, Outcome: func(err error) { p.outcome(a, err) }})
 		}
 	}
 	return out, nil

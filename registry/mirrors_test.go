@@ -63,7 +63,11 @@ func TestNextMirrorIsUsed(t *testing.T) {
 			storetest.Put(t, openName(t, clientFor(t, second), second.Reference("line/state")), string(data), nil, "press-07")
 			upstream.Down()
 			log := &warnings{}
-			client, err := registry.New(registry.Options{CertsDir: certs, RetryBudget: 50 * time.Millisecond, Logger: slog.New(log)})
+			var lies []string
+			client, err := registry.New(registry.Options{
+				CertsDir: certs, RetryBudget: 50 * time.Millisecond, Logger: slog.New(log),
+				Lied: func(repository string, err error) { lies = append(lies, repository+": "+err.Error()) },
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,6 +91,9 @@ func TestNextMirrorIsUsed(t *testing.T) {
 			}
 			if text := strings.Join(log.all, "\n"); len(log.all) != want || c.lies && !strings.Contains(text, first.Host) {
 				t.Errorf("warnings %q, want %d", text, want)
+			}
+			if text := strings.Join(lies, "\n"); len(lies) != want || c.lies && !strings.HasPrefix(text, upstream.Host+"/line/state: mirror "+first.Host+": ") {
+				t.Errorf("lies %q, want %d", lies, want)
 			}
 		})
 	}

@@ -60,6 +60,10 @@ type Options struct {
 	Now func() time.Time
 	// Date is told what time servers say it is; nobody vouches for it. nil: nobody is told.
 	Date func(time.Time)
+	// Lied is told that a mirror sent other bytes than were asked for: once for each mirror, and again when it has sent the right
+	// bytes since, at most once an hour by Now (without Now: once). err names the mirror. It is called from many goroutines and must not wait; nil: nobody
+	// is told.
+	Lied func(repository string, err error)
 
 	UserAgent    string
 	Logger       *slog.Logger  // nil: silent

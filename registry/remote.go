@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"mime"
 	"net/http"
 	"strings"
@@ -71,28 +70,36 @@ func (p *remotePlace) writing(ctx context.Context) context.Context {
 // its error is the one that counts.
 func (p *remotePlace) each(ctx context.Context, may func(*access) bool, try func(context.Context, *access) error) error {
 	var last error
+	large := map[*access]error{} // mirrors whose answer was over a limit, which the true one may be too
 	for _, a := range p.at {
 		if !may(a) {
 			continue
 		}
-		if last = try(p.reading(ctx, a), a); last == nil || ctx.Err() != nil {
+		if last = try(p.reading(ctx, a), a); last == nil {
+			for mirror, err := range large {
+				p.lied(mirror, err)
+			}
+		}
+		if last == nil || ctx.Err() != nil {
 			return last
 		}
-		if a.mirror {
-			p.passedOver(ctx, a, last)
+		if errors.Is(last, fault.ErrTooLarge) {
+			large[a] = last
 		}
+		p.passedOver(ctx, a, last)
 	}
 	return last
 }
 
-// passedOver tells the log why a mirror was not used. That it sent other bytes than were asked for is a warning, the first time.
+// passedOver tells the log why a mirror was not used, and that it sent other bytes than were asked for.
 func (p *remotePlace) passedOver(ctx context.Context, a *access, err error) {
-	level := slog.LevelDebug
-	lies := errors.Is(err, fault.ErrDigestMismatch) || errors.Is(err, fault.ErrTooLarge)
-	if lies && a.lied.CompareAndSwap(false, true) {
-		level = slog.LevelWarn
+	if !a.mirror {
+		return
 	}
-	p.c.o.Logger.Log(ctx, level, "mirror passed over", "mirror", a.host, "repository", p.name, "error", err)
+	p.c.o.Logger.DebugContext(ctx, "mirror passed over", "mirror", a.host, "repository", p.name, "error", err)
+	if errors.Is(err, fault.ErrDigestMismatch) {
+		p.lied(a, err)
+	}
 }
 
 func pulls(a *access) bool    { return a.pull }
@@ -188,7 +195,11 @@ func (p *remotePlace) manifestAt(ctx context.Context, a *access, target string, 
 		return ocispec.Descriptor{}, nil, err
 	}
 	defer resp.Body.Close()
-	return readManifest(resp, target, limit)
+	desc, data, err := readManifest(resp, target, limit)
+	if err == nil && checkDigest(digest.Digest(target)) == nil {
+		a.lies.behave()
+	}
+	return desc, data, err
 }
 
 // readManifest reads a bounded manifest and hashes it itself; what the answer's headers claim must agree.

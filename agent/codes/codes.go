@@ -75,6 +75,7 @@ const (
 	Stale            Code = "stale"
 	ContentDamaged   Code = "content-damaged"
 	DatabaseDamaged  Code = "database-damaged"
+	MirrorDigest     Code = "mirror-digest-mismatch"
 	FleetUnreachable Code = "fleet-unreachable"
 	ReportsLost      Code = "reports-lost"
 
@@ -110,7 +111,7 @@ func (c Code) Attack() bool {
 	case StateDigest, SignatureMissing, SignatureInvalid, WrongDevice, Rollback, GenerationConflict, StateMixed,
 		ContentDigest, ComponentDigest, ComponentSignature, ImageDigest, ImageSignature,
 		KeyRevoked, DigestRevoked, SignatureThreshold, AttestationInvalid, TrustInvalid, TrustRollback, TrustUnusable,
-		DatabaseDamaged:
+		DatabaseDamaged, MirrorDigest:
 		return true
 	}
 	return false

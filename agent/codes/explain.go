@@ -53,6 +53,7 @@ func All() []Doc {
 		{Stale, 0, true, "the accepted state has expired; running containers continue", "publish a new generation; check the device's clock"},
 		{ContentDamaged, 0, true, "documents of the accepted state are lost or damaged on this device; running containers continue", "check the disk; the agent fetches them again when the registry answers"},
 		{DatabaseDamaged, 0, true, "agent.db was damaged: it is kept as agent.db.damaged, and the agent created a new one; running containers continue, and no generation below that of its containers is accepted", "check the disk, and who can write to the data directory; publish a new generation if the one in the registry is refused"},
+		{MirrorDigest, 0, true, "a mirror sent bytes that do not match the digest; they were discarded, and the next mirror or the registry was used", "check the mirror that the message names, or remove it from hosts.toml"},
 		{FleetUnreachable, 0, true, "reports wait on the device: the fleet endpoint does not accept them", "check fleet.url, fleet.tokenFile and the network; nothing is lost"},
 		{ReportUnpublished, 0, true, "the registry does not accept the report of the device's current state", "read the message; check report in agent.yaml, and that the account of report.authFile may push to the repository; after a change of a file restart the agent"},
 		{ReportsLost, 0, false, "the outbox is full: the oldest reports were dropped", "the newest status of everything was kept and will be reported"},

@@ -188,6 +188,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		UserAgent: "longshore-agent/" + build.Version(), Logger: log, Getenv: os.Getenv,
 		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the registry", t) },
 	}
+	ro.Lied = func(repository string, err error) { p.agent.MirrorLied(repository + ": " + err.Error()) } // the agent is what asks: it is there
 	if p.registry, err = registry.New(ro); err != nil {
 		return err
 	}

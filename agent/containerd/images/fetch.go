@@ -50,6 +50,7 @@ type source struct {
 	name     string
 	resolver remotes.Resolver
 	fetcher  remotes.Fetcher
+	outcome  func(error)
 }
 
 // newFetcher uses only what is on the device when endpoints is nil.
@@ -74,7 +75,7 @@ func (r *Store) newFetcher(ctx context.Context, ref string, endpoints []Endpoint
 		if err != nil {
 			return nil, fmt.Errorf("reference %s: %w", ref, failure.As(fault.ErrInvalid, err))
 		}
-		f.sources = append(f.sources, source{e.Host, res, get})
+		f.sources = append(f.sources, source{e.Host, res, get, e.Outcome})
 	}
 	return f, nil
 }
@@ -131,6 +132,9 @@ func (f *fetcher) eachSource(ctx context.Context, ask func(source) error) error 
 	var last, lie error
 	for _, s := range f.sources {
 		err := ask(s)
+		if s.outcome != nil {
+			s.outcome(err)
+		}
 		if err == nil || ctx.Err() != nil || failure.DiskFull(err) {
 			return failure.Classify(err)
 		}

@@ -26,6 +26,8 @@ type Endpoint struct {
 	Path   string // prefix of the distribution API; "": "/v2"
 	// Client logs in by itself: images come under the same rules as states, and whoever answers a pull is told no more.
 	Client *http.Client
+	// Outcome is told of each part of an image that came from here whole, and why another did not; nil: nobody is told.
+	Outcome func(error)
 }
 
 // Journal remembers, durably, which images are safe to use after a power cut. It is implemented by the agent's store.
