@@ -188,6 +188,7 @@ func (s *Set) scan(ctx context.Context, v numbered) error {
 	at := &counted{until: until{ctx, v.file}}
 	t := tar.NewReader(at)
 	var documents []document
+	room := int64(maxDocuments)
 	for {
 		e, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -202,6 +203,8 @@ func (s *Set) scan(ctx context.Context, v numbered) error {
 		name := path.Clean(e.Name)
 		switch {
 		case e.Typeflag == tar.TypeDir || name == HeaderFile:
+		case isSparse(e): // its bytes are not in one piece
+			return fmt.Errorf("%s is a sparse file: %w", e.Name, fault.ErrUnsupported)
 		case e.Typeflag != tar.TypeReg:
 			return fmt.Errorf("%s is no file: %w", e.Name, fault.ErrInvalid)
 		case strings.HasPrefix(name, "blobs/"):
@@ -210,10 +213,11 @@ func (s *Set) scan(ctx context.Context, v numbered) error {
 			}
 		case strings.Contains(name, "/"): // nothing of a layout
 		default:
-			data, err := bounded.Read(t, maxDocument)
+			data, err := bounded.Read(t, min(maxDocument, room))
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
+			room -= int64(len(data))
 			documents = append(documents, document{name, data})
 			s.documents[name] = data
 		}
@@ -222,6 +226,16 @@ func (s *Set) scan(ctx context.Context, v numbered) error {
 		return fmt.Errorf("its documents are not those of its export: %w", fault.ErrDigestMismatch)
 	}
 	return nil
+}
+
+// isSparse reports whether holes of a file are left out in a tar, in the formats of GNU.
+func isSparse(e *tar.Header) bool {
+	for key := range e.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return e.Typeflag == tar.TypeGNUSparse
 }
 
 // blob checks a blob or a part of one, and notes where it is.

@@ -222,6 +222,59 @@ func TestPlainTar(t *testing.T) {
 	}
 }
 
+// What is verified is what is read later: the bytes of a sparse file in a tar are not in one piece, and documents are held in memory.
+func TestTarsThatAreNoVolumes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	hole := make([]byte, 1<<20)
+	hole[len(hole)-1] = 1
+	name := filepath.Join(dir, "blobs", "sha256", digest.FromBytes(hole).Encoded())
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte{1}, int64(len(hole)-1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	sparse := filepath.Join(t.TempDir(), "sparse.tar")
+	if out, err := exec.CommandContext(t.Context(), "tar", "-C", dir, "--sparse", "--hole-detection=raw", "--format=posix", "-cf", sparse, "blobs").CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, out)
+	}
+	if set, err := volume.Open(t.Context(), []string{sparse}); !errors.Is(err, fault.ErrUnsupported) {
+		t.Errorf("a sparse file: %v", err)
+		if err == nil {
+			if got, err := fs.ReadFile(set, "blobs/sha256/"+filepath.Base(name)); !bytes.Equal(got, hole) {
+				t.Errorf("what is read is not what was verified: %v", err)
+			}
+			set.Close()
+		}
+	}
+
+	many := filepath.Join(t.TempDir(), "many.tar")
+	if f, err = os.Create(many); err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(f)
+	for _, name := range []string{"index.json", "a", "b"} {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: 24 << 20, Mode: 0o600}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(make([]byte, 24<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := volume.Open(t.Context(), []string{many}); !errors.Is(err, fault.ErrTooLarge) {
+		t.Errorf("documents of 72 MiB: %v", err)
+	}
+}
+
 // Volumes that were there are replaced, and a size that leaves no room for blobs is refused before.
 func TestWriteAgain(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,8 @@ const (
 
 	version      = 1
 	block        = 512
-	maxDocument  = 64 << 20 // of the layout's own documents; index.json is the largest
+	maxDocument  = 64 << 20            // of the layout's own documents; index.json is the largest
+	maxDocuments = maxDocument + 2<<20 // of one tar together: they are held in memory
 	maxVolumes   = 999
 	partMark     = ".part-"
 	partDigits   = 20
@@ -292,7 +293,7 @@ func (u *until) Read(b []byte) (int, error) {
 // file makes a file appear whole, for good, or not at all.
 func (w *writer) file(name string, write func(io.Writer) error) error {
 	full := filepath.Join(w.dir, name)
-	f, err := os.Create(full + ".part")
+	f, err := Create(full + ".part")
 	if err != nil {
 		return err
 	}
@@ -309,6 +310,15 @@ func (w *writer) file(name string, write func(io.Writer) error) error {
 		return err
 	}
 	return SyncFolder(w.dir)
+}
+
+// Create makes a new file in place of what has the name: media that others have written may have a link there, to any file of this
+// machine.
+func Create(name string) (*os.File, error) {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 }
 
 // SyncFolder makes the names in a folder durable, where the file system can: those of some sticks cannot.
