@@ -154,7 +154,7 @@ func (e Export) write(dir string) error {
 		return err
 	}
 	file := filepath.Join(dir, ExportFile)
-	f, err := os.Create(file + ".part")
+	f, err := volume.Create(file + ".part")
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func writeSiteFile(ctx context.Context, file string, data []byte, signer *signer
 			return err
 		}
 	}
-	f, err := os.Create(file + ".part")
+	f, err := volume.Create(file + ".part")
 	if err != nil {
 		return err
 	}
