@@ -19,7 +19,7 @@ import (
 
 // Carried says what belongs to a layout that carries repositories and is not in it.
 type Carried struct {
-	Had    map[digest.Digest]bool // what the destination has: it counts as there and is not written; nil: nothing
+	Had    map[digest.Digest]bool // what the destination has: it counts as there and is not written, unless a tag is set; nil: nothing
 	Sparse bool                   // an index may be put whose manifests are not all here: they are for platforms that are not wanted
 	// Omitted is told each blob that is not written because of Had, perhaps again; nil: nobody is.
 	Omitted func(ocispec.Descriptor)
@@ -91,12 +91,46 @@ func or[T any](ctx context.Context, p *carriedPlace, value T, err error, read fu
 
 func (p *carriedPlace) resolve(ctx context.Context, target string) (ocispec.Descriptor, error) {
 	desc, err := p.layoutPlace.resolve(ctx, p.name(target))
-	return desc, p.in(err)
+	return or(ctx, p, desc, p.in(err), func(r *Repository) (ocispec.Descriptor, error) { return r.Resolve(ctx, target) })
 }
 
-func (p *carriedPlace) manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error) {
-	desc, data, err := p.layoutPlace.manifest(ctx, p.name(target), limit)
-	return desc, data, p.in(err)
+func (p *carriedPlace) manifest(ctx context.Context, target string, limit int64) (desc ocispec.Descriptor, data []byte, err error) {
+	desc, data, err = p.layoutPlace.manifest(ctx, p.name(target), limit)
+	data, err = or(ctx, p, data, p.in(err), func(r *Repository) (below []byte, err error) {
+		desc, below, err = r.manifest(ctx, target, limit)
+		return below, r.fail("fetch manifest", target, err)
+	})
+	return desc, data, err
+}
+
+// referrers are those in the layout and those below.
+func (p *carriedPlace) referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	if p.Below == nil {
+		return p.layoutPlace.referrers(ctx, subject)
+	}
+	// The layout's list may be of a subject that only below has, and is kept by its full descriptor.
+	full, _, err := p.manifest(ctx, subject.Digest.String(), MaxForeignManifest)
+	if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
+		full, err = subject, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.layoutPlace.referrers(ctx, full)
+	if err != nil {
+		return nil, p.in(err)
+	}
+	below, err := p.Below(ctx)
+	if err != nil {
+		return nil, err
+	}
+	more, err := below.Referrers(ctx, subject)
+	for _, d := range more {
+		if !lists(out, d.Digest) {
+			out = append(out, d)
+		}
+	}
+	return out, err
 }
 
 func (p *carriedPlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
@@ -110,13 +144,19 @@ func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, of
 }
 
 func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
-	if p.Had[desc.Digest] && !isManifest(desc.MediaType) {
-		if p.Omitted != nil {
+	if p.Had[desc.Digest] {
+		if p.Omitted != nil && !isManifest(desc.MediaType) {
 			p.Omitted(desc)
 		}
 		return true, nil
 	}
 	return p.layoutPlace.exists(ctx, desc)
+}
+
+// omits reports whether what refers to something is left out, because the destination has it.
+func (r *Repository) omits(d digest.Digest) bool {
+	p, ok := r.place.(*carriedPlace)
+	return ok && p.Had[d]
 }
 
 func (p *carriedPlace) tags(ctx context.Context, _ string) ([]string, error) {

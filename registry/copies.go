@@ -156,3 +156,73 @@ func (r *Repository) Content(ctx context.Context, d digest.Digest, only ...strin
 	err := visit(d, maxNested)
 	return out, err
 }
+
+// Everything lists what [Repository.CopyFrom] brings, each once: the content of a manifest and all that refers to it. A manifest that is
+// named and is not there is listed too, without what it names; that d is not there is fault.ErrNotFound.
+func (r *Repository) Everything(ctx context.Context, d digest.Digest, only ...string) ([]ocispec.Descriptor, error) {
+	seen := map[digest.Digest]bool{}
+	var out []ocispec.Descriptor
+	add := func(d ocispec.Descriptor) bool {
+		fresh := !seen[d.Digest]
+		if seen[d.Digest] = true; fresh {
+			out = append(out, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
+		}
+		return fresh
+	}
+	var visit func(d ocispec.Descriptor, depth int) error
+	about := func(subject ocispec.Descriptor, depth int) error {
+		list, err := r.Referrers(ctx, subject)
+		if err != nil {
+			return err
+		}
+		for _, suffix := range append(ownTags, sharedTags...) {
+			tag := fallbackTag(subject.Digest) + suffix
+			if !r.MayHave(tag) {
+				continue
+			}
+			d, err := r.Resolve(ctx, tag)
+			if err == nil {
+				list = append(list, d)
+			} else if !errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrTemporary) {
+				return err
+			}
+		}
+		for _, one := range list {
+			if err := visit(one, depth-1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	visit = func(d ocispec.Descriptor, depth int) error {
+		desc, data, err := r.ManifestLimit(ctx, d.Digest, MaxForeignManifest)
+		if len(out) > 0 && errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
+			add(d)
+			return nil
+		}
+		if err != nil || !add(desc) {
+			return err
+		}
+		blobs, manifests, err := parts(data)
+		if err == nil {
+			manifests, err = Platforms(only).of(manifests)
+		}
+		if err != nil {
+			return r.fail("read", d.Digest.String(), err)
+		}
+		for _, b := range blobs {
+			add(b)
+		}
+		if depth <= 0 { // CopyFrom goes no deeper
+			return nil
+		}
+		for _, m := range manifests {
+			if err := visit(m, depth-1); err != nil {
+				return err
+			}
+		}
+		return about(desc, depth)
+	}
+	err := visit(ocispec.Descriptor{Digest: d}, maxNested)
+	return out, err
+}

@@ -295,6 +295,9 @@ func (c *copier) tagged(ctx context.Context, tag string) error {
 	if err != nil {
 		return err
 	}
+	if c.to.omits(d.Digest) {
+		return nil
+	}
 	now, err := c.to.Named(ctx, tag)
 	if err != nil || now == d.Digest {
 		return err
@@ -342,7 +345,7 @@ func (c *copier) extends(ctx context.Context, d, there digest.Digest) (bool, err
 }
 
 func (c *copier) referrer(ctx context.Context, subject, d ocispec.Descriptor, there []ocispec.Descriptor, depth int) error {
-	known := lists(there, d.Digest)
+	known := lists(there, d.Digest) || c.to.omits(d.Digest)
 	if known && strings.HasPrefix(d.ArtifactType, bundleType) {
 		return nil
 	}

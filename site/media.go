@@ -37,8 +37,8 @@ type Inventory struct {
 	States  string `json:"states"`  // repository of the devices' states, "host/path", by its name at the source
 	Site    string `json:"site,omitempty"`
 	Taken   string `json:"taken,omitempty"` // when, RFC 3339 in UTC
-	// Content lists manifests and blobs, sorted, by the name of their repository at the source: registries keep what repositories
-	// have apart.
+	// Content lists manifests and blobs, also of what refers to others, sorted, by the name of their repository at the source:
+	// registries keep what repositories have apart.
 	Content map[string][]digest.Digest `json:"content"`
 }
 
@@ -55,7 +55,7 @@ func Take(ctx context.Context, from Source, states string, c *Closure) (*Invento
 			if err != nil {
 				return err
 			}
-			content, err := repo.Content(inner, n.Digest)
+			content, err := repo.Everything(inner, n.Digest)
 			if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
 				return nil // it is carried again
 			}
@@ -112,14 +112,26 @@ func ParseInventory(file string, data []byte, states string) (*Inventory, error)
 	return i, nil
 }
 
-// Had is what the site has in a repository; of a nil inventory nothing.
-func (i *Inventory) Had(repository string) map[digest.Digest]bool {
-	if i == nil {
-		return nil
+// Parts is what the site has in each repository, without the artifacts of a closure: those are carried or left out as a whole. Of a nil
+// inventory it is nothing.
+func (i *Inventory) Parts(c *Closure) map[string]map[digest.Digest]bool {
+	out := i.sets()
+	for _, n := range c.Needs {
+		delete(out[n.Repository], n.Digest)
 	}
-	out := map[digest.Digest]bool{}
-	for _, d := range i.Content[repository] {
-		out[d] = true
+	return out
+}
+
+func (i *Inventory) sets() map[string]map[digest.Digest]bool {
+	out := map[string]map[digest.Digest]bool{}
+	if i == nil {
+		return out
+	}
+	for name, all := range i.Content {
+		out[name] = make(map[digest.Digest]bool, len(all))
+		for _, d := range all {
+			out[name][d] = true
+		}
 	}
 	return out
 }

@@ -20,7 +20,7 @@ func FuzzInventory(f *testing.F) {
 		}
 		for name, all := range i.Content {
 			for _, d := range all {
-				if d.Validate() != nil || !i.Had(name)[d] {
+				if d.Validate() != nil || !i.Parts(&site.Closure{})[name][d] {
 					t.Errorf("%s: %q", name, d)
 				}
 			}

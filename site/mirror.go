@@ -19,7 +19,7 @@ import (
 // Mirrored counts what a mirror run brought.
 type Mirrored struct {
 	registry.Copied
-	Artifacts int      `json:"artifacts"` // of the closure
+	Artifacts int      `json:"artifacts"` // of the closure, without those that Since leaves out
 	Done      int      `json:"-"`         // of these, that are there
 	Tags      int      `json:"tags"`      // that were set
 	Devices   []string `json:"devices"`   // tags of devices that moved, sorted
@@ -35,6 +35,10 @@ type Mirror struct {
 	Concurrency int            // artifacts in progress; 0: 4
 	Platforms   []string       // of images that are copied, "linux/arm64"; empty: all
 	Check       Check          // how much is looked for of what the closure's Site has
+	// Since is what the site has, where To is not the site itself but media: artifacts of which it has everything are left out, and states
+	// below which nothing is new. One state is never left out, for a reader to begin with. nil: nothing is left out.
+	Since   *Inventory
+	Omitted func(ocispec.Descriptor) // is told what is left out because of Since, one at a time; nil: nobody is
 
 	mu   sync.Mutex
 	made Mirrored
@@ -55,6 +59,13 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 		} else {
 			others = append(others, n)
 		}
+	}
+	if m.Since != nil {
+		var err error
+		if states, others, err = m.news(ctx, states, others); err != nil {
+			return nil, err
+		}
+		m.made.Artifacts = len(states) + len(others)
 	}
 	for _, step := range []struct {
 		needs []*Need
@@ -82,6 +93,75 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 		return &m.made, nil
 	}
 	return &m.made, m.again(ctx, others)
+}
+
+// news is what of a closure the site's inventory does not have whole, and the states that lead to it.
+func (m *Mirror) news(ctx context.Context, states, others []*Need) (newStates, newOthers []*Need, err error) {
+	has := m.Since.sets()
+	var mu sync.Mutex
+	whole, told := map[*Need][]ocispec.Descriptor{}, map[string]bool{} // told: devices
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for _, n := range slices.Concat(states, others) {
+		g.Go(func() error {
+			all, err := m.whole(inner, has[n.Repository], n)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			whole[n] = all
+			for _, device := range n.Devices {
+				told[device] = told[device] || all == nil
+			}
+			return nil
+		})
+	}
+	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		return nil, nil, err
+	}
+	for i, n := range slices.Concat(states, others) {
+		isState := i < len(states)
+		leads := isState && slices.ContainsFunc(n.Devices, func(device string) bool { return told[device] })
+		last := i == len(states)-1 && len(newStates) == 0
+		switch {
+		case isState && (whole[n] == nil || leads || last):
+			newStates = append(newStates, n)
+		case !isState && whole[n] == nil:
+			newOthers = append(newOthers, n)
+		case m.Omitted != nil:
+			for _, d := range whole[n] {
+				m.Omitted(d)
+			}
+		}
+	}
+	return newStates, newOthers, nil
+}
+
+// whole lists an artifact with everything that refers to it; nil: it is carried, because the site does not have all of it, or because
+// media that were written before carry another state of the device.
+func (m *Mirror) whole(ctx context.Context, has map[digest.Digest]bool, n *Need) ([]ocispec.Descriptor, error) {
+	if !has[n.Digest] || n.Kind == artifacts.KindTrust { // the versions of a policy are followed one by one
+		return nil, nil
+	}
+	if n.current != "" {
+		to, err := m.To(ctx, n.Repository)
+		if err != nil {
+			return nil, err
+		}
+		if there, err := to.Named(ctx, n.current); err != nil || there != "" {
+			return nil, err
+		}
+	}
+	from, err := m.From.OpenName(ctx, n.Repository)
+	if err != nil {
+		return nil, err
+	}
+	all, err := from.Upstream().Everything(ctx, n.Digest, m.only(n)...)
+	if slices.ContainsFunc(all, func(d ocispec.Descriptor) bool { return !has[d.Digest] }) {
+		return nil, err
+	}
+	return all, err
 }
 
 // again looks for what new states need once more: a prune that did not see their tags yet may have removed it.

@@ -98,10 +98,11 @@ func (p *program) export(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	parts := had.Parts(s.closure)
 	omitted := omissions{all: map[digest.Digest]int64{}}
 	m := &site.Mirror{From: s.from, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
-		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: had.Had(repository), Sparse: len(s.platforms) > 0, Omitted: omitted.add})
-	}, Platforms: s.platforms}
+		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: parts[repository], Sparse: len(s.platforms) > 0, Omitted: omitted.add})
+	}, Platforms: s.platforms, Since: had, Omitted: omitted.add}
 	made, err := p.runMirror(c, m, s.closure)
 	if err != nil {
 		return err

@@ -121,12 +121,12 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 	if err == nil {
 		made, err = p.runMirror(c, &site.Mirror{From: from, To: to, Platforms: e.Platforms}, closure)
 	}
-	if e.Difference && errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+	if e.Difference && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnsigned)) && !fault.Retryable(err) {
 		since := "an inventory"
 		if e.Taken != "" {
 			since = "the inventory of " + orUnnamed(e.Site) + ", " + e.Taken + ","
 		}
-		err = fault.WithHint(err, "the export leaves out what "+since+" lists, and the site lacks some of it: export again with a new inventory, or without --since")
+		err = fault.WithHint(err, "the export leaves out what "+since+" lists: if the site lacks some of it, export again with a new inventory, or without --since")
 	}
 	if _, gone := os.Stat(e.Path); err != nil && gone != nil {
 		err = fault.WithHint(fmt.Errorf("%s cannot be read any more: %w", e.Path, err), "put it back and run the same import again: it continues, and no tag of a device has moved to what is not whole")

@@ -13,33 +13,61 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// A difference has the bytes of the blobs that the site lacks, and at most 2 % more, whatever else the site has.
+// A difference has the bytes of the blobs that the site lacks, and at most 2 % more, however many devices the site has.
 func TestDifferenceBytes(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	s.large(8 << 20)
 	s.stock()
 	s.site(testenv.Distribution)
-	const devices = 10
-	release := func(version string) {
-		t.Helper()
-		for n := range devices {
-			s.do(outcome.OK, "state", "push", "-q", "-d", fmt.Sprintf("press-%02d", n), "--key", "release.key", "--component", monitor+":"+version, states)
-		}
-	}
-	release("1.4.0")
+	const devices, fresh = 100, 10
+	s.waves(devices, "")
+	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "waves")
 	s.mirrored()
 	s.do(outcome.OK, "site", "inventory", "--file", "graz.json", states, siteHost)
+	export := func(dir string) (made exportResult) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(s.do(outcome.OK, "export", "-o", "json", releaseKeyPublic, "--since", "graz.json", states, dir)), &made); err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	if made := export("nothing"); made.Carried > 8<<10 || made.Bytes != 0 || made.Omitted < 8<<20 {
+		t.Errorf("with nothing new: %+v %+v", made, made.Mirrored)
+	}
+	s.do(outcome.OK, "import", releaseKeyPublic, "nothing", siteHost)
+
 	s.large(16 << 20)
 	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.1")
-	release("1.4.1")
-	var made exportResult
-	if err := json.Unmarshal([]byte(s.do(outcome.OK, "export", "-o", "json", releaseKeyPublic, "--since", "graz.json", states, "stick")), &made); err != nil {
-		t.Fatal(err)
+	for n := range fresh {
+		s.do(outcome.OK, "state", "push", "-q", "--replace", "-d", fmt.Sprintf("press-%04d", n), "--key", "release.key", "--component", monitor+":1.4.1", states)
 	}
-	missing := s.mirrored().Bytes
-	t.Logf("%d devices: %d bytes carried, %d missing in blobs: %.2f %% more", devices, made.Carried, missing, 100*float64(made.Carried-missing)/float64(missing))
+	made := export("stick")
+	code, out, stderr := s.try("import", "-o", "json", releaseKeyPublic, "stick", siteHost)
+	var imported importResult
+	if err := json.Unmarshal([]byte(out), &imported); err != nil || code != outcome.OK {
+		t.Fatalf("exit %d, %v\n%s", code, err, stderr)
+	}
+	missing := imported.Bytes
+	t.Logf("%d devices, %d new states: %d bytes carried, %d missing in blobs: %.2f %% more", devices, fresh, made.Carried, missing, 100*float64(made.Carried-missing)/float64(missing))
 	if missing < 16<<20 || made.Carried < missing || made.Carried > missing+missing/50 {
 		t.Errorf("%d bytes are carried, %d are missing", made.Carried, missing)
+	}
+	if len(imported.Devices) != fresh || imported.Verified.States != fresh {
+		t.Errorf("tags of %d devices moved, %d states were verified, want %d", len(imported.Devices), imported.Verified.States, fresh)
+	}
+	if again := s.mirrored(); again.Sent+again.Manifests+again.Tags != 0 {
+		t.Errorf("a mirror sends what the import did not: %+v", again.Mirrored)
+	}
+
+	// Another signature of a component that the site has: it is carried with the states that lead to it.
+	s.do(outcome.OK, "site", "inventory", "--file", "graz.json", states, siteHost)
+	s.do(outcome.OK, "sign", "--key", "release.key", "--signature-format", "legacy", monitor+":1.4.0")
+	if made := export("signature"); made.Bytes == 0 || made.Carried > 1<<20 {
+		t.Errorf("a signature: %+v %+v", made, made.Mirrored)
+	}
+	s.do(outcome.OK, "import", releaseKeyPublic, "signature", siteHost)
+	if again := s.mirrored(); again.Sent+again.Manifests+again.Tags != 0 {
+		t.Errorf("a mirror sends what the import did not: %+v", again.Mirrored)
 	}
 }
 
