@@ -75,12 +75,11 @@ func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispe
 }
 
 func (p *remotePlace) readReferrers(ctx context.Context, a *access, subject ocispec.Descriptor) (list []ocispec.Descriptor, err error) {
-	if !p.snap.hasNoAPI() {
+	err = p.snap.askAPI(func() (err error) {
 		list, err = p.referrersByAPI(ctx, a, subject.Digest)
-	}
-	if errors.Is(err, errNoAPI) {
-		p.snap.noAPI()
-	} else if err != nil {
+		return err
+	})
+	if err != nil && !errors.Is(err, errNoAPI) {
 		return nil, err
 	}
 	if !a.resolve || !p.snap.mayHave(fallbackTag(subject.Digest)) {

@@ -20,6 +20,8 @@ const maxSnapshot = 64 << 20
 // snapshot is what one run has learned of a repository.
 type snapshot struct {
 	lacksAPI atomic.Bool // of referrers: it was asked and has none
+	probe    sync.Mutex  // of who asks before anybody knows
+	probed   atomic.Bool // somebody was answered
 
 	mu        sync.Mutex
 	tags      map[string]bool // as they were listed; nil: they could not be listed
@@ -77,6 +79,38 @@ func (s *snapshot) noAPI() {
 	if tags, ok := s.listed(); ok && len(tags) > 0 {
 		s.lacksAPI.Store(true)
 	}
+}
+
+// askAPI asks for referrers by the API. Until one has been answered the others wait: where there is no API one request tells.
+func (s *snapshot) askAPI(ask func() error) error {
+	if s != nil && !s.probed.Load() {
+		s.probe.Lock()
+		defer s.probe.Unlock()
+	}
+	if s.hasNoAPI() {
+		return errNoAPI
+	}
+	err := ask()
+	if s == nil {
+		return err
+	}
+	if errors.Is(err, errNoAPI) {
+		s.noAPI()
+	}
+	if err == nil || s.hasNoAPI() {
+		s.probed.Store(true)
+	}
+	return err
+}
+
+// Listed reports whether a tag is there: true only where the list of a snapshot has it.
+func (r *Repository) Listed(tag string) bool {
+	p, ok := r.place.(*remotePlace)
+	if !ok {
+		return false
+	}
+	_, listed := p.snap.listed()
+	return listed && p.snap.mayHave(tag)
 }
 
 // MayHave reports whether a tag may be there: false only where the list of a snapshot says that it is not.

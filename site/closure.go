@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
@@ -69,7 +70,11 @@ type Options struct {
 	Verify func(ctx context.Context, repo *registry.Repository, state digest.Digest) error
 	// VerifyTrust tells whether the versions of a trust policy may be copied; nil: all. An error is the closure's.
 	VerifyTrust func(ctx context.Context, repo *registry.Repository) error
-	Concurrency int // requests in progress; 0: 8
+	// Kept is a directory of what earlier runs read of states that the site has, and this run need not read again; "": none. What
+	// is in it counts only by its digest.
+	Kept        string
+	Now         time.Time // of the run; what is kept and was not used for 30 days before it is removed
+	Concurrency int       // requests in progress; 0: 8
 }
 
 func (o Options) concurrency() int { return cmp.Or(o.Concurrency, 8) }
@@ -87,6 +92,7 @@ func Close(ctx context.Context, from Source, states string, o Options) (*Closure
 	if err != nil {
 		return nil, err
 	}
+	removeKept(o.Kept, o.Now.Add(-keptAge))
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(o.concurrency())
 	for _, d := range wanted {
@@ -225,7 +231,7 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	if there && w.o.Check == CheckTags {
 		return n, nil
 	}
-	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, there)
+	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, there, kept{w.o.Kept, w.o.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -239,8 +245,8 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	return n, nil
 }
 
-// deploymentsOf reads the deployments of a state; those of one that the site has, with one request.
-func deploymentsOf(ctx context.Context, repo *registry.Repository, d digest.Digest, x *artifacts.StateIndex, there bool) ([]artifacts.Deployment, error) {
+// deploymentsOf reads the deployments of a state; those of one that the site has, with one request, or none where its bundle is kept.
+func deploymentsOf(ctx context.Context, repo *registry.Repository, d digest.Digest, x *artifacts.StateIndex, there bool, k kept) ([]artifacts.Deployment, error) {
 	if !there {
 		s, err := release.Read(ctx, repo, d.String())
 		if err != nil {
@@ -251,7 +257,7 @@ func deploymentsOf(ctx context.Context, repo *registry.Repository, d digest.Dige
 	if x.Bundle == nil {
 		return nil, nil
 	}
-	data, err := repo.Blob(ctx, *x.Bundle, artifacts.MaxArchive)
+	data, err := k.blob(ctx, repo, *x.Bundle)
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +317,7 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 		w.locks[name+"@"+d.String()] = l
 	}
 	w.mu.Unlock()
-	l.once.Do(func() { l.images, l.err = w.images(ctx, name, d) })
+	l.once.Do(func() { l.images, l.err = w.images(ctx, name, d, from.there) })
 	images, err := l.images, l.err
 	if passing(ctx, err) {
 		return err
@@ -336,8 +342,8 @@ func passing(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrUnauthenticated) || errors.Is(err, fault.ErrDenied))
 }
 
-// images reads the lock of a component.
-func (w *walk) images(ctx context.Context, name string, d digest.Digest) ([]artifacts.LockedImage, error) {
+// images reads the lock of a component, which the site may have.
+func (w *walk) images(ctx context.Context, name string, d digest.Digest, there bool) ([]artifacts.LockedImage, error) {
 	repo, err := w.open(ctx, name)
 	if err != nil {
 		return nil, err
@@ -350,7 +356,11 @@ func (w *walk) images(ctx context.Context, name string, d digest.Digest) ([]arti
 	if err != nil {
 		return nil, err
 	}
-	data, err := repo.Blob(ctx, x.Archive, artifacts.MaxArchive)
+	var k kept
+	if there {
+		k = kept{w.o.Kept, w.o.Now}
+	}
+	data, err := k.blob(ctx, repo, x.Archive)
 	if err != nil {
 		return nil, err
 	}

@@ -273,7 +273,7 @@ func (m *Mirror) bring(ctx context.Context, n *Need, from, to *registry.Reposito
 	case artifacts.KindComponent:
 		tags = n.Tags[:1]
 	default:
-		tags = []string{digestTag(n.Digest)}
+		tags = []string{m.imageTag(n.Digest)}
 	}
 	made, err := to.CopyFrom(ctx, from, n.Digest, first(tags), m.only(n)...)
 	if errors.Is(err, fault.ErrConflict) && n.Kind == artifacts.KindComponent {
@@ -288,7 +288,7 @@ func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Reposito
 	if m.Check == CheckTags {
 		return &registry.Copied{}, nil
 	}
-	if len(n.set) == 0 { // what leads to it does not show that it is there
+	if len(n.set) == 0 && n.Kind != artifacts.KindImage { // what leads to it does not show that it is there
 		there, err := to.Exists(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: n.Digest})
 		if err != nil || !there {
 			return nil, err
@@ -296,14 +296,20 @@ func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Reposito
 	}
 	about := []digest.Digest{n.Digest}
 	if n.Kind == artifacts.KindImage {
-		children, err := from.Below(ctx, n.Digest, m.Platforms...)
+		children, err := to.Below(ctx, n.Digest, m.Platforms...)
+		if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, err
 		}
+		whole := to.Listed(digestTag(n.Digest)) // else other platforms may have been wanted before
 		for _, c := range children {
-			there, err := to.Exists(ctx, c) // other platforms may have been wanted before
-			if err != nil || !there {
-				return nil, err
+			if !whole {
+				there, err := to.Exists(ctx, c)
+				if err != nil || !there {
+					return nil, err
+				}
 			}
 			about = append(about, c.Digest)
 		}
@@ -344,8 +350,19 @@ func (m *Mirror) note(s string) {
 	m.made.Notes = append(m.made.Notes, s)
 }
 
-// digestTag is a tag for what is only ever named by its digest: registries remove what no tag names.
+// digestTag is a tag for what is only ever named by its digest: registries remove what no tag names. It names an image with
+// all its platforms.
 func digestTag(d digest.Digest) string { return "digest-" + d.Encoded() }
+
+// partTag is digestTag of an image of some platforms.
+func partTag(d digest.Digest) string { return digestTag(d) + "-part" }
+
+func (m *Mirror) imageTag(d digest.Digest) string {
+	if len(m.Platforms) > 0 {
+		return partTag(d)
+	}
+	return digestTag(d)
+}
 
 // history sets the history tags of a state. One that names something else is a conflict.
 func (m *Mirror) history(ctx context.Context, n *Need) error {

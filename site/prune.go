@@ -231,7 +231,7 @@ func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag 
 		return err
 	}
 	w.add(artifacts.KindState, name, desc.Digest, below{}, tag)
-	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, true)
+	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, true, kept{})
 	if release.Unfit(err) {
 		w.problem("%s:%s: %v", repo.Name(), tag, err)
 		return nil
@@ -275,7 +275,7 @@ func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 		if there != n.Digest {
 			continue
 		}
-		if tag != digestTag(n.Digest) && !(n.Kind == artifacts.KindComponent && slices.Contains(n.Tags, tag)) {
+		if tag != digestTag(n.Digest) && tag != partTag(n.Digest) && !(n.Kind == artifacts.KindComponent && slices.Contains(n.Tags, tag)) {
 			return false, nil
 		}
 		mine = true

@@ -98,6 +98,7 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 	}
 	if err == nil && to != nil {
 		o.Site = to
+		o.Kept, o.Now = p.cacheDir("states"), p.now()
 		o.Check, err = checkOf(c)
 	}
 	var platforms []string
