@@ -71,9 +71,10 @@ func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
 		if d.Digest != found.Resolved.Digest {
 			found = in.look(ctx, &q, d, &out, broken)
 		}
-		return !found.older(q)
+		return found.Err == nil && !found.Known
 	})
-	if err == nil {
+	// What a mirror shows may be a lie: what it names and nobody has, or nobody may use, keeps nothing from the device.
+	if err == nil || found.Resolved.Digest != "" && !found.older(q) {
 		return found
 	}
 	ref := in.o.Repository + ":" + in.o.Tag

@@ -37,6 +37,7 @@ func TestAttacks(t *testing.T) {
 			{"referrers", onReferrers(0)},
 			{"referrers, the rest", onReferrers(1)},
 			{"mirror", onMirror},
+			{"first of two mirrors", onFirstMirror},
 			{"keys", onKeys},
 			{"trust", onTrust},
 			{"freshness", onFresh},

@@ -104,6 +104,7 @@ type device struct {
 	id       artifacts.DeviceID
 	registry *testenv.RegistryServer
 	proxy    *Proxy
+	second   *Proxy // an honest mirror behind the attacker's; nil: there is none
 	host     string // what references say: the proxy's, unless the attacker is but a mirror
 	agent    *testenv.Process
 	control  *control.Client
@@ -126,6 +127,7 @@ const pool = "10.%d.0.0/16"
 // setup is how a device differs from others.
 type setup struct {
 	mirror bool                   // the attacker is but a mirror
+	second bool                   // another mirror, after the attacker's, is honest
 	policy func(d *device) string // trust.yaml; nil: states signed by release
 	also   []string               // keys that sign each state beside release; components and images are signed, too
 	keys   []string               // others that there are
@@ -146,6 +148,16 @@ func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer,
 			t.Error(err)
 		}
 	})
+	if o.second {
+		if d.second, err = Start(server); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.second.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	d.host = d.proxy.Host
 	if o.mirror {
 		d.host = server.Host
@@ -203,11 +215,16 @@ func newDevice(t *testing.T, p *plant, n int, server *testenv.RegistryServer, o 
 	return d
 }
 
-// mirrors has the device ask the attacker first, for everything.
+// mirrors has the device ask the attacker first, for everything, then the second mirror.
 func (d *device) mirrors(t *testing.T) {
 	t.Helper()
 	dir := d.path("certs.d/" + d.host)
-	text := fmt.Sprintf("[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", d.proxy.Host)
+	var text string
+	for _, p := range []*Proxy{d.proxy, d.second} {
+		if p != nil {
+			text += fmt.Sprintf("[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", p.Host)
+		}
+	}
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/hosts.toml", []byte(text), 0o644)); err != nil {
 		t.Fatal(err)
 	}
