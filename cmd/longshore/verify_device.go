@@ -234,6 +234,19 @@ func (p *program) runningState(c *cli.Context, client *registry.Client, repo *re
 	if err != nil {
 		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
 	}
+	_, manifest, err := states.Manifest(c.Context, r.Running.Digest)
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
+	}
+	if x.Device != r.Device || x.Generation != r.Running.Generation {
+		err := fmt.Errorf("%s reports that it runs generation %d, and the state with that digest, %s, is generation %d of %s: %w",
+			r.Device, r.Running.Generation, r.Running.Digest, x.Generation, x.Device, fault.ErrBadSignature)
+		return nil, fault.WithHint(err, "the device's report contradicts itself: its agent or its key is in other hands; look at the device")
+	}
 	out := resultOf(r.Repository+"@"+r.Running.Digest.String(), report)
 	return &out, nil
 }

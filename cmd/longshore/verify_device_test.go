@@ -118,6 +118,14 @@ func TestVerifyDevice(t *testing.T) {
 	s.do(outcome.Verification, "verify", "device", "--key", "press-07.pub", "--state-key", "other.pub", at)
 	s.do(outcome.Verification, "verify", "device", "--key", "press-08.pub", at)
 	s.do(outcome.Refused, "verify", "device", "--key", "press-07.pub", "--after", "2", at)
+	press.report(func(c *artifacts.CurrentState) { // a number that the state with that digest does not have
+		g := *c.Running
+		g.Generation = 9
+		c.Accepted, c.Running, c.Committed = &g, &g, &g
+	})
+	s.do(outcome.Verification, "verify", "device", "--key", "press-07.pub", "--state-key", "release.pub", at)
+	press.counter--
+	press.report(nil)
 
 	repo := s.repository()
 	was, err := repo.Resolve(t.Context(), "press-07.current")
