@@ -27,6 +27,7 @@ require (
 	github.com/google/certificate-transparency-go v1.3.3 // timestamps that a Fulcio certificate carries
 	github.com/google/go-cmp v0.7.0 // differences that tests print; none in a program
 	github.com/google/go-containerregistry v0.22.1 // tests: images, and a lax registry
+	github.com/google/go-tpm v0.9.8 // the device's key in a TPM
 	github.com/google/nftables v0.3.0 // published ports and isolation of networks
 	github.com/google/uuid v1.6.0 // ids of deployments and of databases
 	github.com/hashicorp/vault/api v1.22.0 // errors of Vault, told apart

@@ -43,7 +43,8 @@ var mayImport = map[string][]string{
 	"agent/containerd":   {"artifacts", "agent", "agent/workload", "agent/admission", "agent/containerd/*"},
 	"agent/network":      {"artifacts", "agent/workload"},
 	"agent/firstprocess": {},
-	"agent/report":       {"artifacts", "agent", "agent/store"},
+	"agent/report":       {"artifacts", "agent", "agent/store", "agent/report/tpm"},
+	"agent/report/tpm":   {"artifacts"},
 	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/workload", "agent/metrics"},
 	"agent/metrics":      {"agent/codes", "agent/plan", "agent/status", "agent/workload"},
 	"fleet":              {"artifacts", "registry/release"},
@@ -76,6 +77,7 @@ var testsMayImport = map[string][]string{
 	"agent":              {"testenv", "registry", "signing", "signing/*", "agent/*", "agent/containerd/*"},
 	"agent/*":            {"testenv", "registry", "agent", "agent/*", "agent/containerd/*"},
 	"agent/containerd/*": {"testenv"},
+	"agent/report/tpm":   {"testenv"},
 	"fleet":              {"testenv", "fleet/rollout"},
 	"cmd":                {"testenv"},
 	"testenv":            {},
@@ -103,6 +105,7 @@ var onlyIn = map[string][]string{
 	"go.yaml.in/yaml":                            {"artifacts/strict", "agent/compose"}, // artifacts/emit writes it
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {"site/serve"},
+	"github.com/google/go-tpm":                   {"agent/report/tpm"},
 	"testing":                                    {},
 	"os/exec":                                    {"cmd/longshore", "registry/internal/auths", "agent/containerd/apparmor"}, // git; credential helpers; apparmor_parser
 	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},
@@ -144,7 +147,7 @@ const (
 var forbidden = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "pkg", "consts", "shared", "lib"}
 
 // leaks lists the folders whose tests must find every goroutine ended.
-var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/control", "agent/network", "agent/report", "testenv"}
+var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/control", "agent/network", "agent/report", "agent/report/tpm", "testenv"}
 
 // source is one parsed Go file.
 type source struct {
