@@ -77,6 +77,7 @@ type Report struct {
 	Registry   bool
 	Repository string        // "host/path" without scheme; the tag is the device's, with ".current"
 	KeyFile    string        // the device's private key; its public half is beside it, with ".pub" for ".key"
+	TPM        string        // device file or socket of the TPM that has the private key instead; "": it is in KeyFile
 	AuthFile   string        // credentials that may push; "": those of Registry
 	Interval   time.Duration // in which it is pushed at least; at least 1 s
 }
@@ -153,7 +154,8 @@ const (
 
 	DefaultPublishInterval = time.Hour // each push leaves a manifest in the registry
 
-	DefaultKeyFile = "device.key" // beside agent.yaml
+	DefaultKeyFile = "device.key"  // beside agent.yaml
+	DefaultTPM     = "/dev/tpmrm0" // the kernel's resource manager: several programs can use the TPM at once
 
 	DefaultTimeout = time.Minute
 	MinTimeout     = time.Second
@@ -310,6 +312,20 @@ func (r reader) report(n *strict.Node, c *Config) Report {
 	}
 	if at := n.Get("repository"); at != nil {
 		out.Repository = r.repository(at)
+	}
+	if k := n.Get("key"); k != nil {
+		kind, device, named := strings.Cut(k.Filled(), ":")
+		switch {
+		case kind == "tpm" && !named:
+			out.TPM = DefaultTPM
+		case kind == "tpm" && filepath.IsAbs(device):
+			out.TPM = device
+		case kind != "file" || named:
+			k.HintFaultf("write file, tpm or tpm:"+DefaultTPM, "not a place of a key")
+		}
+		if out.TPM != "" && n.Get("keyFile") != nil {
+			k.Faultf("%s and keyFile exclude each other", k.Filled())
+		}
 	}
 	if i := n.Get("interval"); i != nil {
 		if out.Interval = i.Duration(); out.Interval < MinInterval {

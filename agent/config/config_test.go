@@ -126,6 +126,10 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"bad url", good + "fleet: {url: fleet}\n", "fleet.url: not a web address"},
 		{"fast reports", good + "fleet: {url: \"https://f.example\", interval: 100ms}\n", "fleet.interval: must be whole seconds"},
 		{"rare reports", good + "fleet: {url: \"https://f.example\", interval: 200h}\n", "fleet.interval: must be whole seconds"},
+		{"unknown place of a key", good + "report: {key: pkcs11}\n", "report.key: not a place of a key"},
+		{"TPM without a path", good + "report: {key: \"tpm:tpm0\"}\n", "report.key: not a place of a key"},
+		{"file with a path", good + "report: {key: \"file:/k\"}\n", "report.key: not a place of a key"},
+		{"key in two places", good + "report: {key: tpm, keyFile: k.key}\n", "report.key: tpm and keyFile exclude each other"},
 		{"url with a query", good + "fleet: {url: \"https://f.example?x=1\"}\n", "fleet.url: not a web address"},
 		{"huge number of files", good + "logs: {maxFiles: 18446744073709551615}\n", "logs.maxFiles: must be at most 100"},
 		{"comma in runDir", good + "runDir: /run/a,b\n", "runDir: must not contain a comma"},
@@ -212,5 +216,14 @@ func TestDocumentedKeysAreKnown(t *testing.T) {
 	}
 	if keys < 25 {
 		t.Errorf("found %d keys in docs/configuration.md, want the whole table", keys)
+	}
+}
+
+func TestPlaceOfTheKey(t *testing.T) {
+	for text, want := range map[string]string{"": "", "report: {key: file, keyFile: k.key}\n": "", "report: {key: tpm}\n": "/dev/tpmrm0", "report: {key: \"tpm:/run/t.sock\"}\n": "/run/t.sock"} {
+		c, err := config.Parse("agent.yaml", []byte("device: d\nstate: h/r\n"+text))
+		if err != nil || c.Report.TPM != want {
+			t.Errorf("%q: %+v, %v, want %q", text, c, err, want)
+		}
 	}
 }

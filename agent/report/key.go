@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/longshore-dev/longshore/agent/report/tpm"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -26,8 +27,71 @@ const (
 	maxKeyFile = 64 << 10
 )
 
-// Key is the device's own key, with which it signs what it says about itself. A key that a TPM or a token holds fits in here as
-// another [crypto.Signer]; none is built.
+// Place says where the device's own key is.
+type Place struct {
+	File string // PEM, PKCS #8; the public half is beside it, with ".pub" for ".key"
+	TPM  string // device file or socket of a TPM 2.0 that has the key instead; only the public half of File is there then; "": none
+}
+
+// Load is [LoadKey], or opens the key in the TPM, whose public half must be the one in the file: a TPM that was cleared has another
+// key, and the device then waits for a person rather than taking a new identity. Without that file the error wraps fs.ErrNotExist.
+func (p Place) Load() (*Key, error) {
+	if p.TPM == "" {
+		return LoadKey(p.File)
+	}
+	key, made, err := p.open()
+	if err == nil && made {
+		err = fmt.Errorf("%s: %w", key.PublicFile, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return key, nil
+}
+
+// Make is [MakeKey], or opens the key in the TPM; made: its public half was in no file, and now is.
+func (p Place) Make() (key *Key, made bool, err error) {
+	if p.TPM == "" {
+		return MakeKey(p.File)
+	}
+	if key, made, err = p.open(); err != nil || !made {
+		return key, false, err
+	}
+	err = place(key.PublicFile, key.PublicPEM, 0o644, os.Link) // a public key that is there by now stays: it is read again
+	if errors.Is(err, fs.ErrExist) {
+		key, _, err = p.open()
+		return key, false, err
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("write %s: %w", key.PublicFile, err)
+	}
+	return key, true, nil
+}
+
+// open opens the key in the TPM; unknown: no file has its public half.
+func (p Place) open() (key *Key, unknown bool, err error) {
+	private, err := tpm.Open(p.TPM)
+	if err != nil {
+		return nil, false, fmt.Errorf("device key: %w", err)
+	}
+	if key, err = newKey(p.File, private); err != nil {
+		return nil, false, err
+	}
+	known, err := bounded.File(os.Open, key.PublicFile, maxKeyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return key, true, nil
+	case err != nil:
+		return nil, false, err
+	case !bytes.Equal(known, key.PublicPEM):
+		return nil, false, fault.WithHint(fmt.Errorf("device key: TPM %s: %w than %s says", p.TPM, tpm.ErrOtherKey, key.PublicFile),
+			"the TPM was cleared or replaced, or the key was in a file before; if that is intended, move "+key.PublicFile+
+				" away, restart the agent, and give the new public key to those who verify: longshore-agent key")
+	}
+	return key, false, nil
+}
+
+// Key is the device's own key, with which it signs what it says about itself.
 type Key struct {
 	crypto.Signer
 	PublicPEM  []byte

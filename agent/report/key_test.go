@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestMakeKey(t *testing.T) {
@@ -85,5 +86,51 @@ func TestLoadKeyRefuses(t *testing.T) {
 				t.Errorf("the file was changed: %v", err)
 			}
 		})
+	}
+}
+
+// The file with the public key is what tells a cleared TPM, and it is never replaced.
+func TestKeyInTPM(t *testing.T) {
+	chip := testenv.StartSoftTPM(t)
+	p := report.Place{File: filepath.Join(t.TempDir(), "device.key"), TPM: chip.Socket}
+	if _, err := p.Load(); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("Load before Make: %v", err)
+	}
+	key, made, err := p.Make()
+	if err != nil || !made {
+		t.Fatalf("Make = %t, %v", made, err)
+	}
+	public, err := os.ReadFile(key.PublicFile)
+	if err != nil || string(public) != string(key.PublicPEM) {
+		t.Fatalf("%s: %q, %v", key.PublicFile, public, err)
+	}
+	if _, err := os.Stat(p.File); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a private key in a file: %v", err)
+	}
+	chip.Stop(t)
+	if _, err := p.Load(); !errors.Is(err, fault.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Load without a TPM: %v", err)
+	}
+	chip.Start(t)
+	if again, made, err := p.Make(); err != nil || made || string(again.PublicPEM) != string(public) {
+		t.Errorf("Make after a restart = %t, %v", made, err)
+	}
+
+	p.TPM = testenv.StartSoftTPM(t).Socket // as a cleared one: another owner seed
+	_, _, err = p.Make()
+	_, loaded := p.Load()
+	for _, err := range []error{err, loaded} {
+		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), key.PublicFile) || !strings.Contains(fault.Hint(err), "move "+key.PublicFile) {
+			t.Errorf("another TPM: %v (%s)", err, fault.Hint(err))
+		}
+	}
+	if now, err := os.ReadFile(key.PublicFile); err != nil || string(now) != string(public) {
+		t.Errorf("the public key was replaced: %v", err)
+	}
+	if err := os.Remove(key.PublicFile); err != nil {
+		t.Fatal(err)
+	}
+	if other, made, err := p.Make(); err != nil || !made || string(other.PublicPEM) == string(public) {
+		t.Errorf("Make after a person moved the public key = %t, %v", made, err)
 	}
 }

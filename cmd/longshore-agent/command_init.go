@@ -30,7 +30,7 @@ func (p *program) initCommand() *cli.Command {
 		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
 			"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
 			"creates a policy with updates from the registry. Existing files are kept unless --force\n" +
-			"is given. Also creates the device's own key, device.key, and never replaces one.\n\n" +
+			"is given. Also creates the device's own key, device.key or one in the TPM, and never replaces one.\n\n" +
 			"Examples:\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
@@ -47,6 +47,7 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
 			&cli.BoolFlag{Name: "report-registry", Usage: "push the device's current state to the registry, signed with the device's key", EnvVars: env("REPORT_REGISTRY")},
 			&cli.StringFlag{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", EnvVars: env("REPORT_REGISTRY_CONFIG")},
+			&cli.StringFlag{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm, or tpm:DEVICE for a TPM 2.0", DefaultText: "file", EnvVars: env("REPORT_KEY")},
 			&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
 			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
 			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is accessed without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
@@ -99,13 +100,18 @@ func (p *program) initialise(c *cli.Context) error {
 		return err
 	}
 	// What is written must be readable: a slip in a flag is told now and not at the first start of a device far away.
-	if _, err := config.Parse(agentFile, agent); err != nil {
+	cfg, err := config.Parse(agentFile, agent)
+	if err != nil {
 		return err
 	}
 	if _, err := trust.ParseTravelling(policy, root); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	key, made, err := keyPlace(cfg).Make() // one that is there stays: the centre knows it
+	if err != nil {
 		return err
 	}
 	type file struct {
@@ -122,10 +128,6 @@ func (p *program) initialise(c *cli.Context) error {
 		}
 	}
 	fmt.Fprintf(p.stderr, "  wrote %s, %s\n", agentFile, trustFile)
-	key, made, err := report.MakeKey(filepath.Join(dir, config.DefaultKeyFile)) // one that is there stays: the centre knows it
-	if err != nil {
-		return err
-	}
 	if made {
 		fmt.Fprintf(p.stderr, "  created the device's key; its public key is in %s\n", key.PublicFile)
 	}
@@ -149,7 +151,7 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 	if d := c.Duration("poll"); d != 0 {
 		interval = d.String()
 	}
-	reports := section("authFile", absolute(c.String("report-registry-config")))
+	reports := section("key", c.String("report-key"), "authFile", absolute(c.String("report-registry-config")))
 	if c.Bool("report-registry") {
 		reports = append(emit.Of("registry", true), reports...)
 	}
@@ -256,7 +258,7 @@ func (p *program) checkConfig(c *cli.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
 		}
 	}
-	if _, err := report.LoadKey(cfg.Report.KeyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := keyPlace(cfg).Load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	errs = append(errs, registry.CheckCerts(cfg.Registry.CertsDir))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
 )
@@ -28,7 +28,8 @@ func (p *program) keyCommand() *cli.Command {
 
 type keyResult struct {
 	Device      string `json:"device"`
-	File        string `json:"file"` // of the private key
+	File        string `json:"file,omitempty"` // of the private key
+	TPM         string `json:"tpm,omitempty"`  // that has the private key
 	Algorithm   string `json:"algorithm"`
 	Fingerprint string `json:"fingerprint"` // SHA-256 of the public key's DER
 	PublicKey   string `json:"publicKey"`   // PEM
@@ -42,9 +43,10 @@ func (p *program) showKey(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	key, err := report.LoadKey(cfg.Report.KeyFile)
+	at := keyPlace(cfg)
+	key, err := at.Load()
 	if errors.Is(err, fs.ErrNotExist) {
-		return fault.WithHint(fmt.Errorf("device key %s: %w", cfg.Report.KeyFile, fault.ErrNotFound),
+		return fault.WithHint(fmt.Errorf("device key %s: %w", cmp.Or(at.TPM, at.File), fault.ErrNotFound),
 			"set report.registry: true in agent.yaml and restart the agent: it creates the key; on a new device longshore-agent init creates it")
 	}
 	if err != nil {
@@ -54,6 +56,9 @@ func (p *program) showKey(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	r := keyResult{string(cfg.Device), cfg.Report.KeyFile, public.Algorithm, public.Fingerprint.String(), string(key.PublicPEM)}
+	if at.TPM != "" {
+		at.File = ""
+	}
+	r := keyResult{string(cfg.Device), at.File, at.TPM, public.Algorithm, public.Fingerprint.String(), string(key.PublicPEM)}
 	return p.render(c, r, func(w io.Writer) { fmt.Fprint(w, r.PublicKey) })
 }

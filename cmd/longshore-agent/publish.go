@@ -24,23 +24,45 @@ func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logg
 		return nil
 	}
 	out := report.Registry{Reference: reportReference(cfg)}
-	push, err := p.pushes(cfg, o)
-	if err == nil {
-		var key *report.Key
-		var made bool
-		if key, made, err = report.MakeKey(cfg.Report.KeyFile); err == nil {
-			if made {
-				log.Info("created the device's key", "file", cfg.Report.KeyFile, "public", key.PublicFile)
-			}
-			out.Sign = func(statement []byte) ([]byte, error) { return signing.SignStatement(statement, key) }
-			out.Push = push
-			return out
-		}
+	var err error
+	if out.Push, err = p.pushes(cfg, o); err != nil {
+		log.Error("reports are not pushed to the registry: correct this, then restart the agent", "err", err)
+		err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
+		out.Sign = func([]byte) ([]byte, error) { return nil, err }
+		return out
 	}
-	log.Error("reports are not pushed to the registry: correct this, then restart the agent", "err", err)
-	err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
-	out.Sign = func([]byte) ([]byte, error) { return nil, err }
+	var key *report.Key
+	load := func() error { // until it succeeds: a TPM may come late in a boot, or be busy
+		made := false
+		if key == nil {
+			var err error
+			if key, made, err = keyPlace(cfg).Make(); err != nil {
+				return fmt.Errorf("%w: %w", err, fault.ErrTemporary)
+			}
+		}
+		if made {
+			log.Info("created the device's key", "public", key.PublicFile)
+		}
+		return nil
+	}
+	if err := load(); err != nil {
+		log.Error("reports are not pushed to the registry until this is corrected", "err", err)
+	}
+	out.Sign = func(statement []byte) ([]byte, error) {
+		if err := load(); err != nil {
+			return nil, err
+		}
+		bundle, err := signing.SignStatement(statement, key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", err, fault.ErrTemporary)
+		}
+		return bundle, nil
+	}
 	return out
+}
+
+func keyPlace(cfg *config.Config) report.Place {
+	return report.Place{File: cfg.Report.KeyFile, TPM: cfg.Report.TPM}
 }
 
 // pushes opens the repository of the reports, with credentials of its own where there are some.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -143,4 +144,79 @@ func TestBadDeviceKeyIsTold(t *testing.T) {
 	if code, _, errs := command(t, "key", "--config", writeConfig(t)); code != 4 || !strings.Contains(errs, "init") {
 		t.Errorf("key without a key = %d\n%s", code, errs)
 	}
+}
+
+// An agent whose key is in a TPM reports, also after both were restarted. With a cleared TPM it reports nothing, and says why.
+func TestReportSignedInTPM(t *testing.T) {
+	f := newFleet(t, testenv.Distribution)
+	d := f.device("press-01", f.document(rules{version: 1, release: "release", roots: []string{"root-1", "root-2"}}))
+	chip := testenv.StartSoftTPM(t)
+	dir := t.TempDir()
+	code, _, errs := command(t, "init", "--config-dir", dir, "--device", "press-01", "--state", "oci://"+f.states.Name(), "--key", keyFile(t),
+		"--report-registry", "--report-key", "tpm:"+chip.Socket)
+	if code != 0 {
+		t.Fatalf("init = %d\n%s", code, errs)
+	}
+	file := filepath.Join(dir, "agent.yaml")
+	if _, err := os.Stat(filepath.Join(dir, "device.key")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("init made a private key in a file: %v", err)
+	}
+	cfg, err := readConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, public, errs := command(t, "key", "--config", file)
+	if code != 0 {
+		t.Fatalf("key = %d\n%s", code, errs)
+	}
+	key, err := signing.ParsePublicKey("press-01", []byte(public))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown keyResult
+	code, out, errs := command(t, "key", "-o", "json", "--config", file)
+	if err := json.Unmarshal([]byte(out), &shown); code != 0 || err != nil || shown.TPM != chip.Socket || shown.File != "" || shown.Fingerprint != key.Fingerprint.String() {
+		t.Errorf("key -o json = %d %+v, %v\n%s", code, shown, err, errs)
+	}
+	p := &parts{registry: f.client}
+	d.edit = func(o *agent.Options) {
+		o.Publisher = p.publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler))
+	}
+	wait := func(generation uint64) {
+		t.Helper()
+		testenv.Eventually(t, patience, fmt.Sprintf("the report of generation %d", generation), func() error {
+			c, err := f.reported(d.name, key)
+			if err == nil && (c.Committed == nil || c.Committed.Generation != generation) {
+				err = fmt.Errorf("report %d: %+v; %+v", c.Counter, c.Committed, d.agent.Status().CurrentReport)
+			}
+			return err
+		})
+	}
+	f.release(d.name, 5, "release")
+	d.wake().sync()
+	wait(5)
+	d.sleep()
+
+	chip.Stop(t) // a boot in which the TPM comes after the agent
+	f.release(d.name, 6, "release")
+	d.wake().sync()
+	told := func(what string) {
+		t.Helper()
+		testenv.Eventually(t, patience, "the problem in the status", func() error {
+			if x := d.problem(codes.ReportUnpublished); x == nil || !strings.Contains(x.Message, what) {
+				return fmt.Errorf("problem %+v", x)
+			}
+			return nil
+		})
+	}
+	told("there is none")
+	chip.Start(t)
+	wait(6)
+	d.sleep()
+
+	cfg.Report.TPM = testenv.StartSoftTPM(t).Socket // as a cleared one: another owner seed
+	f.release(d.name, 7, "release")
+	d.wake().sync()
+	told("device.pub")
+	wait(6) // nothing newer by another key
 }

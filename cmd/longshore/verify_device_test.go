@@ -1,15 +1,18 @@
 package main
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -23,7 +26,7 @@ import (
 type reporter struct {
 	s       *shell
 	id      artifacts.DeviceID
-	private *ecdsa.PrivateKey
+	private crypto.Signer
 	counter uint64
 	at      time.Time
 }
@@ -196,4 +199,21 @@ func TestVerifyDeviceFromALayout(t *testing.T) {
 	s.do(outcome.OK, "verify", "device", "--key", "press-07.pub", "--state-key", "release.pub", "oci-layout:carried:press-07")
 	s.do(outcome.Verification, "verify", "device", "--key", "press-07.pub", "--state-key", "other.pub", "oci-layout:carried:press-07")
 	s.do(outcome.Misused, "verify", "device", "--key", "press-07.pub", "--policy", "reject.yaml", "oci-layout:carried:press-07")
+}
+
+// A report that was signed in a TPM verifies like any other.
+func TestVerifyDeviceWithTPM(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	press := s.reporter("press-07") // with a key of its own in press-07.pub
+	key, _, err := report.Place{File: filepath.Join(t.TempDir(), "device.key"), TPM: testenv.StartSoftTPM(t).Socket}.Make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("tpm.pub", string(key.PublicPEM))
+	press.private = key
+	press.report(nil)
+	s.do(outcome.OK, "verify", "device", "-q", "--key", "tpm.pub", states+":press-07")
+	s.do(outcome.Verification, "verify", "device", "-q", "--key", "press-07.pub", states+":press-07")
 }
