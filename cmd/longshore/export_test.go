@@ -212,9 +212,9 @@ func TestSignedInventory(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.do(outcome.OK, since...)), &made); err != nil || made.Site != "graz" || made.Taken == "" || made.Sent > 1 || made.Omitted == 0 {
 		t.Errorf("%v: %+v, want that all blobs but the signature's were omitted", err, made)
 	}
-	// The site has lost what its inventory lists.
+	// The site has lost what its inventory lists, signatures too.
 	s.write("certs.d/"+siteHost+"/hosts.toml", "server = \""+testenv.Registry(t, testenv.Distribution).URL+"\"\n")
-	s.refuses(outcome.NotFound, []string{"hint: the export leaves out what the inventory of graz, " + made.Taken + ", lists"}, "import", releaseKeyPublic, "stick", siteHost)
+	s.refuses(outcome.Verification, []string{"hint: the export leaves out what the inventory of graz, " + made.Taken + ", lists"}, "import", releaseKeyPublic, "stick", siteHost)
 }
 
 // A receipt says what the site has, signed by the site; media that cannot be written are no reason to stop.
