@@ -145,7 +145,7 @@ func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, of
 
 func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
 	if p.Had[desc.Digest] {
-		if p.Omitted != nil && !isManifest(desc.MediaType) {
+		if p.Omitted != nil && !IsManifest(desc.MediaType) {
 			p.Omitted(desc)
 		}
 		return true, nil

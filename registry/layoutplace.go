@@ -348,7 +348,7 @@ func (p *layoutPlace) names(ctx context.Context, choose func(name string) (strin
 // pushBlob repairs a file of the wrong size, which a full disk or a power cut leaves.
 func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (bool, error) {
 	return p.bring(ctx, desc, func(store *oci.Store) error {
-		if desc.MediaType == "" || isManifest(desc.MediaType) {
+		if desc.MediaType == "" || IsManifest(desc.MediaType) {
 			desc.MediaType = "application/octet-stream" // as a blob: no entry in the index
 		}
 		return store.Push(ctx, desc, bytes.NewReader(data))

@@ -83,7 +83,7 @@ func lockIndex(ctx context.Context, repo *Repository, data []byte) ([]artifacts.
 	var out []artifacts.LockedPlatform
 	for _, m := range index.Manifests {
 		// Attestations stand beside images, with a platform that is none.
-		if m.Platform == nil || m.Platform.OS == "unknown" || m.Platform.Architecture == "unknown" || !isManifest(m.MediaType) {
+		if m.Platform == nil || m.Platform.OS == "unknown" || m.Platform.Architecture == "unknown" || !IsManifest(m.MediaType) {
 			continue
 		}
 		if len(out) == maxImagePlatforms {

@@ -286,7 +286,8 @@ func manifestType(data []byte, header string) (string, error) {
 
 func isIndex(media string) bool { return media == ocispec.MediaTypeImageIndex || media == dockerIndex }
 
-func isManifest(media string) bool {
+// IsManifest reports whether a media type is one of the OCI image manifest, the OCI index and Docker's two.
+func IsManifest(media string) bool {
 	return isIndex(media) || media == ocispec.MediaTypeImageManifest || media == dockerManifest
 }
 
@@ -315,7 +316,7 @@ func (p *remotePlace) exists(ctx context.Context, desc ocispec.Descriptor) (foun
 
 func (p *remotePlace) existsAt(ctx context.Context, a *access, desc ocispec.Descriptor) (bool, error) {
 	kind := "blobs/"
-	if isManifest(desc.MediaType) {
+	if IsManifest(desc.MediaType) {
 		kind = "manifests/"
 	}
 	resp, err := a.call(ctx, http.MethodHead, kind+desc.Digest.String(), acceptManifests(), nil)

@@ -26,8 +26,9 @@ type Need struct {
 	Kind       artifacts.Kind `json:"kind"`       // state, trust, component, image
 	Repository string         `json:"repository"` // "host/path"
 	Digest     digest.Digest  `json:"digest"`
-	Tags       []string       `json:"tags,omitempty"` // that name it; of a state its history tag, and its device's tag when it is the current one
-	Devices    []string       `json:"devices"`        // tags of the devices that need it, sorted
+	Tags       []string       `json:"tags,omitempty"`  // that name it; of a state its history tag, and its device's tag when it is the current one
+	Devices    []string       `json:"devices"`         // tags of the devices that need it, sorted
+	Names      []string       `json:"names,omitempty"` // what it names, "host/path@digest", sorted: components of a state, images of a component
 
 	current string          // of a state: the device's tag, when it names it
 	number  uint64          // of a state: its generation
@@ -181,7 +182,7 @@ func (w *walk) device(ctx context.Context, repo *registry.Repository, d wanted) 
 		tag := artifacts.HistoryTag(d.tag, number)
 		if number == now.number && now.set[d.tag] && w.listed(ctx, w.repository, tag) { // copied together with it
 			w.mu.Lock()
-			now.tag(tag, "")
+			insert(&now.Tags, tag)
 			now.set[tag] = true
 			w.mu.Unlock()
 			continue
@@ -222,7 +223,8 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	}
 	w.mu.Lock()
 	n := w.need(artifacts.KindState, w.repository, desc.Digest)
-	n.tag(tag, device)
+	insert(&n.Tags, tag)
+	insert(&n.Devices, device)
 	n.number, n.there, n.set[tag] = x.Generation, n.there || there, there
 	if tag == device {
 		n.current = device
@@ -237,7 +239,7 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	}
 	for _, d := range deployments {
 		for _, c := range d.Document.Spec.DeploymentProfile.Components {
-			if err := w.component(ctx, below{device, d.Document.Spec.DeploymentProfile.Type, there}, c); err != nil {
+			if err := w.component(ctx, below{n, device, d.Document.Spec.DeploymentProfile.Type, there}, c); err != nil {
 				return nil, err
 			}
 		}
@@ -289,6 +291,7 @@ func (w *walk) listed(ctx context.Context, repository, tag string) bool {
 
 // below is what a component is named by.
 type below struct {
+	by     *Need // nil: nothing
 	device string
 	kind   string // of the deployment profile
 	there  bool   // the site has it whole
@@ -306,7 +309,7 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 		w.problem("component %s:%s has no digest: its publisher did not pin it", name, c.Properties.Revision)
 		return nil
 	}
-	w.add(artifacts.KindComponent, name, d, from, strings.ReplaceAll(c.Properties.Revision, "+", "_"))
+	component := w.add(artifacts.KindComponent, name, d, from, strings.ReplaceAll(c.Properties.Revision, "+", "_"))
 	if from.kind != "compose" {
 		return nil // images of a chart are not known
 	}
@@ -326,6 +329,7 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 		w.problem("component %s@%s: %v", name, d, err)
 		return nil
 	}
+	from.by = component
 	for _, i := range images {
 		ref, err := registry.ParseImage(i.Reference)
 		if err != nil {
@@ -410,33 +414,37 @@ func (w *walk) trust(ctx context.Context, name string) error {
 }
 
 // add takes note of a need.
-func (w *walk) add(kind artifacts.Kind, repository string, d digest.Digest, from below, tag string) {
+func (w *walk) add(kind artifacts.Kind, repository string, d digest.Digest, from below, tag string) *Need {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.need(kind, repository, d)
-	n.tag(tag, from.device)
+	insert(&n.Tags, tag)
+	insert(&n.Devices, from.device)
 	n.there = n.there || from.there
+	if from.by != nil {
+		insert(&from.by.Names, n.Key())
+	}
+	return n
 }
 
 // need is what is known of an artifact. The caller holds w.mu.
 func (w *walk) need(kind artifacts.Kind, repository string, d digest.Digest) *Need {
 	fresh := &Need{Kind: kind, Repository: repository, Digest: d, Devices: []string{}, set: map[string]bool{}}
-	n := w.needs[fresh.key()]
+	n := w.needs[fresh.Key()]
 	if n == nil {
 		n = fresh
-		w.needs[n.key()] = n
+		w.needs[n.Key()] = n
 	}
 	return n
 }
 
-func (n *Need) key() string { return n.Repository + "@" + n.Digest.String() }
+// Key names the artifact, "host/path@digest".
+func (n *Need) Key() string { return n.Repository + "@" + n.Digest.String() }
 
-// tag takes note of a tag and a device, "" is none.
-func (n *Need) tag(tag, device string) {
-	for into, s := range map[*[]string]string{&n.Tags: tag, &n.Devices: device} {
-		if i, there := slices.BinarySearch(*into, s); s != "" && !there {
-			*into = slices.Insert(*into, i, s)
-		}
+// insert puts a string into a sorted list that does not have it; "" is none.
+func insert(into *[]string, s string) {
+	if i, there := slices.BinarySearch(*into, s); s != "" && !there {
+		*into = slices.Insert(*into, i, s)
 	}
 }
 

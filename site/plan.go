@@ -7,13 +7,15 @@ import (
 	"sync"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
 )
 
-// Plan is what copying a closure would bring, before it is copied. Signatures are not counted: they are small.
+// Plan is what copying a closure would bring, before it is copied.
 type Plan struct {
 	*Closure
 	Artifacts []Planned `json:"artifacts"` // one for each need, in its order
@@ -24,15 +26,16 @@ type Plan struct {
 // Planned is what one artifact brings.
 type Planned struct {
 	*Need
-	Bytes int64 `json:"bytes"` // of its manifests and blobs
-	Lacks int64 `json:"lacks"` // of these, what the site does not have
+	Bytes     int64 `json:"bytes"`     // of its manifests and blobs, with what refers to it
+	Lacks     int64 `json:"lacks"`     // of these, what the site does not have
+	Referrers int   `json:"referrers"` // manifests that refer to it: signatures, attestations, SBOMs
 }
 
 // Plan finds out what the site lacks. What a closure names and its registry does not have becomes a problem of the plan.
 func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 	p := &Plan{Closure: c, Artifacts: make([]Planned, len(c.Needs))}
 	var mu sync.Mutex
-	all := map[digest.Digest]int64{} // bytes
+	sizes := map[digest.Digest]int64{} // bytes
 	lacks := map[digest.Digest]bool{}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(8)
@@ -50,6 +53,10 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 				c.Problems = append(c.Problems, fmt.Sprintf("%s %s@%s: %v", n.Kind, n.Repository, n.Digest, err))
 				return nil
 			}
+			var all []ocispec.Descriptor
+			if err == nil {
+				all, err = from.Upstream().Everything(inner, n.Digest, m.only(n)...)
+			}
 			if err != nil {
 				return err
 			}
@@ -62,19 +69,26 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 				return err
 			}
 			whole = whole && (n.Kind != artifacts.KindImage || len(m.Platforms) == 0) // an index may be there for other platforms
+			own := map[digest.Digest]bool{}
 			for _, d := range content {
-				there := whole
-				if !whole {
+				own[d.Digest] = true
+			}
+			for _, d := range all {
+				there := whole && own[d.Digest]
+				if !there {
 					if there, err = to.Exists(inner, d); err != nil {
 						return err
 					}
 				}
 				mu.Lock()
 				p.Artifacts[i].Bytes += d.Size
-				all[d.Digest] = d.Size
+				sizes[d.Digest] = d.Size
 				if !there {
 					p.Artifacts[i].Lacks += d.Size
 					lacks[d.Digest] = true
+				}
+				if !own[d.Digest] && registry.IsManifest(d.MediaType) {
+					p.Artifacts[i].Referrers++
 				}
 				mu.Unlock()
 			}
@@ -84,7 +98,7 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
 		return nil, err
 	}
-	for d, size := range all {
+	for d, size := range sizes {
 		if p.Bytes += size; lacks[d] {
 			p.Lacks += size
 		}

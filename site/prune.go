@@ -83,7 +83,7 @@ func PlanPrune(ctx context.Context, site Source, states []string, history int) (
 		return nil, err
 	}
 	for _, n := range gone.closure().Needs {
-		if n.Kind != artifacts.KindComponent && n.Kind != artifacts.KindImage || stay.needs[n.key()] != nil {
+		if n.Kind != artifacts.KindComponent && n.Kind != artifacts.KindImage || stay.needs[n.Key()] != nil {
 			continue
 		}
 		mine, err := p.mirrored(ctx, n)
@@ -322,7 +322,7 @@ func (p *Pruning) take(ctx context.Context, out *Pruned) (map[string]*registry.R
 		}
 		r, err := repo.Upstream().Take(ctx, n.Digest)
 		if r != nil {
-			taken[n.key()] = r
+			taken[n.Key()] = r
 			out.Artifacts++
 			out.Referrers += r.Referrers()
 		}

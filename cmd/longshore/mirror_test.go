@@ -97,6 +97,7 @@ func TestSite(t *testing.T) {
 	s.stock()
 	s.site(testenv.Distribution)
 	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-08", "--key", "release.key", "--component", monitor+":1.4.0", states)
 	s.log.Reset()
 	for _, format := range []string{"text", "json"} {
 		s.do(outcome.OK, "site", "plan", "-o", format, states, siteHost)
@@ -113,7 +114,7 @@ func TestSite(t *testing.T) {
 	s.do(outcome.OK, "export", "--volume-size", "4GB", releaseKeyPublic, states, "stick3")
 	s.do(outcome.OK, "import", releaseKeyPublic, "stick", siteHost)
 	s.do(outcome.OK, "import", "-o", "json", releaseKeyPublic, "stick2", siteHost)
-	s.mask(`("bytes": |blobs?, )[0-9.]+( KiB| B)?`, "${1}BYTES", `(to carry +|the site has |\d of )[0-9.]+( KiB| B)`, "${1}BYTES", `(BYTES of )[0-9.]+ KiB`, "${1}BYTES", `("(?:carried|omitted)": )\d+`, "${1}BYTES", // signatures are not all of one size
+	s.mask(`("bytes": |"lacks": |blobs?, )[0-9.]+( KiB| B)?`, "${1}BYTES", `(to carry +|the site has |\d of )[0-9.]+( KiB| B)`, "${1}BYTES", `(BYTES of )[0-9.]+ KiB`, "${1}BYTES", `("(?:carried|omitted)": )\d+`, "${1}BYTES", // signatures are not all of one size
 		`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`, "TIME")
 	s.mask(`\[\n( +"sha256:[0-9a-f]{64}",?\n)+ +\]`, "[DIGESTS]") // signatures are never the same
 	s.golden(golden)

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/site"
 )
 
@@ -16,7 +17,7 @@ func (p *program) sitePlanCommand() *cli.Command {
 		name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
 		usage: "show what a site needs and what it lacks",
 		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, components and images, with " +
-			"their sizes, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something cannot be found.",
+			"their sizes with signatures and other referrers, as a tree, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something cannot be found.",
 		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
 		flags:    append(siteFlags(), platformFlag()),
 		run:      p.sitePlan,
@@ -32,23 +33,45 @@ type sitePlanResult struct {
 func (r sitePlanResult) essence() string { return fmt.Sprint(r.Lacks) }
 
 func (r sitePlanResult) text(w io.Writer) {
-	kind := ""
+	planned := map[string]site.Planned{}
+	named := map[string]bool{}
 	for _, a := range r.Artifacts {
-		label := string(a.Kind)
-		if label == kind {
-			label = ""
+		planned[a.Key()] = a
+		for _, key := range a.Names {
+			named[key] = true
 		}
-		kind = string(a.Kind)
+	}
+	var top branch
+	shown := map[string]bool{}
+	var hang func(b *branch, a site.Planned)
+	hang = func(b *branch, a site.Planned) {
 		name := a.Repository
 		if len(a.Tags) > 0 {
 			name += ":" + strings.Join(a.Tags, ",")
 		}
+		if shown[a.Key()] {
+			b.add("%s  %s  %s  see above", a.Kind, name, short(a.Digest))
+			return
+		}
+		shown[a.Key()] = true
 		lacks := "there"
 		if a.Lacks > 0 {
 			lacks = size(a.Lacks) + " to copy"
 		}
-		row(w, label, "%s  %s  %s, %s", name, short(a.Digest), size(a.Bytes), lacks)
+		if a.Referrers > 0 {
+			lacks += ", with " + fleet.Counted(a.Referrers, "referrer")
+		}
+		child := b.add("%s  %s  %s  %s, %s", a.Kind, name, short(a.Digest), size(a.Bytes), lacks)
+		for _, key := range a.Names {
+			hang(child, planned[key])
+		}
 	}
+	for _, a := range r.Artifacts {
+		if !named[a.Key()] {
+			hang(&top, a)
+		}
+	}
+	top.write(w, "")
 	for _, s := range r.Problems {
 		row(w, "missing", "%s", s)
 	}
