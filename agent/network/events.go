@@ -29,7 +29,7 @@ func (m *Manager) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err := m.ready(ctx); err != nil {
 		return nil, err
 	}
-	w := &watcher{table: m.o.Table, prefix: m.host.prefix, tell: make(chan struct{}, 1)}
+	w := &watcher{table: m.o.Table, prefix: m.host.prefix, tell: make(chan struct{}, 1), links: -1, rules: -1, waker: [2]int{-1, -1}}
 	err := m.host.do(func() error { return w.open() })
 	if err != nil {
 		w.close()
@@ -59,7 +59,6 @@ type watcher struct {
 }
 
 func (w *watcher) open() error {
-	w.links, w.rules, w.waker = -1, -1, [2]int{-1, -1}
 	var err error
 	if w.links, err = listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR); err != nil {
 		return err

@@ -162,7 +162,7 @@ func TestMirrorIsTakenUp(t *testing.T) {
 // A site of 500 devices that has everything: the tags alone cost one request for each manifest of what the site needs, both
 // registries together; to look for new signatures too costs one at each, from the second run on: the first one keeps what it read.
 func TestMirrorOfManyUpToDate(t *testing.T) {
-	const devices = 500
+	const devices = 500 / fewer
 	s := newShell(t, testenv.Distribution)
 	there := s.site(testenv.Distribution)
 	s.env["XDG_CACHE_HOME"] = t.TempDir()
@@ -185,7 +185,7 @@ func TestMirrorOfManyUpToDate(t *testing.T) {
 	for _, c := range []struct {
 		name, check                string
 		atSource, atSite, together int
-	}{{"tags", "tags", 510, 510, all}, {"cold", "signatures", all + devices, all, 2*all + devices}, {"signatures", "signatures", all, all, 2 * all}} {
+	}{{"tags", "tags", devices + 10, devices + 10, all}, {"cold", "signatures", all + devices, all, 2*all + devices}, {"signatures", "signatures", all, all, 2 * all}} {
 		s.server.Faults.Forget()
 		there.Faults.Forget()
 		again := s.mirrored("--check", c.check)
