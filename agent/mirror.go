@@ -15,9 +15,9 @@ type mirrors struct {
 	lies []string
 }
 
-// MirrorLied takes in that a mirror sent other bytes than were asked for: a security event of [codes.MirrorDigest]. What names the
-// mirror and the repository is the caller's, who also sees to it that a mirror is not told of again and again. It does not wait,
-// and may be called from any goroutine at any time.
+// MirrorLied records that a mirror sent bytes with another digest: a security event of [codes.MirrorDigest]. message names the
+// mirror and the repository. The caller limits how often it reports one mirror. It does not wait, and may be called from any
+// goroutine at any time.
 func (a *Agent) MirrorLied(message string) {
 	a.mirrors.mu.Lock()
 	if len(a.mirrors.lies) < maxLies {

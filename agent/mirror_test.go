@@ -84,7 +84,7 @@ func TestAMirrorThatLies(t *testing.T) {
 		}
 		told(r.Status())
 		r.Stop(t)
-		r.MirrorLied("late: waits for nobody")
+		r.MirrorLied("after the end: does not wait")
 		r = w.Start(t)
 		w.Committed(t, r, 1)
 		told(r.Status())

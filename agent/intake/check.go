@@ -73,7 +73,7 @@ func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
 		}
 		return found.Err == nil && !found.Known
 	})
-	// What a mirror shows may be a lie: what it names and nobody has, or nobody may use, keeps nothing from the device.
+	// A mirror may name a digest that does not exist, or a state that is rejected: the next place is asked then.
 	if err == nil || found.Resolved.Digest != "" && !found.older(q) {
 		return found
 	}

@@ -26,7 +26,7 @@ type Endpoint struct {
 	Path   string // prefix of the distribution API; "": "/v2"
 	// Client logs in by itself: images come under the same rules as states, and whoever answers a pull is told no more.
 	Client *http.Client
-	// Outcome is told of each part of an image that came from here whole, and why another did not; nil: nobody is told.
+	// Outcome gets the result of each attempt to read from this endpoint: nil, or the error. nil: it is not called.
 	Outcome func(error)
 }
 

@@ -103,8 +103,8 @@ func (k *Key) Sign(_ io.Reader, digest []byte, o crypto.SignerOpts) (signature [
 	return signature, err
 }
 
-// template fixes the key. Another value in any field is another key: it must never change. NoDA: nobody can lock the key by wrong
-// passwords, which it does not have.
+// template fixes the key. Another value in any field is another key: it must never change. NoDA exempts the key from the TPM's
+// lockout after wrong passwords: it has no password.
 func template() tpm2.TPMTPublic {
 	unique := make([]byte, coordinateSize)
 	copy(unique, label)
@@ -142,7 +142,7 @@ func (k *Key) use(do func(transport.TPM, *tpm2.CreatePrimaryResponse) error) err
 	return nil
 }
 
-// open opens the device file, or the socket as one connection, so that nobody else's command comes in between.
+// open opens the device file, or the socket as one connection, so that no other client's command comes between ours.
 func open(device string) (transport.TPMCloser, error) {
 	info, err := os.Stat(device)
 	if err != nil {
