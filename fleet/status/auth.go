@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,35 +40,63 @@ func Mint(device artifacts.DeviceID, now time.Time) (text string, t store.Token,
 	return tokenPrefix + id + "_" + secret, store.Token{ID: id, Device: string(device), Hash: hash[:], Created: now}, nil
 }
 
-// caller is the device whose token a request carries.
-type caller struct {
-	device string
+// Client is who sends a request: one identity, for a device or for several, and for the children behind each. Its State Manifests
+// are one sequence of versions.
+type Client struct {
+	ID      string   // of the identity; for a client of one device the id of the device, others have a ":" in it
+	Devices []string // at least one
 }
 
-// speaksFor tells whether the caller may report for a device: itself or one behind it.
-func (c caller) speaksFor(device string) bool {
-	return device == c.device || strings.HasPrefix(device, c.device+"/")
+// DeviceClient is the client that one device is.
+func DeviceClient(device string) Client { return Client{ID: device, Devices: []string{device}} }
+
+// For returns the device of the client which a device is, or behind which it is; false: the client may not speak for it.
+func (c Client) For(device string) (string, bool) {
+	if slices.Contains(c.Devices, device) {
+		return device, true
+	}
+	for _, d := range c.Devices {
+		if strings.HasPrefix(device, d+"/") {
+			return d, true
+		}
+	}
+	return "", false
 }
 
-func (a *api) authenticate(r *http.Request) (caller, *problem) {
-	const who = "a bearer token of the device is needed"
-	kind, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(kind, "Bearer") || len(text) > maxToken {
-		return caller{}, notAuthorized(who)
+// Identify finds out which client sends a request: by a certificate, or by a token. An error of [Denied] says that the client is
+// not known or may not; fault.ErrTemporary that it could not be found out.
+type Identify func(r *http.Request) (Client, error)
+
+// Denied is an error of [Identify]: why is told to who sent the request.
+func Denied(why string) error { return denied(why) }
+
+type denied string
+
+func (d denied) Error() string        { return string(d) }
+func (d denied) Is(target error) bool { return target == fault.ErrDenied }
+
+// BearerTokens identifies clients by the tokens of [Mint].
+func BearerTokens(tokens store.Tokens) Identify {
+	return func(r *http.Request) (Client, error) {
+		const who = "a bearer token of the device is needed"
+		kind, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if !strings.EqualFold(kind, "Bearer") || len(text) > maxToken {
+			return Client{}, Denied(who)
+		}
+		id, secret, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), tokenPrefix), "_")
+		if !ok {
+			return Client{}, Denied(who)
+		}
+		t, err := tokens.Token(r.Context(), id)
+		hash := sha256.Sum256([]byte(secret))
+		switch {
+		case errors.Is(err, fault.ErrNotFound):
+			return Client{}, Denied("the token is not known, or revoked")
+		case err != nil:
+			return Client{}, err
+		case subtle.ConstantTimeCompare(hash[:], t.Hash) != 1:
+			return Client{}, Denied("the token is not known, or revoked")
+		}
+		return DeviceClient(t.Device), nil
 	}
-	id, secret, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), tokenPrefix), "_")
-	if !ok {
-		return caller{}, notAuthorized(who)
-	}
-	t, err := a.Store.Token(r.Context(), id)
-	hash := sha256.Sum256([]byte(secret))
-	switch {
-	case errors.Is(err, fault.ErrNotFound):
-		return caller{}, notAuthorized("the token is not known, or revoked")
-	case err != nil:
-		return caller{}, broke(err)
-	case subtle.ConstantTimeCompare(hash[:], t.Hash) != 1:
-		return caller{}, notAuthorized("the token is not known, or revoked")
-	}
-	return caller{device: t.Device}, nil
 }

@@ -6,9 +6,9 @@
 //
 // # Who may report what
 //
-// A device proves itself with a bearer token, see [Mint]; mutual TLS may follow. A token is good for its device and for
-// the children behind it ("gateway-1/press-07" with the token of gateway-1). rc.3 knows no 401: whoever is not known or
-// may not is answered 403, not-authorized.
+// A [Client] proves itself by what [Options].Identify knows: a bearer token, see [Mint], or a certificate. It is good for its
+// devices and for the children behind them ("gateway-1/press-07" with the token of gateway-1). rc.3 knows no 401: whoever is not
+// known or may not is answered 403, not-authorized.
 //
 // # Sequence
 //
@@ -47,6 +47,7 @@ const (
 // Options make the handlers. Store, Now and Logger must be set.
 type Options struct {
 	Store    store.Store
+	Identify Identify // nil: [BearerTokens] of Store
 	Now      func() time.Time
 	Logger   *slog.Logger
 	Changed  func()                // called after a report changed something; nil: nobody asks
@@ -64,6 +65,9 @@ type api struct {
 
 // API handles /api/v1/.
 func API(o Options) http.Handler {
+	if o.Identify == nil {
+		o.Identify = BearerTokens(o.Store)
+	}
 	a := &api{Options: o, limits: newLimits(o.Rate, o.Burst, o.InFlight), metrics: newMetrics(o)}
 	mux := http.NewServeMux()
 	mux.Handle("PUT /api/v1/capabilities/{deviceId...}", a.device(a.putCapabilities))
@@ -103,20 +107,20 @@ func (a *api) plain(serve func(http.ResponseWriter, *http.Request) *problem) htt
 
 // device serves a request of a device that has proved itself. It has no slot while its body is on its way: that one device
 // is slow keeps no other one out.
-func (a *api) device(serve func(http.ResponseWriter, *http.Request, caller) *problem) http.Handler {
+func (a *api) device(serve func(http.ResponseWriter, *http.Request, Client) *problem) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := a.Now()
 		w.Header().Set("Cache-Control", "no-store")
 		c, p := a.known(r)
 		if p == nil {
-			done, ok := a.limits.begin(c.device)
+			done, ok := a.limits.begin(c.ID)
 			if ok {
 				defer done()
 			} else {
-				p = crowded(c.device)
+				p = crowded(c.ID)
 			}
 		}
-		if p == nil && !a.limits.allow(c.device, began, 1) {
+		if p == nil && !a.limits.allow(c.ID, began, 1) {
 			p = slower()
 		}
 		if p == nil {
@@ -129,14 +133,21 @@ func (a *api) device(serve func(http.ResponseWriter, *http.Request, caller) *pro
 	})
 }
 
-// known finds out whose token a request carries.
-func (a *api) known(r *http.Request) (caller, *problem) {
+// known finds out who sends a request.
+func (a *api) known(r *http.Request) (Client, *problem) {
 	ctx, done, p := a.work(r)
 	if p != nil {
-		return caller{}, p
+		return Client{}, p
 	}
 	defer done()
-	return a.authenticate(r.WithContext(ctx))
+	c, err := a.Identify(r.WithContext(ctx))
+	switch {
+	case errors.Is(err, fault.ErrDenied):
+		return Client{}, notAuthorized(err.Error())
+	case err != nil:
+		return Client{}, broke(err)
+	}
+	return c, nil
 }
 
 // work takes a slot for what the store is asked next, which the context bounds.

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c caller) *problem {
-	id, p := pathDevice(r, c)
+func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c Client) *problem {
+	id, by, p := pathDevice(r, c)
 	if p != nil {
 		return p
 	}
@@ -43,7 +43,7 @@ func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c caller) 
 		return p
 	}
 	defer done()
-	report := store.Capabilities{Device: id, Body: body, Stamp: stamp, By: c.device, At: a.Now()}
+	report := store.Capabilities{Device: id, Body: body, Stamp: stamp, By: by, At: a.Now()}
 	Summarize(&report)
 	out, err := a.Store.PutCapabilities(ctx, report)
 	switch {
@@ -56,8 +56,8 @@ func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c caller) 
 	return nil
 }
 
-func (a *api) deleteCapabilities(w http.ResponseWriter, r *http.Request, c caller) *problem {
-	id, p := pathDevice(r, c)
+func (a *api) deleteCapabilities(w http.ResponseWriter, r *http.Request, c Client) *problem {
+	id, _, p := pathDevice(r, c)
 	if p != nil {
 		return p
 	}
@@ -77,7 +77,7 @@ func (a *api) deleteCapabilities(w http.ResponseWriter, r *http.Request, c calle
 	return nil
 }
 
-func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c caller) *problem {
+func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c Client) *problem {
 	body, p := a.read(w, r, c, MaxStatus)
 	if p != nil {
 		return p
@@ -88,11 +88,15 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c caller) *prob
 		return p
 	}
 	device := doc.DeviceID
-	if device == "" {
-		device = c.device
+	if device == "" && len(c.Devices) > 1 {
+		return semantic("this client has several devices", margo.ProblemField{Field: "deviceId", Message: "must say which one the report is about"})
 	}
-	if !c.speaksFor(device) {
-		return notAuthorized("the token is not good for device " + device)
+	if device == "" {
+		device = c.Devices[0]
+	}
+	by, ok := c.For(device)
+	if !ok {
+		return notAuthorized("this client may not speak for device " + device)
 	}
 	if wrong := inconsistent(r.PathValue("deploymentId"), doc); len(wrong) > 0 {
 		return semantic("the report contradicts itself or its path", wrong...)
@@ -112,7 +116,7 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c caller) *prob
 	defer done()
 	out, err := a.Store.PutStatus(ctx, store.Status{
 		Device: device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: kept,
-		Registered: device != c.device, Stamp: stamp, By: c.device, At: a.Now(),
+		Registered: device != by, Stamp: stamp, By: by, At: a.Now(),
 	})
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
@@ -150,15 +154,17 @@ func (a *api) accepted(w http.ResponseWriter, kind string, out store.Outcome) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func pathDevice(r *http.Request, c caller) (string, *problem) {
-	id := r.PathValue("deviceId")
+// pathDevice returns the device that the path names, and the client's device that it is, or behind which it is.
+func pathDevice(r *http.Request, c Client) (id, by string, p *problem) {
+	id = r.PathValue("deviceId")
 	if _, err := artifacts.ParseDeviceID(id); err != nil {
-		return "", invalid(fmt.Sprintf("%q is no device id", id))
+		return "", "", invalid(fmt.Sprintf("%q is no device id", id))
 	}
-	if !c.speaksFor(id) {
-		return "", notAuthorized("the token is not good for device " + id)
+	by, ok := c.For(id)
+	if !ok {
+		return "", "", notAuthorized("this client may not speak for device " + id)
 	}
-	return id, nil
+	return id, by, nil
 }
 
 // parsed reads a body, few at a time.
@@ -177,7 +183,7 @@ func parsed[T any](a *api, r *http.Request, file string, body []byte, parse func
 }
 
 // read takes a JSON body of limited size. A large one counts as several reports.
-func (a *api) read(w http.ResponseWriter, r *http.Request, c caller, limit int64) ([]byte, *problem) {
+func (a *api) read(w http.ResponseWriter, r *http.Request, c Client, limit int64) ([]byte, *problem) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/json" || !slices.Contains([]string{"", "utf-8", "UTF-8"}, params["charset"]) {
 		return nil, invalid("Content-Type must be application/json")
@@ -192,7 +198,7 @@ func (a *api) read(w http.ResponseWriter, r *http.Request, c caller, limit int64
 		return nil, invalid(fmt.Sprintf("the body is larger than %d bytes", limit))
 	case err != nil:
 		return nil, invalid("the body ended early")
-	case len(body) >= weight && !a.limits.allow(c.device, a.Now(), len(body)/weight):
+	case len(body) >= weight && !a.limits.allow(c.ID, a.Now(), len(body)/weight):
 		return nil, slower()
 	}
 	return body, nil

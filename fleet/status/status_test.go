@@ -602,3 +602,31 @@ func TestMint(t *testing.T) {
 		t.Errorf("tokens %q and %q", a, b)
 	}
 }
+
+// A client that is no token: several devices, one identity.
+func TestClientOfSeveralDevices(t *testing.T) {
+	s := start(t, func(o *status.Options) {
+		o.Identify = func(r *http.Request) (status.Client, error) {
+			switch r.Header.Get("X-Client") {
+			case "line":
+				return status.Client{ID: "client:line", Devices: []string{"press-07", "gw"}}, nil
+			case "away":
+				return status.Client{}, fault.ErrTemporary
+			}
+			return status.Client{}, status.Denied("there is no such client")
+		}
+	})
+	s.want(put("press-07", caps("press-07")).with("X-Client", "line"), 201)
+	s.want(put("gw", relay("gw")).with("X-Client", "line"), 201)
+	s.want(put("gw/a", caps("gw/a")).with("X-Client", "line"), 201)
+	s.wantProblem(put("press-08", caps("press-08")).with("X-Client", "line"), 403, "not-authorized")
+	s.want(post(report("gw/a", margo.StateInstalled)).with("X-Client", "line"), 201)
+	p := s.wantProblem(post(report("", margo.StateInstalled)).with("X-Client", "line"), 422, "semantic-error")
+	if len(p.Errors) != 1 || p.Errors[0].Field != "deviceId" {
+		t.Errorf("errors = %v, want deviceId", p.Errors)
+	}
+	if p := s.wantProblem(put("press-07", caps("press-07")), 403, "not-authorized"); p.Detail != "there is no such client" {
+		t.Errorf("detail = %q", p.Detail)
+	}
+	s.wantProblem(put("press-07", caps("press-07")).with("X-Client", "away"), 503, "about:blank")
+}
