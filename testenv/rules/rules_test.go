@@ -30,6 +30,8 @@ var mayImport = map[string][]string{
 	"signing/audit":      {"artifacts", "signing", "signing/trust"},
 	"signing/filebundle": {"artifacts", "signing"},
 	"signing/current":    {"artifacts", "signing"},
+	"identity":           {"artifacts"},
+	"identity/files":     {"artifacts", "identity"},
 	"agent":              {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
 	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},
@@ -52,7 +54,7 @@ var mayImport = map[string][]string{
 	"fleet/endpoint":     {"artifacts", "fleet", "fleet/rollout"},
 	"fleet/reported":     {"artifacts", "fleet", "fleet/rollout"},
 	"site":               {"artifacts", "registry", "registry/release"},
-	"cmd":                {"site", "artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "fleet/*", "signing/*"},
+	"cmd":                {"site", "artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "fleet/*", "signing/*", "identity", "identity/*"},
 	"cmd/testenv":        {"testenv"},
 	"testenv":            {"artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "signing/*"},
 	"testenv/images":     {}, // what runs in test containers: standard library only
@@ -79,6 +81,7 @@ var testsMayImport = map[string][]string{
 	"agent/containerd/*": {"testenv"},
 	"agent/report/tpm":   {"testenv"},
 	"fleet":              {"testenv", "fleet/rollout"},
+	"identity":           {"testenv", "identity/*"},
 	"cmd":                {"testenv"},
 	"testenv":            {},
 }
@@ -99,6 +102,7 @@ var onlyIn = map[string][]string{
 	"database/sql":                               {"fleet/store"},
 	"modernc.org/sqlite":                         {"fleet/store"},
 	"github.com/pressly/goose":                   {"fleet/store"},
+	"github.com/spiffe/go-spiffe":                {"identity"},
 	"github.com/urfave/cli":                      {"cmd"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
 	"github.com/google/go-containerregistry":     {},
@@ -116,7 +120,7 @@ var onlyIn = map[string][]string{
 }
 
 // suites are packages of tests that a room gives to those who implement its ports: test code, though not in _test.go files.
-var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest"}
+var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest", "identity/identitytest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
 var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/admission", "agent/clock", "agent/plan"}

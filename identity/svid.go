@@ -1,0 +1,69 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// SVID is the certificate that one presents, with its private key. It does not change.
+type SVID struct {
+	Name      Name
+	NotBefore time.Time
+	NotAfter  time.Time
+
+	pair  tls.Certificate
+	chain []*x509.Certificate
+}
+
+// ParseSVID reads a certificate with its intermediates, the leaf first, and its private key, all PEM. What a peer would reject
+// because of the leaf alone is an error here, but for its dates. Errors never tell anything of the key.
+func ParseSVID(certFile string, cert []byte, keyFile string, key []byte) (*SVID, error) {
+	fail := func(format string, args ...any) (*SVID, error) {
+		return nil, fmt.Errorf("SVID %s with key %s: %w", certFile, keyFile, fmt.Errorf(format, args...))
+	}
+	chain, err := parseCertificates(cert)
+	if err != nil {
+		return fail("%w: %w", fault.ErrInvalid, err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fail("%w: %w", fault.ErrInvalid, err)
+	}
+	return newSVID(certFile, chain, pair)
+}
+
+func newSVID(from string, chain []*x509.Certificate, pair tls.Certificate) (*SVID, error) {
+	leaf := chain[0]
+	name, err := checkLeaf(leaf)
+	if err != nil {
+		return nil, fmt.Errorf("SVID %s: %w", from, err)
+	}
+	pair.Leaf = leaf
+	return &SVID{Name: name, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, pair: pair, chain: chain}, nil
+}
+
+// Credentials are what one side of a connection has: its own SVID, and the trust anchors of its trust domain.
+type Credentials struct {
+	SVID   *SVID
+	Bundle *Bundle
+}
+
+// Source gives the credentials as they are now. It is asked at every handshake and every request, and has to be quick.
+type Source interface {
+	Credentials() (*Credentials, error)
+}
+
+// Credentials implements [Source] with credentials that stay.
+func (c *Credentials) Credentials() (*Credentials, error) { return c, nil }
+
+// Check tells what a peer would reject: an SVID that is not valid at a time, or that the bundle does not vouch for.
+func (c *Credentials) Check(now time.Time) error {
+	if _, err := c.verify(c.SVID.chain, now); err != nil {
+		return fmt.Errorf("own certificate: %w", err)
+	}
+	return nil
+}
