@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/admission"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -23,20 +21,20 @@ var _ agent.Admitter = (*Runtime)(nil)
 
 // Admit holds projects against each other, the machine and its networks as they are now. It changes nothing.
 func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error {
-	f, err := r.features(r.in(ctx))
+	f, err := r.features.Find(r.in(ctx))
 	if errors.Is(err, fault.ErrUnfit) {
 		return nowhere(projects, err)
 	}
 	if err != nil {
 		return fmt.Errorf("ask containerd what it can do: %w", err)
 	}
-	guard, err := r.guard(r.in(ctx))
+	guard, err := r.guard.Now(r.in(ctx))
 	if err != nil {
 		return fmt.Errorf("ask containerd where it keeps its files: %w", err)
 	}
 	found := admission.Check(r.machine(f, guard), projects)
-	found = append(found, f.unmapped(projects)...)
-	lacked, err := r.lacked(projects)
+	found = append(found, f.Unmapped(projects)...)
+	lacked, err := r.specs.CDI.Lacked(projects)
 	if err != nil {
 		return err
 	}
@@ -57,7 +55,7 @@ func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error
 // nowhere is the answer where containerd itself will not do: for every project, whatever it asks for.
 func nowhere(projects []*workload.Project, err error) error {
 	var all workload.Clashes
-	message := strings.TrimSuffix(err.Error(), ": "+fault.ErrUnfit.Error())
+	message := failure.Message(err)
 	for _, p := range projects {
 		if len(p.Services) > 0 {
 			c := workload.NewClash(p, p.Services[0].Name, "", fault.ErrUnfit, message, fault.Hint(err))
@@ -72,18 +70,15 @@ func nowhere(projects []*workload.Project, err error) error {
 }
 
 // machine is what this device has, as it is now: devices come and go.
-func (r *Runtime) machine(f Features, guard workload.Guard) admission.Machine {
+func (r *Runtime) machine(f features.Features, guard workload.Guard) admission.Machine {
 	m := admission.Machine{
 		Cores: runtime.NumCPU(), SwapLimit: f.Controls.Swap, Cgroup: f.CgroupVersion, Controllers: f.Controls.Controllers,
 		NoWeights: !f.Controls.Weight,
-		Seccomp:   f.Seccomp, AppArmor: f.AppArmor, Privileged: r.o.AllowPrivileged, Guard: guard, Runtimes: map[string]bool{"runc": true, runtimeName: true},
+		Seccomp:   f.Seccomp, AppArmor: f.AppArmor, Privileged: r.o.AllowPrivileged, Guard: guard, Runtimes: map[string]bool{"runc": true, features.DefaultRuntime: true},
 		Realtime: f.Controls.Realtime, SELinux: f.SELinux,
 		NoProgram: unusable(r.o.Program), ProgramHint: programHint,
-		Exists: exists,
-		Volume: func(name string) bool {
-			dir, err := paths.Join(filepath.Join(r.o.DataDir, "shared"), name)
-			return err == nil && exists(dir)
-		},
+		Exists: paths.Exists,
+		Volume: r.volumes.HasShared,
 	}
 	for name := range r.o.Runtimes {
 		m.Runtimes[name] = true
@@ -93,9 +88,4 @@ func (r *Runtime) machine(f Features, guard workload.Guard) admission.Machine {
 		m.Memory = int64(uint64(info.Totalram) * uint64(info.Unit)) // 32 bits wide on some machines
 	}
 	return m
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/containerd/process"
 )
 
@@ -26,8 +28,6 @@ const (
 	runcRoot = "/run/containerd/runc"
 	// orphanPause is the time between two looks at a process that was killed.
 	orphanPause = 20 * time.Millisecond
-	// maxBundleFiles bounds what is read of a bundle.
-	maxBundleFiles = 512
 )
 
 // bundleIn is the bundle that containerd could not make because there is one, "" when err says something else. Nothing else
@@ -67,7 +67,7 @@ func (r *Runtime) unblock(ctx context.Context, id, bundle string) error {
 		return err
 	}
 	state := filepath.Join(runcRoot, r.o.Namespace, id)
-	if err := removeFlat(state); err != nil {
+	if err := paths.RemoveFlat(state); err != nil {
 		return err
 	}
 	rootfs := filepath.Join(bundle, "rootfs")
@@ -75,7 +75,7 @@ func (r *Runtime) unblock(ctx context.Context, id, bundle string) error {
 		return fmt.Errorf("unmount %s: %w", rootfs, err)
 	}
 	for _, dir := range []string{hidden(bundle), bundle} {
-		if err := removeFlat(dir); err != nil {
+		if err := paths.RemoveFlat(dir); err != nil {
 			return err
 		}
 	}
@@ -113,7 +113,7 @@ func (r *Runtime) endOrphan(ctx context.Context, id, bundle string) error {
 		if _, now := process.RunOf(uint32(pid), "/proc"); now != run || !inGroup(int(pid), group, "/proc") || process.CommandLine(int(pid), "/proc")[0] == "" {
 			return nil // one that nobody has waited for has no command line
 		}
-		if err := rest(ctx, orphanPause); err != nil {
+		if err := deadline.Rest(ctx, orphanPause); err != nil {
 			return fmt.Errorf("process %d, which has lost its shim, does not end: %w", pid, err)
 		}
 	}
@@ -157,36 +157,4 @@ func follows(args []string, flag, value string) bool {
 		}
 	}
 	return false
-}
-
-// removeFlat removes a folder of files. It does not go into folders, so that it cannot remove what is mounted there.
-func removeFlat(dir string) error {
-	st, err := os.Lstat(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if !st.IsDir() {
-		return fmt.Errorf("%s is not a folder", dir)
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	names, err := d.Readdirnames(maxBundleFiles)
-	_ = d.Close() // it was only read
-	if err != nil && len(names) > 0 {
-		return err
-	}
-	for _, name := range names {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

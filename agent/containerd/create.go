@@ -5,20 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
+	"os"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
-	"golang.org/x/sys/unix"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
-	"github.com/longshore-dev/longshore/agent/containerd/paths"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -30,7 +32,7 @@ func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error {
 			return err
 		}
 		for _, v := range p.Volumes {
-			if err := r.ensureVolume(p, v); err != nil {
+			if err := r.volumes.Ensure(p, v); err != nil {
 				return err
 			}
 		}
@@ -82,11 +84,11 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	} else if !errors.Is(err, fault.ErrNotFound) {
 		return err
 	}
-	f, err := r.features(ctx)
+	f, err := r.features.Find(ctx)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.permitted(ctx, p, c.Service), r.confined(f, c.Service), f.unmet(c.Service), f.canMap(c.Service)); err != nil {
+	if err := r.allowed(ctx, p, c.Service, f); err != nil {
 		return err
 	}
 	img, err := r.images.Ready(ctx, c.Service.Image)
@@ -94,7 +96,7 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 		return err
 	}
 	if err = r.build(ctx, p, c, img, f); err != nil {
-		ctx, cancel := after(ctx)
+		ctx, cancel := deadline.After(ctx)
 		defer cancel()
 		if cerr := r.discard(ctx, c.ID); cerr != nil {
 			r.log.Warn("clean up after a container that could not be made", "container", c.ID, "error", cerr)
@@ -103,7 +105,7 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	return err
 }
 
-func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, f Features) error {
+func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, f features.Features) error {
 	layer, err := r.freshLayer(ctx, p, c, img)
 	if err != nil {
 		return err
@@ -116,7 +118,7 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if signal == "" {
 		signal = img.Config.Config.StopSignal
 	}
-	if _, err := parseSignal(signal); err != nil {
+	if _, err := spec.Signal(signal); err != nil {
 		return err
 	}
 	ext, err := record{Container: c, NetNS: at.NetNS, StopSignal: signal}.extension()
@@ -130,17 +132,22 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if box.Runtime, err = r.runtimeOf(c.Service); err != nil {
 		return err
 	}
-	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, joined{}, box); err != nil {
+	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, spec.Joined{}, box); err != nil {
 		return err
 	}
 	return r.createBox(ctx, box)
 }
 
+// allowed refuses a service that this device may not or cannot run.
+func (r *Runtime) allowed(ctx context.Context, p *workload.Project, s workload.Service, f features.Features) error {
+	return errors.Join(r.guard.Permit(ctx, p, s), r.specs.Rules.Check(f, s), f.Unmet(s), f.Mappable(s))
+}
+
 // specify writes the specification of a container.
 func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment,
-	layer []mount.Mount, j joined, box containers.Container,
+	layer []mount.Mount, j spec.Joined, box containers.Container,
 ) (typeurl.Any, error) {
-	f, err := r.features(ctx)
+	f, err := r.features.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -148,12 +155,9 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 	if err != nil {
 		return nil, err
 	}
-	b := blueprint{project: p.Name, service: c.Service, image: img, at: at, mounts: mounts, joined: j, f: f}
-	spec, err := oci.GenerateSpec(ctx, r.client, &box, r.spec(b)...)
-	if err != nil {
-		return nil, err
-	}
-	return typeurl.MarshalAny(spec)
+	return r.specs.Make(ctx, spec.Blueprint{
+		Project: p.Name, Service: c.Service, Image: img.Config.Config, NetNS: at.NetNS, Hostname: at.Hostname, Mounts: mounts, Joined: j, Features: f,
+	}, &box)
 }
 
 // freshLayer makes the container's writable layer, in place of what a killed attempt may have left.
@@ -162,7 +166,7 @@ func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workloa
 		owned.LabelDevice: r.o.Device, owned.LabelProject: p.Name,
 		owned.LabelRoot: r.stamp(), // no container names it yet
 	}
-	maps.Copy(all, layerLabels(c.Service))
+	maps.Copy(all, users.LayerLabels(c.Service))
 	labels := snapshots.WithLabels(all)
 	m, err := r.snapshots().Prepare(ctx, c.ID, img.Top(), labels)
 	if !errdefs.IsAlreadyExists(err) {
@@ -186,7 +190,7 @@ func (r *Runtime) dropLayer(ctx context.Context, id string) error {
 	if info.Labels[owned.LabelDevice] != r.o.Device {
 		return fmt.Errorf("snapshot %s does not belong to device %s: %w", id, r.o.Device, fault.ErrConflict)
 	}
-	if err := r.unmountRootfs(id); err != nil {
+	if err := r.volumes.UnmountLayer(id); err != nil {
 		return err
 	}
 	if err := r.snapshots().Remove(ctx, id); err != nil && !errdefs.IsNotFound(err) {
@@ -200,7 +204,19 @@ func (r *Runtime) discard(ctx context.Context, id string) error {
 	if err := r.o.Networks.Detach(ctx, id); err != nil {
 		return err
 	}
-	if err := r.clear(ctx, id); err != nil {
+	return r.clear(ctx, id)
+}
+
+// clear removes what a container mounts, its input and its writable layer.
+func (r *Runtime) clear(ctx context.Context, id string) error {
+	if err := r.volumes.Clear(ctx, id); err != nil {
+		return err
+	}
+	dir, err := r.stdinDir(id)
+	if err == nil {
+		err = os.RemoveAll(dir)
+	}
+	if err != nil {
 		return err
 	}
 	return r.dropLayer(ctx, id)
@@ -243,36 +259,48 @@ func (r *Runtime) sweepOne(ctx context.Context, id string) error {
 	return r.discard(ctx, id)
 }
 
-// withRootfs mounts a container's layer for the time of do. A kill leaves the mount where the next attempt finds it.
-func (r *Runtime) withRootfs(id string, layer []mount.Mount, do func(root string) error) (err error) {
-	dir, err := r.rootfsDir(id)
-	if err != nil {
-		return err
+// attach gives a container its place in the networks, and the files that come with it to its own root.
+func (r *Runtime) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
+	at, err := r.o.Networks.Attach(ctx, project, c)
+	if err != nil || !users.Own(c.Service) {
+		return at, err
 	}
-	if err := r.unmountRootfs(id); err != nil {
-		return err
+	for _, source := range at.files() {
+		if err := os.Lchown(source, users.First, users.First); source != "" && err != nil {
+			return at, err
+		}
 	}
-	if err := makeDir(dir, 0o700); err != nil {
-		return err
-	}
-	if err := mount.All(withoutMapping(mount.RemoveVolatileOption(layer)), dir); err != nil {
-		return fmt.Errorf("mount the layer of container %s: %w", id, err)
-	}
-	defer func() { err = errors.Join(err, r.unmountRootfs(id)) }()
-	return do(dir)
+	return at, nil
 }
 
-func (r *Runtime) rootfsDir(id string) (string, error) {
-	return paths.Join(filepath.Join(r.o.RunDir, "rootfs"), id)
+// files are the network's files, by where a container has them; "": there is none.
+func (at Attachment) files() map[string]string {
+	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf, "/etc/hostname": at.HostnameFile}
 }
 
-func (r *Runtime) unmountRootfs(id string) error {
-	dir, err := r.rootfsDir(id)
+// mounts are those files, what the service and its image mount, and the program of a service with init.
+func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
+	var out []specs.Mount
+	for target, source := range at.files() {
+		if source != "" {
+			options := []string{"bind", "rprivate", "nosuid", "nodev", "noexec"}
+			if c.Service.ReadOnly {
+				options = append(options, "ro")
+			}
+			out = append(out, specs.Mount{Destination: target, Type: "bind", Source: source, Options: options})
+		}
+	}
+	own, err := r.volumes.Mounts(ctx, p, c, img.Config.Config, layer)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := mount.UnmountAll(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount %s: %w", dir, err)
+	out = append(out, own...)
+	if c.Service.Init {
+		m, err := r.initMount()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
 	}
-	return removeEmpty(dir)
+	return out, nil
 }

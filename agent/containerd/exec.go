@@ -1,10 +1,12 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,7 +24,10 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -52,16 +57,16 @@ func (r *Runtime) exec(ctx context.Context, id string, o agent.ExecOptions, priv
 	if err != nil {
 		return 0, err
 	}
-	var spec oci.Spec
-	if err := typeurl.UnmarshalTo(box.Spec, &spec); err != nil {
+	var s oci.Spec
+	if err := typeurl.UnmarshalTo(box.Spec, &s); err != nil {
 		return 0, err
 	}
-	proc, err := execSpec(&spec, o, pid)
+	proc, err := execSpec(&s, o, pid)
 	if err != nil {
 		return 0, err
 	}
 	if privileged {
-		if err := r.empower(proc); err != nil {
+		if err := r.specs.Rules.Empower(proc); err != nil {
 			return 0, err
 		}
 	}
@@ -84,22 +89,22 @@ func (r *Runtime) runningPID(ctx context.Context, id string) (uint32, error) {
 }
 
 // execSpec is the container's own process with another program.
-func execSpec(spec *oci.Spec, o agent.ExecOptions, pid uint32) (*specs.Process, error) {
-	p := processSpec(spec, o.Argv)
+func execSpec(s *oci.Spec, o agent.ExecOptions, pid uint32) (*specs.Process, error) {
+	p := spec.Process(s, o.Argv)
 	p.Terminal = o.TTY
-	p.Env = environment(p.Env, o.Environment)
+	p.Env = spec.Environment(p.Env, o.Environment)
 	if o.TTY && !slices.ContainsFunc(p.Env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") }) {
 		p.Env = append(p.Env, "TERM=xterm")
 	}
-	p.Cwd = firstOf(o.WorkingDir, p.Cwd)
+	p.Cwd = cmp.Or(o.WorkingDir, p.Cwd)
 	if !filepath.IsAbs(p.Cwd) {
 		return nil, fmt.Errorf("working directory %q is not an absolute path: %w", p.Cwd, fault.ErrInvalid)
 	}
 	if o.TTY && o.Resize != nil {
 		select {
-		case s, ok := <-o.Resize:
+		case size, ok := <-o.Resize:
 			if ok {
-				p.ConsoleSize = &specs.Box{Width: uint(s.Width), Height: uint(s.Height)}
+				p.ConsoleSize = &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
 			}
 		default:
 		}
@@ -107,7 +112,7 @@ func execSpec(spec *oci.Spec, o agent.ExecOptions, pid uint32) (*specs.Process, 
 	if o.User == "" {
 		return p, nil
 	}
-	user, err := lookUp(fmt.Sprintf("/proc/%d/root", pid), o.User)
+	user, err := users.LookUp(fmt.Sprintf("/proc/%d/root", pid), o.User)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +122,7 @@ func execSpec(spec *oci.Spec, o agent.ExecOptions, pid uint32) (*specs.Process, 
 
 // runExec runs a process with its streams and removes what is left of it.
 func (r *Runtime) runExec(ctx context.Context, id, exec string, proc *specs.Process, o agent.ExecOptions) (code int, err error) {
-	spec, err := typeurl.MarshalAnyToProto(proc)
+	any, err := typeurl.MarshalAnyToProto(proc)
 	if err != nil {
 		return 0, err
 	}
@@ -133,7 +138,7 @@ func (r *Runtime) runExec(ctx context.Context, id, exec string, proc *specs.Proc
 		}
 	}()
 	svc, cfg := r.client.TaskService(), streams.Config()
-	begin, begun := outlast(ctx)
+	begin, begun := deadline.Outlast(ctx)
 	defer begun()
 	defer func() { // also where no answer came: the process may be there all the same
 		if cerr := r.endExec(ctx, id, exec); cerr != nil {
@@ -141,7 +146,7 @@ func (r *Runtime) runExec(ctx context.Context, id, exec string, proc *specs.Proc
 		}
 	}()
 	if _, err := svc.Exec(begin, &tasks.ExecProcessRequest{
-		ContainerID: id, ExecID: exec, Spec: spec, Terminal: cfg.Terminal, Stdin: cfg.Stdin, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
+		ContainerID: id, ExecID: exec, Spec: any, Terminal: cfg.Terminal, Stdin: cfg.Stdin, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
 	}); err != nil {
 		return 0, errgrpc.ToNative(err)
 	}
@@ -186,7 +191,7 @@ func (r *Runtime) drain(ctx context.Context, streams cio.IO) error {
 // streams makes the pipes between a process and its caller.
 func (r *Runtime) streams(ctx context.Context, id, exec string, o agent.ExecOptions) (cio.IO, error) {
 	dir := filepath.Join(r.o.RunDir, "exec")
-	if err := makeDir(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	out, errOut := shareable(o.Stdout, o.Stderr)
@@ -251,7 +256,7 @@ func (r *Runtime) attend(ctx context.Context, id, exec string, o agent.ExecOptio
 // endExec removes a process of ours from a container, killing it unless it has ended by itself. A call of before whose answer did
 // not come may still be under way, so a process that is said not to run yet is killed, too. Gone is no error.
 func (r *Runtime) endExec(ctx context.Context, id, exec string) error {
-	ctx, cancel := after(ctx)
+	ctx, cancel := deadline.After(ctx)
 	defer cancel()
 	svc := r.client.TaskService()
 	got, err := svc.Get(ctx, &tasks.GetRequest{ContainerID: id, ExecID: exec})

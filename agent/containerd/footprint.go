@@ -10,6 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/usage"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -17,7 +18,7 @@ var _ agent.DiskObserver = (*Runtime)(nil)
 
 // Space is how much room there is where containerd and the agent keep what they write.
 func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
-	blobs, files, err := r.Roots(r.in(ctx))
+	blobs, files, err := r.features.Roots(r.in(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("measure free space: %w", failure.Classify(err))
 	}
@@ -53,4 +54,43 @@ func (r *Runtime) Footprint(ctx context.Context, project string) (int64, error) 
 	}
 	logs, err := r.logs.Size(project)
 	return sum + logs, err
+}
+
+// Usage tells what this device's running containers use, and what the output of all takes.
+func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
+	ctx = r.in(ctx)
+	boxes, err := r.list(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("measure containers: %w", failure.Classify(err))
+	}
+	logs, err := r.logs.Usage(ctx)
+	if err != nil || len(boxes) == 0 {
+		return nil, logs, err
+	}
+	ours := map[string]bool{}
+	for _, b := range boxes {
+		ours[b.ID] = true
+	}
+	out, err := usage.Measure(ctx, r.client.TaskService(), ours, r.o.Now(), r.log)
+	if err != nil {
+		return nil, nil, fmt.Errorf("measure containers: %w", failure.Classify(err))
+	}
+	return out, logs, nil
+}
+
+var _ agent.VolumeKeeper = (*Runtime)(nil)
+
+// StoredVolumes lists the named volumes that have data on this device. What a driver mounts is not on it.
+func (r *Runtime) StoredVolumes(context.Context) ([]workload.StoredVolume, error) {
+	return r.volumes.Stored()
+}
+
+// VolumeSize is how many bytes of the disk a volume takes, see [volumes.Store.Size].
+func (r *Runtime) VolumeSize(ctx context.Context, project, name string) (int64, error) {
+	return r.volumes.Size(ctx, project, name)
+}
+
+// TakeVolume takes a volume's data away at once, see [volumes.Store.Take].
+func (r *Runtime) TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error) {
+	return r.volumes.Take(ctx, project, name)
 }

@@ -19,7 +19,10 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -64,7 +67,7 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 		return err
 	}
 	defer func() {
-		ctx, cancel := after(ctx)
+		ctx, cancel := deadline.After(ctx)
 		defer cancel()
 		err = errors.Join(err, r.removeFirst(ctx, f.ID))
 	}()
@@ -76,7 +79,7 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 	if err != nil {
 		return err
 	}
-	if _, err := r.runOver(ctx, shimGroup(p.Name, f.Service), f.ID, layer, streams); err != nil {
+	if _, err := r.runOver(ctx, spec.Group(p.Name, f.Service), f.ID, layer, streams); err != nil {
 		return err
 	}
 	res, err := r.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: f.ID})
@@ -98,11 +101,11 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 
 // makeFirst makes the container; begin is how much its owner has written before.
 func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams taskIO, begin int64, err error) {
-	features, err := r.features(ctx)
+	machine, err := r.features.Find(ctx)
 	if err != nil {
 		return streams, 0, err
 	}
-	if err := errors.Join(r.permitted(ctx, p, f.Service), r.confined(features, f.Service), features.unmet(f.Service), features.canMap(f.Service)); err != nil {
+	if err := r.allowed(ctx, p, f.Service, machine); err != nil {
 		return streams, 0, err
 	}
 	img, err := r.images.Ready(ctx, f.Service.Image)
@@ -130,7 +133,7 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	if box.Spec, err = r.specify(ctx, p, f, img, at, layer, j, box); err != nil {
 		return streams, 0, err
 	}
-	if err := r.lay(ctx, p, f); err != nil {
+	if err := r.volumes.Lay(ctx, p, f); err != nil {
 		return streams, 0, err
 	}
 	if err := r.createBox(ctx, box); err != nil {
@@ -155,9 +158,6 @@ func (r *Runtime) removeFirst(ctx context.Context, id string) error {
 		return err
 	}
 	if err := r.clear(ctx, id); err != nil {
-		return err
-	}
-	if err := r.dropLayer(ctx, id); err != nil {
 		return err
 	}
 	return r.deleteBox(ctx, id)
@@ -230,7 +230,7 @@ func (r *Runtime) postStart(ctx context.Context, c workload.Container) error {
 			continue
 		}
 		err = fmt.Errorf("post_start %d (%s): %w", n+1, strings.Join(h.Command, " "), err)
-		ctx, cancel := after(ctx)
+		ctx, cancel := deadline.After(ctx)
 		defer cancel()
 		return errors.Join(err, r.endTask(ctx, c.ID))
 	}
@@ -246,7 +246,7 @@ func (r *Runtime) preStop(ctx context.Context, c workload.Container, grace time.
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	began := r.o.Now()
-	refused := forksRefused(r.group(c.Service.Resources, c.ID))
+	refused := cgroup.ForksRefused(r.group(c.Service.Resources, c.ID))
 	for n, h := range c.Service.PreStop {
 		if err := r.runHook(ctx, c, h, refused); err != nil {
 			r.log.Warn("a command before the stop of a container failed", "container", c.ID, "hook", fmt.Sprintf("pre_stop %d", n+1), "error", err)
@@ -261,7 +261,7 @@ func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.
 	if len(h.Command) == 0 {
 		return fmt.Errorf("nothing to run: %w", fault.ErrInvalid)
 	}
-	defer func() { err = crowded(err, c.Service.Resources, r.group(c.Service.Resources, c.ID), refused) }()
+	defer func() { err = cgroup.Crowded(err, c.Service.Resources, r.group(c.Service.Resources, c.ID), refused) }()
 	var printed tail
 	code, err := r.exec(ctx, c.ID, agent.ExecOptions{
 		Argv: h.Command, User: h.User, WorkingDir: h.WorkingDir, Environment: h.Environment, Stdout: &printed, Stderr: &printed,

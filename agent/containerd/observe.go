@@ -151,7 +151,7 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	if err := r.claim(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := r.version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
+	if _, err := r.features.Version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
 		return nil, fmt.Errorf("subscribe to events: %w", failure.Classify(err))
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -20,8 +20,11 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/process"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -61,18 +64,18 @@ func (r *Runtime) probeExec(ctx context.Context, id string, argv []string) (err 
 		return err
 	}
 	limits, group := rec.Container.Service.Resources, r.group(rec.Container.Service.Resources, id)
-	before := forksRefused(group)
-	defer func() { err = crowded(err, limits, group, before) }()
-	var spec oci.Spec
-	if err := typeurl.UnmarshalTo(box.Spec, &spec); err != nil {
+	before := cgroup.ForksRefused(group)
+	defer func() { err = cgroup.Crowded(err, limits, group, before) }()
+	var s oci.Spec
+	if err := typeurl.UnmarshalTo(box.Spec, &s); err != nil {
 		return err
 	}
-	proc, err := typeurl.MarshalAnyToProto(processSpec(&spec, argv))
+	proc, err := typeurl.MarshalAnyToProto(spec.Process(&s, argv))
 	if err != nil {
 		return err
 	}
 	svc, exec := r.client.TaskService(), "probe-"+strings.ToLower(rand.Text())
-	begin, begun := outlast(ctx)
+	begin, begun := deadline.Outlast(ctx)
 	defer begun()
 	defer func() { // also where no answer came: the process may be there all the same
 		if cerr := r.endExec(ctx, id, exec); cerr != nil {

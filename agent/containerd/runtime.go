@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,16 +19,22 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/confinement"
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
+	"github.com/longshore-dev/longshore/agent/containerd/devices"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
+	"github.com/longshore-dev/longshore/agent/containerd/guard"
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/volumes"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
-	runtimeName = "io.containerd.runc.v2"
 	// reconnectDelay is the longest pause before the connection to a restarted containerd is tried again.
 	reconnectDelay = 2 * time.Second
 	// killWait is how long a process may take to vanish after SIGKILL; longer means that the kernel holds it.
@@ -46,12 +53,15 @@ type Runtime struct {
 	log    *slog.Logger
 	mute   *log.Entry // the client library logs to stderr otherwise
 
-	ids    *locks.Table // one change of a container at a time
-	shims  *shims
-	images *images.Store
-	logs   *logs.Keeper
-	host   hostFeatures
-	doings doings
+	ids      *locks.Table // one change of a container at a time
+	shims    *shims
+	images   *images.Store
+	guard    *guard.Guard
+	specs    spec.Maker
+	volumes  *volumes.Store
+	logs     *logs.Keeper
+	features *features.Finder
+	doings   doings
 
 	startLimit time.Duration // startLimit; shorter in tests
 
@@ -64,6 +74,15 @@ type Runtime struct {
 	wg   sync.WaitGroup     // event streams and the rotation
 }
 
+// Features asks containerd and the kernel what they can do. The first good answer is kept, but for AppArmor's.
+func (r *Runtime) Features(ctx context.Context) (features.Features, error) {
+	f, err := r.features.Find(r.in(ctx))
+	if err != nil {
+		return f, fmt.Errorf("ask containerd what it can do: %w", err)
+	}
+	return f, nil
+}
+
 // New makes a runtime and keeps its logs within their limits until Close. It does not wait for containerd: calls made while
 // it is away end in fault.ErrTemporary. The caller closes it.
 func New(ctx context.Context, o Options) (*Runtime, error) {
@@ -74,14 +93,14 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := recentKernel(); err != nil {
+	if err := features.RecentKernel(); err != nil {
 		return nil, fmt.Errorf("set up the containerd runtime: %w", err)
 	}
 	c, err := client.New(o.Address,
 		client.WithDefaultNamespace(o.Namespace),
-		client.WithDefaultRuntime(runtimeName), // else the library asks containerd for it
+		client.WithDefaultRuntime(features.DefaultRuntime), // else the library asks containerd for it
 		client.WithTimeout(reconnectDelay),
-		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(bounded)}),
+		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(deadline.Tasks)}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s: %w", o.Address, failure.Classify(err))
@@ -95,9 +114,25 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 		logs: logs.NewKeeper(filepath.Join(o.DataDir, "logs"), o.Logs, o.Now, o.Logger),
 	}
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
+	r.features = features.NewFinder(features.Options{Client: c, Snapshotter: o.Snapshotter, Runtimes: o.Runtimes, Now: o.Now, Logger: o.Logger})
 	r.images = images.New(r.in(r.life), c, images.Options{
-		Device: o.Device, Snapshotter: o.Snapshotter, DataDir: o.DataDir, Endpoints: o.Endpoints, Journal: o.Journal, Host: r,
+		Device: o.Device, Snapshotter: o.Snapshotter, DataDir: o.DataDir, Endpoints: o.Endpoints, Journal: o.Journal, Host: r.features,
 		Downloads: o.Downloads, Unpacks: o.Unpacks, MinFree: o.MinFree, Now: o.Now, Logger: o.Logger,
+	})
+	r.guard = &guard.Guard{AllowPrivileged: o.AllowPrivileged, Places: o.places(), Roots: r.features.Roots}
+	r.specs = spec.Maker{
+		Client: c, Guard: r.guard, CDI: devices.CDI{Dirs: o.CDIDirs},
+		Rules: confinement.Rules{AllowPrivileged: o.AllowPrivileged, AllowNoSeccomp: o.AllowNoSeccomp, NoNewPrivileges: o.NoNewPrivileges},
+	}
+	r.volumes = volumes.New(volumes.Options{
+		Device: o.Device, DataDir: o.DataDir, RunDir: o.RunDir, Snapshots: r.snapshots(), Guard: r.guard, Now: o.Now,
+		Top: func(ctx context.Context, i workload.Image) (string, error) {
+			img, err := r.images.Ready(ctx, i)
+			if err != nil {
+				return "", err
+			}
+			return img.Top(), nil
+		},
 	})
 	r.wg.Go(func() { r.logs.Run(r.life) })
 	return r, nil
@@ -121,25 +156,27 @@ func (r *Runtime) in(ctx context.Context) context.Context {
 	return log.WithLogger(namespaces.WithNamespace(ctx, r.o.Namespace), r.mute)
 }
 
-// outlast is a context for a call that must not be cut off in the middle: it ends some time after ctx does, and has no deadline that
-// would travel with the call. A shim takes that for its own, and kills runc where it is: a process that runc has just begun in a
-// container is then nobody's.
-func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if rest(longer, images.CleanupWait) == nil {
-			cancel()
-		}
-	})
-	return longer, func() { stop(); cancel() }
-}
-
-// after is a context to clean up in when ctx may have ended.
-func after(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), images.CleanupWait)
-}
-
 func (r *Runtime) snapshots() snapshots.Snapshotter { return r.client.SnapshotService(r.o.Snapshotter) }
+
+// places are what containers without privileges must not have, beside those of every device.
+func (o Options) places() []workload.Place {
+	out := slices.Clone(o.Places)
+	add := func(a workload.Access, holds string, paths ...string) {
+		for _, p := range paths {
+			if filepath.IsAbs(p) {
+				out = append(out, workload.Place{Path: p, Access: a, Holds: holds})
+			}
+		}
+	}
+	add(workload.NoAccess, "the agent's own", o.DataDir, o.RunDir)
+	add(workload.NoAccess, "containerd's socket", o.Address)
+	add(workload.ReadOnly, "program of the agent", o.Program)
+	add(workload.ReadOnly, "specifications of devices", o.CDIDirs...)
+	for _, program := range o.Runtimes {
+		add(workload.ReadOnly, "an OCI runtime", program)
+	}
+	return out
+}
 
 func (o Options) complete() (Options, error) {
 	set := func(s *string, d string) {
@@ -167,18 +204,6 @@ func (o Options) complete() (Options, error) {
 		return o, fmt.Errorf("journal, networks and clock are needed: %w", fault.ErrInvalid)
 	}
 	return o, nil
-}
-
-// rest waits for d; an error is ctx's.
-func rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Pull makes an image present and durable, see [images.Store.Pull].

@@ -5,16 +5,7 @@ import (
 	"sync"
 
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
-	"github.com/longshore-dev/longshore/agent/workload"
 )
-
-// shimGroup is the group of containers that share a shim with one of a service: its project. "": it shares none.
-func shimGroup(project string, s workload.Service) string {
-	if s.OwnShim {
-		return ""
-	}
-	return project
-}
 
 // shims has the tasks of a group find the shim that they share.
 //
@@ -30,7 +21,7 @@ type shims struct {
 
 func newShims() *shims { return &shims{alone: locks.New(), begun: map[string]uint64{}} }
 
-// begin calls do, which makes a task, starts it, and removes one that did not start. The group is that of [shimGroup].
+// begin calls do, which makes a task, starts it, and removes one that did not start. The group is that of spec.Group.
 func (s *shims) begin(ctx context.Context, group string, do func() error) error {
 	if group == "" {
 		return do()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,15 +12,17 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -126,14 +126,14 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	if err != nil {
 		return err
 	}
-	pid, err := r.runOver(ctx, shimGroup(p.Name, c.Service), c.ID, layer, streams)
+	pid, err := r.runOver(ctx, spec.Group(p.Name, c.Service), c.ID, layer, streams)
 	if err != nil {
 		if images.Damaged(err) && r.images.Suspect(ctx, c.Service.Image) {
 			return r.removeBroken(ctx, c.ID, err)
 		}
 		return err
 	}
-	if err := r.withdraw(c); err != nil {
+	if err := r.volumes.Withdraw(c); err != nil {
 		r.log.Warn("what a container mounts of the device stays mounted at the agent's place for it", "container", c.ID, "error", err)
 	}
 	r.logs.Watch(replicaOf(box.Labels), c.Service.Log, c.ID, pid)
@@ -150,51 +150,55 @@ func (r *Runtime) removeBroken(ctx context.Context, id string, why error) error 
 func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
 	box containers.Container, rec record,
 ) error {
-	if err := r.permitted(ctx, p, c.Service); err != nil {
+	if err := r.guard.Permit(ctx, p, c.Service); err != nil {
 		return err
 	}
-	if err := r.lay(ctx, p, c); err != nil {
+	if err := r.volumes.Lay(ctx, p, c); err != nil {
 		return err
 	}
-	if err := setNetSysctls(at.NetNS, c.Service); err != nil {
+	if err := users.SetNetSysctls(at.NetNS, c.Service); err != nil {
 		return err
 	}
-	if f, err := r.features(ctx); err != nil {
+	if f, err := r.features.Find(ctx); err != nil {
 		return err
 	} else if f.CgroupVersion == 1 {
-		if err := allowRealtime(cgroupRoot, r.group(c.Service.Resources, c.ID), c.Service.Resources); err != nil {
+		if err := cgroup.AllowRealtime(cgroup.Root, r.group(c.Service.Resources, c.ID), c.Service.Resources); err != nil {
 			return err
 		}
 	}
-	if !late(c.Service) {
-		if at.NetNS == rec.NetNS {
-			return nil
-		}
-		return r.rejoin(ctx, box, rec, at)
-	}
-	img, err := r.images.Ready(ctx, c.Service.Image) // only here: what is fixed starts without its image, too
-	if err != nil {
-		return err
-	}
-	j, err := r.join(ctx, p.Name, c)
-	if err != nil {
-		return err
+	late := spec.Late(c.Service)
+	if !late && at.NetNS == rec.NetNS {
+		return nil
 	}
 	rec.NetNS = at.NetNS
+	var err error
 	if box.Extensions, err = rec.extension(); err != nil {
 		return err
 	}
-	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, j, box); err != nil {
+	if late {
+		box.Spec, err = r.specifyLate(ctx, p, c, at, layer, box)
+	} else {
+		box.Spec, err = spec.Rejoin(box.Spec, at.NetNS, at.files())
+	}
+	if err != nil {
 		return err
 	}
 	return r.updateBox(ctx, box, "spec", "extensions."+extensionKey)
 }
 
-// late tells whether a service's specification holds what may differ at each start: numbers of devices, other containers'
-// namespaces.
-func late(s workload.Service) bool {
-	return s.Namespaces.PID.Service() != "" || s.Namespaces.IPC.Service() != "" ||
-		len(s.Devices)+len(s.CDI)+len(s.GPUs) > 0 || s.Resources.Blkio != nil || s.Security != nil && s.Security.Privileged
+// specifyLate writes the specification of a service whose image is needed for that: what is fixed starts without it, too.
+func (r *Runtime) specifyLate(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+	box containers.Container,
+) (typeurl.Any, error) {
+	img, err := r.images.Ready(ctx, c.Service.Image)
+	if err != nil {
+		return nil, err
+	}
+	j, err := r.join(ctx, p.Name, c)
+	if err != nil {
+		return nil, err
+	}
+	return r.specify(ctx, p, c, img, at, layer, j, box)
 }
 
 // runOver runs a task where containerd may still hold what a killed call left: it undoes such calls on its own, but some
@@ -265,7 +269,7 @@ func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, s
 		if err == nil {
 			return
 		}
-		ctx, cancel := after(ctx)
+		ctx, cancel := deadline.After(ctx)
 		defer cancel()
 		if cerr := r.endTask(ctx, id); cerr != nil {
 			r.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
@@ -283,36 +287,6 @@ func (r *Runtime) runTask(ctx context.Context, id string, layer []mount.Mount, s
 		return 0, errgrpc.ToNative(err)
 	}
 	return res.Pid, nil
-}
-
-// rejoin writes a network namespace's new path into a container, and the files of names that belong to it.
-func (r *Runtime) rejoin(ctx context.Context, box containers.Container, rec record, at Attachment) error {
-	var spec oci.Spec
-	if err := typeurl.UnmarshalTo(box.Spec, &spec); err != nil {
-		return err
-	}
-	for n := range spec.Linux.Namespaces {
-		if spec.Linux.Namespaces[n].Type == specs.NetworkNamespace {
-			spec.Linux.Namespaces[n].Path = at.NetNS
-		}
-	}
-	for target, source := range nameFiles(at) {
-		// The first one there is ours: what a service mounts in its place comes after it.
-		n := slices.IndexFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == target })
-		if n >= 0 && source != "" && filepath.Base(spec.Mounts[n].Source) == filepath.Base(source) {
-			spec.Mounts[n].Source = source
-		}
-	}
-	rec.NetNS = at.NetNS
-	ext, err := rec.extension()
-	if err != nil {
-		return err
-	}
-	if box.Spec, err = typeurl.MarshalAny(&spec); err != nil {
-		return err
-	}
-	box.Extensions = ext
-	return r.updateBox(ctx, box, "spec", "extensions."+extensionKey)
 }
 
 func (r *Runtime) taskStatus(ctx context.Context, id string) (task.Status, error) {
@@ -346,7 +320,7 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 			return errgrpc.ToNative(err)
 		}
 	}
-	sig, err := parseSignal(rec.StopSignal)
+	sig, err := spec.Signal(rec.StopSignal)
 	if err != nil {
 		return err
 	}
@@ -498,7 +472,7 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 		if err := r.o.Networks.Teardown(ctx, project); err != nil {
 			return err
 		}
-		if err := r.dropAnonymous(project); err != nil {
+		if err := r.volumes.DropAnonymous(project); err != nil {
 			return err
 		}
 		r.shims.forget(project)

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"debug/elf"
 	"fmt"
 	"net/url"
@@ -14,27 +15,22 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/paths"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Commands of [Options.Program] that outlive this process. Their names are fixed: containers that run were made with them.
-const (
-	// initCommand runs "-- ARGV..." as the first process of a container: see package firstprocess.
-	initCommand = "init-process"
-	// terminalCommand copies a terminal's output, which the shim cannot append to a file by itself, to the file it names.
-	terminalCommand = "terminal-output"
-	// initTarget is where the program is in a container: /dev is in memory, so it leaves no trace in the image's files.
-	initTarget = "/dev/longshore-init"
-)
+// terminalCommand, of [Options.Program], outlives this process; its name is fixed. It copies a terminal's output, which the shim cannot append to a file by itself, to the file it names.
+const terminalCommand = "terminal-output"
 
 // initMount puts this program into a container.
 func (r *Runtime) initMount() (specs.Mount, error) {
 	if why := unusable(r.o.Program); why != "" {
 		return specs.Mount{}, fault.WithHint(fmt.Errorf("init: %s: %w", why, fault.ErrUnfit), programHint)
 	}
-	return specs.Mount{Destination: initTarget, Type: "bind", Source: r.o.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}}, nil
+	return specs.Mount{Destination: spec.InitTarget, Type: "bind", Source: r.o.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}}, nil
 }
 
 func (r *Runtime) needProgram(what string) error {
@@ -100,7 +96,7 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 		if err := r.needProgram("tty"); err != nil {
 			return taskIO{}, err
 		}
-		u := url.URL{Scheme: "binary", Path: r.o.Program, RawQuery: url.Values{terminalCommand: {firstOf(file, os.DevNull)}}.Encode()}
+		u := url.URL{Scheme: "binary", Path: r.o.Program, RawQuery: url.Values{terminalCommand: {cmp.Or(file, os.DevNull)}}.Encode()}
 		out.stdout = u.String()
 	}
 	if !s.Stdin {
@@ -113,11 +109,11 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 
 // stdinPipe is an input that never ends: the shim holds both of its ends open, whether this process lives or not.
 func (r *Runtime) stdinPipe(id string) (string, error) {
-	dir, err := paths.Join(filepath.Join(r.o.RunDir, "stdin"), id)
+	dir, err := r.stdinDir(id)
 	if err != nil {
 		return "", err
 	}
-	if err := makeDir(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
 	pipe := filepath.Join(dir, "pipe")
@@ -127,12 +123,16 @@ func (r *Runtime) stdinPipe(id string) (string, error) {
 	return pipe, nil
 }
 
+func (r *Runtime) stdinDir(id string) (string, error) {
+	return paths.Join(filepath.Join(r.o.RunDir, "stdin"), id)
+}
+
 // runtimeOf is which OCI runtime runs a service's containers.
 func (r *Runtime) runtimeOf(s workload.Service) (containers.RuntimeInfo, error) {
 	name, ok := r.o.Runtimes[s.Runtime]
 	switch {
 	case s.Runtime == "" && !ok, s.Runtime == "runc" && !ok:
-		return containers.RuntimeInfo{Name: runtimeName}, nil
+		return containers.RuntimeInfo{Name: features.DefaultRuntime}, nil
 	case !ok:
 		return containers.RuntimeInfo{}, fault.WithHint(fmt.Errorf("this device has no runtime %q: %w", s.Runtime, fault.ErrUnfit),
 			"allow it in the agent's configuration: runtime.allowed")
@@ -140,5 +140,5 @@ func (r *Runtime) runtimeOf(s workload.Service) (containers.RuntimeInfo, error) 
 		return containers.RuntimeInfo{Name: name}, nil
 	}
 	o, err := typeurl.MarshalAny(&runcoptions.Options{BinaryName: name})
-	return containers.RuntimeInfo{Name: runtimeName, Options: o}, err
+	return containers.RuntimeInfo{Name: features.DefaultRuntime, Options: o}, err
 }

@@ -24,6 +24,16 @@ type Notice struct {
 	Message string
 }
 
+// Volume is the one that a mount of the project names. Volumes without a name have no entry.
+func (p *Project) Volume(name string) Volume {
+	for _, v := range p.Volumes {
+		if v.Name == name {
+			return v
+		}
+	}
+	return Volume{Name: name}
+}
+
 // Images lists what the project's services run on, mount, and run first, in order of use; some may be there twice.
 func (p *Project) Images() []Image {
 	var out []Image

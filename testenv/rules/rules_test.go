@@ -61,14 +61,24 @@ var mayImport = map[string][]string{
 	"testenv/rules":      {},
 
 	// The rooms of the runtime; those without imports of ours are its floor.
-	"agent/containerd/apparmor": {},
-	"agent/containerd/failure":  {"artifacts"},
-	"agent/containerd/images":   {"artifacts", "agent", "agent/workload", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/owned"},
-	"agent/containerd/locks":    {},
-	"agent/containerd/logs":     {"agent/workload", "agent/containerd/paths", "agent/containerd/process"},
-	"agent/containerd/owned":    {},
-	"agent/containerd/paths":    {"artifacts"},
-	"agent/containerd/process":  {},
+	"agent/containerd/apparmor":    {},
+	"agent/containerd/cgroup":      {"agent/workload", "agent/containerd/paths"},
+	"agent/containerd/confinement": {"artifacts", "agent/workload", "agent/containerd/apparmor", "agent/containerd/failure", "agent/containerd/features"},
+	"agent/containerd/deadline":    {},
+	"agent/containerd/devices":     {"artifacts", "agent/workload", "agent/containerd/failure"},
+	"agent/containerd/failure":     {"artifacts"},
+	"agent/containerd/features":    {"artifacts", "agent/workload", "agent/containerd/apparmor", "agent/containerd/cgroup", "agent/containerd/failure", "agent/containerd/paths", "agent/containerd/users"},
+	"agent/containerd/guard":       {"artifacts", "agent/workload", "agent/containerd/confinement"},
+	"agent/containerd/images":      {"artifacts", "agent", "agent/workload", "agent/containerd/deadline", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/owned"},
+	"agent/containerd/locks":       {},
+	"agent/containerd/logs":        {"agent/workload", "agent/containerd/paths", "agent/containerd/process"},
+	"agent/containerd/owned":       {},
+	"agent/containerd/paths":       {"artifacts"},
+	"agent/containerd/process":     {},
+	"agent/containerd/spec":        {"artifacts", "agent/workload", "agent/containerd/confinement", "agent/containerd/devices", "agent/containerd/failure", "agent/containerd/features", "agent/containerd/guard", "agent/containerd/paths", "agent/containerd/users"},
+	"agent/containerd/usage":       {"artifacts", "agent/workload"},
+	"agent/containerd/users":       {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/process"},
+	"agent/containerd/volumes":     {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/guard", "agent/containerd/locks", "agent/containerd/owned", "agent/containerd/paths", "agent/containerd/process", "agent/containerd/users"},
 }
 
 // testsMayImport comes on top of mayImport in _test.go files. A suite that runs on fakes and on the real thing lives in the

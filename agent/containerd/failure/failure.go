@@ -26,6 +26,11 @@ func As(kind, err error) error {
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
+// Message is the text of an error without the fault.ErrUnfit at its end: for a clash, which says that by itself.
+func Message(err error) string {
+	return strings.TrimSuffix(err.Error(), ": "+fault.ErrUnfit.Error())
+}
+
 // known are the sentinels that classify leaves alone.
 func known(err error) bool {
 	for _, s := range []error{

@@ -53,9 +53,6 @@ const (
 	DefaultUnpacks   = 4 // layers unpacked side by side, where the snapshotter can
 )
 
-// CleanupWait bounds what is undone after the caller's context has ended.
-const CleanupWait = 10 * time.Second
-
 // Options say whose images a store has, and where they come from. All but the numbers and MinFree are needed, Endpoints for Pull.
 type Options struct {
 	Device      string

@@ -17,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
@@ -119,7 +120,7 @@ func (r *Store) settle(ctx context.Context, i workload.Image, endpoints []Endpoi
 	img, err := r.settleLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
 	if failure.DiskFull(err) || r.failed.judge(i.Name(), err, r.o.Now()) {
 		// Our lease would keep the partial bytes for ever on a disk that has no room for the rest, or for nothing.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanupWait)
+		ctx, cancel := deadline.After(ctx)
 		defer cancel()
 		if derr := r.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); derr != nil {
 			r.log.Warn("drop the bytes of an image that cannot be had", "image", i.Name(), "error", derr)

@@ -1,8 +1,11 @@
-// Package paths joins names that come from others to directories of the agent.
+// Package paths joins names that come from others to directories of the agent, and looks what is there.
 package paths
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -18,4 +21,45 @@ func Join(dir string, names ...string) (string, error) {
 		dir = filepath.Join(dir, n)
 	}
 	return dir, nil
+}
+
+// Exists reports whether there is anything at a path, links followed.
+func Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// maxFiles bounds what [RemoveFlat] reads of a folder.
+const maxFiles = 512
+
+// RemoveFlat removes a folder of files. It does not go into folders, so that it cannot remove what is mounted there. None is no error.
+func RemoveFlat(dir string) error {
+	st, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !st.IsDir() {
+		return fmt.Errorf("%s is not a folder", dir)
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	names, err := d.Readdirnames(maxFiles)
+	_ = d.Close() // it was only read
+	if err != nil && len(names) > 0 {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -1,0 +1,156 @@
+// Package cgroup reads from the mount of control groups what the kernel can limit, and what limits did to a container. It changes
+// one thing: real-time CPU time of the groups above a container, see [AllowRealtime]. It works with both versions of control groups.
+package cgroup
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Root is where control groups are mounted.
+const Root = "/sys/fs/cgroup"
+
+// Controls are what this kernel's control groups can do, whatever their version.
+type Controls struct {
+	Controllers map[string]bool // "cpu", "cpuset", "memory", "pids", "io": named as version 2 does
+	CPUQuota    bool            // limits of CPU time
+	Realtime    bool            // CPU time of real-time processes
+	Memory      bool            // limits
+	Reservation bool            // memory that reclaim spares
+	Swap        bool            // memory and swap are counted together
+	Swappiness  bool            // by group
+	KeepOnOOM   bool            // the kernel can be kept from killing
+	Weight      bool            // shares of block devices
+	WeightOf    bool            // shares of one block device
+	Throttle    bool            // bytes and operations a second of block devices
+}
+
+// Find looks below the mount point of control groups. version is 1 or 2.
+func Find(root string, version int) Controls {
+	if version == 2 {
+		return find2(root)
+	}
+	has := func(controller, file string) bool { return paths.Exists(filepath.Join(root, controller, file)) }
+	inGroup := func(controller, file string) bool { return existsBelow(filepath.Join(root, controller), file) }
+	c := Controls{
+		Controllers: map[string]bool{},
+		CPUQuota:    has("cpu", "cpu.cfs_quota_us") || inGroup("cpu", "cpu.cfs_quota_us"),
+		Realtime:    has("cpu", realtimeFile) && readSmall(filepath.Join(root, "cpu", realtimeFile)) != "0", // of nothing no group can have a part
+		Memory:      has("memory", "memory.limit_in_bytes"),
+		Reservation: has("memory", "memory.soft_limit_in_bytes"),
+		Swap:        has("memory", "memory.memsw.limit_in_bytes"),
+		Swappiness:  has("memory", "memory.swappiness"),
+		KeepOnOOM:   has("memory", "memory.oom_control"),
+		Weight:      inGroup("blkio", "blkio.weight") || inGroup("blkio", "blkio.bfq.weight"),
+		WeightOf:    inGroup("blkio", "blkio.weight_device") || inGroup("blkio", "blkio.bfq.weight_device"),
+		Throttle:    has("blkio", "blkio.throttle.read_bps_device"),
+	}
+	for ours, theirs := range map[string]string{"cpu": "cpu", "cpuset": "cpuset", "memory": "memory", "pids": "pids", "io": "blkio"} {
+		if paths.Exists(filepath.Join(root, theirs)) {
+			c.Controllers[ours] = true
+		}
+	}
+	return c
+}
+
+func find2(root string) Controls {
+	c := Controls{Controllers: map[string]bool{}}
+	for _, name := range strings.Fields(readSmall(filepath.Join(root, "cgroup.controllers"))) {
+		c.Controllers[name] = true
+	}
+	on := c.Controllers
+	c.CPUQuota, c.Memory, c.Reservation = on["cpu"], on["memory"], on["memory"]
+	c.Swap = on["memory"] && (existsBelow(root, "memory.swap.max") || !existsBelow(root, "memory.max"))
+	c.Throttle = on["io"]
+	c.Weight = on["io"] && (paths.Exists(filepath.Join(root, "io.cost.qos")) || existsBelow(root, "io.weight") || existsBelow(root, "io.bfq.weight"))
+	c.WeightOf = c.Weight
+	return c
+}
+
+// Lacks names what a service asks for and these controls cannot do, as its author wrote it.
+func (c Controls) Lacks(r workload.Resources) []string {
+	b := r.Blkio
+	if b == nil {
+		b = &workload.Blkio{}
+	}
+	var out []string
+	for _, n := range []struct {
+		asked, there bool
+		what         string
+	}{
+		{r.NanoCPUs > 0 || r.CPUQuota > 0 || r.CPUPeriod > 0, c.CPUQuota, "limits of CPU time (cpus, cpu_quota, cpu_period)"},
+		{r.CPUShares > 0, c.Controllers["cpu"], "shares of CPU time (cpu_shares)"},
+		{r.CPUSet != "", c.Controllers["cpuset"], "sets of processors (cpuset)"},
+		{r.CPURealtime > 0 || r.CPURealtimePeriod > 0, c.Realtime, "real-time CPU time (cpu_rt_runtime, cpu_rt_period)"},
+		{r.MemoryBytes > 0, c.Memory, "limits of memory (mem_limit)"},
+		{r.MemoryReservation > 0, c.Reservation, "reserved memory (mem_reservation)"},
+		{r.MemorySwap != 0, c.Swap, "limits of swap (memswap_limit)"},
+		{r.Swappiness != nil, c.Swappiness, "swappiness (mem_swappiness)"},
+		{r.OOMKillDisable, c.KeepOnOOM, "keeping the kernel from killing (oom_kill_disable)"},
+		{r.PIDs > 0, c.Controllers["pids"], "limits of processes (pids_limit)"},
+		{b.Weight > 0, c.Weight, "weights of block devices (blkio_config.weight)"},
+		{len(b.WeightDevices) > 0, c.WeightOf, "weights of one block device (blkio_config.weight_device)"},
+		{len(b.ReadBps)+len(b.WriteBps)+len(b.ReadIOps)+len(b.WriteIOps) > 0, c.Throttle, "limits of block devices (blkio_config)"},
+	} {
+		if n.asked && !n.there {
+			out = append(out, n.what)
+		}
+	}
+	return out
+}
+
+// existsBelow looks into any one group below dir: some controls the root group does not have.
+func existsBelow(dir, file string) bool {
+	d, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	for {
+		some, err := d.ReadDir(64)
+		for _, e := range some {
+			if e.IsDir() {
+				return paths.Exists(filepath.Join(dir, e.Name(), file))
+			}
+		}
+		if err != nil {
+			return madeBelow(dir, file)
+		}
+	}
+}
+
+// madeBelow makes a group to look into: there is none yet on a machine that runs nothing in groups.
+func madeBelow(dir, file string) bool {
+	group := filepath.Join(dir, "longshore-look")
+	if err := os.Mkdir(group, 0o755); err != nil && !os.IsExist(err) {
+		return false
+	}
+	found := paths.Exists(filepath.Join(group, file))
+	if err := os.Remove(group); err != nil { // it holds no process: only another agent's look is in the way
+		return found
+	}
+	return found
+}
+
+// maxSmall bounds files of the kernel that hold a line or two.
+const maxSmall = 64 << 10
+
+// readSmall is a file of the kernel; "" when there is none.
+func readSmall(name string) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSmall))
+	if err != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(b))
+}

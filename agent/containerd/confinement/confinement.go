@@ -1,0 +1,287 @@
+// Package confinement is what a container may do: capabilities, system calls, AppArmor, SELinux, and what switches them off.
+package confinement
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/cap"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore-dev/longshore/agent/containerd/apparmor"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// unconfined switches a protection off by name.
+const unconfined = "unconfined"
+
+// AllowHint is what the owner of a device can do about a privilege that a service asks for.
+const AllowHint = "the device's owner can allow it with runtime.allowPrivileged in the agent's configuration"
+
+// Rules are what the owner of the device allows; the zero value is the strict one, but for NoNewPrivileges.
+type Rules struct {
+	AllowPrivileged bool // run what workload.Privileges lists; refused otherwise
+	AllowNoSeccomp  bool // run containers without a system call filter where runc cannot make one
+	NoNewPrivileges bool // set no_new_privs on every container
+}
+
+// Check refuses to run without a system call filter unless the device's owner said so: fault.ErrUnfit.
+func (r Rules) Check(f features.Features, s workload.Service) error {
+	asks := s.Security != nil && (s.Security.Privileged || s.Security.Seccomp == unconfined)
+	if f.Seccomp || r.AllowNoSeccomp || asks {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("the OCI runtime has no seccomp support: %w", fault.ErrUnfit),
+		"install a runc built with seccomp, or allow containers without it in the agent's configuration")
+}
+
+// mayEmpower refuses privileges that the device's owner has not allowed.
+func (r Rules) mayEmpower() error {
+	if r.AllowPrivileged {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("this device does not allow privileged containers: %w", fault.ErrRejected), AllowHint)
+}
+
+// Empower gives a process all that the kernel can give. fault.ErrRejected: the device's owner has not allowed it.
+func (r Rules) Empower(p *specs.Process) error {
+	if err := r.mayEmpower(); err != nil {
+		return err
+	}
+	all, err := ownCapabilities()
+	if err != nil {
+		return err
+	}
+	p.Capabilities = &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all}
+	p.ApparmorProfile, p.SelinuxLabel, p.NoNewPrivileges = "", "", false
+	return nil
+}
+
+// ownCapabilities are those that this process can give away.
+func ownCapabilities() ([]string, error) {
+	all, err := cap.Current()
+	if err != nil {
+		return nil, fmt.Errorf("read the capabilities of this process: %w", err)
+	}
+	return all, nil
+}
+
+// Confine sets what a container may do. It comes after everything that changes capabilities.
+func (r Rules) Confine(s workload.Service, f features.Features) oci.SpecOpts {
+	want := s.Security
+	if want == nil {
+		want = &workload.Security{}
+	}
+	return func(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec) error {
+		if want.Privileged {
+			return r.privileged(ctx, client, c, spec)
+		}
+		spec.Process.NoNewPrivileges = want.NoNewPrivileges || r.NoNewPrivileges
+		caps, err := capabilities(spec.Process.Capabilities.Bounding, want.CapAdd, want.CapDrop)
+		if err != nil {
+			return err
+		}
+		spec.Process.Capabilities = &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps}
+		if want.Unmasked {
+			spec.Linux.MaskedPaths, spec.Linux.ReadonlyPaths = nil, nil
+		}
+		if err := selinux(spec, want.Label, f); err != nil {
+			return err
+		}
+		if err := r.appArmor(spec, want.AppArmor, f); err != nil {
+			return err
+		}
+		return r.systemCalls(ctx, client, c, spec, want.Seccomp, f)
+	}
+}
+
+// privileged gives a container the device: all capabilities and devices, no filters, /sys and control groups to write.
+func (r Rules) privileged(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec) error {
+	if err := r.mayEmpower(); err != nil {
+		return err
+	}
+	if err := oci.Compose(oci.WithPrivileged, oci.WithHostDevices, oci.WithAllDevicesAllowed, oci.WithNewPrivileges)(ctx, client, c, spec); err != nil {
+		return err
+	}
+	return r.Empower(spec.Process)
+}
+
+// capabilities adds to and takes from those that a container has anyway; "ALL" is every one that there is.
+func capabilities(base, add, drop []string) ([]string, error) {
+	all, err := ownCapabilities()
+	if err != nil {
+		return nil, err
+	}
+	read := func(list []string) (names []string, everything bool, err error) {
+		for _, n := range list {
+			n = strings.ToUpper(strings.TrimSpace(n))
+			if n == "ALL" || n == "CAP_ALL" {
+				everything = true
+				continue
+			}
+			if !strings.HasPrefix(n, "CAP_") {
+				n = "CAP_" + n
+			}
+			if !slices.Contains(cap.Known(), n) {
+				return nil, false, fmt.Errorf("capability %q: there is none of this name: %w", n, fault.ErrInvalid)
+			}
+			names = append(names, n)
+		}
+		return names, everything, nil
+	}
+	adds, addAll, err := read(add)
+	if err != nil {
+		return nil, err
+	}
+	drops, dropAll, err := read(drop)
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clone(base)
+	if dropAll {
+		out = nil
+	}
+	if addAll {
+		out = slices.Clone(all)
+	}
+	for _, n := range adds {
+		if !slices.Contains(all, n) {
+			return nil, fmt.Errorf("capability %s is not this device's to give: %w", n, fault.ErrUnfit)
+		}
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return slices.DeleteFunc(out, func(n string) bool {
+		return slices.Contains(drops, n) && !slices.Contains(adds, n) || !slices.Contains(all, n)
+	}), nil
+}
+
+// systemCalls sets the filter. Its default depends on the capabilities.
+func (r Rules) systemCalls(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec, profile string, f features.Features) error {
+	switch {
+	case profile == unconfined:
+		spec.Linux.Seccomp = nil
+		return nil
+	case profile == "" && !f.Seccomp: // as the device's owner allows: see Check
+		return nil
+	case profile == "":
+		return oci.Compose(seccomp.WithDefaultProfile(), withoutX32)(ctx, client, c, spec)
+	case !f.Seccomp:
+		return fmt.Errorf("the OCI runtime cannot filter system calls: %w", fault.ErrUnfit)
+	}
+	filter, err := parseSeccomp([]byte(profile), spec.Process.Capabilities.Bounding, hostArch())
+	if err != nil {
+		return err
+	}
+	spec.Linux.Seccomp = filter
+	return nil
+}
+
+// withoutX32 takes an ABI out of the system call filter that kernels do not have: its rules cost 30 ms of each start. 32-bit
+// programs of the machine's own family stay possible.
+func withoutX32(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	f := s.Linux.Seccomp
+	f.Architectures = slices.DeleteFunc(f.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
+	return nil
+}
+
+func (r Rules) appArmor(spec *oci.Spec, profile string, f features.Features) error {
+	switch {
+	case profile == unconfined, profile == "" && !f.AppArmor:
+		return nil
+	case profile == "":
+		spec.Process.ApparmorProfile = features.DefaultProfile
+		return nil
+	case !f.AppArmor:
+		return fmt.Errorf("this device has no AppArmor for profile %q: %w", profile, fault.ErrUnfit)
+	}
+	mode, err := apparmor.Mode(profile)
+	switch {
+	case err != nil:
+		return err
+	case mode == "":
+		return fault.WithHint(fmt.Errorf("AppArmor has no profile %q on this device: %w", profile, fault.ErrUnfit), "load it with apparmor_parser")
+	case mode != "enforce" && !r.AllowPrivileged: // some profiles confine nothing
+		return fault.WithHint(fmt.Errorf("this device does not allow AppArmor's profile %q, which is not enforced: %w", profile, fault.ErrRejected), AllowHint)
+	}
+	spec.Process.ApparmorProfile = profile
+	return nil
+}
+
+// Labels that SELinux policies have for containers and for what they may write.
+var (
+	processLabel = [4]string{"system_u", "system_r", "container_t", "s0"}
+	fileLabel    = [4]string{"system_u", "object_r", "container_file_t", "s0"}
+)
+
+// selinux sets labels where a service names parts of them: "type:spc_t", "level:s0:c1,c2", "disable".
+func selinux(spec *oci.Spec, options []string, f features.Features) error {
+	if len(options) == 0 || len(options) == 1 && options[0] == "disable" {
+		return nil
+	}
+	if !f.SELinux {
+		return fmt.Errorf("this device has no SELinux for label %s: %w", strings.Join(options, ", "), fault.ErrUnfit)
+	}
+	process, file := processLabel, fileLabel
+	for _, o := range options {
+		k, v, _ := strings.Cut(o, ":")
+		switch n := slices.Index([]string{"user", "role", "type", "level"}, k); {
+		case n < 0 || v == "":
+			return fmt.Errorf("label %q: %w", o, fault.ErrInvalid)
+		case k == "level":
+			process[n], file[n] = v, v
+		default:
+			process[n] = v
+		}
+	}
+	spec.Process.SelinuxLabel, spec.Linux.MountLabel = strings.Join(process[:], ":"), strings.Join(file[:], ":")
+	return nil
+}
+
+// Looser reports whether a service's own seccomp profile allows a system call that the default one does not, and which.
+func Looser(ctx context.Context, s *workload.Service) (string, bool) {
+	spec, err := oci.GenerateSpec(ctx, nil, &containers.Container{ID: "profile"})
+	if err != nil {
+		return err.Error(), true
+	}
+	caps, err := capabilities(spec.Process.Capabilities.Bounding, s.Security.CapAdd, s.Security.CapDrop)
+	if err != nil {
+		return "", false // refused elsewhere
+	}
+	own, err := parseSeccomp([]byte(s.Security.Seccomp), caps, hostArch())
+	if err != nil {
+		return "", false
+	}
+	if workload.FilterAllows(string(own.DefaultAction)) {
+		return "all by default", true
+	}
+	spec.Process.Capabilities.Bounding = caps
+	usual := map[string][]specs.LinuxSyscall{}
+	for _, rule := range seccomp.DefaultProfile(spec).Syscalls {
+		for _, name := range rule.Names {
+			if workload.FilterAllows(string(rule.Action)) {
+				usual[name] = append(usual[name], rule)
+			}
+		}
+	}
+	for _, rule := range own.Syscalls {
+		for _, name := range rule.Names {
+			ok := !workload.FilterAllows(string(rule.Action)) || slices.ContainsFunc(usual[name], func(u specs.LinuxSyscall) bool {
+				return len(u.Args) == 0 || reflect.DeepEqual(u.Args, rule.Args)
+			})
+			if !ok {
+				return name, true
+			}
+		}
+	}
+	return "", false
+}

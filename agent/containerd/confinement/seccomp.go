@@ -1,0 +1,122 @@
+package confinement
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"slices"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// maxSeccomp bounds a profile.
+const maxSeccomp = 1 << 20
+
+// seccompProfile is a profile as people write it: the OCI's words, and those that let one profile serve several machines.
+type seccompProfile struct {
+	specs.LinuxSeccomp
+	ArchMap []struct {
+		Architecture     specs.Arch   `json:"architecture"`
+		SubArchitectures []specs.Arch `json:"subArchitectures"`
+	} `json:"archMap"`
+	Syscalls []seccompRule `json:"syscalls"`
+}
+
+type seccompRule struct {
+	specs.LinuxSyscall
+	Name     string     `json:"name"` // one, in place of names
+	Includes conditions `json:"includes"`
+	Excludes conditions `json:"excludes"`
+}
+
+type conditions struct {
+	Caps      []string `json:"caps"`
+	Arches    []string `json:"arches"`
+	MinKernel string   `json:"minKernel"`
+}
+
+// seccompArch is a machine's name in filters, by Go's.
+func seccompArch(arch string) specs.Arch {
+	switch arch {
+	case "amd64":
+		return specs.ArchX86_64
+	case "386":
+		return specs.ArchX86
+	case "arm64":
+		return specs.ArchAARCH64
+	case "arm":
+		return specs.ArchARM
+	case "riscv64":
+		return specs.ArchRISCV64
+	}
+	return ""
+}
+
+// hostArch is this machine as Go names it.
+func hostArch() string { return runtime.GOARCH }
+
+// parseSeccomp reads a profile for a container of these capabilities on a machine.
+func parseSeccomp(data []byte, caps []string, arch string) (*specs.LinuxSeccomp, error) {
+	bad := func(err error) error { return fmt.Errorf("seccomp profile: %w", failure.As(fault.ErrInvalid, err)) }
+	if len(data) > maxSeccomp {
+		return nil, fmt.Errorf("seccomp profile of %d bytes, over %d: %w", len(data), maxSeccomp, fault.ErrTooLarge)
+	}
+	var p seccompProfile
+	if err := json.Unmarshal(data, &p); err != nil {
+		return nil, bad(err)
+	}
+	if p.DefaultAction == "" {
+		return nil, bad(fmt.Errorf("it has no defaultAction"))
+	}
+	out := p.LinuxSeccomp
+	out.Syscalls, out.ListenerPath, out.ListenerMetadata = nil, "", "" // no listener: nobody would answer
+	native := seccompArch(arch)
+	for _, m := range p.ArchMap {
+		if m.Architecture == native {
+			out.Architectures = append(append(out.Architectures, m.Architecture), m.SubArchitectures...)
+		}
+	}
+	for _, r := range p.Syscalls {
+		ok, err := r.applies(caps, arch)
+		if err != nil {
+			return nil, bad(err)
+		}
+		if !ok {
+			continue
+		}
+		if r.Name != "" {
+			r.Names = append(r.Names, r.Name)
+		}
+		if len(r.Names) == 0 || r.Action == "" {
+			return nil, bad(fmt.Errorf("a rule without names or action"))
+		}
+		out.Syscalls = append(out.Syscalls, r.LinuxSyscall)
+	}
+	return &out, nil
+}
+
+func (r seccompRule) applies(caps []string, arch string) (bool, error) {
+	in, ex := r.Includes, r.Excludes
+	if len(in.Arches) > 0 && !slices.Contains(in.Arches, arch) || slices.Contains(ex.Arches, arch) {
+		return false, nil
+	}
+	has := func(c string) bool { return slices.Contains(caps, c) }
+	if slices.ContainsFunc(in.Caps, func(c string) bool { return !has(c) }) || slices.ContainsFunc(ex.Caps, has) {
+		return false, nil
+	}
+	if in.MinKernel != "" {
+		if ok, err := features.KernelAtLeast(in.MinKernel); err != nil || !ok {
+			return false, err
+		}
+	}
+	if ex.MinKernel != "" {
+		if ok, err := features.KernelAtLeast(ex.MinKernel); err != nil || ok {
+			return false, err
+		}
+	}
+	return true, nil
+}

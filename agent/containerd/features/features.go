@@ -1,0 +1,234 @@
+// Package features finds out what this machine can do for containers: its kernel, its containerd, and the OCI runtime.
+package features
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/opencontainers/runtime-spec/specs-go/features"
+
+	"github.com/longshore-dev/longshore/agent/containerd/apparmor"
+	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// DefaultProfile is the name under which containerd's default AppArmor profile is loaded.
+	DefaultProfile = "longshore-default"
+	// DefaultRuntime is containerd's name of runc.
+	DefaultRuntime = "io.containerd.runc.v2"
+)
+
+// Features is what containers of this device get, as found on the machine.
+type Features struct {
+	Containerd     string // version
+	Runtime        string // version of runc or what stands in for it; "": containerd cannot tell, before 2.0
+	Snapshotter    string
+	CgroupVersion  int // 1 or 2
+	Seccomp        bool
+	AppArmor       bool
+	SELinux        bool
+	Controls       cgroup.Controls
+	Runtimes       []string // names that a service may ask for, sorted
+	ParallelUnpack bool
+	Degraded       []string // protections that this machine cannot give, in plain words; empty when all is well
+
+	caps []string // of the snapshotter
+}
+
+const (
+	loadLimit = 10 * time.Second // of loading AppArmor's default profile, which takes less than one
+	loadAgain = time.Minute      // after that failed
+)
+
+// Options are what a [Finder] asks and tells. All are needed, but Runtimes.
+type Options struct {
+	Client      *client.Client
+	Snapshotter string
+	Runtimes    map[string]string // other OCI runtimes that services may ask for, by name
+	Now         func() time.Time
+	Logger      *slog.Logger
+}
+
+// Finder asks once and remembers a good answer. AppArmor's profile is looked at each time: another program may remove it.
+// What keeps it from being loaded may be mended: that is tried again after a while. Its methods may be called from several
+// goroutines, with containerd's namespace in their contexts.
+type Finder struct {
+	o Options
+
+	mu       sync.Mutex
+	known    *Features                                         // without AppArmor
+	root     string                                            // of the snapshotter; "": unknown
+	blobs    string                                            // of the content store; "": unknown
+	load     func(context.Context) (supported bool, err error) // of the default profile; another in tests
+	confines bool                                              // it is loaded
+	unloaded string                                            // why that failed the last time; "": it did not
+	failed   time.Time                                         // when
+}
+
+// NewFinder makes a finder, which asks nothing yet.
+func NewFinder(o Options) *Finder {
+	return &Finder{o: o, load: func(ctx context.Context) (bool, error) { return apparmor.Load(ctx, DefaultProfile) }}
+}
+
+// Find asks containerd and the kernel what they can do. The first good answer is kept, but for AppArmor's. fault.ErrUnfit: this
+// containerd is too old, or has not the snapshotter; fault.ErrTemporary: it does not answer.
+func (h *Finder) Find(ctx context.Context) (Features, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known == nil {
+		f, err := h.ask(ctx)
+		if err != nil {
+			return Features{}, err
+		}
+		h.known = &f
+	}
+	return h.withAppArmor(ctx, *h.known)
+}
+
+// withAppArmor adds to f whether the default profile is loaded, and loads it where it can be. h is locked and a failure may
+// take as long as loadLimit: each call that tried again would make all others wait.
+func (h *Finder) withAppArmor(ctx context.Context, f Features) (Features, error) {
+	if h.unloaded == "" || h.o.Now().Sub(h.failed).Abs() >= loadAgain {
+		if err := h.loadAppArmor(ctx); err != nil {
+			return Features{}, err
+		}
+	}
+	f.AppArmor = h.confines
+	if h.unloaded != "" {
+		f.Degraded = append(slices.Clone(f.Degraded), h.unloaded)
+	}
+	return f, nil
+}
+
+// loadAppArmor notes whether the default profile is loaded. The error is ctx's.
+func (h *Finder) loadAppArmor(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
+	supported, err := h.load(limited)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	h.confines = supported && err == nil
+	why := ""
+	if err != nil {
+		why, h.failed = "AppArmor's default profile could not be loaded: "+err.Error(), h.o.Now()
+	}
+	switch {
+	case why != "" && h.unloaded == "":
+		h.o.Logger.Warn("containers start without AppArmor's default profile; loading it is tried again", "after", loadAgain, "err", err)
+	case why == "" && h.unloaded != "":
+		h.o.Logger.Info("AppArmor's default profile is loaded now; containers that were created without it stay so")
+	}
+	h.unloaded = why
+	return nil
+}
+
+// ask finds out what does not change while the agent runs. h is locked.
+func (h *Finder) ask(ctx context.Context) (Features, error) {
+	version, err := h.Version(ctx)
+	if err == nil {
+		err = recentDaemon(version)
+	}
+	if err != nil {
+		return Features{}, err
+	}
+	info, err := h.runtimeInfo(ctx)
+	if err != nil {
+		return Features{}, err
+	}
+	plugins, err := h.o.Client.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==io.containerd.snapshotter.v1,id==%s", h.o.Snapshotter))
+	if err != nil {
+		return Features{}, failure.Classify(err)
+	}
+	if len(plugins.Plugins) == 0 {
+		return Features{}, fault.WithHint(fmt.Errorf("containerd %s has no snapshotter %q: %w", version, h.o.Snapshotter, fault.ErrUnfit),
+			"name one that \"ctr plugins list\" shows in the agent's configuration")
+	}
+	var caps []string
+	for _, p := range plugins.Plugins {
+		h.root, caps = p.Exports["root"], p.Capabilities
+	}
+	if plugins, err = h.o.Client.IntrospectionService().Plugins(ctx, "type==io.containerd.content.v1"); err != nil {
+		return Features{}, failure.Classify(err)
+	}
+	for _, p := range plugins.Plugins {
+		h.blobs = p.Exports["root"]
+	}
+	f := Features{
+		Containerd: version, Runtime: info.Version.Version, Snapshotter: h.o.Snapshotter, CgroupVersion: 1,
+		ParallelUnpack: canUnpackInParallel(caps), caps: caps,
+	}
+	if cgroups.Mode() == cgroups.Unified {
+		f.CgroupVersion = 2
+	}
+	f.Controls = cgroup.Find(cgroup.Root, f.CgroupVersion)
+	f.SELinux = paths.Exists("/sys/fs/selinux/enforce")
+	f.Runtimes = slices.Sorted(maps.Keys(h.o.Runtimes))
+	if info.Name == "" {
+		f.Seccomp = true // nobody tells: without it runc refuses each container, and says why
+	} else if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
+		f.Seccomp = *rf.Linux.Seccomp.Enabled
+	}
+	if !f.Seccomp {
+		f.Degraded = append(f.Degraded, "the OCI runtime was built without seccomp: no system call filter")
+	}
+	return f, nil
+}
+
+// runtimeInfo is what containerd tells of runc; without a name from one before 2.0, which cannot tell.
+func (h *Finder) runtimeInfo(ctx context.Context) (*client.RuntimeInfo, error) {
+	info, err := h.o.Client.RuntimeInfo(ctx, DefaultRuntime, nil)
+	if errdefs.IsNotImplemented(err) || errdefs.IsNotFound(err) {
+		return &client.RuntimeInfo{}, nil
+	}
+	return info, failure.Classify(err)
+}
+
+// Version is containerd's, which also is the cheapest question whether it is there: fault.ErrTemporary says that it is not.
+func (h *Finder) Version(ctx context.Context) (string, error) {
+	v, err := h.o.Client.Version(ctx)
+	return v.Version, failure.Classify(errgrpc.ToNative(err))
+}
+
+// Capabilities are those of the snapshotter.
+func (h *Finder) Capabilities(ctx context.Context) ([]string, error) {
+	f, err := h.Find(ctx)
+	return f.caps, err
+}
+
+// Roots are the folders of the content store and of the snapshotter. Where one does not tell, it is taken to be beside the
+// other.
+func (h *Finder) Roots(ctx context.Context) (blobs, files string, err error) {
+	if _, err := h.Find(ctx); err != nil {
+		return "", "", err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return cmp.Or(h.blobs, h.root), cmp.Or(h.root, h.blobs), nil
+}
+
+func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snapshots.RebaseCap) }
+
+// Unmet refuses what this machine cannot do for a service: fault.ErrUnfit names each limit.
+func (f Features) Unmet(s workload.Service) error {
+	if lacks := f.Controls.Lacks(s.Resources); len(lacks) > 0 {
+		return fmt.Errorf("this kernel's control groups (version %d) have no %s: %w", f.CgroupVersion, strings.Join(lacks, ", no "), fault.ErrUnfit)
+	}
+	return nil
+}

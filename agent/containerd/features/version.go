@@ -1,0 +1,84 @@
+package features
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// The oldest that Longshore runs on: Debian 12's containerd, and the kernel of the oldest long-term line that devices
+// still come with. Older ones may work; nobody has seen it.
+const (
+	MinContainerd = "1.6"
+	MinKernel     = "5.4"
+)
+
+// recentDaemon refuses a containerd that is surely too old; one whose version cannot be read passes.
+func recentDaemon(version string) error {
+	if !older(version, MinContainerd) {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("containerd is %s, %s is the oldest that works: %w", version, MinContainerd, fault.ErrUnfit),
+		"install containerd 2 or newer, or your distribution's if it is recent enough")
+}
+
+// RecentKernel refuses a kernel that is surely too old: fault.ErrUnfit.
+func RecentKernel() error {
+	release, err := kernel()
+	if err != nil {
+		return err
+	}
+	return recentRelease(release)
+}
+
+// KernelAtLeast compares the running kernel with "major.minor".
+func KernelAtLeast(want string) (bool, error) {
+	release, err := kernel()
+	return !older(release, want), err
+}
+
+func kernel() (release string, err error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", fmt.Errorf("ask for the kernel's version: %w", err)
+	}
+	return unix.ByteSliceToString(u.Release[:]), nil
+}
+
+func recentRelease(release string) error {
+	if !older(release, MinKernel) {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("the kernel is %s, %s is the oldest that works: %w", release, MinKernel, fault.ErrUnfit),
+		"update the device's operating system")
+}
+
+// older compares major and minor of a version like "v1.7.35" or "5.10.0-27-arm64". False when they cannot be read.
+func older(version, than string) bool {
+	a, ok := majorMinor(version)
+	b, _ := majorMinor(than)
+	return ok && (a[0] < b[0] || a[0] == b[0] && a[1] < b[1])
+}
+
+func majorMinor(version string) (v [2]int, ok bool) {
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	if len(parts) < 2 {
+		return v, false
+	}
+	for n := range v {
+		digits := parts[n]
+		if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
+			digits = digits[:end]
+		}
+		i, err := strconv.Atoi(digits)
+		if err != nil {
+			return v, false
+		}
+		v[n] = i
+	}
+	return v, true
+}

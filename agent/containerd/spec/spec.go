@@ -1,0 +1,264 @@
+// Package spec writes the OCI runtime specification of a container, from a service, the configuration of its image, and what this
+// machine can do.
+package spec
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/typeurl/v2"
+	"github.com/moby/sys/signal"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore-dev/longshore/agent/containerd/confinement"
+	"github.com/longshore-dev/longshore/agent/containerd/devices"
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
+	"github.com/longshore-dev/longshore/agent/containerd/guard"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// groupAnnotation makes the runc shim serve all containers of a group from one process.
+	groupAnnotation = "io.containerd.runc.v2.group"
+	// InitCommand runs "-- ARGV..." as the first process of a container: see package firstprocess. The name is fixed, as is
+	// InitTarget: containers that run were made with them.
+	InitCommand = "init-process"
+	// InitTarget is where the agent's program is in a container: /dev is in memory, so it leaves no trace in the image's files.
+	InitTarget = "/dev/longshore-init"
+	// ownAnnotations are containerd's and ours: a service cannot set them.
+	ownAnnotations = "io.containerd."
+
+	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// Maker makes specifications by the rules of a device.
+type Maker struct {
+	Client oci.Client // of containerd: users and groups are looked up in the container's layer
+	Rules  confinement.Rules
+	Guard  *guard.Guard
+	CDI    devices.CDI
+}
+
+// Blueprint is all that a container's specification is made of.
+type Blueprint struct {
+	Project  string
+	Service  workload.Service
+	Image    ocispec.ImageConfig
+	NetNS    string // path of the network namespace; "": the device's
+	Hostname string // that its networks gave it; "": the service's own, or its name
+	Mounts   []specs.Mount
+	Joined   Joined
+	Features features.Features
+}
+
+// Make writes the specification of a container, of whose record the id and the layer are used.
+func (m Maker) Make(ctx context.Context, b Blueprint, box *containers.Container) (typeurl.Any, error) {
+	s, err := oci.GenerateSpec(ctx, m.Client, box, m.opts(b)...)
+	if err != nil {
+		return nil, err
+	}
+	return typeurl.MarshalAny(s)
+}
+
+// opts are everything about a container that containerd's defaults do not say already.
+func (m Maker) opts(b Blueprint) []oci.SpecOpts {
+	s, config := b.Service, b.Image
+	hostname := cmp.Or(b.Hostname, s.Hostname, s.Name)
+	opts := []oci.SpecOpts{
+		processOpts(s, config, hostname),
+		oci.WithHostname(hostname),
+		oci.WithoutRunMount, // an image's own /run stays visible
+		oci.WithMounts(b.Mounts),
+		resources(s, b.Features),
+		shmSize(s.Resources.ShmBytes),
+		namespaced(s.Namespaces, b.NetNS, b.Joined, b.Features),
+	}
+	if s.Domainname != "" && s.Namespaces.UTS != workload.HostNamespace {
+		opts = append(opts, oci.WithDomainname(s.Domainname))
+	}
+	if user := cmp.Or(s.User, config.User); user != "" {
+		opts = append(opts, asUser(user), supplementaryGroups)
+	} else {
+		opts = append(opts, oci.WithAdditionalGIDs("root"))
+	}
+	if len(s.Groups) > 0 {
+		opts = append(opts, oci.WithAppendAdditionalGroups(s.Groups...))
+	}
+	if s.ReadOnly {
+		opts = append(opts, oci.WithRootFSReadonly())
+	}
+	if s.TTY {
+		opts = append(opts, oci.WithTTY)
+	}
+	annotations := map[string]string{}
+	for k, v := range s.Annotations {
+		if !strings.HasPrefix(k, ownAnnotations) {
+			annotations[k] = v
+		}
+	}
+	if group := Group(b.Project, s); group != "" {
+		annotations[groupAnnotation] = group
+	}
+	return append(opts,
+		oci.WithAnnotations(annotations),
+		devices.Nodes(s),
+		m.Guard.Harmless(s),
+		m.Rules.Confine(s, b.Features),
+		m.CDI.Inject(s),
+		mapped(s),
+		inOrder,
+		propagated,
+	)
+}
+
+// inOrder puts mounts after those that they lie in.
+func inOrder(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	slices.SortStableFunc(s.Mounts, func(a, b specs.Mount) int {
+		return strings.Count(strings.TrimRight(a.Destination, "/"), "/") - strings.Count(strings.TrimRight(b.Destination, "/"), "/")
+	})
+	return nil
+}
+
+// processOpts sets what runs. A service's entrypoint replaces both the image's entrypoint and its command, as in Compose.
+func processOpts(s workload.Service, config ocispec.ImageConfig, hostname string) oci.SpecOpts {
+	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
+		entrypoint, command := config.Entrypoint, config.Cmd
+		if s.Entrypoint != nil {
+			entrypoint, command = s.Entrypoint, nil
+		}
+		if s.Command != nil {
+			command = s.Command
+		}
+		args := slices.Concat(entrypoint, command)
+		if len(args) == 0 || args[0] == "" {
+			return fmt.Errorf("neither the service nor its image says what to run: %w", fault.ErrInvalid)
+		}
+		if s.Init {
+			args = append([]string{InitTarget, InitCommand, "--"}, args...)
+		}
+		spec.Process.Args = args
+		spec.Process.Env = Environment([]string{defaultPath, "HOSTNAME=" + hostname}, config.Env, s.Environment)
+		spec.Process.Cwd = cmp.Or(s.WorkingDir, config.WorkingDir, "/")
+		spec.Process.User.Umask = s.Umask
+		return nil
+	}
+}
+
+// Environment joins lists of KEY=value; a later value replaces an earlier one in its place.
+func Environment(lists ...[]string) []string {
+	var out []string
+	at := map[string]int{}
+	for _, kv := range slices.Concat(lists...) {
+		k, _, _ := strings.Cut(kv, "=")
+		if n, ok := at[k]; ok {
+			out[n] = kv
+			continue
+		}
+		at[k] = len(out)
+		out = append(out, kv)
+	}
+	return out
+}
+
+// asUser sets the user, "uid[:gid]" or names of the image.
+func asUser(user string) oci.SpecOpts {
+	return func(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
+		if err := oci.WithUser(user)(ctx, client, c, s); err != nil {
+			return fault.WithHint(fmt.Errorf("user %q is not in the image: %w", user, failure.As(fault.ErrInvalid, err)),
+				"name a user that the image's /etc/passwd has, or give the number")
+		}
+		return nil
+	}
+}
+
+// supplementaryGroups looks up the groups of the user that was set before.
+func supplementaryGroups(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
+	return oci.WithAdditionalGIDs(strconv.FormatUint(uint64(s.Process.User.UID), 10))(ctx, client, c, s)
+}
+
+// Signal reads the name or number of a signal; "" is SIGTERM. fault.ErrInvalid: there is none such.
+func Signal(s string) (syscall.Signal, error) {
+	if s == "" {
+		return syscall.SIGTERM, nil
+	}
+	n, err := signal.ParseSignal(s)
+	if err != nil {
+		return 0, fmt.Errorf("stop signal %q: %w", s, failure.As(fault.ErrInvalid, err))
+	}
+	return n, nil
+}
+
+// Process is the container's own process with other arguments, without a terminal.
+func Process(s *oci.Spec, argv []string) *specs.Process {
+	p := *s.Process
+	p.Args, p.Terminal = argv, false
+	if p.Capabilities != nil {
+		caps := *p.Capabilities
+		p.Capabilities = &caps
+	}
+	return &p
+}
+
+// Group is the group of containers that share a shim with one of a service: its project. "": it shares none.
+func Group(project string, s workload.Service) string {
+	if s.OwnShim {
+		return ""
+	}
+	return project
+}
+
+// Late tells whether a service's specification holds what may differ at each start: numbers of devices, other containers'
+// namespaces.
+func Late(s workload.Service) bool {
+	return s.Namespaces.PID.Service() != "" || s.Namespaces.IPC.Service() != "" ||
+		len(s.Devices)+len(s.CDI)+len(s.GPUs) > 0 || s.Resources.Blkio != nil || s.Security != nil && s.Security.Privileged
+}
+
+// Rejoin writes the new path of a container's network namespace into its specification, and those of the files of names that belong
+// to the network: sources by where the container has them, "" where there is none.
+func Rejoin(old typeurl.Any, netns string, files map[string]string) (typeurl.Any, error) {
+	var s oci.Spec
+	if err := typeurl.UnmarshalTo(old, &s); err != nil {
+		return nil, err
+	}
+	for n := range s.Linux.Namespaces {
+		if s.Linux.Namespaces[n].Type == specs.NetworkNamespace {
+			s.Linux.Namespaces[n].Path = netns
+		}
+	}
+	for target, source := range files {
+		// The first one there is ours: what a service mounts in its place comes after it.
+		n := slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == target })
+		if n >= 0 && source != "" && filepath.Base(s.Mounts[n].Source) == filepath.Base(source) {
+			s.Mounts[n].Source = source
+		}
+	}
+	return typeurl.MarshalAny(&s)
+}
+
+// propagated lets mounts pass between the device and a container that asks for it: runc makes the container's root
+// private otherwise.
+func propagated(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	for _, m := range s.Mounts {
+		for _, o := range m.Options {
+			switch {
+			case strings.HasSuffix(o, "shared"):
+				s.Linux.RootfsPropagation = "rshared"
+			case strings.HasSuffix(o, "slave") && s.Linux.RootfsPropagation == "":
+				s.Linux.RootfsPropagation = "rslave"
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,423 @@
+package volumes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/guard"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// What a container mounts and is no directory of its own right is made below RunDir before each start: parts of volumes,
+// other images' files, what a volume's driver mounts, shared memory, files from memory. Its places never change, so that
+// the specification stays. It goes when the container is removed, and with a reboot.
+
+// place is where the n-th mount of a container is made.
+func (r *Store) place(id string, n int) (string, error) {
+	return paths.Join(filepath.Join(r.o.RunDir, "mounts"), id, strconv.Itoa(n))
+}
+
+// Lay makes what a container mounts, anew where it may have changed. Volumes that only its image asks for need nothing.
+func (r *Store) Lay(ctx context.Context, p *workload.Project, c workload.Container) error {
+	for n, m := range c.Service.Mounts {
+		if err := r.layOne(ctx, p, c, n, m); err != nil {
+			return fmt.Errorf("mount at %s: %w", m.Target, err)
+		}
+	}
+	return r.writeFiles(c)
+}
+
+func (r *Store) layOne(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount) error {
+	var source string
+	switch {
+	case m.Kind == workload.MountVolume && m.Source != "":
+		v := p.Volume(m.Source)
+		var err error
+		if len(v.Options) > 0 {
+			source, err = r.hold(ctx, p.Name, v, c.ID)
+		} else if source, err = r.rootOf(p.Name, v); err == nil {
+			source = filepath.Join(source, volumeData)
+		}
+		if err != nil {
+			return err
+		}
+	case m.Kind == workload.MountVolume && m.Subpath != "":
+		dir, err := r.anonymousDir(p.Name, c.Service.Name, c.Replica, m.Target)
+		if err != nil {
+			return err
+		}
+		source = filepath.Join(dir, volumeData)
+	case m.Kind == workload.MountImage:
+		return r.layView(ctx, c.ID, n, m)
+	case m.Kind == workload.MountBind:
+		return r.layBind(ctx, c.ID, n, m)
+	}
+	if m.Subpath == "" {
+		return nil
+	}
+	to, err := r.place(c.ID, n)
+	if err != nil {
+		return err
+	}
+	return bindPart(source, m.Subpath, to)
+}
+
+// bindPart mounts a directory or file of a tree that others may write to: no link in it leads out.
+func bindPart(root, part, to string) error {
+	tree, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	f, err := tree.Open(part)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("subpath %s: it is not in the volume: %w", part, fault.ErrUnfit)
+	}
+	if err != nil {
+		return fmt.Errorf("subpath %s: %w", part, failure.As(fault.ErrInvalid, err))
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := bindFile(f, to, info.IsDir(), true); err != nil {
+		return fmt.Errorf("mount subpath %s: %w", part, err)
+	}
+	return nil
+}
+
+// bindFile mounts what is open at a place of ours, with what is mounted below it when whole. Mounts that the device makes
+// there later appear; when the place is unmounted, the device's stay.
+func bindFile(f *os.File, to string, dir, whole bool) error {
+	if err := mountPoint(to, dir); err != nil {
+		return err
+	}
+	flags := uintptr(unix.MS_BIND)
+	if whole {
+		flags |= unix.MS_REC
+	}
+	if err := unix.Mount(guard.Path(f), to, "", flags, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", to, "", unix.MS_SLAVE|unix.MS_REC, "")
+}
+
+// layBind mounts a path of the device where the container's specification has it, and makes it when it is missing.
+func (r *Store) layBind(ctx context.Context, id string, n int, m workload.Mount) error {
+	if err := makeSource(m); err != nil || passesOut(m) {
+		return err
+	}
+	f, whole, err := r.o.Guard.Open(ctx, m.Source, m.ReadOnly)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	to, err := r.place(id, n)
+	if err != nil {
+		return err
+	}
+	if err := bindFile(f, to, info.IsDir(), whole && m.Recursive != "disabled"); err != nil {
+		return fmt.Errorf("mount %s: %w", m.Source, err)
+	}
+	return nil
+}
+
+// Withdraw unmounts what layBind mounted: a container that runs has it for itself, and the device's files are in no folder of
+// the agent.
+func (r *Store) Withdraw(c workload.Container) error {
+	for n, m := range c.Service.Mounts {
+		if m.Kind != workload.MountBind {
+			continue
+		}
+		at, err := r.place(c.ID, n)
+		if err != nil {
+			return err
+		}
+		if err := detach(at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func makeSource(m workload.Mount) error {
+	if _, err := os.Stat(m.Source); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !m.Create || workload.NamesSocket(m.Source) {
+		return fault.WithHint(fmt.Errorf("there is no %s on this device: %w", m.Source, fault.ErrUnfit),
+			"make it, or let it be made with create_host_path")
+	}
+	return os.MkdirAll(m.Source, 0o755)
+}
+
+// mountPoint makes an empty place to mount at.
+func mountPoint(to string, dir bool) error {
+	if err := detach(to); err != nil {
+		return err
+	}
+	if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if dir {
+		return os.MkdirAll(to, 0o700)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(to, nil, 0o600)
+}
+
+// viewKey names the n-th mount's view of an image.
+func viewKey(id string, n int) string { return id + "/image/" + strconv.Itoa(n) }
+
+// ensureView makes another image's files visible, read-only.
+func (r *Store) ensureView(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount) error {
+	if m.Image == nil {
+		return fmt.Errorf("no image: %w", fault.ErrInvalid)
+	}
+	top, err := r.o.Top(ctx, *m.Image)
+	if err != nil {
+		return err
+	}
+	_, err = r.o.Snapshots.View(ctx, viewKey(c.ID, n), top, snapshots.WithLabels(map[string]string{
+		owned.LabelDevice: r.o.Device, owned.LabelProject: p.Name, owned.LabelRoot: r.o.Now().UTC().Format(time.RFC3339),
+	}))
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *Store) layView(ctx context.Context, id string, n int, m workload.Mount) error {
+	view, err := r.o.Snapshots.Mounts(ctx, viewKey(id, n))
+	if err != nil {
+		return err
+	}
+	to, err := r.place(id, n)
+	if err != nil {
+		return err
+	}
+	whole := to
+	if m.Subpath != "" {
+		whole = to + "-whole"
+	}
+	if err := mountPoint(whole, true); err != nil {
+		return err
+	}
+	if err := mount.All(view, whole); err != nil {
+		return fmt.Errorf("mount image %s: %w", m.Image.Name(), err)
+	}
+	if m.Subpath == "" {
+		return nil
+	}
+	return bindPart(whole, m.Subpath, to)
+}
+
+// Clear takes away what [Store.Lay] and [Store.ShareShm] made for a container, and its views of images. None is no error.
+func (r *Store) Clear(ctx context.Context, id string) error {
+	for _, kind := range []string{"mounts", "shm", "memory"} {
+		dir, err := paths.Join(filepath.Join(r.o.RunDir, kind), id)
+		if err != nil {
+			return err
+		}
+		if err := unmountBelow(dir); err != nil {
+			return err
+		}
+		remove := os.RemoveAll
+		if kind == "mounts" {
+			remove = paths.RemoveFlat // what is still mounted is the device's
+		}
+		if err := remove(dir); err != nil {
+			return err
+		}
+	}
+	if err := r.release(ctx, id); err != nil {
+		return err
+	}
+	var views []string
+	err := r.o.Snapshots.Walk(ctx, func(_ context.Context, s snapshots.Info) error {
+		if s.Kind == snapshots.KindView && strings.HasPrefix(s.Name, id+"/image/") {
+			views = append(views, s.Name)
+		}
+		return nil
+	}, owned.By(r.o.Device))
+	if err != nil {
+		return err
+	}
+	for _, v := range views {
+		if err := r.o.Snapshots.Remove(ctx, v); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmountBelow unmounts a directory of ours and what is in it.
+func unmountBelow(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := detach(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return detach(dir)
+}
+
+// heldDir is where a volume's driver mounts.
+func (r *Store) heldDir(project string, v workload.Volume) (string, error) {
+	dir, err := r.holding(project, v)
+	return filepath.Join(dir, "data"), err
+}
+
+// holding has a volume's mount and the names of the containers that use it.
+func (r *Store) holding(project string, v workload.Volume) (string, error) {
+	if v.Shared != "" {
+		return paths.Join(filepath.Join(r.o.RunDir, "held"), "shared", v.Shared)
+	}
+	return paths.Join(filepath.Join(r.o.RunDir, "held"), "project-"+project, v.Name)
+}
+
+// hold mounts a volume as its driver's options say, for as long as a container uses it.
+func (r *Store) hold(ctx context.Context, project string, v workload.Volume, id string) (string, error) {
+	dir, err := r.holding(project, v)
+	if err != nil {
+		return "", err
+	}
+	unlock, err := r.locks.Lock(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	data, users := filepath.Join(dir, "data"), filepath.Join(dir, "users")
+	if err := errors.Join(os.MkdirAll(data, 0o711), os.MkdirAll(users, 0o700)); err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(users, id), nil, 0o600); err != nil {
+		return "", err
+	}
+	if mounted, err := isMountPoint(data); err != nil || mounted {
+		return data, err
+	}
+	o := v.Options
+	m := mount.Mount{Type: cmp.Or(o["type"], "none"), Source: o["device"]}
+	if o["o"] != "" {
+		m.Options = strings.Split(o["o"], ",")
+	}
+	if slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind") {
+		readOnly := workload.ReadOnlyOptions(m.Options)
+		f, whole, err := r.o.Guard.Open(ctx, m.Source, readOnly)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		if !whole {
+			m.Options = slices.DeleteFunc(m.Options, func(o string) bool { return o == "rbind" })
+			m.Options = append(m.Options, "bind")
+		}
+		m.Options = slices.DeleteFunc(m.Options, func(o string) bool { return o == "ro" || o == "rw" })
+		if readOnly { // as it was judged, whatever order its options have
+			m.Options = append(m.Options, "ro")
+		}
+		m.Source = guard.Path(f)
+	}
+	if err := m.Mount(data); err != nil { // its options may hold a password: they are not told
+		return "", fmt.Errorf("volume %s: mount %s of type %s: %w", v.Name, o["device"], m.Type, errnoOf(err))
+	}
+	return data, nil
+}
+
+// errnoOf is what the kernel said, without what it was asked with.
+func errnoOf(err error) error {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return failure.As(fault.ErrTemporary, errno)
+	}
+	return fmt.Errorf("its options are not understood: %w", fault.ErrInvalid)
+}
+
+// isMountPoint tells whether something is mounted at a directory.
+func isMountPoint(dir string) (bool, error) {
+	var at, above unix.Stat_t
+	if err := unix.Lstat(dir, &at); err != nil {
+		return false, err
+	}
+	if err := unix.Lstat(filepath.Dir(dir), &above); err != nil {
+		return false, err
+	}
+	if at.Dev != above.Dev {
+		return true, nil
+	}
+	var st unix.Statx_t // the same filesystem may be mounted again, by a bind
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st); err != nil {
+		return false, err
+	}
+	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// release ends a container's use of volumes; what nobody uses is unmounted.
+func (r *Store) release(ctx context.Context, id string) error {
+	used, err := filepath.Glob(filepath.Join(r.o.RunDir, "held", "*", "*", "users", id))
+	if err != nil {
+		return err
+	}
+	for _, u := range used {
+		if err := r.releaseOne(ctx, filepath.Dir(filepath.Dir(u)), id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Store) releaseOne(ctx context.Context, dir, id string) error {
+	unlock, err := r.locks.Lock(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	users := filepath.Join(dir, "users")
+	if err := os.Remove(filepath.Join(users, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if left, err := os.ReadDir(users); err != nil || len(left) > 0 {
+		return err
+	}
+	if err := detach(filepath.Join(dir, "data")); err != nil {
+		return err
+	}
+	for _, d := range []string{filepath.Join(dir, "data"), users, dir} { // never what is in it
+		if err := removeEmpty(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}

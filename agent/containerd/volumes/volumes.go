@@ -1,0 +1,358 @@
+// Package volumes makes what containers mount: volumes of this device, filled from images; paths of the device; other images' files;
+// what a volume's driver mounts; shared memory; configs and secrets in files in memory.
+//
+// What lasts is below DataDir, what is mounted for a container below RunDir. A volume appears complete or not at all, whenever the
+// power goes, and no update removes one.
+package volumes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	copyfs "github.com/containerd/continuity/fs"
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/containerd/guard"
+	"github.com/longshore-dev/longshore/agent/containerd/locks"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
+	"github.com/longshore-dev/longshore/agent/containerd/users"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	volumeData    = "_data" // what is mounted
+	volumeFilling = "_new"  // becomes volumeData when it is complete
+)
+
+// Options say where volumes are kept and what they are made from. All are needed.
+type Options struct {
+	Device    string // goes into the labels of views of images
+	DataDir   string // volumes, survives reboots
+	RunDir    string // short-lived mounts, does not survive reboots
+	Snapshots snapshots.Snapshotter
+	Top       func(context.Context, workload.Image) (layer string, err error) // makes an image that is here safe to use
+	Guard     *guard.Guard
+	Now       func() time.Time
+}
+
+// Store is the volumes of a device. Its methods may be called from several goroutines, those with a context with containerd's
+// namespace in it; calls for one container come one after another.
+type Store struct {
+	o     Options
+	locks *locks.Table // by directory: two services may share a volume
+}
+
+// New makes a store. It touches nothing yet.
+func New(o Options) *Store { return &Store{o: o, locks: locks.New()} }
+
+func (r *Store) volumeDir(project, name string) (string, error) {
+	return paths.Join(filepath.Join(r.o.DataDir, "volumes"), project, name)
+}
+
+// anonymousDir is a volume without a name: of a replica of a service and its place there, so that the next revision finds
+// what the last one wrote. It goes with its project, for nobody could ask for it afterwards.
+func (r *Store) anonymousDir(project, service string, replica int, target string) (string, error) {
+	place := digest.FromString(filepath.Clean(target)).Encoded()[:2*workload.Short]
+	return paths.Join(filepath.Join(r.o.DataDir, "anonymous"), project, service, strconv.Itoa(replica)+"-"+place)
+}
+
+// DropAnonymous removes the volumes without names of a project.
+func (r *Store) DropAnonymous(project string) error {
+	dir, err := paths.Join(filepath.Join(r.o.DataDir, "anonymous"), project)
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// sharedDir is a volume that all projects share by its name.
+func (r *Store) sharedDir(name string) (string, error) {
+	return paths.Join(filepath.Join(r.o.DataDir, "shared"), name)
+}
+
+// rootOf is where a volume of this device is kept, which Options of a driver may cover: see hold.
+func (r *Store) rootOf(project string, v workload.Volume) (string, error) {
+	if v.Shared != "" {
+		return r.sharedDir(v.Shared)
+	}
+	return r.volumeDir(project, v.Name)
+}
+
+// Ensure makes a volume's place. One that another project or a person must have made is only looked for: fault.ErrUnfit.
+func (r *Store) Ensure(p *workload.Project, v workload.Volume) error {
+	dir, err := r.rootOf(p.Name, v)
+	if err != nil {
+		return err
+	}
+	if !v.External {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+		return noteOwner(dir, p)
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return fault.WithHint(fmt.Errorf("there is no volume %q on this device: %w", cmp.Or(v.Shared, v.Name), fault.ErrUnfit),
+			"deploy the application that makes it first, or leave out external")
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// effective are a service's mounts and those that its image wants: a volume without a name for each path that it declares
+// and the service mounts nothing at.
+func effective(s workload.Service, image ocispec.ImageConfig) []workload.Mount {
+	out := slices.Clone(s.Mounts)
+	for _, target := range slices.Sorted(maps.Keys(image.Volumes)) {
+		target = filepath.Clean("/" + target)
+		taken := target == "/" || slices.ContainsFunc(out, func(m workload.Mount) bool { return filepath.Clean(m.Target) == target })
+		if !taken {
+			out = append(out, workload.Mount{Kind: workload.MountVolume, Target: target})
+		}
+	}
+	return out
+}
+
+// Mounts turns a service's mounts, those that its image wants, and its files into the runtime's, and makes the volumes that are
+// missing. layer is the container's, which new volumes are filled from. What the mounts show is made by [Store.Lay].
+func (r *Store) Mounts(ctx context.Context, p *workload.Project, c workload.Container, image ocispec.ImageConfig, layer []mount.Mount) ([]specs.Mount, error) {
+	var out []specs.Mount
+	for n, m := range effective(c.Service, image) {
+		if !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) == "/" {
+			return nil, fmt.Errorf("mount target %q: %w", m.Target, fault.ErrInvalid)
+		}
+		s, err := r.mount(ctx, p, c, n, m, layer)
+		if err != nil {
+			return nil, fmt.Errorf("mount at %s: %w", m.Target, err)
+		}
+		switch {
+		case m.Recursive == "readonly":
+			s.Options = append(s.Options, "rro")
+		case m.ReadOnly || m.Kind == workload.MountImage:
+			s.Options = append(s.Options, "ro")
+		}
+		out = append(out, s)
+	}
+	files, err := r.fileMounts(c)
+	return append(out, files...), err
+}
+
+// mount turns the n-th mount of a container into the runtime's.
+func (r *Store) mount(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount, layer []mount.Mount) (specs.Mount, error) {
+	switch m.Kind {
+	case workload.MountVolume:
+		source, err := r.volume(ctx, p, c, m, layer)
+		if err == nil && m.Subpath != "" {
+			source, err = r.place(c.ID, n)
+		}
+		out := specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}
+		if users.Own(c.Service) && m.Subpath == "" && len(p.Volume(m.Source).Options) == 0 { // kept below DataDir
+			out.UIDMappings, out.GIDMappings = users.Mappings(), users.Mappings()
+		}
+		return out, err
+	case workload.MountImage:
+		if err := r.ensureView(ctx, p, c, n, m); err != nil {
+			return specs.Mount{}, err
+		}
+		source, err := r.place(c.ID, n)
+		return specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}, err
+	case workload.MountBind:
+		out, err := bind(m)
+		if err == nil && !passesOut(m) {
+			out.Source, err = r.place(c.ID, n)
+		}
+		return out, err
+	case workload.MountTmpfs:
+		return tmpfs(m), nil
+	}
+	return specs.Mount{}, fmt.Errorf("mount of kind %q: %w", m.Kind, fault.ErrUnsupported)
+}
+
+// bind is a mount of the device. Its source is judged, and made where it is missing, again at each start: see layBind.
+func bind(m workload.Mount) (specs.Mount, error) {
+	if !filepath.IsAbs(m.Source) {
+		return specs.Mount{}, fmt.Errorf("source %q is not an absolute path: %w", m.Source, fault.ErrInvalid)
+	}
+	propagation := cmp.Or(m.Propagation, "rprivate")
+	if !slices.Contains([]string{"private", "rprivate", "shared", "rshared", "slave", "rslave"}, propagation) {
+		return specs.Mount{}, fmt.Errorf("propagation %q: %w", propagation, fault.ErrInvalid)
+	}
+	if err := makeSource(m); err != nil {
+		return specs.Mount{}, err
+	}
+	how := "rbind"
+	if m.Recursive == "disabled" {
+		how = "bind"
+	}
+	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{how, propagation}}, nil
+}
+
+// passesOut reports whether what a container mounts below a mount appears on the device: then the mount is the device's own
+// and no copy of it. Only the device's owner can allow that.
+func passesOut(m workload.Mount) bool { return strings.HasSuffix(m.Propagation, "shared") }
+
+func tmpfs(m workload.Mount) specs.Mount {
+	mode := m.TmpfsPerm
+	if mode == 0 {
+		mode = 0o1777
+	}
+	opts := []string{"nosuid", "nodev", "noexec", "mode=" + strconv.FormatUint(uint64(mode), 8)}
+	if m.TmpfsMax > 0 {
+		opts = append(opts, "size="+strconv.FormatInt(m.TmpfsMax, 10))
+	}
+	return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: append(opts, m.Options...)} // the last word counts
+}
+
+// volume makes a mount's volume unless it is there, and returns its place. A new one starts with what the image has at the
+// target, with owners and modes, unless the mount says no. The volume appears complete or not at all, whenever the power
+// goes. What a driver mounts over it is neither made nor filled here.
+func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Container, m workload.Mount, layer []mount.Mount) (string, error) {
+	var (
+		dir string
+		err error
+	)
+	if m.Source == "" {
+		dir, err = r.anonymousDir(p.Name, c.Service.Name, c.Replica, m.Target)
+	} else {
+		v := p.Volume(m.Source)
+		if len(v.Options) > 0 {
+			return r.heldDir(p.Name, v)
+		}
+		dir, err = r.rootOf(p.Name, v)
+	}
+	if err != nil {
+		return "", err
+	}
+	data := filepath.Join(dir, volumeData)
+	unlock, err := r.locks.Lock(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(data); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return data, err
+	}
+	fresh := filepath.Join(dir, volumeFilling)
+	if err := os.RemoveAll(fresh); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(fresh, 0o755); err != nil {
+		return "", err
+	}
+	if !m.NoCopy && m.Subpath == "" { // a part of a volume says nothing about the whole
+		err = r.withRootfs(c.ID, layer, func(root string) error { return copyUp(root, m.Target, fresh) })
+		if err != nil {
+			return "", fmt.Errorf("fill volume %q from the image: %w", m.Source, err)
+		}
+	}
+	if err := syncTree(fresh); err != nil {
+		return "", err
+	}
+	if err := os.Rename(fresh, data); err != nil {
+		return "", err
+	}
+	return data, syncDir(dir)
+}
+
+// withRootfs mounts a container's layer for the time of do. A kill leaves the mount where the next attempt finds it.
+func (r *Store) withRootfs(id string, layer []mount.Mount, do func(root string) error) (err error) {
+	dir, err := r.rootfsDir(id)
+	if err != nil {
+		return err
+	}
+	if err := r.UnmountLayer(id); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := mount.All(users.WithoutMapping(mount.RemoveVolatileOption(layer)), dir); err != nil {
+		return fmt.Errorf("mount the layer of container %s: %w", id, err)
+	}
+	defer func() { err = errors.Join(err, r.UnmountLayer(id)) }()
+	return do(dir)
+}
+
+func (r *Store) rootfsDir(id string) (string, error) {
+	return paths.Join(filepath.Join(r.o.RunDir, "rootfs"), id)
+}
+
+// UnmountLayer takes away where a container's layer was mounted to fill a volume from it. No mount is no error.
+func (r *Store) UnmountLayer(id string) error {
+	dir, err := r.rootfsDir(id)
+	if err != nil {
+		return err
+	}
+	if err := mount.UnmountAll(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return removeEmpty(dir)
+}
+
+// copyUp copies the directory at target in root, if the image has one.
+func copyUp(root, target, to string) error {
+	from, err := securejoin.SecureJoin(root, target) // links in the image must not lead out of it
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is a file in the image, a volume is a directory: %w", target, fault.ErrInvalid)
+	}
+	return copyfs.CopyDir(to, from)
+}
+
+func removeEmpty(dir string) error {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// syncTree writes everything on the filesystem of dir to the disk: one call, however many files.
+func syncTree(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
