@@ -70,7 +70,7 @@ func (a *Assignment) packages() map[string]artifacts.ApplicationVersion {
 	out := map[string]artifacts.ApplicationVersion{}
 	for _, p := range a.Placements {
 		if r := p.Release; p.kept == nil && !r.free {
-			out[r.Application.Name] = artifacts.ApplicationVersion{Version: r.Version(), Digest: r.Digest}
+			out[r.Application.Name] = artifacts.ApplicationVersion{Repository: r.Repository, Version: r.Version(), Digest: r.Digest}
 		}
 	}
 	return out

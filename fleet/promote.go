@@ -216,7 +216,8 @@ func (p *promoter) find(ctx context.Context, a *Application, at []*Assignment) (
 		"see what differs with longshore fleet plan, and publish there first")
 }
 
-// told are the versions that were published, as that says, the newest first. A component's is in its documents.
+// told are the versions that were published, as that says, the newest first. A component's is in its documents. A package that was
+// moved to another repository is the same one.
 func (p *promoter) told(a *Application, at []*Assignment, pins map[string]digest.Digest) []artifacts.ApplicationVersion {
 	var out []artifacts.ApplicationVersion
 	add := func(v artifacts.ApplicationVersion) {
@@ -231,7 +232,7 @@ func (p *promoter) told(a *Application, at []*Assignment, pins map[string]digest
 	}
 	for _, x := range at {
 		if v, ok := p.has[x.Device].packages[a.Name]; ok && a.Package != "" {
-			add(v)
+			add(artifacts.ApplicationVersion{Version: v.Version, Digest: v.Digest})
 		}
 	}
 	slices.SortFunc(out, func(a, b artifacts.ApplicationVersion) int {

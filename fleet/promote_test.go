@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -105,6 +106,50 @@ func TestPromote(t *testing.T) {
 	}
 	if all, err = third.Promote(target, again, []string{"line"}); err != nil || len(all) != 1 || all[0].Now.Components[component].Repository != "" {
 		t.Errorf("a third: %+v, %v", all, err)
+	}
+}
+
+// States say where their packages are; one that moved to another repository meanwhile is still one version, and looked at once.
+func TestPromoteMovedPackage(t *testing.T) {
+	m := stocked(t)
+	publish(t, plan(t, plant(), m, options()), m)
+	moved := with(plant(), "fleet.yaml", "package: apps/line", "package: oci://other.example/line")
+	for _, v := range []string{"1.4.0", "1.4.1"} {
+		if err := m.Carry(t.Context(), base+"/apps/line", "other.example/line", m.Named[base+"/apps/line:"+v], v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := plan(t, moved, m, options()); p.Count(fleet.Same) != 4 {
+		t.Errorf("only the package moved: %s Want that nothing is published for it", p.Summary())
+	}
+	count := func(files fstest.MapFS) int {
+		t.Helper()
+		c := compiled(t, files, m)
+		m.Asked = map[string]int{}
+		if _, err := c.Published(t.Context(), m, options(), nil, nil); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("what is published is not what the files make: %v", err)
+		}
+		return m.Asked["resolve"]
+	}
+	once := count(with(moved, "fleet.yaml", "poll: 10", "poll: 11"))
+	files := with(moved, "devices/a.yaml", "level: debug", "level: info")
+	publish(t, plan(t, files, m, options()), m)
+	for device, where := range map[string]string{"press-07": "other.example/line", "press-08": base + "/apps/line"} {
+		x, err := artifacts.OpenState(m.Manifests[m.Named[graz+":"+device]])
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]artifacts.ApplicationVersion{"line": {Repository: where, Version: "1.4.1", Digest: m.Named[base+"/apps/line:1.4.1"]}}
+		if diff := cmp.Diff(want, x.Applications); diff != "" { // the sensor is a component without a package
+			t.Errorf("%s (-want +got):\n%s", device, diff)
+		}
+	}
+	found, err := versions(t, files, m)
+	if err != nil || len(found) != 2 || found[0].Version != "1.4.1" || found[0].Repository != "other.example/line" {
+		t.Errorf("%+v, %v, want line 1.4.1 where the files say", found, err)
+	}
+	if n := count(with(files, "fleet.yaml", "poll: 10", "poll: 11")); n != once {
+		t.Errorf("%d tags were resolved to promote, %d before a device named the new repository", n, once)
 	}
 }
 
