@@ -23,12 +23,12 @@ import (
 
 // Need is an artifact that a site must have.
 type Need struct {
-	Kind       artifacts.Kind `json:"kind"`       // state, trust, component, image
+	Kind       artifacts.Kind `json:"kind"`       // state, trust, package, component, image
 	Repository string         `json:"repository"` // "host/path"
 	Digest     digest.Digest  `json:"digest"`
 	Tags       []string       `json:"tags,omitempty"`  // that name it; of a state its history tag, and its device's tag when it is the current one
 	Devices    []string       `json:"devices"`         // tags of the devices that need it, sorted
-	Names      []string       `json:"names,omitempty"` // what it names, "host/path@digest", sorted: components of a state, images of a component
+	Names      []string       `json:"names,omitempty"` // what it names, "host/path@digest", sorted: components and packages of a state, images of a component
 
 	current string          // of a state: the device's tag, when it names it
 	number  uint64          // of a state: its generation
@@ -41,6 +41,8 @@ type Closure struct {
 	Needs []*Need `json:"-"`
 	// Problems are why something could not be found, a sentence each.
 	Problems []string `json:"problems,omitempty"`
+	// Absent are why an application package cannot be had, a sentence each. It is no problem: devices never read packages.
+	Absent []string `json:"absent,omitempty"`
 }
 
 // Source opens repositories by name, "host/path".
@@ -117,7 +119,9 @@ type walk struct {
 	mu       sync.Mutex
 	needs    map[string]*Need // by "repository@digest"
 	problems []string
-	locks    map[string]*lock // by component, "repository@digest"
+	absent   []string
+	locks    map[string]*lock        // by component, "repository@digest"
+	packages map[string]func() error // by package, "repository@digest": why it cannot be had
 }
 
 // lock is what the lock of a component names, read once.
@@ -233,6 +237,11 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	if there && w.o.Check == CheckTags {
 		return n, nil
 	}
+	for _, name := range slices.Sorted(maps.Keys(x.Applications)) {
+		if err := w.application(ctx, below{n, device, "", there}, x.Applications[name]); err != nil {
+			return nil, err
+		}
+	}
 	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, there, kept{w.o.Kept, w.o.Now})
 	if err != nil {
 		return nil, err
@@ -339,6 +348,47 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 		w.add(artifacts.KindImage, ref.Name(), i.Digest, from, "")
 	}
 	return nil
+}
+
+// application follows the package that a state was made of, if its publisher said where it is. One that cannot be had is left out.
+func (w *walk) application(ctx context.Context, from below, a artifacts.ApplicationVersion) error {
+	if a.Repository == "" {
+		return nil
+	}
+	key := a.Repository + "@" + a.Digest.String()
+	w.mu.Lock()
+	look := w.packages[key]
+	if look == nil {
+		look = sync.OnceValue(func() error { return w.isPackage(ctx, a) })
+		w.packages[key] = look
+	}
+	w.mu.Unlock()
+	err := look()
+	if ctx.Err() != nil || errors.Is(err, fault.ErrTemporary) {
+		return err
+	}
+	if err != nil {
+		w.note(&w.absent, "package %s:%s is left out, devices do not need it: %v", a.Repository, a.Version, err)
+		return nil
+	}
+	w.add(artifacts.KindPackage, a.Repository, a.Digest, from, a.Version)
+	return nil
+}
+
+// isPackage reads a package's manifest: what a state calls its package is signed, but may be anything.
+func (w *walk) isPackage(ctx context.Context, a artifacts.ApplicationVersion) error {
+	repo, err := w.open(ctx, a.Repository)
+	if err != nil {
+		return err
+	}
+	_, manifest, err := repo.Manifest(ctx, a.Digest)
+	if err != nil {
+		return err
+	}
+	if _, err = artifacts.OpenPackage(manifest); err != nil {
+		err = fmt.Errorf("%s: %w", a.Digest, err)
+	}
+	return err
 }
 
 // passing reports whether an error says nothing about the content: it may be had at another time.
@@ -448,18 +498,19 @@ func insert(into *[]string, s string) {
 	}
 }
 
-func (w *walk) problem(format string, args ...any) {
+func (w *walk) problem(format string, args ...any) { w.note(&w.problems, format, args...) }
+
+// note puts a sentence into a list of w, once.
+func (w *walk) note(into *[]string, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s := fmt.Sprintf(format, args...); !slices.Contains(w.problems, s) {
-		w.problems = append(w.problems, s)
-	}
+	insert(into, fmt.Sprintf(format, args...))
 }
 
 // closure sorts what was found.
 func (w *walk) closure() *Closure {
-	order := []artifacts.Kind{artifacts.KindImage, artifacts.KindComponent, artifacts.KindTrust, artifacts.KindState}
-	out := &Closure{Needs: slices.Collect(maps.Values(w.needs)), Problems: slices.Sorted(slices.Values(w.problems))}
+	order := []artifacts.Kind{artifacts.KindImage, artifacts.KindComponent, artifacts.KindPackage, artifacts.KindTrust, artifacts.KindState}
+	out := &Closure{Needs: slices.Collect(maps.Values(w.needs)), Problems: w.problems, Absent: w.absent}
 	slices.SortFunc(out.Needs, func(a, b *Need) int {
 		return cmp.Or(slices.Index(order, a.Kind)-slices.Index(order, b.Kind), strings.Compare(a.Repository, b.Repository),
 			cmp.Compare(a.number, b.number), strings.Compare(a.Digest.String(), b.Digest.String()))

@@ -44,14 +44,14 @@ type Mirror struct {
 	made Mirrored
 }
 
-// Run copies everything and sets tags: of images and components first, last those of devices, each after its history tag. It
+// Run copies everything and sets tags: of images, components and packages first, last those of devices, each after its history tag. It
 // may be repeated after any interruption: what is there is not sent again. A device's tag at the site never goes back: a newer
 // generation there is fault.ErrRollback, another state of the same generation fault.ErrConflict, before anything is copied.
 func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 	if len(c.Problems) > 0 {
 		return nil, fmt.Errorf("%s: %w", c.Problems[0], fault.ErrUnfit)
 	}
-	m.made = Mirrored{Artifacts: len(c.Needs), Devices: []string{}}
+	m.made = Mirrored{Artifacts: len(c.Needs), Devices: []string{}, Notes: slices.Clone(c.Absent)}
 	var states, others []*Need
 	for _, n := range c.Needs {
 		if n.Kind == artifacts.KindState {
@@ -270,14 +270,14 @@ func (m *Mirror) bring(ctx context.Context, n *Need, from, to *registry.Reposito
 	case artifacts.KindState:
 	case artifacts.KindTrust:
 		tags = n.Tags
-	case artifacts.KindComponent:
+	case artifacts.KindComponent, artifacts.KindPackage:
 		tags = n.Tags[:1]
 	default:
 		tags = []string{m.imageTag(n.Digest)}
 	}
 	made, err := to.CopyFrom(ctx, from, n.Digest, first(tags), m.only(n)...)
-	if errors.Is(err, fault.ErrConflict) && n.Kind == artifacts.KindComponent {
-		m.note(fmt.Sprintf("%s:%s names something else at the site: the component is there by its digest", to.Name(), tags[0]))
+	if errors.Is(err, fault.ErrConflict) && (n.Kind == artifacts.KindComponent || n.Kind == artifacts.KindPackage) {
+		m.note(fmt.Sprintf("%s:%s names something else at the site: the %s is there by its digest", to.Name(), tags[0], n.Kind))
 		made, err = to.CopyFrom(ctx, from, n.Digest, digestTag(n.Digest), m.only(n)...)
 	}
 	return made, err

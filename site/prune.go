@@ -21,7 +21,7 @@ import (
 // Pruning is what a site does not need any more.
 type Pruning struct {
 	States    []PrunedStates `json:"states"`
-	Artifacts []*Need        `json:"artifacts"` // images and components that only removed states name, in the order in which they go
+	Artifacts []*Need        `json:"artifacts"` // images, components and packages that only removed states name, in the order in which they go
 
 	site Source
 	gone *walk // what states that go name
@@ -83,7 +83,7 @@ func PlanPrune(ctx context.Context, site Source, states []string, history int) (
 		return nil, err
 	}
 	for _, n := range gone.closure().Needs {
-		if n.Kind != artifacts.KindComponent && n.Kind != artifacts.KindImage || stay.needs[n.Key()] != nil {
+		if n.Kind == artifacts.KindState || stay.needs[n.Key()] != nil {
 			continue
 		}
 		mine, err := p.mirrored(ctx, n)
@@ -127,7 +127,7 @@ func (w *walk) indexed(ctx context.Context, like *walk) error {
 }
 
 func newWalk(from Source) *walk {
-	return &walk{from: from, needs: map[string]*Need{}, locks: map[string]*lock{}}
+	return &walk{from: from, needs: map[string]*Need{}, locks: map[string]*lock{}, packages: map[string]func() error{}}
 }
 
 // planStates says which generations go.
@@ -231,6 +231,11 @@ func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag 
 		return err
 	}
 	w.add(artifacts.KindState, name, desc.Digest, below{}, tag)
+	for _, a := range x.Applications {
+		if a.Repository != "" { // whether it is there does not matter
+			w.add(artifacts.KindPackage, a.Repository, a.Digest, below{device: tag}, a.Version)
+		}
+	}
 	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, true, kept{})
 	if release.Unfit(err) {
 		w.problem("%s:%s: %v", repo.Name(), tag, err)
@@ -275,7 +280,7 @@ func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 		if there != n.Digest {
 			continue
 		}
-		if tag != digestTag(n.Digest) && tag != partTag(n.Digest) && !(n.Kind == artifacts.KindComponent && slices.Contains(n.Tags, tag)) {
+		if tag != digestTag(n.Digest) && tag != partTag(n.Digest) && !(n.Kind != artifacts.KindImage && slices.Contains(n.Tags, tag)) {
 			return false, nil
 		}
 		mine = true
@@ -283,7 +288,7 @@ func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 	return mine, nil
 }
 
-// Remove removes what the plan says: images, then the components that name them, then states, each with its signatures. So a
+// Remove removes what the plan says: images, then the components that name them, then packages and states, each with its signatures. So a
 // run that was interrupted finds the rest again. A mirror that runs at the same time loses nothing: after the removal the
 // states are read again, and what one of them needs is put back; a mirror looks for everything once more after it has
 // set the devices' tags. Blobs, and the images of single platforms, which have no tag then, are the registry's to collect.
@@ -312,7 +317,7 @@ func (p *Pruning) Remove(ctx context.Context) (*Pruned, error) {
 	return out, err
 }
 
-// take removes components and images.
+// take removes images, components and packages.
 func (p *Pruning) take(ctx context.Context, out *Pruned) (map[string]*registry.Removed, error) {
 	taken := map[string]*registry.Removed{}
 	for _, n := range p.Artifacts {

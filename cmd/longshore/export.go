@@ -71,6 +71,9 @@ func (r exportResult) text(w io.Writer) {
 		row(w, "since", "the inventory of %s, %s", orUnnamed(r.Site), r.Taken)
 	}
 	row(w, "directory", "%s", r.Directory)
+	for _, s := range r.Notes {
+		row(w, "note", "%s", s)
+	}
 }
 
 func (p *program) export(c *cli.Context, args []string) error {

@@ -22,7 +22,7 @@ func (p *program) mirrorCommand() *cli.Command {
 		name: "mirror", args: "HOST/PATH DESTINATION", min: 2, max: 2,
 		usage: "copy everything that a site's devices need to its registry",
 		about: "Follows the states of devices in HOST/PATH down to the last layer and copies everything to the registry DESTINATION: " +
-			"states, trust policies, components and images, with all signatures, attestations and other referrers, in both of " +
+			"states, trust policies, application packages, components and images, with all signatures, attestations and other referrers, in both of " +
 			"cosign's formats, with the same digests. Every state is verified first, as longshore verify does. The tags of devices " +
 			"are set last, and never to an older generation. The command may be repeated: what is there is not sent again. Devices " +
 			"find the copies by hosts.toml, see docs/site.md.",

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -16,8 +17,8 @@ func (p *program) sitePlanCommand() *cli.Command {
 	return p.command("site", command{
 		name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
 		usage: "show what a site needs and what it lacks",
-		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, components and images, with " +
-			"their sizes with signatures and other referrers, as a tree, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something cannot be found.",
+		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, application packages, components and images, with " +
+			"their sizes with signatures and other referrers, as a tree, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something that devices need cannot be found.",
 		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
 		flags:    append(siteFlags(), platformFlag()),
 		run:      p.sitePlan,
@@ -72,7 +73,7 @@ func (r sitePlanResult) text(w io.Writer) {
 		}
 	}
 	top.write(w, "")
-	for _, s := range r.Problems {
+	for _, s := range slices.Concat(r.Problems, r.Absent) {
 		row(w, "missing", "%s", s)
 	}
 	row(w, "in all", "%s, %s to copy", size(r.Bytes), size(r.Lacks))

@@ -17,10 +17,10 @@ func (p *program) sitePruneCommand() *cli.Command {
 	return p.command("site", command{
 		name: "prune", args: "HOST/PATH... DESTINATION", min: 2, max: maxPrunedRepositories,
 		usage: "remove from a site's registry what its devices no longer need",
-		about: "Removes old generations from the repositories of states HOST/PATH at the registry DESTINATION of a site, with their signatures, and the components and " +
-			"images that only these generations name. Name every repository of states whose devices use the registry. These generations stay, with everything that they name: the " +
+		about: "Removes old generations from the repositories of states HOST/PATH at the registry DESTINATION of a site, with their signatures, and the components, " +
+			"images and application packages that only these generations name. Name every repository of states whose devices use the registry. These generations stay, with everything that they name: the " +
 			"current one and all above it, --history earlier ones, its predecessor, the generation that it repeats, those that other tags name, and those that a device " +
-			"reports to the registry. Components and images with a tag that longshore mirror does not set stay too. The garbage collection of the registry removes blobs " +
+			"reports to the registry. Components, images and packages with a tag that longshore mirror does not set stay too. The garbage collection of the registry removes blobs " +
 			"and images of single platforms. A mirror may run at the same time. The command does not connect to HOST. On a terminal it asks for confirmation.",
 		examples: []string{"--dry-run harbor.acme.example/plant/state registry.graz.local:5000", "--history 2 harbor.acme.example/plant/state harbor.acme.example/lab/state registry.graz.local:5000"},
 		flags: slices.Concat([]cli.Flag{
