@@ -39,9 +39,14 @@ func TestStateApplications(t *testing.T) {
 		t.Errorf("none: %v, %v", x, err)
 	}
 	for _, bad := range []map[string]artifacts.ApplicationVersion{
-		{"": want["line"]}, {"a,b": want["line"]}, {"line": {Version: "1,0", Digest: want["line"].Digest}}, {"line": {Version: "1.0.0"}},
-		{"line": {Repository: "apps/line:5000", Version: "1.0.0", Digest: want["line"].Digest}}, {"line": {Repository: "host", Version: "1.0.0", Digest: want["line"].Digest}},
-		{"line": {Repository: "oci://host/line", Version: "1.0.0", Digest: want["line"].Digest}}, {"line": {Repository: "host/Line", Version: "1.0.0", Digest: want["line"].Digest}},
+		{"": want["line"]},
+		{"a,b": want["line"]},
+		{"line": {Version: "1,0", Digest: want["line"].Digest}},
+		{"line": {Version: "1.0.0"}},
+		{"line": {Repository: "apps/line:5000", Version: "1.0.0", Digest: want["line"].Digest}},
+		{"line": {Repository: "host", Version: "1.0.0", Digest: want["line"].Digest}},
+		{"line": {Repository: "oci://host/line", Version: "1.0.0", Digest: want["line"].Digest}},
+		{"line": {Repository: "host/Line", Version: "1.0.0", Digest: want["line"].Digest}},
 	} {
 		o.Applications = bad
 		if _, err := artifacts.PackState(o); !errors.Is(err, fault.ErrInvalid) {
