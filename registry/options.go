@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/budget"
+	"github.com/longshore-dev/longshore/registry/cache"
 	"github.com/longshore-dev/longshore/registry/internal/auths"
 	"github.com/longshore-dev/longshore/registry/internal/certsd"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
@@ -75,7 +76,7 @@ type Options struct {
 
 	// Uploads is a directory that remembers uploads, so that a later run continues those that this one is killed in; "": none is
 	// remembered.
-	Uploads string
+	Uploads cache.Folder
 
 	// Budget bounds what all requests together take of the link; nil: nothing does. Its context has to be that of the calls.
 	Budget *budget.Budget

@@ -9,13 +9,10 @@ import (
 	"fmt"
 	"hash"
 	"net/url"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
@@ -34,13 +31,10 @@ type session struct {
 	Hash     []byte `json:"hash"`   // state of the hash after them
 }
 
-// sessionFile is where an upload to a repository is remembered; "": nowhere.
-func (c *Client) sessionFile(a *access, d digest.Digest) string {
-	if c.o.Uploads == "" {
-		return ""
-	}
+// sessionFile is the name of the file in which an upload to a repository is remembered.
+func sessionFile(a *access, d digest.Digest) string {
 	sum := sha256.Sum256([]byte(a.address("") + "\n" + a.repo.Reference.Repository + "\n" + d.String()))
-	return filepath.Join(c.o.Uploads, hex.EncodeToString(sum[:])+".json")
+	return hex.EncodeToString(sum[:]) + ".json"
 }
 
 // parseSession reads a file that [upload.remember] wrote: for a blob of a size at an address.
@@ -63,10 +57,10 @@ func parseSession(data []byte, at *url.URL, d digest.Digest, size int64) (locati
 
 // recall takes up what an earlier run left, if the registry still has it.
 func (u *upload) recall(ctx context.Context) bool {
-	if u.file == "" {
+	if u.folder == "" {
 		return false
 	}
-	data, err := bounded.File(os.Open, u.file, maxSession)
+	data, err := u.folder.Read(u.file, maxSession)
 	if err != nil {
 		return false
 	}
@@ -99,53 +93,16 @@ func (u *upload) settle(ctx context.Context) error {
 // remember keeps the session for a run after this one. What cannot be kept is sent again then.
 func (u *upload) remember() {
 	data, err := json.Marshal(session{u.location.String(), u.hashed, state(u.hash)})
-	if u.file == "" || err != nil || u.hashed != u.off {
+	if err != nil || u.hashed != u.off {
 		return
 	}
-	folder := filepath.Dir(u.file)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return
-	}
-	f, err := os.CreateTemp(folder, "new-*") // for its user alone
-	if err != nil {
-		return
-	}
-	_, err = f.Write(data)
-	info, statErr := f.Stat()
-	if err = firstOf(err, statErr, f.Close()); err == nil {
-		err = os.Rename(f.Name(), u.file)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the first error counts, and nobody is told of it
-		return
-	}
-	removeOlder(folder, info.ModTime().Add(-sessionAge))
-}
-
-// removeOlder removes what no registry remembers any more.
-func removeOlder(folder string, than time.Time) {
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && info.ModTime().Before(than) {
-			_ = os.Remove(filepath.Join(folder, e.Name())) // the next run tries again
-		}
+	if at := u.folder.Keep(u.file, data); !at.IsZero() {
+		u.folder.RemoveOlder(at.Add(-sessionAge))
 	}
 }
 
 func (u *upload) forget() {
-	if u.file != "" {
-		_ = os.Remove(u.file) // an old one is found out
+	if u.folder != "" {
+		u.folder.Remove(u.file) // an old one is found out
 	}
-}
-
-func firstOf(all ...error) error {
-	for _, err := range all {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/cache"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
@@ -51,8 +52,9 @@ type upload struct {
 	a        *access
 	desc     ocispec.Descriptor
 	open     opener
-	recalled bool   // the session is of an earlier run
-	file     string // that remembers the session; "": none
+	recalled bool // the session is of an earlier run
+	folder   cache.Folder
+	file     string // in it, that remembers the session
 	location *url.URL
 	off      int64 // what the registry has
 	hash     hash.Hash
@@ -62,7 +64,7 @@ type upload struct {
 
 // pushChunks sends a blob in chunks. A session that an earlier run left is continued. errNoChunks: nothing was sent.
 func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.Descriptor, open opener) error {
-	u := &upload{p: p, a: a, desc: desc, open: open, file: p.c.sessionFile(a, desc.Digest), chunk: chunkSize}
+	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), chunk: chunkSize}
 	if !u.recall(ctx) {
 		if err := u.begin(ctx); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/cache"
 	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -43,7 +44,7 @@ func newCarriage(t *testing.T, kind testenv.Kind) *carriage {
 
 // run is one run of a program that remembers uploads.
 func (c *carriage) run(ctx context.Context) error {
-	client := newClient(c.t, registry.Options{CAFile: c.target.CAFile, Username: c.target.Username, Password: c.target.Password, Uploads: c.uploads})
+	client := newClient(c.t, registry.Options{CAFile: c.target.CAFile, Username: c.target.Username, Password: c.target.Password, Uploads: cache.Folder(c.uploads)})
 	_, err := openName(c.t, client, c.target.Host+"/images/line").CopyFrom(ctx, openName(c.t, clientFor(c.t, c.source), c.source.Host+"/images/line"), c.subject, "1.4.1")
 	return err
 }

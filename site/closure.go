@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/cache"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
@@ -73,9 +74,9 @@ type Options struct {
 	Verify func(ctx context.Context, repo *registry.Repository, state digest.Digest) error
 	// VerifyTrust tells whether the versions of a trust policy may be copied; nil: all. An error is the closure's.
 	VerifyTrust func(ctx context.Context, repo *registry.Repository) error
-	// Kept is a directory of what earlier runs read of states that the site has, and this run need not read again; "": none. What
+	// Kept is a directory of what earlier runs read of states that the site has, and this run need not read again. What
 	// is in it counts only by its digest.
-	Kept        string
+	Kept        cache.Folder
 	Now         time.Time // of the run; what is kept and was not used for 30 days before it is removed
 	Concurrency int       // requests in progress; 0: 8
 }
@@ -95,7 +96,7 @@ func Close(ctx context.Context, from Source, states string, o Options) (*Closure
 	if err != nil {
 		return nil, err
 	}
-	removeKept(o.Kept, o.Now.Add(-keptAge))
+	o.Kept.RemoveOlder(o.Now.Add(-keptAge))
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(o.concurrency())
 	for _, d := range wanted {

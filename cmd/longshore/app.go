@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/cache"
 )
 
 // app is the tree of commands.
@@ -229,7 +230,7 @@ func (p *program) client(c *cli.Context) (*registry.Client, error) {
 }
 
 // cacheDir is a directory for what may be lost; "": the environment names none.
-func (p *program) cacheDir(name string) string {
+func (p *program) cacheDir(name string) cache.Folder {
 	base := p.getenv("XDG_CACHE_HOME")
 	if home := p.getenv("HOME"); base == "" && home != "" {
 		base = filepath.Join(home, ".cache")
@@ -237,7 +238,7 @@ func (p *program) cacheDir(name string) string {
 	if !filepath.IsAbs(base) {
 		return ""
 	}
-	return filepath.Join(base, "longshore", name)
+	return cache.Folder(filepath.Join(base, "longshore", name))
 }
 
 // readFiles finds what is wrong with files that flags name, before anything that is asked for is blamed. The file that login

@@ -238,7 +238,7 @@ func TestMirrorKeepsWhatItRead(t *testing.T) {
 		t.Errorf("files were changed: %d blobs were read, want both", n)
 	}
 	old := time.Now().AddDate(0, 0, -31)
-	left := filepath.Join(filepath.Dir(files[0]), "old")
+	left := filepath.Join(filepath.Dir(files[0]), strings.Repeat("0", 64))
 	s.write(left, "of long ago")
 	if err := os.Chtimes(left, old, old); err != nil {
 		t.Fatal(err)
@@ -249,6 +249,40 @@ func TestMirrorKeepsWhatItRead(t *testing.T) {
 	if _, err := os.Stat(left); !os.IsNotExist(err) {
 		t.Errorf("a file that was not used for 31 days: %v, want it removed", err)
 	}
+}
+
+// Only what a run has kept is removed: the folder of the cache may be another one, by a link or by XDG_CACHE_HOME.
+func TestMirrorRemovesOnlyWhatItKept(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	cache := t.TempDir()
+	s.env["XDG_CACHE_HOME"] = cache
+	s.stock()
+	s.large(4 << 20)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.1")
+	s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.1", states)
+	old := time.Now().AddDate(0, 0, -31)
+	for _, name := range []string{"states", "uploads"} {
+		of := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(cache, "longshore"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(of, filepath.Join(cache, "longshore", name)); err != nil {
+			t.Fatal(err)
+		}
+		kept := filepath.Join(of, "shadow") // not named as a kept file
+		s.write(kept, "a file of somebody")
+		if err := os.Chtimes(kept, old, old); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if _, err := os.Stat(kept); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}()
+	}
+	s.mirrored()
+	s.mirrored()
 }
 
 // Signatures of what the site has already arrive there, whatever they are of; with --check tags they do not. What the site's

@@ -1,0 +1,69 @@
+// Package cache keeps small files of earlier runs of a program, for its user alone. A run does without what cannot be written or read.
+package cache
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+)
+
+// Folder is where the files are. "" keeps nothing.
+type Folder string
+
+// names are those of files, and of files that a run did not finish.
+var names = regexp.MustCompile(`^([0-9a-f]{64}(\.json)?|new-[0-9]+)$`)
+
+// Read reads a file of at most limit bytes. Others may have written it: the caller checks it.
+func (d Folder) Read(name string, limit int64) ([]byte, error) {
+	return bounded.File(os.Open, filepath.Join(string(d), name), limit)
+}
+
+// Keep writes a file, and tells when that was by the clock of the file system; the zero time: it was not written. The name is a SHA-256 in
+// hex, which may end with ".json".
+func (d Folder) Keep(name string, data []byte) time.Time {
+	if d == "" || os.MkdirAll(string(d), 0o700) != nil {
+		return time.Time{}
+	}
+	f, err := os.CreateTemp(string(d), "new-*") // for its user alone
+	if err != nil {
+		return time.Time{}
+	}
+	_, err = f.Write(data)
+	info, noInfo := f.Stat()
+	closed := f.Close()
+	if err != nil || noInfo != nil || closed != nil || os.Rename(f.Name(), filepath.Join(string(d), name)) != nil {
+		_ = os.Remove(f.Name()) // else RemoveOlder does
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// Use marks a file as used at a time.
+func (d Folder) Use(name string, now time.Time) {
+	_ = os.Chtimes(filepath.Join(string(d), name), now, now) // a file that looks old is written again
+}
+
+// Remove removes a file.
+func (d Folder) Remove(name string) {
+	_ = os.Remove(filepath.Join(string(d), name)) // whoever reads it checks it
+}
+
+// RemoveOlder removes files that were neither written nor used since a time, and nothing that Keep has not written: by a link or a
+// setting the folder may be one of somebody else.
+func (d Folder) RemoveOlder(than time.Time) {
+	entries, err := os.ReadDir(string(d))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !names.MatchString(e.Name()) {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.ModTime().Before(than) {
+			d.Remove(e.Name())
+		}
+	}
+}
