@@ -49,6 +49,12 @@ func Take(ctx context.Context, from Source, states string, c *Closure) (*Invento
 	i := &Inventory{Version: documentVersion, States: states, Content: map[string][]digest.Digest{}}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(8)
+	names := map[string]uint64{} // generations that the devices' tags name
+	for _, n := range c.Needs {
+		if n.current != "" {
+			names[n.current] = n.number
+		}
+	}
 	for _, n := range c.Needs {
 		g.Go(func() error {
 			repo, err := from.OpenName(inner, n.Repository)
@@ -62,7 +68,12 @@ func Take(ctx context.Context, from Source, states string, c *Closure) (*Invento
 			if err != nil {
 				return err
 			}
+			// A state that came without its device's tag, as before the last step of an import, is carried again, to set the tag.
+			ahead := n.Kind == artifacts.KindState && slices.ContainsFunc(n.Devices, func(device string) bool { return n.number > names[device] })
 			for _, d := range content {
+				if ahead && d.Digest == n.Digest {
+					continue
+				}
 				there, err := repo.Exists(inner, d)
 				if err != nil {
 					return err

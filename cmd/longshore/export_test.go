@@ -217,6 +217,40 @@ func TestSignedInventory(t *testing.T) {
 	s.refuses(outcome.Verification, []string{"hint: the export leaves out what the inventory of graz, " + made.Taken + ", lists"}, "import", releaseKeyPublic, "stick", siteHost)
 }
 
+// A site whose tag of a device was not set before an import ended: a difference to its inventory carries the state again, and the next
+// import sets the tag.
+func TestInventoryOfAnImportThatWasCutOff(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	push := func(device string) {
+		t.Helper()
+		s.do(outcome.OK, "state", "push", "-q", "--replace", "-d", device, "--key", "release.key", "--component", monitor+":1.4.0", "--set", "POLL_SECONDS=30", states)
+	}
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	push("press-08")
+	s.mirrored()
+	first := s.digestAt(siteHost + "/plant/state:press-07")
+	push("press-07")
+	s.mirrored()
+	second := s.digestAt(siteHost + "/plant/state:press-07")
+	if err := opened(t, there.Host+"/plant/state").MoveTag(t.Context(), "press-07", second, first); err != nil { // as before the last step of an import
+		t.Fatal(err)
+	}
+	s.do(outcome.OK, "site", "inventory", "--file", "graz.json", states, siteHost)
+	push("press-09") // something else to carry
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, "--since", "graz.json", states, "stick")
+	s.do(outcome.OK, "import", "-q", releaseKeyPublic, "stick", siteHost)
+	if now := s.digestAt(siteHost + "/plant/state:press-07"); now != second {
+		t.Errorf("press-07 names %s at the site, want %s, as at the centre", now, second)
+	}
+}
+
+func (s *shell) digestAt(reference string) digest.Digest {
+	s.t.Helper()
+	return digest.Digest(strings.TrimSpace(s.do(outcome.OK, "state", "show", "-q", reference)))
+}
+
 // A receipt says what the site has, signed by the site; media that cannot be written are no reason to stop.
 func TestReceipt(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
