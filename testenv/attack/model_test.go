@@ -100,7 +100,7 @@ func subtests(t *testing.T) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`t\.Run\("([^"]{4,})"`).FindAllStringSubmatch(string(data), -1) {
+		for _, m := range regexp.MustCompile(`(?:t\.Run\(|\{)"([^"]{4,})", (?:func|onFirstMirror)`).FindAllStringSubmatch(string(data), -1) {
 			names = append(names, m[1])
 		}
 	}
