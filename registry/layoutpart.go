@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -23,7 +24,12 @@ func (p *layoutPlace) receive(ctx context.Context, desc ocispec.Descriptor, open
 			return false, err
 		}
 	}
-	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
+	if info, err := os.Lstat(part); err == nil && !info.Mode().IsRegular() { // a link of whoever prepared the media
+		if err := os.Remove(part); err != nil {
+			return false, err
+		}
+	}
+	f, err := openRegular(part, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return false, err
 	}

@@ -65,6 +65,9 @@ func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) 
 	if p.files != nil {
 		return nil, fmt.Errorf("it can only be read: %w", fault.ErrUnsupported)
 	}
+	if err := checkNames(p.path, write); err != nil {
+		return nil, err
+	}
 	index, err := os.Stat(filepath.Join(p.path, ocispec.ImageIndexFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && write:
@@ -79,6 +82,9 @@ func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) 
 		return p.store, nil
 	}
 	if err := checkLayoutFile(p.path, write); err != nil {
+		return nil, err
+	}
+	if err := checkBlobs(p.path); err != nil {
 		return nil, err
 	}
 	store, err := oci.NewWithContext(ctx, p.path)
@@ -175,7 +181,7 @@ func (p *layoutPlace) blobPath(d digest.Digest) string {
 // blobFile opens the file of a blob.
 func (p *layoutPlace) blobFile(d digest.Digest) (fs.File, error) {
 	if p.files == nil {
-		return os.Open(p.blobPath(d))
+		return openRegular(p.blobPath(d), os.O_RDONLY, 0)
 	}
 	return p.files.Open(path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded()))
 }

@@ -355,7 +355,14 @@ func (m *Media) Close() error {
 func ReadExport(dir string) (*Export, error) { return readExport(os.DirFS(dir), dir) }
 
 func readExport(files fs.FS, dir string) (*Export, error) {
-	data, err := bounded.FileIn(files, ExportFile, maxExport)
+	var data []byte
+	info, err := fs.Stat(files, ExportFile)
+	if err == nil {
+		err = bounded.Regular(ExportFile, info)
+	}
+	if err == nil {
+		data, err = bounded.FileIn(files, ExportFile, maxExport)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.WithHint(fmt.Errorf("%s has no %s: it is no export, or one that was not finished: %w", dir, ExportFile, fault.ErrNotFound),
 			"run the same longshore export again: it goes on where it stopped")

@@ -36,6 +36,14 @@ func File[F fs.File](open func(string) (F, error), name string, limit int64) ([]
 	return data, err
 }
 
+// Regular refuses what is no regular file: a folder, or a pipe, whose reader waits for a writer.
+func Regular(name string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fault.WithHint(fmt.Errorf("%s is no file: %w", name, fault.ErrInvalid), "remove it, if nobody needs it")
+	}
+	return nil
+}
+
 // FileIn reads a file of a file system.
 func FileIn(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	f, err := fsys.Open(name)

@@ -259,10 +259,10 @@ func TestServeFollowsNoLinks(t *testing.T) {
 	if err := os.Symlink("../../../secret", "stick/blobs/sha256/"+strings.TrimPrefix(sum("link"), "sha256:")); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo("stick/blobs/sha256/"+strings.TrimPrefix(sum("pipe"), "sha256:"), 0o600); err != nil {
+	server := s.serve("stick")
+	if err := syscall.Mkfifo("stick/blobs/sha256/"+strings.TrimPrefix(sum("pipe"), "sha256:"), 0o600); err != nil { // before that it is refused
 		t.Fatal(err)
 	}
-	server := s.serve("stick")
 	for _, what := range []string{"link", "pipe"} {
 		for _, part := range []string{"", "bytes=0-10"} {
 			resp := ask(t, http.MethodGet, server.url+"/v2/plant/state/blobs/"+sum(what), part)

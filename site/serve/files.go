@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -30,8 +31,8 @@ func (d folder) Open(name string) (fs.File, error) {
 	}
 	defer root.Close()
 	info, err := root.Lstat(name)
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no file: %w", name, fault.ErrInvalid)
+	if err == nil {
+		err = bounded.Regular(name, info)
 	}
 	if err != nil {
 		return nil, err
@@ -68,8 +69,8 @@ func (f *files) open(d digest.Digest) (*blob, error) {
 		return nil, err
 	}
 	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no file: %w", info.Name(), fault.ErrInvalid)
+	if err == nil {
+		err = bounded.Regular(info.Name(), info)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())

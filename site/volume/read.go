@@ -79,6 +79,13 @@ type numbered struct {
 func (s *Set) open(ctx context.Context, names []string) error {
 	var all []numbered
 	for _, name := range names {
+		info, err := os.Stat(name)
+		if err == nil {
+			err = bounded.Regular(name, info)
+		}
+		if err != nil {
+			return err
+		}
 		f, err := os.Open(name)
 		if err != nil {
 			return err
