@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/longshore-dev/longshore/agent/admission"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/agent/admission"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/paths"

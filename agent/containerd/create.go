@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -19,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/records"
 	"github.com/longshore-dev/longshore/agent/containerd/spec"
 	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -70,7 +72,7 @@ func (r *Runtime) Create(ctx context.Context, p *workload.Project, c workload.Co
 }
 
 func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Container) error {
-	_, _, err := r.own(ctx, c.ID)
+	_, _, err := r.records.Own(ctx, c.ID)
 	if err == nil {
 		if _, err = r.snapshots().Stat(ctx, c.ID); err == nil {
 			return nil
@@ -121,13 +123,8 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if _, err := spec.Signal(signal); err != nil {
 		return err
 	}
-	ext, err := record{Container: c, NetNS: at.NetNS, StopSignal: signal}.extension()
-	if err != nil {
-		return err
-	}
 	box := containers.Container{
-		ID: c.ID, Labels: r.labels(p, c), Image: c.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: c.ID,
-		Extensions: ext,
+		ID: c.ID, Labels: r.records.Labels(p, c), Image: c.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: c.ID,
 	}
 	if box.Runtime, err = r.runtimeOf(c.Service); err != nil {
 		return err
@@ -135,7 +132,7 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, spec.Joined{}, box); err != nil {
 		return err
 	}
-	return r.createBox(ctx, box)
+	return r.records.Create(ctx, box, records.Record{Container: c, NetNS: at.NetNS, StopSignal: signal})
 }
 
 // allowed refuses a service that this device may not or cannot run.
@@ -164,7 +161,7 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image) ([]mount.Mount, error) {
 	all := map[string]string{
 		owned.LabelDevice: r.o.Device, owned.LabelProject: p.Name,
-		owned.LabelRoot: r.stamp(), // no container names it yet
+		owned.LabelRoot: r.o.Now().UTC().Format(time.RFC3339), // no container names it yet
 	}
 	maps.Copy(all, users.LayerLabels(c.Service))
 	labels := snapshots.WithLabels(all)
@@ -234,7 +231,7 @@ func (r *Runtime) sweep(ctx context.Context, project string) error {
 			found = append(found, s.Name)
 		}
 		return nil
-	}, r.filter(pairs...))
+	}, owned.By(r.o.Device, pairs...))
 	if err != nil {
 		return err
 	}

@@ -5,9 +5,11 @@
 // It touches nothing that does not carry the label of this device. TestKilledAnywhereConverges holds that promise, and
 // runtimetest's suite the ones that every runtime makes.
 //
-// Below it, each without the others' clients: spec (the OCI specification) on confinement, guard, devices and features (what a container
-// may do, what this machine can do); volumes (what containers mount); images (pulls, repair, collection); logs (what containers
-// write); usage; and the floor that they share: cgroup, users, locks, owned (labels), failure (errors), deadline, paths and process.
+// Below it, none with more than it needs: tasks (tasks and processes, past what hangs and what kills leave), records (labels, and whose
+// a container is), claim (one agent a device), probe; spec (the OCI specification) on confinement, guard, devices and features (what
+// a container may do, what this machine can do); volumes (what containers mount); images (pulls, repair, collection); logs (what
+// containers write); usage; and the floor that they share: cgroup, users, locks, owned (labels), failure (errors), deadline, paths
+// and process.
 //
 // # Why
 //

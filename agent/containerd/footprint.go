@@ -40,7 +40,7 @@ func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
 // Footprint is what the removal of a project gives back.
 func (r *Runtime) Footprint(ctx context.Context, project string) (int64, error) {
 	ctx = r.in(ctx)
-	boxes, err := r.client.ContainerService().List(ctx, r.filter(owned.LabelProject, project))
+	boxes, err := r.client.ContainerService().List(ctx, owned.By(r.o.Device, owned.LabelProject, project))
 	if err != nil {
 		return 0, fmt.Errorf("measure project %s: %w", project, failure.Classify(err))
 	}
@@ -59,7 +59,7 @@ func (r *Runtime) Footprint(ctx context.Context, project string) (int64, error) 
 // Usage tells what this device's running containers use, and what the output of all takes.
 func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
 	ctx = r.in(ctx)
-	boxes, err := r.list(ctx)
+	boxes, err := r.records.List(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("measure containers: %w", failure.Classify(err))
 	}

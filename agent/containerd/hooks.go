@@ -12,17 +12,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
-	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
 	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/records"
 	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -79,28 +80,22 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 	if err != nil {
 		return err
 	}
-	if _, err := r.runOver(ctx, spec.Group(p.Name, f.Service), f.ID, layer, streams); err != nil {
+	if _, err := r.tasks.Run(ctx, spec.Group(p.Name, f.Service), f.ID, layer, streams); err != nil {
 		return err
 	}
-	res, err := r.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: f.ID})
-	if err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("it did not end in time: %w", ctx.Err())
-		}
-		return errgrpc.ToNative(err)
-	}
-	if res.ExitStatus == 0 {
-		return nil
+	code, err := r.tasks.Exit(ctx, f.ID)
+	if err != nil || code == 0 {
+		return err
 	}
 	file, err := r.logs.File(replicaOf(labels))
 	if err != nil {
 		return err
 	}
-	return hookFailed(int(res.ExitStatus), writtenSince(file, begin))
+	return hookFailed(code, writtenSince(file, begin))
 }
 
 // makeFirst makes the container; begin is how much its owner has written before.
-func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams taskIO, begin int64, err error) {
+func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams tasks.IO, begin int64, err error) {
 	machine, err := r.features.Find(ctx)
 	if err != nil {
 		return streams, 0, err
@@ -117,12 +112,9 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 		return streams, 0, err
 	}
 	box := containers.Container{
-		ID: f.ID, Labels: r.labels(p, f), Image: f.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: f.ID,
+		ID: f.ID, Labels: r.records.Labels(p, f), Image: f.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: f.ID,
 	}
 	box.Labels[owned.LabelHook] = c.ID
-	if box.Extensions, err = (record{Container: f, NetNS: at.NetNS}).extension(); err != nil {
-		return streams, 0, err
-	}
 	if box.Runtime, err = r.runtimeOf(f.Service); err != nil {
 		return streams, 0, err
 	}
@@ -136,7 +128,7 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	if err := r.volumes.Lay(ctx, p, f); err != nil {
 		return streams, 0, err
 	}
-	if err := r.createBox(ctx, box); err != nil {
+	if err := r.records.Create(ctx, box, records.Record{Container: f, NetNS: at.NetNS}); err != nil {
 		return streams, 0, err
 	}
 	if streams, err = r.taskIO(f.Service, f.ID, labels); err != nil {
@@ -154,18 +146,18 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 
 // removeFirst removes a container that ran before another one. Gone is no error.
 func (r *Runtime) removeFirst(ctx context.Context, id string) error {
-	if err := r.endTask(ctx, id); err != nil {
+	if err := r.tasks.End(ctx, id); err != nil {
 		return err
 	}
 	if err := r.clear(ctx, id); err != nil {
 		return err
 	}
-	return r.deleteBox(ctx, id)
+	return r.records.Delete(ctx, id)
 }
 
 // removeFirsts removes what a kill left of the containers that ran before another one.
 func (r *Runtime) removeFirsts(ctx context.Context, id string) error {
-	boxes, err := r.list(ctx, owned.LabelHook, id)
+	boxes, err := r.records.List(ctx, owned.LabelHook, id)
 	if err != nil {
 		return err
 	}
@@ -232,7 +224,7 @@ func (r *Runtime) postStart(ctx context.Context, c workload.Container) error {
 		err = fmt.Errorf("post_start %d (%s): %w", n+1, strings.Join(h.Command, " "), err)
 		ctx, cancel := deadline.After(ctx)
 		defer cancel()
-		return errors.Join(err, r.endTask(ctx, c.ID))
+		return errors.Join(err, r.tasks.End(ctx, c.ID))
 	}
 	return nil
 }
@@ -277,3 +269,37 @@ func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.
 	}
 	return nil
 }
+
+// tail keeps the end of what is written.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+}
+
+// maxTail is how much of a process's output an error shows.
+const maxTail = 2 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p...)
+	if n := len(t.kept) - maxTail; n > 0 {
+		t.kept = append(t.kept[:0], t.kept[n:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return endOf(string(t.kept))
+}
+
+// endOf is the last lines of some output, on one line for an error.
+func endOf(s string) string {
+	lines := strings.FieldsFunc(s, func(c rune) bool { return c == '\n' || c == '\r' })
+	return strings.Join(lines[max(0, len(lines)-maxTailLines):], " | ")
+}
+
+// maxTailLines is how many lines of a process's output an error shows.
+const maxTailLines = 5

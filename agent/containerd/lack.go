@@ -1,12 +1,12 @@
 package containerd
 
 import (
-	"encoding/json"
 	"path/filepath"
 
 	"github.com/containerd/containerd/v2/core/containers"
 
 	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
+	"github.com/longshore-dev/longshore/agent/containerd/records"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -17,8 +17,8 @@ func (r *Runtime) group(w workload.Resources, id string) string {
 
 // lack asks the control group of a container that exited with an error, which stays until the task is deleted.
 func (r *Runtime) lack(b containers.Container) workload.Lack {
-	var rec record
-	if ext := b.Extensions[extensionKey]; ext == nil || json.Unmarshal(ext.GetValue(), &rec) != nil {
+	rec, err := records.Of(b)
+	if err != nil {
 		return ""
 	}
 	w := rec.Container.Service.Resources

@@ -44,7 +44,7 @@ func (r *Runtime) join(ctx context.Context, project string, c workload.Container
 
 // firstOfService is the process of a service's first replica that runs.
 func (r *Runtime) firstOfService(ctx context.Context, project, service string) (uint32, error) {
-	boxes, err := r.list(ctx, owned.LabelProject, project, owned.LabelService, service, owned.LabelReplica, "1")
+	boxes, err := r.records.List(ctx, owned.LabelProject, project, owned.LabelService, service, owned.LabelReplica, "1")
 	if err != nil {
 		return 0, err
 	}
@@ -62,7 +62,7 @@ func (r *Runtime) firstOfService(ctx context.Context, project, service string) (
 		if b.Labels[owned.LabelHook] != "" {
 			continue
 		}
-		if pid, err := r.runningPID(ctx, b.ID); err == nil {
+		if pid, err := r.tasks.PID(ctx, b.ID); err == nil {
 			return pid, nil
 		}
 	}

@@ -40,12 +40,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if log := os.Getenv(shimVariable); log != "" {
-		if err := beShim(log); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
 }
 

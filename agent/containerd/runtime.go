@@ -19,6 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/containerd/claim"
 	"github.com/longshore-dev/longshore/agent/containerd/confinement"
 	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/devices"
@@ -28,7 +29,9 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
+	"github.com/longshore-dev/longshore/agent/containerd/records"
 	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/containerd/volumes"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -37,8 +40,6 @@ import (
 const (
 	// reconnectDelay is the longest pause before the connection to a restarted containerd is tried again.
 	reconnectDelay = 2 * time.Second
-	// killWait is how long a process may take to vanish after SIGKILL; longer means that the kernel holds it.
-	killWait = 15 * time.Second
 )
 
 var (
@@ -54,20 +55,19 @@ type Runtime struct {
 	mute   *log.Entry // the client library logs to stderr otherwise
 
 	ids      *locks.Table // one change of a container at a time
-	shims    *shims
+	tasks    *tasks.Tasks
+	records  *records.Store
+	claim    *claim.Claim
 	images   *images.Store
 	guard    *guard.Guard
 	specs    spec.Maker
 	volumes  *volumes.Store
 	logs     *logs.Keeper
 	features *features.Finder
-	doings   doings
 
 	startLimit time.Duration // startLimit; shorter in tests
 
 	sightings sightings
-	strangers strangers
-	claimed   claimed
 
 	life context.Context    //nolint:containedctx // of what goes on when its caller does not wait any more
 	end  context.CancelFunc // ends life
@@ -110,8 +110,10 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	mute.SetLevel(logrus.PanicLevel)
 	r := &Runtime{
 		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute), startLimit: startLimit,
-		ids: locks.New(), shims: newShims(), claimed: claimed{turn: make(chan struct{}, 1)},
-		logs: logs.NewKeeper(filepath.Join(o.DataDir, "logs"), o.Logs, o.Now, o.Logger),
+		ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.RunDir, o.Logger),
+		records: records.New(c.ContainerService(), o.Device, o.Namespace, o.Logger),
+		claim:   claim.New(c.LeasesService(), claim.Options{Device: o.Device, Namespace: o.Namespace, DataDir: o.DataDir, Logger: o.Logger}),
+		logs:    logs.NewKeeper(filepath.Join(o.DataDir, "logs"), o.Logs, o.Now, o.Logger),
 	}
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.features = features.NewFinder(features.Options{Client: c, Snapshotter: o.Snapshotter, Runtimes: o.Runtimes, Now: o.Now, Logger: o.Logger})
@@ -138,11 +140,15 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	return r, nil
 }
 
+// Claim makes this process the only agent of its device on this containerd, until Close or the end of the process, see
+// [claim.Claim.Hold]. Observe, Events and Collect claim, too, where Claim could not reach containerd.
+func (r *Runtime) Claim(ctx context.Context) error { return r.claim.Hold(r.in(ctx)) }
+
 // Close ends the connection, the rotation, the repairs and the event streams, and waits for them.
 func (r *Runtime) Close() error {
 	r.end()
 	r.images.Wait()
-	r.unclaim()
+	r.claim.Release(r.in(r.life))
 	err := r.client.Close()
 	r.wg.Wait()
 	if err != nil {
@@ -215,7 +221,7 @@ func (r *Runtime) Pull(ctx context.Context, i workload.Image, progress func(done
 // Containers that exist keep the layers they stand on.
 func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
 	ctx = r.in(ctx)
-	if err := r.claim(ctx); err != nil {
+	if err := r.claim.Hold(ctx); err != nil {
 		return err
 	}
 	r.images.Keep(keep)

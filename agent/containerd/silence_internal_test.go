@@ -5,18 +5,20 @@ import (
 	"slices"
 	"testing"
 
-	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	api "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/records"
+	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // containerd 1 says of a task whose shim does not answer that its state is unknown, containerd 2 does not list it.
 func TestSilentTasksAreWhatTheyWere(t *testing.T) {
-	ext, err := record{Container: workload.Container{ID: "web-1"}}.extension()
+	ext, err := records.Record{Container: workload.Container{ID: "web-1"}}.Extension()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,19 +28,19 @@ func TestSilentTasksAreWhatTheyWere(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		listed []*task.Process
-		get    func(*tasks.GetRequest) (*task.Process, error)
+		get    func(*api.GetRequest) (*task.Process, error)
 		want   workload.Status
 		pid    uint32
 	}{
 		{"unknown", []*task.Process{{ID: "web-1", Status: task.Status_UNKNOWN}}, nil, workload.Running, 1},
-		{"not listed", nil, func(*tasks.GetRequest) (*task.Process, error) { return nil, errSlow }, workload.Running, 1},
-		{"not listed, then unknown", nil, func(*tasks.GetRequest) (*task.Process, error) {
+		{"not listed", nil, func(*api.GetRequest) (*task.Process, error) { return nil, errSlow }, workload.Running, 1},
+		{"not listed, then unknown", nil, func(*api.GetRequest) (*task.Process, error) {
 			return &task.Process{ID: "web-1", Status: task.Status_UNKNOWN}, nil
 		}, workload.Running, 1},
-		{"not listed, then answers", nil, func(*tasks.GetRequest) (*task.Process, error) {
+		{"not listed, then answers", nil, func(*api.GetRequest) (*task.Process, error) {
 			return &task.Process{ID: "web-1", Status: task.Status_STOPPED}, nil
 		}, workload.Exited, 0},
-		{"gone", nil, func(*tasks.GetRequest) (*task.Process, error) { return nil, errGone }, workload.Created, 0},
+		{"gone", nil, func(*api.GetRequest) (*task.Process, error) { return nil, errGone }, workload.Created, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := &daemon{boxes: []containers.Container{web}, listed: []*task.Process{{ID: "web-1", Status: task.Status_RUNNING, Pid: 1}}}
@@ -61,17 +63,17 @@ func TestSilentTasksAreWhatTheyWere(t *testing.T) {
 }
 
 func TestAnUnknownTaskIsNotStartedOver(t *testing.T) {
-	ext, err := record{Container: workload.Container{ID: "web-1", Hash: "h"}}.extension()
+	ext, err := records.Record{Container: workload.Container{ID: "web-1", Hash: "h"}}.Extension()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, get := range map[string]func(*tasks.GetRequest) (*task.Process, error){
-		"unknown": func(*tasks.GetRequest) (*task.Process, error) { return &task.Process{Status: task.Status_UNKNOWN}, nil },
-		"slow":    func(*tasks.GetRequest) (*task.Process, error) { return nil, errSlow },
+	for name, get := range map[string]func(*api.GetRequest) (*task.Process, error){
+		"unknown": func(*api.GetRequest) (*task.Process, error) { return &task.Process{Status: task.Status_UNKNOWN}, nil },
+		"slow":    func(*api.GetRequest) (*task.Process, error) { return nil, errSlow },
 	} {
 		d := &daemon{boxes: []containers.Container{{ID: "web-1", Labels: map[string]string{owned.LabelDevice: "press-07"}, Extensions: ext}}, get: get}
 		err := d.runtime(t).Start(t.Context(), &workload.Project{}, workload.Container{ID: "web-1", Hash: "h"})
-		if !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, errSilent) || slices.Contains(d.calls, "kill") {
+		if !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, tasks.ErrSilent) || slices.Contains(d.calls, "kill") {
 			t.Errorf("%s: Start = %v, after %q", name, err, d.calls)
 		}
 	}

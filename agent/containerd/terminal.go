@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -58,52 +59,33 @@ func unusable(program string) string {
 	return ""
 }
 
-// taskIO is where a task's output goes and its input comes from.
-type taskIO struct {
-	terminal      bool
-	stdin, stdout string
-}
-
-// stderr is where errors go: with all else, and a terminal has no other. The file has another name there: the shim closes a
-// file that both go to as soon as the output ends, and what is still to be written of the errors is lost.
-func (t taskIO) stderr() string {
-	if t.terminal {
-		return ""
-	}
-	if !filepath.IsAbs(t.stdout) {
-		return t.stdout
-	}
-	dir, name := filepath.Split(t.stdout)
-	return dir + "./" + name
-}
-
-func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string) (taskIO, error) {
+func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string) (tasks.IO, error) {
 	var file string
 	if !s.Log.None {
 		var err error
 		if file, err = r.logs.Create(replicaOf(labels)); err != nil {
-			return taskIO{}, err
+			return tasks.IO{}, err
 		}
 	}
-	out := taskIO{terminal: s.TTY}
+	out := tasks.IO{Terminal: s.TTY}
 	if file != "" {
-		out.stdout = (&url.URL{Scheme: "file", Path: file}).String() // one file for both, see stderr
+		out.Stdout = (&url.URL{Scheme: "file", Path: file}).String() // one file for both, errors go to another name of it
 		if u, err := url.Parse(file); err == nil && u.Path == file {
-			out.stdout = file // a plain path is a pipe's, or as here a file's: each of the two is opened
+			out.Stdout = file // a plain path is a pipe's, or as here a file's: each of the two is opened
 		}
 	}
 	if s.TTY { // somebody must read it, or the container waits
 		if err := r.needProgram("tty"); err != nil {
-			return taskIO{}, err
+			return tasks.IO{}, err
 		}
 		u := url.URL{Scheme: "binary", Path: r.o.Program, RawQuery: url.Values{terminalCommand: {cmp.Or(file, os.DevNull)}}.Encode()}
-		out.stdout = u.String()
+		out.Stdout = u.String()
 	}
 	if !s.Stdin {
 		return out, nil
 	}
 	var err error
-	out.stdin, err = r.stdinPipe(id)
+	out.Stdin, err = r.stdinPipe(id)
 	return out, err
 }
 

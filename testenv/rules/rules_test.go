@@ -63,6 +63,7 @@ var mayImport = map[string][]string{
 	// The rooms of the runtime; those without imports of ours are its floor.
 	"agent/containerd/apparmor":    {},
 	"agent/containerd/cgroup":      {"agent/workload", "agent/containerd/paths"},
+	"agent/containerd/claim":       {"artifacts", "agent/containerd/failure", "agent/containerd/process"},
 	"agent/containerd/confinement": {"artifacts", "agent/workload", "agent/containerd/apparmor", "agent/containerd/failure", "agent/containerd/features"},
 	"agent/containerd/deadline":    {},
 	"agent/containerd/devices":     {"artifacts", "agent/workload", "agent/containerd/failure"},
@@ -74,8 +75,11 @@ var mayImport = map[string][]string{
 	"agent/containerd/logs":        {"agent/workload", "agent/containerd/paths", "agent/containerd/process"},
 	"agent/containerd/owned":       {},
 	"agent/containerd/paths":       {"artifacts"},
+	"agent/containerd/probe":       {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/process"},
 	"agent/containerd/process":     {},
+	"agent/containerd/records":     {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/owned"},
 	"agent/containerd/spec":        {"artifacts", "agent/workload", "agent/containerd/confinement", "agent/containerd/devices", "agent/containerd/failure", "agent/containerd/features", "agent/containerd/guard", "agent/containerd/paths", "agent/containerd/users"},
+	"agent/containerd/tasks":       {"artifacts", "agent", "agent/containerd/deadline", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/paths", "agent/containerd/process"},
 	"agent/containerd/usage":       {"artifacts", "agent/workload"},
 	"agent/containerd/users":       {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/process"},
 	"agent/containerd/volumes":     {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/guard", "agent/containerd/locks", "agent/containerd/owned", "agent/containerd/paths", "agent/containerd/process", "agent/containerd/users"},
@@ -161,7 +165,7 @@ const (
 var forbidden = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "pkg", "consts", "shared", "lib"}
 
 // leaks lists the folders whose tests must find every goroutine ended.
-var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/control", "agent/network", "agent/report", "agent/report/tpm", "testenv"}
+var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/containerd/tasks", "agent/control", "agent/network", "agent/report", "agent/report/tpm", "testenv"}
 
 // source is one parsed Go file.
 type source struct {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	_ "github.com/containerd/containerd/v2/client" // names the types of specifications
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/typeurl/v2"

@@ -1,10 +1,25 @@
-package containerd_test
+package tasks
 
 import (
 	"bufio"
 	"fmt"
 	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore-dev/longshore/testenv"
 )
+
+func TestMain(m *testing.M) {
+	if log := os.Getenv(shimVariable); log != "" {
+		if err := beShim(log); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
+}
 
 // shimVariable makes this test binary open its log as a shim does: see beShim.
 const shimVariable = "LONGSHORE_TEST_SHIM"

@@ -1,4 +1,4 @@
-package containerd
+package tasks
 
 import (
 	"os"
@@ -18,7 +18,7 @@ import (
 // A shim first opens its log, a named pipe that containerd reads. When the client that asked for the task was killed meanwhile,
 // containerd has closed the pipe: the shim waits forever for a reader and keeps the socket of its project. containerd finds the
 // socket for each later container of the project, connects, and waits without end for an answer.
-func (r *Runtime) endStuckShims() (ended bool) {
+func (t *Tasks) endStuckShims() (ended bool) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return false
@@ -32,7 +32,7 @@ func (r *Runtime) endStuckShims() (ended bool) {
 		}
 		parent, _ := process.RunOf(uint32(pid), "/proc")
 		parents[parent] = true
-		if isServing(process.CommandLine(pid, "/proc"), r.o.Namespace) {
+		if isServing(process.CommandLine(pid, "/proc"), t.namespace) {
 			shims = append(shims, pid)
 		}
 	}
@@ -44,9 +44,9 @@ func (r *Runtime) endStuckShims() (ended bool) {
 		if err != nil {
 			continue // gone
 		}
-		if isServing(process.CommandLine(pid, "/proc"), r.o.Namespace) && opensPipe(pid) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+		if isServing(process.CommandLine(pid, "/proc"), t.namespace) && opensPipe(pid) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
 			ended = true
-			r.log.Warn("a shim that would never have answered is ended", "process", pid)
+			t.log.Warn("a shim that would never have answered is ended", "process", pid)
 		}
 		_ = unix.Close(fd) // nothing is written through it
 	}

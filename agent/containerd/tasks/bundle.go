@@ -1,4 +1,4 @@
-package containerd
+package tasks
 
 import (
 	"context"
@@ -32,10 +32,10 @@ const (
 
 // bundleIn is the bundle that containerd could not make because there is one, "" when err says something else. Nothing else
 // tells where containerd keeps its state.
-func (r *Runtime) bundleIn(err error, id string) string {
+func (t *Tasks) bundleIn(err error, id string) string {
 	_, text, _ := strings.Cut(err.Error(), "mkdir /")
 	path, _, ok := strings.Cut("/"+text, ": "+syscall.EEXIST.Error())
-	if !ok || filepath.Clean(path) != path || !strings.HasSuffix(path, filepath.Join("/", bundleRoom, r.o.Namespace, id)) {
+	if !ok || filepath.Clean(path) != path || !strings.HasSuffix(path, filepath.Join("/", bundleRoom, t.namespace, id)) {
 		return ""
 	}
 	return path
@@ -56,17 +56,17 @@ func halfDeleted(bundle string) bool {
 
 // unblock takes away the bundle of a task that is dead and that containerd knows nothing of, as containerd would: it ends the
 // process that has no shim any more, unmounts and removes. It refuses where anybody may still work with the bundle.
-func (r *Runtime) unblock(ctx context.Context, id, bundle string) error {
-	if _, err := r.taskStatus(ctx, id); !errdefs.IsNotFound(err) {
+func (t *Tasks) unblock(ctx context.Context, id, bundle string) error {
+	if _, err := t.Status(ctx, id); !errdefs.IsNotFound(err) {
 		return errors.Join(fmt.Errorf("%s is of a task that is there", bundle), err)
 	}
-	if pid := shimAction(r.o.Namespace, id, "/proc"); pid != 0 {
+	if pid := shimAction(t.namespace, id, "/proc"); pid != 0 {
 		return fmt.Errorf("process %d works with %s", pid, bundle)
 	}
-	if err := r.endOrphan(ctx, id, bundle); err != nil {
+	if err := t.endOrphan(ctx, id, bundle); err != nil {
 		return err
 	}
-	state := filepath.Join(runcRoot, r.o.Namespace, id)
+	state := filepath.Join(runcRoot, t.namespace, id)
 	if err := paths.RemoveFlat(state); err != nil {
 		return err
 	}
@@ -79,12 +79,12 @@ func (r *Runtime) unblock(ctx context.Context, id, bundle string) error {
 			return err
 		}
 	}
-	r.log.Warn("what an earlier task left in containerd's state was in the way and is removed", "container", id, "folder", bundle)
+	t.log.Warn("what an earlier task left in containerd's state was in the way and is removed", "container", id, "folder", bundle)
 	return nil
 }
 
 // endOrphan kills a container's first process that outlived its shim. One whose shim lives is left alone.
-func (r *Runtime) endOrphan(ctx context.Context, id, bundle string) error {
+func (t *Tasks) endOrphan(ctx context.Context, id, bundle string) error {
 	text, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -96,7 +96,7 @@ func (r *Runtime) endOrphan(ctx context.Context, id, bundle string) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", filepath.Join(bundle, "init.pid"), err)
 	}
-	group := filepath.Join(r.o.Namespace, id)
+	group := filepath.Join(t.namespace, id)
 	shim, run := process.RunOf(uint32(pid), "/proc")
 	if run == "" || !inGroup(int(pid), group, "/proc") {
 		return nil // gone, or its number is somebody else's now
@@ -107,7 +107,7 @@ func (r *Runtime) endOrphan(ctx context.Context, id, bundle string) error {
 	if err := unix.Kill(int(pid), unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d, which has lost its shim: %w", pid, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, killWait)
+	ctx, cancel := context.WithTimeout(ctx, KillWait)
 	defer cancel()
 	for {
 		if _, now := process.RunOf(uint32(pid), "/proc"); now != run || !inGroup(int(pid), group, "/proc") || process.CommandLine(int(pid), "/proc")[0] == "" {

@@ -1,4 +1,4 @@
-package containerd
+package tasks
 
 import (
 	"bufio"
@@ -18,7 +18,7 @@ import (
 
 func TestStuckShimsAreEnded(t *testing.T) {
 	namespace := fmt.Sprintf("stuck-test-%d", os.Getpid()) // all processes of the machine are looked at
-	r := &Runtime{o: Options{Namespace: namespace}, log: slog.New(slog.DiscardHandler)}
+	tasks := New(nil, namespace, t.TempDir(), slog.New(slog.DiscardHandler))
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestStuckShimsAreEnded(t *testing.T) {
 			if tc.action != "" {
 				cmd.Args = append(cmd.Args, tc.action)
 			}
-			cmd.Env = append(os.Environ(), "LONGSHORE_TEST_SHIM="+log) // see beShim
+			cmd.Env = append(os.Environ(), shimVariable+"="+log) // see beShim
 			if _, err := cmd.StdinPipe(); err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestStuckShimsAreEnded(t *testing.T) {
 				})
 			}
 			go func() { ended <- cmd.Wait() }()
-			if got := r.endStuckShims(); got != tc.ends {
+			if got := tasks.endStuckShims(); got != tc.ends {
 				t.Errorf("endStuckShims = %v, want %v", got, tc.ends)
 			}
 			if !tc.ends {

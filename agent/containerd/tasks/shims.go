@@ -1,4 +1,4 @@
-package containerd
+package tasks
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type shims struct {
 
 func newShims() *shims { return &shims{alone: locks.New(), begun: map[string]uint64{}} }
 
-// begin calls do, which makes a task, starts it, and removes one that did not start. The group is that of spec.Group.
+// begin calls do, which makes a task, starts it, and removes one that did not start. The group is that of [Tasks.Run].
 func (s *shims) begin(ctx context.Context, group string, do func() error) error {
 	if group == "" {
 		return do()

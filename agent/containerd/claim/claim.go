@@ -1,4 +1,5 @@
-package containerd
+// Package claim makes one process the only agent of a device on a containerd, by a lease without content that names it.
+package claim
 
 import (
 	"context"
@@ -7,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -22,7 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// A claim is a lease without content that names the agent that drives a device's containers.
+// What a claim is made of, and how long it may take.
 const (
 	claimPrefix = "longshore-agent-"
 	labelAgent  = owned.LabelPrefix + "agent" // the device; not labelDevice: Collect drops what has that
@@ -41,23 +43,36 @@ type owner struct {
 	Node string `json:"inode"` // of the data directory: who has it has its lock
 }
 
-// claimed is the claim of this process.
-type claimed struct {
-	turn  chan struct{} // holds one token, of whoever uses lease
-	lease string        // "": none yet
+// Options say whose agent this process is. All are needed.
+type Options struct {
+	Device    string
+	Namespace string // of containerd, for people
+	DataDir   string // of the agent: who has it has its lock
+	Logger    *slog.Logger
 }
 
-// Claim makes this process the only agent of its device on this containerd, until Close or the end of the process.
-// fault.ErrConflict names the process that is; fault.ErrTemporary: containerd does not answer. Observe, Events and Collect claim, too,
-// where Claim could not reach containerd.
-func (r *Runtime) Claim(ctx context.Context) error { return r.claim(r.in(ctx)) }
+// Claim is the claim of this process. Its methods may be called from several goroutines, with containerd's namespace in their contexts.
+type Claim struct {
+	o      Options
+	leases leases.Manager
+	turn   chan struct{} // holds one token, of whoever uses lease
+	lease  string        // "": none yet
+}
 
-// claim makes a claim of its own, then looks whether another one stands: of two agents that begin at the same time both may
+// New makes a claim that does not hold yet.
+func New(m leases.Manager, o Options) *Claim {
+	return &Claim{o: o, leases: m, turn: make(chan struct{}, 1)}
+}
+
+// Hold makes this process the only agent of its device, until Release or the end of the process, unless it is.
+// fault.ErrConflict names the process that is; fault.ErrTemporary: containerd does not answer.
+//
+// It makes a claim of its own, then looks whether another one stands: of two agents that begin at the same time both may
 // refuse, but never do both go on. Those whose owners are gone are removed.
-func (r *Runtime) claim(ctx context.Context) error {
+func (r *Claim) Hold(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, claimLimit)
 	defer cancel()
-	err := r.claimOnce(limited)
+	err := r.holdOnce(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil && !errors.Is(err, fault.ErrConflict) {
 		err = fault.WithHint(failure.As(fault.ErrTemporary, fmt.Errorf("containerd did not answer for %v: %w", claimLimit, err)), "is containerd running?")
 	}
@@ -67,27 +82,27 @@ func (r *Runtime) claim(ctx context.Context) error {
 	return nil
 }
 
-// claimOnce makes the claim where this process has none.
-func (r *Runtime) claimOnce(ctx context.Context) error {
+// holdOnce makes the claim where this process has none.
+func (r *Claim) holdOnce(ctx context.Context) error {
 	select {
-	case r.claimed.turn <- struct{}{}:
-		defer func() { <-r.claimed.turn }()
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if r.claimed.lease != "" {
+	if r.lease != "" {
 		return nil
 	}
 	self, err := r.self()
 	if err != nil {
 		return err
 	}
-	service, name := r.client.LeasesService(), self.lease(r.o.Device)
+	name := self.lease(r.o.Device)
 	text, err := json.Marshal(self)
 	if err != nil {
 		return err
 	}
-	_, err = service.Create(ctx, leases.WithID(name), leases.WithLabels(map[string]string{labelAgent: r.o.Device, labelOwner: string(text)}))
+	_, err = r.leases.Create(ctx, leases.WithID(name), leases.WithLabels(map[string]string{labelAgent: r.o.Device, labelOwner: string(text)}))
 	fresh := err == nil
 	if err != nil && !errdefs.IsAlreadyExists(err) {
 		return err
@@ -96,18 +111,18 @@ func (r *Runtime) claimOnce(ctx context.Context) error {
 	if err != nil && fresh {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimWait)
 		defer cancel()
-		err = errors.Join(err, dropped(service.Delete(ctx, leases.Lease{ID: name})))
+		err = errors.Join(err, dropped(r.leases.Delete(ctx, leases.Lease{ID: name})))
 	}
 	if err != nil {
 		return err
 	}
-	r.claimed.lease = name
+	r.lease = name
 	return nil
 }
 
 // contend looks at the claims of others. One that it cannot read stands: a newer agent may have made it.
-func (r *Runtime) contend(ctx context.Context, self owner, name string) error {
-	held, err := r.client.LeasesService().List(ctx, "labels."+strconv.Quote(labelAgent)+"=="+strconv.Quote(r.o.Device))
+func (r *Claim) contend(ctx context.Context, self owner, name string) error {
+	held, err := r.leases.List(ctx, "labels."+strconv.Quote(labelAgent)+"=="+strconv.Quote(r.o.Device))
 	if err != nil {
 		return err
 	}
@@ -119,7 +134,7 @@ func (r *Runtime) contend(ctx context.Context, self owner, name string) error {
 		who := "its claim cannot be read"
 		if err := json.Unmarshal([]byte(l.Labels[labelOwner]), &o); err == nil && o.Boot != "" {
 			if !o.alive(self, "/proc") {
-				if err := dropped(r.client.LeasesService().Delete(ctx, l)); err != nil {
+				if err := dropped(r.leases.Delete(ctx, l)); err != nil {
 					return err
 				}
 				continue
@@ -134,23 +149,23 @@ func (r *Runtime) contend(ctx context.Context, self owner, name string) error {
 	return nil
 }
 
-// unclaim gives up the claim, where containerd answers: a process that has ended holds none.
-func (r *Runtime) unclaim() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.in(r.life)), claimWait)
+// Release gives up the claim, where containerd answers: a process that has ended holds none. It does not end with ctx, but soon.
+func (r *Claim) Release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimWait)
 	defer cancel()
 	select {
-	case r.claimed.turn <- struct{}{}:
-		defer func() { <-r.claimed.turn }()
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
 	case <-ctx.Done():
 		return
 	}
-	if r.claimed.lease == "" {
+	if r.lease == "" {
 		return
 	}
-	if err := dropped(r.client.LeasesService().Delete(ctx, leases.Lease{ID: r.claimed.lease})); err != nil {
-		r.log.Debug("the claim of the device is left behind", "error", err)
+	if err := dropped(r.leases.Delete(ctx, leases.Lease{ID: r.lease})); err != nil {
+		r.o.Logger.Debug("the claim of the device is left behind", "error", err)
 	}
-	r.claimed.lease = ""
+	r.lease = ""
 }
 
 // dropped is the error of a deletion; gone is none.
@@ -162,7 +177,7 @@ func dropped(err error) error {
 }
 
 // self is this process.
-func (r *Runtime) self() (owner, error) {
+func (r *Claim) self() (owner, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return owner{}, err

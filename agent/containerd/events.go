@@ -1,0 +1,157 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"time"
+
+	apievents "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+const (
+	// markTopic is where a new subscription listens for itself.
+	markTopic = "/longshore/subscribed"
+	markEvery = 100 * time.Millisecond
+)
+
+// Events tells of exits and lack of memory of this device's containers, and of changes that somebody else made to them,
+// until ctx ends. When the connection to containerd
+// is lost, workload.EventLost is sent and the channel is closed: the caller observes and calls Events again, which
+// fails with fault.ErrTemporary until containerd is back. The caller reads until the channel is closed.
+func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
+	ctx = r.in(ctx)
+	if err := r.claim.Hold(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := r.features.Version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
+		return nil, fmt.Errorf("subscribe to events: %w", failure.Classify(err))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ns := ",namespace==" + strconv.Quote(r.o.Namespace)
+	var filters []string
+	for _, topic := range []string{"/tasks/exit", "/tasks/oom", "/tasks/paused", "/containers/create", "/containers/update", "/containers/delete", markTopic} {
+		filters = append(filters, "topic=="+strconv.Quote(topic)+ns)
+	}
+	envelopes, errs := r.client.Subscribe(ctx, filters...)
+	out, begun := make(chan workload.Event), make(chan error, 1)
+	r.wg.Add(1)
+	go func() {
+		defer r.wg.Done()
+		defer close(out)
+		defer func() { // the library's reader has ended when its errors are closed
+			cancel()
+			for range errs {
+			}
+		}()
+		if err := r.begin(ctx, envelopes, errs); err != nil {
+			begun <- err
+			return
+		}
+		begun <- nil
+		r.forward(ctx, envelopes, errs, out)
+	}()
+	if err := <-begun; err != nil {
+		return nil, fmt.Errorf("subscribe to events: %w", failure.Classify(errgrpc.ToNative(err)))
+	}
+	return out, nil
+}
+
+// begin waits until containerd really sends: a subscription is heard some time after it was made, and what happens in
+// between would be missed. It publishes a mark of its own until the mark comes back.
+func (r *Runtime) begin(ctx context.Context, in <-chan *events.Envelope, errs <-chan error) error {
+	mark := rand.Text()
+	again := time.NewTicker(markEvery)
+	defer again.Stop()
+	for {
+		if err := r.client.EventService().Publish(ctx, markTopic, &apievents.NamespaceUpdate{Name: mark}); err != nil {
+			return err
+		}
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case err := <-errs:
+				return err
+			case <-again.C:
+				waiting = false
+			case e := <-in: // another event is before the caller's next observation
+				v, err := typeurl.UnmarshalAny(e.Event)
+				if m, ok := v.(*apievents.NamespaceUpdate); err == nil && ok && m.Name == mark {
+					return nil
+				}
+			}
+		}
+	}
+}
+
+func (r *Runtime) forward(ctx context.Context, in <-chan *events.Envelope, errs <-chan error, out chan<- workload.Event) {
+	send := func(e workload.Event) {
+		select {
+		case out <- e:
+		case <-ctx.Done():
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-errs:
+			if ctx.Err() == nil {
+				r.log.Warn("the event stream from containerd broke", "error", err)
+				send(workload.Event{Kind: workload.EventLost})
+			}
+			return
+		case e := <-in:
+			if ev, ok := r.translate(ctx, e); ok {
+				send(ev)
+			}
+		}
+	}
+}
+
+// translate drops what is not about a container of ours as a whole.
+func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.Event, bool) {
+	v, err := typeurl.UnmarshalAny(e.Event)
+	if err != nil {
+		r.log.Warn("an event that cannot be read", "topic", e.Topic, "error", err)
+		return workload.Event{}, false
+	}
+	var ev workload.Event
+	switch t := v.(type) {
+	case *apievents.TaskExit:
+		if t.ID != t.ContainerID { // a probe's process
+			return ev, false
+		}
+		ev = workload.Event{Kind: workload.EventExit, ID: t.ContainerID}
+	case *apievents.TaskOOM:
+		ev = workload.Event{Kind: workload.EventOOM, ID: t.ContainerID}
+	case *apievents.TaskPaused: // we never do
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ContainerID}
+	case *apievents.ContainerCreate:
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
+	case *apievents.ContainerUpdate:
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
+	case *apievents.ContainerDelete:
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
+	default:
+		return ev, false
+	}
+	if ev.Kind == workload.EventChanged && r.records.Expected(e.Topic, ev.ID) {
+		return ev, false
+	}
+	box, err := r.client.ContainerService().Get(ctx, ev.ID)
+	if errdefs.IsNotFound(err) {
+		return ev, true // removed meanwhile; a hint too many does no harm
+	}
+	return ev, err == nil && r.records.Mine(box) && box.Labels[owned.LabelHook] == ""
+}

@@ -1,0 +1,280 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
+	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/containerd/images"
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/records"
+	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/tasks"
+	"github.com/longshore-dev/longshore/agent/containerd/users"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// startLimit is how long a start may take before its pre_start begins, and again once that has ended.
+	startLimit = 3 * time.Minute
+	// defaultGrace is Compose's stop_grace_period.
+	defaultGrace = 10 * time.Second
+)
+
+// Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then what
+// it mounts and what runs before it; then a new task in place of the one that ended, and what follows a start.
+func (r *Runtime) Start(ctx context.Context, p *workload.Project, c workload.Container) error {
+	return r.change(ctx, "start", c.ID, func(ctx context.Context, _ string) error { return r.start(ctx, p, c) })
+}
+
+// Stop ends a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period
+// would not end before ctx does. What is left tells the exit code
+// until the next Start. A container that is gone is stopped.
+func (r *Runtime) Stop(ctx context.Context, id string) error {
+	return r.change(ctx, "stop", id, r.stop)
+}
+
+// Remove deletes a container, stopped or not, with its writable layer and its place in the networks. Its volumes stay, and
+// until Teardown so do its volumes without names and its output.
+func (r *Runtime) Remove(ctx context.Context, id string) error {
+	return r.change(ctx, "remove", id, r.remove)
+}
+
+func (r *Runtime) change(ctx context.Context, what, id string, do func(context.Context, string) error) error {
+	ctx = r.in(ctx)
+	unlock, err := r.ids.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := do(ctx, id); err != nil {
+		return fmt.Errorf("%s container %s: %w", what, id, failure.Classify(err))
+	}
+	return nil
+}
+
+func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Container) error {
+	box, rec, err := r.records.Own(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	if c.Hash != rec.Container.Hash { // an id is cut short; what was created counts
+		c = rec.Container
+	}
+	status, err := r.tasks.Status(ctx, c.ID)
+	switch {
+	case errdefs.IsNotFound(err): // no task
+	case err != nil && tasks.Silent(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may well run
+		return failure.As(fault.ErrTemporary, errors.Join(tasks.ErrSilent, err))
+	case err != nil:
+		return err
+	case status == task.Status_RUNNING, status == task.Status_PAUSING:
+		return nil
+	case status == task.Status_PAUSED:
+		return r.tasks.Resume(ctx, c.ID)
+	default:
+		if err := r.tasks.End(ctx, c.ID); err != nil {
+			return err
+		}
+	}
+	before, cancel := context.WithTimeout(ctx, r.startLimit)
+	defer cancel()
+	layer, err := r.snapshots().Mounts(before, box.SnapshotKey)
+	if errdefs.IsNotFound(err) {
+		return r.removeBroken(ctx, c.ID, err)
+	}
+	if err != nil {
+		return err
+	}
+	at, err := r.attach(before, box.Labels[owned.LabelProject], c)
+	if err != nil {
+		return err
+	}
+	if err := r.settleIn(before, p, c, at, layer, box, rec); err != nil {
+		return err
+	}
+	if err := r.preStart(ctx, p, c, at, box.Labels); err != nil {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(ctx, r.startLimit) // what came before has had all the time that the caller gives
+	defer cancel()
+	streams, err := r.taskIO(c.Service, c.ID, box.Labels)
+	if err != nil {
+		return err
+	}
+	pid, err := r.tasks.Run(ctx, spec.Group(p.Name, c.Service), c.ID, layer, streams)
+	if err != nil {
+		if images.Damaged(err) && r.images.Suspect(ctx, c.Service.Image) {
+			return r.removeBroken(ctx, c.ID, err)
+		}
+		return err
+	}
+	if err := r.volumes.Withdraw(c); err != nil {
+		r.log.Warn("what a container mounts of the device stays mounted at the agent's place for it", "container", c.ID, "error", err)
+	}
+	r.logs.Watch(replicaOf(box.Labels), c.Service.Log, c.ID, pid)
+	return r.postStart(ctx, c)
+}
+
+// removeBroken removes a container that cannot be started any more, so that it is created anew.
+func (r *Runtime) removeBroken(ctx context.Context, id string, why error) error {
+	r.log.Warn("a container is broken and is created anew", "container", id, "error", why)
+	return failure.As(fault.ErrTemporary, errors.Join(fmt.Errorf("it is broken and is created anew: %w", why), r.remove(ctx, id)))
+}
+
+// settleIn makes what a container mounts, and writes into its specification what changed since it was made.
+func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+	box containers.Container, rec records.Record,
+) error {
+	if err := r.guard.Permit(ctx, p, c.Service); err != nil {
+		return err
+	}
+	if err := r.volumes.Lay(ctx, p, c); err != nil {
+		return err
+	}
+	if err := users.SetNetSysctls(at.NetNS, c.Service); err != nil {
+		return err
+	}
+	if f, err := r.features.Find(ctx); err != nil {
+		return err
+	} else if f.CgroupVersion == 1 {
+		if err := cgroup.AllowRealtime(cgroup.Root, r.group(c.Service.Resources, c.ID), c.Service.Resources); err != nil {
+			return err
+		}
+	}
+	late := spec.Late(c.Service)
+	if !late && at.NetNS == rec.NetNS {
+		return nil
+	}
+	rec.NetNS = at.NetNS
+	var err error
+	if late {
+		box.Spec, err = r.specifyLate(ctx, p, c, at, layer, box)
+	} else {
+		box.Spec, err = spec.Rejoin(box.Spec, at.NetNS, at.files())
+	}
+	if err != nil {
+		return err
+	}
+	return r.records.Update(ctx, box, rec)
+}
+
+// specifyLate writes the specification of a service whose image is needed for that: what is fixed starts without it, too.
+func (r *Runtime) specifyLate(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+	box containers.Container,
+) (typeurl.Any, error) {
+	img, err := r.images.Ready(ctx, c.Service.Image)
+	if err != nil {
+		return nil, err
+	}
+	j, err := r.join(ctx, p.Name, c)
+	if err != nil {
+		return nil, err
+	}
+	return r.specify(ctx, p, c, img, at, layer, j, box)
+}
+
+func (r *Runtime) stop(ctx context.Context, id string) error {
+	_, rec, err := r.records.Own(ctx, id)
+	if errors.Is(err, fault.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	status, err := r.tasks.Status(ctx, id)
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case status == task.Status_STOPPED:
+		return nil
+	case status == task.Status_CREATED: // nothing ran in it
+		return r.tasks.End(ctx, id)
+	case status == task.Status_PAUSED: // a frozen process takes no signal
+		if err := r.tasks.Resume(ctx, id); err != nil {
+			return err
+		}
+	}
+	sig, err := spec.Signal(rec.StopSignal)
+	if err != nil {
+		return err
+	}
+	grace := rec.Container.Service.StopGrace
+	if grace == 0 {
+		grace = defaultGrace
+	}
+	if end, ok := ctx.Deadline(); ok { // SIGKILL comes in time, however long the service wants
+		grace = min(grace, end.Sub(r.o.Now())-tasks.KillWait)
+	}
+	grace -= r.preStop(ctx, rec.Container, grace)
+	return r.tasks.Stop(ctx, id, sig, grace)
+}
+
+func (r *Runtime) remove(ctx context.Context, id string) error {
+	_, _, err := r.records.Own(ctx, id)
+	gone := errors.Is(err, fault.ErrNotFound)
+	if err != nil && !gone {
+		return err
+	}
+	if !gone {
+		if err := r.tasks.End(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := r.removeFirsts(ctx, id); err != nil {
+		return err
+	}
+	if err := r.discard(ctx, id); err != nil {
+		return err
+	}
+	if gone {
+		return nil
+	}
+	return r.records.Delete(ctx, id)
+}
+
+// Teardown deletes what a project without containers still owns: its networks, its output, its volumes without names, what
+// half-made containers left. Volumes stay.
+func (r *Runtime) Teardown(ctx context.Context, project string) error {
+	ctx = r.in(ctx)
+	err := func() error {
+		have, err := r.records.List(ctx, owned.LabelProject, project)
+		if err != nil {
+			return err
+		}
+		have, err = r.dropFirsts(ctx, have)
+		if err != nil {
+			return err
+		}
+		if len(have) > 0 {
+			return fmt.Errorf("%d containers are left, %s first: %w", len(have), have[0].ID, fault.ErrConflict)
+		}
+		if err := r.sweep(ctx, project); err != nil {
+			return err
+		}
+		if err := r.o.Networks.Teardown(ctx, project); err != nil {
+			return err
+		}
+		if err := r.volumes.DropAnonymous(project); err != nil {
+			return err
+		}
+		r.tasks.Forget(project)
+		return r.logs.Remove(project) // last: their folder says that the project owns something
+	}()
+	if err != nil {
+		return fmt.Errorf("tear down project %s: %w", project, failure.Classify(err))
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	api "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+)
+
+// asksAtOnce bounds how many tasks are asked for one by one at a time: each may take the two seconds that containerd gives a shim.
+const asksAtOnce = 8
+
+// ErrSilent says that a shim did not tell how its task is. containerd gives it two seconds; a busy machine, or a shim that
+// something holds, needs more. Its task may run very well. containerd 1 calls such a state unknown, containerd 2 leaves the task
+// out of its list.
+var ErrSilent = errors.New("its shim does not answer")
+
+// Silent tells errors of a task whose shim did not answer in time.
+func Silent(err error) bool { return errdefs.IsDeadlineExceeded(err) || errdefs.IsUnavailable(err) }
+
+// List returns the tasks that containerd knows, by container. Those of ids that it does not list are asked for one by one: nil where
+// the shim does not answer.
+func (t *Tasks) List(ctx context.Context, ids []string) (map[string]*task.Process, error) {
+	list, err := t.client.List(ctx, &api.ListTasksRequest{})
+	if err != nil {
+		return nil, errgrpc.ToNative(err)
+	}
+	out := map[string]*task.Process{}
+	for _, p := range list.Tasks {
+		out[p.ID] = p
+	}
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return out[id] != nil })
+	more, err := t.unlisted(ctx, ids)
+	maps.Copy(out, more)
+	return out, err
+}
+
+// unlisted asks for tasks that containerd did not list: those that it knows, nil where the shim did not answer.
+func (t *Tasks) unlisted(ctx context.Context, ids []string) (map[string]*task.Process, error) {
+	var (
+		mu   sync.Mutex
+		wg   sync.WaitGroup
+		errs []error
+	)
+	out := map[string]*task.Process{}
+	places := make(chan struct{}, asksAtOnce)
+	for _, id := range ids {
+		wg.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id})
+			err = errgrpc.ToNative(err)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case errdefs.IsNotFound(err):
+			case err == nil:
+				out[id] = got.Process
+			case Silent(err) && ctx.Err() == nil:
+				out[id] = nil
+			default:
+				errs = append(errs, fmt.Errorf("ask for the task of container %s: %w", id, err))
+			}
+		})
+	}
+	wg.Wait()
+	return out, errors.Join(errs...)
+}

@@ -1,0 +1,174 @@
+// Package tasks runs the tasks of containers and processes in them, past what containerd, shims and runc leave when they are killed
+// or do not answer. It knows containers by their ids only; who owns them is the caller's to know.
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	api "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const (
+	// KillWait is how long a process may take to vanish after SIGKILL; longer means that the kernel holds it.
+	KillWait = 15 * time.Second
+	// deleteTries bounds how often a task is deleted whose shim ends meanwhile.
+	deleteTries = 3
+	// shimEnded is in containerd's error when a shim has ended before it answered: ttrpc.ErrClosed.
+	shimEnded = "ttrpc: closed"
+)
+
+// Tasks are those of one namespace of containerd. Its methods may be called from several goroutines, with that namespace in their
+// contexts; calls that change one container come one after another. Errors are containerd's own, for failure.Classify.
+type Tasks struct {
+	client    api.TasksClient
+	namespace string
+	pipes     string // folder of what processes read and write
+	log       *slog.Logger
+	shims     *shims
+}
+
+// New makes the tasks of a namespace. The pipes of processes are made below runDir.
+func New(client api.TasksClient, namespace, runDir string, log *slog.Logger) *Tasks {
+	return &Tasks{client: client, namespace: namespace, pipes: filepath.Join(runDir, "exec"), log: log, shims: newShims()}
+}
+
+// Status is how a task is. No task is an errdefs.ErrNotFound; see also [Silent].
+func (t *Tasks) Status(ctx context.Context, id string) (task.Status, error) {
+	got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id})
+	if err != nil {
+		return task.Status_UNKNOWN, errgrpc.ToNative(err)
+	}
+	return got.Process.Status, nil
+}
+
+// PID is the first process of a running container. fault.ErrConflict: it does not run.
+func (t *Tasks) PID(ctx context.Context, id string) (uint32, error) {
+	got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) || err == nil && got.Process.Status == task.Status_STOPPED {
+		return 0, fmt.Errorf("it is not running: %w", fault.ErrConflict)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if got.Process.Status != task.Status_RUNNING {
+		return 0, fmt.Errorf("it is %s: %w", strings.ToLower(got.Process.Status.String()), fault.ErrConflict)
+	}
+	return got.Process.Pid, nil
+}
+
+// Resume lets a paused task go on.
+func (t *Tasks) Resume(ctx context.Context, id string) error {
+	_, err := t.client.Resume(ctx, &api.ResumeTaskRequest{ContainerID: id})
+	return errgrpc.ToNative(err)
+}
+
+// Forget is for a group of [Tasks.Run] that is gone.
+func (t *Tasks) Forget(group string) { t.shims.forget(group) }
+
+// Stop sends a task a signal, and SIGKILL after grace. It returns when the task has ended; one that is gone is no error.
+func (t *Tasks) Stop(ctx context.Context, id string, sig syscall.Signal, grace time.Duration) error {
+	gone, stopWaiting := t.wait(ctx, id)
+	defer stopWaiting()
+	if err := t.kill(ctx, id, sig); err != nil {
+		return err
+	}
+	if done, err := within(ctx, grace, gone); done || err != nil {
+		return err
+	}
+	return t.killHard(ctx, id, gone)
+}
+
+// killHard kills a task and waits until it is gone.
+func (t *Tasks) killHard(ctx context.Context, id string, gone <-chan error) error {
+	if err := t.kill(ctx, id, syscall.SIGKILL); err != nil {
+		return err
+	}
+	done, err := within(ctx, KillWait, gone)
+	if err == nil && !done {
+		err = fmt.Errorf("its process did not end %v after SIGKILL: %w", KillWait, fault.ErrTemporary)
+	}
+	return err
+}
+
+// wait tells when a task has ended. The caller calls the function when it has heard enough; it returns when the waiting
+// has ended.
+func (t *Tasks) wait(ctx context.Context, id string) (<-chan error, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	gone, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := t.client.Wait(ctx, &api.WaitRequest{ContainerID: id})
+		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+			err = nil
+		}
+		gone <- err
+	}()
+	return gone, func() { cancel(); <-ended }
+}
+
+// within waits for gone at most d. false, nil: not yet.
+func within(ctx context.Context, d time.Duration, gone <-chan error) (bool, error) {
+	limit := time.NewTimer(d)
+	defer limit.Stop()
+	select {
+	case err := <-gone:
+		return err == nil, err
+	case <-limit.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// kill signals a task; one that has ended is no error.
+func (t *Tasks) kill(ctx context.Context, id string, sig syscall.Signal) error {
+	_, err := t.client.Kill(ctx, &api.KillRequest{ContainerID: id, Signal: uint32(sig)})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// End kills a task if need be and deletes it. No task is no error.
+func (t *Tasks) End(ctx context.Context, id string) error {
+	status, err := t.Status(ctx, id)
+	gone := errdefs.IsNotFound(err)
+	if err != nil && !gone {
+		return err
+	}
+	if !gone && status != task.Status_STOPPED {
+		if status == task.Status_PAUSED {
+			if err := t.Resume(ctx, id); err != nil {
+				return err
+			}
+		}
+		ended, stopWaiting := t.wait(ctx, id)
+		defer stopWaiting()
+		if err := t.killHard(ctx, id, ended); err != nil {
+			return err
+		}
+	}
+	// Also when there is no task: a deletion that was cut off leaves its shim behind until it is asked for again.
+	for range deleteTries {
+		_, err = t.client.Delete(ctx, &api.DeleteTaskRequest{ContainerID: id})
+		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+			return nil
+		}
+		// A shim ends with its last task, and with its answer: the next call finds what is left.
+		if err == nil || !strings.Contains(err.Error(), shimEnded) {
+			return err
+		}
+	}
+	return err
+}
