@@ -21,7 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/containerd/records"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -120,7 +120,7 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if signal == "" {
 		signal = img.Config.Config.StopSignal
 	}
-	if _, err := spec.Signal(signal); err != nil {
+	if _, err := runspec.Signal(signal); err != nil {
 		return err
 	}
 	box := containers.Container{
@@ -129,7 +129,7 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if box.Runtime, err = r.runtimeOf(c.Service); err != nil {
 		return err
 	}
-	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, spec.Joined{}, box); err != nil {
+	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, runspec.Joined{}, box); err != nil {
 		return err
 	}
 	return r.records.Create(ctx, box, records.Record{Container: c, NetNS: at.NetNS, StopSignal: signal})
@@ -142,7 +142,7 @@ func (r *Runtime) allowed(ctx context.Context, p *workload.Project, s workload.S
 
 // specify writes the specification of a container.
 func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment,
-	layer []mount.Mount, j spec.Joined, box containers.Container,
+	layer []mount.Mount, j runspec.Joined, box containers.Container,
 ) (typeurl.Any, error) {
 	f, err := r.features.Find(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 	if err != nil {
 		return nil, err
 	}
-	return r.specs.Make(ctx, spec.Blueprint{
+	return r.specs.Make(ctx, runspec.Blueprint{
 		Project: p.Name, Service: c.Service, Image: img.Config.Config, NetNS: at.NetNS, Hostname: at.Hostname, Mounts: mounts, Joined: j, Features: f,
 	}, &box)
 }
@@ -173,87 +173,6 @@ func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workloa
 		return nil, err
 	}
 	return r.snapshots().Prepare(ctx, c.ID, img.Top(), labels)
-}
-
-// dropLayer removes a container's writable layer, if there is one of ours.
-func (r *Runtime) dropLayer(ctx context.Context, id string) error {
-	info, err := r.snapshots().Stat(ctx, id)
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if info.Labels[owned.LabelDevice] != r.o.Device {
-		return fmt.Errorf("snapshot %s does not belong to device %s: %w", id, r.o.Device, fault.ErrConflict)
-	}
-	if err := r.volumes.UnmountLayer(id); err != nil {
-		return err
-	}
-	if err := r.snapshots().Remove(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	return nil
-}
-
-// discard removes everything that only this container uses, but its record.
-func (r *Runtime) discard(ctx context.Context, id string) error {
-	if err := r.o.Networks.Detach(ctx, id); err != nil {
-		return err
-	}
-	return r.clear(ctx, id)
-}
-
-// clear removes what a container mounts, its input and its writable layer.
-func (r *Runtime) clear(ctx context.Context, id string) error {
-	if err := r.volumes.Clear(ctx, id); err != nil {
-		return err
-	}
-	dir, err := r.stdinDir(id)
-	if err == nil {
-		err = os.RemoveAll(dir)
-	}
-	if err != nil {
-		return err
-	}
-	return r.dropLayer(ctx, id)
-}
-
-// sweep discards what half-made containers left: writable layers of ours that no container names. project "" is all.
-func (r *Runtime) sweep(ctx context.Context, project string) error {
-	pairs := []string{}
-	if project != "" {
-		pairs = append(pairs, owned.LabelProject, project)
-	}
-	var found []string
-	err := r.snapshots().Walk(ctx, func(_ context.Context, s snapshots.Info) error {
-		if s.Kind == snapshots.KindActive {
-			found = append(found, s.Name)
-		}
-		return nil
-	}, owned.By(r.o.Device, pairs...))
-	if err != nil {
-		return err
-	}
-	for _, id := range found {
-		if err := r.sweepOne(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *Runtime) sweepOne(ctx context.Context, id string) error {
-	unlock, err := r.ids.Lock(ctx, id) // a Create that is under way holds it
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	_, err = r.client.ContainerService().Get(ctx, id)
-	if !errdefs.IsNotFound(err) {
-		return err
-	}
-	return r.discard(ctx, id)
 }
 
 // attach gives a container its place in the networks, and the files that come with it to its own root.

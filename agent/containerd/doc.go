@@ -6,7 +6,7 @@
 // runtimetest's suite the ones that every runtime makes.
 //
 // Below it, none with more than it needs: tasks (tasks and processes, past what hangs and what kills leave), records (labels, and whose
-// a container is), claim (one agent a device), probe; spec (the OCI specification) on confinement, guard, devices and features (what
+// a container is), claim (one agent a device), probe; runspec (the OCI specification) on confinement, guard, devices and features (what
 // a container may do, what this machine can do); volumes (what containers mount); images (pulls, repair, collection); logs (what
 // containers write); usage; and the floor that they share: cgroup, users, locks, owned (labels), failure (errors), deadline, paths
 // and process.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -59,9 +59,9 @@ func (r *Runtime) exec(ctx context.Context, id string, o agent.ExecOptions, priv
 
 // execSpec is the container's own process with another program.
 func execSpec(s *oci.Spec, o agent.ExecOptions, pid uint32) (*specs.Process, error) {
-	p := spec.Process(s, o.Argv)
+	p := runspec.Process(s, o.Argv)
 	p.Terminal = o.TTY
-	p.Env = spec.Environment(p.Env, o.Environment)
+	p.Env = runspec.Environment(p.Env, o.Environment)
 	if o.TTY && !slices.ContainsFunc(p.Env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") }) {
 		p.Env = append(p.Env, "TERM=xterm")
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/containerd/records"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -80,7 +80,7 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 	if err != nil {
 		return err
 	}
-	if _, err := r.tasks.Run(ctx, spec.Group(p.Name, f.Service), f.ID, layer, streams); err != nil {
+	if _, err := r.tasks.Run(ctx, runspec.Group(p.Name, f.Service), f.ID, layer, streams); err != nil {
 		return err
 	}
 	code, err := r.tasks.Exit(ctx, f.ID)
@@ -142,46 +142,6 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 		begin = info.Size()
 	}
 	return streams, begin, nil
-}
-
-// removeFirst removes a container that ran before another one. Gone is no error.
-func (r *Runtime) removeFirst(ctx context.Context, id string) error {
-	if err := r.tasks.End(ctx, id); err != nil {
-		return err
-	}
-	if err := r.clear(ctx, id); err != nil {
-		return err
-	}
-	return r.records.Delete(ctx, id)
-}
-
-// removeFirsts removes what a kill left of the containers that ran before another one.
-func (r *Runtime) removeFirsts(ctx context.Context, id string) error {
-	boxes, err := r.records.List(ctx, owned.LabelHook, id)
-	if err != nil {
-		return err
-	}
-	for _, b := range boxes {
-		if err := r.removeFirst(ctx, b.ID); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dropFirsts removes those of some containers that only came before another one, and returns the others.
-func (r *Runtime) dropFirsts(ctx context.Context, boxes []containers.Container) ([]containers.Container, error) {
-	var rest []containers.Container
-	for _, b := range boxes {
-		if b.Labels[owned.LabelHook] == "" {
-			rest = append(rest, b)
-			continue
-		}
-		if err := r.removeFirst(ctx, b.ID); err != nil {
-			return nil, err
-		}
-	}
-	return rest, nil
 }
 
 // writtenSince is the end of what a file got after it had a size.

@@ -17,19 +17,15 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/containerd/records"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-const (
-	// startLimit is how long a start may take before its pre_start begins, and again once that has ended.
-	startLimit = 3 * time.Minute
-	// defaultGrace is Compose's stop_grace_period.
-	defaultGrace = 10 * time.Second
-)
+// defaultGrace is Compose's stop_grace_period.
+const defaultGrace = 10 * time.Second
 
 // Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then what
 // it mounts and what runs before it; then a new task in place of the one that ended, and what follows a start.
@@ -42,25 +38,6 @@ func (r *Runtime) Start(ctx context.Context, p *workload.Project, c workload.Con
 // until the next Start. A container that is gone is stopped.
 func (r *Runtime) Stop(ctx context.Context, id string) error {
 	return r.change(ctx, "stop", id, r.stop)
-}
-
-// Remove deletes a container, stopped or not, with its writable layer and its place in the networks. Its volumes stay, and
-// until Teardown so do its volumes without names and its output.
-func (r *Runtime) Remove(ctx context.Context, id string) error {
-	return r.change(ctx, "remove", id, r.remove)
-}
-
-func (r *Runtime) change(ctx context.Context, what, id string, do func(context.Context, string) error) error {
-	ctx = r.in(ctx)
-	unlock, err := r.ids.Lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := do(ctx, id); err != nil {
-		return fmt.Errorf("%s container %s: %w", what, id, failure.Classify(err))
-	}
-	return nil
 }
 
 func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Container) error {
@@ -112,7 +89,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	if err != nil {
 		return err
 	}
-	pid, err := r.tasks.Run(ctx, spec.Group(p.Name, c.Service), c.ID, layer, streams)
+	pid, err := r.tasks.Run(ctx, runspec.Group(p.Name, c.Service), c.ID, layer, streams)
 	if err != nil {
 		if images.Damaged(err) && r.images.Suspect(ctx, c.Service.Image) {
 			return r.removeBroken(ctx, c.ID, err)
@@ -152,7 +129,7 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 			return err
 		}
 	}
-	late := spec.Late(c.Service)
+	late := runspec.Late(c.Service)
 	if !late && at.NetNS == rec.NetNS {
 		return nil
 	}
@@ -161,7 +138,7 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 	if late {
 		box.Spec, err = r.specifyLate(ctx, p, c, at, layer, box)
 	} else {
-		box.Spec, err = spec.Rejoin(box.Spec, at.NetNS, at.files())
+		box.Spec, err = runspec.Rejoin(box.Spec, at.NetNS, at.files())
 	}
 	if err != nil {
 		return err
@@ -207,7 +184,7 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	sig, err := spec.Signal(rec.StopSignal)
+	sig, err := runspec.Signal(rec.StopSignal)
 	if err != nil {
 		return err
 	}
@@ -220,61 +197,4 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 	}
 	grace -= r.preStop(ctx, rec.Container, grace)
 	return r.tasks.Stop(ctx, id, sig, grace)
-}
-
-func (r *Runtime) remove(ctx context.Context, id string) error {
-	_, _, err := r.records.Own(ctx, id)
-	gone := errors.Is(err, fault.ErrNotFound)
-	if err != nil && !gone {
-		return err
-	}
-	if !gone {
-		if err := r.tasks.End(ctx, id); err != nil {
-			return err
-		}
-	}
-	if err := r.removeFirsts(ctx, id); err != nil {
-		return err
-	}
-	if err := r.discard(ctx, id); err != nil {
-		return err
-	}
-	if gone {
-		return nil
-	}
-	return r.records.Delete(ctx, id)
-}
-
-// Teardown deletes what a project without containers still owns: its networks, its output, its volumes without names, what
-// half-made containers left. Volumes stay.
-func (r *Runtime) Teardown(ctx context.Context, project string) error {
-	ctx = r.in(ctx)
-	err := func() error {
-		have, err := r.records.List(ctx, owned.LabelProject, project)
-		if err != nil {
-			return err
-		}
-		have, err = r.dropFirsts(ctx, have)
-		if err != nil {
-			return err
-		}
-		if len(have) > 0 {
-			return fmt.Errorf("%d containers are left, %s first: %w", len(have), have[0].ID, fault.ErrConflict)
-		}
-		if err := r.sweep(ctx, project); err != nil {
-			return err
-		}
-		if err := r.o.Networks.Teardown(ctx, project); err != nil {
-			return err
-		}
-		if err := r.volumes.DropAnonymous(project); err != nil {
-			return err
-		}
-		r.tasks.Forget(project)
-		return r.logs.Remove(project) // last: their folder says that the project owns something
-	}()
-	if err != nil {
-		return fmt.Errorf("tear down project %s: %w", project, failure.Classify(err))
-	}
-	return nil
 }

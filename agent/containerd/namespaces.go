@@ -8,14 +8,14 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // join finds the namespaces of other services that a container shares; the first replica of each must run.
-func (r *Runtime) join(ctx context.Context, project string, c workload.Container) (spec.Joined, error) {
-	var j spec.Joined
+func (r *Runtime) join(ctx context.Context, project string, c workload.Container) (runspec.Joined, error) {
+	var j runspec.Joined
 	ns := c.Service.Namespaces
 	for _, want := range []struct {
 		path    *string

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 
+	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/containerd/process"
@@ -149,4 +150,20 @@ func (s *sightings) note(all []workload.Observation, silent map[string]bool) (si
 	}
 	s.silent = silent
 	return since
+}
+
+// lack asks the control group of a container that exited with an error, which stays until the task is deleted.
+func (r *Runtime) lack(b containers.Container) workload.Lack {
+	rec, err := records.Of(b)
+	if err != nil {
+		return ""
+	}
+	w := rec.Container.Service.Resources
+	switch group := r.group(w, b.ID); {
+	case cgroup.OOMKills(group) > 0:
+		return workload.LackMemory
+	case w.PIDs > 0 && cgroup.ForksRefused(group) > 0:
+		return workload.LackProcesses
+	}
+	return ""
 }

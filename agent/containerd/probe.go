@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/cgroup"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/probe"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -55,5 +55,5 @@ func (r *Runtime) probeExec(ctx context.Context, box containers.Container, limit
 	if err := typeurl.UnmarshalTo(box.Spec, &s); err != nil {
 		return err
 	}
-	return r.tasks.Try(ctx, box.ID, spec.Process(&s, argv))
+	return r.tasks.Try(ctx, box.ID, runspec.Process(&s, argv))
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/containerd/records"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/containerd/volumes"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -38,6 +38,8 @@ import (
 )
 
 const (
+	// startLimit is how long a start may take before its pre_start begins, and again once that has ended.
+	startLimit = 3 * time.Minute
 	// reconnectDelay is the longest pause before the connection to a restarted containerd is tried again.
 	reconnectDelay = 2 * time.Second
 )
@@ -60,7 +62,7 @@ type Runtime struct {
 	claim    *claim.Claim
 	images   *images.Store
 	guard    *guard.Guard
-	specs    spec.Maker
+	specs    runspec.Maker
 	volumes  *volumes.Store
 	logs     *logs.Keeper
 	features *features.Finder
@@ -72,15 +74,6 @@ type Runtime struct {
 	life context.Context    //nolint:containedctx // of what goes on when its caller does not wait any more
 	end  context.CancelFunc // ends life
 	wg   sync.WaitGroup     // event streams and the rotation
-}
-
-// Features asks containerd and the kernel what they can do. The first good answer is kept, but for AppArmor's.
-func (r *Runtime) Features(ctx context.Context) (features.Features, error) {
-	f, err := r.features.Find(r.in(ctx))
-	if err != nil {
-		return f, fmt.Errorf("ask containerd what it can do: %w", err)
-	}
-	return f, nil
 }
 
 // New makes a runtime and keeps its logs within their limits until Close. It does not wait for containerd: calls made while
@@ -122,7 +115,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 		Downloads: o.Downloads, Unpacks: o.Unpacks, MinFree: o.MinFree, Now: o.Now, Logger: o.Logger,
 	})
 	r.guard = &guard.Guard{AllowPrivileged: o.AllowPrivileged, Places: o.places(), Roots: r.features.Roots}
-	r.specs = spec.Maker{
+	r.specs = runspec.Maker{
 		Client: c, Guard: r.guard, CDI: devices.CDI{Dirs: o.CDIDirs},
 		Rules: confinement.Rules{AllowPrivileged: o.AllowPrivileged, AllowNoSeccomp: o.AllowNoSeccomp, NoNewPrivileges: o.NoNewPrivileges},
 	}
@@ -212,25 +205,21 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// Pull makes an image present and durable, see [images.Store.Pull].
-func (r *Runtime) Pull(ctx context.Context, i workload.Image, progress func(done, total int64)) (workload.ImageInfo, error) {
-	return r.images.Pull(r.in(ctx), i, progress)
-}
-
-// Collect drops images and unpacked layers that are not in keep, partial ones too, and what half-made containers left.
-// Containers that exist keep the layers they stand on.
-func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
+// change does something with a container, alone.
+func (r *Runtime) change(ctx context.Context, what, id string, do func(context.Context, string) error) error {
 	ctx = r.in(ctx)
-	if err := r.claim.Hold(ctx); err != nil {
+	unlock, err := r.ids.Lock(ctx, id)
+	if err != nil {
 		return err
 	}
-	r.images.Keep(keep)
-	err := r.sweep(ctx, "") // before the images are taken: a Create may hold its container and wait for its image
-	if err == nil {
-		err = r.images.Collect(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("collect unused images: %w", failure.Classify(err))
+	defer unlock()
+	if err := do(ctx, id); err != nil {
+		return fmt.Errorf("%s container %s: %w", what, id, failure.Classify(err))
 	}
 	return nil
+}
+
+// group is a container's control group, below the root of a hierarchy.
+func (r *Runtime) group(w workload.Resources, id string) string {
+	return filepath.Join("/", w.CgroupParent, r.o.Namespace, id)
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/paths"
-	"github.com/longshore-dev/longshore/agent/containerd/spec"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/containerd/tasks"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -31,7 +31,7 @@ func (r *Runtime) initMount() (specs.Mount, error) {
 	if why := unusable(r.o.Program); why != "" {
 		return specs.Mount{}, fault.WithHint(fmt.Errorf("init: %s: %w", why, fault.ErrUnfit), programHint)
 	}
-	return specs.Mount{Destination: spec.InitTarget, Type: "bind", Source: r.o.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}}, nil
+	return specs.Mount{Destination: runspec.InitTarget, Type: "bind", Source: r.o.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}}, nil
 }
 
 func (r *Runtime) needProgram(what string) error {

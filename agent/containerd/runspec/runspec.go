@@ -1,6 +1,6 @@
-// Package spec writes the OCI runtime specification of a container, from a service, the configuration of its image, and what this
+// Package runspec writes the OCI runtime specification of a container, from a service, the configuration of its image, and what this
 // machine can do.
-package spec
+package runspec
 
 import (
 	"cmp"
