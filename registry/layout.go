@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -123,6 +124,31 @@ func (l *Layout) Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, erro
 		err = fmt.Errorf("the file is damaged: %w", fault.ErrNotFound)
 	}
 	return data, newError("get", desc.Digest.String(), err)
+}
+
+// Open opens content that is served to others, of any size that Put takes: its digest is checked before Open returns.
+// fault.ErrNotFound: it is not there, or damaged. The caller closes it.
+func (l *Layout) Open(ctx context.Context, d digest.Digest) (_ io.ReadSeekCloser, err error) {
+	if err := l.check(ctx, ocispec.Descriptor{Digest: d}); err != nil {
+		return nil, newError("open", d.String(), err)
+	}
+	f, err := os.Open(l.place.blobPath(d))
+	if err != nil {
+		return nil, newError("open", d.String(), onDisk(err))
+	}
+	sum := d.Algorithm().Hash()
+	_, err = io.Copy(sum, io.LimitReader(f, maxContent))
+	if err == nil && digest.NewDigest(d.Algorithm(), sum) != d {
+		err = fmt.Errorf("the file is damaged: %w", fault.ErrNotFound)
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, newError("open", d.String(), onDisk(err))
+	}
+	return f, nil
 }
 
 // Put is durable when it returns, and does nothing when the content is there undamaged.

@@ -3,8 +3,10 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -207,5 +209,41 @@ func TestLayoutFromManyGoroutines(t *testing.T) {
 	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestLayoutOpen(t *testing.T) {
+	place := t.TempDir()
+	l, err := registry.OpenLayout(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := []byte("what is served")
+	desc := ocispec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
+	if _, err := l.Open(t.Context(), desc.Digest); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Open of nothing: %v", err)
+	}
+	if err := l.Put(t.Context(), desc, data); err != nil {
+		t.Fatal(err)
+	}
+	f, err := l.Open(t.Context(), desc.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got, err := io.ReadAll(f); err != nil || string(got) != string(data) {
+		t.Errorf("Open: %q, %v", got, err)
+	}
+	blob := filepath.Join(place, "blobs", "sha256", desc.Digest.Encoded())
+	if err := os.WriteFile(blob, []byte("what is damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Open(t.Context(), desc.Digest); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Open of what is damaged: %v", err)
+	}
+	for _, d := range []digest.Digest{"", "sha256:x", "../../etc/passwd", "sha512:" + digest.Digest(strings.Repeat("0", 128))} {
+		if _, err := l.Open(t.Context(), d); err == nil {
+			t.Errorf("Open(%q) succeeded", d)
+		}
 	}
 }

@@ -44,15 +44,11 @@ func (p *program) collectCommand() *cli.Command {
 			"   longshore-fleet collect --keys plant/keys oci-layout:/media/stick/reports\n\n" +
 			"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 75 temporary, try again;\n" +
 			"70 anything else.",
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			databaseFlag(), outputFlag(),
 			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", EnvVars: env("keys")},
 			&cli.DurationFlag{Name: "every", Usage: "repeat after this `TIME`; 0: once", EnvVars: env("every")},
-			&cli.StringFlag{Name: "registry-config", Usage: "credentials `FILE` in Docker's or podman's format; default: their files", EnvVars: env("registry-config")},
-			&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with CA certificates to trust in addition to the system's", EnvVars: env("ca-file")},
-			&cli.StringFlag{Name: "certs-dir", Usage: "`DIR` with containerd's HOST/hosts.toml", EnvVars: env("certs-dir")},
-			&cli.BoolFlag{Name: "plain-http", Usage: "use HTTP without TLS; the default for registries on this machine", EnvVars: env("plain-http")},
-		},
+		}, registryFlags("plain-http")...),
 		Action: p.withStore(p.collect),
 	}
 }
@@ -62,10 +58,7 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 		return outcome.Usagef("collect", "collect: give --keys and at least one repository")
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	client, err := registry.New(registry.Options{
-		PlainHTTP: c.Bool("plain-http"), CAFile: c.String("ca-file"), AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
-		UserAgent: "longshore-fleet/" + build.Version(), Logger: log, Getenv: os.Getenv,
-	})
+	client, err := registryOf(c, "plain-http", log)
 	if err != nil {
 		return err
 	}
@@ -96,6 +89,23 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 		case <-time.After(every):
 		}
 	}
+}
+
+// registryFlags say how a registry is reached. plainHTTP is the name of one of them.
+func registryFlags(plainHTTP string) []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "registry-config", Usage: "credentials `FILE` in Docker's or podman's format; default: their files", EnvVars: env("registry-config")},
+		&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with CA certificates to trust in addition to the system's", EnvVars: env("ca-file")},
+		&cli.StringFlag{Name: "certs-dir", Usage: "`DIR` with containerd's HOST/hosts.toml", EnvVars: env("certs-dir")},
+		&cli.BoolFlag{Name: plainHTTP, Usage: "use HTTP without TLS; the default for registries on this machine", EnvVars: env(plainHTTP)},
+	}
+}
+
+func registryOf(c *cli.Context, plainHTTP string, log *slog.Logger) (*registry.Client, error) {
+	return registry.New(registry.Options{
+		PlainHTTP: c.Bool(plainHTTP), CAFile: c.String("ca-file"), AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
+		UserAgent: "longshore-fleet/" + build.Version(), Logger: log, Getenv: os.Getenv,
+	})
 }
 
 // collected is what one round came to. The JSON keys are stable.

@@ -34,12 +34,14 @@ const (
 func (p *program) serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
-		Usage: "receive reports and show them",
-		Description: "Serves the Margo management API for reports under /api/v1, the reports as JSON under /fleet/v1, a page at /,\n" +
-			"metrics at /metrics and /healthz. Devices need tokens: longshore-fleet token create --device ID.\n\n" +
+		Usage: "receive reports and show them; serve desired state",
+		Description: "Serves the Margo management API under /api/v1, the reports as JSON under /fleet/v1, a page at /, metrics at\n" +
+			"/metrics and /healthz. Devices need tokens: longshore-fleet token create --device ID. With --state the API also\n" +
+			"serves desired state, as it was pushed to the registry; it is kept on disk, and served while the registry is away.\n\n" +
 			"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
-			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n\n" + exitCodes,
-		Flags: []cli.Flag{
+			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n" +
+			"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n\n" + exitCodes,
+		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", EnvVars: env("listen")},
 			databaseFlag(),
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", EnvVars: env("tls-cert")},
@@ -47,11 +49,14 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", EnvVars: env("plain-http")},
 			&cli.StringFlag{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name); required on an address that is not loopback", EnvVars: env("viewer-password-file")},
 			&cli.BoolFlag{Name: "anonymous-viewers", Usage: "show the fleet to everyone who can reach the address, without a password", EnvVars: env("anonymous-viewers")},
+			&cli.StringSliceFlag{Name: "state", Usage: "serve desired state from the states in `HOST/PATH`; may be repeated", EnvVars: env("state")},
+			&cli.StringFlag{Name: "state-cache", Usage: "`DIR` for what is served, on disk; default: states beside the database", EnvVars: env("state-cache")},
+			&cli.DurationFlag{Name: "state-interval", Usage: "time between two requests to the registry for a device's state", Value: stateInterval, EnvVars: env("state-interval")},
 			&cli.DurationFlag{Name: "offline-after", Usage: "time without reports until a device without a report interval is offline; other devices are offline after three intervals; 0: never", Value: offlineAfter, EnvVars: env("offline-after")},
 			&cli.IntFlag{Name: "max-deployments", Usage: "`NUMBER` of stored deployments of one device", Value: store.DefaultQuota().Deployments, EnvVars: env("max-deployments")},
 			&cli.IntFlag{Name: "max-children", Usage: "`NUMBER` of devices behind one gateway; an eighth behind each of those", Value: store.DefaultQuota().Children, EnvVars: env("max-children")},
 			&cli.Int64Flag{Name: "max-bytes", Usage: "`BYTES` stored for a gateway, or a device without one, with all devices behind it; an eighth for each of those", Value: store.DefaultQuota().Bytes, EnvVars: env("max-bytes")},
-		},
+		}, registryFlags("registry-plain-http")...),
 		Action: p.serve,
 	}
 }
@@ -80,8 +85,13 @@ func (p *program) serve(c *cli.Context) (err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	db.SetQuota(quota)
 	hub := web.NewHub(p.now)
+	states, err := p.states(c, db, log)
+	if err != nil {
+		return err
+	}
+	defer states.close()
 	viewer := &status.Viewer{View: db, Now: p.now, Started: p.now(), OfflineAfter: c.Duration("offline-after"), Logger: log}
-	handler, err := p.handler(db, hub, viewer, admit)
+	handler, err := p.handler(db, hub, viewer, admit, states)
 	if err != nil {
 		return err
 	}
@@ -99,7 +109,7 @@ func (p *program) serve(c *cli.Context) (err error) {
 		srv.TLSConfig, scheme = certificate.Config(), "https"
 	}
 	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", build.Version())
-	return serving.Until(c.Context, srv, l, log)
+	return states.during(c.Context, func(ctx context.Context) error { return serving.Until(ctx, srv, l, log) })
 }
 
 // transport decides how the connection is protected. Plain HTTP beyond this machine has to be asked for.
@@ -118,7 +128,7 @@ func (p *program) transport(c *cli.Context) (*serving.Certificate, error) {
 }
 
 // handler puts the endpoint together.
-func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer, admit func(http.Handler) http.Handler) (http.Handler, error) {
+func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer, admit func(http.Handler) http.Handler, states *states) (http.Handler, error) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	gate := status.NewGate()
@@ -127,7 +137,9 @@ func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer,
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/api/v1/", status.API(status.Options{Store: db, Now: p.now, Logger: viewer.Logger, Changed: hub.Notify, Metrics: reg}))
+	o := status.Options{Store: db, Now: p.now, Logger: viewer.Logger, Changed: hub.Notify, Metrics: reg}
+	states.serve(&o)
+	mux.Handle("/api/v1/", status.API(o))
 	mux.Handle("/fleet/v1/", admit(gate.Wrap(status.Views(viewer))))
 	mux.Handle("GET /metrics", admit(gate.Wrap(status.Metrics(viewer, reg))))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { healthz(w, r, db, viewer) })

@@ -1,5 +1,5 @@
-// Package status is the HTTP side of the fleet endpoint: the Margo management API for what devices report
-// (capabilities and deployment status, 1.0.0-rc.3), and the same knowledge as JSON for people and programs.
+// Package status is the HTTP side of the fleet endpoint: the Margo management API (1.0.0-rc.3) for what devices report,
+// capabilities and deployment status, and for their desired state; and the same knowledge as JSON for people and programs.
 //
 // [API] is for devices, [Views] for those who watch. Both answer every error with a problem detail (RFC 9457), of a type
 // that Margo registers where it has one.
@@ -48,6 +48,7 @@ const (
 type Options struct {
 	Store    store.Store
 	Identify Identify // nil: [BearerTokens] of Store
+	Desired  Desired  // nil: it is not served here
 	Now      func() time.Time
 	Logger   *slog.Logger
 	Changed  func()                // called after a report changed something; nil: nobody asks
@@ -75,8 +76,10 @@ func API(o Options) http.Handler {
 	mux.Handle("/api/v1/capabilities/{deviceId...}", a.plain(allow("PUT, DELETE")))
 	mux.Handle("POST /api/v1/deployments/{deploymentId}/status", a.device(a.postStatus))
 	mux.Handle("/api/v1/deployments/{deploymentId}/status", a.plain(allow("POST")))
-	for _, path := range []string{"/api/v1/deployments", "/api/v1/deployments/{deploymentId}/{digest}", "/api/v1/bundles/{digest}"} {
-		mux.Handle(path, a.plain(desired))
+	for path, serve := range map[string]func(http.ResponseWriter, *http.Request, Client) *problem{
+		"/api/v1/deployments": a.getManifest, "/api/v1/deployments/{deploymentId}/{digest}": a.getDeployment, "/api/v1/bundles/{digest}": a.getBundle,
+	} {
+		mux.Handle(path, a.reading(serve))
 	}
 	mux.Handle("/", a.plain(func(http.ResponseWriter, *http.Request) *problem {
 		return blank(http.StatusNotFound, "there is nothing here")
@@ -84,8 +87,23 @@ func API(o Options) http.Handler {
 	return mux
 }
 
-// desired answers for what a registry serves here.
-func desired(http.ResponseWriter, *http.Request) *problem {
+// reading serves desired state where there is one.
+func (a *api) reading(serve func(http.ResponseWriter, *http.Request, Client) *problem) http.Handler {
+	if a.Desired == nil {
+		return a.plain(noDesired)
+	}
+	read, other := a.device(serve), a.plain(allow("GET, HEAD"))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			read.ServeHTTP(w, r)
+			return
+		}
+		other.ServeHTTP(w, r)
+	})
+}
+
+// noDesired answers where desired state is read from a registry only.
+func noDesired(http.ResponseWriter, *http.Request) *problem {
 	return blank(http.StatusNotImplemented, "this endpoint receives reports; desired state is read from the registry")
 }
 
@@ -129,7 +147,9 @@ func (a *api) device(serve func(http.ResponseWriter, *http.Request, Client) *pro
 		if p != nil {
 			a.refuse(w, r, p)
 		}
-		a.metrics.took(a.Now().Sub(began))
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			a.metrics.took(a.Now().Sub(began))
+		}
 	})
 }
 

@@ -18,6 +18,7 @@ type metrics struct {
 	reports  *prometheus.CounterVec
 	problems *prometheus.CounterVec
 	seconds  prometheus.Histogram
+	desired  *prometheus.CounterVec
 }
 
 func newMetrics(o Options) *metrics {
@@ -32,6 +33,9 @@ func newMetrics(o Options) *metrics {
 			Name: "longshore_fleet_report_seconds", Help: "Time to answer a report.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5},
 		}),
+		desired: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "longshore_fleet_desired_total", Help: "Answers with desired state, by kind; unchanged: the client has it already (304).",
+		}, []string{"kind"}),
 	}
 	for _, kind := range []string{"capabilities", "status"} {
 		for _, out := range []store.Outcome{store.Created, store.Updated, store.Repeated} {
@@ -40,6 +44,9 @@ func newMetrics(o Options) *metrics {
 	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(m.reports, m.problems, m.seconds)
+	}
+	if o.Metrics != nil && o.Desired != nil {
+		o.Metrics.MustRegister(m.desired)
 	}
 	return m
 }

@@ -18,6 +18,10 @@ const (
 	typeGatewayNotFound = margo.ProblemBase + "gateway-not-found"
 	typeDeviceNotFound  = margo.ProblemBase + "device-not-found"
 	typeBlank           = "about:blank"
+
+	typeDeploymentNotFound = margo.ProblemBase + "deployment-not-found"
+	typeInvalidBundle      = margo.ProblemBase + "invalid-bundle"
+	typeCannotGenerate     = margo.ProblemBase + "server-cannot-generate-response"
 )
 
 // problem is an answer that is an error, and the cause that only the log is told.

@@ -1,4 +1,5 @@
-// Package store keeps what devices report: who they are, how their deployments are, and which tokens they may use.
+// Package store keeps what devices report: who they are, how their deployments are, and which tokens they may use;
+// and which State Manifest each was given last.
 //
 // [Store] is the contract and package storetest its suite, so that another database can follow. [Open] is SQLite in one
 // file. Bodies of reports are kept as they arrived; only what queries need is beside them.
@@ -28,6 +29,7 @@ type Store interface {
 	Reports
 	View
 	Tokens
+	Manifests
 	// Close waits for calls under way. Calls after it are fault.ErrTemporary.
 	Close() error
 }
@@ -65,6 +67,17 @@ type Tokens interface {
 	ListTokens(ctx context.Context, device string) ([]Token, error)
 	// RevokeToken ends a token. Ending it again is no error.
 	RevokeToken(ctx context.Context, id string, at time.Time) error
+	// TokenChanges is a number that is another one after each change of tokens, also by another process.
+	TokenChanges(ctx context.Context) (int64, error)
+}
+
+// Manifests remembers the State Manifest that each client was given last.
+type Manifests interface {
+	// Manifest finds that of a client. fault.ErrNotFound: it was given none.
+	Manifest(ctx context.Context, client string) (Manifest, error)
+	ListManifests(ctx context.Context) ([]Manifest, error)
+	// PutManifest remembers the next one. fault.ErrConflict: one of a higher version, or another one of this version, is there.
+	PutManifest(ctx context.Context, m Manifest) error
 }
 
 // Stamp orders the reports of one agent. The zero Stamp is a report that tells no order.
@@ -180,6 +193,14 @@ type Summary struct {
 	Alarms      int
 	Offline     int
 	Deployments map[margo.State]int
+}
+
+// Manifest is a State Manifest as a client was given it.
+type Manifest struct {
+	Client  string
+	Version uint64
+	Digest  string // of its bytes
+	Made    string // what it was made of, for who made it
 }
 
 // Token lets a device in. Only a hash of its secret is kept.

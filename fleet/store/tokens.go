@@ -59,6 +59,15 @@ func (s *SQLite) RevokeToken(ctx context.Context, id string, when time.Time) err
 	})
 }
 
+// TokenChanges implements [Tokens].
+func (s *SQLite) TokenChanges(ctx context.Context) (n int64, err error) {
+	if err := s.files.intact(); err != nil {
+		return 0, err
+	}
+	err = s.read.QueryRowContext(ctx, "SELECT changes FROM token_changes").Scan(&n)
+	return n, broken("read changes of tokens", err)
+}
+
 func scanToken(r scanner) (Token, error) {
 	var t Token
 	var created, revoked int64

@@ -43,6 +43,8 @@ func Run(t *testing.T, open Open) {
 		{"heard over a quota", heardOverQuota},
 		{"silence", silence},
 		{"tokens", tokens},
+		{"changes of tokens", tokenChanges},
+		{"manifests", manifests},
 		{"together", together},
 		{"bytes", verbatim},
 	} {

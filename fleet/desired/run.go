@@ -1,0 +1,123 @@
+package desired
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+const (
+	tick         = time.Second
+	readTimeout  = 5 * time.Minute // of a look that nobody waits for
+	collectEvery = time.Hour
+)
+
+// Run looks for new states of the clients that have asked, spread over time, until ctx ends; and removes from disk what nobody is
+// served any more.
+func (v *View) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.SetLimit(looksAtOnce)
+	defer g.Wait()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	next := v.o.Now().Add(collectEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		now := v.o.Now()
+		for _, x := range v.waiting(now) {
+			if ctx.Err() != nil {
+				break
+			}
+			g.Go(func() error {
+				ctx, cancel := context.WithTimeout(ctx, readTimeout)
+				defer cancel()
+				_ = v.look(ctx, x) // it is noted and logged
+				return nil
+			})
+		}
+		if now.After(next) && v.collect(ctx) {
+			next = now.Add(collectEvery)
+		}
+	}
+}
+
+// waiting are the clients that are due, longest first.
+func (v *View) waiting(now time.Time) []*client {
+	type turn struct {
+		x   *client
+		due time.Time
+	}
+	var all []turn
+	v.mu.Lock()
+	for _, x := range v.clients {
+		x.mu.Lock()
+		if !now.Before(x.due) && x.loaded && len(x.busy) == 0 {
+			all = append(all, turn{x, x.due})
+		}
+		x.mu.Unlock()
+	}
+	v.mu.Unlock()
+	slices.SortFunc(all, func(a, b turn) int { return a.due.Compare(b.due) })
+	out := make([]*client, len(all))
+	for i := range all {
+		out[i] = all[i].x
+	}
+	return out
+}
+
+// jitter is the time to the next look, so that looks spread.
+func (v *View) jitter(times int) time.Duration {
+	every := v.o.Every * time.Duration(times)
+	return every - every/10 + rand.N(every/5+1)
+}
+
+// collect removes what nobody is served; false: not now.
+func (v *View) collect(ctx context.Context) bool {
+	if !v.loading.TryLock() {
+		return false // something is being read, which nothing names yet
+	}
+	defer v.loading.Unlock()
+	heads, err := v.o.Manifests.ListManifests(ctx)
+	var keep []digest.Digest
+	for _, head := range heads {
+		keep = append(keep, v.kept(ctx, head)...)
+	}
+	if err == nil {
+		err = v.o.Content.Retain(ctx, keep)
+	}
+	if err != nil {
+		v.o.Logger.Warn("what is not served any more stays on disk", "error", err)
+	}
+	return true
+}
+
+// kept is what a client needs on disk. One that has not asked since the start may do so while the registry is away.
+func (v *View) kept(ctx context.Context, head store.Manifest) (keep []digest.Digest) {
+	v.mu.Lock()
+	x := v.clients[head.Client]
+	v.mu.Unlock()
+	if x != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.loaded {
+			for s := x.served; s != nil; s = s.before {
+				keep = append(keep, s.keep...)
+			}
+			return keep
+		}
+	}
+	if s, err := v.restore(ctx, head); err == nil { // else there is nothing to keep
+		keep = s.keep
+	}
+	return keep
+}
