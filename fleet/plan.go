@@ -291,6 +291,10 @@ func (p *planner) pack(a *Assignment, generation uint64, previous digest.Digest,
 }
 
 func packState(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
+	return artifacts.PackState(stateOptions(o, compressors, a, generation, previous, documents))
+}
+
+func stateOptions(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) artifacts.StateOptions {
 	so := artifacts.StateOptions{
 		Device: a.Device.ID, Generation: generation, Deployments: documents, Expires: o.Expires, Previous: previous, Created: o.Created,
 		Annotations: o.Annotations, Applications: a.packages(), Compressors: compressors,
@@ -299,7 +303,7 @@ func packState(o Options, compressors *artifacts.Compressors, a *Assignment, gen
 		so.Repeats, so.Annotations, so.Applications = a.repeats.digest, Notes(a.repeats.index), a.repeats.index.Applications
 		maps.Copy(so.Annotations, o.Annotations)
 	}
-	return artifacts.PackState(so)
+	return so
 }
 
 // explain says what the publication changes on the device, and what it costs.

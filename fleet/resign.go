@@ -26,7 +26,14 @@ func (p *planner) resign(ctx context.Context, d *DevicePlan, a *Assignment, s *p
 		o.Expires = s.index.Expires // it lasts long enough
 	}
 	o.Created, _ = time.Parse(time.RFC3339, s.index.Annotations[ocispec.AnnotationCreated]) // zero: it does not say
-	again, packErr := packState(o, p.compressors, a, s.index.Generation, s.index.Previous, documents)
+	so := stateOptions(o, p.compressors, a, s.index.Generation, s.index.Previous, documents)
+	for name, v := range so.Applications {
+		if s.index.Applications[name].Repository == "" { // it was published before states said where packages are
+			v.Repository = ""
+			so.Applications[name] = v
+		}
+	}
+	again, packErr := artifacts.PackState(so)
 	if packErr != nil {
 		return packErr
 	}

@@ -54,6 +54,24 @@ func TestPlanResigns(t *testing.T) {
 		if p.Devices[1].Action != fleet.Cannot || !strings.Contains(p.Devices[1].Reasons[0], "is not what the files make") {
 			t.Errorf("%s: %s %v, want that it is not signed", p.Devices[1].Device, p.Devices[1].Action, p.Devices[1].Reasons)
 		}
+		// States of before do not say where their packages are; one that says another place is not what the files make.
+		for where, action := range map[string]string{"": fleet.Publish, "evil.example/line": fleet.Cannot} {
+			line := artifacts.ApplicationVersion{Repository: where, Version: "1.4.1", Digest: m.Named[base+"/apps/line:1.4.1"]}
+			older, err := artifacts.PackState(artifacts.StateOptions{
+				Device: "press-07", Generation: 1, Deployments: documents, Applications: map[string]artifacts.ApplicationVersion{"line": line},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Push(base+"/state/graz", "press-07", older)
+			p = plan(t, files, m, o)
+			if p.Devices[1].Action != action || p.Devices[1].Digest != older.Descriptor.Digest {
+				t.Errorf("a package in %q: %s %v, want %s", where, p.Devices[1].Action, p.Devices[1].Reasons, action)
+			}
+			if action == fleet.Publish {
+				publish(t, p, m)
+			}
+		}
 		o.Verify = func(context.Context, string, digest.Digest) error { return fmt.Errorf("look: %w", fault.ErrTemporary) }
 		if _, err := compiled(t, files, m).Plan(t.Context(), m, o); err == nil {
 			t.Error("who signed could not be asked, and that is no error")
