@@ -3,7 +3,6 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -143,7 +142,7 @@ func (s *sightings) note(all []workload.Observation, silent map[string]bool) (si
 	for _, o := range all {
 		s.seen[o.ID] = o
 	}
-	for id := range maps.Keys(silent) {
+	for id := range silent {
 		if !s.silent[id] {
 			since = append(since, id)
 		}

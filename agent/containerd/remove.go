@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -152,7 +153,7 @@ func (r *Runtime) clear(ctx context.Context, id string) error {
 	if err := r.volumes.Clear(ctx, id); err != nil {
 		return err
 	}
-	dir, err := r.stdinDir(id)
+	dir, err := paths.Join(r.o.RunDir, "stdin", id)
 	if err == nil {
 		err = os.RemoveAll(dir)
 	}

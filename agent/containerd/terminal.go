@@ -91,7 +91,7 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 
 // stdinPipe is an input that never ends: the shim holds both of its ends open, whether this process lives or not.
 func (r *Runtime) stdinPipe(id string) (string, error) {
-	dir, err := r.stdinDir(id)
+	dir, err := paths.Join(r.o.RunDir, "stdin", id)
 	if err != nil {
 		return "", err
 	}
@@ -103,10 +103,6 @@ func (r *Runtime) stdinPipe(id string) (string, error) {
 		return "", fmt.Errorf("make %s: %w", pipe, err)
 	}
 	return pipe, nil
-}
-
-func (r *Runtime) stdinDir(id string) (string, error) {
-	return paths.Join(filepath.Join(r.o.RunDir, "stdin"), id)
 }
 
 // runtimeOf is which OCI runtime runs a service's containers.

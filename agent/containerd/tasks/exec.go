@@ -115,24 +115,23 @@ func (t *Tasks) endExec(ctx context.Context, id, exec string) {
 func (t *Tasks) removeExec(ctx context.Context, id, exec string) error {
 	ctx, cancel := deadline.After(ctx)
 	defer cancel()
-	svc := t.client
-	got, err := svc.Get(ctx, &api.GetRequest{ContainerID: id, ExecID: exec})
+	got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id, ExecID: exec})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil || got.Process.Status != task.Status_STOPPED {
-		_, err := svc.Kill(ctx, &api.KillRequest{ContainerID: id, ExecID: exec, Signal: uint32(syscall.SIGKILL)})
+		_, err := t.client.Kill(ctx, &api.KillRequest{ContainerID: id, ExecID: exec, Signal: uint32(syscall.SIGKILL)})
 		switch err = errgrpc.ToNative(err); {
 		case errdefs.IsFailedPrecondition(err): // it was never started: nothing to wait for
 		case err != nil && !errdefs.IsNotFound(err):
 			return err
 		default:
-			if _, err := svc.Wait(ctx, &api.WaitRequest{ContainerID: id, ExecID: exec}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			if _, err := t.client.Wait(ctx, &api.WaitRequest{ContainerID: id, ExecID: exec}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
 				return errgrpc.ToNative(err)
 			}
 		}
 	}
-	_, err = svc.DeleteProcess(ctx, &api.DeleteProcessRequest{ContainerID: id, ExecID: exec})
+	_, err = t.client.DeleteProcess(ctx, &api.DeleteProcessRequest{ContainerID: id, ExecID: exec})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 		return nil
 	}

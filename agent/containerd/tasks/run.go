@@ -111,7 +111,6 @@ func leftover(err error, pause time.Duration) bool {
 
 // begin makes a task and starts it; what could not be started does not stay.
 func (t *Tasks) begin(ctx context.Context, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
-	svc := t.client
 	defer func() {
 		if err == nil {
 			return
@@ -122,14 +121,14 @@ func (t *Tasks) begin(ctx context.Context, id string, layer []mount.Mount, strea
 			t.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
 		}
 	}()
-	_, err = svc.Create(ctx, &api.CreateTaskRequest{
+	_, err = t.client.Create(ctx, &api.CreateTaskRequest{
 		ContainerID: id, Rootfs: mount.ToProto(layer),
 		Terminal: streams.Terminal, Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.stderr(),
 	})
 	if err != nil {
 		return 0, errgrpc.ToNative(err)
 	}
-	res, err := svc.Start(ctx, &api.StartRequest{ContainerID: id})
+	res, err := t.client.Start(ctx, &api.StartRequest{ContainerID: id})
 	if err != nil {
 		return 0, errgrpc.ToNative(err)
 	}

@@ -29,14 +29,10 @@ const (
 	pageBytes = 4096
 )
 
-func (r *Store) filesDir(id string) (string, error) {
-	return paths.Join(filepath.Join(r.o.RunDir, "memory"), id)
-}
-
 // fileMounts put a container's files in their places, read-only.
 func (r *Store) fileMounts(c workload.Container) ([]specs.Mount, error) {
 	var out []specs.Mount
-	dir, err := r.filesDir(c.ID)
+	dir, err := paths.Join(r.o.RunDir, "memory", c.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +71,7 @@ func (r *Store) writeFiles(c workload.Container) error {
 	if len(c.Service.Files) == 0 {
 		return nil
 	}
-	dir, err := r.filesDir(c.ID)
+	dir, err := paths.Join(r.o.RunDir, "memory", c.ID)
 	if err != nil {
 		return err
 	}

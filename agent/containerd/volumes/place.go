@@ -32,7 +32,7 @@ import (
 
 // place is where the n-th mount of a container is made.
 func (r *Store) place(id string, n int) (string, error) {
-	return paths.Join(filepath.Join(r.o.RunDir, "mounts"), id, strconv.Itoa(n))
+	return paths.Join(r.o.RunDir, "mounts", id, strconv.Itoa(n))
 }
 
 // Lay makes what a container mounts, anew where it may have changed. Volumes that only its image asks for need nothing.
@@ -240,7 +240,7 @@ func (r *Store) layView(ctx context.Context, id string, n int, m workload.Mount)
 // Clear takes away what [Store.Lay] and [Store.ShareShm] made for a container, and its views of images. None is no error.
 func (r *Store) Clear(ctx context.Context, id string) error {
 	for _, kind := range []string{"mounts", "shm", "memory"} {
-		dir, err := paths.Join(filepath.Join(r.o.RunDir, kind), id)
+		dir, err := paths.Join(r.o.RunDir, kind, id)
 		if err != nil {
 			return err
 		}
@@ -302,9 +302,9 @@ func (r *Store) heldDir(project string, v workload.Volume) (string, error) {
 // holding has a volume's mount and the names of the containers that use it.
 func (r *Store) holding(project string, v workload.Volume) (string, error) {
 	if v.Shared != "" {
-		return paths.Join(filepath.Join(r.o.RunDir, "held"), "shared", v.Shared)
+		return paths.Join(r.o.RunDir, "held", "shared", v.Shared)
 	}
-	return paths.Join(filepath.Join(r.o.RunDir, "held"), "project-"+project, v.Name)
+	return paths.Join(r.o.RunDir, "held", "project-"+project, v.Name)
 }
 
 // hold mounts a volume as its driver's options say, for as long as a container uses it.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +15,7 @@ import (
 // another mount namespace by its path, so it is cloned from inside. It returns that place; "": the process
 // has none.
 func (r *Store) ShareShm(id string, pid uint32) (string, error) {
-	dir, err := paths.Join(filepath.Join(r.o.RunDir, "shm"), id)
+	dir, err := paths.Join(r.o.RunDir, "shm", id)
 	if err != nil {
 		return "", err
 	}

@@ -120,7 +120,7 @@ func (r *Store) Size(ctx context.Context, project, name string) (int64, error) {
 
 // HasShared reports whether there is a volume that all projects share.
 func (r *Store) HasShared(name string) bool {
-	dir, err := r.sharedDir(name)
+	dir, err := r.storedDir("", name)
 	return err == nil && paths.Exists(dir)
 }
 

@@ -62,37 +62,28 @@ type Store struct {
 // New makes a store. It touches nothing yet.
 func New(o Options) *Store { return &Store{o: o, locks: locks.New()} }
 
-func (r *Store) volumeDir(project, name string) (string, error) {
-	return paths.Join(filepath.Join(r.o.DataDir, "volumes"), project, name)
-}
-
 // anonymousDir is a volume without a name: of a replica of a service and its place there, so that the next revision finds
 // what the last one wrote. It goes with its project, for nobody could ask for it afterwards.
 func (r *Store) anonymousDir(project, service string, replica int, target string) (string, error) {
 	place := digest.FromString(filepath.Clean(target)).Encoded()[:2*workload.Short]
-	return paths.Join(filepath.Join(r.o.DataDir, "anonymous"), project, service, strconv.Itoa(replica)+"-"+place)
+	return paths.Join(r.o.DataDir, "anonymous", project, service, strconv.Itoa(replica)+"-"+place)
 }
 
 // DropAnonymous removes the volumes without names of a project.
 func (r *Store) DropAnonymous(project string) error {
-	dir, err := paths.Join(filepath.Join(r.o.DataDir, "anonymous"), project)
+	dir, err := paths.Join(r.o.DataDir, "anonymous", project)
 	if err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)
 }
 
-// sharedDir is a volume that all projects share by its name.
-func (r *Store) sharedDir(name string) (string, error) {
-	return paths.Join(filepath.Join(r.o.DataDir, "shared"), name)
-}
-
 // rootOf is where a volume of this device is kept, which Options of a driver may cover: see hold.
 func (r *Store) rootOf(project string, v workload.Volume) (string, error) {
 	if v.Shared != "" {
-		return r.sharedDir(v.Shared)
+		return paths.Join(r.o.DataDir, "shared", v.Shared) // all projects share it by its name
 	}
-	return r.volumeDir(project, v.Name)
+	return paths.Join(r.o.DataDir, "volumes", project, v.Name)
 }
 
 // Ensure makes a volume's place. One that another project or a person must have made is only looked for: fault.ErrUnfit.
@@ -265,18 +256,18 @@ func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Cont
 			return "", fmt.Errorf("fill volume %q from the image: %w", m.Source, err)
 		}
 	}
-	if err := syncTree(fresh); err != nil {
+	if err := syncDir(fresh, unix.Syncfs); err != nil {
 		return "", err
 	}
 	if err := os.Rename(fresh, data); err != nil {
 		return "", err
 	}
-	return data, syncDir(dir)
+	return data, syncDir(dir, unix.Fsync)
 }
 
 // withRootfs mounts a container's layer for the time of do. A kill leaves the mount where the next attempt finds it.
 func (r *Store) withRootfs(id string, layer []mount.Mount, do func(root string) error) (err error) {
-	dir, err := r.rootfsDir(id)
+	dir, err := paths.Join(r.o.RunDir, "rootfs", id)
 	if err != nil {
 		return err
 	}
@@ -293,13 +284,9 @@ func (r *Store) withRootfs(id string, layer []mount.Mount, do func(root string) 
 	return do(dir)
 }
 
-func (r *Store) rootfsDir(id string) (string, error) {
-	return paths.Join(filepath.Join(r.o.RunDir, "rootfs"), id)
-}
-
 // UnmountLayer takes away where a container's layer was mounted to fill a volume from it. No mount is no error.
 func (r *Store) UnmountLayer(id string) error {
-	dir, err := r.rootfsDir(id)
+	dir, err := paths.Join(r.o.RunDir, "rootfs", id)
 	if err != nil {
 		return err
 	}
@@ -335,24 +322,15 @@ func removeEmpty(dir string) error {
 	return nil
 }
 
-// syncTree writes everything on the filesystem of dir to the disk: one call, however many files.
-func syncTree(dir string) error {
+// syncDir writes a directory to the disk: with unix.Fsync what it lists, with unix.Syncfs everything on its filesystem, however many files.
+func syncDir(dir string, sync func(fd int) error) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
+	if err := sync(int(d.Fd())); err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
