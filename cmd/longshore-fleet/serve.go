@@ -40,8 +40,9 @@ func (p *program) serveCommand() *cli.Command {
 			"serves desired state, as it was pushed to the registry; it is kept on disk, and served while the registry is away.\n\n" +
 			"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
 			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n" +
-			"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n\n" + exitCodes,
-		Flags: append([]cli.Flag{
+			"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n" +
+			"   longshore-fleet serve --mtls-listen :8443 --svid-cert main.crt --svid-key main.key --trust-bundle bundle.json --clients clients.yaml\n\n" + exitCodes,
+		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", EnvVars: env("listen")},
 			databaseFlag(),
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", EnvVars: env("tls-cert")},
@@ -56,7 +57,7 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.IntFlag{Name: "max-deployments", Usage: "`NUMBER` of stored deployments of one device", Value: store.DefaultQuota().Deployments, EnvVars: env("max-deployments")},
 			&cli.IntFlag{Name: "max-children", Usage: "`NUMBER` of devices behind one gateway; an eighth behind each of those", Value: store.DefaultQuota().Children, EnvVars: env("max-children")},
 			&cli.Int64Flag{Name: "max-bytes", Usage: "`BYTES` stored for a gateway, or a device without one, with all devices behind it; an eighth for each of those", Value: store.DefaultQuota().Bytes, EnvVars: env("max-bytes")},
-		}, registryFlags("registry-plain-http")...),
+		}, mutualFlags()...), registryFlags("registry-plain-http")...),
 		Action: p.serve,
 	}
 }
@@ -71,6 +72,10 @@ func (p *program) serve(c *cli.Context) (err error) {
 		return err
 	}
 	admit, err := viewers(c)
+	if err != nil {
+		return err
+	}
+	mutual, err := p.mutual(c, log)
 	if err != nil {
 		return err
 	}
@@ -91,7 +96,7 @@ func (p *program) serve(c *cli.Context) (err error) {
 	}
 	defer states.close()
 	viewer := &status.Viewer{View: db, Now: p.now, Started: p.now(), OfflineAfter: c.Duration("offline-after"), Logger: log}
-	handler, err := p.handler(db, hub, viewer, admit, states)
+	handler, err := p.handler(db, hub, viewer, admit, states, mutual)
 	if err != nil {
 		return err
 	}
@@ -99,17 +104,17 @@ func (p *program) serve(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
+	srv := server(handler, log)
+	serving.Bound(srv, mutual.most)
 	srv.RegisterOnShutdown(hub.Close)
 	scheme := "http"
 	if certificate != nil {
 		srv.TLSConfig, scheme = certificate.Config(), "https"
 	}
 	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", build.Version())
-	return states.during(c.Context, func(ctx context.Context) error { return serving.Until(ctx, srv, l, log) })
+	return states.during(c.Context, func(ctx context.Context) error {
+		return mutual.beside(ctx, handler, func(ctx context.Context) error { return serving.Until(ctx, srv, l, log) })
+	})
 }
 
 // transport decides how the connection is protected. Plain HTTP beyond this machine has to be asked for.
@@ -128,7 +133,7 @@ func (p *program) transport(c *cli.Context) (*serving.Certificate, error) {
 }
 
 // handler puts the endpoint together.
-func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer, admit func(http.Handler) http.Handler, states *states) (http.Handler, error) {
+func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer, admit func(http.Handler) http.Handler, states *states, mutual *mutual) (http.Handler, error) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	gate := status.NewGate()
@@ -139,7 +144,10 @@ func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer,
 	mux := http.NewServeMux()
 	o := status.Options{Store: db, Now: p.now, Logger: viewer.Logger, Changed: hub.Notify, Metrics: reg}
 	states.serve(&o)
+	o.Identify = mutual.identify(o.Identify)
 	mux.Handle("/api/v1/", status.API(o))
+	mux.Handle(status.PathDiscovery, mutual.discovery())
+	mux.Handle(status.PathBundle, mutual.discovery())
 	mux.Handle("/fleet/v1/", admit(gate.Wrap(status.Views(viewer))))
 	mux.Handle("GET /metrics", admit(gate.Wrap(status.Metrics(viewer, reg))))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { healthz(w, r, db, viewer) })

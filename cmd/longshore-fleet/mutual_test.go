@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/identity/identitytest"
+)
+
+const managerID = "spiffe://plant.acme.example/margo/wfm/main"
+
+// manager is a running server with mutual TLS, whose authority the test has.
+type manager struct {
+	*identitytest.Authority
+	dir  string
+	url  string // by mutual TLS
+	open string // the other address
+	log  *log
+}
+
+var mutualAt = regexp.MustCompile(`mtls=(\S+)`)
+
+func startManager(t *testing.T, args ...string) *manager {
+	t.Helper()
+	m := &manager{Authority: identitytest.New(t), dir: t.TempDir()}
+	cert, key := m.Issue(t, managerID, nil).Write(t, m.dir, "main")
+	bundle, clients := filepath.Join(m.dir, "bundle.pem"), filepath.Join(m.dir, "clients.yaml")
+	identitytest.Write(t, bundle, m.PEM())
+	identitytest.Write(t, clients, []byte("accept: [press-07, press-08, {client: line-a, devices: [press-10, press-11]}]\n"))
+	m.open, m.log, _ = serve(t, append([]string{
+		"--database", filepath.Join(m.dir, "fleet.db"), "--mtls-listen", "127.0.0.1:0",
+		"--svid-cert", cert, "--svid-key", key, "--trust-bundle", bundle, "--clients", clients,
+	}, args...)...)
+	for until := time.Now().Add(20 * time.Second); m.url == ""; {
+		if at := mutualAt.FindStringSubmatch(m.log.String()); at != nil {
+			m.url = at[1]
+		} else if time.Now().After(until) {
+			t.Fatalf("no second address:\n%s", m.log)
+		}
+		runtime.Gosched()
+	}
+	return m
+}
+
+// client presents a pair, of which every authority is right.
+func (m *manager) client(t *testing.T, p identitytest.Pair) *http.Client {
+	t.Helper()
+	pair, err := tls.X509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
+}
+
+func (m *manager) of(t *testing.T, client string) *http.Client {
+	t.Helper()
+	return m.client(t, m.Issue(t, managerID+"/client/"+client, nil))
+}
+
+func about(device string) string { return strings.ReplaceAll(gateway, "press-07", device) }
+
+// Whoever has no certificate of an own client does not get through the handshake, and the log says why.
+func TestMutualTLSAttacks(t *testing.T) {
+	m := startManager(t)
+	stranger := identitytest.New(t)
+	press := managerID + "/client/press-07"
+	with := func(edit func(*x509.Certificate)) identitytest.Pair { return m.Issue(t, press, edit) }
+	for name, tt := range map[string]struct {
+		pair identitytest.Pair
+		want string
+	}{
+		"another authority":    {stranger.Issue(t, press, nil), "leads to no authority"},
+		"another trust domain": {stranger.Issue(t, "spiffe://evil.example/margo/wfm/main/client/press-07", nil), "another trust domain"},
+		"expired":              {with(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), "expired at"},
+		"not yet valid":        {with(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), "is valid from"},
+		"two URIs": {with(func(c *x509.Certificate) {
+			c.URIs = append(c.URIs, &url.URL{Scheme: "spiffe", Host: "plant.acme.example", Path: "/margo/wfm/main/client/press-08"})
+		}), "has 2 URIs"},
+		"cA":              {with(func(c *x509.Certificate) { c.IsCA = true }), "is an authority's"},
+		"host names only": {with(func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"press-07"} }), "names hosts"},
+		"key usage":       {with(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), "digitalSignature is missing"},
+		"servers only":    {with(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), "clientAuth is missing"},
+		"another manager": {m.Issue(t, "spiffe://plant.acme.example/margo/wfm/other/client/press-07", nil), "client of another manager"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			res, err := m.client(t, tt.pair).Get(m.url + "/.well-known/spiffe/bundle.json")
+			if err == nil {
+				_ = res.Body.Close()
+				t.Fatalf("GET = %s", res.Status)
+			}
+			for until := time.Now().Add(10 * time.Second); !strings.Contains(m.log.String(), tt.want); {
+				if time.Now().After(until) {
+					t.Fatalf("the log lacks %q:\n%s", tt.want, m.log)
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	for name, config := range map[string]*tls.Config{
+		"no certificate": {InsecureSkipVerify: true},
+		"TLS 1.2":        {InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12},
+	} {
+		tr := &http.Transport{TLSClientConfig: config}
+		if res, err := (&http.Client{Transport: tr}).Get(m.url + "/api/v1/deployments"); err == nil {
+			_ = res.Body.Close()
+			t.Errorf("%s: GET = %s", name, res.Status)
+		}
+		tr.CloseIdleConnections()
+	}
+	if code, body := do(t, m.of(t, "press-07"), "PUT", m.url+"/api/v1/capabilities/press-07", "", gateway); code != 201 {
+		t.Errorf("PUT of a good client = %d %s", code, body)
+	}
+}
+
+// What a known client may not do is a problem document.
+func TestMutualTLSProblems(t *testing.T) {
+	m := startManager(t)
+	var b bytes.Buffer
+	for _, tt := range []struct{ who, client, method, path, body string }{
+		{"itself", "press-07", "PUT", "/api/v1/capabilities/press-07", gateway},
+		{"a child", "press-07", "PUT", "/api/v1/capabilities/press-07/a", about("press-07/a")},
+		{"another device", "press-07", "PUT", "/api/v1/capabilities/press-08", about("press-08")},
+		{"another device", "press-07", "DELETE", "/api/v1/capabilities/press-08", ""},
+		{"a name that begins like it", "press-07", "PUT", "/api/v1/capabilities/press-071", about("press-071")},
+		{"not accepted", "press-09", "PUT", "/api/v1/capabilities/press-09", about("press-09")},
+		{"one of several", "line-a", "PUT", "/api/v1/capabilities/press-11", about("press-11")},
+		{"none of several", "line-a", "PUT", "/api/v1/capabilities/line-a", about("line-a")},
+		{"the page", "press-07", "GET", "/", ""},
+		{"views", "press-07", "GET", "/fleet/v1/devices", ""},
+		{"no discovery", "press-07", "GET", "/.well-known/margo", ""},
+	} {
+		code, body := do(t, m.of(t, tt.client), tt.method, m.url+tt.path, "", tt.body)
+		fmt.Fprintf(&b, "# %s\n%s: %s %s\n%d\n%s\n", tt.who, tt.client, tt.method, tt.path, code, body)
+	}
+	golden(t, "mutual.golden", b.Bytes())
+	code, token, _ := command(t, "token", "create", "--device", "press-12", "--database", filepath.Join(m.dir, "fleet.db"))
+	if code != 0 {
+		t.Fatal("no token")
+	}
+	token = strings.TrimSpace(token)
+	if code, body := do(t, m.of(t, "press-07"), "PUT", m.url+"/api/v1/capabilities/press-12", token, about("press-12")); code != 403 {
+		t.Errorf("a token beside a certificate: %d %s", code, body)
+	}
+	if code, body := do(t, client(t), "PUT", m.open+"/api/v1/capabilities/press-12", token, about("press-12")); code != 201 {
+		t.Errorf("a token at its own address: %d %s", code, body)
+	}
+}
+
+// Certificates, bundle and policy are replaced while connections are open.
+func TestMutualTLSReload(t *testing.T) {
+	m := startManager(t, "--trust-bundle-uri", "https://fleet.acme.example/.well-known/spiffe/bundle.json")
+	c := m.of(t, "press-07")
+	put := func() int {
+		code, _ := do(t, c, "PUT", m.url+"/api/v1/capabilities/press-07", "", gateway)
+		return code
+	}
+	if code := put(); code != 201 {
+		t.Fatalf("PUT = %d", code)
+	}
+	clients := filepath.Join(m.dir, "clients.yaml")
+	identitytest.Write(t, clients, []byte("accept: [\n"))
+	if code := put(); code != 200 || strings.Count(m.log.String(), "new files cannot be used") != 1 {
+		t.Errorf("with a damaged policy: %d\n%s", code, m.log)
+	}
+	identitytest.Write(t, clients, []byte("accept: ['*']\ndeny: [press-07]\n"))
+	if code := put(); code != 403 {
+		t.Errorf("PUT of a client that is denied now = %d", code)
+	}
+	identitytest.Write(t, clients, []byte("accept: ['*']\n"))
+	if code := put(); code != 200 {
+		t.Errorf("PUT of a client that is accepted again = %d", code)
+	}
+	if code, body := do(t, client(t), "GET", m.open+"/.well-known/margo", "", ""); code != 200 || !strings.Contains(body, `"trustDomain":"plant.acme.example"`) {
+		t.Errorf("GET /.well-known/margo = %d %s", code, body)
+	}
+	next := identitytest.New(t)
+	identitytest.Write(t, filepath.Join(m.dir, "bundle.pem"), append(m.PEM(), next.PEM()...))
+	next.Issue(t, managerID, nil).Write(t, m.dir, "main")
+	if code, body := do(t, client(t), "GET", m.open+"/.well-known/spiffe/bundle.json", "", ""); code != 200 || strings.Count(body, "x5c") != 2 {
+		t.Errorf("GET of the bundle = %d %s", code, body)
+	}
+	identitytest.Write(t, filepath.Join(m.dir, "bundle.pem"), next.PEM())
+	if code := put(); code != 403 { // the connection is open, and its authority is gone
+		t.Errorf("PUT by an authority that left = %d", code)
+	}
+	if code, body := do(t, m.client(t, next.Issue(t, managerID+"/client/press-07", nil)), "PUT", m.url+"/api/v1/capabilities/press-07", "", gateway); code != 200 {
+		t.Errorf("PUT by the next authority = %d %s", code, body)
+	}
+}
+
+// Connections that say nothing, and slow handshakes, keep no client out.
+func TestMutualTLSIdleConnections(t *testing.T) {
+	m := startManager(t, "--max-connections", "50")
+	at := strings.TrimPrefix(m.url, "https://")
+	for i := range 1000 {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if i%2 == 0 {
+			_, _ = io.WriteString(c, "\x16\x03\x01\x02\x00\x01") // the first bytes of a handshake
+		}
+	}
+	for i := range 5 {
+		if code, body := do(t, m.of(t, "press-07"), "PUT", m.url+"/api/v1/capabilities/press-07", "", gateway); code != 201 && code != 200 {
+			t.Errorf("PUT %d beside 1000 connections = %d %s", i, code, body)
+		}
+	}
+}
+
+func TestMutualTLSMisuse(t *testing.T) {
+	dir := t.TempDir()
+	a := identitytest.New(t)
+	cert, key := a.Issue(t, managerID, nil).Write(t, dir, "main")
+	press, pressKey := a.Issue(t, managerID+"/client/press-07", nil).Write(t, dir, "press")
+	old, oldKey := a.Issue(t, managerID, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }).Write(t, dir, "old")
+	bundle, clients := filepath.Join(dir, "bundle.pem"), filepath.Join(dir, "clients.yaml")
+	identitytest.Write(t, bundle, a.PEM())
+	identitytest.Write(t, clients, []byte("accept: []\n"))
+	line := func(cert, key, bundle, clients string, more ...string) []string {
+		return append([]string{
+			"serve", "--listen", "127.0.0.1:0", "--database", filepath.Join(dir, "fleet.db"), "--mtls-listen", "127.0.0.1:0",
+			"--svid-cert", cert, "--svid-key", key, "--trust-bundle", bundle, "--clients", clients,
+		}, more...)
+	}
+	for want, args := range map[string][]string{
+		"needs --mtls-listen":         {"serve", "--svid-cert", cert},
+		"of the client":               line(press, pressKey, bundle, clients),
+		"does not match":              line(cert, pressKey, bundle, clients),
+		"own certificate: the cert":   line(old, oldKey, bundle, clients),
+		"no certificate in PEM":       line(cert, key, clients, clients),
+		"clients.yaml.gone":           line(cert, key, bundle, clients+".gone"),
+		"bundle.pem":                  line(cert, key, bundle, bundle),
+		"is no absolute https URL":    line(cert, key, bundle, clients, "--trust-bundle-uri", "http://x/bundle.json"),
+		"--max-connections must":      line(cert, key, bundle, clients, "--max-connections", "0"),
+		"choose another address with": line(cert, key, bundle, clients, "--mtls-listen", "127.0.0.1:99999"),
+	} {
+		if code, _, errs := command(t, args...); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%v = %d\n%s, want %q", args, code, errs, want)
+		}
+	}
+}
