@@ -70,6 +70,12 @@ type Fleet struct {
 	TokenFile string        // "": no bearer token
 	CAFile    string        // "": the system's roots
 	Interval  time.Duration // in which the endpoint hears the device at least; whole seconds, at least 1 s
+
+	// Mutual TLS with SPIFFE ids, instead of TokenFile and CAFile: all three or none. The manager that is expected is the one that
+	// the certificate names.
+	CertFile    string // the device's X.509-SVID with its intermediates, PEM
+	KeyFile     string // its private key, PEM
+	TrustBundle string // of the trust domain: SPIFFE's JSON, or PEM
 }
 
 // Report says how the device's current state gets into a registry, signed by the device. The zero value: it does not.
@@ -245,6 +251,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	}
 	c.Fleet.TokenFile = r.path(n.Get("tokenFile"), "")
 	c.Fleet.CAFile = r.path(n.Get("caFile"), "")
+	r.mutual(n, &c.Fleet)
 	n.Close()
 
 	c.Report = r.report(root.Get("report"), c)
@@ -303,6 +310,26 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n.Close()
 
 	c.Metrics = metrics(root.Get("metrics"))
+}
+
+// mutual reads where the credentials of mutual TLS are.
+func (r reader) mutual(n *strict.Node, f *Fleet) {
+	f.CertFile, f.KeyFile, f.TrustBundle = r.path(n.Get("certFile"), ""), r.path(n.Get("keyFile"), ""), r.path(n.Get("trustBundle"), "")
+	given := 0
+	for _, file := range []string{f.CertFile, f.KeyFile, f.TrustBundle} {
+		if file != "" {
+			given++
+		}
+	}
+	switch {
+	case given == 0:
+	case given < 3:
+		n.Faultf("certFile, keyFile and trustBundle belong together")
+	case f.TokenFile != "" || f.CAFile != "":
+		n.Faultf("certFile excludes tokenFile and caFile: with a certificate the trust bundle decides who the endpoint is")
+	case !strings.HasPrefix(f.URL, "https://"):
+		n.Get("url").Faultf("must begin with https:// where certFile is given")
+	}
 }
 
 func (r reader) report(n *strict.Node, c *Config) Report {

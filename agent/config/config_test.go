@@ -227,3 +227,23 @@ func TestPlaceOfTheKey(t *testing.T) {
 		}
 	}
 }
+
+func TestMutualTLS(t *testing.T) {
+	const head = "device: press-07\nstate: r.example/state\nfleet:\n  url: https://fleet.example\n"
+	c, err := config.Parse("/etc/longshore/agent.yaml", []byte(head+"  certFile: press.crt\n  keyFile: press.key\n  trustBundle: bundle.json\n"))
+	if err != nil || c.Fleet.CertFile != "/etc/longshore/press.crt" || c.Fleet.KeyFile != "/etc/longshore/press.key" || c.Fleet.TrustBundle != "/etc/longshore/bundle.json" {
+		t.Fatalf("Parse = %+v, %v", c, err)
+	}
+	for more, want := range map[string]string{
+		"  certFile: a\n": "belong together", "  trustBundle: a\n": "belong together",
+		"  certFile: a\n  keyFile: b\n  trustBundle: c\n  tokenFile: d\n": "excludes tokenFile",
+	} {
+		if _, err := config.Parse("agent.yaml", []byte(head+more)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", more, err, want)
+		}
+	}
+	plain := strings.Replace(head, "https:", "http:", 1) + "  certFile: a\n  keyFile: b\n  trustBundle: c\n"
+	if _, err := config.Parse("agent.yaml", []byte(plain)); err == nil || !strings.Contains(err.Error(), "must begin with https://") {
+		t.Errorf("plain HTTP: %v", err)
+	}
+}

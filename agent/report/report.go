@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -49,6 +50,8 @@ type Options struct {
 	Epoch     string // of the agent's store
 	TokenFile string // bearer token, read at every request so that it can be replaced; "": none
 	CAFile    string // PEM; "": the system's
+	// TLS is mutual TLS, in which certificates say who both sides are; TokenFile and CAFile do not count then. nil: none.
+	TLS       *tls.Config
 	UserAgent string
 	Timeout   time.Duration // of one request; 0: 30 s
 
@@ -88,6 +91,10 @@ func New(o Options) (*Client, error) {
 		t := &http.Transport{
 			Proxy: o.Proxy, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second,
 			TLSHandshakeTimeout: 15 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, Time: o.Now},
+		}
+		if o.TLS != nil {
+			t.TLSClientConfig, t.ForceAttemptHTTP2 = o.TLS, false
+			o.TokenFile, o.CAFile = "", ""
 		}
 		if o.CAFile != "" {
 			if t.TLSClientConfig.RootCAs, err = authorities(o.CAFile); err != nil {
@@ -175,7 +182,11 @@ func (c *Client) Deliver(ctx context.Context, r agent.Report) error {
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("report to %s: %w: %w", c.base, fault.ErrTemporary, bare(err))
+		err = fmt.Errorf("report to %s: %w: %w", c.base, fault.ErrTemporary, bare(err))
+		if op := (*net.OpError)(nil); c.o.TLS != nil && errors.As(err, &op) && op.Op == "remote error" {
+			err = fault.WithHint(err, "the endpoint rejects this device's certificate (fleet.certFile); its log says why")
+		}
+		return err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
@@ -215,7 +226,11 @@ func (c *Client) judge(res *http.Response, body []byte) error {
 	err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
 	switch status := res.StatusCode; {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		err = fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnauthenticated), "check fleet.tokenFile; a new token: longshore-fleet token create --device "+c.o.Device)
+		hint := "check fleet.tokenFile; a new token: longshore-fleet token create --device " + c.o.Device
+		if c.o.TLS != nil {
+			hint = "the endpoint knows the certificate and does not accept it for this device: see the clients file of longshore-fleet serve"
+		}
+		err = fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnauthenticated), hint)
 	case status == http.StatusNotFound:
 		hint := "check fleet.url in agent.yaml"
 		if i := strings.LastIndexByte(c.o.Device, '/'); i > 0 {

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -260,6 +263,11 @@ func (p *program) checkConfig(c *cli.Context) error {
 	}
 	if _, err := keyPlace(cfg).Load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
+	}
+	if cfg.Fleet.CertFile != "" {
+		if _, err := files.New(credentialFiles(cfg), time.Now, slog.New(slog.DiscardHandler)).Credentials(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: fleet.certFile: %w", c.String("config"), err))
+		}
 	}
 	errs = append(errs, registry.CheckCerts(cfg.Registry.CertsDir))
 	if err := errors.Join(errs...); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -228,7 +231,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		if o.Reporter, err = report.New(report.Options{
 			URL: cfg.Fleet.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(),
 			TokenFile: cfg.Fleet.TokenFile, CAFile: cfg.Fleet.CAFile, UserAgent: "longshore-agent/" + build.Version(),
-			Proxy: http.ProxyFromEnvironment, Now: clk.Firm,
+			Proxy: http.ProxyFromEnvironment, Now: clk.Firm, TLS: mutualTLS(cfg, clk.Firm, log),
 		}); err != nil {
 			log.Error("reports wait on the device until this is repaired and the agent started again", "err", err)
 			o.Reporter = unreachable{err}
@@ -243,6 +246,19 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	p.agent, err = agent.New(o)
 	return err
+}
+
+// mutualTLS is how this device and the fleet endpoint prove themselves with certificates; nil: they do not. The files are read at each
+// connection: while they cannot be used, reports wait.
+func mutualTLS(cfg *config.Config, now func() time.Time, log *slog.Logger) *tls.Config {
+	if cfg.Fleet.CertFile == "" {
+		return nil
+	}
+	return identity.ClientConfig(files.New(credentialFiles(cfg), now, log), now)
+}
+
+func credentialFiles(cfg *config.Config) files.Files {
+	return files.Files{Cert: cfg.Fleet.CertFile, Key: cfg.Fleet.KeyFile, Bundle: cfg.Fleet.TrustBundle}
 }
 
 // weakened is what agent.yaml gives up; trust.yaml's allowUnsigned is told with what passed by it.

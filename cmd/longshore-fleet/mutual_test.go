@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -16,6 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/identity/identitytest"
 )
 
@@ -254,4 +261,50 @@ func TestMutualTLSMisuse(t *testing.T) {
 			t.Errorf("%v = %d\n%s, want %q", args, code, errs, want)
 		}
 	}
+}
+
+// The agent's own client by mutual TLS, as on a device: what stops it is told in a sentence, and the report waits.
+func TestAgentReportsByMutualTLS(t *testing.T) {
+	m := startManager(t)
+	other := startManager(t)
+	f := files.Files{Bundle: filepath.Join(m.dir, "bundle.pem")}
+	press := func(a *identitytest.Authority, id string) {
+		f.Cert, f.Key = a.Issue(t, id, nil).Write(t, m.dir, "press")
+	}
+	press(m.Authority, managerID+"/client/press-07")
+	var sequence uint64
+	deliver := func(url string, source *files.Source) error {
+		t.Helper()
+		c, err := report.New(report.Options{URL: url, Device: "press-07", Epoch: "0195f6a0-0000-7000-8000-000000000001", TLS: identity.ClientConfig(source, time.Now)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		sequence++
+		return c.Deliver(t.Context(), agent.Report{Sequence: sequence, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	source := files.New(f, time.Now, quiet)
+	if err := deliver(m.url, source); err != nil {
+		t.Errorf("Deliver: %v", err)
+	}
+	refused := func(name string, err error, want string) {
+		t.Helper()
+		if !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error()+" "+fault.Hint(err), want) {
+			t.Errorf("%s: %v (%s), want %q", name, err, fault.Hint(err), want)
+		}
+	}
+	refused("another authority's manager", deliver(other.url, source), "leads to no authority of the trust bundle")
+	refused("the other address", deliver(strings.Replace(m.open, "http:", "https:", 1), source), "HTTP response to HTTPS client")
+	refused("no files", deliver(m.url, files.New(files.Files{Cert: "a", Key: "b", Bundle: "c"}, time.Now, quiet)), "private key: stat b")
+	press(m.Authority, managerID+"/client/press-09")
+	refused("not accepted", deliver(m.url, source), "see the clients file of longshore-fleet serve")
+	press(m.Authority, "spiffe://plant.acme.example/margo/wfm/next/client/press-07")
+	refused("client of another manager", deliver(m.url, source), "this client belongs to spiffe://plant.acme.example/margo/wfm/next")
+	press(m.Authority, managerID+"/client/press-07")
+	if err := deliver(m.url, source); err != nil {
+		t.Errorf("Deliver with a certificate that was renewed: %v", err)
+	}
+	identitytest.Write(t, filepath.Join(m.dir, "bundle.pem"), append(other.PEM(), m.PEM()...)) // the device trusts both, the other manager does not
+	refused("a manager that does not know the authority", deliver(other.url, source), "the endpoint rejects this device's certificate")
 }
