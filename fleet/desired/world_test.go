@@ -177,9 +177,14 @@ func (w *world) start(change ...func(*desired.Options)) {
 	}))
 }
 
+// began is real time: connections have deadlines by it.
+var began = time.Now()
+
 func (w *world) now() time.Time {
-	return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).Add(time.Duration(w.clock.Load()))
+	return began.Add(time.Duration(w.clock.Load()))
 }
+
+func (w *world) discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // later lets so much time pass that the next poll waits for a look.
 func (w *world) later() { w.clock.Add(int64(20 * every)) }

@@ -1,0 +1,177 @@
+package desired_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+// A client without a state is to run nothing, by the first manifest of its sequence. What follows is above it, and when the
+// publisher's numbers are, it is what was pushed.
+func TestNoStateYet(t *testing.T) {
+	w := newWorld(t)
+	a := w.get("press-07", "/api/v1/deployments")
+	if want := `{"bundle":null,"deployments":[],"manifestVersion":1}`; a.code != 200 || string(a.body) != want {
+		t.Fatalf("GET deployments = %d %s, want %s", a.code, a.body, want)
+	}
+	w.later()
+	w.manifest("press-07", 1)
+	w.start()
+	w.manifest("press-07", 1)
+	for generation := uint64(1); generation < 3; generation++ {
+		x, err := artifacts.OpenState(w.publish("press-07", generation, "web", "db").Manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.later()
+		m := w.manifest("press-07", generation+1)
+		if m.Bundle.Digest != x.Bundle.Digest {
+			t.Errorf("bundle of generation %d = %s, want %s", generation, m.Bundle.Digest, x.Bundle.Digest)
+		}
+		w.complete("press-07", m)
+		w.later()
+		w.manifest("press-07", generation+1)
+		w.start()
+		w.complete("press-07", w.manifest("press-07", generation+1))
+	}
+	pushed := w.publish("press-07", 9, "web")
+	w.later()
+	w.manifest("press-07", 9)
+	if got := w.get("press-07", "/api/v1/deployments"); !bytes.Equal(got.body, pushed.Blobs[1].Data) && !bytes.Equal(got.body, pushed.Blobs[0].Data) {
+		t.Errorf("manifest = %s, not what was pushed", got.body)
+	}
+}
+
+// The manifests of a client of several devices are one sequence, from 1, and each has everything of all devices.
+func TestSeveralDevices(t *testing.T) {
+	w := newWorld(t)
+	const line = "press-07,press-08,press-09"
+	w.publish("press-07", 1, "web", "db")
+	w.publish("press-08", 1, "web")
+	one := w.manifest(line, 1)
+	if len(one.Deployments) != 3 {
+		t.Errorf("%d deployments, want 3", len(one.Deployments))
+	}
+	w.complete(line, one)
+	w.later()
+	w.manifest(line, 1)
+	for i, change := range []func(){
+		func() { w.publish("press-08", 2, "web", "sensor") },
+		func() { w.publish("press-09", 1, "web") }, // it had no state
+		func() { w.publish("press-07", 2); w.publish("press-09", 2) },
+		func() { w.publish("press-08", 3) }, // nothing is left
+		func() { w.publish("press-07", 3, "web") },
+	} {
+		change()
+		w.later()
+		m := w.manifest(line, uint64(i+2))
+		w.complete(line, m)
+		if i == 3 && (m.Bundle != nil || len(m.Deployments) > 0) {
+			t.Errorf("nothing is to run: %+v", m)
+		}
+		w.start()
+		w.later()
+		w.complete(line, w.manifest(line, uint64(i+2)))
+	}
+	// Each of the devices may as well be a client of its own, with its own sequence.
+	w.manifest("press-08", 3)
+	// A device that the client has no more is out of its manifest.
+	w.later()
+	m := w.manifest("press-08,press-09", 7)
+	if len(m.Deployments) > 0 {
+		t.Errorf("deployments of a device that is another client's: %+v", m.Deployments)
+	}
+}
+
+// A database that was lost takes no version back that follows from the generations.
+func TestDatabaseLostVersions(t *testing.T) {
+	w := newWorld(t)
+	const line = "press-07,press-08"
+	w.publish("press-07", 4, "web")
+	w.publish("press-08", 5, "web")
+	w.manifest(line, 8)
+	w.publish("press-08", 6, "web")
+	w.later()
+	w.manifest(line, 9)
+	db, err := store.Open(t.Context(), t.TempDir()+"/fleet.db", w.discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	w.db = &counting{SQLite: db}
+	w.start()
+	w.complete(line, w.manifest(line, 9))
+}
+
+// What cannot be in one manifest is not, and the one before is served on.
+func TestSeveralDevicesThatCannotBeOneManifest(t *testing.T) {
+	same := document(t, "press-07", "web", "1.0.0")
+	for name, c := range map[string]struct {
+		documents [][]byte
+		tell      string
+	}{
+		"the same deployment twice": {[][]byte{bytes.ReplaceAll(same, []byte("deviceId: press-07"), []byte("deviceId: press-08"))}, "both have deployment"},
+		"a document for no device":  {[][]byte{withoutDevice(document(t, "press-08", "web", "1.0.0"))}, "no metadata.deviceId"},
+		"too many":                  {many(t, "press-08", 4096), "more than 4096"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			const line = "press-07,press-08"
+			w.publish("press-07", 1, "web")
+			w.complete(line, w.manifest(line, 1))
+			w.push(artifacts.StateOptions{Device: "press-08", Generation: 1, Deployments: c.documents})
+			w.later()
+			w.complete(line, w.manifest(line, 1))
+			if !strings.Contains(w.log.String(), c.tell) {
+				t.Errorf("the log lacks %q:\n%s", c.tell, &w.log)
+			}
+			w.publish("press-08", 2, "web")
+			w.later()
+			w.complete(line, w.manifest(line, 2))
+		})
+	}
+}
+
+// A state of as many deployments as one artifact may have.
+func TestManyDeployments(t *testing.T) {
+	w := newWorld(t)
+	w.push(artifacts.StateOptions{Device: "press-07", Generation: 1, Deployments: many(t, "press-07", 4000)})
+	m := w.manifest("press-07", 1)
+	if len(m.Deployments) != 4000 {
+		t.Errorf("%d deployments, want 4000", len(m.Deployments))
+	}
+	for _, d := range []margo.DeploymentRef{m.Deployments[0], m.Deployments[3999]} {
+		if a := w.get("press-07", d.URL); a.code != 200 || digest.FromBytes(a.body) != d.Digest {
+			t.Errorf("GET %s = %d", d.URL, a.code)
+		}
+	}
+}
+
+func many(t *testing.T, device artifacts.DeviceID, n int) [][]byte {
+	t.Helper()
+	one := document(t, device, "web", "1.0.0")
+	id := artifacts.DeploymentID(device, "web")
+	out := make([][]byte, n)
+	for i := range out {
+		out[i] = bytes.Replace(one, []byte(id), []byte(artifacts.DeploymentID(device, fmt.Sprint("app-", i))), 1)
+	}
+	return out
+}
+
+// withoutDevice makes a document of the 1.0.0 line, which says nothing of devices.
+func withoutDevice(doc []byte) []byte {
+	out := [][]byte{[]byte("apiVersion: application.margo.org/v1alpha1\nkind: ApplicationDeployment\n")}
+	for _, l := range bytes.SplitAfter(doc, []byte("\n")) {
+		if !bytes.Contains(l, []byte("deviceId")) {
+			out = append(out, l)
+		}
+	}
+	return bytes.Join(out, nil)
+}
