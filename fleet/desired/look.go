@@ -38,12 +38,32 @@ func (v *View) look(ctx context.Context, x *client) error {
 	s, err := v.recall(ctx, x)
 	var next *served
 	if err == nil {
+		devices, err = v.withChildren(ctx, devices)
+	}
+	if err == nil {
 		next, err = v.next(ctx, x, devices, s, damaged)
 	}
 	v.looked(x, next, err)
 	v.reached(err)
 	v.metrics.look(next != nil, err)
 	return err
+}
+
+// withChildren adds the children that the client's devices have registered as their gateways.
+func (v *View) withChildren(ctx context.Context, devices []string) ([]string, error) {
+	out := slices.Clone(devices)
+	for _, d := range devices {
+		children, err := v.o.Manifests.Children(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		for _, child := range children {
+			if !slices.Contains(devices, child) {
+				out = append(out, child)
+			}
+		}
+	}
+	return out, nil
 }
 
 // looked notes what came of a look.

@@ -90,6 +90,43 @@ func TestSeveralDevices(t *testing.T) {
 	}
 }
 
+// A gateway has the desired state of the children that it registered, in its one sequence; a child that registered itself is a client
+// of its own. What is for any child ("gw/*") is the gateway's to place.
+func TestGatewayHasStatesOfItsChildren(t *testing.T) {
+	w := newWorld(t)
+	register := func(id, by string) {
+		t.Helper()
+		if _, err := w.db.PutCapabilities(t.Context(), store.Capabilities{Device: id, By: by, Body: []byte("{}"), At: w.now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	register("gw", "gw")
+	anywhere := bytes.Replace(document(t, "gw", "roaming", "1.0.0"), []byte("deviceId: gw"), []byte("deviceId: gw/*"), 1)
+	w.push(artifacts.StateOptions{Device: "gw", Generation: 1, Deployments: [][]byte{anywhere}})
+	w.publish("gw/a", 1, "web")
+	w.publish("gw/b", 1, "web")
+	w.manifest("gw", 1) // neither is registered
+	register("gw/a", "gw")
+	register("gw/b", "gw/b")
+	w.later()
+	m := w.manifest("gw", 2)
+	if len(m.Deployments) != 2 {
+		t.Errorf("deployments %+v, want the gateway's and those of gw/a", m.Deployments)
+	}
+	w.complete("gw", m)
+	w.complete("gw/b", w.manifest("gw/b", 1))
+	w.publish("gw/a", 2, "web", "db")
+	w.later()
+	w.complete("gw", w.manifest("gw", 3))
+	if err := w.db.DeleteDevice(t.Context(), "gw/a"); err != nil {
+		t.Fatal(err)
+	}
+	w.later()
+	if m := w.manifest("gw", 4); len(m.Deployments) != 1 {
+		t.Errorf("deployments after the child is gone: %+v", m.Deployments)
+	}
+}
+
 // A database that was lost takes no version back that follows from the generations.
 func TestDatabaseLostVersions(t *testing.T) {
 	w := newWorld(t)

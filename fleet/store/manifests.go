@@ -52,3 +52,14 @@ func (s *SQLite) PutManifest(ctx context.Context, m Manifest) error {
 			m.Client, int64(m.Version), m.Digest, m.Made))
 	})
 }
+
+// Children implements [Manifests].
+func (s *SQLite) Children(ctx context.Context, device string) ([]string, error) {
+	scan := func(r scanner) (id string, err error) {
+		err = r.Scan(&id)
+		return id, err
+	}
+	all, _, err := collect(ctx, s, scan, bound[string]{},
+		"SELECT id FROM devices WHERE id > ? AND id < ? AND registered_by = ? AND capabilities IS NOT NULL ORDER BY id", device+"/", device+"0", device)
+	return all, err
+}

@@ -56,10 +56,11 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 	if err := w.charge(ctx, r.Device, "", children, kib(r.Summary, r.Body)-size); err != nil {
 		return 0, err
 	}
-	err = w.exec(ctx, `INSERT INTO devices (id, alarm, interval, epoch, sequence, first_heard, last_heard, summary, capabilities) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+	err = w.exec(ctx, `INSERT INTO devices (id, alarm, interval, epoch, sequence, first_heard, last_heard, summary, capabilities, registered_by)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET alarm = excluded.alarm, interval = excluded.interval, epoch = excluded.epoch, sequence = excluded.sequence,
-		summary = excluded.summary, capabilities = excluded.capabilities`,
-		r.Device, r.Alarm, r.Interval.Milliseconds(), ordinal, int64(r.Stamp.Sequence), millis(r.At), millis(r.At), r.Summary, r.Body)
+		summary = excluded.summary, capabilities = excluded.capabilities, registered_by = excluded.registered_by`,
+		r.Device, r.Alarm, r.Interval.Milliseconds(), ordinal, int64(r.Stamp.Sequence), millis(r.At), millis(r.At), r.Summary, r.Body, r.By)
 	if err != nil {
 		return 0, broken("write device", err)
 	}

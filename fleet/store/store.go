@@ -78,6 +78,8 @@ type Manifests interface {
 	ListManifests(ctx context.Context) ([]Manifest, error)
 	// PutManifest remembers the next one. fault.ErrConflict: one of a higher version, or another one of this version, is there.
 	PutManifest(ctx context.Context, m Manifest) error
+	// Children are the devices behind a device that it registered itself, sorted. One that registered itself is a client of its own.
+	Children(ctx context.Context, device string) ([]string, error)
 }
 
 // Stamp orders the reports of one agent. The zero Stamp is a report that tells no order.

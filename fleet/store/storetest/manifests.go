@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,4 +67,30 @@ func manifests(t *testing.T, s store.Store) {
 	}
 	_, err = s.Manifest(t.Context(), "b")
 	wantErr(t, "manifest of another client", err, fault.ErrNotFound)
+}
+
+func registeredChildren(t *testing.T, s store.Store) {
+	for _, id := range []string{"gw", "gw/a", "gw/a/x", "gw/b", "gw-2", "gw0"} {
+		c := caps(id)
+		if c.By = id; id == "gw/a" || id == "gw/a/x" || id == "gw" {
+			c.By = "gw"
+		}
+		put(t, s, c, store.Created)
+	}
+	want := func(ids ...string) {
+		t.Helper()
+		got, err := s.Children(t.Context(), "gw")
+		if err != nil || !slices.Equal(got, ids) {
+			t.Errorf("Children = %v, %v, want %v", got, err, ids)
+		}
+	}
+	want("gw/a", "gw/a/x")
+	own := caps("gw/a/x")
+	own.By = "gw/a/x"
+	put(t, s, own, store.Updated)
+	want("gw/a")
+	if err := s.DeleteDevice(t.Context(), "gw/a"); err != nil {
+		t.Fatal(err)
+	}
+	want()
 }

@@ -45,6 +45,7 @@ func Run(t *testing.T, open Open) {
 		{"tokens", tokens},
 		{"changes of tokens", tokenChanges},
 		{"manifests", manifests},
+		{"registered children", registeredChildren},
 		{"together", together},
 		{"bytes", verbatim},
 	} {
