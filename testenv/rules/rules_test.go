@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"signing/current":    {"artifacts", "signing"},
 	"identity":           {"artifacts"},
 	"identity/files":     {"artifacts", "identity"},
+	"identity/ca":        {"artifacts", "identity"},
 	"agent":              {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
 	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/ca"
+)
+
+// Names in the directory of an authority, and how long a certificate is valid without --ttl.
+const (
+	caCert     = "ca.crt"
+	caKey      = "ca.key"
+	caBundle   = "bundle.json"
+	svidTTL    = 30 * 24 * time.Hour
+	maxCAFiles = 64 << 10 // bytes of each
+)
+
+func (p *program) caCommand() *cli.Command {
+	dir := &cli.StringFlag{Name: "dir", Usage: "`DIR` of the authority", Value: "ca", EnvVars: env("ca-dir")}
+	return &cli.Command{
+		Name:  "ca",
+		Usage: "a small certificate authority for mutual TLS",
+		Description: "For sites without an authority of their own, such as SPIRE. Whoever has ca.key can be every manager and every client of the\n" +
+			"trust domain: keep it away from the server, which does not need it.",
+		Subcommands: []*cli.Command{
+			{
+				Name: "init", Usage: "create an authority for a trust domain, and its trust bundle",
+				Description: "Writes ca.crt, ca.key (mode 0600) and bundle.json, the trust bundle that manager and devices need. An authority that is there stays.\n\n" +
+					"   longshore-fleet ca init --trust-domain plant.acme.example\n   longshore-fleet ca init --trust-domain plant.acme.example --dir /media/stick/ca\n\n" + exitCodes,
+				Flags:  []cli.Flag{&cli.StringFlag{Name: "trust-domain", Usage: "`NAME` of the trust domain", EnvVars: env("trust-domain")}, dir},
+				Action: p.caInit,
+			},
+			{
+				Name: "issue", Usage: "sign a certificate for a manager or a client", ArgsUsage: "NAME",
+				Description: "Writes NAME.crt and NAME.key (mode 0600), with a new key; files that are there are replaced.\n\n" +
+					"   longshore-fleet ca issue --manager main main\n   longshore-fleet ca issue --manager main --client press-07 press-07\n\n" + exitCodes,
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "manager", Usage: "`ID` of the manager", EnvVars: env("manager")},
+					&cli.StringFlag{Name: "client", Usage: "`ID` of a client of it; default: the certificate is the manager's", EnvVars: env("client")},
+					&cli.DurationFlag{Name: "ttl", Usage: "how long the certificate is valid", Value: svidTTL, EnvVars: env("ttl")}, dir,
+				},
+				Action: p.caIssue,
+			},
+		},
+	}
+}
+
+func (p *program) caInit(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	if c.String("trust-domain") == "" {
+		return outcome.Usagef("ca init", "--trust-domain is needed, a name like plant.acme.example")
+	}
+	a, err := ca.New(c.String("trust-domain"), p.now())
+	if err != nil {
+		return err
+	}
+	cert, key, err := a.Files()
+	if err != nil {
+		return err
+	}
+	dir := c.String("dir")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, caKey), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fault.WithHint(fmt.Errorf("create an authority: %w", err), "it has one already; name another directory with --dir")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(key)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := errors.Join(replace(filepath.Join(dir, caCert), cert, 0o644), replace(filepath.Join(dir, caBundle), append(a.Bundle().JSON(), '\n'), 0o644)); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "wrote %s, %s, %s\n", filepath.Join(dir, caCert), filepath.Join(dir, caKey), filepath.Join(dir, caBundle))
+	return err
+}
+
+func (p *program) caIssue(c *cli.Context) error {
+	if c.NArg() != 1 || c.String("manager") == "" {
+		return outcome.Usagef("ca issue", "--manager and one NAME for the files are needed")
+	}
+	var data [2][]byte
+	for i, name := range []string{caCert, caKey} {
+		var err error
+		if data[i], err = bounded.File(os.Open, filepath.Join(c.String("dir"), name), maxCAFiles); err != nil {
+			return fault.WithHint(fmt.Errorf("read the authority: %w", err), "create one: longshore-fleet ca init")
+		}
+	}
+	a, err := ca.Open(data[0], data[1])
+	if err != nil {
+		return err
+	}
+	name, err := identity.ParseName(identity.Name{TrustDomain: a.Bundle().TrustDomain(), Manager: c.String("manager"), Client: c.String("client")}.String())
+	if err != nil {
+		return err
+	}
+	cert, key, err := a.Issue(name, p.now(), c.Duration("ttl"))
+	if err != nil {
+		return err
+	}
+	file := c.Args().First()
+	if err := errors.Join(replace(file+".key", key, 0o600), replace(file+".crt", cert, 0o644)); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s\nwrote %s.crt, %s.key; valid until %s\n", name, file, file, p.now().Add(c.Duration("ttl")).UTC().Format(time.RFC3339))
+	return err
+}
+
+// replace writes a file as a whole.
+func replace(file string, data []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // gone already after the rename
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
