@@ -81,8 +81,9 @@ func (v *View) looked(x *client, next *served, err error) {
 		}
 	case next != nil:
 		if x.served != nil {
-			next.before = x.served
-			next.before.before = nil
+			before := *x.served // others read the one that was served
+			before.before = nil
+			next.before = &before
 		}
 		x.served, x.damaged = next, false
 		v.o.Logger.Info("serving", "client", x.id, "manifestVersion", next.version, "digest", next.manifest, "deployments", len(next.deployments))

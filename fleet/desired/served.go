@@ -33,7 +33,7 @@ type made struct {
 	Artifacts []artifact `json:"artifacts"` // in order of the client's devices
 }
 
-// served is what a client is given. Only before changes, and ends there.
+// served is what a client is given. It never changes.
 type served struct {
 	made
 	version     uint64

@@ -630,3 +630,17 @@ func TestClientOfSeveralDevices(t *testing.T) {
 	}
 	s.wantProblem(put("press-07", caps("press-07")).with("X-Client", "away"), 503, "about:blank")
 }
+
+// What a gateway says of a child that it does not know, cannot reach, or may not choose: codes that the specification reserves.
+func TestGatewayErrors(t *testing.T) {
+	s := start(t, nil)
+	s.want(put("gw", relay("gw")).by("gw"), 201)
+	s.want(put("gw/a", caps("gw/a")).by("gw"), 201)
+	for i, code := range []string{"101", "102", "103"} {
+		body := strings.Replace(report("gw/a", margo.StateFailed), `"state":"failed"`, `"error":{"code":"`+code+`","source":"gw","message":"no"},"state":"failed"`, 1)
+		s.want(post(body).by("gw"), []int{201, 200, 200}[i])
+		if b := s.want(request{method: "GET", path: "/fleet/v1/deployments"}, 200); !strings.Contains(string(b), `"code": "`+code+`"`) {
+			t.Errorf("code %s is not shown: %s", code, b)
+		}
+	}
+}
