@@ -12,6 +12,8 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"path/filepath"
+	"testing"
 	"time"
 )
 
@@ -87,4 +89,23 @@ func writePair(pair tls.Certificate, certFile, keyFile string) error {
 	return errors.Join(
 		os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o644),
 		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+}
+
+// ServerPair writes a certificate for a server with these hosts, its key, and the authority to trust it by, as PEM files of a test.
+func ServerPair(t testing.TB, hosts ...string) (ca, cert, key string) {
+	t.Helper()
+	dir := t.TempDir()
+	ca, cert, key = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	a, err := newAuthority("longshore test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := a.issue("server", hosts...)
+	if err = errors.Join(err, os.WriteFile(ca, a.pem, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePair(pair, cert, key); err != nil {
+		t.Fatal(err)
+	}
+	return ca, cert, key
 }

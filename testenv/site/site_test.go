@@ -39,13 +39,17 @@ type site struct {
 	desk    *world.World   // who imports at the site
 	devices []*world.World // of the site
 	server  *testenv.RegistryServer
+	policy  string // file of the trust policy
 }
 
 // serves lets a world find the centre's registry at an address.
-func (s *site) serves(w *world.World, url string) {
+func (s *site) serves(w *world.World, url string) { s.hosts(w, fmt.Sprintf("server = %q\n", url)) }
+
+// hosts writes a world's hosts.toml for the centre's registry.
+func (s *site) hosts(w *world.World, text string) {
 	s.Helper()
 	dir := w.Path("certs.d/" + host)
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/hosts.toml", fmt.Appendf(nil, "server = %q\n", url), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/hosts.toml", []byte(text), 0o644)); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -74,7 +78,8 @@ func (s *site) does(w *world.World, args ...string) string {
 	return out
 }
 
-// open builds both sides. Only at is a way from one to the other.
+// open builds both sides: a centre that has published a first generation, and empty devices. No way leads from one to the other, and the
+// site has no registry.
 func open(t *testing.T) *site {
 	t.Helper()
 	ctx := t.Context()
@@ -95,20 +100,45 @@ func open(t *testing.T) *site {
 	s.centre, s.desk = s.person("centre", ""), s.person("desk", s.island.Network)
 	s.centre.Registry = testenv.Registry(t, testenv.Distribution, testenv.WithStorage(s.centre.Path("registry")))
 	s.serves(s.centre, s.centre.Registry.URL)
-	s.server = testenv.Registry(t, testenv.Distribution, testenv.WithStorage(s.desk.Path("registry")), testenv.WithNetwork(s.island.Network))
-	s.desk.Registry = s.server
 	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: box}) // agents load for it: it asks nobody
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, name := range []string{"press-07", "press-08"} {
 		w := s.person(name, s.island.Network)
-		w.Device, w.Pool, w.Poll, w.Registry = name, fmt.Sprintf(pool, 234+i), time.Second, s.server
+		w.Device, w.Pool, w.Poll = name, fmt.Sprintf(pool, 234+i), time.Second
 		w.Containerd, w.Namespace = daemon, daemon.Namespace+"-"+name
 		w.Name = fmt.Sprintf("s%d", i)
 		s.devices = append(s.devices, w)
 	}
+	image, err := testenv.SoftwareImage(ctx, os.Stderr, "toolbox", testenv.HostPlatform())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.centre.Registry.Push(ctx, "plant/toolbox:1", image); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"root", "release", "release-b"} {
+		s.does(s.centre, "key", "generate", s.centre.Path(name))
+	}
+	s.policy = s.centre.Path("trust.yaml")
+	s.does(s.centre, "trust", "init", "--signer", s.centre.Path("root.pub"), "--key", s.centre.Path("release.pub"), "--file", s.policy, trust)
+	s.does(s.centre, "trust", "push", "--key", s.centre.Path("root.key"), s.policy, trust)
+	s.component("1.0.0", "one")
+	s.publish("1.0.0", "release")
 	return s
+}
+
+// boot sets a device up and starts it.
+func (s *site) boot(d *world.World, flags ...string) {
+	s.Helper()
+	if err := d.Init(s.Context(), append([]string{"--policy", s.policy}, flags...)...); err != nil {
+		s.Fatal(err)
+	}
+	s.certs(d)
+	if err := d.Boot(s.Context()); err != nil {
+		s.Fatal(err)
+	}
 }
 
 // component publishes a version of the application at the centre.
@@ -145,16 +175,37 @@ func (s *site) carry(stick string) {
 	s.does(s.desk, "import", "--policy", s.centre.Path("trust.yaml"), "--plain-http", dir, s.server.Host)
 }
 
-// run waits until every device runs a generation.
+// run waits until every device runs a generation. None has asked for an address elsewhere.
 func (s *site) run(generation uint64) {
 	s.Helper()
+	s.settle(generation, s.devices...)
+	if n := s.island.Strays(s); n != 0 {
+		s.Errorf("%d packets wanted to leave the site", n)
+	}
+}
+
+// refuse waits until every device tells that it refuses a signature; it runs what it ran.
+func (s *site) refuse(running uint64) {
+	s.Helper()
 	for _, d := range s.devices {
+		testenv.Eventually(s, settled, d.Device+" refuses what is wrongly signed", func() error {
+			st := s.status(d)
+			told := slices.ContainsFunc(st.Problems, func(p status.Problem) bool { return p.Code == codes.SignatureInvalid })
+			if !told || st.Committed.Generation != running {
+				return fmt.Errorf("generation %d, problems %+v", st.Committed.Generation, st.Problems)
+			}
+			return nil
+		})
+	}
+}
+
+// settle waits until devices run a generation.
+func (s *site) settle(generation uint64, devices ...*world.World) {
+	s.Helper()
+	for _, d := range devices {
 		if err := d.Settled(s.Context(), generation, settled); err != nil {
 			s.Fatalf("%s: %v\n%s", d.Device, err, d.Logs())
 		}
-	}
-	if n := s.island.Strays(s); n != 0 {
-		s.Errorf("%d packets wanted to leave the site", n)
 	}
 }
 
@@ -171,21 +222,8 @@ func (s *site) status(d *world.World) *status.Status {
 // back, and follows a change of keys; its devices verify everything, and nothing at the site ever asks for an address elsewhere.
 func TestCarriedSite(t *testing.T) {
 	s := open(t)
-	image, err := testenv.SoftwareImage(t.Context(), os.Stderr, "toolbox", testenv.HostPlatform())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.centre.Registry.Push(t.Context(), "plant/toolbox:1", image); err != nil {
-		t.Fatal(err)
-	}
-	policy := s.centre.Path("trust.yaml")
-	for _, name := range []string{"root", "release", "release-b"} {
-		s.does(s.centre, "key", "generate", s.centre.Path(name))
-	}
-	s.does(s.centre, "trust", "init", "--signer", s.centre.Path("root.pub"), "--key", s.centre.Path("release.pub"), "--file", policy, trust)
-	s.does(s.centre, "trust", "push", "--key", s.centre.Path("root.key"), policy, trust)
-	s.component("1.0.0", "one")
-	s.publish("1.0.0", "release")
+	s.server = testenv.Registry(t, testenv.Distribution, testenv.WithStorage(s.desk.Path("registry")), testenv.WithNetwork(s.island.Network))
+	policy := s.policy
 
 	// The thin link: the desk at the site reaches the centre's registry, at 8 MB a second.
 	link := testenv.NewThinLink(t, s.island.Address+":0", s.centre.Registry.Host, 8<<20, time.Millisecond)
@@ -199,13 +237,7 @@ func TestCarriedSite(t *testing.T) {
 	s.centre.Registry.Faults.Forget()
 	for _, d := range s.devices {
 		s.serves(d, s.server.URL)
-		if err := d.Init(t.Context(), "--policy", policy, "--report-registry"); err != nil {
-			t.Fatal(err)
-		}
-		s.certs(d)
-		if err := d.Boot(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		s.boot(d, "--report-registry")
 	}
 	s.run(1)
 
@@ -245,16 +277,7 @@ func TestCarriedSite(t *testing.T) {
 		t.Errorf("import: %v", err)
 	}
 	s.does(s.desk, "import", "--no-verify", "--plain-http", stolen, s.server.Host)
-	for _, d := range s.devices {
-		testenv.Eventually(t, settled, d.Device+" refuses what the stolen key signed", func() error {
-			st := s.status(d)
-			told := slices.ContainsFunc(st.Problems, func(p status.Problem) bool { return p.Code == codes.SignatureInvalid })
-			if !told || st.Committed.Generation != 4 {
-				return fmt.Errorf("generation %d, problems %+v", st.Committed.Generation, st.Problems)
-			}
-			return nil
-		})
-	}
+	s.refuse(4)
 	if now := world.Processes(s.status(s.devices[0])); fmt.Sprint(now) != fmt.Sprint(running) {
 		t.Errorf("containers changed: %v, before %v", now, running)
 	}
