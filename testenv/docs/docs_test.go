@@ -121,9 +121,16 @@ func (w *writer) registry() {
 	w.stands["harbor.acme.example"] = w.server.Host
 }
 
-// site is the registry of a site.
+// site is the registry of a site, and what another site needs to serve media.
 func (w *writer) site() {
 	w.stands["registry.graz.local:5000"] = testenv.Registry(w.t, testenv.Distribution).Host
+	w.stands["serve.graz.local:5001"] = freeAddress(w.t)
+	ca, cert, key := testenv.ServerPair(w.t, "127.0.0.1")
+	for name, file := range map[string]string{"serve-ca.crt": ca, "serve.crt": cert, "serve.key": key} {
+		if err := os.Rename(file, filepath.Join(w.box.Dir(), name)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 func (w *writer) images() {
