@@ -56,7 +56,7 @@ func (p *layoutPlace) receive(ctx context.Context, desc ocispec.Descriptor, open
 		return off > 0, errors.Join(fmt.Errorf("%d bytes with another digest: %w", desc.Size, fault.ErrDigestMismatch), os.Remove(part))
 	}
 	if err := errors.Join(f.Chmod(0o444), f.Sync()); err != nil { // as oras-go has its files
-		return off > 0, err
+		return off > 0, errors.Join(err, os.Remove(part)) // memory may have what the disk does not: the next run would find it good
 	}
 	if err := os.Rename(part, file); err != nil {
 		return off > 0, err

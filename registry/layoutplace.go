@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -110,6 +111,7 @@ func checkLayoutFile(path string, write bool) error {
 		return onDisk(err)
 	}
 	entries, err := os.ReadDir(path)
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return systemEntry(e.Name()) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && write, err == nil && len(entries) == 0 && write:
 		return nil
@@ -117,6 +119,11 @@ func checkLayoutFile(path string, write bool) error {
 		return onDisk(err)
 	}
 	return fault.WithHint(fmt.Errorf("a folder that is no OCI layout: %w", fault.ErrInvalid), "name an empty or new folder, or a layout")
+}
+
+// systemEntry reports whether systems put something with this name onto an empty stick.
+func systemEntry(name string) bool {
+	return strings.HasPrefix(name, ".") || slices.Contains([]string{"lost+found", "System Volume Information", "$RECYCLE.BIN"}, name)
 }
 
 // onDisk gives an error of the file system its class.

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -91,7 +92,7 @@ func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.De
 			tries = 0
 		}
 		if err != nil {
-			if !errors.Is(err, fault.ErrTemporary) || tries > maxUploadTries {
+			if !errors.Is(err, fault.ErrTemporary) || tries > maxUploadTries || errors.Is(err, syscall.EIO) { // of the medium that is read
 				return err
 			}
 			if late := sleep(ctx, wire.Backoff(tries)); late != nil {

@@ -338,6 +338,16 @@ func OpenMedia(ctx context.Context, paths []string) (*Media, error) {
 	return &Media{Export: e, Path: set.Names[0], Files: set, set: set}, nil
 }
 
+// There is an error if the media were taken away: their folder may be left, empty.
+func (m *Media) There() error {
+	name := m.Path
+	if m.set == nil {
+		name = filepath.Join(name, ExportFile)
+	}
+	_, err := os.Stat(name)
+	return err
+}
+
 // escaped is a path for [filepath.Glob] that means itself.
 func escaped(name string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -128,8 +129,9 @@ func (p *program) importMedia(c *cli.Context, args []string) error {
 		}
 		err = fault.WithHint(err, "the export leaves out what "+since+" lists: if the site lacks some of it, export again with a new inventory, or without --since")
 	}
-	if _, gone := os.Stat(e.Path); err != nil && gone != nil {
+	if gone := e.There(); err != nil && gone != nil {
 		err = fault.WithHint(fmt.Errorf("%s cannot be read any more: %w", e.Path, err), "put it back and run the same import again: it continues, and no tag of a device has moved to what is not whole")
+		err = outcome.WithCode(err, outcome.Other)
 	}
 	if err != nil {
 		return err

@@ -86,6 +86,30 @@ func (f *files) open(d digest.Digest) (*blob, error) {
 	return b, nil
 }
 
+// told is a file whose errors somebody is told.
+type told struct {
+	fs.File
+	tell func(error)
+}
+
+// Read implements [io.Reader].
+func (t told) Read(p []byte) (int, error) {
+	n, err := t.File.Read(p)
+	if err != nil && err != io.EOF {
+		t.tell(err)
+	}
+	return n, err
+}
+
+// Seek implements [io.Seeker].
+func (t told) Seek(offset int64, whence int) (int64, error) {
+	s, ok := t.File.(io.Seeker)
+	if !ok {
+		return 0, fs.ErrInvalid
+	}
+	return s.Seek(offset, whence)
+}
+
 // blob reads a blob. It implements [ociregistry.BlobReader].
 type blob struct {
 	io.Reader

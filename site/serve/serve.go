@@ -182,7 +182,13 @@ func (s *Server) blob(name string, d digest.Digest) (*blob, error) {
 		return nil, err
 	}
 	b, err := s.files.open(d)
-	return b, s.failed(err, ociregistry.ErrBlobUnknown, name, d.String())
+	if err != nil {
+		return nil, s.failed(err, ociregistry.ErrBlobUnknown, name, d.String())
+	}
+	b.file = told{b.file, func(err error) { // the client sees its connection end
+		s.log.Error("not served to its end", "repository", name, "target", d.String(), "error", err)
+	}}
+	return b, nil
 }
 
 // getBlob gives a reader that ends with an error, before the last bytes, when the digest is another.

@@ -89,8 +89,8 @@ func Code(err error) int {
 		return Misused
 	case is(context.Canceled):
 		return Interrupted
-	case full(err):
-		return Other // also where a part of the program would try again: who started it has to make room first
+	case full(err), errors.Is(err, syscall.EIO):
+		return Other // also where a part of the program would try again: who started it has to make room first, or to exchange the medium
 	case is(fault.ErrTemporary, context.DeadlineExceeded):
 		return Temporary
 	case is(fault.ErrUnsigned, fault.ErrBadSignature, fault.ErrDigestMismatch, fault.ErrThreshold, fault.ErrKeyExpired, fault.ErrKeyRevoked,
@@ -152,6 +152,8 @@ func advice(err error) string {
 	switch {
 	case full(err):
 		return "make room there: on the disk, or in the registry's storage or quota"
+	case errors.Is(err, syscall.EIO):
+		return "the disk or stick is damaged, or was removed: use another one, and run the same again"
 	case errors.Is(err, fault.ErrBadSignature):
 		return "see who signed it: longshore inspect REFERENCE; if that signer is right, name its public key, else have it signed again"
 	case errors.Is(err, context.DeadlineExceeded):

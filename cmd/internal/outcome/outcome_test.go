@@ -53,6 +53,7 @@ func TestCodeAndText(t *testing.T) {
 		{"could not look", errors.Join(fault.ErrTemporary, fault.ErrBadSignature), outcome.Temporary, "x: temporarily unavailable\nx: signature invalid\n  hint: see who signed it: longshore inspect REFERENCE; if that signer is right, name its public key, else have it signed again\n"},
 		{"other", errors.New("disk full"), outcome.Other, "x: disk full\n"},
 		{"full disk", fmt.Errorf("put a: %w: %w", &fs.PathError{Op: "write", Path: "b", Err: syscall.ENOSPC}, fault.ErrTemporary), outcome.Other, "x: put a: write b: no space left on device: temporarily unavailable\n  hint: make room there: on the disk, or in the registry's storage or quota\n"},
+		{"damaged stick", fmt.Errorf("push a: %w: %w", &fs.PathError{Op: "read", Path: "b", Err: syscall.EIO}, fault.ErrTemporary), outcome.Other, "x: push a: read b: input/output error: temporarily unavailable\n  hint: the disk or stick is damaged, or was removed: use another one, and run the same again\n"},
 		{"full registry", fmt.Errorf("push a: 507: %w", fault.ErrFull), outcome.Other, "x: push a: 507: no room left\n  hint: make room there: on the disk, or in the registry's storage or quota\n"},
 		{"several", errors.Join(fault.WithHint(fault.ErrNotFound, "look"), errors.New("b")), outcome.NotFound, "x: not found\n  hint: look\nx: b\n"},
 	} {
