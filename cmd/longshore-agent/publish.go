@@ -33,20 +33,23 @@ func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logg
 	}
 	var key *report.Key
 	load := func() error { // until it succeeds: a TPM may come late in a boot, or be busy
-		made := false
-		if key == nil {
-			var err error
-			if key, made, err = keyPlace(cfg).Make(); err != nil {
-				return fmt.Errorf("%w: %w", err, fault.ErrTemporary)
-			}
+		if key != nil {
+			return nil
+		}
+		var made bool
+		var err error
+		if key, made, err = keyPlace(cfg).Make(); err != nil {
+			return fmt.Errorf("%w: %w", err, fault.ErrTemporary)
 		}
 		if made {
 			log.Info("created the device's key", "public", key.PublicFile)
 		}
 		return nil
 	}
-	if err := load(); err != nil {
-		log.Error("reports are not pushed to the registry until this is corrected", "err", err)
+	if cfg.Report.TPM == "" { // a TPM is not waited for: workloads start after this
+		if err := load(); err != nil {
+			log.Error("reports are not pushed to the registry until this is corrected", "err", err)
+		}
 	}
 	out.Sign = func(statement []byte) ([]byte, error) {
 		if err := load(); err != nil {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -143,6 +145,42 @@ func TestBadDeviceKeyIsTold(t *testing.T) {
 	}
 	if code, _, errs := command(t, "key", "--config", writeConfig(t)); code != 4 || !strings.Contains(errs, "init") {
 		t.Errorf("key without a key = %d\n%s", code, errs)
+	}
+}
+
+// A TPM that does not answer, or not yet, delays nothing: workloads start before anything is reported.
+func TestTPMDoesNotDelayTheStart(t *testing.T) {
+	dir, err := os.MkdirTemp("", "tpm") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	silent, err := net.Listen("unix", filepath.Join(dir, "tpm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	client, err := registry.New(registry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	cfg := &config.Config{Device: "press-01", Report: config.Report{
+		Registry: true, Repository: "registry.example/plant/state", KeyFile: filepath.Join(dir, "device.key"), TPM: silent.Addr().String(),
+	}}
+	made := make(chan agent.Publisher)
+	go func() {
+		made <- (&parts{registry: client}).publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler))
+	}()
+	select {
+	case p := <-made:
+		if p == nil {
+			t.Error("no publisher")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the start waits for the TPM")
+		_ = silent.Close() // ends the attempt
+		<-made
 	}
 }
 
