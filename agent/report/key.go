@@ -84,7 +84,7 @@ func (p Place) open() (key *Key, unknown bool, err error) {
 	case err != nil:
 		return nil, false, err
 	case !bytes.Equal(known, key.PublicPEM):
-		return nil, false, fault.WithHint(fmt.Errorf("device key: TPM %s: %w than %s says", p.TPM, tpm.ErrOtherKey, key.PublicFile),
+		return nil, false, fault.WithHint(fmt.Errorf("device key in %s: TPM %s: %w", key.PublicFile, p.TPM, tpm.ErrOtherKey),
 			"the TPM was cleared or replaced, or the key was in a file before; if that is intended, move "+key.PublicFile+
 				" away, restart the agent, and give the new public key to those who verify: longshore-agent key")
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/agent/report/tpm"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -120,7 +121,7 @@ func TestKeyInTPM(t *testing.T) {
 	_, _, err = p.Make()
 	_, loaded := p.Load()
 	for _, err := range []error{err, loaded} {
-		if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), key.PublicFile) || !strings.Contains(fault.Hint(err), "move "+key.PublicFile) {
+		if !errors.Is(err, fault.ErrConflict) || !strings.HasSuffix(err.Error(), tpm.ErrOtherKey.Error()) || !strings.Contains(err.Error(), key.PublicFile) || !strings.Contains(fault.Hint(err), "move "+key.PublicFile) {
 			t.Errorf("another TPM: %v (%s)", err, fault.Hint(err))
 		}
 	}
