@@ -137,7 +137,8 @@ func sighting(c *artifacts.CurrentState, now time.Time) *rollout.Sighting {
 	return s
 }
 
-// Both asks an endpoint, and the registry for what the endpoint does not know or has heard longer ago.
+// Both asks an endpoint, and the registry for what the endpoint does not know or has heard longer ago. A report of a device whose clock is
+// ahead of ours counts only where the endpoint does not know the device or has not heard of it for too long.
 type Both struct {
 	Endpoint rollout.Endpoint
 	Registry *Source
@@ -154,7 +155,12 @@ func (b Both) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artif
 		return nil, err
 	}
 	for id, s := range more {
-		if there := out[id]; there == nil || there.Heard.Before(s.Heard) {
+		there := out[id]
+		newer := there == nil || there.Heard.Before(s.Heard)
+		if there != nil && s.Heard.After(b.Registry.Now()) { // the device's clock is ahead: how old the report is is not known
+			newer = !there.OfflineSince.IsZero()
+		}
+		if newer {
 			out[id] = s
 		}
 	}

@@ -116,6 +116,12 @@ func TestBoth(t *testing.T) {
 	if err != nil || seen["a"].Accepted != 9 || seen["b"].Accepted != 3 || seen["c"].Accepted != 3 {
 		t.Errorf("Look = %+v %+v %+v, %v", seen["a"], seen["b"], seen["c"], err)
 	}
+	// A device's clock that is ahead says nothing about how old its report is: what the endpoint has heard counts, unless that is silent.
+	s.Read = func(_ context.Context, d *fleet.Device) (*artifacts.CurrentState, error) { return report(d.ID, now.Add(time.Hour)), nil }
+	both.Endpoint = posted{"a": {Heard: now.Add(-time.Minute), Accepted: 9}, "b": {Heard: now.Add(-2 * time.Hour), OfflineSince: now.Add(-2 * time.Hour), Accepted: 1}}
+	if seen, err = both.Look(t.Context(), ids); err != nil || seen["a"].Accepted != 9 || seen["b"].Accepted != 3 || seen["c"].Accepted != 3 {
+		t.Errorf("Look with clocks ahead = %+v %+v %+v, %v", seen["a"], seen["b"], seen["c"], err)
+	}
 	caps, err := both.Capabilities(t.Context(), ids)
 	if err != nil || string(caps["a"]) != "posted" || len(caps) != 3 {
 		t.Errorf("Capabilities = %q, %v", caps, err)
