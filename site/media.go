@@ -214,6 +214,9 @@ func syncAll(dir string) error {
 // layoutFolder, in the folder of an export in volumes, is the layout until they are written.
 const layoutFolder = "layout.part"
 
+// unfinished, in a layout, are blobs that are being written: at the end of an export only those that nothing needs any more.
+const unfinished = "ingest"
+
 // Draft is an export that is being written.
 type Draft struct {
 	Layout string // folder of the layout
@@ -251,6 +254,9 @@ type Written struct {
 func (d *Draft) End(ctx context.Context, e Export) (*Written, error) {
 	out := &Written{}
 	if !d.volumes {
+		if err := os.RemoveAll(filepath.Join(d.dir, unfinished)); err != nil {
+			return nil, err
+		}
 		if err := e.Write(d.dir); err != nil {
 			return nil, err
 		}

@@ -100,6 +100,11 @@ func TestMediaOfOthers(t *testing.T) {
 			}
 		})
 	}
+	s.write("whole/ingest/"+strings.Repeat("0", 64)+".part", "half of a blob of an earlier export")
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, states, "whole")
+	if left, err := filepath.Glob("whole/ingest/*"); err != nil || len(left) > 0 {
+		t.Errorf("left on the media: %q, %v", left, err)
+	}
 	for _, name := range []string{"longshore-export.json", "index.json", "oci-layout", "blobs/sha256/" + large} {
 		t.Run("pipe "+name, func(t *testing.T) {
 			file := filepath.Join("whole", name)
