@@ -274,6 +274,11 @@ type verifyResult struct {
 func (r verifyResult) essence() string { return r.Digest.String() }
 
 func (r verifyResult) text(w io.Writer) {
+	r.checks(w)
+	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+}
+
+func (r verifyResult) checks(w io.Writer) {
 	fmt.Fprintf(w, "%s %s\n", cmp.Or(r.Kind, "artifact"), r.Reference)
 	var top branch
 	top.addNode(r.Node, r.explain)
@@ -282,7 +287,6 @@ func (r verifyResult) text(w io.Writer) {
 	for _, n := range r.NotChecked {
 		fmt.Fprintf(w, "  %s: %s\n", n.What, n.Why)
 	}
-	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
 // addNode shows the checks of an artifact and what is below it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -80,13 +81,16 @@ func (r reportResult) text(w io.Writer) {
 		}
 	}
 	top.write(w, "  ")
+	digestOf := "Digest"
 	if r.State != nil {
-		r.State.text(w)
+		r.State.checks(w)
+		fmt.Fprintf(w, "  State digest: %s\n", r.State.Digest)
+		digestOf = "Report digest"
 	}
 	for _, n := range r.Notes {
 		row(w, "note", "%s", n)
 	}
-	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
+	fmt.Fprintf(w, "  %s: %s\n", digestOf, r.Digest)
 }
 
 // verifyDevice proves what a device ran by the report that it signed.
@@ -193,6 +197,11 @@ func (p *program) fresh(c *cli.Context, r *current.Report) (notes []string, err 
 	if file == "" {
 		return notes, nil
 	}
+	unlock, err := lockFile(file)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	data, err := bounded.File(os.Open, file, maxSeen)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -209,6 +218,18 @@ func (p *program) fresh(c *cli.Context, r *current.Report) (notes []string, err 
 		return nil, err
 	}
 	return append(notes, more...), replace(file, data, 0o644)
+}
+
+// lockFile waits until no other process that calls it has the file. The lock is a file beside it, which stays: the file itself is replaced.
+func lockFile(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil // closing ends the lock
 }
 
 // runningState verifies the signatures of the state that the device runs; nil: it runs none. That of a report in a layout is in the

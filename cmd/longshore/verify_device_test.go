@@ -8,9 +8,13 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -164,6 +168,42 @@ func TestVerifyDevice(t *testing.T) {
 		`("ageSeconds": )[0-9]+`, "${1}0", `[0-9hms]+ (ago|old)`, "AGE ${1}", `[0-9]+h[0-9]+m[0-9]+s`, "AGE",
 	)
 	s.golden(golden)
+}
+
+// Two runs with one file of reports that were seen do not lose what the other has written: the second waits for the first.
+func TestSeenByTwo(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	press := s.reporter("press-07")
+	press.report(nil)
+	verify := []string{"verify", "device", "-q", "--key", "press-07.pub", "--seen", "seen.json", states + ":press-07"}
+	s.do(outcome.OK, verify...)
+	lock, err := os.OpenFile("seen.json.lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // as the other run does
+		t.Fatal(err)
+	}
+	done := make(chan int, 1)
+	go func() {
+		code, _ := s.process(verify...)
+		done <- code
+	}()
+	select {
+	case code := <-done:
+		t.Fatalf("exit %d while another run writes the file", code)
+	case <-time.After(3 * time.Second): // as long as the whole command takes many times
+	}
+	s.write("seen.json", strings.Replace(string(mustRead(t, "seen.json")), `"counter": 1`, `"counter": 9`, 1))
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-done; code != outcome.Refused {
+		t.Errorf("exit %d, want %d: report 1 is older than the one that the other run has seen", code, outcome.Refused)
+	}
 }
 
 // Offline: from a layout, with nothing but it and the keys.
