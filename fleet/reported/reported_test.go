@@ -117,7 +117,9 @@ func TestBoth(t *testing.T) {
 		t.Errorf("Look = %+v %+v %+v, %v", seen["a"], seen["b"], seen["c"], err)
 	}
 	// A device's clock that is ahead says nothing about how old its report is: what the endpoint has heard counts, unless that is silent.
-	s.Read = func(_ context.Context, d *fleet.Device) (*artifacts.CurrentState, error) { return report(d.ID, now.Add(time.Hour)), nil }
+	s.Read = func(_ context.Context, d *fleet.Device) (*artifacts.CurrentState, error) {
+		return report(d.ID, now.Add(time.Hour)), nil
+	}
 	both.Endpoint = posted{"a": {Heard: now.Add(-time.Minute), Accepted: 9}, "b": {Heard: now.Add(-2 * time.Hour), OfflineSince: now.Add(-2 * time.Hour), Accepted: 1}}
 	if seen, err = both.Look(t.Context(), ids); err != nil || seen["a"].Accepted != 9 || seen["b"].Accepted != 3 || seen["c"].Accepted != 3 {
 		t.Errorf("Look with clocks ahead = %+v %+v %+v, %v", seen["a"], seen["b"], seen["c"], err)
