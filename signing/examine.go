@@ -111,6 +111,9 @@ func (e *examination) note(where, by string, err error) {
 	case errors.Is(err, errNoSignature):
 		e.Beside = append(e.Beside, r)
 	case errors.Is(err, ErrOtherSigner):
+		if k := otherKey(""); errors.As(err, &k) {
+			r.Key = digest.Digest(k)
+		}
 		e.Other = append(e.Other, r)
 	default:
 		r.By = by

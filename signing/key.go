@@ -132,6 +132,13 @@ func hinted(hint string) string {
 	return fmt.Sprintf("%.64q", hint)
 }
 
+// otherKey is ErrOtherSigner with the key that a bundle names, which nobody has checked.
+type otherKey string
+
+func (k otherKey) Error() string { return "by key " + string(k) + ": " + ErrOtherSigner.Error() }
+
+func (otherKey) Unwrap() error { return ErrOtherSigner }
+
 // Verify implements [Verifier]. A bundle may name its key in another way than cosign does, so the hint of a key decides
 // only whether a signature that does not match is an alarm.
 func (k Key) Verify(_ context.Context, e *Evidence) (Verification, error) {
@@ -144,7 +151,7 @@ func (k Key) Verify(_ context.Context, e *Evidence) (Verification, error) {
 		}
 	}
 	if e.Hint != "" && e.Hint != k.hint {
-		return Verification{}, fmt.Errorf("by key %s: %w", hinted(e.Hint), ErrOtherSigner)
+		return Verification{}, otherKey(hinted(e.Hint))
 	}
 	if e.Hint == "" {
 		return Verification{}, errSpeechless

@@ -76,6 +76,8 @@ type Remark struct {
 	Where  string `json:"where"`        // "referrer sha256:…", "tag sha256-….sig"
 	By     string `json:"by,omitempty"` // in which trustee's name; "": in nobody's, or nobody can tell
 	Reason string `json:"reason"`
+	// Key is the fingerprint of the key that a signature by somebody else names, "": none. Nobody has checked it.
+	Key digest.Digest `json:"-"`
 }
 
 func (r Remark) String() string {

@@ -83,6 +83,7 @@ func TestCount(t *testing.T) {
 		{"one good, one expired, one more needed", nil, []*Signer{a, &late, c}, 3, []int{0, 1}, "counted expired absent", fault.ErrThreshold},
 		{"expired, and enough others", nil, []*Signer{a, &late, c}, 2, []int{0, 2, 1}, "counted expired counted", nil},
 		{"revoked", revoked, []*Signer{b}, 1, []int{1}, "revoked", fault.ErrKeyRevoked},
+		{"revoked and replaced", revoked, []*Signer{a}, 1, []int{1}, "absent", fault.ErrKeyRevoked},
 		{"revoked, under another name", revoked, []*Signer{a, someone("ci", "ci", keyNo(t, 1, ""))}, 2, []int{0, 1}, "counted revoked", fault.ErrKeyRevoked},
 		{"revoked, and enough others", revoked, []*Signer{a, b}, 1, []int{1, 0}, "counted revoked", nil},
 		{"revoked and silent", revoked, []*Signer{a, b}, 2, []int{0}, "counted absent", fault.ErrThreshold},

@@ -295,6 +295,11 @@ func (c *count) none(found *signing.Found) error {
 		for i, s := range c.quorum.Signers {
 			names[i] = s.Name
 		}
+		for _, r := range found.Other { // one that was revoked and replaced is no signer any more
+			if v := c.policy.KeyRevoked(r.Key); v != nil {
+				return fmt.Errorf("%w: not signed by %s, but, as it says, by key %s (%s)", fault.ErrKeyRevoked, strings.Join(names, ", "), r.Key, v)
+			}
+		}
 		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), signing.Reasons(slices.Concat(found.Bad, found.Other)))
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/testenv"
 	"github.com/longshore-dev/longshore/testenv/world"
 )
@@ -121,7 +122,7 @@ func TestServedSite(t *testing.T) {
 	s.publish("1.0.0", "release-b", "--verify-key", s.centre.Path("release.pub"))
 	first.away(t, func() { export("stick", "--no-verify") })
 	second.away(t, func() { export("difference", "--no-verify", "--since", inventory) })
-	s.refuse(3)
+	s.refuse(codes.SignatureInvalid, 3)
 	for _, server := range []*served{first, second} {
 		if err := server.Stop(); err != nil {
 			t.Error(err)

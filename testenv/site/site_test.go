@@ -185,12 +185,12 @@ func (s *site) run(generation uint64) {
 }
 
 // refuse waits until every device tells that it refuses a signature; it runs what it ran.
-func (s *site) refuse(running uint64) {
+func (s *site) refuse(code codes.Code, running uint64) {
 	s.Helper()
 	for _, d := range s.devices {
 		testenv.Eventually(s, settled, d.Device+" refuses what is wrongly signed", func() error {
 			st := s.status(d)
-			told := slices.ContainsFunc(st.Problems, func(p status.Problem) bool { return p.Code == codes.SignatureInvalid })
+			told := slices.ContainsFunc(st.Problems, func(p status.Problem) bool { return p.Code == code })
 			if !told || st.Committed.Generation != running {
 				return fmt.Errorf("generation %d, problems %+v", st.Committed.Generation, st.Problems)
 			}
@@ -277,7 +277,7 @@ func TestCarriedSite(t *testing.T) {
 		t.Errorf("import: %v", err)
 	}
 	s.does(s.desk, "import", "--no-verify", "--plain-http", stolen, s.server.Host)
-	s.refuse(4)
+	s.refuse(codes.KeyRevoked, 4)
 	if now := world.Processes(s.status(s.devices[0])); fmt.Sprint(now) != fmt.Sprint(running) {
 		t.Errorf("containers changed: %v, before %v", now, running)
 	}
