@@ -35,10 +35,20 @@ func TestLayoutOnAFullDisk(t *testing.T) {
 	}
 	dir, filler := filepath.Join(disk.Dir, "content"), filepath.Join(disk.Dir, "filler")
 	l := openLayout(t, dir)
-	fill := func() {
+	fill := func() { // with smaller and smaller writes: ext4 refuses a large one whole, with room left for others
 		t.Helper()
-		if err := os.WriteFile(filler, make([]byte, 32<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
-			t.Fatalf("filling the disk: %v", err)
+		f, err := os.Create(filler)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for size := 32 << 20; size >= 512; size /= 2 {
+			for err = nil; err == nil; {
+				_, err = f.Write(make([]byte, size))
+			}
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("filling the disk: %v", err)
+			}
 		}
 	}
 	put := func(size int, want error) {
