@@ -192,13 +192,14 @@ func LoseAnswer() Effect {
 // Stall sends n bytes of the answer's body and then nothing, until the client goes or the faults are cleared; then it
 // breaks the connection. With n < 0 not even the header is sent.
 func (f *Faults) Stall(n int64) Effect {
+	released := f.stalls() // now: the rules may be cleared while a request is on its way to the wait below
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if n >= 0 {
 			next.ServeHTTP(&cutWriter{ResponseWriter: w, left: n}, r)
 			_ = http.NewResponseController(w).Flush()
 		}
 		select {
-		case <-f.stalls():
+		case <-released:
 		case <-r.Context().Done():
 		}
 		panic(http.ErrAbortHandler)

@@ -65,7 +65,7 @@ func TestStolenKeySignsTheLastGeneration(t *testing.T) {
 			}
 			d.at(version, 6)
 			f.point(d.name, stolen)
-			if r := d.sync(); r.Code != codes.SignatureInvalid {
+			if r := d.sync(); r.Code != codes.KeyRevoked {
 				t.Errorf("the thief's state again: %+v", r)
 			}
 			f.release(d.name, 7, "release-b")
