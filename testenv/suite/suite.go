@@ -130,11 +130,13 @@ func (h handler) Err(text string) error {
 	return err
 }
 
-// computing are packages that only compute on memory of their callers: the race detector finds nothing in them and makes them
-// five to ten times slower. Deriving keys from passwords (scrypt) was half of the time of all tests of cmd/longshore.
+// computing are packages that only compute on memory of their callers, or keep copies under a lock: the race detector finds nothing
+// in them and makes them five to ten times slower. scrypt (keys from passwords) was half of the time of cmd/longshore's tests, the
+// storage of a test registry four fifths of those that move large blobs.
 var computing = []string{
-	"compress/flate", "github.com/klauspost/compress/...", "go.yaml.in/yaml/v3", "go.yaml.in/yaml/v4/internal/...",
-	"golang.org/x/crypto/scrypt", "modernc.org/libc/...", "modernc.org/sqlite/lib", "regexp", "regexp/syntax",
+	"compress/flate", "github.com/distribution/distribution/v3/registry/storage/driver/inmemory", "github.com/klauspost/compress/...",
+	"go.yaml.in/yaml/v3", "go.yaml.in/yaml/v4/internal/...", "golang.org/x/crypto/scrypt", "modernc.org/libc/...", "modernc.org/sqlite/lib",
+	"regexp", "regexp/syntax",
 }
 
 // raceArgs are the flags of go test that put the race detector into everything but what is [computing].
