@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
@@ -92,6 +94,36 @@ func TestWornStick(t *testing.T) {
 	words[0] = bad
 	s.refuses(outcome.Other, words, "import", releaseKeyPublic, "volumes", second.Dir, siteHost)
 	s.refuses(outcome.Other, words, "serve", "--listen", "127.0.0.1:0", "volumes", second.Dir)
+}
+
+// Reading commands name the file of a worn stick that they cannot read, whichever it is.
+func TestWornStickIsNamed(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, states, "stick")
+	index := mustRead(t, "stick/index.json")
+	var layout ocispec.Index
+	if err := json.Unmarshal(index, &layout); err != nil {
+		t.Fatal(err)
+	}
+	var state digest.Digest
+	for _, d := range layout.Manifests {
+		if strings.HasSuffix(d.Annotations[ocispec.AnnotationRefName], ":press-07") {
+			state = d.Digest
+		}
+	}
+	for _, part := range []string{"index.json", filepath.Join("blobs/sha256", state.Encoded())} {
+		worn := testenv.NewStick(t, 64<<20, 0)
+		if err := os.CopyFS(worn.Dir, os.DirFS("stick")); err != nil {
+			t.Fatal(err)
+		}
+		words := []string{filepath.Join(worn.Dir, part), "input/output error", "hint: the disk or stick is damaged, or was removed"}
+		worn.Wear(t, filepath.Join(worn.Dir, part), 0)
+		s.refuses(outcome.Other, words, "verify", "--key", "release.pub", "oci-layout:"+worn.Dir+"@"+state.String())
+		s.refuses(outcome.Other, words, "inspect", "oci-layout:"+worn.Dir+"@"+state.String())
+		s.refuses(outcome.Other, words, "import", releaseKeyPublic, worn.Dir, siteHost)
+	}
 }
 
 // A stick that is taken away while it is read leaves its folder behind, empty.
