@@ -21,7 +21,8 @@ import (
 type Config struct {
 	File    string // the agent.yaml itself
 	Device  artifacts.DeviceID
-	State   string // "host/path": repository of device states, without scheme
+	State   string // "host/path": repository of device states, without scheme; "": Source alone says what the device is to run
+	Source  Source
 	Trust   string // trust.yaml
 	DataDir string // survives a reboot
 	RunDir  string // does not need to
@@ -64,18 +65,32 @@ type Poll struct {
 	Interval time.Duration // at least 1 s
 }
 
-// Fleet is the endpoint that status goes to. An empty URL means that nothing is reported.
-type Fleet struct {
-	URL       string
-	TokenFile string        // "": no bearer token
-	CAFile    string        // "": the system's roots
-	Interval  time.Duration // in which the endpoint hears the device at least; whole seconds, at least 1 s
+// Source is where desired state comes from. The zero value is the repository of [Config.State].
+//
+// With a manager and a repository the manager says which state is the current one, and the repository has that state with its
+// signatures. With a manager alone nothing is signed: the trust policy must accept that, by the manager's name.
+type Source struct {
+	Manager Endpoint // https:// only
+}
+
+// Endpoint is a server of the Margo management API, and how the device and the server authenticate each other.
+type Endpoint struct {
+	URL       string // "": there is none
+	TokenFile string // "": no bearer token
+	CAFile    string // "": the system's roots
 
 	// Mutual TLS with SPIFFE ids, instead of TokenFile and CAFile: all three or none. The manager that is expected is the one that
 	// the certificate names.
 	CertFile    string // the device's X.509-SVID with its intermediates, PEM
 	KeyFile     string // its private key, PEM
 	TrustBundle string // of the trust domain: SPIFFE's JSON, or PEM
+}
+
+// Fleet is the endpoint that status goes to: Source.Manager unless the file names another. An empty URL means that nothing is
+// reported.
+type Fleet struct {
+	Endpoint
+	Interval time.Duration // in which the endpoint hears the device at least; whole seconds, at least 1 s
 }
 
 // Report says how the device's current state gets into a registry, signed by the device. The zero value: it does not.
@@ -180,10 +195,15 @@ func Parse(file string, data []byte) (*Config, error) {
 	c := &Config{
 		File:    file,
 		Device:  r.device(root.Need("device")),
-		State:   r.repository(root.Need("state")),
+		Source:  r.source(root.Get("source")),
 		DataDir: r.path(root.Get("dataDir"), DefaultDataDir),
 		RunDir:  r.path(root.Get("runDir"), DefaultRunDir),
 	}
+	state := root.Get("state")
+	if c.Source.Manager.URL == "" && root.Get("source") == nil {
+		state = root.Need("state")
+	}
+	c.State = r.repository(state)
 	if strings.Contains(c.RunDir, ",") {
 		root.Get("runDir").Faultf("must not contain a comma: runc takes no such path for a network namespace")
 	}
@@ -236,23 +256,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	}
 	n.Close()
 
-	n = root.Get("fleet")
-	if u := n.Get("url"); u != nil {
-		c.Fleet.URL = u.Filled()
-		if p, err := url.Parse(c.Fleet.URL); err != nil || p.Host == "" || p.Scheme != "https" && p.Scheme != "http" || p.RawQuery != "" || p.Fragment != "" || p.User != nil {
-			u.HintFaultf("write it like https://fleet.example", "not a web address")
-		}
-	}
-	c.Fleet.Interval = DefaultReportInterval
-	if i := n.Get("interval"); i != nil {
-		if c.Fleet.Interval = i.Duration(); c.Fleet.Interval < MinInterval || c.Fleet.Interval > maxReportInterval || c.Fleet.Interval%time.Second != 0 {
-			i.Faultf("must be whole seconds, from %s to %s", MinInterval, maxReportInterval)
-		}
-	}
-	c.Fleet.TokenFile = r.path(n.Get("tokenFile"), "")
-	c.Fleet.CAFile = r.path(n.Get("caFile"), "")
-	r.mutual(n, &c.Fleet)
-	n.Close()
+	c.Fleet = r.fleet(root.Get("fleet"), c.Source)
 
 	c.Report = r.report(root.Get("report"), c)
 	c.Registry = r.registry(root.Get("registry"))
@@ -312,11 +316,53 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	c.Metrics = metrics(root.Get("metrics"))
 }
 
-// mutual reads where the credentials of mutual TLS are.
-func (r reader) mutual(n *strict.Node, f *Fleet) {
-	f.CertFile, f.KeyFile, f.TrustBundle = r.path(n.Get("certFile"), ""), r.path(n.Get("keyFile"), ""), r.path(n.Get("trustBundle"), "")
+// source reads where desired state comes from, beside the repository of states.
+func (r reader) source(n *strict.Node) (s Source) {
+	if n == nil {
+		return s
+	}
+	u := n.Need("margo")
+	s.Manager = r.endpoint(n, u)
+	switch {
+	case s.Manager.URL == "":
+	case !strings.HasPrefix(s.Manager.URL, "https://"):
+		u.Faultf("must begin with https://")
+	case s.Manager.CertFile == "" && s.Manager.TokenFile == "":
+		n.HintFaultf("add certFile, keyFile and trustBundle, or tokenFile", "has no credentials for the manager")
+	}
+	n.Close()
+	return s
+}
+
+func (r reader) fleet(n *strict.Node, s Source) Fleet {
+	f := Fleet{Endpoint: r.endpoint(n, n.Get("url")), Interval: DefaultReportInterval}
+	if i := n.Get("interval"); i != nil {
+		if f.Interval = i.Duration(); f.Interval < MinInterval || f.Interval > maxReportInterval || f.Interval%time.Second != 0 {
+			i.Faultf("must be whole seconds, from %s to %s", MinInterval, maxReportInterval)
+		}
+	}
+	if f.URL == "" && s.Manager.URL != "" {
+		if f.Endpoint != (Endpoint{}) {
+			n.HintFaultf("remove them, or name the endpoint in fleet.url", "has credentials but no url: reports go to source.margo with the credentials there")
+		}
+		f.Endpoint = s.Manager
+	}
+	n.Close()
+	return f
+}
+
+// endpoint reads the credentials for the endpoint whose URL is u.
+func (r reader) endpoint(n, u *strict.Node) (e Endpoint) {
+	if u != nil {
+		e.URL = strings.TrimSuffix(u.Filled(), "/")
+		if p, err := url.Parse(e.URL); err != nil || p.Host == "" || p.Scheme != "https" && p.Scheme != "http" || p.RawQuery != "" || p.Fragment != "" || p.User != nil {
+			u.HintFaultf("write it like https://fleet.example", "not a web address")
+		}
+	}
+	e.TokenFile, e.CAFile = r.path(n.Get("tokenFile"), ""), r.path(n.Get("caFile"), "")
+	e.CertFile, e.KeyFile, e.TrustBundle = r.path(n.Get("certFile"), ""), r.path(n.Get("keyFile"), ""), r.path(n.Get("trustBundle"), "")
 	given := 0
-	for _, file := range []string{f.CertFile, f.KeyFile, f.TrustBundle} {
+	for _, file := range []string{e.CertFile, e.KeyFile, e.TrustBundle} {
 		if file != "" {
 			given++
 		}
@@ -325,11 +371,12 @@ func (r reader) mutual(n *strict.Node, f *Fleet) {
 	case given == 0:
 	case given < 3:
 		n.Faultf("certFile, keyFile and trustBundle belong together")
-	case f.TokenFile != "" || f.CAFile != "":
+	case e.TokenFile != "" || e.CAFile != "":
 		n.Faultf("certFile excludes tokenFile and caFile: with a certificate the trust bundle decides who the endpoint is")
-	case !strings.HasPrefix(f.URL, "https://"):
-		n.Get("url").Faultf("must begin with https:// where certFile is given")
+	case u != nil && !strings.HasPrefix(e.URL, "https://"):
+		u.Faultf("must begin with https:// where certFile is given")
 	}
+	return e
 }
 
 func (r reader) report(n *strict.Node, c *Config) Report {
@@ -339,6 +386,9 @@ func (r reader) report(n *strict.Node, c *Config) Report {
 	}
 	if at := n.Get("repository"); at != nil {
 		out.Repository = r.repository(at)
+	}
+	if out.Registry && out.Repository == "" && c.Source.Manager.URL != "" {
+		n.Faultf("needs repository: there is no state repository that could be the default")
 	}
 	if k := n.Get("key"); k != nil {
 		kind, device, named := strings.Cut(k.Filled(), ":")

@@ -148,6 +148,13 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"half a key pair", good + "registry: {certFile: c}\n", "certFile and keyFile belong together"},
 		{"duplicate", good + "device: e\n", "device"},
 		{"runtimes", good + "runtime: {allowed: [kata]}\n", "runtime.allowed: must be a mapping"},
+		{"source without manager", "device: d\nsource: {}\n", "source: margo is missing"},
+		{"manager without TLS", good + "source: {margo: \"http://m.example\", tokenFile: t}\n", "source.margo: must begin with https://"},
+		{"manager without credentials", "device: d\nsource: {margo: \"https://m.example\"}\n", "source: has no credentials"},
+		{"half of the manager's credentials", good + "source: {margo: \"https://m.example\", certFile: c}\n", "source: certFile, keyFile and trustBundle belong together"},
+		{"two kinds of the manager's credentials", good + "source: {margo: \"https://m.example\", certFile: c, keyFile: k, trustBundle: b, tokenFile: t}\n", "source: certFile excludes"},
+		{"credentials of no endpoint", good + "source: {margo: \"https://m.example\", tokenFile: t}\nfleet: {tokenFile: u}\n", "fleet: has credentials but no url"},
+		{"reports without repository", "device: d\nsource: {margo: \"https://m.example\", tokenFile: t}\nreport: {registry: true}\n", "report: needs repository"},
 		{"labels", good + "capabilities: {labels: [1]}\n", "capabilities.labels: must be a mapping"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -163,11 +170,36 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 	}
 }
 
+func TestSourceIsAlsoTheFleetEndpoint(t *testing.T) {
+	const doc = "device: d\nsource: {margo: \"https://m.example/wfm/\", certFile: c.crt, keyFile: c.key, trustBundle: b.json}\n"
+	manager := config.Endpoint{URL: "https://m.example/wfm", CertFile: "/x/c.crt", KeyFile: "/x/c.key", TrustBundle: "/x/b.json"}
+	other := config.Endpoint{URL: "https://f.example", TokenFile: "/x/t"}
+	for _, tc := range []struct {
+		name, more string
+		state      string
+		fleet      config.Endpoint
+	}{
+		{"alone", "", "", manager},
+		{"with states", "state: oci://h/r\n", "h/r", manager},
+		{"reports elsewhere", "fleet: {url: \"https://f.example\", tokenFile: t}\n", "", other},
+	} {
+		c, err := config.Parse("/x/agent.yaml", []byte(doc+tc.more))
+		if err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		if c.Source.Manager != manager || c.State != tc.state || c.Fleet.Endpoint != tc.fleet || c.Fleet.Interval != config.DefaultReportInterval {
+			t.Errorf("%s: source %+v, state %q, fleet %+v", tc.name, c.Source, c.State, c.Fleet)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("device: d\nstate: h/r\n"))
+	f.Add([]byte("device: d\nsource: {margo: \"https://m.example\", tokenFile: t}\n"))
 	f.Add([]byte("device: d\nstate: h/r\nlogs: {maxSize: 1MiB}\nnetwork: {pool: 10.0.0.0/16}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if c, err := config.Parse("agent.yaml", data); err == nil && (c.Device == "" || c.State == "" || c.Poll.Interval <= 0) {
+		if c, err := config.Parse("agent.yaml", data); err == nil && (c.Device == "" || c.State == "" && c.Source.Manager.URL == "" || c.Poll.Interval <= 0) {
 			t.Errorf("Parse accepted a config without device, state or interval: %+v", c)
 		}
 	})
