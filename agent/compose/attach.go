@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -16,40 +17,40 @@ import (
 const defaultNetwork = "default"
 
 // attachments are a service's networks: by priority, then in order of the file.
-func (t *translation) attachments(service *node, s *workload.Service) {
-	n, mode := service.get("networks"), service.get("network_mode")
+func (t *translation) attachments(service *composefile.Node, s *workload.Service) {
+	n, mode := service.Get("networks"), service.Get("network_mode")
 	if !t.networkMode(service, mode, s) {
 		return
 	}
 	priorities, gateways := map[string]int64{}, map[string]int64{}
-	add := func(at *node, name string, a workload.Attachment) {
+	add := func(at *composefile.Node, name string, a workload.Attachment) {
 		switch {
 		case slices.ContainsFunc(s.Networks, func(a workload.Attachment) bool { return a.Network == name }):
-			t.fault(at, "", "network %s is named twice", name)
-		case name != defaultNetwork && t.root.get("networks", name) == nil:
-			t.fault(at, "name it under \"networks:\" of the file", "network %q is not defined", name)
+			t.Fault(at, "", "network %s is named twice", name)
+		case name != defaultNetwork && t.root.Get("networks", name) == nil:
+			t.Fault(at, "name it under \"networks:\" of the file", "network %q is not defined", name)
 		default:
 			a.Network = name
 			s.Networks = append(s.Networks, a)
 		}
 	}
 	switch {
-	case n.isNull():
-	case n.kind == scalarKind:
-		t.fault(n, "", "must be a list or a mapping")
-	case n.kind == listKind:
-		for _, item := range t.elements(n) {
-			add(item, item.str(), workload.Attachment{})
+	case n.IsNull():
+	case n.Kind == composefile.Scalar:
+		t.Fault(n, "", "must be a list or a mapping")
+	case n.Kind == composefile.List:
+		for _, item := range t.Elements(n) {
+			add(item, item.Text(), workload.Attachment{})
 		}
 	default:
-		for _, k := range n.keys {
-			c := n.fields[k]
-			if !c.isNull() && c.kind != mapKind {
-				t.fault(c, "", "must be a mapping")
+		for _, k := range n.Keys {
+			c := n.Fields[k]
+			if !c.IsNull() && c.Kind != composefile.Map {
+				t.Fault(c, "", "must be a mapping")
 				continue
 			}
-			priorities[k] = t.integer(c.get("priority"), math.MinInt32, math.MaxInt32)
-			gateways[k] = t.integer(c.get("gw_priority"), math.MinInt32, math.MaxInt32)
+			priorities[k] = t.integer(c.Get("priority"), math.MinInt32, math.MaxInt32)
+			gateways[k] = t.integer(c.Get("gw_priority"), math.MinInt32, math.MaxInt32)
 			add(c, k, t.attachment(c))
 		}
 	}
@@ -62,26 +63,26 @@ func (t *translation) attachments(service *node, s *workload.Service) {
 		i := slices.IndexFunc(s.Networks, func(a workload.Attachment) bool { return a.Network == gateway.Network })
 		s.Networks[i].Gateway = true
 	}
-	if m := service.get("mac_address"); !m.isNull() {
+	if m := service.Get("mac_address"); !m.IsNull() {
 		switch mac := t.mac(m); {
 		case mac == "":
 		case s.Networks[0].MAC != "" && s.Networks[0].MAC != mac:
-			t.fault(m, "", "network %s says another one", s.Networks[0].Network)
+			t.Fault(m, "", "network %s says another one", s.Networks[0].Network)
 		default:
 			s.Networks[0].MAC = mac
 		}
 	}
-	if c := service.get("container_name"); !c.isNull() {
+	if c := service.Get("container_name"); !c.IsNull() {
 		t.containerName(c, s)
 	}
 	t.distinctInterfaces(service, s)
 }
 
 // containerName makes a service known by what its container is called elsewhere.
-func (t *translation) containerName(n *node, s *workload.Service) {
-	name := t.text(n)
+func (t *translation) containerName(n *composefile.Node, s *workload.Service) {
+	name := t.Text(n)
 	if !isHostname(name) {
-		t.fault(n, "", "%q is no name", clipped(name))
+		t.Fault(n, "", "%q is no name", composefile.Clip(name))
 		return
 	}
 	for i := range s.Networks {
@@ -91,21 +92,21 @@ func (t *translation) containerName(n *node, s *workload.Service) {
 	}
 }
 
-func (t *translation) attachment(n *node) workload.Attachment {
-	a := workload.Attachment{Aliases: t.aliases(n.get("aliases")), Interface: t.interfaceName(n.get("interface_name"))}
-	if m := n.get("mac_address"); !m.isNull() {
+func (t *translation) attachment(n *composefile.Node) workload.Attachment {
+	a := workload.Attachment{Aliases: t.aliases(n.Get("aliases")), Interface: t.interfaceName(n.Get("interface_name"))}
+	if m := n.Get("mac_address"); !m.IsNull() {
 		a.MAC = t.mac(m)
 	}
-	a.IPv4 = t.address(n.get("ipv4_address"), true)
-	a.IPv6 = t.address(n.get("ipv6_address"), false)
-	for _, o := range t.pairsOf(n.get("driver_opts")) {
+	a.IPv4 = t.address(n.Get("ipv4_address"), true)
+	a.IPv6 = t.address(n.Get("ipv6_address"), false)
+	for _, o := range t.pairsOf(n.Get("driver_opts")) {
 		if o.key != "com.docker.network.endpoint.ifname" {
-			t.fault(o.at, "com.docker.network.endpoint.ifname is", "option %q is not possible on a device", clipped(o.key))
+			t.Fault(o.at, "com.docker.network.endpoint.ifname is", "option %q is not possible on a device", composefile.Clip(o.key))
 			continue
 		}
 		if name := t.interfaceName(o.at); a.Interface != "" && a.Interface != o.value {
-			t.fault(o.at, "", "interface_name says something else")
-		} else if name == "" && o.at.kind == scalarKind && strings.Contains(o.at.str(), "=") {
+			t.Fault(o.at, "", "interface_name says something else")
+		} else if name == "" && o.at.Kind == composefile.Scalar && strings.Contains(o.at.Text(), "=") {
 			a.Interface = o.value
 		} else {
 			a.Interface = name
@@ -116,29 +117,29 @@ func (t *translation) attachment(n *node) workload.Attachment {
 
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 
-func (t *translation) interfaceName(n *node) string {
-	s := t.text(n)
+func (t *translation) interfaceName(n *composefile.Node) string {
+	s := t.Text(n)
 	if s != "" && (!interfaceName.MatchString(s) || s == "lo" || s == "all" || s == "default") {
-		t.fault(n, "", "%q is no name of an interface", clipped(s))
+		t.Fault(n, "", "%q is no name of an interface", composefile.Clip(s))
 		return ""
 	}
 	return s
 }
 
-func (t *translation) distinctInterfaces(service *node, s *workload.Service) {
+func (t *translation) distinctInterfaces(service *composefile.Node, s *workload.Service) {
 	seen := map[string]bool{}
 	for _, a := range s.Networks {
 		if a.Interface != "" && seen[a.Interface] {
-			t.fault(service.get("networks", a.Network), "", "interface %s is named twice", a.Interface)
+			t.Fault(service.Get("networks", a.Network), "", "interface %s is named twice", a.Interface)
 		}
 		seen[a.Interface] = true
 	}
 }
 
-func (t *translation) mac(n *node) string {
-	text := strings.ToLower(strings.ReplaceAll(t.text(n), "-", ":"))
+func (t *translation) mac(n *composefile.Node) string {
+	text := strings.ToLower(strings.ReplaceAll(t.Text(n), "-", ":"))
 	if !hardware.MatchString(text) {
-		t.fault(n, "write six bytes: 02:42:ac:11:00:02", "%q is no hardware address of an interface", clipped(n.str()))
+		t.Fault(n, "write six bytes: 02:42:ac:11:00:02", "%q is no hardware address of an interface", composefile.Clip(n.Text()))
 		return ""
 	}
 	return text
@@ -147,25 +148,25 @@ func (t *translation) mac(n *node) string {
 // hardware is the address of one interface, not of a group: the lowest bit of its first byte is not set.
 var hardware = regexp.MustCompile(`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
 
-func (t *translation) address(n *node, four bool) netip.Addr {
-	if n.isNull() {
+func (t *translation) address(n *composefile.Node, four bool) netip.Addr {
+	if n.IsNull() {
 		return netip.Addr{}
 	}
-	a, err := netip.ParseAddr(t.text(n))
+	a, err := netip.ParseAddr(t.Text(n))
 	if err != nil || a.Zone() != "" || a.Unmap().Is4() != four || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
 		family := map[bool]string{true: "IPv4", false: "IPv6"}[four]
-		t.fault(n, "", "%q is no %s address of a container", clipped(n.str()), family)
+		t.Fault(n, "", "%q is no %s address of a container", composefile.Clip(n.Text()), family)
 		return netip.Addr{}
 	}
 	return a.Unmap()
 }
 
-func (t *translation) aliases(n *node) []string {
+func (t *translation) aliases(n *composefile.Node) []string {
 	var out []string
-	for _, item := range t.elements(n) {
-		switch s := item.str(); {
+	for _, item := range t.Elements(n) {
+		switch s := item.Text(); {
 		case !isHostname(s):
-			t.fault(item, "", "%q is no host name", s)
+			t.Fault(item, "", "%q is no host name", s)
 		case !slices.Contains(out, s):
 			out = append(out, s)
 		}
@@ -174,11 +175,11 @@ func (t *translation) aliases(n *node) []string {
 }
 
 // networkMode reports whether the service has networks of the project.
-func (t *translation) networkMode(service, n *node, s *workload.Service) bool {
-	mode := t.text(n)
-	networks := service.get("networks")
-	if mode != "" && !networks.isNull() {
-		t.fault(n, "", "there are networks beside it: a service has one or the other")
+func (t *translation) networkMode(service, n *composefile.Node, s *workload.Service) bool {
+	mode := t.Text(n)
+	networks := service.Get("networks")
+	if mode != "" && !networks.IsNull() {
+		t.Fault(n, "", "there are networks beside it: a service has one or the other")
 		return false
 	}
 	name, shared := t.sharedWith(mode)
@@ -190,18 +191,18 @@ func (t *translation) networkMode(service, n *node, s *workload.Service) bool {
 	case mode == "none":
 		s.Namespaces.Network = workload.NoNamespace
 	case shared && name == s.Name:
-		t.fault(n, "", "a service cannot share its own network with itself")
-	case shared && t.root.get("services", name) != nil:
+		t.Fault(n, "", "a service cannot share its own network with itself")
+	case shared && t.root.Get("services", name) != nil:
 		s.Namespaces.Network = workload.ServiceNamespace(name)
 	case shared:
-		t.fault(n, t.offHint(name), "service %q is not defined", clipped(name))
+		t.Fault(n, t.offHint(name), "service %q is not defined", composefile.Clip(name))
 	case strings.HasPrefix(mode, "container:"):
-		t.fault(n, "share it with a service of the project: service:NAME", "no service of the file has container_name %q", clipped(strings.TrimPrefix(mode, "container:")))
+		t.Fault(n, "share it with a service of the project: service:NAME", "no service of the file has container_name %q", composefile.Clip(strings.TrimPrefix(mode, "container:")))
 	default:
-		t.fault(n, "name the networks of the service with \"networks:\"", "%q is none of host, none, bridge, service:NAME", clipped(mode))
+		t.Fault(n, "name the networks of the service with \"networks:\"", "%q is none of host, none, bridge, service:NAME", composefile.Clip(mode))
 	}
-	if m := service.get("mac_address"); !m.isNull() {
-		t.fault(m, "", "the service has no network of its own that could have it")
+	if m := service.Get("mac_address"); !m.IsNull() {
+		t.Fault(m, "", "the service has no network of its own that could have it")
 	}
 	return false
 }
@@ -217,8 +218,8 @@ func (t *translation) sharedWith(mode string) (service string, ok bool) {
 
 // containerNamed is the service whose container_name it is.
 func (t *translation) containerNamed(name string) (service string, ok bool) {
-	fields(t.root.get("services"), func(k string, s *node) {
-		if c := s.get("container_name"); !ok && !c.isNull() && c.str() == name {
+	composefile.Each(t.root.Get("services"), func(k string, s *composefile.Node) {
+		if c := s.Get("container_name"); !ok && !c.IsNull() && c.Text() == name {
 			service, ok = k, true
 		}
 	})
@@ -226,19 +227,19 @@ func (t *translation) containerNamed(name string) (service string, ok bool) {
 }
 
 // exposure checks ports against the network that a service has, and reads names and resolvers.
-func (t *translation) exposure(n *node, s *workload.Service) {
-	ports := n.get("ports")
+func (t *translation) exposure(n *composefile.Node, s *workload.Service) {
+	ports := n.Get("ports")
 	switch s.Namespaces.Network {
 	case "":
 	case workload.HostNamespace:
 		for _, p := range s.Ports {
 			if p.HostPort != p.ContainerPort {
-				t.fault(ports, "let the program listen on the port itself", "port %d cannot become %d: the service has the network of the device itself", p.ContainerPort, p.HostPort)
+				t.Fault(ports, "let the program listen on the port itself", "port %d cannot become %d: the service has the network of the device itself", p.ContainerPort, p.HostPort)
 				break
 			}
 		}
 		if len(s.Ports) > 0 {
-			t.notice(ports, "no effect: the service has the network of the device itself, with all its ports")
+			t.Notice(ports, "no effect: the service has the network of the device itself, with all its ports")
 		}
 		s.Ports = nil
 		t.ports = slices.DeleteFunc(t.ports, func(p publication) bool { return p.service == s.Name })
@@ -248,50 +249,50 @@ func (t *translation) exposure(n *node, s *workload.Service) {
 			if other := s.Namespaces.Network.Service(); other != "" {
 				hint = "write the ports at service " + other + ", whose network it is"
 			}
-			t.fault(ports, hint, "the service has no network of its own that could publish ports")
+			t.Fault(ports, hint, "the service has no network of its own that could publish ports")
 		}
 	}
 	t.names(n, s)
 }
 
-func (t *translation) names(n *node, s *workload.Service) {
-	for _, p := range t.hostEntries(n.get("extra_hosts")) {
+func (t *translation) names(n *composefile.Node, s *workload.Service) {
+	for _, p := range t.hostEntries(n.Get("extra_hosts")) {
 		address := strings.Trim(strings.TrimSpace(p.value), "[]")
 		if address != "host-gateway" {
 			a, err := netip.ParseAddr(address)
 			if err != nil || a.Zone() != "" {
-				t.fault(p.at, "write name=address, or name=host-gateway", "%q is no address", clipped(p.value))
+				t.Fault(p.at, "write name=address, or name=host-gateway", "%q is no address", composefile.Clip(p.value))
 				continue
 			}
 			address = a.String()
 		}
 		if !isHostname(p.key) {
-			t.fault(p.at, "", "%q is no host name", clipped(p.key))
+			t.Fault(p.at, "", "%q is no host name", composefile.Clip(p.key))
 			continue
 		}
 		s.Hosts = append(s.Hosts, workload.Host{Name: p.key, Address: address})
 	}
-	for _, item := range t.elements(n.get("dns")) {
-		a, err := netip.ParseAddr(item.str())
+	for _, item := range t.Elements(n.Get("dns")) {
+		a, err := netip.ParseAddr(item.Text())
 		if err != nil {
-			t.fault(item, "", "%q is no address of a name server", clipped(item.str()))
+			t.Fault(item, "", "%q is no address of a name server", composefile.Clip(item.Text()))
 			continue
 		}
 		s.DNS.Servers = append(s.DNS.Servers, a)
 	}
-	for _, item := range t.elements(n.get("dns_search")) {
-		if v := item.str(); v != "." && !domain.MatchString(v) {
-			t.fault(item, "", "%q is no domain", clipped(v))
+	for _, item := range t.Elements(n.Get("dns_search")) {
+		if v := item.Text(); v != "." && !domain.MatchString(v) {
+			t.Fault(item, "", "%q is no domain", composefile.Clip(v))
 			continue
 		}
-		s.DNS.Search = append(s.DNS.Search, item.str())
+		s.DNS.Search = append(s.DNS.Search, item.Text())
 	}
-	for _, item := range t.elements(n.get("dns_opt")) {
-		if !resolverOption.MatchString(item.str()) {
-			t.fault(item, "", "%q is no option of a resolver", clipped(item.str()))
+	for _, item := range t.Elements(n.Get("dns_opt")) {
+		if !resolverOption.MatchString(item.Text()) {
+			t.Fault(item, "", "%q is no option of a resolver", composefile.Clip(item.Text()))
 			continue
 		}
-		s.DNS.Options = append(s.DNS.Options, item.str())
+		s.DNS.Options = append(s.DNS.Options, item.Text())
 	}
 }
 
@@ -302,23 +303,23 @@ var (
 
 // hostEntries are names with their addresses: a mapping, whose values may be lists, or a list of "name=address" and
 // "name:address".
-func (t *translation) hostEntries(n *node) []pair {
+func (t *translation) hostEntries(n *composefile.Node) []pair {
 	var out []pair
-	if !n.isNull() && n.kind == mapKind {
-		for _, k := range n.keys {
-			for _, item := range t.elements(n.fields[k]) {
-				out = append(out, pair{item, k, item.str(), true})
+	if !n.IsNull() && n.Kind == composefile.Map {
+		for _, k := range n.Keys {
+			for _, item := range t.Elements(n.Fields[k]) {
+				out = append(out, pair{item, k, item.Text(), true})
 			}
 		}
 		return out
 	}
-	for _, item := range t.elements(n) {
-		name, address, ok := strings.Cut(item.str(), "=")
+	for _, item := range t.Elements(n) {
+		name, address, ok := strings.Cut(item.Text(), "=")
 		if !ok {
-			name, address, ok = strings.Cut(item.str(), ":")
+			name, address, ok = strings.Cut(item.Text(), ":")
 		}
 		if !ok {
-			t.fault(item, "write name=address", "%q has no address", clipped(item.str()))
+			t.Fault(item, "write name=address", "%q has no address", composefile.Clip(item.Text()))
 			continue
 		}
 		out = append(out, pair{item, name, address, true})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -120,8 +121,8 @@ func corpusFiles(t *testing.T, project []section) (name string, files fstest.Map
 		}
 		files[file] = &fstest.MapFile{Data: []byte(s.text)}
 	}
-	if files[compose.File] == nil {
-		t.Fatalf("%s: there is no %s", name, compose.File)
+	if files[composefile.Name] == nil {
+		t.Fatalf("%s: there is no %s", name, composefile.Name)
 	}
 	return name, files, want
 }
@@ -177,7 +178,7 @@ func corpusOutcome(ctx context.Context, files fstest.MapFS) string {
 	for _, n := range packed.Notices {
 		at := n.File
 		if at == "" {
-			at = compose.File
+			at = composefile.Name
 		}
 		out += fmt.Sprintf("notice: %s:%d:%d: %s: %s\n", at, n.Line, n.Column, n.Path, n.Text())
 	}

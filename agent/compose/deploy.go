@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // maxReplicas bounds one service: each replica is a container with a network namespace.
@@ -15,51 +16,51 @@ const maxReplicas = 64
 const maxAttempts = math.MaxInt32
 
 // deploy reads how many containers there are, what follows an exit, and how an update goes.
-func (t *translation) deploy(n *node, s *workload.Service) {
-	d := n.get("deploy")
-	if !d.isNull() && d.kind != mapKind {
-		t.fault(d, "", "must be a mapping")
+func (t *translation) deploy(n *composefile.Node, s *workload.Service) {
+	d := n.Get("deploy")
+	if !d.IsNull() && d.Kind != composefile.Map {
+		t.Fault(d, "", "must be a mapping")
 		return
 	}
-	scale, replicas := n.get("scale"), d.get("replicas")
+	scale, replicas := n.Get("scale"), d.Get("replicas")
 	count := t.integer(replicas, 0, maxReplicas)
-	if !scale.isNull() {
+	if !scale.IsNull() {
 		count = t.agreed(scale, "deploy.replicas", count, t.integer(scale, 0, maxReplicas))
 	}
 	if count > 1 {
 		s.Replicas = int(count)
 	}
-	if d.get("mode").str() == "global" && s.Replicas > 1 {
-		t.fault(d.get("mode"), "", "global is one container on a device, and replicas asks for %d", s.Replicas)
+	if d.Get("mode").Text() == "global" && s.Replicas > 1 {
+		t.Fault(d.Get("mode"), "", "global is one container on a device, and replicas asks for %d", s.Replicas)
 	}
-	if t.choice(d.get("endpoint_mode"), "vip", "dnsrr") == "dnsrr" {
-		t.notice(d.get("endpoint_mode"), "vip: the name of a service resolves to its one address, which leads to the replicas in turn")
+	if t.choice(d.Get("endpoint_mode"), "vip", "dnsrr") == "dnsrr" {
+		t.Notice(d.Get("endpoint_mode"), "vip: the name of a service resolves to its one address, which leads to the replicas in turn")
 	}
-	t.restartPolicy(n, d.get("restart_policy"), s)
-	s.Update = t.update(d.get("update_config"))
-	s.Rollback = t.update(d.get("rollback_config"))
+	t.restartPolicy(n, d.Get("restart_policy"), s)
+	s.Update = t.update(d.Get("update_config"))
+	s.Rollback = t.update(d.Get("rollback_config"))
 	if s.Rollback.FailureAction == workload.ActRollback {
-		t.fault(d.get("rollback_config", "failure_action"), "", "a rollback that fails is not rolled back: continue or pause")
+		t.Fault(d.Get("rollback_config", "failure_action"), "", "a rollback that fails is not rolled back: continue or pause")
 	}
 }
 
-func (t *translation) restartPolicy(service, n *node, s *workload.Service) {
+func (t *translation) restartPolicy(service, n *composefile.Node, s *workload.Service) {
 	if !t.isMapping(n) {
 		return
 	}
 	r := workload.Restart{
-		Max: int(t.integer(n.get("max_attempts"), 0, maxAttempts)), Delay: t.span(n.get("delay")), Window: t.span(n.get("window")),
+		Max: int(t.integer(n.Get("max_attempts"), 0, maxAttempts)), Delay: t.span(n.Get("delay")), Window: t.span(n.Get("window")),
 	}
-	switch t.choice(n.get("condition"), "none", "on-failure", "any") {
+	switch t.choice(n.Get("condition"), "none", "on-failure", "any") {
 	case "none":
 	case "on-failure":
 		r.Policy = workload.RestartOnFailure
 	default:
 		r.Policy = workload.RestartAlways // Compose: any, when nothing is said
 	}
-	if own := service.get("restart"); !own.isNull() && s.Restart.Policy != r.Policy &&
+	if own := service.Get("restart"); !own.IsNull() && s.Restart.Policy != r.Policy &&
 		(s.Restart.Policy != workload.RestartUnlessStopped || r.Policy != workload.RestartAlways) {
-		t.fault(n, "say it with one of them", "restart says something else")
+		t.Fault(n, "say it with one of them", "restart says something else")
 	}
 	if s.Restart.Policy == workload.RestartUnlessStopped {
 		r.Policy = s.Restart.Policy
@@ -70,24 +71,24 @@ func (t *translation) restartPolicy(service, n *node, s *workload.Service) {
 	s.Restart = r
 }
 
-func (t *translation) update(n *node) workload.Update {
+func (t *translation) update(n *composefile.Node) workload.Update {
 	var u workload.Update
 	if !t.isMapping(n) {
 		return u
 	}
-	if t.choice(n.get("order"), string(workload.StartFirst), string(workload.StopFirst)) == string(workload.StartFirst) {
+	if t.choice(n.Get("order"), string(workload.StartFirst), string(workload.StopFirst)) == string(workload.StartFirst) {
 		u.Order = workload.StartFirst
 	}
-	u.Parallelism = int(t.integer(n.get("parallelism"), 0, maxReplicas))
-	if n.get("parallelism").isNull() {
+	u.Parallelism = int(t.integer(n.Get("parallelism"), 0, maxReplicas))
+	if n.Get("parallelism").IsNull() {
 		u.Parallelism = 1 // Compose: one at a time when nothing is said
 	}
-	u.Delay, u.Monitor = t.span(n.get("delay")), t.span(n.get("monitor"))
-	u.FailureAction = workload.FailureAction(t.choice(n.get("failure_action"), string(workload.ActPause), string(workload.ActContinue), string(workload.ActRollback)))
-	if r := n.get("max_failure_ratio"); !r.isNull() {
+	u.Delay, u.Monitor = t.span(n.Get("delay")), t.span(n.Get("monitor"))
+	u.FailureAction = workload.FailureAction(t.choice(n.Get("failure_action"), string(workload.ActPause), string(workload.ActContinue), string(workload.ActRollback)))
+	if r := n.Get("max_failure_ratio"); !r.IsNull() {
 		v, ok := t.number(r)
 		if ok && (v < 0 || v > 1) {
-			t.fault(r, "", "%q is no share: 0 to 1", clipped(r.str()))
+			t.Fault(r, "", "%q is no share: 0 to 1", composefile.Clip(r.Text()))
 		}
 		u.MaxFailureRatio = v
 	}
@@ -99,17 +100,17 @@ func (t *translation) update(n *node) workload.Update {
 func (t *translation) orders(p *workload.Project) {
 	for i := range p.Services {
 		s := &p.Services[i]
-		n := t.root.get("services", s.Name)
+		n := t.root.Get("services", s.Name)
 		if s.Update.Order == workload.StartFirst {
 			if why := t.alone(p, s); why != "" {
 				s.Update.Order = ""
-				t.notice(n.get("deploy", "update_config", "order"), "stop-first: %s", why)
+				t.Notice(n.Get("deploy", "update_config", "order"), "stop-first: %s", why)
 			}
 		}
 		if s.Rollback.Order == workload.StartFirst {
 			if why := t.alone(p, s); why != "" {
 				s.Rollback.Order = ""
-				t.notice(n.get("deploy", "rollback_config", "order"), "stop-first: %s", why)
+				t.Notice(n.Get("deploy", "rollback_config", "order"), "stop-first: %s", why)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // Limits on configs and secrets, which are kept in memory on the device.
@@ -25,23 +26,23 @@ const inArchive = "files are read from the archive: put it beside compose.yaml b
 
 // read reads a file of the archive. It is ok, without data, when there is no archive to look into. Errors never hold
 // what the file says: it may be a secret.
-func (t *translation) read(n *node, name string, most int64, what string) ([]byte, bool) {
+func (t *translation) read(n *composefile.Node, name string, most int64, what string) ([]byte, bool) {
 	if t.files == nil {
 		return nil, true
 	}
 	data, ok, err := t.open(n, name, most, what)
 	if ok && err != nil {
-		t.fault(n, inArchive, "%q is not in the archive", clipped(name))
+		t.Fault(n, inArchive, "%q is not in the archive", composefile.Clip(name))
 		return nil, false
 	}
 	return data, ok
 }
 
 // open is read where a file may be missing: that error is returned.
-func (t *translation) open(n *node, name string, most int64, what string) (data []byte, ok bool, missing error) {
+func (t *translation) open(n *composefile.Node, name string, most int64, what string) (data []byte, ok bool, missing error) {
 	clean := path.Clean(name)
 	if path.IsAbs(name) || !fs.ValidPath(clean) || clean == "." {
-		t.fault(n, what+" is read from the archive", "%q is not in the archive", clipped(name))
+		t.Fault(n, what+" is read from the archive", "%q is not in the archive", composefile.Clip(name))
 		return nil, false, nil
 	}
 	f, err := t.files.Open(clean)
@@ -52,20 +53,20 @@ func (t *translation) open(n *node, name string, most int64, what string) (data 
 	data, err = io.ReadAll(io.LimitReader(f, most+1))
 	switch {
 	case err != nil:
-		t.fault(n, "", "read %s: %v", clean, err)
+		t.Fault(n, "", "read %s: %v", clean, err)
 		return nil, false, nil
 	case int64(len(data)) > most:
-		t.fault(n, "", "%s is larger than %d bytes", clean, most)
+		t.Fault(n, "", "%s is larger than %d bytes", clean, most)
 		return nil, false, nil
 	}
 	return data, true, nil
 }
 
 // serviceFiles are a service's configs and secrets. One that is mounted twice is two files.
-func (t *translation) serviceFiles(n *node) []workload.File {
+func (t *translation) serviceFiles(n *composefile.Node) []workload.File {
 	var out []workload.File
 	for _, section := range []string{"configs", "secrets"} {
-		for _, item := range t.list(n.get(section), maxList) {
+		for _, item := range t.List(n.Get(section), composefile.MaxList) {
 			if f, ok := t.serviceFile(item, section); ok {
 				out = append(out, f)
 			}
@@ -74,23 +75,23 @@ func (t *translation) serviceFiles(n *node) []workload.File {
 	return out
 }
 
-func (t *translation) serviceFile(n *node, section string) (workload.File, bool) {
+func (t *translation) serviceFile(n *composefile.Node, section string) (workload.File, bool) {
 	f := workload.File{Secret: section == "secrets"}
-	if n.kind == mapKind {
-		f.Name = t.text(n.get("source"))
+	if n.Kind == composefile.Map {
+		f.Name = t.Text(n.Get("source"))
 	} else {
-		f.Name = t.text(n)
+		f.Name = t.Text(n)
 	}
 	if f.Name == "" {
-		t.fault(n, "", "source is missing")
+		t.Fault(n, "", "source is missing")
 		return f, false
 	}
-	declared := t.root.get(section, f.Name)
+	declared := t.root.Get(section, f.Name)
 	if declared == nil {
-		t.fault(n, "name it under \""+section+":\" of the file", "%s %q is not defined", strings.TrimSuffix(section, "s"), clipped(f.Name))
+		t.Fault(n, "name it under \""+section+":\" of the file", "%s %q is not defined", strings.TrimSuffix(section, "s"), composefile.Clip(f.Name))
 		return f, false
 	}
-	f.Target = t.text(n.get("target"))
+	f.Target = t.Text(n.Get("target"))
 	switch base := map[bool]string{true: "/run/secrets", false: "/"}[f.Secret]; {
 	case f.Target == "":
 		f.Target = path.Join(base, f.Name)
@@ -100,15 +101,15 @@ func (t *translation) serviceFile(n *node, section string) (workload.File, bool)
 		f.Target = path.Clean(f.Target)
 	}
 	if f.Target == "/" || f.Target == "/run/secrets" {
-		t.fault(n.get("target"), "", "%q is no path of a file", clipped(n.get("target").str()))
+		t.Fault(n.Get("target"), "", "%q is no path of a file", composefile.Clip(n.Get("target").Text()))
 		return f, false
 	}
 	if !t.checkTarget(n, f.Target, true, "") {
 		return f, false
 	}
-	f.UID = uint32(t.integer(n.get("uid"), 0, math.MaxUint32-1))
-	f.GID = uint32(t.integer(n.get("gid"), 0, math.MaxUint32-1))
-	f.Mode = t.octal(n.get("mode"), 0o7777)
+	f.UID = uint32(t.integer(n.Get("uid"), 0, math.MaxUint32-1))
+	f.GID = uint32(t.integer(n.Get("gid"), 0, math.MaxUint32-1))
+	f.Mode = t.octal(n.Get("mode"), 0o7777)
 	var ok bool
 	f.Content, ok = t.content(declared, section)
 	if ok {
@@ -118,13 +119,13 @@ func (t *translation) serviceFile(n *node, section string) (workload.File, bool)
 }
 
 // content is what a config or secret says, read once.
-func (t *translation) content(n *node, section string) ([]byte, bool) {
+func (t *translation) content(n *composefile.Node, section string) ([]byte, bool) {
 	if c, ok := t.contents[n]; ok {
 		return c, c != nil
 	}
 	c, ok := t.source(n, section)
 	if t.contents == nil {
-		t.contents = map[*node][]byte{}
+		t.contents = map[*composefile.Node][]byte{}
 	}
 	if c == nil && ok {
 		c = []byte{}
@@ -135,7 +136,7 @@ func (t *translation) content(n *node, section string) ([]byte, bool) {
 }
 
 // held counts what a project keeps in memory; added is the size of the newest file.
-func (t *translation) held(n *node, added int) {
+func (t *translation) held(n *composefile.Node, added int) {
 	total := 0
 	for c := range maps.Values(t.contents) {
 		total += len(c)
@@ -144,30 +145,30 @@ func (t *translation) held(n *node, added int) {
 		total += len(c)
 	}
 	if total > maxProjectFiles && total-added <= maxProjectFiles {
-		t.fault(n, "put large files into an image", "configs, secrets and mounted files are larger than %d bytes", maxProjectFiles)
+		t.Fault(n, "put large files into an image", "configs, secrets and mounted files are larger than %d bytes", maxProjectFiles)
 	}
 }
 
 // source reads one of file, environment and content.
-func (t *translation) source(n *node, section string) ([]byte, bool) {
+func (t *translation) source(n *composefile.Node, section string) ([]byte, bool) {
 	var said []string
 	for _, k := range []string{"file", "environment", "content"} {
-		if !n.get(k).isNull() {
+		if !n.Get(k).IsNull() {
 			said = append(said, k)
 		}
 	}
 	switch {
-	case len(said) == 0 && (t.isCut(n.path) || slices.ContainsFunc([]string{"file", "environment", "content"}, func(k string) bool { return t.cut[n.path+"."+k] })):
+	case len(said) == 0 && (t.isCut(n.Path) || slices.ContainsFunc([]string{"file", "environment", "content"}, func(k string) bool { return t.cut[n.Path+"."+k] })):
 		return nil, true
 	case len(said) == 0:
-		t.fault(n, "", "one of file, environment%s must be there", map[string]string{"configs": " and content"}[section])
+		t.Fault(n, "", "one of file, environment%s must be there", map[string]string{"configs": " and content"}[section])
 		return nil, false
 	case len(said) > 1:
-		t.fault(n.get(said[1]), "", "%s is there beside it", said[0])
+		t.Fault(n.Get(said[1]), "", "%s is there beside it", said[0])
 		return nil, false
 	}
-	at := n.get(said[0])
-	text := t.text(at)
+	at := n.Get(said[0])
+	text := t.Text(at)
 	switch said[0] {
 	case "content":
 		return []byte(text), true
@@ -181,27 +182,27 @@ func (t *translation) source(n *node, section string) ([]byte, bool) {
 	case t.every: // a device's values are not known
 		return nil, true
 	case text == "":
-		t.fault(at, "", "must be the name of a parameter")
+		t.Fault(at, "", "must be the name of a parameter")
 	default:
-		t.fault(at, "set it with a parameter of the deployment whose pointer is "+clipped(text), "%s has no value", clipped(text))
+		t.Fault(at, "set it with a parameter of the deployment whose pointer is "+composefile.Clip(text), "%s has no value", composefile.Clip(text))
 	}
 	return nil, false
 }
 
 // fileLabels are labels with those of label files under them.
-func (t *translation) fileLabels(n *node, own map[string]string) map[string]string {
-	list := n.get("label_file")
-	if list.isNull() || t.files == nil {
+func (t *translation) fileLabels(n *composefile.Node, own map[string]string) map[string]string {
+	list := n.Get("label_file")
+	if list.IsNull() || t.files == nil {
 		return own
 	}
 	out := map[string]string{}
-	for _, item := range t.elements(list) {
-		data, ok := t.read(item, item.str(), maxEnvFile, "a label file")
+	for _, item := range t.Elements(list) {
+		data, ok := t.read(item, item.Text(), composefile.MaxEnvFile, "a label file")
 		if !ok {
 			continue
 		}
-		if err := parseEnv(item.str(), data, out, nil, ""); err != nil {
-			t.fault(item, "", "%v", err)
+		if err := composefile.ParseEnv(item.Text(), data, out, nil, ""); err != nil {
+			t.Fault(item, "", "%v", err)
 		}
 	}
 	maps.Copy(out, own)

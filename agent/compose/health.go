@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // What Compose means when a healthcheck does not say it.
@@ -18,78 +19,78 @@ const (
 	healthRetries  = 3
 )
 
-func (t *translation) health(n *node) (h *workload.Health, off bool) {
+func (t *translation) health(n *composefile.Node) (h *workload.Health, off bool) {
 	if !t.isMapping(n) {
 		return nil, false
 	}
-	probe, test := n.get(extProbe), n.get("test")
+	probe, test := n.Get(extProbe), n.Get("test")
 	var command []string
-	if test != nil && test.kind == scalarKind {
-		if !test.isNull() {
-			command = []string{"CMD-SHELL", t.text(test)}
+	if test != nil && test.Kind == composefile.Scalar {
+		if !test.IsNull() {
+			command = []string{"CMD-SHELL", t.Text(test)}
 		}
 	} else {
 		command = t.command(test)
 	}
-	if t.flag(n.get("disable")) || len(command) > 0 && command[0] == "NONE" {
+	if t.flag(n.Get("disable")) || len(command) > 0 && command[0] == "NONE" {
 		if probe != nil {
-			t.fault(probe, "", "there is a probe, and the healthcheck is off")
+			t.Fault(probe, "", "there is a probe, and the healthcheck is off")
 		}
 		return nil, true
 	}
 	h = &workload.Health{}
 	switch {
 	case probe != nil && test != nil:
-		t.fault(probe, "", "there is a test beside it: a container is judged by one of them")
+		t.Fault(probe, "", "there is a test beside it: a container is judged by one of them")
 	case probe != nil:
 		h.Probe = t.probe(probe)
 	case len(command) == 0: // the image's own test, judged by what is said here
 	default:
 		h.Probe.Exec = t.test(test, command)
 	}
-	h.Interval = cmp.Or(t.span(n.get("interval")), healthInterval) // zero is the default, as Compose has it
-	h.Timeout = cmp.Or(t.span(n.get("timeout")), healthTimeout)
-	h.Retries = cmp.Or(int(t.integer(n.get("retries"), 0, math.MaxInt32)), healthRetries)
-	h.StartPeriod, h.StartInterval = t.span(n.get("start_period")), t.span(n.get("start_interval"))
+	h.Interval = cmp.Or(t.span(n.Get("interval")), healthInterval) // zero is the default, as Compose has it
+	h.Timeout = cmp.Or(t.span(n.Get("timeout")), healthTimeout)
+	h.Retries = cmp.Or(int(t.integer(n.Get("retries"), 0, math.MaxInt32)), healthRetries)
+	h.StartPeriod, h.StartInterval = t.span(n.Get("start_period")), t.span(n.Get("start_interval"))
 	return h, false
 }
 
 // test turns Compose's test into the arguments to execute.
-func (t *translation) test(n *node, test []string) []string {
+func (t *translation) test(n *composefile.Node, test []string) []string {
 	switch test[0] {
 	case "CMD":
 		if len(test) < 2 || test[1] == "" {
-			t.fault(n, "", "there is nothing to execute")
+			t.Fault(n, "", "there is nothing to execute")
 			return nil
 		}
 		return slices.Clone(test[1:])
 	case "CMD-SHELL":
 		if len(test) != 2 || strings.TrimSpace(test[1]) == "" {
-			t.fault(n, "", "CMD-SHELL takes one command line")
+			t.Fault(n, "", "CMD-SHELL takes one command line")
 			return nil
 		}
 		return []string{"/bin/sh", "-c", test[1]}
 	}
-	t.fault(n, "", "a list must begin with CMD, CMD-SHELL or NONE")
+	t.Fault(n, "", "a list must begin with CMD, CMD-SHELL or NONE")
 	return nil
 }
 
 // probe reads our extension: exactly one of http and tcp.
-func (t *translation) probe(n *node) workload.Probe {
+func (t *translation) probe(n *composefile.Node) workload.Probe {
 	var p workload.Probe
-	http, tcp := n.get("http"), n.get("tcp")
+	http, tcp := n.Get("http"), n.Get("tcp")
 	switch {
-	case n.kind != mapKind || (http == nil) == (tcp == nil):
-		t.fault(n, "", "must be {http: {port: …, path: …}} or {tcp: port}")
+	case n.Kind != composefile.Map || (http == nil) == (tcp == nil):
+		t.Fault(n, "", "must be {http: {port: …, path: …}} or {tcp: port}")
 	case tcp != nil:
-		p.TCP, _ = t.portNumber(tcp, tcp.str())
-	case http.get("port") == nil:
-		t.fault(http, "", "port is missing")
+		p.TCP, _ = t.portNumber(tcp, tcp.Text())
+	case http.Get("port") == nil:
+		t.Fault(http, "", "port is missing")
 	default:
-		p.HTTP = &workload.HTTPProbe{Path: http.get("path").str()}
-		p.HTTP.Port, _ = t.portNumber(http.get("port"), http.get("port").str())
+		p.HTTP = &workload.HTTPProbe{Path: http.Get("path").Text()}
+		p.HTTP.Port, _ = t.portNumber(http.Get("port"), http.Get("port").Text())
 		if path := p.HTTP.Path; path != "" && (!strings.HasPrefix(path, "/") || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f })) {
-			t.fault(http.get("path"), "", "%s is no path of a URL", strconv.Quote(path))
+			t.Fault(http.Get("path"), "", "%s is no path of a URL", strconv.Quote(path))
 		}
 	}
 	return p

@@ -7,55 +7,55 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // serviceImage is a service's image, for the platform that it asks for.
-func (t *translation) serviceImage(service *node) workload.Image {
-	if service.get("image").isNull() && t.cut[service.path+".image"] {
+func (t *translation) serviceImage(service *composefile.Node) workload.Image {
+	if service.Get("image").IsNull() && t.cut[service.Path+".image"] {
 		return workload.Image{}
 	}
-	p := service.get("platform")
-	want := t.text(p)
+	p := service.Get("platform")
+	want := t.Text(p)
 	if want == "" {
-		return t.image(service, service.get("image"))
+		return t.image(service, service.Get("image"))
 	}
 	if !platformName.MatchString(want) {
-		t.fault(p, "write it as linux/arm64", "%q is no platform", clipped(want))
+		t.Fault(p, "write it as linux/arm64", "%q is no platform", composefile.Clip(want))
 		return workload.Image{}
 	}
 	device := t.platform
 	if device != "" && !slices.Contains(runnable(device), canonical(want)) {
-		t.unfit = append(t.unfit, fmt.Sprintf("%s: made for %s, not %s", service.path, want, device))
+		t.unfit = append(t.unfit, fmt.Sprintf("%s: made for %s, not %s", service.Path, want, device))
 		return workload.Image{}
 	}
 	if t.platform != "" {
 		t.platform = canonical(want)
 		defer func() { t.platform = device }()
 	}
-	return t.image(service, service.get("image"))
+	return t.image(service, service.Get("image"))
 }
 
 var platformName = regexp.MustCompile(`^linux/[a-z0-9_]+(/[a-z0-9]+)?$`)
 
 // image pins an image: by the archive's lock, else by the digest in the reference itself.
-func (t *translation) image(service, n *node) workload.Image {
-	if n.isNull() || n.str() == "" {
-		t.fault(service, "", "there is no image")
+func (t *translation) image(service, n *composefile.Node) workload.Image {
+	if n.IsNull() || n.Text() == "" {
+		t.Fault(service, "", "there is no image")
 		return workload.Image{}
 	}
-	ref := t.text(n)
+	ref := t.Text(n)
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
 		hint := ""
 		if strings.Contains(ref, "://") {
 			hint = "write host/path:tag, without a scheme"
 		}
-		t.fault(n, hint, "%q: %v", ref, err)
+		t.Fault(n, hint, "%q: %v", ref, err)
 		return workload.Image{}
 	}
 	image := workload.Image{Repository: named.Name(), Platform: t.platform}
@@ -63,7 +63,7 @@ func (t *translation) image(service, n *node) workload.Image {
 		image.Tag = tagged.Tag()
 	}
 	if digested, ok := named.(reference.Digested); ok {
-		if !t.checkPin(n, named) {
+		if !t.CheckPin(n, named) {
 			return workload.Image{}
 		}
 		image.Digest = digested.Digest()
@@ -72,25 +72,15 @@ func (t *translation) image(service, n *node) workload.Image {
 	}
 	if locked, ok := t.locked(ref); ok {
 		if image.Digest != "" && image.Digest != locked.Digest {
-			t.fault(n, "push the component again", "the lock says %s", locked.Digest)
+			t.Fault(n, "push the component again", "the lock says %s", locked.Digest)
 		}
 		image.Digest = locked.Digest
 		image.Size = t.fit(service, ref, locked)
 	}
 	if image.Digest == "" && !t.unpinned {
-		t.fault(n, "push the component with longshore component push, which resolves and locks its images", "%s is not pinned by a digest", ref)
+		t.Fault(n, "push the component with longshore component push, which resolves and locks its images", "%s is not pinned by a digest", ref)
 	}
 	return image
-}
-
-// checkPin refuses a digest that registries, the lock and the agent's own checks do not all know.
-func (d *document) checkPin(n *node, named reference.Named) bool {
-	digested, ok := named.(reference.Digested)
-	if !ok || digested.Digest().Algorithm() == digest.SHA256 {
-		return true
-	}
-	d.fault(n, "pin the image by its sha256 digest", "images pinned by %s are not supported on a device", digested.Digest().Algorithm())
-	return false
 }
 
 func (t *translation) locked(ref string) (artifacts.LockedImage, bool) {
@@ -105,7 +95,7 @@ func (t *translation) locked(ref string) (artifacts.LockedImage, bool) {
 }
 
 // fit finds the platform's size, and notes an image that is not made for it.
-func (t *translation) fit(service *node, ref string, locked artifacts.LockedImage) int64 {
+func (t *translation) fit(service *composefile.Node, ref string, locked artifacts.LockedImage) int64 {
 	if t.platform == "" || len(locked.Platforms) == 0 {
 		return 0
 	}
@@ -120,7 +110,7 @@ func (t *translation) fit(service *node, ref string, locked artifacts.LockedImag
 	for _, p := range locked.Platforms {
 		have = append(have, p.Platform)
 	}
-	t.unfit = append(t.unfit, fmt.Sprintf("%s: image %s has %s, not %s", service.path, ref, strings.Join(have, ", "), t.platform))
+	t.unfit = append(t.unfit, fmt.Sprintf("%s: image %s has %s, not %s", service.Path, ref, strings.Join(have, ", "), t.platform))
 	return 0
 }
 

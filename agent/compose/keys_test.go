@@ -12,6 +12,8 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/schema"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // formsOf lists what the schema of compose-go allows at every path: its short and long forms.
@@ -58,21 +60,21 @@ func formsOf(t *testing.T) map[string][]string {
 		}
 		if props, ok := n["properties"].(map[string]any); ok {
 			for k, c := range props {
-				walk(c.(map[string]any), join(path, k))
+				walk(c.(map[string]any), joined(path, k))
 			}
 		}
 		if props, ok := n["patternProperties"].(map[string]any); ok {
 			for k, c := range props {
 				if sub, ok := c.(map[string]any); ok && !strings.HasPrefix(k, "^x-") {
-					walk(sub, join(path, "*"))
+					walk(sub, joined(path, "*"))
 				}
 			}
 		}
 		if c, ok := n["additionalProperties"].(map[string]any); ok {
-			walk(c, join(path, "*"))
+			walk(c, joined(path, "*"))
 		}
 		if c, ok := n["items"].(map[string]any); ok {
-			walk(c, join(path, "[]"))
+			walk(c, joined(path, "[]"))
 		}
 	}
 	walk(root, "")
@@ -166,19 +168,19 @@ func golden(t *testing.T, file, got string) {
 // Whatever the table says is honoured stands in one of the accepted files, whose translation is held by golden files.
 func TestWhatTheTableHonoursIsShown(t *testing.T) {
 	shown := map[string]bool{}
-	var walk func(n *node, s *shape, path string)
-	walk = func(n *node, s *shape, path string) {
+	var walk func(n *composefile.Node, s *shape, path string)
+	walk = func(n *composefile.Node, s *shape, path string) {
 		shown[path] = true
-		for _, item := range n.items {
+		for _, item := range n.Items {
 			if s.list != nil {
-				walk(item, s.list, join(path, "[]"))
+				walk(item, s.list, joined(path, "[]"))
 			}
 		}
-		for _, k := range n.keys {
+		for _, k := range n.Keys {
 			if sub := s.fields[k]; sub != nil {
-				walk(n.fields[k], sub, join(path, k))
+				walk(n.Fields[k], sub, joined(path, k))
 			} else if s.each != nil {
-				walk(n.fields[k], s.each, join(path, "*"))
+				walk(n.Fields[k], s.each, joined(path, "*"))
 			}
 		}
 	}
@@ -187,11 +189,11 @@ func TestWhatTheTableHonoursIsShown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		root, faults := parse(data)
-		if len(faults) > 0 {
-			t.Fatal(faults)
+		p, err := composefile.Parse(name, data)
+		if err != nil {
+			t.Fatal(err)
 		}
-		walk(root, supported(), "")
+		walk(p.Root, supported(), "")
 	}
 	for _, k := range keys() {
 		for _, p := range k.paths {
@@ -223,7 +225,7 @@ func instance(path string) (file string, at string) {
 		if p == "[]" {
 			at += "[0]"
 		} else {
-			at = join(at, name)
+			at = joined(at, name)
 		}
 		indent += "  "
 	}
@@ -249,7 +251,7 @@ func TestWhatTheTableRefusesIsRefused(t *testing.T) {
 			}
 		}
 		file, at := instance(path)
-		_, err := Check(t.Context(), "f", []byte(file), nil)
+		_, err := CheckFile(t.Context(), "f", []byte(file), nil)
 		if err == nil || !strings.Contains(err.Error(), at+": "+k.how) {
 			t.Errorf("%s: %v, want a fault at %s\n%s", path, err, at, file)
 		}
@@ -303,3 +305,5 @@ func manual() string {
 	b.WriteString("\n")
 	return b.String()
 }
+
+func joined(path, key string) string { return strings.TrimPrefix(path+"."+key, ".") }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -25,7 +26,7 @@ func archive(t testing.TB, file string) *artifacts.Archive {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fsys := fstest.MapFS{compose.File: {Data: data}}
+	fsys := fstest.MapFS{composefile.Name: {Data: data}}
 	if env, err := os.ReadFile(filepath.Join("testdata", "accepted", "line.env")); err == nil {
 		fsys["sensor.env"] = &fstest.MapFile{Data: env}
 	}

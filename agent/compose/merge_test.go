@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // modelOf is what compose-go makes of the files of a directory, with env for variables, as YAML.
@@ -62,7 +63,7 @@ func packedModel(t *testing.T, files map[string]string, env types.Mapping, layer
 		}
 		packed[name] = string(data)
 	}
-	return modelOf(t, packed, env, compose.File)
+	return modelOf(t, packed, env, composefile.Name)
 }
 
 // sameAsComposeGo packs files, each laid over the one before it. other is the text of other.yaml.
@@ -258,7 +259,7 @@ func TestMergeOfSubnets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := modelOf(t, files, nil, compose.File)
+			want, err := modelOf(t, files, nil, composefile.Name)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 const (
@@ -20,10 +21,10 @@ const (
 )
 
 // serviceMounts are a service's mounts, and the files of the archive among them.
-func (t *translation) serviceMounts(n *node) (out []workload.Mount, packed []workload.File) {
-	for _, item := range t.list(n, maxMounts) {
+func (t *translation) serviceMounts(n *composefile.Node) (out []workload.Mount, packed []workload.File) {
+	for _, item := range t.List(n, maxMounts) {
 		m, ok := workload.Mount{}, false
-		if item.kind == mapKind {
+		if item.Kind == composefile.Map {
 			m, ok = t.longMount(item)
 		} else {
 			m, ok = t.shortMount(item)
@@ -31,7 +32,7 @@ func (t *translation) serviceMounts(n *node) (out []workload.Mount, packed []wor
 		switch {
 		case ok && m.Kind == workload.MountBind && !path.IsAbs(m.Source):
 			if !m.ReadOnly && t.files != nil {
-				t.notice(item, "%s travels in the component and is mounted read-only: where the service writes, name a volume, or a directory of the device by its absolute path", clipped(m.Source))
+				t.Notice(item, "%s travels in the component and is mounted read-only: where the service writes, name a volume, or a directory of the device by its absolute path", composefile.Clip(m.Source))
 			}
 			packed = append(packed, t.packedMount(item, m)...)
 		case ok:
@@ -43,11 +44,11 @@ func (t *translation) serviceMounts(n *node) (out []workload.Mount, packed []wor
 
 // shortMount reads [source:]target[:options]. The library ignores options that it does not know, so they are looked at
 // here.
-func (t *translation) shortMount(n *node) (workload.Mount, bool) {
-	s := n.str()
+func (t *translation) shortMount(n *composefile.Node) (workload.Mount, bool) {
+	s := n.Text()
 	v, err := format.ParseVolume(s)
 	if err != nil {
-		t.fault(n, "", "%v", err)
+		t.Fault(n, "", "%v", err)
 		return workload.Mount{}, false
 	}
 	m := workload.Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly}
@@ -67,26 +68,26 @@ func (t *translation) shortMount(n *node) (workload.Mount, bool) {
 	return m, t.checkMount(n, &m)
 }
 
-func (t *translation) mountOption(n *node, option string, m *workload.Mount) bool {
+func (t *translation) mountOption(n *composefile.Node, option string, m *workload.Mount) bool {
 	bind := m.Kind == workload.MountBind
 	switch option {
 	case "ro", "rw":
 	case "z", "Z":
-		t.notice(n, "files are not relabelled: a device's own policy labels them")
+		t.Notice(n, "files are not relabelled: a device's own policy labels them")
 	case "cached", "delegated", "consistent":
 	case "nocopy":
 		if m.NoCopy = true; bind {
-			t.fault(n, "", "nocopy is for volumes")
+			t.Fault(n, "", "nocopy is for volumes")
 			return false
 		}
 	case "private", "rprivate", "shared", "rshared", "slave", "rslave":
 		if !bind {
-			t.fault(n, "", "%s is for directories of the device", option)
+			t.Fault(n, "", "%s is for directories of the device", option)
 			return false
 		}
 		m.Propagation = propagation(option)
 	default:
-		t.fault(n, "ro, rw, z, nocopy and the kinds of propagation are", "option %q is not possible on a device", clipped(option))
+		t.Fault(n, "ro, rw, z, nocopy and the kinds of propagation are", "option %q is not possible on a device", composefile.Clip(option))
 		return false
 	}
 	return true
@@ -100,47 +101,47 @@ func propagation(s string) string {
 	return s
 }
 
-func (t *translation) longMount(n *node) (workload.Mount, bool) {
-	m := workload.Mount{Source: t.text(n.get("source")), Target: t.text(n.get("target"))}
+func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
+	m := workload.Mount{Source: t.Text(n.Get("source")), Target: t.Text(n.Get("target"))}
 	var ok bool
-	if m.ReadOnly, ok = t.truth(n.get("read_only"), false); !ok {
+	if m.ReadOnly, ok = t.truth(n.Get("read_only"), false); !ok {
 		return m, false
 	}
-	kind := t.text(n.get("type"))
+	kind := t.Text(n.Get("type"))
 	for _, section := range []string{"bind", "volume", "tmpfs", "image"} {
-		s := n.get(section)
-		if s.isNull() {
+		s := n.Get(section)
+		if s.IsNull() {
 			continue
 		}
 		if section != kind {
-			t.fault(s, "", "belongs to a mount of another type")
+			t.Fault(s, "", "belongs to a mount of another type")
 			return m, false
 		}
-		if s.kind != mapKind {
-			t.fault(s, "", "must be a mapping")
+		if s.Kind != composefile.Map {
+			t.Fault(s, "", "must be a mapping")
 			return m, false
 		}
 	}
 	switch kind {
 	case "volume":
 		m.Kind = workload.MountVolume
-		m.NoCopy = t.flag(n.get("volume", "nocopy"))
-		if m.Subpath, ok = t.subpath(n.get("volume", "subpath")); !ok {
+		m.NoCopy = t.flag(n.Get("volume", "nocopy"))
+		if m.Subpath, ok = t.subpath(n.Get("volume", "subpath")); !ok {
 			return m, false
 		}
 		if m.Subpath != "" && m.Source == "" {
-			t.fault(n.get("volume", "subpath"), "", "a volume without a name has no directories yet")
+			t.Fault(n.Get("volume", "subpath"), "", "a volume without a name has no directories yet")
 			return m, false
 		}
 	case "bind":
 		m.Kind = workload.MountBind
-		if m.Create, ok = t.truth(n.get("bind", "create_host_path"), true); !ok {
+		if m.Create, ok = t.truth(n.Get("bind", "create_host_path"), true); !ok {
 			return m, false
 		}
-		m.Propagation = propagation(t.choice(n.get("bind", "propagation"), "private", "rprivate", "shared", "rshared", "slave", "rslave"))
-		switch r := t.choice(n.get("bind", "recursive"), "enabled", "disabled", "writable", "readonly"); {
+		m.Propagation = propagation(t.choice(n.Get("bind", "propagation"), "private", "rprivate", "shared", "rshared", "slave", "rslave"))
+		switch r := t.choice(n.Get("bind", "recursive"), "enabled", "disabled", "writable", "readonly"); {
 		case r == "readonly" && !m.ReadOnly:
-			t.fault(n.get("bind", "recursive"), "set read_only: true", "the mount itself is not read-only")
+			t.Fault(n.Get("bind", "recursive"), "set read_only: true", "the mount itself is not read-only")
 			return m, false
 		case r == "disabled" || r == "readonly":
 			m.Recursive = r
@@ -148,39 +149,39 @@ func (t *translation) longMount(n *node) (workload.Mount, bool) {
 	case "tmpfs":
 		m.Kind = workload.MountTmpfs
 		if m.Source != "" {
-			t.fault(n.get("source"), "", "a tmpfs has no source")
+			t.Fault(n.Get("source"), "", "a tmpfs has no source")
 			return m, false
 		}
-		m.TmpfsMax, m.TmpfsPerm = t.bytes(n.get("tmpfs", "size")), t.octal(n.get("tmpfs", "mode"), 0o7777)
+		m.TmpfsMax, m.TmpfsPerm = t.bytes(n.Get("tmpfs", "size")), t.octal(n.Get("tmpfs", "mode"), 0o7777)
 	case "image":
 		m.Kind, m.ReadOnly = workload.MountImage, true
-		if m.Subpath, ok = t.subpath(n.get("image", "subpath")); !ok {
+		if m.Subpath, ok = t.subpath(n.Get("image", "subpath")); !ok {
 			return m, false
 		}
-		image := t.image(n, n.get("source"))
+		image := t.image(n, n.Get("source"))
 		m.Image, m.Source = &image, ""
-		if image.Repository == "" && !t.cut[n.path+".source"] {
+		if image.Repository == "" && !t.cut[n.Path+".source"] {
 			return m, false
 		}
 	case "":
-		t.fault(n, "", "type is missing")
+		t.Fault(n, "", "type is missing")
 		return m, false
 	default:
-		t.fault(n.get("type"), "volume, bind, tmpfs and image are", "mounts of type %q are not possible on a device", clipped(kind))
+		t.Fault(n.Get("type"), "volume, bind, tmpfs and image are", "mounts of type %q are not possible on a device", composefile.Clip(kind))
 		return m, false
 	}
 	return m, t.checkMount(n, &m)
 }
 
 // subpath is a directory within a volume or image.
-func (t *translation) subpath(n *node) (string, bool) {
-	s := t.text(n)
+func (t *translation) subpath(n *composefile.Node) (string, bool) {
+	s := t.Text(n)
 	if s == "" {
 		return "", true
 	}
 	clean := path.Clean(s)
 	if path.IsAbs(s) || !fs.ValidPath(clean) {
-		t.fault(n, "", "%q is no path within it", clipped(s))
+		t.Fault(n, "", "%q is no path within it", composefile.Clip(s))
 		return "", false
 	}
 	if clean == "." {
@@ -192,13 +193,13 @@ func (t *translation) subpath(n *node) (string, bool) {
 // drive is what compose-go makes of a volume whose name is one letter.
 var drive = regexp.MustCompile(`^[a-zA-Z]:|^(ro|rw)$`)
 
-func (t *translation) checkMount(n *node, m *workload.Mount) bool {
+func (t *translation) checkMount(n *composefile.Node, m *workload.Mount) bool {
 	if strings.ContainsRune(m.Source+m.Target, 0) {
-		t.fault(n, "", "holds a zero byte")
+		t.Fault(n, "", "holds a zero byte")
 		return false
 	}
 	if path.IsAbs(m.Target) && path.Clean(m.Target) == "/" {
-		t.fault(n, "mount it below the root of the image", "nothing can be mounted on / itself")
+		t.Fault(n, "mount it below the root of the image", "nothing can be mounted on / itself")
 		return false
 	}
 	if !path.IsAbs(m.Target) {
@@ -206,7 +207,7 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 		if drive.MatchString(m.Target) {
 			hint = "Compose takes one letter before a colon for a drive of Windows: give the volume a longer name"
 		}
-		t.fault(n, hint, "%q is no absolute path in the container", clipped(m.Target))
+		t.Fault(n, hint, "%q is no absolute path in the container", composefile.Clip(m.Target))
 		return false
 	}
 	m.Target = path.Clean(m.Target)
@@ -219,10 +220,10 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 		case path.IsAbs(m.Source):
 			m.Source = path.Clean(m.Source)
 		case strings.HasPrefix(m.Source, "~"), !m.ReadOnly && !t.inProject(m.Source):
-			t.fault(n, relativeHint, "%q is no absolute path on the device", clipped(m.Source))
+			t.Fault(n, relativeHint, "%q is no absolute path on the device", composefile.Clip(m.Source))
 			return false
 		case m.Propagation != "" && m.Propagation != "private":
-			t.fault(n, "", "%s is for directories of the device", m.Propagation)
+			t.Fault(n, "", "%s is for directories of the device", m.Propagation)
 			return false
 		}
 	case workload.MountVolume:
@@ -230,11 +231,11 @@ func (t *translation) checkMount(n *node, m *workload.Mount) bool {
 			return true
 		}
 		if !sectionName.MatchString(m.Source) {
-			t.fault(n, relativeHint, "%q is no name of a volume", clipped(m.Source))
+			t.Fault(n, relativeHint, "%q is no name of a volume", composefile.Clip(m.Source))
 			return false
 		}
-		if t.root.get("volumes", m.Source) == nil {
-			t.fault(n, "name it under \"volumes:\" of the file", "volume %q is not defined", m.Source)
+		if t.root.Get("volumes", m.Source) == nil {
+			t.Fault(n, "name it under \"volumes:\" of the file", "volume %q is not defined", m.Source)
 			return false
 		}
 	}
@@ -249,11 +250,11 @@ var procFiles = []string{
 
 // checkTarget refuses places that OCI runtimes mount nothing on: /proc, but for the device's own, and what is below it, but for
 // a few files.
-func (t *translation) checkTarget(n *node, target string, file bool, source string) bool {
+func (t *translation) checkTarget(n *composefile.Node, target string, file bool, source string) bool {
 	if target != "/proc" && !strings.HasPrefix(target, "/proc/") || file && (slices.Contains(procFiles, target) || target == "/proc" && source == "/proc") {
 		return true
 	}
-	t.fault(n, "choose another place in the container", "nothing can be mounted on %s: the kernel shows the container's processes there", target)
+	t.Fault(n, "choose another place in the container", "nothing can be mounted on %s: the kernel shows the container's processes there", target)
 	return false
 }
 
@@ -267,15 +268,15 @@ func (t *translation) inProject(name string) bool {
 	if !fs.ValidPath(clean) || clean == "." {
 		return false
 	}
-	names, _, err := filesBelow(t.files, clean)
+	names, _, err := composefile.FilesBelow(t.files, clean)
 	return err == nil && len(names) > 0
 }
 
 // serviceTmpfs reads the key "tmpfs": path[:options], one or a list.
-func (t *translation) serviceTmpfs(n *node) []workload.Mount {
+func (t *translation) serviceTmpfs(n *composefile.Node) []workload.Mount {
 	var out []workload.Mount
-	for _, item := range t.elements(n) {
-		target, options, _ := strings.Cut(item.str(), ":")
+	for _, item := range t.Elements(n) {
+		target, options, _ := strings.Cut(item.Text(), ":")
 		m, ok := workload.Mount{Kind: workload.MountTmpfs, Target: target}, true
 		for _, option := range strings.FieldsFunc(options, func(r rune) bool { return r == ',' }) {
 			ok = ok && t.tmpfsOption(item, option, &m)
@@ -291,20 +292,20 @@ func (t *translation) serviceTmpfs(n *node) []workload.Mount {
 // tmpfsFlag is what mount(8) knows besides: flags, and numbers of users, groups and inodes.
 var tmpfsFlag = regexp.MustCompile(`^(suid|nosuid|dev|nodev|exec|noexec|sync|async|atime|noatime|diratime|nodiratime|relatime|norelatime|strictatime|(uid|gid|nr_inodes|nr_blocks)=\d+k?)$`)
 
-func (t *translation) tmpfsOption(n *node, option string, m *workload.Mount) bool {
+func (t *translation) tmpfsOption(n *composefile.Node, option string, m *workload.Mount) bool {
 	key, value, _ := strings.Cut(option, "=")
 	switch {
 	case key == "size":
 		size, err := parseBytes(value)
 		if err != nil {
-			t.fault(n, "", "%q is no size", clipped(value))
+			t.Fault(n, "", "%q is no size", composefile.Clip(value))
 			return false
 		}
 		m.TmpfsMax = size
 	case key == "mode":
 		perm, err := parseOctal(value)
 		if err != nil || perm > 0o7777 {
-			t.fault(n, "", "%q is no file mode", clipped(value))
+			t.Fault(n, "", "%q is no file mode", composefile.Clip(value))
 			return false
 		}
 		m.TmpfsPerm = perm
@@ -315,18 +316,18 @@ func (t *translation) tmpfsOption(n *node, option string, m *workload.Mount) boo
 	case tmpfsFlag.MatchString(option):
 		m.Options = append(m.Options, option)
 	default:
-		t.fault(n, "size, mode and the flags of mount(8) are", "option %q is not possible on a device", clipped(option))
+		t.Fault(n, "size, mode and the flags of mount(8) are", "option %q is not possible on a device", composefile.Clip(option))
 		return false
 	}
 	return true
 }
 
 // checkMounts refuses two things on one place.
-func (t *translation) checkMounts(service *node, s *workload.Service) {
+func (t *translation) checkMounts(service *composefile.Node, s *workload.Service) {
 	seen := map[string]bool{}
 	for _, m := range s.Mounts {
 		if seen[m.Target] {
-			t.fault(service, "", "two mounts on %q", m.Target)
+			t.Fault(service, "", "two mounts on %q", m.Target)
 		}
 		seen[m.Target] = true
 	}
@@ -335,7 +336,7 @@ func (t *translation) checkMounts(service *node, s *workload.Service) {
 			continue
 		}
 		if seen[f.Target] {
-			t.fault(service, "", "two files or mounts on %q", f.Target)
+			t.Fault(service, "", "two files or mounts on %q", f.Target)
 		}
 		seen[f.Target] = true
 	}
@@ -356,25 +357,25 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 			return // also a cycle, which the dependencies show
 		}
 		done[s.Name] = true
-		from := func(n *node, to *workload.Service) {
-			for _, item := range t.elements(n.get("volumes_from")) {
-				name, mode, _ := strings.Cut(item.str(), ":")
+		from := func(n *composefile.Node, to *workload.Service) {
+			for _, item := range t.Elements(n.Get("volumes_from")) {
+				name, mode, _ := strings.Cut(item.Text(), ":")
 				if name == "container" {
 					container, rest, _ := strings.Cut(mode, ":")
 					if name, mode = "", rest; container != "" {
 						name, _ = t.containerNamed(container)
 					}
 					if name == "" {
-						t.fault(item, "name a service of the project", "no service of the file has container_name %q", clipped(container))
+						t.Fault(item, "name a service of the project", "no service of the file has container_name %q", composefile.Clip(container))
 						continue
 					}
 				}
 				on, ok := index[name]
 				switch {
 				case !ok:
-					t.fault(item, t.offHint(name), "service %q is not defined", clipped(name))
+					t.Fault(item, t.offHint(name), "service %q is not defined", composefile.Clip(name))
 				case mode != "" && mode != "ro" && mode != "rw":
-					t.fault(item, "", "%q is neither ro nor rw", clipped(mode))
+					t.Fault(item, "", "%q is neither ro nor rw", composefile.Clip(mode))
 				default:
 					visit(on)
 					t.take(item, to, on, mode == "ro")
@@ -382,7 +383,7 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 				}
 			}
 		}
-		from(t.root.get("services", s.Name), s)
+		from(t.root.Get("services", s.Name), s)
 		for i := range s.PreStart {
 			c := &s.PreStart[i].Service
 			from(t.inits[c.Name], c)
@@ -400,7 +401,7 @@ func (t *translation) nameVolume(service, target string) string {
 	if !sectionName.MatchString(name) || strings.Contains(service+target, "-") { // a at /b-c, a at /b/c, a-b at /c
 		name = service + "-" + digest.FromString(target).Encoded()[:2*workload.Short]
 	}
-	for t.root.get("volumes", name) != nil {
+	for t.root.Get("volumes", name) != nil {
 		name += "-"
 	}
 	if !slices.Contains(t.unnamed, name) {
@@ -410,7 +411,7 @@ func (t *translation) nameVolume(service, target string) string {
 }
 
 // take adds the mounts of another service, but for those that are a container's own.
-func (t *translation) take(n *node, s, from *workload.Service, readOnly bool) {
+func (t *translation) take(n *composefile.Node, s, from *workload.Service, readOnly bool) {
 	taken := func(target string) bool {
 		return slices.ContainsFunc(s.Mounts, func(o workload.Mount) bool { return o.Target == target }) ||
 			slices.ContainsFunc(s.Files, func(o workload.File) bool { return o.Target == target })
@@ -430,7 +431,7 @@ func (t *translation) take(n *node, s, from *workload.Service, readOnly bool) {
 		if m.Kind == workload.MountVolume && m.Source == "" { // shared, it is no container's own: both have it by a name
 			m.Source = t.nameVolume(from.Name, m.Target)
 			from.Mounts[i].Source = m.Source
-			t.notice(n, "the volume at %s of service %s has no name: it becomes one of the project, which all replicas share and which stays when the application is removed", m.Target, from.Name)
+			t.Notice(n, "the volume at %s of service %s has no name: it becomes one of the project, which all replicas share and which stays when the application is removed", m.Target, from.Name)
 		}
 		m.ReadOnly = m.ReadOnly || readOnly
 		s.Mounts = append(s.Mounts, m)

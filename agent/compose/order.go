@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // byName finds services; the pointers are good until the slice grows.
@@ -22,24 +23,24 @@ func (t *translation) dependencies(p *workload.Project) {
 	index := byName(p)
 	for i := range p.Services {
 		s := &p.Services[i]
-		service := t.root.get("services", s.Name)
-		n := service.get("depends_on")
+		service := t.root.Get("services", s.Name)
+		n := service.Get("depends_on")
 		switch {
-		case n.isNull():
-		case n.kind == scalarKind:
-			t.fault(n, "", "must be a list or a mapping")
-		case n.kind == listKind:
-			for _, item := range t.elements(n) {
-				t.dependency(s, item, item.str(), nil, index)
+		case n.IsNull():
+		case n.Kind == composefile.Scalar:
+			t.Fault(n, "", "must be a list or a mapping")
+		case n.Kind == composefile.List:
+			for _, item := range t.Elements(n) {
+				t.dependency(s, item, item.Text(), nil, index)
 			}
 		default:
-			for _, k := range n.keys {
-				t.dependency(s, n.fields[k], k, n.fields[k], index)
+			for _, k := range n.Keys {
+				t.dependency(s, n.Fields[k], k, n.Fields[k], index)
 			}
 		}
-		t.links(service.get("links"), s, index)
+		t.links(service.Get("links"), s, index)
 		for _, key := range []string{"network_mode", "pid", "ipc"} {
-			t.shared(service.get(key), s)
+			t.shared(service.Get(key), s)
 		}
 	}
 	t.shareMounts(p, index)
@@ -59,32 +60,32 @@ func (t *translation) chains(p *workload.Project, index map[string]*workload.Ser
 	}
 }
 
-func (t *translation) dependency(s *workload.Service, at *node, name string, n *node, index map[string]*workload.Service) {
+func (t *translation) dependency(s *workload.Service, at *composefile.Node, name string, n *composefile.Node, index map[string]*workload.Service) {
 	d := workload.Dependency{Service: name, Condition: workload.Started}
-	if c := t.choice(n.get("condition"), string(workload.Started), string(workload.Healthy), string(workload.Completed)); c != "" {
+	if c := t.choice(n.Get("condition"), string(workload.Started), string(workload.Healthy), string(workload.Completed)); c != "" {
 		d.Condition = workload.Condition(c)
 	}
-	if required, ok := t.truth(n.get("required"), true); ok {
+	if required, ok := t.truth(n.Get("required"), true); ok {
 		d.Optional = !required
 	}
-	d.Restart = t.flag(n.get("restart"))
+	d.Restart = t.flag(n.Get("restart"))
 	on, ok := index[name]
 	switch {
 	case !ok && t.off[name] != "" && d.Optional:
 		return
 	case !ok && t.off[name] != "":
-		t.fault(at, t.offHint(name), "service %s does not exist here: %s", name, t.off[name])
+		t.Fault(at, t.offHint(name), "service %s does not exist here: %s", name, t.off[name])
 		return
 	case !ok:
-		t.fault(at, "", "service %q is not defined", clipped(name))
+		t.Fault(at, "", "service %q is not defined", composefile.Clip(name))
 		return
 	case d.Condition == workload.Healthy && on.NoHealth:
-		t.fault(at, "", "service %s has its healthcheck off and never becomes healthy", name)
+		t.Fault(at, "", "service %s has its healthcheck off and never becomes healthy", name)
 		return
 	case d.Condition == workload.Completed && (on.Restart.Policy == workload.RestartAlways || on.Restart.Policy == workload.RestartUnlessStopped):
-		t.notice(at, "service %s is restarted whenever it ends: what waits for its end starts after the first time it ended well", name)
+		t.Notice(at, "service %s is restarted whenever it ends: what waits for its end starts after the first time it ended well", name)
 	case slices.ContainsFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name }):
-		t.fault(at, "", "service %s is named twice", name)
+		t.Fault(at, "", "service %s is named twice", name)
 		return
 	}
 	s.DependsOn = append(s.DependsOn, d)
@@ -102,25 +103,25 @@ func follows(s *workload.Service, name string, restart bool) {
 }
 
 // shared makes a service follow the one whose namespace it is in: a new container there has a new namespace.
-func (t *translation) shared(n *node, s *workload.Service) {
-	name, ok := t.sharedWith(n.str())
-	if !ok || t.root.get("services", name) == nil {
+func (t *translation) shared(n *composefile.Node, s *workload.Service) {
+	name, ok := t.sharedWith(n.Text())
+	if !ok || t.root.Get("services", name) == nil {
 		return
 	}
 	if name == s.Name {
-		t.fault(n, "", "a service cannot share a namespace with itself")
+		t.Fault(n, "", "a service cannot share a namespace with itself")
 		return
 	}
 	follows(s, name, true)
 }
 
 // links are dependencies with a name of their own for the other service.
-func (t *translation) links(n *node, s *workload.Service, index map[string]*workload.Service) {
-	for _, item := range t.elements(n) {
-		name, alias, _ := strings.Cut(item.str(), ":")
+func (t *translation) links(n *composefile.Node, s *workload.Service, index map[string]*workload.Service) {
+	for _, item := range t.Elements(n) {
+		name, alias, _ := strings.Cut(item.Text(), ":")
 		on, ok := index[name]
 		if !ok {
-			t.fault(item, t.offHint(name), "service %q is not defined", clipped(name))
+			t.Fault(item, t.offHint(name), "service %q is not defined", composefile.Clip(name))
 			continue
 		}
 		follows(s, name, false)
@@ -128,11 +129,11 @@ func (t *translation) links(n *node, s *workload.Service, index map[string]*work
 			continue
 		}
 		if !isHostname(alias) {
-			t.fault(item, "", "%q is no host name", clipped(alias))
+			t.Fault(item, "", "%q is no host name", composefile.Clip(alias))
 			continue
 		}
 		if _, taken := index[alias]; taken {
-			t.fault(item, "", "%s is the name of a service of its own", alias)
+			t.Fault(item, "", "%s is the name of a service of its own", alias)
 			continue
 		}
 		both := false
@@ -147,7 +148,7 @@ func (t *translation) links(n *node, s *workload.Service, index map[string]*work
 			}
 		}
 		if !both {
-			t.fault(item, "put both on one network", "service %s shares no network with it", name)
+			t.Fault(item, "put both on one network", "service %s shares no network with it", name)
 		}
 	}
 }
@@ -164,11 +165,11 @@ func (t *translation) cycles(p *workload.Project, index map[string]*workload.Ser
 			return false
 		case visiting:
 			loop := append(trail[slices.Index(trail, name):], name)
-			at := t.root.get("services", name, "depends_on")
+			at := t.root.Get("services", name, "depends_on")
 			if at == nil {
-				at = t.root.get("services", name)
+				at = t.root.Get("services", name)
 			}
-			t.fault(at, "", "services wait for each other: %s", strings.Join(loop, " → "))
+			t.Fault(at, "", "services wait for each other: %s", strings.Join(loop, " → "))
 			return true
 		}
 		state[name] = visiting

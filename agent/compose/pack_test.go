@@ -19,6 +19,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -200,7 +201,7 @@ func TestPackSeveralFiles(t *testing.T) {
 // Packing resolves what compose-go would: a project is the same before and after.
 func TestPackMeansTheSame(t *testing.T) {
 	files, env := several(), types.Mapping{"BASE": "2"}
-	want, err := modelOf(t, files, env, compose.File)
+	want, err := modelOf(t, files, env, composefile.Name)
 	if err != nil {
 		t.Fatalf("compose-go: %v", err)
 	}
@@ -302,7 +303,7 @@ func FuzzPack(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := compose.Check(t.Context(), "d", p.Compose, p.Files); err != nil {
+		if _, err := compose.CheckFile(t.Context(), "d", p.Compose, p.Files); err != nil {
 			t.Errorf("what was packed is refused: %v\n%s", err, p.Compose)
 		}
 	})

@@ -84,7 +84,7 @@ func TestNamespacesByContainerName(t *testing.T) {
 		t.Errorf("it depends on %+v, want vpn", app.DependsOn)
 	}
 	for _, key := range []string{"network_mode: ", "pid: ", "ipc: "} {
-		_, err := compose.Check(t.Context(), "f", []byte("services: {a: {image: x, "+key+"\"container:other\"}}"), nil)
+		_, err := compose.CheckFile(t.Context(), "f", []byte("services: {a: {image: x, "+key+"\"container:other\"}}"), nil)
 		wantFault(t, err, "services.a."+strings.TrimSuffix(key, ": "), "no service of the file has container_name")
 	}
 }
@@ -145,7 +145,7 @@ func TestUnreachablePorts(t *testing.T) {
 		`services: {a: {image: x, networks: [n], ports: ["[2001:db8::1]:8080:80"]}}` + "\nnetworks: {n: {}}":               "none of its networks leads there",
 		`services: {a: {image: x, networks: [n], ports: ["127.0.0.1:8080:80"]}}` + "\nnetworks: {n: {enable_ipv4: false}}": "none of its networks leads there",
 	} {
-		_, err := compose.Check(t.Context(), "f", []byte(text), nil)
+		_, err := compose.CheckFile(t.Context(), "f", []byte(text), nil)
 		wantFault(t, err, "services.a.ports[0]", want)
 	}
 	for _, text := range []string{
@@ -154,7 +154,7 @@ func TestUnreachablePorts(t *testing.T) {
 		`services: {a: {image: x, networks: [n], ports: ["8080:80"]}}` + "\nnetworks: {n: {internal: \"${X}\"}}",
 		`services: {a: {image: x, networks: [n], ports: ["8080:80"]}}` + "\nnetworks: {n: {external: true, name: m}}",
 	} {
-		if _, err := compose.Check(t.Context(), "f", []byte(text), nil); err != nil {
+		if _, err := compose.CheckFile(t.Context(), "f", []byte(text), nil); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -170,26 +170,26 @@ func TestTargetsOfRuntimes(t *testing.T) {
 		`services: {a: {image: x, volumes: ["/opt:/proc"]}}`:                                                             "services.a.volumes[0]",
 		`services: {a: {image: x, configs: [{source: c, target: /proc/sys/kernel/x}]}}` + "\nconfigs: {c: {content: c}}": "services.a.configs[0]",
 	} {
-		_, err := compose.Check(t.Context(), "f", []byte(text), nil)
+		_, err := compose.CheckFile(t.Context(), "f", []byte(text), nil)
 		wantFault(t, err, path, "nothing can be mounted on /proc")
 	}
 	for _, text := range []string{
 		`services: {a: {image: x, volumes: ["/proc:/proc", "/opt/cpu:/proc/cpuinfo", "/proc:/host/proc:ro", "/opt/a:/process"]}}`,
 		`services: {a: {image: x, user: "4294967294:0"}}`,
 	} {
-		if _, err := compose.Check(t.Context(), "f", []byte(text), nil); err != nil {
+		if _, err := compose.CheckFile(t.Context(), "f", []byte(text), nil); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 	for _, user := range []string{"4294967296", "0:4294967296", "4294967295", "99999999999999999999"} {
-		_, err := compose.Check(t.Context(), "f", []byte(`services: {a: {image: x, user: "`+user+`"}}`), nil)
+		_, err := compose.CheckFile(t.Context(), "f", []byte(`services: {a: {image: x, user: "`+user+`"}}`), nil)
 		wantFault(t, err, "services.a.user", "no number of a user or group")
 	}
 }
 
 // What a device allows only with its owner's permission is told at the desk, where it stands.
 func TestPrivilegesAreNoticed(t *testing.T) {
-	notices, err := compose.Check(t.Context(), "f", []byte("services:\n  a:\n    image: x\n    pid: host\n    volumes: [/opt/plant:/p, /etc:/e]\n    cap_add: [SYS_ADMIN]\n"), nil)
+	notices, err := compose.CheckFile(t.Context(), "f", []byte("services:\n  a:\n    image: x\n    pid: host\n    volumes: [/opt/plant:/p, /etc:/e]\n    cap_add: [SYS_ADMIN]\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ services:
 // A mapping in a list of texts is told by its place.
 func TestListsOfTexts(t *testing.T) {
 	for key, entry := range map[string]string{"environment": "{A: 1}", "labels": "{a: b}", "command": "[a]", "entrypoint": "{a: b}"} {
-		_, err := compose.Check(t.Context(), "f", []byte("services: {a: {image: x, "+key+": [ok, "+entry+"]}}"), nil)
+		_, err := compose.CheckFile(t.Context(), "f", []byte("services: {a: {image: x, "+key+": [ok, "+entry+"]}}"), nil)
 		wantFault(t, err, "services.a."+key+"[1]", "must be text")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // maxPorts bounds what ranges expand to in one project.
@@ -18,15 +19,15 @@ const maxPorts = 1024
 
 // publication is a port and where it was asked for, for messages about both sides of a conflict.
 type publication struct {
-	at      *node
+	at      *composefile.Node
 	service string
 	port    workload.Port
 }
 
 // servicePorts reads the ports of a service of some replicas.
-func (t *translation) servicePorts(service string, n *node, replicas int) []workload.Port {
+func (t *translation) servicePorts(service string, n *composefile.Node, replicas int) []workload.Port {
 	var out []workload.Port
-	for _, item := range t.list(n, maxPorts) {
+	for _, item := range t.List(n, maxPorts) {
 		for _, p := range t.portEntry(item, replicas) {
 			if slices.Contains(out, p) {
 				continue // written twice in one service: one port
@@ -38,22 +39,22 @@ func (t *translation) servicePorts(service string, n *node, replicas int) []work
 	return out
 }
 
-func (t *translation) portEntry(n *node, replicas int) []workload.Port {
-	if n.kind == mapKind {
+func (t *translation) portEntry(n *composefile.Node, replicas int) []workload.Port {
+	if n.Kind == composefile.Map {
 		return t.longPort(n, replicas)
 	}
-	s := n.str()
+	s := n.Text()
 	if s == "" {
-		t.fault(n, "", "must be a port")
+		t.Fault(n, "", "must be a port")
 		return nil
 	}
 	if width(s)+len(t.ports) > maxPorts {
-		t.fault(n, "", "more than %d ports in a project", maxPorts)
+		t.Fault(n, "", "more than %d ports in a project", maxPorts)
 		return nil
 	}
 	parsed, err := types.ParsePortConfig(s)
 	if err != nil {
-		t.fault(n, fixedPort, "%s", portFault(err))
+		t.Fault(n, fixedPort, "%s", portFault(err))
 		return nil
 	}
 	out := make([]workload.Port, 0, len(parsed))
@@ -82,13 +83,13 @@ func portFault(err error) string {
 	}
 	what, value, _ := strings.Cut(err.Error(), ": ")
 	if format, ok := words[what]; ok {
-		return fmt.Sprintf(format, clipped(strings.TrimSuffix(value, "<empty>")))
+		return fmt.Sprintf(format, composefile.Clip(strings.TrimSuffix(value, "<empty>")))
 	}
 	return fmt.Sprintf("is no port: %v", err)
 }
 
 // oneOf reads a port of the container and a port of the host, or a range of these of which each replica has one, in turn.
-func (t *translation) oneOf(n *node, replicas int, hostIP, published, target, protocol string) []workload.Port {
+func (t *translation) oneOf(n *composefile.Node, replicas int, hostIP, published, target, protocol string) []workload.Port {
 	first, last, isRange := strings.Cut(published, "-")
 	p, ok := t.port(n, hostIP, first, target, protocol)
 	if !ok {
@@ -102,7 +103,7 @@ func (t *translation) oneOf(n *node, replicas int, hostIP, published, target, pr
 		return nil
 	}
 	if have := int(end) - int(p.HostPort) + 1; have < replicas {
-		t.fault(n, "widen the range", "host ports %s are %d, and each of %d replicas needs one", published, max(have, 0), replicas)
+		t.Fault(n, "widen the range", "host ports %s are %d, and each of %d replicas needs one", published, max(have, 0), replicas)
 		return nil
 	}
 	if replicas == 1 {
@@ -130,16 +131,16 @@ func width(s string) int {
 	return wide
 }
 
-func (t *translation) longPort(n *node, replicas int) []workload.Port {
-	target, protocol := n.get("target"), n.get("protocol").str()
-	if target.isNull() {
-		t.fault(n, "", "target is missing")
+func (t *translation) longPort(n *composefile.Node, replicas int) []workload.Port {
+	target, protocol := n.Get("target"), n.Get("protocol").Text()
+	if target.IsNull() {
+		t.Fault(n, "", "target is missing")
 		return nil
 	}
-	return t.oneOf(n, replicas, n.get("host_ip").str(), n.get("published").str(), target.str(), protocol)
+	return t.oneOf(n, replicas, n.Get("host_ip").Text(), n.Get("published").Text(), target.Text(), protocol)
 }
 
-func (t *translation) port(n *node, hostIP, published, target, protocol string) (workload.Port, bool) {
+func (t *translation) port(n *composefile.Node, hostIP, published, target, protocol string) (workload.Port, bool) {
 	p := workload.Port{Protocol: strings.ToLower(protocol)}
 	if p.Protocol == "" {
 		p.Protocol = "tcp"
@@ -147,11 +148,11 @@ func (t *translation) port(n *node, hostIP, published, target, protocol string) 
 	switch p.Protocol {
 	case "tcp", "udp", "sctp":
 	default:
-		t.fault(n, "", "protocol %q is not possible: tcp, udp and sctp are", clipped(protocol))
+		t.Fault(n, "", "protocol %q is not possible: tcp, udp and sctp are", composefile.Clip(protocol))
 		return p, false
 	}
 	if published == "" {
-		t.fault(n, fixedPort, "no host port: a device does not choose one at random")
+		t.Fault(n, fixedPort, "no host port: a device does not choose one at random")
 		return p, false
 	}
 	var ok bool
@@ -164,7 +165,7 @@ func (t *translation) port(n *node, hostIP, published, target, protocol string) 
 	if hostIP != "" {
 		addr, err := netip.ParseAddr(strings.Trim(hostIP, "[]"))
 		if err != nil || addr.Zone() != "" {
-			t.fault(n, "", "%q is no address of this device", hostIP)
+			t.Fault(n, "", "%q is no address of this device", hostIP)
 			return p, false
 		}
 		if addr = addr.Unmap(); !addr.IsUnspecified() {
@@ -176,10 +177,10 @@ func (t *translation) port(n *node, hostIP, published, target, protocol string) 
 	return p, true
 }
 
-func (t *translation) portNumber(n *node, s string) (uint16, bool) {
+func (t *translation) portNumber(n *composefile.Node, s string) (uint16, bool) {
 	v, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || v == 0 {
-		t.fault(n, "", "%q is no port", s)
+		t.Fault(n, "", "%q is no port", s)
 		return 0, false
 	}
 	return uint16(v), true
@@ -188,7 +189,7 @@ func (t *translation) portNumber(n *node, s string) (uint16, bool) {
 // checkPorts refuses one port of the host asked for twice.
 func (t *translation) checkPorts() {
 	if len(t.ports) > maxPorts {
-		t.fault(t.ports[maxPorts].at, "", "more than %d ports in a project", maxPorts)
+		t.Fault(t.ports[maxPorts].at, "", "more than %d ports in a project", maxPorts)
 		return
 	}
 	type key struct {
@@ -200,7 +201,7 @@ func (t *translation) checkPorts() {
 		k := key{p.port.Protocol, p.port.HostPort}
 		for _, other := range taken[k] {
 			if overlap(p.port.HostIP, other.port.HostIP) {
-				t.fault(p.at, "", "host port %d/%s is taken by %s", k.port, k.protocol, other.at.path)
+				t.Fault(p.at, "", "host port %d/%s is taken by %s", k.port, k.protocol, other.at.Path)
 				break
 			}
 		}
@@ -232,7 +233,7 @@ func (t *translation) reachable(p *workload.Project) {
 				continue
 			}
 			if why, hint := s.Unreachable(pub.port.HostIP, networks); why != "" {
-				t.fault(pub.at, hint, "%s", why)
+				t.Fault(pub.at, hint, "%s", why)
 			}
 		}
 	}

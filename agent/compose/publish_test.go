@@ -68,28 +68,28 @@ volumes: {v: {labels: {a: "${L}"}}}
 	}
 	for name, file := range good {
 		t.Run(name, func(t *testing.T) {
-			if _, err := compose.Check(t.Context(), "compose.yaml", []byte(file), nil); err != nil {
+			if _, err := compose.CheckFile(t.Context(), "compose.yaml", []byte(file), nil); err != nil {
 				t.Errorf("Check: %v", err)
 			}
 		})
 	}
-	_, err := compose.Check(t.Context(), "compose.yaml", []byte("services: {a: {image: \"${I}\", ports: [\"${P}:1\", \"80\"], builds: x, user: \"${U\"}}"), nil)
+	_, err := compose.CheckFile(t.Context(), "compose.yaml", []byte("services: {a: {image: \"${I}\", ports: [\"${P}:1\", \"80\"], builds: x, user: \"${U\"}}"), nil)
 	wantFault(t, err, "services.a.builds", "unknown key")
 	wantFault(t, err, "services.a.user", "no valid use")
-	_, err = compose.Check(t.Context(), "compose.yaml", []byte("services: {a: {image: x, ports: [\"${P}:1\", \"80\"]}}"), nil)
+	_, err = compose.CheckFile(t.Context(), "compose.yaml", []byte("services: {a: {image: x, ports: [\"${P}:1\", \"80\"]}}"), nil)
 	wantFault(t, err, "services.a.ports[1]", "no host port")
 }
 
 func TestCheckLooksAtEnvFiles(t *testing.T) {
 	file := []byte("services: {a: {image: x, env_file: a.env}}")
-	_, err := compose.Check(t.Context(), "compose.yaml", file, fstest.MapFS{})
+	_, err := compose.CheckFile(t.Context(), "compose.yaml", file, fstest.MapFS{})
 	wantFault(t, err, "services.a.env_file", "not in the archive")
-	_, err = compose.Check(t.Context(), "compose.yaml", file, fstest.MapFS{"a.env": {Data: []byte("PASSWORD=hunter2\nnot a line\n")}})
+	_, err = compose.CheckFile(t.Context(), "compose.yaml", file, fstest.MapFS{"a.env": {Data: []byte("PASSWORD=hunter2\nnot a line\n")}})
 	wantFault(t, err, "services.a.env_file", "no env file")
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("the error tells a secret: %v", err)
 	}
-	_, err = compose.Check(t.Context(), "compose.yaml", file, fstest.MapFS{"a.env": {Data: []byte(strings.Repeat("A=1\n", 100_000))}})
+	_, err = compose.CheckFile(t.Context(), "compose.yaml", file, fstest.MapFS{"a.env": {Data: []byte(strings.Repeat("A=1\n", 100_000))}})
 	wantFault(t, err, "services.a.env_file", "larger than")
 }
 
@@ -237,7 +237,7 @@ func FuzzLoad(f *testing.F) {
 					t.Errorf("container id %q is too long", c.ID)
 				}
 			}
-			if _, err := compose.Check(t.Context(), "f", data, nil); err != nil {
+			if _, err := compose.CheckFile(t.Context(), "f", data, nil); err != nil {
 				t.Errorf("Check refuses what Load takes: %v", err)
 			}
 		} else if strings.Contains(err.Error(), "compose-go: runtime error") {

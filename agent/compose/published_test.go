@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -139,7 +140,7 @@ func TestPublishedBytes(t *testing.T) {
 	if err != nil || string(packed.Compose) != text {
 		t.Fatalf("Pack = %v, %v", packed, err)
 	}
-	if data, err := fs.ReadFile(packed.Files, compose.File); err != nil || string(data) != text {
+	if data, err := fs.ReadFile(packed.Files, composefile.Name); err != nil || string(data) != text {
 		t.Errorf("compose.yaml = %q, %v", data, err)
 	}
 }
@@ -216,7 +217,7 @@ func FuzzPublished(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := compose.Check(t.Context(), "x", packed.Compose, packed.Files); err != nil {
+		if _, err := compose.CheckFile(t.Context(), "x", packed.Compose, packed.Files); err != nil {
 			t.Errorf("what was packed is refused: %v\n%s", err, packed.Compose)
 		}
 	})

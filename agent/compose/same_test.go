@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // A value means on a device what it means to compose-go, whose loader reads the same projects here.
@@ -52,7 +53,7 @@ func TestReadsAsComposeGoDoes(t *testing.T) {
 				t.Fatal(err)
 			}
 			theirs, err := loader.LoadWithContext(t.Context(), types.ConfigDetails{
-				WorkingDir: "/", ConfigFiles: []types.ConfigFile{{Filename: compose.File, Content: packed.Compose}}, Environment: env,
+				WorkingDir: "/", ConfigFiles: []types.ConfigFile{{Filename: composefile.Name, Content: packed.Compose}}, Environment: env,
 			}, func(o *loader.Options) {
 				o.SetProjectName(ours.Name, true)
 				o.Profiles = []string{"*"}

@@ -1,11 +1,11 @@
 package compose
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -90,20 +90,20 @@ const (
 
 // screen refuses every key that is not in s and takes it out of the tree, together with what means nothing. Values are
 // looked at once variables are filled in: when d.filled.
-func (d *document) screen(n *node, s *shape) {
+func (d *document) screen(n *composefile.Node, s *shape) {
 	switch {
-	case n.kind == listKind && s.list != nil:
-		for _, item := range n.items {
+	case n.Kind == composefile.List && s.list != nil:
+		for _, item := range n.Items {
 			d.screen(item, s.list)
 		}
-	case n.kind == mapKind && s.fields != nil:
+	case n.Kind == composefile.Map && s.fields != nil:
 		d.screenFields(n, s)
-	case n.kind == mapKind && s.each != nil:
-		for _, k := range n.keys {
-			d.screen(n.fields[k], s.each)
+	case n.Kind == composefile.Map && s.each != nil:
+		for _, k := range n.Keys {
+			d.screen(n.Fields[k], s.each)
 		}
-	case d.filled && n.kind == scalarKind && s.key != nil && s.key.only != nil && n.value != nil && !slices.Contains(s.key.only, n.str()):
-		d.fault(n, s.key.how, "%q is not possible on a device: %s", clipped(n.str()), alternatives(s.key.only))
+	case d.filled && n.Kind == composefile.Scalar && s.key != nil && s.key.only != nil && n.Value != nil && !slices.Contains(s.key.only, n.Text()):
+		d.Fault(n, s.key.how, "%q is not possible on a device: %s", composefile.Clip(n.Text()), alternatives(s.key.only))
 	}
 }
 
@@ -115,9 +115,9 @@ func alternatives(values []string) string {
 	return "only " + strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
 }
 
-func (d *document) screenFields(n *node, s *shape) {
-	for _, k := range slices.Clone(n.keys) {
-		child := n.fields[k]
+func (d *document) screenFields(n *composefile.Node, s *shape) {
+	for _, k := range slices.Clone(n.Keys) {
+		child := n.Fields[k]
 		sub, ok := s.fields[k]
 		switch {
 		case ok && (sub.key == nil || sub.key.verdict == handled):
@@ -125,49 +125,29 @@ func (d *document) screenFields(n *node, s *shape) {
 			continue
 		case ok && sub.key.verdict == metadata:
 			if sub.key.notice {
-				d.notice(child, "%s", sub.key.how)
+				d.Notice(child, "%s", sub.key.how)
 			}
 		case ok:
-			d.fault(child, sub.key.hint, "%s", sub.key.how)
+			d.Fault(child, sub.key.hint, "%s", sub.key.how)
 			switch { // what is missing because of it is the same fault
-			case (k == "build" || k == "provider") && n.get("image") == nil:
-				d.cut[n.path+".image"] = true
+			case (k == "build" || k == "provider") && n.Get("image") == nil:
+				d.cut[n.Path+".image"] = true
 			case k == "external":
-				d.cut[n.path] = true
+				d.cut[n.Path] = true
 			}
 		case strings.HasPrefix(k, "x-") && !strings.HasPrefix(k, extPrefix):
 		default:
 			d.unknown(child, k, s)
 		}
-		n.drop(k)
+		n.Drop(k)
 	}
 }
 
-func (d *document) unknown(n *node, key string, s *shape) {
+func (d *document) unknown(n *composefile.Node, key string, s *shape) {
 	if near := strict.Nearest(key, slices.Sorted(maps.Keys(s.fields))); near != "" {
-		d.cut[strings.TrimSuffix(n.path, key)+near] = true // it is there under another name
-		d.fault(n, "", "unknown key, did you mean %q?", near)
+		d.cut[strings.TrimSuffix(n.Path, key)+near] = true // it is there under another name
+		d.Fault(n, "", "unknown key, did you mean %q?", near)
 		return
 	}
-	d.fault(n, "", "unknown key")
-}
-
-func join(pattern, key string) string {
-	if pattern == "" {
-		return key
-	}
-	return pattern + "." + key
-}
-
-func (d *document) fault(n *node, hint, format string, args ...any) {
-	f := faultAt(n)
-	f.Message, f.Hint = fmt.Sprintf(format, args...), hint
-	d.faults = append(d.faults, f)
-}
-
-// notice reports what is honoured in another way than its author may expect.
-func (d *document) notice(n *node, format string, args ...any) {
-	f := faultAt(n)
-	f.Message = fmt.Sprintf(format, args...)
-	d.notices = append(d.notices, f)
+	d.Fault(n, "", "unknown key")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -45,32 +46,32 @@ type translation struct {
 	every    bool     // a device's values are not known: all profiles are active
 	unfit    []string // images that are not made for this platform
 	ports    []publication
-	off      map[string]string // services that do not exist here, and why
-	inits    map[string]*node  // init containers with what they inherit, by name
-	contents map[*node][]byte  // configs and secrets that were read; nil: refused
-	packed   map[string][]byte // files of the archive that are mounted and were read
-	unnamed  []string          // names that volumes without one got because several services mount them
+	off      map[string]string            // services that do not exist here, and why
+	inits    map[string]*composefile.Node // init containers with what they inherit, by name
+	contents map[*composefile.Node][]byte // configs and secrets that were read; nil: refused
+	packed   map[string][]byte            // files of the archive that are mounted and were read
+	unnamed  []string                     // names that volumes without one got because several services mount them
 }
 
 func (t *translation) translate(ctx context.Context, name string) (*workload.Project, error) {
-	services := t.root.get("services")
-	if len(services.keys) > maxServices {
-		t.fault(services, "", "more than %d services", maxServices)
-		return nil, t.err()
+	services := t.root.Get("services")
+	if len(services.Keys) > maxServices {
+		t.Fault(services, "", "more than %d services", maxServices)
+		return nil, t.Err()
 	}
 	if !t.named(services) || !t.sections() {
-		return nil, t.err() // names are paths in everything that follows
+		return nil, t.Err() // names are paths in everything that follows
 	}
-	t.inits = map[string]*node{}
+	t.inits = map[string]*composefile.Node{}
 	t.profiles(services)
 	p := &workload.Project{Name: name}
-	for _, k := range services.keys {
+	for _, k := range services.Keys {
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read %s: %w", t.file, context.Cause(ctx))
+			return nil, fmt.Errorf("read %s: %w", t.File, context.Cause(ctx))
 		}
-		n := services.fields[k]
+		n := services.Fields[k]
 		s := t.service(k, n)
-		s.Ports = t.servicePorts(k, n.get("ports"), s.Count())
+		s.Ports = t.servicePorts(k, n.Get("ports"), s.Count())
 		t.exposure(n, &s)
 		t.hooks(n, &s)
 		p.Services = append(p.Services, s)
@@ -81,36 +82,35 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 		containers += p.Services[i].Count()
 	}
 	if containers > maxContainers {
-		t.fault(services, "", "%d containers, more than %d", containers, maxContainers)
+		t.Fault(services, "", "%d containers, more than %d", containers, maxContainers)
 	}
 	t.dependencies(p)
 	t.networks(p)
 	t.reachable(p)
 	t.volumes(p)
 	t.orders(p)
-	if err := t.err(); err != nil {
+	if err := t.Err(); err != nil {
 		return nil, err
 	}
 	if err := t.fits(); err != nil {
 		return nil, err
 	}
 	t.privileges(p)
-	t.notices = listed(t.notices, "notices")
-	for _, f := range t.notices {
+	for _, f := range t.Notices() {
 		p.Notices = append(p.Notices, workload.Notice{Path: f.Path, Message: f.Message})
 	}
 	return p, nil
 }
 
-func (t *translation) named(services *node) bool {
+func (t *translation) named(services *composefile.Node) bool {
 	ok := true
-	for _, k := range services.keys {
+	for _, k := range services.Keys {
 		if !isHostname(k) {
-			t.fault(services.fields[k], "use letters, digits, dots, dashes and underscores, at most 63", "%q is no name for a service", k)
+			t.Fault(services.Fields[k], "use letters, digits, dots, dashes and underscores, at most 63", "%q is no name for a service", k)
 			ok = false
 		}
-		if services.fields[k].kind != mapKind {
-			t.fault(services.fields[k], "", "must be a mapping")
+		if services.Fields[k].Kind != composefile.Map {
+			t.Fault(services.Fields[k], "", "must be a mapping")
 			ok = false
 		}
 	}
@@ -124,21 +124,21 @@ var sectionName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
 func (t *translation) sections() bool {
 	ok := true
 	for what, noun := range map[string]string{"networks": "a network", "volumes": "a volume", "configs": "a config", "secrets": "a secret"} {
-		n := t.root.get(what)
-		if n.isNull() {
+		n := t.root.Get(what)
+		if n.IsNull() {
 			continue
 		}
-		if n.kind != mapKind {
-			t.fault(n, "", "must be a mapping")
+		if n.Kind != composefile.Map {
+			t.Fault(n, "", "must be a mapping")
 			ok = false
 			continue
 		}
-		for _, k := range n.keys {
+		for _, k := range n.Keys {
 			if !sectionName.MatchString(k) || strings.HasPrefix(k, "x-") {
-				t.fault(n.fields[k], "", "%q is no name for %s", k, noun)
+				t.Fault(n.Fields[k], "", "%q is no name for %s", k, noun)
 				ok = false
-			} else if c := n.fields[k]; !c.isNull() && c.kind != mapKind {
-				t.fault(c, "", "must be a mapping")
+			} else if c := n.Fields[k]; !c.IsNull() && c.Kind != composefile.Map {
+				t.Fault(c, "", "must be a mapping")
 				ok = false
 			}
 		}
@@ -147,91 +147,91 @@ func (t *translation) sections() bool {
 }
 
 // service translates what a service and its init containers have in common.
-func (t *translation) service(name string, n *node) workload.Service {
+func (t *translation) service(name string, n *composefile.Node) workload.Service {
 	s := workload.Service{
 		Name:       name,
-		Command:    t.command(n.get("command")),
-		Entrypoint: t.command(n.get("entrypoint")),
-		WorkingDir: t.text(n.get("working_dir")),
-		User:       t.text(n.get("user")),
-		Hostname:   t.text(n.get("hostname")),
-		Labels:     t.labels(n, t.fileLabels(n, t.mapping(n.get("labels")))),
-		Expose:     t.texts(n.get("expose")),
-		ReadOnly:   t.flag(n.get("read_only")),
-		StopSignal: t.stopSignal(n.get("stop_signal")),
+		Command:    t.command(n.Get("command")),
+		Entrypoint: t.command(n.Get("entrypoint")),
+		WorkingDir: t.Text(n.Get("working_dir")),
+		User:       t.Text(n.Get("user")),
+		Hostname:   t.Text(n.Get("hostname")),
+		Labels:     t.labels(n, t.fileLabels(n, t.mapping(n.Get("labels")))),
+		Expose:     t.texts(n.Get("expose")),
+		ReadOnly:   t.flag(n.Get("read_only")),
+		StopSignal: t.stopSignal(n.Get("stop_signal")),
 	}
 	s.Image = t.serviceImage(n)
 	if s.Entrypoint != nil && len(s.Command) == 0 {
 		s.Command = nil // Compose: an entrypoint of its own takes the image's command away
-		if len(s.Entrypoint) == 0 && !t.cut[n.path+".command"] {
-			t.fault(n.get("entrypoint"), "name the program with \"command:\"", "an empty entrypoint leaves nothing to run")
+		if len(s.Entrypoint) == 0 && !t.cut[n.Path+".command"] {
+			t.Fault(n.Get("entrypoint"), "name the program with \"command:\"", "an empty entrypoint leaves nothing to run")
 		}
 	}
 	s.Environment = t.environment(n)
-	s.Health, s.NoHealth = t.health(n.get("healthcheck"))
-	s.Restart = t.restart(n.get("restart"))
+	s.Health, s.NoHealth = t.health(n.Get("healthcheck"))
+	s.Restart = t.restart(n.Get("restart"))
 	s.Resources = t.resources(n)
 	t.namespaces(n, &s)
 	t.attachments(n, &s)
 	t.confine(n, &s)
 	t.devices(n, &s)
 	t.deploy(n, &s)
-	mounts, packed := t.serviceMounts(n.get("volumes"))
-	s.Mounts = append(mounts, t.serviceTmpfs(n.get("tmpfs"))...)
+	mounts, packed := t.serviceMounts(n.Get("volumes"))
+	s.Mounts = append(mounts, t.serviceTmpfs(n.Get("tmpfs"))...)
 	s.Files = append(t.serviceFiles(n), packed...)
 	t.checkMounts(n, &s)
 	t.plainFields(n, &s)
-	t.stopGrace(n.get("stop_grace_period"), &s)
-	if own := n.get(extOwnShim); own != nil {
+	t.stopGrace(n.Get("stop_grace_period"), &s)
+	if own := n.Get(extOwnShim); own != nil {
 		var ok bool
-		if s.OwnShim, ok = own.value.(bool); !ok && !own.isNull() {
-			t.fault(own, "", "must be true or false")
+		if s.OwnShim, ok = own.Value.(bool); !ok && !own.IsNull() {
+			t.Fault(own, "", "must be true or false")
 		}
 	}
 	return s
 }
 
-func (t *translation) stopGrace(n *node, s *workload.Service) {
-	if n.isNull() {
+func (t *translation) stopGrace(n *composefile.Node, s *workload.Service) {
+	if n.IsNull() {
 		return
 	}
 	switch s.StopGrace = t.span(n); {
 	case s.StopGrace > maxStopGrace:
-		t.fault(n, "a service that needs longer should save its work while it runs", "%v is longer than %v", s.StopGrace, maxStopGrace)
+		t.Fault(n, "a service that needs longer should save its work while it runs", "%v is longer than %v", s.StopGrace, maxStopGrace)
 	case s.StopGrace == 0:
 		s.StopGrace = 1 // a nanosecond: killed at once, where zero would mean the default
 	}
 }
 
 // plainFields checks and sets what goes to the runtime as it is.
-func (t *translation) plainFields(n *node, s *workload.Service) {
+func (t *translation) plainFields(n *composefile.Node, s *workload.Service) {
 	if s.WorkingDir != "" && !strings.HasPrefix(s.WorkingDir, "/") {
-		t.fault(n.get("working_dir"), "", "%q is not an absolute path", s.WorkingDir)
+		t.Fault(n.Get("working_dir"), "", "%q is not an absolute path", s.WorkingDir)
 	}
 	if s.Hostname != "" && !isHostname(s.Hostname) {
-		t.fault(n.get("hostname"), "", "%q is no host name", s.Hostname)
+		t.Fault(n.Get("hostname"), "", "%q is no host name", s.Hostname)
 	}
-	if s.Domainname = t.text(n.get("domainname")); s.Domainname != "" && !isHostname(s.Domainname) {
-		t.fault(n.get("domainname"), "", "%q is no name of a domain", s.Domainname)
+	if s.Domainname = t.Text(n.Get("domainname")); s.Domainname != "" && !isHostname(s.Domainname) {
+		t.Fault(n.Get("domainname"), "", "%q is no name of a domain", s.Domainname)
 	}
 	for id := range strings.SplitSeq(s.User, ":") {
 		if v, err := strconv.ParseUint(id, 10, 32); errors.Is(err, strconv.ErrRange) || err == nil && v == math.MaxUint32 {
-			t.fault(n.get("user"), "", "%s is no number of a user or group: the highest is %d", clipped(id), uint32(math.MaxUint32-1))
+			t.Fault(n.Get("user"), "", "%s is no number of a user or group: the highest is %d", composefile.Clip(id), uint32(math.MaxUint32-1))
 		}
 	}
-	s.Annotations = t.mapping(n.get("annotations"))
-	s.Groups = t.texts(n.get("group_add"))
-	s.Init = t.flag(n.get("init"))
-	s.TTY = t.flag(n.get("tty"))
-	s.Stdin = t.flag(n.get("stdin_open"))
-	s.Runtime = t.text(n.get("runtime"))
-	s.Umask = t.umask(n.get("umask"))
-	t.log(n.get("logging"), s)
+	s.Annotations = t.mapping(n.Get("annotations"))
+	s.Groups = t.texts(n.Get("group_add"))
+	s.Init = t.flag(n.Get("init"))
+	s.TTY = t.flag(n.Get("tty"))
+	s.Stdin = t.flag(n.Get("stdin_open"))
+	s.Runtime = t.Text(n.Get("runtime"))
+	s.Umask = t.umask(n.Get("umask"))
+	t.log(n.Get("logging"), s)
 }
 
 // umask is octal, as a number of YAML or as text.
-func (t *translation) umask(n *node) *uint32 {
-	if n.isNull() {
+func (t *translation) umask(n *composefile.Node) *uint32 {
+	if n.IsNull() {
 		return nil
 	}
 	v := t.octal(n, 0o777)
@@ -244,25 +244,25 @@ var hostname = strict.Short(`^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`, 63)
 func isHostname(s string) bool { return hostname.MatchString(s) }
 
 // labels refuses what containerd could not keep or the agent would take for its own.
-func (t *translation) labels(n *node, labels map[string]string) map[string]string {
-	at := n.get("labels")
+func (t *translation) labels(n *composefile.Node, labels map[string]string) map[string]string {
+	at := n.Get("labels")
 	if at == nil {
 		at = n
 	}
 	for k, v := range labels {
 		where := at
-		if l := at.get(k); l != nil {
+		if l := at.Get(k); l != nil {
 			where = l
 		}
 		switch {
 		case strings.HasPrefix(k, reservedLabels):
-			t.fault(where, "", "labels that begin with %s are the agent's own", reservedLabels)
+			t.Fault(where, "", "labels that begin with %s are the agent's own", reservedLabels)
 		case strings.HasPrefix(k, foreignLabels):
-			t.fault(where, "", "labels that begin with %s are containerd's own", foreignLabels)
+			t.Fault(where, "", "labels that begin with %s are containerd's own", foreignLabels)
 		case k == "":
-			t.fault(where, "", "a label needs a name")
+			t.Fault(where, "", "a label needs a name")
 		case len(k)+len(v) > maxLabel:
-			t.fault(where, "", "label %s is longer than %d bytes", clipped(k), maxLabel)
+			t.Fault(where, "", "label %s is longer than %d bytes", composefile.Clip(k), maxLabel)
 		}
 	}
 	if len(labels) == 0 {
@@ -271,23 +271,15 @@ func (t *translation) labels(n *node, labels map[string]string) map[string]strin
 	return labels
 }
 
-func clipped(s string) string {
-	const n = 40
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
-}
-
 // restart reads Compose's restart: "no", "always", "unless-stopped", "on-failure[:max]".
-func (t *translation) restart(n *node) workload.Restart {
-	s := t.text(n)
+func (t *translation) restart(n *composefile.Node) workload.Restart {
+	s := t.Text(n)
 	policy, count, counted := strings.Cut(s, ":")
 	r := workload.Restart{Policy: workload.RestartPolicy(policy)}
 	switch r.Policy {
 	case "", workload.RestartNo, workload.RestartAlways, workload.RestartUnlessStopped:
 		if counted {
-			t.fault(n, "", "only on-failure takes a number of attempts")
+			t.Fault(n, "", "only on-failure takes a number of attempts")
 		}
 		if r.Policy == workload.RestartNo {
 			r.Policy = ""
@@ -295,20 +287,20 @@ func (t *translation) restart(n *node) workload.Restart {
 	case workload.RestartOnFailure:
 		if counted {
 			if _, err := fmt.Sscanf(count, "%d", &r.Max); err != nil || r.Max < 0 || fmt.Sprint(r.Max) != count {
-				t.fault(n, "", "%q is no number of attempts", count)
+				t.Fault(n, "", "%q is no number of attempts", count)
 			}
 		}
 	default:
-		t.fault(n, "", "%q is none of no, always, on-failure[:attempts], unless-stopped", s)
+		t.Fault(n, "", "%q is none of no, always, on-failure[:attempts], unless-stopped", s)
 	}
 	return r
 }
 
 // stopSignal checks the name; real-time signals may be counted from either end.
-func (t *translation) stopSignal(n *node) string {
-	s := t.text(n)
+func (t *translation) stopSignal(n *composefile.Node) string {
+	s := t.Text(n)
 	if s != "" && !stopSignals.MatchString(strings.ToUpper(s)) {
-		t.fault(n, "", "%q is no signal", s)
+		t.Fault(n, "", "%q is no signal", s)
 	}
 	return s
 }
@@ -318,34 +310,34 @@ var stopSignals = regexp.MustCompile(`^(?:(?:SIG)?(?:HUP|INT|QUIT|ILL|TRAP|ABRT|
 // maxLogFiles is how many rotated files a service may ask for; the device's own budget holds all the same.
 const maxLogFiles = 100
 
-func (t *translation) log(n *node, s *workload.Service) {
+func (t *translation) log(n *composefile.Node, s *workload.Service) {
 	if !t.isMapping(n) {
 		return
 	}
-	driver := t.text(n.get("driver"))
+	driver := t.Text(n.Get("driver"))
 	switch driver { // those whose log is a file that is rotated, as ours is
 	case "", "json-file", "local", "none":
 	default:
-		t.fault(n.get("driver"), "leave it out: what a service writes is kept on the device, and longshore-agent logs shows it",
-			"logging driver %q is not possible on a device: json-file, local and none are", clipped(driver))
+		t.Fault(n.Get("driver"), "leave it out: what a service writes is kept on the device, and longshore-agent logs shows it",
+			"logging driver %q is not possible on a device: json-file, local and none are", composefile.Clip(driver))
 		return
 	}
 	s.Log.None = driver == "none"
-	for _, o := range t.pairsOf(n.get("options")) {
+	for _, o := range t.pairsOf(n.Get("options")) {
 		switch o.key {
 		case "max-size":
 			v, err := parseBytes(o.value)
 			if err != nil || v == 0 {
-				t.fault(o.at, "", "%q is no size", clipped(o.value))
+				t.Fault(o.at, "", "%q is no size", composefile.Clip(o.value))
 			}
 			s.Log.MaxSize = v
 		case "max-file":
 			v := t.integer(o.at, 1, maxLogFiles)
 			s.Log.MaxFiles = int(v)
 		case "compress", "mode", "max-buffer-size", "tag", "labels", "labels-regex", "env", "env-regex", "cache-disabled", "cache-max-size", "cache-max-file", "cache-compress":
-			t.notice(o.at, "no effect: a device's logs never block and hold what the service writes")
+			t.Notice(o.at, "no effect: a device's logs never block and hold what the service writes")
 		default:
-			t.fault(o.at, "max-size and max-file are honoured", "unknown option %q of the log", clipped(o.key))
+			t.Fault(o.at, "max-size and max-file are honoured", "unknown option %q of the log", composefile.Clip(o.key))
 		}
 	}
 }

@@ -9,49 +9,15 @@ import (
 	"time"
 
 	"github.com/compose-spec/compose-go/v2/types"
+
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// maxList bounds lists of small things of one service: capabilities, devices, limits.
-const maxList = 256
-
-// text is a scalar; "" when there is nothing.
-func (d *document) text(n *node) string {
-	if n == nil {
-		return ""
-	}
-	if n.kind != scalarKind {
-		d.fault(n, "", "must be text")
-		return ""
-	}
-	s := n.str()
-	if strings.ContainsRune(s, 0) {
-		d.fault(n, "", "holds a zero byte")
-		return ""
-	}
-	return s
-}
-
-// elements are the scalars of a list, or the one scalar in place of it.
-func (d *document) elements(n *node) []*node {
-	if !n.isNull() && n.kind == scalarKind {
-		return []*node{n}
-	}
-	var out []*node
-	for _, item := range d.list(n, maxList) {
-		if item.kind != scalarKind || item.isNull() || strings.ContainsRune(item.str(), 0) {
-			d.fault(item, "", "must be text")
-			continue
-		}
-		out = append(out, item)
-	}
-	return out
-}
-
 // texts are elements as text, each once; nil when there are none.
-func (d *document) texts(n *node) []string {
+func (d *document) texts(n *composefile.Node) []string {
 	var out []string
-	for _, item := range d.elements(n) {
-		if s := item.str(); !slices.Contains(out, s) {
+	for _, item := range d.Elements(n) {
+		if s := item.Text(); !slices.Contains(out, s) {
 			out = append(out, s)
 		}
 	}
@@ -60,41 +26,41 @@ func (d *document) texts(n *node) []string {
 
 // pair is one entry of a mapping that may be written as a list of "key=value".
 type pair struct {
-	at         *node
+	at         *composefile.Node
 	key, value string
 	set        bool // there is a value, even if it is empty
 }
 
-func (d *document) pairsOf(n *node) []pair {
-	if n.isNull() {
+func (d *document) pairsOf(n *composefile.Node) []pair {
+	if n.IsNull() {
 		return nil
 	}
-	if n.kind == scalarKind {
-		d.fault(n, "", "must be a list or a mapping")
+	if n.Kind == composefile.Scalar {
+		d.Fault(n, "", "must be a list or a mapping")
 		return nil
 	}
 	var out []pair
-	for _, k := range n.keys {
-		v := n.fields[k]
+	for _, k := range n.Keys {
+		v := n.Fields[k]
 		if k == "" || strings.ContainsAny(k, "=\x00") {
-			d.fault(v, "", "%q is no name", k)
+			d.Fault(v, "", "%q is no name", k)
 			continue
 		}
-		p := pair{at: v, key: k, value: d.text(v), set: !v.isNull()}
-		if p.set && v.kind == scalarKind {
-			p.value = fmt.Sprint(v.value) // as Compose has it: 0x10 is 16
+		p := pair{at: v, key: k, value: d.Text(v), set: !v.IsNull()}
+		if p.set && v.Kind == composefile.Scalar {
+			p.value = fmt.Sprint(v.Value) // as Compose has it: 0x10 is 16
 		}
 		out = append(out, p)
 	}
-	for _, item := range n.items {
-		k, v, ok := strings.Cut(item.str(), "=")
+	for _, item := range n.Items {
+		k, v, ok := strings.Cut(item.Text(), "=")
 		switch name := strings.TrimSpace(k); {
-		case item.kind != scalarKind || item.isNull() || strings.ContainsRune(item.str(), 0):
-			d.fault(item, "write NAME=value, or leave the dash out", "must be text")
+		case item.Kind != composefile.Scalar || item.IsNull() || strings.ContainsRune(item.Text(), 0):
+			d.Fault(item, "write NAME=value, or leave the dash out", "must be text")
 		case name == "":
-			d.fault(item, "write NAME=value", "there is no name") // the value may be a secret
+			d.Fault(item, "write NAME=value", "there is no name") // the value may be a secret
 		case !strings.HasSuffix(k, name):
-			d.fault(item, "write NAME=value", "the name %q ends with a space", clipped(k))
+			d.Fault(item, "write NAME=value", "the name %q ends with a space", composefile.Clip(k))
 		default:
 			out = append(out, pair{item, name, v, ok})
 		}
@@ -103,7 +69,7 @@ func (d *document) pairsOf(n *node) []pair {
 }
 
 // mapping is pairsOf as a map; nil when there are none.
-func (d *document) mapping(n *node) map[string]string {
+func (d *document) mapping(n *composefile.Node) map[string]string {
 	var out map[string]string
 	for _, p := range d.pairsOf(n) {
 		if out == nil {
@@ -115,82 +81,67 @@ func (d *document) mapping(n *node) map[string]string {
 }
 
 // isMapping reports whether there is a mapping; anything else but nothing is a fault.
-func (d *document) isMapping(n *node) bool {
-	if !n.isNull() && n.kind != mapKind {
-		d.fault(n, "", "must be a mapping")
+func (d *document) isMapping(n *composefile.Node) bool {
+	if !n.IsNull() && n.Kind != composefile.Map {
+		d.Fault(n, "", "must be a mapping")
 	}
-	return n != nil && n.kind == mapKind
-}
-
-// list is the entries of a list of at most so many; none where there is nothing, or another kind of value.
-func (d *document) list(n *node, most int) []*node {
-	switch {
-	case n.isNull():
-		return nil
-	case n.kind != listKind:
-		d.fault(n, "", "must be a list")
-	case len(n.items) > most:
-		d.fault(n, "", "more than %d entries", most)
-	default:
-		return n.items
-	}
-	return nil
+	return n != nil && n.Kind == composefile.Map
 }
 
 // command is text, which is split as a shell would, or a list; nil when there is nothing.
-func (d *document) command(n *node) []string {
+func (d *document) command(n *composefile.Node) []string {
 	switch {
-	case n.isNull():
+	case n.IsNull():
 		return nil
-	case n.kind == mapKind:
-		d.fault(n, "", "must be text or a list")
+	case n.Kind == composefile.Map:
+		d.Fault(n, "", "must be text or a list")
 		return nil
-	case n.kind == listKind:
-		out := make([]string, 0, len(n.items))
-		for _, item := range n.items {
-			if item.kind != scalarKind || item.isNull() {
-				d.fault(item, "", "must be text")
+	case n.Kind == composefile.List:
+		out := make([]string, 0, len(n.Items))
+		for _, item := range n.Items {
+			if item.Kind != composefile.Scalar || item.IsNull() {
+				d.Fault(item, "", "must be text")
 			}
-			out = append(out, d.text(item))
+			out = append(out, d.Text(item))
 		}
 		return out
 	}
 	out := types.ShellCommand{}
-	if err := out.DecodeMapstructure(d.text(n)); err != nil {
-		d.fault(n, "", "%v", err)
+	if err := out.DecodeMapstructure(d.Text(n)); err != nil {
+		d.Fault(n, "", "%v", err)
 	}
 	return out
 }
 
 // integer is a whole number within bounds; 0 when there is nothing or it was refused.
-func (d *document) integer(n *node, least, most int64) int64 {
-	if n.isNull() {
+func (d *document) integer(n *composefile.Node, least, most int64) int64 {
+	if n.IsNull() {
 		return 0
 	}
-	v, err := strconv.ParseInt(d.text(n), 0, 64)
-	if err != nil || n.kind != scalarKind {
-		f, ferr := strconv.ParseFloat(n.str(), 64) // 1e6, 5.0
+	v, err := strconv.ParseInt(d.Text(n), 0, 64)
+	if err != nil || n.Kind != composefile.Scalar {
+		f, ferr := strconv.ParseFloat(n.Text(), 64) // 1e6, 5.0
 		if ferr != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
-			d.fault(n, "", "%q is no whole number", clipped(n.str()))
+			d.Fault(n, "", "%q is no whole number", composefile.Clip(n.Text()))
 			return 0
 		}
 		v = int64(f)
 	}
 	if v < least || v > most {
-		d.fault(n, "", "%d is not within %d and %d", v, least, most)
+		d.Fault(n, "", "%d is not within %d and %d", v, least, most)
 		return 0
 	}
 	return v
 }
 
 // bytes is a size: a number, or with a unit of 1024.
-func (d *document) bytes(n *node) int64 {
-	if n.isNull() {
+func (d *document) bytes(n *composefile.Node) int64 {
+	if n.IsNull() {
 		return 0
 	}
-	v, err := parseBytes(d.text(n))
+	v, err := parseBytes(d.Text(n))
 	if err != nil {
-		d.fault(n, "write a number of bytes, or with a unit: 64m", "%q is no size", clipped(n.str()))
+		d.Fault(n, "write a number of bytes, or with a unit: 64m", "%q is no size", composefile.Clip(n.Text()))
 		return 0
 	}
 	return v
@@ -209,17 +160,17 @@ func parseBytes(s string) (int64, error) {
 const maxSpan = 365 * 24 * time.Hour
 
 // span is a duration.
-func (d *document) span(n *node) time.Duration {
-	if n.isNull() {
+func (d *document) span(n *composefile.Node) time.Duration {
+	if n.IsNull() {
 		return 0
 	}
 	var v types.Duration
-	err := v.DecodeMapstructure(d.text(n))
+	err := v.DecodeMapstructure(d.Text(n))
 	switch span := time.Duration(v); {
 	case err != nil || span > maxSpan:
-		d.fault(n, "write it with a unit: 90s, 1m30s", "%q is no duration", clipped(n.str()))
+		d.Fault(n, "write it with a unit: 90s, 1m30s", "%q is no duration", composefile.Clip(n.Text()))
 	case span < 0:
-		d.fault(n, "", "must not be negative")
+		d.Fault(n, "", "must not be negative")
 	default:
 		return span
 	}
@@ -227,76 +178,76 @@ func (d *document) span(n *node) time.Duration {
 }
 
 // choice is a word out of some; "" when there is nothing.
-func (d *document) choice(n *node, among ...string) string {
-	s := d.text(n)
+func (d *document) choice(n *composefile.Node, among ...string) string {
+	s := d.Text(n)
 	if s != "" && !slices.Contains(among, s) {
-		d.fault(n, "", "%q is none of %s", clipped(s), strings.Join(among, ", "))
+		d.Fault(n, "", "%q is none of %s", composefile.Clip(s), strings.Join(among, ", "))
 		return ""
 	}
 	return s
 }
 
 // truth is a boolean, also as YAML 1.1 wrote it.
-func (d *document) truth(n *node, otherwise bool) (value, ok bool) {
-	if n.isNull() {
+func (d *document) truth(n *composefile.Node, otherwise bool) (value, ok bool) {
+	if n.IsNull() {
 		return otherwise, true
 	}
-	switch strings.ToLower(n.str()) {
+	switch strings.ToLower(n.Text()) {
 	case "true":
 		return true, true
 	case "false":
 		return false, true
 	case "yes", "y", "on":
-		d.notice(n, "%q is taken as true: YAML 1.2 has true and false alone", n.str())
+		d.Notice(n, "%q is taken as true: YAML 1.2 has true and false alone", n.Text())
 		return true, true
 	case "no", "n", "off":
-		d.notice(n, "%q is taken as false: YAML 1.2 has true and false alone", n.str())
+		d.Notice(n, "%q is taken as false: YAML 1.2 has true and false alone", n.Text())
 		return false, true
 	}
-	d.fault(n, "", "must be true or false")
+	d.Fault(n, "", "must be true or false")
 	return false, false
 }
 
-func (d *document) flag(n *node) bool {
+func (d *document) flag(n *composefile.Node) bool {
 	v, _ := d.truth(n, false)
 	return v
 }
 
 // cores is a number of CPU cores in billionths, rounded to a millionth.
-func (d *document) cores(n *node) int64 {
-	if n.isNull() {
+func (d *document) cores(n *composefile.Node) int64 {
+	if n.IsNull() {
 		return 0
 	}
 	v, ok := d.number(n)
 	if ok && (v < 0 || v > 1<<16) {
-		d.fault(n, "", "%q is no number of cores", clipped(n.str()))
+		d.Fault(n, "", "%q is no number of cores", composefile.Clip(n.Text()))
 		return 0
 	}
 	return int64(v*1e6+0.5) * 1000
 }
 
 // number is any number; not ok when it was refused.
-func (d *document) number(n *node) (float64, bool) {
-	v, err := strconv.ParseFloat(d.text(n), 64)
+func (d *document) number(n *composefile.Node) (float64, bool) {
+	v, err := strconv.ParseFloat(d.Text(n), 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-		d.fault(n, "", "%q is no number", clipped(n.str()))
+		d.Fault(n, "", "%q is no number", composefile.Clip(n.Text()))
 		return 0, false
 	}
 	return v, true
 }
 
 // octal is a mode: a number of YAML (0o440), or octal digits as text.
-func (d *document) octal(n *node, most uint32) uint32 {
-	if n.isNull() {
+func (d *document) octal(n *composefile.Node, most uint32) uint32 {
+	if n.IsNull() {
 		return 0
 	}
-	if n.kind != scalarKind {
-		d.fault(n, "", "must be a number")
+	if n.Kind != composefile.Scalar {
+		d.Fault(n, "", "must be a number")
 		return 0
 	}
 	v, err := parseOctal(mode(n))
 	if err != nil || v > most {
-		d.fault(n, "write it octal: 0o440", "%q is no file mode", clipped(n.str()))
+		d.Fault(n, "write it octal: 0o440", "%q is no file mode", composefile.Clip(n.Text()))
 		return 0
 	}
 	return v
@@ -308,11 +259,11 @@ func parseOctal(s string) (uint32, error) {
 }
 
 // mode is a YAML number as octal digits: 0o1777 and 1023 both are "1777".
-func mode(n *node) string {
+func mode(n *composefile.Node) string {
 	if n != nil {
-		if v, ok := n.value.(int); ok {
+		if v, ok := n.Value.(int); ok {
 			return strconv.FormatInt(int64(v), 8)
 		}
 	}
-	return n.str()
+	return n.Text()
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // volumes are those that services mount. Others would be made for nothing and never removed.
@@ -26,57 +27,57 @@ func (t *translation) volumes(p *workload.Project) {
 	for _, name := range t.unnamed {
 		p.Volumes = append(p.Volumes, workload.Volume{Name: name})
 	}
-	n := t.root.get("volumes")
-	if n.isNull() {
+	n := t.root.Get("volumes")
+	if n.IsNull() {
 		return
 	}
-	for _, k := range n.keys {
-		v := t.volume(k, n.fields[k])
+	for _, k := range n.Keys {
+		v := t.volume(k, n.Fields[k])
 		if used[k] {
 			p.Volumes = append(p.Volumes, v)
 		}
 	}
 }
 
-func (t *translation) volume(name string, n *node) workload.Volume {
-	v := workload.Volume{Name: name, Labels: t.labels(n, t.mapping(n.get("labels")))}
+func (t *translation) volume(name string, n *composefile.Node) workload.Volume {
+	v := workload.Volume{Name: name, Labels: t.labels(n, t.mapping(n.Get("labels")))}
 	shared, ok := t.external(n, name)
 	if shared != "" || !ok {
 		v.Shared, v.External = shared, true
 		for _, k := range []string{"driver", "driver_opts"} {
-			if c := n.get(k); !c.isNull() {
-				t.fault(c, "", "an external volume is as the site has made it")
+			if c := n.Get(k); !c.IsNull() {
+				t.Fault(c, "", "an external volume is as the site has made it")
 			}
 		}
 		return v
 	}
-	if c := n.get("name"); !c.isNull() {
-		if v.Shared = t.text(c); !sectionName.MatchString(v.Shared) {
-			t.fault(c, "", "%q is no name of a volume", clipped(v.Shared))
+	if c := n.Get("name"); !c.IsNull() {
+		if v.Shared = t.Text(c); !sectionName.MatchString(v.Shared) {
+			t.Fault(c, "", "%q is no name of a volume", composefile.Clip(v.Shared))
 		}
 	}
-	t.volumeOptions(n.get("driver_opts"), &v)
+	t.volumeOptions(n.Get("driver_opts"), &v)
 	return v
 }
 
 // fileSystem is a type as mount(8) takes it.
 var fileSystem = regexp.MustCompile(`^[a-z0-9._]{1,32}$`)
 
-func (t *translation) volumeOptions(n *node, v *workload.Volume) {
-	if n != nil && n.kind == listKind {
-		t.fault(n, "", "must be a mapping")
+func (t *translation) volumeOptions(n *composefile.Node, v *workload.Volume) {
+	if n != nil && n.Kind == composefile.List {
+		t.Fault(n, "", "must be a mapping")
 		return
 	}
 	for _, o := range t.pairsOf(n) {
 		switch o.key {
 		case "type":
 			if !fileSystem.MatchString(o.value) && o.value != "" {
-				t.fault(o.at, "", "%q is no type of a file system", clipped(o.value))
+				t.Fault(o.at, "", "%q is no type of a file system", composefile.Clip(o.value))
 				continue
 			}
 		case "device", "o":
 		default:
-			t.fault(o.at, "type, device and o are, as for mount(8)", "option %q is not possible on a device", clipped(o.key))
+			t.Fault(o.at, "type, device and o are, as for mount(8)", "option %q is not possible on a device", composefile.Clip(o.key))
 			continue
 		}
 		if v.Options == nil {
@@ -84,20 +85,20 @@ func (t *translation) volumeOptions(n *node, v *workload.Volume) {
 		}
 		v.Options[o.key] = o.value
 	}
-	if v.Options == nil || t.isCut(n.path) {
+	if v.Options == nil || t.isCut(n.Path) {
 		return
 	}
 	if v.Options["device"] == "" && v.Options["type"] != "tmpfs" {
-		t.fault(n, "", "device is missing: what is mounted")
+		t.Fault(n, "", "device is missing: what is mounted")
 	}
 	bound := false
 	for option := range strings.SplitSeq(v.Options["o"], ",") {
 		bound = bound || option == "bind" || option == "rbind"
 	}
 	if bound && !strings.HasPrefix(v.Options["device"], "/") {
-		t.fault(n.get("device"), "", "%q is no absolute path on the device", clipped(v.Options["device"]))
+		t.Fault(n.Get("device"), "", "%q is no absolute path on the device", composefile.Clip(v.Options["device"]))
 	}
 	if !bound && v.Options["type"] == "" {
-		t.fault(n, "", "type is missing: which file system is mounted")
+		t.Fault(n, "", "type is missing: which file system is mounted")
 	}
 }

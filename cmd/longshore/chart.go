@@ -9,9 +9,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -21,7 +21,7 @@ func chartSource(from string) bool {
 		return true
 	}
 	dir := os.DirFS(from)
-	return isDirectory(from) && exists(dir, artifacts.ChartFile) && compose.ProjectFiles(dir) == nil
+	return isDirectory(from) && exists(dir, artifacts.ChartFile) && composefile.ProjectFiles(dir) == nil
 }
 
 type chartResult struct {

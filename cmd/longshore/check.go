@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -193,7 +194,7 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 	dir := os.DirFS(name)
 	if kind == "" {
 		switch {
-		case compose.ProjectFiles(dir) != nil:
+		case composefile.ProjectFiles(dir) != nil:
 			kind = kindProject
 		case exists(dir, "margo.yaml"):
 			kind = kindPackage
@@ -223,7 +224,11 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 
 // checkCompose checks a Compose file and tells what a device honours in another way than its author may expect.
 func (p *program) checkCompose(c *cli.Context, file string, data []byte, dir fs.FS) error {
-	notices, err := compose.Check(c.Context, file, data, dir)
+	project, err := composefile.Parse(file, data)
+	if err != nil {
+		return err
+	}
+	notices, err := compose.Check(c.Context, project, dir)
 	if err != nil {
 		return err
 	}
@@ -259,13 +264,13 @@ func (p *program) checkArchive(c *cli.Context, file string, data []byte) error {
 	if err != nil {
 		return named(file, err)
 	}
-	return p.checkCompose(c, file+":"+path.Join(a.Root, compose.File), a.Compose, a.FS)
+	return p.checkCompose(c, file+":"+path.Join(a.Root, composefile.Name), a.Compose, a.FS)
 }
 
 // byName are files whose name says what they are.
 func byName() map[string]string {
 	return map[string]string{
-		compose.File: kindCompose, artifacts.LockFile: kindLock, "margo.yaml": kindDescription, "trust.yaml": kindTrust, "agent.yaml": kindAgent,
+		composefile.Name: kindCompose, artifacts.LockFile: kindLock, "margo.yaml": kindDescription, "trust.yaml": kindTrust, "agent.yaml": kindAgent,
 	}
 }
 
@@ -353,7 +358,7 @@ func archiveKind(data []byte) string {
 		if err != nil {
 			break
 		}
-		if parts := strings.Split(strings.TrimPrefix(path.Clean(h.Name), "./"), "/"); len(parts) == 2 && parts[1] == compose.File {
+		if parts := strings.Split(strings.TrimPrefix(path.Clean(h.Name), "./"), "/"); len(parts) == 2 && parts[1] == composefile.Name {
 			return kindArchive
 		}
 	}

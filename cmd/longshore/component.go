@@ -13,15 +13,17 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 )
 
 func (p *program) componentPushCommand() *cli.Command {
@@ -168,7 +170,7 @@ func isDirectory(from string) bool {
 }
 
 // packFrom makes of a directory, or of what docker compose publish has pushed, what a device takes.
-func (p *program) packFrom(c *cli.Context, client *registry.Client, from string) (*compose.Packed, error) {
+func (p *program) packFrom(c *cli.Context, client *registry.Client, from string) (*composefile.Packed, error) {
 	if isDirectory(from) {
 		return p.packProject(c, from)
 	}
@@ -200,12 +202,11 @@ func (p *program) packFrom(c *cli.Context, client *registry.Client, from string)
 	if err != nil {
 		return nil, err
 	}
-	packed, err := compose.Pack(c.Context, name, files, names...)
+	packed, err := composefile.Pack(name, files, names...)
 	if err != nil {
 		return nil, err
 	}
-	p.tellNotices(name, packed.Notices)
-	return packed, nil
+	return packed, p.checkPacked(c, name, packed)
 }
 
 // openDirectory opens a directory out of which no link leads.
@@ -218,7 +219,7 @@ func openDirectory(name string) (*os.Root, error) {
 
 // packProject makes of a directory what a device takes, and tells its notices. Nothing outside the directory is read,
 // whatever links there are in it.
-func (p *program) packProject(c *cli.Context, name string) (*compose.Packed, error) {
+func (p *program) packProject(c *cli.Context, name string) (*composefile.Packed, error) {
 	dir, err := openDirectory(name)
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("read project %s: %w", name, errors.Unwrap(err)), projectHint)
@@ -231,16 +232,25 @@ func (p *program) packProject(c *cli.Context, name string) (*compose.Packed, err
 		}
 	}
 	if len(names) == 0 {
-		if names = compose.ProjectFiles(dir.FS()); names == nil {
-			return nil, fault.WithHint(fmt.Errorf("read %s: %w: there is no %s in it", name, fault.ErrNotFound, compose.File), projectHint)
+		if names = composefile.ProjectFiles(dir.FS()); names == nil {
+			return nil, fault.WithHint(fmt.Errorf("read %s: %w: there is no %s in it", name, fault.ErrNotFound, composefile.Name), projectHint)
 		}
 	}
-	packed, err := compose.Pack(c.Context, filepath.ToSlash(name), dir.FS(), c.StringSlice("file")...)
+	packed, err := composefile.Pack(filepath.ToSlash(name), dir.FS(), c.StringSlice("file")...)
 	if err != nil {
 		return nil, err
 	}
-	p.tellNotices(path.Join(filepath.ToSlash(name), names[0]), packed.Notices)
-	return packed, nil
+	return packed, p.checkPacked(c, path.Join(filepath.ToSlash(name), names[0]), packed)
+}
+
+// checkPacked checks what was packed as a device will, with the packed files and nothing else, and shows its notices.
+func (p *program) checkPacked(c *cli.Context, file string, packed *composefile.Packed) error {
+	notices, err := compose.Check(c.Context, packed.Project, packed.Files)
+	if err != nil {
+		return err
+	}
+	p.tellNotices(file, notices)
+	return nil
 }
 
 const projectHint = "give the directory that holds compose.yaml or docker-compose.yml, or name its files with --file"

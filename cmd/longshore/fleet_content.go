@@ -11,8 +11,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
@@ -30,7 +30,7 @@ func contentFlags() []cli.Flag {
 
 // looking sets what a plan finds out about the content that devices would load.
 func (p *program) looking(c *cli.Context, client *registry.Client, o *fleet.Options) error {
-	o.Services, o.Unused, o.Layers, o.Concurrency = fleetServices, compose.Unused, client.ImageLayers, c.Int("parallel")
+	o.Services, o.Unused, o.Layers, o.Concurrency = fleetServices, composefile.Unused, client.ImageLayers, c.Int("parallel")
 	if c.Value("no-content") == nil { // the command only shows what is there
 		return nil
 	}

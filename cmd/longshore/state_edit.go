@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -145,14 +145,14 @@ func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deploy
 		if err != nil {
 			return err
 		}
-		unused, known, err := compose.Unused(archive, slices.Sorted(maps.Keys(v.set)))
+		unused, known, err := composefile.Unused(archive, slices.Sorted(maps.Keys(v.set)))
 		if err == nil {
 			err = notTaken(unused, known)
 		}
 		if err != nil {
 			return err
 		}
-		gone, _, err := compose.Unused(archive, slices.DeleteFunc(now, v.names))
+		gone, _, err := composefile.Unused(archive, slices.DeleteFunc(now, v.names))
 		if err != nil {
 			return err
 		}
@@ -255,7 +255,7 @@ func takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDe
 		if err != nil {
 			return nil, nil, err
 		}
-		unused, known, err := compose.Unused(archive, variables)
+		unused, known, err := composefile.Unused(archive, variables)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -112,7 +112,7 @@ var onlyIn = map[string][]string{
 	"github.com/vishvananda/netlink":             {"agent/network"},
 	"github.com/vishvananda/netns":               {"agent/network"},
 	"github.com/google/nftables":                 {"agent/network"},
-	"github.com/compose-spec/compose-go":         {"agent/compose"},
+	"github.com/compose-spec/compose-go":         {"artifacts/composefile", "agent/compose"},
 	"go.etcd.io/bbolt":                           {"agent/store"},
 	"database/sql":                               {"fleet/store"},
 	"modernc.org/sqlite":                         {"fleet/store"},
@@ -121,7 +121,7 @@ var onlyIn = map[string][]string{
 	"github.com/urfave/cli":                      {"cmd"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
 	"github.com/google/go-containerregistry":     {},
-	"go.yaml.in/yaml":                            {"artifacts/strict", "agent/compose"}, // artifacts/emit writes it
+	"go.yaml.in/yaml":                            {"artifacts/strict", "artifacts/composefile"}, // artifacts/emit writes it
 	"github.com/distribution/distribution":       {},
 	"cuelabs.dev":                                {"site/serve"},
 	"github.com/google/go-tpm":                   {"agent/report/tpm"},

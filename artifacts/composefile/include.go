@@ -1,4 +1,4 @@
-package compose
+package composefile
 
 import (
 	"fmt"
@@ -15,22 +15,22 @@ type included struct {
 }
 
 // envOf reads the env files of an entry of include, later ones over earlier ones; nil when there is a fault.
-func (f *flattening) envOf(n *node, base string) map[string]string {
+func (f *flattening) envOf(n *Node, base string) map[string]string {
 	env := map[string]string{}
-	if n.isNull() {
+	if n.IsNull() {
 		return env
 	}
-	for _, item := range f.elements(n) {
+	for _, item := range f.Elements(n) {
 		name := f.within(item, base)
 		if name == "" {
 			return nil
 		}
-		data, err := bounded.FileIn(f.fsys, name, maxEnvFile)
+		data, err := bounded.FileIn(f.fsys, name, MaxEnvFile)
 		if err == nil {
-			err = parseEnv(name, data, env, func(k string) (string, bool) { v, ok := env[k]; return v, ok }, "")
+			err = ParseEnv(name, data, env, func(k string) (string, bool) { v, ok := env[k]; return v, ok }, "")
 		}
 		if err != nil {
-			f.fault(item, "", "read env file: %v", err)
+			f.Fault(item, "", "read env file: %v", err)
 			return nil
 		}
 	}
@@ -39,51 +39,51 @@ func (f *flattening) envOf(n *node, base string) map[string]string {
 
 // defaults writes the values of env files into the variables of a tree, as their defaults: parameters of the deployment come
 // before them.
-func (f *flattening) defaults(n *node, env map[string]string) {
+func (f *flattening) defaults(n *Node, env map[string]string) {
 	if len(env) == 0 {
 		return
 	}
-	fields(n.get("services"), func(_ string, s *node) { bareVariables(s.get("environment"), env) })
+	Each(n.Get("services"), func(_ string, s *Node) { bareVariables(s.Get("environment"), env) })
 	f.defaultsIn(n, env)
 }
 
-func (f *flattening) defaultsIn(n *node, env map[string]string) {
-	for _, item := range n.items {
+func (f *flattening) defaultsIn(n *Node, env map[string]string) {
+	for _, item := range n.Items {
 		f.defaultsIn(item, env)
 	}
-	for _, k := range n.keys {
-		f.defaultsIn(n.fields[k], env)
+	for _, k := range n.Keys {
+		f.defaultsIn(n.Fields[k], env)
 	}
-	s, ok := n.value.(string)
-	if n.kind != scalarKind || !ok || !strings.Contains(s, "$") || len(s) > maxTemplate || nesting(s) > maxReferenceIn {
+	s, ok := n.Value.(string)
+	if n.Kind != Scalar || !ok || !strings.Contains(s, "$") || len(s) > maxTemplate || nesting(s) > maxReferenceIn {
 		return
 	}
 	out, err := withDefaults(s, env)
 	if err != nil {
-		f.fault(n, "write the default into the file: ${NAME:-default}", "%v", err)
+		f.Fault(n, "write the default into the file: ${NAME:-default}", "%v", err)
 		return
 	}
-	n.value, n.text = out, out
+	n.Value, n.Raw = out, out
 }
 
 // bareVariables are those of a service's environment that are named without a value: they take that of the env files.
-func bareVariables(n *node, env map[string]string) {
+func bareVariables(n *Node, env map[string]string) {
 	reference := func(name string) string { return "${" + name + "}" }
 	switch {
-	case n.isNull():
-	case n.kind == listKind:
-		for _, item := range n.items {
-			if name := item.str(); item.kind == scalarKind && !strings.Contains(name, "=") {
+	case n.IsNull():
+	case n.Kind == List:
+		for _, item := range n.Items {
+			if name := item.Text(); item.Kind == Scalar && !strings.Contains(name, "=") {
 				if _, ok := env[name]; ok {
-					item.value, item.text = name+"="+reference(name), name+"="+reference(name)
+					item.Value, item.Raw = name+"="+reference(name), name+"="+reference(name)
 				}
 			}
 		}
-	case n.kind == mapKind:
-		for _, k := range n.keys {
-			if c := n.fields[k]; c.isNull() {
+	case n.Kind == Map:
+		for _, k := range n.Keys {
+			if c := n.Fields[k]; c.IsNull() {
 				if _, ok := env[k]; ok {
-					c.kind, c.value, c.text = scalarKind, reference(k), reference(k)
+					c.Kind, c.Value, c.Raw = Scalar, reference(k), reference(k)
 				}
 			}
 		}

@@ -1,4 +1,4 @@
-package compose
+package composefile
 
 import (
 	"bytes"
@@ -21,26 +21,26 @@ const (
 	maxNodes = 50_000  // nodes, aliases expanded: stops "billion laughs"
 )
 
-type kind int
+type Kind int
 
 const (
-	scalarKind kind = iota
-	mapKind
-	listKind
+	Scalar Kind = iota
+	Map
+	List
 )
 
-// node is one value of the file with aliases and merge keys expanded, so that what was checked is what is translated.
-type node struct {
-	kind   kind
-	file   string // "": the document's
-	path   string
-	line   int // of the key when there is one, else of the value
-	column int
-	keys   []string // mapKind, in order of the file
-	fields map[string]*node
-	items  []*node
-	value  any    // scalarKind: nil, bool, int, uint64, float64 or string
-	text   string // scalarKind: as written
+// Node is one value of the file with aliases and merge keys expanded, so that what was checked is what is translated.
+type Node struct {
+	Kind   Kind
+	File   string // "": the document's
+	Path   string
+	Line   int // of the key when there is one, else of the value
+	Column int
+	Keys   []string // mapKind, in order of the file
+	Fields map[string]*Node
+	Items  []*Node
+	Value  any    // scalarKind: nil, bool, int, uint64, float64 or string
+	Raw    string // scalarKind: as written
 	reset  string // resetTag or overrideTag, of a file as it was read when packing
 }
 
@@ -51,46 +51,46 @@ const (
 	overrideTag = "!override"
 )
 
-// get follows keys down; nil when there is nothing.
-func (n *node) get(keys ...string) *node {
+// Get follows keys down; nil when there is nothing.
+func (n *Node) Get(keys ...string) *Node {
 	for _, k := range keys {
-		if n == nil || n.kind != mapKind {
+		if n == nil || n.Kind != Map {
 			return nil
 		}
-		n = n.fields[k]
+		n = n.Fields[k]
 	}
 	return n
 }
 
-// drop forgets a field, so that later steps do not stumble over what has been refused.
-func (n *node) drop(key string) {
-	delete(n.fields, key)
-	for i, k := range n.keys {
+// Drop forgets a field, so that later steps do not stumble over what has been refused.
+func (n *Node) Drop(key string) {
+	delete(n.Fields, key)
+	for i, k := range n.Keys {
 		if k == key {
-			n.keys = append(n.keys[:i:i], n.keys[i+1:]...)
+			n.Keys = append(n.Keys[:i:i], n.Keys[i+1:]...)
 			return
 		}
 	}
 }
 
-// isNull reports whether there is no value.
-func (n *node) isNull() bool { return n == nil || n.kind == scalarKind && n.value == nil }
+// IsNull reports whether there is no value.
+func (n *Node) IsNull() bool { return n == nil || n.Kind == Scalar && n.Value == nil }
 
-// str is the text of a scalar; numbers and booleans as they were written.
-func (n *node) str() string {
-	if n == nil || n.kind != scalarKind || n.value == nil {
+// Text is the text of a scalar; numbers and booleans as they were written.
+func (n *Node) Text() string {
+	if n == nil || n.Kind != Scalar || n.Value == nil {
 		return ""
 	}
-	if s, ok := n.value.(string); ok {
+	if s, ok := n.Value.(string); ok {
 		return s
 	}
-	return n.text
+	return n.Raw
 }
 
-// nearest is the deepest node on a dotted path, for messages of a library that knows no positions.
-func (n *node) nearest(path string) *node {
+// Nearest is the deepest node on a dotted path, for messages of a library that knows no positions.
+func (n *Node) Nearest(path string) *Node {
 	for rest := path; rest != ""; {
-		var next *node
+		var next *Node
 		var used int
 		for end := len(rest); end > 0; end = strings.LastIndexByte(rest[:end], '.') {
 			next, used = n.child(rest[:end]), end
@@ -106,13 +106,13 @@ func (n *node) nearest(path string) *node {
 	return n
 }
 
-func (n *node) child(key string) *node {
-	switch n.kind {
-	case mapKind:
-		return n.fields[key]
-	case listKind:
-		if i, err := strconv.Atoi(strings.Trim(key, "[]")); err == nil && i >= 0 && i < len(n.items) {
-			return n.items[i]
+func (n *Node) child(key string) *Node {
+	switch n.Kind {
+	case Map:
+		return n.Fields[key]
+	case List:
+		if i, err := strconv.Atoi(strings.Trim(key, "[]")); err == nil && i >= 0 && i < len(n.Items) {
+			return n.Items[i]
 		}
 	}
 	return nil
@@ -128,12 +128,12 @@ type parser struct {
 }
 
 // parse reads one YAML document with the parser that compose-go uses.
-func parse(data []byte) (*node, []strict.Fault) {
+func parse(data []byte) (*Node, []strict.Fault) {
 	p := &parser{}
 	return p.parse(data)
 }
 
-func (p *parser) parse(data []byte) (*node, []strict.Fault) {
+func (p *parser) parse(data []byte) (*Node, []strict.Fault) {
 	root, faults := p.document(data)
 	for i := range faults {
 		faults[i].File = p.file
@@ -141,8 +141,8 @@ func (p *parser) parse(data []byte) (*node, []strict.Fault) {
 	return root, faults
 }
 
-func (p *parser) document(data []byte) (*node, []strict.Fault) {
-	whole := func(format string, args ...any) (*node, []strict.Fault) {
+func (p *parser) document(data []byte) (*Node, []strict.Fault) {
+	whole := func(format string, args ...any) (*Node, []strict.Fault) {
 		return nil, []strict.Fault{{Line: 1, Column: 1, Message: fmt.Sprintf(format, args...)}}
 	}
 	switch {
@@ -177,7 +177,7 @@ func (p *parser) document(data []byte) (*node, []strict.Fault) {
 	if p.nodes > maxNodes {
 		return whole("more than %d values once aliases are expanded", maxNodes)
 	}
-	if len(p.faults) == 0 && (root == nil || root.kind != mapKind) {
+	if len(p.faults) == 0 && (root == nil || root.Kind != Map) {
 		return whole("must be a mapping with \"services\"")
 	}
 	return root, p.faults
@@ -188,7 +188,7 @@ func (p *parser) fault(y *yaml.Node, path, format string, args ...any) {
 }
 
 // build returns nil for what it reported. ext: only an extension is read, where anything goes.
-func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *node {
+func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *Node {
 	if p.nodes++; p.nodes > maxNodes {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *node {
 	if y.Kind == yaml.AliasNode {
 		return p.build(y.Alias, path, depth+1, ext)
 	}
-	n := &node{file: p.file, path: path, line: y.Line, column: y.Column}
+	n := &Node{File: p.file, Path: path, Line: y.Line, Column: y.Column}
 	switch tag := y.ShortTag(); tag {
 	case "!!map", "!!seq", "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp":
 	case resetTag, overrideTag:
@@ -217,17 +217,17 @@ func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *node {
 	}
 	switch y.Kind {
 	case yaml.MappingNode:
-		n.kind, n.fields = mapKind, map[string]*node{}
+		n.Kind, n.Fields = Map, map[string]*Node{}
 		p.mapping(n, y, depth, ext)
 	case yaml.SequenceNode:
-		n.kind = listKind
+		n.Kind = List
 		for i, item := range y.Content {
 			if c := p.build(item, fmt.Sprintf("%s[%d]", path, i), depth+1, ext); c != nil {
-				n.items = append(n.items, c)
+				n.Items = append(n.Items, c)
 			}
 		}
 	default:
-		n.text = y.Value
+		n.Raw = y.Value
 		if !p.scalar(n, y) {
 			return nil
 		}
@@ -235,27 +235,27 @@ func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *node {
 	return n
 }
 
-func (p *parser) scalar(n *node, y *yaml.Node) bool {
+func (p *parser) scalar(n *Node, y *yaml.Node) bool {
 	if tag := y.ShortTag(); tag == "!!str" || tag == "!!timestamp" {
-		n.value = y.Value
+		n.Value = y.Value
 		return true
 	}
-	if err := y.Decode(&n.value); err != nil {
-		p.fault(y, n.path, "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+	if err := y.Decode(&n.Value); err != nil {
+		p.fault(y, n.Path, "%s", strings.TrimPrefix(err.Error(), "yaml: "))
 		return false
 	}
-	switch v := n.value.(type) {
+	switch v := n.Value.(type) {
 	case nil, bool, int, uint64, float64, string:
 	case int64: // where int has 32 bits
-		n.value = float64(v)
+		n.Value = float64(v)
 	default:
-		p.fault(y, n.path, "a value of type %T is not possible here", v)
+		p.fault(y, n.Path, "a value of type %T is not possible here", v)
 		return false
 	}
 	return true
 }
 
-func (p *parser) mapping(n *node, y *yaml.Node, depth int, ext bool) {
+func (p *parser) mapping(n *Node, y *yaml.Node, depth int, ext bool) {
 	var merges []*yaml.Node
 	seen := map[string]int{}
 	for i := 0; i+1 < len(y.Content); i += 2 {
@@ -264,12 +264,12 @@ func (p *parser) mapping(n *node, y *yaml.Node, depth int, ext bool) {
 			k = k.Alias
 		}
 		if k.Kind != yaml.ScalarNode {
-			p.fault(k, n.path, "keys must be plain text")
+			p.fault(k, n.Path, "keys must be plain text")
 			continue
 		}
 		path := k.Value
-		if n.path != "" {
-			path = n.path + "." + k.Value
+		if n.Path != "" {
+			path = n.Path + "." + k.Value
 		}
 		if line, ok := seen[k.Value]; ok {
 			p.fault(k, path, "written twice, first on line %d", line)
@@ -285,8 +285,8 @@ func (p *parser) mapping(n *node, y *yaml.Node, depth int, ext bool) {
 			continue
 		}
 		if c := p.build(v, path, depth+1, ext || strings.HasPrefix(k.Value, "x-")); c != nil {
-			c.line, c.column = k.Line, k.Column
-			n.keys, n.fields[k.Value] = append(n.keys, k.Value), c
+			c.Line, c.Column = k.Line, k.Column
+			n.Keys, n.Fields[k.Value] = append(n.Keys, k.Value), c
 		}
 	}
 	for _, m := range merges {
@@ -295,7 +295,7 @@ func (p *parser) mapping(n *node, y *yaml.Node, depth int, ext bool) {
 }
 
 // merge copies what "<<" names, where the mapping itself says nothing; of several sources the first wins.
-func (p *parser) merge(n *node, y *yaml.Node, depth int, ext bool) {
+func (p *parser) merge(n *Node, y *yaml.Node, depth int, ext bool) {
 	if depth > maxDepth || p.nodes > maxNodes {
 		return
 	}
@@ -308,16 +308,16 @@ func (p *parser) merge(n *node, y *yaml.Node, depth int, ext bool) {
 			p.merge(n, item, depth+1, ext)
 		}
 	case yaml.MappingNode:
-		from := p.build(y, n.path, depth+1, ext)
+		from := p.build(y, n.Path, depth+1, ext)
 		if from == nil {
 			return
 		}
-		for _, k := range from.keys {
-			if _, ok := n.fields[k]; !ok {
-				n.keys, n.fields[k] = append(n.keys, k), from.fields[k]
+		for _, k := range from.Keys {
+			if _, ok := n.Fields[k]; !ok {
+				n.Keys, n.Fields[k] = append(n.Keys, k), from.Fields[k]
 			}
 		}
 	default:
-		p.fault(y, n.path, "\"<<\" needs a mapping")
+		p.fault(y, n.Path, "\"<<\" needs a mapping")
 	}
 }

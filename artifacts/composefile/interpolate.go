@@ -1,4 +1,4 @@
-package compose
+package composefile
 
 import (
 	"errors"
@@ -21,55 +21,55 @@ const (
 	maxInterpolated = 4 << 20   // bytes that variables may add in all
 )
 
-// interpolation replaces the variables of a tree's values in place. Keys and extensions are left alone.
-type interpolation struct {
-	env    map[string]string
-	assume bool // values of the device are not known: what needs them is left out of the checks
+// Interpolation replaces the variables of a tree's values in place. Keys and extensions are left alone.
+type Interpolation struct {
+	Env    map[string]string
+	Assume bool // values of the device are not known: what needs them is left out of the checks
 	total  int  // bytes of templates read
 	added  int  // bytes of variables put in
-	faults []strict.Fault
-	open   map[*node]bool     // assume: values that need a variable without a value
-	unset  map[*node][]string // when not nil: variables without value and default that a value needs
+	Faults []strict.Fault
+	Open   map[*Node]bool     // assume: values that need a variable without a value
+	Unset  map[*Node][]string // when not nil: variables without value and default that a value needs
 }
 
-func (i *interpolation) walk(n *node) {
-	switch n.kind {
-	case mapKind:
-		for _, k := range n.keys {
-			i.walk(n.fields[k])
+func (i *Interpolation) Walk(n *Node) {
+	switch n.Kind {
+	case Map:
+		for _, k := range n.Keys {
+			i.Walk(n.Fields[k])
 		}
-	case listKind:
-		for _, item := range n.items {
-			i.walk(item)
+	case List:
+		for _, item := range n.Items {
+			i.Walk(item)
 		}
 	default:
-		if s, ok := n.value.(string); ok && strings.Contains(s, "$") {
+		if s, ok := n.Value.(string); ok && strings.Contains(s, "$") {
 			i.scalar(n, s)
 		}
 	}
 }
 
-func (i *interpolation) fail(n *node, hint, format string, args ...any) {
-	i.faults = append(i.faults, strict.Fault{File: n.file, Line: n.line, Column: n.column, Path: n.path, Message: fmt.Sprintf(format, args...), Hint: hint})
+func (i *Interpolation) fail(n *Node, hint, format string, args ...any) {
+	i.Faults = append(i.Faults, strict.Fault{File: n.File, Line: n.Line, Column: n.Column, Path: n.Path, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-func (i *interpolation) scalar(n *node, s string) {
+func (i *Interpolation) scalar(n *Node, s string) {
 	i.total += len(s)
 	if len(s) > maxTemplate || i.total > maxTemplates || strings.Count(s, "${") > maxReferences || nesting(s) > maxReferenceIn {
 		i.fail(n, "", "too long or too deep to replace variables in it")
 		return
 	}
-	if i.assume {
-		if len(unknown(s, i.env)) > 0 && wellFormed(s) {
-			i.open[n] = true
+	if i.Assume {
+		if len(Unset(s, i.Env)) > 0 && wellFormed(s) {
+			i.Open[n] = true
 			return
 		}
 	}
-	if i.unset != nil {
-		i.unset[n] = unknown(s, i.env)
+	if i.Unset != nil {
+		i.Unset[n] = Unset(s, i.Env)
 	}
 	lookup := func(name string) (string, bool) {
-		v, ok := i.env[name]
+		v, ok := i.Env[name]
 		if i.added += len(v); i.added > maxInterpolated {
 			return "", ok
 		}
@@ -93,7 +93,7 @@ func (i *interpolation) scalar(n *node, s string) {
 	case err != nil:
 		i.fail(n, "", "%v", err)
 	default:
-		n.value, n.text = out, out
+		n.Value, n.Raw = out, out
 	}
 }
 
@@ -118,8 +118,8 @@ func wellFormed(s string) bool {
 	return err == nil
 }
 
-// unknown lists the variables that env does not set and that have no default either.
-func unknown(s string, env map[string]string) []string {
+// Unset lists the variables that env does not set and that have no default either.
+func Unset(s string, env map[string]string) []string {
 	var out []string
 	vars := template.ExtractVariables(map[string]any{"": s}, template.DefaultPattern)
 	for _, name := range slices.Sorted(maps.Keys(vars)) {

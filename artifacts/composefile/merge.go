@@ -1,4 +1,4 @@
-package compose
+package composefile
 
 import (
 	"errors"
@@ -17,35 +17,35 @@ const maxMerged = 20 * maxNodes
 
 // without is base without what the tags of a file tell to forget, which are those of values of its fields. It changes
 // neither of them.
-func without(base, tags *node) *node {
-	if base == nil || tags == nil || base.kind != mapKind || tags.kind != mapKind {
+func without(base, tags *Node) *Node {
+	if base == nil || tags == nil || base.Kind != Map || tags.Kind != Map {
 		return base
 	}
 	out := *base
-	out.keys, out.fields = nil, make(map[string]*node, len(base.keys))
-	for _, k := range base.keys {
-		if t := tags.fields[k]; t == nil || t.reset == "" {
-			out.keys, out.fields[k] = append(out.keys, k), without(base.fields[k], t)
+	out.Keys, out.Fields = nil, make(map[string]*Node, len(base.Keys))
+	for _, k := range base.Keys {
+		if t := tags.Fields[k]; t == nil || t.reset == "" {
+			out.Keys, out.Fields[k] = append(out.Keys, k), without(base.Fields[k], t)
 		}
 	}
 	return &out
 }
 
-// merge lays over on base by the rules of compose-go, which are those of several files, extends, include and init
+// Merge lays over on base by the rules of compose-go, which are those of several files, extends, include and init
 // containers. pattern says what both are: "" for files, else "services.*", "volumes.*" and so on. It changes neither of
 // them, and neither has tags. Every value of the result has the position of the value that it comes from.
-func (d *document) merge(base, over *node, pattern string) *node {
-	if d.merged > maxMerged {
+func (r *Report) Merge(base, over *Node, pattern string) *Node {
+	if r.merged > maxMerged {
 		return over
 	}
-	if d.merged += base.size() + over.size(); d.merged > maxMerged {
-		d.fault(over, "", "more than %d values are laid over each other", maxMerged)
+	if r.merged += base.size() + over.size(); r.merged > maxMerged {
+		r.Fault(over, "", "more than %d values are laid over each other", maxMerged)
 		return over
 	}
 	parts := strings.FieldsFunc(pattern, func(r rune) bool { return r == '.' })
 	merged, err := overlaid(plain(base), plain(over), tree.NewPath(parts...))
 	if err != nil {
-		d.conflicts(base, over, tree.NewPath(parts...))
+		r.conflicts(base, over, tree.NewPath(parts...))
 		return over
 	}
 	unique(merged, parts)
@@ -54,19 +54,19 @@ func (d *document) merge(base, over *node, pattern string) *node {
 
 // conflicts gives a fault for each value that cannot be laid over another. The library stops at the first that it finds,
 // and which that is differs from run to run.
-func (d *document) conflicts(base, over *node, path tree.Path) {
-	before := len(d.faults)
-	for _, k := range over.keys {
-		below, above := base.get(k), over.fields[k]
+func (r *Report) conflicts(base, over *Node, path tree.Path) {
+	before := len(r.faults)
+	for _, k := range over.Keys {
+		below, above := base.Get(k), over.Fields[k]
 		if below == nil {
 			continue
 		}
 		if _, err := overlaid(plain(below), plain(above), path.Next(k)); err != nil {
-			d.conflicts(below, above, path.Next(k))
+			r.conflicts(below, above, path.Next(k))
 		}
 	}
-	if len(d.faults) == before {
-		d.fault(over, "", "cannot be laid over %s, which has another form", base.path)
+	if len(r.faults) == before {
+		r.Fault(over, "", "cannot be laid over %s, which has another form", base.Path)
 	}
 }
 
@@ -160,49 +160,49 @@ func uniqueIn(mapping, fields map[string]any, path []string) {
 }
 
 // size is how many values there are in a value, itself counted.
-func (n *node) size() int {
+func (n *Node) size() int {
 	size := 1
-	for _, item := range n.items {
+	for _, item := range n.Items {
 		size += item.size()
 	}
-	for _, c := range n.fields {
+	for _, c := range n.Fields {
 		size += c.size()
 	}
 	return size
 }
 
 // placed is a merged value as a tree, with the positions and the order of keys of what it was made of, the later first.
-func placed(value any, from ...*node) *node {
-	from = slices.DeleteFunc(from, func(n *node) bool { return n == nil })
+func placed(value any, from ...*Node) *Node {
+	from = slices.DeleteFunc(from, func(n *Node) bool { return n == nil })
 	at := from[0]
-	if i := slices.IndexFunc(from, func(n *node) bool { return !n.isNull() }); i > 0 && value != nil {
+	if i := slices.IndexFunc(from, func(n *Node) bool { return !n.IsNull() }); i > 0 && value != nil {
 		at = from[i] // what is null says nothing
 	}
-	n := &node{file: at.file, path: at.path, line: at.line, column: at.column}
+	n := &Node{File: at.File, Path: at.Path, Line: at.Line, Column: at.Column}
 	switch v := value.(type) {
 	case map[string]any:
-		n.kind, n.fields = mapKind, make(map[string]*node, len(v))
+		n.Kind, n.Fields = Map, make(map[string]*Node, len(v))
 		names := slices.Sorted(maps.Keys(v))
 		for _, source := range from { // the order of the earliest, and then what others add to it
 			names = slices.Concat(source.names(), names)
 		}
 		for _, k := range names {
 			c, ok := v[k]
-			if !ok || n.fields[k] != nil {
+			if !ok || n.Fields[k] != nil {
 				continue
 			}
-			n.keys, n.fields[k] = append(n.keys, k), placedField(c, k, from)
+			n.Keys, n.Fields[k] = append(n.Keys, k), placedField(c, k, from)
 		}
 	case []any:
-		n.kind = listKind
+		n.Kind = List
 		for _, item := range v {
-			n.items = append(n.items, placedItem(item, from))
+			n.Items = append(n.Items, placedItem(item, from))
 		}
 	default:
-		n.value, n.text = value, fmt.Sprint(value)
+		n.Value, n.Raw = value, fmt.Sprint(value)
 		for _, source := range from {
-			if source.kind == scalarKind && source.value == n.value {
-				n.text = source.text
+			if source.Kind == Scalar && source.Value == n.Value {
+				n.Raw = source.Raw
 				break
 			}
 		}
@@ -211,14 +211,14 @@ func placed(value any, from ...*node) *node {
 }
 
 // placedField is placed for the value of a key. What only one side has is that side's own.
-func placedField(value any, key string, from []*node) *node {
-	var below []*node
+func placedField(value any, key string, from []*Node) *Node {
+	var below []*Node
 	for _, source := range from {
 		if c := source.named(key); c != nil {
 			below = append(below, c)
 		}
 	}
-	if len(below) == 1 && slices.ContainsFunc(from, func(source *node) bool { return source.get(key) == below[0] }) {
+	if len(below) == 1 && slices.ContainsFunc(from, func(source *Node) bool { return source.Get(key) == below[0] }) {
 		return below[0]
 	}
 	return placed(value, append(below, from[0])...)
@@ -226,9 +226,9 @@ func placedField(value any, key string, from []*node) *node {
 
 // placedItem is placed for an element of a list, which may have been a key and its value. In a list variables are filled in
 // in names too, so their dollar signs are written twice.
-func placedItem(value any, from []*node) *node {
+func placedItem(value any, from []*Node) *Node {
 	for _, source := range from {
-		for _, item := range source.items {
+		for _, item := range source.Items {
 			if reflect.DeepEqual(plain(item), value) {
 				return placed(value, item)
 			}
@@ -237,7 +237,7 @@ func placedItem(value any, from []*node) *node {
 	if text, ok := value.(string); ok {
 		name, _, _ := strings.Cut(text, "=")
 		for _, source := range from {
-			if c := source.get(name); c != nil {
+			if c := source.Get(name); c != nil {
 				return placed(strings.ReplaceAll(name, "$", "$$")+text[len(name):], c)
 			}
 		}
@@ -246,19 +246,19 @@ func placedItem(value any, from []*node) *node {
 }
 
 // names are the keys of a mapping, or the texts of a list that stands for one.
-func (n *node) names() []string {
-	out := slices.Clone(n.keys)
-	for _, item := range n.items {
-		out = append(out, item.str())
+func (n *Node) names() []string {
+	out := slices.Clone(n.Keys)
+	for _, item := range n.Items {
+		out = append(out, item.Text())
 	}
 	return out
 }
 
 // named is the value of one of the names; nil when there is none.
-func (n *node) named(name string) *node {
-	i := slices.IndexFunc(n.items, func(item *node) bool { return item.str() == name })
+func (n *Node) named(name string) *Node {
+	i := slices.IndexFunc(n.Items, func(item *Node) bool { return item.Text() == name })
 	if i >= 0 {
-		return n.items[i]
+		return n.Items[i]
 	}
-	return n.get(name)
+	return n.Get(name)
 }

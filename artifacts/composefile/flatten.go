@@ -1,4 +1,4 @@
-package compose
+package composefile
 
 import (
 	"io/fs"
@@ -19,7 +19,7 @@ const (
 
 // flattening makes one file of a project that is written in several.
 type flattening struct {
-	*document
+	*Report
 	fsys    fs.FS
 	dir     string
 	first   []byte // of the first file
@@ -29,43 +29,43 @@ type flattening struct {
 }
 
 // project is the whole project as one tree, with paths from its root.
-func (f *flattening) project(names []string) *node {
+func (f *flattening) project(names []string) *Node {
 	f.changed = len(names) > 1
 	root := f.model(names, ".", nil, nil)
-	if root == nil || len(f.faults) > 0 {
+	if root == nil || f.Failed() {
 		return nil
 	}
-	fields(root.get("services"), func(_ string, s *node) { f.trim(s) })
+	Each(root.Get("services"), func(_ string, s *Node) { f.trim(s) })
 	left := maxNodes
 	root = copyWithin(root, "", &left)
 	if left < 0 {
-		f.fault(nil, "", "more than %d values once everything is resolved", maxNodes)
+		f.Fault(nil, "", "more than %d values once everything is resolved", maxNodes)
 	}
 	return root
 }
 
 // trim takes out what only the developer's machine needs.
-func (f *flattening) trim(s *node) {
+func (f *flattening) trim(s *Node) {
 	for _, k := range []string{"develop", "attach"} {
-		if s.get(k) != nil {
-			s.drop(k)
+		if s.Get(k) != nil {
+			s.Drop(k)
 			f.changed = true
 		}
 	}
-	if b := s.get("build"); b != nil && !s.get("image").isNull() {
-		f.notice(b, "images are built before they are pushed: what is there as %s is taken", clipped(s.get("image").str()))
-		s.drop("build")
+	if b := s.Get("build"); b != nil && !s.Get("image").IsNull() {
+		f.Notice(b, "images are built before they are pushed: what is there as %s is taken", Clip(s.Get("image").Text()))
+		s.Drop("build")
 		f.changed = true
 	}
 }
 
 // model reads files that are laid over each other. base is the directory that their paths start from; trail are the
 // files that include this one.
-func (f *flattening) model(names []string, base string, trail []string, at *node) *node {
-	var out *node
+func (f *flattening) model(names []string, base string, trail []string, at *Node) *Node {
+	var out *Node
 	for _, name := range names {
 		if i := slices.Index(trail, name); i >= 0 {
-			f.fault(at, "", "files include each other: %s", strings.Join(append(trail[i:], name), " → "))
+			f.Fault(at, "", "files include each other: %s", strings.Join(append(trail[i:], name), " → "))
 			return nil
 		}
 		from := f.load(name, at)
@@ -76,14 +76,14 @@ func (f *flattening) model(names []string, base string, trail []string, at *node
 		rebase(from.root, base)
 		f.include(from, append(slices.Clone(trail), name))
 		f.extendAll(from)
-		if len(f.faults) > 0 {
+		if f.Failed() {
 			return nil
 		}
 		if out == nil {
 			out = from.root
 			continue
 		}
-		out = f.merge(without(out, from.tags), from.root, "")
+		out = f.Merge(without(out, from.tags), from.root, "")
 	}
 	return out
 }
@@ -92,23 +92,23 @@ func (f *flattening) model(names []string, base string, trail []string, at *node
 type layer struct {
 	name string
 	base string // the directory that its paths start from
-	root *node  // without tags
-	tags *node  // the file as it was read; nil where it has no tags
+	root *Node  // without tags
+	tags *Node  // the file as it was read; nil where it has no tags
 }
 
 // load reads one file of the directory.
-func (f *flattening) load(name string, at *node) *layer {
+func (f *flattening) load(name string, at *Node) *layer {
 	if f.reads++; f.reads > maxReads || f.size > maxReadBytes {
-		f.fault(at, "", "the project reads more than %d files, or %d bytes", maxReads, maxReadBytes)
+		f.Fault(at, "", "the project reads more than %d files, or %d bytes", maxReads, maxReadBytes)
 		return nil
 	}
 	data, err := bounded.FileIn(f.fsys, name, maxFile)
 	if err != nil {
 		hint := ""
 		if at == nil {
-			hint = "give the directory that holds " + File + " or docker-compose.yml"
+			hint = "give the directory that holds " + Name + " or docker-compose.yml"
 		}
-		f.fault(at, hint, "read %s: %v", name, err)
+		f.Fault(at, hint, "read %s: %v", name, err)
 		return nil
 	}
 	f.size += len(data)
@@ -118,12 +118,12 @@ func (f *flattening) load(name string, at *node) *layer {
 	p := &parser{file: path.Join(f.dir, name), layers: true}
 	root, faults := p.parse(data)
 	if len(faults) > 0 {
-		f.faults = append(f.faults, faults...)
+		f.Add(faults...)
 		return nil
 	}
 	out := &layer{name: name, base: path.Dir(name), root: root}
 	if root.reset != "" {
-		f.fault(root, "write it at single values", "tag %s of a whole file", root.reset)
+		f.Fault(root, "write it at single values", "tag %s of a whole file", root.reset)
 		return nil
 	}
 	if p.layered {
@@ -134,7 +134,7 @@ func (f *flattening) load(name string, at *node) *layer {
 }
 
 // rebase writes the paths of a file from the root of the project.
-func rebase(root *node, base string) {
+func rebase(root *Node, base string) {
 	if base == "." {
 		return
 	}
@@ -144,7 +144,7 @@ func rebase(root *node, base string) {
 			if k.bound {
 				text = "./" + text // else it would be a volume's name
 			}
-			k.at.value, k.at.text = text, text
+			k.at.Value, k.at.Raw = text, text
 		}
 	}
 }
@@ -152,20 +152,20 @@ func rebase(root *node, base string) {
 // include resolves what a file takes over from others; what it says itself is laid over that.
 func (f *flattening) include(into *layer, trail []string) {
 	root := into.root
-	list := root.get("include")
+	list := root.Get("include")
 	if list == nil {
 		return
 	}
 	f.changed = true
-	root.drop("include")
-	if list.isNull() {
+	root.Drop("include")
+	if list.IsNull() {
 		return
 	}
-	if list.kind != listKind {
-		f.fault(list, "", "must be a list")
+	if list.Kind != List {
+		f.Fault(list, "", "must be a list")
 		return
 	}
-	for _, item := range list.items {
+	for _, item := range list.Items {
 		of, ok := f.included(item, into.base)
 		if !ok {
 			continue
@@ -182,18 +182,18 @@ func (f *flattening) include(into *layer, trail []string) {
 }
 
 // included reads one entry of include.
-func (f *flattening) included(n *node, base string) (out included, ok bool) {
+func (f *flattening) included(n *Node, base string) (out included, ok bool) {
 	paths := n
-	if n.kind == mapKind {
-		paths = n.get("path")
-		if out.env = f.envOf(n.get("env_file"), base); out.env == nil {
+	if n.Kind == Map {
+		paths = n.Get("path")
+		if out.env = f.envOf(n.Get("env_file"), base); out.env == nil {
 			return out, false
 		}
 	}
-	for _, item := range f.elements(paths) {
-		name := item.str()
+	for _, item := range f.Elements(paths) {
+		name := item.Text()
 		if strings.Contains(name, "://") || strings.HasPrefix(name, "oci:") || strings.HasPrefix(name, "git@") {
-			f.fault(item, "copy it into the directory", "%s is elsewhere: only files of the directory are packed", clipped(name))
+			f.Fault(item, "copy it into the directory", "%s is elsewhere: only files of the directory are packed", Clip(name))
 			return out, false
 		}
 		if name = f.within(item, base); name == "" {
@@ -202,13 +202,13 @@ func (f *flattening) included(n *node, base string) (out included, ok bool) {
 		out.names = append(out.names, name)
 	}
 	if len(out.names) == 0 {
-		f.fault(n, "", "path is missing")
+		f.Fault(n, "", "path is missing")
 		return out, false
 	}
 	out.project = path.Dir(out.names[0])
-	if d := n.get("project_directory"); !d.isNull() {
-		if out.project = path.Join(base, d.str()); path.IsAbs(d.str()) || !fs.ValidPath(out.project) {
-			f.fault(d, "", "%s is outside the directory", clipped(d.str()))
+	if d := n.Get("project_directory"); !d.IsNull() {
+		if out.project = path.Join(base, d.Text()); path.IsAbs(d.Text()) || !fs.ValidPath(out.project) {
+			f.Fault(d, "", "%s is outside the directory", Clip(d.Text()))
 			return out, false
 		}
 	}
@@ -216,8 +216,8 @@ func (f *flattening) included(n *node, base string) (out included, ok bool) {
 }
 
 // within is a path from the root; "" when it leaves it.
-func (f *flattening) within(n *node, base string) string {
-	name := n.str()
+func (f *flattening) within(n *Node, base string) string {
+	name := n.Text()
 	if !path.IsAbs(name) {
 		name = path.Join(base, name)
 	}
@@ -228,77 +228,77 @@ func (f *flattening) within(n *node, base string) string {
 }
 
 // takeOver puts a section of an included file under what the including one says.
-func (f *flattening) takeOver(into *layer, from *node, section string) {
-	root, theirs := into.root, from.get(section)
-	if theirs.isNull() {
+func (f *flattening) takeOver(into *layer, from *Node, section string) {
+	root, theirs := into.root, from.Get(section)
+	if theirs.IsNull() {
 		return
 	}
-	ours := root.get(section)
-	if ours.isNull() {
-		root.drop(section)
-		root.keys, root.fields[section] = append(root.keys, section), theirs
+	ours := root.Get(section)
+	if ours.IsNull() {
+		root.Drop(section)
+		root.Keys, root.Fields[section] = append(root.Keys, section), theirs
 		return
 	}
-	if ours.kind != mapKind || theirs.kind != mapKind {
-		f.fault(ours, "", "must be a mapping")
+	if ours.Kind != Map || theirs.Kind != Map {
+		f.Fault(ours, "", "must be a mapping")
 		return
 	}
-	for _, k := range theirs.keys {
-		c, ok := ours.fields[k]
+	for _, k := range theirs.Keys {
+		c, ok := ours.Fields[k]
 		if !ok {
-			ours.keys, ours.fields[k] = append(ours.keys, k), theirs.fields[k]
+			ours.Keys, ours.Fields[k] = append(ours.Keys, k), theirs.Fields[k]
 			continue
 		}
-		if !reflect.DeepEqual(plain(c), plain(theirs.fields[k])) {
-			ours.fields[k] = f.merge(without(theirs.fields[k], into.tags.get(section, k)), c, join(section, "*"))
+		if !reflect.DeepEqual(plain(c), plain(theirs.Fields[k])) {
+			ours.Fields[k] = f.Merge(without(theirs.Fields[k], into.tags.Get(section, k)), c, join(section, "*"))
 		}
 	}
 }
 
 // extendAll resolves extends of every service of a file.
 func (f *flattening) extendAll(from *layer) {
-	services := from.root.get("services")
-	done := map[string]*node{}
-	fields(services, func(k string, _ *node) { done[k] = f.extend(from, k, nil, nil) })
-	fields(services, func(k string, _ *node) {
+	services := from.root.Get("services")
+	done := map[string]*Node{}
+	Each(services, func(k string, _ *Node) { done[k] = f.extend(from, k, nil, nil) })
+	Each(services, func(k string, _ *Node) {
 		if done[k] != nil {
-			services.fields[k] = done[k]
+			services.Fields[k] = done[k]
 		}
 	})
 }
 
 // extend is a service with what it extends under it; nil when there was a fault.
-func (f *flattening) extend(in *layer, service string, trail []string, at *node) *node {
-	s := in.root.get("services", service)
+func (f *flattening) extend(in *layer, service string, trail []string, at *Node) *Node {
+	s := in.root.Get("services", service)
 	if s == nil {
-		f.fault(at, "", "service %q is not in %s", clipped(service), in.name)
+		f.Fault(at, "", "service %q is not in %s", Clip(service), in.name)
 		return nil
 	}
-	e := s.get("extends")
+	e := s.Get("extends")
 	if e == nil {
 		return s
 	}
 	f.changed = true
 	step := service + " (" + in.name + ")"
 	if i := slices.Index(trail, step); i >= 0 {
-		f.fault(e, "", "services extend each other: %s", strings.Join(append(trail[i:], step), " → "))
+		f.Fault(e, "", "services extend each other: %s", strings.Join(append(trail[i:], step), " → "))
 		return nil
 	}
 	if trail = append(slices.Clone(trail), step); len(trail) > maxExtends {
-		f.fault(e, "", "more than %d services extend each other", maxExtends)
+		f.Fault(e, "", "more than %d services extend each other", maxExtends)
 		return nil
 	}
-	var other *node
-	ref := e.str()
-	if e.kind == mapKind {
-		ref, other = f.text(e.get("service")), e.get("file")
+	var other *Node
+	ref := e.Text()
+	if e.Kind == Map {
+		ref, other = f.Text(e.Get("service")), e.Get("file")
 	}
 	if ref == "" {
-		f.fault(e, "", "service is missing: which one is extended")
+		f.Fault(e, "", "service is missing: which one is extended")
 		return nil
 	}
 	of := in
-	if !other.isNull() {
+	if !other.IsNull() {
 		target := f.within(other, in.base)
 		if target == "" {
 			return nil
@@ -315,11 +315,11 @@ func (f *flattening) extend(in *layer, service string, trail []string, at *node)
 		return nil
 	}
 	own := *s
-	own.keys, own.fields = nil, map[string]*node{}
-	for _, k := range s.keys {
+	own.Keys, own.Fields = nil, map[string]*Node{}
+	for _, k := range s.Keys {
 		if k != "extends" {
-			own.keys, own.fields[k] = append(own.keys, k), s.fields[k]
+			own.Keys, own.Fields[k] = append(own.Keys, k), s.Fields[k]
 		}
 	}
-	return f.merge(without(from, in.tags.get("services", service)), &own, "services.*")
+	return f.Merge(without(from, in.tags.Get("services", service)), &own, "services.*")
 }

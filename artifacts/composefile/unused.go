@@ -1,4 +1,4 @@
-package compose
+package composefile
 
 import (
 	"bytes"
@@ -11,6 +11,9 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 )
+
+// ProfilesVariable is the parameter that names the active profiles, as Compose has it: "a,b", or "*" for all.
+const ProfilesVariable = "COMPOSE_PROFILES"
 
 // Unused lists those of names that stand nowhere in an archive, neither in compose.yaml nor in a file beside it: a variable
 // of such a name has no effect, whatever its value is. known are the variables that compose.yaml refers to, sorted, for who
@@ -31,7 +34,7 @@ func Unused(archive *artifacts.Archive, names []string) (unused, known []string,
 		return nil, nil, err
 	}
 	for _, name := range names {
-		if name == profilesVariable && bytes.Contains(archive.Compose, []byte("profiles")) {
+		if name == ProfilesVariable && bytes.Contains(archive.Compose, []byte("profiles")) {
 			continue // Compose's own: it chooses services, and no value refers to it
 		}
 		word := regexp.MustCompile(`(^|[^A-Za-z0-9_])` + regexp.QuoteMeta(name) + `([^A-Za-z0-9_]|$)`)

@@ -1,4 +1,4 @@
-package compose
+package composefile
 
 import (
 	"bytes"
@@ -13,43 +13,43 @@ import (
 )
 
 // copyOf is a tree that shares nothing with another, with paths that begin at a path.
-func copyOf(n *node, path string) *node {
+func copyOf(n *Node, path string) *Node {
 	left := maxNodes
 	return copyWithin(n, path, &left)
 }
 
 // copyWithin stops copying, with left below zero, where a tree that shares its parts would grow too large.
-func copyWithin(n *node, path string, left *int) *node {
+func copyWithin(n *Node, path string, left *int) *Node {
 	if *left--; *left < 0 || n == nil {
 		return nil
 	}
 	c := *n
-	c.path, c.reset = path, ""
-	c.items, c.keys, c.fields = nil, nil, nil
-	if n.kind == mapKind {
-		c.fields = map[string]*node{}
+	c.Path, c.reset = path, ""
+	c.Items, c.Keys, c.Fields = nil, nil, nil
+	if n.Kind == Map {
+		c.Fields = map[string]*Node{}
 	}
-	for _, item := range n.items {
+	for _, item := range n.Items {
 		if item.reset == resetTag {
 			continue
 		}
-		if i := copyWithin(item, fmt.Sprintf("%s[%d]", path, len(c.items)), left); i != nil {
-			c.items = append(c.items, i)
+		if i := copyWithin(item, fmt.Sprintf("%s[%d]", path, len(c.Items)), left); i != nil {
+			c.Items = append(c.Items, i)
 		}
 	}
-	for _, k := range n.keys {
-		if n.fields[k].reset == resetTag {
+	for _, k := range n.Keys {
+		if n.Fields[k].reset == resetTag {
 			continue
 		}
-		if i := copyWithin(n.fields[k], join(path, k), left); i != nil {
-			c.keys, c.fields[k] = append(c.keys, k), i
+		if i := copyWithin(n.Fields[k], join(path, k), left); i != nil {
+			c.Keys, c.Fields[k] = append(c.Keys, k), i
 		}
 	}
 	return &c
 }
 
 // encode writes a tree as YAML, and reads it again: what a device will see is what was resolved.
-func encode(root *node) ([]byte, error) {
+func encode(root *Node) ([]byte, error) {
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
 	e.SetIndent(2)
@@ -67,41 +67,41 @@ func encode(root *node) ([]byte, error) {
 }
 
 // plain is a value as YAML decodes it.
-func plain(n *node) any {
-	switch n.kind {
-	case mapKind:
-		m := make(map[string]any, len(n.keys))
-		for _, k := range n.keys {
-			m[k] = plain(n.fields[k])
+func plain(n *Node) any {
+	switch n.Kind {
+	case Map:
+		m := make(map[string]any, len(n.Keys))
+		for _, k := range n.Keys {
+			m[k] = plain(n.Fields[k])
 		}
 		return m
-	case listKind:
-		l := make([]any, len(n.items))
-		for i, item := range n.items {
+	case List:
+		l := make([]any, len(n.Items))
+		for i, item := range n.Items {
 			l[i] = plain(item)
 		}
 		return l
 	}
-	return n.value
+	return n.Value
 }
 
-func yamlNode(n *node) *yaml.Node {
-	switch n.kind {
-	case mapKind:
+func yamlNode(n *Node) *yaml.Node {
+	switch n.Kind {
+	case Map:
 		y := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-		for _, k := range n.keys {
-			y.Content = append(y.Content, textNode(k), yamlNode(n.fields[k]))
+		for _, k := range n.Keys {
+			y.Content = append(y.Content, textNode(k), yamlNode(n.Fields[k]))
 		}
 		return y
-	case listKind:
+	case List:
 		y := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
-		for _, item := range n.items {
+		for _, item := range n.Items {
 			y.Content = append(y.Content, yamlNode(item))
 		}
 		return y
 	}
-	y := textNode(n.str())
-	switch n.value.(type) {
+	y := textNode(n.Text())
+	switch n.Value.(type) {
 	case string:
 		return y
 	case nil:
@@ -128,3 +128,10 @@ func textNode(text string) *yaml.Node {
 // ambiguous is text that only double quotes make the same to all readers of YAML: older ones take some words for a truth
 // value, and some characters end a line or are skipped.
 var ambiguous = regexp.MustCompile(`^(?i:y|n|yes|no|on|off)$|[\r\x{85}\x{2028}\x{2029}\x{feff}]`)
+
+func join(pattern, key string) string {
+	if pattern == "" {
+		return key
+	}
+	return pattern + "." + key
+}

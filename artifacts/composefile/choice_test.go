@@ -1,4 +1,4 @@
-package compose_test
+package composefile_test
 
 import (
 	"io"
@@ -7,11 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/compose-spec/compose-go/v2/cli"
 	"github.com/sirupsen/logrus"
 
-	"github.com/longshore-dev/longshore/agent/compose"
+	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
 // A project's files are those that compose-go, which docker compose is made of, finds in the same directory.
@@ -46,7 +47,7 @@ func TestProjectFiles(t *testing.T) {
 				want = append(want, filepath.Base(name))
 			}
 		}
-		if got := compose.ProjectFiles(os.DirFS(dir)); !slices.Equal(got, want) {
+		if got := composefile.ProjectFiles(os.DirFS(dir)); !slices.Equal(got, want) {
 			t.Errorf("%v: %v, want %v", there, got, want)
 		}
 	}
@@ -73,7 +74,7 @@ func TestPackTakesTheOverride(t *testing.T) {
 		{[]string{"docker-compose.yml"}, "B: b", nil},
 		{[]string{"docker-compose.yaml"}, "other", nil},
 	} {
-		packed, err := compose.Pack(t.Context(), "line", project(files), c.names...)
+		packed, err := composefile.Pack("line", project(files), c.names...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,11 +82,20 @@ func TestPackTakesTheOverride(t *testing.T) {
 			t.Errorf("%v: %s, want %q in it", c.names, packed.Compose, c.has)
 		}
 		var got []string
-		for _, n := range packed.Notices {
+		for _, n := range packed.Notices() {
 			got = append(got, strings.TrimPrefix(n.File, "line/")+": "+n.Message)
 		}
 		if !slices.EqualFunc(got, c.notices, strings.HasPrefix) {
 			t.Errorf("%v: notices %q, want %q", c.names, got, c.notices)
 		}
 	}
+}
+
+// project is a directory of a developer's machine.
+func project(files map[string]string) fstest.MapFS {
+	out := fstest.MapFS{}
+	for name, text := range files {
+		out[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return out
 }

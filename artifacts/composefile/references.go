@@ -1,0 +1,212 @@
+package composefile
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/compose-spec/compose-go/v2/format"
+	"github.com/compose-spec/compose-go/v2/types"
+)
+
+// maxPackedDir bounds the files of one directory that is mounted.
+const maxPackedDir = 256
+
+// fileKey is a place in the file that names another file.
+type fileKey struct {
+	at       *Node
+	name     string
+	optional bool
+	prefix   string // what stands before the name in the same text
+	suffix   string // and after it
+	bound    bool   // mounted: may be a directory, and may be run
+	written  bool   // mounted without ro: packed where there are files, refused by the check where there are none
+}
+
+// fileKeys are all places that name a file of the archive.
+func fileKeys(root *Node) []fileKey {
+	var out []fileKey
+	add := func(k fileKey) {
+		if k.at != nil && k.at.Kind == Scalar && k.name != "" {
+			out = append(out, k)
+		}
+	}
+	each := func(n *Node, visit func(*Node)) {
+		switch {
+		case n == nil:
+		case n.Kind == List:
+			for _, item := range n.Items {
+				visit(item)
+			}
+		default:
+			visit(n)
+		}
+	}
+	container := func(c *Node) {
+		each(c.Get("env_file"), func(n *Node) {
+			if n.Kind == Map {
+				add(fileKey{at: n.Get("path"), name: n.Get("path").Text(), optional: n.Get("required").Text() == "false"})
+				return
+			}
+			add(fileKey{at: n, name: n.Text()})
+		})
+		for _, k := range boundKeys(c) {
+			add(k)
+		}
+		each(c.Get("label_file"), func(n *Node) { add(fileKey{at: n, name: n.Text()}) })
+		each(c.Get("security_opt"), func(n *Node) {
+			for _, prefix := range []string{"seccomp=", "seccomp:"} {
+				if name, ok := strings.CutPrefix(n.Text(), prefix); ok && name != "unconfined" && name != "builtin" {
+					add(fileKey{at: n, name: name, prefix: prefix})
+				}
+			}
+		})
+	}
+	Each(root.Get("services"), func(_ string, s *Node) {
+		container(s)
+		each(s.Get("pre_start"), container)
+	})
+	for _, section := range []string{"configs", "secrets"} {
+		Each(root.Get(section), func(_ string, c *Node) { add(fileKey{at: c.Get("file"), name: c.Get("file").Text()}) })
+	}
+	return out
+}
+
+func Each(n *Node, visit func(name string, c *Node)) {
+	if n == nil || n.Kind != Map {
+		return
+	}
+	for _, k := range slices.Clone(n.Keys) {
+		visit(k, n.Fields[k])
+	}
+}
+
+// references are the files that a project names, and whether it may run them; a name that leaves the directory is a
+// fault, one that is not there is left to the check.
+func (f *flattening) references(root *Node) map[string]bool {
+	out := map[string]bool{}
+	for _, k := range fileKeys(root) {
+		if k.written && !f.packable(k.name) {
+			continue
+		}
+		if k.bound && path.Clean(k.name) == "." {
+			f.Fault(k.at, WholeHint, "the whole directory is mounted")
+			continue
+		}
+		if !f.inside(k.at, k.name) {
+			continue
+		}
+		name := path.Clean(k.name)
+		info, err := fs.Stat(f.fsys, name)
+		if err != nil {
+			continue
+		}
+		if !info.Mode().IsRegular() && !k.bound {
+			f.Fault(k.at, "", "%s is no file", Clip(name))
+			continue
+		}
+		names, _, err := FilesBelow(f.fsys, name)
+		if err != nil {
+			f.Fault(k.at, "", "%v", err)
+			continue
+		}
+		for _, name := range names {
+			if name != Name {
+				out[name] = out[name] || k.bound
+			}
+		}
+	}
+	return out
+}
+
+// packable reports whether there are files at a path within the directory.
+func (f *flattening) packable(name string) bool {
+	clean := path.Clean(name)
+	if path.IsAbs(name) || !fs.ValidPath(clean) || clean == "." {
+		return false
+	}
+	names, _, err := FilesBelow(f.fsys, clean)
+	return err == nil && len(names) > 0
+}
+
+// inside reports whether a path can be packed: written out, and within the directory.
+func (f *flattening) inside(n *Node, name string) bool {
+	switch clean := path.Clean(name); {
+	case strings.Contains(strings.ReplaceAll(name, "$$", ""), "$"):
+		f.Fault(n, "write the path out: what is packed must be known", "%s holds a variable", Clip(name))
+	case path.IsAbs(name) || !fs.ValidPath(clean) || clean == ".":
+		f.Fault(n, "put the file into the directory that is packed", "%s is outside the directory", Clip(name))
+	default:
+		return true
+	}
+	return false
+}
+
+// WholeHint is what to do instead of mounting all there is.
+const WholeHint = "mount a file or a directory that is beside compose.yaml"
+
+// FilesBelow lists a file alone, or all files of a directory in order.
+func FilesBelow(fsys fs.FS, name string) (names []string, dir bool, err error) {
+	info, err := fs.Stat(fsys, name)
+	if err != nil {
+		return nil, false, err
+	}
+	if info.Mode().IsRegular() {
+		return []string{name}, false, nil
+	}
+	if !info.IsDir() {
+		return nil, false, fmt.Errorf("%s is neither a file nor a directory", Clip(name))
+	}
+	err = fs.WalkDir(fsys, name, func(at string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if info, err := fs.Stat(fsys, at); err != nil || !info.Mode().IsRegular() { // also what a link leads to
+			return fmt.Errorf("%s is no file of the directory", Clip(at))
+		}
+		if names = append(names, at); len(names) > maxPackedDir {
+			return fmt.Errorf("%s holds more than %d files: put them into an image", Clip(name), maxPackedDir)
+		}
+		return nil
+	})
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("%s holds no file", Clip(name))
+	}
+	slices.SortFunc(names, strings.Compare)
+	return names, true, err
+}
+
+// boundKeys are the places where a service mounts a relative path.
+func boundKeys(service *Node) []fileKey {
+	var out []fileKey
+	list := service.Get("volumes")
+	if list.IsNull() || list.Kind != List {
+		return nil
+	}
+	for _, item := range list.Items {
+		if item.Kind == Map {
+			source := item.Get("source")
+			if item.Get("type").Text() == "bind" && relative(source.Text()) {
+				out = append(out, fileKey{at: source, name: source.Text(), bound: true, written: !mayBeTrue(item.Get("read_only").Text())})
+			}
+			continue
+		}
+		text := item.Text()
+		v, err := format.ParseVolume(text)
+		if err != nil || v.Type != types.VolumeTypeBind || !relative(v.Source) {
+			continue
+		}
+		rest := strings.TrimPrefix(text, v.Source)
+		written := !v.ReadOnly && !strings.Contains(strings.TrimPrefix(rest, ":"+v.Target), "$")
+		out = append(out, fileKey{at: item, name: v.Source, suffix: rest, bound: true, written: written})
+	}
+	return out
+}
+
+func relative(source string) bool {
+	return source != "" && !path.IsAbs(source) && !strings.HasPrefix(source, "~") && !strings.HasPrefix(source, "$")
+}
+
+func mayBeTrue(s string) bool { return s == "true" || strings.Contains(s, "$") }
