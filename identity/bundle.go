@@ -116,6 +116,11 @@ func (b *Bundle) JSON() []byte { return b.json }
 // Anchors are the certificates of the bundle.
 func (b *Bundle) Anchors() []*x509.Certificate { return b.anchors.X509Authorities() }
 
+// Only is a bundle of the same trust domain with one of its anchors.
+func (b *Bundle) Only(anchor *x509.Certificate) (*Bundle, error) {
+	return ParseBundle("of one authority", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: anchor.Raw}), b.TrustDomain())
+}
+
 // parseCertificates reads one or more certificates in PEM, and nothing else.
 func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 	var out []*x509.Certificate

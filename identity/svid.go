@@ -1,10 +1,13 @@
 package identity
 
 import (
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -36,6 +39,30 @@ func ParseSVID(certFile string, cert []byte, keyFile string, key []byte) (*SVID,
 	return newSVID(certFile, chain, pair)
 }
 
+// ParseSVIDFor is [ParseSVID] for a private key that is in no file, such as one in a TPM.
+func ParseSVIDFor(key crypto.Signer, certFile string, cert []byte) (*SVID, error) {
+	chain, err := parseCertificates(cert)
+	if err != nil {
+		return nil, fmt.Errorf("SVID %s: %w: %w", certFile, fault.ErrInvalid, err)
+	}
+	return NewSVID(key, certFile, chain)
+}
+
+// NewSVID makes an SVID of a certificate with its intermediates, the leaf first, and its private key. from names it in errors.
+func NewSVID(key crypto.Signer, from string, chain []*x509.Certificate) (*SVID, error) {
+	if len(chain) == 0 {
+		return nil, fmt.Errorf("SVID %s: no certificate: %w", from, fault.ErrInvalid)
+	}
+	if public, ok := chain[0].PublicKey.(interface{ Equal(crypto.PublicKey) bool }); !ok || !public.Equal(key.Public()) {
+		return nil, fmt.Errorf("SVID %s: the certificate is of another key: %w", from, fault.ErrInvalid)
+	}
+	pair := tls.Certificate{PrivateKey: key}
+	for _, c := range chain {
+		pair.Certificate = append(pair.Certificate, c.Raw)
+	}
+	return newSVID(from, chain, pair)
+}
+
 func newSVID(from string, chain []*x509.Certificate, pair tls.Certificate) (*SVID, error) {
 	leaf := chain[0]
 	name, err := checkLeaf(leaf)
@@ -44,6 +71,15 @@ func newSVID(from string, chain []*x509.Certificate, pair tls.Certificate) (*SVI
 	}
 	pair.Leaf = leaf
 	return &SVID{Name: name, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, pair: pair, chain: chain}, nil
+}
+
+// Fingerprint identifies a public key: the SHA-256 digest of its PKIX form (SubjectPublicKeyInfo, DER).
+func Fingerprint(public crypto.PublicKey) (digest.Digest, error) {
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return "", fmt.Errorf("fingerprint of a key: %w: %w", fault.ErrInvalid, err)
+	}
+	return digest.FromBytes(der), nil
 }
 
 // Credentials are what one side of a connection has: its own SVID, and the trust anchors of its trust domain.
@@ -62,7 +98,7 @@ func (c *Credentials) Credentials() (*Credentials, error) { return c, nil }
 
 // Check tells what a peer would reject: an SVID that is not valid at a time, or that the bundle does not vouch for.
 func (c *Credentials) Check(now time.Time) error {
-	if _, err := c.verify(c.SVID.chain, now); err != nil {
+	if _, err := c.Bundle.verify(c.SVID.chain, now); err != nil {
 		return fmt.Errorf("own certificate: %w", err)
 	}
 	return nil

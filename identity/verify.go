@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -24,7 +25,7 @@ const minRSA = 3072
 // VerifyClient checks, as a manager, the certificates that a peer presents, the leaf first, and tells whose they are. Every error
 // is a fault.ErrUnauthenticated, and a sentence that says what is wrong with the peer.
 func (c *Credentials) VerifyClient(chain []*x509.Certificate, now time.Time) (Name, error) {
-	name, err := c.verify(chain, now, x509.ExtKeyUsageClientAuth)
+	name, err := c.Bundle.verify(chain, now, x509.ExtKeyUsageClientAuth)
 	switch {
 	case err != nil:
 		return Name{}, err
@@ -39,7 +40,7 @@ func (c *Credentials) VerifyClient(chain []*x509.Certificate, now time.Time) (Na
 // VerifyManager checks, as a client, the certificates that a peer presents: they must be of the manager that the client's own SVID
 // names. Every error is a fault.ErrUnauthenticated.
 func (c *Credentials) VerifyManager(chain []*x509.Certificate, now time.Time) error {
-	name, err := c.verify(chain, now, x509.ExtKeyUsageServerAuth)
+	name, err := c.Bundle.verify(chain, now, x509.ExtKeyUsageServerAuth)
 	switch {
 	case err != nil:
 		return err
@@ -49,13 +50,23 @@ func (c *Credentials) VerifyManager(chain []*x509.Certificate, now time.Time) er
 	return nil
 }
 
+// VerifyManager checks, as a client that has no SVID yet, the certificates that a peer presents: they must be of a manager of the
+// trust domain, and any one passes. Every error is a fault.ErrUnauthenticated.
+func (b *Bundle) VerifyManager(chain []*x509.Certificate, now time.Time) (Name, error) {
+	name, err := b.verify(chain, now, x509.ExtKeyUsageServerAuth)
+	if err == nil && name.Client != "" {
+		return Name{}, refused("the server is %s, which is the id of a client and not of a manager", name)
+	}
+	return name, err
+}
+
 func refused(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), fault.ErrUnauthenticated)
 }
 
 // verify checks a chain by X.509-SVID validation: trust domain, leaf, dates, algorithms, path to a trust anchor. usages is what the
 // leaf must be good for, where it limits that.
-func (c *Credentials) verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (Name, error) {
+func (b *Bundle) verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (Name, error) {
 	switch {
 	case len(chain) == 0:
 		return Name{}, refused("no certificate was presented")
@@ -67,8 +78,8 @@ func (c *Credentials) verify(chain []*x509.Certificate, now time.Time, usages ..
 	if err != nil {
 		return Name{}, fmt.Errorf("%w: %w", err, fault.ErrUnauthenticated)
 	}
-	if name.TrustDomain != c.Bundle.TrustDomain() {
-		return Name{}, refused("%s is of another trust domain than %s", name, c.Bundle.TrustDomain())
+	if name.TrustDomain != b.TrustDomain() {
+		return Name{}, refused("%s is of another trust domain than %s", name, b.TrustDomain())
 	}
 	for _, u := range usages {
 		limited := len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) > 0
@@ -82,7 +93,7 @@ func (c *Credentials) verify(chain []*x509.Certificate, now time.Time, usages ..
 	case now.After(leaf.NotAfter):
 		return Name{}, refused("the certificate of %s expired at %s, and here it is %s", name, stamp(leaf.NotAfter), stamp(now))
 	}
-	_, paths, err := x509svid.Verify(chain, c.Bundle.anchors, x509svid.WithTime(now))
+	_, paths, err := x509svid.Verify(chain, b.anchors, x509svid.WithTime(now))
 	if err != nil {
 		return Name{}, refused("the certificate of %s leads to no authority of the trust bundle: %w", name, err)
 	}
@@ -120,7 +131,7 @@ func checkLeaf(leaf *x509.Certificate) (Name, error) {
 	case leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0:
 		return fail("the certificate of %s may not sign (digitalSignature is missing in its key usage)", name)
 	}
-	if err := checkKey(leaf); err != nil {
+	if err := CheckKey(leaf.PublicKey); err != nil {
 		return fail("the certificate of %s: %w", name, err)
 	}
 	return name, nil
@@ -129,7 +140,7 @@ func checkLeaf(leaf *x509.Certificate) (Name, error) {
 // checkPath checks the keys and signatures between a leaf and its trust anchor. The anchor's own signature says nothing.
 func checkPath(path []*x509.Certificate) error {
 	for i, c := range path {
-		if err := checkKey(c); err != nil {
+		if err := CheckKey(c.PublicKey); err != nil {
 			return err
 		}
 		if i == len(path)-1 {
@@ -144,8 +155,9 @@ func checkPath(path []*x509.Certificate) error {
 	return nil
 }
 
-func checkKey(c *x509.Certificate) error {
-	switch key := c.PublicKey.(type) {
+// CheckKey reports what is wrong with a public key for the profile: kind, curve or length.
+func CheckKey(public crypto.PublicKey) error {
+	switch key := public.(type) {
 	case *ecdsa.PublicKey:
 		if key.Curve == elliptic.P256() || key.Curve == elliptic.P384() {
 			return nil
@@ -159,5 +171,5 @@ func checkKey(c *x509.Certificate) error {
 		}
 		return fmt.Errorf("an RSA key of %d bits, and the profile asks for %d", key.N.BitLen(), minRSA)
 	}
-	return fmt.Errorf("a key of kind %s, which the profile does not allow", c.PublicKeyAlgorithm)
+	return fmt.Errorf("a key of kind %T, which the profile does not allow", public)
 }

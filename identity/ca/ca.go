@@ -3,6 +3,7 @@
 package ca
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -28,7 +29,7 @@ const (
 // Authority signs certificates of a trust domain.
 type Authority struct {
 	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
+	key         crypto.Signer
 	bundle      *identity.Bundle
 }
 
@@ -38,6 +39,11 @@ func New(trustDomain string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+	return NewWith(key, trustDomain, now)
+}
+
+// NewWith is [New] with a key that is there.
+func NewWith(key crypto.Signer, trustDomain string, now time.Time) (*Authority, error) {
 	u := &url.URL{Scheme: "spiffe", Host: trustDomain}
 	if _, err := identity.ParseName(u.String() + "/margo/wfm/x"); err != nil {
 		return nil, fmt.Errorf("trust domain %q: %w", trustDomain, err)
@@ -73,7 +79,16 @@ func Open(cert, key []byte) (*Authority, error) {
 	return open(c.Bytes, private)
 }
 
-func open(der []byte, key *ecdsa.PrivateKey) (*Authority, error) {
+// OpenWith is [Open] for a private key that is elsewhere, such as in a PKCS#11 token or a key service.
+func OpenWith(cert []byte, key crypto.Signer) (*Authority, error) {
+	c, _ := pem.Decode(cert)
+	if c == nil {
+		return nil, fmt.Errorf("authority: the certificate must be PEM: %w", fault.ErrInvalid)
+	}
+	return open(c.Bytes, key)
+}
+
+func open(der []byte, key crypto.Signer) (*Authority, error) {
 	c, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w: %w", fault.ErrInvalid, err)
@@ -82,7 +97,7 @@ func open(der []byte, key *ecdsa.PrivateKey) (*Authority, error) {
 		return nil, fmt.Errorf("authority: its certificate names no trust domain: %w", fault.ErrInvalid)
 	}
 	trustDomain := c.URIs[0].Host
-	if !key.PublicKey.Equal(c.PublicKey) {
+	if public, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); !ok || !public.Equal(key.Public()) {
 		return nil, fmt.Errorf("authority of %s: the key is not that of the certificate: %w", trustDomain, fault.ErrInvalid)
 	}
 	b, err := identity.ParseBundle("of the authority", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), trustDomain)
@@ -92,9 +107,12 @@ func open(der []byte, key *ecdsa.PrivateKey) (*Authority, error) {
 	return &Authority{c, key, b}, nil
 }
 
-// Files are the authority's certificate and private key, PEM.
+// Files are the authority's certificate and private key, PEM. There is no key if that is elsewhere.
 func (a *Authority) Files() (cert, key []byte, err error) {
-	return encode([]*x509.Certificate{a.certificate}, a.key)
+	if private, ok := a.key.(*ecdsa.PrivateKey); ok {
+		key, err = encodeKey(private)
+	}
+	return encode(a.certificate), key, err
 }
 
 // Bundle is its trust bundle.
@@ -102,46 +120,56 @@ func (a *Authority) Bundle() *identity.Bundle { return a.bundle }
 
 // Issue signs an SVID with a new key, for a manager or client of the trust domain.
 func (a *Authority) Issue(name identity.Name, now time.Time, lifetime time.Duration) (cert, key []byte, err error) {
-	if name.TrustDomain != a.bundle.TrustDomain() {
-		return nil, nil, fmt.Errorf("issue %s: the authority is of trust domain %s: %w", name, a.bundle.TrustDomain(), fault.ErrInvalid)
-	}
-	end := now.Add(lifetime)
-	if lifetime <= 0 || end.After(a.certificate.NotAfter) {
-		return nil, nil, fmt.Errorf("issue %s: until %s, and the authority's certificate ends at %s: %w", name, end.UTC().Format(time.RFC3339), a.certificate.NotAfter.Format(time.RFC3339), fault.ErrInvalid)
-	}
-	u, err := url.Parse(name.String())
-	if err != nil {
-		return nil, nil, err
-	}
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
-	number, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serial))
+	c, err := a.Certify(private.Public(), name, now, lifetime)
 	if err != nil {
 		return nil, nil, err
+	}
+	key, err = encodeKey(private)
+	return encode(c), key, err
+}
+
+// Certify signs an SVID for a key whose owner has proved to have it.
+func (a *Authority) Certify(public crypto.PublicKey, name identity.Name, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
+	if name.TrustDomain != a.bundle.TrustDomain() {
+		return nil, fmt.Errorf("issue %s: the authority is of trust domain %s: %w", name, a.bundle.TrustDomain(), fault.ErrInvalid)
+	}
+	if err := identity.CheckKey(public); err != nil {
+		return nil, fmt.Errorf("issue %s: %w: %w", name, err, fault.ErrUnsupported)
+	}
+	end := now.Add(lifetime)
+	if lifetime <= 0 || end.After(a.certificate.NotAfter) {
+		return nil, fmt.Errorf("issue %s: until %s, and the authority's certificate ends at %s: %w", name, end.UTC().Format(time.RFC3339), a.certificate.NotAfter.Format(time.RFC3339), fault.ErrInvalid)
+	}
+	u, err := url.Parse(name.String())
+	if err != nil {
+		return nil, err
+	}
+	number, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serial))
+	if err != nil {
+		return nil, err
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: number, URIs: []*url.URL{u}, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotBefore: now.Add(-skew), NotAfter: end,
-	}, a.certificate, private.Public(), a.key)
+	}, a.certificate, public, a.key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("issue %s: %w", name, err)
+		return nil, fmt.Errorf("issue %s: %w", name, err)
 	}
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, err
-	}
-	return encode([]*x509.Certificate{c}, private)
+	return x509.ParseCertificate(der)
 }
 
-func encode(chain []*x509.Certificate, private *ecdsa.PrivateKey) (cert, key []byte, err error) {
-	for _, c := range chain {
-		cert = append(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
-	}
+func encode(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
+
+func encodeKey(private *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }

@@ -3,9 +3,11 @@
 package files
 
 import (
+	"crypto"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -16,11 +18,13 @@ import (
 // maxPEM bounds a file with certificates or a key, in bytes.
 const maxPEM = 256 << 10
 
-// Files are where the credentials are. All are needed.
+// Files are where the credentials are. All are needed, but of Key and Signer one.
 type Files struct {
 	Cert   string // the SVID and its intermediates, PEM, the leaf first
 	Key    string // its private key, PEM; nobody but its owner and group may read it
 	Bundle string // trust bundle: SPIFFE's JSON, or PEM
+
+	Signer func() (crypto.Signer, error) // opens a private key that is in no file of PEM, such as one in a TPM; nil: it is in Key
 }
 
 // Source reads credentials. It implements [identity.Source], is safe for concurrent use and needs no end.
@@ -40,37 +44,52 @@ func New(f Files, now func() time.Time, log *slog.Logger) *Source {
 		}
 		log.Info("certificate read", "file", f.Cert, "id", c.SVID.Name.String(), "notAfter", c.SVID.NotAfter, "anchors", len(c.Bundle.Anchors()))
 		return c, nil
-	}, log, f.Cert, f.Key, f.Bundle)}
+	}, log, slices.DeleteFunc([]string{f.Cert, f.Key, f.Bundle}, func(file string) bool { return file == "" })...)}
 }
 
 // Credentials implements [identity.Source]: they are as in the files now; where these cannot be used, as they were in them last.
 func (s *Source) Credentials() (*identity.Credentials, error) { return s.kept.Get() }
 
 func read(f Files) (*identity.Credentials, error) {
-	info, err := os.Stat(f.Key)
-	if err != nil {
-		return nil, fmt.Errorf("private key: %w", err)
-	}
-	if mode := info.Mode(); mode.Perm()&0o007 != 0 {
-		return nil, fault.WithHint(fmt.Errorf("private key %s: mode %04o, everybody may read it: %w", f.Key, mode.Perm(), fault.ErrConfig), "chmod 600 "+f.Key)
-	}
-	var data [3][]byte
-	for i, file := range []string{f.Cert, f.Key, f.Bundle} {
-		limit := int64(maxPEM)
-		if i == 2 {
-			limit = identity.MaxBundle
-		}
-		if data[i], err = bounded.File(os.Open, file, limit); err != nil {
-			return nil, fmt.Errorf("read credentials: %w", err)
-		}
-	}
-	svid, err := identity.ParseSVID(f.Cert, data[0], f.Key, data[1])
+	svid, err := readSVID(f)
 	if err != nil {
 		return nil, err
 	}
-	bundle, err := identity.ParseBundle(f.Bundle, data[2], svid.Name.TrustDomain)
+	data, err := bounded.File(os.Open, f.Bundle, identity.MaxBundle)
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	bundle, err := identity.ParseBundle(f.Bundle, data, svid.Name.TrustDomain)
 	if err != nil {
 		return nil, err
 	}
 	return &identity.Credentials{SVID: svid, Bundle: bundle}, nil
+}
+
+func readSVID(f Files) (*identity.SVID, error) {
+	if f.Signer == nil {
+		info, err := os.Stat(f.Key)
+		if err != nil {
+			return nil, fmt.Errorf("private key: %w", err)
+		}
+		if mode := info.Mode(); mode.Perm()&0o007 != 0 {
+			return nil, fault.WithHint(fmt.Errorf("private key %s: mode %04o, everybody may read it: %w", f.Key, mode.Perm(), fault.ErrConfig), "chmod 600 "+f.Key)
+		}
+	}
+	cert, err := bounded.File(os.Open, f.Cert, maxPEM)
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	if f.Signer != nil {
+		key, err := f.Signer()
+		if err != nil {
+			return nil, err
+		}
+		return identity.ParseSVIDFor(key, f.Cert, cert)
+	}
+	key, err := bounded.File(os.Open, f.Key, maxPEM)
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	return identity.ParseSVID(f.Cert, cert, f.Key, key)
 }
