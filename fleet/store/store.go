@@ -1,5 +1,5 @@
 // Package store keeps what devices report: who they are, how their deployments are, and which tokens they may use;
-// and which State Manifest each was given last.
+// which State Manifest each was given last; and which keys are enrolled.
 //
 // [Store] is the contract and package storetest its suite, so that another database can follow. [Open] is SQLite in one
 // file. Bodies of reports are kept as they arrived; only what queries need is beside them.
@@ -30,6 +30,7 @@ type Store interface {
 	View
 	Tokens
 	Manifests
+	Enrollments
 	// Close waits for calls under way. Calls after it are fault.ErrTemporary.
 	Close() error
 }
