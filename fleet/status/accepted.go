@@ -83,7 +83,7 @@ func clientID(n *strict.Node, example, text string) string {
 
 // Client returns what a client may speak for; false: it is not accepted. The id is that behind /client/ in its SPIFFE id.
 func (a *Accepted) Client(id string) (Client, bool) {
-	if a.denied[id] {
+	if a == nil || a.denied[id] {
 		return Client{}, false
 	}
 	devices, ok := a.clients[id]
@@ -103,3 +103,6 @@ func (a *Accepted) Client(id string) (Client, bool) {
 	}
 	return Client{ID: "client:" + id, Devices: devices}, true
 }
+
+// Denies reports whether the policy names a client as denied. A nil policy denies and accepts nobody.
+func (a *Accepted) Denies(id string) bool { return a != nil && a.denied[id] }

@@ -136,3 +136,13 @@ func Refuse(w http.ResponseWriter, r *http.Request, code int, detail string) {
 	p.Instance = r.URL.EscapedPath()
 	p.write(w)
 }
+
+// RefuseFor is [Refuse], with the seconds after which the client may try again; 0: it says nothing about that.
+func RefuseFor(w http.ResponseWriter, r *http.Request, code int, detail string, seconds int) {
+	p := blank(code, detail)
+	if seconds > 0 {
+		p = again(code, detail, seconds)
+	}
+	p.Instance = r.URL.EscapedPath()
+	p.write(w)
+}

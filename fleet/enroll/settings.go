@@ -1,0 +1,154 @@
+package enroll
+
+import (
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// Settings are what enroll.yaml says.
+type Settings struct {
+	URL       string // at which devices reach this manager by mutual TLS: https://host[:port]
+	Lifetime  time.Duration
+	Authority Authority
+	Registry  string // repository of states, "host/path"; "": none
+	Margo     bool   // this manager serves desired state
+	Trust     string // file of the first trust policy; "": none
+	CAFile    string // of registries; "": none
+	Login     *Login
+	Harbor    *Harbor
+}
+
+// Authority says which authority signs certificates of devices.
+type Authority struct {
+	Dir         string // has ca.crt, and ca.key if Key does not name another place; "": that of the manager's SVID and trust bundle does not sign
+	Key         string // address of a private key that is in no file: pkcs11:…, awskms://…; "": it is Dir's ca.key
+	TrustDomain string // of an authority that is created if Dir has none; "": none is created
+	Manager     string // id of this manager in the trust domain
+}
+
+// Login is one credential for pulling that all devices get.
+type Login struct {
+	Username     string
+	PasswordFile string
+}
+
+// Harbor makes a robot account for each device.
+type Harbor struct {
+	URL          string
+	Project      string
+	Username     string // of an account that may create robot accounts in the project
+	PasswordFile string
+	CAFile       string // "": the system's authorities
+}
+
+// Defaults and limits of enroll.yaml.
+const (
+	DefaultLifetime = 30 * 24 * time.Hour
+	minLifetime     = time.Minute // for tests; devices renew when a third is left
+	maxLifetime     = 825 * 24 * time.Hour
+	defaultManager  = "main"
+)
+
+// ParseSettings reads enroll.yaml. Relative paths in it start at its folder.
+func ParseSettings(file string, data []byte) (*Settings, error) {
+	root, err := strict.YAML(file, data)
+	if err != nil {
+		return nil, err
+	}
+	path := func(n *strict.Node, fallback string) string {
+		p := fallback
+		if n != nil {
+			p = n.Filled()
+		}
+		if p == "" || filepath.IsAbs(p) {
+			return p
+		}
+		return filepath.Join(filepath.Dir(file), p)
+	}
+	s := &Settings{URL: address(root.Need("url")), Lifetime: DefaultLifetime, Trust: path(root.Get("trust"), "")}
+	if n := root.Get("lifetime"); n != nil {
+		if s.Lifetime = n.Duration(); s.Lifetime < minLifetime || s.Lifetime > maxLifetime {
+			n.Faultf("must be from %s to %s", minLifetime, maxLifetime)
+		}
+	}
+	n := root.Get("authority")
+	s.Authority = Authority{Dir: path(n.Get("dir"), "ca"), Manager: defaultManager}
+	if k := n.Get("key"); k != nil {
+		s.Authority.Key = k.Filled()
+	}
+	if t := n.Get("trustDomain"); t != nil {
+		s.Authority.TrustDomain = t.Filled()
+	}
+	if m := n.Get("manager"); m != nil {
+		s.Authority.Manager = m.Filled()
+	}
+	n.Close()
+	s.source(root.Need("source"))
+	s.registry(root.Get("registry"), path)
+	root.Close()
+	if err := root.Err(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func address(n *strict.Node) string {
+	u, err := url.Parse(n.Text())
+	if n != nil && (err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || strings.Trim(u.Path, "/") != "") {
+		n.HintFaultf("write it like https://fleet.example:8443", "not a web address with https and without a path")
+	}
+	return strings.TrimSuffix(n.Text(), "/")
+}
+
+// source reads where devices find their desired state.
+func (s *Settings) source(n *strict.Node) {
+	registry, margo := n.Get("registry"), n.Get("margo")
+	if r := registry; r != nil {
+		s.Registry = strings.TrimPrefix(r.Filled(), "oci://")
+		host, path, ok := strings.Cut(s.Registry, "/")
+		if !ok || host == "" || path == "" || strings.ContainsAny(path, ":@") || strings.Contains(s.Registry, "://") {
+			r.HintFaultf("write it like oci://harbor.example/plant/state, without tag or digest", "not a repository")
+		}
+	}
+	if s.Margo = margo.Bool(); n != nil && registry == nil && !s.Margo {
+		n.Faultf("needs registry, or margo: true, or both")
+	}
+	n.Close()
+}
+
+func (s *Settings) registry(n *strict.Node, path func(*strict.Node, string) string) {
+	s.CAFile = path(n.Get("caFile"), "")
+	if l := n.Get("login"); l != nil {
+		s.Login = &Login{Username: l.Need("username").Filled(), PasswordFile: path(l.Need("passwordFile"), "")}
+		l.Close()
+	}
+	if h := n.Get("harbor"); h != nil {
+		s.Harbor = &Harbor{
+			URL: address(h.Need("url")), Project: h.Need("project").Filled(), Username: h.Need("username").Filled(),
+			PasswordFile: path(h.Need("passwordFile"), ""), CAFile: path(h.Get("caFile"), ""),
+		}
+		h.Close()
+	}
+	if s.Login != nil && s.Harbor != nil {
+		n.Faultf("login and harbor exclude each other")
+	}
+	n.Close()
+}
+
+// Host is the registry that a pull credential is for.
+func (s *Settings) Host() string {
+	if s.Registry != "" {
+		host, _, _ := strings.Cut(s.Registry, "/")
+		return host
+	}
+	if s.Harbor != nil {
+		if u, err := url.Parse(s.Harbor.URL); err == nil {
+			return u.Host
+		}
+	}
+	return ""
+}

@@ -1,0 +1,51 @@
+package enroll
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+// A join token is "lsj_ID_SECRET", or "lsj_ID_SECRET_PIN" with the fingerprint of the manager's authority.
+const (
+	tokenPrefix = "lsj_"
+	tokenID     = 10 // bytes
+	tokenSecret = 32
+	maxToken    = 512
+)
+
+var tokenText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// MintToken makes a join token. random is at least 42 random bytes; pin, which may be "", is the fingerprint by which the device
+// authenticates the manager. What is stored says nothing about the text.
+func MintToken(random io.Reader, device string, pin digest.Digest, now time.Time, lifetime time.Duration) (text string, t store.JoinToken, err error) {
+	var raw [tokenID + tokenSecret]byte
+	if _, err := io.ReadFull(random, raw[:]); err != nil {
+		return "", store.JoinToken{}, fmt.Errorf("make a join token: %w", err)
+	}
+	id, secret := tokenText.EncodeToString(raw[:tokenID]), tokenText.EncodeToString(raw[tokenID:])
+	hash := sha256.Sum256([]byte(secret))
+	text = tokenPrefix + id + "_" + secret
+	if pin != "" {
+		text += "_" + pin.Encoded()
+	}
+	return text, store.JoinToken{ID: id, Device: device, Hash: hash[:], Created: now, Expires: now.Add(lifetime)}, nil
+}
+
+func parseToken(text string) (*store.JoinProof, error) {
+	id, secret, ok := strings.Cut(strings.TrimPrefix(text, tokenPrefix), "_")
+	if !strings.HasPrefix(text, tokenPrefix) || !ok || len(text) > maxToken {
+		return nil, fmt.Errorf("the join token does not have the form lsj_ID_SECRET: %w", fault.ErrDenied)
+	}
+	secret, _, _ = strings.Cut(secret, "_")
+	hash := sha256.Sum256([]byte(secret))
+	return &store.JoinProof{ID: id, Hash: hash[:]}, nil
+}
