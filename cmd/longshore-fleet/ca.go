@@ -10,8 +10,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/artifacts/bounded"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/ca"
@@ -67,26 +65,8 @@ func (p *program) caInit(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	cert, key, err := a.Files()
-	if err != nil {
-		return err
-	}
 	dir := c.String("dir")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, caKey), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return fault.WithHint(fmt.Errorf("create an authority: %w", err), "it has one already; name another directory with --dir")
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(key)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := errors.Join(replace(filepath.Join(dir, caCert), cert, 0o644), replace(filepath.Join(dir, caBundle), append(a.Bundle().JSON(), '\n'), 0o644)); err != nil {
+	if err := writeAuthority(dir, a); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(p.stdout, "wrote %s, %s, %s\n", filepath.Join(dir, caCert), filepath.Join(dir, caKey), filepath.Join(dir, caBundle))
@@ -97,14 +77,7 @@ func (p *program) caIssue(c *cli.Context) error {
 	if c.NArg() != 1 || c.String("manager") == "" {
 		return outcome.Usagef("ca issue", "--manager and one NAME for the files are needed")
 	}
-	var data [2][]byte
-	for i, name := range []string{caCert, caKey} {
-		var err error
-		if data[i], err = bounded.File(os.Open, filepath.Join(c.String("dir"), name), maxCAFiles); err != nil {
-			return fault.WithHint(fmt.Errorf("read the authority: %w", err), "create one: longshore-fleet ca init")
-		}
-	}
-	a, err := ca.Open(data[0], data[1])
+	a, err := openAuthority(c.String("dir"))
 	if err != nil {
 		return err
 	}

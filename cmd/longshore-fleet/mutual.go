@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -18,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/files"
 )
 
@@ -28,8 +30,9 @@ const (
 
 // mutual is the address at which clients prove themselves with certificates. Without --mtls-listen there is none.
 type mutual struct {
-	source  *files.Source
-	clients *files.Kept[*status.Accepted]
+	source  identity.Source               // nil: there is none
+	clients *files.Kept[*status.Accepted] // nil: only enrolled devices are accepted
+	enroll  *enrollment                   // nil: devices are not enrolled here
 	now     func() time.Time
 	uri     string
 	listen  string
@@ -47,6 +50,7 @@ func mutualFlags() []cli.Flag {
 		file("svid-key", "`FILE` with its private key (PEM)"),
 		file("trust-bundle", "`FILE` with the trust bundle of its trust domain (SPIFFE's JSON, or PEM)"),
 		file("clients", "`FILE` with the clients that are accepted by mutual TLS (YAML)"),
+		file("enroll", "enroll devices at this address, as `FILE` says (YAML)"),
 		&cli.StringFlag{Name: "trust-bundle-uri", Usage: "absolute https `URL` of the trust bundle, for /.well-known/margo", EnvVars: env("trust-bundle-uri")},
 		&cli.IntFlag{Name: "max-connections", Usage: "`NUMBER` of connections to an address; for one more the one is closed that has waited longest", Value: maxConnections, EnvVars: env("max-connections")},
 	}
@@ -55,26 +59,38 @@ func mutualFlags() []cli.Flag {
 func (p *program) mutual(c *cli.Context, log *slog.Logger) (*mutual, error) {
 	m := &mutual{now: p.now, uri: c.String("trust-bundle-uri"), listen: c.String("mtls-listen"), most: c.Int("max-connections"), log: log}
 	f := files.Files{Cert: c.String("svid-cert"), Key: c.String("svid-key"), Bundle: c.String("trust-bundle")}
-	policy := c.String("clients")
-	all := f.Cert != "" && f.Key != "" && f.Bundle != "" && policy != ""
+	policy, settings := c.String("clients"), c.String("enroll")
+	whole := f.Cert != "" && f.Key != "" && f.Bundle != ""
+	none := f.Cert+f.Key+f.Bundle == ""
 	u, err := url.Parse(m.uri)
 	switch {
 	case m.most < 1:
 		return nil, outcome.Usagef("serve", "--max-connections must be at least 1")
-	case m.listen == "" && f.Cert+f.Key+f.Bundle+policy+m.uri == "":
+	case m.listen == "" && none && policy+m.uri+settings == "":
 		return m, nil
-	case m.listen == "" || !all:
-		return nil, outcome.Usagef("serve", "mutual TLS needs --mtls-listen, --svid-cert, --svid-key, --trust-bundle and --clients together")
+	case m.listen == "" || !whole && !none || none && settings == "" || policy+settings == "":
+		return nil, outcome.Usagef("serve", "mutual TLS needs --mtls-listen, --svid-cert, --svid-key, --trust-bundle and --clients together; or --mtls-listen and --enroll")
 	case m.uri != "" && (err != nil || u.Scheme != "https" || u.Host == ""):
 		return nil, outcome.Usagef("serve", "--trust-bundle-uri %s is no absolute https URL", m.uri)
 	}
-	m.source = files.New(f, p.now, log)
+	if whole {
+		m.source = files.New(f, p.now, log)
+	}
+	if settings != "" {
+		if m.enroll, err = p.enrollment(settings, m.source, log); err != nil {
+			return nil, err
+		}
+		m.source = m.enroll.manager
+	}
 	own, err := m.source.Credentials()
 	if err != nil {
 		return nil, err
 	}
 	if own.SVID.Name.Client != "" {
 		return nil, outcome.Usagef("serve", "--svid-cert %s is of the client %s, not of a manager", f.Cert, own.SVID.Name)
+	}
+	if policy == "" {
+		return m, nil
 	}
 	m.clients = files.Keep(func() (*status.Accepted, error) {
 		data, err := bounded.File(os.Open, policy, maxClients)
@@ -102,16 +118,33 @@ func (m *mutual) identify(other status.Identify) status.Identify {
 		if err != nil {
 			return status.Client{}, status.Denied(err.Error())
 		}
-		accepted, err := m.clients.Get()
-		if err != nil {
+		return m.accept(name, r.TLS.PeerCertificates[0])
+	}
+}
+
+// accept decides who may be a client: enrolled devices and those of the policy, and nobody whom the policy denies.
+func (m *mutual) accept(name identity.Name, leaf *x509.Certificate) (status.Client, error) {
+	var policy *status.Accepted
+	if m.clients != nil {
+		var err error
+		if policy, err = m.clients.Get(); err != nil {
 			return status.Client{}, err
 		}
-		client, ok := accepted.Client(name.Client)
-		if !ok {
-			return status.Client{}, status.Denied(name.String() + " is not an accepted client")
-		}
-		return client, nil
 	}
+	if m.enroll != nil && !policy.Denies(name.Client) {
+		enrolled, err := m.enroll.service.Look(name.Client, leaf)
+		if err != nil {
+			return status.Client{}, status.Denied(err.Error())
+		}
+		if _, listed := policy.Client(name.Client); enrolled && !listed {
+			return status.DeviceClient(name.Client), nil
+		}
+	}
+	client, ok := policy.Client(name.Client)
+	if !ok {
+		return status.Client{}, status.Denied(name.String() + " is not an accepted client")
+	}
+	return client, nil
 }
 
 // discovery serves the documents by which clients find the trust bundle.
@@ -137,13 +170,24 @@ func (m *mutual) beside(ctx context.Context, handler http.Handler, main func(con
 	if err != nil {
 		return fault.WithHint(err, "choose another address with --mtls-listen")
 	}
-	srv := server(apiOnly(handler), m.log)
+	srv := server(m.routes(handler), m.log)
 	srv.TLSConfig = identity.ServerConfig(m.source, m.now)
+	if m.enroll != nil {
+		srv.TLSConfig = enroll.ServerConfig(srv.TLSConfig)
+	}
 	srv.Protocols = new(http.Protocols)
 	srv.Protocols.SetHTTP1(true) // what the specification names; a connection has one request at a time
 	serving.Bound(srv, m.most)
 	m.log.Info("mutual TLS", "mtls", "https://"+l.Addr().String())
+	if m.enroll != nil {
+		if err := m.enroll.announce(ctx, m.log); err != nil {
+			return err
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
+	if m.enroll != nil {
+		g.Go(func() error { return m.enroll.service.Run(ctx) })
+	}
 	g.Go(func() error { return serving.Until(ctx, srv, l, m.log) })
 	g.Go(func() error { return main(ctx) })
 	return g.Wait()
@@ -157,13 +201,18 @@ func server(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// apiOnly keeps pages for people away from where clients prove themselves.
-func apiOnly(next http.Handler) http.Handler {
+// routes keeps pages for people away from where clients prove themselves, and connections of devices that are not enrolled away from
+// all but enrollment.
+func (m *mutual) routes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, "/api/v1/") && !strings.HasPrefix(r.URL.Path, "/.well-known/") {
+		enrolling := enroll.Enrolling(r.TLS)
+		switch {
+		case m.enroll != nil && r.URL.Path == enroll.Path:
+			m.enroll.service.ServeHTTP(w, r)
+		case enrolling && r.URL.Path != status.PathBundle, !strings.HasPrefix(r.URL.Path, "/api/v1/") && !strings.HasPrefix(r.URL.Path, "/.well-known/"):
 			status.Refuse(w, r, http.StatusNotFound, "there is nothing here")
-			return
+		default:
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }

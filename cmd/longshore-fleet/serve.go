@@ -41,7 +41,8 @@ func (p *program) serveCommand() *cli.Command {
 			"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
 			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n" +
 			"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n" +
-			"   longshore-fleet serve --mtls-listen :8443 --svid-cert main.crt --svid-key main.key --trust-bundle bundle.json --clients clients.yaml\n\n" + exitCodes,
+			"   longshore-fleet serve --mtls-listen :8443 --svid-cert main.crt --svid-key main.key --trust-bundle bundle.json --clients clients.yaml\n" +
+			"   longshore-fleet serve --mtls-listen :8443 --enroll enroll.yaml\n\n" + exitCodes,
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", EnvVars: env("listen")},
 			databaseFlag(),
@@ -89,6 +90,9 @@ func (p *program) serve(c *cli.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	db.SetQuota(quota)
+	if mutual.enroll != nil {
+		mutual.enroll.open(db)
+	}
 	hub := web.NewHub(p.now)
 	states, err := p.states(c, db, log)
 	if err != nil {

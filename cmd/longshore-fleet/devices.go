@@ -1,0 +1,228 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet/enroll"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+// expectTTL is how long an approval waits for its device.
+const expectTTL = 7 * 24 * time.Hour
+
+func (p *program) devicesCommand() *cli.Command {
+	fingerprint := func(usage string) cli.Flag {
+		return &cli.StringFlag{Name: "fingerprint", Usage: usage, EnvVars: env("fingerprint")}
+	}
+	return &cli.Command{
+		Name:  "devices",
+		Usage: "approve, deny, list and remove enrolled devices",
+		Description: "A device that runs longshore-agent enroll waits until its key is approved. It shows the fingerprint of the key: compare it.\n" +
+			"The server does not have to be stopped.",
+		Subcommands: []*cli.Command{
+			{
+				Name: "pending", Usage: "list devices that wait for approval",
+				Description: "What a device reports about itself is not verified; its fingerprint is.\n\n" +
+					"   longshore-fleet devices pending\n   longshore-fleet devices pending -o json\n\n" + exitCodes,
+				Flags:  []cli.Flag{databaseFlag(), outputFlag()},
+				Action: p.withStore(func(c *cli.Context, db *store.SQLite) error { return p.listDevices(c, db, store.EnrollmentPending) }),
+			},
+			{
+				Name: "approve", Usage: "let a device in, by the fingerprint of its key", ArgsUsage: "ID",
+				Description: "The device with this key becomes ID and receives its certificate and settings. With --expect the device need not have\n" +
+					"asked yet. The key of a denied or removed device can be approved again.\n\n" +
+					"   longshore-fleet devices approve press-07 --fingerprint sha256:9f1c…\n" +
+					"   longshore-fleet devices approve press-08 --expect sha256:77ab… --expires 24h\n\n" + exitCodes,
+				Flags: []cli.Flag{
+					fingerprint("`SHA256` of the key, as the device shows it"),
+					&cli.StringFlag{Name: "expect", Usage: "`SHA256` of the key of a device that will ask later", EnvVars: env("expect")},
+					&cli.DurationFlag{Name: "expires", Usage: "how long an approval by --expect waits for its device; 0: for ever", Value: expectTTL, EnvVars: env("expires")},
+					databaseFlag(), outputFlag(),
+				},
+				Action: p.withStore(p.approveDevice),
+			},
+			{
+				Name: "deny", Usage: "reject a device that waits, by the fingerprint of its key",
+				Description: "The device stops asking and shows the reason.\n\n" +
+					"   longshore-fleet devices deny --fingerprint sha256:9f1c… --reason \"not ours\"\n\n" + exitCodes,
+				Flags: []cli.Flag{
+					fingerprint("`SHA256` of the key"),
+					&cli.StringFlag{Name: "reason", Usage: "`TEXT` for the person at the device", EnvVars: env("reason")}, databaseFlag(),
+				},
+				Action: p.withStore(p.denyDevice),
+			},
+			{
+				Name: "list", Usage: "list devices that are enrolled, expected, denied or removed",
+				Description: "   longshore-fleet devices list\n   longshore-fleet devices list --state removed -o json\n\n" + exitCodes,
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "state", Usage: "only `STATE`: pending, expected, approved, denied or removed", EnvVars: env("device-state")},
+					databaseFlag(), outputFlag(),
+				},
+				Action: p.withStore(func(c *cli.Context, db *store.SQLite) error {
+					return p.listDevices(c, db, store.EnrollmentState(c.String("state")))
+				}),
+			},
+			{
+				Name: "remove", Usage: "take a device out of the fleet", ArgsUsage: "ID",
+				Description: "At once the manager rejects the device's certificate and tokens, serves it no desired state and forgets its reports. Its pull\n" +
+					"credential is deleted by the server, if that made it. With --wipe the device is asked to delete its applications, data and\n" +
+					"credentials; it does so only if its own configuration permits that (enrollment.allowWipe). Its state in the registry stays.\n\n" +
+					"   longshore-fleet devices remove press-07\n   longshore-fleet devices remove press-07 --wipe\n\n" + exitCodes,
+				Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "wipe", Usage: "ask the device to delete everything that it has", EnvVars: env("wipe")}, databaseFlag(),
+				},
+				Action: p.withStore(p.removeDevice),
+			},
+		},
+	}
+}
+
+// deviceInfo is a device in "devices list -o json". The keys are stable.
+type deviceInfo struct {
+	Fingerprint string          `json:"fingerprint"`
+	State       string          `json:"state"`
+	Device      string          `json:"device,omitempty"` // of a pending device the id that it asks for
+	Reason      string          `json:"reason,omitempty"`
+	FirstSeen   time.Time       `json:"firstSeen"`
+	LastAsked   time.Time       `json:"lastAsked,omitzero"`
+	Decided     time.Time       `json:"decided,omitzero"`
+	Expires     time.Time       `json:"expires,omitzero"`
+	Certificate time.Time       `json:"certificateNotAfter,omitzero"`
+	Wipe        bool            `json:"wipe,omitempty"`
+	Withdraw    bool            `json:"credentialToWithdraw,omitempty"` // the pull credential of a removed device is still valid
+	Address     string          `json:"address,omitempty"`
+	About       json.RawMessage `json:"about,omitempty"` // reported by the device, not verified
+}
+
+func infoOf(e store.Enrollment) deviceInfo {
+	return deviceInfo{
+		Fingerprint: e.Key, State: string(e.State), Device: e.Device, Reason: e.Reason, FirstSeen: e.First, LastAsked: e.Asked, Decided: e.Decided, Expires: e.Expires,
+		Certificate: e.Certified, Wipe: e.Wipe, Withdraw: e.State == store.EnrollmentRemoved && e.Credential != "", Address: e.Address, About: e.About,
+	}
+}
+
+func (p *program) listDevices(c *cli.Context, db *store.SQLite, state store.EnrollmentState) error {
+	states := []store.EnrollmentState{"", store.EnrollmentPending, store.EnrollmentExpected, store.EnrollmentApproved, store.EnrollmentDenied, store.EnrollmentRemoved}
+	if !slices.Contains(states, state) {
+		return outcome.Usagef("devices list", "--state %s is none of %v", state, states[1:])
+	}
+	all, err := db.ListEnrollments(c.Context, store.EnrollmentQuery{State: state})
+	if err != nil {
+		return err
+	}
+	if state == "" {
+		all = slices.DeleteFunc(all, func(e store.Enrollment) bool { return e.State == store.EnrollmentPending })
+	}
+	if c.String("output") == "json" {
+		out := make([]deviceInfo, 0, len(all))
+		for _, e := range all {
+			out = append(out, infoOf(e))
+		}
+		return p.encode(out)
+	}
+	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "DEVICE\tSTATE\tASKED\tADDRESS\tCERTIFICATE UNTIL\tFINGERPRINT")
+	for _, e := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", orDash(e.Device), e.State, date(e.Asked), orDash(e.Address), date(e.Certified), e.Key)
+	}
+	return w.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func date(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Format(time.RFC3339)
+}
+
+func (p *program) approveDevice(c *cli.Context, db *store.SQLite) error {
+	key, ahead := c.String("fingerprint"), c.String("expect")
+	if c.NArg() != 1 || (key == "") == (ahead == "") {
+		return outcome.Usagef("devices approve", "name one ID, and the key with --fingerprint or --expect")
+	}
+	if c.Duration("expires") < 0 {
+		return outcome.Usagef("devices approve", "--expires must not be negative")
+	}
+	a := store.Approval{Key: key + ahead, Device: c.Args().First(), Ahead: ahead != "", At: p.now()}
+	if c.Duration("expires") > 0 {
+		a.Expires = a.At.Add(c.Duration("expires"))
+	}
+	if err := errors.Join(enroll.CheckDevice(a.Device), checkFingerprint(a.Key)); err != nil {
+		return err
+	}
+	e, err := db.ApproveEnrollment(c.Context, a)
+	switch {
+	case errors.Is(err, fault.ErrNotFound):
+		return fault.WithHint(err, "compare the fingerprint with what the device shows; or approve it before it asks, with --expect")
+	case errors.Is(err, fault.ErrConflict):
+		return fault.WithHint(err, "if the device got another key, remove the old one first: longshore-fleet devices remove")
+	case err != nil:
+		return err
+	}
+	if c.String("output") == "json" {
+		return p.encode(infoOf(e))
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s is %s with the key %s\n", e.Device, e.State, e.Key)
+	return err
+}
+
+// checkFingerprint takes whole fingerprints only: the beginning of one could be that of another key, too.
+func checkFingerprint(text string) error {
+	if d := digest.Digest(text); d.Validate() != nil || d.Algorithm() != digest.SHA256 {
+		return fault.WithHint(fmt.Errorf("%q is no fingerprint: %w", text, fault.ErrInvalid), "write it whole, as the device shows it: sha256: and 64 hexadecimal digits")
+	}
+	return nil
+}
+
+func (p *program) denyDevice(c *cli.Context, db *store.SQLite) error {
+	key := c.String("fingerprint")
+	if key == "" {
+		return outcome.Usagef("devices deny", "--fingerprint is needed")
+	}
+	if err := checkFingerprint(key); err != nil {
+		return err
+	}
+	err := db.DenyEnrollment(c.Context, key, c.String("reason"), p.now())
+	if errors.Is(err, fault.ErrConflict) {
+		return fault.WithHint(err, "take an enrolled device out with longshore-fleet devices remove")
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(p.stdout, "denied %s\n", key)
+	}
+	return err
+}
+
+func (p *program) removeDevice(c *cli.Context, db *store.SQLite) error {
+	if c.NArg() != 1 {
+		return outcome.Usagef("devices remove", "name one ID")
+	}
+	e, err := db.RemoveEnrollment(c.Context, c.Args().First(), c.Bool("wipe"), p.now())
+	if err != nil {
+		return err
+	}
+	if err := db.DeleteDevice(c.Context, e.Device); err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return err
+	}
+	if e.Credential != "" {
+		fmt.Fprintf(p.stderr, "the server deletes its pull credential %s; see longshore-fleet devices list --state removed -o json\n", e.Credential)
+	}
+	_, err = fmt.Fprintf(p.stdout, "removed %s\n", e.Device)
+	return err
+}

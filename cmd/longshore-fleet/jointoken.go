@@ -1,0 +1,143 @@
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet/enroll"
+	"github.com/longshore-dev/longshore/fleet/store"
+	"github.com/longshore-dev/longshore/identity"
+	protocol "github.com/longshore-dev/longshore/identity/enroll"
+)
+
+const joinTTL = 24 * time.Hour
+
+func (p *program) joinTokenCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "join-token",
+		Usage: "create, list and revoke tokens that enroll one device each without an operator",
+		Description: "A join token is printed once; only its hash is stored. It is used up by the first device that presents it.\n" +
+			"The server does not have to be stopped.",
+		Subcommands: []*cli.Command{
+			{
+				Name: "create", Usage: "create a join token and print it",
+				Description: "With --trust-bundle the token also has the fingerprint of the manager's authority: the device then needs nothing else to\n" +
+					"authenticate the manager.\n\n" +
+					"   longshore-fleet join-token create --device press-07 --trust-bundle ca/bundle.json >press-07.join\n" +
+					"   longshore-fleet join-token create --expires 1h            # any device; it gives its id itself\n\n" + exitCodes,
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "device", Usage: "`ID` that the device gets; default: any free id that the device asks for", EnvVars: env("device")},
+					&cli.DurationFlag{Name: "expires", Usage: "how long the token is valid", Value: joinTTL, EnvVars: env("join-expires")},
+					&cli.StringFlag{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", EnvVars: env("trust-bundle")},
+					databaseFlag(), outputFlag(),
+				},
+				Action: p.withStore(p.createJoinToken),
+			},
+			{
+				Name: "list", Usage: "list join tokens without their text",
+				Description: "   longshore-fleet join-token list\n   longshore-fleet join-token list -o json\n\n" + exitCodes,
+				Flags:       []cli.Flag{databaseFlag(), outputFlag()},
+				Action:      p.withStore(p.listJoinTokens),
+			},
+			{
+				Name: "revoke", Usage: "revoke join tokens at once", ArgsUsage: "TOKEN-ID ...",
+				Description: "A device that has used its token stays enrolled; see longshore-fleet devices remove.\n\n" +
+					"   longshore-fleet join-token revoke 4fzjq2x…            # an id from join-token list\n\n" + exitCodes,
+				Flags:  []cli.Flag{databaseFlag()},
+				Action: p.withStore(p.revokeJoinTokens),
+			},
+		},
+	}
+}
+
+// joinTokenInfo is a join token in "join-token create -o json" and "join-token list -o json". The keys are stable.
+type joinTokenInfo struct {
+	ID      string    `json:"id"`
+	Device  string    `json:"device,omitempty"`
+	Token   string    `json:"token,omitempty"` // its text; "": it is not shown again
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+	Used    time.Time `json:"used,omitzero"`
+	Key     string    `json:"fingerprint,omitempty"` // of the device that used it
+	Revoked time.Time `json:"revoked,omitzero"`
+}
+
+func (p *program) createJoinToken(c *cli.Context, db *store.SQLite) error {
+	device, ttl := c.String("device"), c.Duration("expires")
+	if ttl <= 0 {
+		return outcome.Usagef("join-token create", "--expires must be positive")
+	}
+	if device != "" {
+		if err := enroll.CheckDevice(device); err != nil {
+			return err
+		}
+	}
+	var pin digest.Digest
+	if file := c.String("trust-bundle"); file != "" {
+		data, err := bounded.File(os.Open, file, identity.MaxBundle)
+		if err != nil {
+			return err
+		}
+		bundle, err := identity.ParseBundle(file, data, "any") // its name does not count here
+		if err != nil {
+			return err
+		}
+		if pin, err = protocol.ManagerFingerprint(bundle); err != nil {
+			return err
+		}
+	}
+	text, t, err := enroll.MintToken(rand.Reader, device, pin, p.now(), ttl)
+	if err != nil {
+		return err
+	}
+	if err := db.AddJoinTokens(c.Context, t); err != nil {
+		return err
+	}
+	if c.String("output") == "json" {
+		return p.encode(joinTokenInfo{ID: t.ID, Device: t.Device, Token: text, Created: t.Created, Expires: t.Expires})
+	}
+	fmt.Fprintf(p.stderr, "join token %s, until %s; it is not shown again\n", t.ID, date(t.Expires))
+	_, err = fmt.Fprintln(p.stdout, text)
+	return err
+}
+
+func (p *program) listJoinTokens(c *cli.Context, db *store.SQLite) error {
+	all, err := db.ListJoinTokens(c.Context)
+	if err != nil {
+		return err
+	}
+	if c.String("output") == "json" {
+		out := make([]joinTokenInfo, 0, len(all))
+		for _, t := range all {
+			out = append(out, joinTokenInfo{ID: t.ID, Device: t.Device, Created: t.Created, Expires: t.Expires, Used: t.Used, Key: t.Key, Revoked: t.Revoked})
+		}
+		return p.encode(out)
+	}
+	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tDEVICE\tCREATED\tEXPIRES\tUSED\tREVOKED")
+	for _, t := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, orDash(t.Device), date(t.Created), date(t.Expires), date(t.Used), date(t.Revoked))
+	}
+	return w.Flush()
+}
+
+func (p *program) revokeJoinTokens(c *cli.Context, db *store.SQLite) error {
+	if !c.Args().Present() {
+		return outcome.Usagef("join-token revoke", "name tokens by their id")
+	}
+	for _, id := range c.Args().Slice() {
+		if err := db.RevokeJoinToken(c.Context, id, p.now()); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.stderr, "revoked %s\n", id)
+	}
+	return nil
+}
