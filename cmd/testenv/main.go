@@ -99,6 +99,7 @@ func app() *cli.App {
 					})
 				},
 			},
+			conformCommand(),
 			soakCommand(),
 			releaseCommand(),
 			{

@@ -1,0 +1,166 @@
+package conform
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// longshore-fleet passes every case; then each case fails at a manager that breaks its rule.
+func TestManager(t *testing.T) {
+	m := startManager(t)
+	r, err := Run(t.Context(), m.target, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Count(Passed) != len(Cases()) {
+		var b bytes.Buffer
+		if err := r.Write(&b, "text"); err != nil {
+			t.Error(err)
+		}
+		t.Fatalf("longshore-fleet does not conform:\n%s", &b)
+	}
+	for _, c := range Cases() {
+		if len(mutants[c.ID]) == 0 {
+			t.Errorf("%s has no mutant", c.ID)
+		}
+		for name, x := range mutants[c.ID] {
+			t.Run(c.ID+"/"+name, func(t *testing.T) {
+				target := m.target
+				target.BaseURL = m.mutate(t, x)
+				r, err := Run(t.Context(), target, regexp.MustCompile("^"+regexp.QuoteMeta(c.ID)+"$"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := r.Results[0]; got.Outcome != Failed {
+					t.Errorf("%s: %s %s, and the rule is broken", c.ID, got.Outcome, got.Message)
+				}
+			})
+		}
+	}
+}
+
+// A target of which nothing is known but a client skips what it cannot check, and says what it needs.
+func TestSkips(t *testing.T) {
+	m := startManager(t)
+	r, err := Run(t.Context(), Target{BaseURL: m.target.BaseURL, Client: m.target.Client, Anchors: m.target.Anchors}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range r.Results {
+		if c.Outcome == Failed || c.Outcome == Skipped && !strings.HasPrefix(c.Message, "needs ") {
+			t.Errorf("%s: %s %s", c.Case, c.Outcome, c.Message)
+		}
+	}
+	if r.Count(Skipped) == 0 || r.Count(Passed) < len(Cases())/2 {
+		t.Errorf("%d skipped, %d passed", r.Count(Skipped), r.Count(Passed))
+	}
+	var text, junit, asJSON bytes.Buffer
+	for format, w := range map[string]*bytes.Buffer{"text": &text, "junit": &junit, "json": &asJSON} {
+		if err := r.Write(w, format); err != nil {
+			t.Error(err)
+		}
+	}
+	if !strings.Contains(text.String(), "needs a second accepted client") {
+		t.Errorf("report:\n%s", &text)
+	}
+	var back Report
+	if err := json.Unmarshal(asJSON.Bytes(), &back); err != nil || len(back.Results) != len(r.Results) {
+		t.Errorf("json: %v", err)
+	}
+	var suite struct {
+		Cases []struct{} `xml:"testcase"`
+	}
+	if err := xml.Unmarshal(junit.Bytes(), &suite); err != nil || len(suite.Cases) != len(r.Results) {
+		t.Errorf("junit: %v, %d cases", err, len(suite.Cases))
+	}
+}
+
+// clients are the tests of our agent that hold the rules for clients.
+var clients = map[string]string{
+	"3.1.15": "artifacts/margo/report_test.go TestStateManifestFaults",
+	"3.2.3":  "agent/heal_test.go TestOtherDigestAlgorithmsAreRefusedByName",
+	"3.2.4":  "agent/agenttest/memory_test.go TestRefusals",
+	"3.4.1":  "agent/agenttest/memory_test.go TestRefusals",
+	"3.4.2":  "agent/agenttest/memory_test.go TestKills",
+	"3.4.3":  "agent/agenttest/memory_test.go TestRefusals",
+	"3.4.4":  "agent/reports_test.go TestStatusesKeepTheirOrder",
+	"3.4.5":  "agent/agenttest/memory_test.go TestRefusals",
+	"4.1.2":  "agent/agenttest/memory_test.go TestScenarios",
+	"4.2.1":  "artifacts/margo/report_test.go TestOverall",
+	"6.1":    "artifacts/margo/check_test.go TestCheck",
+	"6.2":    "artifacts/margo/check_test.go TestCheck",
+	"6.3":    "artifacts/margo/check_test.go TestCheck",
+	"7.2.6":  "agent/report/report_test.go TestDeliver",
+	"8.5.1":  "identity/peers_test.go TestPeers",
+	"8.5.2":  "identity/bundle_test.go TestParseBundle",
+	"8.5.3":  "identity/files/files_test.go TestReload",
+}
+
+// Each requirement of a manager has a case, each of a client a test, and no case names a rule that there is not.
+func TestEveryRuleHasACase(t *testing.T) {
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	covered := map[string]bool{}
+	var ids []string
+	for _, c := range Cases() {
+		if slices.Contains(ids, c.ID) {
+			t.Errorf("two cases %s", c.ID)
+		}
+		ids = append(ids, c.ID)
+		for _, r := range c.Rules {
+			covered[r] = true
+		}
+	}
+	rules := Rules()
+	if len(rules) < 80 {
+		t.Errorf("%d rules", len(rules))
+	}
+	for _, r := range rules {
+		test, held := clients[r.ID]
+		switch {
+		case r.Manager && !covered[r.ID]:
+			t.Errorf("rule %s has no case: %s", r.ID, r.Text)
+		case !r.Manager && !held:
+			t.Errorf("rule %s has no test: %s", r.ID, r.Text)
+		}
+		delete(covered, r.ID)
+		if held {
+			file, name, _ := strings.Cut(test, " ")
+			text, err := os.ReadFile(filepath.Join(root, file))
+			if err != nil || !strings.Contains(string(text), "func "+name+"(") {
+				t.Errorf("rule %s: there is no %s, %v", r.ID, test, err)
+			}
+		}
+	}
+	for r := range covered {
+		t.Errorf("musts.txt has no rule %s", r)
+	}
+	for id := range mutants {
+		if !slices.Contains(ids, id) {
+			t.Errorf("mutants of %s, which is no case", id)
+		}
+	}
+}
+
+func TestBadTargets(t *testing.T) {
+	for name, target := range map[string]Target{
+		"no URL":     {},
+		"plain HTTP": {BaseURL: "http://127.0.0.1:1"},
+		"no anchors": {BaseURL: "https://127.0.0.1:1"},
+	} {
+		if _, err := Run(t.Context(), target, nil); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
