@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -243,7 +244,7 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 			return nil, err
 		}
 	}
-	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, there, kept{w.o.Kept, w.o.Now})
+	deployments, err := w.deployments(ctx, repo, desc.Digest, x, there)
 	if err != nil {
 		return nil, err
 	}
@@ -257,27 +258,53 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	return n, nil
 }
 
-// deploymentsOf reads the deployments of a state; those of one that the site has, with one request, or none where its bundle is kept.
-func deploymentsOf(ctx context.Context, repo *registry.Repository, d digest.Digest, x *artifacts.StateIndex, there bool, k kept) ([]artifacts.Deployment, error) {
-	if !there {
-		s, err := release.Read(ctx, repo, d.String())
-		if err != nil {
-			return nil, err
-		}
-		return s.State.Deployments, nil
+// deployments reads the deployments of a state; of one that the site has, its bundle alone.
+func (w *walk) deployments(ctx context.Context, repo *registry.Repository, d digest.Digest, x *artifacts.StateIndex, there bool) ([]artifacts.Deployment, error) {
+	bundle := func(desc ocispec.Descriptor) ([]byte, error) { return w.blob(ctx, w.repository, repo, desc, there) }
+	if there {
+		return bundled(x, bundle)
 	}
+	s, err := release.Read(ctx, repo, d.String())
+	if err != nil {
+		return nil, err
+	}
+	if w.o.Kept != "" && x.Bundle != nil {
+		// The next run needs it. It costs no request: the copy has it from the snapshot, and reports what is wrong with it.
+		_, _ = bundle(*x.Bundle)
+	}
+	return s.State.Deployments, nil
+}
+
+// bundled reads the deployments of a state from its bundle.
+func bundled(x *artifacts.StateIndex, blob func(ocispec.Descriptor) ([]byte, error)) ([]artifacts.Deployment, error) {
 	if x.Bundle == nil {
 		return nil, nil
 	}
-	data, err := k.blob(ctx, repo, *x.Bundle)
+	data, err := blob(*x.Bundle)
 	if err != nil {
 		return nil, err
 	}
 	out, err := artifacts.ReadBundle(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), d, err)
+		return nil, fmt.Errorf("bundle %s: %w", x.Bundle.Digest, err)
 	}
 	return out, nil
+}
+
+// blob reads a small blob of a repository: from what earlier runs kept, from the site where it is there, or from the source. The site
+// is asked first because the link to the source may be thin.
+func (w *walk) blob(ctx context.Context, name string, repo *registry.Repository, desc ocispec.Descriptor, there bool) ([]byte, error) {
+	return kept{w.o.Kept, w.o.Now}.blob(desc, func() ([]byte, error) {
+		if there {
+			at, err := w.o.Site.OpenName(ctx, name)
+			if err == nil {
+				if data, err := at.Blob(ctx, desc, artifacts.MaxArchive); err == nil {
+					return data, nil
+				}
+			}
+		}
+		return repo.Blob(ctx, desc, artifacts.MaxArchive)
+	})
 }
 
 // atSite reports whether a tag at the site names a digest, and so leads to all that is below it.
@@ -411,11 +438,7 @@ func (w *walk) images(ctx context.Context, name string, d digest.Digest, there b
 	if err != nil {
 		return nil, err
 	}
-	var k kept
-	if there {
-		k = kept{w.o.Kept, w.o.Now}
-	}
-	data, err := k.blob(ctx, repo, x.Archive)
+	data, err := w.blob(ctx, name, repo, x.Archive, there)
 	if err != nil {
 		return nil, err
 	}

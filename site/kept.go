@@ -1,14 +1,11 @@
 package site
 
 import (
-	"context"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/cache"
 )
 
@@ -23,18 +20,18 @@ type kept struct {
 	now time.Time
 }
 
-// blob reads a small blob from the directory, or from the repository and keeps it. A file whose bytes
+// blob reads a small blob from the directory, or by read and keeps it. A file whose bytes
 // do not have the digest counts as none. Deployments may hold what is not for everybody: the files are for their user alone.
-func (k kept) blob(ctx context.Context, repo *registry.Repository, desc ocispec.Descriptor) ([]byte, error) {
+func (k kept) blob(desc ocispec.Descriptor, read func() ([]byte, error)) ([]byte, error) {
 	if k.dir == "" || desc.Size > maxKept || desc.Digest.Validate() != nil || desc.Digest.Algorithm() != digest.SHA256 {
-		return repo.Blob(ctx, desc, artifacts.MaxArchive)
+		return read()
 	}
 	name := desc.Digest.Encoded()
 	if data, err := k.dir.Read(name, maxKept); err == nil && digest.FromBytes(data) == desc.Digest {
 		k.dir.Use(name, k.now)
 		return data, nil
 	}
-	data, err := repo.Blob(ctx, desc, artifacts.MaxArchive)
+	data, err := read()
 	if err == nil {
 		k.dir.Keep(name, data)
 	}

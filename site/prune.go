@@ -236,7 +236,7 @@ func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag 
 			w.add(artifacts.KindPackage, a.Repository, a.Digest, below{device: tag}, a.Version)
 		}
 	}
-	deployments, err := deploymentsOf(ctx, repo, desc.Digest, x, true, kept{})
+	deployments, err := bundled(x, func(b ocispec.Descriptor) ([]byte, error) { return repo.Blob(ctx, b, artifacts.MaxArchive) })
 	if release.Unfit(err) {
 		w.problem("%s:%s: %v", repo.Name(), tag, err)
 		return nil

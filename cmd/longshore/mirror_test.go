@@ -160,7 +160,8 @@ func TestMirrorIsTakenUp(t *testing.T) {
 }
 
 // A site of 500 devices that has everything: the tags alone cost one request for each manifest of what the site needs, both
-// registries together; to look for new signatures too costs one at each, from the second run on: the first one keeps what it read.
+// registries together; to look for new signatures too costs one at each, from the first run after the copy on. Without what the copy kept
+// the source is asked no more: each state's bundle, which names its components, is then read from the site.
 func TestMirrorOfManyUpToDate(t *testing.T) {
 	const devices = 500 / fewer
 	s := newShell(t, testenv.Distribution)
@@ -181,11 +182,13 @@ func TestMirrorOfManyUpToDate(t *testing.T) {
 		t.Fatalf("first: %+v, want %d devices and %d manifests", first.Mirrored, devices, want)
 	}
 	all := first.Manifests
-	// cold: nothing is kept of an earlier run, and each state's bundle is read.
 	for _, c := range []struct {
 		name, check                string
 		atSource, atSite, together int
-	}{{"tags", "tags", devices + 10, devices + 10, all}, {"cold", "signatures", all + devices, all, 2*all + devices}, {"signatures", "signatures", all, all, 2 * all}} {
+	}{{"tags", "tags", devices + 10, devices + 10, all}, {"signatures", "signatures", all, all, 2 * all}, {"without a cache", "signatures", all, all + devices, 2*all + devices}} {
+		if c.name == "without a cache" {
+			s.env["XDG_CACHE_HOME"] = t.TempDir()
+		}
 		s.server.Faults.Forget()
 		there.Faults.Forget()
 		again := s.mirrored("--check", c.check)
@@ -200,29 +203,32 @@ func TestMirrorOfManyUpToDate(t *testing.T) {
 	}
 }
 
-// What an earlier run kept of states is not read again; changed files are read again from the registry, and nothing is carried less.
+// What the run that copied kept of states is not read again; changed files are read again, from the site, and from the source where the
+// site has lost them. Nothing is carried less.
 func TestMirrorKeepsWhatItRead(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	s.env["XDG_CACHE_HOME"] = t.TempDir()
 	s.stock()
-	s.site(testenv.Distribution)
+	there := s.site(testenv.Distribution)
 	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
-	blobs := func() int {
+	blobs := func() string {
 		t.Helper()
 		s.server.Faults.Forget()
+		there.Faults.Forget()
 		s.mirrored()
-		return len(s.server.Faults.Requests(http.MethodGet, "/blobs/"))
+		return fmt.Sprintf("%d at the source, %d at the site", len(s.server.Faults.Requests(http.MethodGet, "/blobs/")), len(there.Faults.Requests(http.MethodGet, "/blobs/")))
 	}
+	const none = "0 at the source, 0 at the site"
 	s.mirrored()
-	if n := blobs(); n != 2 {
-		t.Errorf("the run after the first read %d blobs, want the state's bundle and the component's archive", n)
+	if n := blobs(); n != none {
+		t.Errorf("the run after the copy read blobs: %s", n)
 	}
 	s.do(outcome.OK, "sign", "-q", "--key", "root.key", monitor+":1.4.0")
 	if r := s.mirrored(); r.Referrers != 1 {
 		t.Errorf("a new signature: %+v, want that it is copied", r.Mirrored)
 	}
-	if n := blobs(); n != 0 {
-		t.Errorf("%d blobs were read again", n)
+	if n := blobs(); n != none {
+		t.Errorf("blobs were read again: %s", n)
 	}
 	files, err := filepath.Glob(filepath.Join(s.env["XDG_CACHE_HOME"], "longshore", "states", "*"))
 	if err != nil || len(files) != 2 {
@@ -234,17 +240,25 @@ func TestMirrorKeepsWhatItRead(t *testing.T) {
 		}
 		s.write(f, "changed")
 	}
-	if n := blobs(); n != 2 {
-		t.Errorf("files were changed: %d blobs were read, want both", n)
+	if n := blobs(); n != "0 at the source, 2 at the site" {
+		t.Errorf("files were changed: %s, want both from the site", n)
 	}
+	for _, f := range files {
+		s.write(f, "changed")
+	}
+	there.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/", Effect: testenv.Status(http.StatusNotFound, 0)})
+	if n := blobs(); !strings.HasPrefix(n, "2 at the source") {
+		t.Errorf("the site has lost them: %s, want both from the source", n)
+	}
+	there.Faults.Clear()
 	old := time.Now().AddDate(0, 0, -31)
 	left := filepath.Join(filepath.Dir(files[0]), strings.Repeat("0", 64))
 	s.write(left, "of long ago")
 	if err := os.Chtimes(left, old, old); err != nil {
 		t.Fatal(err)
 	}
-	if n := blobs(); n != 0 {
-		t.Errorf("%d blobs were read again", n)
+	if n := blobs(); n != none {
+		t.Errorf("blobs were read again: %s", n)
 	}
 	if _, err := os.Stat(left); !os.IsNotExist(err) {
 		t.Errorf("a file that was not used for 31 days: %v, want it removed", err)
