@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
@@ -96,6 +99,28 @@ func TestNextMirrorIsUsed(t *testing.T) {
 				t.Errorf("lies %q, want %d", lies, want)
 			}
 		})
+	}
+}
+
+// A mirror may be behind: that its tag names something larger than is read is no lie.
+func TestMirrorWithAnotherManifestIsNoLiar(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	desc, _ := storetest.Put(t, s.direct, "state", nil, "press-07")
+	config := storetest.BlobOf([]byte("{}"))
+	if err := s.atMirror.PushBlob(t.Context(), config, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	larger := []byte(fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.empty.v1+json","digest":%q,"size":2},"layers":[],"annotations":{"a":%q}}`,
+		ocispec.MediaTypeImageManifest, config.Digest, strings.Repeat("a", registry.MaxManifest)))
+	old := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(larger), Size: int64(len(larger))}
+	if err := s.atMirror.PushManifest(t.Context(), old, larger, "press-07"); err != nil {
+		t.Fatal(err)
+	}
+	client := newClient(t, registry.Options{CertsDir: s.certs, Lied: func(repository string, err error) { t.Errorf("%s: %v", repository, err) }})
+	got, _, err := openName(t, client, s.upstream.Reference("line/state")).Tagged(t.Context(), "press-07")
+	if err != nil || got.Digest != desc.Digest || len(s.mirror.Faults.Requests(http.MethodGet, "press-07")) == 0 {
+		t.Errorf("Tagged = %v, %v, after %d requests to the mirror", got.Digest, err, len(s.mirror.Faults.Requests(http.MethodGet, "press-07")))
 	}
 }
 

@@ -70,21 +70,12 @@ func (p *remotePlace) writing(ctx context.Context) context.Context {
 // its error is the one that counts.
 func (p *remotePlace) each(ctx context.Context, may func(*access) bool, try func(context.Context, *access) error) error {
 	var last error
-	large := map[*access]error{} // mirrors whose answer was over a limit, which the true one may be too
 	for _, a := range p.at {
 		if !may(a) {
 			continue
 		}
-		if last = try(p.reading(ctx, a), a); last == nil {
-			for mirror, err := range large {
-				p.lied(mirror, err)
-			}
-		}
-		if last == nil || ctx.Err() != nil {
+		if last = try(p.reading(ctx, a), a); last == nil || ctx.Err() != nil {
 			return last
-		}
-		if errors.Is(last, fault.ErrTooLarge) {
-			large[a] = last
 		}
 		p.passedOver(ctx, a, last)
 	}
@@ -175,15 +166,24 @@ func (p *remotePlace) manifest(ctx context.Context, target string, limit int64) 
 }
 
 func (p *remotePlace) readManifest(ctx context.Context, target string, limit int64) (desc ocispec.Descriptor, data []byte, err error) {
-	may := pulls
-	if checkDigest(digest.Digest(target)) != nil {
+	may, exact := pulls, checkDigest(digest.Digest(target)) == nil
+	if !exact {
 		may = resolves
 	}
+	large := map[*access]error{} // mirrors whose answer was over the limit, which the true one may be too
 	err = p.each(ctx, may, func(ctx context.Context, a *access) error {
 		var err error
 		desc, data, err = p.manifestAt(ctx, a, target, limit)
+		if exact && errors.Is(err, fault.ErrTooLarge) {
+			large[a] = err
+		}
 		return err
 	})
+	if err == nil {
+		for mirror, err := range large {
+			p.lied(mirror, err)
+		}
+	}
 	return desc, data, err
 }
 
