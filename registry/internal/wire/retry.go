@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"oras.land/oras-go/v2/registry/remote/retry"
@@ -31,9 +32,17 @@ type Budget struct {
 }
 
 // WithRetry repeats requests that failed for a reason that may pass. What the registry asks for in Retry-After is obeyed, but
-// it makes no wait shorter than [Backoff]; a delay beyond the budget ends the tries and is left for the caller to see.
+// it makes no wait shorter than [Backoff]; a delay beyond the budget ends the tries and is left for the caller to see. After a request
+// that used up its tries each further one has a single try until the registry answers: a mirror that names content which only an
+// unreachable registry could have must not cost a device the budget for each name.
 func WithRetry(base http.RoundTripper, b Budget) http.RoundTripper {
-	return &repeating{base, &retry.Transport{Base: base, Policy: func() retry.Policy { return &policy{b.Tries()} }}}
+	var silent atomic.Bool
+	return &repeating{base, &retry.Transport{Base: base, Policy: func() retry.Policy {
+		if silent.Load() {
+			return &policy{Budget{}.Tries(), &silent}
+		}
+		return &policy{b.Tries(), &silent}
+	}}}
 }
 
 type onceKey struct{}
@@ -76,11 +85,17 @@ func (t *Tries) Next(after time.Duration, asked bool) (time.Duration, bool) {
 }
 
 // policy is of one request: oras-go asks for a new one for each.
-type policy struct{ *Tries }
+type policy struct {
+	*Tries
+	silent *atomic.Bool // the last tries of a request gave nothing
+}
 
 // Retry decides by class of error; a negative duration ends the tries and hands over what came last.
 func (p *policy) Retry(_ int, resp *http.Response, err error) (time.Duration, error) {
 	if !passing(resp, err) {
+		if err == nil {
+			p.silent.Store(false)
+		}
 		return -1, nil
 	}
 	var after time.Duration
@@ -91,6 +106,7 @@ func (p *policy) Retry(_ int, resp *http.Response, err error) (time.Duration, er
 	if d, more := p.Next(after, asked); more {
 		return d, nil
 	}
+	p.silent.Store(true)
 	return -1, nil
 }
 

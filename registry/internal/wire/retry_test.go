@@ -165,6 +165,39 @@ func TestRetryIsBounded(t *testing.T) {
 	}
 }
 
+// A registry that is away costs the waits once, and not once for each request; it gets them again when it has answered.
+func TestRetriesOfARegistryThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := answer{err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
+		a := &answers{list: []answer{refused}}
+		trips := wire.WithRetry(a, wire.Budget{Attempts: 5, Wait: time.Minute})
+		tries := func() int {
+			t.Helper()
+			before := len(a.at)
+			if resp, err := send(t, trips, http.MethodGet, ""); err == nil {
+				resp.Body.Close()
+			}
+			return len(a.at) - before
+		}
+		if n := tries(); n != 6 {
+			t.Errorf("the first request: %d tries, want 6", n)
+		}
+		start := time.Now()
+		for range 10 {
+			if n := tries(); n != 1 || time.Since(start) != 0 {
+				t.Errorf("a further request: %d tries in %v, want 1 without a wait", n, time.Since(start))
+			}
+		}
+		a.list = append(make([]answer, len(a.at)), answer{status: 200}, refused)
+		if n := tries(); n != 1 {
+			t.Errorf("it is back: %d tries", n)
+		}
+		if n := tries(); n != 6 {
+			t.Errorf("it is away again: %d tries, want 6", n)
+		}
+	})
+}
+
 func TestRetryEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
