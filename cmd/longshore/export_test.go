@@ -176,6 +176,18 @@ func TestCarriedTrust(t *testing.T) {
 		s.do(outcome.OK, "import", who, "again", siteHost)
 	}
 	s.do(outcome.OK, "trust", "show", siteHost+"/plant/trust:v1")
+
+	// A version 2 of somebody else, without the version that it should follow: with keys alone, the site's version 1 decides.
+	if err := opened(t, s.server.Reference("plant/trust")).RemoveManifest(t.Context(), digest.Digest(strings.TrimSpace(s.do(outcome.OK, "trust", "show", "-q", at+":v1"))), "v1"); err != nil {
+		t.Fatal(err)
+	}
+	s.do(outcome.OK, "trust", "init", "--signer", "release.pub", "--key", "release.pub", "--file", "false.yaml", at)
+	s.rewrite("false.yaml", "version: 1", "version: 2")
+	s.do(outcome.OK, "trust", "push", "-q", "--key", "release.key", "false.yaml", at)
+	s.do(outcome.OK, "export", releaseKeyPublic, "--trust", at, states, "false")
+	s.refuses(outcome.Verification, []string{at}, "import", releaseKeyPublic, "false", siteHost)
+	s.refuses(outcome.Verification, []string{at}, "mirror", releaseKeyPublic, "--trust", at, states, siteHost)
+	s.do(outcome.NotFound, "trust", "show", siteHost+"/plant/trust:v2")
 }
 
 // An inventory that another site has made, or that nobody of the site has signed as it is, is named, and nothing is written.

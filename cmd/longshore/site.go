@@ -92,7 +92,11 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 	states, o, err := p.siteOptions(c, arg)
 	if err == nil && verify {
 		var policy *trust.Policy
-		if policy, err = p.siteVerify(c, from, &o, nil); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
+		var known []site.Source
+		if to != nil {
+			known = []site.Source{to}
+		}
+		if policy, err = p.siteVerify(c, from, &o, nil, known...); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
 			o.Trust = append(o.Trust, policy.Trust.Repository) // devices at the site follow it there
 		}
 	}
@@ -183,7 +187,9 @@ func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, 
 		}
 		return nil
 	}
-	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error { return p.verifyTrust(ctx, repo, policy) }
+	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error {
+		return p.verifyTrust(ctx, repo, policy, known...)
+	}
 	return policy, nil
 }
 
@@ -218,11 +224,25 @@ func (p *program) descendants(ctx context.Context, repo *registry.Repository, po
 }
 
 // verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
-// names; of others the newest version.
-func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy) error {
+// names; in others those that follow what a known place has, and the newest version. A version that its predecessor's signers have not
+// signed would stand in the way of the real one.
+func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy, known ...site.Source) error {
 	if policy != nil && policy.Trust != nil && policy.Trust.Repository == repo.Name() {
 		_, err := p.descendants(ctx, repo, policy)
 		return err
+	}
+	for _, at := range known {
+		there, err := at.OpenName(ctx, repo.Name())
+		var has *trust.Published
+		if err == nil {
+			has, err = trust.Latest(ctx, there)
+		}
+		if err == nil && has != nil {
+			_, err = p.descendants(ctx, repo, has.Policy)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	newest, err := trust.Look(ctx, repo, "")
 	if err == nil {

@@ -75,7 +75,7 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 		return nil, err
 	}
 	what := fmt.Sprintf("propose trust policy %d in %s", p.Version, at.Name())
-	before, err := newest(ctx, at)
+	before, err := Latest(ctx, at)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -136,7 +136,7 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 
 // Pending reads the proposal of the version that is next. It is fault.ErrNotFound where nothing is proposed.
 func Pending(ctx context.Context, at Place) (*Published, error) {
-	before, err := newest(ctx, at)
+	before, err := Latest(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func Pending(ctx context.Context, at Place) (*Published, error) {
 // signer has looked at: another one is fault.ErrConflict.
 func Endorse(ctx context.Context, now time.Time, at Place, m Moves, seen digest.Digest, by ...Signatory) (*Proposal, error) {
 	what := "sign the proposed trust policy in " + at.Name()
-	before, err := newest(ctx, at)
+	before, err := Latest(ctx, at)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -366,7 +366,7 @@ func (b *Published) admits(ctx context.Context, now time.Time, at Place, d diges
 // Newest reads the highest version that is published, to be changed. It is fault.ErrNotFound where there is none. One that is not
 // signed by enough of its own signers and of those of the version before is refused, as the next one would sign what it says.
 func Newest(ctx context.Context, now time.Time, at Place) (*Published, error) {
-	p, err := newest(ctx, at)
+	p, err := Latest(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -405,8 +405,8 @@ func (p *Published) Signed(ctx context.Context, now time.Time, at Place) error {
 	return nil
 }
 
-// newest reads the highest version that is published; nil: none is.
-func newest(ctx context.Context, at Place) (*Published, error) {
+// Latest reads the highest version that is published, whoever signed it; nil: none is.
+func Latest(ctx context.Context, at Place) (*Published, error) {
 	versions, _, err := versions(ctx, at)
 	if err != nil || len(versions) == 0 {
 		return nil, err
