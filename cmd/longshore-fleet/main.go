@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		EnableBashCompletion: true,
 		ExitErrHandler:       func(*cli.Context, error) {}, // errors are told once, below
 		Commands: []*cli.Command{
-			p.serveCommand(), p.collectCommand(), p.tokenCommand(), p.devicesCommand(), p.joinTokenCommand(), p.caCommand(), p.unitCommand(), p.completionCommand(),
+			p.serveCommand(), p.collectCommand(), p.tokenCommand(), p.devicesCommand(), p.joinTokenCommand(), p.caCommand(), p.backupCommand(), p.restoreCommand(), p.unitCommand(), p.completionCommand(),
 			cmdline.Version("longshore-fleet", stdout),
 		},
 		Action: func(c *cli.Context) error {

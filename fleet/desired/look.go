@@ -24,7 +24,7 @@ func (v *View) look(ctx context.Context, x *client) error {
 	defer leave()
 	x.mu.Lock()
 	recent := v.o.Now().Before(x.due)
-	devices, damaged := x.devices, x.damaged
+	devices, damaged, adopted := x.devices, x.damaged, x.adopted
 	x.mu.Unlock()
 	if recent {
 		return nil
@@ -41,7 +41,7 @@ func (v *View) look(ctx context.Context, x *client) error {
 		devices, err = v.withChildren(ctx, devices)
 	}
 	if err == nil {
-		next, err = v.next(ctx, x, devices, s, damaged)
+		next, err = v.next(ctx, x, devices, s, damaged || s != nil && s.version < adopted)
 	}
 	v.looked(x, next, err)
 	v.reached(err)
@@ -109,13 +109,13 @@ func (v *View) reached(err error) {
 	}
 }
 
-// next is what a client is to be served instead of s; nil: that is still right.
-func (v *View) next(ctx context.Context, x *client, devices []string, s *served, damaged bool) (*served, error) {
+// next is what a client is to be served instead of s; nil: that is still right, which a wrong one is not.
+func (v *View) next(ctx context.Context, x *client, devices []string, s *served, wrong bool) (*served, error) {
 	now, err := v.find(ctx, x, devices, s)
 	if err != nil {
 		return nil, err
 	}
-	if s != nil && !damaged && slices.EqualFunc(now, s.Artifacts, func(a found, b artifact) bool { return a.Device == b.Device && a.Digest == b.Digest }) {
+	if s != nil && !wrong && slices.EqualFunc(now, s.Artifacts, func(a found, b artifact) bool { return a.Device == b.Device && a.Digest == b.Digest }) {
 		return nil, nil
 	}
 	v.loading.RLock()
@@ -138,6 +138,11 @@ func (v *View) next(ctx context.Context, x *client, devices []string, s *served,
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return nil, err
 	}
+	x.mu.Lock()
+	if alone := len(states) == 1 && states[0].Manifest.ManifestVersion >= x.adopted; x.adopted > head.Version && !alone {
+		head = store.Manifest{Client: x.id, Version: x.adopted} // the database was lost
+	}
+	x.mu.Unlock()
 	m, data, archive, err := manifestOf(states, next.Artifacts, head)
 	if err != nil {
 		return nil, err

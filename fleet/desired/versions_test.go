@@ -3,6 +3,7 @@ package desired_test
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -145,6 +146,50 @@ func TestDatabaseLostVersions(t *testing.T) {
 	w.db = &counting{SQLite: db}
 	w.start()
 	w.complete(line, w.manifest(line, 9))
+}
+
+// A client whose manifests were numbered above the generation tells the version that it has, and is served what is above it.
+func TestDatabaseLostAdoptedVersion(t *testing.T) {
+	w := newWorld(t)
+	w.manifest("press-07", 1) // nothing yet
+	w.publish("press-07", 1, "web")
+	w.later()
+	w.manifest("press-07", 2)
+	w.publish("press-07", 2, "web", "db")
+	w.later()
+	before := w.manifest("press-07", 3)
+	db, err := store.Open(t.Context(), t.TempDir()+"/fleet.db", w.discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	w.db = &counting{SQLite: db}
+	clear(w.disk.data)
+	w.start()
+	w.manifest("press-07", 2) // below what the client has, which rejects it
+	report := func(version uint64) {
+		t.Helper()
+		id := before.Deployments[0].DeploymentID
+		body := fmt.Sprintf(`{"deploymentId":%q,"adoptedManifestVersion":%d,"status":{"state":"installed"},"components":[]}`, id, version)
+		if a := w.send("POST", "press-07", "/api/v1/deployments/"+id+"/status", body); a.code != 201 && a.code != 200 {
+			t.Fatalf("POST status = %d %s", a.code, a.body)
+		}
+	}
+	report(math.MaxUint64) // there is none above: it does not count
+	report(3)
+	w.manifest("press-07", 2) // until the next look
+	w.later()
+	m := w.manifest("press-07", 4)
+	if len(m.Deployments) != 2 {
+		t.Errorf("manifest %+v", m)
+	}
+	w.complete("press-07", m)
+	report(4)
+	w.later()
+	w.manifest("press-07", 4)
+	w.publish("press-07", 5, "web")
+	w.later()
+	w.manifest("press-07", 5) // as it was pushed
 }
 
 // What cannot be in one manifest is not, and the one before is served on.

@@ -38,6 +38,7 @@ const (
 	looksAtOnce  = 16               // at the registry
 	maxBackOff   = 16               // times Every, for a client whose states cannot be read
 	stale        = 4                // times Every after which a client waits for a look
+	maxRaise     = 1 << 32          // versions above the known one that a client may report: there must be some above
 )
 
 // Source is a repository of states. [registry.Repository] is one.
@@ -110,6 +111,7 @@ type client struct {
 	err     error     // of the last look; nil: served is what the registry has
 	damaged bool      // the disk has lost something of served
 	gone    []string  // devices whose tag was there before
+	adopted uint64    // highest manifestVersion that the client has reported; 0: none
 }
 
 // known finds a client, and notes which devices it has now.
@@ -204,6 +206,22 @@ func (v *View) forget(d digest.Digest) {
 			x.damaged, x.due = true, time.Time{}
 		}
 		x.mu.Unlock()
+	}
+}
+
+// Adopted implements [status.Desired]. A client that has not asked for its state since the start is no client of the view.
+func (v *View) Adopted(c status.Client, version uint64) {
+	v.mu.Lock()
+	x := v.clients[c.ID]
+	v.mu.Unlock()
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.served != nil && version > x.served.version && version > x.adopted && version-x.served.version <= maxRaise {
+		x.adopted, x.due = version, time.Time{}
+		v.o.Logger.Warn("a client has a later manifest than the database knows of: it gets one above that", "client", x.id, "adopted", version, "served", x.served.version)
 	}
 }
 

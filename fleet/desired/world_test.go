@@ -240,11 +240,19 @@ func (w *world) get(client, path string, header ...string) answer {
 
 func (w *world) do(method, client, path string, header ...string) answer {
 	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), method, w.http.URL+path, http.NoBody)
+	return w.send(method, client, path, "", header...)
+}
+
+func (w *world) send(method, client, path, body string, header ...string) answer {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, w.http.URL+path, strings.NewReader(body))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	r.Header.Set("Client", client)
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}

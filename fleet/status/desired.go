@@ -25,6 +25,8 @@ type Desired interface {
 	Bundle(ctx context.Context, c Client, d digest.Digest) error
 	// Open opens the content of one of these. Its bytes have been verified.
 	Open(ctx context.Context, d digest.Digest) (io.ReadSeekCloser, error)
+	// Adopted notes the manifestVersion that a client has: after a loss of the database, what follows must be above it.
+	Adopted(c Client, version uint64)
 }
 
 const (

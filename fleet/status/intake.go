@@ -124,6 +124,9 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c Client) *prob
 	case err != nil:
 		return broke(err)
 	}
+	if a.Desired != nil && out != store.Repeated {
+		a.Desired.Adopted(c, doc.AdoptedManifestVersion)
+	}
 	a.accepted(w, "status", out)
 	return nil
 }

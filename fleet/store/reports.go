@@ -35,10 +35,10 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 			return 0, fmt.Errorf("register %s: gateway %s: %w", r.Device, parent, fault.ErrNotFound)
 		}
 	}
-	var has bool
+	var has, restored bool
 	var epoch, sequence, size int64
-	known, err := w.row(ctx, `SELECT capabilities IS NOT NULL, epoch, sequence, (coalesce(length(summary), 0) + coalesce(length(capabilities), 0) + 1024) / 1024
-		FROM devices WHERE id = ?`, []any{r.Device}, &has, &epoch, &sequence, &size)
+	known, err := w.row(ctx, `SELECT capabilities IS NOT NULL, restored, epoch, sequence, (coalesce(length(summary), 0) + coalesce(length(capabilities), 0) + 1024) / 1024
+		FROM devices WHERE id = ?`, []any{r.Device}, &has, &restored, &epoch, &sequence, &size)
 	if err != nil {
 		return 0, broken("find device", err)
 	}
@@ -46,7 +46,7 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 	if err != nil {
 		return 0, err
 	}
-	if has && !r.Stamp.after(ordinal, epoch, sequence) {
+	if has && !restored && !r.Stamp.after(ordinal, epoch, sequence) {
 		return Repeated, w.heard(ctx, r.Device, r.By, millis(r.At))
 	}
 	children := 0
@@ -59,7 +59,7 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 	err = w.exec(ctx, `INSERT INTO devices (id, alarm, interval, epoch, sequence, first_heard, last_heard, summary, capabilities, registered_by)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET alarm = excluded.alarm, interval = excluded.interval, epoch = excluded.epoch, sequence = excluded.sequence,
-		summary = excluded.summary, capabilities = excluded.capabilities, registered_by = excluded.registered_by`,
+		summary = excluded.summary, capabilities = excluded.capabilities, registered_by = excluded.registered_by, restored = 0`,
 		r.Device, r.Alarm, r.Interval.Milliseconds(), ordinal, int64(r.Stamp.Sequence), millis(r.At), millis(r.At), r.Summary, r.Body, r.By)
 	if err != nil {
 		return 0, broken("write device", err)
@@ -67,7 +67,7 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 	if err := w.heard(ctx, r.Device, r.By, millis(r.At)); err != nil {
 		return 0, err
 	}
-	if known && has {
+	if known && has && !restored {
 		return Updated, nil
 	}
 	return Created, nil

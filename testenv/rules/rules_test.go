@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	"site":               {"artifacts", "registry", "registry/release"},
 	"cmd":                {"site", "artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "fleet/*", "signing/*", "identity", "identity/*"},
 	"cmd/testenv":        {"testenv"},
-	"testenv":            {"artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "signing/*"},
+	"testenv":            {"artifacts", "registry", "registry/*", "signing", "agent", "agent/*", "agent/containerd/*", "fleet", "signing/*", "identity", "identity/*"},
 	"testenv/images":     {}, // what runs in test containers: standard library only
 	"testenv/rules":      {},
 
@@ -100,7 +100,7 @@ var testsMayImport = map[string][]string{
 	"fleet":              {"testenv", "fleet/rollout"},
 	"identity":           {"testenv", "identity/*"},
 	"cmd":                {"testenv"},
-	"testenv":            {"identity", "identity/*"},
+	"testenv":            {},
 }
 
 // onlyIn says in which folders a library may be imported. In tests and in testenv every library may be, except by pure

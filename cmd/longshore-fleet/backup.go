@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet/store"
+)
+
+func (p *program) backupCommand() *cli.Command {
+	return &cli.Command{
+		Name: "backup", Usage: "write a copy of the database into a file", ArgsUsage: "FILE",
+		Description: "The copy is consistent; the server does not have to be stopped. FILE is replaced as a whole. It holds hashes of tokens, and\n" +
+			"only its owner may read it. Desired state is not in it: that is in the registry.\n\n" +
+			"   longshore-fleet backup /var/backups/fleet.db\n   longshore-fleet backup --database ./fleet.db /media/stick/fleet.db\n\n" + exitCodes,
+		Flags: []cli.Flag{databaseFlag()},
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return outcome.Usagef("backup", "backup needs one FILE")
+			}
+			file := c.Args().First()
+			err := store.Backup(c.Context, c.String("database"), file)
+			if err != nil {
+				return err
+			}
+			info, err := os.Stat(file)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "wrote %s, %d bytes\n", file, info.Size())
+			return err
+		},
+	}
+}
+
+func (p *program) restoreCommand() *cli.Command {
+	return &cli.Command{
+		Name: "restore", Usage: "put a backup in the place of the database", ArgsUsage: "FILE",
+		Description: "The server must be stopped. A damaged backup, or one of a newer version, changes nothing. Afterwards each device reports\n" +
+			"everything once more, and gets a manifest above the one that it has.\n\n" +
+			"   longshore-fleet restore /var/backups/fleet.db\n   longshore-fleet restore --database ./fleet.db /media/stick/fleet.db\n\n" +
+			"Exit codes: 0 done; 2 usage, or the file is damaged; 4 not found; 6 the database is open in another process; 70 anything else.",
+		Flags: []cli.Flag{databaseFlag()},
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return outcome.Usagef("restore", "restore needs one FILE")
+			}
+			devices, err := store.Restore(c.Context, c.Args().First(), c.String("database"))
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(p.stdout, "restored %s with %d devices from %s\n", c.String("database"), devices, c.Args().First())
+			return err
+		},
+	}
+}

@@ -1,0 +1,207 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// Backup writes a consistent copy of a database into a file, which it replaces as a whole. Other processes may read and write the
+// database meanwhile. fault.ErrNotFound: there is no database.
+func Backup(ctx context.Context, database, file string) (err error) {
+	database, err = filepath.Abs(database)
+	if err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	if _, err := os.Stat(database); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", err, fault.ErrNotFound)
+		}
+		return fmt.Errorf("back up: %w", err)
+	}
+	if file, err = filepath.Abs(file); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(file), ".backup-*") // mode 0700: the copy holds hashes of tokens
+	if err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	copied := filepath.Join(dir, "copy")
+	db, err := connect(database, 1, "mode=rw")
+	if err == nil {
+		_, err = db.ExecContext(ctx, "VACUUM INTO ?", copied)
+		err = errors.Join(err, db.Close())
+	}
+	if err == nil {
+		err = sound(ctx, copied)
+	}
+	if err != nil {
+		return fault.WithHint(fmt.Errorf("back up %s: %w", database, err), "is it a database of longshore-fleet, and is there room for the copy?")
+	}
+	if err := replaceBy(copied, file); err != nil {
+		return fmt.Errorf("back up %s: %w", database, err)
+	}
+	return nil
+}
+
+// Restore puts a backup in the place of a database that no process has open, at once or not at all; it returns the number of its
+// devices. Devices are asked for what they have reported since the backup: the next capabilities of each are answered as new.
+// fault.ErrInvalid: the file is damaged, or no backup; fault.ErrUnsupported: of a newer version; fault.ErrConflict: the database is open.
+func Restore(ctx context.Context, file, database string) (devices int, err error) {
+	fail := func(err error) (int, error) { return 0, fmt.Errorf("restore %s: %w", file, err) }
+	if database, err = filepath.Abs(database); err != nil {
+		return fail(err)
+	}
+	if err := unused(database); err != nil {
+		return fail(err)
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(database), ".restore-*")
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	copied := filepath.Join(dir, "copy")
+	if err := copyFile(file, copied); err != nil {
+		return fail(err)
+	}
+	if devices, err = prepare(ctx, copied); err != nil {
+		return fail(err)
+	}
+	if err := errors.Join(unused(database), settle(ctx, database)); err != nil {
+		return fail(err)
+	}
+	if err := replaceBy(copied, database); err != nil {
+		return fail(err)
+	}
+	return devices, nil
+}
+
+// prepare checks a copied backup, brings its tables up to date, and notes that all devices have to report again.
+func prepare(ctx context.Context, copied string) (devices int, err error) {
+	if err := sound(ctx, copied); err != nil {
+		return 0, err
+	}
+	db, err := connect(copied, 1, "mode=rw")
+	if err != nil {
+		return 0, err
+	}
+	err = migrate(ctx, db, copied)
+	if err == nil {
+		_, err = db.ExecContext(ctx, "UPDATE devices SET restored = 1")
+	}
+	if err == nil {
+		err = db.QueryRowContext(ctx, "SELECT count(*) FROM devices").Scan(&devices)
+	}
+	if err == nil {
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE") // one file
+	}
+	return devices, errors.Join(err, db.Close())
+}
+
+// sound checks that a file is a database of this program, and not damaged.
+func sound(ctx context.Context, file string) error {
+	damaged := func(why any) error {
+		return fault.WithHint(fmt.Errorf("the file is damaged, or no backup of longshore-fleet: %v: %w", why, fault.ErrInvalid), "use another backup")
+	}
+	u := url.URL{Scheme: "file", Path: file, RawQuery: "mode=ro"}
+	db, err := sql.Open("sqlite", u.String())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil || verdict != "ok" {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return damaged(errors.Join(err, errors.New(verdict)))
+	}
+	var tables int
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE name IN ('devices', 'deployments', 'tokens', 'goose_db_version')").Scan(&tables); err != nil || tables != 4 {
+		return damaged("it lacks tables")
+	}
+	return nil
+}
+
+// unused fails when another process has a database open. SQLite holds a lock on its file as long as a connection is open.
+func unused(database string) error {
+	f, err := os.OpenFile(database, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil {
+		return fmt.Errorf("lock %s: %w", database, err)
+	}
+	if lock.Type != unix.F_UNLCK {
+		return fault.WithHint(fmt.Errorf("%s is open in process %d: %w", database, lock.Pid, fault.ErrConflict), "stop longshore-fleet first: systemctl stop longshore-fleet")
+	}
+	return nil
+}
+
+// settle merges the log of the database that is replaced into its file: it must not be applied to another one. Of a damaged one
+// nothing is left to keep.
+func settle(ctx context.Context, database string) error {
+	if _, err := os.Stat(database); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	db, err := connect(database, 1, "mode=rw")
+	if err == nil {
+		_, _ = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE") // fails if the database is damaged
+		err = db.Close()
+	}
+	for _, end := range []string{"-wal", "-shm"} {
+		if gone := os.Remove(database + end); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// replaceBy renames a file, durably.
+func replaceBy(from, to string) error {
+	f, err := os.OpenFile(from, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
