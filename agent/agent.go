@@ -60,7 +60,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.progress.clock, a.refilling.clock = o.Now, o.Now
 	a.sender.wake, a.publisher.wake = make(chan struct{}, 1), make(chan struct{}, 1)
-	a.status.Store(&status.Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Version: o.Version, Epoch: o.Store.Epoch(), Phase: status.PhaseEmpty, Security: []status.SecurityEvent{}, KeptVolumes: []status.Volume{}})
+	a.status.Store(&status.Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Manager: o.Manager, Version: o.Version, Epoch: o.Store.Epoch(), Phase: status.PhaseEmpty, Security: []status.SecurityEvent{}, KeptVolumes: []status.Volume{}})
 	return a, nil
 }
 

@@ -17,7 +17,7 @@ import (
 // publish makes the status that everyone else sees.
 func (l *loop) publish(now time.Time) {
 	s := &status.Status{
-		Device: string(l.o.Device), Repository: l.o.Repository, Tag: l.o.Tag, Version: l.o.Version, Epoch: l.o.Store.Epoch(),
+		Device: string(l.o.Device), Repository: l.o.Repository, Tag: l.o.Tag, Manager: l.o.Manager, Version: l.o.Version, Epoch: l.o.Store.Epoch(),
 		Phase: l.phase(), CheckedAt: l.poll.checked, NextCheck: l.poll.due(l), Checking: l.poll.busy,
 		Accepted: status.NewGeneration(l.accepted), Running: status.NewGeneration(l.target), Committed: status.NewGeneration(l.committed),
 		Trust: l.trustStatus(), Stale: l.stale, Insecure: l.insecure(), Outbox: status.Outbox{Enabled: l.o.Reporter != nil},

@@ -22,8 +22,9 @@ const (
 // Options make an [Agent]. The caller opens and closes everything in it; it must outlive [Agent.Run].
 type Options struct {
 	Device     artifacts.DeviceID
-	Repository string // where the device's state is, without scheme: "harbor.example/plant/state"
+	Repository string // where the device's state is, without scheme: "harbor.example/plant/state"; a manager's name: "margo+https://fleet.example"
 	Tag        string // "": Device.Tag()
+	Manager    string // URL of the manager that says which state is the current one; "": the tag does. For status
 
 	// Capabilities are what the device tells of itself; deployments' constraints are held against them. Their extensions
 	// are completed with the agent's own report and must not be changed afterwards.

@@ -37,6 +37,8 @@ func asked(err error) time.Duration {
 func nextTry(d time.Duration, err error) string {
 	out := "next try " + until(d)
 	switch after, ok := fault.RetryAfter(err); {
+	case !ok && fault.NoRetry(err):
+		out += ": it says that a retry does not help"
 	case !ok:
 	case after > maxAsked:
 		out += fmt.Sprintf(": it asks to wait %s, and gets at most %s", after, maxAsked)
@@ -136,7 +138,7 @@ func (l *loop) checked(r intake.Result) {
 	case err == nil:
 		p.fresh = true
 		err = errors.Join(l.take(now, r), l.refreshed(now, r))
-	case sourceTrouble(code):
+	case sourceTrouble(code), r.Resolved.Digest == "": // no state that could be refused
 	default:
 		p.fresh = true
 		err = l.reject(now, r)
@@ -231,6 +233,8 @@ func (p *poll) judge(l *loop, now time.Time, err error) {
 func (p *poll) schedule(l *loop, now time.Time, err error) {
 	d := l.o.Interval
 	switch {
+	case fault.NoRetry(err):
+		d = max(healBackoff, l.o.Interval)
 	case err != nil:
 		d = clock.Backoff(p.failures, l.o.Interval, max(pollBackoff, l.o.Interval))
 	case !p.phased:

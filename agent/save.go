@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -365,7 +366,12 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 	if r.State.Repeats != "" {
 		told.Message = "it repeats the content of " + r.State.Repeats.String()
 	}
-	if accepted != nil && r.State.Generation < accepted.Generation {
+	switch {
+	case accepted == nil:
+	case !accepted.Continues(r.State.Repository):
+		told.Message = "from " + r.State.Repository + ", which counts by itself; before from " + accepted.Repository
+		l.log.Warn("states come from elsewhere now, where generations are counted anew", "from", r.State.Repository, "before", accepted.Repository)
+	case r.State.Generation < accepted.Generation:
 		told.Message = fmt.Sprintf("the trust policy has taken back generation %d", accepted.Generation)
 		l.log.Warn("the trust policy has taken back a generation", "generation", accepted.Generation, "digest", accepted.Digest)
 	}
@@ -425,10 +431,18 @@ func (l *loop) retarget() error {
 	return nil
 }
 
+// reportedFor is the device that a status is about: one behind this one only where it is a single one.
+func reportedFor(device, child string) string {
+	if child == "" || strings.HasSuffix(child, "/*") {
+		return device
+	}
+	return child
+}
+
 // body is the report that a status makes.
 func body(device string, s store.Status) ([]byte, error) {
 	d := margo.DeploymentStatus{
-		DeploymentID: s.DeploymentID, DeviceID: device, AdoptedManifestVersion: s.Generation,
+		DeploymentID: s.DeploymentID, DeviceID: reportedFor(device, s.Child), AdoptedManifestVersion: s.Generation,
 		Status:     margo.OverallStatus{State: s.State, Error: plan.OverallError(s)},
 		Components: []margo.ComponentStatus{},
 	}

@@ -161,6 +161,30 @@ func openState(manifest []byte) (*StateIndex, error) {
 	return x, nil
 }
 
+// OpenStateManifest reads a State Manifest by itself, as a manager serves it to a device: nothing says which device it is for, nor
+// until when it holds. The sizes of bundle and deployments are 0, not known: those in it are no more than advice. Their URLs are the
+// manager's paths.
+func OpenStateManifest(device DeviceID, data []byte) (*StateIndex, error) {
+	m, err := margo.ParseStateManifest("State Manifest", data)
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Deployments) > MaxEntries {
+		return nil, fmt.Errorf("State Manifest: %d deployments, more than %d: %w", len(m.Deployments), MaxEntries, fault.ErrTooLarge)
+	}
+	x := &StateIndex{
+		Device: device, Generation: m.ManifestVersion,
+		Manifest: ocispec.Descriptor{MediaType: TypeState, Digest: digest.FromBytes(data), Size: int64(len(data))},
+	}
+	if m.Bundle != nil {
+		x.Bundle = &ocispec.Descriptor{MediaType: TypeBundle, Digest: m.Bundle.Digest, URLs: []string{m.Bundle.URL}}
+	}
+	for _, d := range m.Deployments {
+		x.Deployments = append(x.Deployments, ocispec.Descriptor{MediaType: TypeDeployment, Digest: d.Digest, URLs: []string{d.URL}})
+	}
+	return x, nil
+}
+
 // ErrMixed says that what is put together belongs to different states: each part is sound by itself. It comes with
 // fault.ErrInvalid.
 var ErrMixed = errors.New("parts of different states")

@@ -72,6 +72,27 @@ func TestScenarios(t *testing.T) {
 	agenttest.Run(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test})
 }
 
+// A manager that is not ours in place of the tag, its manifests taken as they are.
+func TestManagerScenarios(t *testing.T) {
+	agenttest.Run(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test, Prepare: func(t *testing.T, w *agenttest.World) { w.Manage(t, nil) }})
+}
+
+// A manager that serves states whose signatures are in the registry.
+func TestManagerScenariosSigned(t *testing.T) {
+	agenttest.Run(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test, Prepare: func(t *testing.T, w *agenttest.World) {
+		w.Manage(t, nil)
+		w.SignedIn = agenttest.Repository
+	}})
+}
+
+func TestManagerRefusals(t *testing.T) {
+	agenttest.ManagerRefusals(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test, Prepare: func(t *testing.T, w *agenttest.World) { w.Manage(t, nil) }})
+}
+
+func TestManagerKills(t *testing.T) {
+	agenttest.Kills(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test, Prepare: func(t *testing.T, w *agenttest.World) { w.Manage(t, nil) }}, 5)
+}
+
 func TestRefusals(t *testing.T) {
 	agenttest.Refusals(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test})
 }

@@ -62,8 +62,7 @@ func mix(t *testing.T, w *World, layer int) {
 func signed(t *testing.T, w *World, generation uint64, edit func(*artifacts.StateOptions), apps ...App) *artifacts.Artifact {
 	t.Helper()
 	s := w.State(t, generation, edit, apps...)
-	w.Verifier.Sign(s.Descriptor.Digest)
-	w.Registry.Push(Repository, s, Device.Tag())
+	w.Verifier.Sign(w.Offer(t, s))
 	return s
 }
 
@@ -150,7 +149,7 @@ func firstChecks() []refusal {
 			w.Registry.Push(Repository, a, Device.Tag())
 		}},
 		{codes.SignatureMissing, "not signed", func(t *testing.T, w *World) {
-			w.Registry.Push(Repository, w.State(t, 6, nil, Line("2")), Device.Tag())
+			w.Offer(t, w.State(t, 6, nil, Line("2")))
 		}},
 		{codes.SignatureInvalid, "signed by someone else", func(t *testing.T, w *World) {
 			w.Publish(t, 6, Line("2"))
@@ -332,8 +331,12 @@ func contentChecks() []refusal {
 // anew, until a good generation comes. Env.Image must answer "foreign:1" (locked for another platform only), "missing:1",
 // "tampered:1", "broken:1" and "huge:1": a pull of them ends as the name says.
 func Refusals(t *testing.T, s Setup) {
+	s.refusals(t, slices.Concat(firstChecks(), stateChecks(), contentChecks()))
+}
+
+func (s Setup) refusals(t *testing.T, all []refusal) {
 	var scenes []scene
-	for _, r := range slices.Concat(firstChecks(), stateChecks(), contentChecks()) {
+	for _, r := range all {
 		scenes = append(scenes, scene{string(r.code) + "/" + r.name, func(t *testing.T) {
 			s.scenario(t, func(t *testing.T, w *World) { r.run(t, w) })
 		}})
@@ -390,6 +393,10 @@ func (r refusal) run(t *testing.T, w *World) {
 
 	w.Registry.Fail(nil)
 	w.Registry.Change(nil)
+	if w.Managed() {
+		w.Manager.Intercept(nil)
+		w.Manager.Accept(string(Device))
+	}
 	w.Verifier.Rule(nil)
 	w.SetPolicy("")
 	w.Publish(t, 9, Line("2"))

@@ -21,6 +21,8 @@ type Setup struct {
 	Open func(t *testing.T) Env
 	// Around wraps each scenario, as synctest.Test does; nil: nothing.
 	Around func(t *testing.T, f func(*testing.T))
+	// Prepare is called with each scenario's world first; nil: it stays as it is.
+	Prepare func(t *testing.T, w *World)
 	// Parallel is how many scenarios run at a time: those on real programs mostly wait. 0: one.
 	Parallel int
 }
@@ -80,7 +82,13 @@ func (s Setup) scenario(t *testing.T, f func(t *testing.T, w *World)) {
 	if around == nil {
 		around = func(t *testing.T, f func(*testing.T)) { f(t) }
 	}
-	around(t, func(t *testing.T) { f(t, NewWorld(t, s.Open(t))) })
+	around(t, func(t *testing.T) {
+		w := NewWorld(t, s.Open(t))
+		if s.Prepare != nil {
+			s.Prepare(t, w)
+		}
+		f(t, w)
+	})
 }
 
 // Line is the line-monitoring application, with its web front in a version: web keeps a volume and waits for the broker.
@@ -162,7 +170,7 @@ func install(t *testing.T, w *World) {
 	})
 	w.Registry.Requests()
 	expect(t, "second sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncUnchanged, Generation: 1})
-	expect(t, "requests of an unchanged poll", w.Registry.Requests(), []string{"resolve " + Repository + ":press-07"})
+	expect(t, "requests of an unchanged poll", w.Registry.Requests(), w.unchanged())
 }
 
 func update(t *testing.T, w *World) {
@@ -326,8 +334,7 @@ func refused(t *testing.T, w *World) {
 	r := w.Start(t)
 	w.Sync(t, r)
 	before := w.Observe(t)
-	s := w.State(t, 2, nil, Line("2"))
-	w.Registry.Push(Repository, s, Device.Tag()) // not signed
+	d := w.Offer(t, w.State(t, 2, nil, Line("2"))) // not signed
 	res := w.Sync(t, r)
 	if res.Outcome != status.SyncRefused || res.Code != codes.SignatureMissing || res.Hint == "" {
 		t.Errorf("sync = %+v, want refused for want of a signature", res)
@@ -338,10 +345,10 @@ func refused(t *testing.T, w *World) {
 		t.Errorf("status %+v", st)
 	}
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
-	if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(codes.SignatureMissing) || x.Refused.Digest != s.Descriptor.Digest.String() || x.AcceptedGeneration != 1 {
+	if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(codes.SignatureMissing) || x.Refused.Digest != d.String() || x.AcceptedGeneration != 1 {
 		t.Errorf("extension %+v", x)
 	}
-	w.Verifier.Sign(s.Descriptor.Digest)
+	w.Verifier.Sign(d)
 	expect(t, "sync once signed", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 2})
 	w.Wait(t, "reports", func() bool { return w.Extra(t).Refused == nil && w.Extra(t).AcceptedGeneration == 2 })
 }

@@ -18,11 +18,13 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	foreign "github.com/longshore-dev/longshore/testenv/manager"
 )
 
 // Names of the world.
@@ -73,7 +75,9 @@ type World struct {
 	Content  *Content
 	Fleet    *Fleet
 	Pulse    *Pulse
-	Path     string // of agent.db
+	Manager  *foreign.Manager // says which state is the current one; nil: the tag does. See [World.Manage]
+	SignedIn string           // with Manager: the repository of signed states; "": they are not signed
+	Path     string           // of agent.db
 	Log      *slog.Logger
 	Edit     func(*agent.Options)
 	Prepare  func(*store.Store) // is called with each agent's store before the agent runs
@@ -82,7 +86,8 @@ type World struct {
 	// Commit is called before and after each write of an agent that nothing kills, as that of [store.Options]; nil: never.
 	Commit func(after bool) error
 
-	policy   atomic.Value // string
+	client   *manager.Client // of Manager
+	policy   atomic.Value    // string
 	observer agent.Runtime
 }
 
@@ -163,12 +168,18 @@ func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 		so.Replace = time.Now
 	}
 	if k != nil {
-		o = k.Wrap(o)
 		so.Commit = k.Commit
 	}
 	st, err := store.Open(so)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if w.Managed() {
+		source := w.source(st)
+		o.Repository, o.Manager, o.Source = source.Repository(), ManagerURL, source
+	}
+	if k != nil {
+		o = k.Wrap(o)
 	}
 	o.Store = st
 	if w.Prepare != nil {
@@ -353,12 +364,26 @@ func (w *World) State(t *testing.T, generation uint64, edit func(*artifacts.Stat
 	return s
 }
 
-// Publish packs, signs and pushes a state.
+// Publish packs, signs and offers a state.
 func (w *World) Publish(t *testing.T, generation uint64, apps ...App) digest.Digest {
 	t.Helper()
 	s := w.State(t, generation, nil, apps...)
-	w.Verifier.Sign(s.Descriptor.Digest)
+	d := w.Offer(t, s)
+	w.Verifier.Sign(d)
+	return d
+}
+
+// Offer has the tag, or the manager, name a state, and returns the digest by which the device knows it. A manager names the content
+// of a state: its own State Manifest, which the policy of this world lets pass once it is signed, too.
+func (w *World) Offer(t *testing.T, s *artifacts.Artifact) digest.Digest {
+	t.Helper()
+	if w.Managed() && w.SignedIn == "" {
+		return w.serve(t, s)
+	}
 	w.Registry.Push(Repository, s, Device.Tag())
+	if w.Managed() {
+		w.serve(t, s)
+	}
 	return s.Descriptor.Digest
 }
 

@@ -91,6 +91,12 @@ const (
 	Internal    Code = "internal"
 )
 
+// Codes of deployments for devices behind this one: Margo reserves them for gateways, and this agent is none.
+const (
+	UnknownChild Code = "101"
+	NoPlacement  Code = "103"
+)
+
 // Codes of the trust policy that comes from the registry, and of what it takes back.
 const (
 	TrustUnreachable Code = "trust-unreachable"

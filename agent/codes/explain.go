@@ -3,12 +3,12 @@ package codes
 // All explains every code, in the order of the checks. docs/troubleshoot lists each.
 func All() []Doc {
 	return []Doc{
-		{SourceUnreachable, 1, true, "the registry did not answer, or requested a later retry", "check the network and the registry; the device runs the accepted state and retries"},
-		{SourceUnauthenticated, 1, true, "the registry requires credentials, or rejects these", "set registry.authFile in agent.yaml, or log in as root: longshore login HOST"},
+		{SourceUnreachable, 1, true, "the registry, or the Margo manager, did not answer, answered with an error, or requested a later retry", "check the network, and what the message names; the device runs the accepted state and retries"},
+		{SourceUnauthenticated, 1, true, "the registry, or the Margo manager, requires credentials, or rejects these", "set registry.authFile in agent.yaml, or log in as root: longshore login HOST"},
 		{SourceDenied, 1, true, "the credentials are valid but do not permit this", "give the device's account pull rights on the repository"},
 		{StateNotFound, 1, true, "nothing was published for this device, or the tag was deleted; running containers continue", "publish one: longshore state push --device DEVICE …; check device and state in agent.yaml"},
-		{StateDigest, 2, true, "the registry or a mirror sent bytes that do not match the digest", "check the registry, its mirrors and proxies; the bytes were discarded"},
-		{StateTooLarge, 2, true, "the state's manifest is over 1 MiB", "put fewer deployments into one state"},
+		{StateDigest, 2, true, "the registry, a mirror or the Margo manager sent bytes that do not match the digest", "check what sent them, and proxies on the way; the bytes were discarded"},
+		{StateTooLarge, 2, true, "the state's manifest is over 1 MiB, or the State Manifest of a Margo manager over 4 MiB", "put fewer deployments into one state"},
 		{StateUnsupported, 2, false, "the tag names an artifact that is not a device state, or a kind that this agent does not support", "check state in agent.yaml; upgrade longshore-agent"},
 		{SignatureMissing, 3, true, "the state has no signature, and the policy requires one", "sign it: longshore sign --key KEY REFERENCE; a copy needs its signatures copied too: oras cp -r, regctl image copy --referrers --digest-tags, skopeo with use-sigstore-attachments"},
 		{SignatureInvalid, 3, true, "the state is signed, but not by a key that the policy names", "check who signed it: longshore verify --policy /etc/longshore/trust.yaml REFERENCE; add the right key to trust.yaml"},
@@ -45,6 +45,8 @@ func All() []Doc {
 		{ImageMissing, 9, true, "the registry lacks an image or a part of it", "push the image again, by the same digest; check the registry's garbage collection"},
 		{ImageDigest, 9, true, "a part of an image does not match its digest", "check the registry, its mirrors and proxies; push the image again"},
 		{ImagePull, 9, true, "an image could not be loaded or unpacked", "read the message; running containers continue, and the agent retries"},
+		{UnknownChild, 0, false, "an application is assigned to a device behind this one, and there is none: the agent is not a gateway", "assign it to the device that shall run it"},
+		{NoPlacement, 0, false, "an application is assigned to any device behind this one, and there is none: the agent is not a gateway", "assign it to the device that shall run it"},
 		{Runtime, 0, true, "a containerd operation failed", "read the message and containerd's log; the agent retries"},
 		{Admission, 0, true, "a deployment conflicts with something on this device; its running containers continue", "the message names the conflict; resolve it on the device, or change the deployment; the agent retries every minute"},
 		{ContainerExited, 0, true, "a container exited with an error", "look at its output: longshore-agent logs DEPLOYMENT/SERVICE"},

@@ -10,6 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 // floor is what [store.Tx.Floor] says. The trust policy may lower it: a
@@ -23,7 +24,7 @@ func (in *Intake) floor() (uint64, error) {
 		}
 	}
 	var floor uint64
-	err := in.o.Store.View(func(tx *store.Tx) (err error) { floor, err = tx.Floor(); return err })
+	err := in.o.Store.View(func(tx *store.Tx) (err error) { floor, err = tx.Floor(in.o.Repository); return err })
 	return floor, err
 }
 
@@ -49,16 +50,19 @@ func (in *Intake) admit(q Query, x *artifacts.StateIndex, d digest.Digest, name 
 		return codes.Errorf(codes.Rollback, "state %s: generation %d is older than %d, which this device had accepted before its database was damaged: %w",
 			name, x.Generation, floor, fault.ErrRollback)
 	}
-	if acc := q.Accepted; acc != nil {
+	if acc := q.Accepted; acc != nil && acc.Continues(in.o.Repository) {
+		again := fmt.Sprintf("publish the wanted content as a generation above %d; where the registry has lost those: longshore state push --generation %d",
+			acc.Generation, acc.Generation+1)
+		if margo.IsManager(in.o.Repository) {
+			again = fmt.Sprintf("let the manager serve a manifestVersion above %d; one that was restored from a backup has to count on from there", acc.Generation)
+		}
 		switch {
 		case x.Generation <= floor && floor < acc.Generation:
 			return codes.Errorf(codes.Rollback, "state %s: generation %d is not above %d, to which the trust policy has reset this device: %w",
 				name, x.Generation, floor, fault.ErrRollback)
 		case x.Generation < floor:
 			return fault.WithHint(codes.Errorf(codes.Rollback, "state %s: generation %d is older than %d, accepted %s: %w",
-				name, x.Generation, acc.Generation, acc.AcceptedAt.UTC().Format(time.RFC3339), fault.ErrRollback),
-				fmt.Sprintf("publish the wanted content as a generation above %d; where the registry has lost those: longshore state push --generation %d",
-					acc.Generation, acc.Generation+1))
+				name, x.Generation, acc.Generation, acc.AcceptedAt.UTC().Format(time.RFC3339), fault.ErrRollback), again)
 		case x.Generation == floor && acc.Digest != d:
 			return codes.Errorf(codes.GenerationConflict, "state %s: generation %d was accepted before as %s: %w",
 				name, x.Generation, acc.Digest, fault.ErrRollback)

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 // checkLimit bounds one check: all that it moves is small.
@@ -77,11 +78,21 @@ func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
 	if err == nil || found.Resolved.Digest != "" && !found.older(q) {
 		return found
 	}
-	ref := in.o.Repository + ":" + in.o.Tag
+	ref := "resolve " + in.o.Repository + ":" + in.o.Tag
+	if margo.IsManager(in.o.Repository) {
+		ref = "look for a state"
+	}
 	if found.Resolved.Digest != "" {
 		ref += fmt.Sprintf(", of which a mirror shows generation %d, older than what this device has accepted", found.Generation)
 	}
-	out.Err = codes.Wrap(sourceCode(err, codes.StateNotFound), fmt.Errorf("resolve %s: %w", ref, err))
+	code := sourceCode(err, codes.StateNotFound)
+	switch { // a manager that names no state that could be looked at
+	case errors.Is(err, fault.ErrUnsigned):
+		code = codes.SignatureMissing
+	case errors.Is(err, fault.ErrTooLarge) && margo.IsManager(in.o.Repository):
+		code = codes.StateTooLarge
+	}
+	out.Err = codes.Wrap(code, fmt.Errorf("%s: %w", ref, err))
 	return out
 }
 
@@ -143,7 +154,7 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	case err != nil:
 		return codes.Wrap(sourceCode(err, codes.ContentMissing), err)
 	}
-	x, err := artifacts.OpenState(data)
+	x, err := in.open(desc.MediaType, data)
 	switch {
 	case errors.Is(err, fault.ErrUnsupported):
 		return codes.Wrap(codes.StateUnsupported, fmt.Errorf("open state %s: %w", name, err))
@@ -191,6 +202,14 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 		out.State.Insecure = append([]string{"state " + in.o.Repository}, b.insecure...)
 	}
 	return nil
+}
+
+// open reads what a state's digest names: its artifact's manifest, or a State Manifest that a manager serves.
+func (in *Intake) open(mediaType string, data []byte) (*artifacts.StateIndex, error) {
+	if mediaType == artifacts.TypeState {
+		return artifacts.OpenStateManifest(in.o.Device, data)
+	}
+	return artifacts.OpenState(data)
 }
 
 func created(x *artifacts.StateIndex) time.Time {

@@ -46,6 +46,10 @@ func (b *builder) build(ctx context.Context) (*plan.Desired, error) {
 		}
 	}
 	for i := range st.Deployments {
+		if doc := st.Deployments[i].Document; !b.placed(doc) {
+			d.Unplaced = append(d.Unplaced, unplaced(doc, st.Deployments[i].Digest))
+			continue
+		}
 		mark := len(b.c.fetched)
 		if len(b.x.Deployments) == 0 { // it came in a bundle only: a revision must be found by itself
 			doc := ocispec.Descriptor{Digest: st.Deployments[i].Digest, Size: int64(len(st.Deployments[i].Bytes))}
@@ -108,6 +112,8 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 	for _, d := range b.x.Deployments {
 		for i := range st.Deployments {
 			if st.Deployments[i].Digest == d.Digest {
+				d.Size = int64(len(st.Deployments[i].Bytes))
+				b.c.sizes[d.Digest] = d.Size
 				if err := b.c.keep(ctx, d, st.Deployments[i].Bytes); err != nil {
 					return nil, codes.Wrap(codes.Of(err), err)
 				}
@@ -136,10 +142,26 @@ func (b *builder) code(err error, mismatch, missing, invalid codes.Code) codes.C
 	return codes.Internal
 }
 
-// fits holds a deployment against this device: its id, its type, its constraints.
+// placed reports whether a deployment is for this device, and not for one behind it.
+func (b *builder) placed(d *margo.ApplicationDeployment) bool {
+	return d.Metadata.DeviceID == "" || d.Metadata.DeviceID == string(b.in.o.Device)
+}
+
+func unplaced(d *margo.ApplicationDeployment, digest digest.Digest) plan.Unplaced {
+	out := plan.Unplaced{ID: d.ID, Name: d.Metadata.Name, Device: d.Metadata.DeviceID, Digest: digest}
+	for _, c := range d.Spec.DeploymentProfile.Components {
+		out.Components, out.Revisions = append(out.Components, c.Name), append(out.Revisions, c.Properties.Revision)
+	}
+	return out
+}
+
+// fits holds a deployment against this device: its id, its type, its constraints. One for a device behind it is not looked at.
 func (b *builder) fits(d *margo.ApplicationDeployment) error {
-	if id := d.Metadata.DeviceID; id != "" && id != string(b.in.o.Device) {
-		return codes.Errorf(codes.WrongDevice, "deployment %s: it is for device %q, this is %q: %w", d.Metadata.Name, id, b.in.o.Device, fault.ErrUnfit)
+	if !b.placed(d) {
+		if b.in.o.Device.Covers(d.Metadata.DeviceID) {
+			return nil
+		}
+		return codes.Errorf(codes.WrongDevice, "deployment %s: it is for device %q, this is %q: %w", d.Metadata.Name, d.Metadata.DeviceID, b.in.o.Device, fault.ErrUnfit)
 	}
 	p := d.Spec.DeploymentProfile
 	if p.Type != "compose" {

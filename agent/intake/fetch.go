@@ -19,7 +19,7 @@ type fetcher struct {
 	repository string
 	offline    bool                    // never ask the source
 	fetched    []digest.Digest         // everything that passed
-	sizes      map[digest.Digest]int64 // of manifests that are named by digest only, as far as known; grows
+	sizes      map[digest.Digest]int64 // of what is named by digest only, as far as known; grows
 }
 
 // manifest brings an artifact's manifest. d's size may be 0: not known. keep says whether it may stay on the device yet.
@@ -27,9 +27,7 @@ func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Des
 	if err := hashable(d.Digest); err != nil {
 		return d, nil, fmt.Errorf("manifest %s@%s: %w", repository, d.Digest, err)
 	}
-	if d.Size == 0 {
-		d.Size = c.sizes[d.Digest]
-	}
+	d = c.sized(d)
 	data, err := c.in.o.Content.Get(ctx, d)
 	if err == nil && digest.FromBytes(data) == d.Digest {
 		c.fetched = append(c.fetched, d.Digest)
@@ -42,7 +40,11 @@ func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Des
 	if err != nil {
 		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
-	if err := checkBytes(d.Digest, data, artifacts.MaxManifest); err != nil {
+	limit := int64(artifacts.MaxManifest)
+	if d.MediaType == artifacts.TypeState {
+		limit = artifacts.MaxDocument
+	}
+	if err := checkBytes(d.Digest, data, limit); err != nil {
 		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
 	got.Digest, got.Size = d.Digest, int64(len(data))
@@ -61,6 +63,7 @@ func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descrip
 	if err := hashable(d.Digest); err != nil {
 		return nil, fmt.Errorf("blob %s@%s: %w", repository, d.Digest, err)
 	}
+	d = c.sized(d)
 	data, err := c.in.o.Content.Get(ctx, d)
 	if err == nil && digest.FromBytes(data) == d.Digest {
 		c.fetched = append(c.fetched, d.Digest)
@@ -78,6 +81,10 @@ func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descrip
 	if err := checkBytes(d.Digest, data, limit); err != nil {
 		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
+	if d.Size == 0 {
+		d.Size = int64(len(data))
+		c.sizes[d.Digest] = d.Size
+	}
 	if keep {
 		if err := c.keep(ctx, d, data); err != nil {
 			return nil, err
@@ -85,6 +92,14 @@ func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descrip
 	}
 	c.fetched = append(c.fetched, d.Digest)
 	return data, nil
+}
+
+// sized completes a descriptor that does not tell its size, as far as that is known from before.
+func (c *fetcher) sized(d ocispec.Descriptor) ocispec.Descriptor {
+	if d.Size == 0 {
+		d.Size = c.sizes[d.Digest]
+	}
+	return d
 }
 
 func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) error {
@@ -96,7 +111,7 @@ func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) e
 
 // has reports whether content is on the device.
 func (c *fetcher) has(ctx context.Context, d ocispec.Descriptor) bool {
-	_, err := c.in.o.Content.Get(ctx, d)
+	_, err := c.in.o.Content.Get(ctx, c.sized(d))
 	return err == nil
 }
 

@@ -32,7 +32,7 @@ func (in *Intake) Load(ctx context.Context, s store.State, offline bool) (*plan.
 	if err != nil {
 		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}
-	x, err := artifacts.OpenState(data)
+	x, err := in.open(s.MediaType, data)
 	if err != nil {
 		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}

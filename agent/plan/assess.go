@@ -76,6 +76,12 @@ func Assess(q Question) Assessment {
 			}
 		}
 	}
+	if d := cmp.Or(q.Accepted, q.Target); d != nil {
+		for _, u := range d.Unplaced {
+			known[u.ID] = true
+			out.Statuses = append(out.Statuses, q.unplaced(u, d.Generation))
+		}
+	}
 	for _, c := range q.Observed.Containers {
 		out.Settled = out.Settled && wanted[c.Project]
 	}
@@ -153,6 +159,20 @@ func (v *view) state(old store.Component) (margo.State, *margo.StatusError) {
 		return margo.StatePending, nil
 	}
 	return margo.StateInstalling, nil
+}
+
+// unplaced assesses a deployment for a device behind this one.
+func (q Question) unplaced(u Unplaced, generation uint64) store.Status {
+	before := q.Before[u.ID]
+	out := store.Status{DeploymentID: u.ID, Name: u.Name, Digest: u.Digest, Generation: generation, Child: u.Device}
+	code, message := u.trouble()
+	gateway, _, _ := strings.Cut(u.Device, "/")
+	for i, name := range u.Components {
+		c := store.Component{Name: name, Revision: u.Revisions[i], State: margo.StateFailed, Error: &margo.StatusError{Code: string(code), Source: gateway, Message: message}}
+		q.stamp(&c, componentOf(before, name))
+		out.Components = append(out.Components, c)
+	}
+	return q.sum(out, before)
 }
 
 // coming assesses a deployment of the next generation, beside what runs of it now.
@@ -270,6 +290,9 @@ func OverallError(s store.Status) *margo.StatusError {
 	}
 	for _, c := range s.Components {
 		if c.State == margo.StateFailed && c.Error != nil {
+			if s.Child != "" {
+				return c.Error
+			}
 			return &margo.StatusError{Code: c.Error.Code, Source: s.Name, Message: c.Name + ": " + c.Error.Message}
 		}
 	}

@@ -5,10 +5,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -18,7 +20,25 @@ type Desired struct {
 	Digest      digest.Digest // of the state artifact's manifest
 	Generation  uint64
 	Deployments []Deployment
+	Unplaced    []Unplaced
 	Blobs       []digest.Digest // of everything small that it was made of, to keep on the device
+}
+
+// Unplaced is an application that is assigned to a device behind this one, which is no gateway: it is reported as failed, and nothing
+// is done about it.
+type Unplaced struct {
+	ID, Name, Device string        // Device: "press-07/sensor-1"; "press-07/*": any behind it
+	Digest           digest.Digest // of its document
+	Components       []string      // their names
+	Revisions        []string      // of Components
+}
+
+// trouble is the error that the specification reserves for it.
+func (u Unplaced) trouble() (codes.Code, string) {
+	if gateway, any := strings.CutSuffix(u.Device, "/*"); any {
+		return codes.NoPlacement, fmt.Sprintf("%s does not choose among devices behind it: there are none", gateway)
+	}
+	return codes.UnknownChild, fmt.Sprintf("no device %s is behind this one", u.Device)
 }
 
 // Deployment is one application. Deployments do not depend on each other.

@@ -1,3 +1,4 @@
+// Package report signs the current state of a device with the device's own key, and publishes it in a registry.
 package report
 
 import (

@@ -29,8 +29,9 @@ const (
 // Status is all that a technician or a program wants to know of a device. Its JSON keys are stable.
 type Status struct {
 	Device     string `json:"device"`
-	Repository string `json:"repository"`
+	Repository string `json:"repository"` // of the states; "margo+https://…": a manager, whose states are not signed
 	Tag        string `json:"tag"`
+	Manager    string `json:"manager,omitempty"` // URL of the manager that says which state is the current one; "": the tag does
 	Version    string `json:"agentVersion"`
 	Epoch      string `json:"epoch"` // of the agent's database
 	Phase      Phase  `json:"phase"`

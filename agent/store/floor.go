@@ -72,9 +72,10 @@ func (t *Tx) WasReset(r Reset) (bool, error) {
 	return x != nil && slices.Contains(x.Done, r), err
 }
 
-// Floor is the generation that a state has to be above of to be accepted in the place of another: the accepted one, unless
-// that was reset. With nothing accepted it is the least generation that may be: that of [Tx.Lost], or 0.
-func (t *Tx) Floor() (uint64, error) {
+// Floor is the generation that a state of a repository has to be above of to be accepted in the place of another: the accepted one,
+// unless that was reset, and 0 where its count begins ([State.Continues]). With nothing accepted it is the least generation that may
+// be: that of [Tx.Lost], or 0.
+func (t *Tx) Floor(repository string) (uint64, error) {
 	s, err := t.State(Accepted)
 	if err != nil {
 		return 0, err
@@ -85,6 +86,9 @@ func (t *Tx) Floor() (uint64, error) {
 	x, err := t.resets()
 	if err != nil {
 		return 0, err
+	}
+	if !s.Continues(repository) {
+		return 0, nil
 	}
 	return x.floor(s), nil
 }
@@ -118,7 +122,7 @@ func (t *Tx) rise(s State) error {
 	switch {
 	case s.Digest == old.Digest && s.Generation == old.Generation:
 		return nil
-	case s.Generation <= x.floor(old):
+	case old.Continues(s.Repository) && s.Generation <= x.floor(old):
 		return fmt.Errorf("accept generation %d (%s) over %d (%s): %w", s.Generation, s.Digest, x.floor(old), old.Digest, fault.ErrRollback)
 	case x == nil || x.State == "":
 		return nil

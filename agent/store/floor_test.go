@@ -44,7 +44,7 @@ func TestResetActsOnce(t *testing.T) {
 		}
 		s = open(t, path, nil)
 		var got uint64
-		if err := s.View(func(tx *store.Tx) (err error) { got, err = tx.Floor(); return err }); err != nil || got != want {
+		if err := s.View(func(tx *store.Tx) (err error) { got, err = tx.Floor(""); return err }); err != nil || got != want {
 			t.Errorf("floor = %d, %v, want %d", got, err, want)
 		}
 	}

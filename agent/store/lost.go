@@ -121,7 +121,7 @@ func (s *Store) readable() error {
 			err = errors.Join(err, merr)
 		}
 		_, serr := tx.Security()
-		_, ferr := tx.Floor()
+		_, ferr := tx.Floor("")
 		_, aerr := tx.Again()
 		return errors.Join(err, serr, ferr, aerr)
 	})

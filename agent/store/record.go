@@ -35,6 +35,12 @@ type State struct {
 	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`
 }
 
+// Continues reports whether the generations of a repository go on counting where s ended. They do, also in another repository, but
+// for those of a manager: each counts by itself.
+func (s *State) Continues(repository string) bool {
+	return s.Repository == repository || !margo.IsManager(s.Repository) && !margo.IsManager(repository)
+}
+
 // Signer is a key that signed a part of a generation.
 type Signer struct {
 	What string        `json:"what"` // "state", "component registry.example/c", "image registry.example/i"
@@ -63,6 +69,7 @@ type Status struct {
 	State        margo.State   `json:"state"`
 	Since        time.Time     `json:"since"` // of State
 	Components   []Component   `json:"components"`
+	Child        string        `json:"child,omitempty"` // the device behind this one that it is for; "": this device
 }
 
 // Component is what was last reported about a component.

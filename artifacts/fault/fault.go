@@ -138,3 +138,22 @@ func RetryAfter(err error) (time.Duration, bool) {
 	}
 	return 0, false
 }
+
+type final struct{ err error }
+
+func (f *final) Error() string { return f.err.Error() }
+func (f *final) Unwrap() error { return f.err }
+
+// WithNoRetry says of err that a server expects the same request to fail again. A nil err stays nil.
+func WithNoRetry(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &final{err}
+}
+
+// NoRetry reports whether a server said that the same request fails again.
+func NoRetry(err error) bool {
+	var f *final
+	return errors.As(err, &f)
+}

@@ -14,7 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
-	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/emit"
@@ -250,8 +250,10 @@ func (p *program) checkConfig(c *cli.Context) error {
 		key string
 		o   interface{ ReadFiles() (string, error) }
 	}{
-		{"fleet.tokenFile", report.Options{TokenFile: cfg.Fleet.TokenFile}},
-		{"fleet.caFile", report.Options{CAFile: cfg.Fleet.CAFile}},
+		{"source.tokenFile", manager.Options{TokenFile: cfg.Source.Manager.TokenFile}},
+		{"source.caFile", manager.Options{CAFile: cfg.Source.Manager.CAFile}},
+		{"fleet.tokenFile", manager.Options{TokenFile: cfg.Fleet.TokenFile}},
+		{"fleet.caFile", manager.Options{CAFile: cfg.Fleet.CAFile}},
 		{"report.authFile", registry.Options{AuthFile: cfg.Report.AuthFile}},
 		{"registry.authFile", registry.Options{AuthFile: cfg.Registry.AuthFile}},
 		{"registry.caFile", registry.Options{CAFile: cfg.Registry.CAFile}},
@@ -264,9 +266,12 @@ func (p *program) checkConfig(c *cli.Context) error {
 	if _, err := keyPlace(cfg).Load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
-	if cfg.Fleet.CertFile != "" {
-		if _, err := files.New(credentialFiles(cfg), time.Now, slog.New(slog.DiscardHandler)).Credentials(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: fleet.certFile: %w", c.String("config"), err))
+	for key, e := range map[string]config.Endpoint{"source.certFile": cfg.Source.Manager, "fleet.certFile": cfg.Fleet.Endpoint} {
+		if e.CertFile == "" || key == "fleet.certFile" && e == cfg.Source.Manager {
+			continue
+		}
+		if _, err := files.New(credentialFiles(e), time.Now, slog.New(slog.DiscardHandler)).Credentials(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), key, err))
 		}
 	}
 	errs = append(errs, registry.CheckCerts(cfg.Registry.CertsDir))

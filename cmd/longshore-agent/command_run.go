@@ -3,12 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -26,15 +24,13 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/machine"
+	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/agent/network"
-	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/identity"
-	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -95,7 +91,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	log.Info("agent starts", "device", cfg.Device, "state", cfg.State, "version", build.Version())
+	log.Info("agent starts", "device", cfg.Device, "state", cfg.State, "manager", cfg.Source.Manager.URL, "version", build.Version())
 	// The socket ends with the agent and the agent with the socket; both end with the signal.
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
@@ -144,6 +140,7 @@ type parts struct {
 	reports  *registry.Client // for reports alone; nil: registry
 	runtime  *containerd.Runtime
 	networks *network.Manager
+	managers map[config.Endpoint]*manager.Client // of desired state and of reports: mostly one
 }
 
 func (p *parts) close() error {
@@ -153,6 +150,9 @@ func (p *parts) close() error {
 	}
 	if p.networks != nil {
 		errs = append(errs, p.networks.Close())
+	}
+	for _, c := range p.managers {
+		c.Close()
 	}
 	for _, c := range []*registry.Client{p.registry, p.reports} {
 		if c != nil {
@@ -167,7 +167,7 @@ func (p *parts) close() error {
 
 // assemble makes the parts of a device. After an error none of them is left open.
 func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (*parts, error) {
-	p := &parts{}
+	p := &parts{managers: map[config.Endpoint]*manager.Client{}}
 	if err := p.wire(ctx, cfg, log); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
@@ -220,19 +220,19 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	policy := followPolicy(cfg.Trust, p.store, p.registry, clk.Firm)
 	held := &verifier{policy: policy, registry: p.registry, now: clk.Firm, fresh: clk.Now}
+	source, err := p.source(cfg, clk, log)
+	if err != nil {
+		return err
+	}
 	o := agent.Options{
-		Device: cfg.Device, Repository: cfg.State, Capabilities: capabilities(cfg),
+		Device: cfg.Device, Repository: source.Repository(), Manager: cfg.Source.Manager.URL, Capabilities: capabilities(cfg),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, ReportInterval: cfg.Fleet.Interval,
-		Store: p.store, Source: p.registry, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Mender: attacher{p.networks},
+		Store: p.store, Source: source, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Mender: attacher{p.networks},
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 		Publisher: p.publisher(cfg, ro, log), PublishInterval: cfg.Report.Interval, BootID: bootID(),
 	}
 	if cfg.Fleet.URL != "" {
-		if o.Reporter, err = report.New(report.Options{
-			URL: cfg.Fleet.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(),
-			TokenFile: cfg.Fleet.TokenFile, CAFile: cfg.Fleet.CAFile, UserAgent: "longshore-agent/" + build.Version(),
-			Proxy: http.ProxyFromEnvironment, Now: clk.Firm, TLS: mutualTLS(cfg, clk.Firm, log),
-		}); err != nil {
+		if o.Reporter, err = p.manager(cfg.Device, cfg.Fleet.Endpoint, clk, log); err != nil {
 			log.Error("reports wait on the device until this is repaired and the agent started again", "err", err)
 			o.Reporter = unreachable{err}
 		}
@@ -246,19 +246,6 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	p.agent, err = agent.New(o)
 	return err
-}
-
-// mutualTLS is how this device and the fleet endpoint prove themselves with certificates; nil: they do not. The files are read at each
-// connection: while they cannot be used, reports wait.
-func mutualTLS(cfg *config.Config, now func() time.Time, log *slog.Logger) *tls.Config {
-	if cfg.Fleet.CertFile == "" {
-		return nil
-	}
-	return identity.ClientConfig(files.New(credentialFiles(cfg), now, log), now)
-}
-
-func credentialFiles(cfg *config.Config) files.Files {
-	return files.Files{Cert: cfg.Fleet.CertFile, Key: cfg.Fleet.KeyFile, Bundle: cfg.Fleet.TrustBundle}
 }
 
 // weakened is what agent.yaml gives up; trust.yaml's allowUnsigned is told with what passed by it.

@@ -30,7 +30,7 @@ func writeStatus(w io.Writer, s *status.Status) {
 	}
 	const bold, red = "\x1b[1m", "\x1b[31m"
 	styled(bold, string(s.Device))
-	fmt.Fprintf(w, "   oci://%s:%s   %s%s\n", s.Repository, s.Tag, s.Phase, checked(s))
+	fmt.Fprintf(w, "   %s   %s%s\n", from(s), s.Phase, checked(s))
 	if g := s.Running; g != nil {
 		fmt.Fprintf(w, "generation %d (%s)%s, accepted %s ago\n", g.Generation, short(g.Digest), signedBy(g), ago(s.Now.Sub(g.AcceptedAt)))
 		if g.Repeats != "" {
@@ -80,6 +80,18 @@ func writeStatus(w io.Writer, s *status.Status) {
 		fmt.Fprintf(w, "\nvolumes of removed applications on the disk: %d (longshore-agent volumes list)\n", len(s.KeptVolumes))
 	}
 	fmt.Fprintf(w, "\n%s\n", strings.Join(footer(s), " · "))
+}
+
+// from is where the device's state comes from.
+func from(s *status.Status) string {
+	place := "oci://" + s.Repository + ":" + s.Tag
+	switch {
+	case margo.IsManager(s.Repository):
+		return s.Manager
+	case s.Manager != "":
+		return s.Manager + ", signed in " + place
+	}
+	return place
 }
 
 func writeDeployments(w io.Writer, s *status.Status) {

@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -30,7 +31,7 @@ func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 	if err != nil {
 		return intake.Verdict{}, err
 	}
-	repo, err := v.registry.OpenName(ctx, repository)
+	repo, err := v.place(ctx, repository)
 	if err != nil {
 		return intake.Verdict{}, err
 	}
@@ -43,13 +44,21 @@ func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 	return verdict(decision, policy.Until(v.now())), decision.Err
 }
 
+// place is where an artifact's signatures are; a manager has none.
+func (v *verifier) place(ctx context.Context, repository string) (signing.Source, error) {
+	if margo.IsManager(repository) {
+		return unsigned{name: repository}, nil
+	}
+	return v.registry.OpenName(ctx, repository)
+}
+
 // Freshness implements [intake.Fresher].
 func (v *verifier) Freshness(ctx context.Context, repository string, d ocispec.Descriptor, tag string, generation uint64) (intake.Freshness, error) {
 	policy, err := v.policy.Policy()
 	if err != nil {
 		return intake.Freshness{}, err
 	}
-	repo, err := v.registry.OpenName(ctx, repository)
+	repo, err := v.place(ctx, repository)
 	if err != nil {
 		return intake.Freshness{}, err
 	}

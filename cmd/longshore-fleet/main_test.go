@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/agent/report"
+	margoclient "github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -174,7 +174,7 @@ func TestAgentReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	const id = "a3e2f5dc-912e-494f-8395-52cf3769bc06"
-	agents, err := report.New(report.Options{URL: url, Device: "gw/press-07", Epoch: "0195f6a0-0000-7000-8000-000000000001", TokenFile: tokenFile})
+	agents, err := margoclient.New(margoclient.Options{URL: url, Device: "gw/press-07", Epoch: "0195f6a0-0000-7000-8000-000000000001", TokenFile: tokenFile})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/agent/report"
+	margoclient "github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/files"
@@ -275,7 +275,7 @@ func TestAgentReportsByMutualTLS(t *testing.T) {
 	var sequence uint64
 	deliver := func(url string, source *files.Source) error {
 		t.Helper()
-		c, err := report.New(report.Options{URL: url, Device: "press-07", Epoch: "0195f6a0-0000-7000-8000-000000000001", TLS: identity.ClientConfig(source, time.Now)})
+		c, err := margoclient.New(margoclient.Options{URL: url, Device: "press-07", Epoch: "0195f6a0-0000-7000-8000-000000000001", TLS: identity.ClientConfig(source, time.Now)})
 		if err != nil {
 			t.Fatal(err)
 		}

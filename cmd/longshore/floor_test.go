@@ -23,7 +23,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/intake"
-	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
 	devicestore "github.com/longshore-dev/longshore/agent/store"
@@ -170,7 +170,7 @@ func (f *floor) start(db store.Tokens, id string) *floorDevice {
 	if d.store, err = devicestore.Open(devicestore.Options{Path: filepath.Join(f.dir, id+".db"), Device: id}); err != nil {
 		f.t.Fatal(err)
 	}
-	reports, err := report.New(report.Options{URL: f.url, Device: id, Epoch: d.store.Epoch(), TokenFile: file, Transport: f.web, Now: time.Now})
+	reports, err := manager.New(manager.Options{URL: f.url, Device: id, Epoch: d.store.Epoch(), TokenFile: file, Transport: f.web, Now: time.Now})
 	if err != nil {
 		f.t.Fatal(err)
 	}

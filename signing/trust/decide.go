@@ -10,6 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -86,6 +87,10 @@ func (p *Policy) unspoken(q Question, d *Decision) error {
 		return nil
 	}
 	err := fmt.Errorf("%w: no rule speaks about a %s there", fault.ErrRejected, q.Kind)
+	if margo.IsManager(d.Repository) {
+		return fault.WithHint(fmt.Errorf("%w, and the manager's State Manifests are not signed", err),
+			"name the repository of signed states: state in agent.yaml; or accept unsigned ones of this manager: a rule with scope: "+d.Repository+" and allowUnsigned: true in the trust policy")
+	}
 	return fault.WithHint(err, "add a rule with scope: "+d.Repository+" and its keys to the trust policy")
 }
 

@@ -3,6 +3,8 @@ package trust
 import (
 	"slices"
 	"strings"
+
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 const everywhere = "**"
@@ -21,6 +23,9 @@ func (r *Rule) keptElsewhere(repository string) bool {
 
 // reach tells how closely the rule's scope describes a repository: 0 is not at all.
 func (r *Rule) reach(repository string) int {
+	if margo.IsManager(repository) && r.Scope != repository {
+		return 0 // what is not signed is accepted by name only
+	}
 	if r.Scope == everywhere {
 		return 1
 	}

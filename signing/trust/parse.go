@@ -10,6 +10,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
@@ -195,6 +196,8 @@ func (r *reader) rule(n *strict.Node) Rule {
 		}
 	}
 	switch {
+	case margo.IsManager(rule.Scope) && (asks || rule.Threshold > 0 || len(rule.Attestations) > 0 || rule.Freshness != nil || rule.Signatures != "" || !slices.Equal(rule.kinds(), []string{KindState})):
+		n.HintFaultf("write allowUnsigned: true or reject: true and nothing else", "the State Manifests of a manager are not signed")
 	case rule.Reject && (asks || rule.AllowUnsigned || rule.Threshold > 0 || len(rule.Attestations) > 0 || rule.Freshness != nil || rule.Signatures != ""):
 		n.Faultf("reject stands alone, without signers, allowUnsigned and what else may be asked for")
 	case !rule.Reject && !rule.AllowUnsigned && !asks:
@@ -357,6 +360,16 @@ func (r *reader) digest(n *strict.Node) digest.Digest {
 func (r *reader) scope(n *strict.Node, pattern bool) string {
 	s := n.Filled()
 	if s == "" || s == everywhere && pattern {
+		return s
+	}
+	if pattern && margo.IsManager(s) {
+		name, err := margo.ManagerName(strings.TrimPrefix(s, margo.ManagerPrefix))
+		switch { // one manager, never several
+		case err != nil, strings.ContainsAny(s, "* \t\n"), !strings.HasPrefix(s, margo.ManagerPrefix+"https://"):
+			n.HintFaultf("write it like margo+https://fleet.example", "is not the name of a manager")
+		case name != s:
+			n.HintFaultf("write "+name, "has another form than the agent uses")
+		}
 		return s
 	}
 	bare := s

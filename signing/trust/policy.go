@@ -44,7 +44,8 @@ type Policy struct {
 // Rule speaks about artifacts of some kinds in some repositories. Among the rules for a kind the one with the longest
 // matching scope decides alone.
 type Rule struct {
-	// Scope is "host/path" for one repository, "host/path/**" for all below it, "**" for all there are.
+	// Scope is "host/path" for one repository, "host/path/**" for all below it, "**" for all there are; "margo+https://host" for the
+	// State Manifests of a manager, which are not signed and which no other scope reaches.
 	Scope     string
 	Artifacts []string // kinds; empty is KindState alone
 	Quorum             // who must have signed; no signers with Reject or AllowUnsigned

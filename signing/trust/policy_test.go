@@ -90,6 +90,12 @@ rules:
 			t.Errorf("Match(%s, %s) = %q, %v, want %q", c.kind, c.repository, r.Scope, found, c.want)
 		}
 	}
+	all := parsePolicy(t, "rules:\n  - {scope: \"**\", allowUnsigned: true}\n  - {scope: margo+https://fleet.example, allowUnsigned: true}\n")
+	for repository, want := range map[string]bool{"fleet.example/x": true, "margo+https://fleet.example": true, "margo+https://fleet.example:8443": false, "margo+https://other.example": false} {
+		if _, found := all.Match(KindState, repository); found != want {
+			t.Errorf("Match(state, %s) = %v, want %v: a manager is accepted by its name only", repository, found, want)
+		}
+	}
 	if got := p.Rules[0].Signers[1]; got.Name != "vendor" || got.Key.Fingerprint != otherKey(t).Fingerprint {
 		t.Errorf("second key = %+v", got)
 	}

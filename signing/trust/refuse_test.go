@@ -39,6 +39,11 @@ func badPolicies(t testing.TB) []badPolicy {
 	form("unknown key", "rule: []\n", "rule", `did you mean "rules"`)
 	meaning("duplicate key", rule(`scope: "**"`, "reject: true", "reject: false"))
 	form("no scope", rule("reject: true"), "scope")
+	meaning("manager with signers", rule("scope: margo+https://h", "keys: [{name: a, file: release.pub}]"), "are not signed")
+	meaning("components of a manager", rule("scope: margo+https://h", "artifacts: [component]", "allowUnsigned: true"), "are not signed")
+	form("manager without TLS", rule("scope: margo+http://h", "allowUnsigned: true"), "is not the name of a manager")
+	form("several managers", rule("scope: margo+https://h/**", "allowUnsigned: true"), "is not the name of a manager")
+	meaning("manager in another form", rule("scope: margo+https://H:443/", "allowUnsigned: true"), "another form")
 	form("says nothing", rule(`scope: "**"`), "neither keys nor reject nor allowUnsigned")
 	form("says reject: false", rule(`scope: "**"`, "reject: false"), "neither keys nor reject nor allowUnsigned")
 	form("reject and allow", rule(`scope: "**"`, "reject: true", "allowUnsigned: true"), "reject stands alone")
@@ -150,6 +155,7 @@ func goodPolicies(t testing.TB) []string {
 		oneRule("scope: h/**", "keys: [{name: a, file: k0.pub}, {name: b, file: k1.pub}]"),
 		oneRule("scope: h:5000/a/b/**", "keys: [{name: a, file: k0.pub}, {name: b, file: k1.pub}]", "threshold: 2", "reject: false"),
 		strings.NewReplacer("KEY4", keyNo(t, 4, "").Fingerprint.String(), "DIGEST", keyNo(t, 4, "").Fingerprint.String()).Replace(full),
+		oneRule("scope: margo+https://fleet.acme.example", "allowUnsigned: true") + `  - {scope: "margo+https://fleet.acme.example:8443/wfm", reject: true}`,
 		threeKeys + oneRule("scope: h/a", "signers: [a, a2]", "allowUnsigned: true", "signatures: h/signatures"),
 		"revoked: [{key: " + keyNo(t, 1, "").Fingerprint.String() + "}]\n" + threeKeys + oneRule("scope: h/a", "signers: [a, b]"),
 		"trustedRoot: {file: root.json}\nidentities:\n  - {name: ci, issuer: https://issuer.example, subjectPattern: 'https://ci\\.example/.+'}\n  - {name: private, issuerPattern: 'https://.+', subject: s, unlogged: true, notAfter: 2027-01-01T00:00:00Z}\n" +

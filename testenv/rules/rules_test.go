@@ -47,7 +47,8 @@ var mayImport = map[string][]string{
 	"agent/containerd":   {"artifacts", "agent", "agent/workload", "agent/admission", "agent/containerd/*"},
 	"agent/network":      {"artifacts", "agent/workload"},
 	"agent/firstprocess": {},
-	"agent/report":       {"artifacts", "agent", "agent/store", "agent/report/tpm"},
+	"agent/manager":      {"artifacts", "agent/store"},
+	"agent/report":       {"artifacts", "agent", "agent/report/tpm"},
 	"agent/report/tpm":   {"artifacts"},
 	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/workload", "agent/metrics"},
 	"agent/metrics":      {"agent/codes", "agent/plan", "agent/status", "agent/workload"},
@@ -168,7 +169,7 @@ const (
 var forbidden = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "pkg", "consts", "shared", "lib"}
 
 // leaks lists the folders whose tests must find every goroutine ended.
-var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/containerd/tasks", "agent/control", "agent/network", "agent/report", "agent/report/tpm", "testenv"}
+var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/containerd/tasks", "agent/control", "agent/network", "agent/manager", "agent/report/tpm", "testenv"}
 
 // source is one parsed Go file.
 type source struct {

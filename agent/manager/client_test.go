@@ -1,4 +1,4 @@
-package report_test
+package manager_test
 
 import (
 	"errors"
@@ -16,26 +16,26 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent"
-	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func client(t *testing.T, url string, edit func(*report.Options)) *report.Client {
+func client(t *testing.T, url string, edit func(*manager.Options)) *manager.Client {
 	t.Helper()
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := report.Options{
+	o := manager.Options{
 		URL: url, Device: "press-07", Epoch: "e", TokenFile: token, UserAgent: "longshore-agent/test",
 		Now: func() time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) },
 	}
 	if edit != nil {
 		edit(&o)
 	}
-	c, err := report.New(o)
+	c, err := manager.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,8 +47,8 @@ func TestRequests(t *testing.T) {
 	var got []string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body) // the assertion below sees what arrived
-		got = append(got, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+r.Header.Get(report.HeaderSequence)+
-			" "+r.Header.Get(report.HeaderEpoch)+" "+r.Header.Get("Content-Type")+" "+string(b))
+		got = append(got, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+r.Header.Get(manager.HeaderSequence)+
+			" "+r.Header.Get(manager.HeaderEpoch)+" "+r.Header.Get("Content-Type")+" "+string(b))
 		w.WriteHeader(http.StatusCreated)
 	}))
 	defer srv.Close()
@@ -142,7 +142,7 @@ func TestOfflineAndMissingTokenAreTemporary(t *testing.T) {
 	if err := client(t, url, nil).Deliver(t.Context(), r); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("offline: %v, want temporary", err)
 	}
-	c := client(t, url, func(o *report.Options) { o.TokenFile = filepath.Join(t.TempDir(), "none") })
+	c := client(t, url, func(o *manager.Options) { o.TokenFile = filepath.Join(t.TempDir(), "none") })
 	if err := c.Deliver(t.Context(), r); !errors.Is(err, fault.ErrTemporary) || fault.Hint(err) == "" {
 		t.Errorf("no token: %v, want temporary with a hint", err)
 	}
@@ -154,7 +154,7 @@ func TestEmptyTokenIsTold(t *testing.T) {
 	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := client(t, "http://127.0.0.1:1", func(o *report.Options) { o.TokenFile = file })
+	c := client(t, "http://127.0.0.1:1", func(o *manager.Options) { o.TokenFile = file })
 	err := c.Deliver(t.Context(), agent.Report{Kind: agent.ReportCapabilities, Subject: "d"})
 	if !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error(), file+" is empty") {
 		t.Errorf("Deliver = %v, want temporary, naming the file", err)
@@ -166,7 +166,7 @@ func TestBadOptions(t *testing.T) {
 	if err := os.WriteFile(ca, []byte("not a certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []report.Options{
+	for _, o := range []manager.Options{
 		{URL: ""},
 		{URL: "fleet.example"},
 		{URL: "ftp://fleet.example"},
@@ -175,7 +175,7 @@ func TestBadOptions(t *testing.T) {
 		{URL: "https://fleet.example", CAFile: ca},
 		{URL: "https://fleet.example", CAFile: ca + "-none"},
 	} {
-		if _, err := report.New(o); err == nil || strings.Contains(err.Error(), "secret") {
+		if _, err := manager.New(o); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("New(%q, %q) = %v", o.URL, o.CAFile, err)
 		}
 	}

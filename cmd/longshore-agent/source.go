@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
+)
+
+// desired is where desired state comes from, and the repository that states are looked for in.
+type desired interface {
+	intake.Source
+	Repository() string
+}
+
+// source is where agent.yaml says that desired state comes from.
+func (p *parts) source(cfg *config.Config, clk *clock.Clock, log *slog.Logger) (desired, error) {
+	if cfg.Source.Manager.URL == "" {
+		return states{p.registry, cfg.State}, nil
+	}
+	client, err := p.manager(cfg.Device, cfg.Source.Manager, clk, log)
+	if err != nil { // a file that cannot be read may be there later, and workloads start without it
+		log.Error("no new state is looked for until this is corrected and the agent restarted", "err", err)
+		name, _ := margo.ManagerName(cfg.Source.Manager.URL) // the configuration was checked
+		return broken{states{p.registry, name}, err}, nil
+	}
+	return manager.NewSource(client, p.registry, cfg.State, p.accepted), nil
+}
+
+// states is a repository of states.
+type states struct {
+	*registry.Client
+	repository string
+}
+
+func (s states) Repository() string { return s.repository }
+
+// broken is a manager that cannot be asked because of this device's configuration.
+type broken struct {
+	states
+	err error
+}
+
+// EachResolve implements [intake.Source].
+func (b broken) EachResolve(context.Context, string, string, func(ocispec.Descriptor) bool) error {
+	return fmt.Errorf("%w: %w", fault.ErrConfig, b.err)
+}
+
+// accepted is the digest of the accepted state where a manager said so; "": there is none.
+func (p *parts) accepted() (d digest.Digest) {
+	_ = p.store.View(func(tx *store.Tx) error { // without it the manager sends the whole answer once more
+		s, err := tx.State(store.Accepted)
+		if s != nil && s.MediaType == artifacts.TypeState {
+			d = s.Digest
+		}
+		return err
+	})
+	return d
+}
+
+// manager opens the connection to a server of the management API; one that is the same is shared.
+func (p *parts) manager(device artifacts.DeviceID, e config.Endpoint, clk *clock.Clock, log *slog.Logger) (*manager.Client, error) {
+	if c := p.managers[e]; c != nil {
+		return c, nil
+	}
+	c, err := manager.New(manager.Options{
+		URL: e.URL, Device: string(device), Epoch: p.store.Epoch(), TokenFile: e.TokenFile, CAFile: e.CAFile,
+		TLS: mutualTLS(e, clk.Firm, log), UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
+		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the manager", t) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.managers[e] = c
+	return c, nil
+}
+
+// mutualTLS is how this device and a manager prove themselves with certificates; nil: they do not. The files are read at each
+// connection.
+func mutualTLS(e config.Endpoint, now func() time.Time, log *slog.Logger) *tls.Config {
+	if e.CertFile == "" {
+		return nil
+	}
+	return identity.ClientConfig(files.New(credentialFiles(e), now, log), now)
+}
+
+func credentialFiles(e config.Endpoint) files.Files {
+	return files.Files{Cert: e.CertFile, Key: e.KeyFile, Bundle: e.TrustBundle}
+}
+
+// unsigned is a manager to the trust policy: a place without a signature.
+type unsigned struct {
+	signing.Source
+	name string
+}
+
+// Name implements [signing.Source].
+func (u unsigned) Name() string { return u.name }
+
+// Referrers implements [signing.Source].
+func (unsigned) Referrers(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	return nil, nil
+}
