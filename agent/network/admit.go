@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -82,11 +83,11 @@ func (a *admission) document(p *workload.Project) {
 	networks, known := map[string]workload.Network{}, map[string]bool{}
 	for _, n := range p.Networks {
 		networks[n.Name], known[n.Name] = n, true
-		b := &bridge{Driver: n.Driver}
+		b := &ipam.Network{Driver: n.Driver}
 		if b.Driver == workload.Bridge {
 			b.Driver = ""
 		}
-		if err := b.drive(n); err != nil {
+		if err := b.ApplyDriver(n); err != nil {
 			kind, path := ClashDocument, ".driver_opts"
 			if errors.Is(err, fault.ErrUnsupported) {
 				kind, path = ClashDriver, ".driver"
@@ -96,15 +97,15 @@ func (a *admission) document(p *workload.Project) {
 	}
 	before := len(a.clashes)
 	for _, s := range p.Services {
-		if err := checkService(s, known); err != nil {
+		if err := ipam.CheckService(s, known); err != nil {
 			a.add(ClashDocument, p, s.Name, "services."+s.Name, err)
 		}
-		if err := checkDoors(s, networks); err != nil {
+		if err := ipam.CheckPublished(s, networks); err != nil {
 			a.add(ClashDocument, p, s.Name, "services."+s.Name+".ports", err)
 		}
 	}
 	if before == len(a.clashes) {
-		if err := checkProject(p); err != nil && before == 0 {
+		if err := ipam.CheckProject(p); err != nil && before == 0 {
 			a.add(ClashDocument, p, "", "services", err)
 		}
 	}
@@ -123,7 +124,7 @@ func (a *admission) device() error {
 	if len(a.clashes) > 0 {
 		return nil
 	}
-	a.rehearse()
+	a.dryRun()
 	if !slices.ContainsFunc(a.projects, func(p *workload.Project) bool { return len(p.Networks) > 0 }) {
 		return nil
 	}
@@ -141,24 +142,24 @@ func (a *admission) device() error {
 	return nil
 }
 
-// held is a published port and who wants it.
-type held struct {
+// heldPort is a published port and who wants it.
+type heldPort struct {
 	p       *workload.Project
 	service string
-	port    port
+	port    ipam.Port
 	path    string
 }
 
 // published are all ports that projects publish.
-func (a *admission) published() []held {
-	var out []held
+func (a *admission) published() []heldPort {
+	var out []heldPort
 	for _, p := range a.projects {
 		for _, s := range p.Services {
 			if s.Namespaces.Network != "" {
 				continue
 			}
-			for i, q := range portsOf(s.Ports) {
-				out = append(out, held{p, s.Name, q, fmt.Sprintf("services.%s.ports[%d]", s.Name, i)})
+			for i, q := range ipam.PortsOf(s.Ports) {
+				out = append(out, heldPort{p, s.Name, q, fmt.Sprintf("services.%s.ports[%d]", s.Name, i)})
 			}
 		}
 	}
@@ -170,7 +171,7 @@ func (a *admission) ports() {
 	all := a.published()
 	for i, h := range all {
 		for _, other := range all[:i] {
-			if !other.port.clashes(h.port) {
+			if !other.port.Conflicts(h.port) {
 				continue
 			}
 			by := fmt.Sprintf("service %q of deployment %q, component %q", other.service, other.p.Deployment, other.p.Component)
@@ -186,12 +187,12 @@ func (a *admission) ports() {
 
 // listeners finds ports that programs of the host have.
 func (a *admission) listeners() error {
-	var known []port
+	var known []ipam.Port
 	for name := range a.m.state.Projects {
-		known = append(known, a.m.state.portsOf(name)...)
+		known = append(known, a.m.state.Ports(name)...)
 	}
 	for _, h := range a.published() {
-		err := a.m.checkListeners(h.service, []port{h.port}, known, a.six(h.p))
+		err := a.m.checkListeners(h.service, []ipam.Port{h.port}, known, a.six(h.p))
 		if errors.Is(err, fault.ErrConflict) {
 			a.add(ClashPort, h.p, h.service, h.path, err)
 		} else if err != nil {
@@ -216,7 +217,7 @@ func (a *admission) networks() error {
 		prefix netip.Prefix
 	}
 	var subnets []given
-	c := &chooser{m: a.m, next: a.m.state.clone()}
+	c := &chooser{m: a.m, next: a.m.state.Clone()}
 	for _, p := range a.projects {
 		for _, s := range p.Services {
 			for i, q := range s.Ports {
@@ -228,7 +229,7 @@ func (a *admission) networks() error {
 		for _, n := range p.Networks {
 			c.project = p.Name
 			if n.External != "" {
-				if _, err := c.external(n.External); err != nil {
+				if _, err := c.External(n.External); err != nil {
 					a.add(ClashExternal, p, "", "networks."+n.Name+".name", err)
 				}
 				continue
@@ -238,7 +239,7 @@ func (a *admission) networks() error {
 					a.add(ClashDriver, p, "", "networks."+n.Name+".driver", err)
 					continue
 				}
-				l, err := byName(a.m.host.links, parent)
+				l, err := linkByName(a.m.host.links, parent)
 				if err != nil {
 					return err
 				}
@@ -250,7 +251,7 @@ func (a *admission) networks() error {
 			for i, s := range n.Subnets {
 				path := fmt.Sprintf("networks.%s.ipam.config[%d].subnet", n.Name, i)
 				prefix := s.Prefix.Masked()
-				if err := c.free(prefix); errors.Is(err, fault.ErrConflict) {
+				if err := c.Free(prefix); errors.Is(err, fault.ErrConflict) {
 					a.add(ClashSubnet, p, "", path, err)
 				} else if err != nil {
 					return err
@@ -274,7 +275,7 @@ func (a *admission) addresses() {
 		link string
 		a    netip.Addr
 	}
-	taken := map[spot]held{}
+	taken := map[spot]heldPort{}
 	for _, p := range a.projects {
 		links := map[string]string{}
 		for _, n := range p.Networks {
@@ -296,16 +297,16 @@ func (a *admission) addresses() {
 						a.add(ClashAddress, p, s.Name, path, fault.WithHint(fmt.Errorf("address %s is also that of service %q of deployment %q, component %q: %w",
 							x, other.service, other.p.Deployment, other.p.Component, fault.ErrConflict), "give one of them another address"))
 					}
-					taken[where] = held{p: p, service: s.Name}
+					taken[where] = heldPort{p: p, service: s.Name}
 				}
 			}
 		}
 	}
 }
 
-// rehearse prepares everything on paper.
-func (a *admission) rehearse() {
-	paper, wanted := a.m.state.clone(), map[string]bool{}
+// dryRun prepares everything on paper.
+func (a *admission) dryRun() {
+	paper, wanted := a.m.state.Clone(), map[string]bool{}
 	for _, p := range a.projects {
 		wanted[p.Name] = true
 	}
@@ -315,16 +316,16 @@ func (a *admission) rehearse() {
 			continue
 		}
 		for _, s := range p.Services {
-			s.Active, s.First = nil, ""
+			s.Active, s.Fallback = nil, ""
 		}
 	}
 	c := &chooser{m: a.m, next: paper} // one for all: it looks at what the host uses once
 	for _, p := range a.projects {
 		c.project = p.Name
-		if err := paper.prepare(p, c); err != nil {
+		if err := paper.Prepare(p, c); err != nil {
 			kind, path := ClashDocument, "networks"
 			switch {
-			case errors.Is(err, errNoSubnet):
+			case errors.Is(err, ipam.ErrNoSubnet):
 				kind = ClashSubnet
 			case strings.Contains(err.Error(), "address"):
 				kind = ClashAddress

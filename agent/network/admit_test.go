@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -130,7 +131,7 @@ func TestAdmit(t *testing.T) {
 // admits wants exactly these clashes, and nothing changed.
 func admits(t *testing.T, w *world, projects []*workload.Project, want []clash, says []string) {
 	t.Helper()
-	before, err := encodeState(w.m.state)
+	before, err := ipam.Encode(w.m.state)
 	w.must(err)
 	err = w.m.Admit(w.ctx(), projects)
 	var got workload.Clashes
@@ -155,7 +156,7 @@ func admits(t *testing.T, w *world, projects []*workload.Project, want []clash, 
 			t.Errorf("clash %d has no hint: %v", i, c)
 		}
 	}
-	if after, err := encodeState(w.m.state); err != nil || string(after) != string(before) {
+	if after, err := ipam.Encode(w.m.state); err != nil || string(after) != string(before) {
 		t.Errorf("Admit changed the state: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -28,8 +29,8 @@ func (m *Manager) Attach(ctx context.Context, project string, c workload.Contain
 }
 
 func (m *Manager) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
-	next := m.state.clone()
-	changed, err := next.attach(project, c)
+	next := m.state.Clone()
+	changed, err := next.Attach(project, c)
 	if err != nil {
 		return Attachment{}, err
 	}
@@ -56,12 +57,12 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	if err := m.applyTables(m.state); err != nil {
 		return Attachment{}, err
 	}
-	m.later(m.follow(m.state))
+	m.reportLater(m.updateFiles(m.state))
 	return m.attachment(m.state.Projects[project], c.ID), nil
 }
 
 // attachment is what an attached container is told.
-func (m *Manager) attachment(p *project, id string) Attachment {
+func (m *Manager) attachment(p *ipam.Project, id string) Attachment {
 	a, dir := p.Attachments[id], filepath.Join(m.filesDir(id), ownFiles)
 	if other := p.Attachments[a.Joins]; other != nil {
 		return m.attachment(p, a.Joins)
@@ -77,7 +78,7 @@ func (m *Manager) attachment(p *project, id string) Attachment {
 }
 
 // ensureContainer makes all that one attached container has, but the table.
-func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, id string) error {
+func (m *Manager) ensureContainer(ctx context.Context, name string, p *ipam.Project, id string) error {
 	a := p.Attachments[id]
 	if a.Host {
 		return m.ensureFiles(name, id, false)
@@ -90,9 +91,9 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 	}
 	indexes := make([]int, len(a.Networks))
 	for i, n := range a.Networks {
-		if b := p.Networks[n]; b.routed() {
+		if b := p.Networks[n]; b.Routed() {
 			var err error
-			if indexes[i], err = m.host.ensureBridge(b, b.holder(name, n)); err != nil {
+			if indexes[i], err = m.host.ensureBridge(b, b.Owner(name, n)); err != nil {
 				return fmt.Errorf("network %q: %w", n, err)
 			}
 		}
@@ -103,7 +104,7 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 		return err
 	}
 	if !ok {
-		if ok, err = m.rescue(p, id); err != nil {
+		if ok, err = m.repinNamespace(p, id); err != nil {
 			return err
 		}
 	}
@@ -112,7 +113,7 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 			return err
 		}
 	}
-	in, ns, err := inside(path)
+	in, ns, err := openNamespace(path)
 	if err != nil {
 		return err
 	}
@@ -124,9 +125,9 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 	var outer, inner []string
 	for i, n := range a.Networks {
 		switch b := p.Networks[n]; {
-		case b.routed():
-			w := m.wire(p, id, i, indexes[i])
-			err = m.host.ensureWire(w, in, ns)
+		case b.Routed():
+			w := m.veth(p, id, i, indexes[i])
+			err = m.host.ensureVeth(w, in, ns)
 			outer, inner = append(outer, b.Name, w.outer), append(inner, w.inner)
 		case b.CNI != "":
 			if err = m.ensureCNI(ctx, name, id, i, in); err == nil {
@@ -142,28 +143,28 @@ func (m *Manager) ensureContainer(ctx context.Context, name string, p *project, 
 	if err := m.ensureFiles(name, id, false); err != nil {
 		return err
 	}
-	if err := settle(ctx, m.host.links, outer...); err != nil {
+	if err := waitCarrier(ctx, m.host.links, outer...); err != nil {
 		return err
 	}
-	return settle(ctx, in, inner...)
+	return waitCarrier(ctx, in, inner...)
 }
 
-// wireName is the host's end of a container's link to a network.
-func (m *Manager) wireName(id, network string) string {
+// vethName is the host's end of a container's link to a network.
+func (m *Manager) vethName(id, network string) string {
 	return hashName(m.host.prefix, "v", id+"/"+network, 0)
 }
 
-// removeWire takes away a container's link to one of its networks.
-func (m *Manager) removeWire(ctx context.Context, p *project, id string, place int) error {
+// removeContainerLink takes away a container's link to one of its networks.
+func (m *Manager) removeContainerLink(ctx context.Context, p *ipam.Project, id string, place int) error {
 	a := p.Attachments[id]
 	n := a.Networks[place]
 	var err error
-	if b := p.Networks[n]; b.routed() {
-		err = removeLink(m.host.links, m.wireName(id, n))
+	if b := p.Networks[n]; b.Routed() {
+		err = removeLink(m.host.links, m.vethName(id, n))
 	} else if b.CNI != "" {
-		err = m.leaveCNI(ctx, id, a.interfaces()[place])
+		err = m.detachCNI(ctx, id, a.Interfaces()[place])
 	} else {
-		err = m.removeInner(id, a.interfaces()[place])
+		err = m.removeInner(id, a.Interfaces()[place])
 	}
 	if err != nil {
 		return fmt.Errorf("network %q: %w", n, err)
@@ -177,7 +178,7 @@ func (m *Manager) removeInner(id, name string) error {
 	if err != nil || !ok {
 		return err
 	}
-	in, ns, err := inside(m.netnsPath(id))
+	in, ns, err := openNamespace(m.netnsPath(id))
 	if err != nil {
 		return err
 	}
@@ -203,21 +204,21 @@ func (m *Manager) Detach(ctx context.Context, id string) error {
 // detach takes containers out of the table first, then out of the kernel, and forgets them last, so that a call that was
 // cut short can be repeated.
 func (m *Manager) detach(ctx context.Context, ids []string) error {
-	before, next := m.state, m.state.clone()
+	before, next := m.state, m.state.Clone()
 	for _, id := range ids {
-		next.detach(id)
+		next.Detach(id)
 	}
 	if err := m.applyTables(next); err != nil {
 		return err
 	}
 	for _, id := range ids {
-		if !validName(id) {
+		if !ipam.ValidName(id) {
 			continue // never attached, and not a path to look at
 		}
-		name, p := before.find(id)
+		name, p := before.Find(id)
 		if p != nil {
 			for i := range p.Attachments[id].Networks {
-				if err := m.removeWire(ctx, p, id, i); err != nil {
+				if err := m.removeContainerLink(ctx, p, id, i); err != nil {
 					return err
 				}
 			}
@@ -233,11 +234,11 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 		}
 	}
 	for _, id := range ids {
-		if name, _ := before.find(id); name != "" {
+		if name, _ := before.Find(id); name != "" {
 			if err := m.commit(next); err != nil {
 				return err
 			}
-			m.later(m.follow(next))
+			m.reportLater(m.updateFiles(next))
 			return nil
 		}
 	}
@@ -266,7 +267,7 @@ func (m *Manager) teardown(ctx context.Context, project string) error {
 	if err := m.detach(ctx, slices.Sorted(maps.Keys(p.Attachments))); err != nil {
 		return err
 	}
-	next := m.state.clone()
+	next := m.state.Clone()
 	delete(next.Projects, project)
 	if err := m.applyTables(next); err != nil {
 		return err
@@ -277,6 +278,6 @@ func (m *Manager) teardown(ctx context.Context, project string) error {
 	if err := m.commit(next); err != nil {
 		return err
 	}
-	m.later(m.follow(next))
+	m.reportLater(m.updateFiles(next))
 	return nil
 }

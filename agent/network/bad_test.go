@@ -78,7 +78,7 @@ func TestNamespaceThatCannotBeEntered(t *testing.T) {
 	w.must(unmount(a["client"].NetNS))
 	w.must(unix.Mount("/proc/self/ns/uts", a["client"].NetNS, "", unix.MS_BIND, "")) // not one of a network
 	w.run("nft", "flush", "ruleset")
-	w.run("ip", "link", "del", w.m.wireName(idOf(p, "web"), "front"))
+	w.run("ip", "link", "del", w.m.vethName(idOf(p, "web"), "front"))
 	w.mendsAllBut(bad, "table longshore is gone", "link to network \"front\" is gone")
 	w.reaches(w.lan, at(w.hostAddr, 8080), "web", w.lanAddr.String())
 

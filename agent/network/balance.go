@@ -8,14 +8,16 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
 const (
 	tcpEstablished = 1 // the kernel's TCP_ESTABLISHED
 	tcpOpening     = 3 // TCP_SYN_RECV
-	handOver       = time.Second
-	handOverGap    = 5 * time.Millisecond // between two looks
-	handOverCalm   = 3                    // looks in a row that find nothing waiting: what was read last is being worked on
+	drainLimit     = time.Second
+	drainInterval  = 5 * time.Millisecond // between two looks
+	drainQuiet     = 3                    // looks in a row that find nothing waiting: what was read last is being worked on
 )
 
 // Switch makes a container the one of its replica that answers: by the service's name, by the replica's own, and at the
@@ -23,25 +25,25 @@ const (
 // once; those that exist stay where they are, datagrams move. When it returns, the container that answered before has
 // taken up what was opened to it, unless that takes longer than a second: it may be asked to end without a connection lost.
 func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error {
-	return m.balance(ctx, fmt.Sprintf("switch service %q of project %q to container %q", service, project, containerID), func(s *state) (bool, error) {
-		return s.activate(project, service, containerID)
+	return m.changeBackends(ctx, fmt.Sprintf("switch service %q of project %q to container %q", service, project, containerID), func(s *ipam.State) (bool, error) {
+		return s.Activate(project, service, containerID)
 	})
 }
 
 // Leave takes a container out of those that answer, until [Manager.Switch]: it is unhealthy, or about to stop. The last one
 // that answers goes on doing so, as does one that is not attached: both are no error.
 func (m *Manager) Leave(ctx context.Context, containerID string) error {
-	return m.balance(ctx, fmt.Sprintf("take container %q out of its service", containerID), func(s *state) (bool, error) {
-		return s.leave(containerID), nil
+	return m.changeBackends(ctx, fmt.Sprintf("take container %q out of its service", containerID), func(s *ipam.State) (bool, error) {
+		return s.Deactivate(containerID), nil
 	})
 }
 
-// balance changes who answers.
-func (m *Manager) balance(ctx context.Context, what string, change func(*state) (bool, error)) error {
-	left, err := m.rebalance(ctx, change)
+// changeBackends changes who answers.
+func (m *Manager) changeBackends(ctx context.Context, what string, change func(*ipam.State) (bool, error)) error {
+	left, err := m.applyBackends(ctx, change)
 	for _, id := range left {
 		if err == nil {
-			err = m.accepted(ctx, id)
+			err = m.drain(ctx, id)
 		}
 	}
 	if err != nil {
@@ -50,14 +52,14 @@ func (m *Manager) balance(ctx context.Context, what string, change func(*state) 
 	return nil
 }
 
-// rebalance returns the containers that answered before and do no more.
-func (m *Manager) rebalance(ctx context.Context, change func(*state) (bool, error)) ([]string, error) {
+// applyBackends returns the containers that answered before and do no more.
+func (m *Manager) applyBackends(ctx context.Context, change func(*ipam.State) (bool, error)) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.ready(ctx); err != nil {
 		return nil, err
 	}
-	next := m.state.clone()
+	next := m.state.Clone()
 	changed, err := change(next)
 	if err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func (m *Manager) rebalance(ctx context.Context, change func(*state) (bool, erro
 		return nil, err
 	}
 	before := m.Answering() // also where nothing changed: an earlier call may have got only as far as the saved state
-	m.later(m.follow(m.state))
+	m.reportLater(m.updateFiles(m.state))
 	var left []string
 	after := m.Answering()
 	for id := range before {
@@ -82,22 +84,22 @@ func (m *Manager) rebalance(ctx context.Context, change func(*state) (bool, erro
 	return left, nil
 }
 
-// accepted waits until a container's programs have taken up the connections that reached it: one that waits in the kernel is
+// drain waits until a container's programs have taken up the connections that reached it: one that waits in the kernel is
 // reset when its program stops listening, and one whose first bytes were not read yet is closed by many a server that ends.
-func (m *Manager) accepted(ctx context.Context, id string) error {
+func (m *Manager) drain(ctx context.Context, id string) error {
 	ok, err := pinned(m.netnsPath(id))
 	if err != nil || !ok {
 		return err
 	}
-	in, ns, err := inside(m.netnsPath(id))
+	in, ns, err := openNamespace(m.netnsPath(id))
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
 	defer in.Close()
-	ctx, cancel := context.WithTimeout(ctx, handOver)
+	ctx, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
-	pause := time.NewTicker(handOverGap)
+	pause := time.NewTicker(drainInterval)
 	defer pause.Stop()
 	for calm := 0; ; {
 		waiting, err := waiting(in)
@@ -107,7 +109,7 @@ func (m *Manager) accepted(ctx context.Context, id string) error {
 		if calm++; waiting > 0 {
 			calm = 0
 		}
-		if calm == handOverCalm {
+		if calm == drainQuiet {
 			return nil
 		}
 		select {
@@ -126,8 +128,8 @@ func (m *Manager) accepted(ctx context.Context, id string) error {
 // A kernel that cannot tell has none.
 func waiting(in *netlink.Handle) (int, error) {
 	count := 0
-	for f := range families {
-		list, err := whole(func() ([]*netlink.InetDiagTCPInfoResp, error) { return in.SocketDiagTCPInfo(uint8(f.socket())) })
+	for f := range ipam.Families {
+		list, err := completeList(func() ([]*netlink.InetDiagTCPInfoResp, error) { return in.SocketDiagTCPInfo(uint8(socket(f))) })
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue
 		}
@@ -157,22 +159,10 @@ func waiting(in *netlink.Handle) (int, error) {
 // Answering are the ids of the containers that their services' addresses and ports lead to in the kernel, as last applied: all
 // that [Manager.Switch] made answer, or the first that was attached while there is none. None before [Manager.Restore]. It
 // does not wait for other calls, nor for a plugin of the site's. The caller must not change it.
-func (m *Manager) Answering() map[string]bool { return *m.answers.Load() }
+func (m *Manager) Answering() map[string]bool { return *m.backends.Load() }
 
-// publish makes s what [Manager.Answering] returns.
-func (m *Manager) publish(s *state) {
-	ids := s.answering()
-	m.answers.Store(&ids)
-}
-
-func (s *state) answering() map[string]bool {
-	out := map[string]bool{}
-	for _, p := range s.Projects {
-		for sv := range p.Services {
-			for _, id := range p.answering(sv) {
-				out[id] = true
-			}
-		}
-	}
-	return out
+// setBackends makes s what [Manager.Answering] returns.
+func (m *Manager) setBackends(s *ipam.State) {
+	ids := s.Backends()
+	m.backends.Store(&ids)
 }

@@ -6,61 +6,17 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// bridge is one network of a project.
-type bridge struct {
-	span
-	Six      span            `json:"six,omitzero"`
-	Name     string          `json:"name"`   // of the interface; "": this device makes none
-	Wanted   bool            `json:"wanted"` // by the project as last prepared; others stay while a container uses them
-	Internal bool            `json:"internal,omitempty"`
-	MTU      int             `json:"mtu,omitempty"` // 0: the kernel's default
-	Driver   workload.Driver `json:"driver,omitempty"`
-	Parent   string          `json:"parent,omitempty"` // of macvlan
-	Mode     string          `json:"mode,omitempty"`   // of macvlan
-	Shared   string          `json:"shared,omitempty"` // the device's network of that name; projects share it
-	CNI      string          `json:"cni,omitempty"`    // the site's network of that name
-}
-
-// of are the network's addresses of a family.
-func (b *bridge) of(f family) *span {
-	if f == v6 {
-		return &b.Six
-	}
-	return &b.span
-}
-
-// routed tells whether the network's traffic goes through this device, so that service addresses and published ports work.
-func (b *bridge) routed() bool { return b.CNI == "" && (b.Driver == "" || b.Driver == workload.Bridge) }
-
-// leads tells whether a default route can go through the network.
-func (b *bridge) leads(f family) bool {
-	return !b.Internal && b.CNI == "" && b.of(f).valid()
-}
-
-func (b *bridge) clone() *bridge {
-	c := *b
-	c.Reserved, c.Six.Reserved = slices.Clone(b.Reserved), slices.Clone(b.Six.Reserved)
-	return &c
-}
-
-// same tells whether links that were made for b serve other too.
-func (b *bridge) same(other *bridge) bool {
-	return b.Name == other.Name && b.Driver == other.Driver && b.Parent == other.Parent && b.Mode == other.Mode && b.CNI == other.CNI &&
-		b.span.same(&other.span) && b.Six.same(&other.Six)
-}
-
 // bridgeSettings are kernel settings of a bridge. A family that the kernel lacks has none.
-func bridgeSettings(b *bridge) [][2]string {
-	four, six := v4.sysctl()+b.Name, v6.sysctl()+b.Name
+func bridgeSettings(b *ipam.Network) [][2]string {
+	four, six := sysctlDir(ipam.V4)+b.Name, sysctlDir(ipam.V6)+b.Name
 	list := [][2]string{
 		{four + "/send_redirects", "0"},   // neighbours must go on talking through the host
 		{four + "/route_localnet", "1"},   // ports published on 127.0.0.1
@@ -68,7 +24,7 @@ func bridgeSettings(b *bridge) [][2]string {
 		{four + "/proxy_arp", "0"},        // an answer for a foreign address would bypass routing
 		{four + "/accept_redirects", "0"}, // a container has no say in the host's routes
 	}
-	if !b.Six.valid() {
+	if !b.Six.Valid() {
 		return append(list, [2]string{six + "/disable_ipv6", "1"}) // containers have no IPv6 way around our rules
 	}
 	return append(
@@ -78,7 +34,7 @@ func bridgeSettings(b *bridge) [][2]string {
 }
 
 // ensureBridge makes a network's bridge, or what is missing of it, and returns its index.
-func (h *host) ensureBridge(b *bridge, label string) (int, error) {
+func (h *host) ensureBridge(b *ipam.Network, label string) (int, error) {
 	l, err := h.bridgeLink(b)
 	if err != nil {
 		return 0, err
@@ -97,9 +53,9 @@ func (h *host) ensureBridge(b *bridge, label string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("set up bridge %s: %w", b.Name, err)
 	}
-	for f := range families {
-		if s := b.of(f); s.valid() {
-			if err := ensureAddress(h.links, l, netip.PrefixFrom(s.gateway(), s.Subnet.Bits()), netip.Addr{}); err != nil {
+	for f := range ipam.Families {
+		if s := b.Family(f); s.Valid() {
+			if err := ensureAddress(h.links, l, netip.PrefixFrom(s.GatewayAddr(), s.Prefix.Bits()), netip.Addr{}); err != nil {
 				return 0, fmt.Errorf("give bridge %s its address: %w", b.Name, err)
 			}
 		}
@@ -113,8 +69,8 @@ func (h *host) ensureBridge(b *bridge, label string) (int, error) {
 }
 
 // bridgeLink finds a network's bridge, or makes it.
-func (h *host) bridgeLink(b *bridge) (netlink.Link, error) {
-	l, err := byName(h.links, b.Name)
+func (h *host) bridgeLink(b *ipam.Network) (netlink.Link, error) {
+	l, err := linkByName(h.links, b.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +78,11 @@ func (h *host) bridgeLink(b *bridge) (netlink.Link, error) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = b.Name, b.MTU
 		// Fixed, or it would follow the bridge's ports and containers lose their gateway.
-		attrs.HardwareAddr = hardware(b.gateway(), b.Six.gateway())
+		attrs.HardwareAddr = ipam.HardwareAddrOf(b.GatewayAddr(), b.Six.GatewayAddr())
 		if err := h.links.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("make bridge %s: %w", b.Name, err)
 		}
-		if l, err = byName(h.links, b.Name); err != nil || l == nil {
+		if l, err = linkByName(h.links, b.Name); err != nil || l == nil {
 			return nil, fmt.Errorf("make bridge %s: not there afterwards: %w", b.Name, errors.Join(err, fault.ErrTemporary))
 		}
 	}
@@ -167,8 +123,8 @@ func setSysctls(list [][2]string) error {
 }
 
 // bridgeDrift says what is not as it should be about a bridge, "" when nothing is.
-func (m *Manager) bridgeDrift(b *bridge) (string, error) {
-	l, err := byName(m.host.links, b.Name)
+func (m *Manager) bridgeDrift(b *ipam.Network) (string, error) {
+	l, err := linkByName(m.host.links, b.Name)
 	switch {
 	case err != nil:
 		return "", err
@@ -181,12 +137,12 @@ func (m *Manager) bridgeDrift(b *bridge) (string, error) {
 	case b.MTU != 0 && l.Attrs().MTU != b.MTU:
 		return fmt.Sprintf("has the MTU %d", l.Attrs().MTU), nil
 	}
-	for f := range families {
-		s := b.of(f)
-		if !s.valid() {
+	for f := range ipam.Families {
+		s := b.Family(f)
+		if !s.Valid() {
 			continue
 		}
-		if ok, err := hasAddress(m.host.links, l, netip.PrefixFrom(s.gateway(), s.Subnet.Bits())); err != nil || !ok {
+		if ok, err := hasAddress(m.host.links, l, netip.PrefixFrom(s.GatewayAddr(), s.Prefix.Bits())); err != nil || !ok {
 			return "has lost its address", err
 		}
 	}

@@ -1,17 +1,19 @@
 package network
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // chooser answers what a plan asks of the device.
 type chooser struct {
 	m       *Manager
-	next    *state // the plan's
+	next    *ipam.State // the plan's
 	project string
 	live    []netip.Prefix // what the host uses; looked up only when needed
 }
@@ -19,15 +21,15 @@ type chooser struct {
 func (c *chooser) foreign() ([]netip.Prefix, error) {
 	if c.live == nil {
 		var err error
-		if c.live, err = c.m.host.foreign(); err != nil {
+		if c.live, err = c.m.host.foreignPrefixes(); err != nil {
 			return nil, err
 		}
 	}
 	return c.live, nil
 }
 
-// subnet implements choices.
-func (c *chooser) subnet(network string, f family, need int) (netip.Prefix, error) {
+// Subnet implements choices.
+func (c *chooser) Subnet(network string, f ipam.Family, need int) (netip.Prefix, error) {
 	live, err := c.foreign()
 	if err != nil {
 		return netip.Prefix{}, err
@@ -35,8 +37,8 @@ func (c *chooser) subnet(network string, f family, need int) (netip.Prefix, erro
 	taken := slices.Clone(live)
 	for _, p := range c.next.Projects {
 		for _, b := range p.Networks {
-			if b.of(f).valid() {
-				taken = append(taken, b.of(f).Subnet)
+			if b.Family(f).Valid() {
+				taken = append(taken, b.Family(f).Prefix)
 			}
 		}
 	}
@@ -48,26 +50,26 @@ func (c *chooser) subnet(network string, f family, need int) (netip.Prefix, erro
 	key, pool := c.project+"/"+network, c.m.o.Pool
 	var subnet netip.Prefix
 	var ok bool
-	if f == v6 {
+	if f == ipam.V6 {
 		if !c.next.Local.IsValid() {
 			if c.next.Local, err = newLocal(); err != nil {
 				return netip.Prefix{}, err
 			}
 		}
 		pool = c.next.Local
-		subnet, ok = chooseLocal(pool, key, func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
+		subnet, ok = ipam.ChooseLocal(pool, key, func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
 	} else {
-		subnet, ok = chooseSubnet(pool, key, need, taken)
+		subnet, ok = ipam.ChooseSubnet(pool, key, need, taken)
 	}
 	if !ok {
-		return subnet, fault.WithHint(fmt.Errorf("%w %s: %w", errNoSubnet, pool, fault.ErrConflict),
+		return subnet, fault.WithHint(fmt.Errorf("%w %s: %w", ipam.ErrNoSubnet, pool, fault.ErrConflict),
 			"remove a deployment, or set network.pool to a larger range that no interface or route of this device uses")
 	}
 	return subnet, nil
 }
 
-// free implements choices.
-func (c *chooser) free(p netip.Prefix) error {
+// Free implements choices.
+func (c *chooser) Free(p netip.Prefix) error {
 	live, err := c.foreign()
 	if err != nil {
 		return err
@@ -81,8 +83,8 @@ func (c *chooser) free(p netip.Prefix) error {
 	return nil
 }
 
-// name implements choices.
-func (c *chooser) name(network string) (string, error) {
+// Name implements choices.
+func (c *chooser) Name(network string) (string, error) {
 	names := map[string]bool{}
 	for _, p := range c.next.Projects {
 		for _, b := range p.Networks {
@@ -97,10 +99,19 @@ func (c *chooser) name(network string) (string, error) {
 	return "", fmt.Errorf("no interface name left: %w", fault.ErrConflict)
 }
 
-// mtu implements choices.
-func (c *chooser) mtu() (int, error) { return c.m.host.uplinkMTU() }
+// MTU implements choices.
+func (c *chooser) MTU() (int, error) { return c.m.host.uplinkMTU() }
 
-// external implements choices.
-func (c *chooser) external(name string) (*bridge, error) {
+// External implements choices.
+func (c *chooser) External(name string) (*ipam.Network, error) {
 	return c.m.external(c, name)
+}
+
+// newLocal chooses IPv6 addresses that nobody else is likely to have: RFC 4193.
+func newLocal() (netip.Prefix, error) {
+	b := [16]byte{0xfd}
+	if _, err := rand.Read(b[1:6]); err != nil {
+		return netip.Prefix{}, fmt.Errorf("choose IPv6 addresses for this device: %w", err)
+	}
+	return netip.PrefixFrom(netip.AddrFrom16(b), 48), nil
 }

@@ -15,6 +15,7 @@ import (
 	cniresult "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -69,16 +70,16 @@ func (m *Manager) cni() *libcni.CNIConfig {
 func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, in *netlink.Handle) error {
 	p := m.state.Projects[project]
 	a := p.Attachments[id]
-	n, face := a.Networks[place], a.interfaces()[place]
-	l, err := byName(in, face)
+	n, face := a.Networks[place], a.Interfaces()[place]
+	l, err := linkByName(in, face)
 	if err != nil {
 		return err
 	}
-	if l != nil && a.Links[n].Given != nil {
+	if l != nil && a.Links[n].Assigned != nil {
 		return nil
 	}
 	// What an earlier attempt, or a life before a reboot, left: also where its record was not saved.
-	if err := m.leaveCNI(ctx, id, face); err != nil {
+	if err := m.detachCNI(ctx, id, face); err != nil {
 		return err
 	}
 	if err := removeLink(in, face); err != nil {
@@ -96,7 +97,7 @@ func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, 
 		rt.Args = append(rt.Args, [2]string{"MAC", mac})
 		rt.CapabilityArgs["mac"] = mac
 	}
-	if want := a.Links[n].Asked; len(want) > 0 {
+	if want := a.Links[n].Requested; len(want) > 0 {
 		rt.Args = append(rt.Args, [2]string{"IP", want[0].String()})
 		rt.CapabilityArgs["ips"] = want
 	}
@@ -109,25 +110,25 @@ func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, 
 	})
 	if err != nil {
 		err = fmt.Errorf("join the site's network %q: %w: %w", list.Name, fault.ErrTemporary, err)
-		return errors.Join(err, m.leaveCNI(context.WithoutCancel(ctx), id, face))
+		return errors.Join(err, m.detachCNI(context.WithoutCancel(ctx), id, face))
 	}
-	given, err := givenBy(result)
+	given, err := assignedBy(result)
 	if err != nil {
 		return fmt.Errorf("join the site's network %q: %w", list.Name, err)
 	}
-	next := m.state.clone()
+	next := m.state.Clone()
 	b := next.Projects[project].Attachments[id]
 	if b.Links == nil {
-		b.Links = map[string]link{}
+		b.Links = map[string]ipam.LinkOptions{}
 	}
 	x := b.Links[n]
-	x.Given = given
+	x.Assigned = given
 	b.Links[n] = x
 	return m.commit(next)
 }
 
-// givenBy are the addresses in a plugin's answer.
-func givenBy(result cnitypes.Result) ([]netip.Prefix, error) {
+// assignedBy are the addresses in a plugin's answer.
+func assignedBy(result cnitypes.Result) ([]netip.Prefix, error) {
 	r, err := cniresult.GetResult(result)
 	if err != nil {
 		return nil, err
@@ -144,9 +145,9 @@ func givenBy(result cnitypes.Result) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// leaveCNI takes a container out of the site's networks that its interface is in, as they were when it joined. face "": all
+// detachCNI takes a container out of the site's networks that its interface is in, as they were when it joined. face "": all
 // its interfaces. The site's files may be gone.
-func (m *Manager) leaveCNI(ctx context.Context, id, face string) error {
+func (m *Manager) detachCNI(ctx context.Context, id, face string) error {
 	joined, err := m.cni().GetCachedAttachments(id)
 	if err != nil {
 		return fmt.Errorf("leave the site's networks: %w", err)
@@ -174,28 +175,28 @@ func (m *Manager) leaveCNI(ctx context.Context, id, face string) error {
 	return nil
 }
 
-// sweepCNI leaves networks on behalf of containers that the state does not know.
-func (m *Manager) sweepCNI(ctx context.Context) error {
+// collectCNI leaves networks on behalf of containers that the state does not know.
+func (m *Manager) collectCNI(ctx context.Context) error {
 	joined, err := m.cni().GetCachedAttachments("")
 	if err != nil {
 		return fmt.Errorf("list what joined the site's networks: %w", err)
 	}
 	var errs []error
 	for _, j := range joined {
-		if name, _ := m.state.find(j.ContainerID); name == "" && validName(j.ContainerID) {
+		if name, _ := m.state.Find(j.ContainerID); name == "" && ipam.ValidName(j.ContainerID) {
 			m.log.Info("leaving a network of the site for a container that is gone", "container", j.ContainerID, "network", j.Network)
-			errs = append(errs, m.leaveCNI(ctx, j.ContainerID, ""))
+			errs = append(errs, m.detachCNI(ctx, j.ContainerID, ""))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// siteWire is what can be seen of a container's part of a network of the site.
-func (m *Manager) siteWire(p *project, id string, place int) wire {
+// cniLink is what can be seen of a container's part of a network of the site.
+func (m *Manager) cniLink(p *ipam.Project, id string, place int) veth {
 	a := p.Attachments[id]
-	w := wire{inner: a.interfaces()[place]}
-	for _, g := range a.Links[a.Networks[place]].Given {
-		if f := familyOf(g.Addr()); !w.ends[f].address.IsValid() {
+	w := veth{inner: a.Interfaces()[place]}
+	for _, g := range a.Links[a.Networks[place]].Assigned {
+		if f := ipam.FamilyOf(g.Addr()); !w.ends[f].address.IsValid() {
 			w.ends[f] = end{address: g}
 		}
 	}

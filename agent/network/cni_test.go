@@ -92,8 +92,8 @@ func TestNetworksOfTheSite(t *testing.T) {
 	w.reaches(a["hmi"].NetNS, at(w.addr(idOf(p, "plc"), "field"), 80), "plc", "172.28.0.77")
 
 	// A container that only the plugins remember, since the record was lost.
-	next := w.m.state.clone()
-	next.detach(idOf(p, "hmi"))
+	next := w.m.state.Clone()
+	next.Detach(idOf(p, "hmi"))
 	w.must(w.m.commit(next))
 	w.must(w.m.Restore(w.ctx()))
 	if n := addressesOf(w, "plant"); len(n) != 1 {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
 // A firewall's reload flushes all tables. A call that changes nothing must not believe its memory.
@@ -64,7 +66,7 @@ func TestUnchangedPrepareAfterARestartWritesNothing(t *testing.T) {
 
 // What could not be looked at once may have been well: it is a thing to repair, but not one that was repaired.
 func TestOnlyWhatWasSeenIsToldAsRepaired(t *testing.T) {
-	before := &Drift{Things: []string{"bridge is gone", "rules cannot be looked at: busy", "link is down"}, unseen: []string{"rules cannot be looked at: busy"}}
+	before := &Drift{Things: []string{"bridge is gone", "rules cannot be looked at: busy", "link is down"}, unreadable: []string{"rules cannot be looked at: busy"}}
 	if got := before.without(&Drift{}); !slices.Equal(got, []string{"bridge is gone", "link is down"}) {
 		t.Errorf("repaired %q", got)
 	}
@@ -77,11 +79,11 @@ func TestOnlyWhatWasSeenIsToldAsRepaired(t *testing.T) {
 	closed, err := os.Open(w.host)
 	w.must(err)
 	w.must(closed.Close())
-	w.m.tables[v6].ns = closed
+	w.m.tables[ipam.V6].ns = closed
 	d, err := w.m.drift(w.ctx())
 	w.must(err)
-	if len(d.unseen) != 1 || !slices.Equal(d.unseen, d.Things) {
-		t.Errorf("drift %q, of which %q could not be looked at, want the same one", d.Things, d.unseen)
+	if len(d.unreadable) != 1 || !slices.Equal(d.unreadable, d.Things) {
+		t.Errorf("drift %q, of which %q could not be looked at, want the same one", d.Things, d.unreadable)
 	}
 }
 

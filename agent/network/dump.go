@@ -17,9 +17,9 @@ const (
 	dumpPauseMax = 20 * time.Millisecond
 )
 
-// whole asks for one of the kernel's lists until it is complete. Such a list may lack entries that were there all along, so
+// completeList asks for one of the kernel's lists until it is complete. Such a list may lack entries that were there all along, so
 // acting on it could take an address that is in use.
-func whole[T any](ask func() ([]T, error)) ([]T, error) {
+func completeList[T any](ask func() ([]T, error)) ([]T, error) {
 	for n, pause := 1, dumpPause; ; n, pause = n+1, min(2*pause, dumpPauseMax) {
 		list, err := ask()
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {

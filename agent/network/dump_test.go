@@ -25,7 +25,7 @@ func TestWhole(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			asked := 0
-			list, err := whole(func() ([]int, error) {
+			list, err := completeList(func() ([]int, error) {
 				err := tt.errs[min(asked, len(tt.errs)-1)]
 				asked++
 				return make([]int, asked), err
@@ -41,7 +41,7 @@ func TestWhole(t *testing.T) {
 func TestAddressesOfOthersComeAndGo(t *testing.T) {
 	w := newWorld(t)
 	p := proj("line", svc("web", []string{"front", "back"}), svc("client", []string{"back"}))
-	h, f, err := inside(w.host)
+	h, f, err := openNamespace(w.host)
 	w.must(err)
 	defer f.Close()
 	defer h.Close()

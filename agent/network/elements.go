@@ -10,11 +10,12 @@ import (
 	"strconv"
 
 	"github.com/google/nftables/binaryutil"
-	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
 // elements are the contents of our tables, one of each family. nil: there is no table, as nothing needs it.
-type elements [families]contents
+type elements [ipam.Families]contents
 
 // contents are what a table holds: by set, by key, what the key maps to ("" in a plain set).
 type contents map[string]map[string]string
@@ -26,8 +27,8 @@ func (e contents) put(set string, key, value []byte) {
 	e[set][string(key)] = string(value)
 }
 
-// lead lets a key lead to targets: by itself, or by its shares.
-func (e contents) lead(direct, shared string, key []byte, targets [][]byte) {
+// redirect lets a key lead to targets: by itself, or by its shares.
+func (e contents) redirect(direct, shared string, key []byte, targets [][]byte) {
 	if len(targets) == 1 {
 		e.put(direct, key, targets[0])
 	}
@@ -55,36 +56,18 @@ func padded(v uint16, bytes int) []byte {
 	return b
 }
 
-// protocol is a protocol's number; 0: not one of those that have ports.
-func protocol(name string) uint16 {
-	switch name {
-	case "tcp":
-		return unix.IPPROTO_TCP
-	case "udp":
-		return unix.IPPROTO_UDP
-	case "sctp":
-		return unix.IPPROTO_SCTP
-	}
-	return 0
-}
-
-// elements derives the tables' contents. There is a table of IPv6 only when a network has such addresses.
-func (s *state) elements() elements {
+// elementsOf derives the tables' contents. There is a table of IPv6 only when a network has such addresses.
+func elementsOf(s *ipam.State) elements {
 	var e elements
-	if len(s.Projects) > 0 {
-		e[v4] = contents{}
-	}
-	for _, p := range s.Projects {
-		for _, b := range p.Networks {
-			if b.Six.valid() && b.routed() {
-				e[v6] = contents{}
-			}
+	for f := range ipam.Families {
+		if s.Uses(f) {
+			e[f] = contents{}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
-		for f := range families {
+		for f := range ipam.Families {
 			if e[f] != nil {
-				s.Projects[name].fill(e[f], f)
+				fill(s.Projects[name], e[f], f)
 			}
 		}
 	}
@@ -92,9 +75,9 @@ func (s *state) elements() elements {
 }
 
 // fill adds what a project needs of one family's table.
-func (p *project) fill(e contents, f family) {
+func fill(p *ipam.Project, e contents, f ipam.Family) {
 	for _, b := range p.Networks {
-		if b.routed() {
+		if b.Routed() {
 			e.put(setBridges, ifname(b.Name), nil)
 			e.put(setNeighbours, slices.Concat(ifname(b.Name), ifname(b.Name)), nil)
 			if b.Internal {
@@ -104,81 +87,81 @@ func (p *project) fill(e contents, f family) {
 	}
 	for _, a := range p.Attachments {
 		for _, n := range a.Networks {
-			if ip := p.address(a, n, f); ip.IsValid() && p.Networks[n].routed() {
+			if ip := p.Address(a, n, f); ip.IsValid() && p.Networks[n].Routed() {
 				e.put(setSelf, slices.Concat(ip.AsSlice(), ip.AsSlice()), nil)
 				e.put(setContainers, ip.AsSlice(), nil)
 			}
 		}
 	}
 	for name, sv := range p.Services {
-		ids := p.answering(name)
-		for n, pl := range sv.Places {
-			p.serve(e, n, pl.of(f).VIP, ids)
-			for r, vip := range pl.of(f).Each {
-				p.serve(e, n, vip, []string{p.replica(name, r)})
+		ids := p.Backends(name)
+		for n, pl := range sv.Endpoints {
+			redirectService(p, e, n, pl.Family(f).VIP, ids)
+			for r, vip := range pl.Family(f).Each {
+				redirectService(p, e, n, vip, []string{p.Replica(name, r)})
 			}
 		}
 	}
-	p.publish(e, f)
+	publish(p, e, f)
 }
 
 // serve lets an address of a network lead to those of containers that are on it.
-func (p *project) serve(e contents, network string, vip netip.Addr, ids []string) {
-	if !vip.IsValid() || !p.Networks[network].routed() {
+func redirectService(p *ipam.Project, e contents, network string, vip netip.Addr, ids []string) {
+	if !vip.IsValid() || !p.Networks[network].Routed() {
 		return
 	}
 	e.put(setVIPs, vip.AsSlice(), nil)
 	var targets [][]byte
 	for _, id := range ids {
 		if a := p.Attachments[id]; a != nil && slices.Contains(a.Networks, network) {
-			if to := p.address(a, network, familyOf(vip)); to.IsValid() {
+			if to := p.Address(a, network, ipam.FamilyOf(vip)); to.IsValid() {
 				targets = append(targets, to.AsSlice())
 			}
 		}
 	}
-	e.lead(mapVIP, mapVIPShared, slices.Concat(ifname(p.Networks[network].Name), vip.AsSlice()), targets)
+	e.redirect(mapVIP, mapVIPShared, slices.Concat(ifname(p.Networks[network].Name), vip.AsSlice()), targets)
 }
 
-// door is a published port without what is behind it.
-type door struct {
+// hostEndpoint is a published port without what is behind it.
+type hostEndpoint struct {
 	host     netip.Addr
 	port     uint16
 	protocol string
 }
 
-func (p port) door() door { return door{p.Host, p.HostPort, p.Protocol} }
+func endpointOf(p ipam.Port) hostEndpoint { return hostEndpoint{p.Host, p.HostPort, p.Protocol} }
 
 // publish adds a project's published ports: those of the containers that answer for their services. Where two services
 // of one project claim a port, which an update can bring about, the one that is to have it gets it.
-func (p *project) publish(e contents, f family) {
-	var taken []port
+func publish(p *ipam.Project, e contents, f ipam.Family) {
+	var taken []ipam.Port
 	for _, wanted := range []bool{true, false} {
 		for _, name := range slices.Sorted(maps.Keys(p.Services)) {
-			sv, targets := p.Services[name], map[door][][]byte{}
-			var mine []port
-			for _, id := range p.answering(name) {
+			sv, targets := p.Services[name], map[hostEndpoint][][]byte{}
+			var mine []ipam.Port
+			for _, id := range p.Backends(name) {
 				a := p.Attachments[id]
-				n := p.front(a, f)
+				n := p.Ingress(a, f)
 				if n == "" {
 					continue
 				}
-				to := p.address(a, n, f)
+				to := p.Address(a, n, f)
 				for _, q := range a.Ports {
-					named := slices.ContainsFunc(sv.Ports, func(r port) bool { return r.door() == q.door() })
-					if q.Host.IsValid() && familyOf(q.Host) != f || !to.IsValid() || named != wanted || slices.ContainsFunc(taken, q.clashes) {
+					named := slices.ContainsFunc(sv.Ports, func(r ipam.Port) bool { return endpointOf(r) == endpointOf(q) })
+					if q.Host.IsValid() && ipam.FamilyOf(q.Host) != f || !to.IsValid() || named != wanted || slices.ContainsFunc(taken, q.Conflicts) {
 						continue
 					}
 					mine = append(mine, q)
-					targets[q.door()] = append(targets[q.door()], slices.Concat(to.AsSlice(), padded(q.ContainerPort, 2)))
+					targets[endpointOf(q)] = append(targets[endpointOf(q)], slices.Concat(to.AsSlice(), padded(q.ContainerPort, 2)))
 				}
 			}
 			taken = append(taken, mine...)
 			for d, to := range targets {
-				key := slices.Concat(padded(protocol(d.protocol), 1), padded(d.port, 2))
+				key := slices.Concat(padded(ipam.ProtocolNumber(d.protocol), 1), padded(d.port, 2))
 				if d.host.IsValid() {
-					e.lead(mapPublishAt, mapPublishAtShared, slices.Concat(d.host.AsSlice(), key), to)
+					e.redirect(mapPublishAt, mapPublishAtShared, slices.Concat(d.host.AsSlice(), key), to)
 				} else {
-					e.lead(mapPublish, mapPublishShared, key, to)
+					e.redirect(mapPublish, mapPublishShared, key, to)
 				}
 			}
 		}
@@ -186,19 +169,19 @@ func (p *project) publish(e contents, f family) {
 }
 
 // describe makes an element of a table readable for people.
-func describe(f family, set, key, value string) string {
+func describe(f ipam.Family, set, key, value string) string {
 	name := func(s string) string { return string(bytes.TrimRight([]byte(s), "\x00")) }
 	addr := func(s string) string { a, _ := netip.AddrFromSlice([]byte(s)); return a.String() }
 	number := func(s string) string { return strconv.Itoa(int(binary.BigEndian.Uint16([]byte(s)))) }
 	proto := func(s string) string {
 		for _, p := range []string{"udp", "sctp"} {
-			if uint16(s[0]) == protocol(p) {
+			if uint16(s[0]) == ipam.ProtocolNumber(p) {
 				return p
 			}
 		}
 		return "tcp"
 	}
-	n := f.size()
+	n := f.Size()
 	to := func() string {
 		if len(value) == n+4 {
 			return addr(value[:n]) + ":" + number(value[n:])

@@ -17,7 +17,7 @@ import (
 const (
 	maxEvent     = 64 << 10 // bytes of one batch of notifications
 	eventsBuffer = 1 << 20  // of the socket: a large firewall that loads sends much at once
-	eventsCalm   = 50 * time.Millisecond
+	eventsQuiet  = 50 * time.Millisecond
 )
 
 // Watch tells when somebody may have changed what this manager made: the tables, the interfaces, or a firewall beside
@@ -29,7 +29,7 @@ func (m *Manager) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err := m.ready(ctx); err != nil {
 		return nil, err
 	}
-	w := &watcher{table: m.o.Table, prefix: m.host.prefix, tell: make(chan struct{}, 1), links: -1, rules: -1, waker: [2]int{-1, -1}}
+	w := &watcher{table: m.o.Table, prefix: m.host.prefix, changes: make(chan struct{}, 1), links: -1, rules: -1, waker: [2]int{-1, -1}}
 	err := m.host.do(func() error { return w.open() })
 	if err != nil {
 		w.close()
@@ -42,13 +42,13 @@ func (m *Manager) Watch(ctx context.Context) (<-chan struct{}, error) {
 		defer stop()
 		w.run()
 	})
-	return w.tell, nil
+	return w.changes, nil
 }
 
 // watcher listens to the kernel's notifications.
 type watcher struct {
 	table, prefix string
-	tell          chan struct{}
+	changes       chan struct{}
 	links, rules  int // netlink sockets
 	waker         [2]int
 	touched       bool // the rules in the transaction that is being told
@@ -111,7 +111,7 @@ func (w *watcher) ended() bool {
 
 // run tells until it is asked to end. A change is told a moment after it came, with those that come meanwhile.
 func (w *watcher) run() {
-	defer close(w.tell)
+	defer close(w.changes)
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -124,7 +124,7 @@ func (w *watcher) run() {
 	for !w.ended() {
 		wait := -1
 		if pending {
-			wait = int(eventsCalm.Milliseconds())
+			wait = int(eventsQuiet.Milliseconds())
 		}
 		n, err := unix.Poll(fds, wait)
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -133,7 +133,7 @@ func (w *watcher) run() {
 		if n == 0 && pending {
 			pending = false
 			select {
-			case w.tell <- struct{}{}:
+			case w.changes <- struct{}{}:
 			default: // told already, and nobody has looked since
 			}
 			continue
@@ -156,12 +156,12 @@ func (w *watcher) drain(fd int, buf []byte) bool {
 		case err != nil || n == 0:
 			return worth
 		}
-		worth = w.judge(fd == w.rules, buf[:n]) || worth
+		worth = w.relevant(fd == w.rules, buf[:n]) || worth
 	}
 }
 
-// judge tells whether messages speak of a change by somebody else.
-func (w *watcher) judge(rules bool, data []byte) bool {
+// relevant tells whether messages speak of a change by somebody else.
+func (w *watcher) relevant(rules bool, data []byte) bool {
 	worth := false
 	for len(data) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(data))
@@ -171,17 +171,17 @@ func (w *watcher) judge(rules bool, data []byte) bool {
 		}
 		body := data[unix.SizeofNlMsghdr:length]
 		if rules {
-			worth = w.judgeRules(kind, body) || worth
+			worth = w.rulesChanged(kind, body) || worth
 		} else {
-			worth = w.judgeLink(kind, body) || worth
+			worth = w.linkChanged(kind, body) || worth
 		}
 		data = data[min((length+3)&^3, len(data)):]
 	}
 	return worth
 }
 
-// judgeLink: an interface of ours went away or was set down, or lost its address.
-func (w *watcher) judgeLink(kind uint16, body []byte) bool {
+// linkChanged: an interface of ours went away or was set down, or lost its address.
+func (w *watcher) linkChanged(kind uint16, body []byte) bool {
 	switch kind {
 	case unix.RTM_DELLINK:
 		return len(body) >= unix.SizeofIfInfomsg && strings.HasPrefix(text(attribute(body[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)), w.prefix)
@@ -208,9 +208,9 @@ const (
 	nfGenPID   = 2 // NFTA_GEN_PROC_PID
 )
 
-// judgeRules: a transaction touched our table, or a chain of another firewall, and was not this program's. The kernel tells
+// rulesChanged: a transaction touched our table, or a chain of another firewall, and was not this program's. The kernel tells
 // a transaction's changes first, and who made it last.
-func (w *watcher) judgeRules(kind uint16, body []byte) bool {
+func (w *watcher) rulesChanged(kind uint16, body []byte) bool {
 	if len(body) < nfHeader {
 		return false
 	}

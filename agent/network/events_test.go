@@ -13,7 +13,7 @@ import (
 )
 
 // silence is how long nothing is told before a test takes it that nothing will be: the kernel tells at once, and the watcher
-// [eventsCalm] later.
+// [eventsQuiet] later.
 const silence = 2 * time.Second
 
 // An agent that watches repairs at once what somebody broke, and what it does itself does not keep it busy.
@@ -31,7 +31,7 @@ func TestBrokenThingsAreToldAndMended(t *testing.T) {
 		{"flushed ruleset", []string{"nft", "flush", "ruleset"}},
 		{"deleted element", []string{"nft", "flush", "map", "longshore", "publish"}},
 		{"removed bridge", []string{"ip", "link", "del", bridge}},
-		{"removed link", []string{"ip", "link", "del", w.m.wireName(idOf(p, "web"), "back")}},
+		{"removed link", []string{"ip", "link", "del", w.m.vethName(idOf(p, "web"), "back")}},
 		{"bridge set down", []string{"ip", "link", "set", bridge, "down"}},
 		{"removed address", []string{"ip", "addr", "flush", "dev", bridge}},
 	} {
@@ -113,8 +113,8 @@ func FuzzNotifications(f *testing.F) {
 	f.Add(false, []byte{1, 0, 0, 0})
 	f.Fuzz(func(_ *testing.T, rules bool, data []byte) {
 		w := &watcher{table: "longshore", prefix: "ls1234"}
-		w.judge(rules, data)
-		w.judge(rules, data)
+		w.relevant(rules, data)
+		w.relevant(rules, data)
 	})
 }
 

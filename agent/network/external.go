@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -15,7 +16,7 @@ type Shared struct {
 }
 
 // external finds a network that the site declares, by name.
-func (m *Manager) external(c *chooser, name string) (*bridge, error) {
+func (m *Manager) external(c *chooser, name string) (*ipam.Network, error) {
 	if i := slices.IndexFunc(m.o.Shared, func(s Shared) bool { return s.Name == name }); i >= 0 {
 		return m.shared(c, m.o.Shared[i])
 	}
@@ -24,37 +25,37 @@ func (m *Manager) external(c *chooser, name string) (*bridge, error) {
 		return nil, err
 	}
 	if list != nil {
-		return &bridge{CNI: name}, nil
+		return &ipam.Network{CNI: name}, nil
 	}
 	return nil, fault.WithHint(fmt.Errorf("external network %q: the site declares none of that name: %w", name, fault.ErrNotFound),
 		"declare it under network.shared in agent.yaml, or as CNI configuration of that name on the device")
 }
 
 // shared is a network of the device as a project sees it; the first that joins chooses what is left open.
-func (m *Manager) shared(c *chooser, s Shared) (*bridge, error) {
+func (m *Manager) shared(c *chooser, s Shared) (*ipam.Network, error) {
 	for _, p := range c.next.Projects {
 		for _, b := range p.Networks {
-			if b.Shared == s.Name && (!s.Subnet.IsValid() || s.Subnet.Masked() == b.Subnet) {
-				return b.clone(), nil
+			if b.Shared == s.Name && (!s.Subnet.IsValid() || s.Subnet.Masked() == b.Prefix) {
+				return b.Clone(), nil
 			}
 		}
 	}
 	device := &chooser{m: m, next: c.next, project: "", live: c.live}
-	b := &bridge{Shared: s.Name}
+	b := &ipam.Network{Shared: s.Name}
 	var err error
-	if b.Name, err = device.name(s.Name); err != nil {
+	if b.Name, err = device.Name(s.Name); err != nil {
 		return nil, err
 	}
-	if b.MTU, err = device.mtu(); err != nil {
+	if b.MTU, err = device.MTU(); err != nil {
 		return nil, err
 	}
-	if b.span = (span{Subnet: s.Subnet.Masked(), Given: true}); !s.Subnet.IsValid() {
-		b.span = span{}
-		if b.Subnet, err = device.subnet(s.Name, v4, roomy); err != nil {
+	if b.Subnet = (ipam.Subnet{Prefix: s.Subnet.Masked(), Configured: true}); !s.Subnet.IsValid() {
+		b.Subnet = ipam.Subnet{}
+		if b.Prefix, err = device.Subnet(s.Name, ipam.V4, ipam.SharedNeed); err != nil {
 			return nil, err
 		}
-	} else if err := device.free(b.Subnet); err != nil {
+	} else if err := device.Free(b.Prefix); err != nil {
 		return nil, err
 	}
-	return b, b.check()
+	return b, b.Check()
 }

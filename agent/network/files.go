@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -29,10 +30,10 @@ const maxOwnFiles = 8 << 20
 
 // ensureFiles writes a container's files, or what of them is missing or to change. fresh drops what the container wrote.
 func (m *Manager) ensureFiles(project, id string, fresh bool) error {
-	return m.placeFiles(project, id, m.resolver(), fresh)
+	return m.writeFiles(project, id, m.resolver(), fresh)
 }
 
-func (m *Manager) placeFiles(project, id string, r resolver, fresh bool) error {
+func (m *Manager) writeFiles(project, id string, r resolver, fresh bool) error {
 	files, err := m.files(project, id, r)
 	if err != nil {
 		return err
@@ -41,52 +42,52 @@ func (m *Manager) placeFiles(project, id string, r resolver, fresh bool) error {
 	if err := mountFiles(filepath.Join(dir, ownFiles)); err != nil {
 		return err
 	}
-	err = placeAll(dir, files, fresh)
+	err = writeAll(dir, files, fresh)
 	if errors.Is(err, unix.ENOSPC) { // the container filled its file system: it loses what it wrote
 		for name := range files {
 			if err := os.Truncate(filepath.Join(dir, ownFiles, name), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("empty a container's file: %w", err)
 			}
 		}
-		err = placeAll(dir, files, true)
+		err = writeAll(dir, files, true)
 	}
 	return err
 }
 
-func placeAll(dir string, files map[string][]byte, fresh bool) error {
+func writeAll(dir string, files map[string][]byte, fresh bool) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := placeFile(dir, name, files[name], fresh); err != nil {
+		if err := writeFile(dir, name, files[name], fresh); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// placeFile brings one of a container's files up to date. What the container changed stays until its next start: lines that it
+// writeFile brings one of a container's files up to date. What the container changed stays until its next start: lines that it
 // added to hosts are added to the new ones, another file is left as it is.
-func placeFile(dir, name string, data []byte, fresh bool) error {
+func writeFile(dir, name string, data []byte, fresh bool) error {
 	path, basePath := filepath.Join(dir, ownFiles, name), filepath.Join(dir, name)
-	base, err := bounded.File(os.Open, basePath, maxState)
+	base, err := bounded.File(os.Open, basePath, ipam.MaxState)
 	known := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	own, err := bounded.File(os.Open, path, maxState)
+	own, err := bounded.File(os.Open, path, ipam.MaxState)
 	switch gone := errors.Is(err, fs.ErrNotExist); {
 	case gone, fresh, !known:
-		err = writeOver(path, data)
+		err = overwrite(path, data)
 	case errors.Is(err, fault.ErrTooLarge):
 		err = nil // its own doing
 	case err != nil, bytes.Equal(base, data), bytes.Equal(own, data):
 	case bytes.Equal(own, base):
-		err = writeOver(path, data)
+		err = overwrite(path, data)
 	case name == "hosts":
-		err = writeOver(path, append(bytes.Clone(data), added(base, own)...))
+		err = overwrite(path, append(bytes.Clone(data), added(base, own)...))
 	}
 	if err != nil || known && bytes.Equal(base, data) {
 		return err
 	}
-	return writeQuick(basePath, data)
+	return replaceFile(basePath, data)
 }
 
 // added are the lines of a file that it did not have before.
@@ -104,9 +105,9 @@ func added(before, now []byte) []byte {
 	return out
 }
 
-// writeOver makes path hold data. An existing file is overwritten in place, because a container may have it mounted: a
+// overwrite makes path hold data. An existing file is overwritten in place, because a container may have it mounted: a
 // renamed one would not be seen in there.
-func writeOver(path string, data []byte) error {
+func overwrite(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -162,8 +163,8 @@ func removeFiles(dir string) error {
 	return nil
 }
 
-// writeQuick replaces a file that need not outlive a power cut.
-func writeQuick(path string, data []byte) error {
+// replaceFile replaces a file that need not outlive a power cut.
+func replaceFile(path string, data []byte) error {
 	tmp := path + ".tmp"
 	if err := os.WriteFile(tmp, data, 0o644); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

@@ -8,34 +8,35 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// dropper is a base chain of somebody else that drops forwarded packets by its policy. An accept of ours does not save a
+// dropChain is a base chain of somebody else that drops forwarded packets by its policy. An accept of ours does not save a
 // packet from it.
-type dropper struct {
+type dropChain struct {
 	chain, table string
 	family       nftables.TableFamily
-	lets         bool // a rule there speaks of our interfaces or addresses, or lets everything pass
+	allowsUs     bool // a rule there speaks of our interfaces or addresses, or lets everything pass
 }
 
-// droppers lists them.
-func (m *Manager) droppers() ([]dropper, error) {
-	c, err := m.tables[v4].conn()
+// dropChains lists them.
+func (m *Manager) dropChains() ([]dropChain, error) {
+	c, err := m.tables[ipam.V4].conn()
 	if err != nil {
 		return nil, err
 	}
-	list, err := whole(c.ListChains)
+	list, err := completeList(c.ListChains)
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
 	}
-	var out []dropper
+	var out []dropChain
 	for _, ch := range list {
-		inet := ch.Table.Family == nftables.TableFamilyIPv4 || ch.Table.Family == nftables.TableFamilyINet || ch.Table.Family == nftables.TableFamilyIPv6 && m.state.asks(v6)
+		inet := ch.Table.Family == nftables.TableFamilyIPv4 || ch.Table.Family == nftables.TableFamilyINet || ch.Table.Family == nftables.TableFamilyIPv6 && m.state.Uses(ipam.V6)
 		if !inet || ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || ch.Policy == nil || *ch.Policy != nftables.ChainPolicyDrop || ch.Table.Name == m.o.Table {
 			continue
 		}
-		d := dropper{chain: ch.Name, table: ch.Table.Name, family: ch.Table.Family}
+		d := dropChain{chain: ch.Name, table: ch.Table.Name, family: ch.Table.Family}
 		for _, other := range list { // also where the base chain jumps to
 			if other.Table.Name != ch.Table.Name || other.Table.Family != ch.Table.Family {
 				continue
@@ -44,15 +45,15 @@ func (m *Manager) droppers() ([]dropper, error) {
 			if err != nil {
 				continue // it went away meanwhile
 			}
-			d.lets = d.lets || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return m.lets(r, other.Name == ch.Name) })
+			d.allowsUs = d.allowsUs || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return m.allowsUs(r, other.Name == ch.Name) })
 		}
 		out = append(out, d)
 	}
 	return out, nil
 }
 
-// lets tells whether a rule may let our packets pass: it names our interfaces or the pool, or it accepts without a condition.
-func (m *Manager) lets(r *nftables.Rule, base bool) bool {
+// allowsUs tells whether a rule may let our packets pass: it names our interfaces or the pool, or it accepts without a condition.
+func (m *Manager) allowsUs(r *nftables.Rule, base bool) bool {
 	pool := m.o.Pool.Addr().AsSlice()[:max(m.o.Pool.Bits()/8, 1)]
 	conditions, accepts := 0, false
 	for _, e := range r.Exprs {
@@ -74,13 +75,13 @@ func (m *Manager) lets(r *nftables.Rule, base bool) bool {
 
 // blockers are the droppers that let nothing of ours pass, each as an error with a hint.
 func (m *Manager) blockers() ([]error, error) {
-	list, err := m.droppers()
+	list, err := m.dropChains()
 	if err != nil {
 		return nil, err
 	}
 	var out []error
 	for _, d := range list {
-		if d.lets {
+		if d.allowsUs {
 			continue
 		}
 		hint := fmt.Sprintf(`allow them there: nft insert rule inet %s %s iifname "%s*" accept, and the same with oifname`, d.table, d.chain, m.host.prefix)
@@ -92,14 +93,14 @@ func (m *Manager) blockers() ([]error, error) {
 	return out, nil
 }
 
-// noteDroppers tells the operator about other firewalls that stand in the way.
-func (m *Manager) noteDroppers() error {
-	list, err := m.droppers()
+// noteDropChains tells the operator about other firewalls that stand in the way.
+func (m *Manager) noteDropChains() error {
+	list, err := m.dropChains()
 	if err != nil {
 		return err
 	}
 	for _, d := range list {
-		if !d.lets {
+		if !d.allowsUs {
 			m.note(fmt.Sprintf("chain %s of table %s drops forwarded packets unless it is told otherwise: allow those from and to interfaces %s*", d.chain, d.table, m.host.prefix))
 		}
 	}

@@ -9,31 +9,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// forwarding is the setting that lets the host route packets of a family.
-func (f family) forwarding() string {
-	if f == v6 {
+// forwardingSetting is the setting that lets the host route packets of a family.
+func forwardingSetting(f ipam.Family) string {
+	if f == ipam.V6 {
 		return "net/ipv6/conf/all/forwarding"
 	}
 	return "net/ipv4/ip_forward"
 }
 
-// asks tells whether some network needs a family to be routed.
-func (s *state) asks(f family) bool {
-	if f == v4 {
-		return len(s.Projects) > 0
-	}
-	return s.elements()[v6] != nil
-}
-
 // forwards tells whether the host routes a family.
-func (m *Manager) forwards(f family) (bool, error) {
+func (m *Manager) forwards(f ipam.Family) (bool, error) {
 	on := false
 	err := m.host.do(func() error {
-		v, err := sysctl(f.forwarding())
+		v, err := sysctl(forwardingSetting(f))
 		on = v == "1"
 		return err
 	})
@@ -42,8 +35,8 @@ func (m *Manager) forwards(f family) (bool, error) {
 
 // ensureForwarding lets the host route what the state needs, and notes when it did not before.
 func (m *Manager) ensureForwarding() error {
-	for f := range families {
-		if !m.state.asks(f) {
+	for f := range ipam.Families {
+		if !m.state.Uses(f) {
 			continue
 		}
 		if err := m.host.do(func() error { return m.forward(f) }); err != nil {
@@ -53,20 +46,20 @@ func (m *Manager) ensureForwarding() error {
 	return nil
 }
 
-func (m *Manager) forward(f family) error {
-	v, err := sysctl(f.forwarding())
+func (m *Manager) forward(f ipam.Family) error {
+	v, err := sysctl(forwardingSetting(f))
 	if err != nil || v == "1" {
 		return err
 	}
-	if f == v6 {
+	if f == ipam.V6 {
 		if err := keepAdvertisements(); err != nil {
 			return err
 		}
 	}
-	if err := setSysctl(f.forwarding(), "1"); err != nil {
+	if err := setSysctl(forwardingSetting(f), "1"); err != nil {
 		return err
 	}
-	if f == v6 {
+	if f == ipam.V6 {
 		m.note("net.ipv6.conf.all.forwarding was 0 and is now 1: this host forwards IPv6 packets between its interfaces")
 		return nil
 	}
@@ -104,7 +97,7 @@ func (m *Manager) checkKernel(p *workload.Project) error {
 			if err := m.checkDriver(n.Driver); err != nil {
 				return fmt.Errorf("network %q: %w", n.Name, err)
 			}
-			if l, err := byName(m.host.links, parent); err != nil || l == nil {
+			if l, err := linkByName(m.host.links, parent); err != nil || l == nil {
 				return errors.Join(err, fmt.Errorf("network %q: %w", n.Name, noParent(parent)))
 			}
 		}

@@ -112,10 +112,10 @@ func TestNamespaceOfARunningContainerIsPinnedAgain(t *testing.T) {
 	if err := w.m.Verify(w.ctx()); !errors.As(err, &drift) {
 		t.Errorf("Verify = %v, want a drift", err)
 	}
-	before, err := byName(w.m.host.links, w.m.wireName(id, "front"))
+	before, err := linkByName(w.m.host.links, w.m.vethName(id, "front"))
 	w.must(err)
 	w.must(w.m.Restore(w.ctx()))
-	after, err := byName(w.m.host.links, w.m.wireName(id, "front"))
+	after, err := linkByName(w.m.host.links, w.m.vethName(id, "front"))
 	w.must(err)
 	if before.Attrs().Index != after.Attrs().Index {
 		t.Error("the link of a running container was made anew")

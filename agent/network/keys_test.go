@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -23,7 +24,7 @@ func (w *world) lined() (host, lan netip.Addr) {
 	w.t.Helper()
 	host, lan = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
 	for ns, a := range map[string]netip.Addr{w.host: host, w.lan: lan} {
-		h, f, err := inside(ns)
+		h, f, err := openNamespace(ns)
 		w.must(err)
 		w.must(inNamespace(int(f.Fd()), func() error {
 			return setSysctls([][2]string{{"net/ipv6/conf/uplink/accept_dad", "0"}, {"net/ipv6/conf/uplink/disable_ipv6", "0"}})
@@ -67,8 +68,8 @@ func (w *world) reaches6(ns, to, who, from string) {
 }
 
 func (w *world) six(id, network string) netip.Addr {
-	_, p := w.m.state.find(id)
-	return p.address(p.Attachments[id], network, v6)
+	_, p := w.m.state.Find(id)
+	return p.Address(p.Attachments[id], network, ipam.V6)
 }
 
 func TestIPv6(t *testing.T) {
@@ -81,11 +82,11 @@ func TestIPv6(t *testing.T) {
 	a := w.attach(p)
 	w.answer(a["web"].NetNS, "web", 80)
 	web, client := w.six(idOf(p, "web"), "default"), w.six(idOf(p, "client"), "default")
-	if b := w.m.state.Projects["line"].Networks["default"]; !b.Six.Subnet.Addr().IsPrivate() || b.Six.Subnet.Bits() != 64 || !b.Six.Subnet.Contains(web) {
-		t.Errorf("subnet %s", b.Six.Subnet)
+	if b := w.m.state.Projects["line"].Networks["default"]; !b.Six.Prefix.Addr().IsPrivate() || b.Six.Prefix.Bits() != 64 || !b.Six.Prefix.Contains(web) {
+		t.Errorf("subnet %s", b.Six.Prefix)
 	}
 	w.answer6(a["web"].NetNS, "web6", "81")
-	vip := w.m.state.Projects["line"].Services["web"].Places["default"].Six.VIP
+	vip := w.m.state.Projects["line"].Services["web"].Endpoints["default"].Six.VIP
 	w.reaches6(a["client"].NetNS, at(web, 81), "web6", client.String())
 	w.reaches6(a["client"].NetNS, at(vip, 81), "web6", client.String())
 	w.reaches6(a["web"].NetNS, at(vip, 81), "web6", "")
@@ -196,7 +197,7 @@ func TestInternalNetworks(t *testing.T) {
 	w.reaches(a["app"].NetNS, at(w.lanAddr, 53), "lan", w.hostAddr.String()) // by its other network
 	w.reaches(w.lan, at(w.hostAddr, 8080), "app", w.lanAddr.String())
 	w.misses(a["db"].NetNS, at(w.lanAddr, 53))
-	w.inside(a["db"].NetNS, "ip", "route", "add", "default", "via", w.m.state.Projects["line"].Networks["back"].gateway().String(), "dev", "eth0", "onlink")
+	w.inside(a["db"].NetNS, "ip", "route", "add", "default", "via", w.m.state.Projects["line"].Networks["back"].GatewayAddr().String(), "dev", "eth0", "onlink")
 	w.misses(a["db"].NetNS, at(w.lanAddr, 53)) // nor when it finds its own route
 	w.misses(a["db"].NetNS, at(w.hostAddr, 8080))
 	w.verified()
@@ -252,7 +253,7 @@ func TestFixedAddressesAndInterfaces(t *testing.T) {
 		}
 		routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 		for _, r := range routes {
-			if gw := w.m.state.Projects["line"].Networks["b"].gateway(); (r.Dst == nil || r.Dst.IP.IsUnspecified()) && !r.Gw.Equal(gw.AsSlice()) {
+			if gw := w.m.state.Projects["line"].Networks["b"].GatewayAddr(); (r.Dst == nil || r.Dst.IP.IsUnspecified()) && !r.Gw.Equal(gw.AsSlice()) {
 				t.Errorf("default route %v, want by %s", r, gw)
 			}
 		}
@@ -343,7 +344,7 @@ func TestNamespaceModes(t *testing.T) {
 		w.must(err)
 		return string(b)
 	}
-	own, gw := w.addr(idOf(p, "web"), "default").String(), w.m.state.Projects["line"].Networks["default"].gateway().String()
+	own, gw := w.addr(idOf(p, "web"), "default").String(), w.m.state.Projects["line"].Networks["default"].GatewayAddr().String()
 	for path, want := range map[string]string{
 		a["host"].HostsFile:  "127.0.0.1 localhost\n192.0.2.7 ours\n127.0.0.1\tdevice\n192.0.2.9\tx\n",
 		a["host"].ResolvConf: "nameserver 127.0.0.53\nsearch a.example\noptions edns0\n",
@@ -597,7 +598,7 @@ func TestIPv6LoopbackIsRefusedAtOnce(t *testing.T) {
 		t.Errorf("a datagram to the IPv6 loopback: %v, want connection refused", err)
 	}
 	w.reaches6(w.host, at(w.six(idOf(p, "web"), "default"), 80), "web", "")
-	w.reaches6(w.host, at(w.m.state.Projects["six"].Networks["default"].Six.gateway(), 8080), "web", "")
+	w.reaches6(w.host, at(w.m.state.Projects["six"].Networks["default"].Six.GatewayAddr(), 8080), "web", "")
 	w.verified()
 }
 
@@ -614,7 +615,7 @@ func TestMTUFollows(t *testing.T) {
 		w.prepare(&q)
 		want := cmp.Or(mtu, 1500)
 		b := w.m.state.Projects["line"].Networks["default"]
-		for _, where := range [][2]string{{w.host, b.Name}, {w.host, w.m.wireName(idOf(p, "web"), "default")}, {ns, "eth0"}} {
+		for _, where := range [][2]string{{w.host, b.Name}, {w.host, w.m.vethName(idOf(p, "web"), "default")}, {ns, "eth0"}} {
 			w.must(w.in(where[0], func() error {
 				i, err := net.InterfaceByName(where[1])
 				if err == nil && i.MTU != want {

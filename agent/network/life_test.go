@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
@@ -88,10 +89,10 @@ func TestRestoreMends(t *testing.T) {
 			w.run("ip", "link", "set", w.m.state.Projects[p.Name].Networks["back"].Name, "down")
 		}},
 		{name: "removed link", drift: "link to network", breakIt: func(w *world, p *workload.Project) {
-			w.run("ip", "link", "del", w.m.wireName(idOf(p, "web"), "back"))
+			w.run("ip", "link", "del", w.m.vethName(idOf(p, "web"), "back"))
 		}},
 		{name: "link taken out of the bridge", drift: "not in the bridge", breakIt: func(w *world, p *workload.Project) {
-			w.run("ip", "link", "set", w.m.wireName(idOf(p, "web"), "front"), "nomaster")
+			w.run("ip", "link", "set", w.m.vethName(idOf(p, "web"), "front"), "nomaster")
 		}},
 		{name: "forwarding off", drift: "ip_forward is off", breakIt: func(w *world, _ *workload.Project) { w.run("sysctl", "-qw", "net.ipv4.ip_forward=0") }},
 		{name: "changed setting", drift: "has the setting", breakIt: func(w *world, p *workload.Project) {
@@ -111,7 +112,7 @@ func TestRestoreMends(t *testing.T) {
 		}},
 		{name: "removed namespace", drift: "namespace is gone", gone: true, breakIt: func(w *world, p *workload.Project) {
 			w.must(unpin(w.m.netnsPath(idOf(p, "web"))))
-			w.run("ip", "link", "del", w.m.wireName(idOf(p, "web"), "front"))
+			w.run("ip", "link", "del", w.m.vethName(idOf(p, "web"), "front"))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -212,7 +213,7 @@ func TestOrphansAreSweptAndOthersAreNot(t *testing.T) {
 	if !strings.Contains(w.run("nft", "list", "tables"), "theirs") {
 		t.Error("table theirs is gone")
 	}
-	for _, name := range []string{hashName(w.m.host.prefix, "b", "more/default", 0), w.m.wireName(idOf(more, "x"), "default")} {
+	for _, name := range []string{hashName(w.m.host.prefix, "b", "more/default", 0), w.m.vethName(idOf(more, "x"), "default")} {
 		if strings.Contains(links, name) {
 			t.Errorf("%s was not swept", name)
 		}
@@ -237,7 +238,7 @@ func TestDamagedState(t *testing.T) {
 		{"another address", func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(`.254"`), []byte(`.250"`)) }},
 		{"trailing data", func(b []byte) []byte { return append(slices.Clone(b), "{}"...) }},
 		{"not JSON", func([]byte) []byte { return []byte("\xff\x00") }},
-		{"too large", func(b []byte) []byte { return append(slices.Clone(b), make([]byte, maxState)...) }},
+		{"too large", func(b []byte) []byte { return append(slices.Clone(b), make([]byte, ipam.MaxState)...) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &world{t: t, m: w.m, o: w.o, host: w.host, lan: w.lan, hostAddr: w.hostAddr, lanAddr: w.lanAddr}
@@ -381,11 +382,11 @@ func TestInterrupted(t *testing.T) {
 			w.must(unpin(ns))
 			w.must(os.WriteFile(ns, nil, 0o444))
 		}, true},
-		{"link without bridge", func() { w.run("ip", "link", "set", w.m.wireName(id, "front"), "nomaster") }, false},
-		{"link without alias", func() { w.run("ip", "link", "set", w.m.wireName(id, "front"), "alias", "") }, false},
+		{"link without bridge", func() { w.run("ip", "link", "set", w.m.vethName(id, "front"), "nomaster") }, false},
+		{"link without alias", func() { w.run("ip", "link", "set", w.m.vethName(id, "front"), "alias", "") }, false},
 		{"link to nowhere", func() {
-			w.run("ip", "link", "del", w.m.wireName(id, "front"))
-			w.run("ip", "link", "add", w.m.wireName(id, "front"), "type", "veth", "peer", "name", "lost")
+			w.run("ip", "link", "del", w.m.vethName(id, "front"))
+			w.run("ip", "link", "add", w.m.vethName(id, "front"), "type", "veth", "peer", "name", "lost")
 		}, false},
 		{"no address", func() { w.inside(ns, "ip", "addr", "flush", "dev", "eth0") }, false},
 		{"no route", func() { w.inside(ns, "ip", "route", "flush", "dev", "eth1") }, false},
@@ -396,7 +397,7 @@ func TestInterrupted(t *testing.T) {
 		}, false},
 		{"rules without elements", func() { w.run("nft", "delete", "table", "ip", "longshore") }, false},
 		{"detach after the table", func() { w.run("nft", "flush", "map", "ip", "longshore", "publish") }, false},
-		{"detach after a link", func() { w.run("ip", "link", "del", w.m.wireName(id, "back")) }, false},
+		{"detach after a link", func() { w.run("ip", "link", "del", w.m.vethName(id, "back")) }, false},
 	} {
 		tt.undo()
 		w.reopen()
@@ -416,7 +417,7 @@ func TestInterrupted(t *testing.T) {
 	// A detach that was cut short after everything but the state's record.
 	w.must(unpin(ns))
 	for _, n := range []string{"front", "back"} {
-		w.run("ip", "link", "del", w.m.wireName(id, n))
+		w.run("ip", "link", "del", w.m.vethName(id, n))
 	}
 	w.must(w.m.Detach(w.ctx(), id))
 	w.must(w.m.Detach(w.ctx(), id))
@@ -447,7 +448,7 @@ func TestLinkEndsNeverShareAnIndex(t *testing.T) {
 	w := newWorld(t)
 	p := proj("line", svc("web", []string{"default"}))
 	w.prepare(p)
-	bridge, err := byName(w.m.host.links, w.m.state.Projects["line"].Networks["default"].Name)
+	bridge, err := linkByName(w.m.host.links, w.m.state.Projects["line"].Networks["default"].Name)
 	w.must(err)
 	ns := w.m.netnsPath(idOf(p, "web"))
 	w.must(pin(ns))
@@ -456,7 +457,7 @@ func TestLinkEndsNeverShareAnIndex(t *testing.T) {
 		w.inside(ns, "ip", "link", "del", "x")
 	}
 	a := w.attach(p)
-	l, err := byName(w.m.host.links, w.m.wireName(idOf(p, "web"), "default"))
+	l, err := linkByName(w.m.host.links, w.m.vethName(idOf(p, "web"), "default"))
 	w.must(err)
 	if l.Attrs().Index == l.Attrs().ParentIndex || l.Attrs().Index != bridge.Attrs().Index+1 {
 		t.Errorf("index %d, of the other end %d, of the bridge %d", l.Attrs().Index, l.Attrs().ParentIndex, bridge.Attrs().Index)
@@ -603,14 +604,14 @@ func TestPoolAvoidsWhatTheHostUses(t *testing.T) {
 	}
 	w.prepare(p)
 	for n, b := range w.m.state.Projects["line"].Networks {
-		if b.Subnet.Overlaps(netip.MustParsePrefix("10.210.0.0/17")) {
-			t.Errorf("network %s got %s", n, b.Subnet)
+		if b.Prefix.Overlaps(netip.MustParsePrefix("10.210.0.0/17")) {
+			t.Errorf("network %s got %s", n, b.Prefix)
 		}
 	}
 	w.must(w.m.Teardown(w.ctx(), "line"))
 	w.run("ip", "route", "add", "10.0.0.0/8", "via", w.lanAddr.String())
 	err := w.m.Prepare(w.ctx(), p)
-	if !errors.Is(err, fault.ErrConflict) || !errors.Is(err, errNoSubnet) || fault.Hint(err) == "" {
+	if !errors.Is(err, fault.ErrConflict) || !errors.Is(err, ipam.ErrNoSubnet) || fault.Hint(err) == "" {
 		t.Errorf("Prepare = %v, want ErrConflict with a hint", err)
 	}
 	if got := w.m.Projects(); len(got) > 0 {

@@ -2,6 +2,8 @@ package network
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -14,14 +16,16 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
 const (
-	netlinkTimeout = 10 * time.Second // the kernel answers in microseconds; more is a bug that must not hang the agent
-	maxAlias       = 255              // IFALIASZ less one
-	eui64Off       = 1                // IN6_ADDR_GEN_MODE_NONE
-	settleTries    = 400              // looks at a new link until it carries packets: mostly one, a fifth of a second at most
-	settlePause    = 500 * time.Microsecond
+	netlinkTimeout  = 10 * time.Second // the kernel answers in microseconds; more is a bug that must not hang the agent
+	maxAlias        = 255              // IFALIASZ less one
+	eui64Off        = 1                // IN6_ADDR_GEN_MODE_NONE
+	carrierTries    = 400              // looks at a new link until it carries packets: mostly one, a fifth of a second at most
+	carrierInterval = 500 * time.Microsecond
 )
 
 // host is the network namespace in which bridges live.
@@ -84,8 +88,8 @@ func clip(s string, n int) string {
 	return s
 }
 
-// byName returns nil for an interface that is not there.
-func byName(links *netlink.Handle, name string) (netlink.Link, error) {
+// linkByName returns nil for an interface that is not there.
+func linkByName(links *netlink.Handle, name string) (netlink.Link, error) {
 	l, err := links.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil
@@ -98,7 +102,7 @@ func byName(links *netlink.Handle, name string) (netlink.Link, error) {
 
 // removeLink deletes an interface. Gone is no error.
 func removeLink(links *netlink.Handle, name string) error {
-	l, err := byName(links, name)
+	l, err := linkByName(links, name)
 	if l == nil || err != nil {
 		return err
 	}
@@ -110,7 +114,7 @@ func removeLink(links *netlink.Handle, name string) error {
 
 // hasAddress tells whether l has exactly this address with this prefix length.
 func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, error) {
-	list, err := whole(func() ([]netlink.Addr, error) { return links.AddrList(l, familyOf(p.Addr()).socket()) })
+	list, err := completeList(func() ([]netlink.Addr, error) { return links.AddrList(l, socket(ipam.FamilyOf(p.Addr()))) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
 	}
@@ -123,15 +127,15 @@ func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, er
 	return false, nil
 }
 
-// settle waits until links carry packets. The kernel lets a link that was raised carry them a little later, in its own time; a
+// waitCarrier waits until links carry packets. The kernel lets a link that was raised carry them a little later, in its own time; a
 // packet sent before is lost, and the sender tries again only after a second.
-func settle(ctx context.Context, links *netlink.Handle, names ...string) error {
+func waitCarrier(ctx context.Context, links *netlink.Handle, names ...string) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	for range settleTries {
+	for range carrierTries {
 		up := 0
 		for _, n := range names {
-			l, err := byName(links, n)
+			l, err := linkByName(links, n)
 			if err != nil {
 				return err
 			}
@@ -142,7 +146,7 @@ func settle(ctx context.Context, links *netlink.Handle, names ...string) error {
 		if up == len(names) {
 			return nil
 		}
-		pause.Reset(settlePause)
+		pause.Reset(carrierInterval)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -152,8 +156,8 @@ func settle(ctx context.Context, links *netlink.Handle, names ...string) error {
 	return nil // not an error: packets are late, not lost for good
 }
 
-// inside opens a namespace that was pinned at path.
-func inside(path string) (*netlink.Handle, *os.File, error) {
+// openNamespace opens a namespace that was pinned at path.
+func openNamespace(path string) (*netlink.Handle, *os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the namespace %s: %w", filepath.Base(path), err)
@@ -181,9 +185,9 @@ func raiseLoopback(in *netlink.Handle) error {
 	return nil
 }
 
-// foreign are the addresses and routes of the host that are not ours, without default routes.
-func (h *host) foreign() ([]netip.Prefix, error) {
-	links, err := whole(h.links.LinkList)
+// foreignPrefixes are the addresses and routes of the host that are not ours, without default routes.
+func (h *host) foreignPrefixes() ([]netip.Prefix, error) {
+	links, err := completeList(h.links.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -204,14 +208,14 @@ func (h *host) foreign() ([]netip.Prefix, error) {
 			out = append(out, netip.PrefixFrom(a, ones).Masked())
 		}
 	}
-	addrs, err := whole(func() ([]netlink.Addr, error) { return h.links.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := completeList(func() ([]netlink.Addr, error) { return h.links.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addrs {
 		add(a.LinkIndex, a.IPNet)
 	}
-	routes, err := whole(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_ALL) })
+	routes, err := completeList(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -223,7 +227,7 @@ func (h *host) foreign() ([]netip.Prefix, error) {
 
 // uplinkMTU is that of the interface that the default route goes through; 0: there is none.
 func (h *host) uplinkMTU() (int, error) {
-	routes, err := whole(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_ALL) })
+	routes, err := completeList(func() ([]netlink.Route, error) { return h.links.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return 0, fmt.Errorf("list routes: %w", err)
 	}
@@ -238,4 +242,16 @@ func (h *host) uplinkMTU() (int, error) {
 		}
 	}
 	return 0, nil
+}
+
+// hashName is an interface's name: a prefix of the table, a letter for the kind, and a hash.
+func hashName(prefix, kind, key string, salt int) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", key, salt))
+	return prefix + kind + hex.EncodeToString(sum[:4])
+}
+
+// namePrefix makes the interface names of managers with different tables differ.
+func namePrefix(table string) string {
+	sum := sha256.Sum256([]byte(table))
+	return "ls" + hex.EncodeToString(sum[:2])
 }

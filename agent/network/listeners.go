@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -64,10 +65,10 @@ func (h *host) listeners(protocol string) ([]listener, error) {
 
 // checkListeners refuses to publish a port that a program of the host listens on: it would be cut off without a word. Ports
 // in known were published before and are not looked at again. six: they are published on IPv6 addresses too.
-func (m *Manager) checkListeners(service string, ports, known []port, six bool) error {
+func (m *Manager) checkListeners(service string, ports, known []ipam.Port, six bool) error {
 	listed := map[string][]listener{}
 	for _, q := range ports {
-		if slices.ContainsFunc(known, q.clashes) {
+		if slices.ContainsFunc(known, q.Conflicts) {
 			continue
 		}
 		if q.Protocol == "sctp" {

@@ -9,22 +9,23 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // ensureMacvlan makes a container's interface on a parent's link, or what is missing of it. The parent's network sees the
 // container as a device of its own; this device and the container do not see each other.
-func (m *Manager) ensureMacvlan(p *project, id string, place int, in *netlink.Handle, ns *os.File) error {
+func (m *Manager) ensureMacvlan(p *ipam.Project, id string, place int, in *netlink.Handle, ns *os.File) error {
 	a := p.Attachments[id]
 	n := a.Networks[place]
 	b := p.Networks[n]
 	w := m.macvlan(p, id, place)
-	l, err := byName(in, w.inner)
+	l, err := linkByName(in, w.inner)
 	if err != nil {
 		return err
 	}
-	parent, err := byName(m.host.links, b.Parent)
+	parent, err := linkByName(m.host.links, b.Parent)
 	if err != nil {
 		return err
 	}
@@ -44,7 +45,7 @@ func (m *Manager) ensureMacvlan(p *project, id string, place int, in *netlink.Ha
 		if err := m.host.links.LinkAdd(child(b, attrs)); err != nil {
 			return fmt.Errorf("make an interface on %s: %w", b.Parent, err)
 		}
-		if l, err = byName(in, w.inner); err != nil || l == nil {
+		if l, err = linkByName(in, w.inner); err != nil || l == nil {
 			return fmt.Errorf("make an interface on %s: not there afterwards: %w", b.Parent, fault.ErrTemporary)
 		}
 	}
@@ -55,19 +56,19 @@ func (m *Manager) ensureMacvlan(p *project, id string, place int, in *netlink.Ha
 }
 
 // macvlan is what a container's interface on a parent's link has: the whole subnet is on the link.
-func (m *Manager) macvlan(p *project, id string, place int) wire {
+func (m *Manager) macvlan(p *ipam.Project, id string, place int) veth {
 	a := p.Attachments[id]
 	n := a.Networks[place]
 	b := p.Networks[n]
-	w := wire{inner: a.interfaces()[place], mtu: b.MTU, mac: p.mac(a, n)}
-	for f := range families {
-		address := p.address(a, n, f)
+	w := veth{inner: a.Interfaces()[place], mtu: b.MTU, mac: p.HardwareAddr(a, n)}
+	for f := range ipam.Families {
+		address := p.Address(a, n, f)
 		if !address.IsValid() {
 			continue
 		}
-		w.ends[f] = end{address: netip.PrefixFrom(address, b.of(f).Subnet.Bits()), gateway: b.of(f).gateway()}
-		if p.exit(a, f) == n {
-			w.ends[f].route = everything(f)
+		w.ends[f] = end{address: netip.PrefixFrom(address, b.Family(f).Prefix.Bits()), gateway: b.Family(f).GatewayAddr()}
+		if p.DefaultRoute(a, f) == n {
+			w.ends[f].route = allAddresses(f)
 		}
 		if b.Driver == workload.IPvlan && b.Mode != "" && b.Mode != "l2" {
 			w.ends[f].gateway = netip.Addr{} // the parent routes: there is no link to find a gateway on
@@ -77,7 +78,7 @@ func (m *Manager) macvlan(p *project, id string, place int) wire {
 }
 
 // child is an interface on a parent's link.
-func child(b *bridge, attrs netlink.LinkAttrs) netlink.Link {
+func child(b *ipam.Network, attrs netlink.LinkAttrs) netlink.Link {
 	if b.Driver == workload.IPvlan {
 		attrs.HardwareAddr = nil // it has its parent's
 		return &netlink.IPVlan{LinkAttrs: attrs, Mode: ipvlanMode(b.Mode)}
@@ -98,13 +99,13 @@ func ipvlanMode(mode string) netlink.IPVlanMode {
 // checkDriver refuses a driver that the kernel lacks. It asks for an interface on the loopback: what it knows it refuses as
 // wrong, what it does not know as unknown, and nothing comes of it either way.
 func (m *Manager) checkDriver(d workload.Driver) error {
-	lo, err := byName(m.host.links, "lo")
+	lo, err := linkByName(m.host.links, "lo")
 	if err != nil || lo == nil {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.ParentIndex = m.host.prefix+"ask", lo.Attrs().Index
-	err = m.host.links.LinkAdd(child(&bridge{Driver: d}, attrs))
+	err = m.host.links.LinkAdd(child(&ipam.Network{Driver: d}, attrs))
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return fault.WithHint(fmt.Errorf("driver %s: this kernel has none: %w", d, fault.ErrUnsupported), "use macvlan, or a kernel with that driver")
 	}

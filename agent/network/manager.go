@@ -18,6 +18,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -53,19 +54,19 @@ type Manager struct {
 	log  *slog.Logger
 	host *host
 
-	mu     sync.Mutex
-	state  *state
-	closed bool
-	saved  []byte // the bytes in the store; nil: not known
-	copied []byte // the bytes in the copy; nil: not known
-	tables [families]table
-	names  []string // resolver configurations of the host, the first that a container can use counts
-	hosts  string   // the host's own hosts file
-	lost   bool     // no state was found: what seems to belong to nothing may be of containers that run
-	notes  []string // see Notes
-	behind string   // what later told last; "": nothing since Restore found all well
+	mu            sync.Mutex
+	state         *ipam.State
+	closed        bool
+	saved         []byte // the bytes in the store; nil: not known
+	copied        []byte // the bytes in the copy; nil: not known
+	tables        [ipam.Families]table
+	names         []string // resolver configurations of the host, the first that a container can use counts
+	hosts         string   // the host's own hosts file
+	stateLost     bool     // no state was found: what seems to belong to nothing may be of containers that run
+	notes         []string // see Notes
+	lastFileError string   // what later told last; "": nothing since Restore found all well
 
-	answers atomic.Pointer[map[string]bool] // see Answering
+	backends atomic.Pointer[map[string]bool] // see Answering
 
 	watching []*watcher // of Events
 	watchers sync.WaitGroup
@@ -91,10 +92,10 @@ func Open(o Options) (*Manager, error) {
 		o.Pool = netip.MustParsePrefix(DefaultPool)
 	}
 	o.Pool, o.Table = o.Pool.Masked(), cmp.Or(o.Table, DefaultTable)
-	if !o.Pool.Addr().Is4() || o.Pool.Bits() < minPoolBits || o.Pool.Bits() > maxPoolBits {
-		return nil, fmt.Errorf("network pool %s: needs an IPv4 network of /%d to /%d: %w", o.Pool, minPoolBits, maxPoolBits, fault.ErrInvalid)
+	if !o.Pool.Addr().Is4() || o.Pool.Bits() < ipam.MinPoolBits || o.Pool.Bits() > ipam.MaxPoolBits {
+		return nil, fmt.Errorf("network pool %s: needs an IPv4 network of /%d to /%d: %w", o.Pool, ipam.MinPoolBits, ipam.MaxPoolBits, fault.ErrInvalid)
 	}
-	if !validName(o.Table) || len(o.Table) > 31 {
+	if !ipam.ValidName(o.Table) || len(o.Table) > 31 {
 		return nil, fmt.Errorf("network table %q: %w", o.Table, fault.ErrInvalid)
 	}
 	for _, dir := range []string{o.DataDir, o.RunDir} {
@@ -113,9 +114,9 @@ func Open(o Options) (*Manager, error) {
 	if m.host, err = openHost(o.NetNS, o.Table); err != nil {
 		return nil, err
 	}
-	m.answers.Store(&map[string]bool{})
+	m.backends.Store(&map[string]bool{})
 	m.names, m.hosts = []string{resolvConf, resolvedConf}, hostsFile
-	for f := range families {
+	for f := range ipam.Families {
 		if m.tables[f] = (table{family: f, name: o.Table}); !m.host.own {
 			m.tables[f].ns = m.host.ns
 		}
@@ -182,10 +183,10 @@ func (m *Manager) Addresses(id string) map[string]netip.Addr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := map[string]netip.Addr{}
-	if _, p := m.state.find(id); p != nil {
+	if _, p := m.state.Find(id); p != nil {
 		for _, n := range p.Attachments[id].Networks {
-			if out[n] = p.address(p.Attachments[id], n, v4); !out[n].IsValid() {
-				out[n] = p.address(p.Attachments[id], n, v6)
+			if out[n] = p.Address(p.Attachments[id], n, ipam.V4); !out[n].IsValid() {
+				out[n] = p.Address(p.Attachments[id], n, ipam.V6)
 			}
 		}
 	}
@@ -196,16 +197,16 @@ func (m *Manager) Addresses(id string) map[string]netip.Addr {
 func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.state.Projects[project]; p != nil && p.Services[service] != nil && p.Services[service].Places[network] != nil {
-		return p.Services[service].Places[network].VIP
+	if p := m.state.Projects[project]; p != nil && p.Services[service] != nil && p.Services[service].Endpoints[network] != nil {
+		return p.Services[service].Endpoints[network].VIP
 	}
 	return netip.Addr{}
 }
 
 // commit saves next, unless that is what is saved, and makes it the state. What is saved already is not written again,
 // also not by the first call after a restart: a full disk must not keep what is prepared from starting.
-func (m *Manager) commit(next *state) error {
-	data, err := encodeState(next)
+func (m *Manager) commit(next *ipam.State) error {
+	data, err := ipam.Encode(next)
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func (m *Manager) commit(next *state) error {
 }
 
 // save is commit with next's bytes.
-func (m *Manager) save(next *state, data []byte) error {
+func (m *Manager) save(next *ipam.State, data []byte) error {
 	if !bytes.Equal(data, m.saved) {
 		if err := m.o.Store.SaveNetworks(data); err != nil {
 			return fmt.Errorf("save the state of the networks: %w", err)
@@ -227,9 +228,9 @@ func (m *Manager) save(next *state, data []byte) error {
 
 // applyTables makes the tables follow s, and ends the tracked connections that would miss the change. Connections that could
 // not be ended are tried again by the next call.
-func (m *Manager) applyTables(s *state) error {
-	want := s.elements()
-	for f := range families {
+func (m *Manager) applyTables(s *ipam.State) error {
+	want := elementsOf(s)
+	for f := range ipam.Families {
 		t := &m.tables[f]
 		if t.settled == nil && t.applied == nil && want[f] != nil { // the first call after a start
 			if _, err := t.drift(want[f]); err != nil {
@@ -243,7 +244,7 @@ func (m *Manager) applyTables(s *state) error {
 			return err
 		}
 		if gone := staleAfter(f, t.settled, want[f]); !gone.empty() {
-			_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(f.socket()), gone)
+			_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(socket(f)), gone)
 			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 				return fmt.Errorf("end stale connections: %w", err)
 			}
@@ -253,18 +254,18 @@ func (m *Manager) applyTables(s *state) error {
 	return nil
 }
 
-// follow brings the files of containers up to date with s, which the tables follow already: from now on its containers answer.
-func (m *Manager) follow(s *state) error {
-	err := m.followNames(s)
-	m.publish(s)
+// updateFiles brings the files of containers up to date with s, which the tables follow already: from now on its containers answer.
+func (m *Manager) updateFiles(s *ipam.State) error {
+	err := m.updateHosts(s)
+	m.setBackends(s)
 	return err
 }
 
-// later takes an error about files of containers, the caller's or others': a call must not fail for them. [Manager.Mend] finds them
+// reportLater takes an error about files of containers, the caller's or others': a call must not fail for them. [Manager.Mend] finds them
 // out of date, tries again and tells what fails. A fault that lasts is told once, until [Manager.Restore] finds all well.
-func (m *Manager) later(err error) {
-	if err != nil && err.Error() != m.behind {
-		m.behind = err.Error()
+func (m *Manager) reportLater(err error) {
+	if err != nil && err.Error() != m.lastFileError {
+		m.lastFileError = err.Error()
 		m.log.Warn("files of containers are not up to date; repairing them is tried again", "err", err)
 	}
 }
@@ -289,15 +290,15 @@ func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error {
 
 func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 	before := m.state
-	next := before.clone()
-	if err := next.prepare(p, &chooser{m: m, next: next, project: p.Name}); err != nil {
+	next := before.Clone()
+	if err := next.Prepare(p, &chooser{m: m, next: next, project: p.Name}); err != nil {
 		return err
 	}
 	if err := m.checkKernel(p); err != nil {
 		return err
 	}
 	for _, s := range p.Services {
-		if err := m.checkListeners(s.Name, next.Projects[p.Name].Services[s.Name].Ports, before.portsOf(p.Name), next.asks(v6)); err != nil {
+		if err := m.checkListeners(s.Name, next.Projects[p.Name].Services[s.Name].Ports, before.Ports(p.Name), next.Uses(ipam.V6)); err != nil {
 			return err
 		}
 	}
@@ -317,8 +318,8 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 // the state. The removal comes first, because only the state before tells what to remove: a call that is cut short can be
 // repeated, and until then [Manager.Restore] makes what is missing by whichever state is saved. It returns the attached
 // containers that need new links or another MTU, also with an error. A next that can never be saved removes nothing.
-func (m *Manager) renumber(ctx context.Context, name string, next *state) ([]string, error) {
-	data, err := encodeState(next)
+func (m *Manager) renumber(ctx context.Context, name string, next *ipam.State) ([]string, error) {
+	data, err := ipam.Encode(next)
 	if err != nil {
 		return nil, err
 	}
@@ -338,13 +339,13 @@ func (m *Manager) establish(ctx context.Context, name string, moved []string) er
 	if err := m.ensureForwarding(); err != nil {
 		return err
 	}
-	if err := m.noteDroppers(); err != nil {
+	if err := m.noteDropChains(); err != nil {
 		return err
 	}
 	own := m.state.Projects[name]
 	for _, n := range slices.Sorted(maps.Keys(own.Networks)) {
-		if own.Networks[n].routed() {
-			if _, err := m.host.ensureBridge(own.Networks[n], own.Networks[n].holder(name, n)); err != nil {
+		if own.Networks[n].Routed() {
+			if _, err := m.host.ensureBridge(own.Networks[n], own.Networks[n].Owner(name, n)); err != nil {
 				return fmt.Errorf("network %q: %w", n, err)
 			}
 		}
@@ -357,24 +358,24 @@ func (m *Manager) establish(ctx context.Context, name string, moved []string) er
 			return fmt.Errorf("container %q: %w", id, err)
 		}
 	}
-	m.later(m.ensureAllFiles(name))
-	m.later(m.follow(m.state))
+	m.reportLater(m.ensureAllFiles(name))
+	m.reportLater(m.updateFiles(m.state))
 	return nil
 }
 
 // removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some, and those
 // on networks whose MTU changed; with an error, those that it came to.
-func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]string, error) {
+func (m *Manager) removeMoved(ctx context.Context, before, after *ipam.Project) ([]string, error) {
 	if before == nil {
 		return nil, nil
 	}
 	var moved []string
 	for _, n := range slices.Sorted(maps.Keys(before.Networks)) {
 		b := before.Networks[n]
-		if after.Networks[n] == nil || after.Networks[n].same(b) && after.Networks[n].MTU == b.MTU {
+		if after.Networks[n] == nil || after.Networks[n].Same(b) && after.Networks[n].MTU == b.MTU {
 			continue
 		}
-		keep := after.Networks[n].same(b)
+		keep := after.Networks[n].Same(b)
 		for _, id := range slices.Sorted(maps.Keys(before.Attachments)) {
 			a := before.Attachments[id]
 			if i := slices.Index(a.Networks, n); i >= 0 {
@@ -384,12 +385,12 @@ func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]st
 				if keep {
 					continue
 				}
-				if err := m.removeWire(ctx, before, id, i); err != nil {
+				if err := m.removeContainerLink(ctx, before, id, i); err != nil {
 					return moved, err
 				}
 			}
 		}
-		if !keep && b.routed() && b.Shared == "" {
+		if !keep && b.Routed() && b.Shared == "" {
 			if err := removeLink(m.host.links, b.Name); err != nil {
 				return moved, fmt.Errorf("network %q: %w", n, err)
 			}
@@ -399,12 +400,12 @@ func (m *Manager) removeMoved(ctx context.Context, before, after *project) ([]st
 }
 
 // removeBridges deletes the bridges that a project had and next has no more.
-func (m *Manager) removeBridges(next *state, before, after *project) error {
+func (m *Manager) removeBridges(next *ipam.State, before, after *ipam.Project) error {
 	if before == nil {
 		return nil
 	}
 	for n, b := range before.Networks {
-		if !b.routed() || after != nil && after.Networks[n] != nil && after.Networks[n].Name == b.Name || b.Shared != "" && next.shares(b.Shared) {
+		if !b.Routed() || after != nil && after.Networks[n] != nil && after.Networks[n].Name == b.Name || b.Shared != "" && next.Joined(b.Shared) {
 			continue
 		}
 		if err := removeLink(m.host.links, b.Name); err != nil {
@@ -412,16 +413,4 @@ func (m *Manager) removeBridges(next *state, before, after *project) error {
 		}
 	}
 	return nil
-}
-
-// shares tells whether a project has joined a network of the device.
-func (s *state) shares(name string) bool {
-	for _, p := range s.Projects {
-		for _, b := range p.Networks {
-			if b.Shared == name {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -9,8 +9,9 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 )
 
 const (

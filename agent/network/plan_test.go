@@ -2,6 +2,8 @@ package network
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,51 +16,52 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // paper is a device without a kernel.
 type paper struct {
-	next    *state
+	next    *ipam.State
 	project string
 }
 
-func (c paper) subnet(network string, f family, need int) (netip.Prefix, error) {
+func (c paper) Subnet(network string, f ipam.Family, need int) (netip.Prefix, error) {
 	var taken []netip.Prefix
 	for _, q := range c.next.Projects {
 		for _, b := range q.Networks {
-			if b.of(f).valid() {
-				taken = append(taken, b.of(f).Subnet)
+			if b.Family(f).Valid() {
+				taken = append(taken, b.Family(f).Prefix)
 			}
 		}
 	}
 	key := c.project + "/" + network
-	subnet, ok := chooseSubnet(netip.MustParsePrefix(DefaultPool), key, need, taken)
-	if f == v6 {
-		subnet, ok = chooseLocal(netip.MustParsePrefix("fd12:3456:789a::/48"), key, func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
+	subnet, ok := ipam.ChooseSubnet(netip.MustParsePrefix(DefaultPool), key, need, taken)
+	if f == ipam.V6 {
+		subnet, ok = ipam.ChooseLocal(netip.MustParsePrefix("fd12:3456:789a::/48"), key, func(p netip.Prefix) bool { return slices.ContainsFunc(taken, p.Overlaps) })
 	}
 	if !ok {
-		return subnet, errNoSubnet
+		return subnet, ipam.ErrNoSubnet
 	}
 	return subnet, nil
 }
 
-func (c paper) free(netip.Prefix) error { return nil }
+func (c paper) Free(netip.Prefix) error { return nil }
 
-func (c paper) name(network string) (string, error) {
+func (c paper) Name(network string) (string, error) {
 	return hashName("ls0000", "b", c.project+"/"+network, 0), nil
 }
 
-func (c paper) mtu() (int, error) { return 0, nil }
+func (c paper) MTU() (int, error) { return 0, nil }
 
-func (c paper) external(name string) (*bridge, error) { return nil, fault.ErrNotFound }
+func (c paper) External(name string) (*ipam.Network, error) { return nil, fault.ErrNotFound }
 
 // plan is a prepare without a kernel.
-func plan(t testing.TB, s *state, p *workload.Project) error {
+func plan(t testing.TB, s *ipam.State, p *workload.Project) error {
 	t.Helper()
-	next := s.clone()
-	err := next.prepare(p, paper{next, p.Name})
+	next := s.Clone()
+	err := next.Prepare(p, paper{next, p.Name})
 	if err == nil {
 		*s = *next
 	}
@@ -103,23 +106,23 @@ func TestPrepareRefuses(t *testing.T) {
 		{"project name", proj("../x"), fault.ErrInvalid, "../x"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := (&state{}).clone()
+			s := (&ipam.State{}).Clone()
 			old := proj("held", svc("front", []string{"default"}, "8080:80", "127.0.0.1:9090:90", "7070:70"))
 			if err := plan(t, s, old); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.attach("held", containerOf(old, "front")); err != nil {
+			if _, err := s.Attach("held", containerOf(old, "front")); err != nil {
 				t.Fatal(err)
 			}
 			if err := plan(t, s, proj("held", svc("front", []string{"default"}, "8080:80", "127.0.0.1:9090:90"))); err != nil {
 				t.Fatal(err)
 			}
-			before := s.clone()
+			before := s.Clone()
 			err := plan(t, s, tt.p)
 			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("prepare = %v, want %v saying %q", err, tt.want, tt.says)
 			}
-			if d := cmp.Diff(before, s, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(bridge{}, place{})); d != "" {
+			if d := cmp.Diff(before, s, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(ipam.Network{}, ipam.Endpoint{})); d != "" {
 				t.Errorf("a refusal changed the state:\n%s", d)
 			}
 		})
@@ -127,7 +130,7 @@ func TestPrepareRefuses(t *testing.T) {
 }
 
 func TestAttachRefuses(t *testing.T) {
-	s := (&state{}).clone()
+	s := (&ipam.State{}).Clone()
 	p := proj("line", svc("web", []string{"default"}))
 	if err := plan(t, s, p); err != nil {
 		t.Fatal(err)
@@ -136,7 +139,7 @@ func TestAttachRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := containerOf(p, "web")
-	if _, err := s.attach("line", c); err != nil {
+	if _, err := s.Attach("line", c); err != nil {
 		t.Fatal(err)
 	}
 	stranger, nowhere, badID := c, c, c
@@ -155,7 +158,7 @@ func TestAttachRefuses(t *testing.T) {
 		{"id that is a path", "line", badID, fault.ErrInvalid},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := s.clone().attach(tt.project, tt.c); !errors.Is(err, tt.want) {
+			if _, err := s.Clone().Attach(tt.project, tt.c); !errors.Is(err, tt.want) {
 				t.Errorf("attach = %v, want %v", err, tt.want)
 			}
 		})
@@ -163,17 +166,17 @@ func TestAttachRefuses(t *testing.T) {
 }
 
 func TestUpdateKeepsWhatIsUsed(t *testing.T) {
-	s := (&state{}).clone()
+	s := (&ipam.State{}).Clone()
 	old := proj("line", svc("web", []string{"front", "old"}, "80:80"), svc("db", []string{"old"}))
 	if err := plan(t, s, old); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range old.Containers() {
-		if _, err := s.attach("line", c); err != nil {
+		if _, err := s.Attach("line", c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before := s.clone().Projects["line"]
+	before := s.Clone().Projects["line"]
 	fresh := proj("line", svc("web", []string{"front", "new"}, "81:80"), svc("cache", []string{"new"}, "80:80"))
 	if err := plan(t, s, fresh); err != nil {
 		t.Fatal(err)
@@ -182,16 +185,16 @@ func TestUpdateKeepsWhatIsUsed(t *testing.T) {
 	if now.Networks["old"] == nil || now.Services["db"] == nil || now.Networks["old"].Wanted || now.Services["db"].Wanted {
 		t.Error("what containers use must stay, unwanted")
 	}
-	if now.Services["web"].Places["front"].VIP != before.Services["web"].Places["front"].VIP {
+	if now.Services["web"].Endpoints["front"].VIP != before.Services["web"].Endpoints["front"].VIP {
 		t.Error("a service that stays must keep its address")
 	}
 	// Port 80 goes to cache as soon as cache is there, although the old web still has it.
 	target := func() string {
-		for k, v := range s.elements()[v4][mapPublish] {
+		for k, v := range elementsOf(s)[ipam.V4][mapPublish] {
 			if k[5] == 80 {
 				a, _ := netip.AddrFromSlice([]byte(v[:4]))
 				for id, at := range now.Attachments {
-					if len(at.Networks) > 0 && now.address(at, at.Networks[0], v4) == a {
+					if len(at.Networks) > 0 && now.Address(at, at.Networks[0], ipam.V4) == a {
 						return id
 					}
 				}
@@ -202,18 +205,18 @@ func TestUpdateKeepsWhatIsUsed(t *testing.T) {
 	if got := target(); got != idOf(old, "web") {
 		t.Errorf("port 80 goes to %q, want the old web", got)
 	}
-	if _, err := s.attach("line", containerOf(fresh, "cache")); err != nil {
+	if _, err := s.Attach("line", containerOf(fresh, "cache")); err != nil {
 		t.Fatal(err)
 	}
 	if got := target(); got != idOf(fresh, "cache") {
 		t.Errorf("port 80 goes to %q, want cache", got)
 	}
-	s.detach(idOf(old, "web"))
-	s.detach(idOf(old, "db"))
-	if now.Networks["old"] != nil || now.Services["db"] != nil || now.Services["web"].Places["old"] != nil {
+	s.Detach(idOf(old, "web"))
+	s.Detach(idOf(old, "db"))
+	if now.Networks["old"] != nil || now.Services["db"] != nil || now.Services["web"].Endpoints["old"] != nil {
 		t.Error("what nobody uses must go")
 	}
-	if err := s.check(); err != nil {
+	if err := s.Check(); err != nil {
 		t.Error(err)
 	}
 }
@@ -242,8 +245,8 @@ func TestSubnetsAreSteadyAndDistinct(t *testing.T) {
 			var taken []netip.Prefix
 			for i := range max(tt.room, tt.whole) {
 				key := fmt.Sprintf("p%d/default", i)
-				p, ok := chooseSubnet(pool, key, tt.need, taken)
-				again, _ := chooseSubnet(pool, key, tt.need, taken)
+				p, ok := ipam.ChooseSubnet(pool, key, tt.need, taken)
+				again, _ := ipam.ChooseSubnet(pool, key, tt.need, taken)
 				if !ok || p != again || !pool.Overlaps(p) || p != p.Masked() || slices.ContainsFunc(taken, p.Overlaps) {
 					t.Fatalf("network %d: %s, %s, %v", i, p, again, ok)
 				}
@@ -252,7 +255,7 @@ func TestSubnetsAreSteadyAndDistinct(t *testing.T) {
 				}
 				taken = append(taken, p)
 			}
-			if p, ok := chooseSubnet(pool, "more", tt.need, taken); ok != (tt.room < 0) {
+			if p, ok := ipam.ChooseSubnet(pool, "more", tt.need, taken); ok != (tt.room < 0) {
 				t.Errorf("more networks: %s, %v", p, ok)
 			}
 		})
@@ -260,7 +263,7 @@ func TestSubnetsAreSteadyAndDistinct(t *testing.T) {
 }
 
 func TestNetworkRunsOutOfAddresses(t *testing.T) {
-	s := (&state{}).clone()
+	s := (&ipam.State{}).Clone()
 	var many []workload.Service
 	for i := range 126 {
 		many = append(many, svc(fmt.Sprintf("s%d", i), []string{"default"}))
@@ -272,30 +275,30 @@ func TestNetworkRunsOutOfAddresses(t *testing.T) {
 	if !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "no address left") {
 		t.Errorf("127 services: %v, want ErrConflict", err)
 	}
-	if err := s.check(); err != nil {
+	if err := s.Check(); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestStateRoundTrip(t *testing.T) {
 	s := sampleState(t)
-	b, err := encodeState(s)
+	b, err := ipam.Encode(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := decodeState(b)
+	got, err := ipam.Decode(b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(bridge{}, place{}), cmpopts.EquateEmpty()); d != "" {
+	if d := cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(ipam.Network{}, ipam.Endpoint{}), cmpopts.EquateEmpty()); d != "" {
 		t.Error(d)
 	}
 	golden(t, "network.json", b)
 }
 
-func sampleState(t testing.TB) *state {
+func sampleState(t testing.TB) *ipam.State {
 	t.Helper()
-	s := (&state{}).clone()
+	s := (&ipam.State{}).Clone()
 	web := svc("web", []string{"front", "back"}, "8080:80", "127.0.0.1:53:53/udp")
 	web.Networks[1].Aliases = []string{"www", "alt"}
 	p := proj("line", web, svc("db", []string{"back"}))
@@ -303,7 +306,7 @@ func sampleState(t testing.TB) *state {
 		t.Fatal(err)
 	}
 	for _, c := range append(p.Containers(), containerOf(revised(p, "web", "2"), "web")) {
-		if _, err := s.attach("line", c); err != nil {
+		if _, err := s.Attach("line", c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -376,8 +379,8 @@ func TestHostsFile(t *testing.T) {
 	p := s.Projects["line"]
 	var all bytes.Buffer
 	for _, sv := range []string{"db", "web"} {
-		for _, id := range p.replicas(sv) {
-			fmt.Fprintf(&all, "== %s slot %d\n%s", sv, p.Attachments[id].Slot, s.hosts("line", p.Attachments[id]))
+		for _, id := range p.Replicas(sv) {
+			fmt.Fprintf(&all, "== %s slot %d\n%s", sv, p.Attachments[id].Slot, s.Hosts("line", p.Attachments[id]))
 		}
 	}
 	golden(t, "hosts", all.Bytes())
@@ -391,7 +394,7 @@ func TestPlacedFileKeepsItsInode(t *testing.T) {
 	}
 	var first os.FileInfo
 	for _, text := range []string{"one two three", "one two three", "one", "one two three four"} {
-		if err := placeFile(dir, "hosts", []byte(text), false); err != nil {
+		if err := writeFile(dir, "hosts", []byte(text), false); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(path)
@@ -411,7 +414,7 @@ func TestPlacedFileKeepsItsInode(t *testing.T) {
 }
 
 func FuzzState(f *testing.F) {
-	whole, err := encodeState(sampleState(f))
+	whole, err := ipam.Encode(sampleState(f))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -423,10 +426,10 @@ func FuzzState(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := decodeState(data)
+		s, err := ipam.Decode(data)
 		if err != nil {
 			if !errors.Is(err, fault.ErrInvalid) && !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrDigestMismatch) {
-				t.Errorf("decodeState: %v wraps no sentinel", err)
+				t.Errorf("Decode: %v wraps no sentinel", err)
 			}
 			return
 		}
@@ -436,60 +439,60 @@ func FuzzState(f *testing.F) {
 
 // FuzzStateBody goes past the checksum.
 func FuzzStateBody(f *testing.F) {
-	whole, err := encodeState(sampleState(f))
+	whole, err := ipam.Encode(sampleState(f))
 	if err != nil {
 		f.Fatal(err)
 	}
-	var d document
-	if err := decodeStrict(whole, &d); err != nil {
+	var d struct{ State json.RawMessage }
+	if err := json.Unmarshal(whole, &d); err != nil {
 		f.Fatal(err)
 	}
 	for _, seed := range [][]byte{
 		d.State, []byte("null"), []byte(`{"projects":null}`), []byte(`{"projects":{"a":null}}`), []byte(`{"projects":{"a":{}}}`),
 		[]byte(`{"projects":{"a":{"networks":{"n":null},"services":{"s":null},"attachments":{"c":null}}}}`),
 		[]byte(`{"projects":{"a":{"networks":{"n":{"subnet":"10.0.0.0/30","name":"x","wanted":true}}}}}`),
-		[]byte(`{"projects":{"a":{"services":{"s":{"places":{"n":{"vip":"10.0.0.1"}}}}}}}`),
-		[]byte(`{"projects":{"a":{"services":{"s":{"active":"x","first":"y"}}}}}`),
+		[]byte(`{"projects":{"a":{"services":{"s":{"endpoints":{"n":{"vip":"10.0.0.1"}}}}}}}`),
+		[]byte(`{"projects":{"a":{"services":{"s":{"active":"x","fallback":"y"}}}}}`),
 		[]byte(`{"projects":{"a":{"services":{"s":{"active":{"1":"x"}}}}}}`),
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := &state{}
-		if decodeStrict(data, s) == nil && s.check() == nil {
-			sound(t, s.clone())
+		sum := sha256.Sum256(data)
+		if s, err := ipam.Decode(fmt.Appendf(nil, `{"sum":"%x","state":%s}`, sum, data)); err == nil {
+			sound(t, s)
 		}
 	})
 }
 
 // sound does with a state whatever the manager does with one that it read.
-func sound(t *testing.T, s *state) {
+func sound(t *testing.T, s *ipam.State) {
 	t.Helper()
-	s.elements()
+	elementsOf(s)
 	for name, p := range s.Projects {
 		for id, a := range p.Attachments {
-			if bytes.Contains(s.hosts(name, a), []byte("invalid")) && !strings.Contains(id, "invalid") && !strings.Contains(a.Hostname, "invalid") {
+			if bytes.Contains(s.Hosts(name, a), []byte("invalid")) && !strings.Contains(id, "invalid") && !strings.Contains(a.Hostname, "invalid") {
 				t.Error("hosts file with an invalid address")
 			}
 		}
 	}
-	b, err := encodeState(s)
+	b, err := ipam.Encode(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := decodeState(b)
+	again, err := ipam.Decode(b)
 	if err != nil {
 		t.Fatalf("what was read cannot be read again: %v", err)
 	}
-	if c, err := encodeState(again); err != nil || !bytes.Equal(b, c) {
+	if c, err := ipam.Encode(again); err != nil || !bytes.Equal(b, c) {
 		t.Errorf("not steady: %v", err)
 	}
-	for _, p := range s.clone().Projects {
+	for _, p := range s.Clone().Projects {
 		for id := range p.Attachments {
-			s.detach(id)
+			s.Detach(id)
 		}
 	}
-	if err := s.check(); err != nil {
+	if err := s.Check(); err != nil {
 		t.Errorf("detaching broke the state: %v", err)
 	}
 }
@@ -515,7 +518,7 @@ func FuzzHosts(f *testing.F) {
 	f.Add("a b", "\n10.0.0.1 x", "-")
 	f.Add("", "", "")
 	f.Fuzz(func(t *testing.T, service, alias, hostname string) {
-		s := (&state{}).clone()
+		s := (&ipam.State{}).Clone()
 		sv := svc(service, []string{"default"})
 		sv.Networks[0].Aliases, sv.Hostname = []string{alias}, hostname
 		p := proj("line", sv, svc("peer", []string{"default"}))
@@ -523,13 +526,13 @@ func FuzzHosts(f *testing.F) {
 			return
 		}
 		for _, c := range p.Containers() {
-			if _, err := s.attach("line", c); err != nil {
+			if _, err := s.Attach("line", c); err != nil {
 				t.Fatal(err)
 			}
 		}
 		own := s.Projects["line"]
 		for id, a := range own.Attachments {
-			for line := range strings.Lines(string(s.hosts("line", a))) {
+			for line := range strings.Lines(string(s.Hosts("line", a))) {
 				fields := strings.Fields(line)
 				if len(fields) < 2 {
 					t.Fatalf("%s: line %q", id, line)
@@ -538,7 +541,7 @@ func FuzzHosts(f *testing.F) {
 					t.Errorf("%s: line %q: %v", id, line, err)
 				}
 				for _, n := range fields[1:] {
-					if !validName(n) {
+					if !ipam.ValidName(n) {
 						t.Errorf("%s: name %q", id, n)
 					}
 				}

@@ -49,26 +49,26 @@ func TestNetworkOutgrowsItsSubnet(t *testing.T) {
 	}
 	p := proj("line", svc("web", []string{"default"}), svc("client", []string{"default"}))
 	w.prepare(p)
-	if got := w.m.state.Projects["line"].Networks["default"].Subnet; got.Bits() != 28 {
+	if got := w.m.state.Projects["line"].Networks["default"].Prefix; got.Bits() != 28 {
 		t.Errorf("two services on a device that is half full got %s, want a /28", got)
 	}
 	at1 := w.attach(p)
 	w.answer(at1["web"].NetNS, "web", 80)
 	w.reaches(at1["client"].NetNS, at(w.vip(p, "web", "default"), 80), "web", "")
 	w.prepare(p)
-	before := w.m.state.Projects["line"].Networks["default"].Subnet
+	before := w.m.state.Projects["line"].Networks["default"].Prefix
 	for i := range 10 {
 		p.Services = append(p.Services, svc(fmt.Sprintf("more%d", i), []string{"default"}))
 	}
 	w.prepare(p)
-	after := w.m.state.Projects["line"].Networks["default"].Subnet
+	after := w.m.state.Projects["line"].Networks["default"].Prefix
 	if after.Bits() >= before.Bits() {
 		t.Errorf("twelve services have %s, and two had %s", after, before)
 	}
 	w.reaches(at1["client"].NetNS, at(w.vip(p, "web", "default"), 80), "web", "")
 	w.attach(p)
 	w.prepare(p)
-	if again := w.m.state.Projects["line"].Networks["default"].Subnet; again != after {
+	if again := w.m.state.Projects["line"].Networks["default"].Prefix; again != after {
 		t.Errorf("prepared again, the network moved from %s to %s", after, again)
 	}
 	w.must(w.m.Verify(w.ctx()))

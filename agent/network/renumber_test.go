@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -51,7 +52,7 @@ func TestRenumberingThatWasCutShort(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			p, a := twoServices(w)
-			old := w.m.state.Projects[p.Name].Networks["back"].Subnet
+			old := w.m.state.Projects[p.Name].Networks["back"].Prefix
 			q := renumbered(p, "back", "172.31.7.0/24")
 			store := &savings{Store: w.o.Store, next: tt.save}
 			w.m.o.Store = store
@@ -95,7 +96,7 @@ func TestRenumberingThatFailed(t *testing.T) {
 			closed, err := os.Open(w.host)
 			w.must(err)
 			w.must(closed.Close())
-			w.m.tables[v4].ns = closed
+			w.m.tables[ipam.V4].ns = closed
 			return save()
 		}},
 	} {
@@ -115,7 +116,7 @@ func TestRenumberingThatFailed(t *testing.T) {
 					t.Errorf("container %q after the error: %s, %v", id, what, err)
 				}
 			}
-			store.next, w.m.tables[v4].ns = nil, w.m.host.ns
+			store.next, w.m.tables[ipam.V4].ns = nil, w.m.host.ns
 			w.prepare(q)
 			serves(w, q, a)
 		})
@@ -127,7 +128,7 @@ func TestRenumberingThatCannotBeSaved(t *testing.T) {
 	w := newWorld(t)
 	p, a := twoServices(w)
 	link := func() int {
-		l, err := w.m.host.links.LinkByName(w.m.wireName(idOf(p, "web"), "back"))
+		l, err := w.m.host.links.LinkByName(w.m.vethName(idOf(p, "web"), "back"))
 		w.must(err)
 		return l.Attrs().Index
 	}
@@ -136,7 +137,7 @@ func TestRenumberingThatCannotBeSaved(t *testing.T) {
 	q.Services = slices.Clone(q.Services)
 	web := &q.Services[0]
 	web.Networks = slices.Clone(web.Networks)
-	for i := range maxState / 60 {
+	for i := range ipam.MaxState / 60 {
 		web.Networks[0].Aliases = append(web.Networks[0].Aliases, fmt.Sprintf("a%060d", i))
 	}
 	if err := w.m.Prepare(w.ctx(), q); !errors.Is(err, fault.ErrTooLarge) {

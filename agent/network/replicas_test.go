@@ -203,7 +203,7 @@ func TestReplicasHaveNames(t *testing.T) {
 	if got := name(client, "web-2"); got != "" {
 		t.Errorf("web-2 is still %s", got)
 	}
-	if pl := w.m.state.Projects["line"].Services["web"].Places["default"]; len(pl.Each) > 0 || len(pl.Addresses) > 2 {
+	if pl := w.m.state.Projects["line"].Services["web"].Endpoints["default"]; len(pl.Each) > 0 || len(pl.Addresses) > 2 {
 		t.Errorf("addresses of replicas that are gone: %v, %v", pl.Each, pl.Addresses)
 	}
 	w.reaches(client.NetNS, name(client, "web-1"), "one", "")

@@ -8,18 +8,20 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
-// rescue pins the namespace of a container again whose mount somebody took away while its processes run: their links still
+// repinNamespace pins the namespace of a container again whose mount somebody took away while its processes run: their links still
 // work, and a new namespace would cut them off. It finds the namespace at the other end of the container's link, through
 // whatever process lives in it. False means that there is nothing to rescue.
-func (m *Manager) rescue(p *project, id string) (bool, error) {
+func (m *Manager) repinNamespace(p *ipam.Project, id string) (bool, error) {
 	a := p.Attachments[id]
-	i := slices.IndexFunc(a.Networks, func(n string) bool { return p.Networks[n].routed() })
+	i := slices.IndexFunc(a.Networks, func(n string) bool { return p.Networks[n].Routed() })
 	if i < 0 {
 		return false, nil
 	}
-	outer, err := byName(m.host.links, m.wireName(id, a.Networks[i]))
+	outer, err := linkByName(m.host.links, m.vethName(id, a.Networks[i]))
 	if err != nil || outer == nil || !m.host.ours(outer.Attrs()) || outer.Attrs().NetNsID < 0 {
 		return false, err
 	}

@@ -12,12 +12,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 const (
+	maxHosts       = 1 << 20 // bytes of the host's hosts file; blocklists have some hundred thousand
+	hostsFile      = "/etc/hosts"
 	maxResolv      = 64 << 10 // bytes of the host's resolv.conf; real ones have a few hundred
 	maxNameservers = 16       // more than any resolver asks
 	resolvConf     = "/etc/resolv.conf"
@@ -39,14 +42,14 @@ func (m *Manager) resolver() resolver {
 	if out.four, out.servers = resolv(false, m.names...); out.servers == nil {
 		out.six, out.servers = resolv(true, m.names...)
 	}
-	if out.raw, out.asIs = hostsOwn(m.names[0], maxResolv); out.asIs == nil {
-		out.hosts, out.asIs = hostsOwn(m.hosts, maxHosts)
+	if out.raw, out.asIs = readHostFile(m.names[0], maxResolv); out.asIs == nil {
+		out.hosts, out.asIs = readHostFile(m.hosts, maxHosts)
 	}
 	return out
 }
 
-// hostsOwn reads a file of the host that a container in the host's namespace gets as it is. A file that is not there is empty.
-func hostsOwn(path string, limit int64) ([]byte, error) {
+// readHostFile reads a file of the host that a container in the host's namespace gets as it is. A file that is not there is empty.
+func readHostFile(path string, limit int64) ([]byte, error) {
 	data, err := bounded.File(os.Open, path, limit)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return data, nil
@@ -70,14 +73,14 @@ func (m *Manager) files(project, id string, r resolver) (map[string][]byte, erro
 		if n := len(r.hosts); n > 0 && r.hosts[n-1] != '\n' {
 			b.WriteByte('\n')
 		}
-		(&lines{out: b, a: a}).extra(p)
+		p.ExtraHosts(b, a)
 		return map[string][]byte{"hosts": b.Bytes(), "resolv.conf": override(r.raw, a.DNS), "hostname": []byte(a.Hostname + "\n")}, nil
 	}
 	servers := r.four
-	if p.exit(a, v6) != "" {
+	if p.DefaultRoute(a, ipam.V6) != "" {
 		servers = r.six
 	}
-	return map[string][]byte{"hosts": m.state.hosts(project, a), "resolv.conf": override(servers, a.DNS), "hostname": []byte(a.Hostname + "\n")}, nil
+	return map[string][]byte{"hosts": m.state.Hosts(project, a), "resolv.conf": override(servers, a.DNS), "hostname": []byte(a.Hostname + "\n")}, nil
 }
 
 // override puts what a project says in the place of what the host says.
@@ -114,7 +117,7 @@ func (m *Manager) ensureAllFiles(project string) error {
 	r := m.resolver()
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
-		if name != project && !m.state.neighbours(project, name) {
+		if name != project && !m.state.ShareNetwork(project, name) {
 			continue
 		}
 		p := m.state.Projects[name]
@@ -122,7 +125,7 @@ func (m *Manager) ensureAllFiles(project string) error {
 			if _, err := os.Stat(m.filesDir(id)); errors.Is(err, fs.ErrNotExist) {
 				continue // after a reboot, Attach or Restore makes them; one that joined another's namespace has none
 			}
-			if err := m.placeFiles(name, id, r, false); err != nil {
+			if err := m.writeFiles(name, id, r, false); err != nil {
 				errs = append(errs, fmt.Errorf("container %q: %w", id, err))
 			}
 		}
@@ -130,28 +133,13 @@ func (m *Manager) ensureAllFiles(project string) error {
 	return errors.Join(errs...)
 }
 
-// neighbours tells whether two projects share a network.
-func (s *state) neighbours(one, other string) bool {
-	if s.Projects[one] == nil || s.Projects[other] == nil {
-		return false
-	}
-	for _, a := range s.Projects[one].Networks {
-		for _, b := range s.Projects[other].Networks {
-			if a.Shared != "" && a.Shared == b.Shared {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// followNames brings hosts files up to date after another container answers, came or went: only where names mean containers,
+// updateHosts brings hosts files up to date after another container answers, came or went: only where names mean containers,
 // or those of another project, does that change them. All are tried; the errors are told together.
-func (m *Manager) followNames(s *state) error {
+func (m *Manager) updateHosts(s *ipam.State) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
 		for _, b := range s.Projects[name].Networks {
-			if !b.routed() || b.Shared != "" {
+			if !b.Routed() || b.Shared != "" {
 				errs = append(errs, m.ensureAllFiles(name))
 				break
 			}
@@ -169,7 +157,7 @@ func filterResolv(data []byte, six bool) (out []byte, usable bool) {
 	lines.Buffer(nil, maxResolv+1)
 	for lines.Scan() {
 		f := strings.Fields(lines.Text())
-		if len(f) < 2 || !printable(f) {
+		if len(f) < 2 || !ipam.Printable(f) {
 			continue
 		}
 		switch f[0] {
@@ -186,18 +174,6 @@ func filterResolv(data []byte, six bool) (out []byte, usable bool) {
 		}
 	}
 	return b.Bytes(), servers > 0
-}
-
-// printable tells whether fields hold only visible ASCII: a resolv.conf with anything else is not worth passing on.
-func printable(fields []string) bool {
-	for _, f := range fields {
-		for _, r := range f {
-			if r < '!' || r > '~' {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // resolv reads the host's resolver configuration. A host without name servers is not an error: names of the project

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -23,7 +24,7 @@ import (
 type Drift struct {
 	Things []string // one phrase each
 
-	unseen []string // those of Things that could not be looked at
+	unreadable []string // those of Things that could not be looked at
 }
 
 func (d *Drift) Error() string {
@@ -57,7 +58,7 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 	add := func(of, what string, err error) {
 		if err != nil {
 			what = fmt.Sprintf("cannot be looked at: %v", err)
-			d.unseen = append(d.unseen, of+what)
+			d.unreadable = append(d.unreadable, of+what)
 		}
 		if what != "" {
 			d.Things = append(d.Things, of+what)
@@ -70,7 +71,7 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 		}
 		p := m.state.Projects[name]
 		for _, n := range slices.Sorted(maps.Keys(p.Networks)) {
-			if b := p.Networks[n]; b.routed() {
+			if b := p.Networks[n]; b.Routed() {
 				what, err := m.bridgeDrift(b)
 				add(fmt.Sprintf("network %q of project %q: bridge %s ", n, name, b.Name), what, err)
 			}
@@ -80,15 +81,15 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 			add(fmt.Sprintf("container %q: ", id), what, err)
 		}
 	}
-	want := m.state.elements()
-	for f := range families {
-		if m.state.asks(f) {
+	want := elementsOf(m.state)
+	for f := range ipam.Families {
+		if m.state.Uses(f) {
 			forwards, err := m.forwards(f)
 			what := "is off"
 			if forwards {
 				what = ""
 			}
-			add(f.forwarding()+" ", what, err)
+			add(forwardingSetting(f)+" ", what, err)
 		}
 		what, err := m.tables[f].drift(want[f])
 		if err != nil {
@@ -96,7 +97,7 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 		}
 		d.Things = append(d.Things, what...)
 	}
-	add("other firewalls ", "", m.noteDroppers())
+	add("other firewalls ", "", m.noteDropChains())
 	return d, nil
 }
 
@@ -116,13 +117,13 @@ func (m *Manager) containerDrift(name, id string, servers resolver) (string, err
 	if !ok {
 		return "its namespace is gone", nil
 	}
-	in, ns, err := inside(m.netnsPath(id))
+	in, ns, err := openNamespace(m.netnsPath(id))
 	if err != nil {
 		return "", err
 	}
 	defer ns.Close()
 	defer in.Close()
-	lo, err := byName(in, "lo")
+	lo, err := linkByName(in, "lo")
 	if err != nil {
 		return "", err
 	}
@@ -142,18 +143,18 @@ func (m *Manager) containerDrift(name, id string, servers resolver) (string, err
 }
 
 // linkDrift says what is not as it should be about a container's link to one of its networks.
-func (m *Manager) linkDrift(p *project, id string, place int, in *netlink.Handle) (string, error) {
+func (m *Manager) linkDrift(p *ipam.Project, id string, place int, in *netlink.Handle) (string, error) {
 	a := p.Attachments[id]
 	b := p.Networks[a.Networks[place]]
-	var w wire
+	var w veth
 	if b.CNI != "" {
-		w = m.siteWire(p, id, place)
-	} else if b.routed() {
-		w = m.wire(p, id, place, 0)
+		w = m.cniLink(p, id, place)
+	} else if b.Routed() {
+		w = m.veth(p, id, place, 0)
 	} else {
 		w = m.macvlan(p, id, place)
 	}
-	inner, err := byName(in, w.inner)
+	inner, err := linkByName(in, w.inner)
 	if err != nil {
 		return "", err
 	}
@@ -161,15 +162,15 @@ func (m *Manager) linkDrift(p *project, id string, place int, in *netlink.Handle
 		return "is gone", nil
 	}
 	up := inner.Attrs().Flags
-	if b.routed() {
-		outer, err := byName(m.host.links, w.outer)
+	if b.Routed() {
+		outer, err := linkByName(m.host.links, w.outer)
 		if err != nil {
 			return "", err
 		}
 		if outer == nil || outer.Attrs().ParentIndex != inner.Attrs().Index {
 			return "is gone", nil
 		}
-		br, err := byName(m.host.links, b.Name)
+		br, err := linkByName(m.host.links, b.Name)
 		if err != nil {
 			return "", err
 		}
@@ -184,7 +185,7 @@ func (m *Manager) linkDrift(p *project, id string, place int, in *netlink.Handle
 	case w.mtu != 0 && inner.Attrs().MTU != w.mtu:
 		return fmt.Sprintf("has the MTU %d", inner.Attrs().MTU), nil
 	}
-	for f := range families {
+	for f := range ipam.Families {
 		e := w.ends[f]
 		if !e.address.IsValid() {
 			continue
@@ -209,7 +210,7 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 		if _, err := os.Lstat(filepath.Join(m.filesDir(id), ownFiles, f)); err != nil {
 			return "its file " + f + " is gone", nil
 		}
-		data, err := bounded.File(os.Open, filepath.Join(m.filesDir(id), f), maxState) // what the container changed is its own
+		data, err := bounded.File(os.Open, filepath.Join(m.filesDir(id), f), ipam.MaxState) // what the container changed is its own
 		if err != nil || !bytes.Equal(data, want) {
 			return "its file " + f + " is out of date", nil
 		}
@@ -240,7 +241,7 @@ func (m *Manager) Mend(ctx context.Context) (repaired []string, err error) {
 func (d *Drift) without(left *Drift) []string {
 	var out []string
 	for _, thing := range d.Things {
-		if !slices.Contains(d.unseen, thing) && !slices.Contains(left.Things, thing) {
+		if !slices.Contains(d.unreadable, thing) && !slices.Contains(left.Things, thing) {
 			out = append(out, thing)
 		}
 	}
@@ -255,7 +256,7 @@ func (m *Manager) Restore(ctx context.Context) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	errs := []error{m.ensureForwarding(), m.noteDroppers()}
+	errs := []error{m.ensureForwarding(), m.noteDropChains()}
 	tables := m.restoreTables()
 	errs = append(errs, tables)
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
@@ -264,26 +265,26 @@ func (m *Manager) Restore(ctx context.Context) error {
 		}
 	}
 	if tables == nil {
-		errs = append(errs, m.follow(m.state))
+		errs = append(errs, m.updateFiles(m.state))
 	}
-	if m.lost {
+	if m.stateLost {
 		m.log.Info("no state of the networks is saved: what belongs to nothing is left alone until the next start")
-	} else if err := errors.Join(m.sweepCNI(ctx), m.sweep()); err != nil {
+	} else if err := errors.Join(m.collectCNI(ctx), m.collectGarbage()); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("restore the container networks: %w", err)
 	}
-	m.behind = ""
+	m.lastFileError = ""
 	return nil
 }
 
 // restoreTables comes first: rules must stand before containers can be reached.
 func (m *Manager) restoreTables() error {
-	want := m.state.elements()
-	for f := range families {
+	want := elementsOf(m.state)
+	for f := range ipam.Families {
 		t := &m.tables[f]
-		if want[f] == nil && m.lost {
+		if want[f] == nil && m.stateLost {
 			continue
 		}
 		what, err := t.drift(want[f])
@@ -294,9 +295,9 @@ func (m *Manager) restoreTables() error {
 			m.log.Info("restoring the container networks' rules", "drift", what)
 		}
 	}
-	if m.lost {
-		want := m.state.elements()
-		for f := range families {
+	if m.stateLost {
+		want := elementsOf(m.state)
+		for f := range ipam.Families {
 			m.tables[f].absent = m.tables[f].absent || want[f] == nil // what is there may be somebody's
 		}
 	}
@@ -307,10 +308,10 @@ func (m *Manager) restoreProject(ctx context.Context, name string) error {
 	p := m.state.Projects[name]
 	var errs []error
 	for _, n := range slices.Sorted(maps.Keys(p.Networks)) {
-		if !p.Networks[n].routed() {
+		if !p.Networks[n].Routed() {
 			continue
 		}
-		if _, err := m.host.ensureBridge(p.Networks[n], p.Networks[n].holder(name, n)); err != nil {
+		if _, err := m.host.ensureBridge(p.Networks[n], p.Networks[n].Owner(name, n)); err != nil {
 			errs = append(errs, fmt.Errorf("network %q: %w", n, err))
 		}
 	}
@@ -325,8 +326,8 @@ func (m *Manager) restoreProject(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-// sweep removes interfaces, namespaces and files of ours that belong to nothing.
-func (m *Manager) sweep() error {
+// collectGarbage removes interfaces, namespaces and files of ours that belong to nothing.
+func (m *Manager) collectGarbage() error {
 	links, ids := map[string]bool{}, map[string]bool{}
 	for _, p := range m.state.Projects {
 		for _, b := range p.Networks {
@@ -335,11 +336,11 @@ func (m *Manager) sweep() error {
 		for id, a := range p.Attachments {
 			ids[id] = true
 			for _, n := range a.Networks {
-				links[m.wireName(id, n)] = true
+				links[m.vethName(id, n)] = true
 			}
 		}
 	}
-	list, err := whole(m.host.links.LinkList)
+	list, err := completeList(m.host.links.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}

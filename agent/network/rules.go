@@ -7,6 +7,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
 // The named sets and maps of our table. The rules never change; what projects need is elements of these.
@@ -81,8 +83,8 @@ type chain struct {
 }
 
 type rule struct {
-	says  string
-	exprs []expr.Any
+	comment string
+	exprs   []expr.Any
 }
 
 // Pieces of rules. Each leaves what it loads in a register or goes on only when it matches.
@@ -94,8 +96,8 @@ func header(base expr.PayloadBase, offset, length, register uint32) expr.Any {
 	return &expr.Payload{Base: base, Offset: offset, Len: length, DestRegister: register}
 }
 
-// wording is what differs between the families in rules.
-type wording struct {
+// headers is what differs between the families in rules.
+type headers struct {
 	source, destination uint32 // where addresses stand in the header
 	size                uint32 // of an address, in bytes
 	words               uint32 // of an address, in 4 bytes
@@ -105,24 +107,24 @@ type wording struct {
 	nat                 uint32
 }
 
-func words(f family) wording {
-	if f == v6 {
-		return wording{8, 24, 16, 4, netip.IPv6Loopback().AsSlice(), 4, unix.IPPROTO_ICMPV6, 137, unix.NFPROTO_IPV6}
+func headersOf(f ipam.Family) headers {
+	if f == ipam.V6 {
+		return headers{8, 24, 16, 4, netip.IPv6Loopback().AsSlice(), 4, unix.IPPROTO_ICMPV6, 137, unix.NFPROTO_IPV6}
 	}
-	return wording{12, 16, 4, 1, []byte{127}, 3, unix.IPPROTO_ICMP, 5, unix.NFPROTO_IPV4}
+	return headers{12, 16, 4, 1, []byte{127}, 3, unix.IPPROTO_ICMP, 5, unix.NFPROTO_IPV4}
 }
 
-func (w wording) from(register uint32) expr.Any {
+func (w headers) from(register uint32) expr.Any {
 	return header(expr.PayloadBaseNetworkHeader, w.source, w.size, register)
 }
 
-func (w wording) to(register uint32) expr.Any {
+func (w headers) to(register uint32) expr.Any {
 	return header(expr.PayloadBaseNetworkHeader, w.destination, w.size, register)
 }
 
 // loops matches a loopback address at an offset of the header.
-func (w wording) loops(at uint32) []expr.Any {
-	return []expr.Any{header(expr.PayloadBaseNetworkHeader, at, uint32(len(w.loopback)), firstRegister), is(w.loopback...)}
+func (w headers) loops(at uint32) []expr.Any {
+	return []expr.Any{header(expr.PayloadBaseNetworkHeader, at, uint32(len(w.loopback)), firstRegister), equals(w.loopback...)}
 }
 
 func targetPort(register uint32) expr.Any {
@@ -146,7 +148,7 @@ func draw(register uint32) expr.Any {
 	return &expr.Numgen{Register: register, Modulus: shares, Type: unix.NFT_NG_RANDOM}
 }
 
-func is(value ...byte) expr.Any {
+func equals(value ...byte) expr.Any {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: value}
 }
 
@@ -164,7 +166,7 @@ func flow(key expr.CtKey, bits uint32) []expr.Any {
 
 func verdict(kind expr.VerdictKind) expr.Any { return &expr.Verdict{Kind: kind} }
 
-func (w wording) rewrite(withPort bool) expr.Any {
+func (w headers) rewrite(withPort bool) expr.Any {
 	n := &expr.NAT{Type: expr.NATTypeDestNAT, Family: w.nat, RegAddrMin: firstRegister}
 	if withPort {
 		n.RegProtoMin, n.Specified = word0+w.words, true
@@ -186,8 +188,8 @@ func all(parts ...any) []expr.Any {
 }
 
 // chains are our rules, the same on every device.
-func chains(f family) []chain {
-	w := words(f)
+func chains(f ipam.Family) []chain {
+	w := headersOf(f)
 	from, to := meta(expr.MetaKeyIIFNAME, firstRegister), meta(expr.MetaKeyOIFNAME, firstRegister)
 	known := flow(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 	return []chain{
@@ -204,7 +206,7 @@ func chains(f family) []chain {
 		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, []rule{
 			// A reset of our own: the kernel counts ICMP errors and redirects to a neighbour together, and soon sends neither.
 			{"a service that nobody serves, TCP", all(
-				w.to(firstRegister), in(setVIPs), meta(expr.MetaKeyL4PROTO, firstRegister), is(unix.IPPROTO_TCP), &expr.Reject{Type: rejectReset},
+				w.to(firstRegister), in(setVIPs), meta(expr.MetaKeyL4PROTO, firstRegister), equals(unix.IPPROTO_TCP), &expr.Reject{Type: rejectReset},
 			)},
 			{"a service that nobody serves", all(w.to(firstRegister), in(setVIPs), &expr.Reject{Type: rejectICMP, Code: w.unreachable})},
 			{"one network", all(from, meta(expr.MetaKeyOIFNAME, nextRegister), in(setNeighbours), verdict(expr.VerdictAccept))},
@@ -216,18 +218,18 @@ func chains(f family) []chain {
 		}},
 		{"redirects", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter, []rule{
 			{"neighbours talk through the host", all(
-				to, in(setBridges), meta(expr.MetaKeyL4PROTO, firstRegister), is(w.icmp),
-				header(expr.PayloadBaseTransportHeader, 0, 1, firstRegister), is(w.redirect), verdict(expr.VerdictDrop),
+				to, in(setBridges), meta(expr.MetaKeyL4PROTO, firstRegister), equals(w.icmp),
+				header(expr.PayloadBaseTransportHeader, 0, 1, firstRegister), equals(w.redirect), verdict(expr.VerdictDrop),
 			)},
 		}},
 	}
 }
 
 // rewrites sends a packet that goes through interface side to where it is meant to end.
-func (w wording) rewrites(side expr.MetaKey) []rule {
+func (w headers) rewrites(side expr.MetaKey) []rule {
 	local := []expr.Any{
 		&expr.Fib{Register: firstRegister, FlagDADDR: true, ResultADDRTYPE: true},
-		is(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)...),
+		equals(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)...),
 	}
 	vip := all(meta(side, firstRegister), w.to(nextRegister))
 	one := all(local, w.to(word0), meta(expr.MetaKeyL4PROTO, word0+w.words), targetPort(word0+w.words+1))

@@ -5,12 +5,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
 // stale matches tracked connections that would go on to an old place: datagrams whose rewriting changed, and everything
 // that was sent to a container that is gone. Without this a sender that never pauses would never reach the new one.
 type stale struct {
-	family family
+	family ipam.Family
 	dead   map[string]bool // addresses of containers that are gone
 	left   map[string]bool // addresses of containers that something leads to no more
 	ports  map[uint16]bool // published UDP ports that led nowhere
@@ -18,7 +20,7 @@ type stale struct {
 
 // MatchConntrackFlow implements netlink's filter.
 func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	from, rewritten := s.family.bytes(f.Reverse.SrcIP), !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
+	from, rewritten := addressBytes(s.family, f.Reverse.SrcIP), !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
 	if rewritten && s.dead[string(from)] {
 		return true
 	}
@@ -28,7 +30,7 @@ func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 func (s *stale) empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
 
 // staleAfter finds what a change of the table leaves behind.
-func staleAfter(f family, before, after contents) *stale {
+func staleAfter(f ipam.Family, before, after contents) *stale {
 	s := &stale{family: f, dead: map[string]bool{}, left: map[string]bool{}, ports: map[uint16]bool{}}
 	for k := range before[setContainers] {
 		if _, ok := after[setContainers][k]; !ok {
@@ -38,7 +40,7 @@ func staleAfter(f family, before, after contents) *stale {
 	for _, m := range []struct {
 		direct, shared string
 		proto          int // where the protocol stands in the key; -1: it is of all protocols
-	}{{mapVIP, mapVIPShared, -1}, {mapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, f.size()}} {
+	}{{mapVIP, mapVIPShared, -1}, {mapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, f.Size()}} {
 		old, now := targets(f, before, m.direct, m.shared), targets(f, after, m.direct, m.shared)
 		for k, addresses := range old {
 			for a := range addresses {
@@ -57,13 +59,13 @@ func staleAfter(f family, before, after contents) *stale {
 }
 
 // targets are the addresses that each key of a map leads to.
-func targets(f family, e contents, direct, shared string) map[string]map[string]bool {
+func targets(f ipam.Family, e contents, direct, shared string) map[string]map[string]bool {
 	out := map[string]map[string]bool{}
 	add := func(k, v string) {
 		if out[k] == nil {
 			out[k] = map[string]bool{}
 		}
-		out[k][v[:f.size()]] = true
+		out[k][v[:f.Size()]] = true
 	}
 	for k, v := range e[direct] {
 		add(k, v)
@@ -74,9 +76,9 @@ func targets(f family, e contents, direct, shared string) map[string]map[string]
 	return out
 }
 
-// bytes are an address as keys of our sets have it.
-func (f family) bytes(ip net.IP) []byte {
-	if f == v4 {
+// addressBytes is an address as keys of our sets have it.
+func addressBytes(f ipam.Family, ip net.IP) []byte {
+	if f == ipam.V4 {
 		return ip.To4()
 	}
 	return ip.To16()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -40,21 +41,21 @@ func TestProjectsSwapTheirPorts(t *testing.T) {
 
 // What is prepared for a port that another project's container got first is not published beside it.
 func TestAttachRefusesAPortThatIsTaken(t *testing.T) {
-	s := (&state{}).clone()
+	s := (&ipam.State{}).Clone()
 	a, b := proj("a", svc("web", []string{"default"}, "8080:80")), proj("b", svc("web", []string{"default"}, "127.0.0.1:8080:80"))
 	for _, p := range []*workload.Project{a, b} {
 		if err := plan(t, s, p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.attach("b", containerOf(b, "web")); err != nil {
+	if _, err := s.Attach("b", containerOf(b, "web")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.attach("a", containerOf(a, "web")); !errors.Is(err, fault.ErrConflict) {
+	if _, err := s.Attach("a", containerOf(a, "web")); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("attach = %v, want ErrConflict", err)
 	}
-	s.detach(idOf(b, "web"))
-	if _, err := s.attach("a", containerOf(a, "web")); err != nil {
+	s.Detach(idOf(b, "web"))
+	if _, err := s.Attach("a", containerOf(a, "web")); err != nil {
 		t.Errorf("attach once the port is free = %v", err)
 	}
 }

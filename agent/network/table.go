@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
 // errTableGone makes apply replace the table.
@@ -17,7 +19,7 @@ var errTableGone = errors.New("the table is gone")
 
 // table is our nftables table. The kernel takes every change whole or not at all.
 type table struct {
-	family  family
+	family  ipam.Family
 	name    string
 	ns      *os.File // nil: the namespace of the process
 	applied contents // what is there, as last written or read; nil: not known
@@ -38,7 +40,7 @@ func (t *table) conn() (*nftables.Conn, error) {
 }
 
 func (t *table) object() *nftables.Table {
-	return &nftables.Table{Name: t.name, Family: t.family.table()}
+	return &nftables.Table{Name: t.name, Family: tableFamily(t.family)}
 }
 
 // apply makes the table hold want. It sends only the difference to what it last applied; where that does not fit, because
@@ -144,7 +146,7 @@ func (t *table) replace(want contents) error {
 	for _, ch := range chains(t.family) {
 		chain := c.AddChain(&nftables.Chain{Table: f, Name: ch.name, Type: ch.kind, Hooknum: ch.hook, Priority: ch.priority, Policy: &accept})
 		for _, r := range ch.rules {
-			c.AddRule(&nftables.Rule{Table: f, Chain: chain, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.says)})
+			c.AddRule(&nftables.Rule{Table: f, Chain: chain, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.comment)})
 		}
 	}
 	if err := c.Flush(); err != nil {
@@ -175,7 +177,7 @@ func (t *table) exists() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	tables, err := c.ListTablesOfFamily(t.family.table())
+	tables, err := c.ListTablesOfFamily(tableFamily(t.family))
 	if err != nil {
 		return false, fmt.Errorf("list tables: %w", err)
 	}
@@ -236,7 +238,7 @@ func (t *table) read() (live contents, foreign []string, err error) {
 		same := len(rules) == len(ch.rules)
 		for i := 0; same && i < len(rules); i++ {
 			says, _ := userdata.GetString(rules[i].UserData, userdata.TypeComment)
-			same = says == ch.rules[i].says
+			same = says == ch.rules[i].comment
 		}
 		if !same {
 			foreign = append(foreign, fmt.Sprintf("chain %s of table %s has other rules", ch.name, t.name))

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -165,7 +166,7 @@ func TestProjectsAreIsolated(t *testing.T) {
 			{"ip", "rule", "add", "pref", "1", "lookup", "100"},
 			{"ip", "rule", "add", "pref", "2", "lookup", "local"},
 			{"ip", "rule", "del", "pref", "0"},
-			{"ip", "route", "add", "127.0.0.0/8", "via", w.m.state.Projects["one"].Networks["default"].gateway().String(), "dev", "eth0", "onlink", "src", one.String(), "table", "100"},
+			{"ip", "route", "add", "127.0.0.0/8", "via", w.m.state.Projects["one"].Networks["default"].GatewayAddr().String(), "dev", "eth0", "onlink", "src", one.String(), "table", "100"},
 			{"sysctl", "-qw", "net.ipv4.conf.eth0.route_localnet=1"},
 		} {
 			if err := runCommand(w, args[0], args[1:]...); err != nil {
@@ -249,7 +250,7 @@ func TestBroadcastsReachTheNetwork(t *testing.T) {
 		defer (*c).Close()
 	}
 	buf := make([]byte, 64)
-	for _, to := range []netip.Addr{last(w.m.state.Projects["line"].Networks["default"].Subnet), netip.MustParseAddr("255.255.255.255")} {
+	for _, to := range []netip.Addr{ipam.Broadcast(w.m.state.Projects["line"].Networks["default"].Prefix), netip.MustParseAddr("255.255.255.255")} {
 		_, err := asks.WriteTo([]byte("who-is"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 47808)))
 		w.must(err)
 		w.must(peer.SetDeadline(time.Now().Add(patience)))

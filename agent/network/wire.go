@@ -10,31 +10,32 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// wire is one container's link to one network.
-type wire struct {
+// veth is one container's link to one network.
+type veth struct {
 	outer, label string // interface in the host and its label
 	inner        string // interface in the container
 	bridge       int    // index
 	mtu          int    // 0: the kernel's default
 	mac          net.HardwareAddr
-	ends         [families]end
+	ends         [ipam.Families]end
 }
 
 // end is what a container's end of a link has of one family; the zero value: nothing.
 type end struct {
-	address netip.Prefix // of the container
-	all     netip.Addr   // what reaches all on the link: programs that look for their peers ask for it; zero: none
-	gateway netip.Addr
-	route   netip.Prefix // what lies behind the gateway; all is every address; zero: nothing
-	aside   int          // routing table for answers that must go back this way although another is the default; 0: not needed
+	address     netip.Prefix // of the container
+	all         netip.Addr   // what reaches all on the link: programs that look for their peers ask for it; zero: none
+	gateway     netip.Addr
+	route       netip.Prefix // what lies behind the gateway; all is every address; zero: nothing
+	returnTable int          // routing table for answers that must go back this way although another is the default; 0: not needed
 }
 
-// ensureWire makes a link, or what is missing of it. in is a handle in the container's namespace, ns open on it.
-func (h *host) ensureWire(w wire, in *netlink.Handle, ns *os.File) error {
-	outer, inner, err := h.wireEnds(w, in)
+// ensureVeth makes a link, or what is missing of it. in is a handle in the container's namespace, ns open on it.
+func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
+	outer, inner, err := h.vethEnds(w, in)
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (h *host) ensureWire(w wire, in *netlink.Handle, ns *os.File) error {
 		if err := h.links.LinkAdd(v); err != nil {
 			return fmt.Errorf("make link %s: %w", w.outer, err)
 		}
-		if outer, inner, err = h.wireEnds(w, in); err != nil || outer == nil {
+		if outer, inner, err = h.vethEnds(w, in); err != nil || outer == nil {
 			return fmt.Errorf("make link %s: not there afterwards: %w", w.outer, errors.Join(err, fault.ErrTemporary))
 		}
 		// A pair whose ends have the same index looks like no pair to the kernel, which then takes up to a second to let
@@ -86,12 +87,12 @@ func (h *host) ensureWire(w wire, in *netlink.Handle, ns *os.File) error {
 	return nil
 }
 
-// wireEnds returns both ends of a link, or neither: what is left of half a link, or of one to another namespace, is removed.
-func (h *host) wireEnds(w wire, in *netlink.Handle) (outer, inner netlink.Link, err error) {
-	if outer, err = byName(h.links, w.outer); err != nil {
+// vethEnds returns both ends of a link, or neither: what is left of half a link, or of one to another namespace, is removed.
+func (h *host) vethEnds(w veth, in *netlink.Handle) (outer, inner netlink.Link, err error) {
+	if outer, err = linkByName(h.links, w.outer); err != nil {
 		return nil, nil, err
 	}
-	if inner, err = byName(in, w.inner); err != nil {
+	if inner, err = linkByName(in, w.inner); err != nil {
 		return nil, nil, err
 	}
 	if outer != nil && inner != nil && outer.Attrs().ParentIndex == inner.Attrs().Index && inner.Attrs().ParentIndex == outer.Attrs().Index {
@@ -114,19 +115,19 @@ func (h *host) wireEnds(w wire, in *netlink.Handle) (outer, inner netlink.Link, 
 }
 
 // ensureInner gives the container's end its addresses and its routes. ns is open on the container's namespace.
-func (w wire) ensureInner(in *netlink.Handle, l netlink.Link, ns *os.File) error {
+func (w veth) ensureInner(in *netlink.Handle, l netlink.Link, ns *os.File) error {
 	if w.mtu != 0 && l.Attrs().MTU != w.mtu {
 		if err := in.LinkSetMTU(l, w.mtu); err != nil {
 			return fmt.Errorf("set the MTU of %s: %w", w.inner, err)
 		}
 	}
-	for f := range families {
+	for f := range ipam.Families {
 		e := w.ends[f]
 		if !e.address.IsValid() {
 			continue
 		}
 		ok, err := hasAddress(in, l, e.address)
-		if err == nil && !ok && f == v6 {
+		if err == nil && !ok && f == ipam.V6 {
 			err = inNamespace(int(ns.Fd()), func() error { return setSysctls(innerSettings(w.inner)) })
 		}
 		if err == nil && !ok {
@@ -141,34 +142,34 @@ func (w wire) ensureInner(in *netlink.Handle, l netlink.Link, ns *os.File) error
 			return fmt.Errorf("raise %s: %w", w.inner, err)
 		}
 	}
-	for f := range families {
+	for f := range ipam.Families {
 		if err := w.ends[f].ensureRoute(in, l); err != nil {
 			return err
 		}
-		if err := w.ends[f].ensureAside(in, l); err != nil {
+		if err := w.ends[f].ensureReturnRoute(in, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// asideTable is a routing table in containers, and the preference of the rule that leads to it.
-const asideTable = 210
+// returnRouteTable is a routing table in containers, and the preference of the rule that leads to it.
+const returnRouteTable = 210
 
-// ensureAside lets packets from an address go back through its gateway whatever the default route is.
-func (e end) ensureAside(in *netlink.Handle, l netlink.Link) error {
-	if e.aside == 0 {
+// ensureReturnRoute lets packets from an address go back through its gateway whatever the default route is.
+func (e end) ensureReturnRoute(in *netlink.Handle, l netlink.Link) error {
+	if e.returnTable == 0 {
 		return nil
 	}
-	f := familyOf(e.address.Addr())
+	f := ipam.FamilyOf(e.address.Addr())
 	err := in.RouteReplace(&netlink.Route{
-		LinkIndex: l.Attrs().Index, Gw: e.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Table: e.aside, Protocol: unix.RTPROT_STATIC, Dst: ipNet(everything(f)),
+		LinkIndex: l.Attrs().Index, Gw: e.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Table: e.returnTable, Protocol: unix.RTPROT_STATIC, Dst: ipNet(allAddresses(f)),
 	})
 	if err != nil {
 		return fmt.Errorf("route answers by %s: %w", e.gateway, err)
 	}
 	rule := netlink.NewRule()
-	rule.Family, rule.Table, rule.Priority, rule.Src = f.socket(), e.aside, e.aside, ipNet(e.address)
+	rule.Family, rule.Table, rule.Priority, rule.Src = socket(f), e.returnTable, e.returnTable, ipNet(e.address)
 	if err := in.RuleAdd(rule); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("route answers of %s: %w", e.address, err)
 	}
@@ -202,7 +203,7 @@ func (e end) routed(in *netlink.Handle) (bool, error) {
 	if !e.route.IsValid() {
 		return true, nil
 	}
-	list, err := whole(func() ([]netlink.Route, error) { return in.RouteList(nil, familyOf(e.route.Addr()).socket()) })
+	list, err := completeList(func() ([]netlink.Route, error) { return in.RouteList(nil, socket(ipam.FamilyOf(e.route.Addr()))) })
 	if err != nil {
 		return false, fmt.Errorf("list routes: %w", err)
 	}
@@ -220,7 +221,7 @@ func (e end) routed(in *netlink.Handle) (bool, error) {
 
 // innerSettings let a container's interface have IPv6 addresses: those that we give it.
 func innerSettings(name string) [][2]string {
-	six := v6.sysctl() + name
+	six := sysctlDir(ipam.V6) + name
 	return [][2]string{
 		{six + "/accept_ra", "0"},
 		{six + "/accept_dad", "0"},
@@ -229,42 +230,34 @@ func innerSettings(name string) [][2]string {
 	}
 }
 
-// everything is the route to all addresses.
-func everything(f family) netip.Prefix {
-	if f == v6 {
+// allAddresses is the route to all addresses.
+func allAddresses(f ipam.Family) netip.Prefix {
+	if f == ipam.V6 {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-// wire is a container's link to a bridge: single addresses, with the bridge as gateway of all else.
-func (m *Manager) wire(p *project, id string, place int, bridge int) wire {
+// veth is a container's link to a bridge: single addresses, with the bridge as gateway of all else.
+func (m *Manager) veth(p *ipam.Project, id string, place int, bridge int) veth {
 	a := p.Attachments[id]
 	n := a.Networks[place]
 	b := p.Networks[n]
-	w := wire{outer: m.wireName(id, n), label: id + "/" + n, inner: a.interfaces()[place], bridge: bridge, mtu: b.MTU, mac: p.mac(a, n)}
-	for f := range families {
-		address := p.address(a, n, f)
+	w := veth{outer: m.vethName(id, n), label: id + "/" + n, inner: a.Interfaces()[place], bridge: bridge, mtu: b.MTU, mac: p.HardwareAddr(a, n)}
+	for f := range ipam.Families {
+		address := p.Address(a, n, f)
 		if !address.IsValid() {
 			continue
 		}
-		w.ends[f] = end{address: netip.PrefixFrom(address, f.bits()), gateway: b.of(f).gateway(), route: b.of(f).Subnet}
-		if f == v4 {
-			w.ends[f].all = last(b.Subnet)
+		w.ends[f] = end{address: netip.PrefixFrom(address, f.Bits()), gateway: b.Family(f).GatewayAddr(), route: b.Family(f).Prefix}
+		if f == ipam.V4 {
+			w.ends[f].all = ipam.Broadcast(b.Prefix)
 		}
-		if exit := p.exit(a, f); exit == n {
-			w.ends[f].route = everything(f)
-		} else if p.front(a, f) == n && exit != "" {
-			w.ends[f].aside = asideTable // its published ports are reached here
+		if exit := p.DefaultRoute(a, f); exit == n {
+			w.ends[f].route = allAddresses(f)
+		} else if p.Ingress(a, f) == n && exit != "" {
+			w.ends[f].returnTable = returnRouteTable // its published ports are reached here
 		}
 	}
 	return w
-}
-
-// mac is the hardware address of a container on a network.
-func (p *project) mac(a *attachment, network string) net.HardwareAddr {
-	if given, err := net.ParseMAC(a.Links[network].MAC); err == nil {
-		return given
-	}
-	return hardware(p.address(a, network, v4), p.address(a, network, v6))
 }

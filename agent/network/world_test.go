@@ -90,11 +90,11 @@ func (w *world) makeHost() {
 	}
 	// A new namespace starts with this machine's settings; ours has those of a machine that nobody set up.
 	w.must(w.in(w.host, func() error { return setSysctl("net/ipv4/ip_forward", "0") }))
-	hl, hf, err := inside(w.host)
+	hl, hf, err := openNamespace(w.host)
 	w.must(err)
 	defer hf.Close()
 	defer hl.Close()
-	ll, lf, err := inside(w.lan)
+	ll, lf, err := openNamespace(w.lan)
 	w.must(err)
 	defer lf.Close()
 	defer ll.Close()
@@ -108,8 +108,8 @@ func (w *world) makeHost() {
 		w.must(h.AddrAdd(l, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 24))}))
 		w.must(h.LinkSetUp(l))
 	}
-	w.must(settle(w.ctx(), hl, "uplink"))
-	w.must(settle(w.ctx(), ll, "uplink"))
+	w.must(waitCarrier(w.ctx(), hl, "uplink"))
+	w.must(waitCarrier(w.ctx(), ll, "uplink"))
 }
 
 func (w *world) removeHost() { _, _ = unpin(w.host), unpin(w.lan) }
@@ -324,7 +324,7 @@ func (w *world) verified() {
 func (w *world) leftovers() []string {
 	w.t.Helper()
 	var out []string
-	list, err := whole(w.m.host.links.LinkList)
+	list, err := completeList(w.m.host.links.LinkList)
 	w.must(err)
 	for _, l := range list {
 		if strings.HasPrefix(l.Attrs().Name, w.m.host.prefix) {

@@ -1,4 +1,4 @@
-package network
+package ipam
 
 import (
 	"cmp"
@@ -13,14 +13,14 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// attach records a container, gives it addresses and, when its service has none that answers, makes it the one. It tells
+// Attach records a container, gives it addresses and, when its service has none that answers, makes it the one. It tells
 // whether anything changed.
-func (s *state) attach(name string, c workload.Container) (bool, error) {
+func (s *State) Attach(name string, c workload.Container) (bool, error) {
 	p := s.Projects[name]
 	if p == nil {
 		return false, fault.WithHint(fmt.Errorf("project %q: %w", name, fault.ErrNotFound), "prepare the project first")
 	}
-	if other, _ := s.find(c.ID); other != "" && other != name {
+	if other, _ := s.Find(c.ID); other != "" && other != name {
 		return false, fmt.Errorf("container is attached to project %q: %w", other, fault.ErrConflict)
 	}
 	sv := p.Services[c.Service.Name]
@@ -31,14 +31,14 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 	changed := false
 	a := p.Attachments[c.ID]
 	if a == nil {
-		if !validName(c.ID) || c.Replica < 1 {
+		if !ValidName(c.ID) || c.Replica < 1 {
 			return false, fmt.Errorf("container id %q, replica %d: %w", c.ID, c.Replica, fault.ErrInvalid)
 		}
 		known := map[string]bool{}
 		for n := range p.Networks {
 			known[n] = true
 		}
-		if err := checkService(c.Service, known); err != nil {
+		if err := CheckService(c.Service, known); err != nil {
 			return false, err
 		}
 		if a = p.newAttachment(c); c.Service.Namespaces.Network == "" {
@@ -46,7 +46,7 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 				return false, err
 			}
 			for _, at := range c.Service.Networks {
-				if err := s.seat(name, sv, a, at); err != nil {
+				if err := s.allocate(name, sv, a, at); err != nil {
 					return false, err
 				}
 			}
@@ -54,9 +54,9 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 		p.Attachments[c.ID], changed = a, true
 	}
 	if target := c.Service.Namespaces.Network.Service(); target != "" {
-		joins := p.replica(target, c.Replica)
+		joins := p.Replica(target, c.Replica)
 		if joins == "" {
-			joins = p.replica(target, 1)
+			joins = p.Replica(target, 1)
 		}
 		if joins == "" {
 			return false, fmt.Errorf("network_mode service:%s: that service has no container: %w: %w", target, fault.ErrTemporary, fault.ErrNotFound)
@@ -64,28 +64,28 @@ func (s *state) attach(name string, c workload.Container) (bool, error) {
 		changed = changed || a.Joins != joins
 		a.Joins = joins
 	}
-	if len(p.answering(c.Service.Name)) == 0 {
-		sv.First, changed = c.ID, true
+	if len(p.Backends(c.Service.Name)) == 0 {
+		sv.Fallback, changed = c.ID, true
 	}
 	return changed, nil
 }
 
 // newAttachment is the record of a container that has no networks yet.
-func (p *project) newAttachment(c workload.Container) *attachment {
-	a := &attachment{
+func (p *Project) newAttachment(c workload.Container) *Attachment {
+	a := &Attachment{
 		Service: c.Service.Name, Replica: c.Replica, Slot: p.freeSlot(c.Service.Name, c.Replica), Hostname: hostname(c), Domain: c.Service.Domainname,
 		Host: c.Service.Namespaces.Network == workload.HostNamespace, Joins: c.Service.Namespaces.Network.Service(),
 		Hosts: slices.Clone(c.Service.Hosts), DNS: c.Service.DNS,
 	}
 	if c.Service.Namespaces.Network == "" {
-		a.Ports = slices.DeleteFunc(portsOf(c.Service.Ports), func(q port) bool { return q.Replica != 0 && q.Replica != c.Replica })
+		a.Ports = slices.DeleteFunc(PortsOf(c.Service.Ports), func(q Port) bool { return q.Replica != 0 && q.Replica != c.Replica })
 	}
 	return a
 }
 
 // linkOf is what a container wants of its part of a network.
-func linkOf(at workload.Attachment) link {
-	return link{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
+func linkOf(at workload.Attachment) LinkOptions {
+	return LinkOptions{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
 }
 
 // hostname is what a container calls itself: each replica of several has a name of its own.
@@ -102,26 +102,26 @@ func hostname(c workload.Container) string {
 	return clip(host, maxHostname)
 }
 
-// activate makes a container the one of its replica that answers. It tells whether that is a change.
-func (s *state) activate(project, service, id string) (bool, error) {
+// Activate makes a container the one of its replica that answers. It tells whether that is a change.
+func (s *State) Activate(project, service, id string) (bool, error) {
 	p := s.Projects[project]
 	if p == nil || p.Services[service] == nil || p.Attachments[id] == nil || p.Attachments[id].Service != service {
 		return false, fmt.Errorf("not attached: %w", fault.ErrNotFound)
 	}
 	sv, replica := p.Services[service], p.Attachments[id].Replica
-	if sv.Active[replica] == id || sv.First == id && sv.Replicas <= 1 {
+	if sv.Active[replica] == id || sv.Fallback == id && sv.Replicas <= 1 {
 		return false, nil
 	}
 	if sv.Active == nil {
-		sv.Active = actives{}
+		sv.Active = Backends{}
 	}
-	sv.Active[replica], sv.First = id, ""
+	sv.Active[replica], sv.Fallback = id, ""
 	return true, nil
 }
 
-// leave takes a container out of those that answer, unless there is no other. It tells whether that is a change.
-func (s *state) leave(id string) bool {
-	_, p := s.find(id)
+// Deactivate takes a container out of those that answer, unless there is no other. It tells whether that is a change.
+func (s *State) Deactivate(id string) bool {
+	_, p := s.Find(id)
 	if p == nil {
 		return false
 	}
@@ -133,21 +133,21 @@ func (s *state) leave(id string) bool {
 	return true
 }
 
-// seat gives a container its addresses on a network.
-func (s *state) seat(project string, sv *service, a *attachment, at workload.Attachment) error {
+// allocate gives a container its addresses on a network.
+func (s *State) allocate(project string, sv *Service, a *Attachment, at workload.Attachment) error {
 	p := s.Projects[project]
-	pl, b := sv.Places[at.Network], p.Networks[at.Network]
+	pl, b := sv.Endpoints[at.Network], p.Networks[at.Network]
 	if pl == nil || !pl.Wanted && pl.Addresses == nil && pl.Six.Addresses == nil {
 		return fault.WithHint(fmt.Errorf("service %q has no place in network %q: %w", a.Service, at.Network, fault.ErrNotFound),
 			"prepare the project first")
 	}
-	key := seat(a.Replica, a.Slot)
-	for f, fixed := range map[family]netip.Addr{v4: at.IPv4.Unmap(), v6: at.IPv6} {
-		t := pl.of(f)
+	key := slotKey(a.Replica, a.Slot)
+	for f, fixed := range map[Family]netip.Addr{V4: at.IPv4.Unmap(), V6: at.IPv6} {
+		t := pl.Family(f)
 		switch {
-		case !b.of(f).valid():
+		case !b.Family(f).Valid():
 		case fixed.IsValid():
-			if who := p.holds(at.Network, f, fixed); who != "" {
+			if who := p.addressHolder(at.Network, f, fixed); who != "" {
 				return fault.WithHint(fmt.Errorf("network %q: address %s is that of container %q: %w", at.Network, fixed, who, fault.ErrConflict),
 					"a fixed address cannot be had by two containers at once: this service is updated stop-first")
 			}
@@ -157,7 +157,7 @@ func (s *state) seat(project string, sv *service, a *attachment, at workload.Att
 			}
 			t.Addresses[key] = fixed
 		default:
-			if _, err := s.number1(project, at.Network, t, f, key); err != nil {
+			if _, err := s.allocateSlot(project, at.Network, t, f, key); err != nil {
 				return err
 			}
 		}
@@ -165,11 +165,11 @@ func (s *state) seat(project string, sv *service, a *attachment, at workload.Att
 	a.Networks = append(a.Networks, at.Network)
 	l := linkOf(at)
 	if b.CNI != "" {
-		l.Asked = asked(at)
+		l.Requested = asked(at)
 	}
-	if l.MAC != "" || l.Interface != "" || l.Gateway || l.Asked != nil {
+	if l.MAC != "" || l.Interface != "" || l.Gateway || l.Requested != nil {
 		if a.Links == nil {
-			a.Links = map[string]link{}
+			a.Links = map[string]LinkOptions{}
 		}
 		a.Links[at.Network] = l
 	}
@@ -187,10 +187,10 @@ func asked(at workload.Attachment) []netip.Addr {
 	return out
 }
 
-// holds is the id of the attached container that has an address of a network, "" when none has.
-func (p *project) holds(network string, f family, want netip.Addr) string {
+// addressHolder is the id of the attached container that has an address of a network, "" when none has.
+func (p *Project) addressHolder(network string, f Family, want netip.Addr) string {
 	for id, a := range p.Attachments {
-		if slices.Contains(a.Networks, network) && p.address(a, network, f) == want {
+		if slices.Contains(a.Networks, network) && p.Address(a, network, f) == want {
 			return id
 		}
 	}
@@ -198,7 +198,7 @@ func (p *project) holds(network string, f family, want netip.Addr) string {
 }
 
 // freeSlot is the lowest slot of a replica that no attached container has.
-func (p *project) freeSlot(service string, replica int) int {
+func (p *Project) freeSlot(service string, replica int) int {
 	used := map[int]bool{}
 	for _, a := range p.Attachments {
 		if a.Service == service && a.Replica == replica {
@@ -212,9 +212,9 @@ func (p *project) freeSlot(service string, replica int) int {
 	return slot
 }
 
-// detach forgets a container. When none is left that answers, another attached one of its service does.
-func (s *state) detach(id string) {
-	_, p := s.find(id)
+// Detach forgets a container. When none is left that answers, another attached one of its service does.
+func (s *State) Detach(id string) {
+	_, p := s.Find(id)
 	if p == nil {
 		return
 	}
@@ -223,11 +223,11 @@ func (s *state) detach(id string) {
 	delete(p.Attachments, id)
 	if sv != nil {
 		maps.DeleteFunc(sv.Active, func(_ int, active string) bool { return active == id })
-		if sv.First == id {
-			sv.First = ""
+		if sv.Fallback == id {
+			sv.Fallback = ""
 		}
-		if rest := p.replicas(name); len(rest) > 0 && len(p.answering(name)) == 0 {
-			sv.First = rest[0]
+		if rest := p.Replicas(name); len(rest) > 0 && len(p.Backends(name)) == 0 {
+			sv.Fallback = rest[0]
 		}
 	}
 	p.prune()

@@ -1,4 +1,4 @@
-package network
+package ipam
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ func macvlanModes() []string { return []string{"bridge", "private", "vepa", "pas
 // ipvlanModes are those of containers that share their parent's hardware address.
 func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
 
-// drive takes over what is particular to a network's driver, and refuses what this program cannot make.
-func (b *bridge) drive(n workload.Network) error {
+// ApplyDriver takes over what is particular to a network's driver, and refuses what this program cannot make.
+func (b *Network) ApplyDriver(n workload.Network) error {
 	switch b.Driver {
 	case "":
 		return nil

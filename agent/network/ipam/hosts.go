@@ -1,4 +1,4 @@
-package network
+package ipam
 
 import (
 	"bytes"
@@ -10,15 +10,11 @@ import (
 	"strings"
 )
 
-const (
-	maxHosts  = 1 << 20 // bytes of the host's hosts file; blocklists have some hundred thousand
-	hostsFile = "/etc/hosts"
-	// hostGateway stands for the device's own address, as a container sees it.
-	hostGateway = "host-gateway"
-)
+// HostGateway stands for the device's own address, as a container sees it.
+const HostGateway = "host-gateway"
 
-// hosts is the hosts file of a container: complete, and true until the project's services change.
-func (s *state) hosts(project string, a *attachment) []byte {
+// Hosts is the hosts file of a container: complete, and true until the project's services change.
+func (s *State) Hosts(project string, a *Attachment) []byte {
 	p := s.Projects[project]
 	var b bytes.Buffer
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
@@ -30,9 +26,9 @@ func (s *state) hosts(project string, a *attachment) []byte {
 		own = append(own, short)
 	}
 	known := 0
-	for f := range families {
+	for f := range Families {
 		for _, n := range a.Networks {
-			if address := p.address(a, n, f); address.IsValid() {
+			if address := p.Address(a, n, f); address.IsValid() {
 				writeHost(&b, address, own)
 				known++
 				break
@@ -60,7 +56,7 @@ func (s *state) hosts(project string, a *attachment) []byte {
 // lines writes names so that each means one thing.
 type lines struct {
 	out   *bytes.Buffer
-	a     *attachment
+	a     *Attachment
 	own   []string           // what the container calls itself
 	given []string           // what the project says, which nothing else means
 	seen  map[[3]string]bool // family, project and service, name
@@ -74,7 +70,7 @@ func (l *lines) add(service string, own bool, to netip.Addr, names ...string) {
 	var fresh []string
 	for _, name := range names {
 		// A program that binds to its own name needs its own address, so the name must not also mean the service's.
-		key := [3]string{strconv.Itoa(int(familyOf(to))), service, name}
+		key := [3]string{strconv.Itoa(int(FamilyOf(to))), service, name}
 		if !l.seen[key] && !(own && slices.Contains(l.own, name)) && !slices.Contains(l.given, name) {
 			l.seen[key] = true
 			fresh = append(fresh, name)
@@ -84,25 +80,25 @@ func (l *lines) add(service string, own bool, to netip.Addr, names ...string) {
 }
 
 // services writes the names of a network's services; other is the project that they are of, when it is another one.
-func (l *lines) services(p *project, network, other string) {
+func (l *lines) services(p *Project, network, other string) {
 	for _, sv := range slices.Sorted(maps.Keys(p.Services)) {
-		pl := p.Services[sv].Places[network]
+		pl := p.Services[sv].Endpoints[network]
 		if pl == nil || other != "" && l.knows(sv) {
 			continue
 		}
 		own := other == "" && sv == l.a.Service
-		for f := range families {
-			for _, to := range p.means(sv, network, f, 0) {
+		for f := range Families {
+			for _, to := range p.addressesOf(sv, network, f, 0) {
 				l.add(other+"/"+sv, own, to, slices.Concat([]string{sv}, pl.Aliases, p.hostnames(sv, network))...)
 			}
 			if p.Services[sv].Replicas == 1 {
-				for _, to := range p.means(sv, network, f, 0) {
+				for _, to := range p.addressesOf(sv, network, f, 0) {
 					l.add(other+"/"+sv, own, to, p.replicaNames(sv, network, 1)...)
 				}
 				continue
 			}
 			for r := range p.Services[sv].Replicas {
-				for _, to := range p.means(sv, network, f, r+1) {
+				for _, to := range p.addressesOf(sv, network, f, r+1) {
 					l.add(other+"/"+sv, own, to, p.replicaNames(sv, network, r+1)...)
 				}
 			}
@@ -121,7 +117,7 @@ func (l *lines) knows(name string) bool {
 }
 
 // extra writes what the project says itself.
-func (l *lines) extra(p *project) {
+func (l *lines) extra(p *Project) {
 	for _, h := range l.a.Hosts {
 		addresses := p.gateways(l.a)
 		if a, err := netip.ParseAddr(h.Address); err == nil {
@@ -134,54 +130,57 @@ func (l *lines) extra(p *project) {
 	}
 }
 
+// ExtraHosts writes the lines of a container's extra_hosts.
+func (p *Project) ExtraHosts(out *bytes.Buffer, a *Attachment) { (&lines{out: out, a: a}).extra(p) }
+
 // gateways are the device as a container sees it.
-func (p *project) gateways(a *attachment) []netip.Addr {
+func (p *Project) gateways(a *Attachment) []netip.Addr {
 	if a.Host {
 		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 	}
 	var out []netip.Addr
-	for f := range families {
-		n := p.front(a, f)
+	for f := range Families {
+		n := p.Ingress(a, f)
 		for _, other := range a.Networks {
-			if n == "" && p.Networks[other].routed() && p.Networks[other].of(f).valid() {
+			if n == "" && p.Networks[other].Routed() && p.Networks[other].Family(f).Valid() {
 				n = other // an internal one: the device itself is there
 			}
 		}
 		if n != "" {
-			out = append(out, p.Networks[n].of(f).gateway())
+			out = append(out, p.Networks[n].Family(f).GatewayAddr())
 		}
 	}
 	return out
 }
 
-// means is what a service's name means on a network, or that of one of its replicas: an address that stays, or where this
+// addressesOf is what a service's name means on a network, or that of one of its replicas: an address that stays, or where this
 // device does not route, those of the containers that answer.
-func (p *project) means(service, network string, f family, replica int) []netip.Addr {
+func (p *Project) addressesOf(service, network string, f Family, replica int) []netip.Addr {
 	sv, b := p.Services[service], p.Networks[network]
-	t := sv.Places[network].of(f)
-	if b.routed() {
+	t := sv.Endpoints[network].Family(f)
+	if b.Routed() {
 		if replica > 0 {
 			return []netip.Addr{t.Each[replica]}
 		}
 		return []netip.Addr{t.VIP}
 	}
-	ids := p.answering(service)
+	ids := p.Backends(service)
 	if replica > 0 {
-		ids = []string{p.replica(service, replica)}
+		ids = []string{p.Replica(service, replica)}
 	}
 	var out []netip.Addr
 	for _, id := range ids {
 		if a := p.Attachments[id]; a != nil && slices.Contains(a.Networks, network) {
-			out = append(out, p.address(a, network, f))
+			out = append(out, p.Address(a, network, f))
 		}
 	}
 	return out
 }
 
 // replicaNames is the name of one replica on a network, unless it is what a service or an alias there is called.
-func (p *project) replicaNames(service, network string, replica int) []string {
+func (p *Project) replicaNames(service, network string, replica int) []string {
 	name := service + "-" + strconv.Itoa(replica)
-	if p.named(network, name) {
+	if p.nameTaken(network, name) {
 		return nil
 	}
 	return []string{name}
@@ -189,18 +188,18 @@ func (p *project) replicaNames(service, network string, replica int) []string {
 
 // hostnames is what a service's containers call themselves, which others know them by, too, unless it is what a service or an
 // alias on the network is called.
-func (p *project) hostnames(service, network string) []string {
+func (p *Project) hostnames(service, network string) []string {
 	name := p.Services[service].Hostname
-	if name == "" || p.named(network, name) {
+	if name == "" || p.nameTaken(network, name) {
 		return nil
 	}
 	return []string{name}
 }
 
-// named reports whether a service or an alias on a network has a name.
-func (p *project) named(network, name string) bool {
+// nameTaken reports whether a service or an alias on a network has a name.
+func (p *Project) nameTaken(network, name string) bool {
 	for sv, s := range p.Services {
-		if pl := s.Places[network]; pl != nil && (sv == name || slices.Contains(pl.Aliases, name)) {
+		if pl := s.Endpoints[network]; pl != nil && (sv == name || slices.Contains(pl.Aliases, name)) {
 			return true
 		}
 	}

@@ -1,4 +1,4 @@
-package network
+package ipam
 
 import (
 	"fmt"
@@ -10,26 +10,26 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// portsOf copies ports; 0.0.0.0 is every address, as no address is.
-func portsOf(ports []workload.Port) []port {
-	out := make([]port, 0, len(ports))
+// PortsOf copies ports; 0.0.0.0 is every address, as no address is.
+func PortsOf(ports []workload.Port) []Port {
+	out := make([]Port, 0, len(ports))
 	for _, p := range ports {
 		host := p.HostIP.Unmap()
 		if host.IsUnspecified() {
 			host = netip.Addr{}
 		}
-		out = append(out, port{host, p.HostPort, p.ContainerPort, p.Protocol, p.Replica})
+		out = append(out, Port{host, p.HostPort, p.ContainerPort, p.Protocol, p.Replica})
 	}
 	return out
 }
 
-// portsOf are all ports that a project has: its services' and its containers'.
-func (s *state) portsOf(project string) []port {
+// Ports are all ports that a project has: its services' and its containers'.
+func (s *State) Ports(project string) []Port {
 	p := s.Projects[project]
 	if p == nil {
 		return nil
 	}
-	var out []port
+	var out []Port
 	for _, sv := range p.Services {
 		out = append(out, sv.Ports...)
 	}
@@ -43,18 +43,18 @@ func (s *state) portsOf(project string) []port {
 // prepared for does not count: in an update that swaps two projects' ports each would wait for the other for ever. So a
 // conflict ends when the other's old containers are detached; that one set of projects is without conflicts is for those
 // who accept it to see.
-func (s *state) checkPorts(p *workload.Project) error {
+func (s *State) checkPorts(p *workload.Project) error {
 	for i, sv := range p.Services {
-		for j, q := range portsOf(sv.Ports) {
+		for j, q := range PortsOf(sv.Ports) {
 			for k, other := range p.Services[:i+1] {
-				for l, r := range portsOf(other.Ports) {
-					if (k < i || l < j) && r.clashes(q) {
+				for l, r := range PortsOf(other.Ports) {
+					if (k < i || l < j) && r.Conflicts(q) {
 						return portHeld(sv.Name, q, fmt.Sprintf("service %q of the same project", other.Name))
 					}
 				}
 			}
 		}
-		if err := s.checkFree(p.Name, sv.Name, portsOf(sv.Ports)); err != nil {
+		if err := s.checkFree(p.Name, sv.Name, PortsOf(sv.Ports)); err != nil {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (s *state) checkPorts(p *workload.Project) error {
 }
 
 // checkFree refuses ports of a service that an attached container of another project has.
-func (s *state) checkFree(project, service string, ports []port) error {
+func (s *State) checkFree(project, service string, ports []Port) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
 		if name == project {
 			continue // within a project a port may move from one service to another in an update, see publish
@@ -71,7 +71,7 @@ func (s *state) checkFree(project, service string, ports []port) error {
 		for _, id := range slices.Sorted(maps.Keys(other.Attachments)) {
 			a := other.Attachments[id]
 			for _, q := range ports {
-				if slices.ContainsFunc(a.Ports, q.clashes) {
+				if slices.ContainsFunc(a.Ports, q.Conflicts) {
 					return portHeld(service, q, fmt.Sprintf("service %q of project %q", a.Service, name))
 				}
 			}
@@ -80,7 +80,7 @@ func (s *state) checkFree(project, service string, ports []port) error {
 	return nil
 }
 
-func portHeld(service string, q port, by string) error {
+func portHeld(service string, q Port, by string) error {
 	return fault.WithHint(fmt.Errorf("service %q: port %s is held by %s: %w", service, q, by, fault.ErrConflict),
 		"publish another port, or remove the other application first; a port that is about to be given up is waited for")
 }

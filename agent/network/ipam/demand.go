@@ -1,4 +1,4 @@
-package network
+package ipam
 
 import (
 	"fmt"
@@ -7,27 +7,27 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// checkProject refuses what cannot be made, whatever else is on the device.
-func checkProject(p *workload.Project) error {
-	if !validName(p.Name) {
+// CheckProject refuses what cannot be made, whatever else is on the device.
+func CheckProject(p *workload.Project) error {
+	if !ValidName(p.Name) {
 		return fmt.Errorf("project name %q: %w", p.Name, fault.ErrInvalid)
 	}
 	networks, known := map[string]workload.Network{}, map[string]bool{}
 	for _, n := range p.Networks {
-		if !validName(n.Name) || known[n.Name] {
+		if !ValidName(n.Name) || known[n.Name] {
 			return fmt.Errorf("network %q: not a name, or twice: %w", n.Name, fault.ErrInvalid)
 		}
 		networks[n.Name], known[n.Name] = n, true
 	}
 	services := map[string]bool{}
 	for _, s := range p.Services {
-		if !validName(s.Name) || services[s.Name] {
+		if !ValidName(s.Name) || services[s.Name] {
 			return fmt.Errorf("service %q: not a name, or twice: %w", s.Name, fault.ErrInvalid)
 		}
 		services[s.Name] = true
-		err := checkService(s, known)
+		err := CheckService(s, known)
 		if err == nil {
-			err = checkDoors(s, networks)
+			err = CheckPublished(s, networks)
 		}
 		if err != nil {
 			return fmt.Errorf("service %q: %w", s.Name, err)
@@ -36,8 +36,8 @@ func checkProject(p *workload.Project) error {
 	return nil
 }
 
-// checkDoors refuses ports that nothing leads to.
-func checkDoors(s workload.Service, networks map[string]workload.Network) error {
+// CheckPublished refuses ports that nothing leads to.
+func CheckPublished(s workload.Service, networks map[string]workload.Network) error {
 	if len(s.Ports) == 0 || s.Namespaces.Network == workload.HostNamespace {
 		return nil // in the device's namespace they are published as it is
 	}
@@ -47,7 +47,7 @@ func checkDoors(s workload.Service, networks map[string]workload.Network) error 
 	if len(s.Networks) == 0 {
 		return fmt.Errorf("publishes ports and is on no network: %w", fault.ErrInvalid)
 	}
-	for _, q := range portsOf(s.Ports) {
+	for _, q := range PortsOf(s.Ports) {
 		if why, hint := s.Unreachable(q.Host, networks); why != "" {
 			return fault.WithHint(fmt.Errorf("port %s: %s: %w", q, why, fault.ErrInvalid), hint)
 		}
@@ -55,11 +55,11 @@ func checkDoors(s workload.Service, networks map[string]workload.Network) error 
 	return nil
 }
 
-func checkService(s workload.Service, networks map[string]bool) error {
-	if s.Hostname != "" && (!validName(s.Hostname) || len(s.Hostname) > maxHostname) {
+func CheckService(s workload.Service, networks map[string]bool) error {
+	if s.Hostname != "" && (!ValidName(s.Hostname) || len(s.Hostname) > maxHostname) {
 		return fmt.Errorf("hostname %q: %w", s.Hostname, fault.ErrInvalid)
 	}
-	if s.Domainname != "" && !validName(s.Domainname) {
+	if s.Domainname != "" && !ValidName(s.Domainname) {
 		return fmt.Errorf("domainname %q: %w", s.Domainname, fault.ErrInvalid)
 	}
 	if err := checkFiles(s.Hosts, s.DNS); err != nil {
@@ -85,5 +85,5 @@ func checkService(s workload.Service, networks map[string]bool) error {
 		}
 		faces[at.Interface] = true
 	}
-	return checkPorts(portsOf(s.Ports))
+	return checkPorts(PortsOf(s.Ports))
 }

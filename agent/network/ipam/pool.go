@@ -1,12 +1,9 @@
-package network
+package ipam
 
 import (
 	"cmp"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"fmt"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -14,8 +11,8 @@ import (
 )
 
 const (
-	minPoolBits   = 8
-	maxPoolBits   = 26
+	MinPoolBits   = 8
+	MaxPoolBits   = 26
 	subnetBits    = 24 // one network of a pool of /20 or larger: a gateway and 253 addresses
 	networksAFill = 4  // a smaller pool is cut into 2^4 networks
 	localBits     = 64
@@ -27,12 +24,12 @@ func cut(pool netip.Prefix) int {
 	return min(max(subnetBits, pool.Bits()+networksAFill), maxSubnetBits)
 }
 
-// chooseSubnet picks a subnet of a pool that overlaps nothing taken, for a network that holds need addresses.
+// ChooseSubnet picks a subnet of a pool that overlaps nothing taken, for a network that holds need addresses.
 //
 // While half of the pool is free, a network gets a whole cut: the one that key hashes to, or the next free one, so that the
 // same network on the same device mostly gets the same addresses again, whatever order projects come in. After that it gets
 // about twice the addresses that it needs, from the end of the pool, where the small subnets lie side by side.
-func chooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix) (netip.Prefix, bool) {
+func ChooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix) (netip.Prefix, bool) {
 	base, whole := binary.BigEndian.Uint32(pool.Masked().Addr().AsSlice()), uint64(1)<<(32-pool.Bits())
 	used := ranges(taken)
 	try := func(size int, n uint32) (netip.Prefix, bool) {
@@ -113,8 +110,8 @@ func addr4(v uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// chooseLocal picks a network of this device's own IPv6 addresses: the one that key hashes to, or the next free one.
-func chooseLocal(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (netip.Prefix, bool) {
+// ChooseLocal picks a network of this device's own IPv6 addresses: the one that key hashes to, or the next free one.
+func ChooseLocal(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (netip.Prefix, bool) {
 	sum := sha256.Sum256([]byte(key))
 	start := binary.BigEndian.Uint16(sum[:2])
 	for i := range uint32(1) << 16 {
@@ -127,17 +124,8 @@ func chooseLocal(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (
 	return netip.Prefix{}, false
 }
 
-// newLocal chooses IPv6 addresses that nobody else is likely to have: RFC 4193.
-func newLocal() (netip.Prefix, error) {
-	b := [16]byte{0xfd}
-	if _, err := rand.Read(b[1:6]); err != nil {
-		return netip.Prefix{}, fmt.Errorf("choose IPv6 addresses for this device: %w", err)
-	}
-	return netip.PrefixFrom(netip.AddrFrom16(b), 48), nil
-}
-
 // addresses are those of a network that were given away, also by other projects that share it.
-func (s *state) addresses(b *bridge, project, network string) map[netip.Addr]bool {
+func (s *State) addresses(b *Network, project, network string) map[netip.Addr]bool {
 	used := map[netip.Addr]bool{}
 	for name, p := range s.Projects {
 		for n, other := range p.Networks {
@@ -145,12 +133,12 @@ func (s *state) addresses(b *bridge, project, network string) map[netip.Addr]boo
 				continue
 			}
 			for _, sv := range p.Services {
-				if pl := sv.Places[n]; pl != nil {
-					for f := range families {
-						for a := range pl.of(f).all {
+				if pl := sv.Endpoints[n]; pl != nil {
+					for f := range Families {
+						for a := range pl.Family(f).all {
 							used[a] = true
 						}
-						used[pl.of(f).Fixed] = true
+						used[pl.Family(f).Fixed] = true
 					}
 				}
 			}
@@ -159,21 +147,9 @@ func (s *state) addresses(b *bridge, project, network string) map[netip.Addr]boo
 	return used
 }
 
-// hashName is an interface's name: a prefix of the table, a letter for the kind, and a hash.
-func hashName(prefix, kind, key string, salt int) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", key, salt))
-	return prefix + kind + hex.EncodeToString(sum[:4])
-}
-
-// namePrefix makes the interface names of managers with different tables differ.
-func namePrefix(table string) string {
-	sum := sha256.Sum256([]byte(table))
-	return "ls" + hex.EncodeToString(sum[:2])
-}
-
-// hardware is the link address that goes with an address: a container that takes over an address takes over this too, and no
+// HardwareAddrOf is the link address that goes with an address: a container that takes over an address takes over this too, and no
 // neighbour's memory goes stale.
-func hardware(four, six netip.Addr) []byte {
+func HardwareAddrOf(four, six netip.Addr) []byte {
 	var b [4]byte
 	switch {
 	case four.Is4():

@@ -1,4 +1,4 @@
-package network
+package ipam
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 )
 
 // check holds a state against everything that the rest of the package relies on. It is for bytes from the disk.
-func (s *state) check() error {
+func (s *State) Check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), fault.ErrInvalid)
 	}
@@ -24,35 +24,35 @@ func (s *state) check() error {
 		if p == nil {
 			return bad("project %q: null", name)
 		}
-		if !validName(name) {
+		if !ValidName(name) {
 			return bad("project %q: not a name", name)
 		}
 		for n, b := range p.Networks {
 			switch {
-			case b == nil || !validName(n):
+			case b == nil || !ValidName(n):
 				return bad("project %q: network %q: not a network", name, n)
-			case b.routed() && !validInterface(b.Name):
+			case b.Routed() && !validInterface(b.Name):
 				return bad("project %q: network %q: interface %q", name, n, b.Name)
-			case !b.routed():
-				if err := b.check(); err != nil {
+			case !b.Routed():
+				if err := b.Check(); err != nil {
 					return fmt.Errorf("project %q: network %q: %w", name, n, err)
 				}
 				continue // what is on the link is the site's business
-			case bridges[b.Name] != "" && bridges[b.Name] != b.holder(name, n):
+			case bridges[b.Name] != "" && bridges[b.Name] != b.Owner(name, n):
 				return bad("project %q: network %q: interface %s is also of %s", name, n, b.Name, bridges[b.Name])
 			}
-			if err := b.check(); err != nil {
+			if err := b.Check(); err != nil {
 				return fmt.Errorf("project %q: network %q: %w", name, n, err)
 			}
-			bridges[b.Name] = b.holder(name, n)
-			for f := range families {
+			bridges[b.Name] = b.Owner(name, n)
+			for f := range Families {
 				for o, holder := range subnets {
-					if holder != b.holder(name, n) && o.Overlaps(b.of(f).Subnet) {
-						return bad("project %q: network %q: subnet %s overlaps that of %s", name, n, b.of(f).Subnet, holder)
+					if holder != b.Owner(name, n) && o.Overlaps(b.Family(f).Prefix) {
+						return bad("project %q: network %q: subnet %s overlaps that of %s", name, n, b.Family(f).Prefix, holder)
 					}
 				}
-				if b.of(f).valid() {
-					subnets[b.of(f).Subnet] = b.holder(name, n)
+				if b.Family(f).Valid() {
+					subnets[b.Family(f).Prefix] = b.Owner(name, n)
 				}
 			}
 		}
@@ -66,38 +66,38 @@ func (s *state) check() error {
 	return nil
 }
 
-// holder is who a subnet belongs to, for people.
-func (b *bridge) holder(project, network string) string {
+// Owner is who a subnet belongs to, for people.
+func (b *Network) Owner(project, network string) string {
 	if b.Shared != "" {
 		return "the device's network " + b.Shared
 	}
 	return project + "/" + network
 }
 
-// check is [state.check] for one network.
-func (b *bridge) check() error {
+// Check is [state.Check] for one network.
+func (b *Network) Check() error {
 	if b.CNI != "" {
-		if !validName(b.CNI) || b.span.valid() || b.Six.valid() {
+		if !ValidName(b.CNI) || b.Subnet.Valid() || b.Six.Valid() {
 			return fmt.Errorf("network %q of the site: %w", b.CNI, fault.ErrInvalid)
 		}
 		return nil
 	}
-	if !b.valid() && !b.Six.valid() {
+	if !b.Valid() && !b.Six.Valid() {
 		return fmt.Errorf("no subnet: %w", fault.ErrInvalid)
 	}
-	for f := range families {
-		s := b.of(f)
-		if !s.valid() {
+	for f := range Families {
+		s := b.Family(f)
+		if !s.Valid() {
 			continue
 		}
-		room := s.Subnet.Addr().BitLen() - s.Subnet.Bits()
+		room := s.Prefix.Addr().BitLen() - s.Prefix.Bits()
 		switch {
-		case familyOf(s.Subnet.Addr()) != f || s.Subnet != s.Subnet.Masked() || room < 2 || s.Subnet.Bits() < 8:
-			return fmt.Errorf("subnet %s: %w", s.Subnet, fault.ErrInvalid)
-		case !s.Subnet.Contains(s.gateway()) || s.gateway() == s.Subnet.Addr():
-			return fmt.Errorf("gateway %s is not in %s: %w", s.gateway(), s.Subnet, fault.ErrInvalid)
-		case s.Range.IsValid() && (!s.Subnet.Contains(s.Range.Addr()) || s.Range.Bits() < s.Subnet.Bits() || s.Range != s.Range.Masked()):
-			return fmt.Errorf("range %s is not in %s: %w", s.Range, s.Subnet, fault.ErrInvalid)
+		case FamilyOf(s.Prefix.Addr()) != f || s.Prefix != s.Prefix.Masked() || room < 2 || s.Prefix.Bits() < 8:
+			return fmt.Errorf("subnet %s: %w", s.Prefix, fault.ErrInvalid)
+		case !s.Prefix.Contains(s.GatewayAddr()) || s.GatewayAddr() == s.Prefix.Addr():
+			return fmt.Errorf("gateway %s is not in %s: %w", s.GatewayAddr(), s.Prefix, fault.ErrInvalid)
+		case s.Range.IsValid() && (!s.Prefix.Contains(s.Range.Addr()) || s.Range.Bits() < s.Prefix.Bits() || s.Range != s.Range.Masked()):
+			return fmt.Errorf("range %s is not in %s: %w", s.Range, s.Prefix, fault.ErrInvalid)
 		}
 	}
 	if b.MTU != 0 && (b.MTU < minMTU || b.MTU > maxMTU) {
@@ -109,33 +109,33 @@ func (b *bridge) check() error {
 	return nil
 }
 
-// check is [state.check] for one project, whose networks are known to be sound.
-func (p *project) check(containers map[string]string) error {
+// check is [state.Check] for one project, whose networks are known to be sound.
+func (p *Project) check(containers map[string]string) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), fault.ErrInvalid)
 	}
 	addresses := map[string]bool{} // by network
 	for name, s := range p.Services {
-		if s == nil || !validName(name) {
+		if s == nil || !ValidName(name) {
 			return bad("service %q: not a service", name)
 		}
-		for n, pl := range s.Places {
+		for n, pl := range s.Endpoints {
 			b := p.Networks[n]
 			if b == nil || pl == nil {
 				return bad("service %q: no network %q", name, n)
 			}
-			for f := range families {
-				for a := range pl.of(f).all {
-					if !b.of(f).valid() || !b.of(f).Subnet.Contains(a) || a == b.of(f).gateway() || addresses[n+" "+a.String()] {
+			for f := range Families {
+				for a := range pl.Family(f).all {
+					if !b.Family(f).Valid() || !b.Family(f).Prefix.Contains(a) || a == b.Family(f).GatewayAddr() || addresses[n+" "+a.String()] {
 						return bad("service %q: network %q: address %s", name, n, a)
 					}
 					addresses[n+" "+a.String()] = true
 				}
-				if x := pl.of(f).Fixed; x.IsValid() && !b.of(f).Subnet.Contains(x) {
+				if x := pl.Family(f).Fixed; x.IsValid() && !b.Family(f).Prefix.Contains(x) {
 					return bad("service %q: network %q: address %s", name, n, x)
 				}
-				if b.routed() && b.of(f).valid() != pl.of(f).VIP.IsValid() {
-					return bad("service %q: network %q: address %s", name, n, pl.of(f).VIP)
+				if b.Routed() && b.Family(f).Valid() != pl.Family(f).VIP.IsValid() {
+					return bad("service %q: network %q: address %s", name, n, pl.Family(f).VIP)
 				}
 			}
 			if !validAll(pl.Aliases) {
@@ -150,12 +150,12 @@ func (p *project) check(containers map[string]string) error {
 				return bad("service %q: %q is active and not attached", name, id)
 			}
 		}
-		if a := p.Attachments[s.First]; s.First != "" && (a == nil || a.Service != name) {
-			return bad("service %q: %q answers and is not attached", name, s.First)
+		if a := p.Attachments[s.Fallback]; s.Fallback != "" && (a == nil || a.Service != name) {
+			return bad("service %q: %q answers and is not attached", name, s.Fallback)
 		}
 	}
 	for id, a := range p.Attachments {
-		if a == nil || !validName(id) || containers[id] != "" || !validName(a.Hostname) || a.Replica < 1 || a.Slot < 0 {
+		if a == nil || !ValidName(id) || containers[id] != "" || !ValidName(a.Hostname) || a.Replica < 1 || a.Slot < 0 {
 			return bad("container %q: not an attachment", id)
 		}
 		for _, n := range a.Networks {
@@ -163,8 +163,8 @@ func (p *project) check(containers map[string]string) error {
 			if b == nil {
 				return bad("container %q: no network %q", id, n)
 			}
-			for f := range families {
-				if b.of(f).valid() && !p.address(a, n, f).IsValid() {
+			for f := range Families {
+				if b.Family(f).Valid() && !p.Address(a, n, f).IsValid() {
 					return bad("container %q: no address on network %q", id, n)
 				}
 			}
@@ -183,8 +183,8 @@ func (p *project) check(containers map[string]string) error {
 }
 
 // check refuses what cannot stand in files or be made in the kernel.
-func (a *attachment) check() error {
-	if a.Domain != "" && !validName(a.Domain) || a.Joins != "" && !validName(a.Joins) {
+func (a *Attachment) check() error {
+	if a.Domain != "" && !ValidName(a.Domain) || a.Joins != "" && !ValidName(a.Joins) {
 		return fmt.Errorf("domain %q, namespace of %q: %w", a.Domain, a.Joins, fault.ErrInvalid)
 	}
 	for _, l := range a.Links {
@@ -195,7 +195,7 @@ func (a *attachment) check() error {
 	return checkFiles(a.Hosts, a.DNS)
 }
 
-func (l link) check() error {
+func (l LinkOptions) check() error {
 	if l.Interface != "" && (!validInterface(l.Interface) || l.Interface == "lo") {
 		return fmt.Errorf("interface %q: %w", l.Interface, fault.ErrInvalid)
 	}
@@ -210,7 +210,7 @@ func (l link) check() error {
 // checkFiles refuses what cannot stand in a hosts file or a resolver configuration.
 func checkFiles(hosts []workload.Host, dns workload.DNS) error {
 	for _, h := range hosts {
-		if _, err := netip.ParseAddr(h.Address); !validName(h.Name) || err != nil && h.Address != hostGateway {
+		if _, err := netip.ParseAddr(h.Address); !ValidName(h.Name) || err != nil && h.Address != HostGateway {
 			return fmt.Errorf("host %q at %q: %w", h.Name, h.Address, fault.ErrInvalid)
 		}
 	}
@@ -220,16 +220,16 @@ func checkFiles(hosts []workload.Host, dns workload.DNS) error {
 		}
 	}
 	for _, s := range slices.Concat(dns.Search, dns.Options) {
-		if s == "" || !printable([]string{s}) || strings.Contains(s, " ") {
+		if s == "" || !Printable([]string{s}) || strings.Contains(s, " ") {
 			return fmt.Errorf("resolver setting %q: %w", s, fault.ErrInvalid)
 		}
 	}
 	return nil
 }
 
-func checkPorts(ports []port) error {
+func checkPorts(ports []Port) error {
 	for _, q := range ports {
-		if q.HostPort == 0 || q.ContainerPort == 0 || protocol(q.Protocol) == 0 || q.Host.IsValid() && q.Host.IsUnspecified() {
+		if q.HostPort == 0 || q.ContainerPort == 0 || ProtocolNumber(q.Protocol) == 0 || q.Host.IsValid() && q.Host.IsUnspecified() {
 			return fmt.Errorf("port %s: %w", q, fault.ErrInvalid)
 		}
 	}
@@ -243,9 +243,9 @@ const (
 	maxMTU      = 65535
 )
 
-// validName tells whether s can stand in a hosts file and be a file name: letters, digits, dots, dashes, underscores,
+// ValidName tells whether s can stand in a hosts file and be a file name: letters, digits, dots, dashes, underscores,
 // neither a dot nor a dash in front.
-func validName(s string) bool {
+func ValidName(s string) bool {
 	if s == "" || len(s) > maxName || s[0] == '.' || s[0] == '-' {
 		return false
 	}
@@ -260,8 +260,8 @@ func validName(s string) bool {
 }
 
 func validAll(names []string) bool {
-	return !slices.ContainsFunc(names, func(s string) bool { return !validName(s) })
+	return !slices.ContainsFunc(names, func(s string) bool { return !ValidName(s) })
 }
 
 // validInterface tells whether s can be an interface's name.
-func validInterface(s string) bool { return len(s) <= 15 && validName(s) }
+func validInterface(s string) bool { return len(s) <= 15 && ValidName(s) }

@@ -1,0 +1,74 @@
+package ipam
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// MaxState bounds the saved state: some ten thousand containers.
+const MaxState = 8 << 20
+
+// document is what is saved. Sum is over the state's bytes as they stand, so that a flipped bit in an address is
+// found although it still reads as an address.
+type document struct {
+	Sum   string          `json:"sum"`
+	State json.RawMessage `json:"state"`
+}
+
+// Encode is deterministic: equal states are equal bytes. A state that decodeState would not read is fault.ErrTooLarge.
+func Encode(s *State) ([]byte, error) {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode the state of the networks: %w", err)
+	}
+	sum := sha256.Sum256(raw)
+	b, err := json.Marshal(document{hex.EncodeToString(sum[:]), raw})
+	if err != nil {
+		return nil, fmt.Errorf("encode the state of the networks: %w", err)
+	}
+	if len(b) > MaxState {
+		return nil, fmt.Errorf("save the state of the networks: more than %d bytes: %w", MaxState, fault.ErrTooLarge)
+	}
+	return b, nil
+}
+
+// Decode reads strictly: what it returns passed [state.Check]. An error is one of damage.
+func Decode(data []byte) (*State, error) {
+	var d document
+	if len(data) > MaxState {
+		return nil, fmt.Errorf("more than %d bytes: %w", MaxState, fault.ErrTooLarge)
+	}
+	if err := decodeStrict(data, &d); err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(d.State); d.Sum != hex.EncodeToString(sum[:]) {
+		return nil, fmt.Errorf("checksum does not match: %w", fault.ErrDigestMismatch)
+	}
+	s := &State{}
+	if err := decodeStrict(d.State, s); err != nil {
+		return nil, err
+	}
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	return s.Clone(), nil // no nil maps
+}
+
+func decodeStrict(data []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("trailing data: %w", fault.ErrInvalid)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package ipam
+
+import (
+	"net"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Network is one network of a project.
+type Network struct {
+	Subnet
+	Six      Subnet          `json:"six,omitzero"`
+	Name     string          `json:"name"`   // of the interface; "": this device makes none
+	Wanted   bool            `json:"wanted"` // by the project as last prepared; others stay while a container uses them
+	Internal bool            `json:"internal,omitempty"`
+	MTU      int             `json:"mtu,omitempty"` // 0: the kernel's default
+	Driver   workload.Driver `json:"driver,omitempty"`
+	Parent   string          `json:"parent,omitempty"` // of macvlan
+	Mode     string          `json:"mode,omitempty"`   // of macvlan
+	Shared   string          `json:"shared,omitempty"` // the device's network of that name; projects share it
+	CNI      string          `json:"cni,omitempty"`    // the site's network of that name
+}
+
+// Family are the network's addresses of a family.
+func (b *Network) Family(f Family) *Subnet {
+	if f == V6 {
+		return &b.Six
+	}
+	return &b.Subnet
+}
+
+// Routed tells whether the network's traffic goes through this device, so that service addresses and published ports work.
+func (b *Network) Routed() bool {
+	return b.CNI == "" && (b.Driver == "" || b.Driver == workload.Bridge)
+}
+
+// Outbound tells whether a default route can go through the network.
+func (b *Network) Outbound(f Family) bool {
+	return !b.Internal && b.CNI == "" && b.Family(f).Valid()
+}
+
+func (b *Network) Clone() *Network {
+	c := *b
+	c.Reserved, c.Six.Reserved = slices.Clone(b.Reserved), slices.Clone(b.Six.Reserved)
+	return &c
+}
+
+// Same tells whether links that were made for b serve other too.
+func (b *Network) Same(other *Network) bool {
+	return b.Name == other.Name && b.Driver == other.Driver && b.Parent == other.Parent && b.Mode == other.Mode && b.CNI == other.CNI &&
+		b.Subnet.Same(&other.Subnet) && b.Six.Same(&other.Six)
+}
+
+// HardwareAddr is the hardware address of a container on a network.
+func (p *Project) HardwareAddr(a *Attachment, network string) net.HardwareAddr {
+	if given, err := net.ParseMAC(a.Links[network].MAC); err == nil {
+		return given
+	}
+	return HardwareAddrOf(p.Address(a, network, V4), p.Address(a, network, V6))
+}
+
+func (s *State) Backends() map[string]bool {
+	out := map[string]bool{}
+	for _, p := range s.Projects {
+		for sv := range p.Services {
+			for _, id := range p.Backends(sv) {
+				out[id] = true
+			}
+		}
+	}
+	return out
+}
+
+// Joined tells whether a project has joined a network of the device.
+func (s *State) Joined(name string) bool {
+	for _, p := range s.Projects {
+		for _, b := range p.Networks {
+			if b.Shared == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ShareNetwork tells whether two projects share a network.
+func (s *State) ShareNetwork(one, other string) bool {
+	if s.Projects[one] == nil || s.Projects[other] == nil {
+		return false
+	}
+	for _, a := range s.Projects[one].Networks {
+		for _, b := range s.Projects[other].Networks {
+			if a.Shared != "" && a.Shared == b.Shared {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Printable tells whether fields hold only visible ASCII: a resolv.conf with anything else is not worth passing on.
+func Printable(fields []string) bool {
+	for _, f := range fields {
+		for _, r := range f {
+			if r < '!' || r > '~' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// ProtocolNumber is a protocol's number; 0: not one of those that have ports.
+func ProtocolNumber(name string) uint16 {
+	switch name {
+	case "tcp":
+		return unix.IPPROTO_TCP
+	case "udp":
+		return unix.IPPROTO_UDP
+	case "sctp":
+		return unix.IPPROTO_SCTP
+	}
+	return 0
+}
+
+func clip(s string, n int) string {
+	if len(s) > n {
+		return s[:n]
+	}
+	return s
+}
+
+// Uses reports whether a network needs a family to be routed. IPv4 is while there is any project.
+func (s *State) Uses(f Family) bool {
+	if f == V4 {
+		return len(s.Projects) > 0
+	}
+	for _, p := range s.Projects {
+		for _, n := range p.Networks {
+			if n.Six.Valid() && n.Routed() {
+				return true
+			}
+		}
+	}
+	return false
+}
