@@ -19,7 +19,7 @@ import (
 // Admitter is a [Projects] that can tell what would clash on this device, before anything is stopped.
 type Admitter interface {
 	// Admit holds all projects that the device is to run against each other and against the machine as it is now. What this
-	// agent runs already is no clash: it will make room. What cannot run is told in [workload.Clashes]; any other error
+	// agent runs already is no clash: it will make room. What cannot run is told in [workload.Conflicts]; any other error
 	// says nothing about a project, and Admit is called again.
 	Admit(ctx context.Context, projects []*workload.Project) error
 }
@@ -115,7 +115,7 @@ func (l *loop) finishAdmission(of *plan.Desired, owned map[digest.Digest]bool, e
 	if l.targetDesired != of {
 		return
 	}
-	var found workload.Clashes
+	var found workload.Conflicts
 	if err != nil && !errors.As(err, &found) {
 		m.at = now.Add(admitRetry)
 		l.log.Warn("cannot find out whether there is room for a generation; what runs is kept", "err", err)
@@ -155,7 +155,7 @@ func (l *loop) finishAdmission(of *plan.Desired, owned map[digest.Digest]bool, e
 const maxClashes = 5
 
 // clashText is what a message says about clashes, with what can be done.
-func clashText(cs workload.Clashes) string {
+func clashText(cs workload.Conflicts) string {
 	var out []string
 	for i, c := range cs {
 		if i == maxClashes {

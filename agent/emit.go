@@ -60,7 +60,7 @@ func (l *loop) emitRollBack(b store.Bad) {
 
 // did tells of a step that was done.
 func (l *loop) did(st plan.Step) {
-	kind := map[plan.Verb]status.EventKind{plan.Create: status.EventCreated, plan.Start: status.EventStarted, plan.Stop: status.EventStopped, plan.Remove: status.EventRemoved, plan.Switch: status.EventSwitched}[st.Verb]
+	kind := map[plan.Verb]status.EventKind{plan.Create: status.EventCreated, plan.Start: status.EventStarted, plan.Stop: status.EventStopped, plan.Remove: status.EventRemoved, plan.Activate: status.EventSwitched}[st.Verb]
 	if kind == "" {
 		return
 	}

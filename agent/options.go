@@ -55,7 +55,7 @@ type Options struct {
 	Fresher  intake.Fresher // nil: no policy asks for freshness
 	Content  intake.Content
 	Runtime  Runtime
-	Mender   Mender   // nil: nothing beside the runtime needs looking after
+	Repairer Repairer // nil: nothing beside the runtime needs looking after
 	Reporter Reporter // nil: there is no fleet endpoint, nothing is kept for one
 
 	Publisher       Publisher     // of the current state; nil: it is published nowhere

@@ -31,11 +31,11 @@ type Images interface {
 type Projects interface {
 	// Prepare makes a project's networks, volumes and addresses, whatever containers exist.
 	Prepare(ctx context.Context, p *workload.Project) error
-	// Switch lets a service's address and ports lead to container id in place of the other container of its replica, for
+	// Activate lets a service's address and ports lead to container id in place of the other container of its replica, for
 	// connections from now on. What is established stays with the other one.
-	Switch(ctx context.Context, project, service, id string) error
-	// Leave takes a container out of those that its service's address leads to. The last one stays.
-	Leave(ctx context.Context, id string) error
+	Activate(ctx context.Context, project, service, id string) error
+	// Deactivate takes a container out of those that its service's address leads to. The last one stays.
+	Deactivate(ctx context.Context, id string) error
 	// Teardown deletes what a project without containers still owns. Volumes stay.
 	Teardown(ctx context.Context, project string) error
 }

@@ -21,7 +21,7 @@ func (l *loop) recall() error {
 		good, err1 = tx.Good()
 		bad, err2 := tx.Bad()
 		l.restarting, err3 = tx.Again()
-		l.sup.Ailing, err4 = tx.Ailing()
+		l.sup.FailedBefore, err4 = tx.Ailing()
 		l.images, err5 = tx.Images()
 		for _, b := range bad {
 			l.bad[b.Digest] = b

@@ -10,17 +10,17 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 )
 
-// Mender keeps right what other programs of the device can break behind the runtime's back: networks above all. It is
+// Repairer keeps right what other programs of the device can break behind the runtime's back: networks above all. It is
 // called from one goroutine.
-type Mender interface {
-	// Mend looks and repairs, and tells what it repaired, one phrase each. A nil error: all is as it should be now. Doing it
+type Repairer interface {
+	// Repair looks and repairs, and tells what it repaired, one phrase each. A nil error: all is as it should be now. Doing it
 	// again is no error.
-	Mend(ctx context.Context) (repaired []string, err error)
+	Repair(ctx context.Context) (repaired []string, err error)
 }
 
 // Watcher is a Mender that notices at once when something may be broken.
 type Watcher interface {
-	Mender
+	Repairer
 	// Watch tells of each such moment until ctx ends. Several may be told once; the channel is closed in the end.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
@@ -35,11 +35,11 @@ const (
 // reconcile calls the mender at the start, then again and again, and at once when the runtime's events were lost or the mender
 // noticed something itself.
 func (l *loop) reconcile() {
-	if l.o.Mender == nil {
+	if l.o.Repairer == nil {
 		return
 	}
 	var broken <-chan struct{}
-	if w, ok := l.o.Mender.(Watcher); ok {
+	if w, ok := l.o.Repairer.(Watcher); ok {
 		var err error
 		if broken, err = w.Watch(l.ctx); err != nil && l.ctx.Err() == nil {
 			l.log.Warn("what breaks beside the runtime is noticed only now and then", "every", mendEvery, "err", err)
@@ -47,7 +47,7 @@ func (l *loop) reconcile() {
 	}
 	for l.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(l.ctx, mendLimit)
-		repaired, err := l.o.Mender.Mend(ctx)
+		repaired, err := l.o.Repairer.Repair(ctx)
 		cancel()
 		l.send(func(l *loop) { l.reconciled(repaired, err) })
 		select {

@@ -29,7 +29,7 @@ type mender struct {
 	repaired atomic.Pointer[[]string] // what the next call says
 }
 
-func (m *mender) Mend(ctx context.Context) ([]string, error) {
+func (m *mender) Repair(ctx context.Context) ([]string, error) {
 	m.calls.Add(1)
 	if m.hang.Load() {
 		<-ctx.Done()
@@ -80,7 +80,7 @@ func TestMender(t *testing.T) {
 		w.Log = slog.New(slog.NewTextHandler(&log, nil))
 		rt, x := &losing{Memory: m, lost: make(chan workload.Event)}, &watcher{told: make(chan struct{})}
 		w.Env.Runtime = func(*testing.T) agent.Runtime { return rt }
-		w.Edit = func(o *agent.Options) { o.Mender = x }
+		w.Edit = func(o *agent.Options) { o.Repairer = x }
 		w.Publish(t, 1, anApp(1, "web:1"))
 		r := w.Start(t)
 		w.Sync(t, r)

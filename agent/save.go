@@ -163,7 +163,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 			fresh = append(fresh, s)
 		}
 	}
-	ailing := !maps.Equal(a.Ailing, l.sup.Ailing)
+	ailing := !maps.Equal(a.FailedBefore, l.sup.FailedBefore)
 	if len(fresh)+len(a.Removed)+len(a.Good) == 0 && !tell && !ailing {
 		return false, nil
 	}
@@ -192,7 +192,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 			}
 		}
 		if ailing {
-			if err := tx.SetAiling(a.Ailing); err != nil {
+			if err := tx.SetAiling(a.FailedBefore); err != nil {
 				return err
 			}
 		}
@@ -220,7 +220,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		l.committed, l.lastGood, l.stale = old[0].(*store.State), old[1].(*store.State), old[2].(bool)
 		return false, err
 	}
-	l.reported, l.sup.Ailing = true, a.Ailing
+	l.reported, l.sup.FailedBefore = true, a.FailedBefore
 	l.remember(fresh, a.Removed)
 	for _, x := range alarms {
 		l.emitSecurity(x)

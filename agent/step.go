@@ -113,10 +113,10 @@ func (l *loop) call(ctx context.Context, st plan.Step) error {
 		return rt.Stop(ctx, st.Container)
 	case plan.Remove:
 		return rt.Remove(ctx, st.Container)
-	case plan.Switch:
-		return rt.Switch(ctx, st.Project, st.Unit.Service.Name, st.Container)
-	case plan.Leave:
-		return rt.Leave(ctx, st.Container)
+	case plan.Activate:
+		return rt.Activate(ctx, st.Project, st.Unit.Service.Name, st.Container)
+	case plan.Deactivate:
+		return rt.Deactivate(ctx, st.Container)
 	case plan.Teardown:
 		return rt.Teardown(ctx, st.Project)
 	}
@@ -131,7 +131,7 @@ func (l *loop) tell(st plan.Step) {
 		l.volumes.stale = true
 	case plan.Start:
 		l.log.Info("started", "container", st.Container, "project", st.Project, "restarts", l.sup.Containers[st.Container].Total)
-	case plan.Switch:
+	case plan.Activate:
 		l.log.Info("the service's address leads to the new container", "container", st.Container, "project", st.Project)
 	case plan.Stop, plan.Remove, plan.Teardown:
 		if len(l.disks.removedFirst) > 0 && st.Verb != plan.Stop {

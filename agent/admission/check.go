@@ -12,7 +12,7 @@ import (
 
 // Check holds the projects that shall run beside each other against the machine. The clashes are in order of deployment,
 // component and place. Where two projects want one thing, the later one is told the other's name.
-func Check(m Machine, projects []*workload.Project) workload.Clashes {
+func Check(m Machine, projects []*workload.Project) workload.Conflicts {
 	c := &check{m: m}
 	for _, p := range projects {
 		c.privileges(p)
@@ -25,7 +25,7 @@ func Check(m Machine, projects []*workload.Project) workload.Clashes {
 	}
 	c.lines(projects)
 	c.memory(projects)
-	slices.SortStableFunc(c.found, func(a, b workload.Clash) int {
+	slices.SortStableFunc(c.found, func(a, b workload.Conflict) int {
 		return cmp.Or(cmp.Compare(a.Deployment, b.Deployment), cmp.Compare(a.Component, b.Component), cmp.Compare(a.Path, b.Path))
 	})
 	return c.found
@@ -34,11 +34,11 @@ func Check(m Machine, projects []*workload.Project) workload.Clashes {
 // check collects clashes.
 type check struct {
 	m     Machine
-	found workload.Clashes
+	found workload.Conflicts
 }
 
-func (c *check) clash(p *workload.Project, service, key string, kind error, hint, format string, args ...any) {
-	c.found = append(c.found, workload.NewClash(p, service, key, kind, fmt.Sprintf(format, args...), hint))
+func (c *check) conflict(p *workload.Project, service, key string, kind error, hint, format string, args ...any) {
+	c.found = append(c.found, workload.NewConflict(p, service, key, kind, fmt.Sprintf(format, args...), hint))
 }
 
 // privileges refuses what would give a container control of the device, unless the device's owner allows it.
@@ -51,7 +51,7 @@ func (c *check) privileges(p *workload.Project) {
 		if found.Hint != "" {
 			hint = found.Hint + "; or " + hint
 		}
-		clash := workload.NewClash(p, found.Service, "", fault.ErrRejected, "this device does not allow "+found.What, hint)
+		clash := workload.NewConflict(p, found.Service, "", fault.ErrRejected, "this device does not allow "+found.What, hint)
 		clash.Path = found.Path
 		c.found = append(c.found, clash)
 	}
@@ -62,14 +62,14 @@ func (c *check) service(p *workload.Project, s *workload.Service) {
 	c.confinement(p, s)
 	c.resources(p, s)
 	if s.Runtime != "" && !c.m.Runtimes[s.Runtime] {
-		c.clash(p, s.Name, "runtime", fault.ErrUnfit, "name it under \"runtime.allowed\" in the agent's configuration", "this device has no runtime %q", s.Runtime)
+		c.conflict(p, s.Name, "runtime", fault.ErrUnfit, "name it under \"runtime.allowed\" in the agent's configuration", "this device has no runtime %q", s.Runtime)
 	}
 	if s.Init && c.m.NoProgram != "" {
-		c.clash(p, s.Name, "init", fault.ErrUnfit, c.m.ProgramHint, "%s", c.m.NoProgram)
+		c.conflict(p, s.Name, "init", fault.ErrUnfit, c.m.ProgramHint, "%s", c.m.NoProgram)
 	}
 	for n, d := range s.Devices {
 		if !c.m.Exists(d.HostPath) {
-			c.clash(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrUnfit,
+			c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrUnfit,
 				"attach the device, or ask for what may appear later with \"device_cgroup_rules:\"", "this device has no %s", d.HostPath)
 		}
 	}
@@ -77,10 +77,10 @@ func (c *check) service(p *workload.Project, s *workload.Service) {
 		switch {
 		case mt.Kind != workload.MountBind || c.m.Exists(mt.Source):
 		case workload.NamesSocket(mt.Source):
-			c.clash(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
+			c.conflict(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
 				"start the program that makes it on the device", "there is no socket %s on this device", mt.Source)
 		case !mt.Create:
-			c.clash(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
+			c.conflict(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
 				"make it on the device, or let it be made with \"create_host_path: true\"", "there is no %s on this device", mt.Source)
 		}
 	}
@@ -90,7 +90,7 @@ func (c *check) volume(p *workload.Project, v workload.Volume) {
 	if !v.External || c.m.Volume(v.Shared) {
 		return
 	}
-	clash := workload.NewClash(p, "", "", fault.ErrUnfit, fmt.Sprintf("there is no volume %q on this device", v.Shared),
+	clash := workload.NewConflict(p, "", "", fault.ErrUnfit, fmt.Sprintf("there is no volume %q on this device", v.Shared),
 		"deploy the application that makes it first, or leave out \"external:\"")
 	clash.Path = "volumes." + v.Name
 	c.found = append(c.found, clash)
@@ -102,13 +102,13 @@ func (c *check) confinement(p *workload.Project, s *workload.Service) {
 	}
 	sec := s.Security
 	if sec.Seccomp != "" && sec.Seccomp != "unconfined" && !c.m.Seccomp {
-		c.clash(p, s.Name, "security_opt", fault.ErrUnfit, "install a runc that was built with seccomp", "the runtime of this device cannot filter system calls")
+		c.conflict(p, s.Name, "security_opt", fault.ErrUnfit, "install a runc that was built with seccomp", "the runtime of this device cannot filter system calls")
 	}
 	if sec.AppArmor != "" && sec.AppArmor != "unconfined" && !c.m.AppArmor {
-		c.clash(p, s.Name, "security_opt", fault.ErrUnfit, "", "this device has no AppArmor for profile %q", sec.AppArmor)
+		c.conflict(p, s.Name, "security_opt", fault.ErrUnfit, "", "this device has no AppArmor for profile %q", sec.AppArmor)
 	}
 	if !c.m.SELinux && slices.ContainsFunc(sec.Label, func(l string) bool { return l != "disable" }) {
-		c.clash(p, s.Name, "security_opt", fault.ErrUnfit, "", "this device has no SELinux for label %s", strings.Join(sec.Label, ", "))
+		c.conflict(p, s.Name, "security_opt", fault.ErrUnfit, "", "this device has no SELinux for label %s", strings.Join(sec.Label, ", "))
 	}
 }
 
@@ -133,36 +133,36 @@ func (c *check) resources(p *workload.Project, s *workload.Service) {
 		{io, "blkio_config", ControllerIO},
 	} {
 		if n.asked && !c.m.Controllers[n.controller] {
-			c.clash(p, s.Name, n.key, fault.ErrUnfit, "switch it on in the kernel's command line, or leave the limit out",
+			c.conflict(p, s.Name, n.key, fault.ErrUnfit, "switch it on in the kernel's command line, or leave the limit out",
 				"this device has no %s controller", n.controller)
 		}
 	}
 	if most := int64(c.m.Cores) * 1e9; c.m.Cores > 0 && r.NanoCPUs > most {
-		c.clash(p, s.Name, "cpus", fault.ErrUnfit, "", "%g processors are asked for, this device has %d", float64(r.NanoCPUs)/1e9, c.m.Cores)
+		c.conflict(p, s.Name, "cpus", fault.ErrUnfit, "", "%g processors are asked for, this device has %d", float64(r.NanoCPUs)/1e9, c.m.Cores)
 	}
 	if last, ok := highest(r.CPUSet); ok && c.m.Cores > 0 && last >= c.m.Cores {
-		c.clash(p, s.Name, "cpuset", fault.ErrUnfit, "", "processor %d is asked for, the last one of this device is %d", last, c.m.Cores-1)
+		c.conflict(p, s.Name, "cpuset", fault.ErrUnfit, "", "processor %d is asked for, the last one of this device is %d", last, c.m.Cores-1)
 	}
 	if r.CPURealtime > 0 && (c.m.Cgroup == 2 || !c.m.Realtime) {
-		c.clash(p, s.Name, "cpu_rt_runtime", fault.ErrUnfit, "", "this kernel has no real-time groups")
+		c.conflict(p, s.Name, "cpu_rt_runtime", fault.ErrUnfit, "", "this kernel has no real-time groups")
 	}
 	if r.MemorySwap > 0 && !c.m.SwapLimit {
-		c.clash(p, s.Name, "memswap_limit", fault.ErrUnfit, "boot with swapaccount=1, or leave it out", "this kernel does not account for swap")
+		c.conflict(p, s.Name, "memswap_limit", fault.ErrUnfit, "boot with swapaccount=1, or leave it out", "this kernel does not account for swap")
 	}
 	if c.m.Cgroup == 2 && r.OOMKillDisable {
-		c.clash(p, s.Name, "oom_kill_disable", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
+		c.conflict(p, s.Name, "oom_kill_disable", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
 	}
 	if c.m.Cgroup == 2 && r.Swappiness != nil {
-		c.clash(p, s.Name, "mem_swappiness", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
+		c.conflict(p, s.Name, "mem_swappiness", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
 	}
 	if io && c.m.NoWeights && (r.Blkio.Weight > 0 || len(r.Blkio.WeightDevices) > 0) {
-		c.clash(p, s.Name, "blkio_config.weight", fault.ErrUnfit, "", "this kernel shares block devices out by no weights")
+		c.conflict(p, s.Name, "blkio_config.weight", fault.ErrUnfit, "", "this kernel shares block devices out by no weights")
 	}
 	if io {
 		for _, list := range [][]workload.BlkioRate{r.Blkio.WeightDevices, r.Blkio.ReadBps, r.Blkio.WriteBps, r.Blkio.ReadIOps, r.Blkio.WriteIOps} {
 			for _, d := range list {
 				if !c.m.Exists(d.Path) {
-					c.clash(p, s.Name, "blkio_config", fault.ErrUnfit, "", "this device has no %s", d.Path)
+					c.conflict(p, s.Name, "blkio_config", fault.ErrUnfit, "", "this device has no %s", d.Path)
 				}
 			}
 		}

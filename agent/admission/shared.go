@@ -7,8 +7,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// who names a service for another application's release engineer.
-func who(p *workload.Project, service string) string {
+// ownerOf names a service for another application's release engineer.
+func ownerOf(p *workload.Project, service string) string {
 	return fmt.Sprintf("service %s of component %s of deployment %s", service, p.Component, p.Deployment)
 }
 
@@ -33,8 +33,8 @@ func (c *check) lines(projects []*workload.Project) {
 				if before.p == p && before.service == s.Name {
 					continue
 				}
-				c.clash(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrConflict, "a serial line serves one reader: let one service read it and pass on what it reads",
-					"%s is also wanted by %s", d.HostPath, who(before.p, before.service))
+				c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrConflict, "a serial line serves one reader: let one service read it and pass on what it reads",
+					"%s is also wanted by %s", d.HostPath, ownerOf(before.p, before.service))
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func (c *check) memory(projects []*workload.Project) {
 				continue
 			}
 			if sum += asked; sum > c.m.Memory {
-				c.clash(p, s.Name, "mem_reservation", fault.ErrUnfit, "reserve less, or move an application to another device",
+				c.conflict(p, s.Name, "mem_reservation", fault.ErrUnfit, "reserve less, or move an application to another device",
 					"with this service %d MiB of memory are reserved, this device has %d MiB", sum>>20, c.m.Memory>>20)
 			}
 		}

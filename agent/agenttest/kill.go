@@ -209,12 +209,12 @@ func (r killRuntime) Start(ctx context.Context, p *workload.Project, c workload.
 	return r.k.around("start", func() error { return r.r.Start(ctx, p, c) })
 }
 
-func (r killRuntime) Switch(ctx context.Context, project, service, id string) error {
-	return r.k.around("switch", func() error { return r.r.Switch(ctx, project, service, id) })
+func (r killRuntime) Activate(ctx context.Context, project, service, id string) error {
+	return r.k.around("activate", func() error { return r.r.Activate(ctx, project, service, id) })
 }
 
-func (r killRuntime) Leave(ctx context.Context, id string) error {
-	return r.k.around("leave", func() error { return r.r.Leave(ctx, id) })
+func (r killRuntime) Deactivate(ctx context.Context, id string) error {
+	return r.k.around("deactivate", func() error { return r.r.Deactivate(ctx, id) })
 }
 
 func (r killRuntime) Stop(ctx context.Context, id string) error {

@@ -346,10 +346,10 @@ func TestAdmission(t *testing.T) {
 		var taken atomic.Bool
 		taken.Store(true)
 		m.Admitting = func(projects []*workload.Project) error {
-			var cs workload.Clashes
+			var cs workload.Conflicts
 			for _, p := range projects {
 				if taken.Load() && p.Component == "front" && isImage(p, "web:2") {
-					cs = append(cs, workload.NewClash(p, "web", "ports", fault.ErrConflict, "port 80 is held by nginx (4711)", "stop it"))
+					cs = append(cs, workload.NewConflict(p, "web", "ports", fault.ErrConflict, "port 80 is held by nginx (4711)", "stop it"))
 				}
 			}
 			if cs == nil {

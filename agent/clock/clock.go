@@ -69,8 +69,8 @@ type moment struct {
 	limit bool // it is no later, and may be earlier
 }
 
-// said is what a moment has become since.
-func (c *Clock) said(m moment) time.Time { return m.time.Add(c.elapsed() - m.at) }
+// current is what a moment has become since.
+func (c *Clock) current(m moment) time.Time { return m.time.Add(c.elapsed() - m.at) }
 
 type reading struct {
 	Proof
@@ -118,7 +118,7 @@ func (c *Clock) now(freshness bool) (time.Time, *Proof) {
 	return now, by
 }
 
-// Prove takes in a verified time. It tells whether the time that is kept for the next start changed.
+// Prove takes in a verified time. It reports whether the time that is kept for the next start changed.
 func (c *Clock) Prove(p Proof) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +129,7 @@ func (c *Clock) Prove(p Proof) bool {
 		return c.learn(p)
 	}
 	if _, known := c.claims[p.By]; known || len(c.claims) < maxProofs {
-		if p.Time.After(c.said(c.claims[p.By])) {
+		if p.Time.After(c.current(c.claims[p.By])) {
 			c.claims[p.By] = moment{time: p.Time, at: c.elapsed()}
 		}
 	}
@@ -141,7 +141,7 @@ func (c *Clock) Prove(p Proof) bool {
 // settle takes up of the signers' claims what something speaks for now.
 func (c *Clock) settle() (changed bool) {
 	for by, m := range c.claims {
-		t := c.said(m)
+		t := c.current(m)
 		backed := c.backed(t)
 		changed = !backed.IsZero() && c.learn(Proof{Signature, by, backed}) || changed
 		if !backed.Before(t) {
@@ -160,7 +160,7 @@ func (c *Clock) backed(t time.Time) time.Time {
 	behind := firm.Sub(c.wall()) > Slack // the clock is, as is proven already
 	var hint time.Time                   // the earliest
 	for _, h := range c.hints {
-		said := c.said(h)
+		said := c.current(h)
 		if h.limit || behind && firm.Sub(said) > Slack { // whoever says that is behind, too
 			continue
 		}
@@ -227,7 +227,7 @@ func (c *Clock) Proofs() []Proof {
 	return out
 }
 
-// Forget drops the proofs of a kind by signers that keep does not know any more. It tells whether there were any.
+// Forget drops the proofs of a kind by signers that keep does not know any more. It reports whether there were any.
 func (c *Clock) Forget(kind Kind, keep func(by string) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -268,7 +268,7 @@ type Doubt struct {
 	Said     time.Time // what it would be
 }
 
-// Doubt tells whether the clock is wrong by more than [Slack]; nil: nothing is known against it. What is proven comes before
+// Doubt reports whether the clock is wrong by more than [Slack]; nil: nothing is known against it. What is proven comes before
 // what is said. Of several who say so the one whose name is first in order is told, and what one source says counts for
 // nothing while another one agrees with the clock.
 func (c *Clock) Doubt() *Doubt {
@@ -282,7 +282,7 @@ func (c *Clock) Doubt() *Doubt {
 	}
 	var out *Doubt
 	for from, h := range c.hints {
-		said := c.said(h)
+		said := c.current(h)
 		switch {
 		case h.limit && now.Sub(said) <= Slack:
 			continue
@@ -294,7 +294,7 @@ func (c *Clock) Doubt() *Doubt {
 		}
 	}
 	for by, m := range c.claims {
-		if from, said := "a signature by "+by, c.said(m); said.Sub(now) > Slack && (out == nil || from < out.From) {
+		if from, said := "a signature by "+by, c.current(m); said.Sub(now) > Slack && (out == nil || from < out.From) {
 			out = &Doubt{Clock: wall, Believed: now, From: from, Said: said}
 		}
 	}

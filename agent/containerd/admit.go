@@ -19,11 +19,11 @@ import (
 
 var _ agent.Admitter = (*Runtime)(nil)
 
-// Admit holds projects against each other, the machine and its networks as they are now. It changes nothing.
+// Admit checks projects against each other, the machine and its networks as they are now. It changes nothing.
 func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error {
 	f, err := r.features.Find(r.in(ctx))
 	if errors.Is(err, fault.ErrUnfit) {
-		return nowhere(projects, err)
+		return unfitForAll(projects, err)
 	}
 	if err != nil {
 		return fmt.Errorf("ask containerd what it can do: %w", err)
@@ -40,7 +40,7 @@ func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error
 	}
 	found = append(found, lacked...)
 	if err := r.o.Networks.Admit(ctx, projects); err != nil {
-		var more workload.Clashes
+		var more workload.Conflicts
 		if !errors.As(err, &more) {
 			return failure.Classify(err)
 		}
@@ -52,13 +52,13 @@ func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error
 	return found
 }
 
-// nowhere is the answer where containerd itself will not do: for every project, whatever it asks for.
-func nowhere(projects []*workload.Project, err error) error {
-	var all workload.Clashes
+// unfitForAll returns the same conflict for every project: containerd itself is not usable.
+func unfitForAll(projects []*workload.Project, err error) error {
+	var all workload.Conflicts
 	message := failure.Message(err)
 	for _, p := range projects {
 		if len(p.Services) > 0 {
-			c := workload.NewClash(p, p.Services[0].Name, "", fault.ErrUnfit, message, fault.Hint(err))
+			c := workload.NewConflict(p, p.Services[0].Name, "", fault.ErrUnfit, message, fault.Hint(err))
 			c.Service, c.Path = "", "services"
 			all = append(all, c)
 		}
@@ -69,7 +69,7 @@ func nowhere(projects []*workload.Project, err error) error {
 	return all
 }
 
-// machine is what this device has, as it is now: devices come and go.
+// machine describes this device as it is now: device nodes come and go.
 func (r *Runtime) machine(f features.Features, guard workload.Guard) admission.Machine {
 	m := admission.Machine{
 		Cores: runtime.NumCPU(), SwapLimit: f.Controls.Swap, Cgroup: f.CgroupVersion, Controllers: f.Controls.Controllers,

@@ -29,13 +29,13 @@ func TestAdmit(t *testing.T) {
 	})
 	thief := project("thief", workload.Service{Name: "a", Image: img, Ports: []workload.Port{{HostPort: 7171, ContainerPort: 1, Protocol: "tcp"}}})
 	owner := project("owner", thief.Services[0])
-	var taken workload.Clashes
+	var taken workload.Conflicts
 	if err := r.Admit(t.Context(), []*workload.Project{owner, thief}); !errors.As(err, &taken) || len(taken) != 1 || taken[0].Project != thief.Name || !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("one port for two: %v", err)
 	}
 	bad.Volumes = []workload.Volume{{Name: "v", Shared: "nobody", External: true}}
 	err := r.Admit(t.Context(), []*workload.Project{fits, bad})
-	var found workload.Clashes
+	var found workload.Conflicts
 	if !errors.As(err, &found) || !errors.Is(err, fault.ErrUnfit) || !errors.Is(err, fault.ErrRejected) {
 		t.Fatalf("Admit = %v, want clashes", err)
 	}
@@ -47,7 +47,7 @@ func TestAdmit(t *testing.T) {
 			t.Errorf("no clash at %s in:\n%v", want, err)
 		}
 	}
-	if !slices.ContainsFunc(found, func(c workload.Clash) bool {
+	if !slices.ContainsFunc(found, func(c workload.Conflict) bool {
 		return strings.Contains(fault.Hint(c.Reason), "/etc/cdi") && strings.HasSuffix(c.Reason.Error(), "no vendor.example/line=7")
 	}) {
 		t.Errorf("no hint where specifications of devices are in:\n%v", err)

@@ -49,7 +49,7 @@ func (r *rig) benchOurs(img workload.Image, n int) time.Duration {
 // benchFloor does with the client library what its own examples do.
 func (r *rig) benchFloor(c *client.Client, img workload.Image, n int, opts ...oci.SpecOpts) time.Duration {
 	ctx, p := namespaces.WithNamespace(r.t.Context(), r.o.Namespace), benchService(img, "floor", n)
-	box := p.Containers()[0]
+	ctr := p.Containers()[0]
 	began := time.Now()
 	image, err := c.GetImage(ctx, img.Name())
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *rig) benchFloor(c *client.Client, img workload.Image, n int, opts ...oc
 	if err := r.nets.Prepare(ctx, p); err != nil {
 		r.t.Fatal(err)
 	}
-	at, err := r.nets.Attach(ctx, p.Name, box)
+	at, err := r.nets.Attach(ctx, p.Name, ctr)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func (r *rig) benchFloor(c *client.Client, img workload.Image, n int, opts ...oc
 		oci.WithImageConfigArgs(image, []string{"serve", "8080", "hello"}),
 		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: at.NetNS}),
 	}, opts...)
-	container, err := c.NewContainer(ctx, box.ID, client.WithNewSnapshot(box.ID, image), client.WithNewSpec(opts...))
+	container, err := c.NewContainer(ctx, ctr.ID, client.WithNewSnapshot(ctr.ID, image), client.WithNewSpec(opts...))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -78,12 +78,12 @@ func (r *rig) benchFloor(c *client.Client, img workload.Image, n int, opts ...oc
 	if err := task.Start(ctx); err != nil {
 		r.t.Fatal(err)
 	}
-	r.answers(box.ID)
+	r.answers(ctr.ID)
 	took := time.Since(began)
 	if _, err := task.Delete(ctx, client.WithProcessKill); err != nil {
 		r.t.Fatal(err)
 	}
-	err = errors.Join(container.Delete(ctx, client.WithSnapshotCleanup), r.nets.Detach(ctx, box.ID), r.nets.Teardown(ctx, p.Name))
+	err = errors.Join(container.Delete(ctx, client.WithSnapshotCleanup), r.nets.Detach(ctx, ctr.ID), r.nets.Teardown(ctx, p.Name))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Prepare makes what the containers of a project need around them: networks, addresses, places for volumes and logs.
+// Prepare creates what the containers of a project need: networks, addresses, directories for volumes and logs.
 func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error {
 	err := func() error {
 		if err := r.o.Networks.Prepare(ctx, p); err != nil {
@@ -46,18 +46,18 @@ func (r *Runtime) Prepare(ctx context.Context, p *workload.Project) error {
 	return nil
 }
 
-// Switch lets a service's address and ports lead to a container.
-func (r *Runtime) Switch(ctx context.Context, project, service, id string) error {
-	return failure.Classify(r.o.Networks.Switch(ctx, project, service, id))
+// Activate makes a container a backend of its service, see [Networks].
+func (r *Runtime) Activate(ctx context.Context, project, service, id string) error {
+	return failure.Classify(r.o.Networks.Activate(ctx, project, service, id))
 }
 
-// Leave takes a container out of those that its service's address leads to.
-func (r *Runtime) Leave(ctx context.Context, id string) error {
-	return failure.Classify(r.o.Networks.Leave(ctx, id))
+// Deactivate removes a container from the backends of its service.
+func (r *Runtime) Deactivate(ctx context.Context, id string) error {
+	return failure.Classify(r.o.Networks.Deactivate(ctx, id))
 }
 
-// Create makes a container, not started: its writable layer first, for that is what Collect finds again when a kill comes
-// between, and its record last, for what has one is complete.
+// Create creates a container without starting it: first its writable layer, which Collect finds after a kill, and last its record: a
+// container with a record is complete.
 func (r *Runtime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
 	ctx = r.in(ctx)
 	unlock, err := r.ids.Lock(ctx, c.ID)
@@ -97,8 +97,8 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	if err != nil {
 		return err
 	}
-	if err = r.build(ctx, p, c, img, f); err != nil {
-		ctx, cancel := deadline.After(ctx)
+	if err = r.createNew(ctx, p, c, img, f); err != nil {
+		ctx, cancel := deadline.ForCleanup(ctx)
 		defer cancel()
 		if cerr := r.discard(ctx, c.ID); cerr != nil {
 			r.log.Warn("clean up after a container that could not be made", "container", c.ID, "error", cerr)
@@ -107,7 +107,7 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	return err
 }
 
-func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, f features.Features) error {
+func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, f features.Features) error {
 	layer, err := r.freshLayer(ctx, p, c, img)
 	if err != nil {
 		return err
@@ -123,26 +123,26 @@ func (r *Runtime) build(ctx context.Context, p *workload.Project, c workload.Con
 	if _, err := runspec.Signal(signal); err != nil {
 		return err
 	}
-	box := containers.Container{
+	ctr := containers.Container{
 		ID: c.ID, Labels: r.records.Labels(p, c), Image: c.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: c.ID,
 	}
-	if box.Runtime, err = r.runtimeOf(c.Service); err != nil {
+	if ctr.Runtime, err = r.runtimeOf(c.Service); err != nil {
 		return err
 	}
-	if box.Spec, err = r.specify(ctx, p, c, img, at, layer, runspec.Joined{}, box); err != nil {
+	if ctr.Spec, err = r.specify(ctx, p, c, img, at, layer, runspec.Joined{}, ctr); err != nil {
 		return err
 	}
-	return r.records.Create(ctx, box, records.Record{Container: c, NetNS: at.NetNS, StopSignal: signal})
+	return r.records.Create(ctx, ctr, records.Record{Container: c, NetNS: at.NetNS, StopSignal: signal})
 }
 
-// allowed refuses a service that this device may not or cannot run.
+// allowed refuses a service that this device must not or cannot run.
 func (r *Runtime) allowed(ctx context.Context, p *workload.Project, s workload.Service, f features.Features) error {
 	return errors.Join(r.guard.Permit(ctx, p, s), r.specs.Rules.Check(f, s), f.Unmet(s), f.Mappable(s))
 }
 
 // specify writes the specification of a container.
 func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment,
-	layer []mount.Mount, j runspec.Joined, box containers.Container,
+	layer []mount.Mount, j runspec.Joined, ctr containers.Container,
 ) (typeurl.Any, error) {
 	f, err := r.features.Find(ctx)
 	if err != nil {
@@ -154,10 +154,10 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 	}
 	return r.specs.Make(ctx, runspec.Blueprint{
 		Project: p.Name, Service: c.Service, Image: img.Config.Config, NetNS: at.NetNS, Hostname: at.Hostname, Mounts: mounts, Joined: j, Features: f,
-	}, &box)
+	}, &ctr)
 }
 
-// freshLayer makes the container's writable layer, in place of what a killed attempt may have left.
+// freshLayer creates the container's writable layer, in place of one that an interrupted attempt may have left.
 func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image) ([]mount.Mount, error) {
 	all := map[string]string{
 		owned.LabelDevice: r.o.Device, owned.LabelProject: p.Name,
@@ -175,10 +175,10 @@ func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workloa
 	return r.snapshots().Prepare(ctx, c.ID, img.Top(), labels)
 }
 
-// attach gives a container its place in the networks, and the files that come with it to its own root.
+// attach attaches a container to its networks. The files of the networks belong to the root of its user namespace.
 func (r *Runtime) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
 	at, err := r.o.Networks.Attach(ctx, project, c)
-	if err != nil || !users.Own(c.Service) {
+	if err != nil || !users.HasOwnUsers(c.Service) {
 		return at, err
 	}
 	for _, source := range at.files() {
@@ -194,7 +194,7 @@ func (at Attachment) files() map[string]string {
 	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf, "/etc/hostname": at.HostnameFile}
 }
 
-// mounts are those files, what the service and its image mount, and the program of a service with init.
+// mounts are the networks' files, the mounts of the service and its image, and the agent's program for a service with init.
 func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
 	for target, source := range at.files() {

@@ -29,7 +29,7 @@ import (
 type daemon struct {
 	containers.Store
 
-	boxes  []containers.Container
+	ctrs   []containers.Container
 	listed []*task.Process
 	get    func(*api.GetRequest) (*task.Process, error)
 
@@ -46,7 +46,7 @@ func (d *daemon) runtime(t *testing.T) *Runtime {
 	log := slog.New(slog.DiscardHandler)
 	o := Options{Namespace: "n", Device: "press-07", DataDir: t.TempDir(), Networks: nobody{}}
 	return &Runtime{
-		o: o, client: c, log: log, mute: logrus.NewEntry(logrus.New()), ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.DataDir, log),
+		o: o, client: c, log: log, silent: logrus.NewEntry(logrus.New()), ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.DataDir, log),
 		records: records.New(c.ContainerService(), o.Device, o.Namespace, log),
 		claim:   claim.New(c.LeasesService(), claim.Options{Device: o.Device, Namespace: o.Namespace, DataDir: o.DataDir, Logger: log}),
 		logs:    logs.NewKeeper("/nonexistent", logs.Limits{}, time.Now, log),
@@ -64,7 +64,7 @@ func (freeDevice) List(context.Context, ...string) ([]leases.Lease, error) { ret
 // nobody answers for any service.
 type nobody struct{ Networks }
 
-func (nobody) Answering() map[string]bool { return nil }
+func (nobody) ActiveBackends() map[string]bool { return nil }
 
 func (d *daemon) called(what string) {
 	d.mu.Lock()
@@ -73,10 +73,10 @@ func (d *daemon) called(what string) {
 }
 
 func (d *daemon) List(context.Context, ...string) ([]containers.Container, error) {
-	return d.boxes, nil
+	return d.ctrs, nil
 }
 
-func (d *daemon) Get(context.Context, string) (containers.Container, error) { return d.boxes[0], nil }
+func (d *daemon) Get(context.Context, string) (containers.Container, error) { return d.ctrs[0], nil }
 
 // asked is the daemon as a client of tasks.
 type asked struct {

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// markTopic is where a new subscription listens for itself.
+	// markTopic is for events that show that a subscription is active.
 	markTopic = "/longshore/subscribed"
 	markEvery = 100 * time.Millisecond
 )
 
-// Events tells of exits and lack of memory of this device's containers, and of changes that somebody else made to them,
-// until ctx ends. When the connection to containerd
-// is lost, workload.EventLost is sent and the channel is closed: the caller observes and calls Events again, which
-// fails with fault.ErrTemporary until containerd is back. The caller reads until the channel is closed.
+// Events sends exits and out-of-memory events of this device's containers, and changes that another program made to them, until
+// ctx ends. When the connection to containerd is lost, workload.EventLost is sent and the channel is closed: the caller
+// observes and calls Events again, which fails with fault.ErrTemporary until containerd is back. The caller reads until the
+// channel is closed.
 func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	ctx = r.in(ctx)
 	if err := r.claim.Hold(ctx); err != nil {
@@ -53,7 +53,7 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 			for range errs {
 			}
 		}()
-		if err := r.begin(ctx, envelopes, errs); err != nil {
+		if err := r.waitSubscribed(ctx, envelopes, errs); err != nil {
 			begun <- err
 			return
 		}
@@ -66,9 +66,9 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	return out, nil
 }
 
-// begin waits until containerd really sends: a subscription is heard some time after it was made, and what happens in
-// between would be missed. It publishes a mark of its own until the mark comes back.
-func (r *Runtime) begin(ctx context.Context, in <-chan *events.Envelope, errs <-chan error) error {
+// waitSubscribed waits until the subscription is active: containerd needs a moment, and events in between would be missed. It
+// publishes an event of its own until that comes back.
+func (r *Runtime) waitSubscribed(ctx context.Context, in <-chan *events.Envelope, errs <-chan error) error {
 	mark := rand.Text()
 	again := time.NewTicker(markEvery)
 	defer again.Stop()
@@ -119,7 +119,7 @@ func (r *Runtime) forward(ctx context.Context, in <-chan *events.Envelope, errs 
 	}
 }
 
-// translate drops what is not about a container of ours as a whole.
+// translate drops events that are not about a container of ours.
 func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.Event, bool) {
 	v, err := typeurl.UnmarshalAny(e.Event)
 	if err != nil {
@@ -146,12 +146,12 @@ func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.E
 	default:
 		return ev, false
 	}
-	if ev.Kind == workload.EventChanged && r.records.Expected(e.Topic, ev.ID) {
+	if ev.Kind == workload.EventChanged && r.records.OwnChange(e.Topic, ev.ID) {
 		return ev, false
 	}
-	box, err := r.client.ContainerService().Get(ctx, ev.ID)
+	ctr, err := r.client.ContainerService().Get(ctx, ev.ID)
 	if errdefs.IsNotFound(err) {
-		return ev, true // removed meanwhile; a hint too many does no harm
+		return ev, true // removed meanwhile; an extra event does no harm
 	}
-	return ev, err == nil && r.records.Mine(box) && box.Labels[owned.LabelHook] == ""
+	return ev, err == nil && r.records.Ours(ctr) && ctr.Labels[owned.LabelHook] == ""
 }

@@ -28,12 +28,12 @@ func (r *Runtime) Exec(ctx context.Context, id string, o agent.ExecOptions) (int
 	return code, nil
 }
 
-// exec runs a process; a privileged one has what a privileged container has, but the container's devices and mounts.
+// exec runs a process. A privileged one has the rights of a privileged container, with the container's devices and mounts.
 func (r *Runtime) exec(ctx context.Context, id string, o agent.ExecOptions, privileged bool) (code int, err error) {
 	if len(o.Argv) == 0 || o.Argv[0] == "" {
 		return 0, fmt.Errorf("nothing to run: %w", fault.ErrInvalid)
 	}
-	box, _, err := r.records.Own(ctx, id)
+	ctr, _, err := r.records.Own(ctx, id)
 	if err != nil {
 		return 0, err
 	}
@@ -42,7 +42,7 @@ func (r *Runtime) exec(ctx context.Context, id string, o agent.ExecOptions, priv
 		return 0, err
 	}
 	var s oci.Spec
-	if err := typeurl.UnmarshalTo(box.Spec, &s); err != nil {
+	if err := typeurl.UnmarshalTo(ctr.Spec, &s); err != nil {
 		return 0, err
 	}
 	proc, err := execSpec(&s, o, pid)
@@ -57,7 +57,7 @@ func (r *Runtime) exec(ctx context.Context, id string, o agent.ExecOptions, priv
 	return r.tasks.Exec(ctx, id, proc, o)
 }
 
-// execSpec is the container's own process with another program.
+// execSpec is the specification of the container's own process with another program.
 func execSpec(s *oci.Spec, o agent.ExecOptions, pid uint32) (*specs.Process, error) {
 	p := runspec.Process(s, o.Argv)
 	p.Terminal = o.TTY

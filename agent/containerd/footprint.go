@@ -16,7 +16,7 @@ import (
 
 var _ agent.DiskObserver = (*Runtime)(nil)
 
-// Space is how much room there is where containerd and the agent keep what they write.
+// Space returns the free space of the file systems that containerd and the agent write to.
 func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
 	blobs, files, err := r.features.Roots(r.in(ctx))
 	if err != nil {
@@ -28,7 +28,7 @@ func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
 		var st unix.Stat_t
 		var room unix.Statfs_t
 		if unix.Stat(dir, &st) != nil || unix.Statfs(dir, &room) != nil || seen[uint64(st.Dev)] {
-			continue // one that cannot be measured is not known to be full
+			continue // a file system that cannot be measured is not reported
 		}
 		seen[uint64(st.Dev)] = true
 		size := int64(room.Blocks) * int64(room.Bsize)
@@ -37,15 +37,15 @@ func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
 	return out, nil
 }
 
-// Footprint is what the removal of a project gives back.
+// Footprint returns the bytes that removing a project frees.
 func (r *Runtime) Footprint(ctx context.Context, project string) (int64, error) {
 	ctx = r.in(ctx)
-	boxes, err := r.client.ContainerService().List(ctx, owned.By(r.o.Device, owned.LabelProject, project))
+	ctrs, err := r.client.ContainerService().List(ctx, owned.By(r.o.Device, owned.LabelProject, project))
 	if err != nil {
 		return 0, fmt.Errorf("measure project %s: %w", project, failure.Classify(err))
 	}
 	var sum int64
-	for _, b := range boxes {
+	for _, b := range ctrs {
 		u, err := r.snapshots().Usage(ctx, b.SnapshotKey)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return 0, fmt.Errorf("measure container %s: %w", b.ID, failure.Classify(err))
@@ -56,19 +56,19 @@ func (r *Runtime) Footprint(ctx context.Context, project string) (int64, error) 
 	return sum + logs, err
 }
 
-// Usage tells what this device's running containers use, and what the output of all takes.
+// Usage returns the resource usage of this device's running containers, and the size of all logs.
 func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
 	ctx = r.in(ctx)
-	boxes, err := r.records.List(ctx)
+	ctrs, err := r.records.List(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("measure containers: %w", failure.Classify(err))
 	}
 	logs, err := r.logs.Usage(ctx)
-	if err != nil || len(boxes) == 0 {
+	if err != nil || len(ctrs) == 0 {
 		return nil, logs, err
 	}
 	ours := map[string]bool{}
-	for _, b := range boxes {
+	for _, b := range ctrs {
 		ours[b.ID] = true
 	}
 	out, err := usage.Measure(ctx, r.client.TaskService(), ours, r.o.Now(), r.log)
@@ -80,7 +80,7 @@ func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUs
 
 var _ agent.VolumeKeeper = (*Runtime)(nil)
 
-// StoredVolumes lists the named volumes that have data on this device. What a driver mounts is not on it.
+// StoredVolumes lists the named volumes that have data on this device, without those that a driver mounts.
 func (r *Runtime) StoredVolumes(context.Context) ([]workload.StoredVolume, error) {
 	return r.volumes.Stored()
 }
@@ -90,7 +90,7 @@ func (r *Runtime) VolumeSize(ctx context.Context, project, name string) (int64, 
 	return r.volumes.Size(ctx, project, name)
 }
 
-// TakeVolume takes a volume's data away at once, see [volumes.Store.Take].
+// TakeVolume removes a volume's data at once, see [volumes.Store.Take].
 func (r *Runtime) TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error) {
 	return r.volumes.Take(ctx, project, name)
 }

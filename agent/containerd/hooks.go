@@ -28,28 +28,28 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// preStart runs the containers that come before a start, each to its end.
+// preStart runs the init containers of a start, one after another.
 func (r *Runtime) preStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, labels map[string]string) error {
 	for n, h := range c.Service.PreStart {
 		if !h.PerReplica && c.Replica > 1 {
 			continue
 		}
-		if err := r.runFirst(ctx, p, c, n, at, labels); err != nil {
+		if err := r.runInitContainer(ctx, p, c, n, at, labels); err != nil {
 			return fmt.Errorf("pre_start %d: %w", n+1, err)
 		}
 	}
 	return nil
 }
 
-// firstID names the n-th container that runs before another one.
-func firstID(id string, n int) string {
+// initContainerID names the n-th init container of a container.
+func initContainerID(id string, n int) string {
 	sum := sha256.Sum256([]byte(id))
-	return "first-" + strconv.Itoa(n) + "-" + hex.EncodeToString(sum[:16])
+	return "init-" + strconv.Itoa(n) + "-" + hex.EncodeToString(sum[:16])
 }
 
-// first is the n-th container that runs before c, in its networks and with its volumes. It has c's place in the project, so
-// that it finds its volumes without names and writes where c does.
-func first(c workload.Container, n int) workload.Container {
+// initContainer is the n-th init container of c, in its networks and with its volumes. It has c's service name and replica, so that it
+// finds its anonymous volumes and writes to its log.
+func initContainer(c workload.Container, n int) workload.Container {
 	s := c.Service.PreStart[n].Service
 	s.Name = c.Service.Name
 	for _, m := range c.Service.Mounts {
@@ -59,20 +59,20 @@ func first(c workload.Container, n int) workload.Container {
 	}
 	s.Namespaces.Network, s.Namespaces.User = c.Service.Namespaces.Network, c.Service.Namespaces.User
 	s.PreStart, s.PostStart, s.PreStop = nil, nil, nil
-	return workload.Container{ID: firstID(c.ID, n), Service: s, Replica: c.Replica, Hash: c.Hash}
+	return workload.Container{ID: initContainerID(c.ID, n), Service: s, Replica: c.Replica, Hash: c.Hash}
 }
 
-func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.Container, n int, at Attachment, labels map[string]string) (err error) {
-	f := first(c, n)
-	if err := r.removeFirst(ctx, f.ID); err != nil { // a kill left it
+func (r *Runtime) runInitContainer(ctx context.Context, p *workload.Project, c workload.Container, n int, at Attachment, labels map[string]string) (err error) {
+	f := initContainer(c, n)
+	if err := r.removeInitContainer(ctx, f.ID); err != nil { // a kill left it
 		return err
 	}
 	defer func() {
-		ctx, cancel := deadline.After(ctx)
+		ctx, cancel := deadline.ForCleanup(ctx)
 		defer cancel()
-		err = errors.Join(err, r.removeFirst(ctx, f.ID))
+		err = errors.Join(err, r.removeInitContainer(ctx, f.ID))
 	}()
-	streams, begin, err := r.makeFirst(ctx, p, c, f, at, labels)
+	streams, begin, err := r.createInitContainer(ctx, p, c, f, at, labels)
 	if err != nil {
 		return err
 	}
@@ -91,11 +91,11 @@ func (r *Runtime) runFirst(ctx context.Context, p *workload.Project, c workload.
 	if err != nil {
 		return err
 	}
-	return hookFailed(code, writtenSince(file, begin))
+	return hookError(code, writtenSince(file, begin))
 }
 
-// makeFirst makes the container; begin is how much its owner has written before.
-func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams tasks.IO, begin int64, err error) {
+// createInitContainer creates the container; begin is the size of the log before.
+func (r *Runtime) createInitContainer(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams tasks.IO, begin int64, err error) {
 	machine, err := r.features.Find(ctx)
 	if err != nil {
 		return streams, 0, err
@@ -111,24 +111,24 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	if err != nil {
 		return streams, 0, err
 	}
-	box := containers.Container{
+	ctr := containers.Container{
 		ID: f.ID, Labels: r.records.Labels(p, f), Image: f.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: f.ID,
 	}
-	box.Labels[owned.LabelHook] = c.ID
-	if box.Runtime, err = r.runtimeOf(f.Service); err != nil {
+	ctr.Labels[owned.LabelHook] = c.ID
+	if ctr.Runtime, err = r.runtimeOf(f.Service); err != nil {
 		return streams, 0, err
 	}
 	j, err := r.join(ctx, p.Name, f)
 	if err != nil {
 		return streams, 0, err
 	}
-	if box.Spec, err = r.specify(ctx, p, f, img, at, layer, j, box); err != nil {
+	if ctr.Spec, err = r.specify(ctx, p, f, img, at, layer, j, ctr); err != nil {
 		return streams, 0, err
 	}
-	if err := r.volumes.Lay(ctx, p, f); err != nil {
+	if err := r.volumes.Materialise(ctx, p, f); err != nil {
 		return streams, 0, err
 	}
-	if err := r.records.Create(ctx, box, records.Record{Container: f, NetNS: at.NetNS}); err != nil {
+	if err := r.records.Create(ctx, ctr, records.Record{Container: f, NetNS: at.NetNS}); err != nil {
 		return streams, 0, err
 	}
 	if streams, err = r.taskIO(f.Service, f.ID, labels); err != nil {
@@ -144,7 +144,7 @@ func (r *Runtime) makeFirst(ctx context.Context, p *workload.Project, c, f workl
 	return streams, begin, nil
 }
 
-// writtenSince is the end of what a file got after it had a size.
+// writtenSince is the end of what was appended to a file since it had a size.
 func writtenSince(file string, begin int64) string {
 	f, err := os.Open(file)
 	if err != nil {
@@ -163,18 +163,18 @@ func writtenSince(file string, begin int64) string {
 	if err != nil {
 		return ""
 	}
-	return endOf(string(b))
+	return lastLines(string(b))
 }
 
-// hookFailed tells an exit code and what was printed last.
-func hookFailed(code int, printed string) error {
+// hookError is an error with an exit code and the last output.
+func hookError(code int, printed string) error {
 	if printed == "" {
 		return fmt.Errorf("it exited with %d", code)
 	}
 	return fmt.Errorf("it exited with %d: %s", code, printed)
 }
 
-// postStart runs the commands that follow a start. When one fails, the container does not run on.
+// postStart runs the commands after a start. When one fails, the container is stopped.
 func (r *Runtime) postStart(ctx context.Context, c workload.Container) error {
 	for n, h := range c.Service.PostStart {
 		err := r.runHook(ctx, c, h, 0)
@@ -182,15 +182,15 @@ func (r *Runtime) postStart(ctx context.Context, c workload.Container) error {
 			continue
 		}
 		err = fmt.Errorf("post_start %d (%s): %w", n+1, strings.Join(h.Command, " "), err)
-		ctx, cancel := deadline.After(ctx)
+		ctx, cancel := deadline.ForCleanup(ctx)
 		defer cancel()
 		return errors.Join(err, r.tasks.End(ctx, c.ID))
 	}
 	return nil
 }
 
-// preStop runs the commands before the stop signal, and tells how much of the grace period they took. A failure does not
-// hold the stop up.
+// preStop runs the commands before the stop signal, and returns how much of the grace period they took. A failure does not keep the
+// container from being stopped.
 func (r *Runtime) preStop(ctx context.Context, c workload.Container, grace time.Duration) time.Duration {
 	if len(c.Service.PreStop) == 0 || grace <= 0 {
 		return 0
@@ -207,13 +207,15 @@ func (r *Runtime) preStop(ctx context.Context, c workload.Container, grace time.
 	return min(max(r.o.Now().Sub(began), 0), grace)
 }
 
-// runHook runs a command in a running container. refused is how many processes the container's limit had refused when what may
-// have made the command fail began: a failure after more of them is told with the limit.
+// runHook runs a command in a running container. refused is how many processes the container's limit had refused before: when there are
+// more after a failure, the error names the limit.
 func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.Hook, refused uint64) (err error) {
 	if len(h.Command) == 0 {
 		return fmt.Errorf("nothing to run: %w", fault.ErrInvalid)
 	}
-	defer func() { err = cgroup.Crowded(err, c.Service.Resources, r.group(c.Service.Resources, c.ID), refused) }()
+	defer func() {
+		err = cgroup.PIDLimitError(err, c.Service.Resources, r.group(c.Service.Resources, c.ID), refused)
+	}()
 	var printed tail
 	code, err := r.exec(ctx, c.ID, agent.ExecOptions{
 		Argv: h.Command, User: h.User, WorkingDir: h.WorkingDir, Environment: h.Environment, Stdout: &printed, Stderr: &printed,
@@ -225,12 +227,12 @@ func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.
 		return err
 	}
 	if code != 0 {
-		return hookFailed(code, printed.String())
+		return hookError(code, printed.String())
 	}
 	return nil
 }
 
-// tail keeps the end of what is written.
+// tail keeps the end of what is written to it.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte
@@ -252,11 +254,11 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return endOf(string(t.kept))
+	return lastLines(string(t.kept))
 }
 
-// endOf is the last lines of some output, on one line for an error.
-func endOf(s string) string {
+// lastLines returns the last lines of an output on one line, for an error.
+func lastLines(s string) string {
 	lines := strings.FieldsFunc(s, func(c rune) bool { return c == '\n' || c == '\r' })
 	return strings.Join(lines[max(0, len(lines)-maxTailLines):], " | ")
 }

@@ -13,15 +13,15 @@ func (r *Runtime) Pull(ctx context.Context, i workload.Image, progress func(done
 	return r.images.Pull(r.in(ctx), i, progress)
 }
 
-// Collect drops images and unpacked layers that are not in keep, partial ones too, and what half-made containers left.
-// Containers that exist keep the layers they stand on.
+// Collect removes images and unpacked layers that are not in keep, partial ones too, and the layers of incomplete containers. Layers
+// of existing containers stay.
 func (r *Runtime) Collect(ctx context.Context, keep []workload.Image) error {
 	ctx = r.in(ctx)
 	if err := r.claim.Hold(ctx); err != nil {
 		return err
 	}
 	r.images.Keep(keep)
-	err := r.sweep(ctx, "") // before the images are taken: a Create may hold its container and wait for its image
+	err := r.collectLayers(ctx, "") // before images are locked: a Create may hold its container and wait for its image
 	if err == nil {
 		err = r.images.Collect(ctx)
 	}

@@ -27,32 +27,31 @@ import (
 // defaultGrace is Compose's stop_grace_period.
 const defaultGrace = 10 * time.Second
 
-// Start runs a created or exited container: its network first, so that it finds it complete, also after a reboot; then what
-// it mounts and what runs before it; then a new task in place of the one that ended, and what follows a start.
+// Start starts a created or exited container: first its networks, also after a reboot; then its mounts and its init containers; then
+// a new task in place of the one that ended, and the post_start commands.
 func (r *Runtime) Start(ctx context.Context, p *workload.Project, c workload.Container) error {
 	return r.change(ctx, "start", c.ID, func(ctx context.Context, _ string) error { return r.start(ctx, p, c) })
 }
 
-// Stop ends a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period
-// would not end before ctx does. What is left tells the exit code
-// until the next Start. A container that is gone is stopped.
+// Stop stops a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period would end
+// after ctx. The task keeps the exit code until the next Start. A container that is gone is stopped.
 func (r *Runtime) Stop(ctx context.Context, id string) error {
 	return r.change(ctx, "stop", id, r.stop)
 }
 
 func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Container) error {
-	box, rec, err := r.records.Own(ctx, c.ID)
+	ctr, rec, err := r.records.Own(ctx, c.ID)
 	if err != nil {
 		return err
 	}
-	if c.Hash != rec.Container.Hash { // an id is cut short; what was created counts
+	if c.Hash != rec.Container.Hash { // the id holds a part of the hash; the created container counts
 		c = rec.Container
 	}
 	status, err := r.tasks.Status(ctx, c.ID)
 	switch {
 	case errdefs.IsNotFound(err): // no task
-	case err != nil && tasks.Silent(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may well run
-		return failure.As(fault.ErrTemporary, errors.Join(tasks.ErrSilent, err))
+	case err != nil && tasks.IsShimTimeout(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may well run
+		return failure.As(fault.ErrTemporary, errors.Join(tasks.ErrShimTimeout, err))
 	case err != nil:
 		return err
 	case status == task.Status_RUNNING, status == task.Status_PAUSING:
@@ -66,57 +65,57 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	}
 	before, cancel := context.WithTimeout(ctx, r.startLimit)
 	defer cancel()
-	layer, err := r.snapshots().Mounts(before, box.SnapshotKey)
+	layer, err := r.snapshots().Mounts(before, ctr.SnapshotKey)
 	if errdefs.IsNotFound(err) {
 		return r.removeBroken(ctx, c.ID, err)
 	}
 	if err != nil {
 		return err
 	}
-	at, err := r.attach(before, box.Labels[owned.LabelProject], c)
+	at, err := r.attach(before, ctr.Labels[owned.LabelProject], c)
 	if err != nil {
 		return err
 	}
-	if err := r.settleIn(before, p, c, at, layer, box, rec); err != nil {
+	if err := r.prepareStart(before, p, c, at, layer, ctr, rec); err != nil {
 		return err
 	}
-	if err := r.preStart(ctx, p, c, at, box.Labels); err != nil {
+	if err := r.preStart(ctx, p, c, at, ctr.Labels); err != nil {
 		return err
 	}
-	ctx, cancel = context.WithTimeout(ctx, r.startLimit) // what came before has had all the time that the caller gives
+	ctx, cancel = context.WithTimeout(ctx, r.startLimit) // the init containers have no limit but the caller's
 	defer cancel()
-	streams, err := r.taskIO(c.Service, c.ID, box.Labels)
+	streams, err := r.taskIO(c.Service, c.ID, ctr.Labels)
 	if err != nil {
 		return err
 	}
 	pid, err := r.tasks.Run(ctx, runspec.Group(p.Name, c.Service), c.ID, layer, streams)
 	if err != nil {
-		if images.Damaged(err) && r.images.Suspect(ctx, c.Service.Image) {
+		if images.Damaged(err) && r.images.Invalidate(ctx, c.Service.Image) {
 			return r.removeBroken(ctx, c.ID, err)
 		}
 		return err
 	}
-	if err := r.volumes.Withdraw(c); err != nil {
-		r.log.Warn("what a container mounts of the device stays mounted at the agent's place for it", "container", c.ID, "error", err)
+	if err := r.volumes.UnmountSources(c); err != nil {
+		r.log.Warn("a container's sources stay mounted in the agent's run directory", "container", c.ID, "error", err)
 	}
-	r.logs.Watch(replicaOf(box.Labels), c.Service.Log, c.ID, pid)
+	r.logs.Watch(replicaOf(ctr.Labels), c.Service.Log, c.ID, pid)
 	return r.postStart(ctx, c)
 }
 
-// removeBroken removes a container that cannot be started any more, so that it is created anew.
+// removeBroken removes a container that cannot be started any more, so that it is created again.
 func (r *Runtime) removeBroken(ctx context.Context, id string, why error) error {
-	r.log.Warn("a container is broken and is created anew", "container", id, "error", why)
-	return failure.As(fault.ErrTemporary, errors.Join(fmt.Errorf("it is broken and is created anew: %w", why), r.remove(ctx, id)))
+	r.log.Warn("a container is broken and will be created again", "container", id, "error", why)
+	return failure.As(fault.ErrTemporary, errors.Join(fmt.Errorf("it is broken and will be created again: %w", why), r.remove(ctx, id)))
 }
 
-// settleIn makes what a container mounts, and writes into its specification what changed since it was made.
-func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
-	box containers.Container, rec records.Record,
+// prepareStart creates the container's mounts, and updates its specification where something changed since it was created.
+func (r *Runtime) prepareStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+	ctr containers.Container, rec records.Record,
 ) error {
 	if err := r.guard.Permit(ctx, p, c.Service); err != nil {
 		return err
 	}
-	if err := r.volumes.Lay(ctx, p, c); err != nil {
+	if err := r.volumes.Materialise(ctx, p, c); err != nil {
 		return err
 	}
 	if err := users.SetNetSysctls(at.NetNS, c.Service); err != nil {
@@ -129,26 +128,26 @@ func (r *Runtime) settleIn(ctx context.Context, p *workload.Project, c workload.
 			return err
 		}
 	}
-	late := runspec.Late(c.Service)
+	late := runspec.BuiltAtStart(c.Service)
 	if !late && at.NetNS == rec.NetNS {
 		return nil
 	}
 	rec.NetNS = at.NetNS
 	var err error
 	if late {
-		box.Spec, err = r.specifyLate(ctx, p, c, at, layer, box)
+		ctr.Spec, err = r.specifyAtStart(ctx, p, c, at, layer, ctr)
 	} else {
-		box.Spec, err = runspec.Rejoin(box.Spec, at.NetNS, at.files())
+		ctr.Spec, err = runspec.Rejoin(ctr.Spec, at.NetNS, at.files())
 	}
 	if err != nil {
 		return err
 	}
-	return r.records.Update(ctx, box, rec)
+	return r.records.Update(ctx, ctr, rec)
 }
 
-// specifyLate writes the specification of a service whose image is needed for that: what is fixed starts without it, too.
-func (r *Runtime) specifyLate(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
-	box containers.Container,
+// specifyAtStart writes the specification of a service for which it may differ at each start; that needs the image.
+func (r *Runtime) specifyAtStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+	ctr containers.Container,
 ) (typeurl.Any, error) {
 	img, err := r.images.Ready(ctx, c.Service.Image)
 	if err != nil {
@@ -158,7 +157,7 @@ func (r *Runtime) specifyLate(ctx context.Context, p *workload.Project, c worklo
 	if err != nil {
 		return nil, err
 	}
-	return r.specify(ctx, p, c, img, at, layer, j, box)
+	return r.specify(ctx, p, c, img, at, layer, j, ctr)
 }
 
 func (r *Runtime) stop(ctx context.Context, id string) error {

@@ -13,11 +13,11 @@ import (
 
 // Logs opens what a container and its predecessors wrote, see [logs.Keeper.Open].
 func (r *Runtime) Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error) {
-	box, _, err := r.records.Own(r.in(ctx), id)
+	ctr, _, err := r.records.Own(r.in(ctx), id)
 	if err != nil {
 		return nil, fmt.Errorf("read the output of container %s: %w", id, failure.Classify(err))
 	}
-	l, err := r.logs.Open(ctx, replicaOf(box.Labels), o)
+	l, err := r.logs.Open(ctx, replicaOf(ctr.Labels), o)
 	if err != nil {
 		return nil, fmt.Errorf("read the output of container %s: %w", id, err)
 	}

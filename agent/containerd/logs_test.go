@@ -17,7 +17,7 @@ import (
 
 func TestLogsOfAContainerOverRotation(t *testing.T) {
 	r := newRig(t, func(o *containerd.Options) {
-		o.Logs = logs.Limits{MaxSize: 32 << 10, MaxFiles: 10000, Every: 3 * time.Millisecond}
+		o.Logs = logs.Limits{MaxSize: 32 << 10, MaxFiles: 10000, Interval: 3 * time.Millisecond}
 	})
 	img := r.pulled(nil)
 	const lines = 100_000

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// join finds the namespaces of other services that a container shares; the first replica of each must run.
+// join finds the namespaces of other services that a container shares; the first replica of each must be running.
 func (r *Runtime) join(ctx context.Context, project string, c workload.Container) (runspec.Joined, error) {
 	var j runspec.Joined
 	ns := c.Service.Namespaces
@@ -42,14 +42,14 @@ func (r *Runtime) join(ctx context.Context, project string, c workload.Container
 	return j, nil
 }
 
-// firstOfService is the process of a service's first replica that runs.
+// firstOfService is the process of a running container of a service's first replica, the active backend if possible.
 func (r *Runtime) firstOfService(ctx context.Context, project, service string) (uint32, error) {
-	boxes, err := r.records.List(ctx, owned.LabelProject, project, owned.LabelService, service, owned.LabelReplica, "1")
+	ctrs, err := r.records.List(ctx, owned.LabelProject, project, owned.LabelService, service, owned.LabelReplica, "1")
 	if err != nil {
 		return 0, err
 	}
-	answering := r.o.Networks.Answering()
-	slices.SortStableFunc(boxes, func(a, b containers.Container) int { // that which answers for the service first
+	answering := r.o.Networks.ActiveBackends()
+	slices.SortStableFunc(ctrs, func(a, b containers.Container) int { // the active backend first
 		switch {
 		case answering[a.ID] == answering[b.ID]:
 			return 0
@@ -58,7 +58,7 @@ func (r *Runtime) firstOfService(ctx context.Context, project, service string) (
 		}
 		return 1
 	})
-	for _, b := range boxes {
+	for _, b := range ctrs {
 		if b.Labels[owned.LabelHook] != "" {
 			continue
 		}

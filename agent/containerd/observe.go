@@ -25,12 +25,12 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	if err := r.claim.Hold(ctx); err != nil {
 		return out, err
 	}
-	boxes, err := r.records.Observed(ctx)
+	ctrs, err := r.records.Observed(ctx)
 	if err != nil {
 		return out, fmt.Errorf("list containers: %w", failure.Classify(err))
 	}
 	var ids []string
-	for _, b := range boxes {
+	for _, b := range ctrs {
 		if b.Labels[owned.LabelHook] == "" {
 			ids = append(ids, b.ID)
 		}
@@ -39,8 +39,8 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	if err != nil {
 		return out, fmt.Errorf("list tasks: %w", failure.Classify(err))
 	}
-	projects, answering, mute := map[string]bool{}, r.o.Networks.Answering(), map[string]bool{}
-	for _, b := range boxes {
+	projects, answering, mute := map[string]bool{}, r.o.Networks.ActiveBackends(), map[string]bool{}
+	for _, b := range ctrs {
 		if b.Labels[owned.LabelHook] != "" { // part of another container's start
 			continue
 		}
@@ -60,18 +60,18 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 		switch t, ok := running[b.ID]; {
 		case ok && (t == nil || t.Status == task.Status_UNKNOWN):
 			mute[b.ID] = true
-			o = r.sightings.recall(o)
+			o = r.lastKnown.recall(o)
 		case t != nil:
 			if describe(&o, t); o.Status == workload.Exited && o.ExitCode != 0 {
 				o.Lack = r.lack(b)
 			}
-			r.observeWriter(b, o)
+			r.watchOutput(b, o)
 		}
 		projects[o.Project] = true
 		out.Containers = append(out.Containers, o)
 	}
-	for _, id := range r.sightings.note(out.Containers, mute) {
-		r.log.Warn("a container's shim does not answer; the container is taken for what it was", "container", id)
+	for _, id := range r.lastKnown.note(out.Containers, mute) {
+		r.log.Warn("a container's shim does not answer; its last known state is used", "container", id)
 	}
 	owners, err := r.logs.Projects()
 	if err != nil {
@@ -87,8 +87,8 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	return out, nil
 }
 
-// observeWriter notes where a container writes to, when it is seen for the first time.
-func (r *Runtime) observeWriter(b containers.Container, o workload.Observation) {
+// watchOutput watches a container's output when a run of it is observed for the first time.
+func (r *Runtime) watchOutput(b containers.Container, o workload.Observation) {
 	if o.Status != workload.Running || r.logs.Watched(o.ID, o.Run) {
 		return
 	}
@@ -114,15 +114,15 @@ func describe(o *workload.Observation, t *task.Process) {
 	}
 }
 
-// sightings are how containers were when their shims told last.
-type sightings struct {
+// lastKnown is the last state of containers that their shims returned.
+type lastKnown struct {
 	mu     sync.Mutex
 	seen   map[string]workload.Observation
 	silent map[string]bool
 }
 
-// recall completes an observation of a container whose shim does not answer by what was seen last.
-func (s *sightings) recall(o workload.Observation) workload.Observation {
+// recall completes an observation of a container whose shim does not answer with its last known state.
+func (s *lastKnown) recall(o workload.Observation) workload.Observation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, ok := s.seen[o.ID]
@@ -134,8 +134,8 @@ func (s *sightings) recall(o workload.Observation) workload.Observation {
 	return o
 }
 
-// note takes over all that is there now, and tells which of the silent ones are so since now.
-func (s *sightings) note(all []workload.Observation, silent map[string]bool) (since []string) {
+// note remembers the current observations, and returns the containers whose shims stopped answering since the last call.
+func (s *lastKnown) note(all []workload.Observation, silent map[string]bool) (since []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = map[string]workload.Observation{}
@@ -151,7 +151,7 @@ func (s *sightings) note(all []workload.Observation, silent map[string]bool) (si
 	return since
 }
 
-// lack asks the control group of a container that exited with an error, which stays until the task is deleted.
+// lack reads the control group of a container that exited with an error; the group exists until the task is deleted.
 func (r *Runtime) lack(b containers.Container) workload.Lack {
 	rec, err := records.Of(b)
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 	DefaultSnapshotter = "overlayfs"
 )
 
-// Options say which containerd, whose objects, and where things are kept.
+// Options of a runtime.
 type Options struct {
 	Address     string // containerd's socket; "": DefaultAddress
 	Namespace   string // "": DefaultNamespace
@@ -26,19 +26,19 @@ type Options struct {
 	DataDir     string // volumes and logs, survives reboots; needed
 	RunDir      string // short-lived mounts, does not survive reboots; needed
 
-	Endpoints func(repository string) ([]images.Endpoint, error) // where a repository, with its host, is really served, in order; needed for Pull
+	Endpoints func(repository string) ([]images.Endpoint, error) // the endpoints of a repository, in order; needed for Pull
 	Journal   images.Journal                                     // needed
 	Networks  Networks                                           // needed
 
 	Downloads int // layers fetched at a time; 0: DefaultDownloads
 	Unpacks   int // layers unpacked at a time; 0: DefaultUnpacks
 
-	MinFree images.Space // what pulls leave free of containerd's and the agent's file systems
+	MinFree images.Space // free space that pulls leave on the file systems of containerd and the agent
 
 	AllowPrivileged bool              // run what workload.Privileges lists; refused otherwise
-	Places          []workload.Place  // of this device, beside those of every one, that containers without privileges must not have: the agent's configuration
+	Places          []workload.Place  // of this device that unprivileged containers must not have, in addition to those of every device: the agent's configuration
 	Runtimes        map[string]string // other OCI runtimes that services may ask for by name: containerd's name of one, or the path of what stands in for runc
-	Program         string            // path of this program, statically linked, for what it does in containers and beside them; "": services with init or tty are refused
+	Program         string            // path of this program, statically linked, for init and tty; "": services with them are refused
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
 	AllowNoSeccomp  bool              // run containers without a system call filter where runc cannot make one
 	NoNewPrivileges bool              // set no_new_privs on every container
@@ -48,7 +48,7 @@ type Options struct {
 	Now    func() time.Time // needed
 }
 
-// Attachment is what a container gets from its networks.
+// Attachment is what a container gets of its networks.
 type Attachment struct {
 	NetNS        string // path of the pinned namespace
 	HostsFile    string
@@ -57,16 +57,16 @@ type Attachment struct {
 	Hostname     string
 }
 
-// Networks makes projects' networks and containers' places in them. Every call may be repeated, also after a reboot.
+// Networks creates the networks of projects and attaches containers to them. Every call may be repeated, also after a reboot.
 type Networks interface {
 	Prepare(ctx context.Context, p *workload.Project) error
 	Attach(ctx context.Context, project string, c workload.Container) (Attachment, error)
 	Detach(ctx context.Context, id string) error
 	Teardown(ctx context.Context, project string) error
-	Switch(ctx context.Context, project, service, id string) error
-	Leave(ctx context.Context, id string) error
-	// Admit tells in workload.Clashes what of the projects' networks and ports this device cannot give. It changes nothing.
+	Activate(ctx context.Context, project, service, id string) error
+	Deactivate(ctx context.Context, id string) error
+	// Admit returns workload.Conflicts when this device cannot provide the projects' networks and ports. It changes nothing.
 	Admit(ctx context.Context, projects []*workload.Project) error
-	// Answering are the ids of the containers that their services' addresses lead to.
-	Answering() map[string]bool
+	// ActiveBackends are the ids of the containers that their services' addresses lead to.
+	ActiveBackends() map[string]bool
 }

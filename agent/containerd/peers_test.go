@@ -60,16 +60,16 @@ func (r *rig) peers(b *testing.B, podman bool) (*testenv.Nerdctl, *testenv.Podma
 	b.Helper()
 	ctx := b.Context()
 	img := r.toolbox(nil)
-	box, err := testenv.OpenBox(ctx)
+	ctr, err := testenv.OpenBox(ctx)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		if err := box.Empty(); err != nil {
+		if err := ctr.Empty(); err != nil {
 			b.Error(err)
 		}
 	})
-	o := testenv.DaemonOptions{Box: box, Out: os.Stderr}
+	o := testenv.DaemonOptions{Box: ctr, Out: os.Stderr}
 	n, err := testenv.StartNerdctl(ctx, o, img)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "without nerdctl:", err)
@@ -190,7 +190,7 @@ func (r *rig) benchTwo(img workload.Image, n int) time.Duration {
 	errs := make([]error, 2)
 	for i, c := range p.Containers() {
 		both.Go(func() {
-			errs[i] = errors.Join(r.Create(ctx, p, c), r.Start(ctx, p, c), r.Switch(ctx, p.Name, c.Service.Name, c.ID))
+			errs[i] = errors.Join(r.Create(ctx, p, c), r.Start(ctx, p, c), r.Activate(ctx, p.Name, c.Service.Name, c.ID))
 		})
 	}
 	both.Wait()

@@ -20,8 +20,8 @@ import (
 // probeWait bounds a probe whose caller's context does not.
 const probeWait = time.Minute
 
-// Probe asks a running container once. HTTP and TCP are asked from inside its network namespace, on the loopback
-// addresses first and then on its others; the image needs no tools for it.
+// Probe probes a running container once. HTTP and TCP probes come from inside its network namespace, to the loopback addresses first
+// and then to its others; the image needs no tools for them.
 func (r *Runtime) Probe(ctx context.Context, id string, p workload.Probe) error {
 	ctx, cancel := context.WithTimeout(r.in(ctx), probeWait)
 	defer cancel()
@@ -35,25 +35,25 @@ func (r *Runtime) probe(ctx context.Context, id string, p workload.Probe) error 
 	if len(p.Exec) == 0 && p.HTTP == nil && p.TCP == 0 {
 		return fmt.Errorf("an empty probe: %w", fault.ErrInvalid)
 	}
-	box, rec, err := r.records.Own(ctx, id)
+	ctr, rec, err := r.records.Own(ctx, id)
 	switch {
 	case err != nil:
 		return err
 	case len(p.Exec) > 0:
-		return r.probeExec(ctx, box, rec.Container.Service.Resources, p.Exec)
+		return r.probeExec(ctx, ctr, rec.Container.Service.Resources, p.Exec)
 	case p.HTTP != nil:
 		return probe.HTTP(ctx, rec.NetNS, *p.HTTP)
 	}
 	return probe.TCP(ctx, rec.NetNS, p.TCP)
 }
 
-func (r *Runtime) probeExec(ctx context.Context, box containers.Container, limits workload.Resources, argv []string) (err error) {
-	group := r.group(limits, box.ID)
+func (r *Runtime) probeExec(ctx context.Context, ctr containers.Container, limits workload.Resources, argv []string) (err error) {
+	group := r.group(limits, ctr.ID)
 	before := cgroup.ForksRefused(group)
-	defer func() { err = cgroup.Crowded(err, limits, group, before) }()
+	defer func() { err = cgroup.PIDLimitError(err, limits, group, before) }()
 	var s oci.Spec
-	if err := typeurl.UnmarshalTo(box.Spec, &s); err != nil {
+	if err := typeurl.UnmarshalTo(ctr.Spec, &s); err != nil {
 		return err
 	}
-	return r.tasks.Try(ctx, box.ID, runspec.Process(&s, argv))
+	return r.tasks.Try(ctx, ctr.ID, runspec.Process(&s, argv))
 }

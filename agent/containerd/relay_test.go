@@ -33,16 +33,16 @@ func smallLogs(t *testing.T, dataDir string, kind string) (dir string, remove fu
 	if kind == "tmpfs" {
 		return dir, testenv.SmallDisk(t, dir, 4<<20)
 	}
-	box, err := testenv.OpenBox(t.Context())
+	ctr, err := testenv.OpenBox(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
+		if err := ctr.Empty(); err != nil {
 			t.Error(err)
 		}
 	})
-	disk, err := box.NewDisk(t.Context(), 8<<20)
+	disk, err := ctr.NewDisk(t.Context(), 8<<20)
 	if err != nil {
 		testenv.Unavailable(t, "make a small disk: %v", err)
 	}
@@ -165,7 +165,7 @@ func fullDisk(t *testing.T, kind string) {
 		t.Fatal(err)
 	}
 	r.logged(loud, "there is room again")
-	if out := r.output(loud); !strings.Contains(out, "before 1\n") || !strings.Contains(out, "bytes of output were not kept: no space left on the device\n") {
+	if out := r.output(loud); !strings.Contains(out, "before 1\n") || !strings.Contains(out, "bytes of output were dropped: no space left on the device\n") {
 		t.Errorf("the log tells neither what was before nor that something is missing: %.300q …", out)
 	}
 	r.logged(cs[1].ID, "the neighbour's")
@@ -210,7 +210,7 @@ func (r *rig) observed() []workload.Observation {
 }
 
 func TestAServicesOwnLimits(t *testing.T) {
-	r := newRig(t, func(o *containerd.Options) { o.Logs = logs.Limits{Every: 20 * time.Millisecond} })
+	r := newRig(t, func(o *containerd.Options) { o.Logs = logs.Limits{Interval: 20 * time.Millisecond} })
 	img := r.pulled(nil)
 	silent, small := server(img), server(img)
 	silent.Name, silent.Log = "silent", workload.Log{None: true}

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Remove deletes a container, stopped or not, with its writable layer and its place in the networks. Its volumes stay, and
-// until Teardown so do its volumes without names and its output.
+// Remove deletes a container, stopped or not, with its writable layer and its network attachment. Its volumes stay; its anonymous
+// volumes and its output stay until Teardown.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	return r.change(ctx, "remove", id, r.remove)
 }
@@ -33,7 +33,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	if err := r.removeFirsts(ctx, id); err != nil {
+	if err := r.removeInitContainers(ctx, id); err != nil {
 		return err
 	}
 	if err := r.discard(ctx, id); err != nil {
@@ -45,8 +45,8 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 	return r.records.Delete(ctx, id)
 }
 
-// Teardown deletes what a project without containers still owns: its networks, its output, its volumes without names, what
-// half-made containers left. Volumes stay.
+// Teardown deletes what a project without containers still owns: its networks, its output, its anonymous volumes, the layers of
+// incomplete containers. Named volumes stay.
 func (r *Runtime) Teardown(ctx context.Context, project string) error {
 	ctx = r.in(ctx)
 	err := func() error {
@@ -54,14 +54,14 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 		if err != nil {
 			return err
 		}
-		have, err = r.dropFirsts(ctx, have)
+		have, err = r.dropInitContainers(ctx, have)
 		if err != nil {
 			return err
 		}
 		if len(have) > 0 {
 			return fmt.Errorf("%d containers are left, %s first: %w", len(have), have[0].ID, fault.ErrConflict)
 		}
-		if err := r.sweep(ctx, project); err != nil {
+		if err := r.collectLayers(ctx, project); err != nil {
 			return err
 		}
 		if err := r.o.Networks.Teardown(ctx, project); err != nil {
@@ -71,7 +71,7 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 			return err
 		}
 		r.tasks.Forget(project)
-		return r.logs.Remove(project) // last: their folder says that the project owns something
+		return r.logs.Remove(project) // last: Observe finds the project by this folder
 	}()
 	if err != nil {
 		return fmt.Errorf("tear down project %s: %w", project, failure.Classify(err))
@@ -79,8 +79,8 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 	return nil
 }
 
-// removeFirst removes a container that ran before another one. Gone is no error.
-func (r *Runtime) removeFirst(ctx context.Context, id string) error {
+// removeInitContainer removes an init container. Gone is no error.
+func (r *Runtime) removeInitContainer(ctx context.Context, id string) error {
 	if err := r.tasks.End(ctx, id); err != nil {
 		return err
 	}
@@ -90,29 +90,29 @@ func (r *Runtime) removeFirst(ctx context.Context, id string) error {
 	return r.records.Delete(ctx, id)
 }
 
-// removeFirsts removes what a kill left of the containers that ran before another one.
-func (r *Runtime) removeFirsts(ctx context.Context, id string) error {
-	boxes, err := r.records.List(ctx, owned.LabelHook, id)
+// removeInitContainers removes the init containers of a container that a kill left.
+func (r *Runtime) removeInitContainers(ctx context.Context, id string) error {
+	ctrs, err := r.records.List(ctx, owned.LabelHook, id)
 	if err != nil {
 		return err
 	}
-	for _, b := range boxes {
-		if err := r.removeFirst(ctx, b.ID); err != nil {
+	for _, b := range ctrs {
+		if err := r.removeInitContainer(ctx, b.ID); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// dropFirsts removes those of some containers that only came before another one, and returns the others.
-func (r *Runtime) dropFirsts(ctx context.Context, boxes []containers.Container) ([]containers.Container, error) {
+// dropInitContainers removes the init containers among some containers, and returns the others.
+func (r *Runtime) dropInitContainers(ctx context.Context, ctrs []containers.Container) ([]containers.Container, error) {
 	var rest []containers.Container
-	for _, b := range boxes {
+	for _, b := range ctrs {
 		if b.Labels[owned.LabelHook] == "" {
 			rest = append(rest, b)
 			continue
 		}
-		if err := r.removeFirst(ctx, b.ID); err != nil {
+		if err := r.removeInitContainer(ctx, b.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -140,7 +140,7 @@ func (r *Runtime) dropLayer(ctx context.Context, id string) error {
 	return nil
 }
 
-// discard removes everything that only this container uses, but its record.
+// discard removes everything that only this container uses, except its record.
 func (r *Runtime) discard(ctx context.Context, id string) error {
 	if err := r.o.Networks.Detach(ctx, id); err != nil {
 		return err
@@ -163,8 +163,8 @@ func (r *Runtime) clear(ctx context.Context, id string) error {
 	return r.dropLayer(ctx, id)
 }
 
-// sweep discards what half-made containers left: writable layers of ours that no container names. project "" is all.
-func (r *Runtime) sweep(ctx context.Context, project string) error {
+// collectLayers removes writable layers of ours without a container, which incomplete containers left. project "": of all.
+func (r *Runtime) collectLayers(ctx context.Context, project string) error {
 	pairs := []string{}
 	if project != "" {
 		pairs = append(pairs, owned.LabelProject, project)
@@ -180,14 +180,14 @@ func (r *Runtime) sweep(ctx context.Context, project string) error {
 		return err
 	}
 	for _, id := range found {
-		if err := r.sweepOne(ctx, id); err != nil {
+		if err := r.collectLayer(ctx, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Runtime) sweepOne(ctx context.Context, id string) error {
+func (r *Runtime) collectLayer(ctx context.Context, id string) error {
 	unlock, err := r.ids.Lock(ctx, id) // a Create that is under way holds it
 	if err != nil {
 		return err

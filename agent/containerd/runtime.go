@@ -38,9 +38,9 @@ import (
 )
 
 const (
-	// startLimit is how long a start may take before its pre_start begins, and again once that has ended.
+	// startLimit bounds a start before its init containers, and again after them.
 	startLimit = 3 * time.Minute
-	// reconnectDelay is the longest pause before the connection to a restarted containerd is tried again.
+	// reconnectDelay is the longest pause between attempts to connect to a restarted containerd.
 	reconnectDelay = 2 * time.Second
 )
 
@@ -54,7 +54,7 @@ type Runtime struct {
 	o      Options
 	client *client.Client
 	log    *slog.Logger
-	mute   *log.Entry // the client library logs to stderr otherwise
+	silent *log.Entry // else the client library logs to stderr
 
 	ids      *locks.Table // one change of a container at a time
 	tasks    *tasks.Tasks
@@ -69,15 +69,15 @@ type Runtime struct {
 
 	startLimit time.Duration // startLimit; shorter in tests
 
-	sightings sightings
+	lastKnown lastKnown
 
-	life context.Context    //nolint:containedctx // of what goes on when its caller does not wait any more
+	life context.Context    //nolint:containedctx // of work that continues when its caller stops waiting
 	end  context.CancelFunc // ends life
 	wg   sync.WaitGroup     // event streams and the rotation
 }
 
-// New makes a runtime and keeps its logs within their limits until Close. It does not wait for containerd: calls made while
-// it is away end in fault.ErrTemporary. The caller closes it.
+// New creates a runtime, which rotates logs until Close. It does not wait for containerd: calls while that is not reachable fail with
+// fault.ErrTemporary. The caller closes it.
 func New(ctx context.Context, o Options) (*Runtime, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -102,7 +102,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	mute.SetOutput(io.Discard)
 	mute.SetLevel(logrus.PanicLevel)
 	r := &Runtime{
-		o: o, client: c, log: o.Logger, mute: logrus.NewEntry(mute), startLimit: startLimit,
+		o: o, client: c, log: o.Logger, silent: logrus.NewEntry(mute), startLimit: startLimit,
 		ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.RunDir, o.Logger),
 		records: records.New(c.ContainerService(), o.Device, o.Namespace, o.Logger),
 		claim:   claim.New(c.LeasesService(), claim.Options{Device: o.Device, Namespace: o.Namespace, DataDir: o.DataDir, Logger: o.Logger}),
@@ -134,7 +134,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 }
 
 // Claim makes this process the only agent of its device on this containerd, until Close or the end of the process, see
-// [claim.Claim.Hold]. Observe, Events and Collect claim, too, where Claim could not reach containerd.
+// [claim.Claim.Hold]. Observe, Events and Collect claim too, in case Claim could not reach containerd.
 func (r *Runtime) Claim(ctx context.Context) error { return r.claim.Hold(r.in(ctx)) }
 
 // Close ends the connection, the rotation, the repairs and the event streams, and waits for them.
@@ -150,14 +150,14 @@ func (r *Runtime) Close() error {
 	return nil
 }
 
-// in puts a call into our namespace, with the client library silent.
+// in returns a context with our namespace, and without logging by the client library.
 func (r *Runtime) in(ctx context.Context) context.Context {
-	return log.WithLogger(namespaces.WithNamespace(ctx, r.o.Namespace), r.mute)
+	return log.WithLogger(namespaces.WithNamespace(ctx, r.o.Namespace), r.silent)
 }
 
 func (r *Runtime) snapshots() snapshots.Snapshotter { return r.client.SnapshotService(r.o.Snapshotter) }
 
-// places are what containers without privileges must not have, beside those of every device.
+// places are what unprivileged containers must not have, in addition to those of every device.
 func (o Options) places() []workload.Place {
 	out := slices.Clone(o.Places)
 	add := func(a workload.Access, holds string, paths ...string) {
@@ -205,7 +205,7 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// change does something with a container, alone.
+// change runs do while no other change of the container runs.
 func (r *Runtime) change(ctx context.Context, what, id string, do func(context.Context, string) error) error {
 	ctx = r.in(ctx)
 	unlock, err := r.ids.Lock(ctx, id)

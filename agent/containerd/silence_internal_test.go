@@ -43,7 +43,7 @@ func TestSilentTasksAreWhatTheyWere(t *testing.T) {
 		{"gone", nil, func(*api.GetRequest) (*task.Process, error) { return nil, errGone }, workload.Created, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := &daemon{boxes: []containers.Container{web}, listed: []*task.Process{{ID: "web-1", Status: task.Status_RUNNING, Pid: 1}}}
+			d := &daemon{ctrs: []containers.Container{web}, listed: []*task.Process{{ID: "web-1", Status: task.Status_RUNNING, Pid: 1}}}
 			r := d.runtime(t)
 			if _, err := r.Observe(t.Context()); err != nil {
 				t.Fatal(err)
@@ -71,9 +71,9 @@ func TestAnUnknownTaskIsNotStartedOver(t *testing.T) {
 		"unknown": func(*api.GetRequest) (*task.Process, error) { return &task.Process{Status: task.Status_UNKNOWN}, nil },
 		"slow":    func(*api.GetRequest) (*task.Process, error) { return nil, errSlow },
 	} {
-		d := &daemon{boxes: []containers.Container{{ID: "web-1", Labels: map[string]string{owned.LabelDevice: "press-07"}, Extensions: ext}}, get: get}
+		d := &daemon{ctrs: []containers.Container{{ID: "web-1", Labels: map[string]string{owned.LabelDevice: "press-07"}, Extensions: ext}}, get: get}
 		err := d.runtime(t).Start(t.Context(), &workload.Project{}, workload.Container{ID: "web-1", Hash: "h"})
-		if !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, tasks.ErrSilent) || slices.Contains(d.calls, "kill") {
+		if !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, tasks.ErrShimTimeout) || slices.Contains(d.calls, "kill") {
 			t.Errorf("%s: Start = %v, after %q", name, err, d.calls)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 // terminalCommand, of [Options.Program], outlives this process; its name is fixed. It copies a terminal's output, which the shim cannot append to a file by itself, to the file it names.
 const terminalCommand = "terminal-output"
 
-// initMount puts this program into a container.
+// initMount mounts this program into a container.
 func (r *Runtime) initMount() (specs.Mount, error) {
 	if why := unusable(r.o.Program); why != "" {
 		return specs.Mount{}, fault.WithHint(fmt.Errorf("init: %s: %w", why, fault.ErrUnfit), programHint)
@@ -74,7 +74,7 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 			out.Stdout = file // a plain path is a pipe's, or as here a file's: each of the two is opened
 		}
 	}
-	if s.TTY { // somebody must read it, or the container waits
+	if s.TTY { // a process must read it, or the container blocks
 		if err := r.needProgram("tty"); err != nil {
 			return tasks.IO{}, err
 		}
@@ -89,7 +89,7 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 	return out, err
 }
 
-// stdinPipe is an input that never ends: the shim holds both of its ends open, whether this process lives or not.
+// stdinPipe is an input that never ends: the shim holds both of its ends open, also when this process ends.
 func (r *Runtime) stdinPipe(id string) (string, error) {
 	dir, err := paths.Join(r.o.RunDir, "stdin", id)
 	if err != nil {

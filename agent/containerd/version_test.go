@@ -57,7 +57,7 @@ func TestTooOldAContainerd(t *testing.T) {
 		}
 	}()
 	err = r.Admit(t.Context(), []*workload.Project{project("one", server(workload.Image{})), project("two", server(workload.Image{}))})
-	var found workload.Clashes
+	var found workload.Conflicts
 	if !errors.As(err, &found) || len(found) != 2 || !errors.Is(err, fault.ErrUnfit) {
 		t.Fatalf("Admit = %v, want a clash for each project", err)
 	}

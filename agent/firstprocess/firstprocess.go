@@ -82,7 +82,7 @@ func reap(child int) (code int, ended bool) {
 	}
 }
 
-// terminal tells whether standard input is one that this process leads.
+// terminal reports whether standard input is one that this process leads.
 func terminal() bool {
 	pgrp, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()

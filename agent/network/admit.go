@@ -13,37 +13,36 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// ClashKind is what a clash is about.
-type ClashKind string
+// ConflictKind is what a clash is about.
+type ConflictKind string
 
-// Kinds of clashes.
+// Kinds of conflicts.
 const (
-	ClashDocument ClashKind = "document" // what no device could make
-	ClashPort     ClashKind = "port"
-	ClashAddress  ClashKind = "address"
-	ClashSubnet   ClashKind = "subnet"
-	ClashParent   ClashKind = "parent"   // the interface under a macvlan is missing
-	ClashExternal ClashKind = "external" // the site declares no such network
-	ClashDriver   ClashKind = "driver"
-	ClashKernel   ClashKind = "kernel"
-	ClashFirewall ClashKind = "firewall" // of somebody else: what containers send is lost there
+	ConflictDocument ConflictKind = "document" // no device could apply it
+	ConflictPort     ConflictKind = "port"
+	ConflictAddress  ConflictKind = "address"
+	ConflictSubnet   ConflictKind = "subnet"
+	ConflictParent   ConflictKind = "parent"   // the interface under a macvlan is missing
+	ConflictExternal ConflictKind = "external" // the site declares no such network
+	ConflictDriver   ConflictKind = "driver"
+	ConflictKernel   ConflictKind = "kernel"
+	ConflictFirewall ConflictKind = "firewall" // another program's drops what containers send
 )
 
-// Clash is the reason of a [workload.Clash] that the networks found.
-type Clash struct {
-	Kind ClashKind
+// Conflict is the reason of a [workload.Conflict] that the networks found.
+type Conflict struct {
+	Kind ConflictKind
 	Err  error
 }
 
-func (c *Clash) Error() string { return c.Err.Error() }
+func (c *Conflict) Error() string { return c.Err.Error() }
 
 // Unwrap gives the sentinel and the hint.
-func (c *Clash) Unwrap() error { return c.Err }
+func (c *Conflict) Unwrap() error { return c.Err }
 
-// Admit asks whether the networks of all projects can be on this device together, before anything of them is changed. It
-// changes nothing. Ports and addresses that these projects' containers hold now do not stand in the way, whoever of them has
-// them: they will be given up. What does not fit is told in [workload.Clashes], each of a [Clash]; other errors say nothing
-// about a project.
+// Admit checks whether the networks of all projects fit on this device together. It changes nothing. Ports and addresses that
+// containers of these projects hold now are no conflict: they will be released. The error is a [workload.Conflicts] whose
+// reasons are [Conflict]s; other errors say nothing about a project.
 func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,31 +53,31 @@ func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error
 	for _, p := range projects {
 		a.document(p)
 	}
-	if len(a.clashes) == 0 { // else the rest would speak of what cannot be
+	if len(a.conflicts) == 0 { // else the rest would speak of what cannot be
 		if err := a.device(); err != nil {
 			return fmt.Errorf("ask whether networks fit: %w", err)
 		}
 	}
-	if len(a.clashes) == 0 {
+	if len(a.conflicts) == 0 {
 		return nil
 	}
-	return a.clashes
+	return a.conflicts
 }
 
-// admission collects clashes.
+// admission collects conflicts.
 type admission struct {
-	m        *Manager
-	projects []*workload.Project
-	clashes  workload.Clashes
+	m         *Manager
+	projects  []*workload.Project
+	conflicts workload.Conflicts
 }
 
-func (a *admission) add(kind ClashKind, p *workload.Project, service, path string, err error) {
-	a.clashes = append(a.clashes, workload.Clash{
-		Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: &Clash{kind, err},
+func (a *admission) add(kind ConflictKind, p *workload.Project, service, path string, err error) {
+	a.conflicts = append(a.conflicts, workload.Conflict{
+		Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: &Conflict{kind, err},
 	})
 }
 
-// document finds what needs no look at the device.
+// document finds conflicts that do not depend on the device.
 func (a *admission) document(p *workload.Project) {
 	networks, known := map[string]workload.Network{}, map[string]bool{}
 	for _, n := range p.Networks {
@@ -88,30 +87,30 @@ func (a *admission) document(p *workload.Project) {
 			b.Driver = ""
 		}
 		if err := b.ApplyDriver(n); err != nil {
-			kind, path := ClashDocument, ".driver_opts"
+			kind, path := ConflictDocument, ".driver_opts"
 			if errors.Is(err, fault.ErrUnsupported) {
-				kind, path = ClashDriver, ".driver"
+				kind, path = ConflictDriver, ".driver"
 			}
 			a.add(kind, p, "", "networks."+n.Name+path, err)
 		}
 	}
-	before := len(a.clashes)
+	before := len(a.conflicts)
 	for _, s := range p.Services {
 		if err := ipam.CheckService(s, known); err != nil {
-			a.add(ClashDocument, p, s.Name, "services."+s.Name, err)
+			a.add(ConflictDocument, p, s.Name, "services."+s.Name, err)
 		}
 		if err := ipam.CheckPublished(s, networks); err != nil {
-			a.add(ClashDocument, p, s.Name, "services."+s.Name+".ports", err)
+			a.add(ConflictDocument, p, s.Name, "services."+s.Name+".ports", err)
 		}
 	}
-	if before == len(a.clashes) {
+	if before == len(a.conflicts) {
 		if err := ipam.CheckProject(p); err != nil && before == 0 {
-			a.add(ClashDocument, p, "", "services", err)
+			a.add(ConflictDocument, p, "", "services", err)
 		}
 	}
 }
 
-// device holds the projects against each other and against this machine.
+// device checks the projects against each other and against this machine.
 func (a *admission) device() error {
 	a.ports()
 	if err := a.listeners(); err != nil {
@@ -121,7 +120,7 @@ func (a *admission) device() error {
 		return err
 	}
 	a.addresses()
-	if len(a.clashes) > 0 {
+	if len(a.conflicts) > 0 {
 		return nil
 	}
 	a.dryRun()
@@ -135,14 +134,14 @@ func (a *admission) device() error {
 	for _, p := range a.projects {
 		for _, w := range who {
 			if len(p.Networks) > 0 {
-				a.add(ClashFirewall, p, "", "networks", w)
+				a.add(ConflictFirewall, p, "", "networks", w)
 			}
 		}
 	}
 	return nil
 }
 
-// heldPort is a published port and who wants it.
+// heldPort is a published port and the service that wants it.
 type heldPort struct {
 	p       *workload.Project
 	service string
@@ -166,7 +165,7 @@ func (a *admission) published() []heldPort {
 	return out
 }
 
-// ports finds ports that two want.
+// ports finds ports that two services want.
 func (a *admission) ports() {
 	all := a.published()
 	for i, h := range all {
@@ -178,14 +177,14 @@ func (a *admission) ports() {
 			if other.p == h.p {
 				by = fmt.Sprintf("service %q of the same component", other.service)
 			}
-			a.add(ClashPort, h.p, h.service, h.path, fault.WithHint(fmt.Errorf("port %s is published by %s too: %w", h.port, by, fault.ErrConflict),
+			a.add(ConflictPort, h.p, h.service, h.path, fault.WithHint(fmt.Errorf("port %s is published by %s too: %w", h.port, by, fault.ErrConflict),
 				"publish another port, or give one of them a host address of its own"))
 			break
 		}
 	}
 }
 
-// listeners finds ports that programs of the host have.
+// listeners finds ports that programs of the host listen on.
 func (a *admission) listeners() error {
 	var known []ipam.Port
 	for name := range a.m.state.Projects {
@@ -194,7 +193,7 @@ func (a *admission) listeners() error {
 	for _, h := range a.published() {
 		err := a.m.checkListeners(h.service, []ipam.Port{h.port}, known, a.six(h.p))
 		if errors.Is(err, fault.ErrConflict) {
-			a.add(ClashPort, h.p, h.service, h.path, err)
+			a.add(ConflictPort, h.p, h.service, h.path, err)
 		} else if err != nil {
 			return err
 		}
@@ -202,14 +201,14 @@ func (a *admission) listeners() error {
 	return nil
 }
 
-// six tells whether a project publishes its ports over IPv6 too.
+// six reports whether a project publishes its ports on IPv6 addresses too.
 func (a *admission) six(p *workload.Project) bool {
 	return slices.ContainsFunc(p.Networks, func(n workload.Network) bool {
 		return n.IPv6 || slices.ContainsFunc(n.Subnets, func(s workload.Subnet) bool { return s.Prefix.Addr().Is6() })
 	})
 }
 
-// networks finds what the device lacks, and subnets that are used twice.
+// networks finds what the device lacks, and subnets that overlap.
 func (a *admission) networks() error {
 	type given struct {
 		p      *workload.Project
@@ -222,7 +221,7 @@ func (a *admission) networks() error {
 		for _, s := range p.Services {
 			for i, q := range s.Ports {
 				if err := checkProtocol(q.Protocol); err != nil {
-					a.add(ClashKernel, p, s.Name, fmt.Sprintf("services.%s.ports[%d]", s.Name, i), err)
+					a.add(ConflictKernel, p, s.Name, fmt.Sprintf("services.%s.ports[%d]", s.Name, i), err)
 				}
 			}
 		}
@@ -230,13 +229,13 @@ func (a *admission) networks() error {
 			c.project = p.Name
 			if n.External != "" {
 				if _, err := c.External(n.External); err != nil {
-					a.add(ClashExternal, p, "", "networks."+n.Name+".name", err)
+					a.add(ConflictExternal, p, "", "networks."+n.Name+".name", err)
 				}
 				continue
 			}
 			if parent := n.Options["parent"]; n.Driver == workload.Macvlan || n.Driver == workload.IPvlan {
 				if err := a.m.checkDriver(n.Driver); err != nil {
-					a.add(ClashDriver, p, "", "networks."+n.Name+".driver", err)
+					a.add(ConflictDriver, p, "", "networks."+n.Name+".driver", err)
 					continue
 				}
 				l, err := linkByName(a.m.host.links, parent)
@@ -244,7 +243,7 @@ func (a *admission) networks() error {
 					return err
 				}
 				if l == nil {
-					a.add(ClashParent, p, "", "networks."+n.Name+".driver_opts.parent", noParent(parent))
+					a.add(ConflictParent, p, "", "networks."+n.Name+".driver_opts.parent", noParent(parent))
 				}
 				continue
 			}
@@ -252,13 +251,13 @@ func (a *admission) networks() error {
 				path := fmt.Sprintf("networks.%s.ipam.config[%d].subnet", n.Name, i)
 				prefix := s.Prefix.Masked()
 				if err := c.Free(prefix); errors.Is(err, fault.ErrConflict) {
-					a.add(ClashSubnet, p, "", path, err)
+					a.add(ConflictSubnet, p, "", path, err)
 				} else if err != nil {
 					return err
 				}
 				for _, other := range subnets {
 					if other.prefix.Overlaps(prefix) {
-						a.add(ClashSubnet, p, "", path, fault.WithHint(fmt.Errorf("subnet %s overlaps %s of network %q of deployment %q, component %q: %w",
+						a.add(ConflictSubnet, p, "", path, fault.WithHint(fmt.Errorf("subnet %s overlaps %s of network %q of deployment %q, component %q: %w",
 							prefix, other.prefix, other.n, other.p.Deployment, other.p.Component, fault.ErrConflict), "give one of them another subnet, or none: one is chosen then"))
 					}
 				}
@@ -269,7 +268,7 @@ func (a *admission) networks() error {
 	return nil
 }
 
-// addresses finds fixed addresses that two services want of one link.
+// addresses finds fixed addresses that two services want on one link.
 func (a *admission) addresses() {
 	type spot struct {
 		link string
@@ -294,7 +293,7 @@ func (a *admission) addresses() {
 					}
 					where, path := spot{links[at.Network], x}, fmt.Sprintf("services.%s.networks.%s.%s", s.Name, at.Network, key)
 					if other, ok := taken[where]; ok {
-						a.add(ClashAddress, p, s.Name, path, fault.WithHint(fmt.Errorf("address %s is also that of service %q of deployment %q, component %q: %w",
+						a.add(ConflictAddress, p, s.Name, path, fault.WithHint(fmt.Errorf("address %s is also that of service %q of deployment %q, component %q: %w",
 							x, other.service, other.p.Deployment, other.p.Component, fault.ErrConflict), "give one of them another address"))
 					}
 					taken[where] = heldPort{p: p, service: s.Name}
@@ -304,7 +303,7 @@ func (a *admission) addresses() {
 	}
 }
 
-// dryRun prepares everything on paper.
+// dryRun prepares all projects in a copy of the state.
 func (a *admission) dryRun() {
 	paper, wanted := a.m.state.Clone(), map[string]bool{}
 	for _, p := range a.projects {
@@ -323,12 +322,12 @@ func (a *admission) dryRun() {
 	for _, p := range a.projects {
 		c.project = p.Name
 		if err := paper.Prepare(p, c); err != nil {
-			kind, path := ClashDocument, "networks"
+			kind, path := ConflictDocument, "networks"
 			switch {
 			case errors.Is(err, ipam.ErrNoSubnet):
-				kind = ClashSubnet
+				kind = ConflictSubnet
 			case strings.Contains(err.Error(), "address"):
-				kind = ClashAddress
+				kind = ConflictAddress
 			}
 			a.add(kind, p, "", path, err)
 		}

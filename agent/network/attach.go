@@ -11,10 +11,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Attach makes a container's namespace, links, routes and files, or what is missing of them. The project must be prepared, the
-// container must not run: what it wrote to its files is dropped.
-// The first container of a service answers for it; every other one, also the first of another replica, does from
-// [Manager.Switch] on, or when no other is left. Call it again before every start of the container: after a reboot it makes everything anew.
+// Attach creates a container's namespace, links, routes and files, or what is missing of them. The project must be prepared, the
+// container must not run: changes that it made to its files are dropped. The first container of a service is its backend at
+// once; every other one, also the first of another replica, after [Manager.Activate], or when no other is left. Call Attach
+// before every start of the container: after a reboot it creates everything again.
 func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,7 +61,7 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	return m.attachment(m.state.Projects[project], c.ID), nil
 }
 
-// attachment is what an attached container is told.
+// attachment describes an attached container's networks.
 func (m *Manager) attachment(p *ipam.Project, id string) Attachment {
 	a, dir := p.Attachments[id], filepath.Join(m.filesDir(id), ownFiles)
 	if other := p.Attachments[a.Joins]; other != nil {
@@ -77,7 +77,7 @@ func (m *Manager) attachment(p *ipam.Project, id string) Attachment {
 	return at
 }
 
-// ensureContainer makes all that one attached container has, but the table.
+// ensureContainer creates everything of one attached container except elements of the tables.
 func (m *Manager) ensureContainer(ctx context.Context, name string, p *ipam.Project, id string) error {
 	a := p.Attachments[id]
 	if a.Host {
@@ -154,7 +154,7 @@ func (m *Manager) vethName(id, network string) string {
 	return hashName(m.host.prefix, "v", id+"/"+network, 0)
 }
 
-// removeContainerLink takes away a container's link to one of its networks.
+// removeContainerLink removes a container's link to one of its networks.
 func (m *Manager) removeContainerLink(ctx context.Context, p *ipam.Project, id string, place int) error {
 	a := p.Attachments[id]
 	n := a.Networks[place]

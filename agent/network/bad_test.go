@@ -90,7 +90,7 @@ func TestNamespaceThatCannotBeEntered(t *testing.T) {
 // mendsAllBut wants Mend to repair things, to say so, and to fail for one container.
 func (w *world) mendsAllBut(container string, things ...string) {
 	w.t.Helper()
-	repaired, err := w.m.Mend(w.ctx())
+	repaired, err := w.m.Repair(w.ctx())
 	if err == nil || !strings.Contains(err.Error(), container) {
 		w.t.Errorf("Mend = %v, want an error about %s", err, container)
 	}

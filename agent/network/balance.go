@@ -20,25 +20,25 @@ const (
 	drainQuiet     = 3                    // looks in a row that find nothing waiting: what was read last is being worked on
 )
 
-// Switch makes a container the one of its replica that answers: by the service's name, by the replica's own, and at the
-// published ports, which connections share evenly among the replicas that were switched to. New connections go there at
-// once; those that exist stay where they are, datagrams move. When it returns, the container that answered before has
-// taken up what was opened to it, unless that takes longer than a second: it may be asked to end without a connection lost.
-func (m *Manager) Switch(ctx context.Context, project, service, containerID string) error {
+// Activate makes a container the backend of its replica: for the service's name, for the replica's own name, and for the
+// published ports. Connections are shared evenly among the active replicas. New connections go to the container at once;
+// established ones stay, datagrams move. When Activate returns, the previous backend has accepted the connections that were
+// opened to it, unless that takes longer than drainLimit: it can be stopped without losing a connection.
+func (m *Manager) Activate(ctx context.Context, project, service, containerID string) error {
 	return m.changeBackends(ctx, fmt.Sprintf("switch service %q of project %q to container %q", service, project, containerID), func(s *ipam.State) (bool, error) {
 		return s.Activate(project, service, containerID)
 	})
 }
 
-// Leave takes a container out of those that answer, until [Manager.Switch]: it is unhealthy, or about to stop. The last one
-// that answers goes on doing so, as does one that is not attached: both are no error.
-func (m *Manager) Leave(ctx context.Context, containerID string) error {
+// Deactivate removes a container from its service's backends until [Manager.Activate]: it is unhealthy, or about to stop. The last
+// backend stays. A container that is not attached is no error.
+func (m *Manager) Deactivate(ctx context.Context, containerID string) error {
 	return m.changeBackends(ctx, fmt.Sprintf("take container %q out of its service", containerID), func(s *ipam.State) (bool, error) {
 		return s.Deactivate(containerID), nil
 	})
 }
 
-// changeBackends changes who answers.
+// changeBackends changes the active backends and drains those that are no longer active.
 func (m *Manager) changeBackends(ctx context.Context, what string, change func(*ipam.State) (bool, error)) error {
 	left, err := m.applyBackends(ctx, change)
 	for _, id := range left {
@@ -52,7 +52,7 @@ func (m *Manager) changeBackends(ctx context.Context, what string, change func(*
 	return nil
 }
 
-// applyBackends returns the containers that answered before and do no more.
+// applyBackends returns the containers that were backends before and are not any more.
 func (m *Manager) applyBackends(ctx context.Context, change func(*ipam.State) (bool, error)) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,10 +72,10 @@ func (m *Manager) applyBackends(ctx context.Context, change func(*ipam.State) (b
 	if err := m.applyTables(m.state); err != nil {
 		return nil, err
 	}
-	before := m.Answering() // also where nothing changed: an earlier call may have got only as far as the saved state
+	before := m.ActiveBackends() // also where nothing changed: an earlier call may have got only as far as the saved state
 	m.reportLater(m.updateFiles(m.state))
 	var left []string
-	after := m.Answering()
+	after := m.ActiveBackends()
 	for id := range before {
 		if !after[id] {
 			left = append(left, id)
@@ -84,8 +84,8 @@ func (m *Manager) applyBackends(ctx context.Context, change func(*ipam.State) (b
 	return left, nil
 }
 
-// drain waits until a container's programs have taken up the connections that reached it: one that waits in the kernel is
-// reset when its program stops listening, and one whose first bytes were not read yet is closed by many a server that ends.
+// drain waits until a container's programs have accepted the connections that reached it. The kernel resets a connection that
+// was not accepted when its program stops listening, and many servers close one whose first bytes they did not read yet.
 func (m *Manager) drain(ctx context.Context, id string) error {
 	ok, err := pinned(m.netnsPath(id))
 	if err != nil || !ok {
@@ -124,8 +124,8 @@ func (m *Manager) drain(ctx context.Context, id string) error {
 	}
 }
 
-// waiting counts connections to a container that are being opened, wait to be accepted or to be read, or sent nothing yet.
-// A kernel that cannot tell has none.
+// waiting counts connections to a container that are being opened, wait to be accepted or to be read, or sent nothing yet. It is
+// 0 where the kernel does not list them.
 func waiting(in *netlink.Handle) (int, error) {
 	count := 0
 	for f := range ipam.Families {
@@ -156,12 +156,12 @@ func waiting(in *netlink.Handle) (int, error) {
 	return count, nil
 }
 
-// Answering are the ids of the containers that their services' addresses and ports lead to in the kernel, as last applied: all
-// that [Manager.Switch] made answer, or the first that was attached while there is none. None before [Manager.Restore]. It
-// does not wait for other calls, nor for a plugin of the site's. The caller must not change it.
-func (m *Manager) Answering() map[string]bool { return *m.backends.Load() }
+// ActiveBackends are the ids of the containers that their services' addresses and ports lead to in the kernel, as last applied: those
+// of [Manager.Activate], or the first that was attached while there is none. It is empty before [Manager.Restore]. It does not
+// wait for other calls or for a CNI plugin. The caller must not change it.
+func (m *Manager) ActiveBackends() map[string]bool { return *m.backends.Load() }
 
-// setBackends makes s what [Manager.Answering] returns.
+// setBackends makes the backends of s those that [Manager.ActiveBackends] returns.
 func (m *Manager) setBackends(s *ipam.State) {
 	ids := s.Backends()
 	m.backends.Store(&ids)

@@ -69,35 +69,35 @@ func TestASwitchThatTheKernelRefusesIsNotShownAsDone(t *testing.T) {
 	old, fresh := idOf(p, "web"), idOf(q, "web")
 	answers := func(want, not string) {
 		t.Helper()
-		if got := w.m.Answering(); !got[want] || got[not] {
+		if got := w.m.ActiveBackends(); !got[want] || got[not] {
 			t.Errorf("%v answer, want %q and not %q", got, want, not)
 		}
 	}
 	hear := w.deaf()
-	if err := w.m.Switch(w.ctx(), q.Name, "web", fresh); err == nil {
+	if err := w.m.Activate(w.ctx(), q.Name, "web", fresh); err == nil {
 		t.Fatal("no error")
 	}
 	answers(old, fresh)
-	if err := w.m.Leave(w.ctx(), old); err == nil { // nothing to change, and the kernel is still behind
+	if err := w.m.Deactivate(w.ctx(), old); err == nil { // nothing to change, and the kernel is still behind
 		t.Error("another call does not see that the kernel is behind")
 	}
 	answers(old, fresh)
 	hear()
 	w.reopen() // what is saved is not what the kernel has
-	if got := w.m.Answering(); len(got) != 0 {
+	if got := w.m.ActiveBackends(); len(got) != 0 {
 		t.Errorf("%v answer, before anything was applied", got)
 	}
 	hear = w.deaf()
 	if err := w.m.Restore(w.ctx()); err == nil {
 		t.Fatal("no error")
 	}
-	if got := w.m.Answering(); len(got) != 0 {
+	if got := w.m.ActiveBackends(); len(got) != 0 {
 		t.Errorf("%v answer, after nothing could be applied", got)
 	}
 	hear()
 	w.reaches(client, vip, "old", "")
 	says("old")
-	w.must(w.m.Switch(w.ctx(), q.Name, "web", fresh)) // as the loop does for one that does not answer yet
+	w.must(w.m.Activate(w.ctx(), q.Name, "web", fresh)) // as the loop does for one that does not answer yet
 	answers(fresh, old)
 	w.reaches(client, vip, "new", "")
 	w.reaches(w.lan, at(w.hostAddr, 8080), "new", "")
@@ -119,11 +119,11 @@ func TestASwitchThatIsTriedAgainMovesDatagrams(t *testing.T) {
 	for i, want := range []string{"old", "new"} {
 		if i == 1 {
 			hear := w.deaf()
-			if err := w.m.Switch(w.ctx(), q.Name, "web", idOf(q, "web")); err == nil {
+			if err := w.m.Activate(w.ctx(), q.Name, "web", idOf(q, "web")); err == nil {
 				t.Fatal("no error")
 			}
 			hear()
-			w.must(w.m.Switch(w.ctx(), q.Name, "web", idOf(q, "web")))
+			w.must(w.m.Activate(w.ctx(), q.Name, "web", idOf(q, "web")))
 		}
 		_ = flow.SetDeadline(time.Now().Add(patience))
 		_, err := flow.Write([]byte("?"))

@@ -126,7 +126,7 @@ func BenchmarkSwitch(b *testing.B) {
 	}
 	ids := []string{d.ID, c.ID}
 	for b.Loop() {
-		w.must(w.m.Switch(b.Context(), "bench", c.Service.Name, ids[0]))
+		w.must(w.m.Activate(b.Context(), "bench", c.Service.Name, ids[0]))
 		ids[0], ids[1] = ids[1], ids[0]
 	}
 }

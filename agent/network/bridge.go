@@ -33,7 +33,7 @@ func bridgeSettings(b *ipam.Network) [][2]string {
 	)
 }
 
-// ensureBridge makes a network's bridge, or what is missing of it, and returns its index.
+// ensureBridge creates a network's bridge, or what is missing of it, and returns its index.
 func (h *host) ensureBridge(b *ipam.Network, label string) (int, error) {
 	l, err := h.bridgeLink(b)
 	if err != nil {
@@ -77,7 +77,7 @@ func (h *host) bridgeLink(b *ipam.Network) (netlink.Link, error) {
 	if l == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = b.Name, b.MTU
-		// Fixed, or it would follow the bridge's ports and containers lose their gateway.
+		// Fixed: else it would change with the bridge's ports, and containers would lose their gateway.
 		attrs.HardwareAddr = ipam.HardwareAddrOf(b.GatewayAddr(), b.Six.GatewayAddr())
 		if err := h.links.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("make bridge %s: %w", b.Name, err)
@@ -93,7 +93,7 @@ func (h *host) bridgeLink(b *ipam.Network) (netlink.Link, error) {
 	return l, nil
 }
 
-// ensureAddress gives an interface an address, when it lacks it. broadcast is of a single address; zero: none.
+// ensureAddress adds an address to an interface unless it has it. broadcast is for a single address; zero: none.
 func ensureAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix, broadcast netip.Addr) error {
 	ok, err := hasAddress(links, l, p)
 	if ok || err != nil {
@@ -104,7 +104,7 @@ func ensureAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix, broadc
 		a.Broadcast = broadcast.AsSlice()
 	}
 	if p.Addr().Is6() {
-		a.Flags = unix.IFA_F_NODAD // nobody else chooses in our subnets, and waiting for objections takes a second
+		a.Flags = unix.IFA_F_NODAD // no other host assigns addresses in our subnets, and detection takes a second
 	}
 	if err := links.AddrReplace(l, a); err != nil {
 		return fmt.Errorf("address %s: %w", p, err)
@@ -122,7 +122,7 @@ func setSysctls(list [][2]string) error {
 	return nil
 }
 
-// bridgeDrift says what is not as it should be about a bridge, "" when nothing is.
+// bridgeDrift describes how a bridge differs from what it should be; "" when it does not.
 func (m *Manager) bridgeDrift(b *ipam.Network) (string, error) {
 	l, err := linkByName(m.host.links, b.Name)
 	switch {
@@ -131,7 +131,7 @@ func (m *Manager) bridgeDrift(b *ipam.Network) (string, error) {
 	case l == nil:
 		return "is gone", nil
 	case l.Type() != "bridge" || !m.host.ours(l.Attrs()):
-		return "is somebody else's", nil
+		return "is another program's", nil
 	case l.Attrs().Flags&net.FlagUp == 0:
 		return "is down", nil
 	case b.MTU != 0 && l.Attrs().MTU != b.MTU:

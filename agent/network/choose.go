@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// chooser answers what a plan asks of the device.
+// chooser is the device of a plan.
 type chooser struct {
 	m       *Manager
 	next    *ipam.State // the plan's
@@ -107,7 +107,7 @@ func (c *chooser) External(name string) (*ipam.Network, error) {
 	return c.m.external(c, name)
 }
 
-// newLocal chooses IPv6 addresses that nobody else is likely to have: RFC 4193.
+// newLocal chooses a random prefix of unique local IPv6 addresses (RFC 4193).
 func newLocal() (netip.Prefix, error) {
 	b := [16]byte{0xfd}
 	if _, err := rand.Read(b[1:6]); err != nil {

@@ -27,15 +27,13 @@ const (
 	cniCache    = "cni"            // below the data directory: what was joined, so that it can be left after a reboot
 )
 
-// CNI says where the site keeps its own networks: the Container Network Interface that other runtimes use too. Zero: there
-// are none.
+// CNI is the configuration of the site's own networks (Container Network Interface). The zero value has none.
 type CNI struct {
 	ConfDir string // of .conflist files
 	BinDir  string // of plugins
 }
 
-// find reads the configuration of a network; nil: there is none of that name. A file that cannot be read is somebody else's
-// trouble unless it is the one.
+// find reads the configuration of a network; nil: there is none of that name. Files that cannot be read are skipped.
 func (c CNI) find(name string) (*libcni.NetworkConfigList, error) {
 	if c.ConfDir == "" {
 		return nil, nil
@@ -78,7 +76,7 @@ func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, 
 	if l != nil && a.Links[n].Assigned != nil {
 		return nil
 	}
-	// What an earlier attempt, or a life before a reboot, left: also where its record was not saved.
+	// An earlier attempt, or one before a reboot, may have joined it, also where that was not saved.
 	if err := m.detachCNI(ctx, id, face); err != nil {
 		return err
 	}
@@ -175,7 +173,7 @@ func (m *Manager) detachCNI(ctx context.Context, id, face string) error {
 	return nil
 }
 
-// collectCNI leaves networks on behalf of containers that the state does not know.
+// collectCNI leaves networks of the site for containers that the state does not have.
 func (m *Manager) collectCNI(ctx context.Context) error {
 	joined, err := m.cni().GetCachedAttachments("")
 	if err != nil {
@@ -191,7 +189,7 @@ func (m *Manager) collectCNI(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cniLink is what can be seen of a container's part of a network of the site.
+// cniLink is what is known of a container's link to a network of the site.
 func (m *Manager) cniLink(p *ipam.Project, id string, place int) veth {
 	a := p.Attachments[id]
 	w := veth{inner: a.Interfaces()[place]}

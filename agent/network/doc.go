@@ -1,10 +1,13 @@
 // Package network gives the containers of a project their networks, in-process: bridges, addresses, names and published ports.
 //
-// The entry point is [Open]; a [Manager] prepares a project's networks, attaches containers to them and takes all away
-// again. It uses netlink and one nftables table of its own, no helper programs, and touches nothing that it did not make.
-// Every call may be repeated, and may be cut short at any instruction: what a decision ends is first removed from the kernel, then
-// the decision is made durable, then the new things are made; so [Manager.Restore] finishes the work. The same call does too, but
-// for the links of other containers that it took away: a call that fails makes those again at once, or else leaves them to Restore.
+// The entry point is [Open]; a [Manager] prepares a project's networks, attaches containers to them and removes them again.
+// What is decided (subnets, addresses, backends, names) is in package ipam; this package applies it to the kernel, with netlink
+// and one nftables table of its own. It starts no helper programs and touches nothing that it did not create.
+//
+// Every call may be repeated, and may be interrupted at any instruction: first the kernel loses what the new state does not
+// have, then the state is saved, then the new objects are created; so [Manager.Restore] completes an interrupted call. The
+// repeated call does too, except for links of other containers that it removed: a call that fails creates those again at
+// once, or leaves them to Restore.
 //
 // # Why containers do not see each other's link
 //
@@ -15,16 +18,16 @@
 //
 // # Why names never change
 //
-// Hosts files name services by their VIP, which belongs to the service for as long as the project has it. Which
-// containers answer are elements of nftables maps, see [Manager.Switch]: one that gives the container, or as many as there are
-// shares when several answer, of which each new connection draws one. So a hosts file is complete before its container starts,
-// stays true when other containers are replaced, and needs no name server, nor this program, to be alive.
+// Hosts files map a service's name to its VIP, which the service keeps as long as the project has it. The active backends are
+// elements of nftables maps, see [Manager.Activate]: one element with the container, or one for each share when there are
+// several backends, of which each new connection draws one. So a hosts file is complete before its container starts and
+// stays valid when other containers are replaced, without a name server and while this program does not run.
 //
 // # Why there are two copies of the state
 //
-// The [Store] outlives a power cut; but when agent.db is damaged and replaced, containers run on, and only the state tells what
-// they have. So each write to the store is followed by one of a copy in the run directory, which lives as long as the
-// containers. The order decides which one counts: the copy is never newer than the store, so a whole state in the store wins;
-// the copy is read only when the store has none. A kill between the two writes leaves a copy from before the last change, of
-// which the kernel has nothing yet; the next start of the program brings the copy up to date.
+// The [Store] survives a power cut. But when agent.db is damaged and replaced, containers keep running, and only the state says
+// which addresses they have. So after each write to the store a copy is written to the run directory, which lives as long as
+// the containers. The copy is never newer than the store, so a complete state in the store is used, and the copy only when
+// the store has none. A kill between the two writes leaves a copy from before the last change, which the kernel does not
+// have yet; the next start of the program updates the copy.
 package network

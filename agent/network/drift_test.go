@@ -102,7 +102,7 @@ func TestRestoreFollowsRulesThatStand(t *testing.T) {
 	if err == nil {
 		t.Error("Restore has no error")
 	}
-	if id := idOf(p, "web"); !w.m.Answering()[id] {
-		t.Errorf("%v answer, want also %q", w.m.Answering(), id)
+	if id := idOf(p, "web"); !w.m.ActiveBackends()[id] {
+		t.Errorf("%v answer, want also %q", w.m.ActiveBackends(), id)
 	}
 }

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// maxDumps is how often a list is asked for that the kernel could not tell whole, since something changed meanwhile.
+	// maxDumps is how often a list is requested that the kernel could not give complete because it changed meanwhile.
 	maxDumps     = 30
-	dumpPause    = 100 * time.Microsecond // doubles; telling a list takes a few milliseconds at most
+	dumpPause    = 100 * time.Microsecond // doubles; a list takes a few milliseconds at most
 	dumpPauseMax = 20 * time.Millisecond
 )
 
-// completeList asks for one of the kernel's lists until it is complete. Such a list may lack entries that were there all along, so
-// acting on it could take an address that is in use.
+// completeList requests one of the kernel's lists until it is complete. An interrupted list may lack entries that existed all along,
+// and acting on it could assign an address that is in use.
 func completeList[T any](ask func() ([]T, error)) ([]T, error) {
 	for n, pause := 1, dumpPause; ; n, pause = n+1, min(2*pause, dumpPauseMax) {
 		list, err := ask()

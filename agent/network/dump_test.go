@@ -13,7 +13,7 @@ func TestWhole(t *testing.T) {
 	broken := errors.New("no such device")
 	for _, tt := range []struct {
 		name   string
-		errs   []error // of one question after the other; the last one's goes on for ever
+		errs   []error // of one question after the other; the last one's goes on forever
 		want   error
 		asked  int
 		listed int

@@ -20,9 +20,9 @@ const (
 	eventsQuiet  = 50 * time.Millisecond
 )
 
-// Watch tells when somebody may have changed what this manager made: the tables, the interfaces, or a firewall beside
-// them. What changed is for [Manager.Verify] to find out; several changes may be told once. The channel is closed when ctx
-// has ended or the manager is closed. Changes by this program's own tables are not told; by its own interfaces they may be.
+// Watch sends when another program may have changed what this manager created: the tables, the interfaces, or a firewall beside
+// them. [Manager.Verify] finds out what changed; several changes may be one send. The channel is closed when ctx has ended
+// or the manager is closed. Changes of its own tables are not sent; those of its own interfaces may be.
 func (m *Manager) Watch(ctx context.Context) (<-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,11 +51,11 @@ type watcher struct {
 	changes       chan struct{}
 	links, rules  int // netlink sockets
 	waker         [2]int
-	touched       bool // the rules in the transaction that is being told
+	touched       bool // the current transaction changed the rules
 
 	mu     sync.Mutex
 	ending bool // it was asked to end
-	gone   bool // it has let go of its sockets
+	gone   bool // its sockets are closed
 }
 
 func (w *watcher) open() error {
@@ -77,7 +77,7 @@ func listen(protocol int, groups ...int) (int, error) {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fd, err
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, eventsBuffer) // more is better; less is told as a loss
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, eventsBuffer) // more is better; an overflow is reported by the kernel
 	for _, g := range groups {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
 			return fd, err
@@ -109,7 +109,7 @@ func (w *watcher) ended() bool {
 	return w.ending
 }
 
-// run tells until it is asked to end. A change is told a moment after it came, with those that come meanwhile.
+// run sends changes until it is asked to end. A change is sent after a quiet period, together with those that came meanwhile.
 func (w *watcher) run() {
 	defer close(w.changes)
 	defer func() {
@@ -134,7 +134,7 @@ func (w *watcher) run() {
 			pending = false
 			select {
 			case w.changes <- struct{}{}:
-			default: // told already, and nobody has looked since
+			default: // the previous send was not received yet
 			}
 			continue
 		}
@@ -144,7 +144,7 @@ func (w *watcher) run() {
 	}
 }
 
-// drain reads what a socket has, and tells whether it is worth a look.
+// drain reads what a socket has, and reports whether any of it is relevant.
 func (w *watcher) drain(fd int, buf []byte) bool {
 	worth := false
 	for {
@@ -160,14 +160,14 @@ func (w *watcher) drain(fd int, buf []byte) bool {
 	}
 }
 
-// relevant tells whether messages speak of a change by somebody else.
+// relevant reports whether messages may be about a change by another program.
 func (w *watcher) relevant(rules bool, data []byte) bool {
 	worth := false
 	for len(data) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(data))
 		kind := binary.NativeEndian.Uint16(data[4:])
 		if length < unix.SizeofNlMsghdr || length > len(data) {
-			return true // not a message that we know: look
+			return true // an unknown message may be relevant
 		}
 		body := data[unix.SizeofNlMsghdr:length]
 		if rules {
@@ -180,7 +180,7 @@ func (w *watcher) relevant(rules bool, data []byte) bool {
 	return worth
 }
 
-// linkChanged: an interface of ours went away or was set down, or lost its address.
+// linkChanged reports whether an interface of ours was removed or set down, or lost its address.
 func (w *watcher) linkChanged(kind uint16, body []byte) bool {
 	switch kind {
 	case unix.RTM_DELLINK:
@@ -208,8 +208,8 @@ const (
 	nfGenPID   = 2 // NFTA_GEN_PROC_PID
 )
 
-// rulesChanged: a transaction touched our table, or a chain of another firewall, and was not this program's. The kernel tells
-// a transaction's changes first, and who made it last.
+// rulesChanged reports whether another program's transaction changed our table or a chain of a firewall. The kernel sends a
+// transaction's changes first, and the process that made it last.
 func (w *watcher) rulesChanged(kind uint16, body []byte) bool {
 	if len(body) < nfHeader {
 		return false

@@ -75,7 +75,7 @@ func TestBrokenThingsAreToldAndMended(t *testing.T) {
 	w.prepare(q)
 	_, err = w.m.Attach(w.ctx(), "line", containerOf(q, "web"))
 	w.must(err)
-	w.must(w.m.Switch(w.ctx(), "line", "web", idOf(q, "web")))
+	w.must(w.m.Activate(w.ctx(), "line", "web", idOf(q, "web")))
 	w.run("ip", "link", "add", "br-theirs", "type", "bridge")
 	w.run("ip", "link", "del", "br-theirs")
 	w.run("nft", "add table ip theirs; add set ip theirs x { type ipv4_addr; }; add element ip theirs x { 192.0.2.1 }")

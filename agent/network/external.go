@@ -9,7 +9,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Shared is a network of the device itself: applications join it by its name, as an external one, and see each other there.
+// Shared is a network of the device: applications join it by its name, as an external network, and reach each other there.
 type Shared struct {
 	Name   string
 	Subnet netip.Prefix // zero: chosen from the pool

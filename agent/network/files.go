@@ -18,9 +18,9 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// A container's files are its own to write, as with Docker and Podman: clients of private networks put their name servers
-// there. Each container has them on a file system of its own, which bounds what it can write and runs nothing of it on the
-// device. What the manager wrote is kept beside it: only where that is to change are the container's files written again.
+// A container can write its hosts, resolv.conf and hostname files, as with Docker and Podman: VPN clients put their name servers
+// there. Each container has them on a file system of its own, which bounds what it can write and allows no programs. What
+// the manager wrote is kept beside it: the container's files are written again only when that changes.
 
 // ownFiles is the folder below a container's that holds what it sees.
 const ownFiles = "own"
@@ -128,7 +128,7 @@ func overwrite(path string, data []byte) error {
 	return nil
 }
 
-// mountFiles makes dir a file system of its own, unless it is one.
+// mountFiles mounts a file system at dir unless there is one.
 func mountFiles(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make a place for a container's files: %w", err)
@@ -163,7 +163,7 @@ func removeFiles(dir string) error {
 	return nil
 }
 
-// replaceFile replaces a file that need not outlive a power cut.
+// replaceFile replaces a file that need not survive a power cut.
 func replaceFile(path string, data []byte) error {
 	tmp := path + ".tmp"
 	if err := os.WriteFile(tmp, data, 0o644); err != nil {

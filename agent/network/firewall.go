@@ -12,12 +12,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// dropChain is a base chain of somebody else that drops forwarded packets by its policy. An accept of ours does not save a
-// packet from it.
+// dropChain is a base chain of another program that drops forwarded packets by its policy, also those that our table accepts.
 type dropChain struct {
 	chain, table string
 	family       nftables.TableFamily
-	allowsUs     bool // a rule there speaks of our interfaces or addresses, or lets everything pass
+	allowsUs     bool // a rule there matches our interfaces or addresses, or accepts everything
 }
 
 // dropChains lists them.
@@ -52,7 +51,7 @@ func (m *Manager) dropChains() ([]dropChain, error) {
 	return out, nil
 }
 
-// allowsUs tells whether a rule may let our packets pass: it names our interfaces or the pool, or it accepts without a condition.
+// allowsUs reports whether a rule may accept our packets: it matches our interfaces or the pool, or it accepts without a condition.
 func (m *Manager) allowsUs(r *nftables.Rule, base bool) bool {
 	pool := m.o.Pool.Addr().AsSlice()[:max(m.o.Pool.Bits()/8, 1)]
 	conditions, accepts := 0, false
@@ -73,7 +72,7 @@ func (m *Manager) allowsUs(r *nftables.Rule, base bool) bool {
 	return base && accepts && conditions == 0
 }
 
-// blockers are the droppers that let nothing of ours pass, each as an error with a hint.
+// blockers are the chains that accept nothing of ours, each as an error with a hint.
 func (m *Manager) blockers() ([]error, error) {
 	list, err := m.dropChains()
 	if err != nil {
@@ -93,7 +92,7 @@ func (m *Manager) blockers() ([]error, error) {
 	return out, nil
 }
 
-// noteDropChains tells the operator about other firewalls that stand in the way.
+// noteDropChains notes other firewalls that drop our packets.
 func (m *Manager) noteDropChains() error {
 	list, err := m.dropChains()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// forwardingSetting is the setting that lets the host route packets of a family.
+// forwardingSetting is the sysctl that enables routing of a family.
 func forwardingSetting(f ipam.Family) string {
 	if f == ipam.V6 {
 		return "net/ipv6/conf/all/forwarding"
@@ -22,7 +22,7 @@ func forwardingSetting(f ipam.Family) string {
 	return "net/ipv4/ip_forward"
 }
 
-// forwards tells whether the host routes a family.
+// forwards reports whether the host routes a family.
 func (m *Manager) forwards(f ipam.Family) (bool, error) {
 	on := false
 	err := m.host.do(func() error {
@@ -67,8 +67,8 @@ func (m *Manager) forward(f ipam.Family) error {
 	return nil
 }
 
-// keepAdvertisements lets interfaces that learn their IPv6 addresses and routes from a router go on doing so: a host that
-// forwards stops listening unless it is told twice.
+// keepAdvertisements keeps interfaces that get their IPv6 addresses and routes from a router doing so: a host that forwards
+// ignores router advertisements unless accept_ra is 2.
 func keepAdvertisements() error {
 	paths, err := filepath.Glob("/proc/sys/net/ipv6/conf/*/accept_ra")
 	if err != nil {
@@ -90,7 +90,7 @@ func keepAdvertisements() error {
 	return nil
 }
 
-// checkKernel refuses what only the kernel can tell that it lacks.
+// checkKernel refuses what the kernel does not support.
 func (m *Manager) checkKernel(p *workload.Project) error {
 	for _, n := range p.Networks {
 		if parent := n.Options["parent"]; (n.Driver == workload.Macvlan || n.Driver == workload.IPvlan) && n.External == "" {

@@ -60,7 +60,7 @@ func TestUnchangedCallsWriteNothing(t *testing.T) {
 	w.must(err)
 	w.prepare(p)
 	w.attach(p)
-	w.must(w.m.Switch(w.ctx(), p.Name, "web", idOf(p, "web")))
+	w.must(w.m.Activate(w.ctx(), p.Name, "web", idOf(p, "web")))
 	w.must(w.m.Restore(w.ctx()))
 	w.must(w.m.Detach(w.ctx(), "never-seen"))
 	after, err := os.Stat(savedAt(w.o))
@@ -224,7 +224,7 @@ func playVictim(t *testing.T) {
 				_, err := m.Attach(ctx, p.Name, c)
 				check(err)
 			}
-			check(m.Switch(ctx, p.Name, "web", idOf(p, "web")))
+			check(m.Activate(ctx, p.Name, "web", idOf(p, "web")))
 			for _, id := range m.Attached(p.Name) {
 				if id != idOf(p, "web") && id != idOf(p, "client") {
 					check(m.Detach(ctx, id))

@@ -111,7 +111,7 @@ func TestIPv6(t *testing.T) {
 	fresh, err := w.m.Attach(w.ctx(), "line", containerOf(q, "web"))
 	w.must(err)
 	w.answer6(fresh.NetNS, "new6", "81")
-	w.must(w.m.Switch(w.ctx(), "line", "web", idOf(q, "web")))
+	w.must(w.m.Activate(w.ctx(), "line", "web", idOf(q, "web")))
 	w.reaches6(w.lan, at(host, 8080), "new6", lan.String())
 	w.reaches6(w.lan, at(host, 9443), "new6", lan.String())
 	w.reaches6(w.host, at(host, 8080), "new6", "")
@@ -464,7 +464,7 @@ func TestMacvlan(t *testing.T) {
 	w.prepare(q)
 	_, err = w.m.Attach(w.ctx(), "line", containerOf(q, "hmi"))
 	w.must(err)
-	w.must(w.m.Switch(w.ctx(), "line", "hmi", idOf(q, "hmi")))
+	w.must(w.m.Activate(w.ctx(), "line", "hmi", idOf(q, "hmi")))
 	if hosts, err = os.ReadFile(a["plc"].HostsFile); err != nil || !strings.Contains(string(hosts), w.addr(idOf(q, "hmi"), "field").String()+"\thmi\n") {
 		t.Errorf("hosts after the switch: %v\n%s", err, hosts)
 	}

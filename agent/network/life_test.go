@@ -506,7 +506,7 @@ func TestDatagramsFollowTheService(t *testing.T) {
 	fresh, err := w.m.Attach(w.ctx(), q.Name, containerOf(q, "web"))
 	w.must(err)
 	w.answer(fresh.NetNS, "new", 53)
-	w.must(w.m.Switch(w.ctx(), q.Name, "web", idOf(q, "web")))
+	w.must(w.m.Activate(w.ctx(), q.Name, "web", idOf(q, "web")))
 	hears(far, "new")
 	hears(near, "new")
 	w.must(w.m.Detach(w.ctx(), idOf(q, "web")))
@@ -628,7 +628,7 @@ func TestCancelledCallsChangeNothing(t *testing.T) {
 	_, attachErr := w.m.Attach(ctx, p.Name, containerOf(p, "web"))
 	for name, err := range map[string]error{
 		"Prepare": w.m.Prepare(ctx, proj("x")), "Attach": attachErr, "Detach": w.m.Detach(ctx, idOf(p, "web")),
-		"Teardown": w.m.Teardown(ctx, p.Name), "Switch": w.m.Switch(ctx, p.Name, "web", idOf(p, "web")),
+		"Teardown": w.m.Teardown(ctx, p.Name), "Switch": w.m.Activate(ctx, p.Name, "web", idOf(p, "web")),
 		"Verify": w.m.Verify(ctx), "Restore": w.m.Restore(ctx),
 	} {
 		if !errors.Is(err, context.Canceled) {

@@ -73,8 +73,8 @@ func (h *host) do(f func() error) error {
 	return inNamespace(int(h.ns.Fd()), f)
 }
 
-// ours tells whether an interface was made by a manager of this table: by its name, and by its alias unless it had none yet
-// when the maker was killed.
+// ours reports whether a manager of this table created an interface: by its name, and by its alias, which is missing when the
+// manager was killed in between.
 func (h *host) ours(a *netlink.LinkAttrs) bool {
 	return strings.HasPrefix(a.Name, h.prefix) && len(a.Name) == 15 && (a.Alias == "" || strings.HasPrefix(a.Alias, h.mark))
 }
@@ -112,7 +112,7 @@ func removeLink(links *netlink.Handle, name string) error {
 	return nil
 }
 
-// hasAddress tells whether l has exactly this address with this prefix length.
+// hasAddress reports whether l has exactly this address with this prefix length.
 func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, error) {
 	list, err := completeList(func() ([]netlink.Addr, error) { return links.AddrList(l, socket(ipam.FamilyOf(p.Addr()))) })
 	if err != nil {
@@ -127,8 +127,8 @@ func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, er
 	return false, nil
 }
 
-// waitCarrier waits until links carry packets. The kernel lets a link that was raised carry them a little later, in its own time; a
-// packet sent before is lost, and the sender tries again only after a second.
+// waitCarrier waits until links carry packets. The kernel does that a little after a link was set up; a packet sent before is lost,
+// and the sender tries again only after a second.
 func waitCarrier(ctx context.Context, links *netlink.Handle, names ...string) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()

@@ -24,15 +24,15 @@ const (
 	maxComm   = 64
 )
 
-// listener is a socket of the host that waits for strangers.
+// listener is a listening socket of the host.
 type listener struct {
 	addr  netip.Addr // zero: every address
 	port  uint16
 	inode uint32
 }
 
-// listeners lists the host's waiting sockets of one protocol. A kernel that cannot tell is not an error: the check that
-// needs them is a service, not a promise.
+// listeners lists the host's listening sockets of one protocol. A kernel that cannot list them is no error: the check that uses
+// them is best effort.
 func (h *host) listeners(protocol string) ([]listener, error) {
 	var out []listener
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -63,8 +63,8 @@ func (h *host) listeners(protocol string) ([]listener, error) {
 	return out, nil
 }
 
-// checkListeners refuses to publish a port that a program of the host listens on: it would be cut off without a word. Ports
-// in known were published before and are not looked at again. six: they are published on IPv6 addresses too.
+// checkListeners refuses to publish a port that a program of the host listens on: that program would get no more connections. Ports
+// in known were published before and are not checked again. six: they are published on IPv6 addresses too.
 func (m *Manager) checkListeners(service string, ports, known []ipam.Port, six bool) error {
 	listed := map[string][]listener{}
 	for _, q := range ports {
@@ -91,7 +91,7 @@ func (m *Manager) checkListeners(service string, ports, known []ipam.Port, six b
 	return nil
 }
 
-// program names who holds a socket, as well as it can.
+// program names the program that holds a socket; "a program" when it cannot find it.
 func program(inode uint32) string {
 	want := "socket:[" + strconv.FormatUint(uint64(inode), 10) + "]"
 	links, err := filepath.Glob("/proc/[0-9]*/fd/[0-9]*")
@@ -109,7 +109,7 @@ func program(inode uint32) string {
 	return "a program"
 }
 
-// note keeps and logs something an operator should know, once.
+// note keeps and logs a fact that an operator should know, once.
 func (m *Manager) note(s string) {
 	if !slices.Contains(m.notes, s) {
 		m.notes = append(m.notes, s)

@@ -33,7 +33,7 @@ func (m *Manager) ensureMacvlan(p *ipam.Project, id string, place int, in *netli
 		return noParent(b.Parent)
 	}
 	if l != nil && (l.Type() != string(b.Driver) || l.Attrs().ParentIndex != parent.Attrs().Index) {
-		if err := removeLink(in, w.inner); err != nil { // of an earlier, interrupted attempt: nobody else has interfaces there
+		if err := removeLink(in, w.inner); err != nil { // of an interrupted attempt: no other program has interfaces there
 			return err
 		}
 		l = nil
@@ -96,8 +96,8 @@ func ipvlanMode(mode string) netlink.IPVlanMode {
 	return netlink.IPVLAN_MODE_L2
 }
 
-// checkDriver refuses a driver that the kernel lacks. It asks for an interface on the loopback: what it knows it refuses as
-// wrong, what it does not know as unknown, and nothing comes of it either way.
+// checkDriver refuses a driver that the kernel lacks. It requests an interface on the loopback, which the kernel refuses in any
+// case: a known driver as invalid, an unknown one as unsupported.
 func (m *Manager) checkDriver(d workload.Driver) error {
 	lo, err := linkByName(m.host.links, "lo")
 	if err != nil || lo == nil {

@@ -34,21 +34,20 @@ const (
 	relinkLimit = 10 * time.Second // of giving a project its links again after an error, also when the caller's time is up
 )
 
-// Options say where a manager keeps its things and which names it may use. Managers on one machine need different
-// DataDir, RunDir, Pool and Table.
+// Options of a manager. Managers on one machine need different DataDir, RunDir, Pool and Table.
 type Options struct {
 	Store   Store        // needed
-	DataDir string       // what the plugins of CNI remember; survives reboots; needed
+	DataDir string       // cache of the CNI plugins; survives reboots; needed
 	RunDir  string       // pinned namespaces, hosts files, a copy of the state; does not survive reboots; needed
 	Pool    netip.Prefix // IPv4 addresses to hand out, /8 to /26; zero: DefaultPool
 	Table   string       // nftables table; interface names derive from it; "": DefaultTable
 	Shared  []Shared     // networks of the device that applications may join
 	CNI     CNI          // networks of the site that they may join
-	NetNS   string       // path of the network namespace that plays the host; "": the one of the process
+	NetNS   string       // path of the network namespace that is the host's; "": the one of the process
 	Logger  *slog.Logger // nil: silent
 }
 
-// Manager makes and keeps the networks of projects. Its methods may be called from several goroutines; they take turns.
+// Manager creates and maintains the networks of projects. Its methods may be called from several goroutines; they are serialized.
 type Manager struct {
 	o    Options
 	log  *slog.Logger
@@ -62,7 +61,7 @@ type Manager struct {
 	tables        [ipam.Families]table
 	names         []string // resolver configurations of the host, the first that a container can use counts
 	hosts         string   // the host's own hosts file
-	stateLost     bool     // no state was found: what seems to belong to nothing may be of containers that run
+	stateLost     bool     // no state was found: objects without an owner may belong to running containers
 	notes         []string // see Notes
 	lastFileError string   // what later told last; "": nothing since Restore found all well
 
@@ -72,7 +71,7 @@ type Manager struct {
 	watchers sync.WaitGroup
 }
 
-// Attachment is what a container needs to know of its networks.
+// Attachment is what a container needs of its networks.
 type Attachment struct {
 	NetNS        string // path of the pinned network namespace; "": the device's own
 	HostsFile    string // to be mounted at /etc/hosts; the container may write it
@@ -81,9 +80,9 @@ type Attachment struct {
 	Hostname     string
 }
 
-// Open reads the saved state. It changes nothing in the kernel: call [Manager.Restore] before anything else after a
-// start. A lost or damaged state is taken from its copy in the run directory, or else begun anew; see [Manager.Notes]. The
-// caller closes the manager.
+// Open reads the saved state. It changes nothing in the kernel: call [Manager.Restore] first after a start. When the state is lost
+// or damaged, its copy in the run directory is used, or else an empty state; see [Manager.Notes]. The caller closes the
+// manager.
 func Open(o Options) (*Manager, error) {
 	if o.Store == nil || o.DataDir == "" || o.RunDir == "" {
 		return nil, fmt.Errorf("network manager: Store, DataDir and RunDir are needed: %w", fault.ErrInvalid)
@@ -127,7 +126,7 @@ func Open(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends what [Manager.Events] began and lets go of the kernel's sockets. Networks stay.
+// Close ends the watchers of [Manager.Watch] and closes the netlink sockets. Networks stay.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	for _, w := range m.watching {
@@ -144,7 +143,8 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// ready tells whether a call may begin. A closed manager's sockets would silently be replaced by ones of another namespace.
+// ready returns an error when a call may not begin. netlink would silently replace a closed manager's sockets with ones of another
+// namespace.
 func (m *Manager) ready(ctx context.Context) error {
 	if m.closed {
 		return fmt.Errorf("network manager: %w", os.ErrClosed)
@@ -152,15 +152,14 @@ func (m *Manager) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Notes are things about this host that an operator should know, one sentence each: a setting that had to be changed, a
-// damaged state.
+// Notes are facts about this host that an operator should know, one sentence each: a setting that was changed, a damaged state.
 func (m *Manager) Notes() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.notes)
 }
 
-// Projects are the names of the projects that own anything, sorted.
+// Projects are the names of the projects in the state, sorted.
 func (m *Manager) Projects() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,8 +176,7 @@ func (m *Manager) Attached(project string) []string {
 	return nil
 }
 
-// Addresses are where a container is, by network: its IPv4 address, or the IPv6 one where it has no other. Empty when it is
-// not attached.
+// Addresses are a container's addresses by network: IPv4, or IPv6 where it has no other. Empty when it is not attached.
 func (m *Manager) Addresses(id string) map[string]netip.Addr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,7 +191,7 @@ func (m *Manager) Addresses(id string) map[string]netip.Addr {
 	return out
 }
 
-// ServiceAddress is the IPv4 address that a service's name means on one of its networks; invalid when there is none.
+// ServiceAddress is the IPv4 address of a service's name on one of its networks; invalid when there is none.
 func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -203,8 +201,8 @@ func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
 	return netip.Addr{}
 }
 
-// commit saves next, unless that is what is saved, and makes it the state. What is saved already is not written again,
-// also not by the first call after a restart: a full disk must not keep what is prepared from starting.
+// commit saves next and makes it the state. A state that is saved already is not written again, also not by the first call after a
+// restart: a full disk must not keep prepared containers from starting.
 func (m *Manager) commit(next *ipam.State) error {
 	data, err := ipam.Encode(next)
 	if err != nil {
@@ -226,8 +224,8 @@ func (m *Manager) save(next *ipam.State, data []byte) error {
 	return nil
 }
 
-// applyTables makes the tables follow s, and ends the tracked connections that would miss the change. Connections that could
-// not be ended are tried again by the next call.
+// applyTables applies s to the nftables tables, and removes the conntrack entries of connections that would miss the change. The
+// next call tries again to remove those that could not be removed.
 func (m *Manager) applyTables(s *ipam.State) error {
 	want := elementsOf(s)
 	for f := range ipam.Families {
@@ -254,15 +252,15 @@ func (m *Manager) applyTables(s *ipam.State) error {
 	return nil
 }
 
-// updateFiles brings the files of containers up to date with s, which the tables follow already: from now on its containers answer.
+// updateFiles updates the hosts files of containers after s was applied to the tables, and publishes its active backends.
 func (m *Manager) updateFiles(s *ipam.State) error {
 	err := m.updateHosts(s)
 	m.setBackends(s)
 	return err
 }
 
-// reportLater takes an error about files of containers, the caller's or others': a call must not fail for them. [Manager.Mend] finds them
-// out of date, tries again and tells what fails. A fault that lasts is told once, until [Manager.Restore] finds all well.
+// reportLater logs an error about files of containers: a call must not fail for them. [Manager.Repair] finds the files out of date,
+// tries again and returns what fails. The same error is logged once, until [Manager.Restore] succeeds.
 func (m *Manager) reportLater(err error) {
 	if err != nil && err.Error() != m.lastFileError {
 		m.lastFileError = err.Error()
@@ -273,9 +271,9 @@ func (m *Manager) reportLater(err error) {
 func (m *Manager) netnsPath(id string) string { return filepath.Join(m.o.RunDir, "netns", id) }
 func (m *Manager) filesDir(id string) string  { return filepath.Join(m.o.RunDir, "files", id) }
 
-// Prepare makes a project's networks and gives every service its addresses. What an earlier revision had and its containers
-// still use stays until they are detached. A port that an attached container of another project has is fault.ErrConflict,
-// until that container is detached.
+// Prepare creates a project's networks and gives every service its addresses. Networks that containers of an earlier revision still
+// use stay until these are detached. A port of an attached container of another project is fault.ErrConflict until that
+// container is detached.
 func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -315,9 +313,9 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 }
 
 // renumber removes the links and bridges of a project that next does not have, or has with other addresses, and then makes next
-// the state. The removal comes first, because only the state before tells what to remove: a call that is cut short can be
-// repeated, and until then [Manager.Restore] makes what is missing by whichever state is saved. It returns the attached
-// containers that need new links or another MTU, also with an error. A next that can never be saved removes nothing.
+// the state. It removes first, because only the current state says what to remove: an interrupted call can be repeated, and
+// until then [Manager.Restore] creates what the saved state lacks. It returns the attached containers that need new links or
+// another MTU, also with an error. It removes nothing when next cannot be encoded.
 func (m *Manager) renumber(ctx context.Context, name string, next *ipam.State) ([]string, error) {
 	data, err := ipam.Encode(next)
 	if err != nil {
@@ -334,7 +332,7 @@ func (m *Manager) renumber(ctx context.Context, name string, next *ipam.State) (
 	return moved, err
 }
 
-// establish makes what the state says of a project: bridges, rules, names, and the links of the containers that were moved.
+// establish applies the state of a project: bridges, rules, names, and the links of the containers that were moved.
 func (m *Manager) establish(ctx context.Context, name string, moved []string) error {
 	if err := m.ensureForwarding(); err != nil {
 		return err
@@ -363,8 +361,8 @@ func (m *Manager) establish(ctx context.Context, name string, moved []string) er
 	return nil
 }
 
-// removeMoved takes away links to networks whose addresses changed. It returns the attached containers that had some, and those
-// on networks whose MTU changed; with an error, those that it came to.
+// removeMoved removes links to networks whose addresses changed. It returns the attached containers of these links, and those on
+// networks whose MTU changed; with an error, those that it got to.
 func (m *Manager) removeMoved(ctx context.Context, before, after *ipam.Project) ([]string, error) {
 	if before == nil {
 		return nil, nil
@@ -399,7 +397,7 @@ func (m *Manager) removeMoved(ctx context.Context, before, after *ipam.Project) 
 	return moved, nil
 }
 
-// removeBridges deletes the bridges that a project had and next has no more.
+// removeBridges deletes the bridges of a project that next does not have.
 func (m *Manager) removeBridges(next *ipam.State, before, after *ipam.Project) error {
 	if before == nil {
 		return nil

@@ -55,7 +55,7 @@ func inNamespace(fd int, f func() error) error {
 	}, f)
 }
 
-// pinned tells whether a network namespace is mounted at path.
+// pinned reports whether a network namespace is mounted at path.
 func pinned(path string) (bool, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(path, &st)

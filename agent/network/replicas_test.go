@@ -62,7 +62,7 @@ func (f *farm) start(p *workload.Project, n int, name string) Attachment {
 
 func (f *farm) change(p *workload.Project, n int) {
 	f.t.Helper()
-	f.must(f.m.Switch(f.ctx(), p.Name, "web", replicaOf(p, "web", n).ID))
+	f.must(f.m.Activate(f.ctx(), p.Name, "web", replicaOf(p, "web", n).ID))
 }
 
 // shares wants all of names, and nobody else, to answer about equally often, wherever the service can be reached.
@@ -120,7 +120,7 @@ func TestReplicasShareTheWork(t *testing.T) {
 	f.change(q, 2)
 	f.shares("one", "fresh", "three")
 	want := map[string]bool{replicaOf(f.p, "web", 1).ID: true, replicaOf(q, "web", 2).ID: true, replicaOf(f.p, "web", 3).ID: true, idOf(f.p, "client"): true}
-	if d := cmp.Diff(want, w.m.Answering()); d != "" {
+	if d := cmp.Diff(want, w.m.ActiveBackends()); d != "" {
 		t.Errorf("answering: %s", d)
 	}
 	// Back to the old one, as a rollback does.
@@ -132,11 +132,11 @@ func TestReplicasShareTheWork(t *testing.T) {
 	f.shares("one", "two", "three")
 
 	// One after the other leaves; the last one stays, ill or not.
-	w.must(w.m.Leave(w.ctx(), replicaOf(f.p, "web", 2).ID))
+	w.must(w.m.Deactivate(w.ctx(), replicaOf(f.p, "web", 2).ID))
 	f.shares("one", "three")
-	w.must(w.m.Leave(w.ctx(), replicaOf(f.p, "web", 1).ID))
-	w.must(w.m.Leave(w.ctx(), replicaOf(f.p, "web", 3).ID))
-	w.must(w.m.Leave(w.ctx(), "never-seen"))
+	w.must(w.m.Deactivate(w.ctx(), replicaOf(f.p, "web", 1).ID))
+	w.must(w.m.Deactivate(w.ctx(), replicaOf(f.p, "web", 3).ID))
+	w.must(w.m.Deactivate(w.ctx(), "never-seen"))
 	f.shares("three")
 	w.must(w.m.Detach(w.ctx(), replicaOf(f.p, "web", 3).ID))
 	f.shares("one")
@@ -214,7 +214,7 @@ func TestSwitchRefusesStrangers(t *testing.T) {
 	w := newWorld(t)
 	p, _ := twoServices(w)
 	for _, tt := range [][3]string{{"line", "web", "x"}, {"line", "x", idOf(p, "web")}, {"x", "web", idOf(p, "web")}, {"line", "web", idOf(p, "client")}} {
-		if err := w.m.Switch(w.ctx(), tt[0], tt[1], tt[2]); !errors.Is(err, fault.ErrNotFound) {
+		if err := w.m.Activate(w.ctx(), tt[0], tt[1], tt[2]); !errors.Is(err, fault.ErrNotFound) {
 			t.Errorf("Switch(%q) = %v, want not found", tt, err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestAnsweringWaitsForNobody(t *testing.T) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	got := make(chan map[string]bool, 1)
-	go func() { got <- w.m.Answering() }()
+	go func() { got <- w.m.ActiveBackends() }()
 	select {
 	case ids := <-got:
 		if d := cmp.Diff(want, ids); d != "" {

@@ -12,9 +12,9 @@ import (
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
-// repinNamespace pins the namespace of a container again whose mount somebody took away while its processes run: their links still
-// work, and a new namespace would cut them off. It finds the namespace at the other end of the container's link, through
-// whatever process lives in it. False means that there is nothing to rescue.
+// repinNamespace pins a container's namespace again after its mount was removed while its processes run: their links still work,
+// and a new namespace would disconnect them. It finds the namespace at the other end of the container's link, through any
+// process in it. False: there is none.
 func (m *Manager) repinNamespace(p *ipam.Project, id string) (bool, error) {
 	a := p.Attachments[id]
 	i := slices.IndexFunc(a.Networks, func(n string) bool { return p.Networks[n].Routed() })
@@ -44,7 +44,7 @@ func (m *Manager) repinNamespace(p *ipam.Project, id string) (bool, error) {
 	return false, nil
 }
 
-// pinIf pins the namespace at path for a container when it is the one that the host knows as nsid.
+// pinIf pins the namespace at path for a container when it has the id nsid in the host's namespace.
 func (m *Manager) pinIf(path, id string, nsid int) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func (m *Manager) pinIf(path, id string, nsid int) (bool, error) {
 	}
 	defer f.Close()
 	if got, err := m.host.links.GetNetNsIdByFd(int(f.Fd())); err != nil || got != nsid {
-		return false, nil // not the one, or a kernel that cannot tell
+		return false, nil // another one, or the kernel does not know ids
 	}
 	pinPath := m.netnsPath(id)
 	err = os.MkdirAll(filepath.Dir(pinPath), 0o755)

@@ -28,12 +28,12 @@ const (
 	resolvedConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// resolver is what the host says about names, in the forms that containers need.
+// resolver is the host's name resolution, in the forms that containers need.
 type resolver struct {
 	raw, hosts []byte // as they are: for a container in the host's namespace
 	four, six  []byte // what a container without and with a way out over IPv6 can use
 
-	asIs, servers error // why raw or hosts, and why four or six cannot be had; only containers that need them fail
+	asIs, servers error // of raw and hosts, and of four and six; only containers that need them fail
 }
 
 // resolver reads the host's files.
@@ -83,7 +83,7 @@ func (m *Manager) files(project, id string, r resolver) (map[string][]byte, erro
 	return map[string][]byte{"hosts": m.state.Hosts(project, a), "resolv.conf": override(servers, a.DNS), "hostname": []byte(a.Hostname + "\n")}, nil
 }
 
-// override puts what a project says in the place of what the host says.
+// override replaces the host's settings with those of a project.
 func override(data []byte, dns workload.DNS) []byte {
 	if dns.IsZero() {
 		return data
@@ -112,7 +112,7 @@ func override(data []byte, dns workload.DNS) []byte {
 }
 
 // ensureAllFiles brings the files of a project's containers up to date, where they are: services may have come or gone.
-// Those of projects that share a network with it follow. All are tried; the errors are told together.
+// Those of projects that share a network with it follow. It tries all and joins the errors.
 func (m *Manager) ensureAllFiles(project string) error {
 	r := m.resolver()
 	var errs []error
@@ -133,8 +133,8 @@ func (m *Manager) ensureAllFiles(project string) error {
 	return errors.Join(errs...)
 }
 
-// updateHosts brings hosts files up to date after another container answers, came or went: only where names mean containers,
-// or those of another project, does that change them. All are tried; the errors are told together.
+// updateHosts updates hosts files after backends changed: only files with addresses of containers, or of another project's
+// services, change with them. It tries all and joins the errors.
 func (m *Manager) updateHosts(s *ipam.State) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
@@ -149,7 +149,7 @@ func (m *Manager) updateHosts(s *ipam.State) error {
 }
 
 // filterResolv makes a container's resolv.conf of the host's. Servers that only the host can reach (loopback, IPv6 unless the
-// container has a way there) are left out; usable tells whether any is left. What resolvers do not know is left out too.
+// container has a way there) are left out; usable reports whether any is left. What resolvers do not know is left out too.
 func filterResolv(data []byte, six bool) (out []byte, usable bool) {
 	var b bytes.Buffer
 	servers := 0

@@ -20,21 +20,21 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Drift is the error of [Manager.Verify]: the host is not as the saved state says. [Manager.Restore] mends it.
+// Drift is the error of [Manager.Verify]: the host differs from the saved state. [Manager.Restore] repairs it.
 type Drift struct {
 	Things []string // one phrase each
 
-	unreadable []string // those of Things that could not be looked at
+	unreadable []string // those of Things that could not be read
 }
 
 func (d *Drift) Error() string {
 	return fmt.Sprintf("container networks: %d things are not as they should be: %s", len(d.Things), strings.Join(d.Things, "; "))
 }
 
-// Unwrap makes a Drift fault.ErrTemporary: it can be mended.
+// Unwrap makes a Drift fault.ErrTemporary: it can be repaired.
 func (d *Drift) Unwrap() error { return fault.ErrTemporary }
 
-// Verify compares the host with the saved state and changes nothing. What differs, or cannot be looked at, is a *[Drift].
+// Verify compares the host with the saved state and changes nothing. What differs, or cannot be read, is a *[Drift].
 func (m *Manager) Verify(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,8 +51,8 @@ func (m *Manager) Verify(ctx context.Context) error {
 	return nil
 }
 
-// drift lists what differs. What cannot be looked at is a thing too, so that the others are looked at and repaired; the error
-// is ctx's.
+// drift lists what differs. What cannot be read counts as differing, so that the rest is still compared and repaired; the
+// error is ctx's.
 func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 	d := &Drift{}
 	add := func(of, what string, err error) {
@@ -142,7 +142,7 @@ func (m *Manager) containerDrift(name, id string, servers resolver) (string, err
 	return m.fileDrift(name, id, servers)
 }
 
-// linkDrift says what is not as it should be about a container's link to one of its networks.
+// linkDrift describes how a container's link to one of its networks differs from what it should be.
 func (m *Manager) linkDrift(p *ipam.Project, id string, place int, in *netlink.Handle) (string, error) {
 	a := p.Attachments[id]
 	b := p.Networks[a.Networks[place]]
@@ -200,7 +200,7 @@ func (m *Manager) linkDrift(p *ipam.Project, id string, place int, in *netlink.H
 	return "", nil
 }
 
-// fileDrift says which of a container's files is not as it should be.
+// fileDrift describes the first of a container's files that is missing or out of date.
 func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 	files, err := m.files(name, id, servers)
 	if err != nil {
@@ -218,9 +218,9 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 	return "", nil
 }
 
-// Mend repairs what [Manager.Verify] finds, and tells what that was: also beside an error, which is of what it could not repair.
-// What could not be looked at before is not told as repaired: it may have been well.
-func (m *Manager) Mend(ctx context.Context) (repaired []string, err error) {
+// Repair repairs what [Manager.Verify] finds and returns a phrase for each repaired thing, also with an error, which is about what
+// it could not repair. What could not be read before does not count as repaired: it may have been right.
+func (m *Manager) Repair(ctx context.Context) (repaired []string, err error) {
 	err = m.Verify(ctx)
 	var drift *Drift
 	if !errors.As(err, &drift) {
@@ -237,7 +237,7 @@ func (m *Manager) Mend(ctx context.Context) (repaired []string, err error) {
 	return drift.without(left), err
 }
 
-// without are the things that were seen and are not left.
+// without lists the things that were read and are not left.
 func (d *Drift) without(left *Drift) []string {
 	var out []string
 	for _, thing := range d.Things {
@@ -248,8 +248,8 @@ func (d *Drift) without(left *Drift) []string {
 	return out
 }
 
-// Restore makes the host as the saved state says: after a start, a reboot, or when somebody removed something. It also
-// removes what carries our marks and no state knows. All is tried; the errors are told together.
+// Restore applies the saved state to the host: after a start, a reboot, or when something was removed. It also removes objects with
+// our marks that the state does not have. It tries everything and joins the errors.
 func (m *Manager) Restore(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -279,7 +279,7 @@ func (m *Manager) Restore(ctx context.Context) error {
 	return nil
 }
 
-// restoreTables comes first: rules must stand before containers can be reached.
+// restoreTables comes first: the rules must exist before containers can be reached.
 func (m *Manager) restoreTables() error {
 	want := elementsOf(m.state)
 	for f := range ipam.Families {
@@ -298,7 +298,7 @@ func (m *Manager) restoreTables() error {
 	if m.stateLost {
 		want := elementsOf(m.state)
 		for f := range ipam.Families {
-			m.tables[f].absent = m.tables[f].absent || want[f] == nil // what is there may be somebody's
+			m.tables[f].absent = m.tables[f].absent || want[f] == nil // an existing table may be another program's
 		}
 	}
 	return m.applyTables(m.state)
@@ -326,7 +326,7 @@ func (m *Manager) restoreProject(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-// collectGarbage removes interfaces, namespaces and files of ours that belong to nothing.
+// collectGarbage removes interfaces, namespaces and files of ours that the state does not have.
 func (m *Manager) collectGarbage() error {
 	links, ids := map[string]bool{}, map[string]bool{}
 	for _, p := range m.state.Projects {

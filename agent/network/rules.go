@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
-// The named sets and maps of our table. The rules never change; what projects need is elements of these.
+// The named sets and maps of our table. The rules never change; projects add elements to these.
 const (
 	setBridges    = "bridges"    // interfaces of project networks
 	setInternal   = "internal"   // those that no way leads out of
@@ -23,14 +23,14 @@ const (
 	mapPublish    = "publish"    // protocol . port : container . port
 	mapPublishAt  = "publish_at" // host address . protocol . port : container . port
 
-	// Where several containers answer, keys of the three maps above stand here instead, once with each share.
+	// For several backends the keys of the three maps above are in these maps instead, once for each share.
 	mapVIPShared       = "vip_shared"
 	mapPublishShared   = "publish_shared"
 	mapPublishAtShared = "publish_at_shared"
 )
 
-// shares is how many parts the connections of one address or port are dealt out in, at random. It divides evenly among 2
-// to 6, 10, 12 and more containers; among others the largest part is at most a sixth above the smallest.
+// shares is the number of random parts that the connections of one address or port are divided into. It divides evenly among 2
+// to 6, 10, 12 and more containers; otherwise the largest part is at most a sixth above the smallest.
 const shares = 60
 
 const (
@@ -204,11 +204,11 @@ func chains(f ipam.Family) []chain {
 			{"containers to the world", all(w.from(firstRegister), in(setContainers), to, notIn(setBridges), &expr.Masq{})},
 		}},
 		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, []rule{
-			// A reset of our own: the kernel counts ICMP errors and redirects to a neighbour together, and soon sends neither.
-			{"a service that nobody serves, TCP", all(
+			// A TCP reset: the kernel limits ICMP errors and redirects to a neighbour together, and soon sends neither.
+			{"a service without a backend, TCP", all(
 				w.to(firstRegister), in(setVIPs), meta(expr.MetaKeyL4PROTO, firstRegister), equals(unix.IPPROTO_TCP), &expr.Reject{Type: rejectReset},
 			)},
-			{"a service that nobody serves", all(w.to(firstRegister), in(setVIPs), &expr.Reject{Type: rejectICMP, Code: w.unreachable})},
+			{"a service without a backend", all(w.to(firstRegister), in(setVIPs), &expr.Reject{Type: rejectICMP, Code: w.unreachable})},
 			{"one network", all(from, meta(expr.MetaKeyOIFNAME, nextRegister), in(setNeighbours), verdict(expr.VerdictAccept))},
 			{"no way out of an internal network", all(from, in(setInternal), verdict(expr.VerdictDrop))},
 			{"no way into an internal network", all(to, in(setInternal), verdict(expr.VerdictDrop))},

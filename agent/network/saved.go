@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 )
 
-// copyFile is a copy of the saved state in the run directory, which lives as long as the containers do. By it they keep their
+// copyFile is a copy of the saved state in the run directory, which lives as long as the containers. With it they keep their
 // networks when agent.db is lost.
 const copyFile = "networks.json"
 
@@ -24,9 +24,9 @@ type Store interface {
 	SaveNetworks(state []byte) error
 }
 
-// load reads the saved state. A state in the store is the newest one: it is written first. Without one, or with a damaged one, as
-// after agent.db was replaced, the copy says what the containers have that run. Without both m.lost is set: what runs is found
-// again as its containers are attached.
+// load reads the saved state. A state in the store is the newest: it is written first. When it is missing or damaged, as after
+// agent.db was replaced, the copy is used. Without both, stateLost is set: running containers are recorded again when they
+// are attached.
 func (m *Manager) load() error {
 	data, err := m.o.Store.Networks()
 	if err != nil {
@@ -64,8 +64,8 @@ func (m *Manager) load() error {
 	return nil
 }
 
-// saveCopy follows each write to the store, so the copy is never ahead of what was decided. One that cannot be written is
-// removed: with an old one, containers that were attached since would lose their networks.
+// saveCopy follows each write to the store, so the copy is never newer. A copy that cannot be written is removed: with an old one,
+// containers that were attached since would lose their networks.
 func (m *Manager) saveCopy(data []byte) {
 	if bytes.Equal(data, m.copied) {
 		return

@@ -9,13 +9,13 @@ import (
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
-// stale matches tracked connections that would go on to an old place: datagrams whose rewriting changed, and everything
-// that was sent to a container that is gone. Without this a sender that never pauses would never reach the new one.
+// stale matches conntrack entries that would still lead to an old backend: datagrams whose rewriting changed, and everything for a
+// container that is gone. Without this a sender that never pauses would never reach the new backend.
 type stale struct {
 	family ipam.Family
 	dead   map[string]bool // addresses of containers that are gone
-	left   map[string]bool // addresses of containers that something leads to no more
-	ports  map[uint16]bool // published UDP ports that led nowhere
+	left   map[string]bool // addresses of containers that are no longer a backend of something
+	ports  map[uint16]bool // published UDP ports that had no backend
 }
 
 // MatchConntrackFlow implements netlink's filter.
@@ -29,7 +29,7 @@ func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 
 func (s *stale) empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
 
-// staleAfter finds what a change of the table leaves behind.
+// staleAfter finds the entries that a change of the table makes stale.
 func staleAfter(f ipam.Family, before, after contents) *stale {
 	s := &stale{family: f, dead: map[string]bool{}, left: map[string]bool{}, ports: map[uint16]bool{}}
 	for k := range before[setContainers] {

@@ -43,9 +43,9 @@ func (t *table) object() *nftables.Table {
 	return &nftables.Table{Name: t.name, Family: tableFamily(t.family)}
 }
 
-// apply makes the table hold want. It sends only the difference to what it last applied; where that does not fit, because
-// somebody changed the table, it replaces the whole table, in one transaction too. Where there is no difference it looks
-// whether the table is still there: a firewall that reloads may have taken it away. For all else there is drift.
+// apply makes the table contain want. It sends only the difference to what it last applied; when the kernel refuses that, because
+// another program changed the table, it replaces the whole table, also in one transaction. When nothing differs it checks that
+// the table still exists: a firewall that reloads may have removed it. Everything else is found by drift.
 func (t *table) apply(want contents) error {
 	if want == nil {
 		if t.absent {
@@ -171,7 +171,7 @@ func (t *table) remove() error {
 	return nil
 }
 
-// exists tells whether the table is there.
+// exists reports whether the table is there.
 func (t *table) exists() (bool, error) {
 	c, err := t.conn()
 	if err != nil {
@@ -184,7 +184,7 @@ func (t *table) exists() (bool, error) {
 	return slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.name }), nil
 }
 
-// drift compares the kernel's table with want and says what differs. Afterwards the table knows what is there.
+// drift compares the kernel's table with want and returns what differs. Afterwards applied is what the kernel has.
 func (t *table) drift(want contents) ([]string, error) {
 	t.applied = nil
 	there, err := t.exists()
@@ -223,7 +223,7 @@ func (t *table) drift(want contents) ([]string, error) {
 	return out, nil
 }
 
-// read returns what the kernel's table holds, and what of its rules and sets is not ours: then only all of it can be replaced.
+// read returns the elements of the kernel's table, and what of its rules and sets is not ours: then the table must be replaced.
 func (t *table) read() (live contents, foreign []string, err error) {
 	c, err := t.conn()
 	if err != nil {

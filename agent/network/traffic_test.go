@@ -203,7 +203,7 @@ func TestSwitchMovesAServiceWithoutAGap(t *testing.T) {
 	if w.addr(idOf(p, "web"), "default") == w.addr(idOf(q, "web"), "default") {
 		t.Fatal("two live containers have one address")
 	}
-	w.must(w.m.Switch(w.ctx(), q.Name, "web", idOf(q, "web")))
+	w.must(w.m.Activate(w.ctx(), q.Name, "web", idOf(q, "web")))
 	everywhere("new")
 	w.must(w.m.Detach(w.ctx(), idOf(p, "web")))
 	everywhere("new")
@@ -217,8 +217,8 @@ func TestSwitchMovesAServiceWithoutAGap(t *testing.T) {
 	_, err = w.m.Attach(w.ctx(), r.Name, containerOf(r, "web"))
 	w.must(err)
 	w.must(w.m.Detach(w.ctx(), idOf(q, "web"))) // without a Switch, the one that is left answers
-	if !w.m.Answering()[idOf(r, "web")] {
-		t.Errorf("%v answer, want %q", w.m.Answering(), idOf(r, "web"))
+	if !w.m.ActiveBackends()[idOf(r, "web")] {
+		t.Errorf("%v answer, want %q", w.m.ActiveBackends(), idOf(r, "web"))
 	}
 	w.must(w.m.Detach(w.ctx(), idOf(r, "web")))
 	w.refuses(client, vip)

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// veth is one container's link to one network.
+// veth is the veth pair of one container on one network.
 type veth struct {
 	outer, label string // interface in the host and its label
 	inner        string // interface in the container
@@ -27,13 +27,13 @@ type veth struct {
 // end is what a container's end of a link has of one family; the zero value: nothing.
 type end struct {
 	address     netip.Prefix // of the container
-	all         netip.Addr   // what reaches all on the link: programs that look for their peers ask for it; zero: none
+	all         netip.Addr   // broadcast address, which programs use for discovery; zero: none
 	gateway     netip.Addr
 	route       netip.Prefix // what lies behind the gateway; all is every address; zero: nothing
-	returnTable int          // routing table for answers that must go back this way although another is the default; 0: not needed
+	returnTable int          // routing table for answers that must leave here although the default route is elsewhere; 0: not needed
 }
 
-// ensureVeth makes a link, or what is missing of it. in is a handle in the container's namespace, ns open on it.
+// ensureVeth creates a veth pair, or what is missing of it. in is a handle in the container's namespace, ns is open on it.
 func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
 	outer, inner, err := h.vethEnds(w, in)
 	if err != nil {
@@ -51,8 +51,8 @@ func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
 		if outer, inner, err = h.vethEnds(w, in); err != nil || outer == nil {
 			return fmt.Errorf("make link %s: not there afterwards: %w", w.outer, errors.Join(err, fault.ErrTemporary))
 		}
-		// A pair whose ends have the same index looks like no pair to the kernel, which then takes up to a second to let
-		// packets through. Made again with this end's index, the other end gets the next one.
+		// The kernel does not recognize a pair whose ends have the same index, and takes up to a second to let packets
+		// through. When it is created again with this end's index, the other end gets the next one.
 		if index = outer.Attrs().Index; index == inner.Attrs().Index && try == 0 {
 			if err := removeLink(h.links, w.outer); err != nil {
 				return err
@@ -87,7 +87,7 @@ func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
 	return nil
 }
 
-// vethEnds returns both ends of a link, or neither: what is left of half a link, or of one to another namespace, is removed.
+// vethEnds returns both ends of a pair, or neither: the rest of an incomplete pair, or of one to another namespace, is removed.
 func (h *host) vethEnds(w veth, in *netlink.Handle) (outer, inner netlink.Link, err error) {
 	if outer, err = linkByName(h.links, w.outer); err != nil {
 		return nil, nil, err
@@ -106,7 +106,7 @@ func (h *host) vethEnds(w veth, in *netlink.Handle) (outer, inner netlink.Link, 
 			return nil, nil, err
 		}
 	}
-	if inner != nil { // in our own namespace nobody else has interfaces
+	if inner != nil { // the namespace is ours: no other program has interfaces in it
 		if err := removeLink(in, w.inner); err != nil {
 			return nil, nil, err
 		}
@@ -156,7 +156,7 @@ func (w veth) ensureInner(in *netlink.Handle, l netlink.Link, ns *os.File) error
 // returnRouteTable is a routing table in containers, and the preference of the rule that leads to it.
 const returnRouteTable = 210
 
-// ensureReturnRoute lets packets from an address go back through its gateway whatever the default route is.
+// ensureReturnRoute routes packets from an address back through its gateway, whatever the default route is.
 func (e end) ensureReturnRoute(in *netlink.Handle, l netlink.Link) error {
 	if e.returnTable == 0 {
 		return nil
@@ -198,7 +198,7 @@ func (e end) ensureRoute(in *netlink.Handle, l netlink.Link) error {
 	return nil
 }
 
-// routed tells whether there is a route to where an end leads, ours or another.
+// routed reports whether there is a route to the destination of an end, ours or another.
 func (e end) routed(in *netlink.Handle) (bool, error) {
 	if !e.route.IsValid() {
 		return true, nil
@@ -219,7 +219,7 @@ func (e end) routed(in *netlink.Handle) (bool, error) {
 	return false, nil
 }
 
-// innerSettings let a container's interface have IPv6 addresses: those that we give it.
+// innerSettings enable IPv6 on a container's interface, with the addresses that we give it only.
 func innerSettings(name string) [][2]string {
 	six := sysctlDir(ipam.V6) + name
 	return [][2]string{
@@ -238,7 +238,7 @@ func allAddresses(f ipam.Family) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-// veth is a container's link to a bridge: single addresses, with the bridge as gateway of all else.
+// veth is a container's link to a bridge: single addresses, with the bridge as gateway for everything else.
 func (m *Manager) veth(p *ipam.Project, id string, place int, bridge int) veth {
 	a := p.Attachments[id]
 	n := a.Networks[place]

@@ -13,12 +13,12 @@ import (
 
 // Assessment is what the device's deployments are at, derived from what is desired, what is there, and what was reported.
 type Assessment struct {
-	Statuses []store.Status    // of every deployment that is desired, or not yet gone; by id
-	Removed  []store.Status    // gone since the last report
-	Settled  bool              // the target runs completely and nothing else is left
-	Good     []*Deployment     // of the target, that run completely for the first time
-	Ailing   map[string]uint64 // what [Supervision] is to remember as such
-	Bad      []store.Bad       // revisions that failed and that a last good one is there for
+	Statuses     []store.Status    // of every deployment that is desired, or not yet gone; by id
+	Removed      []store.Status    // gone since the last report
+	Settled      bool              // the target runs completely and nothing else is left
+	Good         []*Deployment     // of the target, that run completely for the first time
+	FailedBefore map[string]uint64 // what [Supervision] is to remember as such
+	Bad          []store.Bad       // revisions that failed and that a last good one is there for
 }
 
 // Question is what an assessment is made of. All of it is only read.
@@ -38,7 +38,7 @@ type Question struct {
 // Assess is pure: the same question has the same answer.
 func Assess(q Question) Assessment {
 	pl := newPlanner(q.Now, q.Observed, q.Supervision, q.Policy)
-	out := Assessment{Settled: q.Target != nil && q.Accepted == nil, Ailing: map[string]uint64{}}
+	out := Assessment{Settled: q.Target != nil && q.Accepted == nil, FailedBefore: map[string]uint64{}}
 	known := map[string]bool{}
 	wanted := map[string]bool{}
 	if q.Target != nil {
@@ -59,10 +59,10 @@ func Assess(q Question) Assessment {
 				out.Good = append(out.Good, d)
 			}
 			q.failed(&out, d, views)
-			q.ailing(&out, d, views)
+			q.failedBefore(&out, d, views)
 			if nd := q.Accepted.Deployment(d.ID); nd != nil {
 				q.Unloadable(&out, nd)
-				now = q.coming(nd, now)
+				now = q.next(nd, now)
 			}
 			out.Statuses = append(out.Statuses, now)
 		}
@@ -72,7 +72,7 @@ func Assess(q Question) Assessment {
 			if d := &q.Accepted.Deployments[i]; !known[d.ID] {
 				known[d.ID] = true
 				q.Unloadable(&out, d)
-				out.Statuses = append(out.Statuses, q.coming(d, store.Status{}))
+				out.Statuses = append(out.Statuses, q.next(d, store.Status{}))
 			}
 		}
 	}
@@ -95,10 +95,10 @@ func Assess(q Question) Assessment {
 	return out
 }
 
-// ailing notes which containers of the last good revision fail. An update that leaves them as they are does not fail by those
+// failedBefore notes which containers of the last good revision fail. An update that leaves them as they are does not fail by those
 // that failed before it: going back would bring back the very same ones. One that is well fails no more when its run has lasted:
 // to an agent that was started again, one that ends again and again looks well for a moment.
-func (q Question) ailing(out *Assessment, d *Deployment, views []view) {
+func (q Question) failedBefore(out *Assessment, d *Deployment, views []view) {
 	good := q.Good[d.ID].Deployment
 	if good == nil {
 		return
@@ -106,13 +106,13 @@ func (q Question) ailing(out *Assessment, d *Deployment, views []view) {
 	for i := range views {
 		for j := range views[i].slots {
 			x := &views[i].slots[j]
-			since, was := q.Supervision.Ailing[x.c.ID]
+			since, was := q.Supervision.FailedBefore[x.c.ID]
 			switch {
 			case !x.there, good.container(x.c.ID) == nil, x.well && (x.settled || !was):
 			case was:
-				out.Ailing[x.c.ID] = since
+				out.FailedBefore[x.c.ID] = since
 			case x.fault != nil && x.fault.Permanent:
-				out.Ailing[x.c.ID] = q.Target.Generation
+				out.FailedBefore[x.c.ID] = q.Target.Generation
 			}
 		}
 	}
@@ -145,13 +145,13 @@ func (v *view) state(old store.Component) (margo.State, *margo.StatusError) {
 	same := old.Identity == v.c.Identity
 	installed := same && old.State == margo.StateInstalled
 	failed := same && old.State == margo.StateFailed && old.Error != nil && !strings.HasPrefix(old.Error.Code, "image-")
-	switch f := graver(v.fault, v.ailing); {
+	switch f := worse(v.fault, v.failureBefore); {
 	case f != nil && f.Permanent:
 		if failed && old.Error.Code == string(f.Code) {
 			return margo.StateFailed, old.Error // messages change with every attempt; the first one tells it
 		}
 		return margo.StateFailed, &margo.StatusError{Code: string(f.Code), Source: v.c.Name, Message: f.Message}
-	case v.up && !v.ails, installed:
+	case v.up && !v.failedBefore, installed:
 		return margo.StateInstalled, nil
 	case failed:
 		return margo.StateFailed, old.Error
@@ -175,8 +175,8 @@ func (q Question) unplaced(u Unplaced, generation uint64) store.Status {
 	return q.sum(out, before)
 }
 
-// coming assesses a deployment of the next generation, beside what runs of it now.
-func (q Question) coming(d *Deployment, now store.Status) store.Status {
+// next assesses a deployment of the next generation, beside what runs of it now.
+func (q Question) next(d *Deployment, now store.Status) store.Status {
 	before := q.Before[d.ID]
 	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.Accepted.Generation}
 	for i := range d.Components {

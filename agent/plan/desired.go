@@ -61,15 +61,15 @@ type Deployment struct {
 
 // Component is one project of a deployment. Make it with [NewComponent].
 type Component struct {
-	Name       string
-	Revision   string
-	Digest     digest.Digest // of its manifest
-	Wait       bool          // the next component waits until this one is up, not only started
-	Timeout    time.Duration // to be up; 0: none
-	Project    *workload.Project
-	Containers []workload.Container // that Project needs
-	Identity   string               // equal identities run the same: all that shapes containers, networks and volumes
-	surround   string               // of what Prepare makes: networks, volumes, addresses, ports
+	Name        string
+	Revision    string
+	Digest      digest.Digest // of its manifest
+	Wait        bool          // the next component waits until this one is up, not only started
+	Timeout     time.Duration // to be up; 0: none
+	Project     *workload.Project
+	Containers  []workload.Container // that Project needs
+	Identity    string               // equal identities run the same: all that shapes containers, networks and volumes
+	environment string               // of what Prepare makes: networks, volumes, addresses, ports
 
 	// The rest is what [Resolve] makes of what the images say.
 
@@ -92,8 +92,8 @@ func NewComponent(name, revision string, p *workload.Project) Component {
 		ids = append(ids, x.ID)
 		places = append(places, place{x.Service.Name, x.Service.Networks, x.Service.Ports})
 	}
-	c.surround = Hash(p.Networks, p.Volumes, places)
-	c.Identity = Hash(ids, c.surround)
+	c.environment = Hash(p.Networks, p.Volumes, places)
+	c.Identity = Hash(ids, c.environment)
 	return c
 }
 

@@ -15,14 +15,14 @@ type Verb string
 
 // Verbs, each a call of the runtime.
 const (
-	Prepare  Verb = "prepare"
-	Create   Verb = "create"
-	Start    Verb = "start"
-	Stop     Verb = "stop"
-	Remove   Verb = "remove"
-	Switch   Verb = "switch"
-	Leave    Verb = "leave"
-	Teardown Verb = "teardown"
+	Prepare    Verb = "prepare"
+	Create     Verb = "create"
+	Start      Verb = "start"
+	Stop       Verb = "stop"
+	Remove     Verb = "remove"
+	Activate   Verb = "activate"
+	Deactivate Verb = "deactivate"
+	Teardown   Verb = "teardown"
 )
 
 // Step is one thing to do now. Steps of one plan do not depend on each other.
@@ -79,7 +79,7 @@ func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Poli
 			wanted[dep.Components[j].Project.Name] = true
 		}
 	}
-	pl.dismiss(wanted, kept)
+	pl.removeUnwanted(wanted, kept)
 	for i := range d.Deployments {
 		views := pl.views(&d.Deployments[i])
 		for j := range views {
@@ -139,8 +139,8 @@ func (pl *planner) do(st Step) {
 	pl.out.Steps = append(pl.out.Steps, st)
 }
 
-// dismiss takes down the projects that no one wants, but not those of deployments that are left as they are.
-func (pl *planner) dismiss(wanted, kept map[string]bool) {
+// removeUnwanted takes down the projects that no one wants, but not those of deployments that are left as they are.
+func (pl *planner) removeUnwanted(wanted, kept map[string]bool) {
 	for name, cs := range pl.project {
 		if !wanted[name] {
 			for _, c := range cs {
@@ -173,7 +173,7 @@ func (pl *planner) discard(c workload.Observation) {
 func (pl *planner) clear(v *view) {
 	leaving := v.leaving()
 	for _, c := range leaving {
-		if !v.held(c, leaving) && !pl.part(v, c) {
+		if !v.blockedByDependent(c, leaving) && !pl.stopSharers(v, c) {
 			pl.discard(c)
 		} else if alive(c) {
 			pl.going = true
@@ -181,9 +181,9 @@ func (pl *planner) clear(v *view) {
 	}
 }
 
-// part stops those who are in the namespace of processes of a container that is to stop: the kernel would kill them with
+// stopSharers stops those who are in the namespace of processes of a container that is to stop: the kernel would kill them with
 // it. They come back in that of the next one. True: some still run.
-func (pl *planner) part(v *view, o workload.Observation) bool {
+func (pl *planner) stopSharers(v *view, o workload.Observation) bool {
 	if !alive(o) || o.Replica != 1 { // no one is in that of another replica
 		return false
 	}
@@ -217,22 +217,22 @@ func (pl *planner) component(v *view) {
 	if !v.open || v.d.Blocked != nil {
 		return
 	}
-	if pl.s.Prepared[pr.Name] != v.c.surround {
-		pl.do(Step{Verb: Prepare, Project: pr.Name, Spec: pr, surround: v.c.surround})
+	if pl.s.Prepared[pr.Name] != v.c.environment {
+		pl.do(Step{Verb: Prepare, Project: pr.Name, Spec: pr, surround: v.c.environment})
 		return
 	}
 	for i := range v.slots {
 		x := &v.slots[i]
 		st := Step{Project: pr.Name, Container: x.c.ID, Spec: pr, Unit: x.c}
 		switch {
-		case x.act == actSwitch, x.joins():
-			st.Verb = Switch
-		case v.quits(x):
-			pl.do(Step{Verb: Leave, Project: pr.Name, Container: x.c.ID})
+		case x.act == actActivate, x.shouldActivate():
+			st.Verb = Activate
+		case v.shouldDeactivate(x):
+			pl.do(Step{Verb: Deactivate, Project: pr.Name, Container: x.c.ID})
 			continue
-		case len(x.olds) > 0 && x.act != actBeside, !x.there && v.missing(&x.c.Service):
+		case len(x.old) > 0 && x.act != actSurge, !x.there && v.missing(&x.c.Service):
 			continue
-		case !x.there && v.fillsFirst(&x.c.Service):
+		case !x.there && v.waitsForVolume(&x.c.Service):
 			continue
 		case !x.there:
 			st.Verb = Create
@@ -260,8 +260,8 @@ func (pl *planner) supervise(v *view, x *slot) {
 		if st.repeated = true; v.ready(x.c, pl.s) {
 			pl.do(st)
 		}
-	case x.o.Status == workload.Running && (v.outlived(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
-		if pl.part(v, x.o) {
+	case x.o.Status == workload.Running && (v.dependencyRestarted(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
+		if pl.stopSharers(v, x.o) {
 			return
 		}
 		st.Verb, st.Restart, st.Run = Stop, true, x.o.Run

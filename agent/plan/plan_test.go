@@ -120,7 +120,7 @@ func (m *model) apply(s Step) error {
 		if m.broken[c.Image] {
 			c.Status, c.PID, c.Run, c.End, c.Began, c.ExitCode = workload.Exited, 0, "", "end of "+c.Run, 0, 1
 		}
-	case Switch:
+	case Activate:
 		if c.Status != workload.Running {
 			return fmt.Errorf("switch to %s: it is %q", s.Container, c.Status)
 		}
@@ -131,7 +131,7 @@ func (m *model) apply(s Step) error {
 			}
 		}
 		c.Active = true
-	case Leave:
+	case Deactivate:
 		c.Active = false
 	case Stop:
 		c.Status, c.PID, c.Run, c.End, c.Began, c.ExitCode = workload.Exited, 0, "", "end of "+c.Run, 0, 143

@@ -65,7 +65,7 @@ func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 	up, fault := true, (*Trouble)(nil)
 	for i := range views {
 		up = up && views[i].up
-		fault = graver(fault, views[i].fault)
+		fault = worse(fault, views[i].fault)
 	}
 	was := componentOf(q.Before[d.ID], r.Source)
 	message, output, said := strings.Cut(r.Message, wordOutput)

@@ -12,10 +12,10 @@ type act int
 
 // Acts. The zero value leaves them alone: their turn has not come.
 const (
-	actNone   act = iota
-	actClear      // stop and remove them; the one that is needed comes when they are gone, or has taken over
-	actBeside     // let the one that is needed come up beside them
-	actSwitch     // lead the service's address to the one that is needed
+	actNone     act = iota
+	actClear        // stop and remove them; the one that is needed comes when they are gone, or has taken over
+	actSurge        // let the one that is needed come up beside them
+	actActivate     // lead the service's address to the one that is needed
 )
 
 // rollout decides about the slots of a component, service by service. All of it follows from what is there: a service
@@ -52,7 +52,7 @@ func (pl *planner) service(v *view, slots []slot) {
 		if begun(x) && !x.failed {
 			room--
 		}
-		if x.there && len(x.olds) == 0 {
+		if x.there && len(x.old) == 0 {
 			if up := pl.s.Containers[x.c.ID].Up; up.After(last) {
 				last = up
 			}
@@ -62,12 +62,12 @@ func (pl *planner) service(v *view, slots []slot) {
 		room -= len(slots) - u.Parallelism
 		if next := last.Add(u.Delay); u.Delay > 0 && !last.IsZero() && pl.now.Before(next) {
 			room = 0
-			v.sooner(next)
+			v.wakeAt(next)
 		}
 	}
 	for i := range slots {
 		x := &slots[i]
-		if len(x.olds) == 0 {
+		if len(x.old) == 0 {
 			continue
 		}
 		if !begun(x) {
@@ -86,7 +86,7 @@ func (pl *planner) service(v *view, slots []slot) {
 
 // begun reports whether the replacement of a slot is under way.
 func begun(x *slot) bool {
-	if len(x.olds) == 0 {
+	if len(x.old) == 0 {
 		return !x.well
 	}
 	return x.there || !x.running()
@@ -104,11 +104,11 @@ func (v *view) missing(s *workload.Service) bool {
 
 // fills reports whether a service that s depends on shares a volume with it and has no container yet: a volume is filled from
 // the image of whoever is made first.
-func (v *view) fillsFirst(s *workload.Service) bool {
+func (v *view) waitsForVolume(s *workload.Service) bool {
 	for _, d := range s.DependsOn {
 		for i := range v.slots {
 			x := &v.slots[i]
-			if !d.Optional && !x.there && len(x.olds) == 0 && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
+			if !d.Optional && !x.there && len(x.old) == 0 && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
 				return true
 			}
 		}
@@ -127,7 +127,7 @@ func shareVolume(a, b *workload.Service) bool {
 
 // replace decides about one slot whose turn has come.
 func (pl *planner) replace(v *view, x *slot, beside bool) {
-	for _, o := range x.olds {
+	for _, o := range x.old {
 		if o.ID == x.c.ID { // edited by hand: its name must be free first
 			beside = false
 		}
@@ -136,29 +136,29 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 	switch {
 	case !x.running():
 		x.act = actClear
-	case runs && x.well && !x.o.Active && moves(&x.c.Service):
-		x.act = actSwitch
+	case runs && x.well && !x.o.Active && hasServiceAddress(&x.c.Service):
+		x.act = actActivate
 	case !beside:
 		x.act = actClear
 	case !runs || !x.well:
-		x.act = actBeside
+		x.act = actSurge
 	default:
 		x.act = actClear
-		if end := pl.s.Containers[x.c.ID].Active.Add(pl.p.Drain); moves(&x.c.Service) && pl.now.Before(end) {
-			x.act = actBeside
-			v.sooner(end)
+		if end := pl.s.Containers[x.c.ID].Active.Add(pl.p.Drain); hasServiceAddress(&x.c.Service) && pl.now.Before(end) {
+			x.act = actSurge
+			v.wakeAt(end)
 		}
 	}
 }
 
-// joins reports whether a container that nothing is in the way of does not answer for its service yet: another replica of
+// shouldActivate reports whether a container that nothing is in the way of does not answer for its service yet: another replica of
 // it did when this one came up.
-func (x *slot) joins() bool {
-	return len(x.olds) == 0 && x.there && alive(x.o) && x.well && !x.o.Active && moves(&x.c.Service)
+func (x *slot) shouldActivate() bool {
+	return len(x.old) == 0 && x.there && alive(x.o) && x.well && !x.o.Active && hasServiceAddress(&x.c.Service)
 }
 
-// quits reports whether a container answers for its service and cannot, while another replica does and can.
-func (v *view) quits(x *slot) bool {
+// shouldDeactivate reports whether a container answers for its service and cannot, while another replica does and can.
+func (v *view) shouldDeactivate(x *slot) bool {
 	if !x.there || !x.o.Active || x.well {
 		return false
 	}
@@ -170,8 +170,10 @@ func (v *view) quits(x *slot) bool {
 	return false
 }
 
-// moves reports whether a service has an address that leads to one of its containers.
-func moves(s *workload.Service) bool { return len(s.Networks) > 0 && s.Namespaces.Network == "" }
+// hasServiceAddress reports whether a service has an address that leads to one of its containers.
+func hasServiceAddress(s *workload.Service) bool {
+	return len(s.Networks) > 0 && s.Namespaces.Network == ""
+}
 
 // leaving are the containers of a component that must go now.
 func (v *view) leaving() []workload.Observation {
@@ -181,14 +183,14 @@ func (v *view) leaving() []workload.Observation {
 	out := v.extra
 	for i := range v.slots {
 		if v.slots[i].act == actClear {
-			out = append(out[:len(out):len(out)], v.slots[i].olds...)
+			out = append(out[:len(out):len(out)], v.slots[i].old...)
 		}
 	}
 	return out
 }
 
-// held reports whether one of those that must go depends on another one's service and still runs: it goes first.
-func (v *view) held(o workload.Observation, leaving []workload.Observation) bool {
+// blockedByDependent reports whether one of those that must go depends on another one's service and still runs: it goes first.
+func (v *view) blockedByDependent(o workload.Observation, leaving []workload.Observation) bool {
 	for _, x := range leaving {
 		if x.ID == o.ID || !alive(x) {
 			continue

@@ -156,7 +156,7 @@ func TestStartFirst(t *testing.T) {
 				t.Errorf("no one answers: %v after %v", d.containers, d.log)
 			}
 			d.run(t, desired(2, deployment("d", v2)))
-			want := []string{"create web-1.v2", "start web-1.v2", "switch web-1.v2", "stop web-1.v1", "remove web-1.v1"}
+			want := []string{"create web-1.v2", "start web-1.v2", "activate web-1.v2", "stop web-1.v1", "remove web-1.v1"}
 			if diff := cmp.Diff(want, d.short(v1, v2)); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
@@ -323,7 +323,7 @@ func TestFailureActions(t *testing.T) {
 		v2 := app("2")
 		d.run(t, desired(1, deployment("d", app("1"))))
 		d.want = desired(2, deployment("d", v2))
-		for range 300 { // what fails is tried for ever
+		for range 300 { // what fails is tried forever
 			d.round(t, nil)
 			for i := range broken {
 				if c := d.containers[v2.Containers[i].ID]; c.Status == workload.Running {
@@ -380,16 +380,16 @@ func TestAilingOutlivesARestartOfTheAgent(t *testing.T) {
 	id := app.Containers[0].ID
 	ailing := map[string]uint64{id: 1}
 	d.sup = NewSupervision() // another process
-	d.sup.Ailing = ailing
-	if d.sup.Ailing = d.judge().Ailing; !maps.Equal(d.sup.Ailing, ailing) {
-		t.Fatalf("ailing %v at the first look, want %v", d.sup.Ailing, ailing)
+	d.sup.FailedBefore = ailing
+	if d.sup.FailedBefore = d.judge().FailedBefore; !maps.Equal(d.sup.FailedBefore, ailing) {
+		t.Fatalf("ailing %v at the first look, want %v", d.sup.FailedBefore, ailing)
 	}
 	wake := Make(d.now, d.target(), d.observe(), d.sup, numbers).Wake
 	if want := d.now.Add(numbers.Settle); wake.IsZero() || wake.After(want) {
 		t.Errorf("the next look is at %v, want it by %v", wake, want)
 	}
 	d.now = d.now.Add(numbers.Settle)
-	if a := d.judge().Ailing; len(a) != 0 {
+	if a := d.judge().FailedBefore; len(a) != 0 {
 		t.Errorf("ailing %v after a run of %v", a, numbers.Settle)
 	}
 }

@@ -24,13 +24,13 @@ type Policy struct {
 	Patience   int           // restarts in a row after which a component that was installed counts as failed
 
 	Monitor time.Duration // a new container that fails this soon after it was up has failed an update, unless it says another
-	Short   time.Duration // a new container without a health check takes over when it ran this long
+	MinRun  time.Duration // a new container without a health check takes over when it ran this long
 	Drain   time.Duration // the old container runs on this long after the address moved
 	LastLog bool          // the last log lines of a container that exited are waited for
 }
 
 // Ripe is how long a new container without a health check runs before it takes over.
-func (p Policy) Ripe(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.Short) }
+func (p Policy) Ripe(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.MinRun) }
 
 func (p Policy) monitor(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.Monitor) }
 
@@ -41,27 +41,27 @@ func NewPolicy(restartMax, retryMax, monitor time.Duration) Policy {
 		RestartMin: 100 * time.Millisecond, RestartMax: restartMax,
 		RetryMin: 500 * time.Millisecond, RetryMax: retryMax,
 		Settle: 10 * time.Second, Patience: 3,
-		Monitor: monitor, Short: time.Second, Drain: 2 * time.Second, LastLog: true,
+		Monitor: monitor, MinRun: time.Second, Drain: 2 * time.Second, LastLog: true,
 	}
 }
 
 // Supervision is what the agent remembers of containers and steps while it runs. It is lost with the process, and
 // nothing but pauses and counts is lost with it: what there is, is observed.
 type Supervision struct {
-	Containers map[string]Supervised // by container id
-	Prepared   map[string]string     // by project: what Prepare last made of it
-	Retries    map[string]Retry      // by Step.Key: steps that failed
-	Busy       map[string]Verb       // by Step.Subject: steps in progress
-	Begun      map[string]begin      // by component key: when its installation began, while it lasts
-	Up         map[string]string     // by component key: the identity that was up once; timeouts are for installations
-	Restarting map[string]string     // by container id: the run that was stopped to be started again; saved before the stop
-	Ailing     map[string]uint64     // by id of a container of a last good revision that fails: since which generation; saved
-	Generation uint64                // that is applied
-	Missing    map[string]Trouble    // by image name: why it cannot be loaded
+	Containers   map[string]Supervised   // by container id
+	Prepared     map[string]string       // by project: what Prepare last made of it
+	Retries      map[string]Retry        // by Step.Key: steps that failed
+	Busy         map[string]Verb         // by Step.Subject: steps in progress
+	Begun        map[string]installation // by component key: when its installation began, while it lasts
+	Up           map[string]string       // by component key: the identity that was up once; timeouts are for installations
+	Restarting   map[string]string       // by container id: the run that was stopped to be started again; saved before the stop
+	FailedBefore map[string]uint64       // by id of a container of a last good revision that fails: since which generation; saved
+	Generation   uint64                  // that is applied
+	Missing      map[string]Trouble      // by image name: why it cannot be loaded
 }
 
-// begin is when the installation of one revision of a component began.
-type begin struct {
+// installation is when the installation of one revision of a component began.
+type installation struct {
 	at       time.Time
 	identity string
 }
@@ -70,7 +70,7 @@ type begin struct {
 func NewSupervision() *Supervision {
 	return &Supervision{
 		Containers: map[string]Supervised{}, Prepared: map[string]string{}, Retries: map[string]Retry{},
-		Busy: map[string]Verb{}, Begun: map[string]begin{}, Up: map[string]string{}, Restarting: map[string]string{},
+		Busy: map[string]Verb{}, Begun: map[string]installation{}, Up: map[string]string{}, Restarting: map[string]string{},
 	}
 }
 
@@ -89,7 +89,7 @@ type Supervised struct {
 	NextStart  time.Time // when a restart is due
 	Up         time.Time // when this run was up; zero: not yet
 	Active     time.Time // when the service's address was first seen to lead here; zero: it does not
-	Early      bool      // a run ended too soon after it was up, as the service's update says
+	EndedEarly bool      // a run ended too soon after it was up, as the service's update says
 	Code       uint32    // of the last exit
 	Lack       workload.Lack
 	Restarting bool   // the agent ended the last run itself
@@ -150,7 +150,7 @@ func (s *Supervision) Done(step Step) {
 		delete(s.Containers, step.Container) // whatever is remembered is of another one of the same name
 	case Remove:
 		delete(s.Containers, step.Container)
-		for _, v := range []Verb{Create, Start, Stop, Switch, Leave} {
+		for _, v := range []Verb{Create, Start, Stop, Activate, Deactivate} {
 			delete(s.Retries, Step{Verb: v, Container: step.Container}.Key())
 		}
 	}
@@ -183,7 +183,7 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 			for _, c := range d.Deployments[i].Components[j].Containers {
 				needed[c.ID] = true
 				if o, ok := seen[c.ID]; ok {
-					s.Containers[c.ID] = s.Containers[c.ID].next(now, c, o, s.again(o), p)
+					s.Containers[c.ID] = s.Containers[c.ID].next(now, c, o, s.restartIntended(o), p)
 				}
 			}
 		}
@@ -201,7 +201,7 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 	for k := range s.Retries { // of steps that no one will take again
 		verb, subject, _ := strings.Cut(k, " ")
 		switch Verb(verb) {
-		case Create, Start, Switch, Leave:
+		case Create, Start, Activate, Deactivate:
 			if !needed[subject] {
 				delete(s.Retries, k)
 			}
@@ -214,8 +214,8 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 	s.time(now, d, o, p)
 }
 
-// again reports whether the agent ended a container's last run to start it again, and forgets what is over.
-func (s *Supervision) again(o workload.Observation) bool {
+// restartIntended reports whether the agent ended a container's last run to start it again, and forgets what is over.
+func (s *Supervision) restartIntended(o workload.Observation) bool {
 	run, ok := s.Restarting[o.ID]
 	if ok && (o.Status == workload.Created || alive(o) && o.Run != run) {
 		delete(s.Restarting, o.ID)
@@ -226,7 +226,7 @@ func (s *Supervision) again(o workload.Observation) bool {
 
 // time notes when installations begin and end.
 func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Policy) {
-	begun, up := map[string]begin{}, map[string]string{}
+	begun, up := map[string]installation{}, map[string]string{}
 	pl := newPlanner(now, o, s, p)
 	for i := range d.Deployments {
 		for _, v := range pl.views(&d.Deployments[i]) {
@@ -235,7 +235,7 @@ func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Pol
 			case v.met, s.Up[k] == v.c.Identity:
 				up[k] = v.c.Identity
 			case v.open:
-				begun[k] = begin{now, v.c.Identity}
+				begun[k] = installation{now, v.c.Identity}
 				if b, ok := s.Begun[k]; ok && b.identity == v.c.Identity {
 					begun[k] = b
 				}
@@ -279,7 +279,7 @@ func (s Supervised) next(now time.Time, c workload.Container, o workload.Observa
 			s = s.exited(now, c, o, again, p)
 		}
 	default: // not yet, or between two runs
-		s = Supervised{Total: s.Total, Restarts: s.Restarts, Early: s.Early, ran: s.ran, end: s.end}
+		s = Supervised{Total: s.Total, Restarts: s.Restarts, EndedEarly: s.EndedEarly, ran: s.ran, end: s.end}
 	}
 	return s
 }
@@ -288,7 +288,7 @@ func (s Supervised) next(now time.Time, c workload.Container, o workload.Observa
 func (s Supervised) exited(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
 	sick := s.Health == HealthUnhealthy
 	m := c.Service.Update.Monitor
-	s.Early = s.Early || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || s.restarts(c, o))
+	s.EndedEarly = s.EndedEarly || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || s.restarts(c, o))
 	s.ran, s.end, s.Exited, s.Health, s.Failed, s.Run, s.Up, s.Active = true, o.End, true, "", 0, "", time.Time{}, time.Time{}
 	s.Restarting, s.LogRead, s.LastLog, s.Code, s.Lack = again, o.ExitCode == 0, "", o.ExitCode, o.Lack
 	s.NextStart = time.Time{} // that of the run that ended, when it was too short to be seen

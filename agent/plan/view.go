@@ -12,38 +12,38 @@ import (
 
 // view is a component beside what was observed of it.
 type view struct {
-	d       *Deployment
-	c       *Component
-	slots   []slot                 // one for each container that it needs, in their order
-	extra   []workload.Observation // of its project, of no service or replica that is needed any more
-	open    bool                   // its turn among the deployment's components has come
-	present bool                   // every container that it needs exists
-	started bool                   // every container that it needs runs, or ran and ended well
-	met     bool                   // started, healthy, and nothing obsolete left: the next component may begin
-	up      bool                   // met, and past the time in which an early end counts as a failure to install
-	fault   *Trouble               // nil: nothing is known to be wrong
-	ails    bool                   // a container that failed before this revision came, which does not change it, is not up
-	ailing  *Trouble               // of such containers; no update fails by it
-	wake    time.Time              // when this view may change by itself; zero: never
+	d             *Deployment
+	c             *Component
+	slots         []slot                 // one for each container that it needs, in their order
+	extra         []workload.Observation // of its project, of no service or replica that is needed any more
+	open          bool                   // its turn among the deployment's components has come
+	present       bool                   // every container that it needs exists
+	started       bool                   // every container that it needs runs, or ran and ended well
+	met           bool                   // started, healthy, and nothing obsolete left: the next component may begin
+	up            bool                   // met, and past the time in which an early end counts as a failure to install
+	fault         *Trouble               // nil: nothing is known to be wrong
+	failedBefore  bool                   // a container that failed before this revision came, which does not change it, is not up
+	failureBefore *Trouble               // of such containers; no update fails by it
+	wake          time.Time              // when this view may change by itself; zero: never
 }
 
 // slot is the place of one replica of a service: the container that it needs, and what is there in its place.
 type slot struct {
-	c       workload.Container
-	o       workload.Observation
-	there   bool                   // o is the container that is needed
-	olds    []workload.Observation // others of this service and replica
-	well    bool                   // it runs and may take over, or it did what it was to do
-	up      bool                   // well, settled, and past the time in which a failure fails an update
-	fault   *Trouble
-	failed  bool // its fault lasts, whether that counts or not
-	settled bool // it does not run, or its run has lasted: see [Policy]
-	ails    bool // it failed before this revision came, which does not change it, and is not well
-	act     act
+	c            workload.Container
+	o            workload.Observation
+	there        bool                   // o is the container that is needed
+	old          []workload.Observation // others of this service and replica
+	well         bool                   // it runs and may take over, or it did what it was to do
+	up           bool                   // well, settled, and past the time in which a failure fails an update
+	fault        *Trouble
+	failed       bool // its fault lasts, whether that counts or not
+	settled      bool // it does not run, or its run has lasted: see [Policy]
+	failedBefore bool // it failed before this revision came, which does not change it, and is not well
+	act          act
 }
 
 // running reports whether any of the containers that must go still runs.
-func (s *slot) running() bool { return slices.ContainsFunc(s.olds, alive) }
+func (s *slot) running() bool { return slices.ContainsFunc(s.old, alive) }
 
 func alive(o workload.Observation) bool {
 	return o.Status == workload.Running || o.Status == workload.Paused
@@ -81,7 +81,7 @@ func (pl *planner) views(d *Deployment) []view {
 			}
 		}
 		v.open = open
-		pl.expire(v)
+		pl.checkTimeout(v)
 	}
 	return out
 }
@@ -101,13 +101,13 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 		at[place{x.Service.Name, x.Replica}], needed[x.ID] = i, i
 	}
 	for _, o := range pl.project[c.Project.Name] {
-		if i, ok := needed[o.ID]; ok && is(o, v.slots[i].c) {
+		if i, ok := needed[o.ID]; ok && matches(o, v.slots[i].c) {
 			v.slots[i].o, v.slots[i].there = o, true
 			continue
 		}
 		v.met = false
 		if i, ok := at[place{o.Service, o.Replica}]; ok {
-			v.slots[i].olds = append(v.slots[i].olds, o)
+			v.slots[i].old = append(v.slots[i].old, o)
 		} else {
 			v.extra = append(v.extra, o)
 		}
@@ -117,7 +117,7 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 		pl.judge(&v, &v.slots[i])
 	}
 	pl.sum(&v)
-	if pl.s.Prepared[c.Project.Name] != c.surround {
+	if pl.s.Prepared[c.Project.Name] != c.environment {
 		v.met = v.met && len(c.Containers) > 0 // after a restart of the agent what runs is up; an empty project is not yet made
 		if r, ok := pl.s.Retries[Step{Verb: Prepare, Project: c.Project.Name}.Key()]; ok {
 			v.worse(r.trouble(pl.p))
@@ -128,8 +128,8 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 	return v
 }
 
-// is reports whether a container of the right name is what its name says: labels can be edited by hand.
-func is(o workload.Observation, c workload.Container) bool {
+// matches reports whether a container of the right name is what its name says: labels can be edited by hand.
+func matches(o workload.Observation, c workload.Container) bool {
 	return o.Hash == c.Hash && o.Service == c.Service.Name && o.Replica == c.Replica
 }
 
@@ -139,10 +139,10 @@ func (pl *planner) judge(v *view, x *slot) {
 	x.well = true
 	verbs := []Verb{Create}
 	if x.there {
-		verbs = []Verb{Start, Switch}
+		verbs = []Verb{Start, Activate}
 	}
 	for _, verb := range verbs {
-		if r, ok := pl.s.Retries[Step{Verb: verb, Container: c.ID}.Key()]; ok && (!alive(x.o) || verb == Switch) {
+		if r, ok := pl.s.Retries[Step{Verb: verb, Container: c.ID}.Key()]; ok && (!alive(x.o) || verb == Activate) {
 			x.worse(r.trouble(pl.p))
 		}
 	}
@@ -164,25 +164,25 @@ func (pl *planner) judge(v *view, x *slot) {
 		x.well = false
 	case s.Restarts > 0:
 		x.well = false // it exited before: not up until it has settled
-		v.sooner(s.Since.Add(settle(c, pl.p)))
-	case !hasHealth(c) && len(x.olds) > 0:
+		v.wakeAt(s.Since.Add(settle(c, pl.p)))
+	case !hasHealth(c) && len(x.old) > 0:
 		if ripe := s.Since.Add(pl.p.Ripe(c.Service.Update)); pl.now.Before(ripe) {
 			x.well = false
-			v.sooner(ripe)
+			v.wakeAt(ripe)
 		}
 	}
 	if x.settled = !alive(x.o); !x.settled {
 		end := s.Since.Add(settle(c, pl.p))
 		x.settled = !pl.now.Before(end)
-		if _, ails := pl.s.Ailing[c.ID]; ails && !x.settled {
-			v.sooner(end)
+		if _, ails := pl.s.FailedBefore[c.ID]; ails && !x.settled {
+			v.wakeAt(end)
 		}
 	}
 	x.up = x.well
 	if !x.there {
 		return
 	}
-	if s.Early && v.d.Updating {
+	if s.EndedEarly && v.d.Updating {
 		x.up = false
 		x.worse(&Trouble{
 			Code: codes.ContainerExited, Message: fmt.Sprintf("service %s: exited with code %d within %v%s%s", c.Service.Name, s.Code, c.Service.Update.Monitor, lacked(&c.Service, s.Lack), s.LastLog),
@@ -192,7 +192,7 @@ func (pl *planner) judge(v *view, x *slot) {
 	if alive(x.o) && x.well && (v.d.Updating || !hasHealth(c)) { // a health check reports it; no waiting is needed
 		if end := s.Up.Add(pl.p.monitor(c.Service.Update)); s.Up.IsZero() || pl.now.Before(end) {
 			x.up = false
-			v.sooner(end)
+			v.wakeAt(end)
 		}
 	}
 }
@@ -220,17 +220,17 @@ func (pl *planner) sum(v *view) {
 	lost := map[string]int{}
 	for i := range v.slots {
 		x := &v.slots[i]
-		since, ails := pl.s.Ailing[x.c.ID]
-		x.ails = ails && since < pl.s.Generation && x.there && !x.well
-		if f := x.fault; f != nil && f.Permanent && !x.ails {
+		since, ails := pl.s.FailedBefore[x.c.ID]
+		x.failedBefore = ails && since < pl.s.Generation && x.there && !x.well
+		if f := x.fault; f != nil && f.Permanent && !x.failedBefore {
 			x.failed = true
 			lost[x.c.Service.Name]++
 		}
 	}
 	for i := range v.slots {
 		x := &v.slots[i]
-		if x.ails { // neither up nor down: nothing but what needs it waits for it
-			v.ails, v.ailing = true, graver(v.ailing, x.fault)
+		if x.failedBefore { // neither up nor down: nothing but what needs it waits for it
+			v.failedBefore, v.failureBefore = true, worse(v.failureBefore, x.fault)
 			continue
 		}
 		u := x.c.Service.Update
@@ -250,20 +250,20 @@ func (pl *planner) sum(v *view) {
 	}
 }
 
-// expire holds an installation against its timeout.
-func (pl *planner) expire(v *view) {
+// checkTimeout holds an installation against its timeout.
+func (pl *planner) checkTimeout(v *view) {
 	begun, ok := pl.s.Begun[key(v.d.ID, v.c.Name)]
 	if !ok || v.met || v.c.Timeout <= 0 || begun.identity != v.c.Identity {
 		return
 	}
 	end := begun.at.Add(v.c.Timeout)
 	if pl.now.Before(end) {
-		v.sooner(end)
+		v.wakeAt(end)
 		return
 	}
 	t := Trouble{Code: codes.Timeout, Message: fmt.Sprintf("not up after %v", v.c.Timeout), Permanent: true, Final: true}
 	for i := range v.slots {
-		if x := &v.slots[i]; !x.well && !x.ails {
+		if x := &v.slots[i]; !x.well && !x.failedBefore {
 			action := x.c.Service.Update.FailureAction
 			t.Final, t.pause = action != workload.ActContinue, action == workload.ActPause
 			break
@@ -281,18 +281,18 @@ func (r Retry) trouble(p Policy) *Trouble {
 	return &Trouble{Code: r.Code, Message: r.Message, Permanent: last, Final: last && !r.Passing}
 }
 
-// graver keeps the first trouble, but prefers one that lasts.
-func graver(old, t *Trouble) *Trouble {
+// worse keeps the first trouble, but prefers one that lasts.
+func worse(old, t *Trouble) *Trouble {
 	if t != nil && (old == nil || t.Permanent && !old.Permanent || t.Final && !old.Final) {
 		return t
 	}
 	return old
 }
 
-func (v *view) worse(t *Trouble) { v.fault = graver(v.fault, t) }
-func (x *slot) worse(t *Trouble) { x.fault = graver(x.fault, t) }
+func (v *view) worse(t *Trouble) { v.fault = worse(v.fault, t) }
+func (x *slot) worse(t *Trouble) { x.fault = worse(x.fault, t) }
 
-func (v *view) sooner(t time.Time) {
+func (v *view) wakeAt(t time.Time) {
 	if v.wake.IsZero() || t.Before(v.wake) {
 		v.wake = t
 	}
@@ -341,7 +341,7 @@ func (v *view) ready(c workload.Container, s *Supervision) bool {
 func (v *view) stuck(s *workload.Service, sup *Supervision) bool {
 	for _, dep := range s.DependsOn {
 		for i := range v.slots {
-			if x := &v.slots[i]; !dep.Optional && x.ails && x.c.Service.Name == dep.Service && !x.reached(dep.Condition, sup) {
+			if x := &v.slots[i]; !dep.Optional && x.failedBefore && x.c.Service.Name == dep.Service && !x.reached(dep.Condition, sup) {
 				return true
 			}
 		}
@@ -364,8 +364,8 @@ func (x *slot) reached(c workload.Condition, s *Supervision) bool {
 	return true
 }
 
-// outlived reports whether something that a running container wants to be restarted with began after it did, and is ready.
-func (v *view) outlived(x *slot, s *Supervision) bool {
+// dependencyRestarted reports whether something that a running container wants to be restarted with began after it did, and is ready.
+func (v *view) dependencyRestarted(x *slot, s *Supervision) bool {
 	later := false
 	for _, dep := range x.c.Service.DependsOn {
 		if !dep.Restart {
@@ -376,7 +376,7 @@ func (v *view) outlived(x *slot, s *Supervision) bool {
 			if y.c.Service.Name != dep.Service {
 				continue
 			}
-			if len(y.olds) > 0 {
+			if len(y.old) > 0 {
 				return false // once, after all of them
 			}
 			later = later || y.there && y.o.Began > x.o.Began && x.o.Began > 0
@@ -401,7 +401,7 @@ func ByID(o workload.Observed) map[string]workload.Observation {
 func Complete(d *Deployment, seen map[string]workload.Observation) bool {
 	for i := range d.Components {
 		for _, c := range d.Components[i].Containers {
-			if o, ok := seen[c.ID]; !ok || !is(o, c) {
+			if o, ok := seen[c.ID]; !ok || !matches(o, c) {
 				return false
 			}
 		}

@@ -108,20 +108,20 @@ func (m *Memory) Exit(id string, code uint32) error {
 
 // Pause freezes a running container behind the agent's back.
 func (m *Memory) Pause(id string) error {
-	return m.meddle("pause", id, func(c *memoryContainer) { c.Status = workload.Paused })
+	return m.edit("pause", id, func(c *memoryContainer) { c.Status = workload.Paused })
 }
 
 // Delete removes a container behind the agent's back.
 func (m *Memory) Delete(id string) error {
-	return m.meddle("delete", id, func(*memoryContainer) { delete(m.objects, id) })
+	return m.edit("delete", id, func(*memoryContainer) { delete(m.objects, id) })
 }
 
 // Edit changes what a container is labelled as, behind the agent's back.
 func (m *Memory) Edit(id string, f func(*workload.Observation)) error {
-	return m.meddle("edit", id, func(c *memoryContainer) { f(&c.Observation) })
+	return m.edit("edit", id, func(c *memoryContainer) { f(&c.Observation) })
 }
 
-func (m *Memory) meddle(what, id string, f func(*memoryContainer)) error {
+func (m *Memory) edit(what, id string, f func(*memoryContainer)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c, ok := m.objects[id]
@@ -129,7 +129,7 @@ func (m *Memory) meddle(what, id string, f func(*memoryContainer)) error {
 		return fmt.Errorf("%s %s: %w", what, id, fault.ErrNotFound)
 	}
 	f(c)
-	m.tell(workload.Event{Kind: workload.EventChanged, ID: id})
+	m.send(workload.Event{Kind: workload.EventChanged, ID: id})
 	return nil
 }
 
@@ -255,7 +255,7 @@ func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Con
 		},
 		service: c.Service,
 	}
-	m.objects[c.ID].Active = !m.answered(m.objects[c.ID])
+	m.objects[c.ID].Active = !m.hasBackend(m.objects[c.ID])
 	m.note("create", c.ID)
 	return nil
 }
@@ -319,10 +319,10 @@ func (m *Memory) ports(c *memoryContainer) error {
 func (m *Memory) exit(c *memoryContainer, code uint32) {
 	c.Status, c.PID, c.ExitCode, c.ExitedAt, c.Began = workload.Exited, 0, code, m.now(), 0
 	c.End = "end of " + c.Run
-	m.tell(workload.Event{Kind: workload.EventExit, ID: c.ID})
+	m.send(workload.Event{Kind: workload.EventExit, ID: c.ID})
 }
 
-func (m *Memory) tell(e workload.Event) {
+func (m *Memory) send(e workload.Event) {
 	for w := range m.watchers {
 		select {
 		case w <- e:
@@ -331,8 +331,8 @@ func (m *Memory) tell(e workload.Event) {
 	}
 }
 
-// Switch lets a service's address lead to a container.
-func (m *Memory) Switch(ctx context.Context, project, service, id string) error {
+// Activate lets a service's address lead to a container.
+func (m *Memory) Activate(ctx context.Context, project, service, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -340,7 +340,7 @@ func (m *Memory) Switch(ctx context.Context, project, service, id string) error 
 	}
 	c, ok := m.objects[id]
 	if !ok || c.Project != project || c.Service != service {
-		return fmt.Errorf("switch service %s of %s to %s: %w", service, project, id, fault.ErrNotFound)
+		return fmt.Errorf("activate container of service %s of %s: %s: %w", service, project, id, fault.ErrNotFound)
 	}
 	if c.Active {
 		return nil
@@ -351,12 +351,12 @@ func (m *Memory) Switch(ctx context.Context, project, service, id string) error 
 		}
 	}
 	c.Active = true
-	m.note("switch", id)
+	m.note("activate", id)
 	return nil
 }
 
-// Leave takes a container out of those that answer for its service; the last one stays.
-func (m *Memory) Leave(ctx context.Context, id string) error {
+// Deactivate takes a container out of those that answer for its service; the last one stays.
+func (m *Memory) Deactivate(ctx context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -366,16 +366,16 @@ func (m *Memory) Leave(ctx context.Context, id string) error {
 	if !ok || !c.Active {
 		return nil
 	}
-	if c.Active = false; !m.answered(c) {
+	if c.Active = false; !m.hasBackend(c) {
 		c.Active = true
 		return nil
 	}
-	m.note("leave", id)
+	m.note("deactivate", id)
 	return nil
 }
 
-// answered tells whether a container answers for c's service, of whatever replica.
-func (m *Memory) answered(c *memoryContainer) bool {
+// hasBackend reports whether a container answers for c's service, of whatever replica.
+func (m *Memory) hasBackend(c *memoryContainer) bool {
 	for _, o := range m.objects {
 		if o.Active && o.Project == c.Project && o.Service == c.Service {
 			return true
@@ -415,7 +415,7 @@ func (m *Memory) Remove(ctx context.Context, id string) error {
 	if c, ok := m.objects[id]; ok {
 		delete(m.objects, id)
 		for _, o := range slices.Sorted(maps.Keys(m.objects)) { // as the networks do it: another one answers
-			if n := m.objects[o]; c.Active && n.Project == c.Project && n.Service == c.Service && !m.answered(n) {
+			if n := m.objects[o]; c.Active && n.Project == c.Project && n.Service == c.Service && !m.hasBackend(n) {
 				n.Active = true
 			}
 		}

@@ -14,13 +14,13 @@ type Claim struct {
 	At      netip.Prefix // addresses of the device or of a network that it is about; zero: all
 }
 
-// Clashes tells whether a device cannot fulfil both.
-func (c Claim) Clashes(o Claim) bool {
+// Conflicts reports whether a device cannot fulfil both.
+func (c Claim) Conflicts(o Claim) bool {
 	return c.What == o.What && (!c.At.IsValid() || !o.At.IsValid() || c.At.Overlaps(o.At))
 }
 
-// Overlaps tells whether two publish one port of one address.
-func (p Port) Overlaps(q Port) bool { return p.claim().Clashes(q.claim()) }
+// Overlaps reports whether two publish one port of one address.
+func (p Port) Overlaps(q Port) bool { return p.claim().Conflicts(q.claim()) }
 
 func (p Port) claim() Claim {
 	c := Claim{What: fmt.Sprintf("port %d/%s", p.HostPort, p.Protocol)}
@@ -33,7 +33,7 @@ func (p Port) claim() Claim {
 // serialLine begins the names of devices that one program at a time can read.
 const serialLine = "/dev/tty"
 
-// SerialLine tells whether the device serves one reader at a time: each of two would get half of the bytes.
+// SerialLine reports whether the device serves one reader at a time: each of two would get half of the bytes.
 func (d Device) SerialLine() bool {
 	return strings.HasPrefix(d.HostPath, serialLine) && d.HostPath != serialLine
 }

@@ -59,7 +59,7 @@ func TestClashes(t *testing.T) {
 	net := func(s string) workload.Claim {
 		return workload.Claim{What: "addresses", At: netip.MustParsePrefix(s)}
 	}
-	if !net("10.0.0.0/8").Clashes(net("10.5.0.0/16")) || net("10.4.0.0/16").Clashes(net("10.5.0.0/16")) {
+	if !net("10.0.0.0/8").Conflicts(net("10.5.0.0/16")) || net("10.4.0.0/16").Conflicts(net("10.5.0.0/16")) {
 		t.Error("ranges of addresses clash when they overlap, and only then")
 	}
 }

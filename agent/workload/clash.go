@@ -7,8 +7,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Clash is a reason why a service cannot run on this device as it is now, found before anything is stopped.
-type Clash struct {
+// Conflict is a reason why a service cannot run on this device as it is now, found before anything is stopped.
+type Conflict struct {
 	Project    string // Project.Name
 	Deployment string // Margo deployment id
 	Component  string
@@ -18,16 +18,16 @@ type Clash struct {
 }
 
 // Error names the component, the place in its Compose file and the reason.
-func (c Clash) Error() string { return c.Component + ": " + c.Path + ": " + c.Reason.Error() }
+func (c Conflict) Error() string { return c.Component + ": " + c.Path + ": " + c.Reason.Error() }
 
 // Unwrap is the reason.
-func (c Clash) Unwrap() error { return c.Reason }
+func (c Conflict) Unwrap() error { return c.Reason }
 
-// Clashes are all that was found. Those of one deployment say nothing about others.
-type Clashes []Clash
+// Conflicts are all that was found. Those of one deployment say nothing about others.
+type Conflicts []Conflict
 
 // Error has a line for each clash.
-func (cs Clashes) Error() string {
+func (cs Conflicts) Error() string {
 	lines := make([]string, len(cs))
 	for n, c := range cs {
 		lines[n] = c.Error()
@@ -36,7 +36,7 @@ func (cs Clashes) Error() string {
 }
 
 // Unwrap gives the clashes to errors.Is and errors.As.
-func (cs Clashes) Unwrap() []error {
+func (cs Conflicts) Unwrap() []error {
 	out := make([]error, len(cs))
 	for n, c := range cs {
 		out[n] = c
@@ -45,8 +45,8 @@ func (cs Clashes) Unwrap() []error {
 }
 
 // Of are the clashes of one deployment; nil when there are none.
-func (cs Clashes) Of(deployment string) Clashes {
-	var out Clashes
+func (cs Conflicts) Of(deployment string) Conflicts {
+	var out Conflicts
 	for _, c := range cs {
 		if c.Deployment == deployment {
 			out = append(out, c)
@@ -55,9 +55,9 @@ func (cs Clashes) Of(deployment string) Clashes {
 	return out
 }
 
-// NewClash is a clash of a service of p at a key of it, "" for the service itself. kind is one of the sentinels that a
-// [Clash] may wrap; hint may be "".
-func NewClash(p *Project, service, key string, kind error, message, hint string) Clash {
+// NewConflict is a clash of a service of p at a key of it, "" for the service itself. kind is one of the sentinels that a
+// [Conflict] may wrap; hint may be "".
+func NewConflict(p *Project, service, key string, kind error, message, hint string) Conflict {
 	err := error(&reason{message, kind})
 	if hint != "" {
 		err = fault.WithHint(err, hint)
@@ -66,7 +66,7 @@ func NewClash(p *Project, service, key string, kind error, message, hint string)
 	if key != "" {
 		path += "." + key
 	}
-	return Clash{Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: err}
+	return Conflict{Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: err}
 }
 
 // reason is a sentence that stands for a sentinel without repeating its words.

@@ -151,10 +151,10 @@ func (p *Project) Privileges(g Guard) []Privilege {
 	return out
 }
 
-// tell adds a privilege at a key of a service.
-type tell func(key, hint, format string, args ...any)
+// report adds a privilege at a key of a service.
+type report func(key, hint, format string, args ...any)
 
-func (g Guard) service(s *Service, add tell) {
+func (g Guard) service(s *Service, add report) {
 	sec := cmp.Or(s.Security, &Security{})
 	if sec.Privileged {
 		add("privileged", "", "privileged containers")
@@ -194,7 +194,7 @@ func (g Guard) service(s *Service, add tell) {
 	}
 }
 
-func (g Guard) confinement(s *Service, sec *Security, add tell) {
+func (g Guard) confinement(s *Service, sec *Security, add report) {
 	for _, c := range slices.Sorted(maps.Keys(strong)) {
 		named := slices.Contains(sec.CapAdd, c)
 		if named || slices.Contains(sec.CapAdd, "ALL") && !slices.Contains(sec.CapDrop, c) {
@@ -349,7 +349,7 @@ func (g Guard) real(p string) string {
 	return p
 }
 
-func (g Guard) devices(s *Service, add tell) {
+func (g Guard) devices(s *Service, add report) {
 	for n, d := range s.Devices {
 		key := fmt.Sprintf("devices[%d]", n)
 		if what := g.device(d.HostPath); what != "" {

@@ -32,9 +32,9 @@ func eventsOf(key string, files ...string) uint64 {
 	return 0
 }
 
-// Crowded adds to the error of a process in a running container that its control group refused it. before is what [ForksRefused]
+// PIDLimitError adds to the error of a process in a running container that its control group refused it. before is what [ForksRefused]
 // told before the process began.
-func Crowded(err error, w workload.Resources, group string, before uint64) error {
+func PIDLimitError(err error, w workload.Resources, group string, before uint64) error {
 	if err == nil || w.PIDs <= 0 || ForksRefused(group) <= before {
 		return err
 	}

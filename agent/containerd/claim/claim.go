@@ -40,14 +40,14 @@ type owner struct {
 	PID  int    `json:"pid"`   // in that namespace
 	Run  string `json:"run"`   // see started
 	Dir  string `json:"dir"`   // data directory, as the owner names it
-	Node string `json:"inode"` // of the data directory: who has it has its lock
+	Node string `json:"inode"` // of the data directory: its owner holds its lock
 }
 
-// Options say whose agent this process is. All are needed.
+// Options of a claim. All are needed.
 type Options struct {
 	Device    string
 	Namespace string // of containerd, for people
-	DataDir   string // of the agent: who has it has its lock
+	DataDir   string // of the agent: its owner holds its lock
 	Logger    *slog.Logger
 }
 
@@ -55,7 +55,7 @@ type Options struct {
 type Claim struct {
 	o      Options
 	leases leases.Manager
-	turn   chan struct{} // holds one token, of whoever uses lease
+	turn   chan struct{} // holds one token while lease is in use
 	lease  string        // "": none yet
 }
 
@@ -64,11 +64,11 @@ func New(m leases.Manager, o Options) *Claim {
 	return &Claim{o: o, leases: m, turn: make(chan struct{}, 1)}
 }
 
-// Hold makes this process the only agent of its device, until Release or the end of the process, unless it is.
-// fault.ErrConflict names the process that is; fault.ErrTemporary: containerd does not answer.
+// Hold makes this process the only agent of its device, until Release or the end of the process. fault.ErrConflict names the process
+// that is; fault.ErrTemporary: containerd does not answer.
 //
-// It makes a claim of its own, then looks whether another one stands: of two agents that begin at the same time both may
-// refuse, but never do both go on. Those whose owners are gone are removed.
+// It creates a claim, then checks for others: of two agents that start at the same time both may be refused, but never both
+// accepted. Claims of processes that are gone are removed.
 func (r *Claim) Hold(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, claimLimit)
 	defer cancel()
@@ -82,7 +82,7 @@ func (r *Claim) Hold(ctx context.Context) error {
 	return nil
 }
 
-// holdOnce makes the claim where this process has none.
+// holdOnce creates the claim unless this process has it.
 func (r *Claim) holdOnce(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -107,11 +107,11 @@ func (r *Claim) holdOnce(ctx context.Context) error {
 	if err != nil && !errdefs.IsAlreadyExists(err) {
 		return err
 	}
-	err = r.contend(ctx, self, name)
+	err = r.checkOthers(ctx, self, name)
 	if err != nil && fresh {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimWait)
 		defer cancel()
-		err = errors.Join(err, dropped(r.leases.Delete(ctx, leases.Lease{ID: name})))
+		err = errors.Join(err, ignoreMissing(r.leases.Delete(ctx, leases.Lease{ID: name})))
 	}
 	if err != nil {
 		return err
@@ -120,8 +120,8 @@ func (r *Claim) holdOnce(ctx context.Context) error {
 	return nil
 }
 
-// contend looks at the claims of others. One that it cannot read stands: a newer agent may have made it.
-func (r *Claim) contend(ctx context.Context, self owner, name string) error {
+// checkOthers checks the claims of others. A claim that it cannot read counts: a newer agent may have made it.
+func (r *Claim) checkOthers(ctx context.Context, self owner, name string) error {
 	held, err := r.leases.List(ctx, "labels."+strconv.Quote(labelAgent)+"=="+strconv.Quote(r.o.Device))
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (r *Claim) contend(ctx context.Context, self owner, name string) error {
 		who := "its claim cannot be read"
 		if err := json.Unmarshal([]byte(l.Labels[labelOwner]), &o); err == nil && o.Boot != "" {
 			if !o.alive(self, "/proc") {
-				if err := dropped(r.leases.Delete(ctx, l)); err != nil {
+				if err := ignoreMissing(r.leases.Delete(ctx, l)); err != nil {
 					return err
 				}
 				continue
@@ -149,7 +149,7 @@ func (r *Claim) contend(ctx context.Context, self owner, name string) error {
 	return nil
 }
 
-// Release gives up the claim, where containerd answers: a process that has ended holds none. It does not end with ctx, but soon.
+// Release deletes the claim if containerd answers: a process that has ended holds none anyway. It ends soon, but not with ctx.
 func (r *Claim) Release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimWait)
 	defer cancel()
@@ -162,14 +162,14 @@ func (r *Claim) Release(ctx context.Context) {
 	if r.lease == "" {
 		return
 	}
-	if err := dropped(r.leases.Delete(ctx, leases.Lease{ID: r.lease})); err != nil {
+	if err := ignoreMissing(r.leases.Delete(ctx, leases.Lease{ID: r.lease})); err != nil {
 		r.o.Logger.Debug("the claim of the device is left behind", "error", err)
 	}
 	r.lease = ""
 }
 
-// dropped is the error of a deletion; gone is none.
-func dropped(err error) error {
+// ignoreMissing is the error of a deletion; gone is none.
+func ignoreMissing(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -202,9 +202,8 @@ func (o owner) lease(device string) string {
 	return claimPrefix + hex.EncodeToString(h[:16])
 }
 
-// alive reports whether an owner may still run, as seen by self. Of one whose processes self does not see, because one of them is
-// in a container, it is known only when the machine was started since, or when self has the owner's data directory and so its
-// lock.
+// alive reports whether an owner may still run, as far as self can see. When they are in different PID namespaces, self knows only
+// that the machine was restarted since, or that it has the owner's data directory and so its lock.
 func (o owner) alive(self owner, proc string) bool {
 	switch {
 	case o.Boot != self.Boot:

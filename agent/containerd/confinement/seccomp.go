@@ -73,7 +73,7 @@ func parseSeccomp(data []byte, caps []string, arch string) (*specs.LinuxSeccomp,
 		return nil, bad(fmt.Errorf("it has no defaultAction"))
 	}
 	out := p.LinuxSeccomp
-	out.Syscalls, out.ListenerPath, out.ListenerMetadata = nil, "", "" // no listener: nobody would answer
+	out.Syscalls, out.ListenerPath, out.ListenerMetadata = nil, "", "" // no listener: there is no process that answers
 	native := seccompArch(arch)
 	for _, m := range p.ArchMap {
 		if m.Architecture == native {

@@ -1,4 +1,4 @@
-// Package deadline bounds calls to containerd, and makes contexts for those that must not be cut off with their caller.
+// Package deadline bounds calls to containerd, and creates contexts for calls that must not end with their caller.
 package deadline
 
 import (
@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// How long containerd may take to answer what is asked of a task. It waits for shims without an end of its own; a shim that
-// hangs must not hold a container for as long as a whole step may take.
+// Limits of calls about tasks. containerd waits for shims without a limit; a shim that hangs must not block a container for as long as
+// a whole step may take.
 const (
-	taskBegins  = time.Minute // to make or start one: runc, and hooks of others
-	taskAnswers = 30 * time.Second
-	// shimNotices is how long before its end a shim may take a limit for over.
-	shimNotices = time.Second
+	startLimit    = time.Minute // to create or start one: runc and its hooks
+	answerTimeout = 30 * time.Second
+	// shimMargin is how long before a deadline a shim may take it for over.
+	shimMargin = time.Second
 )
 
 // taskService is the beginning of the methods that are bounded here.
@@ -30,12 +30,12 @@ func answerLimit(method string) time.Duration {
 	case !ok, name == "Wait":
 		return 0
 	case name == "Create", name == "Start":
-		return taskBegins
+		return startLimit
 	}
-	return taskAnswers
+	return answerTimeout
 }
 
-// Tasks is a grpc.UnaryClientInterceptor that ends calls about tasks that containerd does not answer.
+// Tasks is a grpc.UnaryClientInterceptor that bounds calls about tasks.
 func Tasks(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if !strings.HasPrefix(method, taskService) {
 		return invoke(ctx, method, req, reply, cc, opts...)
@@ -50,9 +50,9 @@ func Tasks(ctx context.Context, method string, req, reply any, cc *grpc.ClientCo
 	if err == nil {
 		return nil
 	}
-	// containerd and the shim get the limit with the call and may end it first. What they say is a text then, that no
-	// errors.Is knows: containerd says whose limit it was, the shim kills runc and says that. A server that ends the stream first
-	// says it with a code alone.
+	// containerd and the shim get the deadline with the call and may end it first. Their error is text then, unknown to
+	// errors.Is: containerd names the deadline, the shim reports that it killed runc. A server that ends the stream first sends
+	// a code only.
 	end, name, says := ctx.Err(), strings.TrimPrefix(method, taskService), func(s string) bool { return strings.Contains(err.Error(), s) }
 	late := status.Code(err) == codes.DeadlineExceeded || says(context.DeadlineExceeded.Error())
 	switch {
@@ -70,34 +70,34 @@ func endsSoon(ctx context.Context) bool {
 	if !ok {
 		return false
 	}
-	soon, cancel := context.WithDeadline(ctx, end.Add(-shimNotices))
+	soon, cancel := context.WithDeadline(ctx, end.Add(-shimMargin))
 	defer cancel()
 	return soon.Err() != nil
 }
 
-// Cleanup bounds what is undone after the caller's context has ended.
-const Cleanup = 10 * time.Second
+// CleanupLimit bounds cleaning up after the caller's context has ended.
+const CleanupLimit = 10 * time.Second
 
-// Outlast is a context for a call that must not be cut off in the middle: it ends some time after ctx does, and has no deadline that
-// would travel with the call. A shim takes that for its own, and kills runc where it is: a process that runc has just begun in a
-// container is then nobody's.
-func Outlast(ctx context.Context) (context.Context, context.CancelFunc) {
+// Detached returns a context for a call that must not be interrupted: it ends some time after ctx, and has no deadline that would be
+// sent with the call. A shim takes such a deadline for its own and kills runc: a process that runc has just started in a container
+// then has no owner.
+func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if Rest(longer, Cleanup) == nil {
+		if Sleep(longer, CleanupLimit) == nil {
 			cancel()
 		}
 	})
 	return longer, func() { stop(); cancel() }
 }
 
-// After is a context to clean up in when ctx may have ended.
-func After(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), Cleanup)
+// ForCleanup returns a context to clean up in when ctx may have ended.
+func ForCleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), CleanupLimit)
 }
 
-// Rest waits for d; an error is ctx's.
-func Rest(ctx context.Context, d time.Duration) error {
+// Sleep waits for d. The error is ctx's.
+func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -17,10 +17,10 @@ import (
 func TestCallsAboutTasksEnd(t *testing.T) {
 	const rest = 5 * time.Minute // of the caller
 	tests := map[string]time.Duration{
-		taskService + "Create":                    taskBegins,
-		taskService + "Start":                     taskBegins,
-		taskService + "Delete":                    taskAnswers,
-		taskService + "Get":                       taskAnswers,
+		taskService + "Create":                    startLimit,
+		taskService + "Start":                     startLimit,
+		taskService + "Delete":                    answerTimeout,
+		taskService + "Get":                       answerTimeout,
 		taskService + "Wait":                      rest,
 		"/containerd.services.diff.v1.Diff/Apply": rest,
 	}

@@ -66,8 +66,8 @@ func (r CDI) Inject(s workload.Service) oci.SpecOpts {
 }
 
 // Lacked are the devices by name, and the GPUs, that projects ask for and that this device does not have now.
-func (r CDI) Lacked(projects []*workload.Project) (workload.Clashes, error) {
-	var out workload.Clashes
+func (r CDI) Lacked(projects []*workload.Project) (workload.Conflicts, error) {
+	var out workload.Conflicts
 	known := sync.OnceValues(func() ([]string, error) {
 		cache, err := r.cache()
 		if err != nil {
@@ -86,7 +86,7 @@ func (r CDI) Lacked(projects []*workload.Project) (workload.Clashes, error) {
 			}
 			clash := func(key string, err error) {
 				if err != nil {
-					out = append(out, workload.NewClash(p, s.Name, key, fault.ErrUnfit, failure.Message(err), fault.Hint(err)))
+					out = append(out, workload.NewConflict(p, s.Name, key, fault.ErrUnfit, failure.Message(err), fault.Hint(err)))
 				}
 			}
 			clash("devices", r.known(s.CDI, known))

@@ -53,7 +53,7 @@ func Classify(err error) error {
 	case DiskFull(err):
 		return fault.WithHint(As(fault.ErrTemporary, noSpace{err}), "free some space on the device's disk; what runs was not touched")
 	case errdefs.IsUnavailable(err):
-		return fault.WithHint(As(fault.ErrTemporary, away{err}), "is containerd running?")
+		return fault.WithHint(As(fault.ErrTemporary, unavailable{err}), "is containerd running?")
 	case errdefs.IsNotFound(err):
 		return As(fault.ErrNotFound, err)
 	case errdefs.IsAlreadyExists(err):
@@ -111,12 +111,12 @@ func (e noSpace) Unwrap() error { return e.error }
 
 func (noSpace) Is(target error) bool { return target == syscall.ENOSPC }
 
-// away is a containerd that does not answer. What the client library says of that is about itself.
-type away struct{ error }
+// unavailable is a containerd that does not answer. What the client library says of that is about itself.
+type unavailable struct{ error }
 
-func (e away) Unwrap() error { return e.error }
+func (e unavailable) Unwrap() error { return e.error }
 
-func (e away) Error() string {
+func (e unavailable) Error() string {
 	text := e.error.Error()
 	if _, at, ok := strings.Cut(text, "dial unix://"); ok {
 		socket, _, _ := strings.Cut(at, ":")
@@ -125,15 +125,15 @@ func (e away) Error() string {
 	return text
 }
 
-// ErrHopeless marks what is wrong with an image's own bytes.
-var ErrHopeless = errors.New("the image itself is wrong")
+// ErrPermanent marks what is wrong with an image's own bytes.
+var ErrPermanent = errors.New("the image itself is wrong")
 
-// Hopeless adds the mark to an error.
-func Hopeless(err error) error { return wrong{err} }
+// Permanent adds the mark to an error.
+func Permanent(err error) error { return wrong{err} }
 
 type wrong struct{ error }
 
-func (e wrong) Unwrap() []error { return []error{e.error, ErrHopeless} }
+func (e wrong) Unwrap() []error { return []error{e.error, ErrPermanent} }
 
 // ClassifyUnpack knows what containerd says of layers that cannot be unpacked anywhere.
 func ClassifyUnpack(err error) error {
@@ -145,7 +145,7 @@ func ClassifyUnpack(err error) error {
 		"unhandled tar header", "too many levels of symbolic links",
 	} {
 		if strings.Contains(err.Error(), s) {
-			return Hopeless(As(fault.ErrInvalid, err))
+			return Permanent(As(fault.ErrInvalid, err))
 		}
 	}
 	return Classify(err)

@@ -37,7 +37,7 @@ const (
 // Features is what containers of this device get, as found on the machine.
 type Features struct {
 	Containerd     string // version
-	Runtime        string // version of runc or what stands in for it; "": containerd cannot tell, before 2.0
+	Runtime        string // version of runc or what stands in for it; "": containerd before 2.0 does not report it
 	Snapshotter    string
 	CgroupVersion  int // 1 or 2
 	Seccomp        bool
@@ -52,11 +52,11 @@ type Features struct {
 }
 
 const (
-	loadLimit = 10 * time.Second // of loading AppArmor's default profile, which takes less than one
-	loadAgain = time.Minute      // after that failed
+	loadLimit    = 10 * time.Second // of loading AppArmor's default profile, which takes less than one
+	loadInterval = time.Minute      // after that failed
 )
 
-// Options are what a [Finder] asks and tells. All are needed, but Runtimes.
+// Options of a [Finder]. All are needed except Runtimes.
 type Options struct {
 	Client      *client.Client
 	Snapshotter string
@@ -65,9 +65,9 @@ type Options struct {
 	Logger      *slog.Logger
 }
 
-// Finder asks once and remembers a good answer. AppArmor's profile is looked at each time: another program may remove it.
-// What keeps it from being loaded may be mended: that is tried again after a while. Its methods may be called from several
-// goroutines, with containerd's namespace in their contexts.
+// Finder asks once and caches a good answer. It checks AppArmor's profile each time, because another program may remove it, and
+// tries again after a while to load one that could not be loaded. Its methods may be called from several goroutines, with
+// containerd's namespace in their contexts.
 type Finder struct {
 	o Options
 
@@ -104,7 +104,7 @@ func (h *Finder) Find(ctx context.Context) (Features, error) {
 // withAppArmor adds to f whether the default profile is loaded, and loads it where it can be. h is locked and a failure may
 // take as long as loadLimit: each call that tried again would make all others wait.
 func (h *Finder) withAppArmor(ctx context.Context, f Features) (Features, error) {
-	if h.unloaded == "" || h.o.Now().Sub(h.failed).Abs() >= loadAgain {
+	if h.unloaded == "" || h.o.Now().Sub(h.failed).Abs() >= loadInterval {
 		if err := h.loadAppArmor(ctx); err != nil {
 			return Features{}, err
 		}
@@ -131,7 +131,7 @@ func (h *Finder) loadAppArmor(ctx context.Context) error {
 	}
 	switch {
 	case why != "" && h.unloaded == "":
-		h.o.Logger.Warn("containers start without AppArmor's default profile; loading it is tried again", "after", loadAgain, "err", err)
+		h.o.Logger.Warn("containers start without AppArmor's default profile; loading it is tried again", "after", loadInterval, "err", err)
 	case why == "" && h.unloaded != "":
 		h.o.Logger.Info("AppArmor's default profile is loaded now; containers that were created without it stay so")
 	}
@@ -181,7 +181,7 @@ func (h *Finder) ask(ctx context.Context) (Features, error) {
 	f.SELinux = paths.Exists("/sys/fs/selinux/enforce")
 	f.Runtimes = slices.Sorted(maps.Keys(h.o.Runtimes))
 	if info.Name == "" {
-		f.Seccomp = true // nobody tells: without it runc refuses each container, and says why
+		f.Seccomp = true // unknown: without it runc refuses each container with a reason
 	} else if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
 		f.Seccomp = *rf.Linux.Seccomp.Enabled
 	}
@@ -191,7 +191,7 @@ func (h *Finder) ask(ctx context.Context) (Features, error) {
 	return f, nil
 }
 
-// runtimeInfo is what containerd tells of runc; without a name from one before 2.0, which cannot tell.
+// runtimeInfo is containerd's information about runc; without a name from containerd before 2.0, which does not have it.
 func (h *Finder) runtimeInfo(ctx context.Context) (*client.RuntimeInfo, error) {
 	info, err := h.o.Client.RuntimeInfo(ctx, DefaultRuntime, nil)
 	if errdefs.IsNotImplemented(err) || errdefs.IsNotFound(err) {
@@ -200,7 +200,7 @@ func (h *Finder) runtimeInfo(ctx context.Context) (*client.RuntimeInfo, error) {
 	return info, failure.Classify(err)
 }
 
-// Version is containerd's, which also is the cheapest question whether it is there: fault.ErrTemporary says that it is not.
+// Version is containerd's. It is also the cheapest check that containerd is reachable: fault.ErrTemporary says that it is not.
 func (h *Finder) Version(ctx context.Context) (string, error) {
 	v, err := h.o.Client.Version(ctx)
 	return v.Version, failure.Classify(errgrpc.ToNative(err))
@@ -212,7 +212,7 @@ func (h *Finder) Capabilities(ctx context.Context) ([]string, error) {
 	return f.caps, err
 }
 
-// Roots are the folders of the content store and of the snapshotter. Where one does not tell, it is taken to be beside the
+// Roots are the folders of the content store and of the snapshotter. One that containerd does not report is taken to be beside the
 // other.
 func (h *Finder) Roots(ctx context.Context) (blobs, files string, err error) {
 	if _, err := h.Find(ctx); err != nil {

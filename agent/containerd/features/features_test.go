@@ -41,13 +41,13 @@ func TestAppArmorIsTriedAgain(t *testing.T) {
 		tries     int
 	}{
 		{"broken", true, broken, false, 2, "no space left on device", 0, 1},
-		{"still broken", true, broken, false, 2, "", loadAgain, 1},
-		{"not tried yet", true, nil, false, 2, "", loadAgain - 1, 0},
+		{"still broken", true, broken, false, 2, "", loadInterval, 1},
+		{"not tried yet", true, nil, false, 2, "", loadInterval - 1, 0},
 		{"mended", true, nil, true, 1, "is loaded now", 1, 1},
 		{"well", true, nil, true, 1, "", 0, 1},
 		{"removed and broken", true, broken, false, 2, "no space left on device", 0, 1},
 		{"the clock was set back", true, broken, false, 2, "", -time.Hour, 1},
-		{"mended again", true, nil, true, 1, "is loaded now", loadAgain, 1},
+		{"mended again", true, nil, true, 1, "is loaded now", loadInterval, 1},
 		{"a kernel without it", false, nil, false, 1, "", 0, 1},
 	} {
 		supported, trouble = step.supported, step.trouble

@@ -17,7 +17,7 @@ const remapCap = "remap-ids"
 
 // Mappable refuses a user namespace where this machine cannot give it, or where what else the service shares forbids it: fault.ErrUnfit, fault.ErrInvalid.
 func (f Features) Mappable(s workload.Service) error {
-	if !users.Own(s) {
+	if !users.HasOwnUsers(s) {
 		return nil
 	}
 	ns := s.Namespaces
@@ -40,11 +40,11 @@ func (f Features) Mappable(s workload.Service) error {
 }
 
 // Unmapped are the services whose users this machine cannot keep apart from its own.
-func (f Features) Unmapped(projects []*workload.Project) (out workload.Clashes) {
+func (f Features) Unmapped(projects []*workload.Project) (out workload.Conflicts) {
 	for _, p := range projects {
 		for _, s := range p.Services {
 			if err := f.Mappable(s); errors.Is(err, fault.ErrUnfit) {
-				out = append(out, workload.NewClash(p, s.Name, "userns_mode", fault.ErrUnfit, failure.Message(err), "containerd 2 can, on a kernel from 5.19 on; or leave out userns_mode"))
+				out = append(out, workload.NewConflict(p, s.Name, "userns_mode", fault.ErrUnfit, failure.Message(err), "containerd 2 can, on a kernel from 5.19 on; or leave out userns_mode"))
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// The oldest that Longshore runs on: Debian 12's containerd, and the kernel of the oldest long-term line that devices
-// still come with. Older ones may work; nobody has seen it.
+// The oldest versions that Longshore supports: Debian 12's containerd, and the kernel of the oldest long-term line that devices still
+// come with. Older ones are untested.
 const (
 	MinContainerd = "1.6"
 	MinKernel     = "5.4"

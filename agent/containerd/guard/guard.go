@@ -26,7 +26,7 @@ import (
 // maxEntries bounds how many files are looked at to find the device nodes of one directory.
 const maxEntries = 4096
 
-// Guard looks at the device. Its methods may be called from several goroutines, with containerd's namespace in their contexts.
+// Guard checks the device. Its methods may be called from several goroutines, with containerd's namespace in their contexts.
 type Guard struct {
 	AllowPrivileged bool             // of the device's owner: nothing is refused
 	Places          []workload.Place // that containers without privileges must not have, beside those of every device and containerd's own
@@ -57,8 +57,8 @@ func (r *Guard) Now(ctx context.Context) (workload.Guard, error) {
 	return g, nil
 }
 
-// Permit refuses a service that asks for what only the device's owner can allow. It is asked at each start: links and
-// devices change while a container stands still. fault.ErrRejected names the key.
+// Permit refuses a service that asks for what only the device's owner can allow. It is called at each start: links and devices may
+// have changed since the last one. fault.ErrRejected names the key.
 func (r *Guard) Permit(ctx context.Context, p *workload.Project, s workload.Service) error {
 	if r.AllowPrivileged {
 		return nil
@@ -79,8 +79,8 @@ func (r *Guard) Permit(ctx context.Context, p *workload.Project, s workload.Serv
 	return nil
 }
 
-// Harmless refuses device nodes that only the device's owner can give away, by their numbers as the container gets them.
-func (r *Guard) Harmless(s workload.Service) oci.SpecOpts {
+// CheckNodes refuses device nodes that only the device's owner can give away, by their numbers as the container gets them.
+func (r *Guard) CheckNodes(s workload.Service) oci.SpecOpts {
 	return func(ctx context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		if r.AllowPrivileged || len(s.Devices) == 0 {
 			return nil
@@ -98,8 +98,8 @@ func (r *Guard) Harmless(s workload.Service) oci.SpecOpts {
 	}
 }
 
-// Open opens what is to be mounted and reports whether it may be mounted with what is mounted below it. What is open
-// is what was judged, whoever moves links meanwhile. The caller closes it. fault.ErrRejected: it is not for containers.
+// Open opens the source of a mount and reports whether it may be mounted with what is mounted below it. The open file is what was
+// checked, even if links change meanwhile. The caller closes it. fault.ErrRejected: it is not for containers.
 func (r *Guard) Open(ctx context.Context, source string, readOnly bool) (f *os.File, whole bool, err error) {
 	fd, err := unix.Open(source, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -140,7 +140,7 @@ func (r *Guard) Open(ctx context.Context, source string, readOnly bool) (f *os.F
 // Path is a path of what a file of this process has open.
 func Path(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// realPath follows the links of a path as far as it paths.Exists.
+// realPath resolves the links of a path as far as it exists.
 func realPath(p string) string {
 	p = filepath.Clean(p)
 	for dir := p; ; dir = filepath.Dir(dir) {

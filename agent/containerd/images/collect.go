@@ -18,15 +18,15 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// kept are the names of the images that the device needs: those that the last Collect was to keep, and those that were
-// asked for since. Without a Collect nothing is known to be unused.
-type kept struct {
+// keepList is the names of the images that the device needs: those of the last Collect, and those that were pulled since. Without a
+// Collect no image is known to be unused.
+type keepList struct {
 	mu    sync.Mutex
 	names map[string]bool
-	asked bool // Collect has told
+	asked bool // Collect was called
 }
 
-func (k *kept) replace(keep []workload.Image) {
+func (k *keepList) replace(keep []workload.Image) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.names, k.asked = map[string]bool{}, true
@@ -35,7 +35,7 @@ func (k *kept) replace(keep []workload.Image) {
 	}
 }
 
-func (k *kept) add(name string) {
+func (k *keepList) add(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.names == nil {
@@ -44,13 +44,13 @@ func (k *kept) add(name string) {
 	k.names[name] = true
 }
 
-func (k *kept) known() bool {
+func (k *keepList) known() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.asked
 }
 
-func (k *kept) all() map[string]bool {
+func (k *keepList) all() map[string]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := make(map[string]bool, len(k.names))
@@ -60,10 +60,10 @@ func (k *kept) all() map[string]bool {
 	return all
 }
 
-// failedLasts is how long an image that cannot be right is not tried again.
-const failedLasts = time.Hour
+// failedFor is how long an image that can never be right is not tried again.
+const failedFor = time.Hour
 
-// failedImages are those that can never run here, whoever serves them: their digest names the very bytes that are wrong.
+// failedImages are images that can never run here, whichever endpoint serves them: their digest names the bytes that are wrong.
 type failedImages struct {
 	mu sync.Mutex
 	m  map[string]failedImage
@@ -71,12 +71,12 @@ type failedImages struct {
 
 type failedImage struct {
 	err   error
-	until time.Time // a disk that reads wrong may be behind it
+	until time.Time // not forever: a faulty disk may be the cause
 }
 
-// judge remembers, for a while, an error that a second try would only pay for again. It tells whether this is one.
-func (v *failedImages) judge(name string, err error, now time.Time) bool {
-	if !errors.Is(err, failure.ErrHopeless) {
+// record remembers for a while an error that another attempt would only repeat. It reports whether err is one.
+func (v *failedImages) record(name string, err error, now time.Time) bool {
+	if !errors.Is(err, failure.ErrPermanent) {
 		return false
 	}
 	v.mu.Lock()
@@ -85,13 +85,13 @@ func (v *failedImages) judge(name string, err error, now time.Time) bool {
 		v.m = map[string]failedImage{}
 	}
 	if _, ok := v.m[name]; !ok {
-		v.m[name] = failedImage{err, now.Add(failedLasts)}
+		v.m[name] = failedImage{err, now.Add(failedFor)}
 	}
 	return true
 }
 
-// of is why an image cannot be had; nil: nothing is known against it.
-func (v *failedImages) of(name string, now time.Time) error {
+// errorOf is why an image cannot run; nil: no reason is known.
+func (v *failedImages) errorOf(name string, now time.Time) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	x, ok := v.m[name]
@@ -108,22 +108,21 @@ func (v *failedImages) clear() {
 	clear(v.m)
 }
 
-// ours tells an image that this device pulled from one that somebody tagged after it, with our label: ctr before 2.0
-// copies labels.
+// ours reports whether this device pulled an image. ctr before 2.0 copies our label to images that are tagged after ours.
 func ours(i images.Image) bool { return strings.HasSuffix(i.Name, "@"+i.Target.Digest.String()) }
 
-// Keep names the images that stay from now on, beside those that are pulled later.
-func (r *Store) Keep(keep []workload.Image) { r.kept.replace(keep) }
+// Keep sets the images that stay, in addition to those that are pulled later.
+func (r *Store) Keep(keep []workload.Image) { r.keep.replace(keep) }
 
-// Collect drops images and unpacked layers that are not kept, partial ones too. Containers that exist keep the layers they stand on.
+// Collect removes images and unpacked layers that are not kept, partial ones too. Layers of existing containers stay.
 func (r *Store) Collect(ctx context.Context) error {
-	return r.alone(ctx, func() error { return r.collectAlone(ctx) })
+	return r.exclusively(ctx, func() error { return r.collectExclusively(ctx) })
 }
 
-// collectAlone is Collect with the turn taken. Images that are being pulled or repaired stay.
-func (r *Store) collectAlone(ctx context.Context) error {
-	busy := r.settling.Names()
-	stay := r.kept.all()
+// collectExclusively is Collect while nothing else collects. Images that are being pulled or repaired stay.
+func (r *Store) collectExclusively(ctx context.Context) error {
+	busy := r.inProgress.Names()
+	stay := r.keep.all()
 	for _, name := range busy {
 		stay[name] = true
 	}
@@ -168,13 +167,13 @@ func (r *Store) collectAlone(ctx context.Context) error {
 	}
 	r.cache.clear()
 	if len(busy) == 0 {
-		r.verified.clear() // else it vouches for what is being unpacked
+		r.verified.clear() // not while an image is unpacked, which relies on it
 	}
 	r.failed.clear()
 	return r.collectNow(ctx)
 }
 
-// collectNow runs containerd's collector to its end: deleting any lease synchronously does.
+// collectNow runs containerd's garbage collection and waits for it: deleting any lease synchronously does that.
 func (r *Store) collectNow(ctx context.Context) error {
 	l, err := r.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithLabel(owned.LabelDevice, r.o.Device))
 	if err != nil {

@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// unpackFactor is how many bytes of files are expected of a byte of a compressed layer. Images of programs come to 2
-	// to 3; the watch catches those that come to more.
+	// unpackFactor is how many bytes of files are expected of a byte of a compressed layer: 2 to 3 for programs; watch catches
+	// those that become more.
 	unpackFactor = 3
 	// layerOverhead is what the folders and metadata of one unpacked layer take beside its files.
 	layerOverhead = 1 << 20
-	// watchEvery is how often free space is looked at while an image is unpacked: a fast disk writes 100 MB meanwhile,
-	// which the reserve must hold.
+	// watchEvery is how often free space is checked while an image is unpacked: a fast disk writes 100 MB meanwhile, which the
+	// reserve must hold.
 	watchEvery = 100 * time.Millisecond
-	// expansionLimit is how many bytes of files a byte in a registry may become, and expansionFloor what an image may
-	// unpack to whatever it weighs. Programs and data come to less than 10; a sparse file or a bomb comes to 1000.
+	// expansionLimit is how many bytes of files a byte in a registry may become, and expansionFloor the size that any image may
+	// unpack to. Programs and data stay below 10; a sparse file or a bomb reaches 1000.
 	expansionLimit = 100
 	expansionFloor = 1 << 30
 )
@@ -50,7 +50,7 @@ type Space struct {
 	Bytes   int64 // 0: Percent counts
 }
 
-// of a file system of a size.
+// Of returns the bytes of a file system of a size.
 func (s Space) Of(size int64) int64 {
 	switch {
 	case s.Bytes > 0:
@@ -61,11 +61,11 @@ func (s Space) Of(size int64) int64 {
 	return min(size/100*DefaultMinFreePercent, DefaultMinFree)
 }
 
-// FullError is a disk without the room that something needs.
+// FullError is a disk without enough free space.
 type FullError struct {
 	Dir  string
 	Need int64 // bytes that were to be written; 0: unknown
-	Keep int64 // bytes that stay free whatever happens
+	Keep int64 // bytes that must stay free
 	Free int64 // bytes
 	Size int64 // bytes of the whole file system
 }
@@ -81,12 +81,12 @@ func (e *FullError) Error() string {
 // Short is how many bytes are lacking.
 func (e *FullError) Short() int64 { return e.Need + e.Keep - e.Free }
 
-// Unwrap makes it what the kernel says of a full disk, which may pass.
+// Unwrap makes it fault.ErrTemporary and the kernel's ENOSPC.
 func (e *FullError) Unwrap() []error { return []error{fault.ErrTemporary, syscall.ENOSPC} }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }
 
-// room tells whether dir's file system takes need bytes more and keeps its reserve. Nil also when nobody can tell.
+// room checks that dir's file system has need bytes beside its reserve. It is nil also when free space is unknown.
 func (r *Store) room(dir string, need int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -101,8 +101,8 @@ func (r *Store) room(dir string, need int64) error {
 	return &FullError{Dir: dir, Need: need, Keep: keep, Free: free, Size: size}
 }
 
-// makeRoom lets an image in that fits, refuses one that does not before any of its layers is fetched, and makes room in
-// between: what other images left half-way goes first, oldest first, then what nobody asked to keep.
+// makeRoom checks that an image fits before any of its layers is fetched. When it does not, it frees space: first the partial
+// downloads of other images, oldest first, then images that are not kept.
 func (r *Store) makeRoom(ctx context.Context, i workload.Image, img *Image) error {
 	blobRoot, fileRoot, err := r.o.Host.Roots(ctx)
 	if err != nil {
@@ -145,9 +145,9 @@ func (r *Store) makeRoom(ctx context.Context, i workload.Image, img *Image) erro
 			return nil
 		}
 	}
-	if r.kept.known() {
+	if r.keep.known() {
 		r.log.Warn("collecting unused images, for lack of space", "for", i.Name())
-		r.kept.add(i.Name())
+		r.keep.add(i.Name())
 		if err := r.Collect(ctx); err != nil {
 			return err
 		}
@@ -156,29 +156,29 @@ func (r *Store) makeRoom(ctx context.Context, i workload.Image, img *Image) erro
 	return fault.WithHint(err, "free some space on the device's disk, or lower images.minFree in the agent's configuration; what runs was not touched")
 }
 
-// dropPartial deletes the lease of another image that a pull left half-way, and with it the bytes. False: it stays, as that image is
-// whole or is being pulled or repaired. The image's key is held meanwhile: a pull that begins would go on with this lease.
+// dropPartial deletes the lease of another image whose pull did not finish, and with it the bytes. False: it stays, as that image is
+// complete or is being pulled or repaired. The image is locked meanwhile: a pull that starts would continue with this lease.
 func (r *Store) dropPartial(ctx context.Context, l leases.Lease, lacks workload.Image) (bool, error) {
 	name := l.Labels[labelImage]
 	if name == "" {
 		return false, nil
 	}
-	unlock, ok := r.settling.Try(name)
+	unlock, ok := r.inProgress.Try(name)
 	if !ok {
 		return false, nil
 	}
 	defer unlock()
 	if whole, err := r.o.Journal.IsDurable(name); err != nil || whole {
-		return false, nil // a lease stays with an image whose name has another owner
+		return false, nil // an image whose name has another owner keeps its lease
 	}
-	r.log.Warn("dropping what a pull left half-way, for lack of space", "image", name, "for", lacks.Name())
+	r.log.Warn("dropping a partial download, for lack of space", "image", name, "for", lacks.Name())
 	if err := r.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete); err != nil && !errdefs.IsNotFound(err) {
 		return false, failure.Classify(err)
 	}
 	return true, nil
 }
 
-// missing is what an image still takes: bytes of blobs, and of files as far as one can estimate them.
+// missing is what an image still needs: bytes of blobs, and an estimate of bytes of files.
 func (r *Store) missing(ctx context.Context, img *Image) (blobs, files int64, err error) {
 	store := r.client.ContentStore()
 	for n, l := range img.manifest.Layers {
@@ -208,14 +208,14 @@ func unpacked(ctx context.Context, l ocispec.Descriptor) int64 {
 	return size + layerOverhead
 }
 
-// sameDisk also holds when nobody can tell.
+// sameDisk is also true when it is unknown.
 func sameDisk(a, b string) bool {
 	var x, y unix.Stat_t
 	return unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil || x.Dev == y.Dev
 }
 
-// watch ends ctx when the disk comes down to its reserve, where that counts, or when the image becomes more than anything
-// honest does. stop ends the watch and says what it stopped, nil for nothing.
+// watch cancels ctx when the disk reaches its reserve, if that counts, or when the image becomes larger than expansionLimit allows.
+// stop ends the watch and returns the reason of a cancellation, nil without one.
 func (r *Store) watch(ctx context.Context, img *Image, reserve bool) (_ context.Context, stop func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	blobRoot, fileRoot, err := r.o.Host.Roots(ctx)
@@ -246,7 +246,7 @@ func (r *Store) watch(ctx context.Context, img *Image, reserve bool) (_ context.
 				err = errors.Join(r.room(fileRoot, 0), r.room(blobRoot, 0))
 			}
 			if now, ok := used(fileRoot); err == nil && ok && known && now-begin > limit {
-				err = r.tooMuch(ctx, img, limit)
+				err = r.checkExpansion(ctx, img, limit)
 			}
 			if err != nil {
 				stopped = err
@@ -263,17 +263,17 @@ func (r *Store) watch(ctx context.Context, img *Image, reserve bool) (_ context.
 	}
 }
 
-// tooMuch looks at what the image's own layers take, for others write to the disk too.
-func (r *Store) tooMuch(ctx context.Context, img *Image, limit int64) error {
+// checkExpansion measures the image's own layers, because others write to the disk too.
+func (r *Store) checkExpansion(ctx context.Context, img *Image, limit int64) error {
 	sum, err := r.unpackedSize(ctx, img)
 	if err != nil || sum <= limit {
-		return nil // no reason to stop
+		return nil // others used the space
 	}
-	return failure.Hopeless(fmt.Errorf("its %s in the registry have become %s of files and were still growing, %s is the limit: %w",
+	return failure.Permanent(fmt.Errorf("its %s in the registry have become %s of files and were still growing, %s is the limit: %w",
 		mebibytes(img.size()), mebibytes(sum), mebibytes(limit), fault.ErrTooLarge))
 }
 
-// unpackedSize is what the image's layers take now, whole and half-way.
+// unpackedSize is the size of the image's layers now, complete and partial.
 func (r *Store) unpackedSize(ctx context.Context, img *Image) (sum int64, err error) {
 	ours := map[string]bool{}
 	for _, id := range img.chain {

@@ -60,14 +60,14 @@ func TestRoomIsNotMadeOfAPullInProgress(t *testing.T) {
 	r := store(t, held)
 	r.o.Journal = wholes{names: []string{"whole"}}
 	held.deleting = func(l leases.Lease) {
-		if _, ok := r.settling.Try(l.Labels[labelImage]); ok {
+		if _, ok := r.inProgress.Try(l.Labels[labelImage]); ok {
 			t.Errorf("a pull of %s could begin while its lease is deleted", l.ID)
 		}
 	}
 	for _, name := range []string{"", "whole", "pulled", "half"} {
 		held.held = append(held.held, leases.Lease{ID: "of " + name, Labels: map[string]string{labelImage: name}})
 	}
-	unlock, err := r.settling.Lock(t.Context(), "pulled")
+	unlock, err := r.inProgress.Lock(t.Context(), "pulled")
 	if err != nil {
 		t.Fatal(err)
 	}

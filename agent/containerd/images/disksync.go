@@ -33,20 +33,20 @@ type diskSync struct {
 	err error
 }
 
-// syncFaults counts write-back errors. One that came while a pull unpacked a layer also spoils the image of another pull that found
-// this layer there.
+// syncFaults counts write-back errors. An error while one pull unpacked a layer also invalidates the image of another pull that found
+// this layer.
 type syncFaults struct {
-	turn sync.Mutex // held until an error is counted: a later sync may not see it and must find it here
+	turn sync.Mutex // held until an error is counted: a later sync does not see it and must find it here
 	n    atomic.Int64
 }
 
-// openSync begins before anything is unpacked. The caller closes it.
+// openSync opens the file system before anything is unpacked. The caller closes it.
 func (r *Store) openSync(ctx context.Context) (*diskSync, error) {
 	_, dir, err := r.o.Host.Roots(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &diskSync{r: r, dir: dir, fd: -1, failed: r.syncs.n.Load()} // an error that is counted from now on spoils it
+	s := &diskSync{r: r, dir: dir, fd: -1, failed: r.syncs.n.Load()} // an error that is counted from now on fails it
 	if dir == "" {
 		return s, nil
 	}
@@ -62,8 +62,8 @@ func (s *diskSync) close() {
 	}
 }
 
-// sync returns when everything unpacked so far is on the disk. An error means that some of it is not, and may never be: it is
-// unpacked again at the next attempt.
+// sync returns when everything unpacked so far is on the disk. An error means that some of it may be lost: it is unpacked again at
+// the next attempt.
 func (s *diskSync) sync() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,14 +77,14 @@ func (s *diskSync) sync() error {
 	if s.fd < 0 {
 		unix.Sync()
 	} else if err = unix.Syncfs(s.fd); err != nil {
-		s.r.verified.clear() // no layer of this process is known to be on the disk; before it is counted: who begins then trusts none
+		s.r.verified.clear() // no layer is known to be on the disk; before it is counted, so that a pull that starts then relies on none
 		faults.n.Add(1)
 	}
 	switch {
 	case err != nil:
 		s.err = fmt.Errorf("sync the filesystem of %s: %w", s.dir, failure.As(fault.ErrTemporary, err))
 	case faults.n.Load() != s.failed:
-		s.r.verified.clear() // it may have trusted what was lost
+		s.r.verified.clear() // it may have relied on what was lost
 		s.err = fmt.Errorf("the filesystem of %s lost what another pull wrote: %w", s.dir, fault.ErrTemporary)
 	default:
 		return nil
@@ -93,9 +93,9 @@ func (s *diskSync) sync() error {
 	return s.err
 }
 
-// syncAlong has the disk take what arrives and what is unpacked while more comes, so that little is left to wait for in the
-// end. It syncs once for every syncStep bytes, however slowly they come. The function that it returns ends it.
-func syncAlong(ctx context.Context, f *fetcher, disk *diskSync) (stop func()) {
+// syncInBackground syncs while an image is downloaded and unpacked, so that the last sync is short. It syncs once for every syncStep
+// bytes. The returned function ends it.
+func syncInBackground(ctx context.Context, f *fetcher, disk *diskSync) (stop func()) {
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	wg.Go(func() {

@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// maxReopens is how often a cut blob is taken up again from one endpoint while each attempt brought bytes.
+	// maxReopens is how often an interrupted blob is continued from one endpoint while each attempt brings bytes.
 	maxReopens = 16
-	// maxAborts is how often a partial blob is to be dropped before that fails.
+	// maxAborts is how many attempts to drop a partial blob there are.
 	maxAborts = 5
-	// stallLimit is how long an endpoint may send nothing of a blob before the next one is asked.
+	// stallLimit is how long an endpoint may send nothing of a blob before the next one is tried.
 	stallLimit = time.Minute
 	// progressStep is how many bytes pass between two calls of a progress function.
 	progressStep = 256 << 10
 )
 
-// fetcher brings blobs of one image into containerd's store, from the first endpoint that has their true bytes.
+// fetcher downloads blobs of one image into containerd's store, from the first endpoint that has the right bytes.
 type fetcher struct {
 	r       *Store
 	ref     string // repository@digest
@@ -42,7 +42,7 @@ type fetcher struct {
 	mu       sync.Mutex
 	progress func(done, total int64)
 	done     int64
-	told     int64
+	reported int64
 	total    int64
 }
 
@@ -53,7 +53,7 @@ type source struct {
 	outcome  func(error)
 }
 
-// newFetcher uses only what is on the device when endpoints is nil.
+// newFetcher uses only content on the device when endpoints is nil.
 func (r *Store) newFetcher(ctx context.Context, ref string, endpoints []Endpoint, progress func(done, total int64)) (*fetcher, error) {
 	f := &fetcher{r: r, ref: ref, progress: progress}
 	for _, e := range endpoints {
@@ -67,7 +67,7 @@ func (r *Store) newFetcher(ctx context.Context, ref string, endpoints []Endpoint
 		if host.Client == nil {
 			return nil, fmt.Errorf("endpoint %s has no HTTP client: %w", e.Host, fault.ErrInvalid)
 		}
-		// No Authorizer: the library's sends passwords to any realm that a challenge names. The client knows whom to tell.
+		// No Authorizer: the library's sends passwords to any realm that a challenge names. The HTTP client authenticates.
 		res := docker.NewResolver(docker.ResolverOptions{
 			Hosts: func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{host}, nil },
 		})
@@ -80,9 +80,9 @@ func (r *Store) newFetcher(ctx context.Context, ref string, endpoints []Endpoint
 	return f, nil
 }
 
-// document brings a small blob here and returns its bytes. A descriptor with a digest alone is resolved first.
+// document downloads a small blob and returns its bytes. A descriptor with only a digest is resolved first.
 func (f *fetcher) document(ctx context.Context, d *ocispec.Descriptor) ([]byte, error) {
-	if err := f.r.discardBad(ctx, d.Digest); err != nil {
+	if err := f.r.dropDamaged(ctx, d.Digest); err != nil {
 		return nil, err
 	}
 	data, err := f.r.readDocument(ctx, d)
@@ -113,7 +113,7 @@ func (f *fetcher) document(ctx context.Context, d *ocispec.Descriptor) ([]byte, 
 	return f.r.readDocument(ctx, d)
 }
 
-// blob brings one blob into the store, or finds it there.
+// blob downloads one blob into the store, unless it is there.
 func (f *fetcher) blob(ctx context.Context, d ocispec.Descriptor) error {
 	if len(f.sources) == 0 {
 		if _, err := f.r.client.ContentStore().Info(ctx, d.Digest); err != nil {
@@ -125,9 +125,9 @@ func (f *fetcher) blob(ctx context.Context, d ocispec.Descriptor) error {
 	return f.eachSource(ctx, func(s source) error { return f.from(ctx, s, d) })
 }
 
-// eachSource asks the endpoints in order. The last one is the registry itself, its answer counts; but wrong bytes from
-// anywhere are reported: that endpoint is broken, or attacked. Only ctx ends the walk: a limit of one endpoint, such as that of its dial,
-// is context.DeadlineExceeded, too.
+// eachSource tries the endpoints in order. The error is that of the last one, the registry itself; but a digest mismatch of any
+// endpoint is returned instead: it is broken, or attacked. Only the end of ctx stops it: a timeout of one endpoint, such as that
+// of its dial, is context.DeadlineExceeded too.
 func (f *fetcher) eachSource(ctx context.Context, ask func(source) error) error {
 	var last, lie error
 	for _, s := range f.sources {
@@ -150,7 +150,7 @@ func (f *fetcher) eachSource(ctx context.Context, ask func(source) error) error 
 	return last
 }
 
-// from brings a blob from one endpoint, resuming what earlier attempts left.
+// from downloads a blob from one endpoint, continuing earlier attempts.
 func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) error {
 	if err := d.Digest.Validate(); err != nil {
 		return failure.As(fault.ErrInvalid, err)
@@ -168,7 +168,7 @@ func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) erro
 		spoiled := errors.Is(err, fault.ErrDigestMismatch) || unsatisfiable(err)
 		switch {
 		case spoiled:
-			// The partial bytes are no good to anybody: not to the next attempt, nor to the next endpoint.
+			// The partial bytes are useless, also for the next attempt or endpoint.
 			f.add(-after)
 			if aerr := f.r.abort(ctx, remotes.MakeRefKey(ctx, d)); aerr != nil {
 				return failure.Classify(aerr)
@@ -176,7 +176,7 @@ func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) erro
 			if before == 0 || restarted {
 				return err
 			}
-			restarted = true // bytes of an earlier attempt may have been the bad ones, or ranges are not served
+			restarted = true // bytes of an earlier attempt may have been wrong, or ranges are not supported
 		case after > before && reopened < maxReopens && ctx.Err() == nil && errors.Is(failure.ClassifyRemote(err), fault.ErrTemporary) && !failure.DiskFull(err):
 			f.add(-after)
 			reopened++
@@ -187,7 +187,7 @@ func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) erro
 	}
 }
 
-// abort drops a partial blob. It asks again for a moment: containerd may still be writing down where its last writer ended.
+// abort drops a partial blob. It retries for a moment: containerd may still be closing the last writer.
 func (r *Store) abort(ctx context.Context, ref string) error {
 	for try := 1; ; try++ {
 		err := r.client.ContentStore().Abort(ctx, ref)
@@ -216,7 +216,7 @@ func (s source) resolve(ctx context.Context, ref string) (string, ocispec.Descri
 	return name, d, stalled(ctx, err)
 }
 
-// stalled returns the reason why ctx ended in place of err, where that was a stall.
+// stalled returns errStalled in place of err when that ended ctx.
 func stalled(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
 		return errStalled
@@ -224,7 +224,7 @@ func stalled(ctx context.Context, err error) error {
 	return err
 }
 
-// attempt copies once, and tells where the partial blob stood before and after.
+// attempt copies once, and returns the size of the partial blob before and after.
 func (f *fetcher) attempt(ctx context.Context, s source, d ocispec.Descriptor) (before, after int64, err error) {
 	w, err := content.OpenWriter(ctx, f.r.client.ContentStore(), content.WithRef(remotes.MakeRefKey(ctx, d)), content.WithDescriptor(d))
 	if errdefs.IsAlreadyExists(err) {
@@ -265,7 +265,7 @@ func (f *fetcher) attempt(ctx context.Context, s source, d ocispec.Descriptor) (
 	return before, before, nil
 }
 
-// wrongBytes knows the store's refusal of bytes that are not the ones named.
+// wrongBytes turns the store's error about bytes of another digest into fault.ErrDigestMismatch.
 func wrongBytes(err error) error {
 	if errdefs.IsFailedPrecondition(err) {
 		return failure.As(fault.ErrDigestMismatch, err)
@@ -273,48 +273,48 @@ func wrongBytes(err error) error {
 	return err
 }
 
-// unsatisfiable tells a registry that cannot serve the rest of a blob.
+// unsatisfiable reports whether a registry cannot serve the rest of a blob.
 func unsatisfiable(err error) bool {
 	var status remoteerrors.ErrUnexpectedStatus
 	return errors.As(err, &status) && status.StatusCode == http.StatusRequestedRangeNotSatisfiable ||
 		err != nil && strings.Contains(err.Error(), "unhandled content range")
 }
 
-// handle is blob as a handler of containerd's walk.
+// handle is blob as a handler for containerd's unpacker.
 func (f *fetcher) handle(ctx context.Context, d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	if images.IsLayerType(d.MediaType) {
 		return nil, f.blob(ctx, d)
 	}
-	f.add(d.Size) // documents were brought first
+	f.add(d.Size) // documents were downloaded before
 	return nil, nil
 }
 
 func (f *fetcher) expect(total int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.done, f.told, f.total = 0, 0, total
+	f.done, f.reported, f.total = 0, 0, total
 }
 
-// arrived is how many bytes are here.
+// arrived is the number of downloaded bytes.
 func (f *fetcher) arrived() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.done
 }
 
-// add counts bytes; a negative n takes back what an attempt had counted.
+// add counts bytes; a negative n reverts what an attempt had counted.
 func (f *fetcher) add(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.done += n
-	if f.progress == nil || f.total == 0 || n <= 0 || f.done-f.told < progressStep && f.done < f.total {
+	if f.progress == nil || f.total == 0 || n <= 0 || f.done-f.reported < progressStep && f.done < f.total {
 		return
 	}
-	f.told = f.done
+	f.reported = f.done
 	f.progress(min(f.done, f.total), f.total)
 }
 
-// countedBody counts what is read and passes on what a resumed copy must be able to do.
+// countedBody counts the bytes of a response, and can seek if the response can.
 type countedBody struct {
 	rc   io.ReadCloser
 	f    *fetcher

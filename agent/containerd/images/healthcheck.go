@@ -9,7 +9,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// What Docker means when an image's HEALTHCHECK does not say it.
+// Docker's defaults for an image's HEALTHCHECK.
 const (
 	imageHealthInterval = 30 * time.Second
 	imageHealthTimeout  = 30 * time.Second
@@ -36,7 +36,7 @@ func imageHealth(config []byte) (*workload.Health, error) {
 		return nil, nil
 	}
 	h := &workload.Health{
-		Interval: positive(c.Interval, imageHealthInterval), Timeout: positive(c.Timeout, imageHealthTimeout),
+		Interval: positiveOr(c.Interval, imageHealthInterval), Timeout: positiveOr(c.Timeout, imageHealthTimeout),
 		Retries: c.Retries, StartPeriod: max(c.StartPeriod, 0), StartInterval: max(c.StartInterval, 0),
 	}
 	if h.Retries <= 0 {
@@ -51,13 +51,13 @@ func imageHealth(config []byte) (*workload.Health, error) {
 			shell = []string{"/bin/sh", "-c"}
 		}
 		h.Probe.Exec = append(append([]string{}, shell...), args...)
-	default: // NONE, and what no engine runs either
+	default: // NONE, and what other engines do not run either
 		return nil, nil
 	}
 	return h, nil
 }
 
-func positive(d, otherwise time.Duration) time.Duration {
+func positiveOr(d, otherwise time.Duration) time.Duration {
 	if d > 0 {
 		return d
 	}

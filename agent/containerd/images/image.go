@@ -30,7 +30,7 @@ const maxIndexDepth = 3
 
 // Image is one platform's image, read from verified bytes.
 type Image struct {
-	root     ocispec.Descriptor // what the reference's digest names: an index or the manifest
+	root     ocispec.Descriptor // what the digest of the reference names: an index or the manifest
 	path     []ocispec.Descriptor
 	manifest ocispec.Manifest
 	Config   ocispec.Image
@@ -51,7 +51,7 @@ func (i *Image) documents() []ocispec.Descriptor {
 	return append(append([]ocispec.Descriptor{}, i.path...), i.manifest.Config)
 }
 
-// size is what the image weighs in a registry, for one platform.
+// size is the image's size in a registry, for one platform.
 func (i *Image) size() int64 {
 	var n int64
 	for _, d := range append(i.documents(), i.manifest.Layers...) {
@@ -60,7 +60,7 @@ func (i *Image) size() int64 {
 	return n
 }
 
-// children answers as an index or manifest that has only this platform's content.
+// children lists the children of an index or manifest, for this platform only.
 func (i *Image) children(_ context.Context, d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	for n, p := range i.path {
 		if p.Digest != d.Digest {
@@ -126,7 +126,7 @@ func (i *Image) readManifest(ctx context.Context, data []byte, match platforms.M
 		}
 	}
 	for n := range i.manifest.Layers {
-		i.manifest.Layers[n].URLs = nil // bytes come from the registry that the policy speaks about, from nowhere else
+		i.manifest.Layers[n].URLs = nil // bytes come only from the registry that the policy covers
 	}
 	i.manifest.Config.URLs = nil
 	data, err := get(ctx, &i.manifest.Config)
@@ -185,7 +185,7 @@ func choose(index ocispec.Index, match platforms.MatchComparer) (ocispec.Descrip
 	return out, out.Digest.Validate()
 }
 
-// mediaType is what a document says of itself, else what was said about it, else what it looks like.
+// mediaType is the media type in a document, else that of its descriptor, else one guessed from its members.
 func mediaType(said string, data []byte) string {
 	var d struct {
 		MediaType string          `json:"mediaType"`
@@ -208,7 +208,7 @@ func mediaType(said string, data []byte) string {
 	return said
 }
 
-// platform is the matcher for what an image is wanted for.
+// platform is the matcher for the platform of an image.
 func platform(i workload.Image) (platforms.MatchComparer, error) {
 	if i.Platform == "" {
 		return platforms.Only(platforms.DefaultSpec()), nil
@@ -220,7 +220,7 @@ func platform(i workload.Image) (platforms.MatchComparer, error) {
 	return platforms.Only(p), nil
 }
 
-// local reads an image from containerd's store alone, without hashing what the journal vouches for.
+// local reads an image from containerd's store only, without verifying what the journal calls durable.
 func (r *Store) local(ctx context.Context, i workload.Image) (*Image, error) {
 	key := i.Name() + " " + i.Platform
 	if img := r.cache.get(key); img != nil {
@@ -256,7 +256,7 @@ func (r *Store) readDocument(ctx context.Context, d *ocispec.Descriptor) ([]byte
 	return data, failure.Classify(err)
 }
 
-// imageCache keeps what was read of images: a digest's content does not change.
+// imageCache caches images that were read: the content of a digest does not change.
 type imageCache struct {
 	mu sync.Mutex
 	m  map[string]*Image

@@ -1,5 +1,5 @@
-// Package images has the images of a device in containerd: pulls from the registry's endpoints, continued over restarts; layers
-// unpacked and durable; what a power cut damaged dropped and unpacked again; what is not needed any more collected.
+// Package images manages the images of a device in containerd: it pulls them from the registry's endpoints and continues after
+// restarts, unpacks layers durably, drops and unpacks again what a power cut damaged, and collects unused images.
 //
 // Start at [Store.Pull] and [Store.Ready]. Pulls are ours (core/unpack over a fetch of our own), not containerd's transfer service:
 // they need the registry client's credentials and mirrors, a lease that keeps half a layer for the next attempt, and a journal entry
@@ -24,14 +24,14 @@ type Endpoint struct {
 	Scheme string // "https" or "http"
 	Host   string // with port where it is not the scheme's
 	Path   string // prefix of the distribution API; "": "/v2"
-	// Client logs in by itself: images come under the same rules as states, and whoever answers a pull is told no more.
+	// Client authenticates by itself: the rules for sending credentials are those of states.
 	Client *http.Client
-	// Outcome gets the result of each attempt to read from this endpoint: nil, or the error. nil: it is not called.
+	// Outcome is called with the result of each attempt to read from this endpoint; nil: it is not.
 	Outcome func(error)
 }
 
-// Journal remembers, durably, which images are safe to use after a power cut. It is implemented by the agent's store.
-// Calls return when the entry is on the disk.
+// Journal records durably which images are safe to use after a power cut. The agent's store implements it. Calls return when the entry
+// is on the disk.
 type Journal interface {
 	Unpacking(image string) error
 	Durable(image string) error
@@ -39,7 +39,7 @@ type Journal interface {
 	Forget(image string) error // with entries that begin with it and a space
 }
 
-// Host is what the store asks about containerd.
+// Host is what the store needs to know about containerd.
 type Host interface {
 	// Capabilities are those of the snapshotter.
 	Capabilities(ctx context.Context) ([]string, error)
@@ -53,11 +53,11 @@ const (
 	DefaultUnpacks   = 4 // layers unpacked side by side, where the snapshotter can
 )
 
-// Options say whose images a store has, and where they come from. All but the numbers and MinFree are needed, Endpoints for Pull.
+// Options of a store. All except the numbers and MinFree are needed, Endpoints for Pull.
 type Options struct {
 	Device      string
 	Snapshotter string
-	DataDir     string // must have room, too
+	DataDir     string // also needs free space
 	Endpoints   func(repository string) ([]Endpoint, error)
 	Journal     Journal
 	Host        Host
@@ -75,23 +75,23 @@ type Store struct {
 	client *client.Client
 	log    *slog.Logger
 
-	settling *locks.Table     // by name: images that are being pulled or repaired
-	blobs    *locks.Table     // by digest: blobs that are being verified
-	layers   *locks.Table     // layers that are being fetched or unpacked
-	turn     chan struct{}    // holds one token, see alone
-	verified *verifiedDigests // what this process wrote or verified
-	syncs    syncFaults
-	repairs  repairs
-	cache    *imageCache
-	kept     kept
+	inProgress *locks.Table     // by name: images that are being pulled or repaired
+	blobs      *locks.Table     // by digest: blobs that are being verified
+	layers     *locks.Table     // layers that are being fetched or unpacked
+	turn       chan struct{}    // holds one token, see exclusively
+	verified   *verifiedDigests // what this process wrote or verified
+	syncs      syncFaults
+	repairs    repairs
+	cache      *imageCache
+	keep       keepList
 
 	failed failedImages
 
-	life       context.Context //nolint:containedctx // of repairs, which go on when their caller does not wait any more
+	life       context.Context //nolint:containedctx // of repairs, which continue when their caller stops waiting
 	background sync.WaitGroup  // repairs
 }
 
-// New makes a store. Its repairs end with life, see [Store.Wait].
+// New creates a store. Its repairs end with life, see [Store.Wait].
 func New(life context.Context, c *client.Client, o Options) *Store {
 	if o.Downloads <= 0 {
 		o.Downloads = DefaultDownloads
@@ -100,12 +100,12 @@ func New(life context.Context, c *client.Client, o Options) *Store {
 		o.Unpacks = DefaultUnpacks
 	}
 	return &Store{
-		o: o, client: c, log: o.Logger, settling: locks.New(), blobs: locks.New(), layers: locks.New(), turn: make(chan struct{}, 1),
+		o: o, client: c, log: o.Logger, inProgress: locks.New(), blobs: locks.New(), layers: locks.New(), turn: make(chan struct{}, 1),
 		verified: newVerifiedDigests(), cache: newImageCache(), life: life,
 	}
 }
 
-// Wait returns when the repairs have ended: they take away what they made, which needs the connection.
+// Wait waits for repairs to end: they need the connection to clean up.
 func (r *Store) Wait() { r.background.Wait() }
 
 func (r *Store) snapshots() snapshots.Snapshotter { return r.client.SnapshotService(r.o.Snapshotter) }

@@ -28,9 +28,9 @@ import (
 // labelImage names the image that a lease is for.
 const labelImage = owned.LabelPrefix + "image"
 
-// Pull makes an image's content and its unpacked layers present and durable, from the registry's endpoints in order.
-// Partial layers survive failures, restarts and kills, and are continued. An image that is durable already costs no
-// request at all. progress counts compressed bytes of this platform; it is called from several goroutines, never at once.
+// Pull makes an image's content and its unpacked layers present and durable, from the registry's endpoints in order. Partial layers
+// survive failures, restarts and kills, and are continued. An image that is durable costs no request. progress counts compressed
+// bytes of this platform; it is called from several goroutines, but not concurrently.
 func (r *Store) Pull(ctx context.Context, i workload.Image, progress func(done, total int64)) (workload.ImageInfo, error) {
 	img, err := r.pull(ctx, i, progress)
 	if err != nil {
@@ -56,16 +56,16 @@ func (r *Store) pull(ctx context.Context, i workload.Image, progress func(done, 
 	if len(endpoints) == 0 {
 		return nil, fmt.Errorf("no endpoint serves %s: %w", i.Repository, fault.ErrNotFound)
 	}
-	unlock, err := r.settling.Lock(ctx, i.Name())
+	unlock, err := r.inProgress.Lock(ctx, i.Name())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	return r.settle(ctx, i, endpoints, progress)
+	return r.complete(ctx, i, endpoints, progress)
 }
 
-// Ready returns an image that is safe to run, repairing it from what is on the device when the journal does not call it
-// durable. workload.ErrImageGone: pull it.
+// Ready returns an image that is safe to run. When the journal does not call it durable, it is repaired from content on the device.
+// workload.ErrImageGone: pull it.
 func (r *Store) Ready(ctx context.Context, i workload.Image) (*Image, error) {
 	if img, err := r.present(ctx, i); err != nil || img != nil {
 		return img, err
@@ -97,41 +97,41 @@ func (r *Store) present(ctx context.Context, i workload.Image) (*Image, error) {
 	case errors.Is(err, fault.ErrTemporary), errors.Is(err, fault.ErrUnfit), ctx.Err() != nil:
 		return nil, err
 	}
-	// Somebody removed or damaged it behind our back.
+	// Another program removed or damaged it.
 	r.log.Warn("a durable image is not complete any more", "image", i.Name(), "error", err)
 	r.cache.clear()
 	return nil, r.o.Journal.Forget(entryOf(i))
 }
 
-// settle fetches what is missing, verifies what an earlier process left, unpacks, and makes it durable. The caller holds the
-// image's key of r.settling.
-func (r *Store) settle(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
+// complete downloads what is missing, verifies what an earlier process left, unpacks, and makes the image durable. The caller holds
+// the image's lock of r.inProgress.
+func (r *Store) complete(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
 	if img, err := r.present(ctx, i); err != nil || img != nil { // another call was faster
 		return img, err
 	}
 	var lease leases.Lease
-	err := r.alone(ctx, func() (err error) { // a collection that began before the key was taken ends first
+	err := r.exclusively(ctx, func() (err error) { // a collection that started before the lock was taken ends first
 		lease, err = r.lease(ctx, i)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	img, err := r.settleLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
-	if failure.DiskFull(err) || r.failed.judge(i.Name(), err, r.o.Now()) {
-		// Our lease would keep the partial bytes for ever on a disk that has no room for the rest, or for nothing.
-		ctx, cancel := deadline.After(ctx)
+	img, err := r.completeLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
+	if failure.DiskFull(err) || r.failed.record(i.Name(), err, r.o.Now()) {
+		// Else our lease would keep the partial bytes, for which there is no use or no space.
+		ctx, cancel := deadline.ForCleanup(ctx)
 		defer cancel()
 		if derr := r.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); derr != nil {
-			r.log.Warn("drop the bytes of an image that cannot be had", "image", i.Name(), "error", derr)
+			r.log.Warn("drop the partial download of an image", "image", i.Name(), "error", derr)
 		}
 	}
 	return img, err
 }
 
-// alone runs do while no other collection and no other removal of snapshots runs. It is held for as long as the disk takes,
-// never while a registry is asked.
-func (r *Store) alone(ctx context.Context, do func() error) error {
+// exclusively runs do while no other collection and no other removal of snapshots runs. It is never held during requests to a
+// registry.
+func (r *Store) exclusively(ctx context.Context, do func() error) error {
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
@@ -141,8 +141,8 @@ func (r *Store) alone(ctx context.Context, do func() error) error {
 	}
 }
 
-func (r *Store) settleLeased(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
-	if err := r.failed.of(i.Name(), r.o.Now()); err != nil {
+func (r *Store) completeLeased(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
+	if err := r.failed.errorOf(i.Name(), r.o.Now()); err != nil {
 		return nil, err
 	}
 	match, err := platform(i)
@@ -157,7 +157,7 @@ func (r *Store) settleLeased(ctx context.Context, i workload.Image, endpoints []
 	if err != nil {
 		return nil, err
 	}
-	repair := endpoints == nil // of what is to run: it may have the reserve
+	repair := endpoints == nil // of an image that is about to run: it may use the reserve
 	if !repair {
 		if err := r.makeRoom(ctx, i, img); err != nil {
 			return nil, err
@@ -171,12 +171,12 @@ func (r *Store) settleLeased(ctx context.Context, i workload.Image, endpoints []
 	if err := r.o.Journal.Unpacking(entryOf(i)); err != nil {
 		return nil, err
 	}
-	if err := r.invalidate(ctx, i, img); err != nil {
+	if err := r.dropUnverified(ctx, i, img); err != nil {
 		return nil, err
 	}
 	f.expect(img.size())
 	watched, stop := r.watch(ctx, img, !repair)
-	synced := syncAlong(watched, f, disk)
+	synced := syncInBackground(watched, f, disk)
 	err = failure.ClassifyUnpack(r.unpack(watched, f, img))
 	synced()
 	if serr := stop(); serr != nil {
@@ -185,7 +185,7 @@ func (r *Store) settleLeased(ctx context.Context, i workload.Image, endpoints []
 	if err != nil {
 		return nil, err
 	}
-	if err := r.pin(ctx, i, img); err != nil {
+	if err := r.tag(ctx, i, img); err != nil {
 		return nil, err
 	}
 	if err := disk.sync(); err != nil {
@@ -194,11 +194,11 @@ func (r *Store) settleLeased(ctx context.Context, i workload.Image, endpoints []
 	if err := r.o.Journal.Durable(entryOf(i)); err != nil {
 		return nil, err
 	}
-	r.kept.add(i.Name())
+	r.keep.add(i.Name())
 	return img, nil
 }
 
-// unpack fetches the layers and unpacks them as they arrive.
+// unpack downloads the layers and unpacks them as they arrive.
 func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -218,7 +218,7 @@ func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 		unpack.WithFetchAllContent(), // a repair needs the blobs; it also makes Wait wait for the downloads
 	}
 	if len(f.sources) > 0 {
-		opts = append(opts, unpack.WithDuplicationSuppressor(shared{r.layers})) // two images may have a layer in common
+		opts = append(opts, unpack.WithDuplicationSuppressor(shared{r.layers})) // two images may share a layer
 	}
 	if slices.Contains(caps, snapshots.RebaseCap) && r.o.Unpacks > 1 {
 		opts = append(opts, unpack.WithUnpackLimiter(semaphore.NewWeighted(int64(r.o.Unpacks))))
@@ -247,8 +247,8 @@ func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 	return nil
 }
 
-// pin lets the image's name keep its content, and lets go of the lease, which also keeps what failed attempts left.
-func (r *Store) pin(ctx context.Context, i workload.Image, img *Image) error {
+// tag creates the image's record, which keeps its content, and deletes the lease, which also keeps what failed attempts left.
+func (r *Store) tag(ctx context.Context, i workload.Image, img *Image) error {
 	store := r.client.ImageService()
 	want := images.Image{Name: i.Name(), Target: img.root, Labels: map[string]string{owned.LabelDevice: r.o.Device}}
 	_, err := store.Create(ctx, want)
@@ -258,7 +258,7 @@ func (r *Store) pin(ctx context.Context, i workload.Image, img *Image) error {
 			return failure.Classify(err)
 		}
 		if have.Labels[owned.LabelDevice] != r.o.Device {
-			return nil // somebody else's, who may remove it: our lease stays
+			return nil // another program's, which may remove it: our lease stays
 		}
 	} else if err != nil {
 		return failure.Classify(err)
@@ -270,8 +270,8 @@ func (r *Store) pin(ctx context.Context, i workload.Image, img *Image) error {
 	return failure.Classify(err)
 }
 
-// entryOf is an image's entry in the journal: one index may be here for several platforms. Those that are not the device's own
-// are forgotten with it.
+// entryOf is an image's entry in the journal: one index may be present for several platforms. The entries of other platforms than the
+// device's are forgotten with it.
 func entryOf(i workload.Image) string {
 	if i.Platform == "" {
 		return i.Name()
@@ -279,8 +279,8 @@ func entryOf(i workload.Image) string {
 	return i.Name() + " " + i.Platform
 }
 
-// keepChild names the label by which a document keeps what it names. An index that is here for several platforms keeps a
-// manifest for each.
+// keepChild names the label by which a document keeps its children. An index that is present for several platforms keeps a manifest
+// for each.
 func keepChild(d ocispec.Descriptor) []string {
 	if images.IsManifestType(d.MediaType) || images.IsIndexType(d.MediaType) {
 		return []string{"containerd.io/gc.ref.content.m." + d.Digest.Encoded()[:16]}
@@ -288,7 +288,7 @@ func keepChild(d ocispec.Descriptor) []string {
 	return images.ChildGCLabels(d)
 }
 
-// lease is what keeps the bytes of an image that is not complete yet.
+// lease returns the lease that keeps the bytes of an incomplete image.
 func (r *Store) lease(ctx context.Context, i workload.Image) (leases.Lease, error) {
 	id := leaseID(r.o.Device, i.Name())
 	l, err := r.client.LeasesService().Create(ctx, leases.WithID(id),
@@ -304,7 +304,7 @@ func leaseID(device, image string) string {
 	return "longshore-pull-" + hex.EncodeToString(h[:16])
 }
 
-// shared is keys as containerd's unpacker takes them.
+// shared is a table of locks for containerd's unpacker.
 type shared struct{ k *locks.Table }
 
 func (s shared) Lock(ctx context.Context, name string) error {

@@ -25,7 +25,7 @@ import (
 // hashChunk is how much of a blob is read through containerd's socket at a time.
 const hashChunk = 1 << 20
 
-// verifiedDigests are what this process itself wrote or verified: a power cut that spoils it ends the process too.
+// verifiedDigests are what this process wrote or verified: a power cut that damages it ends the process too.
 type verifiedDigests struct {
 	mu sync.Mutex
 	m  map[string]struct{}
@@ -64,13 +64,13 @@ type repairing struct {
 	err  error
 }
 
-// repair unpacks an image again from what is on the device. It goes on when ctx ends, so that one that takes longer than
-// its caller may wait comes to an end: the next call waits for the same one.
+// repair unpacks an image again from content on the device. It continues when ctx ends, so that a repair that takes longer than its
+// caller may wait completes: the next call waits for the same one.
 func (r *Store) repair(ctx context.Context, i workload.Image) (*Image, error) {
 	r.repairs.mu.Lock()
 	run := r.repairs.m[entryOf(i)]
 	if run == nil {
-		unlock, ok := r.settling.Try(i.Name())
+		unlock, ok := r.inProgress.Try(i.Name())
 		if !ok {
 			r.repairs.mu.Unlock()
 			return nil, fmt.Errorf("it is being pulled: %w", failure.As(workload.ErrImageGone, fault.ErrTemporary))
@@ -82,7 +82,7 @@ func (r *Store) repair(ctx context.Context, i workload.Image) (*Image, error) {
 		r.repairs.m[entryOf(i)] = run
 		r.background.Go(func() {
 			defer close(run.done)
-			run.img, run.err = r.settle(r.life, i, nil, nil)
+			run.img, run.err = r.complete(r.life, i, nil, nil)
 			unlock()
 			r.repairs.mu.Lock()
 			defer r.repairs.mu.Unlock()
@@ -101,7 +101,7 @@ func (r *Store) repair(ctx context.Context, i workload.Image) (*Image, error) {
 	}
 }
 
-// Damaged reports whether a start failed as it does when the files of its image are gone or cannot be read.
+// Damaged reports whether a start failed as it does when the files of its image are missing or unreadable.
 func Damaged(err error) bool {
 	for _, sign := range []error{unix.EIO, unix.EUCLEAN} {
 		if strings.Contains(err.Error(), sign.Error()) {
@@ -111,19 +111,19 @@ func Damaged(err error) bool {
 	return strings.Contains(err.Error(), "failed to mount rootfs")
 }
 
-// Suspect has an image unpacked again before it is used next, from the layers on the device where they are whole. False: this
-// process has unpacked it, so its files are as the image has them.
-func (r *Store) Suspect(ctx context.Context, i workload.Image) bool {
+// Invalidate has an image unpacked again before its next use, from the layers on the device where they are complete. False: this process
+// unpacked it, so its files are right.
+func (r *Store) Invalidate(ctx context.Context, i workload.Image) bool {
 	img, err := r.local(ctx, i)
 	if err != nil || !slices.ContainsFunc(img.chain, func(id digest.Digest) bool { return !r.verified.has(id.String()) }) {
 		return false
 	}
-	r.log.Warn("the unpacked files of an image may be damaged; it is unpacked again", "image", i.Name())
+	r.log.Warn("the unpacked files of an image may be damaged; it will be unpacked again", "image", i.Name())
 	return r.o.Journal.Forget(entryOf(i)) == nil
 }
 
-// discardBad removes a blob whose bytes are not what its name says, and everything right after that may come again.
-func (r *Store) discardBad(ctx context.Context, d digest.Digest) error {
+// dropDamaged removes a blob whose bytes do not match its digest, so that it is downloaded again.
+func (r *Store) dropDamaged(ctx context.Context, d digest.Digest) error {
 	unlock, err := r.blobs.Lock(ctx, d.String())
 	if err != nil {
 		return err
@@ -148,11 +148,11 @@ func (r *Store) discardBad(ctx context.Context, d digest.Digest) error {
 		r.verified.add(d.String())
 		return nil
 	}
-	r.log.Warn("a damaged blob is dropped", "blob", d)
+	r.log.Warn("dropping a damaged blob", "blob", d)
 	if err := store.Delete(ctx, d); err != nil && !errdefs.IsNotFound(err) {
 		return failure.Classify(err)
 	}
-	// The file goes when containerd collects. Until then a new copy would be taken for a duplicate of the bad one.
+	// containerd's garbage collection removes the file. Until then a new copy would be taken for a duplicate of the damaged one.
 	return r.collectNow(ctx)
 }
 
@@ -162,7 +162,7 @@ func (r *Store) hashes(ctx context.Context, info content.Info) (bool, error) {
 	}
 	ra, err := r.client.ContentStore().ReaderAt(ctx, ocispec.Descriptor{Digest: info.Digest, Size: info.Size})
 	if errdefs.IsNotFound(err) {
-		return false, nil // named, and its file is gone
+		return false, nil // known, but its file is gone
 	}
 	if err != nil {
 		return false, err
@@ -171,7 +171,7 @@ func (r *Store) hashes(ctx context.Context, info content.Info) (bool, error) {
 	v := info.Digest.Verifier()
 	_, err = io.CopyBuffer(v, io.NewSectionReader(ra, 0, ra.Size()), make([]byte, hashChunk))
 	if errdefs.IsNotFound(err) {
-		return false, nil // containerd 1.6 looks for the file only now, and does not sync its folder
+		return false, nil // containerd 1.6 opens the file only now, and does not sync its folder
 	}
 	if err != nil {
 		return false, err
@@ -179,27 +179,27 @@ func (r *Store) hashes(ctx context.Context, info content.Info) (bool, error) {
 	return v.Verified(), nil
 }
 
-// invalidate verifies the layers of an image that the journal does not vouch for, and removes their unpacked snapshots, but for
-// those that a durable image or this process vouches for.
-func (r *Store) invalidate(ctx context.Context, i workload.Image, img *Image) error {
+// dropUnverified verifies the layers of an image that is not durable in the journal, and removes their unpacked snapshots, except
+// those of a durable image or of this process.
+func (r *Store) dropUnverified(ctx context.Context, i workload.Image, img *Image) error {
 	for _, l := range img.manifest.Layers {
-		if err := r.discardBad(ctx, l.Digest); err != nil {
+		if err := r.dropDamaged(ctx, l.Digest); err != nil {
 			return err
 		}
 	}
-	return r.alone(ctx, func() error {
-		if err := r.dropSuspects(ctx, i, img); err != nil {
+	return r.exclusively(ctx, func() error {
+		if err := r.dropUnverifiedLayers(ctx, i, img); err != nil {
 			return err
 		}
 		for _, id := range img.chain {
-			r.verified.add(id.String()) // what appears from now on was made by this process
+			r.verified.add(id.String()) // what appears from now on was created by this process
 		}
 		return nil
 	})
 }
 
-// dropSuspects removes the snapshots of an image that nothing vouches for.
-func (r *Store) dropSuspects(ctx context.Context, i workload.Image, img *Image) error {
+// dropUnverifiedLayers removes the snapshots of an image that are neither durable nor verified.
+func (r *Store) dropUnverifiedLayers(ctx context.Context, i workload.Image, img *Image) error {
 	suspect := map[string]bool{}
 	for _, id := range img.chain {
 		if r.verified.has(id.String()) {
@@ -227,7 +227,7 @@ func (r *Store) dropSuspects(ctx context.Context, i workload.Image, img *Image) 
 	return r.dropSnapshots(ctx, suspect, sound)
 }
 
-// durableChains are the snapshots of all durable images but one.
+// durableChains are the snapshots of all durable images except one.
 func (r *Store) durableChains(ctx context.Context, but workload.Image) (map[string]bool, error) {
 	sound := map[string]bool{}
 	have, err := r.client.ImageService().List(ctx, owned.By(r.o.Device))
@@ -261,8 +261,8 @@ func (r *Store) durableChains(ctx context.Context, but workload.Image) (map[stri
 	return sound, nil
 }
 
-// dropSnapshots removes the suspect snapshots and what was unpacked on top of them. A snapshot that a container stands
-// on cannot go; it stays, with a warning: a container that runs proves more than we could.
+// dropSnapshots removes the suspect snapshots and those on top of them. A snapshot that a container uses stays, with a warning: a
+// running container proves more than a check could.
 func (r *Store) dropSnapshots(ctx context.Context, suspect, sound map[string]bool) error {
 	children := map[string][]snapshots.Info{}
 	kinds := map[string]snapshots.Info{}

@@ -54,7 +54,7 @@ func (k *Table) Try(name string) (func(), bool) {
 	return func() { k.Unlock(name) }, true
 }
 
-// Unlock is for those who cannot keep the function that Lock returned.
+// Unlock is for callers that cannot keep the function that Lock returned.
 func (k *Table) Unlock(name string) {
 	k.mu.Lock()
 	e := k.held[name]

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// unknown is the position of output of which only the order is known.
+// unknown is the position of output whose order only is known.
 const unknown = -1
 
 // oldLog is a rotated file.
@@ -26,7 +26,7 @@ type oldLog struct {
 	written time.Time
 }
 
-// logReader reads rotated files, then the current one, then, following, what is appended.
+// logReader reads rotated files, then the current one, and with follow what is appended.
 type logReader struct {
 	ctx    context.Context //nolint:containedctx // a reader has no other way to end
 	state  *logState
@@ -35,19 +35,19 @@ type logReader struct {
 	until  time.Time // zero: no end
 	now    func() time.Time
 
-	// What follows is the state's lock's, which Read and Close share.
+	// The rest is guarded by the state's lock, which Read and Close share.
 	shut bool
 	old  []oldLog // still to be read, oldest first
 	cur  *os.File // nil: not there yet
 	at   int64    // position in the whole output of what is read next, in and behind the current file
-	read int64    // position of what was read last, or unknown
+	read int64    // position of the last read, or unknown
 	seen time.Time
-	over bool // what was asked for is read
+	over bool // the requested part was read
 	done chan struct{}
 	once sync.Once
 }
 
-// openLog opens everything under the lock, so that no rotation comes between.
+// openLog opens everything under the lock, so that no rotation happens meanwhile.
 func openLog(ctx context.Context, state *logState, file string, o workload.LogOptions, now func() time.Time) (*logReader, error) {
 	state.mu.Lock()
 	defer state.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *logReader) openRotated() error {
 	}
 }
 
-// drop closes the rotated files from index n on: they lie before what is wanted.
+// drop closes the rotated files from index n on: they are before the requested part.
 func (l *logReader) drop(n int) error {
 	var errs []error
 	for _, x := range l.old[n:] {
@@ -109,8 +109,8 @@ func (l *logReader) drop(n int) error {
 	return errors.Join(errs...)
 }
 
-// seekTail puts the files where the last lines begin. They come to maxStampedLine bytes each on average at most: what is longer
-// is cut at its front.
+// seekTail moves the files to the start of the last lines. These are at most maxStampedLine bytes each on average: the front of a
+// longer tail is cut off.
 func (l *logReader) seekTail(lines int) error {
 	t := tailSearch{lines: lines, bytes: int64(lines) * maxStampedLine, final: true}
 	if l.cur != nil {
@@ -135,7 +135,7 @@ func (l *logReader) seekTail(lines int) error {
 	return nil
 }
 
-// seekTime puts the files where output since a time begins, or a bit before. Nothing before where they are is read.
+// seekTime moves the files to the start of the output since a time, or a bit before.
 func (l *logReader) seekTime(t time.Time) error {
 	from := l.state.times.since(t)
 	if l.cur != nil && from > l.at {
@@ -148,7 +148,7 @@ func (l *logReader) seekTime(t time.Time) error {
 	for i, x := range l.old {
 		switch {
 		case x.begin == unknown:
-			if from > 0 || x.written.Before(t) { // they lie before everything whose position is known
+			if from > 0 || x.written.Before(t) { // they are before everything whose position is known
 				return l.drop(i)
 			}
 		case x.begin+x.size <= from:
@@ -170,7 +170,7 @@ func (l *logReader) seekTime(t time.Time) error {
 	return nil
 }
 
-// lineStart is where the line begins that a position lies in, as far as tailChunk before it.
+// lineStart is the start of the line at a position, at most tailChunk before it.
 func lineStart(f *os.File, pos int64) (int64, error) {
 	lo := max(0, pos-tailChunk)
 	b := make([]byte, pos-lo)
@@ -181,14 +181,14 @@ func lineStart(f *os.File, pos int64) (int64, error) {
 	return lo + int64(bytes.LastIndexByte(b[:n], '\n')+1), nil
 }
 
-// tailSearch looks for the beginning of the last lines, newest file first.
+// tailSearch finds the start of the last lines, newest file first.
 type tailSearch struct {
 	lines int   // still to be found
-	bytes int64 // that they may still have
+	bytes int64 // that they may still take
 	final bool  // no later file has content: a line end at the end closes the last line and does not begin another
 }
 
-// in returns where in a file what is wanted of it begins.
+// in returns the start of the requested part in a file.
 func (t *tailSearch) in(f *os.File) (pos int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -246,13 +246,13 @@ func (l *logReader) Read(p []byte) (int, error) {
 	}
 }
 
-// bound ends what was read with the line that the end of what is wanted lies in.
+// bound cuts what was read after the line at the end of the requested part.
 func (l *logReader) bound(p []byte) int {
 	if l.until.IsZero() || len(p) == 0 {
 		return len(p)
 	}
 	if l.read == unknown {
-		return len(p) // a file whose place is not known is wanted whole
+		return len(p) // a file of unknown position is read completely
 	}
 	l.state.mu.Lock()
 	end := l.state.times.until(l.until)
@@ -318,7 +318,7 @@ func (l *logReader) readSome(p []byte) (int, error) {
 	return n, err
 }
 
-// readCut reads what was moved to rotated files after this reader had come to it. What was deleted meanwhile is passed over.
+// readCut reads what was moved to rotated files before this reader got to it. What was deleted meanwhile is skipped.
 func (l *logReader) readCut(p []byte) (int, error) {
 	end := l.state.cut
 	for n, size := range l.state.moved {
@@ -351,7 +351,7 @@ func (l *logReader) readCut(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Close ends the reader, also one that waits in Read.
+// Close closes the reader and ends a Read that waits.
 func (l *logReader) Close() error {
 	err := fs.ErrClosed
 	l.once.Do(func() {
@@ -375,7 +375,7 @@ func (l *logReader) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// maxStampedLine is where a line is cut into pieces, so that each fits a reader's buffer.
+// maxStampedLine is the longest line with a time; a longer one is divided, so that each part fits a reader's buffer.
 const maxStampedLine = 16 << 10
 
 // stampedReader begins each line with its time.
@@ -408,7 +408,7 @@ func (s *stampedReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take adds what was read just now.
+// take adds what was just read.
 func (s *stampedReader) take(p []byte) {
 	pos := s.read
 	for len(p) > 0 {
@@ -441,7 +441,7 @@ func (s *stampedReader) end() {
 	s.line = s.line[:0]
 }
 
-// when is the time of a position that was read just now.
+// when is the time of a position that was just read.
 func (s *stampedReader) when(pos int64) time.Time {
 	if pos == unknown {
 		return s.seen

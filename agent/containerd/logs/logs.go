@@ -1,5 +1,5 @@
-// Package logs keeps what containers write: files that shims append to, rotated within limits, read back in order and by time. Start
-// at [Keeper].
+// Package logs manages the output of containers: files that shims append to, rotated within limits, and read in order and by time.
+// Start at [Keeper].
 package logs
 
 import (
@@ -23,9 +23,9 @@ import (
 
 const (
 	logSuffix = ".log"
-	// followPause is how often a followed file is looked at.
+	// followPause is the time between reads of a followed file.
 	followPause = 200 * time.Millisecond
-	// tailChunk is how much is read at a time while looking for the last lines, from the end.
+	// tailChunk is how much is read at a time, from the end, to find the last lines.
 	tailChunk = 64 << 10
 )
 
@@ -35,7 +35,7 @@ type Limits struct {
 	MaxFiles int   // rotated files kept of a replica beside the current one; 0: DefaultMaxFiles
 	Budget   int64 // bytes of all files on the device, rotated and current; 0: DefaultBudget
 
-	Every time.Duration // between two looks at the files; 0: DefaultEvery
+	Interval time.Duration // between two looks at the files; 0: DefaultEvery
 }
 
 // Defaults of [Limits].
@@ -43,10 +43,10 @@ const (
 	DefaultMaxSize  = 10 << 20
 	DefaultMaxFiles = 3
 	DefaultBudget   = 256 << 20
-	DefaultEvery    = 2 * time.Second
+	DefaultInterval = 2 * time.Second
 )
 
-// Keeper keeps what containers write in files below a directory, within limits. Its methods may be called from several goroutines.
+// Keeper keeps the output of containers in files below a directory, within limits. Its methods may be called from several goroutines.
 type Keeper struct {
 	root    string
 	limits  Limits
@@ -57,29 +57,29 @@ type Keeper struct {
 	relays  sync.WaitGroup
 }
 
-// NewKeeper makes a keeper of the files below a directory. Nothing is rotated before [Keeper.Run].
+// NewKeeper creates a keeper of the files below a directory. Nothing is rotated before [Keeper.Run].
 func NewKeeper(root string, l Limits, now func() time.Time, log *slog.Logger) *Keeper {
 	l.MaxSize, l.MaxFiles = cmp.Or(max(l.MaxSize, 0), DefaultMaxSize), cmp.Or(max(l.MaxFiles, 0), DefaultMaxFiles)
-	l.Budget, l.Every = cmp.Or(max(l.Budget, 0), DefaultBudget), cmp.Or(max(l.Every, 0), DefaultEvery)
+	l.Budget, l.Interval = cmp.Or(max(l.Budget, 0), DefaultBudget), cmp.Or(max(l.Interval, 0), DefaultInterval)
 	return &Keeper{root: root, limits: l, now: now, log: log, files: newLogTable(), writers: newWriters()}
 }
 
-// Replica names a log: it is shared by the revisions of a replica, so that an update does not hide what came before it.
+// Replica names a log. The revisions of a replica share it, so that an update does not hide the output before it.
 type Replica struct {
 	Project, Service, Replica string
 }
 
-// Dir is where a project's logs are.
+// Dir is the folder of a project's logs.
 func (k *Keeper) Dir(project string) (string, error) { return paths.Join(k.root, project) }
 
-// File is where the shims of a replica's containers write to.
+// File is the file that the shims of a replica's containers write to.
 func (k *Keeper) File(r Replica) (string, error) {
 	return paths.Join(k.root, r.Project, r.Service+"-"+r.Replica+logSuffix)
 }
 
 func rotated(file string, n int) string { return file + "." + strconv.Itoa(n) }
 
-// Prepare makes the folder of a project's logs. Its presence also says that the project owns something, see [Keeper.Projects].
+// Prepare creates the folder of a project's logs. Its existence also marks a project that owns something, see [Keeper.Projects].
 func (k *Keeper) Prepare(project string) error {
 	dir, err := k.Dir(project)
 	if err != nil {
@@ -88,7 +88,7 @@ func (k *Keeper) Prepare(project string) error {
 	return os.MkdirAll(dir, 0o755)
 }
 
-// Create makes a replica's log, for a shim to append to, and returns its file.
+// Create creates a replica's log, for a shim to append to, and returns its file.
 func (k *Keeper) Create(r Replica) (string, error) {
 	file, err := k.File(r)
 	if err != nil {
@@ -129,7 +129,7 @@ func (k *Keeper) Projects() ([]string, error) {
 	return out, nil
 }
 
-// Size is how many bytes a project's logs take.
+// Size is the size of a project's logs in bytes.
 func (k *Keeper) Size(project string) (sum int64, err error) {
 	dir, err := k.Dir(project)
 	if err != nil {
@@ -147,8 +147,8 @@ func (k *Keeper) Size(project string) (sum int64, err error) {
 	return sum, err
 }
 
-// Open opens what a replica's containers wrote, oldest first, standard output and error mixed as they came.
-// Follow ends with ctx; it misses nothing over a rotation by this process. The caller closes the reader.
+// Open opens the output of a replica's containers, oldest first, standard output and error in the order in which they were written.
+// Follow ends with ctx; it loses nothing in a rotation by this process. The caller closes the reader.
 func (k *Keeper) Open(ctx context.Context, r Replica, o workload.LogOptions) (io.ReadCloser, error) {
 	file, err := k.File(r)
 	if err != nil {
@@ -164,7 +164,7 @@ func (k *Keeper) Open(ctx context.Context, r Replica, o workload.LogOptions) (io
 	return l, nil
 }
 
-// Usage adds up the files of each replica's output.
+// Usage returns the size of each replica's output.
 func (k *Keeper) Usage(ctx context.Context) ([]workload.LogUsage, error) {
 	current, old, err := k.list(ctx)
 	if err != nil {
@@ -191,14 +191,14 @@ func (k *Keeper) Usage(ctx context.Context) ([]workload.LogUsage, error) {
 	return out, nil
 }
 
-// logTable holds what readers and the rotation of this process must agree on, by file.
+// logTable is the state that readers and the rotation share, by file.
 type logTable struct {
 	mu sync.Mutex
 	m  map[string]*logState
 }
 
-// logState counts what was cut from a file's front: position in the whole output = cut + position in the file. What an
-// earlier process counted is found beside the file.
+// logState counts what was cut off a file's front: position in the whole output = cut + position in the file. An earlier process saved
+// its count beside the file.
 type logState struct {
 	mu    sync.Mutex
 	cut   int64   // bytes cut, as far as known
@@ -223,7 +223,7 @@ func (t *logTable) get(file string) *logState {
 	return s
 }
 
-// forget drops what is known of the files in a directory.
+// forget drops the state of the files in a directory.
 func (t *logTable) forget(dir string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

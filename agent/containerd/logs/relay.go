@@ -18,20 +18,20 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// A shim copies a container's output from two pipes into its log. A write that fails, because the disk is full, ends that
-// copying for good: nobody reads the pipe any more, and once its 64 KiB are full the container waits for ever. So the runtime
-// looks at the pipes, and where output lies in one and its log does not grow, it takes the shim's place: it opens the same
-// pipe, through the shim, and copies. What cannot be written is counted and dropped, so that the container goes on. The next
-// run of the container has a shim's copier again.
+// A shim copies a container's output from two pipes into its log. A write that fails because the disk is full ends that copying
+// permanently: the pipe has no reader any more, and once its 64 KiB are full the container blocks forever. So the runtime checks
+// the pipes. When one has output and its log does not grow, the runtime opens the same pipe through the shim and copies. Output
+// that cannot be written is counted and dropped, so that the container continues. After the next start of the container its shim
+// copies again.
 const (
-	// suspectEvery is the time between looks while a pipe is not empty.
-	suspectEvery = 200 * time.Millisecond
-	// surePatience is how many looks at a pipe that holds output while its log does not grow make sure, where the shim still
-	// has the log open: for the other pipe, or since the disk is slow. Where it has not, two looks do.
-	surePatience = 10
-	// shortOf is the room on the disk, in bytes, below which pipes are looked at often.
+	// pipeInterval is the time between checks while a pipe is not empty.
+	pipeInterval = 200 * time.Millisecond
+	// stalledChecks is how many checks must find output in a pipe and a log that does not grow, while the shim has the log open:
+	// for the other pipe, or because the disk is slow. When it has not, two checks are enough.
+	stalledChecks = 10
+	// shortOf is the free space, in bytes, below which pipes are checked often.
 	shortOf = 4 << 20
-	// relayPipe is how large a pipe is made that this process reads: that much may come while an agent is replaced.
+	// relayPipe is the size of a pipe that this process reads: it holds the output while an agent is replaced.
 	relayPipe = 1 << 20
 	// relayBuffer is how much is copied at a time.
 	relayBuffer = 64 << 10
@@ -52,13 +52,13 @@ type writer struct {
 type pipe struct {
 	name    string // "pipe:[4711]"
 	fd      string // path below /proc of the shim's end
-	held    int    // bytes in it at the last look
-	size    int64  // of the log then: what was written to it in all
+	held    int    // bytes in it at the last check
+	size    int64  // bytes written to the log until then
 	looks   int    // in a row at which it held output and its log had not grown
 	relayed bool
 }
 
-// writers are those that run, by container.
+// writers are the running ones, by container.
 type writers struct {
 	mu sync.Mutex
 	m  map[string]*writer
@@ -66,7 +66,7 @@ type writers struct {
 
 func newWriters() *writers { return &writers{m: map[string]*writer{}} }
 
-// add notes a container's process. A known one stays as it is.
+// add adds a container's process unless it is known.
 func (w *writers) add(id, file string, pid uint32) {
 	shim, run := process.RunOf(pid, "/proc")
 	if run == "" || w.knows(id, run) {
@@ -79,7 +79,7 @@ func (w *writers) add(id, file string, pid uint32) {
 	w.m[id] = x
 }
 
-// knows tells whether a run of a container is noted.
+// knows reports whether a run of a container is known.
 func (w *writers) knows(id, run string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +87,7 @@ func (w *writers) knows(id, run string) bool {
 	return x != nil && x.run == run
 }
 
-// running are those whose process is there; the others are forgotten.
+// running returns the writers whose process exists, and forgets the others.
 func (w *writers) running() []*writer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +102,7 @@ func (w *writers) running() []*writer {
 	return out
 }
 
-// Watch notes a run of a replica's container and the limits that its service has of its own.
+// Watch adds a run of a replica's container, and sets the limits of its service.
 func (k *Keeper) Watch(r Replica, l workload.Log, id string, pid uint32) {
 	file, err := k.File(r)
 	if err != nil || l.None || pid == 0 {
@@ -112,12 +112,12 @@ func (k *Keeper) Watch(r Replica, l workload.Log, id string, pid uint32) {
 	k.writers.add(id, file, pid)
 }
 
-// Watched reports whether a run of a container is noted.
+// Watched reports whether a run of a container was added.
 func (k *Keeper) Watched(id, run string) bool { return k.writers.knows(id, run) }
 
-// lookAtPipes finds outputs that nobody copies, and copies them until ctx ends. It tells whether to look again soon. It is
+// checkPipes finds output that is not copied any more, and copies it until ctx ends. It reports whether to check again soon. It is
 // called from one goroutine.
-func (k *Keeper) lookAtPipes(ctx context.Context) (soon bool) {
+func (k *Keeper) checkPipes(ctx context.Context) (soon bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(k.root, &st); err == nil {
 		soon = st.Bavail*uint64(st.Bsize) < shortOf //nolint:unconvert // signed, and narrower on 32-bit machines
@@ -127,21 +127,20 @@ func (k *Keeper) lookAtPipes(ctx context.Context) (soon bool) {
 			if p.relayed {
 				continue
 			}
-			stuck, again := p.look(w, k.files.get(w.file))
+			stuck, again := p.stalled(w, k.files.get(w.file))
 			soon = soon || again
 			if !stuck {
 				continue
 			}
 			if err := k.relay(ctx, w, p); err != nil {
-				k.log.Warn("a container's output is not copied any more, and taking it over did not succeed", "container", w.id, "error", err)
+				k.log.Warn("a container's output is not copied any more, and the agent cannot copy it", "container", w.id, "error", err)
 			}
 		}
 	}
 	return soon
 }
 
-// find looks for the shim's ends of the process's standard output and error. A process that has other files there, a
-// terminal say, has none.
+// find finds the shim's ends of the process's standard output and error. There are none when these are no pipes, such as a terminal.
 func (w *writer) find(proc string) {
 	if w.shim <= 1 { // the shim is gone already
 		return
@@ -167,7 +166,7 @@ func (w *writer) find(proc string) {
 	}
 }
 
-// open opens the pipe for reading, through the shim, without waiting for anything.
+// open opens the pipe for reading, through the shim, without blocking.
 func (p *pipe) open() (*os.File, error) {
 	f, err := os.OpenFile(p.fd, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -179,8 +178,8 @@ func (p *pipe) open() (*os.File, error) {
 	return f, nil
 }
 
-// look judges a pipe: stuck when it is sure that nobody copies it any more, again when it may be so.
-func (p *pipe) look(w *writer, state *logState) (stuck, again bool) {
+// stalled checks a pipe: stuck when it is certain that it is not copied any more, again when that is possible.
+func (p *pipe) stalled(w *writer, state *logState) (stuck, again bool) {
 	f, err := p.open()
 	if err != nil {
 		return false, false // its process ends
@@ -200,12 +199,12 @@ func (p *pipe) look(w *writer, state *logState) (stuck, again bool) {
 	p.held, p.size = held, size
 	sure := 2
 	if w.shimHasLog() {
-		sure = surePatience
+		sure = stalledChecks
 	}
 	return p.looks >= sure, true
 }
 
-// shimHasLog tells whether the shim has the log open.
+// shimHasLog reports whether the shim has the log open.
 func (w *writer) shimHasLog() bool {
 	dir := filepath.Join("/proc", strconv.Itoa(w.shim), "fd")
 	entries, err := os.ReadDir(dir)
@@ -229,13 +228,13 @@ func (k *Keeper) relay(ctx context.Context, w *writer, p *pipe) error {
 	if _, err := unix.FcntlInt(in.Fd(), unix.F_SETPIPE_SZ, relayPipe); err != nil {
 		k.log.Debug("a pipe stays small", "container", w.id, "error", err)
 	}
-	// Fd has made it blocking: it is to end with ctx.
+	// Fd made it blocking: a Read must end with ctx.
 	if err := unix.SetNonblock(int(in.Fd()), true); err != nil {
 		return errors.Join(err, in.Close())
 	}
 	p.relayed = true
 	state := k.files.get(w.file)
-	k.log.Warn("the disk was full: containerd does not copy this container's output any more; the agent does until its next start",
+	k.log.Warn("the disk was full: containerd stopped copying this container's output; the agent copies it until the container's next start",
 		"container", w.id, "file", w.file)
 	k.relays.Go(func() {
 		stop := context.AfterFunc(ctx, func() { _ = in.SetReadDeadline(time.Unix(1, 0)) }) // ends a Read
@@ -246,10 +245,10 @@ func (k *Keeper) relay(ctx context.Context, w *writer, p *pipe) error {
 	return nil
 }
 
-// copyOutput appends what comes to a log. What cannot be written is dropped and told in the log once there is room again.
+// copyOutput appends output to a log. What cannot be written is dropped, with a note in the log once there is space again.
 func copyOutput(ctx context.Context, in *os.File, file string, state *logState) {
 	buf := make([]byte, relayBuffer)
-	var lost uint64 // not yet told
+	var lost uint64 // bytes without a note
 	for ctx.Err() == nil {
 		n, err := in.Read(buf)
 		if n > 0 {
@@ -257,23 +256,23 @@ func copyOutput(ctx context.Context, in *os.File, file string, state *logState) 
 			state.drop(gone)
 		}
 		if err != nil {
-			return // the last writer is gone, or we go
+			return // the last writer is gone, or ctx has ended
 		}
 	}
 }
 
-// appendOutput writes a piece to a log and tells how much of it could not be written.
+// appendOutput writes a piece to a log and returns how much of it could not be written.
 func appendOutput(file string, piece []byte, lost *uint64) (gone uint64) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
 	if err != nil {
 		*lost += uint64(len(piece))
 		return uint64(len(piece))
 	}
-	defer f.Close() // what was written was told by Write
+	defer f.Close() // Write returned the error
 	if *lost > 0 {
-		note := fmt.Sprintf("\nlongshore: %d bytes of output were not kept: no space left on the device\n", *lost)
+		note := fmt.Sprintf("\nlongshore: %d bytes of output were dropped: no space left on the device\n", *lost)
 		if n, err := f.WriteString(note); err != nil {
-			if n > 0 { // half a note helps nobody
+			if n > 0 { // a partial note is removed
 				if end, serr := f.Seek(0, 2); serr == nil {
 					_ = f.Truncate(end - int64(n)) // else it stays
 				}
@@ -291,7 +290,7 @@ func appendOutput(file string, piece []byte, lost *uint64) (gone uint64) {
 	return uint64(len(piece) - n)
 }
 
-// written is how much of a log's output there was in all, as far as this process can tell.
+// written is the length of a log's whole output, as far as this process knows.
 func (s *logState) written(file string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

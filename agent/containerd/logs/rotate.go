@@ -18,23 +18,21 @@ import (
 )
 
 const (
-	// spareRoom is what a rotation leaves free on the disk, or a spareShare of a small one: its copy must not take the last
-	// bytes from others.
+	// spareRoom is what a rotation leaves free on the disk, or a spareShare of a small one: its copy must not use the last bytes.
 	spareRoom  = 16 << 20
 	spareShare = 20
-	// keptTail is how much of a file's end is carried over in memory where its front cannot be cut off.
+	// keptTail is how much of a file's end is kept in memory when its front cannot be cut off.
 	keptTail = 64 << 10
-	// copySuffix is of a directory with copies in the making; those that a kill left are overwritten by the next.
+	// copySuffix is the suffix of a directory with unfinished copies; those of a killed process are overwritten.
 	copySuffix = ".new"
 )
 
-// errNoRoom says that a file's front cannot be copied now.
+// errNoRoom says that there is no space to copy a file's front.
 var errNoRoom = errors.New("no room for a copy")
 
-// Rotate keeps what containers wrote within the limits: what a file over Limits.MaxSize holds becomes the first of
-// its rotated files, of which MaxFiles stay, and of all rotated files on the device the oldest go until Budget holds for all files
-// together; if the current files alone exceed it, their fronts go. The keeper calls it every Limits.Every. It asks the
-// filesystem alone, so it works while containerd is away.
+// Rotate enforces the limits. The content of a file over Limits.MaxSize becomes its first rotated file, of which MaxFiles are kept. Then
+// the oldest rotated files of the device are removed until all files together are within Budget; when the current files alone
+// exceed it, their fronts are cut off. The keeper calls it every Limits.Interval. It does not need containerd.
 //
 // On a full disk it gives space without needing any: what cannot be copied is cut off. What the full disk did to shims before
 // is told at [Keeper.relay].
@@ -45,7 +43,7 @@ func (k *Keeper) Rotate(ctx context.Context) error {
 		return fmt.Errorf("rotate logs: %w", err)
 	}
 	for _, l := range logs {
-		errs = append(errs, k.files.get(l.file).look(l.file, k.now()), k.rotate(l.file))
+		errs = append(errs, k.files.get(l.file).note(l.file, k.now()), k.rotate(l.file))
 	}
 	logs, olds, err := k.list(ctx)
 	if err != nil {
@@ -80,7 +78,7 @@ func (k *Keeper) Rotate(ctx context.Context) error {
 	return nil
 }
 
-// logOnDisk is a file that output is in.
+// logOnDisk is a file with output.
 type logOnDisk struct {
 	file    string
 	size    int64
@@ -92,7 +90,7 @@ func (k *Keeper) list(ctx context.Context) (current, old []logOnDisk, err error)
 	err = filepath.WalkDir(k.root, func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return ignoreMissing(err) // torn down meanwhile
+			return ignoreMissing(err) // removed meanwhile
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case !d.Type().IsRegular(), strings.Contains(d.Name(), timesSuffix):
@@ -113,10 +111,10 @@ func (k *Keeper) list(ctx context.Context) (current, old []logOnDisk, err error)
 	return current, old, err
 }
 
-// Run calls Rotate again and again until ctx ends, and takes over the outputs that no process copies any more.
+// Run calls Rotate every interval until ctx ends, and copies output that shims stopped copying.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.relays.Wait()
-	rotation, look := time.NewTicker(k.limits.Every), time.NewTimer(k.limits.Every)
+	rotation, look := time.NewTicker(k.limits.Interval), time.NewTimer(k.limits.Interval)
 	defer rotation.Stop()
 	defer look.Stop()
 	for {
@@ -128,11 +126,11 @@ func (k *Keeper) Run(ctx context.Context) {
 				k.log.Warn("logs were not rotated", "error", err)
 			}
 		case <-look.C:
-			next := k.limits.Every
-			if k.lookAtPipes(ctx) {
-				next = min(next, suspectEvery)
+			next := k.limits.Interval
+			if k.checkPipes(ctx) {
+				next = min(next, pipeInterval)
 			}
-			look.Reset(max(next, suspectEvery/4))
+			look.Reset(max(next, pipeInterval/4))
 		}
 	}
 }
@@ -153,8 +151,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// rotate moves what a file holds into rotated files while the shim goes on appending. Where there is no room for that, the
-// front of the file goes and its end stays.
+// rotate moves the content of a file to rotated files while the shim goes on appending. When there is no space for that, it cuts off
+// the front of the file.
 func (k *Keeper) rotate(file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -174,7 +172,7 @@ func (k *Keeper) rotate(file string) error {
 	defer f.Close()
 	cut, kept, err := moveFront(f, file, limits)
 	if errors.Is(err, errNoRoom) || cut == 0 && err != nil && ignoreFull(err) == nil {
-		k.log.Warn("no room to rotate a log: its front is cut off", "file", file, "error", err)
+		k.log.Warn("no space to rotate a log: cutting off its front", "file", file, "error", err)
 		cut, err = cutFront(f, limits.MaxSize/2)
 		kept = nil
 	}
@@ -187,7 +185,7 @@ func (k *Keeper) rotate(file string) error {
 	return nil
 }
 
-// shorten cuts off a file's front until keep bytes are left, and tells how many went.
+// shorten cuts off a file's front until keep bytes are left, and returns how many bytes it removed.
 func (k *Keeper) shorten(file string, keep int64) (int64, error) {
 	state := k.files.get(file)
 	state.mu.Lock()
@@ -207,7 +205,7 @@ func (k *Keeper) shorten(file string, keep int64) (int64, error) {
 	return cut, nil
 }
 
-// within returns the device's limits, but where the service has its own.
+// within returns the service's limits, or the device's where it has none.
 func (s *logState) within(l Limits) Limits {
 	if s.own.MaxSize > 0 {
 		l.MaxSize = s.own.MaxSize
@@ -218,7 +216,7 @@ func (s *logState) within(l Limits) Limits {
 	return l
 }
 
-// cutOff notes that a file lost n bytes of its front, of which the last ones are its newest rotated files now, newest first.
+// cutOff records that a file lost n bytes of its front, the last of which are its newest rotated files now, newest first.
 func (s *logState) cutOff(n int64, kept []int64, files int) {
 	if n == 0 {
 		return
@@ -227,19 +225,18 @@ func (s *logState) cutOff(n int64, kept []int64, files int) {
 	for _, k := range kept {
 		n -= k
 	}
-	if n > 0 { // a gap: what lies before it is not counted any more
+	if n > 0 { // a gap: positions before it are unknown
 		s.moved = nil
 	}
 	s.moved = slices.Concat(kept, s.moved)
 	s.moved = s.moved[:min(len(s.moved), files)]
 }
 
-// moveFront copies a file's content to its newest rotated files, of MaxSize each, and cuts off what the file held. Of a file
-// that grew beyond all bounds between two looks it copies as much as MaxFiles hold, or the last MaxSize bytes where there is
-// no room for more. Nothing is moved or deleted before the copies are complete. Where the filesystem can take whole blocks
-// out of a file's front (ext4, xfs), what is appended meanwhile stays, and so does the last incomplete block. Elsewhere what
-// arrives between the copy's end and the cut is lost: a few microseconds' worth. It tells how much was cut, and the lengths
-// of the copies, newest first.
+// moveFront copies a file's content to its newest rotated files, of MaxSize each, and cuts it off the file. Of a file that grew very
+// much since the last rotation it copies as much as MaxFiles hold, or the last MaxSize bytes when there is no space for more.
+// Nothing is moved or deleted before the copies are complete. Where the file system can remove whole blocks from a file's front
+// (ext4, xfs), what is appended meanwhile stays, and the last incomplete block too. Elsewhere output between the end of the copy
+// and the cut is lost: of a few microseconds. It returns how much was cut off, and the lengths of the copies, newest first.
 func moveFront(f *os.File, file string, limits Limits) (cut int64, kept []int64, err error) {
 	size, block, free, err := measure(f)
 	if err != nil {
@@ -300,8 +297,8 @@ func copyRange(to string, f *os.File, at, n int64) error {
 	return errors.Join(err, out.Close())
 }
 
-// moveRest appends to a file what another holds from at on, until nothing more comes, and empties that one. On a full disk
-// the rest is dropped.
+// moveRest appends the content of a file from at on to another, until nothing more arrives, and empties the first. On a full disk the
+// rest is dropped.
 func moveRest(f *os.File, at int64, to string) (moved int64, err error) {
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -317,7 +314,7 @@ func moveRest(f *os.File, at int64, to string) (moved int64, err error) {
 	}
 }
 
-// cutFront takes the front off a file until no more than about keep bytes are left. It needs no space.
+// cutFront cuts off a file's front until about keep bytes are left. It needs no space.
 func cutFront(f *os.File, keep int64) (int64, error) {
 	size, block, _, err := measure(f)
 	if err != nil || size <= keep {
@@ -339,7 +336,7 @@ func cutFront(f *os.File, keep int64) (int64, error) {
 	return size - int64(n), ignoreFull(err)
 }
 
-// collapse takes n bytes, whole blocks, out of a file's front, where the filesystem can.
+// collapse removes n bytes, whole blocks, from a file's front, if the file system can.
 func collapse(f *os.File, n int64) (bool, error) {
 	if n == 0 {
 		return false, nil
@@ -351,7 +348,7 @@ func collapse(f *os.File, n int64) (bool, error) {
 	return err == nil, err
 }
 
-// measure tells a file's size and its filesystem's block size and bytes to use.
+// measure returns a file's size, and its file system's block size and free bytes.
 func measure(f *os.File) (size, block, free int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {

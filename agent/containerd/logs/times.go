@@ -16,29 +16,29 @@ import (
 	"time"
 )
 
-// Output carries no times. The rotation notes how far each log has come at each look, beside the log: what lies between two
-// notes was written between their times. They bound from when and until when a reader wants, and give lines their times, to
-// within the time between two looks; old notes are thinned out and so bound less closely. What was written while no agent
-// ran lies between the last note before and the first note after.
+// Output has no times. At each rotation the keeper notes the size of each log and the time, in a file beside the log: output between
+// two notes was written between their times. They serve --since and --until and give lines their times, with the precision of
+// the rotation interval; old notes are thinned out and are less precise. Output that was written while no agent ran is between
+// the last note before and the first note after.
 const (
 	timesSuffix = ".times"
-	// maxStamps bounds the notes of a log. When there are more, they are thinned out to where they are agePrecision-th parts of
-	// their age apart: all are kept of the last two minutes, one in 56 s of an hour ago, one in 22 min of a day ago.
+	// maxStamps bounds the notes of a log. More are thinned out until the distance of two is an agePrecision-th of their age: all of
+	// the last two minutes are kept, one in 56 s of an hour ago, one in 22 min of a day ago.
 	maxStamps    = 1024
 	agePrecision = 64
-	// maxTimes bounds what is read of a file of notes: it is begun anew before it reaches half of that.
+	// maxTimes bounds what is read of a file of notes: it is written again before it reaches half of that.
 	maxTimes = 128 << 10
 	// timesVersion begins a file of notes.
 	timesVersion = "1"
 )
 
-// stamp says that at a time the output had come to a position.
+// stamp is a time and the position of the output then.
 type stamp struct {
 	at  int64 // milliseconds since 1970
 	pos int64 // in the whole output
 }
 
-// timeline is what is known of when a log was written. Its stamps grow in both.
+// timeline is the notes of a log. Times and positions of its stamps increase.
 type timeline struct {
 	stamps []stamp
 	looked int64 // last look, milliseconds
@@ -46,7 +46,7 @@ type timeline struct {
 	lines  int   // in the file
 }
 
-// note takes in that the output has come to a position. It tells whether anything is new.
+// note adds a position of the output. It reports whether there is a new stamp.
 func (l *timeline) note(now time.Time, pos int64) bool {
 	at, before := now.UnixMilli(), l.looked
 	l.looked = at
@@ -66,8 +66,7 @@ func (l *timeline) note(now time.Time, pos int64) bool {
 	return true
 }
 
-// thin drops stamps when there are too many, the older the more, and those that say nothing about output from begin on. It
-// tells whether it did.
+// thin removes stamps when there are too many, more of the older ones, and those before begin. It reports whether it did.
 func (l *timeline) thin(begin int64) bool {
 	was := len(l.stamps)
 	if n, _ := l.find(begin); n > 1 {
@@ -98,7 +97,7 @@ func (l *timeline) find(pos int64) (int, bool) {
 	})
 }
 
-// since is a position before which everything was written before t; 0: none is known.
+// since is a position before which everything was written before t; 0: unknown.
 func (l *timeline) since(t time.Time) int64 {
 	n, _ := slices.BinarySearchFunc(l.stamps, t.UnixMilli(), func(s stamp, at int64) int { return cmp.Or(cmp.Compare(s.at, at), 1) })
 	if n == 0 {
@@ -107,7 +106,7 @@ func (l *timeline) since(t time.Time) int64 {
 	return l.stamps[n-1].pos
 }
 
-// until is a position from which on everything was written after t; the largest: none is known.
+// until is a position from which everything was written after t; math.MaxInt64: unknown.
 func (l *timeline) until(t time.Time) int64 {
 	n, _ := slices.BinarySearchFunc(l.stamps, t.UnixMilli(), func(s stamp, at int64) int { return cmp.Or(cmp.Compare(s.at, at), 1) })
 	if n == len(l.stamps) {
@@ -116,7 +115,7 @@ func (l *timeline) until(t time.Time) int64 {
 	return l.stamps[n].pos
 }
 
-// when is the time of the look that first saw a position; zero: none did yet.
+// when is the time of the first stamp beyond a position; zero: there is none yet.
 func (l *timeline) when(pos int64) time.Time {
 	n, _ := l.find(pos)
 	if n == len(l.stamps) {
@@ -125,8 +124,7 @@ func (l *timeline) when(pos int64) time.Time {
 	return time.UnixMilli(l.stamps[n].at)
 }
 
-// loadTimes reads what an earlier process noted. What does not fit the files as they are is forgotten: nothing is then known
-// of when they were written.
+// loadTimes reads the notes of an earlier process. Notes that do not match the files are dropped.
 func (s *logState) loadTimes(file string) {
 	f, err := os.Open(file + timesSuffix)
 	if err != nil {
@@ -201,8 +199,8 @@ func parseTimes(data []byte) (cut int64, moved []int64, stamps []stamp, ok bool)
 	return cut, moved, stamps, cut <= math.MaxInt64/2 && lines.Err() == nil
 }
 
-// look notes how far a log has come.
-func (s *logState) look(file string, now time.Time) error {
+// note adds the current size of a log.
+func (s *logState) note(file string, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info, err := os.Stat(file)
@@ -227,7 +225,7 @@ func (s *logState) look(file string, now time.Time) error {
 	return s.appendTimes(file)
 }
 
-// appendTimes adds the newest notes to their file. A disk that is full costs precision, nothing else.
+// appendTimes appends the newest notes to their file. A full disk only costs precision.
 func (s *logState) appendTimes(file string) error {
 	var b bytes.Buffer
 	for _, x := range s.times.stamps[s.times.saved:] {
@@ -242,7 +240,7 @@ func (s *logState) appendTimes(file string) error {
 	}
 	n, err := f.Write(b.Bytes())
 	if err = errors.Join(err, f.Close()); err != nil {
-		if n > 0 { // half a line would spoil the next
+		if n > 0 { // a partial line would corrupt the next
 			return errors.Join(ignoreFull(err), ignoreMissing(os.Remove(file+timesSuffix)))
 		}
 		return ignoreFull(err)
@@ -252,7 +250,7 @@ func (s *logState) appendTimes(file string) error {
 	return nil
 }
 
-// saveTimes writes all notes in place of what there is.
+// saveTimes replaces the file of notes.
 func (s *logState) saveTimes(file string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %d", timesVersion, s.cut)
@@ -268,7 +266,7 @@ func (s *logState) saveTimes(file string) error {
 	if err == nil {
 		err = os.Rename(fresh, file+timesSuffix)
 	}
-	if err != nil { // what is there is not true any more
+	if err != nil { // the old file is wrong now
 		return errors.Join(ignoreFull(err), ignoreMissing(os.Remove(fresh)), ignoreMissing(os.Remove(file+timesSuffix)))
 	}
 	s.times.saved, s.times.lines = len(s.times.stamps), len(s.times.stamps)

@@ -3,7 +3,7 @@ package owned
 
 import "strconv"
 
-// Labels on every object of ours. A thing without LabelDevice, or with another device's, is not ours; a container also has a record.
+// Labels on every object of ours. An object without LabelDevice, or with another device's, is not ours; a container also has a record.
 const (
 	LabelPrefix     = "dev.longshore."
 	LabelDevice     = LabelPrefix + "device"
@@ -14,7 +14,7 @@ const (
 	LabelReplica    = LabelPrefix + "replica"
 	LabelHash       = LabelPrefix + "hash"
 	LabelGeneration = LabelPrefix + "generation"
-	// LabelHook marks a container that only runs before another one, whose id it is. It is no container of the project.
+	// LabelHook marks an init container; its value is the id of the container that it runs before. It is no container of the project.
 	LabelHook = LabelPrefix + "hook"
 
 	// LabelRoot keeps containerd's collector away.

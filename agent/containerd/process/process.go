@@ -20,8 +20,8 @@ const (
 	maxCommandLine = 4 << 10
 )
 
-// RunOf returns a process's parent and its run: the process with its ticks since the machine's start. No other process has both
-// until the machine starts again, which ends all runs. Both are zero when the process is not there.
+// RunOf returns a process's parent and its run: the process id with its start time in ticks since boot. No other process has both
+// until the next boot. Both are zero when the process does not exist.
 func RunOf(pid uint32, proc string) (parent int, run string) {
 	id := strconv.FormatUint(uint64(pid), 10)
 	stat, err := os.ReadFile(filepath.Join(proc, id, "stat"))
@@ -38,8 +38,8 @@ func RunOf(pid uint32, proc string) (parent int, run string) {
 	return parent, id + "/" + f[19]
 }
 
-// Started returns a process's run, see [RunOf], and when it began: by the clock as it is now, and since the machine's start. The
-// kernel's btime moves when the clock is set, so it names nothing. All are zero when the kernel does not say.
+// Started returns a process's run, see [RunOf], and when it started: by the current clock, and since boot. The kernel's btime changes
+// when the clock is set, so the first is for display only. All are zero when the process does not exist.
 func Started(pid uint32, proc string) (run string, at time.Time, began time.Duration) {
 	_, run = RunOf(pid, proc)
 	_, after, _ := strings.Cut(run, "/")
@@ -74,8 +74,7 @@ func CommandLine(pid int, proc string) []string {
 }
 
 // DetachedThread runs do on a thread of its own, which may enter other namespaces: it never runs anything else and ends with do.
-// It is never the process's first thread: that one cannot end, would keep the namespaces, and everybody takes its
-// namespaces for the process's.
+// It is never the process's first thread: that one cannot end and would keep the namespaces, which count as those of the process.
 func DetachedThread(do func()) {
 	done := make(chan struct{})
 	var try func()

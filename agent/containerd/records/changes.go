@@ -9,71 +9,71 @@ import (
 )
 
 // Create adds a container's record.
-func (r *Store) Create(ctx context.Context, box containers.Container, rec Record) (err error) {
-	if box.Extensions, err = rec.Extension(); err != nil {
+func (r *Store) Create(ctx context.Context, ctr containers.Container, rec Record) (err error) {
+	if ctr.Extensions, err = rec.Extension(); err != nil {
 		return err
 	}
-	return r.doing("/containers/create", box.ID, func() error {
-		_, err := r.boxes.Create(ctx, box)
+	return r.expecting("/containers/create", ctr.ID, func() error {
+		_, err := r.store.Create(ctx, ctr)
 		return err
 	})
 }
 
 // Update writes a container's specification and its record anew.
-func (r *Store) Update(ctx context.Context, box containers.Container, rec Record) (err error) {
-	if box.Extensions, err = rec.Extension(); err != nil {
+func (r *Store) Update(ctx context.Context, ctr containers.Container, rec Record) (err error) {
+	if ctr.Extensions, err = rec.Extension(); err != nil {
 		return err
 	}
-	return r.doing("/containers/update", box.ID, func() error {
-		_, err := r.boxes.Update(ctx, box, "spec", "extensions."+key)
+	return r.expecting("/containers/update", ctr.ID, func() error {
+		_, err := r.store.Update(ctx, ctr, "spec", "extensions."+key)
 		return err
 	})
 }
 
 // Delete removes a container's record. None is no error.
 func (r *Store) Delete(ctx context.Context, id string) error {
-	err := r.doing("/containers/delete", id, func() error { return r.boxes.Delete(ctx, id) })
+	err := r.expecting("/containers/delete", id, func() error { return r.store.Delete(ctx, id) })
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// Expected tells whether an event is of a change that this process made, once for each change.
-func (r *Store) Expected(topic, id string) bool { return r.doings.done(topic, id) }
+// OwnChange reports whether an event is about a change by this process, once for each change.
+func (r *Store) OwnChange(topic, id string) bool { return r.own.done(topic, id) }
 
-// doing makes a change that containerd will tell of.
-func (r *Store) doing(topic, id string, change func() error) error {
-	r.doings.expect(topic, id)
+// expecting makes a change that will cause an event.
+func (r *Store) expecting(topic, id string, change func() error) error {
+	r.own.expect(topic, id)
 	err := change()
 	if err != nil {
-		r.doings.done(topic, id)
+		r.own.done(topic, id)
 	}
 	return err
 }
 
-// maxDoings bounds what is remembered while nobody reads events.
-const maxDoings = 1000
+// maxOwnChanges bounds what is remembered while events are not read.
+const maxOwnChanges = 1000
 
-// doings are changes of this process that containerd will tell of, so that what others do stands out. One that is not
-// known causes a look too many.
-type doings struct {
+// ownChanges are changes by this process whose events are still to come, to tell them from changes by others. One that is missing
+// only causes an unneeded observation.
+type ownChanges struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-// expect says that a change follows. One that fails is taken back by done.
-func (d *doings) expect(topic, id string) {
+// expect records a change before it is made. done takes back one that failed.
+func (d *ownChanges) expect(topic, id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.n == nil || len(d.n) >= maxDoings {
+	if d.n == nil || len(d.n) >= maxOwnChanges {
 		d.n = map[string]int{}
 	}
 	d.n[topic+" "+id]++
 }
 
-// done tells whether a change was expected, and expects it no longer.
-func (d *doings) done(topic, id string) bool {
+// done reports whether a change was expected, and expects it no longer.
+func (d *ownChanges) done(topic, id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k := topic + " " + id

@@ -19,13 +19,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// What a record is kept as: what Start and Stop must know and labels cannot hold.
+// The extension of a record: what Start and Stop need and labels cannot hold.
 const (
 	key  = "longshore.workload"
 	kind = "longshore.dev/workload.v1+json"
 )
 
-// Record is what a container's extension holds.
+// Record is the content of a container's extension.
 type Record struct {
 	Container  workload.Container `json:"container"`
 	NetNS      string             `json:"netns"`
@@ -35,21 +35,21 @@ type Record struct {
 // Store is the records of a device's containers. Its methods may be called from several goroutines, with containerd's namespace in
 // their contexts.
 type Store struct {
-	boxes     containers.Store
+	store     containers.Store
 	device    string
 	namespace string
 	log       *slog.Logger
 
-	doings    doings
-	strangers strangers
+	own     ownChanges
+	foreign foreign
 }
 
 // New makes a store of a device's records.
-func New(boxes containers.Store, device, namespace string, log *slog.Logger) *Store {
-	return &Store{boxes: boxes, device: device, namespace: namespace, log: log}
+func New(ctrs containers.Store, device, namespace string, log *slog.Logger) *Store {
+	return &Store{store: ctrs, device: device, namespace: namespace, log: log}
 }
 
-// Labels are those of a container: the service's own, and what it is found by again.
+// Labels are those of a container: the service's own, and those by which the agent finds it.
 func (r *Store) Labels(p *workload.Project, c workload.Container) map[string]string {
 	out := map[string]string{}
 	for k, v := range c.Service.Labels {
@@ -68,15 +68,15 @@ func (r *Store) Labels(p *workload.Project, c workload.Container) map[string]str
 	return out
 }
 
-// Own loads a container of ours. fault.ErrNotFound when there is none, fault.ErrConflict when it is somebody else's.
+// Own loads a container of ours. fault.ErrNotFound when there is none, fault.ErrConflict when another program created it.
 func (r *Store) Own(ctx context.Context, id string) (containers.Container, Record, error) {
 	var rec Record
-	c, err := r.boxes.Get(ctx, id)
+	c, err := r.store.Get(ctx, id)
 	if err != nil {
 		return c, rec, failure.Classify(err)
 	}
-	if !r.Mine(c) {
-		return c, rec, r.disowned(c)
+	if !r.Ours(c) {
+		return c, rec, r.notOurs(c)
 	}
 	rec, err = Of(c)
 	return c, rec, err
@@ -95,7 +95,7 @@ func Of(c containers.Container) (Record, error) {
 	return rec, nil
 }
 
-// Extension is how containerd keeps a record.
+// Extension encodes a record for containerd.
 func (rec Record) Extension() (map[string]typeurl.Any, error) {
 	b, err := json.Marshal(rec)
 	if err != nil {

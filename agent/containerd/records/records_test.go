@@ -40,16 +40,16 @@ func TestOf(t *testing.T) {
 // Each change of our own is expected once; one that failed is not.
 func TestExpected(t *testing.T) {
 	s := New(nil, "press-07", "n", nil)
-	if err := s.doing("/containers/update", "web-1", func() error { return nil }); err != nil {
+	if err := s.expecting("/containers/update", "web-1", func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if !s.Expected("/containers/update", "web-1") || s.Expected("/containers/update", "web-1") {
+	if !s.OwnChange("/containers/update", "web-1") || s.OwnChange("/containers/update", "web-1") {
 		t.Error("a change of our own is not expected once")
 	}
-	if err := s.doing("/containers/delete", "web-1", func() error { return fault.ErrTemporary }); err == nil {
+	if err := s.expecting("/containers/delete", "web-1", func() error { return fault.ErrTemporary }); err == nil {
 		t.Error("the change's error is lost")
 	}
-	if s.Expected("/containers/delete", "web-1") {
+	if s.OwnChange("/containers/delete", "web-1") {
 		t.Error("a change that failed is expected")
 	}
 }

@@ -114,10 +114,10 @@ func shmSize(bytes int64) oci.SpecOpts {
 }
 
 // mapped gives a container users of its own. Its volumes are mapped as its files are; what it mounts of the device is not:
-// there its root is nobody.
+// there its root has no rights.
 func mapped(s workload.Service) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
-		if !users.Own(s) {
+		if !users.HasOwnUsers(s) {
 			return nil
 		}
 		setNamespace(spec, specs.UserNamespace, "")

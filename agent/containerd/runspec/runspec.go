@@ -64,8 +64,8 @@ type Blueprint struct {
 }
 
 // Make writes the specification of a container, of whose record the id and the layer are used.
-func (m Maker) Make(ctx context.Context, b Blueprint, box *containers.Container) (typeurl.Any, error) {
-	s, err := oci.GenerateSpec(ctx, m.Client, box, m.opts(b)...)
+func (m Maker) Make(ctx context.Context, b Blueprint, ctr *containers.Container) (typeurl.Any, error) {
+	s, err := oci.GenerateSpec(ctx, m.Client, ctr, m.opts(b)...)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 	return append(opts,
 		oci.WithAnnotations(annotations),
 		devices.Nodes(s),
-		m.Guard.Harmless(s),
+		m.Guard.CheckNodes(s),
 		m.Rules.Confine(s, b.Features),
 		m.CDI.Inject(s),
 		mapped(s),
@@ -219,15 +219,15 @@ func Group(project string, s workload.Service) string {
 	return project
 }
 
-// Late tells whether a service's specification holds what may differ at each start: numbers of devices, other containers'
-// namespaces.
-func Late(s workload.Service) bool {
+// BuiltAtStart reports whether a service's specification is written at each start, because it holds what may change between starts:
+// numbers of devices, other containers' namespaces.
+func BuiltAtStart(s workload.Service) bool {
 	return s.Namespaces.PID.Service() != "" || s.Namespaces.IPC.Service() != "" ||
 		len(s.Devices)+len(s.CDI)+len(s.GPUs) > 0 || s.Resources.Blkio != nil || s.Security != nil && s.Security.Privileged
 }
 
-// Rejoin writes the new path of a container's network namespace into its specification, and those of the files of names that belong
-// to the network: sources by where the container has them, "" where there is none.
+// Rejoin updates the path of a container's network namespace in its specification, and the sources of the networks' files: by the path
+// in the container, "" where there is none.
 func Rejoin(old typeurl.Any, netns string, files map[string]string) (typeurl.Any, error) {
 	var s oci.Spec
 	if err := typeurl.UnmarshalTo(old, &s); err != nil {

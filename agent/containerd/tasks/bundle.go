@@ -22,46 +22,46 @@ import (
 )
 
 const (
-	// bundleRoom is where containerd keeps a folder for each task, its bundle, by namespace and container.
-	bundleRoom = "io.containerd.runtime.v2.task"
+	// bundleDir is where containerd keeps a folder for each task, its bundle, by namespace and container.
+	bundleDir = "io.containerd.runtime.v2.task"
 	// runcRoot is where the shims let runc keep its state, by namespace and container.
 	runcRoot = "/run/containerd/runc"
-	// orphanPause is the time between two looks at a process that was killed.
+	// orphanPause is the time between two checks of a process that was killed.
 	orphanPause = 20 * time.Millisecond
 )
 
-// bundleIn is the bundle that containerd could not make because there is one, "" when err says something else. Nothing else
-// tells where containerd keeps its state.
+// bundleIn is the path of the bundle that containerd could not create because it exists, "" for any other error. The path is known
+// from this error only.
 func (t *Tasks) bundleIn(err error, id string) string {
 	_, text, _ := strings.Cut(err.Error(), "mkdir /")
 	path, _, ok := strings.Cut("/"+text, ": "+syscall.EEXIST.Error())
-	if !ok || filepath.Clean(path) != path || !strings.HasSuffix(path, filepath.Join("/", bundleRoom, t.namespace, id)) {
+	if !ok || filepath.Clean(path) != path || !strings.HasSuffix(path, filepath.Join("/", bundleDir, t.namespace, id)) {
 		return ""
 	}
 	return path
 }
 
-// hidden is the name that containerd gives a bundle before it removes it. One that was killed then leaves the hidden one for
-// good, and no later one can delete a bundle of that container: a name that is taken ends it, and starts with it.
+// hidden is the name to which containerd renames a bundle before it removes it. A containerd that is killed then leaves it there,
+// and no later one can delete or create a bundle of that container, because the name is taken.
 func hidden(bundle string) string {
 	return filepath.Join(filepath.Dir(bundle), "."+filepath.Base(bundle))
 }
 
-// halfDeleted tells whether a bundle is in the way only since its deletion could not end: what was mounted in it is away by then.
+// halfDeleted reports whether a bundle is left of a deletion that was interrupted: its root file system is unmounted by then.
 func halfDeleted(bundle string) bool {
 	_, err := os.Lstat(hidden(bundle))
 	_, rootErr := os.Lstat(filepath.Join(bundle, "rootfs"))
 	return err == nil && errors.Is(rootErr, fs.ErrNotExist)
 }
 
-// unblock takes away the bundle of a task that is dead and that containerd knows nothing of, as containerd would: it ends the
-// process that has no shim any more, unmounts and removes. It refuses where anybody may still work with the bundle.
-func (t *Tasks) unblock(ctx context.Context, id, bundle string) error {
+// removeBundle removes the bundle of a dead task that containerd does not know, as containerd would: it kills the process that has
+// lost its shim, unmounts and removes. It refuses while a process may still use the bundle.
+func (t *Tasks) removeBundle(ctx context.Context, id, bundle string) error {
 	if _, err := t.Status(ctx, id); !errdefs.IsNotFound(err) {
-		return errors.Join(fmt.Errorf("%s is of a task that is there", bundle), err)
+		return errors.Join(fmt.Errorf("%s belongs to an existing task", bundle), err)
 	}
 	if pid := shimAction(t.namespace, id, "/proc"); pid != 0 {
-		return fmt.Errorf("process %d works with %s", pid, bundle)
+		return fmt.Errorf("process %d uses %s", pid, bundle)
 	}
 	if err := t.endOrphan(ctx, id, bundle); err != nil {
 		return err
@@ -79,11 +79,11 @@ func (t *Tasks) unblock(ctx context.Context, id, bundle string) error {
 			return err
 		}
 	}
-	t.log.Warn("what an earlier task left in containerd's state was in the way and is removed", "container", id, "folder", bundle)
+	t.log.Warn("removed the bundle that an earlier task left", "container", id, "folder", bundle)
 	return nil
 }
 
-// endOrphan kills a container's first process that outlived its shim. One whose shim lives is left alone.
+// endOrphan kills a container's first process that outlived its shim. A process whose shim runs is left alone.
 func (t *Tasks) endOrphan(ctx context.Context, id, bundle string) error {
 	text, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +99,7 @@ func (t *Tasks) endOrphan(ctx context.Context, id, bundle string) error {
 	group := filepath.Join(t.namespace, id)
 	shim, run := process.RunOf(uint32(pid), "/proc")
 	if run == "" || !inGroup(int(pid), group, "/proc") {
-		return nil // gone, or its number is somebody else's now
+		return nil // gone, or its number was reused
 	}
 	if isShim(process.CommandLine(shim, "/proc")) {
 		return fmt.Errorf("process %d of container %s has its shim %d, which containerd does not know", pid, id, shim)
@@ -111,22 +111,22 @@ func (t *Tasks) endOrphan(ctx context.Context, id, bundle string) error {
 	defer cancel()
 	for {
 		if _, now := process.RunOf(uint32(pid), "/proc"); now != run || !inGroup(int(pid), group, "/proc") || process.CommandLine(int(pid), "/proc")[0] == "" {
-			return nil // one that nobody has waited for has no command line
+			return nil // a zombie has no command line
 		}
-		if err := deadline.Rest(ctx, orphanPause); err != nil {
+		if err := deadline.Sleep(ctx, orphanPause); err != nil {
 			return fmt.Errorf("process %d, which has lost its shim, does not end: %w", pid, err)
 		}
 	}
 }
 
-// inGroup tells whether a process is in a container's control group, or below it.
+// inGroup reports whether a process is in a container's control group, or below it.
 func inGroup(pid int, group, proc string) bool {
 	text, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cgroup"))
 	return err == nil && (strings.Contains(string(text), "/"+group+"\n") || strings.Contains(string(text), "/"+group+"/"))
 }
 
-// shimAction is a process that starts or deletes a shim of a container right now, 0: none. Shims themselves do not count:
-// that of a container may serve others, too.
+// shimAction is a process that is starting or deleting a shim of a container, 0: none. Shims themselves do not count: they may serve
+// several containers.
 func shimAction(namespace, id, proc string) int {
 	files, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	if err != nil {
@@ -139,7 +139,7 @@ func shimAction(namespace, id, proc string) int {
 		}
 		args := process.CommandLine(pid, proc)
 		if isShim(args) && (args[len(args)-1] == "start" || args[len(args)-1] == "delete") &&
-			follows(args, "-namespace", namespace) && follows(args, "-id", id) {
+			hasFlag(args, "-namespace", namespace) && hasFlag(args, "-id", id) {
 			return pid
 		}
 	}
@@ -150,7 +150,7 @@ func isShim(args []string) bool {
 	return len(args) > 1 && strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-")
 }
 
-func follows(args []string, flag, value string) bool {
+func hasFlag(args []string, flag, value string) bool {
 	for n := range args[1:] {
 		if args[n] == flag && args[n+1] == value {
 			return true

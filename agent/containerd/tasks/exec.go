@@ -27,12 +27,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// outputWait is how long the output of a process that ended is waited for: what it left behind in the container may hold
-// its streams open.
+// outputWait is how long to wait for the output of a process that ended: its children in the container may keep its streams open.
 const outputWait = 2 * time.Second
 
-// Exec runs a process in a running container to its end, with the streams, sizes and signals of o, and returns its exit code. Nothing
-// of it is left. fault.ErrInvalid: there is no such program.
+// Exec runs a process in a running container, with the streams, sizes and signals of o, waits for its end and returns its exit code. It
+// leaves no process behind. fault.ErrInvalid: there is no such program.
 func (t *Tasks) Exec(ctx context.Context, id string, proc *specs.Process, o agent.ExecOptions) (code int, err error) {
 	exec := "exec-" + strings.ToLower(rand.Text())
 	streams, err := t.streams(ctx, id, exec, o)
@@ -40,17 +39,17 @@ func (t *Tasks) Exec(ctx context.Context, id string, proc *specs.Process, o agen
 		return 0, err
 	}
 	defer func() {
-		streams.Cancel() // what has nobody at its other end
+		streams.Cancel() // streams whose other end is closed
 		streams.Wait()
 		if cerr := streams.Close(); cerr != nil && err == nil {
 			t.log.Warn("clean up after a process in a container", "container", id, "error", cerr)
 		}
 	}()
-	defer t.endExec(ctx, id, exec)
-	if err := t.beginExec(ctx, id, exec, proc, streams.Config()); err != nil {
-		return 0, noProgram(err, proc.Args[0])
+	defer t.cleanUpExec(ctx, id, exec)
+	if err := t.startExec(ctx, id, exec, proc, streams.Config()); err != nil {
+		return 0, programError(err, proc.Args[0])
 	}
-	unattended := t.attend(ctx, id, exec, o)
+	unattended := t.forwardControl(ctx, id, exec, o)
 	defer unattended()
 	if code, err = t.exit(ctx, id, exec, strconv.Quote(proc.Args[0])); err != nil {
 		return 0, err
@@ -58,11 +57,12 @@ func (t *Tasks) Exec(ctx context.Context, id string, proc *specs.Process, o agen
 	return code, t.drain(ctx, streams)
 }
 
-// Try runs a process without streams in a running container to its end. An exit code that is not 0 is an error. Nothing of it is left.
+// Try runs a process without streams in a running container and waits for its end. An exit code that is not 0 is an error. It leaves no
+// process behind.
 func (t *Tasks) Try(ctx context.Context, id string, proc *specs.Process) error {
 	exec, name := "probe-"+strings.ToLower(rand.Text()), strconv.Quote(proc.Args[0])
-	defer t.endExec(ctx, id, exec)
-	if err := t.beginExec(ctx, id, exec, proc, cio.Config{}); err != nil {
+	defer t.cleanUpExec(ctx, id, exec)
+	if err := t.startExec(ctx, id, exec, proc, cio.Config{}); err != nil {
 		return err
 	}
 	code, err := t.exit(ctx, id, exec, name)
@@ -86,13 +86,13 @@ func (t *Tasks) exit(ctx context.Context, id, exec, name string) (int, error) {
 	return int(res.ExitStatus), nil
 }
 
-// beginExec makes a process and starts it. Where no answer comes, it may be there all the same.
-func (t *Tasks) beginExec(ctx context.Context, id, exec string, proc *specs.Process, io cio.Config) error {
+// startExec creates a process and starts it. It may exist even when the call failed.
+func (t *Tasks) startExec(ctx context.Context, id, exec string, proc *specs.Process, io cio.Config) error {
 	spec, err := typeurl.MarshalAnyToProto(proc)
 	if err != nil {
 		return err
 	}
-	ctx, begun := deadline.Outlast(ctx)
+	ctx, begun := deadline.Detached(ctx)
 	defer begun()
 	if _, err := t.client.Exec(ctx, &api.ExecProcessRequest{
 		ContainerID: id, ExecID: exec, Spec: spec, Terminal: io.Terminal, Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr,
@@ -103,17 +103,17 @@ func (t *Tasks) beginExec(ctx context.Context, id, exec string, proc *specs.Proc
 	return errgrpc.ToNative(err)
 }
 
-// endExec is removeExec, whose error is told.
-func (t *Tasks) endExec(ctx context.Context, id, exec string) {
+// cleanUpExec is removeExec with its error logged.
+func (t *Tasks) cleanUpExec(ctx context.Context, id, exec string) {
 	if err := t.removeExec(ctx, id, exec); err != nil {
 		t.log.Warn("clean up after a process in a container", "container", id, "error", err)
 	}
 }
 
-// removeExec removes a process of ours from a container, killing it unless it has ended by itself. A call of before whose answer did
-// not come may still be under way, so a process that is said not to run yet is killed, too. Gone is no error.
+// removeExec removes a process of ours from a container and kills it unless it has ended. An earlier call without an answer may still
+// be running, so a process that does not run yet is killed too. Gone is no error.
 func (t *Tasks) removeExec(ctx context.Context, id, exec string) error {
-	ctx, cancel := deadline.After(ctx)
+	ctx, cancel := deadline.ForCleanup(ctx)
 	defer cancel()
 	got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id, ExecID: exec})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
@@ -138,8 +138,8 @@ func (t *Tasks) removeExec(ctx context.Context, id, exec string) error {
 	return err
 }
 
-// noProgram tells from runc's text that there is nothing to run under a name.
-func noProgram(err error, name string) error {
+// programError turns runc's error into fault.ErrInvalid when there is no program of a name.
+func programError(err error, name string) error {
 	text := err.Error()
 	for _, s := range []string{"executable file not found", syscall.ENOENT.Error(), syscall.EACCES.Error(), "is a directory"} {
 		if strings.Contains(text, s) && strings.Contains(text, "exec: ") {
@@ -149,19 +149,19 @@ func noProgram(err error, name string) error {
 	return err
 }
 
-// drain waits until all output of a process that ended was passed on. A process that it left behind in the container may
-// hold the streams: they end with the deletion of the process then, after a while.
+// drain waits until all output of a process that ended was copied. Its children may keep the streams open: then they end a little
+// later, when the process is deleted.
 func (t *Tasks) drain(ctx context.Context, streams cio.IO) error {
 	done := make(chan error, 1)
 	go func() { // ends at the latest by the Cancel that follows
 		streams.Wait()
 		done <- nil
 	}()
-	_, err := within(ctx, outputWait, done)
+	_, err := waitFor(ctx, outputWait, done)
 	return err
 }
 
-// streams makes the pipes between a process and its caller.
+// streams creates the pipes between a process and its caller.
 func (t *Tasks) streams(ctx context.Context, id, exec string, o agent.ExecOptions) (cio.IO, error) {
 	if err := os.MkdirAll(t.pipes, 0o700); err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (t *Tasks) streams(ctx context.Context, id, exec string, o agent.ExecOption
 	out, errOut := shareable(o.Stdout, o.Stderr)
 	var in io.Reader
 	if o.Stdin != nil {
-		in = &ending{Reader: o.Stdin, end: func() { t.closeStdin(ctx, id, exec) }}
+		in = &notifyEnd{Reader: o.Stdin, end: func() { t.closeStdin(ctx, id, exec) }}
 	}
 	opts := []cio.Opt{cio.WithStreams(in, out, errOut), cio.WithFIFODir(t.pipes)}
 	if o.TTY {
@@ -178,7 +178,7 @@ func (t *Tasks) streams(ctx context.Context, id, exec string, o agent.ExecOption
 	return cio.NewCreator(opts...)(exec)
 }
 
-// closeStdin tells the shim, which holds the pipe open as well, that nothing follows.
+// closeStdin has the shim, which also holds the pipe open, close the process's input.
 func (t *Tasks) closeStdin(ctx context.Context, id, exec string) {
 	_, err := t.client.CloseIO(ctx, &api.CloseIORequest{ContainerID: id, ExecID: exec, Stdin: true})
 	if err != nil && ctx.Err() == nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
@@ -186,8 +186,8 @@ func (t *Tasks) closeStdin(ctx context.Context, id, exec string) {
 	}
 }
 
-// attend passes sizes and signals on until the function is called, which waits for the end of it.
-func (t *Tasks) attend(ctx context.Context, id, exec string, o agent.ExecOptions) func() {
+// forwardControl forwards sizes and signals until the returned function is called, which waits for its end.
+func (t *Tasks) forwardControl(ctx context.Context, id, exec string, o agent.ExecOptions) func() {
 	if !o.TTY {
 		o.Resize = nil
 	}
@@ -225,14 +225,14 @@ func (t *Tasks) attend(ctx context.Context, id, exec string, o agent.ExecOptions
 	return func() { cancel(); wg.Wait() }
 }
 
-// ending tells once that a reader has nothing more.
-type ending struct {
+// notifyEnd calls a function when a reader ends.
+type notifyEnd struct {
 	io.Reader
 	end  func()
 	once sync.Once
 }
 
-func (e *ending) Read(p []byte) (int, error) {
+func (e *notifyEnd) Read(p []byte) (int, error) {
 	n, err := e.Reader.Read(p)
 	if err != nil {
 		e.once.Do(e.end)
@@ -240,7 +240,7 @@ func (e *ending) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// shareable lets both streams be one writer, and nil.
+// shareable allows both streams to be one writer, or nil.
 func shareable(out, errOut io.Writer) (io.Writer, io.Writer) {
 	mu := &sync.Mutex{}
 	wrap := func(w io.Writer) io.Writer {

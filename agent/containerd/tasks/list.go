@@ -14,19 +14,21 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 )
 
-// asksAtOnce bounds how many tasks are asked for one by one at a time: each may take the two seconds that containerd gives a shim.
-const asksAtOnce = 8
+// maxRequests bounds concurrent requests for single tasks: each may take the two seconds that containerd gives a shim.
+const maxRequests = 8
 
-// ErrSilent says that a shim did not tell how its task is. containerd gives it two seconds; a busy machine, or a shim that
-// something holds, needs more. Its task may run very well. containerd 1 calls such a state unknown, containerd 2 leaves the task
-// out of its list.
-var ErrSilent = errors.New("its shim does not answer")
+// ErrShimTimeout says that a shim did not return the status of its task. containerd gives it two seconds; on a busy machine, or when
+// the shim is blocked, it needs more. The task may be running. containerd 1 reports the status unknown, containerd 2 leaves the
+// task out of its list.
+var ErrShimTimeout = errors.New("its shim does not answer")
 
-// Silent tells errors of a task whose shim did not answer in time.
-func Silent(err error) bool { return errdefs.IsDeadlineExceeded(err) || errdefs.IsUnavailable(err) }
+// IsShimTimeout reports whether an error is that of a task whose shim did not answer in time.
+func IsShimTimeout(err error) bool {
+	return errdefs.IsDeadlineExceeded(err) || errdefs.IsUnavailable(err)
+}
 
-// List returns the tasks that containerd knows, by container. Those of ids that it does not list are asked for one by one: nil where
-// the shim does not answer.
+// List returns the tasks that containerd knows, by container. Tasks of ids that it does not list are requested one by one: nil where the
+// shim does not answer.
 func (t *Tasks) List(ctx context.Context, ids []string) (map[string]*task.Process, error) {
 	list, err := t.client.List(ctx, &api.ListTasksRequest{})
 	if err != nil {
@@ -42,7 +44,7 @@ func (t *Tasks) List(ctx context.Context, ids []string) (map[string]*task.Proces
 	return out, err
 }
 
-// unlisted asks for tasks that containerd did not list: those that it knows, nil where the shim did not answer.
+// unlisted requests tasks that containerd did not list: those that exist, nil where the shim did not answer.
 func (t *Tasks) unlisted(ctx context.Context, ids []string) (map[string]*task.Process, error) {
 	var (
 		mu   sync.Mutex
@@ -50,7 +52,7 @@ func (t *Tasks) unlisted(ctx context.Context, ids []string) (map[string]*task.Pr
 		errs []error
 	)
 	out := map[string]*task.Process{}
-	places := make(chan struct{}, asksAtOnce)
+	places := make(chan struct{}, maxRequests)
 	for _, id := range ids {
 		wg.Go(func() {
 			places <- struct{}{}
@@ -63,7 +65,7 @@ func (t *Tasks) unlisted(ctx context.Context, ids []string) (map[string]*task.Pr
 			case errdefs.IsNotFound(err):
 			case err == nil:
 				out[id] = got.Process
-			case Silent(err) && ctx.Err() == nil:
+			case IsShimTimeout(err) && ctx.Err() == nil:
 				out[id] = nil
 			default:
 				errs = append(errs, fmt.Errorf("ask for the task of container %s: %w", id, err))

@@ -19,22 +19,21 @@ import (
 )
 
 const (
-	// leftoverWait is how long containerd may take to undo a call whose client was killed.
+	// leftoverWait is how long containerd may take to roll back a call whose client was killed.
 	leftoverWait  = 10 * time.Second
 	leftoverPause = 20 * time.Millisecond
-	// bundleStill is the pause after which a bundle that could not be deleted is not seen again by chance: with those
-	// before it, about as much time again has passed.
-	bundleStill = time.Second
+	// bundleStable is the pause after which a half-deleted bundle is not a deletion in progress: about two seconds have passed by then.
+	bundleStable = time.Second
 )
 
-// IO is where a task's output goes and its input comes from.
+// IO is a task's input and output.
 type IO struct {
 	Terminal      bool
 	Stdin, Stdout string // paths or URLs as containerd takes them; "": none
 }
 
-// stderr is where errors go: with all else, and a terminal has no other. The file has another name there: the shim closes a
-// file that both go to as soon as the output ends, and what is still to be written of the errors is lost.
+// stderr is the standard error: the same file as the output, and none with a terminal. It is written as another path to the file: the
+// shim closes a path that both streams have as soon as the output ends, and the rest of the errors would be lost.
 func (t IO) stderr() string {
 	if t.Terminal {
 		return ""
@@ -46,11 +45,11 @@ func (t IO) stderr() string {
 	return dir + "./" + name
 }
 
-// Run makes and starts a task, and returns its process. Containers of a group share a shim; "" is none.
+// Run creates and starts a task, and returns its process. Containers of a group share a shim; "": none.
 //
-// containerd may still hold what a killed call left: it undoes such calls on its own, but some time after the connection broke, and
-// then may take the new task's directory for the old one's; and a deletion that was cut off it does not finish unless it is asked
-// again. What it never undoes is taken out of its way.
+// containerd may still hold the rest of an interrupted call: it rolls such calls back some time after the connection broke, and may
+// then take the new task's directory for the old one's; an interrupted deletion it completes only when it is requested again.
+// So Run tries again for a while, and then removes the bundle that blocks it.
 func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
 	limit := time.NewTimer(leftoverWait)
 	defer limit.Stop()
@@ -67,7 +66,7 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 		if errdefs.IsDeadlineExceeded(err) && ctx.Err() == nil && t.endStuckShims() {
 			continue
 		}
-		if !leftover(err, pause) {
+		if !isLeftover(err, pause) {
 			return 0, err
 		}
 		if last {
@@ -75,8 +74,8 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 		}
 		bundle := t.bundleIn(err, id)
 		t.log.Debug("containerd still holds an earlier task", "container", id, "error", err)
-		if bundle != "" && pause >= bundleStill && halfDeleted(bundle) {
-			err := t.unblock(ctx, id, bundle)
+		if bundle != "" && pause >= bundleStable && halfDeleted(bundle) {
+			err := t.removeBundle(ctx, id, bundle)
 			if err == nil {
 				continue
 			}
@@ -90,7 +89,7 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 			if bundle == "" {
 				return 0, failure.As(fault.ErrTemporary, err)
 			}
-			if uerr := t.unblock(ctx, id, bundle); uerr != nil {
+			if uerr := t.removeBundle(ctx, id, bundle); uerr != nil {
 				return 0, failure.As(fault.ErrTemporary, fmt.Errorf("%w; it cannot be removed: %w", err, uerr))
 			}
 			last = true
@@ -101,21 +100,21 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 	}
 }
 
-// leftover tells whether an earlier task of the same name is behind an error. A shim that does not start at all, or a
-// directory that vanished under the new task, may have other reasons: they get two more tries.
-func leftover(err error, pause time.Duration) bool {
+// isLeftover reports whether an earlier task of the same name caused an error. A shim that does not start at all, or a directory that
+// disappeared, may have other causes: these errors are retried twice.
+func isLeftover(err error, pause time.Duration) bool {
 	text := err.Error()
 	return errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
 		pause <= 2*leftoverPause && (strings.Contains(text, "failed to start shim") || strings.Contains(text, "unable to retrieve OCI runtime error"))
 }
 
-// begin makes a task and starts it; what could not be started does not stay.
+// begin creates a task and starts it. It removes a task that did not start.
 func (t *Tasks) begin(ctx context.Context, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
 	defer func() {
 		if err == nil {
 			return
 		}
-		ctx, cancel := deadline.After(ctx)
+		ctx, cancel := deadline.ForCleanup(ctx)
 		defer cancel()
 		if cerr := t.End(ctx, id); cerr != nil {
 			t.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)

@@ -7,11 +7,11 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
 )
 
-// shims has the tasks of a group find the shim that they share.
+// shims serializes the start of the tasks of a group until they share a shim.
 //
-// A shim begins with the first task. Of several that begin at the same moment, each may find a socket where nothing listens yet, or
-// nothing any more, and put its own in its place: all but one shim then serve nothing and stay. So a task begins alone, unless another
-// of its group began since it asked.
+// The first task starts the shim. When several start at the same time, each may find a socket without a listener and replace it:
+// then all but one shim serve nothing and never exit. So a task starts alone, unless another of its group started since it
+// asked.
 type shims struct {
 	alone *locks.Table // by group
 
@@ -21,7 +21,7 @@ type shims struct {
 
 func newShims() *shims { return &shims{alone: locks.New(), begun: map[string]uint64{}} }
 
-// begin calls do, which makes a task, starts it, and removes one that did not start. The group is that of [Tasks.Run].
+// begin calls do, which creates and starts a task, and removes one that did not start. The group is that of [Tasks.Run].
 func (s *shims) begin(ctx context.Context, group string, do func() error) error {
 	if group == "" {
 		return do()
@@ -51,7 +51,7 @@ func (s *shims) count(group string) uint64 {
 	return s.begun[group]
 }
 
-// forget is for a group that is gone.
+// forget removes a group that no longer exists.
 func (s *shims) forget(group string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 )
 
 // endStuckShims kills the shims of the runtime's namespace that will never serve a container, and reports whether there were any.
-// It is called when containerd did not make a task in time.
+// It is called when containerd did not create a task in time.
 //
-// A shim first opens its log, a named pipe that containerd reads. When the client that asked for the task was killed meanwhile,
-// containerd has closed the pipe: the shim waits forever for a reader and keeps the socket of its project. containerd finds the
-// socket for each later container of the project, connects, and waits without end for an answer.
+// A shim first opens its log, a named pipe that containerd reads. When the client of the call was killed meanwhile, containerd has
+// closed the pipe: the shim waits forever for a reader and keeps the socket of its project. For each later container of the
+// project containerd finds the socket, connects, and waits forever for an answer.
 func (t *Tasks) endStuckShims() (ended bool) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -37,16 +37,16 @@ func (t *Tasks) endStuckShims() (ended bool) {
 		}
 	}
 	for _, pid := range shims {
-		if parents[pid] { // it has a container: what it waits for is a client of an exec, say
+		if parents[pid] { // it has a container: it may wait for the client of an exec
 			continue
 		}
-		fd, err := unix.PidfdOpen(pid, 0) // first, so that what is looked at is what is killed
+		fd, err := unix.PidfdOpen(pid, 0) // first, so that the process that is checked is the one that is killed
 		if err != nil {
 			continue // gone
 		}
 		if isServing(process.CommandLine(pid, "/proc"), t.namespace) && opensPipe(pid) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
 			ended = true
-			t.log.Warn("a shim that would never have answered is ended", "process", pid)
+			t.log.Warn("killed a shim that never answers", "process", pid)
 		}
 		_ = unix.Close(fd) // nothing is written through it
 	}
@@ -55,7 +55,7 @@ func (t *Tasks) endStuckShims() (ended bool) {
 
 // isServing reports whether a command line is that of a shim of a namespace, and not of one of its short-lived actions.
 func isServing(args []string, namespace string) bool {
-	return isShim(args) && !slices.Contains([]string{"start", "delete"}, args[len(args)-1]) && follows(args, "-namespace", namespace)
+	return isShim(args) && !slices.Contains([]string{"start", "delete"}, args[len(args)-1]) && hasFlag(args, "-namespace", namespace)
 }
 
 // opensPipe reports whether a thread of a process waits for the other end of a named pipe that it opens.

@@ -1,5 +1,5 @@
-// Package tasks runs the tasks of containers and processes in them, past what containerd, shims and runc leave when they are killed
-// or do not answer. It knows containers by their ids only; who owns them is the caller's to know.
+// Package tasks runs the tasks of containers and processes in them, and copes with what containerd, shims and runc leave behind when
+// they are killed or do not answer. It knows containers by their ids only; the caller checks their owner.
 package tasks
 
 import (
@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	// KillWait is how long a process may take to vanish after SIGKILL; longer means that the kernel holds it.
+	// KillWait is how long a process may take to end after SIGKILL; longer means that it hangs in the kernel.
 	KillWait = 15 * time.Second
-	// deleteTries bounds how often a task is deleted whose shim ends meanwhile.
+	// deleteTries is how often to delete a task whose shim ends meanwhile.
 	deleteTries = 3
 	// shimEnded is in containerd's error when a shim has ended before it answered: ttrpc.ErrClosed.
 	shimEnded = "ttrpc: closed"
 )
 
-// Tasks are those of one namespace of containerd. Its methods may be called from several goroutines, with that namespace in their
-// contexts; calls that change one container come one after another. Errors are containerd's own, for failure.Classify.
+// Tasks are the tasks of one namespace of containerd. Its methods may be called from several goroutines, with that namespace in their
+// contexts; the caller serializes calls that change one container. Errors are containerd's own, for failure.Classify.
 type Tasks struct {
 	client    api.TasksClient
 	namespace string
@@ -38,12 +38,12 @@ type Tasks struct {
 	shims     *shims
 }
 
-// New makes the tasks of a namespace. The pipes of processes are made below runDir.
+// New returns the tasks of a namespace. The pipes of processes are created below runDir.
 func New(client api.TasksClient, namespace, runDir string, log *slog.Logger) *Tasks {
 	return &Tasks{client: client, namespace: namespace, pipes: filepath.Join(runDir, "exec"), log: log, shims: newShims()}
 }
 
-// Status is how a task is. No task is an errdefs.ErrNotFound; see also [Silent].
+// Status returns the status of a task. No task is an errdefs.ErrNotFound; see also [IsShimTimeout].
 func (t *Tasks) Status(ctx context.Context, id string) (task.Status, error) {
 	got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id})
 	if err != nil {
@@ -52,7 +52,7 @@ func (t *Tasks) Status(ctx context.Context, id string) (task.Status, error) {
 	return got.Process.Status, nil
 }
 
-// PID is the first process of a running container. fault.ErrConflict: it does not run.
+// PID returns the first process of a running container. fault.ErrConflict: it does not run.
 func (t *Tasks) PID(ctx context.Context, id string) (uint32, error) {
 	got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) || err == nil && got.Process.Status == task.Status_STOPPED {
@@ -67,13 +67,13 @@ func (t *Tasks) PID(ctx context.Context, id string) (uint32, error) {
 	return got.Process.Pid, nil
 }
 
-// Resume lets a paused task go on.
+// Resume resumes a paused task.
 func (t *Tasks) Resume(ctx context.Context, id string) error {
 	_, err := t.client.Resume(ctx, &api.ResumeTaskRequest{ContainerID: id})
 	return errgrpc.ToNative(err)
 }
 
-// Forget is for a group of [Tasks.Run] that is gone.
+// Forget removes a group of [Tasks.Run] that no longer exists.
 func (t *Tasks) Forget(group string) { t.shims.forget(group) }
 
 // Stop sends a task a signal, and SIGKILL after grace. It returns when the task has ended; one that is gone is no error.
@@ -83,26 +83,25 @@ func (t *Tasks) Stop(ctx context.Context, id string, sig syscall.Signal, grace t
 	if err := t.kill(ctx, id, sig); err != nil {
 		return err
 	}
-	if done, err := within(ctx, grace, gone); done || err != nil {
+	if done, err := waitFor(ctx, grace, gone); done || err != nil {
 		return err
 	}
-	return t.killHard(ctx, id, gone)
+	return t.forceKill(ctx, id, gone)
 }
 
-// killHard kills a task and waits until it is gone.
-func (t *Tasks) killHard(ctx context.Context, id string, gone <-chan error) error {
+// forceKill kills a task and waits until it is gone.
+func (t *Tasks) forceKill(ctx context.Context, id string, gone <-chan error) error {
 	if err := t.kill(ctx, id, syscall.SIGKILL); err != nil {
 		return err
 	}
-	done, err := within(ctx, KillWait, gone)
+	done, err := waitFor(ctx, KillWait, gone)
 	if err == nil && !done {
 		err = fmt.Errorf("its process did not end %v after SIGKILL: %w", KillWait, fault.ErrTemporary)
 	}
 	return err
 }
 
-// wait tells when a task has ended. The caller calls the function when it has heard enough; it returns when the waiting
-// has ended.
+// wait sends when a task has ended. The returned function stops waiting, and returns when that is done.
 func (t *Tasks) wait(ctx context.Context, id string) (<-chan error, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	gone, ended := make(chan error, 1), make(chan struct{})
@@ -117,8 +116,8 @@ func (t *Tasks) wait(ctx context.Context, id string) (<-chan error, func()) {
 	return gone, func() { cancel(); <-ended }
 }
 
-// within waits for gone at most d. false, nil: not yet.
-func within(ctx context.Context, d time.Duration, gone <-chan error) (bool, error) {
+// waitFor waits for gone, at most d. false, nil: not yet.
+func waitFor(ctx context.Context, d time.Duration, gone <-chan error) (bool, error) {
 	limit := time.NewTimer(d)
 	defer limit.Stop()
 	select {
@@ -131,7 +130,7 @@ func within(ctx context.Context, d time.Duration, gone <-chan error) (bool, erro
 	}
 }
 
-// kill signals a task; one that has ended is no error.
+// kill sends a task a signal. A task that has ended is no error.
 func (t *Tasks) kill(ctx context.Context, id string, sig syscall.Signal) error {
 	_, err := t.client.Kill(ctx, &api.KillRequest{ContainerID: id, Signal: uint32(sig)})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
@@ -155,17 +154,17 @@ func (t *Tasks) End(ctx context.Context, id string) error {
 		}
 		ended, stopWaiting := t.wait(ctx, id)
 		defer stopWaiting()
-		if err := t.killHard(ctx, id, ended); err != nil {
+		if err := t.forceKill(ctx, id, ended); err != nil {
 			return err
 		}
 	}
-	// Also when there is no task: a deletion that was cut off leaves its shim behind until it is asked for again.
+	// Also when there is no task: an interrupted deletion leaves its shim behind until it is requested again.
 	for range deleteTries {
 		_, err = t.client.Delete(ctx, &api.DeleteTaskRequest{ContainerID: id})
 		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 			return nil
 		}
-		// A shim ends with its last task, and with its answer: the next call finds what is left.
+		// A shim exits with its last task, maybe before it answers: the next call finds the rest.
 		if err == nil || !strings.Contains(err.Error(), shimEnded) {
 			return err
 		}

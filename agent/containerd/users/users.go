@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Users of containers that have a user namespace of their own. All of them have the same range of the device's ids, far
-// from those of people and of other engines, so that a volume means the same to each and after each restart.
+// Users of containers with a user namespace of their own. All of them have the same range of the device's ids, far from those of
+// people and of other engines, so that the owners of a volume's files are the same for each and after each restart.
 const (
 	First = 700_000_000 // the id that a container's root has on the device
 	count = 65_536
@@ -29,12 +29,12 @@ func Mappings() []specs.LinuxIDMapping {
 	return []specs.LinuxIDMapping{{ContainerID: 0, HostID: First, Size: count}}
 }
 
-// Own reports whether a service has users of its own.
-func Own(s workload.Service) bool { return s.Namespaces.User == workload.PrivateNamespace }
+// HasOwnUsers reports whether a service has users of its own.
+func HasOwnUsers(s workload.Service) bool { return s.Namespaces.User == workload.PrivateNamespace }
 
 // LayerLabels make a container's layer appear with the owners that its users have.
 func LayerLabels(s workload.Service) map[string]string {
-	if !Own(s) {
+	if !HasOwnUsers(s) {
 		return nil
 	}
 	m := fmt.Sprintf("0:%d:%d", First, count)
@@ -55,7 +55,7 @@ func WithoutMapping(layer []mount.Mount) []mount.Mount {
 // SetNetSysctls sets those of a network that a container with users of its own cannot set itself. netns is the path of the namespace;
 // without one, "", and for other services it does nothing.
 func SetNetSysctls(netns string, s workload.Service) error {
-	if !Own(s) || netns == "" {
+	if !HasOwnUsers(s) || netns == "" {
 		return nil
 	}
 	set := map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}

@@ -90,7 +90,7 @@ func (r *Store) writeFiles(c workload.Container) error {
 		return err
 	}
 	first := 0
-	if users.Own(c.Service) {
+	if users.HasOwnUsers(c.Service) {
 		first = users.First
 	}
 	for n, f := range c.Service.Files {

@@ -35,17 +35,17 @@ func (r *Store) place(id string, n int) (string, error) {
 	return paths.Join(r.o.RunDir, "mounts", id, strconv.Itoa(n))
 }
 
-// Lay makes what a container mounts, anew where it may have changed. Volumes that only its image asks for need nothing.
-func (r *Store) Lay(ctx context.Context, p *workload.Project, c workload.Container) error {
+// Materialise makes what a container mounts, anew where it may have changed. Volumes that only its image asks for need nothing.
+func (r *Store) Materialise(ctx context.Context, p *workload.Project, c workload.Container) error {
 	for n, m := range c.Service.Mounts {
-		if err := r.layOne(ctx, p, c, n, m); err != nil {
+		if err := r.materialiseOne(ctx, p, c, n, m); err != nil {
 			return fmt.Errorf("mount at %s: %w", m.Target, err)
 		}
 	}
 	return r.writeFiles(c)
 }
 
-func (r *Store) layOne(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount) error {
+func (r *Store) materialiseOne(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount) error {
 	var source string
 	switch {
 	case m.Kind == workload.MountVolume && m.Source != "":
@@ -66,9 +66,9 @@ func (r *Store) layOne(ctx context.Context, p *workload.Project, c workload.Cont
 		}
 		source = filepath.Join(dir, volumeData)
 	case m.Kind == workload.MountImage:
-		return r.layView(ctx, c.ID, n, m)
+		return r.mountView(ctx, c.ID, n, m)
 	case m.Kind == workload.MountBind:
-		return r.layBind(ctx, c.ID, n, m)
+		return r.bindSource(ctx, c.ID, n, m)
 	}
 	if m.Subpath == "" {
 		return nil
@@ -121,8 +121,8 @@ func bindFile(f *os.File, to string, dir, whole bool) error {
 	return unix.Mount("", to, "", unix.MS_SLAVE|unix.MS_REC, "")
 }
 
-// layBind mounts a path of the device where the container's specification has it, and makes it when it is missing.
-func (r *Store) layBind(ctx context.Context, id string, n int, m workload.Mount) error {
+// bindSource mounts a path of the device where the container's specification has it, and makes it when it is missing.
+func (r *Store) bindSource(ctx context.Context, id string, n int, m workload.Mount) error {
 	if err := makeSource(m); err != nil || passesOut(m) {
 		return err
 	}
@@ -145,9 +145,9 @@ func (r *Store) layBind(ctx context.Context, id string, n int, m workload.Mount)
 	return nil
 }
 
-// Withdraw unmounts what layBind mounted: a container that runs has it for itself, and the device's files are in no folder of
+// UnmountSources unmounts what layBind mounted: a container that runs has it for itself, and the device's files are in no folder of
 // the agent.
-func (r *Store) Withdraw(c workload.Container) error {
+func (r *Store) UnmountSources(c workload.Container) error {
 	for n, m := range c.Service.Mounts {
 		if m.Kind != workload.MountBind {
 			continue
@@ -212,7 +212,7 @@ func (r *Store) ensureView(ctx context.Context, p *workload.Project, c workload.
 	return err
 }
 
-func (r *Store) layView(ctx context.Context, id string, n int, m workload.Mount) error {
+func (r *Store) mountView(ctx context.Context, id string, n int, m workload.Mount) error {
 	view, err := r.o.Snapshots.Mounts(ctx, viewKey(id, n))
 	if err != nil {
 		return err
@@ -237,7 +237,7 @@ func (r *Store) layView(ctx context.Context, id string, n int, m workload.Mount)
 	return bindPart(whole, m.Subpath, to)
 }
 
-// Clear takes away what [Store.Lay] and [Store.ShareShm] made for a container, and its views of images. None is no error.
+// Clear takes away what [Store.Materialise] and [Store.ShareShm] made for a container, and its views of images. None is no error.
 func (r *Store) Clear(ctx context.Context, id string) error {
 	for _, kind := range []string{"mounts", "shm", "memory"} {
 		dir, err := paths.Join(r.o.RunDir, kind, id)
@@ -365,7 +365,7 @@ func errnoOf(err error) error {
 	return fmt.Errorf("its options are not understood: %w", fault.ErrInvalid)
 }
 
-// isMountPoint tells whether something is mounted at a directory.
+// isMountPoint reports whether something is mounted at a directory.
 func isMountPoint(dir string) (bool, error) {
 	var at, above unix.Stat_t
 	if err := unix.Lstat(dir, &at); err != nil {

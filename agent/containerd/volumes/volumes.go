@@ -122,7 +122,7 @@ func effective(s workload.Service, image ocispec.ImageConfig) []workload.Mount {
 }
 
 // Mounts turns a service's mounts, those that its image wants, and its files into the runtime's, and makes the volumes that are
-// missing. layer is the container's, which new volumes are filled from. What the mounts show is made by [Store.Lay].
+// missing. layer is the container's, which new volumes are filled from. What the mounts show is made by [Store.Materialise].
 func (r *Store) Mounts(ctx context.Context, p *workload.Project, c workload.Container, image ocispec.ImageConfig, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
 	for n, m := range effective(c.Service, image) {
@@ -154,7 +154,7 @@ func (r *Store) mount(ctx context.Context, p *workload.Project, c workload.Conta
 			source, err = r.place(c.ID, n)
 		}
 		out := specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}
-		if users.Own(c.Service) && m.Subpath == "" && len(p.Volume(m.Source).Options) == 0 { // kept below DataDir
+		if users.HasOwnUsers(c.Service) && m.Subpath == "" && len(p.Volume(m.Source).Options) == 0 { // kept below DataDir
 			out.UIDMappings, out.GIDMappings = users.Mappings(), users.Mappings()
 		}
 		return out, err

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Attach records a container, gives it addresses and, when its service has none that answers, makes it the one. It tells
-// whether anything changed.
+// Attach records a container, gives it addresses and makes it the backend of its service when there is none. It reports whether
+// anything changed.
 func (s *State) Attach(name string, c workload.Container) (bool, error) {
 	p := s.Projects[name]
 	if p == nil {
@@ -83,12 +83,12 @@ func (p *Project) newAttachment(c workload.Container) *Attachment {
 	return a
 }
 
-// linkOf is what a container wants of its part of a network.
+// linkOf is what a service sets for its link to a network.
 func linkOf(at workload.Attachment) LinkOptions {
 	return LinkOptions{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
 }
 
-// hostname is what a container calls itself: each replica of several has a name of its own.
+// hostname is a container's host name: each of several replicas has its own.
 func hostname(c workload.Container) string {
 	name := cmp.Or(c.Service.Hostname, c.Service.Name)
 	if c.Service.Count() == 1 && c.Replica == 1 {
@@ -102,7 +102,7 @@ func hostname(c workload.Container) string {
 	return clip(host, maxHostname)
 }
 
-// Activate makes a container the one of its replica that answers. It tells whether that is a change.
+// Activate makes a container the backend of its replica. It reports whether that is a change.
 func (s *State) Activate(project, service, id string) (bool, error) {
 	p := s.Projects[project]
 	if p == nil || p.Services[service] == nil || p.Attachments[id] == nil || p.Attachments[id].Service != service {
@@ -119,7 +119,7 @@ func (s *State) Activate(project, service, id string) (bool, error) {
 	return true, nil
 }
 
-// Deactivate takes a container out of those that answer, unless there is no other. It tells whether that is a change.
+// Deactivate removes a container from the backends, unless there is no other. It reports whether that is a change.
 func (s *State) Deactivate(id string) bool {
 	_, p := s.Find(id)
 	if p == nil {
@@ -138,7 +138,7 @@ func (s *State) allocate(project string, sv *Service, a *Attachment, at workload
 	p := s.Projects[project]
 	pl, b := sv.Endpoints[at.Network], p.Networks[at.Network]
 	if pl == nil || !pl.Wanted && pl.Addresses == nil && pl.Six.Addresses == nil {
-		return fault.WithHint(fmt.Errorf("service %q has no place in network %q: %w", a.Service, at.Network, fault.ErrNotFound),
+		return fault.WithHint(fmt.Errorf("service %q has no endpoint on network %q: %w", a.Service, at.Network, fault.ErrNotFound),
 			"prepare the project first")
 	}
 	key := slotKey(a.Replica, a.Slot)
@@ -212,7 +212,7 @@ func (p *Project) freeSlot(service string, replica int) int {
 	return slot
 }
 
-// Detach forgets a container. When none is left that answers, another attached one of its service does.
+// Detach removes a container. When its service has no backend left, another attached container becomes the backend.
 func (s *State) Detach(id string) {
 	_, p := s.Find(id)
 	if p == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// check holds a state against everything that the rest of the package relies on. It is for bytes from the disk.
+// Check verifies everything that the rest of the program relies on. It is for a state from the disk.
 func (s *State) Check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), fault.ErrInvalid)
@@ -37,7 +37,7 @@ func (s *State) Check() error {
 				if err := b.Check(); err != nil {
 					return fmt.Errorf("project %q: network %q: %w", name, n, err)
 				}
-				continue // what is on the link is the site's business
+				continue // the site manages its addresses
 			case bridges[b.Name] != "" && bridges[b.Name] != b.Owner(name, n):
 				return bad("project %q: network %q: interface %s is also of %s", name, n, b.Name, bridges[b.Name])
 			}
@@ -66,7 +66,7 @@ func (s *State) Check() error {
 	return nil
 }
 
-// Owner is who a subnet belongs to, for people.
+// Owner names the owner of a subnet, for messages.
 func (b *Network) Owner(project, network string) string {
 	if b.Shared != "" {
 		return "the device's network " + b.Shared
@@ -182,7 +182,7 @@ func (p *Project) check(containers map[string]string) error {
 	return nil
 }
 
-// check refuses what cannot stand in files or be made in the kernel.
+// check refuses what cannot be written to files or created in the kernel.
 func (a *Attachment) check() error {
 	if a.Domain != "" && !ValidName(a.Domain) || a.Joins != "" && !ValidName(a.Joins) {
 		return fmt.Errorf("domain %q, namespace of %q: %w", a.Domain, a.Joins, fault.ErrInvalid)
@@ -207,7 +207,7 @@ func (l LinkOptions) check() error {
 	return nil
 }
 
-// checkFiles refuses what cannot stand in a hosts file or a resolver configuration.
+// checkFiles refuses what cannot be written to a hosts file or a resolver configuration.
 func checkFiles(hosts []workload.Host, dns workload.DNS) error {
 	for _, h := range hosts {
 		if _, err := netip.ParseAddr(h.Address); !ValidName(h.Name) || err != nil && h.Address != HostGateway {
@@ -243,8 +243,8 @@ const (
 	maxMTU      = 65535
 )
 
-// ValidName tells whether s can stand in a hosts file and be a file name: letters, digits, dots, dashes, underscores,
-// neither a dot nor a dash in front.
+// ValidName reports whether s is valid in a hosts file and as a file name: letters, digits, dots, dashes, underscores, not
+// beginning with a dot or a dash.
 func ValidName(s string) bool {
 	if s == "" || len(s) > maxName || s[0] == '.' || s[0] == '-' {
 		return false
@@ -263,5 +263,5 @@ func validAll(names []string) bool {
 	return !slices.ContainsFunc(names, func(s string) bool { return !ValidName(s) })
 }
 
-// validInterface tells whether s can be an interface's name.
+// validInterface reports whether s can be an interface's name.
 func validInterface(s string) bool { return len(s) <= 15 && ValidName(s) }

@@ -7,7 +7,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// CheckProject refuses what cannot be made, whatever else is on the device.
+// CheckProject refuses what no device can create.
 func CheckProject(p *workload.Project) error {
 	if !ValidName(p.Name) {
 		return fmt.Errorf("project name %q: %w", p.Name, fault.ErrInvalid)
@@ -36,7 +36,7 @@ func CheckProject(p *workload.Project) error {
 	return nil
 }
 
-// CheckPublished refuses ports that nothing leads to.
+// CheckPublished refuses published ports that cannot be reached.
 func CheckPublished(s workload.Service, networks map[string]workload.Network) error {
 	if len(s.Ports) == 0 || s.Namespaces.Network == workload.HostNamespace {
 		return nil // in the device's namespace they are published as it is

@@ -8,13 +8,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// macvlanModes are Compose's words for how containers of one parent see each other.
+// macvlanModes are the values of macvlan_mode.
 func macvlanModes() []string { return []string{"bridge", "private", "vepa", "passthru"} }
 
-// ipvlanModes are those of containers that share their parent's hardware address.
+// ipvlanModes are the values of ipvlan_mode.
 func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
 
-// ApplyDriver takes over what is particular to a network's driver, and refuses what this program cannot make.
+// ApplyDriver takes over the options of a network's driver, and refuses what this program cannot create.
 func (b *Network) ApplyDriver(n workload.Network) error {
 	switch b.Driver {
 	case "":

@@ -22,7 +22,7 @@ type document struct {
 	State json.RawMessage `json:"state"`
 }
 
-// Encode is deterministic: equal states are equal bytes. A state that decodeState would not read is fault.ErrTooLarge.
+// Encode is deterministic: equal states are equal bytes. A state that Decode would not read is fault.ErrTooLarge.
 func Encode(s *State) ([]byte, error) {
 	raw, err := json.Marshal(s)
 	if err != nil {

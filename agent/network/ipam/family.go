@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// Family is one kind of addresses. Everything that has an address has one of each, or none.
+// Family is IPv4 or IPv6.
 type Family int
 
 const (
 	V4 Family = iota
 	V6
-	Families // how many there are
+	Families // number of families
 )
 
 func FamilyOf(a netip.Addr) Family {
@@ -39,7 +39,7 @@ type Subnet struct {
 	Gateway    netip.Addr   `json:"gateway,omitzero"`     // zero: the first address
 	Range      netip.Prefix `json:"range,omitzero"`       // what containers' addresses are chosen from; zero: all
 	Reserved   []netip.Addr `json:"reserved,omitempty"`   // never chosen
-	Configured bool         `json:"configured,omitempty"` // the project says so; else chosen from the device's pool
+	Configured bool         `json:"configured,omitempty"` // by the project; else chosen from the device's pool
 }
 
 func (s *Subnet) Valid() bool { return s.Prefix.IsValid() }
@@ -51,15 +51,15 @@ func (s *Subnet) GatewayAddr() netip.Addr {
 	return s.Prefix.Addr().Next()
 }
 
-// Same tells whether links that were made for s serve other too.
+// Same reports whether links that were created for s also work for other.
 func (s *Subnet) Same(other *Subnet) bool {
 	return s.Prefix == other.Prefix && s.GatewayAddr() == other.GatewayAddr()
 }
 
-// maxChoices is how many addresses of a subnet are ever looked at: more than containers that a device can run.
+// maxChoices bounds how many addresses of a subnet are tried: more than containers that a device can run.
 const maxChoices = 1 << 16
 
-// choose returns an address that is not used: of containers from below, of services from above.
+// choose returns an unused address: for containers from the start of the subnet, for services from its end.
 func (s *Subnet) choose(used map[netip.Addr]bool, service bool) (netip.Addr, bool) {
 	within, first := s.Prefix, uint32(1)
 	if s.Range.IsValid() && !service {
@@ -105,9 +105,9 @@ func offset(a netip.Addr, n uint32) netip.Addr {
 // Slots are the addresses of a service on a network, of one family.
 type Slots struct {
 	VIP       netip.Addr            `json:"vip,omitzero"`
-	Addresses map[string]netip.Addr `json:"addresses,omitempty"` // by seat
+	Addresses map[string]netip.Addr `json:"addresses,omitempty"` // by slot, see slotKey
 	Each      map[int]netip.Addr    `json:"each,omitempty"`      // address of each replica's name, where there are several
-	Fixed     netip.Addr            `json:"fixed,omitzero"`      // what the project wants the container's address to be
+	Fixed     netip.Addr            `json:"fixed,omitzero"`      // the container's address as the project sets it
 }
 
 // all are all addresses.

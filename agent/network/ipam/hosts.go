@@ -13,7 +13,7 @@ import (
 // HostGateway stands for the device's own address, as a container sees it.
 const HostGateway = "host-gateway"
 
-// Hosts is the hosts file of a container: complete, and true until the project's services change.
+// Hosts is the hosts file of a container: complete, and valid until the project's services change.
 func (s *State) Hosts(project string, a *Attachment) []byte {
 	p := s.Projects[project]
 	var b bytes.Buffer
@@ -53,12 +53,12 @@ func (s *State) Hosts(project string, a *Attachment) []byte {
 	return b.Bytes()
 }
 
-// lines writes names so that each means one thing.
+// lines writes lines of a hosts file so that each name has one meaning.
 type lines struct {
 	out   *bytes.Buffer
 	a     *Attachment
-	own   []string           // what the container calls itself
-	given []string           // what the project says, which nothing else means
+	own   []string           // the container's own names
+	given []string           // names of extra_hosts, which have no other meaning
 	seen  map[[3]string]bool // family, project and service, name
 }
 
@@ -106,7 +106,7 @@ func (l *lines) services(p *Project, network, other string) {
 	}
 }
 
-// knows tells whether a name was written already.
+// knows reports whether a name was written already.
 func (l *lines) knows(name string) bool {
 	for key := range l.seen {
 		if key[2] == name {
@@ -116,7 +116,7 @@ func (l *lines) knows(name string) bool {
 	return slices.Contains(l.own, name) || slices.Contains(l.given, name)
 }
 
-// extra writes what the project says itself.
+// extra writes the lines of extra_hosts.
 func (l *lines) extra(p *Project) {
 	for _, h := range l.a.Hosts {
 		addresses := p.gateways(l.a)
@@ -133,7 +133,7 @@ func (l *lines) extra(p *Project) {
 // ExtraHosts writes the lines of a container's extra_hosts.
 func (p *Project) ExtraHosts(out *bytes.Buffer, a *Attachment) { (&lines{out: out, a: a}).extra(p) }
 
-// gateways are the device as a container sees it.
+// gateways are the addresses at which a container reaches the device.
 func (p *Project) gateways(a *Attachment) []netip.Addr {
 	if a.Host {
 		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
@@ -153,8 +153,8 @@ func (p *Project) gateways(a *Attachment) []netip.Addr {
 	return out
 }
 
-// addressesOf is what a service's name means on a network, or that of one of its replicas: an address that stays, or where this
-// device does not route, those of the containers that answer.
+// addressesOf are the addresses of a service's name on a network, or of the name of one of its replicas: a stable one, or those of
+// the backends where this device does not route.
 func (p *Project) addressesOf(service, network string, f Family, replica int) []netip.Addr {
 	sv, b := p.Services[service], p.Networks[network]
 	t := sv.Endpoints[network].Family(f)
@@ -177,7 +177,7 @@ func (p *Project) addressesOf(service, network string, f Family, replica int) []
 	return out
 }
 
-// replicaNames is the name of one replica on a network, unless it is what a service or an alias there is called.
+// replicaNames is the name of one replica on a network, unless a service or an alias there has it.
 func (p *Project) replicaNames(service, network string, replica int) []string {
 	name := service + "-" + strconv.Itoa(replica)
 	if p.nameTaken(network, name) {
@@ -186,8 +186,8 @@ func (p *Project) replicaNames(service, network string, replica int) []string {
 	return []string{name}
 }
 
-// hostnames is what a service's containers call themselves, which others know them by, too, unless it is what a service or an
-// alias on the network is called.
+// hostnames is the host name of a service's containers, which is a name of the service too unless a service or an alias on the
+// network has it.
 func (p *Project) hostnames(service, network string) []string {
 	name := p.Services[service].Hostname
 	if name == "" || p.nameTaken(network, name) {

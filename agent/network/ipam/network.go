@@ -24,7 +24,7 @@ type Network struct {
 	CNI      string          `json:"cni,omitempty"`    // the site's network of that name
 }
 
-// Family are the network's addresses of a family.
+// Family returns the network's addresses of a family.
 func (b *Network) Family(f Family) *Subnet {
 	if f == V6 {
 		return &b.Six
@@ -32,12 +32,12 @@ func (b *Network) Family(f Family) *Subnet {
 	return &b.Subnet
 }
 
-// Routed tells whether the network's traffic goes through this device, so that service addresses and published ports work.
+// Routed reports whether the network's traffic goes through this device, so that service addresses and published ports work.
 func (b *Network) Routed() bool {
 	return b.CNI == "" && (b.Driver == "" || b.Driver == workload.Bridge)
 }
 
-// Outbound tells whether a default route can go through the network.
+// Outbound reports whether a default route can go through the network.
 func (b *Network) Outbound(f Family) bool {
 	return !b.Internal && b.CNI == "" && b.Family(f).Valid()
 }
@@ -48,7 +48,7 @@ func (b *Network) Clone() *Network {
 	return &c
 }
 
-// Same tells whether links that were made for b serve other too.
+// Same reports whether links that were created for b also work for other.
 func (b *Network) Same(other *Network) bool {
 	return b.Name == other.Name && b.Driver == other.Driver && b.Parent == other.Parent && b.Mode == other.Mode && b.CNI == other.CNI &&
 		b.Subnet.Same(&other.Subnet) && b.Six.Same(&other.Six)
@@ -74,7 +74,7 @@ func (s *State) Backends() map[string]bool {
 	return out
 }
 
-// Joined tells whether a project has joined a network of the device.
+// Joined reports whether a project has joined a network of the device.
 func (s *State) Joined(name string) bool {
 	for _, p := range s.Projects {
 		for _, b := range p.Networks {
@@ -86,7 +86,7 @@ func (s *State) Joined(name string) bool {
 	return false
 }
 
-// ShareNetwork tells whether two projects share a network.
+// ShareNetwork reports whether two projects share a network.
 func (s *State) ShareNetwork(one, other string) bool {
 	if s.Projects[one] == nil || s.Projects[other] == nil {
 		return false
@@ -101,7 +101,7 @@ func (s *State) ShareNetwork(one, other string) bool {
 	return false
 }
 
-// Printable tells whether fields hold only visible ASCII: a resolv.conf with anything else is not worth passing on.
+// Printable reports whether fields hold only visible ASCII: a resolv.conf with anything else is not worth passing on.
 func Printable(fields []string) bool {
 	for _, f := range fields {
 		for _, r := range f {

@@ -12,24 +12,24 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// ErrNoSubnet is told by plan when the pool is used up.
+// ErrNoSubnet is the error of [State.Prepare] when the pool is used up.
 var ErrNoSubnet = errors.New("no subnet left in the pool")
 
-// Device are what a plan needs to know of the device.
+// Device is what a plan needs to know of the device.
 type Device interface {
-	// Subnet returns addresses that nothing uses for a network of a project; of IPv4, at least need of them.
+	// Subnet returns an unused subnet for a network of a project; of IPv4, with at least need addresses.
 	Subnet(network string, f Family, need int) (netip.Prefix, error)
 	// Free refuses addresses that the host uses.
 	Free(p netip.Prefix) error
-	// Name returns an interface name that nothing uses.
+	// Name returns an unused interface name.
 	Name(network string) (string, error)
-	// MTU is what a network gets that asks for none; 0: not known, a new one gets the kernel's default.
+	// MTU is that of a network that sets none; 0: not known, a new one gets the kernel's default.
 	MTU() (int, error)
 	// External is a network that the site declares.
 	External(name string) (*Network, error)
 }
 
-// Prepare changes the state to what p wants. Nothing that an attached container uses goes away.
+// Prepare changes the state to what p wants. It keeps what an attached container uses.
 func (s *State) Prepare(p *workload.Project, c Device) error {
 	if err := CheckProject(p); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (s *State) Prepare(p *workload.Project, c Device) error {
 	return nil
 }
 
-// SharedNeed is the need of a network that many projects share: a whole cut.
+// SharedNeed is how many addresses a network needs that many projects share: a whole subnet of the pool.
 const SharedNeed = 1 << 7
 
 // needs is how many addresses a network of a project needs: one for the name of each service, and two for each replica,
@@ -119,8 +119,8 @@ func (p *Project) clearWanted() {
 	}
 }
 
-// desired is the network that a project asks for; what it leaves open stays as old has it, unless that holds fewer
-// than need addresses and there is more.
+// desired is the network that a project asks for. What it does not set is taken from old, unless that holds fewer than need
+// addresses and a larger subnet is free.
 func desired(n workload.Network, old *Network, need int, c Device) (*Network, error) {
 	if n.External != "" {
 		return c.External(n.External)
@@ -187,7 +187,7 @@ func desired(n workload.Network, old *Network, need int, c Device) (*Network, er
 	return b, b.Check()
 }
 
-// checkSubnets refuses given addresses that others have.
+// checkSubnets refuses configured subnets that other networks have.
 func (s *State) checkSubnets(project, network string, b, old *Network, c Device) error {
 	for f := range Families {
 		mine := b.Family(f)
@@ -211,7 +211,7 @@ func (s *State) checkSubnets(project, network string, b, old *Network, c Device)
 	return nil
 }
 
-// renumber drops the addresses that a network's new shape has no more.
+// renumber removes the addresses that a changed network no longer has.
 func (p *Project) renumber(network string, old, fresh *Network) {
 	for _, sv := range p.Services {
 		pl := sv.Endpoints[network]
@@ -236,7 +236,7 @@ func (p *Project) renumber(network string, old, fresh *Network) {
 	}
 }
 
-// reserveFixed notes the addresses that a service is to have, and takes them from names and from who is not there.
+// reserveFixed records the fixed addresses of a service, and takes them from names and from containers that are not attached.
 func (s *State) reserveFixed(project, service string, at workload.Attachment) error {
 	p := s.Projects[project]
 	b, sv := p.Networks[at.Network], p.Services[service]
@@ -273,7 +273,7 @@ func (s *State) reserveFixed(project, service string, at workload.Attachment) er
 	return nil
 }
 
-// fixedOwner names who of another project has an address of a shared network.
+// fixedOwner names the service of another project that has an address of a shared network.
 func (s *State) fixedOwner(project string, b *Network, a netip.Addr) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
 		for n, other := range s.Projects[name].Networks {
@@ -290,7 +290,7 @@ func (s *State) fixedOwner(project string, b *Network, a netip.Addr) string {
 	return ""
 }
 
-// evict takes an address from names and from containers that are not attached.
+// evict removes an address from names and from containers that are not attached.
 func (p *Project) evict(network string, f Family, a netip.Addr) {
 	for name, sv := range p.Services {
 		pl := sv.Endpoints[network]
@@ -312,7 +312,7 @@ func (p *Project) evict(network string, f Family, a netip.Addr) {
 	}
 }
 
-// allocateService gives a service its place in a network.
+// allocateService gives a service its endpoint on a network.
 func (s *State) allocateService(project, service string, at workload.Attachment) error {
 	p := s.Projects[project]
 	sv, b := p.Services[service], p.Networks[at.Network]
@@ -342,7 +342,7 @@ func (s *State) allocateFamily(project, network string, sv *Service, f Family) e
 	}
 	for n := range max(sv.Replicas, 1) {
 		if t.Fixed.IsValid() {
-			break // given when the container comes: the one before may have it still
+			break // assigned when the container is attached: the previous one may still have it
 		}
 		if _, err := s.allocateSlot(project, network, t, f, slotKey(n+1, 0)); err != nil {
 			return err
@@ -364,7 +364,7 @@ func (s *State) allocateFamily(project, network string, sv *Service, f Family) e
 	return nil
 }
 
-// allocateSlot gives one seat its address, unless it has one.
+// allocateSlot gives one slot an address, unless it has one.
 func (s *State) allocateSlot(project, network string, t *Slots, f Family, key string) (netip.Addr, error) {
 	if a := t.Addresses[key]; a.IsValid() {
 		return a, nil
@@ -400,7 +400,7 @@ func (s *State) reallocate(project string) error {
 			b, pl := p.Networks[n], p.Services[a.Service].Endpoints[n]
 			for f := range Families {
 				t := pl.Family(f)
-				if b.Family(f).Valid() && b.Routed() && !t.VIP.IsValid() { // of a service that the project has no more
+				if b.Family(f).Valid() && b.Routed() && !t.VIP.IsValid() { // of a service that the project no longer has
 					if err := s.allocateFamily(project, n, p.Services[a.Service], f); err != nil {
 						return fmt.Errorf("container %q: %w", id, err)
 					}

@@ -19,12 +19,12 @@ const (
 	maxSubnetBits = 29 // a gateway and 5 addresses: fewer hold no service that can be updated beside another
 )
 
-// cut is the size of the networks that a pool is split into.
+// cut is the prefix length of the subnets that a pool is divided into.
 func cut(pool netip.Prefix) int {
 	return min(max(subnetBits, pool.Bits()+networksAFill), maxSubnetBits)
 }
 
-// ChooseSubnet picks a subnet of a pool that overlaps nothing taken, for a network that holds need addresses.
+// ChooseSubnet picks a subnet of a pool that overlaps nothing taken, for a network that needs so many addresses.
 //
 // While half of the pool is free, a network gets a whole cut: the one that key hashes to, or the next free one, so that the
 // same network on the same device mostly gets the same addresses again, whatever order projects come in. After that it gets
@@ -57,13 +57,13 @@ func ChooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix)
 	return netip.Prefix{}, false
 }
 
-// fit is the size of the smallest subnet with need addresses beside those of the gateway, of the network and of broadcasts.
+// fit is the prefix length of the smallest subnet with need addresses beside those of the gateway, the network and broadcasts.
 // It is never larger than a cut of a large pool.
 func fit(need int) int {
 	return min(max(subnetBits, 32-bits.Len(uint(need+2))), maxSubnetBits)
 }
 
-// occupied are IPv4 addresses as ranges from the first to the last, in order, of which no two overlap.
+// occupied is a sorted list of IPv4 ranges, from the first to the last address, that do not overlap.
 type occupied [][2]uint32
 
 func ranges(taken []netip.Prefix) occupied {
@@ -110,7 +110,7 @@ func addr4(v uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// ChooseLocal picks a network of this device's own IPv6 addresses: the one that key hashes to, or the next free one.
+// ChooseLocal picks a network of this device's unique local IPv6 addresses: the one that key hashes to, or the next free one.
 func ChooseLocal(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (netip.Prefix, bool) {
 	sum := sha256.Sum256([]byte(key))
 	start := binary.BigEndian.Uint16(sum[:2])
@@ -124,7 +124,7 @@ func ChooseLocal(pool netip.Prefix, key string, taken func(netip.Prefix) bool) (
 	return netip.Prefix{}, false
 }
 
-// addresses are those of a network that were given away, also by other projects that share it.
+// addresses are the assigned addresses of a network, also those of other projects that share it.
 func (s *State) addresses(b *Network, project, network string) map[netip.Addr]bool {
 	used := map[netip.Addr]bool{}
 	for name, p := range s.Projects {
@@ -147,8 +147,8 @@ func (s *State) addresses(b *Network, project, network string) map[netip.Addr]bo
 	return used
 }
 
-// HardwareAddrOf is the link address that goes with an address: a container that takes over an address takes over this too, and no
-// neighbour's memory goes stale.
+// HardwareAddrOf derives a link address from an IP address: a container that takes over an address takes over this too, and no
+// neighbour entry becomes stale.
 func HardwareAddrOf(four, six netip.Addr) []byte {
 	var b [4]byte
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// PortsOf copies ports; 0.0.0.0 is every address, as no address is.
+// PortsOf converts ports; 0.0.0.0 is every address, like no address.
 func PortsOf(ports []workload.Port) []Port {
 	out := make([]Port, 0, len(ports))
 	for _, p := range ports {
@@ -23,7 +23,7 @@ func PortsOf(ports []workload.Port) []Port {
 	return out
 }
 
-// Ports are all ports that a project has: its services' and its containers'.
+// Ports are all ports of a project: of its services and of its containers.
 func (s *State) Ports(project string) []Port {
 	p := s.Projects[project]
 	if p == nil {
@@ -39,10 +39,9 @@ func (s *State) Ports(project string) []Port {
 	return out
 }
 
-// checkPorts refuses a project whose ports an attached container of another project has. What another project is merely
-// prepared for does not count: in an update that swaps two projects' ports each would wait for the other for ever. So a
-// conflict ends when the other's old containers are detached; that one set of projects is without conflicts is for those
-// who accept it to see.
+// checkPorts refuses a project whose ports an attached container of another project has. Ports that another project is only
+// prepared for do not count: in an update that swaps the ports of two projects each would wait for the other forever. So a
+// conflict ends when the other's old containers are detached; admission checks that a set of projects has no conflicts.
 func (s *State) checkPorts(p *workload.Project) error {
 	for i, sv := range p.Services {
 		for j, q := range PortsOf(sv.Ports) {

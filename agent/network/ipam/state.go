@@ -12,8 +12,8 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// State is all that a manager decided. Whatever is in the kernel follows from it: it is saved before something new is made, and
-// after what it has no more is removed. A nil map reads as an empty one.
+// State is all decisions of a manager. The kernel follows it: it is saved before new objects are created, and after objects that it
+// no longer has were removed. A nil map reads as an empty one.
 type State struct {
 	Projects map[string]*Project `json:"projects"`
 	Local    netip.Prefix        `json:"local,omitzero"` // IPv6 addresses that are this device's own, /48; zero: not chosen yet
@@ -31,8 +31,8 @@ type Service struct {
 	Wanted    bool                 `json:"wanted"`
 	Hostname  string               `json:"hostname,omitempty"` // as last prepared; "": none was given
 	Replicas  int                  `json:"replicas,omitempty"` // as last prepared; 0: one
-	Active    Backends             `json:"active,omitempty"`   // the attached containers that answer, by replica
-	Fallback  string               `json:"fallback,omitempty"` // id of the attached container that answers while none is active
+	Active    Backends             `json:"active,omitempty"`   // the attached containers that are backends, by replica
+	Fallback  string               `json:"fallback,omitempty"` // id of the attached container that is the backend while none is active
 	Ports     []Port               `json:"ports"`              // as last prepared
 	Endpoints map[string]*Endpoint `json:"endpoints"`          // by network
 }
@@ -40,7 +40,7 @@ type Service struct {
 // Backends are ids of containers by replica.
 type Backends map[int]string
 
-// Endpoint is a service's part of one network.
+// Endpoint is a service on one network.
 type Endpoint struct {
 	Wanted  bool     `json:"wanted"`
 	Aliases []string `json:"aliases"`
@@ -48,7 +48,7 @@ type Endpoint struct {
 	Six Slots `json:"six,omitzero"`
 }
 
-// Family are the place's addresses of a family.
+// Family returns the endpoint's addresses of a family.
 func (pl *Endpoint) Family(f Family) *Slots {
 	if f == V6 {
 		return &pl.Six
@@ -60,7 +60,7 @@ func (pl *Endpoint) Family(f Family) *Slots {
 type Attachment struct {
 	Service  string                 `json:"service"`
 	Replica  int                    `json:"replica"`
-	Slot     int                    `json:"slot"` // which of the replica's addresses: two revisions of one replica live side by side in an update
+	Slot     int                    `json:"slot"` // which of the replica's addresses: two revisions of a replica exist side by side in an update
 	Hostname string                 `json:"hostname"`
 	Domain   string                 `json:"domain,omitempty"`
 	Networks []string               `json:"networks"` // in order of interfaces
@@ -72,13 +72,13 @@ type Attachment struct {
 	DNS      workload.DNS           `json:"dns,omitzero"`
 }
 
-// LinkOptions is what is particular about a container's part of one network.
+// LinkOptions are what a service or the site sets for a container's link to one network.
 type LinkOptions struct {
 	MAC       string         `json:"mac,omitempty"`
 	Interface string         `json:"interface,omitempty"` // "": the next ethN
 	Gateway   bool           `json:"gateway,omitempty"`
-	Requested []netip.Addr   `json:"requested,omitempty"` // addresses that a network of the site is asked for
-	Assigned  []netip.Prefix `json:"assigned,omitempty"`  // addresses that it gave
+	Requested []netip.Addr   `json:"requested,omitempty"` // addresses requested of a network of the site
+	Assigned  []netip.Prefix `json:"assigned,omitempty"`  // addresses that it assigned; nil: not joined
 }
 
 // Port is one published port.
@@ -87,7 +87,7 @@ type Port struct {
 	HostPort      uint16     `json:"hostPort"`
 	ContainerPort uint16     `json:"containerPort"`
 	Protocol      string     `json:"protocol"`
-	Replica       int        `json:"replica,omitempty"` // the one that it leads to; 0: all
+	Replica       int        `json:"replica,omitempty"` // its backend; 0: all replicas
 }
 
 func (p Port) String() string {
@@ -97,16 +97,16 @@ func (p Port) String() string {
 	return fmt.Sprintf("%d/%s", p.HostPort, p.Protocol)
 }
 
-// Conflicts tells whether both cannot be published at once.
+// Conflicts reports whether both cannot be published at once.
 func (p Port) Conflicts(q Port) bool {
 	return p.HostPort == q.HostPort && p.Protocol == q.Protocol &&
 		(!p.Host.IsValid() || !q.Host.IsValid() || p.Host == q.Host)
 }
 
-// slotKey names an address of a place.
+// slotKey names an address of an endpoint.
 func slotKey(replica, slot int) string { return strconv.Itoa(replica) + "." + strconv.Itoa(slot) }
 
-// Address is where a container is on a network of its project; invalid when it has no address of the family there.
+// Address is a container's address on a network of its project; invalid when it has none of the family there.
 func (p *Project) Address(a *Attachment, network string, f Family) netip.Addr {
 	for _, g := range a.Links[network].Assigned {
 		if FamilyOf(g.Addr()) == f {
@@ -120,7 +120,7 @@ func (p *Project) Address(a *Attachment, network string, f Family) netip.Addr {
 	return s.Endpoints[network].Family(f).Addresses[slotKey(a.Replica, a.Slot)]
 }
 
-// DefaultRoute is the network that a container's default route goes through, "" when there is none.
+// DefaultRoute is the network of a container's default route, "" when there is none.
 func (p *Project) DefaultRoute(a *Attachment, f Family) string {
 	first := ""
 	for _, n := range a.Networks {
@@ -148,7 +148,7 @@ func (p *Project) Ingress(a *Attachment, f Family) string {
 	return ""
 }
 
-// Interfaces are the names of a container's interfaces, by order of its networks.
+// Interfaces are the names of a container's interfaces, in order of its networks.
 func (a *Attachment) Interfaces() []string {
 	taken, out := map[string]bool{}, make([]string, len(a.Networks))
 	for i, n := range a.Networks {
@@ -177,7 +177,7 @@ func (s *State) Find(id string) (string, *Project) {
 	return "", nil
 }
 
-// Clone copies everything, so that a change can be dropped when it does not work out.
+// Clone copies everything, so that a change can be discarded.
 func (s *State) Clone() *State {
 	c := &State{Projects: make(map[string]*Project, len(s.Projects)), Local: s.Local}
 	for name, p := range s.Projects {
@@ -216,7 +216,7 @@ func newProject() *Project {
 	}
 }
 
-// prune drops what neither the project wants nor a container uses.
+// prune removes what neither the project wants nor a container uses.
 func (p *Project) prune() {
 	usedNetwork, usedPlace, usedService := map[string]bool{}, map[[2]string]bool{}, map[string]bool{}
 	for _, a := range p.Attachments {
@@ -235,7 +235,7 @@ func (p *Project) prune() {
 	maps.DeleteFunc(p.Networks, func(n string, b *Network) bool { return !b.Wanted && !usedNetwork[n] })
 }
 
-// pruneSlots drops the addresses of replicas that the service has no more.
+// pruneSlots removes the addresses of replicas that the service no longer has.
 func (p *Project) pruneSlots(name string) {
 	s, used := p.Services[name], map[string]bool{}
 	count := max(s.Replicas, 1)
@@ -257,8 +257,8 @@ func (p *Project) pruneSlots(name string) {
 	}
 }
 
-// Backends are the ids of the containers that a service's address and ports lead to, lowest replica first. A container
-// that nobody vouched for answers only when there is no other.
+// Backends are the ids of the containers that a service's address and ports lead to, lowest replica first. A container that was not
+// activated is a backend only when there is no other.
 func (p *Project) Backends(service string) []string {
 	s := p.Services[service]
 	if s == nil || len(s.Active) == 0 {
