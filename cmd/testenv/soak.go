@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -60,6 +61,25 @@ func soakCommand() *cli.Command {
 				},
 				Action: func(c *cli.Context) error {
 					_, err := soak.Load(c.Context, soak.LoadOptions{Out: c.App.Writer, Updates: c.Int("updates"), Rate: c.Int("rate")})
+					return err
+				},
+			},
+			{
+				Name:  "polls",
+				Usage: "many devices poll one fleet manager by mutual TLS: latency, processor, memory",
+				Flags: []cli.Flag{
+					&cli.IntFlag{Name: "devices", Usage: "`NUMBER` of devices", Value: 10_000},
+					&cli.DurationFlag{Name: "every", Usage: "between two polls of a device", Value: time.Minute},
+					&cli.DurationFlag{Name: "duration", Usage: "measure for this `TIME`", Value: 2 * time.Minute},
+					&cli.BoolFlag{Name: "reconnect", Usage: "a new connection for each poll"},
+				},
+				Action: func(c *cli.Context) error {
+					f, err := soak.Polls(c.Context, soak.PollsOptions{
+						Out: c.App.Writer, Devices: c.Int("devices"), Every: c.Duration("every"), Duration: c.Duration("duration"), Reconnect: c.Bool("reconnect"),
+					})
+					if err == nil {
+						_, err = fmt.Fprintln(c.App.Writer, f)
+					}
 					return err
 				},
 			},

@@ -303,3 +303,32 @@ func TestInterruptedBackup(t *testing.T) {
 	s.restart()
 	s.views(`"id": "press-07"`)
 }
+
+// A poll that finds nothing new needs neither the registry nor the database: it is answered while both are gone.
+func TestPollNeedsNothing(t *testing.T) {
+	s := start(t, fleetserver.Options{})
+	clients := []string{"press-07", "press-08", "press-09"}
+	etags := map[string]string{}
+	for _, client := range clients {
+		if err := s.Publish(t.Context(), client, 1, "web"); err != nil {
+			t.Fatal(err)
+		}
+		a := s.do(s.as(client), "GET", "/api/v1/deployments", "")
+		if etags[client] = a.Header.Get("ETag"); a.Code != 200 {
+			t.Fatalf("GET = %d %s", a.Code, a.Body)
+		}
+	}
+	s.Registry.Down()
+	s.lose("fleet.db", "fleet.db-wal", "fleet.db-shm") // every query fails from now on
+	for range 3 {
+		for _, client := range clients {
+			c := s.as(client)
+			if a := s.do(c, "GET", "/api/v1/deployments", "", "If-None-Match", etags[client]); a.Code != 304 {
+				t.Errorf("poll = %d %s", a.Code, a.Body)
+			}
+			if code := s.register(c, client); code != 503 {
+				t.Errorf("PUT without a database = %d, want 503", code)
+			}
+		}
+	}
+}

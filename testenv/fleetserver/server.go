@@ -39,8 +39,10 @@ const (
 
 // Options of a server.
 type Options struct {
-	Clients string   // accepted-client policy, YAML; "": every client is accepted
-	Flags   []string // more flags of serve
+	Clients  string        // accepted-client policy, YAML; "": every client is accepted
+	Registry testenv.Kind  // of states; "": distribution
+	Interval time.Duration // between two requests for a device's state; 0: one second
+	Flags    []string      // more flags of serve
 }
 
 // Server is a longshore-fleet that runs.
@@ -63,7 +65,7 @@ func Start(ctx context.Context, box *testenv.Box, o Options) (s *Server, err err
 	if s.Dir, err = box.Folder("fleet"); err != nil {
 		return nil, err
 	}
-	if s.Registry, err = testenv.StartRegistry(filepath.Join(s.Dir, "registry"), testenv.Distribution); err != nil {
+	if s.Registry, err = testenv.StartRegistry(filepath.Join(s.Dir, "registry"), cmp.Or(o.Registry, testenv.Distribution)); err != nil {
 		return nil, err
 	}
 	box.Add("registry of states", s.Registry.Close)
@@ -92,7 +94,7 @@ func Start(ctx context.Context, box *testenv.Box, o Options) (s *Server, err err
 	argv := append([]string{
 		s.Program, "serve", "--database", s.Path("fleet.db"), "--listen", at[1], "--mtls-listen", at[0], "--svid-cert", s.Path("main.crt"), "--svid-key", s.Path("main.key"),
 		"--trust-bundle", s.Path("bundle.json"), "--clients", s.Path("clients.yaml"), "--trust-bundle-uri", s.URL + "/.well-known/spiffe/bundle.json",
-		"--state", s.Repo.Name(), "--state-interval", "1s",
+		"--state", s.Repo.Name(), "--state-interval", cmp.Or(o.Interval, time.Second).String(),
 	}, o.Flags...)
 	if s.Process, err = box.Start("longshore-fleet", nil, argv...); err != nil {
 		return nil, err
