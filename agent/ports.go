@@ -88,7 +88,8 @@ const (
 
 // Reporter delivers one report. fault.ErrTemporary keeps it in the outbox; any other error drops it, with a log line. With
 // fault.ErrNotFound, ErrUnauthenticated, ErrDenied or ErrInvalid beside it the endpoint was reached and objects to this
-// report: the device's capabilities then do not keep the reports behind them waiting.
+// report: the device's capabilities then do not keep the reports behind them waiting. created: the endpoint knew nothing of the
+// report's subject.
 type Reporter interface {
-	Deliver(ctx context.Context, r Report) error
+	Deliver(ctx context.Context, r Report) (created bool, err error)
 }

@@ -193,3 +193,27 @@ func TestReportsWithinTheInterval(t *testing.T) {
 		}
 	})
 }
+
+// An endpoint that lost its database answers the device's next capabilities as those of a new device, and is told everything again.
+func TestAnEndpointThatForgotIsToldEverything(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.ReportInterval = 5 * time.Minute }
+		w.Publish(t, 1, anApp(1, "web:1"), anApp(2, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		for range 2 {
+			w.Fleet.Forget()
+			time.Sleep(2 * time.Hour) // nothing changes on the device
+			synctest.Wait()
+			for _, n := range []int{1, 2} {
+				if got := fmt.Sprint(w.States(t, anApp(n, "").DeploymentID())); got != "[installed@1]" {
+					t.Errorf("deployment %d was reported as %s, want installed once", n, got)
+				}
+			}
+			if o := r.Status().Outbox; o.Depth != 0 || o.Lost != 0 {
+				t.Errorf("outbox %+v", o)
+			}
+		}
+	})
+}

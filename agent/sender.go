@@ -15,6 +15,9 @@ import (
 // reportBackoff is the longest pause between attempts to reach the fleet endpoint.
 const reportBackoff = 5 * time.Minute
 
+// recapPause is the shortest time between two reports of everything that the endpoint asks for.
+const recapPause = time.Hour
+
 // sender carries reports from the outbox to the fleet endpoint: in order, each until it is taken, at least once. Only the
 // device's capabilities can be overtaken, when the endpoint answers that it does not take them yet: statuses do not depend
 // on them. When there was nothing to report for the report interval, the last capabilities are sent once more, so that the
@@ -23,8 +26,9 @@ type sender struct {
 	wake chan struct{}
 	held held // of run alone
 
-	last *store.Report // capabilities that the endpoint has taken; nil: none since the start. Of run alone
-	due  time.Time     // when they are sent once more
+	last   *store.Report // capabilities that the endpoint has taken; nil: none since the start. Of run alone
+	due    time.Time     // when they are sent once more
+	recaps time.Time     // when the endpoint may ask for everything again
 
 	mu   sync.Mutex
 	err  error
@@ -115,7 +119,7 @@ func (p *sender) idle(ctx context.Context, a *Agent) {
 	}
 }
 
-// recap has the newest of everything reported once more when the outbox is empty after reports were dropped.
+// recap has the newest of everything reported once more when the outbox is empty, after reports were dropped or the endpoint lost them.
 func (p *sender) recap(ctx context.Context, a *Agent) {
 	var gap *store.Gap
 	err := a.o.Store.View(func(tx *store.Tx) (err error) {
@@ -140,7 +144,7 @@ func (p *sender) deliver(ctx context.Context, a *Agent) (bool, error) {
 	if r == nil {
 		return p.alive(ctx, a)
 	}
-	err = a.o.Reporter.Deliver(ctx, *r)
+	created, err := a.o.Reporter.Deliver(ctx, *r)
 	switch {
 	case ctx.Err() != nil:
 		return true, err
@@ -159,7 +163,23 @@ func (p *sender) deliver(ctx context.Context, a *Agent) (bool, error) {
 			p.last = nil
 		}
 	}
-	return true, a.o.Store.Update(func(tx *store.Tx) error { return tx.Delivered(r.Sequence) })
+	forgot := p.forgot(a, r.Kind, created)
+	return true, a.o.Store.Update(func(tx *store.Tx) error {
+		if forgot {
+			return errors.Join(tx.Delivered(r.Sequence), tx.AskRecap())
+		}
+		return tx.Delivered(r.Sequence)
+	})
+}
+
+// forgot reports whether the endpoint lacks what it was told before: it answers capabilities as those of a new device, as after a
+// loss of its database. An endpoint that always does so is told everything once in a while.
+func (p *sender) forgot(a *Agent, kind string, created bool) bool {
+	if !created || kind != store.KindCapabilities || a.o.Now().Before(p.recaps) {
+		return false
+	}
+	p.recaps = a.o.Now().Add(recapPause)
+	return true
 }
 
 // alive sends the last capabilities once more when nothing was sent for the report interval; false: it is not time.
@@ -167,7 +187,7 @@ func (p *sender) alive(ctx context.Context, a *Agent) (bool, error) {
 	if p.last == nil || a.o.ReportInterval <= 0 || a.o.Now().Before(p.due) {
 		return false, nil
 	}
-	err := a.o.Reporter.Deliver(ctx, *p.last)
+	created, err := a.o.Reporter.Deliver(ctx, *p.last)
 	switch {
 	case ctx.Err() != nil, errors.Is(err, fault.ErrTemporary):
 		return true, err
@@ -176,6 +196,9 @@ func (p *sender) alive(ctx context.Context, a *Agent) (bool, error) {
 		p.last = nil
 	}
 	p.noteDelivery(a)
+	if err == nil && p.forgot(a, store.KindCapabilities, created) {
+		return true, a.o.Store.Update((*store.Tx).AskRecap)
+	}
 	return true, nil
 }
 

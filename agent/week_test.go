@@ -27,21 +27,21 @@ type answering struct {
 	repeat int // reports that came once more
 }
 
-func (e *answering) Deliver(_ context.Context, r agent.Report) error {
+func (e *answering) Deliver(_ context.Context, r agent.Report) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.down {
-		return fmt.Errorf("connection refused: %w", fault.ErrTemporary)
+		return false, fmt.Errorf("connection refused: %w", fault.ErrTemporary)
 	}
 	if slices.ContainsFunc(e.taken, func(t agent.Report) bool { return t.Sequence == r.Sequence }) {
 		e.repeat++
-		return nil
+		return false, nil
 	}
 	e.taken = append(e.taken, r)
 	if e.loses > 0 && len(e.taken)%e.loses == 0 {
-		return fmt.Errorf("connection reset: %w", fault.ErrTemporary)
+		return false, fmt.Errorf("connection reset: %w", fault.ErrTemporary)
 	}
-	return nil
+	return false, nil
 }
 
 func (e *answering) set(down bool) {

@@ -11,7 +11,7 @@ import (
 func ServerConfig(s Source, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		ClientAuth: tls.RequireAnyClientCert, // verified below, by SPIFFE's rules
+		ClientAuth: tls.RequestClientCert, // required and verified below, by SPIFFE's rules
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			c, err := s.Credentials()
 			if err != nil {

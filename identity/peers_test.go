@@ -181,7 +181,7 @@ func TestPeers(t *testing.T) {
 		})
 	}
 	t.Run("no certificate", func(t *testing.T) {
-		if err, _ := shake(t, identity.ServerConfig(server, time.Now), &tls.Config{InsecureSkipVerify: true}); err == nil || !strings.Contains(err.Error(), "didn't provide a certificate") {
+		if err, _ := shake(t, identity.ServerConfig(server, time.Now), &tls.Config{InsecureSkipVerify: true}); err == nil || !strings.Contains(err.Error(), "no certificate was presented") {
 			t.Errorf("handshake = %v", err)
 		}
 	})

@@ -42,6 +42,8 @@ func (c *Credentials) VerifyClient(chain []*x509.Certificate, now time.Time) (Na
 func (c *Credentials) VerifyManager(chain []*x509.Certificate, now time.Time) error {
 	name, err := c.Bundle.verify(chain, now, x509.ExtKeyUsageServerAuth)
 	switch {
+	case err != nil && len(chain) > 0 && len(chain[0].URIs) == 0:
+		return fault.WithHint(err, "this is not the manager's address of mutual TLS, or a proxy before it ends TLS: it must pass TLS through")
 	case err != nil:
 		return err
 	case name != c.SVID.Name.ManagerName():
@@ -69,7 +71,7 @@ func refused(format string, args ...any) error {
 func (b *Bundle) verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (Name, error) {
 	switch {
 	case len(chain) == 0:
-		return Name{}, refused("no certificate was presented")
+		return Name{}, refused("no certificate was presented, as by a proxy that ends TLS: it must pass TLS through")
 	case len(chain) > maxChain:
 		return Name{}, refused("%d certificates were presented, more than %d", len(chain), maxChain)
 	}

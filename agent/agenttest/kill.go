@@ -163,8 +163,12 @@ type killReporter struct {
 	r agent.Reporter
 }
 
-func (r killReporter) Deliver(ctx context.Context, rep agent.Report) error {
-	return r.k.around("deliver", func() error { return r.r.Deliver(ctx, rep) })
+func (r killReporter) Deliver(ctx context.Context, rep agent.Report) (created bool, err error) {
+	err = r.k.around("deliver", func() (err error) {
+		created, err = r.r.Deliver(ctx, rep)
+		return err
+	})
+	return created, err
 }
 
 type killRuntime struct {

@@ -283,6 +283,14 @@ type Fleet struct {
 	mu      sync.Mutex
 	reports []agent.Report
 	fail    func(agent.Report) error
+	forgot  bool // the next capabilities are those of a new device
+}
+
+// Forget loses every report, and knows the device no more.
+func (f *Fleet) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reports, f.forgot = nil, true
 }
 
 // Fail sets the answer to reports; nil: all are taken.
@@ -293,19 +301,22 @@ func (f *Fleet) Fail(g func(agent.Report) error) {
 }
 
 // Deliver implements [agent.Reporter].
-func (f *Fleet) Deliver(ctx context.Context, r agent.Report) error {
+func (f *Fleet) Deliver(ctx context.Context, r agent.Report) (created bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", fault.ErrTemporary, err)
+		return false, fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 	}
 	if f.fail != nil {
 		if err := f.fail(r); err != nil {
-			return err
+			return false, err
 		}
 	}
 	f.reports = append(f.reports, r)
-	return nil
+	if r.Kind == agent.ReportCapabilities {
+		created, f.forgot = f.forgot, false
+	}
+	return created, nil
 }
 
 // Reports lists what was taken, in order, repetitions left out.

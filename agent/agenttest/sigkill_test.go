@@ -274,13 +274,13 @@ func (f folder) Retain(_ context.Context, keep []digest.Digest) error {
 // letters is a fleet endpoint in a file: one report a line.
 type letters string
 
-func (l letters) Deliver(_ context.Context, r agent.Report) error {
+func (l letters) Deliver(_ context.Context, r agent.Report) (bool, error) {
 	f, err := os.OpenFile(string(l), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return false, err
 	}
 	err = json.NewEncoder(f).Encode(r)
-	return errors.Join(err, f.Close())
+	return false, errors.Join(err, f.Close())
 }
 
 func (l letters) read() (out []agent.Report, err error) {

@@ -57,7 +57,7 @@ func TestRequests(t *testing.T) {
 		{Sequence: 1, Kind: "capabilities", Subject: "gw/press-07", Body: []byte(`{"a":1}`)},
 		{Sequence: 2, Kind: "status", Subject: "d-1", Body: []byte(`{"b":2}`)},
 	} {
-		if err := c.Deliver(t.Context(), r); err != nil {
+		if _, err := c.Deliver(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,7 +117,7 @@ func TestDeliver(t *testing.T) {
 				_, _ = io.WriteString(w, tc.body) // the client may have hung up
 			}))
 			defer srv.Close()
-			err := client(t, srv.URL, nil).Deliver(t.Context(), agent.Report{Kind: "status", Subject: "d", Body: []byte("{}")})
+			_, err := client(t, srv.URL, nil).Deliver(t.Context(), agent.Report{Kind: "status", Subject: "d", Body: []byte("{}")})
 			if (err == nil) != (tc.message == "") {
 				t.Fatalf("Deliver = %v", err)
 			}
@@ -139,11 +139,11 @@ func TestOfflineAndMissingTokenAreTemporary(t *testing.T) {
 	url := srv.URL
 	srv.Close()
 	r := agent.Report{Kind: "status", Subject: "d", Body: []byte("{}")}
-	if err := client(t, url, nil).Deliver(t.Context(), r); !errors.Is(err, fault.ErrTemporary) {
+	if _, err := client(t, url, nil).Deliver(t.Context(), r); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("offline: %v, want temporary", err)
 	}
 	c := client(t, url, func(o *manager.Options) { o.TokenFile = filepath.Join(t.TempDir(), "none") })
-	if err := c.Deliver(t.Context(), r); !errors.Is(err, fault.ErrTemporary) || fault.Hint(err) == "" {
+	if _, err := c.Deliver(t.Context(), r); !errors.Is(err, fault.ErrTemporary) || fault.Hint(err) == "" {
 		t.Errorf("no token: %v, want temporary with a hint", err)
 	}
 }
@@ -155,7 +155,7 @@ func TestEmptyTokenIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := client(t, "http://127.0.0.1:1", func(o *manager.Options) { o.TokenFile = file })
-	err := c.Deliver(t.Context(), agent.Report{Kind: agent.ReportCapabilities, Subject: "d"})
+	_, err := c.Deliver(t.Context(), agent.Report{Kind: agent.ReportCapabilities, Subject: "d"})
 	if !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error(), file+" is empty") {
 		t.Errorf("Deliver = %v, want temporary, naming the file", err)
 	}

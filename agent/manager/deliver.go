@@ -22,7 +22,7 @@ const (
 
 // Deliver implements [agent.Reporter]: it sends one report. fault.ErrTemporary means that it should be sent again, after
 // fault.RetryAfter if told: all but the answers that say that the report itself is at fault.
-func (c *Client) Deliver(ctx context.Context, r store.Report) error {
+func (c *Client) Deliver(ctx context.Context, r store.Report) (created bool, err error) {
 	method, path := http.MethodPost, "/api/v1/deployments/"+url.PathEscape(r.Subject)+"/status"
 	if r.Kind == store.KindCapabilities {
 		method, path = http.MethodPut, "/api/v1/capabilities/"+escapeDevice(r.Subject)
@@ -36,17 +36,17 @@ func (c *Client) Deliver(ctx context.Context, r store.Report) error {
 	defer cancel()
 	res, err := c.send(ctx, method, path, h, r.Body)
 	if err != nil {
-		return fmt.Errorf("report to %s: %w", c.base, err)
+		return false, fmt.Errorf("report to %s: %w", c.base, err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if res.StatusCode >= 200 && res.StatusCode < 300 {
-		return nil // taken, whatever became of the answer's body
+		return res.StatusCode == http.StatusCreated, nil // taken, whatever became of the answer's body
 	}
 	if err != nil {
-		return fmt.Errorf("report to %s: %s: %w: %w", c.base, res.Status, fault.ErrTemporary, err)
+		return false, fmt.Errorf("report to %s: %s: %w: %w", c.base, res.Status, fault.ErrTemporary, err)
 	}
-	return c.judge(c.refused(res, body))
+	return false, c.judge(c.refused(res, body))
 }
 
 // judge decides what is worth sending again. Only the API itself can say that a report is at fault, by a problem of a type that

@@ -105,6 +105,19 @@ func (t *Tx) ToldGap() error {
 	return put(t.tx.Bucket(bucketMeta), keyGap, g)
 }
 
+// AskRecap notes that the newest of every subject has to be appended again.
+func (t *Tx) AskRecap() error {
+	g, err := t.Gap()
+	if err != nil {
+		return err
+	}
+	if g == nil {
+		g = &Gap{}
+	}
+	g.Told = false
+	return put(t.tx.Bucket(bucketMeta), keyGap, g)
+}
+
 // First returns the oldest report that is not delivered; nil when all are.
 func (t *Tx) First() (*Report, error) { return t.Next(0) }
 

@@ -97,7 +97,7 @@ const (
 	KindCapabilities = "capabilities"
 )
 
-// Gap says that reports were dropped undelivered because there was no room.
+// Gap says that reports were dropped undelivered because there was no room, or with Count 0 that the endpoint lacks what was delivered.
 type Gap struct {
 	First uint64    `json:"first"` // sequence of the first one dropped
 	Last  uint64    `json:"last"`

@@ -184,7 +184,7 @@ func (t *Tx) gap(seq uint64, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	if g == nil {
+	if g == nil || g.Count == 0 {
 		g = &Gap{First: seq, Since: at}
 	}
 	g.First, g.Last, g.Count, g.Told = min(g.First, seq), max(g.Last, seq), g.Count+1, false

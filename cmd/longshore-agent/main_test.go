@@ -198,7 +198,7 @@ func TestAgentStartsInSpiteOfASlip(t *testing.T) {
 	if _, err := parts.registry.Resolve(t.Context(), "127.0.0.1:1/r", "d"); err == nil || !strings.Contains(err.Error(), "none.pem") {
 		t.Errorf("Resolve = %v, want the registry's slip", err)
 	}
-	if err := (unreachable{fault.ErrInvalid}).Deliver(t.Context(), agent.Report{}); !fault.Retryable(err) {
+	if _, err := (unreachable{fault.ErrInvalid}).Deliver(t.Context(), agent.Report{}); !fault.Retryable(err) {
 		t.Errorf("Deliver = %v, want temporary", err)
 	}
 }

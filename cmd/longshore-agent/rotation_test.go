@@ -249,9 +249,9 @@ func (b *box) write(policy string) {
 }
 
 // Deliver implements [agent.Reporter]: a fleet endpoint that takes everything.
-func (b *box) Deliver(context.Context, agent.Report) error {
+func (b *box) Deliver(context.Context, agent.Report) (bool, error) {
 	b.told.Add(1)
-	return nil
+	return false, nil
 }
 
 // wake starts the agent, with the parts that the program puts together but for containerd.

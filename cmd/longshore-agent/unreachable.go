@@ -15,6 +15,6 @@ type unreachable struct{ err error }
 var _ agent.Reporter = unreachable{}
 
 // Deliver implements [agent.Reporter].
-func (u unreachable) Deliver(context.Context, agent.Report) error {
-	return fmt.Errorf("%w: %w", u.err, fault.ErrTemporary)
+func (u unreachable) Deliver(context.Context, agent.Report) (bool, error) {
+	return false, fmt.Errorf("%w: %w", u.err, fault.ErrTemporary)
 }

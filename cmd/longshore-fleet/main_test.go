@@ -180,13 +180,13 @@ func TestAgentReports(t *testing.T) {
 	}
 	defer agents.Close()
 	capabilities := agent.Report{Sequence: 1, Kind: "capabilities", Subject: "gw/press-07", Body: []byte(strings.ReplaceAll(gateway, "press-07", "gw/press-07"))}
-	if err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) {
+	if _, err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("Deliver before the gateway: %v, want ErrTemporary", err)
 	}
 	for i, state := range []string{"installing", "installed", "installing"} {
 		r := agent.Report{Sequence: []uint64{2, 3, 2}[i], Kind: "status", Subject: id, Body: []byte(`{"deploymentId":"` + id +
 			`","deviceId":"gw/press-07","adoptedManifestVersion":1,"status":{"state":"` + state + `"},"components":[]}`)}
-		if err := agents.Deliver(t.Context(), r); err != nil {
+		if _, err := agents.Deliver(t.Context(), r); err != nil {
 			t.Errorf("Deliver %s: %v", state, err)
 		}
 	}
@@ -197,11 +197,11 @@ func TestAgentReports(t *testing.T) {
 	if code, _, errs := command(t, "token", "revoke", "--device", "gw/press-07", "--database", db); code != 0 {
 		t.Errorf("token revoke = %d %s", code, errs)
 	}
-	if err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, fault.ErrUnauthenticated) {
+	if _, err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) || !errors.Is(err, fault.ErrUnauthenticated) {
 		t.Errorf("Deliver with a revoked token: %v: it must wait for a new one", err)
 	}
 	stop()
-	if err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) {
+	if _, err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("Deliver to nobody: %v", err)
 	}
 }

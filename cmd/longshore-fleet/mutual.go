@@ -108,6 +108,9 @@ func (p *program) mutual(c *cli.Context, log *slog.Logger) (*mutual, error) {
 func (m *mutual) identify(other status.Identify) status.Identify {
 	return func(r *http.Request) (status.Client, error) {
 		if m.source == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+			if m.source != nil && r.Header.Get("Authorization") == "" {
+				return status.Client{}, status.Denied("no certificate and no token was presented: certificates are for the address of --mtls-listen, and a proxy before it must pass TLS through")
+			}
 			return other(r)
 		}
 		own, err := m.source.Credentials()

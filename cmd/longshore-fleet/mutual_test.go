@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -230,6 +232,42 @@ func TestMutualTLSIdleConnections(t *testing.T) {
 	}
 }
 
+// A proxy that ends TLS takes the client's certificate away. Manager and device say so, whichever address it passes requests on to.
+func TestProxyEndsTLS(t *testing.T) {
+	m := startManager(t)
+	for name, to := range map[string]string{"mutual TLS": m.url, "the other address": m.open} {
+		t.Run(name, func(t *testing.T) {
+			backend, err := url.Parse(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := httputil.NewSingleHostReverseProxy(backend)
+			tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+			proxy.Transport, proxy.ErrorLog = tr, slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+			srv := httptest.NewTLSServer(proxy)
+			t.Cleanup(func() { srv.Close(); tr.CloseIdleConnections() })
+			code, body := do(t, m.of(t, "press-07"), "PUT", srv.URL+"/api/v1/capabilities/press-07", "", gateway)
+			seen := body
+			if name == "mutual TLS" {
+				seen = m.log.String()
+			}
+			if code != 403 && code != 502 || !strings.Contains(seen, "must pass TLS through") {
+				t.Errorf("PUT = %d, seen: %s", code, seen)
+			}
+			f := files.Files{Bundle: filepath.Join(m.dir, "bundle.pem")}
+			f.Cert, f.Key = m.Issue(t, managerID+"/client/press-07", nil).Write(t, t.TempDir(), "press")
+			c, err := margoclient.New(margoclient.Options{URL: srv.URL, Device: "press-07", TLS: identity.ClientConfig(files.New(f, time.Now, slog.New(slog.DiscardHandler)), time.Now)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.Deliver(t.Context(), agent.Report{Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)}); !errors.Is(err, fault.ErrTemporary) || !strings.Contains(fault.Hint(err), "must pass TLS through") {
+				t.Errorf("the device: %v (%s)", err, fault.Hint(err))
+			}
+		})
+	}
+}
+
 func TestMutualTLSMisuse(t *testing.T) {
 	dir := t.TempDir()
 	a := identitytest.New(t)
@@ -281,7 +319,8 @@ func TestAgentReportsByMutualTLS(t *testing.T) {
 		}
 		defer c.Close()
 		sequence++
-		return c.Deliver(t.Context(), agent.Report{Sequence: sequence, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
+		_, err = c.Deliver(t.Context(), agent.Report{Sequence: sequence, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
+		return err
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	source := files.New(f, time.Now, quiet)
@@ -306,5 +345,5 @@ func TestAgentReportsByMutualTLS(t *testing.T) {
 		t.Errorf("Deliver with a certificate that was renewed: %v", err)
 	}
 	identitytest.Write(t, filepath.Join(m.dir, "bundle.pem"), append(other.PEM(), m.PEM()...)) // the device trusts both, the other manager does not
-	refused("a manager that does not know the authority", deliver(other.url, source), "the endpoint rejects this device's certificate")
+	refused("a manager that does not know the authority", deliver(other.url, source), "rejects this device's certificate")
 }
