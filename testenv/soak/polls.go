@@ -190,11 +190,24 @@ func (p *poller) close() {
 	}
 }
 
-// poll asks for the manifest, with the ETag of the one before.
+// poll asks for the manifest, with the ETag of the one before. A connection that the manager has closed meanwhile is replaced, as
+// every HTTP client does.
 func (p *poller) poll(ctx context.Context, want int) error {
 	if !p.keep {
 		defer p.close()
 	}
+	reused := p.conn != nil
+	err := p.ask(ctx, want)
+	if err != nil {
+		p.close()
+	}
+	if err != nil && reused {
+		err = p.ask(ctx, want)
+	}
+	return err
+}
+
+func (p *poller) ask(ctx context.Context, want int) error {
 	if p.conn == nil {
 		plain, err := (&net.Dialer{Timeout: pollTimeout}).DialContext(ctx, "tcp", p.address)
 		if err != nil {
