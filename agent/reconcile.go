@@ -13,15 +13,15 @@ import (
 // Repairer keeps right what other programs of the device can break behind the runtime's back: networks above all. It is
 // called from one goroutine.
 type Repairer interface {
-	// Repair looks and repairs, and tells what it repaired, one phrase each. A nil error: all is as it should be now. Doing it
+	// Repair checks and repairs, and returns a phrase for each repaired thing. A nil error: everything is right now. Doing it
 	// again is no error.
 	Repair(ctx context.Context) (repaired []string, err error)
 }
 
-// Watcher is a Mender that notices at once when something may be broken.
+// Watcher is a Repairer that notices at once when something may be broken.
 type Watcher interface {
 	Repairer
-	// Watch tells of each such moment until ctx ends. Several may be told once; the channel is closed in the end.
+	// Watch sends at each such moment until ctx ends. Several may be one send; the channel is closed in the end.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -32,7 +32,7 @@ const (
 	maxRepaired = 5 // things that one event tells
 )
 
-// reconcile calls the mender at the start, then again and again, and at once when the runtime's events were lost or the mender
+// reconcile calls the repairer at the start, then at intervals, and at once when the runtime's events were lost or the repairer
 // noticed something itself.
 func (l *loop) reconcile() {
 	if l.o.Repairer == nil {
@@ -70,7 +70,7 @@ func (l *loop) requestReconcile() {
 	}
 }
 
-// reconciled notes how the mender got on: one line when that changes.
+// reconciled logs the result of the repairer: one line when it changes.
 func (l *loop) reconciled(repaired []string, err error) {
 	if more := len(repaired) - maxRepaired; more > 0 {
 		repaired = append(repaired[:maxRepaired:maxRepaired], fmt.Sprintf("%d more", more))

@@ -10,8 +10,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Check holds the projects that shall run beside each other against the machine. The clashes are in order of deployment,
-// component and place. Where two projects want one thing, the later one is told the other's name.
+// Check checks projects that are to run together against the machine. The conflicts are in order of deployment, component and path.
+// When two projects want one thing, the conflict is the later one's and names the other.
 func Check(m Machine, projects []*workload.Project) workload.Conflicts {
 	c := &check{m: m}
 	for _, p := range projects {
@@ -31,7 +31,7 @@ func Check(m Machine, projects []*workload.Project) workload.Conflicts {
 	return c.found
 }
 
-// check collects clashes.
+// check collects conflicts.
 type check struct {
 	m     Machine
 	found workload.Conflicts
@@ -112,7 +112,7 @@ func (c *check) confinement(p *workload.Project, s *workload.Service) {
 	}
 }
 
-// need is a control that a service asks for.
+// need is a resource control that a service asks for.
 type need struct {
 	asked      bool
 	key        string

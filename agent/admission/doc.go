@@ -1,6 +1,6 @@
-// Package admission finds out, before anything is stopped, what projects ask for that this device cannot give: devices
-// that are not there or that two want, more memory than there is, protections that are missing.
+// Package admission finds, before anything is stopped, what projects need and this device does not have: devices that are missing
+// or that two services want, more memory than there is, protections that are missing.
 //
-// It is pure: what there is comes in as a [Machine], what is wanted as projects, and out come clashes with their places in
-// the Compose files. What only the networks know (ports, addresses, listeners, routes) they tell themselves.
+// It is pure: the input is a [Machine] and projects, the output conflicts with their paths in the Compose files. Conflicts of
+// networks (ports, addresses, listeners, routes) are found by agent/network.
 package admission

@@ -40,7 +40,7 @@ func (c *check) lines(projects []*workload.Project) {
 	}
 }
 
-// memory holds what is reserved against what there is. Limits may add up to more: they are for the unlikely case.
+// memory compares the reservations with the memory of the machine. Limits may add up to more.
 func (c *check) memory(projects []*workload.Project) {
 	if c.m.Memory == 0 {
 		return

@@ -1,19 +1,19 @@
-// Package clock tells a device with an unreliable clock which time it may rely on.
+// Package clock decides which time a device with an unreliable clock uses.
 //
-// A device's own clock may be behind by decades (no battery) or ahead by a mistake. What was signed by somebody that the
-// device trusts, at a time that it tells, proves that it is no earlier than that: a [Proof]. [Clock] takes the device's own
-// clock, and never less than the newest proof plus what has passed since, by a timer that no setting of the clock moves.
+// A device's own clock may be behind by decades (no battery) or ahead by mistake. A signature of a trusted signer with a time
+// proves that it is not earlier than that: a [Proof]. [Clock] returns the time of the device's own clock, but at least the newest
+// proof plus the time since, measured with a timer that is independent of the clock's setting.
 //
-// What a signer says is a proof as far as something else speaks for it: the device's own clock has come that far, or a
-// [Clock.Hint] says so, or the device's clock is known to be behind and there is no hint. One wrong date in one signature must
-// not move the time by years: every certificate would be over. Beyond that it makes a [Doubt].
+// A signer's time counts only as far as something else confirms it: the device's own clock has reached it, or a [Clock.Hint]
+// says so, or the device's clock is known to be behind and there is no hint. One wrong date in one signature must not move the
+// time by years: every certificate would expire. A time beyond that makes a [Doubt].
 //
-// There is no proof that it is no later than some time: whoever holds a statement back makes it look old. So a clock that is
-// ahead is believed, and only told of as a [Doubt] where there is a [Clock.Hint].
+// Nothing proves that it is not later than some time: an attacker who withholds statements makes them look old. So a clock that
+// is ahead is used, and only reported as a [Doubt] when there is a [Clock.Hint].
 //
-// Two times are kept apart. [Clock.Now] is for the expiry of states and for freshness. [Clock.Firm] is for the validity of
-// keys, certificates and policies, and leaves out the proofs of freshness signers: their key lies in a job that runs by
-// itself, and whoever steals it must not be able to end the validity of the keys that matter.
+// There are two times. [Clock.Now] is for the expiry of states and for freshness. [Clock.Firm] is for the validity of keys,
+// certificates and policies, and ignores the proofs of freshness signers: their key is used by an unattended job, and a thief of
+// it must not be able to end the validity of the other keys.
 package clock
 
 import (
@@ -24,18 +24,18 @@ import (
 	"time"
 )
 
-// Kind is who proves a time.
+// Kind is the source of a proof.
 type Kind string
 
 // Kinds of proofs.
 const (
 	Build     Kind = "build"     // this program was built then
-	Signature Kind = "signature" // somebody whose signature was asked for, and is good, says that it was made then
+	Signature Kind = "signature" // the time of a verified signature that was requested
 	Freshness Kind = "freshness" // a freshness statement was issued then
 )
 
 const (
-	// Slack is how far two clocks may be apart before one of them is called wrong.
+	// Slack is how far two clocks may differ before one of them counts as wrong.
 	Slack = 5 * time.Minute
 	// maxLeap bounds how far one proof may move the time: a signer whose clock is in another century proves nothing. What
 	// is dated further ahead counts for nothing elsewhere, too (signing.MaxAhead).
@@ -58,8 +58,8 @@ type Clock struct {
 
 	mu     sync.Mutex
 	proofs []reading         // the newest of each signer, newest first
-	claims map[string]moment // what signers say and nothing else speaks for, by signer
-	hints  map[string]moment // what others say, by who says it
+	claims map[string]moment // times of signers that nothing else confirms, by signer
+	hints  map[string]moment // times of others, by source
 }
 
 // moment is a time and when it was so.
@@ -69,7 +69,7 @@ type moment struct {
 	limit bool // it is no later, and may be earlier
 }
 
-// current is what a moment has become since.
+// current is a moment plus the time since.
 func (c *Clock) current(m moment) time.Time { return m.time.Add(c.elapsed() - m.at) }
 
 type reading struct {
@@ -77,7 +77,7 @@ type reading struct {
 	at time.Duration
 }
 
-// New makes a clock of the device's own and of a timer that grows by one second a second, whatever the clock is set to.
+// New creates a clock from the device's own clock and a timer that is independent of its setting.
 func New(wall func() time.Time, elapsed func() time.Duration, proofs ...Proof) *Clock {
 	c := &Clock{wall: wall, elapsed: elapsed, claims: map[string]moment{}, hints: map[string]moment{}}
 	for _, p := range proofs {
@@ -86,7 +86,7 @@ func New(wall func() time.Time, elapsed func() time.Duration, proofs ...Proof) *
 	return c
 }
 
-// Now is the time that states and freshness statements are held against.
+// Now is the time for states and freshness statements.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *Clock) Now() time.Time {
 	return now
 }
 
-// Firm is the time that keys, certificates and policies are held against. It is never after Now.
+// Firm is the time for keys, certificates and policies. It is never after Now.
 func (c *Clock) Firm() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +118,7 @@ func (c *Clock) now(freshness bool) (time.Time, *Proof) {
 	return now, by
 }
 
-// Prove takes in a verified time. It reports whether the time that is kept for the next start changed.
+// Prove adds a verified time. It reports whether the time that is saved for the next start changed.
 func (c *Clock) Prove(p Proof) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *Clock) Prove(p Proof) bool {
 	return c.settle() || changed
 }
 
-// settle takes up of the signers' claims what something speaks for now.
+// settle turns the signers' claims into proofs as far as something confirms them now.
 func (c *Clock) settle() (changed bool) {
 	for by, m := range c.claims {
 		t := c.current(m)
@@ -151,17 +151,17 @@ func (c *Clock) settle() (changed bool) {
 	return changed
 }
 
-// backed is how much of what a signer says something else speaks for: all of it, or up to what is hinted at; zero: nothing.
+// backed is the confirmed part of a signer's time: all of it, or up to a hint; zero: nothing.
 func (c *Clock) backed(t time.Time) time.Time {
 	firm, _ := c.now(false)
 	if t.Sub(firm) <= Slack {
 		return t
 	}
-	behind := firm.Sub(c.wall()) > Slack // the clock is, as is proven already
+	behind := firm.Sub(c.wall()) > Slack // the clock is behind, as is proven already
 	var hint time.Time                   // the earliest
 	for _, h := range c.hints {
 		said := c.current(h)
-		if h.limit || behind && firm.Sub(said) > Slack { // whoever says that is behind, too
+		if h.limit || behind && firm.Sub(said) > Slack { // its source is behind too
 			continue
 		}
 		if hint.IsZero() || said.Before(hint) {
@@ -179,7 +179,7 @@ func (c *Clock) backed(t time.Time) time.Time {
 	return t
 }
 
-// Recall takes up what [Clock.Proofs] gave before the last start. It was found good then, however far back the clock is now.
+// Recall adds what [Clock.Proofs] returned before the last start. These proofs were accepted then, whatever the clock says now.
 func (c *Clock) Recall(proofs ...Proof) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,14 +212,14 @@ func (c *Clock) learn(p Proof) bool {
 	return slices.ContainsFunc(c.proofs, func(o reading) bool { return o.Proof == p })
 }
 
-// Proofs are what to keep for the next start: of each signer what it proves now.
+// Proofs are what to save for the next start: each signer's proof as of now.
 func (c *Clock) Proofs() []Proof {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make([]Proof, 0, len(c.proofs))
 	for _, p := range c.proofs {
 		if p.Kind == Build {
-			continue // the next start knows its own
+			continue // the next start has its own
 		}
 		p.Time = p.Time.Add(c.elapsed() - p.at)
 		out = append(out, p.Proof)
@@ -227,7 +227,7 @@ func (c *Clock) Proofs() []Proof {
 	return out
 }
 
-// Forget drops the proofs of a kind by signers that keep does not know any more. It reports whether there were any.
+// Forget removes the proofs of a kind by signers for which keep is false. It reports whether there were any.
 func (c *Clock) Forget(kind Kind, keep func(by string) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,8 +239,8 @@ func (c *Clock) Forget(kind Kind, keep func(by string) bool) bool {
 	return len(c.proofs) < n
 }
 
-// Hint takes in a time that nobody vouches for, as a registry's Date header: by itself it moves nothing and only makes a [Doubt];
-// a signer is believed up to it. A zero time takes what was said back.
+// Hint adds an unverified time, such as a registry's Date header: by itself it only makes a [Doubt]; a signer's time is accepted up to
+// it. A zero time removes the hint.
 func (c *Clock) Hint(from string, t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,25 +252,24 @@ func (c *Clock) Hint(from string, t time.Time) {
 	c.settle()
 }
 
-// HintLimit is a Hint that it is no later than t.
+// HintLimit is a Hint that it is not later than t.
 func (c *Clock) HintLimit(from string, t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hints[from] = moment{time: t, at: c.elapsed(), limit: true}
 }
 
-// Doubt says that the device's clock is wrong, or may be.
+// Doubt says that the device's clock is wrong, or may be wrong.
 type Doubt struct {
 	Clock    time.Time // what the device's clock says
-	Believed time.Time // what the device goes by
-	Proof    *Proof    // of a clock that is behind; nil: it is only said
-	From     string    // who says so, without a proof
-	Said     time.Time // what it would be
+	Believed time.Time // the time that the device uses
+	Proof    *Proof    // of a clock that is behind; nil: there is only a hint
+	From     string    // source of the hint, without a proof
+	Said     time.Time // the time of the hint
 }
 
-// Doubt reports whether the clock is wrong by more than [Slack]; nil: nothing is known against it. What is proven comes before
-// what is said. Of several who say so the one whose name is first in order is told, and what one source says counts for
-// nothing while another one agrees with the clock.
+// Doubt returns a doubt when the clock is wrong by more than [Slack], else nil. A proof comes before hints. Of several hints the one
+// with the first source in order is returned; a hint does not count while another one agrees with the clock.
 func (c *Clock) Doubt() *Doubt {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -78,7 +78,7 @@ func (t *translation) attachments(service *composefile.Node, s *workload.Service
 	t.distinctInterfaces(service, s)
 }
 
-// containerName makes a service known by what its container is called elsewhere.
+// containerName adds container_name to the aliases of a service.
 func (t *translation) containerName(n *composefile.Node, s *workload.Service) {
 	name := t.Text(n)
 	if !isHostname(name) {
@@ -145,7 +145,7 @@ func (t *translation) mac(n *composefile.Node) string {
 	return text
 }
 
-// hardware is the address of one interface, not of a group: the lowest bit of its first byte is not set.
+// hardware matches a unicast address: the lowest bit of its first byte is not set.
 var hardware = regexp.MustCompile(`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
 
 func (t *translation) address(n *composefile.Node, four bool) netip.Addr {
@@ -207,8 +207,7 @@ func (t *translation) networkMode(service, n *composefile.Node, s *workload.Serv
 	return false
 }
 
-// sharedWith is the service whose namespace a mode like "service:NAME" names, or "container:NAME" with the container_name of a
-// service of the file.
+// sharedWith is the service of a mode like "service:NAME", or "container:NAME" with the container_name of a service of the file.
 func (t *translation) sharedWith(mode string) (service string, ok bool) {
 	if name, ok := strings.CutPrefix(mode, "container:"); ok {
 		return t.containerNamed(name)
@@ -216,7 +215,7 @@ func (t *translation) sharedWith(mode string) (service string, ok bool) {
 	return strings.CutPrefix(mode, "service:")
 }
 
-// containerNamed is the service whose container_name it is.
+// containerNamed is the service with a container_name.
 func (t *translation) containerNamed(name string) (service string, ok bool) {
 	composefile.Each(t.root.Get("services"), func(k string, s *composefile.Node) {
 		if c := s.Get("container_name"); !ok && !c.IsNull() && c.Text() == name {

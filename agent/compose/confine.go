@@ -48,7 +48,7 @@ func (t *translation) capabilities(n *composefile.Node) []string {
 	return out
 }
 
-// securityOption reads "key=value", or "key:value" as it was written long ago.
+// securityOption reads "key=value", or the older form "key:value".
 func (t *translation) securityOption(n *composefile.Node, c *workload.Security) {
 	key, value, ok := strings.Cut(n.Text(), "=")
 	if !ok {
@@ -97,7 +97,7 @@ func (t *translation) profile(n *composefile.Node, name string) string {
 	return string(data)
 }
 
-// limitName is what setrlimit(2) calls a limit, without RLIMIT_.
+// limitName is the name of a limit of setrlimit(2), without RLIMIT_.
 var limitName = regexp.MustCompile(`^(as|core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime|sigpending|stack)$`)
 
 func (t *translation) ulimits(n *composefile.Node) []workload.Ulimit {
@@ -183,7 +183,7 @@ func (t *translation) namespaces(n *composefile.Node, s *workload.Service) {
 	}
 }
 
-// namespace reads one mode: words that mean its own, and words that workload has too.
+// namespace reads one mode: own are the words for a namespace of its own, words those of workload.Namespace.
 func (t *translation) namespace(n *composefile.Node, own []string, words ...string) workload.Namespace {
 	s := t.Text(n)
 	name, shared := t.sharedWith(s)
@@ -324,7 +324,7 @@ func (t *translation) deviceRequests(n *composefile.Node, s *workload.Service) {
 	}
 }
 
-// privileges gives notice of what a device refuses unless its owner allows it, as far as the file alone says it.
+// privileges adds notices about what a device refuses unless its owner allows it, as far as the file shows it.
 func (t *translation) privileges(p *workload.Project) {
 	if !t.every { // a device says it by refusing
 		return

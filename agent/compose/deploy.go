@@ -15,7 +15,7 @@ const maxReplicas = 64
 // maxAttempts bounds what restart policies count.
 const maxAttempts = math.MaxInt32
 
-// deploy reads how many containers there are, what follows an exit, and how an update goes.
+// deploy reads the number of replicas, the restart policy and the update configuration.
 func (t *translation) deploy(n *composefile.Node, s *workload.Service) {
 	d := n.Get("deploy")
 	if !d.IsNull() && d.Kind != composefile.Map {
@@ -95,8 +95,7 @@ func (t *translation) update(n *composefile.Node) workload.Update {
 	return u
 }
 
-// orders finds the services whose old and new container cannot run beside each other, and says so: what the file alone
-// decides is known before anything is stopped.
+// orders finds the services whose old and new container cannot run at the same time, and adds notices.
 func (t *translation) orders(p *workload.Project) {
 	for i := range p.Services {
 		s := &p.Services[i]

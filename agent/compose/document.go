@@ -7,7 +7,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// document is one Compose file on its way to a project.
+// document is one Compose file that is translated.
 type document struct {
 	*composefile.Report
 	root   *composefile.Node
@@ -71,7 +71,7 @@ func (d *document) prepare(assume bool) error {
 	return nil
 }
 
-// prune takes out what cannot be judged: single entries where a key holds a list of independent ones, else the key.
+// prune removes what cannot be checked: single entries where a key has a list of independent ones, else the key.
 func (d *document) prune(open map[*composefile.Node]bool) {
 	entries := []string{
 		"ports", "expose", "volumes", "tmpfs", "environment", "labels", "env_file", "annotations", "cap_add", "cap_drop", "devices", "dns",

@@ -19,8 +19,8 @@ const (
 	maxLines       = 10        // lines of an env file that one notice names
 )
 
-// environment is a service's environment as Compose has it: env files in order, then "environment:" over them. A name
-// without a value takes the deployment's; when there is none the variable is not set, whatever a file says.
+// environment is a service's environment as in Compose: env files in order, then "environment:" over them. A name without a value gets
+// the deployment's; without one the variable is not set, also when a file sets it.
 func (t *translation) environment(n *composefile.Node) []string {
 	own := t.variables(n.Get("environment"))
 	vars := own.ToMapping()
@@ -108,8 +108,8 @@ func (t *translation) envFile(n *composefile.Node, vars map[string]string, looku
 	}
 }
 
-// emptyVariables gives notice of the lines of an env file that refer to a variable without a value. It does not name the
-// variable: what follows the dollar sign of a password looks like one.
+// emptyVariables adds a notice about the lines of an env file that refer to a variable without a value. It does not name the variable:
+// it may be a part of a password with a dollar sign.
 func (t *translation) emptyVariables(n *composefile.Node, file, text string, missed map[string]bool) {
 	if len(missed) == 0 {
 		return
@@ -134,7 +134,7 @@ func (t *translation) emptyVariables(n *composefile.Node, file, text string, mis
 		strings.Join(lines[:last], ", "), lines[last], composefile.Clip(file))
 }
 
-// variables are those of "environment:". One without a value has that of the deployment; nil where there is none.
+// variables are those of "environment:". One without a value gets that of the deployment, else nil.
 func (t *translation) variables(n *composefile.Node) types.MappingWithEquals {
 	out := types.MappingWithEquals{}
 	for _, p := range t.pairsOf(n) {

@@ -21,11 +21,11 @@ const (
 	maxProjectFiles = 8 << 20 // bytes of all that services mount
 )
 
-// inArchive is what to do about a file that is not there.
+// inArchive is the hint for a missing file.
 const inArchive = "files are read from the archive: put it beside compose.yaml before the component is packed"
 
-// read reads a file of the archive. It is ok, without data, when there is no archive to look into. Errors never hold
-// what the file says: it may be a secret.
+// read reads a file of the archive. It is ok, without data, when there is no archive. Errors never contain the file's content: it may be
+// a secret.
 func (t *translation) read(n *composefile.Node, name string, most int64, what string) ([]byte, bool) {
 	if t.files == nil {
 		return nil, true
@@ -38,7 +38,7 @@ func (t *translation) read(n *composefile.Node, name string, most int64, what st
 	return data, ok
 }
 
-// open is read where a file may be missing: that error is returned.
+// open is read for a file that may be missing: that error is returned.
 func (t *translation) open(n *composefile.Node, name string, most int64, what string) (data []byte, ok bool, missing error) {
 	clean := path.Clean(name)
 	if path.IsAbs(name) || !fs.ValidPath(clean) || clean == "." {
@@ -118,7 +118,7 @@ func (t *translation) serviceFile(n *composefile.Node, section string) (workload
 	return f, ok
 }
 
-// content is what a config or secret says, read once.
+// content is the content of a config or secret, read once.
 func (t *translation) content(n *composefile.Node, section string) ([]byte, bool) {
 	if c, ok := t.contents[n]; ok {
 		return c, c != nil
@@ -135,7 +135,7 @@ func (t *translation) content(n *composefile.Node, section string) ([]byte, bool
 	return c, ok
 }
 
-// held counts what a project keeps in memory; added is the size of the newest file.
+// held checks the size of all files that a project keeps in memory; added is the size of the newest.
 func (t *translation) held(n *composefile.Node, added int) {
 	total := 0
 	for c := range maps.Values(t.contents) {
@@ -189,7 +189,7 @@ func (t *translation) source(n *composefile.Node, section string) ([]byte, bool)
 	return nil, false
 }
 
-// fileLabels are labels with those of label files under them.
+// fileLabels merges a service's labels over those of its label files.
 func (t *translation) fileLabels(n *composefile.Node, own map[string]string) map[string]string {
 	list := n.Get("label_file")
 	if list.IsNull() || t.files == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// What Compose means when a healthcheck does not say it.
+// Compose's defaults for a healthcheck.
 const (
 	healthInterval = 30 * time.Second
 	healthTimeout  = 30 * time.Second

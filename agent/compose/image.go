@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// serviceImage is a service's image, for the platform that it asks for.
+// serviceImage is a service's image for its platform.
 func (t *translation) serviceImage(service *composefile.Node) workload.Image {
 	if service.Get("image").IsNull() && t.cut[service.Path+".image"] {
 		return workload.Image{}
@@ -121,7 +121,7 @@ func (t *translation) fits() error {
 	return fmt.Errorf("%s: %w", strings.Join(t.unfit, "; "), fault.ErrUnfit)
 }
 
-// canonical writes the variants that mean nothing the short way.
+// canonical removes or adds the variant that is the default.
 func canonical(platform string) string {
 	switch platform {
 	case "linux/arm64/v8":
@@ -132,7 +132,7 @@ func canonical(platform string) string {
 	return platform
 }
 
-// runnable lists what a machine runs, best first: newer 32-bit ARM runs what was made for older.
+// runnable lists the platforms that a machine runs, best first: newer 32-bit ARM runs images for older.
 func runnable(platform string) []string {
 	platform = canonical(platform)
 	all := []string{"linux/arm/v8", "linux/arm/v7", "linux/arm/v6", "linux/arm/v5"}

@@ -12,22 +12,22 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// projectVariable is what Compose itself defines for interpolation.
+// projectVariable is the variable that Compose defines for interpolation.
 const projectVariable = "COMPOSE_PROJECT_NAME"
 
-// Options say for what and with which values a Compose file is read.
+// Options of [Load].
 type Options struct {
 	Deployment    string            // Margo deployment id
-	Application   string            // name of the deployment, for people
+	Application   string            // name of the deployment, for display
 	Component     string            // Margo component name
 	Generation    uint64            // of the state that asks for it
-	Environment   map[string]string // all that interpolation knows: the deployment's parameters
+	Environment   map[string]string // variables for interpolation: the deployment's parameters
 	Platform      string            // of this device, "linux/arm64"; "": not checked
 	AllowUnpinned bool              // images without a digest pass, with an empty Image.Digest
 }
 
-// Load translates the archive's compose.yaml. Its errors are a strict.Error with every fault found, a fault.ErrUnfit
-// when an image is not made for o.Platform, or the context's.
+// Load translates the archive's compose.yaml. Errors are a strict.Error with all faults, a fault.ErrUnfit when an image does not support
+// o.Platform, or the context's.
 func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload.Project, error) {
 	name := workload.ProjectName(o.Deployment, o.Component)
 	d, err := open(path.Join(archive.Root, composefile.Name), archive.Compose, environment(o.Environment, name))
@@ -65,7 +65,7 @@ func Check(ctx context.Context, p *composefile.Project, files fs.FS) (notices []
 // checked is the name of a project whose deployment is not known.
 const checked = "check"
 
-// environment adds what Compose defines itself.
+// environment adds the variables that Compose defines.
 func environment(env map[string]string, project string) map[string]string {
 	out := maps.Clone(env)
 	if out == nil {
@@ -77,7 +77,7 @@ func environment(env map[string]string, project string) map[string]string {
 	return out
 }
 
-// noFiles is an archive with nothing beside compose.yaml.
+// noFiles is an archive without files beside compose.yaml.
 type noFiles struct{}
 
 func (noFiles) Open(name string) (fs.File, error) {

@@ -42,8 +42,7 @@ func (t *translation) serviceMounts(n *composefile.Node) (out []workload.Mount, 
 	return out, packed
 }
 
-// shortMount reads [source:]target[:options]. The library ignores options that it does not know, so they are looked at
-// here.
+// shortMount reads [source:]target[:options]. The library ignores unknown options, so they are checked here.
 func (t *translation) shortMount(n *composefile.Node) (workload.Mount, bool) {
 	s := n.Text()
 	v, err := format.ParseVolume(s)
@@ -93,7 +92,7 @@ func (t *translation) mountOption(n *composefile.Node, option string, m *workloa
 	return true
 }
 
-// propagation leaves out what is so anyway.
+// propagation leaves out the default.
 func propagation(s string) string {
 	if s == "rprivate" {
 		return ""
@@ -190,7 +189,7 @@ func (t *translation) subpath(n *composefile.Node) (string, bool) {
 	return clean, true
 }
 
-// drive is what compose-go makes of a volume whose name is one letter.
+// drive is what compose-go reads from a volume whose name is one letter.
 var drive = regexp.MustCompile(`^[a-zA-Z]:|^(ro|rw)$`)
 
 func (t *translation) checkMount(n *composefile.Node, m *workload.Mount) bool {
@@ -248,8 +247,7 @@ var procFiles = []string{
 	"/proc/sys/crypto/fips_enabled", "/proc/sys/kernel/ns_last_pid",
 }
 
-// checkTarget refuses places that OCI runtimes mount nothing on: /proc, but for the device's own, and what is below it, but for
-// a few files.
+// checkTarget refuses targets that OCI runtimes refuse: /proc, except for the device's own, and paths below it, except for a few files.
 func (t *translation) checkTarget(n *composefile.Node, target string, file bool, source string) bool {
 	if target != "/proc" && !strings.HasPrefix(target, "/proc/") || file && (slices.Contains(procFiles, target) || target == "/proc" && source == "/proc") {
 		return true
@@ -259,7 +257,7 @@ func (t *translation) checkTarget(n *composefile.Node, target string, file bool,
 }
 
 // inProject reports whether a relative path is a file of the project, or a directory with files, so that it can be packed.
-// Without an archive to look into every one may be.
+// Without an archive every one may be.
 func (t *translation) inProject(name string) bool {
 	if t.files == nil {
 		return true
@@ -289,7 +287,7 @@ func (t *translation) serviceTmpfs(n *composefile.Node) []workload.Mount {
 	return out
 }
 
-// tmpfsFlag is what mount(8) knows besides: flags, and numbers of users, groups and inodes.
+// tmpfsFlag is the other options of mount(8): flags, and numbers of users, groups and inodes.
 var tmpfsFlag = regexp.MustCompile(`^(suid|nosuid|dev|nodev|exec|noexec|sync|async|atime|noatime|diratime|nodiratime|relatime|norelatime|strictatime|(uid|gid|nr_inodes|nr_blocks)=\d+k?)$`)
 
 func (t *translation) tmpfsOption(n *composefile.Node, option string, m *workload.Mount) bool {
@@ -322,7 +320,7 @@ func (t *translation) tmpfsOption(n *composefile.Node, option string, m *workloa
 	return true
 }
 
-// checkMounts refuses two things on one place.
+// checkMounts refuses two mounts on one target.
 func (t *translation) checkMounts(service *composefile.Node, s *workload.Service) {
 	seen := map[string]bool{}
 	for _, m := range s.Mounts {
@@ -342,13 +340,13 @@ func (t *translation) checkMounts(service *composefile.Node, s *workload.Service
 	}
 }
 
-// together reports whether two files that follow each other are of one directory that is mounted.
+// together reports whether two consecutive files are of one mounted directory.
 func together(a, b workload.File) bool {
 	dir := func(f workload.File) string { return strings.TrimSuffix(f.Name, "/"+f.Path) }
 	return a.Path != "" && a.Path < b.Path && a.Target == b.Target && dir(a) == dir(b)
 }
 
-// shareMounts gives services what volumes_from asks for, from the ones that are asked first.
+// shareMounts gives services the mounts of volumes_from, in order of these dependencies.
 func (t *translation) shareMounts(p *workload.Project, index map[string]*workload.Service) {
 	done := map[string]bool{}
 	var visit func(s *workload.Service)
@@ -394,8 +392,8 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 	}
 }
 
-// nameVolume names a volume that has none, for its service and place. Two never have one name, and which others there are
-// changes no name: a volume's data goes by it.
+// nameVolume names an anonymous volume after its service and target. Names are unique and do not depend on other volumes, because they
+// identify the data.
 func (t *translation) nameVolume(service, target string) string {
 	name := service + strings.ReplaceAll(target, "/", "-")
 	if !sectionName.MatchString(name) || strings.Contains(service+target, "-") { // a at /b-c, a at /b/c, a-b at /c
@@ -410,7 +408,7 @@ func (t *translation) nameVolume(service, target string) string {
 	return name
 }
 
-// take adds the mounts of another service, but for those that are a container's own.
+// take adds the mounts of another service, except tmpfs, configs and secrets.
 func (t *translation) take(n *composefile.Node, s, from *workload.Service, readOnly bool) {
 	taken := func(target string) bool {
 		return slices.ContainsFunc(s.Mounts, func(o workload.Mount) bool { return o.Target == target }) ||

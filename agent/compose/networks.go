@@ -72,7 +72,7 @@ func (t *translation) network(name string, n *composefile.Node) workload.Network
 	return w
 }
 
-// external is the name on the device of what is not the project's own; not ok when something was refused.
+// external is the name on the device of an external network or volume; not ok when something was refused.
 func (t *translation) external(n *composefile.Node, name string) (string, bool) {
 	e := n.Get("external")
 	if e.IsNull() {
@@ -96,13 +96,13 @@ func (t *translation) external(n *composefile.Node, name string) (string, bool) 
 	return own, true
 }
 
-// What Docker's drivers call the options that a device has too.
+// Options of Docker's drivers that a device supports.
 const (
 	mtuOption  = "com.docker.network.driver.mtu"
 	ipv6Option = "com.docker.network.enable_ipv6"
 )
 
-// usual reports whether an option of Docker's bridge asks for what every network of a device does.
+// usual reports whether an option of Docker's bridge has the value that is always so on a device.
 func usual(key, value string) bool {
 	switch key {
 	case "com.docker.network.bridge.enable_icc", "com.docker.network.bridge.enable_ip_masquerade":
@@ -231,7 +231,7 @@ func (t *translation) subnet(n *composefile.Node) (workload.Subnet, bool) {
 	return s, true
 }
 
-// fixedAddresses refuses addresses that their network does not have, and one address for two.
+// fixedAddresses refuses addresses outside their network, and an address that two services have.
 func (t *translation) fixedAddresses(p *workload.Project) {
 	type place struct {
 		network string

@@ -17,8 +17,8 @@ func byName(p *workload.Project) map[string]*workload.Service {
 	return index
 }
 
-// dependencies reads depends_on, and what follows from links, shared namespaces and volumes_from, and refuses what can
-// never start.
+// dependencies reads depends_on and the dependencies of links, shared namespaces and volumes_from, and refuses services that can never
+// start.
 func (t *translation) dependencies(p *workload.Project) {
 	index := byName(p)
 	for i := range p.Services {
@@ -48,7 +48,7 @@ func (t *translation) dependencies(p *workload.Project) {
 	t.chains(p, index)
 }
 
-// chains gives a service that is in the network of one that is itself in another's the last one's.
+// chains resolves chains of services that share a network namespace to the service that owns it.
 func (t *translation) chains(p *workload.Project, index map[string]*workload.Service) {
 	for range p.Services {
 		for i := range p.Services {
@@ -91,7 +91,7 @@ func (t *translation) dependency(s *workload.Service, at *composefile.Node, name
 	s.DependsOn = append(s.DependsOn, d)
 }
 
-// follows adds a dependency that the file implies, where it does not say one itself.
+// follows adds a dependency that the file implies, unless it is declared.
 func follows(s *workload.Service, name string, restart bool) {
 	i := slices.IndexFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name })
 	if i < 0 {
@@ -102,7 +102,7 @@ func follows(s *workload.Service, name string, restart bool) {
 	s.DependsOn[i].Optional = false
 }
 
-// shared makes a service follow the one whose namespace it is in: a new container there has a new namespace.
+// shared adds a dependency on the service whose namespace a service shares: a new container there has a new namespace.
 func (t *translation) shared(n *composefile.Node, s *workload.Service) {
 	name, ok := t.sharedWith(n.Text())
 	if !ok || t.root.Get("services", name) == nil {
@@ -115,7 +115,7 @@ func (t *translation) shared(n *composefile.Node, s *workload.Service) {
 	follows(s, name, true)
 }
 
-// links are dependencies with a name of their own for the other service.
+// links are dependencies with an alias for the other service.
 func (t *translation) links(n *composefile.Node, s *workload.Service, index map[string]*workload.Service) {
 	for _, item := range t.Elements(n) {
 		name, alias, _ := strings.Cut(item.Text(), ":")

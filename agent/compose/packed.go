@@ -12,10 +12,9 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// A directory of the project that a service mounts read-only travels in the archive, and is a set of files in memory on
-// the device: what a config is, under the names that its author is used to.
+// A directory of the project that a service mounts read-only is part of the archive, and files in memory on the device, like configs.
 
-// executable is the mode of a packed file that can be run; others have the default of configs.
+// executable is the mode of an executable packed file; others have the default of configs.
 const executable = 0o555
 
 // packedMount are the files of a relative path that is mounted read-only.

@@ -17,7 +17,7 @@ import (
 // maxPorts bounds what ranges expand to in one project.
 const maxPorts = 1024
 
-// publication is a port and where it was asked for, for messages about both sides of a conflict.
+// publication is a port with its position, for messages about both sides of a conflict.
 type publication struct {
 	at      *composefile.Node
 	service string
@@ -71,7 +71,7 @@ func (t *translation) portEntry(n *composefile.Node, replicas int) []workload.Po
 // fixedPort is how a port is written.
 const fixedPort = "write host:container, as in \"8080:80\""
 
-// portFault says in our words what the library found in a short form.
+// portFault rewrites an error of the library about a short form.
 func portFault(err error) string {
 	words := map[string]string{
 		"invalid hostPort":      "%q is no port of the device, or range of ports",
@@ -88,7 +88,7 @@ func portFault(err error) string {
 	return fmt.Sprintf("is no port: %v", err)
 }
 
-// oneOf reads a port of the container and a port of the host, or a range of these of which each replica has one, in turn.
+// oneOf reads a port of the container and a port of the host, or a range of host ports of which each replica gets one.
 func (t *translation) oneOf(n *composefile.Node, replicas int, hostIP, published, target, protocol string) []workload.Port {
 	first, last, isRange := strings.Cut(published, "-")
 	p, ok := t.port(n, hostIP, first, target, protocol)
@@ -120,7 +120,7 @@ func (t *translation) oneOf(n *composefile.Node, replicas int, hostIP, published
 // ranges finds "from-to" in a short form, not within an IPv6 address.
 var ranges = regexp.MustCompile(`(?:^|:)(\d{1,5})-(\d{1,5})`)
 
-// width is how many ports the widest range of a short form has; the library expands it before it can be asked.
+// width is the size of the largest range of a short form, which the library would expand.
 func width(s string) int {
 	wide := 1
 	for _, m := range ranges.FindAllStringSubmatch(s, -1) {
@@ -186,7 +186,7 @@ func (t *translation) portNumber(n *composefile.Node, s string) (uint16, bool) {
 	return uint16(v), true
 }
 
-// checkPorts refuses one port of the host asked for twice.
+// checkPorts refuses a host port that is published twice.
 func (t *translation) checkPorts() {
 	if len(t.ports) > maxPorts {
 		t.Fault(t.ports[maxPorts].at, "", "more than %d ports in a project", maxPorts)
@@ -217,7 +217,7 @@ func overlap(a, b netip.Addr) bool {
 	return a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
 }
 
-// reachable refuses ports that nothing leads to on any device.
+// reachable refuses ports that cannot be reached on any device.
 func (t *translation) reachable(p *workload.Project) {
 	networks := map[string]workload.Network{}
 	for _, n := range p.Networks {

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// profiles takes out the services that do not exist here: those whose profiles are all off, and those of no replicas.
+// profiles removes the services that do not exist: those without an active profile, and those without replicas.
 func (t *translation) profiles(services *composefile.Node) {
 	active := strings.FieldsFunc(t.env[composefile.ProfilesVariable], func(r rune) bool { return r == ',' || r == ' ' })
 	all := t.every || slices.Contains(active, "*")
@@ -40,7 +40,7 @@ func (t *translation) profiles(services *composefile.Node) {
 	}
 }
 
-// offHint says how a service that does not exist here would.
+// offHint says how to make a service exist.
 func (t *translation) offHint(name string) string {
 	switch {
 	case strings.HasPrefix(t.off[name], "its profiles"):
@@ -51,7 +51,7 @@ func (t *translation) offHint(name string) string {
 	return ""
 }
 
-// initContainer is a container of pre_start with what it inherits from its service.
+// initContainer is a container of pre_start merged over the keys that it inherits from its service.
 func (t *translation) initContainer(service, own *composefile.Node) *composefile.Node {
 	base := &composefile.Node{Kind: composefile.Map, Path: own.Path, Line: own.Line, Column: own.Column, Fields: map[string]*composefile.Node{}}
 	for _, key := range service.Keys {
@@ -65,7 +65,7 @@ func (t *translation) initContainer(service, own *composefile.Node) *composefile
 // maxHooks bounds the commands and containers around one service.
 const maxHooks = 32
 
-// hooks are what runs around a service: init containers, and commands in its own.
+// hooks reads init containers, and the commands after a start and before a stop.
 func (t *translation) hooks(n *composefile.Node, s *workload.Service) {
 	for i, item := range t.List(n.Get("pre_start"), maxHooks) {
 		if item.Kind != composefile.Map {

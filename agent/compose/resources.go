@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// resources reads limits from both places where Compose has them; saying two different things is refused.
+// resources reads limits from both places where Compose has them; different values are refused.
 func (t *translation) resources(n *composefile.Node) workload.Resources {
 	r := workload.Resources{NanoCPUs: t.cores(n.Get("cpus")), MemoryBytes: t.bytes(n.Get("mem_limit")), PIDs: t.integer(n.Get("pids_limit"), -1, math.MaxInt32)}
 	deployed := n.Get("deploy", "resources")
@@ -36,7 +36,7 @@ func (t *translation) resources(n *composefile.Node) workload.Resources {
 // cpuSet is a list of cores and ranges of them.
 var cpuSet = regexp.MustCompile(`^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$`)
 
-// Bounds of the kernel on what is given in microseconds.
+// Bounds of the kernel, in microseconds.
 const (
 	leastPeriod = 1_000
 	mostPeriod  = 1_000_000

@@ -9,8 +9,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// shape says which keys of a value are known. A shape without fields, each and list is a value that the translation
-// looks at whole.
+// shape is the known keys of a value. A shape without fields, each and list is a value that the translation reads whole.
 type shape struct {
 	key    *key              // nil: only on the way to others
 	fields map[string]*shape // a mapping with these keys only
@@ -18,7 +17,7 @@ type shape struct {
 	list   *shape            // a list
 }
 
-// preStart is where init containers are described, with the keys of a service's own container.
+// preStart is the path of init containers, which have the keys of a service's own container.
 const preStart = "services.*.pre_start.[]"
 
 // notInPreStart are the keys of a service that its init containers do not have.
@@ -29,7 +28,7 @@ func notInPreStart() []string {
 	}
 }
 
-// supported is what a file is held against.
+// supported is the shape of a supported file.
 func supported() *shape {
 	root := &shape{}
 	all := keys()
@@ -55,7 +54,7 @@ func supported() *shape {
 	return root
 }
 
-// grow makes the way to a path.
+// grow adds the shapes up to a path.
 func (s *shape) grow(path string) *shape {
 	for _, part := range strings.Split(path, ".") {
 		next := &s.each
@@ -88,8 +87,8 @@ const (
 	extOwnShim = "x-longshore-own-shim" // in a service: true keeps it out of the project's shared shim
 )
 
-// screen refuses every key that is not in s and takes it out of the tree, together with what means nothing. Values are
-// looked at once variables are filled in: when d.filled.
+// screen refuses every key that is not in s, and removes it and keys without effect from the tree. Values are checked after
+// interpolation: when d.filled.
 func (d *document) screen(n *composefile.Node, s *shape) {
 	switch {
 	case n.Kind == composefile.List && s.list != nil:

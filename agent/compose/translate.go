@@ -20,23 +20,23 @@ import (
 // maxServices bounds one project: each service is a container with a network namespace.
 const maxServices = 128
 
-// maxContainers bounds what the services of one project and their replicas come to.
+// maxContainers bounds the replicas of all services of one project.
 const maxContainers = 256
 
 // maxLabel is containerd's limit on a label's key and value together.
 const maxLabel = 4096
 
-// maxStopGrace keeps an update or a removal from waiting for one service for hours. The agent's own limit on a stop is
-// longer, so that SIGKILL is always reached.
+// maxStopGrace bounds how long an update or a removal waits for one service. The agent's own limit on a stop is longer, so that SIGKILL
+// is always sent.
 const maxStopGrace = 10 * time.Minute
 
-// foreignLabels begin the labels that containerd takes for its own.
+// foreignLabels is the prefix of containerd's own labels.
 const foreignLabels = "containerd.io/"
 
-// reservedLabels begin the labels that the agent finds its own objects by.
+// reservedLabels is the prefix of the agent's own labels.
 const reservedLabels = "dev.longshore."
 
-// translation makes a project of a document.
+// translation translates a document to a project.
 type translation struct {
 	*document
 	files    fs.FS // nil: files of the archive are not looked at
@@ -50,7 +50,7 @@ type translation struct {
 	inits    map[string]*composefile.Node // init containers with what they inherit, by name
 	contents map[*composefile.Node][]byte // configs and secrets that were read; nil: refused
 	packed   map[string][]byte            // files of the archive that are mounted and were read
-	unnamed  []string                     // names that volumes without one got because several services mount them
+	unnamed  []string                     // names of anonymous volumes that several services mount
 }
 
 func (t *translation) translate(ctx context.Context, name string) (*workload.Project, error) {
@@ -120,7 +120,7 @@ func (t *translation) named(services *composefile.Node) bool {
 // sectionName is what Compose allows as a key of "networks:", "volumes:", "configs:" and "secrets:".
 var sectionName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
 
-// sections checks the form of what is beside the services.
+// sections checks the form of networks, volumes, configs and secrets.
 func (t *translation) sections() bool {
 	ok := true
 	for what, noun := range map[string]string{"networks": "a network", "volumes": "a volume", "configs": "a config", "secrets": "a secret"} {
@@ -238,12 +238,12 @@ func (t *translation) umask(n *composefile.Node) *uint32 {
 	return &v
 }
 
-// Underscores are no host names to the letter, but services carry them everywhere and resolvers take them.
+// Underscores are not allowed in host names, but common in names of services and accepted by resolvers.
 var hostname = strict.Short(`^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`, 63)
 
 func isHostname(s string) bool { return hostname.MatchString(s) }
 
-// labels refuses what containerd could not keep or the agent would take for its own.
+// labels refuses labels that containerd cannot store or that are reserved.
 func (t *translation) labels(n *composefile.Node, labels map[string]string) map[string]string {
 	at := n.Get("labels")
 	if at == nil {
@@ -307,7 +307,7 @@ func (t *translation) stopSignal(n *composefile.Node) string {
 
 var stopSignals = regexp.MustCompile(`^(?:(?:SIG)?(?:HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR[12]|SEGV|PIPE|ALRM|TERM|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|PWR|SYS|RTMIN(?:\+[0-9]{1,2})?|RTMAX(?:-[0-9]{1,2})?)|[1-9]|[1-5][0-9]|6[0-4])$`)
 
-// maxLogFiles is how many rotated files a service may ask for; the device's own budget holds all the same.
+// maxLogFiles is how many rotated files a service may ask for; the device's budget applies as well.
 const maxLogFiles = 100
 
 func (t *translation) log(n *composefile.Node, s *workload.Service) {

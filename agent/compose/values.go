@@ -80,7 +80,7 @@ func (d *document) mapping(n *composefile.Node) map[string]string {
 	return out
 }
 
-// isMapping reports whether there is a mapping; anything else but nothing is a fault.
+// isMapping reports whether there is a mapping; any other value is a fault.
 func (d *document) isMapping(n *composefile.Node) bool {
 	if !n.IsNull() && n.Kind != composefile.Map {
 		d.Fault(n, "", "must be a mapping")
@@ -156,7 +156,7 @@ func parseBytes(s string) (int64, error) {
 	return int64(v), err
 }
 
-// maxSpan keeps what a file asks to wait for within what an agent can count.
+// maxSpan bounds a duration.
 const maxSpan = 365 * 24 * time.Hour
 
 // span is a duration.
@@ -177,7 +177,7 @@ func (d *document) span(n *composefile.Node) time.Duration {
 	return 0
 }
 
-// choice is a word out of some; "" when there is nothing.
+// choice is one of some words; "" when there is nothing.
 func (d *document) choice(n *composefile.Node, among ...string) string {
 	s := d.Text(n)
 	if s != "" && !slices.Contains(among, s) {

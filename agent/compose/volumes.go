@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// volumes are those that services mount. Others would be made for nothing and never removed.
+// volumes are those that services mount. Others would be created for nothing and never removed.
 func (t *translation) volumes(p *workload.Project) {
 	used := map[string]bool{}
 	use := func(s *workload.Service) {

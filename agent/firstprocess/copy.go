@@ -7,9 +7,9 @@ import (
 	"os"
 )
 
-// The shim hands these to a program that takes output.
+// File descriptors that the shim passes to a logging program.
 const (
-	fromTerminal = 3 // what the container prints
+	fromTerminal = 3 // output of the container
 	readyAt      = 5 // closed: the container may start
 )
 

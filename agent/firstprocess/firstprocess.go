@@ -1,7 +1,7 @@
-// Package firstprocess is what the agent's program does inside containers and beside them, in processes of their own that
-// outlive the agent: the first process of a container (Compose "init"), and the copier of a terminal's output.
+// Package firstprocess is the part of the agent's program that runs in processes of their own, which outlive the agent: the first
+// process of a container (Compose "init"), and the copier of a terminal's output.
 //
-// It is meant to run alone in a process: it takes over all signals and all children. TestInit and TestCopy hold it to that.
+// It must run alone in a process: it handles all signals and all children. TestInit and TestCopy check that.
 package firstprocess
 
 import (
@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit codes where there is none of the program, as shells and engines have them.
+// Exit codes when the program has none, as shells and container engines have them.
 const (
 	exitNotFound = 127
 	exitNotRun   = 126
 	exitSignal   = 128 // and the signal's number
 )
 
-// Init runs argv as a child, passes every signal on to it, takes up what other processes leave behind, and returns its exit
-// code once it has ended. environment is the child's.
+// Init runs argv as a child, forwards every signal to it, reaps orphaned processes, and returns the child's exit code once it has
+// ended. environment is the child's.
 func Init(argv, environment []string) (int, error) {
-	// Nobody else would take up orphans where this is not the first process of its namespace.
+	// Orphans come to this process also when it is not the first one of its namespace.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return exitNotRun, fmt.Errorf("take up orphans: %w", err)
 	}
@@ -54,14 +54,14 @@ func Init(argv, environment []string) (int, error) {
 			}
 		default:
 			if n, ok := s.(syscall.Signal); ok {
-				_ = syscall.Kill(child.Pid, n) // it may have ended: then its end is the next signal
+				_ = syscall.Kill(child.Pid, n) // it may have ended: then SIGCHLD is the next signal
 			}
 		}
 	}
 	return exitNotRun, errors.New("signals ended")
 }
 
-// reap takes up every process that has ended. ended tells that the child is among them.
+// reap reaps every process that has ended. ended: the child is one of them.
 func reap(child int) (code int, ended bool) {
 	for {
 		var status syscall.WaitStatus
@@ -82,7 +82,7 @@ func reap(child int) (code int, ended bool) {
 	}
 }
 
-// terminal reports whether standard input is one that this process leads.
+// terminal reports whether standard input is a terminal that this process leads.
 func terminal() bool {
 	pgrp, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()

@@ -11,27 +11,27 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// Assessment is what the device's deployments are at, derived from what is desired, what is there, and what was reported.
+// Assessment is the state of the device's deployments, derived from the desired state, the observations and earlier reports.
 type Assessment struct {
 	Statuses     []store.Status    // of every deployment that is desired, or not yet gone; by id
 	Removed      []store.Status    // gone since the last report
 	Settled      bool              // the target runs completely and nothing else is left
 	Good         []*Deployment     // of the target, that run completely for the first time
-	FailedBefore map[string]uint64 // what [Supervision] is to remember as such
+	FailedBefore map[string]uint64 // for [Supervision.FailedBefore]
 	Bad          []store.Bad       // revisions that failed and that a last good one is there for
 }
 
-// Question is what an assessment is made of. All of it is only read.
+// Question is the input of an assessment. It is only read.
 type Question struct {
 	Now         time.Time
-	Target      *Desired // what the device is kept at; nil: nothing
-	Accepted    *Desired // accepted and not yet here completely; nil: none
+	Target      *Desired // the state that the device runs; nil: none
+	Accepted    *Desired // accepted, not completely downloaded; nil: none
 	Observed    workload.Observed
 	Supervision *Supervision
 	Policy      Policy
 	Pulls       map[string]Trouble      // images of Accepted that cannot be pulled, by name
 	Before      map[string]store.Status // by deployment id
-	Unseen      bool                    // Observed says nothing yet: the runtime was never observed
+	Unseen      bool                    // the runtime was not observed yet
 	Good        map[string]GoodRevision // by deployment id
 }
 
@@ -95,9 +95,9 @@ func Assess(q Question) Assessment {
 	return out
 }
 
-// failedBefore notes which containers of the last good revision fail. An update that leaves them as they are does not fail by those
-// that failed before it: going back would bring back the very same ones. One that is well fails no more when its run has lasted:
-// to an agent that was started again, one that ends again and again looks well for a moment.
+// failedBefore records which containers of the last good revision fail. An update that does not change them does not fail because of
+// them: rolling back would restore the same containers. A container stops counting as failed when its run has lasted: after a
+// restart of the agent one that crashes repeatedly looks well for a moment.
 func (q Question) failedBefore(out *Assessment, d *Deployment, views []view) {
 	good := q.Good[d.ID].Deployment
 	if good == nil {
@@ -139,8 +139,8 @@ func (q Question) running(d *Deployment, views []view) store.Status {
 	return q.sum(out, before)
 }
 
-// state derives what a component is at. old is what was reported last; it makes a state hold on to what it was: an installed
-// component stays so through a restart of the agent or the device, a failed one stays so until it is up.
+// state derives the state of a component. old is the last report: an installed component stays installed through a restart of the
+// agent or the device, a failed one stays failed until it is up.
 func (v *view) state(old store.Component) (margo.State, *margo.StatusError) {
 	same := old.Identity == v.c.Identity
 	installed := same && old.State == margo.StateInstalled
@@ -148,7 +148,7 @@ func (v *view) state(old store.Component) (margo.State, *margo.StatusError) {
 	switch f := worse(v.fault, v.failureBefore); {
 	case f != nil && f.Permanent:
 		if failed && old.Error.Code == string(f.Code) {
-			return margo.StateFailed, old.Error // messages change with every attempt; the first one tells it
+			return margo.StateFailed, old.Error // messages change with every attempt; the first one is kept
 		}
 		return margo.StateFailed, &margo.StatusError{Code: string(f.Code), Source: v.c.Name, Message: f.Message}
 	case v.up && !v.failedBefore, installed:
@@ -175,7 +175,7 @@ func (q Question) unplaced(u Unplaced, generation uint64) store.Status {
 	return q.sum(out, before)
 }
 
-// next assesses a deployment of the next generation, beside what runs of it now.
+// next assesses a deployment of the next generation; now is what runs of it.
 func (q Question) next(d *Deployment, now store.Status) store.Status {
 	before := q.Before[d.ID]
 	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.Accepted.Generation}
@@ -201,7 +201,7 @@ func (q Question) next(d *Deployment, now store.Status) store.Status {
 	return q.sum(out, before)
 }
 
-// leaving assesses the deployments that were reported once and are not desired any more.
+// leaving assesses the deployments that were reported and are not desired any more.
 func (q Question) leaving(out *Assessment, known map[string]bool) {
 	there := map[string]bool{}
 	for _, c := range q.Observed.Containers {
@@ -283,7 +283,7 @@ func componentOf(s store.Status, name string) store.Component {
 	return store.Component{}
 }
 
-// OverallError is what failed first in a deployment; nil when nothing did.
+// OverallError is the first error in a deployment; nil when there is none.
 func OverallError(s store.Status) *margo.StatusError {
 	if s.State != margo.StateFailed {
 		return nil

@@ -15,13 +15,13 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Desired is one generation with nothing left to look up: what the device shall run, completely.
+// Desired is one generation, completely resolved.
 type Desired struct {
 	Digest      digest.Digest // of the state artifact's manifest
 	Generation  uint64
 	Deployments []Deployment
 	Unplaced    []Unplaced
-	Blobs       []digest.Digest // of everything small that it was made of, to keep on the device
+	Blobs       []digest.Digest // of all its documents, to keep on the device
 }
 
 // Unplaced is an application that is assigned to a device behind this one, which is no gateway: it is reported as failed, and nothing
@@ -52,11 +52,11 @@ type Deployment struct {
 
 	// The rest is what [Resolve] makes of what the agent remembers.
 
-	Updating bool       // an update: a last good revision is kept to go back to
-	Refused  *store.Bad // this is the last good revision in place of the refused one; with Pause it is the refused one itself
-	Back     uint64     // with Refused: the generation that this revision came with; 0: nothing was put in its place
-	Deferred bool       // with Refused: that was never begun, and may be later
-	Blocked  *Trouble   // nothing is made or taken away for it; without a code it is only waited for
+	Updating bool       // an update: a last good revision is kept for a rollback
+	Refused  *store.Bad // this is the last good revision instead of the refused one; with Pause it is the refused one itself
+	Back     uint64     // with Refused: the generation of this revision; 0: it was not replaced
+	Deferred bool       // with Refused: it was never started, and may be later
+	Blocked  *Trouble   // nothing is created or removed for it; without a code it only waits
 }
 
 // Component is one project of a deployment. Make it with [NewComponent].
@@ -68,7 +68,7 @@ type Component struct {
 	Timeout     time.Duration // to be up; 0: none
 	Project     *workload.Project
 	Containers  []workload.Container // that Project needs
-	Identity    string               // equal identities run the same: all that shapes containers, networks and volumes
+	Identity    string               // hash of everything that determines containers, networks and volumes
 	environment string               // of what Prepare makes: networks, volumes, addresses, ports
 
 	// The rest is what [Resolve] makes of what the images say.
@@ -78,7 +78,7 @@ type Component struct {
 	Notices   []workload.Notice // of the project, and of Conflicts
 }
 
-// NewComponent computes what follows from the project, once, since plans are made often.
+// NewComponent derives values from the project once, because plans are made often.
 func NewComponent(name, revision string, p *workload.Project) Component {
 	c := Component{Name: name, Revision: revision, Wait: true, Project: p, Containers: p.Containers()}
 	ids := make([]string, 0, len(c.Containers))
@@ -97,7 +97,7 @@ func NewComponent(name, revision string, p *workload.Project) Component {
 	return c
 }
 
-// Hash names values by what they hold; equal hashes mean equal values.
+// Hash is a hash of values; equal hashes mean equal values.
 func Hash(parts ...any) string {
 	b, err := json.Marshal(parts)
 	if err != nil {

@@ -53,7 +53,7 @@ func Quote(out string) string {
 	return wordOutput + strings.Join(lines[from:], "\n  ")
 }
 
-// lacked says what a service's container lacked when it ended, and what to do, as a part of a message; "": nothing.
+// lacked is the part of a message about the resource that a container lacked when it ended, and what to do; "": none.
 func lacked(s *workload.Service, lack workload.Lack) string {
 	switch {
 	case lack == workload.LackProcesses:

@@ -1,4 +1,4 @@
-// Package plan decides what is done next on a device: from what is desired, what was observed and what is remembered it derives the
+// Package plan decides the next steps on a device: from the desired state, the observations and the agent's memory it derives the
 // revisions to run, the next steps and the status of each deployment. It is pure: values in, values out.
 package plan
 
@@ -25,7 +25,7 @@ const (
 	Teardown   Verb = "teardown"
 )
 
-// Step is one thing to do now. Steps of one plan do not depend on each other.
+// Step is one action to take now. Steps of one plan do not depend on each other.
 type Step struct {
 	Verb      Verb
 	Project   string
@@ -38,10 +38,10 @@ type Step struct {
 	surround  string
 }
 
-// Key names a step among all.
+// Key identifies a step.
 func (s Step) Key() string { return string(s.Verb) + " " + cmp.Or(s.Container, s.Project) }
 
-// Subject is what a step works on: never two at a time.
+// Subject is what a step works on: two steps on one subject never run at a time.
 func (s Step) Subject() string { return cmp.Or(s.Container, "project "+s.Project) }
 
 // Waits reports whether a step mostly waits for processes of its container.
@@ -49,23 +49,22 @@ func (s Step) Waits() bool {
 	return s.Verb == Stop || s.Verb == Start && len(s.Unit.Service.PreStart) > 0
 }
 
-// Steps is a plan: what can be done now, and when to look again if nothing happens; zero: never.
+// Steps is a plan: the steps that can be taken now, and when to plan again if nothing happens; zero: never.
 type Steps struct {
 	Steps []Step
 	Wake  time.Time
 }
 
-// Make compares what is desired with what is there and says what can be done now. It is called again after every change:
-// it holds no order beyond "not yet". With nothing desired yet it does nothing.
+// Make compares the desired state with the observations and returns the steps that can be taken now. It is called again after every
+// change, so a plan has no later steps. Without a desired state it does nothing.
 //
-//   - A container that is needed and there is kept. One that is not needed any more is stopped and removed before the
-//     one that takes its place is made, or, start-first, once that one is well and the service's address leads to it; as
-//     many at a time as the service says. Projects that are not desired go completely, but for their volumes.
+//   - A needed container that exists is kept. One that is not needed any more is stopped and removed before its replacement is
+//     created, or, start-first, once the replacement is well and the active backend; as many at a time as the service
+//     says. Projects that are not desired are removed completely, except their volumes.
 //   - A container starts when what it depends on has met its condition; a component when the one before it is up.
-//     After a reboot the same order holds, but a component that fails does not keep those behind it from coming back.
-//   - A container that exits is started again as its restart policy says, once what it depends on has met its condition
-//     again; one that is unhealthy, or that is to follow a dependency, is stopped for that; one that someone paused is
-//     resumed.
+//     After a reboot the order is the same, but a component that fails does not keep later ones from starting.
+//   - A container that exits is restarted as its restart policy says, once its dependencies have met their conditions again; one
+//     that is unhealthy, or whose dependency was restarted, is stopped for a restart; a paused one is resumed.
 func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Policy) Steps {
 	if d == nil {
 		return Steps{}
@@ -97,7 +96,7 @@ func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Poli
 	return pl.out
 }
 
-// planner holds what one call of Plan works on.
+// planner is the state of one call of [Make].
 type planner struct {
 	now     time.Time
 	o       workload.Observed
@@ -117,7 +116,7 @@ func newPlanner(now time.Time, o workload.Observed, s *Supervision, p Policy) *p
 	return pl
 }
 
-// wake asks for another plan at t.
+// wake requests another plan at t.
 func (pl *planner) wake(t time.Time) {
 	if t.After(pl.now) && (pl.out.Wake.IsZero() || t.Before(pl.out.Wake)) {
 		pl.out.Wake = t
@@ -139,7 +138,7 @@ func (pl *planner) do(st Step) {
 	pl.out.Steps = append(pl.out.Steps, st)
 }
 
-// removeUnwanted takes down the projects that no one wants, but not those of deployments that are left as they are.
+// removeUnwanted removes the projects that are not desired, except those of deployments that are left as they are.
 func (pl *planner) removeUnwanted(wanted, kept map[string]bool) {
 	for name, cs := range pl.project {
 		if !wanted[name] {
@@ -169,7 +168,7 @@ func (pl *planner) discard(c workload.Observation) {
 	pl.do(st)
 }
 
-// clear removes what a component's project does not need any more: dependents first.
+// clear removes what a component's project does not need any more, dependents first.
 func (pl *planner) clear(v *view) {
 	leaving := v.leaving()
 	for _, c := range leaving {
@@ -181,10 +180,10 @@ func (pl *planner) clear(v *view) {
 	}
 }
 
-// stopSharers stops those who are in the namespace of processes of a container that is to stop: the kernel would kill them with
-// it. They come back in that of the next one. True: some still run.
+// stopSharers stops the containers in the PID namespace of a container that is to stop: the kernel would kill them with it. They start
+// again in the namespace of the next one. True: some still run.
 func (pl *planner) stopSharers(v *view, o workload.Observation) bool {
-	if !alive(o) || o.Replica != 1 { // no one is in that of another replica
+	if !alive(o) || o.Replica != 1 { // only the first replica's namespace is shared
 		return false
 	}
 	var next workload.Observation
@@ -205,7 +204,7 @@ func (pl *planner) stopSharers(v *view, o workload.Observation) bool {
 	return some
 }
 
-// component brings up what a component needs.
+// component adds the steps to bring up a component.
 func (pl *planner) component(v *view) {
 	pr := v.c.Project
 	for i := range v.slots {
@@ -245,7 +244,7 @@ func (pl *planner) component(v *view) {
 	}
 }
 
-// supervise keeps a container going that is there.
+// supervise adds the steps to keep an existing container running.
 func (pl *planner) supervise(v *view, x *slot) {
 	s := pl.s.Containers[x.c.ID]
 	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, Spec: v.c.Project, Unit: x.c}

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// failed finds out whether an update of a deployment has failed.
+// failed records an update of a deployment that has failed.
 func (q Question) failed(out *Assessment, d *Deployment, views []view) {
 	if !d.Updating || d.Refused != nil || d.Blocked != nil {
 		return
@@ -45,7 +45,7 @@ func (q Question) Unloadable(out *Assessment, d *Deployment) {
 	}
 }
 
-// Words of a status about a revision that was refused. They are part of messages, and of nothing else.
+// Text of a status about a revision that was refused. It is only part of messages.
 const (
 	wordPaused = "; the update is paused"
 	wordBack   = "; rolled back to generation %d"
@@ -54,8 +54,8 @@ const (
 	wordBoth   = ", which does not run either: %s"
 )
 
-// refused tells in a deployment's status which revision of it is refused, and what runs in its place. views are nil while
-// the generation is still being loaded.
+// rejected adds to a deployment's status which revision of it is refused, and what runs instead. views are nil while the generation is
+// still being loaded.
 func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 	r := d.Refused
 	if r == nil {
@@ -87,7 +87,7 @@ func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 		message += fmt.Sprintf(wordBoth, cause)
 		switch {
 		case was.Error != nil && strings.HasPrefix(was.Error.Message, message[:len(message)-len(cause)]):
-			message, said = was.Error.Message, false // the first one tells it
+			message, said = was.Error.Message, false // the first one is kept
 		case !said:
 			output, said = its, has // one output a message: that of the refused revision when there is one
 		}

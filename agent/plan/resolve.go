@@ -11,13 +11,13 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Memory is what the agent remembers of revisions and images, beside what a state asks for.
+// Memory is what the agent remembers of revisions and images.
 type Memory struct {
 	Good    map[string]GoodRevision          // by deployment id
 	Bad     map[digest.Digest]store.Bad      // by deployment digest
 	Blocked map[digest.Digest]Trouble        // by deployment digest: may not be made now
 	Images  map[string]workload.ImageInfo    // by name: those that were pulled; nil: it does not matter yet
-	Admits  func(d *Deployment) (asked bool) // nil: no one has to be asked
+	Admits  func(d *Deployment) (asked bool) // nil: no approval is needed
 }
 
 // GoodRevision is the last revision of a deployment that ran completely.
@@ -26,8 +26,8 @@ type GoodRevision struct {
 	Deployment *Deployment // nil: its documents are damaged
 }
 
-// Resolve makes of what a state asks for what the device is to be kept at: a revision that did not run gives way to the
-// last good one, one that may not be made now waits, and services take over what their images say. It is pure.
+// Resolve derives from a state what the device is to run: a revision that failed is replaced by the last good one, one that is blocked
+// waits, and services take over the configuration of their images. It is pure.
 func Resolve(want *Desired, k Memory) *Desired {
 	if want == nil {
 		return nil
@@ -45,7 +45,7 @@ func Resolve(want *Desired, k Memory) *Desired {
 	return &out
 }
 
-// choose decides which revision of a deployment is to run.
+// choose decides which revision of a deployment runs.
 func (k Memory) choose(d *Deployment) Deployment {
 	out := *d
 	good, ok := k.Good[d.ID]
@@ -75,7 +75,7 @@ func (k Memory) choose(d *Deployment) Deployment {
 	return out
 }
 
-// complete adds what images say to a component's services.
+// complete adds the configuration of images to a component's services.
 func (k Memory) complete(c *Component) {
 	c.Containers = slices.Clone(c.Containers)
 	c.Missing, c.Conflicts = map[string]bool{}, map[string]string{}
@@ -107,7 +107,7 @@ func (k Memory) complete(c *Component) {
 	}
 }
 
-// effectiveHealth is how a service's containers are judged: as the service says, else as its image does.
+// effectiveHealth is the health check of a service: its own, else that of its image.
 func effectiveHealth(s *workload.Service, image *workload.Health) *workload.Health {
 	switch {
 	case s.NoHealth:
@@ -117,15 +117,15 @@ func effectiveHealth(s *workload.Service, image *workload.Health) *workload.Heal
 	case s.Health.Probe.Exec != nil || s.Health.Probe.HTTP != nil || s.Health.Probe.TCP != 0:
 		return s.Health
 	case image == nil:
-		return nil // times, and nothing to ask
+		return nil // times without a test
 	}
 	h := *s.Health
 	h.Probe = image.Probe
 	return &h
 }
 
-// conflict says why the containers of two revisions of a service cannot run beside each other; "": they can. Published ports
-// are no reason: they lead to one of them at a time.
+// conflict says why the containers of two revisions of a service cannot run at the same time; "": they can. Published ports are no
+// reason: they lead to one of them at a time.
 func conflict(p *workload.Project, s *workload.Service, volumes []string) string {
 	switch {
 	case s.Namespaces.Network == workload.HostNamespace:

@@ -7,19 +7,19 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// act is what is done about the containers that are in the place of one that is needed.
+// act is the decision about the containers that a needed one replaces.
 type act int
 
-// Acts. The zero value leaves them alone: their turn has not come.
+// Acts. The zero value does nothing yet.
 const (
 	actNone     act = iota
-	actClear        // stop and remove them; the one that is needed comes when they are gone, or has taken over
-	actSurge        // let the one that is needed come up beside them
-	actActivate     // lead the service's address to the one that is needed
+	actClear        // stop and remove them; the needed one is created when they are gone, or is active already
+	actSurge        // start the needed one beside them
+	actActivate     // make the needed one the active backend
 )
 
-// rollout decides about the slots of a component, service by service. All of it follows from what is there: a service
-// whose update was cut short goes on where it is.
+// rollout decides about the slots of a component, service by service. It depends on observations only: an interrupted update
+// continues where it is.
 func (pl *planner) rollout(v *view) {
 	if v.d.Blocked != nil {
 		return
@@ -102,8 +102,8 @@ func (v *view) missing(s *workload.Service) bool {
 	return false
 }
 
-// fills reports whether a service that s depends on shares a volume with it and has no container yet: a volume is filled from
-// the image of whoever is made first.
+// waitsForVolume reports whether a service that s depends on shares a volume with it and has no container yet: a volume is filled from
+// the image of the first container.
 func (v *view) waitsForVolume(s *workload.Service) bool {
 	for _, d := range s.DependsOn {
 		for i := range v.slots {
@@ -128,7 +128,7 @@ func shareVolume(a, b *workload.Service) bool {
 // replace decides about one slot whose turn has come.
 func (pl *planner) replace(v *view, x *slot, beside bool) {
 	for _, o := range x.old {
-		if o.ID == x.c.ID { // edited by hand: its name must be free first
+		if o.ID == x.c.ID { // its labels were edited: its name must be free first
 			beside = false
 		}
 	}
@@ -151,13 +151,13 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 	}
 }
 
-// shouldActivate reports whether a container that nothing is in the way of does not answer for its service yet: another replica of
-// it did when this one came up.
+// shouldActivate reports whether a container that replaces nothing is not a backend of its service yet: another replica was the
+// backend when it started.
 func (x *slot) shouldActivate() bool {
 	return len(x.old) == 0 && x.there && alive(x.o) && x.well && !x.o.Active && hasServiceAddress(&x.c.Service)
 }
 
-// shouldDeactivate reports whether a container answers for its service and cannot, while another replica does and can.
+// shouldDeactivate reports whether a container is a backend of its service but not well, while another replica is a well backend.
 func (v *view) shouldDeactivate(x *slot) bool {
 	if !x.there || !x.o.Active || x.well {
 		return false
@@ -175,7 +175,7 @@ func hasServiceAddress(s *workload.Service) bool {
 	return len(s.Networks) > 0 && s.Namespaces.Network == ""
 }
 
-// leaving are the containers of a component that must go now.
+// leaving are the containers of a component that must be removed now.
 func (v *view) leaving() []workload.Observation {
 	if v.d.Blocked != nil {
 		return nil
@@ -189,7 +189,7 @@ func (v *view) leaving() []workload.Observation {
 	return out
 }
 
-// blockedByDependent reports whether one of those that must go depends on another one's service and still runs: it goes first.
+// blockedByDependent reports whether another container that must be removed depends on o's service and still runs: it is removed first.
 func (v *view) blockedByDependent(o workload.Observation, leaving []workload.Observation) bool {
 	for _, x := range leaving {
 		if x.ID == o.ID || !alive(x) {

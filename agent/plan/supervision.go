@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Policy holds the numbers that plans are made with.
+// Policy is the limits and times of plans.
 type Policy struct {
 	RestartMin time.Duration // pause before the first restart; doubles
 	RestartMax time.Duration
@@ -24,18 +24,18 @@ type Policy struct {
 	Patience   int           // restarts in a row after which a component that was installed counts as failed
 
 	Monitor time.Duration // a new container that fails this soon after it was up has failed an update, unless it says another
-	MinRun  time.Duration // a new container without a health check takes over when it ran this long
-	Drain   time.Duration // the old container runs on this long after the address moved
+	MinRun  time.Duration // a new container without a health check becomes active when it ran this long
+	Drain   time.Duration // the old container keeps running this long after the address moved
 	LastLog bool          // the last log lines of a container that exited are waited for
 }
 
-// Ripe is how long a new container without a health check runs before it takes over.
+// Ripe is how long a new container without a health check runs before it becomes active.
 func (p Policy) Ripe(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.MinRun) }
 
 func (p Policy) monitor(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.Monitor) }
 
-// NewPolicy has these longest pauses between restarts of a container and between attempts at a step, and this time in which a new
-// container that fails fails an update.
+// NewPolicy returns a policy with these longest pauses between restarts of a container and between attempts at a step, and this time in
+// which a failure of a new container fails an update.
 func NewPolicy(restartMax, retryMax, monitor time.Duration) Policy {
 	return Policy{
 		RestartMin: 100 * time.Millisecond, RestartMax: restartMax,
@@ -45,8 +45,8 @@ func NewPolicy(restartMax, retryMax, monitor time.Duration) Policy {
 	}
 }
 
-// Supervision is what the agent remembers of containers and steps while it runs. It is lost with the process, and
-// nothing but pauses and counts is lost with it: what there is, is observed.
+// Supervision is what the agent remembers of containers and steps while it runs. It is lost with the process; only pauses and counts are
+// lost with it, because everything else is observed.
 type Supervision struct {
 	Containers   map[string]Supervised   // by container id
 	Prepared     map[string]string       // by project: what Prepare last made of it
@@ -55,7 +55,7 @@ type Supervision struct {
 	Begun        map[string]installation // by component key: when its installation began, while it lasts
 	Up           map[string]string       // by component key: the identity that was up once; timeouts are for installations
 	Restarting   map[string]string       // by container id: the run that was stopped to be started again; saved before the stop
-	FailedBefore map[string]uint64       // by id of a container of a last good revision that fails: since which generation; saved
+	FailedBefore map[string]uint64       // failing containers of a last good revision, by id: since which generation; saved
 	Generation   uint64                  // that is applied
 	Missing      map[string]Trouble      // by image name: why it cannot be loaded
 }
@@ -66,7 +66,7 @@ type installation struct {
 	identity string
 }
 
-// NewSupervision remembers nothing.
+// NewSupervision returns an empty supervision.
 func NewSupervision() *Supervision {
 	return &Supervision{
 		Containers: map[string]Supervised{}, Prepared: map[string]string{}, Retries: map[string]Retry{},
@@ -103,12 +103,12 @@ type Retry struct {
 	At       time.Time // not before
 	Message  string
 	Code     codes.Code
-	Passing  bool // whatever the step was about is not to blame: no update fails by it
+	Passing  bool // not caused by the subject of the step: it fails no update
 	Gone     bool // an image that it needs is pulled again meanwhile
-	Waits    bool // another container or project has what it needs: it is tried when one is gone
+	Waits    bool // another container or project holds what it needs: it is tried when one is gone
 }
 
-// Fail notes that a step failed.
+// Fail records that a step failed.
 func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry {
 	r := s.Retries[step.Key()]
 	r.Failures++
@@ -127,7 +127,7 @@ func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry 
 	return r
 }
 
-// Done notes that a step succeeded.
+// Done records that a step succeeded.
 func (s *Supervision) Done(step Step) {
 	had := s.Retries[step.Key()]
 	delete(s.Retries, step.Key())
@@ -147,7 +147,7 @@ func (s *Supervision) Done(step Step) {
 			s.Containers[step.Container] = c
 		}
 	case Create:
-		delete(s.Containers, step.Container) // whatever is remembered is of another one of the same name
+		delete(s.Containers, step.Container) // the record is of another container of the same name
 	case Remove:
 		delete(s.Containers, step.Container)
 		for _, v := range []Verb{Create, Start, Stop, Activate, Deactivate} {
@@ -156,9 +156,8 @@ func (s *Supervision) Done(step Step) {
 	}
 }
 
-// next ends the pause of the step that would wait longest for what others have: something was given back. If that is enough
-// for it, it lets the next one try. With one at a time, a thousand that wait cost no more tries than there are containers
-// that go.
+// next ends the pause of the step that would wait longest for something that others hold, after something was released. If it then
+// succeeds, the next one tries. One at a time, a thousand waiting steps cost no more attempts than containers are removed.
 func (s *Supervision) next() {
 	key, last := "", time.Time{}
 	for k, r := range s.Retries {
@@ -172,7 +171,7 @@ func (s *Supervision) next() {
 	}
 }
 
-// Update brings the memory in line with what was observed.
+// Update updates the memory with observations.
 func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p Policy) {
 	if d == nil {
 		return
@@ -198,7 +197,7 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 			delete(s.Restarting, id)
 		}
 	}
-	for k := range s.Retries { // of steps that no one will take again
+	for k := range s.Retries { // of steps that will not be taken again
 		verb, subject, _ := strings.Cut(k, " ")
 		switch Verb(verb) {
 		case Create, Start, Activate, Deactivate:
@@ -214,7 +213,7 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 	s.time(now, d, o, p)
 }
 
-// restartIntended reports whether the agent ended a container's last run to start it again, and forgets what is over.
+// restartIntended reports whether the agent ended a container's last run to restart it, and forgets it when that is over.
 func (s *Supervision) restartIntended(o workload.Observation) bool {
 	run, ok := s.Restarting[o.ID]
 	if ok && (o.Status == workload.Created || alive(o) && o.Run != run) {
@@ -224,7 +223,7 @@ func (s *Supervision) restartIntended(o workload.Observation) bool {
 	return ok
 }
 
-// time notes when installations begin and end.
+// time records when installations begin and end.
 func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Policy) {
 	begun, up := map[string]installation{}, map[string]string{}
 	pl := newPlanner(now, o, s, p)
@@ -284,7 +283,7 @@ func (s Supervised) next(now time.Time, c workload.Container, o workload.Observa
 	return s
 }
 
-// exited takes in the end of a run.
+// exited records the end of a run.
 func (s Supervised) exited(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
 	sick := s.Health == HealthUnhealthy
 	m := c.Service.Update.Monitor
@@ -306,7 +305,7 @@ func (s Supervised) restarts(c workload.Container, o workload.Observation) bool 
 	return restarts(c, o, s.Restarts)
 }
 
-// Probed applies the answer of a probe. Failures in the start period do not count.
+// Probed applies the result of a probe. Failures in the start period do not count.
 func (s Supervised) Probed(now time.Time, h *workload.Health, err error) Supervised {
 	if err == nil {
 		s.Health, s.Failed, s.Output = HealthHealthy, 0, ""
@@ -322,12 +321,12 @@ func (s Supervised) Probed(now time.Time, h *workload.Health, err error) Supervi
 	return s
 }
 
-// restarts reports whether the restart policy has a container that exited started again.
+// restarts reports whether the restart policy restarts a container that exited.
 func restarts(c workload.Container, o workload.Observation, already int) bool {
 	return tries(c, already) && (o.ExitCode != 0 || c.Service.Restart.Policy != workload.RestartOnFailure)
 }
 
-// tries reports whether the restart policy has a container that failed started again.
+// tries reports whether the restart policy restarts a container that failed.
 func tries(c workload.Container, already int) bool {
 	switch r := c.Service.Restart; r.Policy {
 	case workload.RestartAlways, workload.RestartUnlessStopped, workload.RestartOnFailure:
@@ -344,7 +343,7 @@ func pause(c workload.Container, n int, p Policy) time.Duration {
 	return clock.Backoff(n, p.RestartMin, p.RestartMax)
 }
 
-// settle is how long a run lasts that succeeded.
+// settle is how long a run must last to count as successful.
 func settle(c workload.Container, p Policy) time.Duration {
 	return cmp.Or(c.Service.Restart.Window, p.Settle)
 }

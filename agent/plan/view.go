@@ -10,50 +10,50 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// view is a component beside what was observed of it.
+// view is a component and its observations.
 type view struct {
 	d             *Deployment
 	c             *Component
 	slots         []slot                 // one for each container that it needs, in their order
-	extra         []workload.Observation // of its project, of no service or replica that is needed any more
-	open          bool                   // its turn among the deployment's components has come
-	present       bool                   // every container that it needs exists
-	started       bool                   // every container that it needs runs, or ran and ended well
+	extra         []workload.Observation // of its project, of no needed service or replica
+	open          bool                   // it may be installed now, in the order of components
+	present       bool                   // every needed container exists
+	started       bool                   // every needed container runs, or ran and succeeded
 	met           bool                   // started, healthy, and nothing obsolete left: the next component may begin
-	up            bool                   // met, and past the time in which an early end counts as a failure to install
-	fault         *Trouble               // nil: nothing is known to be wrong
-	failedBefore  bool                   // a container that failed before this revision came, which does not change it, is not up
-	failureBefore *Trouble               // of such containers; no update fails by it
+	up            bool                   // met, and past the time in which an exit fails the installation
+	fault         *Trouble               // nil: no error is known
+	failedBefore  bool                   // a container that failed before this revision, which does not change it, is not up
+	failureBefore *Trouble               // of such containers; it fails no update
 	wake          time.Time              // when this view may change by itself; zero: never
 }
 
-// slot is the place of one replica of a service: the container that it needs, and what is there in its place.
+// slot is one replica of a service: the needed container, and the observed ones.
 type slot struct {
 	c            workload.Container
 	o            workload.Observation
-	there        bool                   // o is the container that is needed
+	there        bool                   // o is the needed container
 	old          []workload.Observation // others of this service and replica
-	well         bool                   // it runs and may take over, or it did what it was to do
+	well         bool                   // it runs and may become active, or it has completed
 	up           bool                   // well, settled, and past the time in which a failure fails an update
 	fault        *Trouble
 	failed       bool // its fault lasts, whether that counts or not
 	settled      bool // it does not run, or its run has lasted: see [Policy]
-	failedBefore bool // it failed before this revision came, which does not change it, and is not well
+	failedBefore bool // it failed before this revision, which does not change it, and is not well
 	act          act
 }
 
-// running reports whether any of the containers that must go still runs.
+// running reports whether any of the old containers still runs.
 func (s *slot) running() bool { return slices.ContainsFunc(s.old, alive) }
 
 func alive(o workload.Observation) bool {
 	return o.Status == workload.Running || o.Status == workload.Paused
 }
 
-// Trouble is what keeps a component from being up.
+// Trouble is a reason why a component is not up.
 type Trouble struct {
 	Code      codes.Code
 	Message   string
-	Permanent bool      // also counts when the component was installed before: it will not pass by one quick restart
+	Permanent bool      // also counts when the component was installed before: a quick restart does not cure it
 	Final     bool      // an update that meets it has failed
 	pause     bool      // and stays as it is
 	Source    string    // the component
@@ -64,7 +64,7 @@ type Trouble struct {
 // key names a component on the device.
 func key(deployment, component string) string { return deployment + "\x00" + component }
 
-// views looks at the components of a deployment, in order.
+// views returns the views of a deployment's components, in order.
 func (pl *planner) views(d *Deployment) []view {
 	out := make([]view, len(d.Components))
 	open := true
@@ -75,7 +75,7 @@ func (pl *planner) views(d *Deployment) []view {
 			before := &out[i-1]
 			switch {
 			case before.up, !d.Updating && before.met, !before.c.Wait && before.started:
-			case before.fault != nil && v.present: // it was installed once: it comes back whatever happens before it
+			case before.fault != nil && v.present: // it was installed before: it starts whatever happens to earlier ones
 			default:
 				open = false
 			}
@@ -128,12 +128,12 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 	return v
 }
 
-// matches reports whether a container of the right name is what its name says: labels can be edited by hand.
+// matches reports whether a container has the labels of the needed one: labels can be edited by hand.
 func matches(o workload.Observation, c workload.Container) bool {
 	return o.Hash == c.Hash && o.Service == c.Service.Name && o.Replica == c.Replica
 }
 
-// judge looks at one slot.
+// judge assesses one slot.
 func (pl *planner) judge(v *view, x *slot) {
 	s, c := pl.s.Containers[x.c.ID], x.c
 	x.well = true
@@ -197,13 +197,13 @@ func (pl *planner) judge(v *view, x *slot) {
 	}
 }
 
-// judgeExited reports whether a container that exited did what it was to do.
+// judgeExited reports whether a container that exited has completed.
 func (pl *planner) judgeExited(x *slot, s Supervised) bool {
 	again := !s.NextStart.IsZero()
 	switch {
 	case x.o.ExitCode == 0 && !again:
 		return true
-	case !s.LogRead && pl.p.LastLog || s.Restarting: // its last log lines come first; or the agent stopped it
+	case !s.LogRead && pl.p.LastLog || s.Restarting: // its last log lines are read first; or the agent stopped it
 		return false
 	case x.o.ExitCode != 0 || s.Restarts >= pl.p.Patience:
 		permanent := !again || s.Restarts >= pl.p.Patience
@@ -215,7 +215,7 @@ func (pl *planner) judgeExited(x *slot, s Supervised) bool {
 	return false
 }
 
-// sum derives from its slots how a component is. During an update, a service may lose as many of its replicas as it says.
+// sum derives the state of a component from its slots. During an update, a service may lose as many of its replicas as it allows.
 func (pl *planner) sum(v *view) {
 	lost := map[string]int{}
 	for i := range v.slots {
@@ -229,7 +229,7 @@ func (pl *planner) sum(v *view) {
 	}
 	for i := range v.slots {
 		x := &v.slots[i]
-		if x.failedBefore { // neither up nor down: nothing but what needs it waits for it
+		if x.failedBefore { // neither up nor down: only its dependents wait for it
 			v.failedBefore, v.failureBefore = true, worse(v.failureBefore, x.fault)
 			continue
 		}
@@ -250,7 +250,7 @@ func (pl *planner) sum(v *view) {
 	}
 }
 
-// checkTimeout holds an installation against its timeout.
+// checkTimeout checks an installation against its timeout.
 func (pl *planner) checkTimeout(v *view) {
 	begun, ok := pl.s.Begun[key(v.d.ID, v.c.Name)]
 	if !ok || v.met || v.c.Timeout <= 0 || begun.identity != v.c.Identity {
@@ -272,7 +272,7 @@ func (pl *planner) checkTimeout(v *view) {
 	v.worse(&t)
 }
 
-// Trouble is what a step that failed says, from the second time on: the first may have been a moment's hiccup of the runtime.
+// Trouble is the error of a step from its second failure on: the first may be transient.
 func (r Retry) trouble(p Policy) *Trouble {
 	if r.Failures < 2 {
 		return nil
@@ -281,7 +281,7 @@ func (r Retry) trouble(p Policy) *Trouble {
 	return &Trouble{Code: r.Code, Message: r.Message, Permanent: last, Final: last && !r.Passing}
 }
 
-// worse keeps the first trouble, but prefers one that lasts.
+// worse keeps the first trouble, but prefers a permanent one.
 func worse(old, t *Trouble) *Trouble {
 	if t != nil && (old == nil || t.Permanent && !old.Permanent || t.Final && !old.Final) {
 		return t
@@ -329,7 +329,7 @@ func (v *view) ready(c workload.Container, s *Supervision) bool {
 				continue
 			}
 			if dep.Optional && x.fault != nil && x.fault.Permanent {
-				continue // it cannot be had
+				continue // it will never be up
 			}
 			return false
 		}
@@ -337,7 +337,7 @@ func (v *view) ready(c workload.Container, s *Supervision) bool {
 	return true
 }
 
-// stuck reports whether a service needs one that failed before this revision came: it stays as it is until that is well.
+// stuck reports whether a service depends on one that failed before this revision: it stays as it is until that is well.
 func (v *view) stuck(s *workload.Service, sup *Supervision) bool {
 	for _, dep := range s.DependsOn {
 		for i := range v.slots {
@@ -364,7 +364,7 @@ func (x *slot) reached(c workload.Condition, s *Supervision) bool {
 	return true
 }
 
-// dependencyRestarted reports whether something that a running container wants to be restarted with began after it did, and is ready.
+// dependencyRestarted reports whether a dependency with restart: true started after a running container did, and is ready.
 func (v *view) dependencyRestarted(x *slot, s *Supervision) bool {
 	later := false
 	for _, dep := range x.c.Service.DependsOn {
@@ -385,7 +385,7 @@ func (v *view) dependencyRestarted(x *slot, s *Supervision) bool {
 	return later && v.ready(x.c, s)
 }
 
-// source names the component that a trouble is of.
+// source names the component of a trouble.
 func (v *view) source() string { return cmp.Or(v.c.Name, v.d.Name) }
 
 // ByID finds containers by id.

@@ -9,7 +9,7 @@ import (
 
 var _ agent.DiskObserver = (*Memory)(nil)
 
-// Space tells what Disks says.
+// Space returns Disks.
 func (m *Memory) Space(ctx context.Context) ([]workload.Space, error) {
 	if m.Disks == nil {
 		return nil, ctx.Err()
@@ -17,7 +17,7 @@ func (m *Memory) Space(ctx context.Context) ([]workload.Space, error) {
 	return m.Disks(), ctx.Err()
 }
 
-// Footprint tells what Taken says.
+// Footprint returns Taken.
 func (m *Memory) Footprint(ctx context.Context, project string) (int64, error) {
 	if m.Taken == nil {
 		return 0, ctx.Err()

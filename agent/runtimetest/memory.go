@@ -1,5 +1,5 @@
-// Package runtimetest holds what every [agent.Runtime] must do: [Run] is the suite, [Memory] the runtime in memory that
-// passes it and that the agent's own tests run on. The same suite runs on real containerd, so that Memory cannot lie.
+// Package runtimetest is the test suite of [agent.Runtime]: [Run] is the suite, [Memory] a runtime in memory that passes it and is used
+// by the agent's own tests. The same suite runs on real containerd, so that Memory behaves alike.
 package runtimetest
 
 import (
@@ -24,8 +24,8 @@ var (
 	_ agent.Admitter = (*Memory)(nil)
 )
 
-// Memory is a runtime whose containers are values. It outlives the agents that use it, as containerd does. Hooks may be
-// set before it is used.
+// Memory is a runtime whose containers are values. It outlives the agents that use it, as containerd does. Hooks may be set before it
+// is used.
 type Memory struct {
 	// Now stamps starts and exits. nil: they have no time.
 	Now func() time.Time
@@ -48,7 +48,7 @@ type Memory struct {
 	Running func(o workload.Observation) int
 	// Inspect returns what the configuration of an image says; nil: nothing.
 	Inspect func(workload.Image) workload.ImageInfo
-	// Admitting tells what would clash on this device; nil: nothing does.
+	// Admitting returns the conflicts of Admit; nil: there are none.
 	Admitting func(projects []*workload.Project) error
 	// Stopping is how long a container takes to stop.
 	Stopping time.Duration
@@ -106,17 +106,17 @@ func (m *Memory) Exit(id string, code uint32) error {
 	return nil
 }
 
-// Pause freezes a running container behind the agent's back.
+// Pause pauses a running container as another program would.
 func (m *Memory) Pause(id string) error {
 	return m.edit("pause", id, func(c *memoryContainer) { c.Status = workload.Paused })
 }
 
-// Delete removes a container behind the agent's back.
+// Delete removes a container as another program would.
 func (m *Memory) Delete(id string) error {
 	return m.edit("delete", id, func(*memoryContainer) { delete(m.objects, id) })
 }
 
-// Edit changes what a container is labelled as, behind the agent's back.
+// Edit changes a container's labels as another program would.
 func (m *Memory) Edit(id string, f func(*workload.Observation)) error {
 	return m.edit("edit", id, func(c *memoryContainer) { f(&c.Observation) })
 }
@@ -145,7 +145,7 @@ func (m *Memory) Reboot() {
 	}
 }
 
-// Lose drops an image behind the agent's back.
+// Lose removes an image as another program would.
 func (m *Memory) Lose(image string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -326,12 +326,12 @@ func (m *Memory) send(e workload.Event) {
 	for w := range m.watchers {
 		select {
 		case w <- e:
-		default: // full: whoever reads it will observe anyway
+		default: // full: the reader will observe anyway
 		}
 	}
 }
 
-// Activate lets a service's address lead to a container.
+// Activate makes a container a backend of its service.
 func (m *Memory) Activate(ctx context.Context, project, service, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -355,7 +355,7 @@ func (m *Memory) Activate(ctx context.Context, project, service, id string) erro
 	return nil
 }
 
-// Deactivate takes a container out of those that answer for its service; the last one stays.
+// Deactivate removes a container from the backends of its service; the last one stays.
 func (m *Memory) Deactivate(ctx context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -374,7 +374,7 @@ func (m *Memory) Deactivate(ctx context.Context, id string) error {
 	return nil
 }
 
-// hasBackend reports whether a container answers for c's service, of whatever replica.
+// hasBackend reports whether c's service has a backend, of any replica.
 func (m *Memory) hasBackend(c *memoryContainer) bool {
 	for _, o := range m.objects {
 		if o.Active && o.Project == c.Project && o.Service == c.Service {
@@ -414,7 +414,7 @@ func (m *Memory) Remove(ctx context.Context, id string) error {
 	}
 	if c, ok := m.objects[id]; ok {
 		delete(m.objects, id)
-		for _, o := range slices.Sorted(maps.Keys(m.objects)) { // as the networks do it: another one answers
+		for _, o := range slices.Sorted(maps.Keys(m.objects)) { // as the networks do it: another one becomes the backend
 			if n := m.objects[o]; c.Active && n.Project == c.Project && n.Service == c.Service && !m.hasBackend(n) {
 				n.Active = true
 			}
@@ -483,7 +483,7 @@ func (m *Memory) Exec(ctx context.Context, id string, e agent.ExecOptions) (int,
 	return 0, ctx.Err()
 }
 
-// Events tells of exits until ctx ends.
+// Events sends exits until ctx ends.
 func (m *Memory) Events(ctx context.Context) (<-chan workload.Event, error) {
 	w := make(chan workload.Event, 16)
 	m.mu.Lock()
@@ -498,7 +498,7 @@ func (m *Memory) Events(ctx context.Context) (<-chan workload.Event, error) {
 	return w, nil
 }
 
-// Usage tells made-up figures that grow with the process's number.
+// Usage returns made-up figures that grow with the process's number.
 func (m *Memory) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Claim is something of a device that one service has for itself: a port, a serial line, a range of addresses.
+// Claim is something of a device that one service uses exclusively: a port, a serial line, a range of addresses.
 type Claim struct {
 	Service string
 	Path    string       // in the Compose file: "services.web.ports"
-	What    string       // for people, and what has to be equal for two claims to be of one thing: "port 8080/tcp"
+	What    string       // for display; equal for two claims of one thing: "port 8080/tcp"
 	At      netip.Prefix // addresses of the device or of a network that it is about; zero: all
 }
 
@@ -30,15 +30,15 @@ func (p Port) claim() Claim {
 	return c
 }
 
-// serialLine begins the names of devices that one program at a time can read.
+// serialLine matches the names of devices that one program at a time can read.
 const serialLine = "/dev/tty"
 
-// SerialLine reports whether the device serves one reader at a time: each of two would get half of the bytes.
+// SerialLine reports whether the device supports one reader only: each of two would get half of the bytes.
 func (d Device) SerialLine() bool {
 	return strings.HasPrefix(d.HostPath, serialLine) && d.HostPath != serialLine
 }
 
-// Claims lists what the project's services would have for themselves, in order of services.
+// Claims lists what the project's services use exclusively, in order of services.
 func (p *Project) Claims() []Claim {
 	var out []Claim
 	for _, s := range p.Services {
@@ -64,8 +64,8 @@ func (p *Project) Claims() []Claim {
 	return out
 }
 
-// Unreachable says why nothing leads from an address of the device to ports of a service, and what to do; "" when something
-// does. host is the zero value for all addresses; networks are the project's by name.
+// Unreachable says why ports of a service cannot be reached at an address of the device, and what to do; "" when they can. host is the
+// zero value for all addresses; networks are the project's by name.
 func (s *Service) Unreachable(host netip.Addr, networks map[string]Network) (why, hint string) {
 	if host.IsUnspecified() {
 		host = netip.Addr{}
@@ -75,7 +75,7 @@ func (s *Service) Unreachable(host netip.Addr, networks map[string]Network) (why
 	}
 	for _, at := range s.Networks {
 		n := networks[at.Network]
-		six := n.IPv6 || n.External != "" // what an external network has is seen when it is joined
+		six := n.IPv6 || n.External != "" // the addresses of an external network are known when it is joined
 		for _, sub := range n.Subnets {
 			six = six || sub.Prefix.Addr().Is6()
 		}

@@ -16,7 +16,7 @@ const (
 // ServiceNamespace is the namespace of another service of the project.
 func ServiceNamespace(service string) Namespace { return Namespace(servicePrefix + service) }
 
-// Service is the service whose namespace it is; "" when it is none's.
+// Service is the service that owns the namespace; "" for other kinds.
 func (n Namespace) Service() string {
 	if s, ok := strings.CutPrefix(string(n), servicePrefix); ok {
 		return s
@@ -30,11 +30,11 @@ type Namespaces struct {
 	PID     Namespace `json:",omitzero"`
 	IPC     Namespace `json:",omitzero"`
 	UTS     Namespace `json:",omitzero"`
-	User    Namespace `json:",omitzero"` // "", "host": none of its own; "private": its root is nobody outside
+	User    Namespace `json:",omitzero"` // "", "host": none of its own; "private": its root has no rights outside
 	Cgroup  Namespace `json:",omitzero"` // "": own with cgroup v2, the host's with v1
 }
 
-// Security is what a container may do beside or below the default confinement.
+// Security is what a container may do differently from the default confinement.
 type Security struct {
 	Privileged      bool     `json:",omitzero"`  // needs the device's own permission
 	CapAdd          []string `json:",omitempty"` // "NET_ADMIN", "ALL"

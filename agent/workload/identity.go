@@ -60,7 +60,7 @@ func sum(s string) string {
 }
 
 // clip makes a name safe for containerd, interfaces and files: lower case, [a-z0-9-], no dash at an end and no two in a
-// row, which containerd refuses. Different names may clip to one; whoever needs them apart adds a hash.
+// row, which containerd refuses. Different names may clip to the same; callers add a hash where they must differ.
 func clip(s string, n int) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -15,7 +15,7 @@ type Volume struct {
 	Options  map[string]string `json:",omitempty"` // of the local driver: "type", "o", "device", as for mount(8)
 }
 
-// MountKind tells the kinds of mounts apart.
+// MountKind is the kind of a mount.
 type MountKind string
 
 // Kinds of mounts.
@@ -26,7 +26,7 @@ const (
 	MountImage  MountKind = "image" // Image's files, read-only
 )
 
-// Mount puts something at Target in the container.
+// Mount is a mount at Target in the container.
 type Mount struct {
 	Kind        MountKind
 	Source      string
@@ -43,14 +43,14 @@ type Mount struct {
 	Options     []string `json:",omitempty"` // tmpfs: further mount options, sorted
 }
 
-// NamesSocket reports whether a path is meant for a socket, by its name. Where it is missing, a directory would only be in
-// the way of the program that makes the socket.
+// NamesSocket reports whether a path is that of a socket, by its name. When it is missing, no directory is created: it would keep a
+// program from creating the socket.
 func NamesSocket(source string) bool {
 	return strings.HasSuffix(source, ".sock") || strings.HasSuffix(source, ".socket")
 }
 
-// File is a file that the agent puts into a container, from memory: a config, a secret, or one of the archive that is
-// mounted read-only.
+// File is a file that the agent mounts into a container from memory: a config, a secret, or one of the archive that is mounted
+// read-only.
 type File struct {
 	Name    string // Compose key, for people; of a mount its path in the archive, which begins with "./"
 	Secret  bool   `json:",omitzero"`
@@ -63,5 +63,5 @@ type File struct {
 	Content []byte `json:"-"` // never in a record
 }
 
-// Mounted tells a file of the archive that a service mounts from a config or secret.
+// Mounted reports whether the file is one of the archive that a service mounts, and no config or secret.
 func (f File) Mounted() bool { return strings.HasPrefix(f.Name, "./") }

@@ -60,12 +60,12 @@ type Host struct {
 	Address string // an address, or "host-gateway": the device itself as the container sees it
 }
 
-// DNS is what /etc/resolv.conf says. Zero values are the device's own.
+// DNS is the content of /etc/resolv.conf. Zero values are the device's own.
 type DNS struct {
 	Servers []netip.Addr `json:",omitempty"`
 	Search  []string     `json:",omitempty"` // "." alone: none
 	Options []string     `json:",omitempty"`
 }
 
-// IsZero tells that the device's own configuration holds.
+// IsZero reports whether the device's own configuration is used.
 func (d DNS) IsZero() bool { return d.Servers == nil && d.Search == nil && d.Options == nil }

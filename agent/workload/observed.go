@@ -21,13 +21,13 @@ const (
 	Exited  Status = "exited"
 )
 
-// Observed is all that a runtime holds for this device: what carries our labels, nothing else.
+// Observed is everything of this device in a runtime: objects with our labels only.
 type Observed struct {
 	Containers []Observation
 	Projects   []string // projects that own anything, containers or networks
 }
 
-// Observation is one container as found.
+// Observation is one observed container.
 type Observation struct {
 	ID         string
 	Project    string
@@ -52,7 +52,7 @@ type Observation struct {
 	Lack     Lack      // what the run that ended with an error lacked; "": nothing that is known, or not exited
 }
 
-// Lack is what the kernel refused to a container.
+// Lack is the resource that the kernel refused to a container.
 type Lack string
 
 // Lacks.
@@ -61,7 +61,7 @@ const (
 	LackProcesses Lack = "processes" // as many ran as the container's limit allows
 )
 
-// EventKind tells what happened to a container.
+// EventKind is what happened to a container.
 type EventKind string
 
 // Kinds of events. Lost says that events may have been missed: observe again.
@@ -70,10 +70,10 @@ const (
 	EventOOM  EventKind = "oom"
 	EventLost EventKind = "lost"
 
-	EventChanged EventKind = "changed" // made, paused, edited or deleted by somebody else
+	EventChanged EventKind = "changed" // created, paused, edited or deleted by another program
 )
 
-// Event is a hint to observe again; it carries no state that Observed would not.
+// Event is a hint to observe again; it has no state that Observed does not have.
 type Event struct {
 	Kind EventKind
 	ID   string // container; "" for EventLost

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Privilege is what a service or volume asks for that gives a container control of its device, or the means to take it.
-// Only the device's owner can allow that.
+// Privilege is something that a service or volume asks for and that gives a container control of its device. Only the device's owner can
+// allow it.
 type Privilege struct {
 	Service string // "": of the project
 	Path    string // in the Compose file: "services.web.volumes[0]"
@@ -57,7 +57,7 @@ type Node struct {
 // devicePlaces are parts of every device. The entry with the longest path decides; mounting a directory is mounting all
 // entries below it. What is not listed may be written: /opt/plant, /srv, /mnt, /data, /var/lib/NAME, /home/NAME/data.
 //
-// ReadOnly: whoever writes there has their program run by root, or breaks the system. NoAccess: reading is enough, because
+// ReadOnly: writing there means running programs as root, or breaking the system. NoAccess: reading is enough to do harm, because
 // there are secrets, or sockets, which a read-only mount does not close.
 var devicePlaces = slices.Concat(
 	places(ReadOnly, "programs of the device",
@@ -102,7 +102,7 @@ func places(a Access, holds string, paths ...string) []Place {
 	return out
 }
 
-// strong are capabilities that reach beyond a container, and what they do there.
+// strong are capabilities with an effect beyond a container, and that effect.
 var strong = map[string]string{
 	"SYS_ADMIN":       "mounts file systems",
 	"SYS_MODULE":      "loads code into the kernel",
@@ -131,7 +131,7 @@ func rawMemory(minor int64) bool { return minor == 1 || minor == 2 || minor == 4
 // ownMounts are the file systems that a volume's driver may mount without privileges: they hold nothing of the device.
 var ownMounts = []string{"tmpfs", "nfs", "nfs4", "cifs", "smb3"}
 
-// steering begins annotations by which OCI runtimes do on the device what a Compose file cannot say otherwise.
+// steering are prefixes of annotations that make OCI runtimes do more on the device than a Compose file can ask for.
 var steering = []string{"run.oci.", "org.systemd.property.", "io.katacontainers.", "org.criu."}
 
 // Privileges lists what a project asks for that only the device's owner can allow, in order of services and volumes.
@@ -324,7 +324,7 @@ func (g Guard) Access(real string) (strictest Place, below bool) {
 	return strictest, below
 }
 
-// alike reports whether the names that both paths have are the same.
+// alike reports whether one path is equal to the other or above it.
 func alike(pattern, own []string) bool {
 	for n := range min(len(pattern), len(own)) {
 		if ok, err := path.Match(pattern[n], own[n]); err != nil || !ok {
@@ -383,7 +383,7 @@ func (g Guard) device(host string) string {
 	return ""
 }
 
-// Raw is what a device node leads to that makes its user the device's master; "" for others.
+// Raw is what a device node gives access to when that gives control of the device; "" for others.
 func (g Guard) Raw(n Node) string {
 	if n.Block {
 		return "a disk"
@@ -407,7 +407,7 @@ func (g Guard) character(major, minor int64) string {
 	return ""
 }
 
-// rule is what a rule for devices covers that needs the owner's permission. Making a node opens nothing.
+// rule is what a device rule covers that needs the owner's permission. The right to create a node opens nothing.
 func (g Guard) rule(rule string) string {
 	f := strings.Fields(rule)
 	if len(f) != 3 || !strings.ContainsAny(f[2], "rw") {

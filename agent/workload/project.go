@@ -1,8 +1,8 @@
-// Package workload is what the agent runs, as plain values: projects, services, containers and what was observed of them.
+// Package workload defines what the agent runs, as plain values: projects, services, containers and observations of them.
 //
-// It is pure: no I/O, no clock, no containerd. A translator (agent/compose, later Helm's) makes a [Project], the plan
-// compares it with what a runtime [Observed], and a runtime (agent/containerd) realises it. Identity is content: a
-// container's name holds the hash of everything that shaped it, so "already there" and "unchanged" are the same question.
+// It is pure: no I/O, no clock, no containerd. A translator (agent/compose) creates a [Project], the plan compares it with what a
+// runtime [Observed], and a runtime (agent/containerd) creates its containers. Identity is content: a container's name holds the
+// hash of its whole configuration, so a container that exists is also unchanged.
 package workload
 
 // Project is one Compose project on this device, with nothing left to look up.
@@ -15,10 +15,10 @@ type Project struct {
 	Services    []Service
 	Networks    []Network
 	Volumes     []Volume
-	Notices     []Notice `json:",omitempty"` // what is honoured in another way than its author may expect; for people
+	Notices     []Notice `json:",omitempty"` // keys that have another effect than their author may expect; for display
 }
 
-// Notice tells of a key that is honoured in another way than its author may expect. It refuses nothing.
+// Notice is about a key that has another effect than its author may expect. It refuses nothing.
 type Notice struct {
 	Path    string // in the Compose file: "services.web.deploy.update_config.order"; "": the whole file
 	Message string

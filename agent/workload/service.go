@@ -6,9 +6,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Service is one kind of container of a project. It shapes its containers and so their hash, but for DependsOn, Replicas,
-// Update and Rollback. Fields that came later are left out of the encoding while they are zero, so that a new agent does
-// not restart what an older one made.
+// Service is one kind of container of a project. All fields except DependsOn, Replicas, Update and Rollback are in the hash of its
+// containers. Zero fields are left out of the encoding, so that a new field does not restart containers of an older agent.
 type Service struct {
 	Name        string
 	Image       Image
@@ -117,7 +116,7 @@ type PreStart struct {
 	PerReplica bool    // false: once, before the first replica
 }
 
-// Log says how much output of a container is kept. Zero values are the device's own limits.
+// Log limits the kept output of a container. Zero values are the device's own limits.
 type Log struct {
 	None     bool  `json:",omitzero"` // keep nothing
 	MaxSize  int64 `json:",omitzero"` // bytes of a file before it is rotated

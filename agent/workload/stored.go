@@ -9,7 +9,7 @@ type StoredVolume struct {
 	VolumeOwner
 }
 
-// VolumeOwner is who had a volume made, or used it last. The zero value is not known.
+// VolumeOwner is the deployment that created a volume, or used it last. The zero value is unknown.
 type VolumeOwner struct {
 	Deployment  string `json:"deployment"` // id
 	Application string `json:"application"`

@@ -3,7 +3,7 @@ package workload
 import "time"
 
 // Usage is what a running container has used since its process started, and what it holds now. The kernel's two versions of
-// control groups are told alike. What the kernel does not count here is zero.
+// control groups give the same figures. What the kernel does not count is zero.
 type Usage struct {
 	ID string
 	At time.Time // of the look

@@ -1,9 +1,9 @@
-// Package composefile reads Compose files as trees of values with their positions, makes one file of a project that is
-// written in several, and packs it with the files that it names.
+// Package composefile reads Compose files as trees of values with their positions, flattens a project of several files into one,
+// and packs it with the files that it names.
 //
-// [Parse] reads one file; [Pack] is for those who publish. The package knows the form of a Compose file and no meaning of
-// its keys: what a device does with them is in agent/compose, which checks what was packed. It is pure: it reads the file
-// system it is given and nothing else.
+// [Parse] reads one file; [Pack] is for publishers. The package knows the structure of a Compose file and not the meaning of its
+// keys: agent/compose translates them for a device, and checks what was packed. The package is pure: it reads only the file
+// system that it is given.
 //
 // # Why the loader of compose-go is not used
 //

@@ -12,13 +12,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// copyOf is a tree that shares nothing with another, with paths that begin at a path.
+// copyOf is a deep copy of a tree, with paths that begin at a path.
 func copyOf(n *Node, path string) *Node {
 	left := maxNodes
 	return copyWithin(n, path, &left)
 }
 
-// copyWithin stops copying, with left below zero, where a tree that shares its parts would grow too large.
+// copyWithin stops with left below zero when a tree that shares its parts would become too large.
 func copyWithin(n *Node, path string, left *int) *Node {
 	if *left--; *left < 0 || n == nil {
 		return nil
@@ -48,7 +48,7 @@ func copyWithin(n *Node, path string, left *int) *Node {
 	return &c
 }
 
-// encode writes a tree as YAML, and reads it again: what a device will see is what was resolved.
+// encode writes a tree as YAML, and reads it again to check that a device will read what was resolved.
 func encode(root *Node) ([]byte, error) {
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -61,7 +61,7 @@ func encode(root *Node) ([]byte, error) {
 		return nil, fmt.Errorf("line %d: %s: %w", faults[0].Line, faults[0].Message, fault.ErrTooLarge)
 	}
 	if !reflect.DeepEqual(plain(root), plain(again)) {
-		return nil, fmt.Errorf("the result reads otherwise than what was resolved: %w", fault.ErrUnsupported)
+		return nil, fmt.Errorf("the result does not read as what was resolved: %w", fault.ErrUnsupported)
 	}
 	return b.Bytes(), nil
 }
@@ -125,8 +125,8 @@ func textNode(text string) *yaml.Node {
 	return y
 }
 
-// ambiguous is text that only double quotes make the same to all readers of YAML: older ones take some words for a truth
-// value, and some characters end a line or are skipped.
+// ambiguous is text that needs double quotes to be the same for all readers of YAML: older ones read some words as booleans, and some
+// characters end a line or are skipped.
 var ambiguous = regexp.MustCompile(`^(?i:y|n|yes|no|on|off)$|[\r\x{85}\x{2028}\x{2029}\x{feff}]`)
 
 func join(pattern, key string) string {

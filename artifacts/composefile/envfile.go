@@ -11,8 +11,8 @@ import (
 // MaxEnvFile bounds one env file, in bytes.
 const MaxEnvFile = 256 << 10
 
-// ParseEnv reads an env file with compose-go, whose errors hold the text around the fault: only the name is shown, for
-// these files hold passwords.
+// ParseEnv reads an env file with compose-go. The library's errors contain the text around the fault, and these files have passwords:
+// its own errors only name the file.
 func ParseEnv(name string, data []byte, vars map[string]string, lookup func(string) (string, bool), format string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -37,8 +37,7 @@ func ParseEnv(name string, data []byte, vars map[string]string, lookup func(stri
 	return nil
 }
 
-// rawEnv takes what is right of the first "=" as it is: no quotes, no variables. A name alone takes the deployment's
-// value or is not set, which is what is there already.
+// rawEnv takes the text after the first "=" literally: no quotes, no variables. A name without "=" keeps the value that it has.
 func rawEnv(name string, data []byte, vars map[string]string) error {
 	for i, line := range strings.Split(string(data), "\n") {
 		line = strings.TrimSuffix(line, "\r")

@@ -17,7 +17,7 @@ const (
 	maxExtends   = 32       // services in one chain
 )
 
-// flattening makes one file of a project that is written in several.
+// flattening turns a project of several files into one.
 type flattening struct {
 	*Report
 	fsys    fs.FS
@@ -44,7 +44,7 @@ func (f *flattening) project(names []string) *Node {
 	return root
 }
 
-// trim takes out what only the developer's machine needs.
+// trim removes what only the developer's machine needs.
 func (f *flattening) trim(s *Node) {
 	for _, k := range []string{"develop", "attach"} {
 		if s.Get(k) != nil {
@@ -59,8 +59,7 @@ func (f *flattening) trim(s *Node) {
 	}
 }
 
-// model reads files that are laid over each other. base is the directory that their paths start from; trail are the
-// files that include this one.
+// model reads and merges files. base is the directory that their paths are relative to; trail are the files that include this one.
 func (f *flattening) model(names []string, base string, trail []string, at *Node) *Node {
 	var out *Node
 	for _, name := range names {
@@ -91,7 +90,7 @@ func (f *flattening) model(names []string, base string, trail []string, at *Node
 // layer is one file of a project.
 type layer struct {
 	name string
-	base string // the directory that its paths start from
+	base string // the directory that its paths are relative to
 	root *Node  // without tags
 	tags *Node  // the file as it was read; nil where it has no tags
 }
@@ -133,7 +132,7 @@ func (f *flattening) load(name string, at *Node) *layer {
 	return out
 }
 
-// rebase writes the paths of a file from the root of the project.
+// rebase makes the paths of a file relative to the root of the project.
 func rebase(root *Node, base string) {
 	if base == "." {
 		return
@@ -149,7 +148,7 @@ func rebase(root *Node, base string) {
 	}
 }
 
-// include resolves what a file takes over from others; what it says itself is laid over that.
+// include resolves include; the file's own content is merged over the included files.
 func (f *flattening) include(into *layer, trail []string) {
 	root := into.root
 	list := root.Get("include")
@@ -227,7 +226,7 @@ func (f *flattening) within(n *Node, base string) string {
 	return path.Clean(name)
 }
 
-// takeOver puts a section of an included file under what the including one says.
+// takeOver merges a section of the including file over that of an included one.
 func (f *flattening) takeOver(into *layer, from *Node, section string) {
 	root, theirs := into.root, from.Get(section)
 	if theirs.IsNull() {
@@ -267,7 +266,7 @@ func (f *flattening) extendAll(from *layer) {
 	})
 }
 
-// extend is a service with what it extends under it; nil when there was a fault.
+// extend is a service merged over the one that it extends; nil when there was a fault.
 func (f *flattening) extend(in *layer, service string, trail []string, at *Node) *Node {
 	s := in.root.Get("services", service)
 	if s == nil {

@@ -10,11 +10,11 @@ import (
 // included is one entry of include.
 type included struct {
 	names   []string          // of its files, from the root
-	project string            // the directory that their paths start from
-	env     map[string]string // of its env files: values that variables have where the deployment gives none
+	project string            // the directory that their paths are relative to
+	env     map[string]string // of its env files: default values of variables
 }
 
-// envOf reads the env files of an entry of include, later ones over earlier ones; nil when there is a fault.
+// envOf reads the env files of an entry of include, later ones override earlier ones; nil when there is a fault.
 func (f *flattening) envOf(n *Node, base string) map[string]string {
 	env := map[string]string{}
 	if n.IsNull() {
@@ -37,8 +37,7 @@ func (f *flattening) envOf(n *Node, base string) map[string]string {
 	return env
 }
 
-// defaults writes the values of env files into the variables of a tree, as their defaults: parameters of the deployment come
-// before them.
+// defaults writes the values of env files into the variables of a tree as their defaults: parameters of the deployment override them.
 func (f *flattening) defaults(n *Node, env map[string]string) {
 	if len(env) == 0 {
 		return
@@ -66,7 +65,7 @@ func (f *flattening) defaultsIn(n *Node, env map[string]string) {
 	n.Value, n.Raw = out, out
 }
 
-// bareVariables are those of a service's environment that are named without a value: they take that of the env files.
+// bareVariables sets variables of a service's environment without a value to those of the env files.
 func bareVariables(n *Node, env map[string]string) {
 	reference := func(name string) string { return "${" + name + "}" }
 	switch {
@@ -90,8 +89,7 @@ func bareVariables(n *Node, env map[string]string) {
 	}
 }
 
-// withDefaults writes values into the variables of a text: ${NAME} becomes ${NAME-value}. What stands for a variable that has
-// a value anyway goes.
+// withDefaults writes values into the variables of a text: ${NAME} becomes ${NAME-value}, in place of another default.
 func withDefaults(s string, env map[string]string) (string, error) {
 	var out strings.Builder
 	for i := 0; i < len(s); {
@@ -161,7 +159,7 @@ func referenceWith(inside string, env map[string]string) (string, error) {
 	return kept, nil
 }
 
-// closing is where the brace closes that was opened before from; -1 when nowhere.
+// closing is the position of the brace that closes one opened before from; -1 when there is none.
 func closing(s string, from int) int {
 	depth := 1
 	for i := from; i < len(s); i++ {

@@ -24,7 +24,7 @@ const (
 // Interpolation replaces the variables of a tree's values in place. Keys and extensions are left alone.
 type Interpolation struct {
 	Env    map[string]string
-	Assume bool // values of the device are not known: what needs them is left out of the checks
+	Assume bool // values of the device are unknown: values that need them are left out of the checks
 	total  int  // bytes of templates read
 	added  int  // bytes of variables put in
 	Faults []strict.Fault

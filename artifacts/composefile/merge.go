@@ -15,8 +15,7 @@ import (
 // maxMerged bounds the values of all merges of one project together: services that extend one another repeat them.
 const maxMerged = 20 * maxNodes
 
-// without is base without what the tags of a file tell to forget, which are those of values of its fields. It changes
-// neither of them.
+// without is base without the values that have a !reset or !override tag in the file that is merged over it. It changes neither.
 func without(base, tags *Node) *Node {
 	if base == nil || tags == nil || base.Kind != Map || tags.Kind != Map {
 		return base
@@ -31,9 +30,9 @@ func without(base, tags *Node) *Node {
 	return &out
 }
 
-// Merge lays over on base by the rules of compose-go, which are those of several files, extends, include and init
-// containers. pattern says what both are: "" for files, else "services.*", "volumes.*" and so on. It changes neither of
-// them, and neither has tags. Every value of the result has the position of the value that it comes from.
+// Merge merges over onto base by the rules of compose-go for several files, extends, include and init containers. pattern says what
+// both are: "" for files, else "services.*", "volumes.*" and so on. It changes neither, and neither has tags. Every value of the
+// result has the position of its source.
 func (r *Report) Merge(base, over *Node, pattern string) *Node {
 	if r.merged > maxMerged {
 		return over
@@ -52,8 +51,8 @@ func (r *Report) Merge(base, over *Node, pattern string) *Node {
 	return placed(merged, over, base)
 }
 
-// conflicts gives a fault for each value that cannot be laid over another. The library stops at the first that it finds,
-// and which that is differs from run to run.
+// conflicts adds a fault for each value that cannot be merged. The library stops at the first that it finds, which differs from run to
+// run.
 func (r *Report) conflicts(base, over *Node, path tree.Path) {
 	before := len(r.faults)
 	for _, k := range over.Keys {
@@ -70,7 +69,7 @@ func (r *Report) conflicts(base, over *Node, path tree.Path) {
 	}
 }
 
-// overlaid is the library's merge, which panics on some values of the wrong kind. One project must not take the agent down.
+// overlaid is the library's merge, which panics on some values of the wrong kind: a project must not stop the agent.
 func overlaid(base, over any, path tree.Path) (merged any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -92,9 +91,9 @@ func overlaid(base, over any, path tree.Path) (merged any, err error) {
 	return override.MergeYaml(base, over, path)
 }
 
-// overlaySubnets moves what a network says about its subnets into the one that is laid over it. As with docker compose, the
-// subnets of the later are those of the network, and one that the earlier has too keeps what the later does not say. The
-// library does so for one subnet; of several it mixes the fields.
+// overlaySubnets merges the subnets of a network. As with docker compose, the later file's subnets are those of the network, and one that
+// the earlier file has too keeps fields that the later does not set. The library does so for one subnet; of several it mixes the
+// fields.
 func overlaySubnets(base, over any) error {
 	ipam, _ := field(base, "ipam").(map[string]any)
 	earlier, ok := ipam["config"].([]any)
@@ -133,8 +132,8 @@ func field(value any, keys ...string) any {
 	return value
 }
 
-// unique leaves the last of the entries that each list in a mapping has for one key, in the place of the first. Each list is
-// handed to the library alone, which stops at the first that it refuses.
+// unique removes repeated entries of lists in a mapping: the last one replaces the first. It calls the library for each list, because it
+// stops at the first that it refuses.
 func unique(mapping any, path []string) {
 	fields, _ := mapping.(map[string]any)
 	for k, value := range fields {
@@ -146,8 +145,8 @@ func unique(mapping any, path []string) {
 	}
 }
 
-// uniqueIn puts into fields what the library leaves of the list of a mapping. What it refuses, or panics on, stays as it is
-// and is refused with its position when the service is read.
+// uniqueIn sets fields to the library's result for one list. A list that it refuses, or panics on, stays as it is and is refused with its
+// position when the service is read.
 func uniqueIn(mapping, fields map[string]any, path []string) {
 	defer func() { _ = recover() }()
 	whole := mapping
@@ -159,7 +158,7 @@ func uniqueIn(mapping, fields map[string]any, path []string) {
 	}
 }
 
-// size is how many values there are in a value, itself counted.
+// size is the number of values in a tree, including the root.
 func (n *Node) size() int {
 	size := 1
 	for _, item := range n.Items {
@@ -171,7 +170,7 @@ func (n *Node) size() int {
 	return size
 }
 
-// placed is a merged value as a tree, with the positions and the order of keys of what it was made of, the later first.
+// placed is a merged value as a tree, with the positions and the order of keys of its sources, the later first.
 func placed(value any, from ...*Node) *Node {
 	from = slices.DeleteFunc(from, func(n *Node) bool { return n == nil })
 	at := from[0]
@@ -210,7 +209,7 @@ func placed(value any, from ...*Node) *Node {
 	return n
 }
 
-// placedField is placed for the value of a key. What only one side has is that side's own.
+// placedField is placed for the value of a key. A value that only one source has is used as it is.
 func placedField(value any, key string, from []*Node) *Node {
 	var below []*Node
 	for _, source := range from {
@@ -224,8 +223,8 @@ func placedField(value any, key string, from []*Node) *Node {
 	return placed(value, append(below, from[0])...)
 }
 
-// placedItem is placed for an element of a list, which may have been a key and its value. In a list variables are filled in
-// in names too, so their dollar signs are written twice.
+// placedItem is placed for an element of a list, which may have been a key and its value. In a list names are interpolated too, so their
+// dollar signs are doubled.
 func placedItem(value any, from []*Node) *Node {
 	for _, source := range from {
 		for _, item := range source.Items {

@@ -14,18 +14,18 @@ import (
 // maxPackedDir bounds the files of one directory that is mounted.
 const maxPackedDir = 256
 
-// fileKey is a place in the file that names another file.
+// fileKey is a value that names another file.
 type fileKey struct {
 	at       *Node
 	name     string
 	optional bool
-	prefix   string // what stands before the name in the same text
-	suffix   string // and after it
+	prefix   string // text before the name in the value
+	suffix   string // text after it
 	bound    bool   // mounted: may be a directory, and may be run
 	written  bool   // mounted without ro: packed where there are files, refused by the check where there are none
 }
 
-// fileKeys are all places that name a file of the archive.
+// fileKeys are all values that name a file of the archive.
 func fileKeys(root *Node) []fileKey {
 	var out []fileKey
 	add := func(k fileKey) {
@@ -83,8 +83,8 @@ func Each(n *Node, visit func(name string, c *Node)) {
 	}
 }
 
-// references are the files that a project names, and whether it may run them; a name that leaves the directory is a
-// fault, one that is not there is left to the check.
+// references are the files that a project names, and whether their executable bit matters. A name that leaves the directory is a fault; a
+// missing file is found by the check.
 func (f *flattening) references(root *Node) map[string]bool {
 	out := map[string]bool{}
 	for _, k := range fileKeys(root) {
@@ -131,7 +131,7 @@ func (f *flattening) packable(name string) bool {
 	return err == nil && len(names) > 0
 }
 
-// inside reports whether a path can be packed: written out, and within the directory.
+// inside reports whether a path can be packed: without variables, and within the directory.
 func (f *flattening) inside(n *Node, name string) bool {
 	switch clean := path.Clean(name); {
 	case strings.Contains(strings.ReplaceAll(name, "$$", ""), "$"):
@@ -178,7 +178,7 @@ func FilesBelow(fsys fs.FS, name string) (names []string, dir bool, err error) {
 	return names, true, err
 }
 
-// boundKeys are the places where a service mounts a relative path.
+// boundKeys are the values by which a service mounts a relative path.
 func boundKeys(service *Node) []fileKey {
 	var out []fileKey
 	list := service.Get("volumes")

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// Limits on what a Compose file may cost. Real files are far below them; a signed file is no reason to trust its size.
+// Limits of a Compose file. Real files are far below them; a signature is no reason to trust a file's size.
 const (
 	maxFile  = 1 << 20 // bytes of compose.yaml
 	maxDepth = 32      // nesting, aliases expanded; Compose itself needs 8
@@ -29,7 +29,7 @@ const (
 	List
 )
 
-// Node is one value of the file with aliases and merge keys expanded, so that what was checked is what is translated.
+// Node is one value of the file with aliases and merge keys expanded, so that the checked value is the translated one.
 type Node struct {
 	Kind   Kind
 	File   string // "": the document's
@@ -44,8 +44,8 @@ type Node struct {
 	reset  string // resetTag or overrideTag, of a file as it was read when packing
 }
 
-// Tags of a value in place of which files below it, and what it extends or includes, are to have nothing. One that is reset
-// is nothing itself. They are resolved when a component is packed.
+// Tags of a value that replaces that of files below it, and of what it extends or includes, instead of being merged; a reset value is also
+// removed itself. They are resolved when a component is packed.
 const (
 	resetTag    = "!reset"
 	overrideTag = "!override"
@@ -62,7 +62,7 @@ func (n *Node) Get(keys ...string) *Node {
 	return n
 }
 
-// Drop forgets a field, so that later steps do not stumble over what has been refused.
+// Drop removes a field, so that later steps do not report a refused one again.
 func (n *Node) Drop(key string) {
 	delete(n.Fields, key)
 	for i, k := range n.Keys {
@@ -87,7 +87,7 @@ func (n *Node) Text() string {
 	return n.Raw
 }
 
-// Nearest is the deepest node on a dotted path, for messages of a library that knows no positions.
+// Nearest is the deepest node on a dotted path, for messages that have a path only.
 func (n *Node) Nearest(path string) *Node {
 	for rest := path; rest != ""; {
 		var next *Node
@@ -118,7 +118,7 @@ func (n *Node) child(key string) *Node {
 	return nil
 }
 
-// parser turns bytes into a tree and collects what is wrong with them.
+// parser reads bytes as a tree and collects faults.
 type parser struct {
 	file    string // of every node and fault; "": the document's
 	layers  bool   // tags that say how one file is laid over another are allowed
@@ -187,7 +187,7 @@ func (p *parser) fault(y *yaml.Node, path, format string, args ...any) {
 	p.faults = append(p.faults, strict.Fault{Line: y.Line, Column: y.Column, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// build returns nil for what it reported. ext: only an extension is read, where anything goes.
+// build returns nil for a fault. ext: the value is part of an extension, where every key is allowed.
 func (p *parser) build(y *yaml.Node, path string, depth int, ext bool) *Node {
 	if p.nodes++; p.nodes > maxNodes {
 		return nil
@@ -294,7 +294,7 @@ func (p *parser) mapping(n *Node, y *yaml.Node, depth int, ext bool) {
 	}
 }
 
-// merge copies what "<<" names, where the mapping itself says nothing; of several sources the first wins.
+// merge copies the keys of "<<" that the mapping does not have; of several sources the first wins.
 func (p *parser) merge(n *Node, y *yaml.Node, depth int, ext bool) {
 	if depth > maxDepth || p.nodes > maxNodes {
 		return

@@ -15,9 +15,8 @@ import (
 // ProfilesVariable is the parameter that names the active profiles, as Compose has it: "a,b", or "*" for all.
 const ProfilesVariable = "COMPOSE_PROFILES"
 
-// Unused lists those of names that stand nowhere in an archive, neither in compose.yaml nor in a file beside it: a variable
-// of such a name has no effect, whatever its value is. known are the variables that compose.yaml refers to, sorted, for who
-// looks for what was meant; none when the file is very long.
+// Unused lists the names that appear nowhere in an archive, neither in compose.yaml nor in a file beside it: a variable of such a name has
+// no effect. known are the variables of compose.yaml, sorted, to suggest what was meant; none when the file is very long.
 func Unused(archive *artifacts.Archive, names []string) (unused, known []string, err error) {
 	texts := [][]byte{archive.Compose}
 	if archive.FS != nil {

@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -200,7 +199,7 @@ func (l LinkOptions) check() error {
 		return fmt.Errorf("interface %q: %w", l.Interface, fault.ErrInvalid)
 	}
 	if l.MAC != "" {
-		if mac, err := net.ParseMAC(l.MAC); err != nil || len(mac) != 6 || mac[0]&1 != 0 {
+		if mac, ok := parseMAC(l.MAC); !ok || mac[0]&1 != 0 {
 			return fmt.Errorf("hardware address %q: %w", l.MAC, fault.ErrInvalid)
 		}
 	}

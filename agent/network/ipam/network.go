@@ -1,10 +1,9 @@
 package ipam
 
 import (
-	"net"
+	"encoding/hex"
 	"slices"
-
-	"golang.org/x/sys/unix"
+	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -54,14 +53,21 @@ func (b *Network) Same(other *Network) bool {
 		b.Subnet.Same(&other.Subnet) && b.Six.Same(&other.Six)
 }
 
-// HardwareAddr is the hardware address of a container on a network.
-func (p *Project) HardwareAddr(a *Attachment, network string) net.HardwareAddr {
-	if given, err := net.ParseMAC(a.Links[network].MAC); err == nil {
+// HardwareAddr is the link address of a container on a network.
+func (p *Project) HardwareAddr(a *Attachment, network string) []byte {
+	if given, ok := parseMAC(a.Links[network].MAC); ok {
 		return given
 	}
 	return HardwareAddrOf(p.Address(a, network, V4), p.Address(a, network, V6))
 }
 
+// parseMAC reads "02:42:ac:11:00:02".
+func parseMAC(s string) ([]byte, bool) {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, ":", ""))
+	return b, err == nil && len(b) == 6 && len(s) == 17
+}
+
+// Backends are the ids of the active backends of all services.
 func (s *State) Backends() map[string]bool {
 	out := map[string]bool{}
 	for _, p := range s.Projects {
@@ -117,11 +123,11 @@ func Printable(fields []string) bool {
 func ProtocolNumber(name string) uint16 {
 	switch name {
 	case "tcp":
-		return unix.IPPROTO_TCP
+		return 6
 	case "udp":
-		return unix.IPPROTO_UDP
+		return 17
 	case "sctp":
-		return unix.IPPROTO_SCTP
+		return 132
 	}
 	return 0
 }

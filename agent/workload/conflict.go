@@ -14,7 +14,7 @@ type Conflict struct {
 	Component  string
 	Service    string
 	Path       string // in the Compose file: "services.web.ports"
-	Reason     error  // wraps fault.ErrConflict: somebody holds it; ErrUnfit: this machine cannot; ErrRejected: it may not
+	Reason     error  // wraps fault.ErrConflict: it is in use; ErrUnfit: this machine cannot; ErrRejected: it is not allowed
 }
 
 // Error names the component, the place in its Compose file and the reason.
@@ -23,10 +23,10 @@ func (c Conflict) Error() string { return c.Component + ": " + c.Path + ": " + c
 // Unwrap is the reason.
 func (c Conflict) Unwrap() error { return c.Reason }
 
-// Conflicts are all that was found. Those of one deployment say nothing about others.
+// Conflicts are all that were found. Those of one deployment do not concern others.
 type Conflicts []Conflict
 
-// Error has a line for each clash.
+// Error has a line for each conflict.
 func (cs Conflicts) Error() string {
 	lines := make([]string, len(cs))
 	for n, c := range cs {
@@ -35,7 +35,7 @@ func (cs Conflicts) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives the clashes to errors.Is and errors.As.
+// Unwrap returns the conflicts for errors.Is and errors.As.
 func (cs Conflicts) Unwrap() []error {
 	out := make([]error, len(cs))
 	for n, c := range cs {
@@ -44,7 +44,7 @@ func (cs Conflicts) Unwrap() []error {
 	return out
 }
 
-// Of are the clashes of one deployment; nil when there are none.
+// Of are the conflicts of one deployment; nil when there are none.
 func (cs Conflicts) Of(deployment string) Conflicts {
 	var out Conflicts
 	for _, c := range cs {
@@ -55,7 +55,7 @@ func (cs Conflicts) Of(deployment string) Conflicts {
 	return out
 }
 
-// NewConflict is a clash of a service of p at a key of it, "" for the service itself. kind is one of the sentinels that a
+// NewConflict is a conflict of a service of p at a key of it, "" for the service itself. kind is one of the sentinels that a
 // [Conflict] may wrap; hint may be "".
 func NewConflict(p *Project, service, key string, kind error, message, hint string) Conflict {
 	err := error(&reason{message, kind})
@@ -69,7 +69,7 @@ func NewConflict(p *Project, service, key string, kind error, message, hint stri
 	return Conflict{Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: err}
 }
 
-// reason is a sentence that stands for a sentinel without repeating its words.
+// reason is an error that is a sentinel without repeating its text.
 type reason struct {
 	message string
 	kind    error
