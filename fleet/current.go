@@ -82,7 +82,7 @@ func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
 	return s, nil
 }
 
-// climb goes up the history from there. Its error is [Settled] where it is of the device alone.
+// climb goes up the history from there. Its error is [Conclusive] where it is of the device alone.
 func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
 	c := p.chain(a)
 	if err := s.up(ctx, c.Climb); err != nil {

@@ -60,7 +60,7 @@ func TestPromiseHasTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	promise, err := fleet.ReadPromise("plan.json", data)
+	promise, err := fleet.ReadSavedPlan("plan.json", data)
 	if err != nil || !promise.Expires.Equal(o.Expires) || promise.Expires.Location() != time.UTC {
 		t.Errorf("the plan ends states at %v, %v, want %v", promise.Expires, err, o.Expires)
 	}

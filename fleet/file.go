@@ -15,29 +15,29 @@ import (
 // planVersion is the version of the plan file.
 const planVersion = 1
 
-// Document is a plan as JSON: what is shown, and what [ReadPromise] reads to publish exactly that.
+// Document is a plan as JSON: what is shown, and what [ReadSavedPlan] reads to publish exactly that.
 type Document struct {
-	Version int              `json:"version"`
-	Fleet   string           `json:"fleet"`
-	Devices int              `json:"devices"`
-	Publish int              `json:"publish"`
-	Same    int              `json:"same"`
-	Cannot  int              `json:"cannot"`
-	Expires *time.Time       `json:"expires,omitempty"` // of the states; left out: never
-	Alike   []*Alike         `json:"alike"`
-	States  []*PromisedState `json:"states"`
-	Waves   []PromisedWave   `json:"waves,omitempty"` // left out: all are published at once
+	Version int           `json:"version"`
+	Fleet   string        `json:"fleet"`
+	Devices int           `json:"devices"`
+	Publish int           `json:"publish"`
+	Same    int           `json:"same"`
+	Cannot  int           `json:"cannot"`
+	Expires *time.Time    `json:"expires,omitempty"` // of the states; left out: never
+	Alike   []*Alike      `json:"alike"`
+	States  []*SavedState `json:"states"`
+	Waves   []SavedWave   `json:"waves,omitempty"` // left out: all are published at once
 }
 
-// PromisedWave is one step in which states are to be published.
-type PromisedWave struct {
+// SavedWave is one step in which states are to be published.
+type SavedWave struct {
 	Name    string `json:"name"`
 	Group   string `json:"group,omitempty"`
 	Devices int    `json:"devices"`
 }
 
-// PromisedState is one state that is to be published.
-type PromisedState struct {
+// SavedState is one state that is to be published.
+type SavedState struct {
 	Device     string        `json:"device"`
 	Repository string        `json:"repository"`
 	Tag        string        `json:"tag"`
@@ -51,7 +51,7 @@ type PromisedState struct {
 func (p *Plan) Document() *Document {
 	d := &Document{
 		Version: planVersion, Fleet: p.Fleet, Devices: len(p.Devices), Publish: p.Count(Publish), Same: p.Count(Same), Cannot: p.Count(Cannot),
-		Alike: p.Alike(), States: []*PromisedState{},
+		Alike: p.Alike(), States: []*SavedState{},
 	}
 	if at := p.o.Expires; !at.IsZero() {
 		at = at.UTC()
@@ -61,11 +61,11 @@ func (p *Plan) Document() *Document {
 		d.Alike = []*Alike{}
 	}
 	for _, w := range p.Waves() {
-		d.Waves = append(d.Waves, PromisedWave{w.Name, w.Group, len(w.Devices)})
+		d.Waves = append(d.Waves, SavedWave{w.Name, w.Group, len(w.Devices)})
 	}
 	for _, x := range p.Devices {
 		if x.Action == Publish {
-			d.States = append(d.States, &PromisedState{
+			d.States = append(d.States, &SavedState{
 				Device: string(x.Device), Repository: x.Repository, Tag: x.Device.Tag(), Tagged: x.Tagged, Generation: x.Generation, Digest: x.Digest,
 			})
 			if x.Content != x.Digest {
@@ -79,20 +79,20 @@ func (p *Plan) Document() *Document {
 // MaxPlan bounds a plan file: one of 100,000 devices has 40 MB.
 const MaxPlan = 64 << 20
 
-// Promise is what a plan file says will be published.
-type Promise struct {
+// SavedPlan is what a plan file says will be published.
+type SavedPlan struct {
 	Fleet   string
 	Expires time.Time // of the states; zero: never
 
-	states map[string]*PromisedState
+	states map[string]*SavedState
 }
 
 // State is what is promised of a device; nil: nothing.
-func (p *Promise) State(id artifacts.DeviceID) *PromisedState { return p.states[string(id)] }
+func (p *SavedPlan) State(id artifacts.DeviceID) *SavedState { return p.states[string(id)] }
 
-// ReadPromise reads a plan file.
-func ReadPromise(file string, data []byte) (*Promise, error) {
-	fail := func(why string) (*Promise, error) {
+// ReadSavedPlan reads a plan file.
+func ReadSavedPlan(file string, data []byte) (*SavedPlan, error) {
+	fail := func(why string) (*SavedPlan, error) {
 		return nil, fault.WithHint(fmt.Errorf("%s: %s: %w", file, why, fault.ErrInvalid), "write it with: longshore fleet plan --out FILE")
 	}
 	var d Document
@@ -109,7 +109,7 @@ func ReadPromise(file string, data []byte) (*Promise, error) {
 	if d.Version != planVersion || d.Fleet == "" {
 		return fail(fmt.Sprintf("it is no plan of version %d", planVersion))
 	}
-	p := &Promise{Fleet: d.Fleet, states: map[string]*PromisedState{}}
+	p := &SavedPlan{Fleet: d.Fleet, states: map[string]*SavedState{}}
 	if d.Expires != nil {
 		p.Expires = *d.Expires
 	}
@@ -126,7 +126,7 @@ func ReadPromise(file string, data []byte) (*Promise, error) {
 // commit than the one that was looked at, as after a merge, if nothing else of it is different. Anything that is not as it
 // was shown is an error that wraps fault.ErrConflict: the files, a tag that an application is named by, or a device's
 // state have changed since.
-func (p *Plan) Keep(promise *Promise) error {
+func (p *Plan) Keep(promise *SavedPlan) error {
 	if promise.Fleet != p.Fleet {
 		return fmt.Errorf("the plan is of the fleet %s, not of %s: %w", promise.Fleet, p.Fleet, fault.ErrConflict)
 	}

@@ -32,7 +32,7 @@ func (s *published) origin() Origin {
 func (f *Fleet) Files() []string { return slices.Sorted(maps.Keys(f.files)) }
 
 // isOf tells whether a device's state is the promised one, whichever commit it says that it is of.
-func (s *PromisedState) isOf(d *DevicePlan) bool {
+func (s *SavedState) isOf(d *DevicePlan) bool {
 	return d.Digest == s.Digest || d.Content == cmp.Or(s.Content, s.Digest)
 }
 

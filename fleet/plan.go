@@ -79,20 +79,20 @@ type Plan struct {
 
 // DevicePlan is what happens to one device.
 type DevicePlan struct {
-	Device     artifacts.DeviceID
-	Repository string
-	Action     string        // publish, same, cannot
-	Tagged     digest.Digest // what the device's tag names; "": nothing
-	Standing   uint64        // generation that the device's tag names; 0: none
-	Generation uint64        // the next one; of Same the one that is there, 0 when there is none
-	Previous   digest.Digest // what it follows; "": nothing
-	Digest     digest.Digest // of the state that is published, or is there
-	Content    digest.Digest // what Digest would be if the state did not say of which commit it is
-	Documents  digest.Digest // of the documents that the files make, whatever is published; "": they make none
-	Origin     Origin        // of the state that the device has; zero: it does not say
-	Changes    []Change
-	Cost       Cost
-	Reasons    []string // of Cannot; notes otherwise
+	Device           artifacts.DeviceID
+	Repository       string
+	Action           string        // publish, same, cannot
+	Tagged           digest.Digest // what the device's tag names; "": nothing
+	TaggedGeneration uint64        // generation that the device's tag names; 0: none
+	Generation       uint64        // the next one; of Same the one that is there, 0 when there is none
+	Previous         digest.Digest // what it follows; "": nothing
+	Digest           digest.Digest // of the state that is published, or is there
+	Content          digest.Digest // what Digest would be if the state did not say of which commit it is
+	Documents        digest.Digest // of the documents that the files make, whatever is published; "": they make none
+	Origin           Origin        // of the state that the device has; zero: it does not say
+	Changes          []Change
+	Cost             Cost
+	Reasons          []string // of Cannot; notes otherwise
 
 	assignment *Assignment
 	undone     bool                // it went back already from the revision that is asked for
@@ -182,7 +182,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	d.Tagged = s.Tagged
 	d.Origin = s.base.origin()
 	if s.base != nil {
-		d.Standing = s.base.index.Generation
+		d.TaggedGeneration = s.base.index.Generation
 	}
 	if len(a.Unfit) > 0 {
 		d.Action, d.Reasons = Cannot, a.Unfit
@@ -222,7 +222,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	}
 	tagged := s.base
 	if err := p.climb(ctx, a, s); err != nil {
-		if Settled(err) {
+		if Conclusive(err) {
 			d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
 			return d, nil
 		}

@@ -255,7 +255,7 @@ func TestPromise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	promise, err := fleet.ReadPromise("plan.json", data)
+	promise, err := fleet.ReadSavedPlan("plan.json", data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestPromise(t *testing.T) {
 		t.Errorf("somebody else published: %v", err)
 	}
 	for _, bad := range []string{"", "{}", `{"version": 2, "fleet": "a"}`, `{"version": 1, "fleet": "a", "states": [null]}`, "[]"} {
-		if _, err := fleet.ReadPromise("plan.json", []byte(bad)); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "plan.json") {
+		if _, err := fleet.ReadSavedPlan("plan.json", []byte(bad)); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "plan.json") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

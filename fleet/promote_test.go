@@ -228,12 +228,12 @@ func TestPromoteWhatRuns(t *testing.T) {
 	m := stocked(t)
 	publish(t, plan(t, plant(), m, options()), m)
 	all := compiled(t, plant(), m)
-	seen := map[artifacts.DeviceID]*rollout.Sighting{}
+	seen := map[artifacts.DeviceID]*rollout.DeviceReport{}
 	report := func(id artifacts.DeviceID, agent string, generation uint64, states map[string]margo.State) {
 		tag := m.Named[graz+":"+id.Tag()]
-		s := &rollout.Sighting{Agent: agent, Accepted: generation, Committed: generation, Digest: tag}
+		s := &rollout.DeviceReport{Agent: agent, Accepted: generation, Committed: generation, Digest: tag}
 		for name, state := range states {
-			s.Deployments = append(s.Deployments, rollout.SeenDeployment{ID: strings.ToUpper(artifacts.DeploymentID(id, name)), Generation: generation, State: state})
+			s.Deployments = append(s.Deployments, rollout.DeploymentReport{ID: strings.ToUpper(artifacts.DeploymentID(id, name)), Generation: generation, State: state})
 		}
 		seen[id] = s
 	}

@@ -37,7 +37,7 @@ func (p *planner) resign(ctx context.Context, d *DevicePlan, a *Assignment, s *p
 	if packErr != nil {
 		return packErr
 	}
-	d.Standing, d.Previous = s.index.Generation, s.index.Previous
+	d.TaggedGeneration, d.Previous = s.index.Generation, s.index.Previous
 	if artifacts.WithoutOrigin(again.Manifest) != d.Content {
 		d.Action, d.err = Cannot, err
 		d.Reasons = append(d.Reasons, "what it has is not what the files make, so it is not signed again: "+err.Error())

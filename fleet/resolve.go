@@ -318,8 +318,8 @@ func (r *Release) pinned(p margo.DeploymentProfile) (margo.DeploymentProfile, er
 // Version is what people call the release.
 func (r *Release) Version() string { return r.Description.Metadata.Version }
 
-// Settled tells errors that say what something is, or that nobody vouches for it, from those that say that nobody could tell.
-func Settled(err error) bool { return lasting(err) || unvouched(err) }
+// Conclusive tells errors that say what something is, or that nobody vouches for it, from those that say that nobody could tell.
+func Conclusive(err error) bool { return lasting(err) || unvouched(err) }
 
 // unvouched tells errors of who signed something, or did not.
 func unvouched(err error) bool {

@@ -87,7 +87,7 @@ func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan,
 	}
 	tagged := s.base
 	if tagged != nil {
-		d.Standing = tagged.index.Generation
+		d.TaggedGeneration = tagged.index.Generation
 	}
 	if err := p.climb(ctx, a, s); err != nil {
 		return d.cannot(err)

@@ -162,14 +162,14 @@ func (p *program) equip(c *cli.Context, f *fleet.Fleet) error {
 		return err
 	}
 	if e == nil {
-		return rollout.Equip(c.Context, f, nil)
+		return rollout.LoadCapabilities(c.Context, f, nil)
 	}
 	defer e.Close()
-	return rollout.Equip(c.Context, f, e)
+	return rollout.LoadCapabilities(c.Context, f, e)
 }
 
 // sightings are what devices have reported last, those that choose chooses (nil: all); nil where there is no endpoint to ask.
-func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.Device) bool) (map[artifacts.DeviceID]*rollout.Sighting, error) {
+func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.Device) bool) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	e, err := p.endpoint(c, f)
 	if e == nil || err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (p *program) accepted(c *cli.Context, f *fleet.Fleet) func(context.Context,
 	if c.String("endpoint") == "" && f.Endpoint == "" && f.Reports == nil {
 		return nil
 	}
-	seen := sync.OnceValues(func() (map[artifacts.DeviceID]*rollout.Sighting, error) { return p.sightings(c, f, nil) })
+	seen := sync.OnceValues(func() (map[artifacts.DeviceID]*rollout.DeviceReport, error) { return p.sightings(c, f, nil) })
 	return func(_ context.Context, device artifacts.DeviceID) (uint64, error) {
 		all, err := seen()
 		if err != nil || all[device] == nil {

@@ -379,13 +379,13 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 	if err := whoSigns(c); err != nil {
 		return err
 	}
-	var promise *fleet.Promise
+	var promise *fleet.SavedPlan
 	if file := c.String("plan"); file != "" {
 		data, err := bounded.File(os.Open, file, fleet.MaxPlan)
 		if err != nil {
 			return err
 		}
-		if promise, err = fleet.ReadPromise(file, data); err != nil {
+		if promise, err = fleet.ReadSavedPlan(file, data); err != nil {
 			return err
 		}
 		if !promise.Expires.IsZero() { // a duration would be another time now
@@ -407,7 +407,7 @@ func (p *program) fleetPublish(c *cli.Context, args []string) error {
 		return err
 	}
 	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
-		return p.rollOut(c, s, compiled, o, rollout.Start{Promise: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
+		return p.rollOut(c, s, compiled, o, rollout.Start{Saved: promise, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return p.show(c, r) })
 	}
 	plan, err := planReady(c, s.Client, compiled, o)
 	if err != nil {

@@ -139,7 +139,7 @@ type reportsInfo struct {
 	text    string
 }
 
-func describeRollout(l rollout.Ledger, rec *rollout.Record, tallies []rollout.Tally) rolloutInfo {
+func describeRollout(l rollout.Store, rec *rollout.Record, tallies []rollout.WaveCount) rolloutInfo {
 	x := rec.Rollout
 	r := rolloutInfo{
 		Fleet: x.Fleet, Reference: l.Repository() + ":" + x.Fleet, Digest: rec.Digest, Rollout: x.Number, Revision: rec.Revision, Phase: string(x.Phase),
@@ -192,9 +192,9 @@ func (w waveInfo) title() string {
 }
 
 // conduct is what a rollout is run with.
-func (p *program) conduct(c *cli.Context, f *fleet.Fleet, s *session, o fleet.Options) rollout.Conduct {
-	k := rollout.Conduct{
-		Ledger: rollout.Of(f, registry.Upstream{Client: s.Client}, fleetPublisher{s}, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
+func (p *program) conduct(c *cli.Context, f *fleet.Fleet, s *session, o fleet.Options) rollout.Config {
+	k := rollout.Config{
+		Store: rollout.Of(f, registry.Upstream{Client: s.Client}, fleetPublisher{s}, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
 		Parallel: c.Int("parallel"),
 	}
 	if !c.Bool("quiet") {
@@ -214,12 +214,12 @@ func (p *program) whoami() string {
 
 // rollOut begins or takes up a rollout, runs it, and shows what came of it.
 func (p *program) rollOut(c *cli.Context, s *session, compiled *fleet.Compiled, o fleet.Options, start rollout.Start, show func(result) error) error {
-	return p.runRollout(c, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
+	return p.runRollout(c, s, compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Begin(c.Context, compiled, k, o, start)
 	})
 }
 
-func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Conduct) (*rollout.Run, *fleet.Plan, error)) error {
+func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Config) (*rollout.Run, *fleet.Plan, error)) error {
 	k := p.conduct(c, compiled.Fleet, s, o)
 	e, err := p.endpoint(c, compiled.Fleet)
 	if err != nil {
@@ -243,7 +243,7 @@ func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compile
 	}
 	err = run.Go(c.Context)
 	if err == nil || errors.Is(err, fault.ErrRejected) {
-		if shown := show(describeRollout(k.Ledger, run.Record(), nil)); shown != nil {
+		if shown := show(describeRollout(k.Store, run.Record(), nil)); shown != nil {
 			return shown
 		}
 	}
@@ -251,7 +251,7 @@ func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compile
 }
 
 // rolloutOnly opens what looking at a rollout and ending one need: no applications, no placements.
-func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k rollout.Conduct) error) error {
+func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k rollout.Config) error) error {
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {
 		return err
@@ -273,23 +273,23 @@ func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fl
 }
 
 func (p *program) rolloutShow(c *cli.Context, args []string) error {
-	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k rollout.Conduct) error {
-		rec, err := k.Ledger.Read(c.Context)
+	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k rollout.Config) error {
+		rec, err := k.Store.Read(c.Context)
 		if err != nil {
 			return err
 		}
-		var tallies []rollout.Tally
+		var tallies []rollout.WaveCount
 		e, err := p.endpoint(c, f)
 		if err != nil {
 			return err
 		}
 		if e != nil {
 			defer e.Close()
-			if tallies, err = rollout.Tallies(c.Context, e, rec.Rollout, p.now()); err != nil {
+			if tallies, err = rollout.CountWaves(c.Context, e, rec.Rollout, p.now()); err != nil {
 				return err
 			}
 		}
-		if err := p.show(c, describeRollout(k.Ledger, rec, tallies)); err != nil {
+		if err := p.show(c, describeRollout(k.Store, rec, tallies)); err != nil {
 			return err
 		}
 		switch rec.Rollout.Phase {
@@ -316,7 +316,7 @@ func (p *program) rolloutContinue(c *cli.Context, args []string) error {
 		return err
 	}
 	show := func(r result) error { return p.show(c, r) }
-	return p.runRollout(c, s, compiled, o, show, func(k rollout.Conduct) (*rollout.Run, *fleet.Plan, error) {
+	return p.runRollout(c, s, compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Continue(c.Context, compiled, k, o, rollout.Start{Promote: c.StringSlice("promote"), Skip: c.Bool("skip-unfit")})
 	})
 }
@@ -325,12 +325,12 @@ func (p *program) rolloutHalt(c *cli.Context, args []string) error {
 	if err := whoSigns(c); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct) error {
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Config) error {
 		rec, err := rollout.Halt(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
 		}
-		return p.show(c, describeRollout(k.Ledger, rec, nil))
+		return p.show(c, describeRollout(k.Store, rec, nil))
 	})
 }
 
@@ -338,7 +338,7 @@ func (p *program) rolloutUndo(c *cli.Context, args []string) error {
 	if err := whoSigns(c); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Conduct) error {
+	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Config) error {
 		run, err := rollout.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
@@ -347,7 +347,7 @@ func (p *program) rolloutUndo(c *cli.Context, args []string) error {
 		if err := run.Go(c.Context); err != nil && run.Rollout().Phase != artifacts.RolloutRolledBack {
 			return err
 		}
-		if err := p.show(c, describeRollout(k.Ledger, run.Record(), nil)); err != nil {
+		if err := p.show(c, describeRollout(k.Store, run.Record(), nil)); err != nil {
 			return err
 		}
 		if run.Kept() > 0 {

@@ -124,10 +124,10 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	var reports map[artifacts.DeviceID]rollout.Standing
+	var reports map[artifacts.DeviceID]rollout.DeviceStatus
 	if e != nil {
 		defer e.Close()
-		if reports, err = rollout.Standings(c.Context, plan, e); err != nil {
+		if reports, err = rollout.DeviceStatuses(c.Context, plan, e); err != nil {
 			return err
 		}
 	}
@@ -136,20 +136,20 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 		s := deviceStatus{Device: string(d.Device), Group: d.Group(), Reference: d.Repository + ":" + d.Device.Tag(), Digest: d.Tagged, Reasons: d.Reasons}
 		switch {
 		case d.Action == fleet.Cannot:
-			s.State, s.Generation = "cannot", d.Standing
+			s.State, s.Generation = "cannot", d.TaggedGeneration
 		case d.Resigned():
 			s.State, s.Generation = "unsigned", d.Generation
 		case d.Action == fleet.Publish && d.Tagged == "":
 			s.State = "new"
 		case d.Action == fleet.Publish:
-			s.State, s.Generation = "behind", d.Standing
+			s.State, s.Generation = "behind", d.TaggedGeneration
 		case d.Generation == 0:
 			s.State = "nothing"
 		default:
 			s.State, s.Generation = "current", d.Generation
 		}
 		if x, asked := reports[d.Device]; asked {
-			s.Reported = &reportedState{State: string(x.Fate), Reason: x.Why}
+			s.Reported = &reportedState{State: string(x.State), Reason: x.Why}
 			if why := e.unverified(d.Device); why != "" && x.Seen == nil {
 				s.Reported.State, s.Reported.Reason = "unverified", why
 			}
@@ -157,7 +157,7 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
 				s.Reported.Offline = stamp(x.Seen.OfflineSince)
 			}
-			differs = differs || x.Fate != rollout.Well && s.State != "nothing"
+			differs = differs || x.State != rollout.Well && s.State != "nothing"
 		}
 		r.Devices = append(r.Devices, s)
 	}

@@ -182,7 +182,7 @@ func (n needs) add(repository string, device artifacts.DeviceID, need release.Ne
 }
 
 // rollout adds what a rollout may publish or give back.
-func (n needs) rollout(ctx context.Context, l rollout.Ledger) error {
+func (n needs) rollout(ctx context.Context, l rollout.Store) error {
 	r, err := l.Needs(ctx)
 	if err != nil || r == nil {
 		return err
@@ -198,7 +198,7 @@ func (n needs) rollout(ctx context.Context, l rollout.Ledger) error {
 }
 
 // reported adds what devices of a fleet say that they have.
-func (n needs) reported(f *fleet.Fleet, seen map[artifacts.DeviceID]*rollout.Sighting) {
+func (n needs) reported(f *fleet.Fleet, seen map[artifacts.DeviceID]*rollout.DeviceReport) {
 	for _, d := range f.Devices {
 		at, _ := f.Repository(d) // Read has told what is missing
 		for _, g := range seen[d.ID].Generations() {
@@ -214,7 +214,7 @@ func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, reposi
 		return err
 	}
 	for at := path.Dir(repository); at != "."; at = path.Dir(at) {
-		l := rollout.Ledger{Registry: at, From: registry.Upstream{Client: client}, Verify: o.Verify}
+		l := rollout.Store{Registry: at, From: registry.Upstream{Client: client}, Verify: o.Verify}
 		fleets, err := l.Fleets(c.Context)
 		if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnauthenticated) { // many say so of what is not there
 			fmt.Fprintf(p.stderr, "note: whether a rollout in %s needs something could not be found out: %v\n", l.Repository(), err)
@@ -240,7 +240,7 @@ func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, reposi
 }
 
 // foreign lets the devices of a rollout that nobody vouches for keep everything, where --fleet says that it is of others.
-func (p *program) foreign(c *cli.Context, l rollout.Ledger, stay needs, untrusted error) error {
+func (p *program) foreign(c *cli.Context, l rollout.Store, stay needs, untrusted error) error {
 	mine := c.StringSlice("fleet")
 	if len(mine) == 0 {
 		return fault.WithHint(untrusted, "if another key of yours signed it, name it with --verify-key FILE; if it is of somebody else, name your fleets with --fleet NAME")
@@ -248,7 +248,7 @@ func (p *program) foreign(c *cli.Context, l rollout.Ledger, stay needs, untruste
 	if slices.Contains(mine, l.Fleet) {
 		return untrusted
 	}
-	r, err := l.Unvouched(c.Context)
+	r, err := l.Unverified(c.Context)
 	if err != nil || r == nil {
 		return cmp.Or(err, untrusted)
 	}

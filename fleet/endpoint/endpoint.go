@@ -138,8 +138,8 @@ type deployment struct {
 	Error      *margo.StatusError `json:"error"`
 }
 
-func (d device) sighting() *rollout.Sighting {
-	s := &rollout.Sighting{
+func (d device) sighting() *rollout.DeviceReport {
+	s := &rollout.DeviceReport{
 		Heard: d.LastHeard, Ago: time.Duration(d.Ago) * time.Second, Every: time.Duration(d.Every) * time.Second,
 		OfflineSince: d.OfflineSince, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
 	}
@@ -152,8 +152,8 @@ func (d device) sighting() *rollout.Sighting {
 	return s
 }
 
-func (d deployment) seen() rollout.SeenDeployment {
-	out := rollout.SeenDeployment{ID: d.ID, Generation: d.Generation, State: d.State}
+func (d deployment) seen() rollout.DeploymentReport {
+	out := rollout.DeploymentReport{ID: d.ID, Generation: d.Generation, State: d.State}
 	if d.Error != nil {
 		out.Error = d.Error.Message
 		if d.Error.Code != "" {
@@ -164,19 +164,19 @@ func (d deployment) seen() rollout.SeenDeployment {
 }
 
 // Look implements [rollout.Endpoint]: a few devices are asked for one by one, for more all are listed.
-func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
+func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	if len(devices) <= fewDevices {
 		return c.some(ctx, devices)
 	}
 	return c.all(ctx, devices)
 }
 
-func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
+func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	found, err := c.each(ctx, devices)
 	if err != nil {
 		return nil, err
 	}
-	out := map[artifacts.DeviceID]*rollout.Sighting{}
+	out := map[artifacts.DeviceID]*rollout.DeviceReport{}
 	for id, d := range found {
 		out[id] = d.sighting()
 	}
@@ -212,8 +212,8 @@ func (c *Client) each(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 
 // all lists devices first and deployments then: what a device tells of its deployments is never older than what it tells
 // of itself.
-func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
-	out := make(map[artifacts.DeviceID]*rollout.Sighting, len(devices))
+func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
+	out := make(map[artifacts.DeviceID]*rollout.DeviceReport, len(devices))
 	err := c.list(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, devices, func(id artifacts.DeviceID, d device) { out[id] = d.sighting() })
 	if err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ func (c *Client) list(ctx context.Context, q url.Values, devices []artifacts.Dev
 }
 
 // deployments adds the deployments of devices.
-func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*rollout.Sighting) error {
+func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*rollout.DeviceReport) error {
 	return c.pages(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, func(d deployment) {
 		if s := out[artifacts.DeviceID(d.Device)]; s != nil {
 			s.Deployments = append(s.Deployments, d.seen())

@@ -115,10 +115,10 @@ func TestLook(t *testing.T) {
 			t.Errorf("%s: (-one -of many):\n%s", id, diff)
 		}
 	}
-	want := &rollout.Sighting{
+	want := &rollout.DeviceReport{
 		Heard: noon, Agent: "1.0.0", Accepted: 4, Running: 4, Committed: 3, Digest: digest.FromString("4"),
 		Refused: &rollout.Refusal{Digest: digest.FromString("5"), Generation: 5, Code: "signature-invalid", Message: "no key"},
-		Deployments: []rollout.SeenDeployment{
+		Deployments: []rollout.DeploymentReport{
 			{ID: fmt.Sprintf(deploymentID, 0), Generation: 4, State: margo.StateInstalled},
 			{ID: fmt.Sprintf(deploymentID, 1), Generation: 4, State: margo.StateFailed, Error: "unhealthy: no answer"},
 		},

@@ -82,8 +82,8 @@ func (s *Source) each(ctx context.Context, devices []artifacts.DeviceID, visit f
 }
 
 // Look implements [rollout.Endpoint].
-func (s *Source) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
-	out := map[artifacts.DeviceID]*rollout.Sighting{}
+func (s *Source) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
+	out := map[artifacts.DeviceID]*rollout.DeviceReport{}
 	err := s.each(ctx, devices, func(c *artifacts.CurrentState) { out[c.Device] = sighting(c, s.Now()) })
 	if err != nil {
 		return nil, err
@@ -102,13 +102,13 @@ func (s *Source) Capabilities(ctx context.Context, devices []artifacts.DeviceID)
 }
 
 // sighting is a report as a rollout judges it. How long ago it was is by two clocks, the device's and ours.
-func sighting(c *artifacts.CurrentState, now time.Time) *rollout.Sighting {
+func sighting(c *artifacts.CurrentState, now time.Time) *rollout.DeviceReport {
 	var about struct {
 		Extra struct {
 			AgentVersion string `json:"agentVersion"`
 		} `json:"x-longshore-extensions"`
 	}
-	s := &rollout.Sighting{Heard: c.Time, Ago: max(0, now.Sub(c.Time)), Every: time.Duration(min(c.Every, 1<<31)) * time.Second, Agent: "unknown"}
+	s := &rollout.DeviceReport{Heard: c.Time, Ago: max(0, now.Sub(c.Time)), Every: time.Duration(min(c.Every, 1<<31)) * time.Second, Agent: "unknown"}
 	if json.Unmarshal(c.Capabilities, &about) == nil && about.Extra.AgentVersion != "" {
 		s.Agent = about.Extra.AgentVersion
 	}
@@ -128,7 +128,7 @@ func sighting(c *artifacts.CurrentState, now time.Time) *rollout.Sighting {
 		s.Refused = &rollout.Refusal{Digest: r.Digest, Generation: r.Generation, Code: r.Code, Message: r.Message}
 	}
 	for _, d := range c.Deployments {
-		x := rollout.SeenDeployment{ID: d.ID, Generation: d.Generation, State: d.State}
+		x := rollout.DeploymentReport{ID: d.ID, Generation: d.Generation, State: d.State}
 		if d.Error != nil {
 			x.Error = d.Error.Code + ": " + d.Error.Message
 		}
@@ -145,7 +145,7 @@ type Both struct {
 }
 
 // Look implements [rollout.Endpoint].
-func (b Both) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
+func (b Both) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	out, err := b.Endpoint.Look(ctx, devices)
 	if err != nil {
 		return nil, err

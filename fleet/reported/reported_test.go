@@ -87,10 +87,10 @@ func TestLook(t *testing.T) {
 }
 
 // posted is an endpoint with fixed answers.
-type posted map[artifacts.DeviceID]*rollout.Sighting
+type posted map[artifacts.DeviceID]*rollout.DeviceReport
 
-func (p posted) Look(context.Context, []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
-	out := map[artifacts.DeviceID]*rollout.Sighting{}
+func (p posted) Look(context.Context, []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
+	out := map[artifacts.DeviceID]*rollout.DeviceReport{}
 	for id, s := range p {
 		out[id] = s
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Conduct is what a rollout is run with.
-type Conduct struct {
-	Ledger   Ledger
+// Config is what a rollout is run with.
+type Config struct {
+	Store    Store
 	Endpoint Endpoint
 	Now      func() time.Time
 	Interval time.Duration // between two looks at what devices report; 0: 10 s
@@ -39,7 +39,7 @@ func (h *halted) Unwrap() error { return fault.ErrRejected }
 
 // Run is a rollout that this process goes on with.
 type Run struct {
-	k      Conduct
+	cfg    Config
 	plan   *fleet.Plan // of what is still to be published; nil: nothing is
 	record *Record
 	blind  time.Time // since when the endpoint does not answer; zero: it does
@@ -59,9 +59,9 @@ func (r *Run) Bytes() int64 { return r.size }
 
 // Start is what a rollout may be begun or taken up with.
 type Start struct {
-	Promise *fleet.Promise // exactly this; nil: what the files say
-	Again   bool           // although the same was halted or rolled back before
-	Skip    bool           // leave devices as they are that cannot run what the files put on them
+	Saved *fleet.SavedPlan // exactly this; nil: what the files say
+	Again bool             // although the same was halted or rolled back before
+	Skip  bool             // leave devices as they are that cannot run what the files put on them
 	// Promote names waves that count as passed, whatever their devices report: ones that failed or are waited for. It is for
 	// [Continue]; the names are those that a plan shows ("canary", of a group's own "line-a/canary").
 	Promote []string
@@ -78,20 +78,20 @@ func (s Start) check(p *fleet.Plan) error {
 
 // Begin begins the rollout of what a fleet's files say, or takes up the one that is under way, which must be of the same.
 // The run is nil when nothing changes; the plan is always there but with an error.
-func Begin(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s Start) (*Run, *fleet.Plan, error) {
-	rec, err := k.Ledger.find(ctx)
+func Begin(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, s Start) (*Run, *fleet.Plan, error) {
+	rec, err := cfg.Store.find(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the rollout of %s: %w", c.Fleet.Name, err)
 	}
 	if rec.Rollout != nil && !rec.Rollout.Phase.Over() {
-		return takeUp(ctx, c, k, o, s, rec)
+		return takeUp(ctx, c, cfg, o, s, rec)
 	}
-	plan, err := c.Plan(ctx, k.Ledger.From, o)
+	plan, err := c.Plan(ctx, cfg.Store.From, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.Promise != nil {
-		if err := plan.Keep(s.Promise); err != nil {
+	if s.Saved != nil {
+		if err := plan.Keep(s.Saved); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -111,9 +111,9 @@ func Begin(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s
 			return nil, nil, sameAgain(old)
 		}
 	}
-	run := &Run{k: k, plan: plan, record: rec, said: map[string]string{}}
-	next := document(plan, o, number, now(k))
-	if err := outlived(next, now(k), false); err != nil {
+	run := &Run{cfg: cfg, plan: plan, record: rec, said: map[string]string{}}
+	next := document(plan, o, number, now(cfg))
+	if err := outlived(next, now(cfg), false); err != nil {
 		return nil, nil, err
 	}
 	if err := run.keep(ctx, next); err != nil {
@@ -123,7 +123,7 @@ func Begin(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s
 	return run, plan, nil
 }
 
-func now(k Conduct) time.Time { return k.Now().UTC().Truncate(time.Millisecond) }
+func now(cfg Config) time.Time { return cfg.Now().UTC().Truncate(time.Millisecond) }
 
 // sameAgain refuses to begin what did not go well before: a pipeline that runs once more must not.
 func sameAgain(old *artifacts.Rollout) error {
@@ -135,10 +135,10 @@ func sameAgain(old *artifacts.Rollout) error {
 }
 
 // takeUp goes on with a rollout: with its own plan of what it has not published yet, made as it was begun.
-func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s Start, rec *Record) (*Run, *fleet.Plan, error) {
+func takeUp(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, s Start, rec *Record) (*Run, *fleet.Plan, error) {
 	r := rec.Rollout
 	if r.Phase == artifacts.RolloutRunning {
-		if err := outlived(r, now(k), true); err != nil {
+		if err := outlived(r, now(cfg), true); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -153,7 +153,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, 
 		if d := c.Fleet.Device(string(t.Device)); d == nil || chosen != nil && !chosen(d) {
 			return nil, nil, otherRelease(r, fmt.Sprintf("it is also of %s", t.Device))
 		}
-		if s.Promise != nil && (s.Promise.State(t.Device) == nil || s.Promise.State(t.Device).Generation != t.Generation) {
+		if s.Saved != nil && (s.Saved.State(t.Device) == nil || s.Saved.State(t.Device).Generation != t.Generation) {
 			return nil, nil, otherRelease(r, fmt.Sprintf("%s gets another state than in the plan", t.Device))
 		}
 	}
@@ -169,8 +169,8 @@ func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, 
 	}
 	o.Created, o.Expires, o.Annotations = r.States.Created, r.States.Expires, r.States.Annotations
 	o.Devices = func(d *fleet.Device) bool { _, ok := missing[d.ID]; return ok }
-	run := &Run{k: k, record: rec, said: map[string]string{}}
-	plan, err := c.Plan(ctx, k.Ledger.From, o)
+	run := &Run{cfg: cfg, record: rec, said: map[string]string{}}
+	plan, err := c.Plan(ctx, cfg.Store.From, o)
 	if err == nil {
 		err = s.check(plan)
 	}
@@ -201,7 +201,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, 
 		}
 	}
 	if r.Phase == artifacts.RolloutGoingBack {
-		if err := k.Ledger.home(r); err != nil {
+		if err := cfg.Store.home(r); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -231,8 +231,8 @@ func otherRelease(r *artifacts.Rollout, why string) error {
 
 // Continue takes up the rollout that is under way or was halted. Errors wrap fault.ErrNotFound where there is no wave to promote,
 // and fault.ErrConflict where it cannot be promoted.
-func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options, s Start) (*Run, *fleet.Plan, error) {
-	rec, err := k.Ledger.Read(ctx)
+func Continue(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, s Start) (*Run, *fleet.Plan, error) {
+	rec, err := cfg.Store.Read(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -254,12 +254,12 @@ func Continue(ctx context.Context, c *fleet.Compiled, k Conduct, o fleet.Options
 		}
 	}
 	for _, name := range s.Promote {
-		if err := promoted(r, name, now(k)); err != nil {
+		if err := promoted(r, name, now(cfg)); err != nil {
 			return nil, nil, err
 		}
 	}
 	rec.Rollout = r
-	return takeUp(ctx, c, k, o, s, rec)
+	return takeUp(ctx, c, cfg, o, s, rec)
 }
 
 // promoted lets a wave count as passed.
@@ -284,8 +284,8 @@ func promoted(r *artifacts.Rollout, name string, at time.Time) error {
 }
 
 // Halt ends a rollout where it is, by hand: what is published stays, nothing more is.
-func Halt(ctx context.Context, k Conduct, why string) (*Record, error) {
-	rec, err := k.Ledger.Read(ctx)
+func Halt(ctx context.Context, cfg Config, why string) (*Record, error) {
+	rec, err := cfg.Store.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +295,7 @@ func Halt(ctx context.Context, k Conduct, why string) (*Record, error) {
 		return nil, fmt.Errorf("rollout %d of %s is %s: there is nothing to halt: %w", r.Number, r.Fleet, r.Phase, fault.ErrConflict)
 	}
 	r.Phase, r.Reason = artifacts.RolloutHalted, why
-	run := &Run{k: k, record: rec}
+	run := &Run{cfg: cfg, record: rec}
 	return rec, run.keep(ctx, r)
 }
 
@@ -312,8 +312,8 @@ func clone(r *artifacts.Rollout) *artifacts.Rollout {
 // keep writes what the rollout is at, before anything follows from it. A temporary error leaves open whether it is kept, which
 // the next step finds out: see [Run.alone].
 func (r *Run) keep(ctx context.Context, next *artifacts.Rollout) error {
-	next.Changed, next.By, next.Claim = now(r.k), r.k.By, r.k.Claim
-	err := r.k.Ledger.write(ctx, r.record, next, next.Changed)
+	next.Changed, next.By, next.Claim = now(r.cfg), r.cfg.By, r.cfg.Claim
+	err := r.cfg.Store.write(ctx, r.record, next, next.Changed)
 	if errors.Is(err, fault.ErrConflict) {
 		err = fault.WithHint(fmt.Errorf("somebody else goes on with the rollout of %s: %w", next.Fleet, err), "look at it: longshore fleet rollout show")
 	}
@@ -322,10 +322,10 @@ func (r *Run) keep(ctx context.Context, next *artifacts.Rollout) error {
 
 // tell says something unless it was the last that was said about it; "" is about nothing in particular.
 func (r *Run) tell(about, what string) {
-	if r.k.Tell == nil || about != "" && r.said[about] == what {
+	if r.cfg.Tell == nil || about != "" && r.said[about] == what {
 		return
 	}
 	if r.said[about] = what; what != "" {
-		r.k.Tell(what)
+		r.cfg.Tell(what)
 	}
 }

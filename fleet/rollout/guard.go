@@ -40,11 +40,11 @@ func (g *guard) Publish(ctx context.Context, repository string, a *artifacts.Art
 func (g *guard) own(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := g.run.k.Now()
+	at := g.run.cfg.Now()
 	if since := at.Sub(g.looked); since >= 0 && since < guardEvery { // below 0: the clock was set
 		return nil
 	}
-	moved, err := g.run.k.Ledger.moved(ctx, g.run.record)
+	moved, err := g.run.cfg.Store.moved(ctx, g.run.record)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look whether the rollout is still this run's: %w", err)

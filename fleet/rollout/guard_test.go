@@ -19,15 +19,15 @@ import (
 func TestWaveThatIsTaken(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		do   func(context.Context, rollout.Conduct) error
+		do   func(context.Context, rollout.Config) error
 		tell string
 		want func(map[uint64]int) bool
 	}{
-		{"halted", func(ctx context.Context, k rollout.Conduct) error {
+		{"halted", func(ctx context.Context, k rollout.Config) error {
 			_, err := rollout.Halt(ctx, k, "lunch")
 			return err
 		}, "was ended by machine-2: halted: lunch", func(by map[uint64]int) bool { return by[2] >= 4 && by[2] <= 6 && by[1] == 20-by[2] }},
-		{"undone", func(ctx context.Context, k rollout.Conduct) error {
+		{"undone", func(ctx context.Context, k rollout.Config) error {
 			run, err := rollout.Undo(ctx, k, "bad")
 			if err != nil {
 				return err

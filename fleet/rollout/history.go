@@ -14,30 +14,30 @@ import (
 
 // History lists the fleet's rollouts as the registry has them, the newest first and at most limit, each by its last revision, and
 // reports whether there are, or were, older ones. It ends at a revision that is not there or no rollout. Whoever signed them is not asked. It reads a few revisions of each, not all.
-func (l Ledger) History(ctx context.Context, limit int) (all []*Record, more bool, err error) {
-	l.Verify = nil
-	rec, err := l.Read(ctx)
+func (s Store) History(ctx context.Context, limit int) (all []*Record, more bool, err error) {
+	s.Verify = nil
+	rec, err := s.Read(ctx)
 	targets := map[digest.Digest][]byte{} // of the last rollout: all of its revisions have the same
 	for err == nil && rec != nil {
 		all, more = append(all, rec), rec.Rollout.Number > 1
 		if !more || len(all) == limit {
 			return all, more, nil
 		}
-		rec, err = l.before(ctx, rec, targets)
+		rec, err = s.before(ctx, rec, targets)
 	}
 	return all, more, err
 }
 
 // before finds the last revision of the rollout before that of rec; nil: it is not there any more. The numbers of rollouts rise with
 // the revisions, so it goes back in steps that double, and then halves the last one.
-func (l Ledger) before(ctx context.Context, rec *Record, targets map[digest.Digest][]byte) (*Record, error) {
+func (s Store) before(ctx context.Context, rec *Record, targets map[digest.Digest][]byte) (*Record, error) {
 	above := rec.Revision // is of this rollout, or of a later one
 	var found *Record
 	for step := uint64(1); found == nil; step *= 2 {
 		if above == 1 {
 			return nil, nil
 		}
-		x, err := l.at(ctx, above-min(step, above-1), targets)
+		x, err := s.at(ctx, above-min(step, above-1), targets)
 		switch {
 		case err != nil || x == nil:
 			return nil, err
@@ -48,7 +48,7 @@ func (l Ledger) before(ctx context.Context, rec *Record, targets map[digest.Dige
 		}
 	}
 	for found.Revision+1 < above {
-		x, err := l.at(ctx, found.Revision+(above-found.Revision)/2, targets)
+		x, err := s.at(ctx, found.Revision+(above-found.Revision)/2, targets)
 		switch {
 		case err != nil || x == nil:
 			return nil, err
@@ -62,15 +62,15 @@ func (l Ledger) before(ctx context.Context, rec *Record, targets map[digest.Dige
 }
 
 // at reads one revision; nil: it is not there, or no rollout of this fleet.
-func (l Ledger) at(ctx context.Context, revision uint64, targets map[digest.Digest][]byte) (*Record, error) {
-	desc, err := l.From.Resolve(ctx, l.Repository(), artifacts.HistoryTag(l.Fleet, revision))
+func (s Store) at(ctx context.Context, revision uint64, targets map[digest.Digest][]byte) (*Record, error) {
+	desc, err := s.From.Resolve(ctx, s.Repository(), artifacts.HistoryTag(s.Fleet, revision))
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	r, n, err := l.open(ctx, desc.Digest)
+	r, n, err := s.open(ctx, desc.Digest)
 	if release.Unfit(err) || err == nil && n != revision {
 		return nil, nil
 	}
@@ -81,7 +81,7 @@ func (l Ledger) at(ctx context.Context, revision uint64, targets map[digest.Dige
 		if data := targets[b.Digest]; data != nil {
 			return data, nil
 		}
-		data, err := l.From.Blob(ctx, l.Repository(), b, artifacts.MaxRolloutTargets)
+		data, err := s.From.Blob(ctx, s.Repository(), b, artifacts.MaxRolloutTargets)
 		if err == nil && b.Digest == r.index.Targets.Digest {
 			clear(targets)
 			targets[b.Digest] = data

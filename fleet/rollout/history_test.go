@@ -15,7 +15,7 @@ import (
 // Each rollout is listed by its last revision, and of long ones only a few revisions are read.
 func TestHistoryOfRollouts(t *testing.T) {
 	m := fleettest.New()
-	l := rollout.Ledger{Fleet: "acme-plant", Registry: fleettest.Base, From: m}
+	l := rollout.Store{Fleet: "acme-plant", Registry: fleettest.Base, From: m}
 	if _, _, err := l.History(t.Context(), 9); err == nil {
 		t.Error("History of a fleet without a rollout is no error")
 	}

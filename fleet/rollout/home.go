@@ -11,11 +11,11 @@ import (
 // home refuses a rollout on its way back that has the states of devices elsewhere than the files. Where nobody signs, anybody
 // who may write to the registry writes records, and what they name is opened with the publisher's credentials. A device that
 // the files do not have any more is at least at a registry of theirs.
-func (l Ledger) home(r *artifacts.Rollout) error {
+func (s Store) home(r *artifacts.Rollout) error {
 	var first error
 	more := 0
 	for _, t := range goingBack(r) {
-		err := l.homeOf(r, t)
+		err := s.homeOf(r, t)
 		switch {
 		case err == nil:
 		case first == nil:
@@ -33,18 +33,18 @@ func (l Ledger) home(r *artifacts.Rollout) error {
 	return fault.WithHint(first, "undo it with the files that it was begun with; where rollouts are not signed, somebody else may have written this")
 }
 
-func (l Ledger) homeOf(r *artifacts.Rollout, t artifacts.RolloutTarget) error {
+func (s Store) homeOf(r *artifacts.Rollout, t artifacts.RolloutTarget) error {
 	said := fmt.Sprintf("rollout %d of %s has the states of %s in %s", r.Number, r.Fleet, t.Device, t.Repository)
-	hosts := []string{hostOf(l.Registry)}
-	if l.files != nil {
-		if d := l.files.Device(string(t.Device)); d != nil {
-			at, _ := l.files.Repository(d) // Read has told what is missing
+	hosts := []string{hostOf(s.Registry)}
+	if s.files != nil {
+		if d := s.files.Device(string(t.Device)); d != nil {
+			at, _ := s.files.Repository(d) // Read has told what is missing
 			if at == t.Repository {
 				return nil
 			}
 			return fmt.Errorf("%s, and the files have them in %s: %w", said, at, fault.ErrConflict)
 		}
-		hosts = append(hosts, hostOf(l.files.States))
+		hosts = append(hosts, hostOf(s.files.States))
 	}
 	for _, h := range hosts {
 		if h == hostOf(t.Repository) {

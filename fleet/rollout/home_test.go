@@ -20,7 +20,7 @@ import (
 // rewrite makes the next revision of the fleet's rollout, as anybody can who may write to a registry where nobody signs.
 func (s *stage) rewrite(change func(*artifacts.Rollout)) {
 	s.t.Helper()
-	l := s.conduct().Ledger
+	l := s.conduct().Store
 	rec, err := l.Read(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
@@ -77,13 +77,13 @@ func TestUndoStaysAtHome(t *testing.T) {
 			})
 		}
 		at := &asked{Registry: s.m, of: map[string]bool{}}
-		conduct := func() rollout.Conduct {
+		conduct := func() rollout.Config {
 			k := s.conduct()
 			f, err := fleet.Read(s.files)
 			if err != nil {
 				t.Fatal(err)
 			}
-			k.Ledger = rollout.Of(f, at, at, func(_ context.Context, repository string, _ digest.Digest) error {
+			k.Store = rollout.Of(f, at, at, func(_ context.Context, repository string, _ digest.Digest) error {
 				at.note(repository)
 				return nil
 			})

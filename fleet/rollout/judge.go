@@ -18,13 +18,13 @@ import (
 type Endpoint interface {
 	// Look tells what devices have reported; one that never has is not in the answer. Errors wrap fault.ErrTemporary when
 	// it may be asked again.
-	Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*Sighting, error)
+	Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*DeviceReport, error)
 	// Capabilities are the capabilities documents that devices have reported; one that never has is not in the answer.
 	Capabilities(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error)
 }
 
-// Sighting is what a device has reported last.
-type Sighting struct {
+// DeviceReport is what a device has reported last.
+type DeviceReport struct {
 	Heard time.Time
 	Ago   time.Duration // since then, by the endpoint's clock
 	Every time.Duration // it reports at least so often; 0: it does not say
@@ -37,7 +37,7 @@ type Sighting struct {
 	Accepted, Running, Committed uint64        // 0: none
 	Digest                       digest.Digest // of the accepted state; "": none
 	Refused                      *Refusal      // nil: it takes what is published for it
-	Deployments                  []SeenDeployment
+	Deployments                  []DeploymentReport
 }
 
 // Refusal is a state that a device does not take.
@@ -47,39 +47,39 @@ type Refusal struct {
 	Code, Message string
 }
 
-// SeenDeployment is a deployment as its device has reported it.
-type SeenDeployment struct {
+// DeploymentReport is a deployment as its device has reported it.
+type DeploymentReport struct {
 	ID         string
 	Generation uint64 // that the report is about
 	State      margo.State
 	Error      string // "": none
 }
 
-// Fate is what became of a published state on its device, as far as the device has told.
-type Fate string
+// DeviceState is what became of a published state on its device, as far as the device has told.
+type DeviceState string
 
-// Fates.
+// DeviceStates.
 const (
-	Silent  Fate = "silent"  // nothing was heard of it
-	Working Fate = "working" // it is accepted, and does not run completely yet
-	Well    Fate = "well"    // it runs completely
-	Failed  Fate = "failed"  // it is refused, or something of it failed
-	Later   Fate = "later"   // the device has a later one
-	Offline Fate = "offline" // the device has stopped reporting; what became of the state is not known
+	Silent  DeviceState = "silent"  // nothing was heard of it
+	Working DeviceState = "working" // it is accepted, and does not run completely yet
+	Well    DeviceState = "well"    // it runs completely
+	Failed  DeviceState = "failed"  // it is refused, or something of it failed
+	Later   DeviceState = "later"   // the device has a later one
+	Offline DeviceState = "offline" // the device has stopped reporting; what became of the state is not known
 )
 
-// Of reports what became of a state, and why when it failed or is not known. A nil Sighting is a device that never reported.
+// Of reports what became of a state, and why when it failed or is not known. A nil DeviceReport is a device that never reported.
 // That a device has gone offline hides what it told last, but for what it cannot take back: that it failed, or went on.
-func (s *Sighting) Of(t artifacts.RolloutTarget) (Fate, string) {
-	fate, why := s.told(t)
-	if s != nil && !s.OfflineSince.IsZero() && (fate == Well || fate == Working || fate == Silent) {
+func (s *DeviceReport) Of(t artifacts.RolloutTarget) (DeviceState, string) {
+	state, why := s.told(t)
+	if s != nil && !s.OfflineSince.IsZero() && (state == Well || state == Working || state == Silent) {
 		return Offline, "offline since " + s.OfflineSince.UTC().Format(time.RFC3339)
 	}
-	return fate, why
+	return state, why
 }
 
 // told is Of by what the device has told, whenever that was.
-func (s *Sighting) told(t artifacts.RolloutTarget) (Fate, string) {
+func (s *DeviceReport) told(t artifacts.RolloutTarget) (DeviceState, string) {
 	switch {
 	case s == nil:
 		return Silent, ""
@@ -106,7 +106,7 @@ func (s *Sighting) told(t artifacts.RolloutTarget) (Fate, string) {
 }
 
 // foreign is Of for agents that tell a generation only with their deployments.
-func (s *Sighting) foreign(t artifacts.RolloutTarget) (Fate, string) {
+func (s *DeviceReport) foreign(t artifacts.RolloutTarget) (DeviceState, string) {
 	seen, installed := 0, 0
 	for _, d := range s.Deployments {
 		switch {
@@ -130,8 +130,8 @@ func (s *Sighting) foreign(t artifacts.RolloutTarget) (Fate, string) {
 	return Working, ""
 }
 
-// Generations are those that a device runs, or may go back to by itself, as far as it has told. A nil Sighting has none.
-func (s *Sighting) Generations() []uint64 {
+// Generations are those that a device runs, or may go back to by itself, as far as it has told. A nil DeviceReport has none.
+func (s *DeviceReport) Generations() []uint64 {
 	if s == nil {
 		return nil
 	}
@@ -146,8 +146,8 @@ func (s *Sighting) Generations() []uint64 {
 }
 
 // Lacks tells why a device does not run one deployment of a state, by its id, as far as the device has told; "": it does. A
-// nil Sighting is a device that never reported.
-func (s *Sighting) Lacks(t artifacts.RolloutTarget, deployment string) string {
+// nil DeviceReport is a device that never reported.
+func (s *DeviceReport) Lacks(t artifacts.RolloutTarget, deployment string) string {
 	switch {
 	case s == nil:
 		return "it has reported nothing"
@@ -176,15 +176,15 @@ func (s *Sighting) Lacks(t artifacts.RolloutTarget, deployment string) string {
 	return "it tells nothing of it"
 }
 
-func (d SeenDeployment) words() string {
+func (d DeploymentReport) words() string {
 	if d.Error == "" {
 		return "deployment " + d.ID + " failed"
 	}
 	return d.Error
 }
 
-// Tally counts the devices of a wave by what became of their states.
-type Tally struct {
+// WaveCount counts the devices of a wave by what became of their states.
+type WaveCount struct {
 	Devices int // that count
 	Well    int
 	Failed  int
@@ -197,9 +197,9 @@ type Tally struct {
 	Reasons []string // why some failed, or why none counts, a few of them, with the device
 }
 
-// TallyOf counts the devices of one wave, of which seen was told at a time.
-func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighting, at time.Time) Tally {
-	var t Tally
+// CountWave counts the devices of one wave, of which seen was told at a time.
+func CountWave(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*DeviceReport, at time.Time) WaveCount {
+	var t WaveCount
 	soaked := r.Waves[wave].Well.Add(r.Waves[wave].Soak)
 	var later []string
 	for _, target := range r.Targets {
@@ -211,9 +211,9 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 			continue
 		}
 		s := seen[target.Device]
-		fate, why := s.Of(target)
+		state, why := s.Of(target)
 		t.Devices++
-		switch fate {
+		switch state {
 		case Well:
 			t.Well++
 			if s.Every > 0 && !r.Waves[wave].Well.IsZero() && at.Add(-s.Ago).Before(soaked) {
@@ -245,29 +245,29 @@ func TallyOf(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Sighti
 	return t
 }
 
-// Tallies asks how the devices of every wave that was begun are, and counts them.
-func Tallies(ctx context.Context, from Endpoint, r *artifacts.Rollout, at time.Time) ([]Tally, error) {
+// CountWaves asks how the devices of every wave that was begun are, and counts them.
+func CountWaves(ctx context.Context, from Endpoint, r *artifacts.Rollout, at time.Time) ([]WaveCount, error) {
 	var of []artifacts.DeviceID
 	for _, t := range r.Targets {
 		if r.Waves[t.Wave].State != artifacts.WavePending {
 			of = append(of, t.Device)
 		}
 	}
-	seen := map[artifacts.DeviceID]*Sighting{}
+	seen := map[artifacts.DeviceID]*DeviceReport{}
 	if len(of) > 0 {
 		var err error
 		if seen, err = from.Look(ctx, of); err != nil {
 			return nil, fmt.Errorf("ask how devices are: %w", err)
 		}
 	}
-	out := make([]Tally, len(r.Waves))
+	out := make([]WaveCount, len(r.Waves))
 	for i := range r.Waves {
-		out[i] = TallyOf(r, i, seen, at)
+		out[i] = CountWave(r, i, seen, at)
 	}
 	return out, nil
 }
 
-func (t Tally) String() string {
+func (t WaveCount) String() string {
 	out := fmt.Sprintf("%d of %s well", t.Well, fleet.Counted(t.Devices, "device"))
 	for _, x := range []struct {
 		n    int
@@ -293,7 +293,7 @@ type verdict struct {
 // that a device is offline says nothing about the release. One whose devices were all left out when it was published passes; but not
 // one whose devices went on to later states: they were to tell how the release runs, and do not. At the end of the soak time each
 // device has to report once more that it is well, if it reports at intervals: the last report may be older than its end.
-func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
+func judge(w artifacts.RolloutWave, t WaveCount, now time.Time) verdict {
 	switch {
 	case w.Success == 0, t.Devices+t.Later == 0:
 		return verdict{state: artifacts.WavePassed}
@@ -329,15 +329,15 @@ func judge(w artifacts.RolloutWave, t Tally, now time.Time) verdict {
 	return v
 }
 
-// Standing is what a device reports of the state that its tag names.
-type Standing struct {
-	Fate Fate
-	Why  string    // it failed, or is offline; "" otherwise
-	Seen *Sighting // nil: it never reported
+// DeviceStatus is what a device reports of the state that its tag names.
+type DeviceStatus struct {
+	State DeviceState
+	Why   string        // it failed, or is offline; "" otherwise
+	Seen  *DeviceReport // nil: it never reported
 }
 
-// Standings asks what a plan's devices report of what is published for them.
-func Standings(ctx context.Context, p *fleet.Plan, from Endpoint) (map[artifacts.DeviceID]Standing, error) {
+// DeviceStatuses asks what a plan's devices report of what is published for them.
+func DeviceStatuses(ctx context.Context, p *fleet.Plan, from Endpoint) (map[artifacts.DeviceID]DeviceStatus, error) {
 	ids := make([]artifacts.DeviceID, 0, len(p.Devices))
 	for _, d := range p.Devices {
 		ids = append(ids, d.Device)
@@ -346,15 +346,15 @@ func Standings(ctx context.Context, p *fleet.Plan, from Endpoint) (map[artifacts
 	if err != nil {
 		return nil, fmt.Errorf("ask how devices are: %w", err)
 	}
-	out := make(map[artifacts.DeviceID]Standing, len(p.Devices))
+	out := make(map[artifacts.DeviceID]DeviceStatus, len(p.Devices))
 	for _, d := range p.Devices {
-		t := artifacts.RolloutTarget{Device: d.Device, Generation: d.Standing, Digest: d.Tagged}
+		t := artifacts.RolloutTarget{Device: d.Device, Generation: d.TaggedGeneration, Digest: d.Tagged}
 		if d.Action == fleet.Same {
 			t.Generation, t.Deployments = d.Generation, d.Deployments()
 		}
-		x := Standing{Seen: seen[d.Device], Fate: Silent}
+		x := DeviceStatus{Seen: seen[d.Device], State: Silent}
 		if d.Tagged != "" && t.Generation > 0 {
-			x.Fate, x.Why = x.Seen.Of(t)
+			x.State, x.Why = x.Seen.Of(t)
 		}
 		out[d.Device] = x
 	}

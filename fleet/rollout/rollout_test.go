@@ -47,13 +47,13 @@ func (d *devices) set(err error) {
 	d.down = err
 }
 
-func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.Sighting, error) {
+func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.down != nil {
 		return nil, d.down
 	}
-	out := map[artifacts.DeviceID]*rollout.Sighting{}
+	out := map[artifacts.DeviceID]*rollout.DeviceReport{}
 	for _, id := range of {
 		d.m.Lock()
 		there := d.m.Named[fleettest.Base+"/state:"+id.Tag()]
@@ -70,14 +70,14 @@ func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifact
 			d.told[id], d.at[id] = there, time.Now()
 		}
 		if n := d.past[id]; n > x.Generation {
-			out[id] = &rollout.Sighting{Agent: "1.0.0", Accepted: n, Running: n, Committed: n, Digest: digest.FromString("lost")}
+			out[id] = &rollout.DeviceReport{Agent: "1.0.0", Accepted: n, Running: n, Committed: n, Digest: digest.FromString("lost")}
 			continue
 		}
-		s := &rollout.Sighting{Agent: "1.0.0", Accepted: x.Generation, Running: x.Generation, Digest: there, Committed: x.Generation - 1}
+		s := &rollout.DeviceReport{Agent: "1.0.0", Accepted: x.Generation, Running: x.Generation, Digest: there, Committed: x.Generation - 1}
 		if time.Since(d.at[id]) >= d.takes {
 			if s.Committed = x.Generation; d.sick != nil && d.sick(id, x.Generation) {
 				s.Committed--
-				s.Deployments = []rollout.SeenDeployment{{ID: "x", Generation: x.Generation, State: margo.StateFailed, Error: "unhealthy"}}
+				s.Deployments = []rollout.DeploymentReport{{ID: "x", Generation: x.Generation, State: margo.StateFailed, Error: "unhealthy"}}
 			}
 		}
 		if d.dies != nil {
@@ -89,7 +89,7 @@ func (d *devices) Look(_ context.Context, of []artifacts.DeviceID) (map[artifact
 }
 
 // silence makes a sighting that of a device that reports every five minutes, as long as it lives.
-func (d *devices) silence(id artifacts.DeviceID, s *rollout.Sighting) {
+func (d *devices) silence(id artifacts.DeviceID, s *rollout.DeviceReport) {
 	s.Every = 5 * time.Minute
 	s.Ago = time.Since(d.at[id]) % s.Every
 	if life, ok := d.dies[id]; ok && s.Committed == s.Accepted && s.Accepted > 1 {
@@ -138,14 +138,14 @@ func newStage(t *testing.T, m *fleettest.Registry) *stage {
 }
 
 // conduct is what a process would run the rollout with.
-func (s *stage) conduct() rollout.Conduct {
+func (s *stage) conduct() rollout.Config {
 	s.claims++
 	f, err := fleet.Read(s.files)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return rollout.Conduct{
-		Ledger: rollout.Of(f, s.m, s.m, nil), Endpoint: s.devices, Now: time.Now, Interval: 30 * time.Second, Wait: true, By: fmt.Sprintf("machine-%d", s.claims), Claim: fmt.Sprintf("%x", s.claims),
+	return rollout.Config{
+		Store: rollout.Of(f, s.m, s.m, nil), Endpoint: s.devices, Now: time.Now, Interval: 30 * time.Second, Wait: true, By: fmt.Sprintf("machine-%d", s.claims), Claim: fmt.Sprintf("%x", s.claims),
 		Tell: func(line string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *stage) want(what string, want map[uint64]int) {
 
 func (s *stage) record() *artifacts.Rollout {
 	s.t.Helper()
-	rec, err := s.conduct().Ledger.Read(s.t.Context())
+	rec, err := s.conduct().Store.Read(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -542,7 +542,7 @@ func TestRolloutStepByStep(t *testing.T) {
 		s.want("done", map[uint64]int{2: 20})
 		s.files = fleettest.With(s.files, fleet.File, "RATE: 6", "RATE: 7")
 		k := s.conduct()
-		k.Ledger.Verify = func(context.Context, string, digest.Digest) error { return fault.ErrUnsigned }
+		k.Store.Verify = func(context.Context, string, digest.Digest) error { return fault.ErrUnsigned }
 		if _, _, err := rollout.Begin(t.Context(), fleettest.Compiled(t, s.files, s.m), k, fleet.Options{}, rollout.Start{}); !errors.Is(err, fault.ErrUnsigned) {
 			t.Errorf("a rollout that is not signed: %v", err)
 		}
@@ -552,12 +552,12 @@ func TestRolloutStepByStep(t *testing.T) {
 		if r := s.record(); r.Phase != artifacts.RolloutDone {
 			t.Errorf("after the tag was moved back: %+v", r)
 		}
-		newest, err := s.conduct().Ledger.Read(t.Context())
+		newest, err := s.conduct().Store.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.m.Named[fmt.Sprintf("%s.v%d", tag, newest.Revision+1)] = s.m.Named[tag+".v3"] // an old one as the next
-		if again, err := s.conduct().Ledger.Read(t.Context()); err != nil || again.Digest != newest.Digest {
+		if again, err := s.conduct().Store.Read(t.Context()); err != nil || again.Digest != newest.Digest {
 			t.Errorf("an old revision under the next tag: %+v, %v", again, err)
 		}
 		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
@@ -575,11 +575,11 @@ func TestEquip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rollout.Equip(t.Context(), f, nil); !errors.Is(err, fault.ErrInvalid) {
+	if err := rollout.LoadCapabilities(t.Context(), f, nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("without an endpoint: %v", err)
 	}
 	from := newDevices(m)
-	if err := rollout.Equip(t.Context(), f, from); err != nil || from.asked != 1 {
+	if err := rollout.LoadCapabilities(t.Context(), f, from); err != nil || from.asked != 1 {
 		t.Fatalf("%v, asked %d times", err, from.asked)
 	}
 	if d := f.Device("press-000"); d.Capabilities == nil || d.Capabilities.Properties.Memory != "4Gi" {

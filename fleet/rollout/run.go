@@ -20,7 +20,7 @@ import (
 func (r *Run) Go(ctx context.Context) error {
 	for {
 		next, err := r.step(ctx)
-		if err != nil && (!r.k.Wait || !errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil) {
+		if err != nil && (!r.cfg.Wait || !errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil) {
 			return err
 		}
 		if err != nil {
@@ -32,15 +32,15 @@ func (r *Run) Go(ctx context.Context) error {
 		if p := r.Rollout().Phase; p.Over() {
 			return r.outcome()
 		}
-		if !r.k.Wait {
+		if !r.cfg.Wait {
 			return nil
 		}
-		wait := r.k.Interval
+		wait := r.cfg.Interval
 		if wait <= 0 {
 			wait = defaultLook
 		}
 		if !next.IsZero() {
-			wait = max(min(wait, next.Sub(r.k.Now())), time.Millisecond)
+			wait = max(min(wait, next.Sub(r.cfg.Now())), time.Millisecond)
 		}
 		if err := pause(ctx, wait); err != nil {
 			return err
@@ -99,18 +99,18 @@ func (r *Run) step(ctx context.Context) (time.Time, error) {
 
 // alone looks whether somebody else has gone on with the rollout, and whether a revision in doubt was kept.
 func (r *Run) alone(ctx context.Context) error {
-	moved, err := r.k.Ledger.moved(ctx, r.record)
+	moved, err := r.cfg.Store.moved(ctx, r.record)
 	if err != nil || !moved {
 		return err
 	}
-	rec, err := r.k.Ledger.Read(ctx)
+	rec, err := r.cfg.Store.Read(ctx)
 	if err != nil {
 		return err
 	}
 	x := rec.Rollout
 	switch {
-	case x.Claim == r.k.Claim: // kept after all; or the tag was moved back, and is right again with the next revision
-		if err := r.k.Ledger.settle(ctx, rec, r.record.doubt); err != nil {
+	case x.Claim == r.cfg.Claim: // kept after all; or the tag was moved back, and is right again with the next revision
+		if err := r.cfg.Store.settle(ctx, rec, r.record.doubt); err != nil {
 			return err
 		}
 		if rec.Revision > r.record.Revision {
@@ -161,7 +161,7 @@ func (r *Run) publishDue(ctx context.Context) error {
 	if len(todo) == 0 {
 		return nil
 	}
-	if err := outlived(r.Rollout(), now(r.k), true); err != nil {
+	if err := outlived(r.Rollout(), now(r.cfg), true); err != nil {
 		return err
 	}
 	next := clone(r.Rollout())
@@ -193,7 +193,7 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 		}
 	}
 	some := r.plan.Only(func(d *fleet.DevicePlan) bool { return in[d.Device] })
-	report, err := some.Publish(ctx, &guard{Publisher: r.k.Ledger.To, run: r, looked: r.k.Now()}, r.k.Progress)
+	report, err := some.Publish(ctx, &guard{Publisher: r.cfg.Store.To, run: r, looked: r.cfg.Now()}, r.cfg.Progress)
 	r.size += report.Bytes
 	for _, d := range report.Published {
 		d.Action = fleet.Same // so that a repetition of the step leaves it alone
@@ -210,7 +210,7 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 		w.Left = append(w.Left, device)
 		r.tell("left "+string(device), fmt.Sprintf("%s: %s is left out: %v", title(*w), device, report.Failed[device]))
 	}
-	w.State, w.Published = artifacts.WavePublished, now(r.k)
+	w.State, w.Published = artifacts.WavePublished, now(r.cfg)
 	if err := r.keep(ctx, next); err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error
 	if err != nil {
 		return time.Time{}, false, err
 	}
-	at := now(r.k)
+	at := now(r.cfg)
 	next := clone(r.Rollout())
 	changed := r.unblind(next, at)
 	for i := range next.Waves {
@@ -243,7 +243,7 @@ func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error
 		if w.State != artifacts.WavePublished {
 			continue
 		}
-		tally := TallyOf(next, i, seen, at)
+		tally := CountWave(next, i, seen, at)
 		v := judge(*w, tally, at)
 		if !v.well.Equal(w.Well) {
 			w.Well, changed = v.well, true
@@ -293,7 +293,7 @@ func (r *Run) fail(next *artifacts.Rollout, wave int, reason string) {
 	}
 }
 
-func tallied(w artifacts.RolloutWave, t Tally, v verdict) string {
+func tallied(w artifacts.RolloutWave, t WaveCount, v verdict) string {
 	out := title(w) + ": " + t.String()
 	switch {
 	case v.state == artifacts.WavePassed:
@@ -310,7 +310,7 @@ func tallied(w artifacts.RolloutWave, t Tally, v verdict) string {
 
 // look asks the endpoint about the devices of published waves. That it does not answer is no fault of the release: the
 // rollout waits.
-func (r *Run) look(ctx context.Context) (map[artifacts.DeviceID]*Sighting, error) {
+func (r *Run) look(ctx context.Context) (map[artifacts.DeviceID]*DeviceReport, error) {
 	x := r.Rollout()
 	var of []artifacts.DeviceID
 	for _, t := range x.Targets {
@@ -321,10 +321,10 @@ func (r *Run) look(ctx context.Context) (map[artifacts.DeviceID]*Sighting, error
 	if len(of) == 0 {
 		return nil, nil
 	}
-	seen, err := r.k.Endpoint.Look(ctx, of)
+	seen, err := r.cfg.Endpoint.Look(ctx, of)
 	if err != nil {
 		if r.blind.IsZero() && errors.Is(err, fault.ErrTemporary) {
-			r.blind = now(r.k)
+			r.blind = now(r.cfg)
 		}
 		return nil, fmt.Errorf("ask how devices are: %w", err)
 	}

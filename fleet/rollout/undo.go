@@ -20,13 +20,13 @@ import (
 )
 
 // Undo gives every device that a rollout has reached its former content, as a new generation.
-func Undo(ctx context.Context, k Conduct, why string) (*Run, error) {
-	rec, err := k.Ledger.Read(ctx)
+func Undo(ctx context.Context, cfg Config, why string) (*Run, error) {
+	rec, err := cfg.Store.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := clone(rec.Rollout)
-	renew(r, now(k))
+	renew(r, now(cfg))
 	was := r.Phase
 	r.Phase, r.Reason = artifacts.RolloutGoingBack, why
 	for i := range r.Waves {
@@ -38,13 +38,13 @@ func Undo(ctx context.Context, k Conduct, why string) (*Run, error) {
 	if was == artifacts.RolloutRolledBack && len(goingBack(r)) == 0 {
 		return nil, fmt.Errorf("rollout %d of %s is rolled back already: %w", r.Number, r.Fleet, fault.ErrConflict)
 	}
-	if err := k.Ledger.home(r); err != nil {
+	if err := cfg.Store.home(r); err != nil {
 		return nil, err
 	}
-	if err := k.loadable(ctx, goingBack(r)); err != nil {
+	if err := cfg.loadable(ctx, goingBack(r)); err != nil {
 		return nil, err
 	}
-	run := &Run{k: k, record: rec, said: map[string]string{}}
+	run := &Run{cfg: cfg, record: rec, said: map[string]string{}}
 	return run, run.keep(ctx, r)
 }
 
@@ -76,7 +76,7 @@ func goingBack(r *artifacts.Rollout) []artifacts.RolloutTarget {
 // goBack gives the devices of waves that go back their former content. It may be repeated: each device is looked at first.
 func (r *Run) goBack(ctx context.Context) error {
 	x := r.Rollout()
-	if err := r.k.Ledger.home(x); err != nil { // the record may be another one than the run began with
+	if err := r.cfg.Store.home(x); err != nil { // the record may be another one than the run began with
 		return err
 	}
 	todo := goingBack(x)
@@ -101,14 +101,14 @@ func (r *Run) goBack(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, k := range kept {
-		r.tell("", k)
+	for _, why := range kept {
+		r.tell("", why)
 	}
 	r.kept = len(kept)
 	next := clone(x)
 	for i := range next.Waves {
 		if w := &next.Waves[i]; w.State == artifacts.WaveGoingBack {
-			w.State, w.Ended = artifacts.WaveRolledBack, now(r.k)
+			w.State, w.Ended = artifacts.WaveRolledBack, now(r.cfg)
 		}
 	}
 	next.Phase = artifacts.RolloutRolledBack
@@ -123,12 +123,12 @@ func (r *Run) goBack(ctx context.Context) error {
 // those that have it again, and says why others do not.
 func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, done *int, kept *[]string) (untouched []artifacts.RolloutTarget, err error) {
 	var mu sync.Mutex
-	compressors, limit := &artifacts.Compressors{}, r.k.Parallel
+	compressors, limit := &artifacts.Compressors{}, r.cfg.Parallel
 	if limit <= 0 {
 		limit = fleet.DefaultConcurrency
 	}
-	ledger := r.k.Ledger
-	ledger.To = &guard{Publisher: ledger.To, run: r, looked: r.k.Now()}
+	store := r.cfg.Store
+	store.To = &guard{Publisher: store.To, run: r, looked: r.cfg.Now()}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(limit)
 	for _, t := range todo {
@@ -136,9 +136,9 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 			break
 		}
 		g.Go(func() error {
-			why, size, err := ledger.restore(inner, t, r.Rollout().States, compressors)
+			why, size, err := store.restore(inner, t, r.Rollout().States, compressors)
 			never := errors.Is(err, errUntouched)
-			if err != nil && !never && inner.Err() == nil && fleet.Settled(err) { // what is wrong with one keeps no other one
+			if err != nil && !never && inner.Err() == nil && fleet.Conclusive(err) { // what is wrong with one keeps no other one
 				why, err = err.Error(), nil
 			}
 			if err != nil && !never {
@@ -168,8 +168,8 @@ var errUntouched = errors.New("the rollout has not come to it")
 
 // restore publishes, as the next generation of a device, what its tag named before a rollout. Why says why the device keeps
 // what it has; "" when it has its former content. One that never got another one is errUntouched.
-func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
-	why, err = l.way(ctx, t)
+func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, states artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
+	why, err = s.way(ctx, t)
 	if err != nil || why != "" {
 		if why == again {
 			why = ""
@@ -178,12 +178,12 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 	}
 	tag := t.Device.Tag()
 	next := artifacts.HistoryTag(tag, t.Generation+1)
-	switch there, err := l.From.Resolve(ctx, t.Repository, next); {
+	switch there, err := s.From.Resolve(ctx, t.Repository, next); {
 	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid):
 	case err != nil:
 		return "", 0, err
 	default:
-		other, err := l.restored(ctx, t, there.Digest)
+		other, err := s.restored(ctx, t, there.Digest)
 		if err != nil {
 			return "", 0, err
 		}
@@ -191,7 +191,7 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 			return fmt.Sprintf("%s names %s already: give it a state with longshore state rollback", next, there.Digest), 0, nil
 		}
 	}
-	former, deployments, err := l.former(ctx, t)
+	former, deployments, err := s.former(ctx, t)
 	if err != nil {
 		return "", 0, err
 	}
@@ -200,14 +200,14 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 		documents = append(documents, x.Bytes)
 	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
-		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: s.Expires, Previous: t.Digest, Repeats: t.Former,
-		Created: s.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
+		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: states.Expires, Previous: t.Digest, Repeats: t.Former,
+		Created: states.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
 	})
 	if err != nil {
 		return "", 0, err
 	}
-	return "", a.Size(), l.To.Publish(ctx, t.Repository, a, fleet.Publication{
-		Tag: tag, Tagged: t.Digest, HistoryTag: next, Verify: fleet.VerifyAt(t.Repository, l.Verify),
+	return "", a.Size(), s.To.Publish(ctx, t.Repository, a, fleet.Publication{
+		Tag: tag, Tagged: t.Digest, HistoryTag: next, Verify: fleet.VerifyAt(t.Repository, s.Verify),
 	})
 }
 
@@ -215,8 +215,8 @@ func (l Ledger) restore(ctx context.Context, t artifacts.RolloutTarget, s artifa
 const again = "it has it again"
 
 // way tells why a device is given nothing: "" when it is to get its former content.
-func (l Ledger) way(ctx context.Context, t artifacts.RolloutTarget) (why string, err error) {
-	desc, err := l.From.Resolve(ctx, t.Repository, t.Device.Tag())
+func (s Store) way(ctx context.Context, t artifacts.RolloutTarget) (why string, err error) {
+	desc, err := s.From.Resolve(ctx, t.Repository, t.Device.Tag())
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return "", err
 	}
@@ -228,7 +228,7 @@ func (l Ledger) way(ctx context.Context, t artifacts.RolloutTarget) (why string,
 	case desc.Digest == "":
 		return "somebody has deleted its tag: give it a state with longshore state rollback", nil
 	case desc.Digest != t.Digest:
-		why, err := l.restored(ctx, t, desc.Digest)
+		why, err := s.restored(ctx, t, desc.Digest)
 		return cmp.Or(why, again), err
 	}
 	return "", nil
@@ -236,23 +236,23 @@ func (l Ledger) way(ctx context.Context, t artifacts.RolloutTarget) (why string,
 
 // loadable refuses to give devices back what they could not load any more, before anything is written. Without a Loader nobody
 // looks: so it is where a wave goes back by itself, for its devices may have all of it still.
-func (k Conduct) loadable(ctx context.Context, todo []artifacts.RolloutTarget) error {
-	if k.Loader == nil {
+func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) error {
+	if cfg.Loader == nil {
 		return nil
 	}
 	wrong := make([]string, len(todo))
 	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(cmp.Or(k.Parallel, fleet.DefaultConcurrency))
+	g.SetLimit(cmp.Or(cfg.Parallel, fleet.DefaultConcurrency))
 	for i, t := range todo {
 		if inner.Err() != nil {
 			break
 		}
 		g.Go(func() error {
-			found, err := k.look(inner, t)
+			found, err := cfg.look(inner, t)
 			if errors.Is(err, errUntouched) {
 				return nil
 			}
-			if err != nil && !(inner.Err() == nil && fleet.Settled(err)) { // else it is told on the way, and keeps no other device
+			if err != nil && !(inner.Err() == nil && fleet.Conclusive(err)) { // else it is told on the way, and keeps no other device
 				return fmt.Errorf("look what %s would get again: %w", t.Device, err)
 			}
 			wrong[i] = strings.Join(found.Wrong, "; ")
@@ -288,25 +288,25 @@ func (k Conduct) loadable(ctx context.Context, todo []artifacts.RolloutTarget) e
 }
 
 // look tells what of its former content one device could not load.
-func (k Conduct) look(ctx context.Context, t artifacts.RolloutTarget) (fleet.Finding, error) {
-	why, err := k.Ledger.way(ctx, t)
+func (cfg Config) look(ctx context.Context, t artifacts.RolloutTarget) (fleet.Finding, error) {
+	why, err := cfg.Store.way(ctx, t)
 	if err != nil || why != "" {
 		return fleet.Finding{}, err
 	}
-	_, deployments, err := k.Ledger.former(ctx, t)
+	_, deployments, err := cfg.Store.former(ctx, t)
 	if err != nil {
 		return fleet.Finding{}, err
 	}
 	var d *fleet.Device
-	if f := k.Ledger.files; f != nil {
+	if f := cfg.Store.files; f != nil {
 		d = f.Device(string(t.Device))
 	}
-	return k.Loader.Look(ctx, d, deployments)
+	return cfg.Loader.Look(ctx, d, deployments)
 }
 
 // restored tells whether what a device's tag names now is its former content, from a run before.
-func (l Ledger) restored(ctx context.Context, t artifacts.RolloutTarget, there digest.Digest) (why string, err error) {
-	_, manifest, err := l.From.Manifest(ctx, t.Repository, there)
+func (s Store) restored(ctx context.Context, t artifacts.RolloutTarget, there digest.Digest) (why string, err error) {
+	_, manifest, err := s.From.Manifest(ctx, t.Repository, there)
 	if err != nil {
 		return "", err
 	}
@@ -319,13 +319,13 @@ func (l Ledger) restored(ctx context.Context, t artifacts.RolloutTarget, there d
 
 // former is what a device's tag named before a rollout, and its deployments: of a state that somebody who may publish has
 // signed.
-func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*artifacts.StateIndex, []artifacts.Deployment, error) {
-	if l.Verify != nil {
-		if err := l.Verify(ctx, t.Repository, t.Former); err != nil {
+func (s Store) former(ctx context.Context, t artifacts.RolloutTarget) (*artifacts.StateIndex, []artifacts.Deployment, error) {
+	if s.Verify != nil {
+		if err := s.Verify(ctx, t.Repository, t.Former); err != nil {
 			return nil, nil, err
 		}
 	}
-	_, manifest, err := l.From.Manifest(ctx, t.Repository, t.Former)
+	_, manifest, err := s.From.Manifest(ctx, t.Repository, t.Former)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -334,7 +334,7 @@ func (l Ledger) former(ctx context.Context, t artifacts.RolloutTarget) (*artifac
 		return nil, nil, fmt.Errorf("%s@%s: %w", t.Repository, t.Former, err)
 	}
 	state, err := x.Read(func(b ocispec.Descriptor) ([]byte, error) {
-		return l.From.Blob(ctx, t.Repository, b, artifacts.MaxArchive)
+		return s.From.Blob(ctx, t.Repository, b, artifacts.MaxArchive)
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s@%s: %w", t.Repository, t.Former, err)

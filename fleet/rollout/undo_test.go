@@ -60,7 +60,7 @@ func TestUndoAfterAWaveWentBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.want("rolled back", map[uint64]int{1: 10, 2: 1, 3: 9})
-		l := s.conduct().Ledger
+		l := s.conduct().Store
 		if needs, err := l.Needs(t.Context()); err != nil || needs == nil {
 			t.Errorf("needs %v, %v", needs, err)
 		}
@@ -187,12 +187,12 @@ func TestPublicationsAreVerified(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		k, tags, asked := s.conduct(), map[string]bool{}, ""
 		k.Parallel = 1
-		k.Ledger.Verify = func(_ context.Context, repository string, d digest.Digest) error {
+		k.Store.Verify = func(_ context.Context, repository string, d digest.Digest) error {
 			asked = repository + "@" + d.String()
 			return nil
 		}
-		k.Ledger.To = verified{k.Ledger.To, t, tags, &asked}
-		o := fleet.Options{Concurrency: 1, Verify: k.Ledger.Verify}
+		k.Store.To = verified{k.Store.To, t, tags, &asked}
+		o := fleet.Options{Concurrency: 1, Verify: k.Store.Verify}
 		run, _, err := rollout.Begin(t.Context(), fleettest.Compiled(t, s.files, s.m), k, o, rollout.Start{})
 		if err == nil {
 			err = run.Go(t.Context())
@@ -243,7 +243,7 @@ func TestUndoCouldNotLook(t *testing.T) {
 		k := s.conduct()
 		k.Parallel = 1
 		var failed atomic.Bool
-		k.Ledger.From = failsOnce{k.Ledger.From, func() digest.Digest {
+		k.Store.From = failsOnce{k.Store.From, func() digest.Digest {
 			s.m.Lock()
 			defer s.m.Unlock()
 			return s.m.Named[fleettest.Base+"/state:press-003.v3"]

@@ -81,14 +81,21 @@ func Polls(ctx context.Context, o PollsOptions) (f PollsFigures, err error) {
 	g, work := errgroup.WithContext(ctx)
 	g.SetLimit(pushers)
 	for i := range devices {
+		d := &poller{device: fmt.Sprintf("press-%05d", i), address: strings.TrimPrefix(s.URL, "https://"), keep: !o.Reconnect, phase: rand.N(o.Every)}
+		devices[i] = d
 		g.Go(func() (err error) {
-			devices[i], err = newPoller(work, s, fmt.Sprintf("press-%05d", i), !o.Reconnect)
-			return err
+			d.config, err = s.TLS(d.device)
+			return errors.Join(err, s.Publish(work, d.device, 1, "web"))
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return f, err
 	}
+	defer func() {
+		for _, d := range devices {
+			d.close()
+		}
+	}()
 	fmt.Fprintln(o.Out, "each device polls once")
 	began := time.Now()
 	g, work = errgroup.WithContext(ctx)
@@ -100,7 +107,8 @@ func Polls(ctx context.Context, o PollsOptions) (f PollsFigures, err error) {
 		return f, err
 	}
 	f.First = time.Since(began)
-	fmt.Fprintf(o.Out, "each device polls every %v, for %v\n", o.Every, o.Duration)
+	fmt.Fprintf(o.Out, "each device polls every %v, for %v and, before, for one period that does not count\n", o.Every, o.Duration)
+	_ = pollAll(ctx, devices, o.Every, o.Every) // looks at the registry spread over time
 	s.Registry.Faults.Forget()
 	pid := s.Process.PID()
 	before, err := processorTime(pid)
@@ -108,7 +116,7 @@ func Polls(ctx context.Context, o PollsOptions) (f PollsFigures, err error) {
 		return f, err
 	}
 	began = time.Now()
-	times := pollAll(ctx, devices, o)
+	times := pollAll(ctx, devices, o.Every, o.Duration)
 	after, err := processorTime(pid)
 	if err != nil {
 		return f, err
@@ -121,14 +129,13 @@ func Polls(ctx context.Context, o PollsOptions) (f PollsFigures, err error) {
 }
 
 // pollAll polls at a phase of each device's own, until the duration is over.
-func pollAll(ctx context.Context, devices []*poller, o PollsOptions) (times []time.Duration) {
-	end := time.Now().Add(o.Duration)
+func pollAll(ctx context.Context, devices []*poller, every, duration time.Duration) (times []time.Duration) {
+	end := time.Now().Add(duration)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, d := range devices {
 		wg.Go(func() {
-			defer d.close()
-			for next := time.Now().Add(rand.N(o.Every)); next.Before(end); next = next.Add(o.Every) {
+			for next := time.Now().Add(d.phase); next.Before(end); next = next.Add(every) {
 				select {
 				case <-ctx.Done():
 					return
@@ -172,15 +179,8 @@ type poller struct {
 	keep    bool // the connection
 	etag    string
 	conn    *tls.Conn
-	err     error // the first
-}
-
-func newPoller(ctx context.Context, s *fleetserver.Server, device string, keep bool) (*poller, error) {
-	if err := s.Publish(ctx, device, 1, "web"); err != nil {
-		return nil, err
-	}
-	config, err := s.TLS(device)
-	return &poller{device: device, address: strings.TrimPrefix(s.URL, "https://"), config: config, keep: keep}, err
+	phase   time.Duration // of its polls
+	err     error         // the first
 }
 
 func (p *poller) close() {

@@ -22,7 +22,7 @@ func TestRecordIsVerifiedBeforeItIsRead(t *testing.T) {
 		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
 			t.Fatal(err)
 		}
-		l := s.conduct().Ledger
+		l := s.conduct().Store
 		newest, err := l.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -21,10 +21,10 @@ import (
 // repository of its own: device ids are tags in those of the states.
 const rolloutsRepository = "rollouts"
 
-// Ledger is where a fleet's rollout is kept: in the registry, so that whoever has the key goes on with it. Devices never
+// Store is where a fleet's rollout is kept: in the registry, so that whoever has the key goes on with it. Devices never
 // read it. Each step is a revision with a tag of its own, signed like a state; of two who write the next revision at once
 // at most one is told that it did.
-type Ledger struct {
+type Store struct {
 	Fleet    string
 	Registry string // what the fleet's repositories are below
 	From     fleet.Registry
@@ -32,12 +32,12 @@ type Ledger struct {
 	// Verify tells whether an artifact was signed by somebody who may publish. nil: nobody asks.
 	Verify func(ctx context.Context, repository string, d digest.Digest) error
 
-	files *fleet.Fleet // nil: none are known, see [Ledger.home]
+	files *fleet.Fleet // nil: none are known, see [Store.home]
 }
 
 // Of is where the rollouts of a fleet are kept.
-func Of(f *fleet.Fleet, from fleet.Registry, to fleet.Publisher, verify func(context.Context, string, digest.Digest) error) Ledger {
-	return Ledger{Fleet: f.Name, Registry: f.Registry, From: from, To: to, Verify: verify, files: f}
+func Of(f *fleet.Fleet, from fleet.Registry, to fleet.Publisher, verify func(context.Context, string, digest.Digest) error) Store {
+	return Store{Fleet: f.Name, Registry: f.Registry, From: from, To: to, Verify: verify, files: f}
 }
 
 // Record is a revision of a rollout in the registry.
@@ -54,24 +54,24 @@ type Record struct {
 }
 
 // Repository is where the rollouts are.
-func (l Ledger) Repository() string { return fleet.Absolute(l.Registry, rolloutsRepository) }
+func (s Store) Repository() string { return fleet.Absolute(s.Registry, rolloutsRepository) }
 
 // Read reads the newest revision. Its error wraps fault.ErrNotFound when the fleet has never had a rollout.
-func (l Ledger) Read(ctx context.Context) (*Record, error) {
-	rec, err := l.find(ctx)
+func (s Store) Read(ctx context.Context) (*Record, error) {
+	rec, err := s.find(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read the rollout of %s: %w", l.Fleet, err)
+		return nil, fmt.Errorf("read the rollout of %s: %w", s.Fleet, err)
 	}
 	if rec.Rollout == nil {
-		return nil, fault.WithHint(fmt.Errorf("there is no rollout in %s:%s: %w", l.Repository(), l.Fleet, fault.ErrNotFound),
+		return nil, fault.WithHint(fmt.Errorf("there is no rollout in %s:%s: %w", s.Repository(), s.Fleet, fault.ErrNotFound),
 			"longshore fleet publish begins one, when fleet.yaml has a rollout")
 	}
 	return rec, nil
 }
 
 // Fleets are those that have had a rollout there, whatever l.Fleet is.
-func (l Ledger) Fleets(ctx context.Context) ([]string, error) {
-	tags, err := l.From.Tags(ctx, l.Repository())
+func (s Store) Fleets(ctx context.Context) ([]string, error) {
+	tags, err := s.From.Tags(ctx, s.Repository())
 	if errors.Is(err, fault.ErrNotFound) {
 		return nil, nil
 	}
@@ -89,10 +89,10 @@ func (l Ledger) Fleets(ctx context.Context) ([]string, error) {
 
 // Needs is the newest rollout, when states that were before it may be given back to devices; nil when there is none, or all of
 // it is rolled back already. One that cannot be read, or that nobody signed who counts, is an error: what it needs nobody knows.
-func (l Ledger) Needs(ctx context.Context) (*artifacts.Rollout, error) {
-	rec, err := l.find(ctx)
+func (s Store) Needs(ctx context.Context) (*artifacts.Rollout, error) {
+	rec, err := s.find(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("what the rollout of %s may go back to: %w", l.Fleet, err)
+		return nil, fmt.Errorf("what the rollout of %s may go back to: %w", s.Fleet, err)
 	}
 	if rec.Rollout == nil || rec.Rollout.Phase == artifacts.RolloutRolledBack && !slices.ContainsFunc(rec.Rollout.Waves, reached) {
 		return nil, nil
@@ -100,28 +100,28 @@ func (l Ledger) Needs(ctx context.Context) (*artifacts.Rollout, error) {
 	return rec.Rollout, nil
 }
 
-// Unvouched is the newest rollout, whoever signed it and whatever became of it; nil when there is none. It is for leaving its
+// Unverified is the newest rollout, whoever signed it and whatever became of it; nil when there is none. It is for leaving its
 // devices alone, and for nothing else.
-func (l Ledger) Unvouched(ctx context.Context) (*artifacts.Rollout, error) {
-	l.Verify = nil
-	rec, err := l.find(ctx)
+func (s Store) Unverified(ctx context.Context) (*artifacts.Rollout, error) {
+	s.Verify = nil
+	rec, err := s.find(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("which devices the rollout of %s is of: %w", l.Fleet, err)
+		return nil, fmt.Errorf("which devices the rollout of %s is of: %w", s.Fleet, err)
 	}
 	return rec.Rollout, nil
 }
 
 // find reads the newest revision; one without a Rollout when there is none.
-func (l Ledger) find(ctx context.Context) (*Record, error) {
-	c := &release.Chain[*revision]{Repository: l.Repository(), Tag: l.Fleet, Open: l.open, Read: l.read}
+func (s Store) find(ctx context.Context) (*Record, error) {
+	c := &release.Chain[*revision]{Repository: s.Repository(), Tag: s.Fleet, Open: s.open, Read: s.read}
 	c.Resolve = func(ctx context.Context, tag string) (ocispec.Descriptor, error) {
-		return l.From.Resolve(ctx, l.Repository(), tag)
+		return s.From.Resolve(ctx, s.Repository(), tag)
 	}
-	if l.Verify != nil {
+	if s.Verify != nil {
 		c.Verify = func(ctx context.Context, d digest.Digest) error {
-			err := l.Verify(ctx, l.Repository(), d)
+			err := s.Verify(ctx, s.Repository(), d)
 			if err != nil {
-				err = fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+				err = fmt.Errorf("%s@%s: %w", s.Repository(), d, err)
 			}
 			return err
 		}
@@ -153,40 +153,40 @@ type revision struct {
 }
 
 // open reads the manifest of one revision.
-func (l Ledger) open(ctx context.Context, d digest.Digest) (*revision, uint64, error) {
-	_, manifest, err := l.From.Manifest(ctx, l.Repository(), d)
+func (s Store) open(ctx context.Context, d digest.Digest) (*revision, uint64, error) {
+	_, manifest, err := s.From.Manifest(ctx, s.Repository(), d)
 	if err != nil {
 		return nil, 0, err
 	}
 	x, err := artifacts.OpenRollout(manifest)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%s@%s: %w", l.Repository(), d, err)
+		return nil, 0, fmt.Errorf("%s@%s: %w", s.Repository(), d, err)
 	}
-	if x.Fleet != l.Fleet {
-		return nil, 0, fmt.Errorf("%s@%s is of the fleet %s: %w", l.Repository(), d, x.Fleet, fault.ErrConflict)
+	if x.Fleet != s.Fleet {
+		return nil, 0, fmt.Errorf("%s@%s is of the fleet %s: %w", s.Repository(), d, x.Fleet, fault.ErrConflict)
 	}
 	return &revision{digest: d, index: x}, x.Revision, nil
 }
 
 // read reads the documents of one revision.
-func (l Ledger) read(ctx context.Context, r *revision) (*revision, error) {
+func (s Store) read(ctx context.Context, r *revision) (*revision, error) {
 	x, err := r.index.Read(func(b ocispec.Descriptor) ([]byte, error) {
-		return l.From.Blob(ctx, l.Repository(), b, artifacts.MaxRolloutTargets)
+		return s.From.Blob(ctx, s.Repository(), b, artifacts.MaxRolloutTargets)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", l.Repository(), r.digest, err)
+		return nil, fmt.Errorf("%s@%s: %w", s.Repository(), r.digest, err)
 	}
 	return &revision{digest: r.digest, index: r.index, rollout: x}, nil
 }
 
 // write publishes the next revision, and makes rec that. An error that wraps fault.ErrConflict says that somebody else
 // has written it.
-func (l Ledger) write(ctx context.Context, rec *Record, r *artifacts.Rollout, now time.Time) error {
+func (s Store) write(ctx context.Context, rec *Record, r *artifacts.Rollout, now time.Time) error {
 	a, err := artifacts.PackRollout(artifacts.RolloutOptions{Rollout: r, Revision: rec.next, Previous: rec.Digest, Created: now})
 	if err != nil {
 		return err
 	}
-	if err = l.publish(ctx, rec.next, rec.tagged, a); err != nil {
+	if err = s.publish(ctx, rec.next, rec.tagged, a); err != nil {
 		if errors.Is(err, fault.ErrTemporary) {
 			rec.doubt = a
 		}
@@ -196,22 +196,22 @@ func (l Ledger) write(ctx context.Context, rec *Record, r *artifacts.Rollout, no
 	return nil
 }
 
-func (l Ledger) publish(ctx context.Context, revision uint64, tagged digest.Digest, a *artifacts.Artifact) error {
-	err := l.To.Publish(ctx, l.Repository(), a, fleet.Publication{
-		Tag: l.Fleet, Tagged: tagged, HistoryTag: artifacts.HistoryTag(l.Fleet, revision), Verify: fleet.VerifyAt(l.Repository(), l.Verify),
+func (s Store) publish(ctx context.Context, revision uint64, tagged digest.Digest, a *artifacts.Artifact) error {
+	err := s.To.Publish(ctx, s.Repository(), a, fleet.Publication{
+		Tag: s.Fleet, Tagged: tagged, HistoryTag: artifacts.HistoryTag(s.Fleet, revision), Verify: fleet.VerifyAt(s.Repository(), s.Verify),
 	})
 	if err != nil {
-		err = fmt.Errorf("keep revision %d of the rollout of %s: %w", revision, l.Fleet, err)
+		err = fmt.Errorf("keep revision %d of the rollout of %s: %w", revision, s.Fleet, err)
 	}
 	return err
 }
 
 // settle lets the tag name a record that was in doubt and, as was read since, is in the history.
-func (l Ledger) settle(ctx context.Context, rec *Record, doubt *artifacts.Artifact) error {
+func (s Store) settle(ctx context.Context, rec *Record, doubt *artifacts.Artifact) error {
 	if doubt == nil || doubt.Descriptor.Digest != rec.Digest || rec.tagged == rec.Digest {
 		return nil
 	}
-	err := l.publish(ctx, rec.Revision, rec.tagged, doubt)
+	err := s.publish(ctx, rec.Revision, rec.tagged, doubt)
 	if err == nil {
 		rec.tagged = rec.Digest
 	}
@@ -219,11 +219,11 @@ func (l Ledger) settle(ctx context.Context, rec *Record, doubt *artifacts.Artifa
 }
 
 // moved tells whether there is, or may be, another revision since: of somebody else, or the one in doubt.
-func (l Ledger) moved(ctx context.Context, rec *Record) (bool, error) {
+func (s Store) moved(ctx context.Context, rec *Record) (bool, error) {
 	if rec.doubt != nil {
 		return true, nil
 	}
-	desc, err := l.From.Resolve(ctx, l.Repository(), l.Fleet)
+	desc, err := s.From.Resolve(ctx, s.Repository(), s.Fleet)
 	if errors.Is(err, fault.ErrNotFound) {
 		return rec.tagged != "", nil
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Equip gives devices of which the files say "capabilities: reported" what they have told the endpoint. Of one that has
+// LoadCapabilities gives devices of which the files say "capabilities: reported" what they have told the endpoint. Of one that has
 // told nothing, nothing is known. Without such devices nobody is asked, and from may be nil.
-func Equip(ctx context.Context, f *fleet.Fleet, from Endpoint) error {
+func LoadCapabilities(ctx context.Context, f *fleet.Fleet, from Endpoint) error {
 	var ask []artifacts.DeviceID
 	for _, d := range f.Devices {
 		if !d.Reported {
