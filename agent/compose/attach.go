@@ -67,7 +67,7 @@ func (t *translation) attachments(service *composefile.Node, s *workload.Service
 		switch mac := t.mac(m); {
 		case mac == "":
 		case s.Networks[0].MAC != "" && s.Networks[0].MAC != mac:
-			t.Fault(m, "", "network %s says another one", s.Networks[0].Network)
+			t.Fault(m, "", "it differs from that of network %s", s.Networks[0].Network)
 		default:
 			s.Networks[0].MAC = mac
 		}
@@ -105,7 +105,7 @@ func (t *translation) attachment(n *composefile.Node) workload.Attachment {
 			continue
 		}
 		if name := t.interfaceName(o.at); a.Interface != "" && a.Interface != o.value {
-			t.Fault(o.at, "", "interface_name says something else")
+			t.Fault(o.at, "", "it differs from interface_name")
 		} else if name == "" && o.at.Kind == composefile.Scalar && strings.Contains(o.at.Text(), "=") {
 			a.Interface = o.value
 		} else {

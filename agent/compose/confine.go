@@ -243,7 +243,7 @@ func (t *translation) device(n *composefile.Node, s *workload.Service) {
 	}
 	if cdiName.MatchString(source) && !strings.HasPrefix(source, "/") {
 		if target != "" && target != source || permissions != "" && permissions != "rwm" {
-			t.Fault(n, "", "a CDI device says itself where and how it is")
+			t.Fault(n, "", "a CDI device has its own path and permissions")
 		}
 		s.CDI = append(s.CDI, source)
 		return
@@ -315,7 +315,7 @@ func (t *translation) deviceRequests(n *composefile.Node, s *workload.Service) {
 				}
 			}
 			if len(r.IDs) == 0 {
-				t.Fault(item, "name them with device_ids: [vendor.com/class=name]", "CDI devices have names")
+				t.Fault(item, "name them with device_ids: [vendor.com/class=name]", "a CDI device needs a name")
 			}
 			s.CDI = append(s.CDI, r.IDs...)
 			continue

@@ -60,7 +60,7 @@ func (t *translation) restartPolicy(service, n *composefile.Node, s *workload.Se
 	}
 	if own := service.Get("restart"); !own.IsNull() && s.Restart.Policy != r.Policy &&
 		(s.Restart.Policy != workload.RestartUnlessStopped || r.Policy != workload.RestartAlways) {
-		t.Fault(n, "say it with one of them", "restart says something else")
+		t.Fault(n, "say it with one of them", "it differs from restart")
 	}
 	if s.Restart.Policy == workload.RestartUnlessStopped {
 		r.Policy = s.Restart.Policy

@@ -72,7 +72,7 @@ func (t *translation) image(service, n *composefile.Node) workload.Image {
 	}
 	if locked, ok := t.locked(ref); ok {
 		if image.Digest != "" && image.Digest != locked.Digest {
-			t.Fault(n, "push the component again", "the lock says %s", locked.Digest)
+			t.Fault(n, "push the component again", "the lock has %s", locked.Digest)
 		}
 		image.Digest = locked.Digest
 		image.Size = t.fit(service, ref, locked)

@@ -194,8 +194,8 @@ line/compose.yaml:8:9: services.web.volumes[0]: "./conf" is no absolute path on 
 line/compose.yaml:11:7: services.web.deploy.mode: global is one container on a device, and replicas asks for 3
 line/compose.yaml:14:18: services.db.depends_on[0]: service "cache" is not defined
 line/compose.yaml:15:1: models: not possible on a device: a device runs containers only
-line/compose.yaml:18:10: networks.back.driver: an external network is as the site has made it
-line/compose.yaml:18:27: networks.back.driver_opts: an external network is as the site has made it`
+line/compose.yaml:18:10: networks.back.driver: the site configures an external network
+line/compose.yaml:18:27: networks.back.driver_opts: the site configures an external network`
 	if err == nil {
 		t.Fatal("Load succeeded")
 	}
@@ -277,7 +277,7 @@ func TestRefused(t *testing.T) {
 		{"working dir", web("working_dir: a"), "services.web.working_dir", "absolute"},
 		{"entrypoint empty", web("entrypoint: []"), "services.web.entrypoint", "nothing to run"},
 		{"memory", web("mem_limit: lots"), "services.web.mem_limit", ""},
-		{"memory twice", web("mem_limit: 1g, deploy: {resources: {limits: {memory: 2g}}}"), "services.web.deploy.resources.limits.memory", "something else"},
+		{"memory twice", web("mem_limit: 1g, deploy: {resources: {limits: {memory: 2g}}}"), "services.web.deploy.resources.limits.memory", "differs from"},
 		{"label reserved", web("labels: {dev.longshore.device: x}"), "services.web.labels.dev.longshore.device", "agent's own"},
 		{"label long", web("labels: {a: " + strings.Repeat("b", 5000) + "}"), "services.web.labels.a", "longer"},
 		{"environment name", web("environment: {\"A=B\": x}"), "services.web.environment.A=B", "no name"},

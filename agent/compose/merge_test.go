@@ -171,9 +171,9 @@ func TestMergeIsTheSameEveryTime(t *testing.T) {
 	})
 	t.Run("with values of other forms", func(t *testing.T) {
 		files := project(map[string]string{"compose.yaml": base + "  a:\n    extends: base\n    volumes: {a: b}\n    expose: 80\n    cap_add: KILL\n    image: y\n"})
-		want := "d/compose.yaml:5:5: services.a.volumes: cannot be laid over services.base.volumes, which has another form\n" +
-			"d/compose.yaml:6:5: services.a.expose: cannot be laid over services.base.expose, which has another form\n" +
-			"d/compose.yaml:7:5: services.a.cap_add: cannot be laid over services.base.cap_add, which has another form"
+		want := "d/compose.yaml:5:5: services.a.volumes: cannot be merged over services.base.volumes, which has another form\n" +
+			"d/compose.yaml:6:5: services.a.expose: cannot be merged over services.base.expose, which has another form\n" +
+			"d/compose.yaml:7:5: services.a.cap_add: cannot be merged over services.base.cap_add, which has another form"
 		for range 100 {
 			_, err := compose.Pack(t.Context(), "d", files)
 			if err == nil || err.Error() != want {
@@ -282,7 +282,7 @@ func TestMergeOfSubnets(t *testing.T) {
 		}
 	})
 	_, err := packedModel(t, map[string]string{"a.yaml": of(a), "b.yaml": of("{subnet: 10.1.0.0/24, aux_addresses: [q]}")}, nil, "a.yaml", "b.yaml")
-	if want := "networks.n.ipam.config: cannot be laid over networks.n.ipam.config, which has another form"; err == nil || !strings.HasSuffix(err.Error(), want) {
+	if want := "networks.n.ipam.config: cannot be merged over networks.n.ipam.config, which has another form"; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("Pack of a list over a mapping: %v, want %q", err, want)
 	}
 }

@@ -129,7 +129,7 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 			return m, false
 		}
 		if m.Subpath != "" && m.Source == "" {
-			t.Fault(n.Get("volume", "subpath"), "", "a volume without a name has no directories yet")
+			t.Fault(n.Get("volume", "subpath"), "", "an anonymous volume has no directories yet")
 			return m, false
 		}
 	case "bind":

@@ -41,7 +41,7 @@ func (t *translation) network(name string, n *composefile.Node) workload.Network
 		w.External = external
 		for _, k := range []string{"driver", "driver_opts", "internal", "enable_ipv4", "enable_ipv6", "ipam"} {
 			if c := n.Get(k); !c.IsNull() {
-				t.Fault(c, "", "an external network is as the site has made it")
+				t.Fault(c, "", "the site configures an external network")
 			}
 		}
 		return w

@@ -264,7 +264,7 @@ func TestPackRefuses(t *testing.T) {
 		{"extends missing", map[string]string{"compose.yaml": "services:\n  a: {extends: b}\n"}, "d/compose.yaml:2:7: services.a.extends: service \"b\" is not in compose.yaml"},
 		{"extends without service", map[string]string{"compose.yaml": "services:\n  a: {extends: {file: b.yaml}}\n"}, "service is missing"},
 		{"extends outside", map[string]string{"compose.yaml": "services:\n  a: {extends: {file: /etc/b.yaml, service: a}}\n"}, "services.a.extends.file: /etc/b.yaml is outside"},
-		{"extends another form", map[string]string{"compose.yaml": "services:\n  a: {extends: b, ports: {a: b}}\n  b: {image: x, ports: [\"80:80\"]}\n"}, "cannot be laid over"},
+		{"extends another form", map[string]string{"compose.yaml": "services:\n  a: {extends: b, ports: {a: b}}\n  b: {image: x, ports: [\"80:80\"]}\n"}, "cannot be merged over"},
 		{"extends with odd values", map[string]string{"compose.yaml": "services:\n  a: {extends: b, configs: [{source: c, target: 5}], build: 5}\n  b: {image: x, configs: [{source: c, target: 6}], build: [6]}\n"}, "services.a.configs[1]: config \"c\" is not defined"},
 		{"env file outside", map[string]string{"compose.yaml": "services: {a: {image: x, env_file: ../a.env}}"}, "d/compose.yaml:1:26: services.a.env_file: ../a.env is outside"},
 		{"env file missing", map[string]string{"compose.yaml": "services: {a: {image: x, env_file: a.env}}"}, "services.a.env_file: \"a.env\" is not in the archive"},

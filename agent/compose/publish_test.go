@@ -136,7 +136,7 @@ func TestPins(t *testing.T) {
 	l := lock()
 	l.Images[0].Reference = "x@" + pinned
 	_, err = one("x@"+pinned, l, compose.Options{})
-	wantFault(t, err, "services.a.image", "the lock says")
+	wantFault(t, err, "services.a.image", "the lock has")
 }
 
 func TestPlatforms(t *testing.T) {

@@ -174,7 +174,7 @@ func (t *translation) rates(n *composefile.Node, what string) []workload.BlkioRa
 
 func (t *translation) agreed(at *composefile.Node, other string, a, b int64) int64 {
 	if a != 0 && b != 0 && a != b {
-		t.Fault(at, "", "says something else than %s", other)
+		t.Fault(at, "", "differs from %s", other)
 	}
 	if b != 0 {
 		return b

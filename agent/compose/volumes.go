@@ -46,7 +46,7 @@ func (t *translation) volume(name string, n *composefile.Node) workload.Volume {
 		v.Shared, v.External = shared, true
 		for _, k := range []string{"driver", "driver_opts"} {
 			if c := n.Get(k); !c.IsNull() {
-				t.Fault(c, "", "an external volume is as the site has made it")
+				t.Fault(c, "", "the site configures an external volume")
 			}
 		}
 		return v

@@ -182,7 +182,7 @@ func (m *Manager) collectCNI(ctx context.Context) error {
 	var errs []error
 	for _, j := range joined {
 		if name, _ := m.state.Find(j.ContainerID); name == "" && ipam.ValidName(j.ContainerID) {
-			m.log.Info("leaving a network of the site for a container that is gone", "container", j.ContainerID, "network", j.Network)
+			m.log.Info("leaving a network of the site for a removed container", "container", j.ContainerID, "network", j.Network)
 			errs = append(errs, m.detachCNI(ctx, j.ContainerID, ""))
 		}
 	}

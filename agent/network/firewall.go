@@ -100,7 +100,7 @@ func (m *Manager) noteDropChains() error {
 	}
 	for _, d := range list {
 		if !d.allowsUs {
-			m.note(fmt.Sprintf("chain %s of table %s drops forwarded packets unless it is told otherwise: allow those from and to interfaces %s*", d.chain, d.table, m.host.prefix))
+			m.note(fmt.Sprintf("chain %s of table %s drops forwarded packets by default: allow those from and to interfaces %s*", d.chain, d.table, m.host.prefix))
 		}
 	}
 	return nil

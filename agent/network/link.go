@@ -153,7 +153,7 @@ func waitCarrier(ctx context.Context, links *netlink.Handle, names ...string) er
 		case <-pause.C:
 		}
 	}
-	return nil // not an error: packets are late, not lost for good
+	return nil // not an error: packets are only delayed
 }
 
 // openNamespace opens a namespace that was pinned at path.

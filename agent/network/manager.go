@@ -63,7 +63,7 @@ type Manager struct {
 	hosts         string   // the host's own hosts file
 	stateLost     bool     // no state was found: objects without an owner may belong to running containers
 	notes         []string // see Notes
-	lastFileError string   // what later told last; "": nothing since Restore found all well
+	lastFileError string   // last error of reportLater; "": none since the last successful Restore
 
 	backends atomic.Pointer[map[string]bool] // see Answering
 

@@ -55,7 +55,7 @@ func readHostFile(path string, limit int64) ([]byte, error) {
 		return data, nil
 	}
 	return nil, fault.WithHint(fmt.Errorf("copy the host's names for a container in the host's network: %w", err),
-		"mend or shorten that file; containers with networks of their own do not need it")
+		"repair or shorten that file; containers with networks of their own do not need it")
 }
 
 // files are the contents of a container's files.
@@ -186,7 +186,7 @@ func resolv(six bool, paths ...string) ([]byte, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fault.WithHint(fmt.Errorf("read the host's name servers: %w", err), "mend or shorten that file")
+			return nil, fault.WithHint(fmt.Errorf("read the host's name servers: %w", err), "repair or shorten that file")
 		}
 		out, usable := filterResolv(data, six)
 		if usable {

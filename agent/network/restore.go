@@ -28,7 +28,7 @@ type Drift struct {
 }
 
 func (d *Drift) Error() string {
-	return fmt.Sprintf("container networks: %d things are not as they should be: %s", len(d.Things), strings.Join(d.Things, "; "))
+	return fmt.Sprintf("container networks: %d differences: %s", len(d.Things), strings.Join(d.Things, "; "))
 }
 
 // Unwrap makes a Drift fault.ErrTemporary: it can be repaired.
@@ -57,7 +57,7 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 	d := &Drift{}
 	add := func(of, what string, err error) {
 		if err != nil {
-			what = fmt.Sprintf("cannot be looked at: %v", err)
+			what = fmt.Sprintf("cannot be read: %v", err)
 			d.unreadable = append(d.unreadable, of+what)
 		}
 		if what != "" {
@@ -268,7 +268,7 @@ func (m *Manager) Restore(ctx context.Context) error {
 		errs = append(errs, m.updateFiles(m.state))
 	}
 	if m.stateLost {
-		m.log.Info("no state of the networks is saved: what belongs to nothing is left alone until the next start")
+		m.log.Info("no state of the networks is saved: objects without an owner are kept until the next start")
 	} else if err := errors.Join(m.collectCNI(ctx), m.collectGarbage()); err != nil {
 		errs = append(errs, err)
 	}
@@ -347,7 +347,7 @@ func (m *Manager) collectGarbage() error {
 	var errs []error
 	for _, l := range list {
 		if a := l.Attrs(); m.host.ours(a) && !links[a.Name] {
-			m.log.Info("removing an interface that belongs to nothing", "interface", a.Name, "alias", a.Alias)
+			m.log.Info("removing an interface without an owner", "interface", a.Name, "alias", a.Alias)
 			errs = append(errs, removeLink(m.host.links, a.Name))
 		}
 	}
@@ -361,7 +361,7 @@ func (m *Manager) collectGarbage() error {
 				continue
 			}
 			if err := remove(filepath.Join(m.o.RunDir, dir, e.Name())); err != nil {
-				errs = append(errs, fmt.Errorf("remove what belongs to nothing: %w", err))
+				errs = append(errs, fmt.Errorf("remove objects without an owner: %w", err))
 			}
 		}
 	}

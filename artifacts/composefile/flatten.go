@@ -53,7 +53,7 @@ func (f *flattening) trim(s *Node) {
 		}
 	}
 	if b := s.Get("build"); b != nil && !s.Get("image").IsNull() {
-		f.Notice(b, "images are built before they are pushed: what is there as %s is taken", Clip(s.Get("image").Text()))
+		f.Notice(b, "images are built before they are pushed: image %s is used", Clip(s.Get("image").Text()))
 		s.Drop("build")
 		f.changed = true
 	}

@@ -38,7 +38,7 @@ func (r *Report) Merge(base, over *Node, pattern string) *Node {
 		return over
 	}
 	if r.merged += base.size() + over.size(); r.merged > maxMerged {
-		r.Fault(over, "", "more than %d values are laid over each other", maxMerged)
+		r.Fault(over, "", "more than %d values are merged", maxMerged)
 		return over
 	}
 	parts := strings.FieldsFunc(pattern, func(r rune) bool { return r == '.' })
@@ -65,7 +65,7 @@ func (r *Report) conflicts(base, over *Node, path tree.Path) {
 		}
 	}
 	if len(r.faults) == before {
-		r.Fault(over, "", "cannot be laid over %s, which has another form", base.Path)
+		r.Fault(over, "", "cannot be merged over %s, which has another form", base.Path)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package apparmor loads containerd's default AppArmor profile. Only the program apparmor_parser can compile a profile. It is started
-// here, because containerd's function that starts it takes no context: when the program hangs, so does the caller.
+// Package apparmor loads containerd's default AppArmor profile. Only the program apparmor_parser can compile a profile. This package runs
+// it itself, because containerd's function takes no context: when the program hangs, its caller hangs too.
 package apparmor
 
 import (

@@ -1,5 +1,5 @@
-// Package cgroup reads from the mount of control groups what the kernel can limit, and what limits did to a container. It changes
-// one thing: real-time CPU time of the groups above a container, see [AllowRealtime]. It works with both versions of control groups.
+// Package cgroup reads from the mount of control groups what the kernel can limit, and the effects of limits on a container. It changes
+// only the real-time CPU time of the groups above a container, see [AllowRealtime]. It supports both versions of control groups.
 package cgroup
 
 import (

@@ -32,8 +32,8 @@ func eventsOf(key string, files ...string) uint64 {
 	return 0
 }
 
-// PIDLimitError adds to the error of a process in a running container that its control group refused it. before is what [ForksRefused]
-// told before the process began.
+// PIDLimitError adds the limit to the error of a process in a running container when its control group refused the process. before is the
+// result of [ForksRefused] before the process started.
 func PIDLimitError(err error, w workload.Resources, group string, before uint64) error {
 	if err == nil || w.PIDs <= 0 || ForksRefused(group) <= before {
 		return err

@@ -163,7 +163,7 @@ func (r *Claim) Release(ctx context.Context) {
 		return
 	}
 	if err := ignoreMissing(r.leases.Delete(ctx, leases.Lease{ID: r.lease})); err != nil {
-		r.o.Logger.Debug("the claim of the device is left behind", "error", err)
+		r.o.Logger.Debug("cannot delete the claim of the device", "error", err)
 	}
 	r.lease = ""
 }

@@ -1,4 +1,4 @@
-// Package confinement is what a container may do: capabilities, system calls, AppArmor, SELinux, and what switches them off.
+// Package confinement sets what a container may do: capabilities, system calls, AppArmor, SELinux, and how to disable them.
 package confinement
 
 import (
@@ -20,10 +20,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// unconfined switches a protection off by name.
+// unconfined disables a protection.
 const unconfined = "unconfined"
 
-// AllowHint is what the owner of a device can do about a privilege that a service asks for.
+// AllowHint is the hint for a refused privilege.
 const AllowHint = "the device's owner can allow it with runtime.allowPrivileged in the agent's configuration"
 
 // Rules are what the owner of the device allows; the zero value is the strict one, but for NoNewPrivileges.
@@ -51,7 +51,7 @@ func (r Rules) mayEmpower() error {
 	return fault.WithHint(fmt.Errorf("this device does not allow privileged containers: %w", fault.ErrRejected), AllowHint)
 }
 
-// Empower gives a process all that the kernel can give. fault.ErrRejected: the device's owner has not allowed it.
+// Empower gives a process all capabilities. fault.ErrRejected: the device's owner has not allowed it.
 func (r Rules) Empower(p *specs.Process) error {
 	if err := r.mayEmpower(); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (r Rules) Empower(p *specs.Process) error {
 	return nil
 }
 
-// ownCapabilities are those that this process can give away.
+// ownCapabilities are the capabilities of this process.
 func ownCapabilities() ([]string, error) {
 	all, err := cap.Current()
 	if err != nil {
@@ -74,7 +74,7 @@ func ownCapabilities() ([]string, error) {
 	return all, nil
 }
 
-// Confine sets what a container may do. It comes after everything that changes capabilities.
+// Confine sets what a container may do. It must come after everything that changes capabilities.
 func (r Rules) Confine(s workload.Service, f features.Features) oci.SpecOpts {
 	want := s.Security
 	if want == nil {

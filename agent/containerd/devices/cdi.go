@@ -19,12 +19,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// CDI is the Container Device Interface: what drivers wrote about their devices.
+// CDI is the Container Device Interface: specifications of devices by their drivers.
 type CDI struct {
 	Dirs []string // of device specifications
 }
 
-// cache is read now and not watched, they come and go with drivers.
+// cache reads the specifications now, because drivers add and remove them.
 func (r CDI) cache() (*cdi.Cache, error) {
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.Dirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
@@ -33,8 +33,7 @@ func (r CDI) cache() (*cdi.Cache, error) {
 	return cache, nil
 }
 
-// Inject adds what the Container Device Interface says about devices by name, and about GPUs that are asked for.
-// fault.ErrUnfit: this device does not have them.
+// Inject adds the specifications of named devices and requested GPUs. fault.ErrUnfit: this device does not have them.
 func (r CDI) Inject(s workload.Service) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		if len(s.CDI)+len(s.GPUs) == 0 {
@@ -65,7 +64,7 @@ func (r CDI) Inject(s workload.Service) oci.SpecOpts {
 	}
 }
 
-// Lacked are the devices by name, and the GPUs, that projects ask for and that this device does not have now.
+// Lacked are the named devices and the GPUs that projects request and this device does not have now.
 func (r CDI) Lacked(projects []*workload.Project) (workload.Conflicts, error) {
 	var out workload.Conflicts
 	known := sync.OnceValues(func() ([]string, error) {
@@ -99,7 +98,7 @@ func (r CDI) Lacked(projects []*workload.Project) (workload.Conflicts, error) {
 	return out, nil
 }
 
-// known tells which of some devices nothing is known about.
+// known returns an error with the devices that are unknown.
 func (r CDI) known(names, known []string) error {
 	for _, n := range names {
 		if !slices.Contains(known, n) {

@@ -1,4 +1,4 @@
-// Package devices gives containers devices of the machine: nodes by their paths, and what the Container Device Interface names.
+// Package devices adds devices of the machine to containers: nodes by their paths, and devices of the Container Device Interface.
 package devices
 
 import (
@@ -23,7 +23,8 @@ import (
 // allAccess is everything that the kernel controls about a device: read, write, make its node.
 const allAccess = "rwm"
 
-// Nodes gives a container nodes of the host. Their numbers are looked up at each start: they may change with a reboot. fault.ErrUnfit: one is not there.
+// Nodes adds device nodes of the host. Their numbers are read at each start, because they may change with a reboot. fault.ErrUnfit: one
+// does not exist.
 func Nodes(s workload.Service) oci.SpecOpts {
 	return func(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec) error {
 		for _, d := range s.Devices {

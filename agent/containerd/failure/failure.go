@@ -45,7 +45,7 @@ func known(err error) bool {
 	return false
 }
 
-// Classify says in our words what containerd said in its own.
+// Classify turns an error of containerd into one of artifacts/fault.
 func Classify(err error) error {
 	switch {
 	case err == nil || known(err):
@@ -64,7 +64,7 @@ func Classify(err error) error {
 	return err
 }
 
-// ClassifyRemote says in our words what went wrong between a registry and us.
+// ClassifyRemote turns an error of a request to a registry into one of artifacts/fault.
 func ClassifyRemote(err error) error {
 	if err == nil || known(err) || DiskFull(err) {
 		return Classify(err)
@@ -98,20 +98,20 @@ func ClassifyRemote(err error) error {
 	return Classify(err)
 }
 
-// DiskFull also knows the error after it came through containerd's socket as text.
+// DiskFull reports whether err is a full disk, also when containerd's API returned only the text of it.
 func DiskFull(err error) bool {
 	return err != nil && (errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error()))
 }
 
-// noSpace is a full disk, also where containerd's socket left only the text of it: the agent tells it from a registry that
-// does not answer.
+// noSpace makes an error syscall.ENOSPC when containerd's API returned only the text of it, so that the agent does not take it for an
+// unreachable registry.
 type noSpace struct{ error }
 
 func (e noSpace) Unwrap() error { return e.error }
 
 func (noSpace) Is(target error) bool { return target == syscall.ENOSPC }
 
-// unavailable is a containerd that does not answer. What the client library says of that is about itself.
+// unavailable is the error of a containerd that does not answer; it replaces the client library's text.
 type unavailable struct{ error }
 
 func (e unavailable) Unwrap() error { return e.error }
@@ -125,7 +125,7 @@ func (e unavailable) Error() string {
 	return text
 }
 
-// ErrPermanent marks what is wrong with an image's own bytes.
+// ErrPermanent marks an error of an image's own bytes.
 var ErrPermanent = errors.New("the image itself is wrong")
 
 // Permanent adds the mark to an error.
@@ -135,7 +135,7 @@ type wrong struct{ error }
 
 func (e wrong) Unwrap() []error { return []error{e.error, ErrPermanent} }
 
-// ClassifyUnpack knows what containerd says of layers that cannot be unpacked anywhere.
+// ClassifyUnpack marks the errors of layers that cannot be unpacked on any device.
 func ClassifyUnpack(err error) error {
 	if err == nil || known(err) || DiskFull(err) || errdefs.IsUnavailable(err) {
 		return Classify(err)

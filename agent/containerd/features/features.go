@@ -1,4 +1,4 @@
-// Package features finds out what this machine can do for containers: its kernel, its containerd, and the OCI runtime.
+// Package features detects what this machine supports: its kernel, its containerd, and the OCI runtime.
 package features
 
 import (
@@ -34,7 +34,7 @@ const (
 	DefaultRuntime = "io.containerd.runc.v2"
 )
 
-// Features is what containers of this device get, as found on the machine.
+// Features is what this machine supports.
 type Features struct {
 	Containerd     string // version
 	Runtime        string // version of runc or what stands in for it; "": containerd before 2.0 does not report it
@@ -46,7 +46,7 @@ type Features struct {
 	Controls       cgroup.Controls
 	Runtimes       []string // names that a service may ask for, sorted
 	ParallelUnpack bool
-	Degraded       []string // protections that this machine cannot give, in plain words; empty when all is well
+	Degraded       []string // missing protections, as sentences; empty when there are none
 
 	caps []string // of the snapshotter
 }
@@ -86,8 +86,8 @@ func NewFinder(o Options) *Finder {
 	return &Finder{o: o, load: func(ctx context.Context) (bool, error) { return apparmor.Load(ctx, DefaultProfile) }}
 }
 
-// Find asks containerd and the kernel what they can do. The first good answer is kept, but for AppArmor's. fault.ErrUnfit: this
-// containerd is too old, or has not the snapshotter; fault.ErrTemporary: it does not answer.
+// Find detects the features of containerd and the kernel. It caches the first good answer, except for AppArmor. fault.ErrUnfit:
+// containerd is too old, or does not have the snapshotter; fault.ErrTemporary: it does not answer.
 func (h *Finder) Find(ctx context.Context) (Features, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,7 +225,7 @@ func (h *Finder) Roots(ctx context.Context) (blobs, files string, err error) {
 
 func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snapshots.RebaseCap) }
 
-// Unmet refuses what this machine cannot do for a service: fault.ErrUnfit names each limit.
+// Unmet refuses a service with limits that this machine does not support: fault.ErrUnfit names each.
 func (f Features) Unmet(s workload.Service) error {
 	if lacks := f.Controls.Lacks(s.Resources); len(lacks) > 0 {
 		return fmt.Errorf("this kernel's control groups (version %d) have no %s: %w", f.CgroupVersion, strings.Join(lacks, ", no "), fault.ErrUnfit)

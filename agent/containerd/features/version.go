@@ -22,7 +22,7 @@ func recentDaemon(version string) error {
 	if !older(version, MinContainerd) {
 		return nil
 	}
-	return fault.WithHint(fmt.Errorf("containerd is %s, %s is the oldest that works: %w", version, MinContainerd, fault.ErrUnfit),
+	return fault.WithHint(fmt.Errorf("containerd is %s, the oldest supported version is %s: %w", version, MinContainerd, fault.ErrUnfit),
 		"install containerd 2 or newer, or your distribution's if it is recent enough")
 }
 

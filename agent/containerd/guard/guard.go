@@ -1,5 +1,5 @@
-// Package guard refuses containers what only the owner of the device can give away: places of its file system and devices, as they
-// are when a container starts.
+// Package guard refuses access of containers to paths and devices that only the owner of the device can allow, as they are when a
+// container starts.
 package guard
 
 import (
@@ -29,12 +29,12 @@ const maxEntries = 4096
 // Guard checks the device. Its methods may be called from several goroutines, with containerd's namespace in their contexts.
 type Guard struct {
 	AllowPrivileged bool             // of the device's owner: nothing is refused
-	Places          []workload.Place // that containers without privileges must not have, beside those of every device and containerd's own
+	Places          []workload.Place // that unprivileged containers must not have, in addition to those of every device and containerd's own
 	// Roots are the folders of the content store and of the snapshotter; "": not known.
 	Roots func(context.Context) (blobs, files string, err error)
 }
 
-// Now is what this device has that only its owner can give away, as it is now.
+// Now is the guard of this device as it is now.
 func (r *Guard) Now(ctx context.Context) (workload.Guard, error) {
 	g := workload.Guard{Places: slices.Clone(r.Places), Real: realPath, Node: deviceNode, Nodes: deviceNodes, Drivers: characterDrivers}
 	blobs, files, err := r.Roots(ctx)
@@ -46,7 +46,7 @@ func (r *Guard) Now(ctx context.Context) (workload.Guard, error) {
 			g.Places = append(g.Places, workload.Place{Path: filepath.Dir(root), Access: workload.NoAccess, Holds: "state of containerd"})
 		}
 	}
-	// Where a place is a link, what it leads to is the place.
+	// Links are resolved.
 	for _, p := range slices.Concat(workload.DevicePlaces(), g.Places) {
 		if real := realPath(p.Path); real != p.Path {
 			p.Path = real
@@ -79,7 +79,7 @@ func (r *Guard) Permit(ctx context.Context, p *workload.Project, s workload.Serv
 	return nil
 }
 
-// CheckNodes refuses device nodes that only the device's owner can give away, by their numbers as the container gets them.
+// CheckNodes refuses device nodes that only the device's owner can allow, by their numbers in the container's specification.
 func (r *Guard) CheckNodes(s workload.Service) oci.SpecOpts {
 	return func(ctx context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		if r.AllowPrivileged || len(s.Devices) == 0 {
@@ -127,7 +127,7 @@ func (r *Guard) Open(ctx context.Context, source string, readOnly bool) (f *os.F
 	if err != nil {
 		return f, false, err
 	}
-	if info.Mode()&fs.ModeDevice != 0 { // the rules for devices decide, which were asked before; a node opens nothing by itself
+	if info.Mode()&fs.ModeDevice != 0 { // the rules for devices, which were checked before, decide; a node alone opens nothing
 		return f, true, nil
 	}
 	at, _ := g.Access(real)

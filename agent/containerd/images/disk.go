@@ -127,7 +127,7 @@ func (r *Store) makeRoom(ctx context.Context, i workload.Image, img *Image) erro
 	case err == nil:
 		return nil
 	case errors.As(err, &full) && full.Need > full.Size-full.Keep:
-		return fault.WithHint(err, "it does not fit on this device's disk, not even alone")
+		return fault.WithHint(err, "it is larger than this device's disk")
 	}
 	held, lerr := r.client.LeasesService().List(ctx, owned.By(r.o.Device))
 	if lerr != nil {

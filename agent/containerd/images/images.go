@@ -3,7 +3,7 @@
 //
 // Start at [Store.Pull] and [Store.Ready]. Pulls are ours (core/unpack over a fetch of our own), not containerd's transfer service:
 // they need the registry client's credentials and mirrors, a lease that keeps half a layer for the next attempt, and a journal entry
-// after one syncfs, because containerd takes an unpacked snapshot for good also when a power cut left its files empty.
+// after one syncfs, because containerd uses an unpacked snapshot also when a power cut left its files empty.
 package images
 
 import (

@@ -226,7 +226,7 @@ func (k *Keeper) relay(ctx context.Context, w *writer, p *pipe) error {
 		return err
 	}
 	if _, err := unix.FcntlInt(in.Fd(), unix.F_SETPIPE_SZ, relayPipe); err != nil {
-		k.log.Debug("a pipe stays small", "container", w.id, "error", err)
+		k.log.Debug("cannot enlarge a pipe", "container", w.id, "error", err)
 	}
 	// Fd made it blocking: a Read must end with ctx.
 	if err := unix.SetNonblock(int(in.Fd()), true); err != nil {

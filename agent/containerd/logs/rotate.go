@@ -35,7 +35,7 @@ var errNoRoom = errors.New("no room for a copy")
 // exceed it, their fronts are cut off. The keeper calls it every Limits.Interval. It does not need containerd.
 //
 // On a full disk it gives space without needing any: what cannot be copied is cut off. What the full disk did to shims before
-// is told at [Keeper.relay].
+// see [Keeper.relay].
 func (k *Keeper) Rotate(ctx context.Context) error {
 	var errs []error
 	logs, _, err := k.list(ctx)
@@ -123,7 +123,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		case <-rotation.C:
 			if err := k.Rotate(ctx); err != nil && ctx.Err() == nil {
-				k.log.Warn("logs were not rotated", "error", err)
+				k.log.Warn("cannot rotate logs", "error", err)
 			}
 		case <-look.C:
 			next := k.limits.Interval

@@ -1,4 +1,4 @@
-// Package paths joins names that come from others to directories of the agent, and looks what is there.
+// Package paths joins untrusted names to directories of the agent, and checks paths.
 package paths
 
 import (
@@ -32,7 +32,7 @@ func Exists(path string) bool {
 // maxFiles bounds what [RemoveFlat] reads of a folder.
 const maxFiles = 512
 
-// RemoveFlat removes a folder of files. It does not go into folders, so that it cannot remove what is mounted there. None is no error.
+// RemoveFlat removes a folder of files. It does not recurse, so that it cannot remove mounted files. No folder is no error.
 func RemoveFlat(dir string) error {
 	st, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-// Package probe asks what runs in a network namespace whether it answers, from inside of it: the container's image needs no tools.
+// Package probe sends health probes from inside a network namespace: the container's image needs no tools.
 package probe
 
 import (
@@ -24,7 +24,7 @@ import (
 // maxBody is how much of an answer is read so that the server can finish sending it.
 const maxBody = 64 << 10
 
-// HTTP asks for a path and is content with a status from 200 to 399. netns is the path of the namespace; "": the device's.
+// HTTP requests a path and accepts a status from 200 to 399. netns is the path of the namespace; "": the device's.
 func HTTP(ctx context.Context, netns string, p workload.HTTPProbe) error {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
@@ -51,7 +51,7 @@ func HTTP(ctx context.Context, netns string, p workload.HTTPProbe) error {
 		return err
 	}
 	defer res.Body.Close()
-	// Only the status counts; a server that cannot send its body is told apart by the next probe.
+	// Only the status counts; the next probe finds a server that cannot send its body.
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxBody))
 	if res.StatusCode < 200 || res.StatusCode > 399 {
 		return fmt.Errorf("GET %s answered %s", where, res.Status)

@@ -79,7 +79,7 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 			if err == nil {
 				continue
 			}
-			t.log.Debug("what an earlier task left cannot be removed yet", "container", id, "error", err)
+			t.log.Debug("cannot remove the bundle of an earlier task yet", "container", id, "error", err)
 		}
 		next := time.NewTimer(pause)
 		select {

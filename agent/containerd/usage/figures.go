@@ -11,8 +11,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// The two kinds of figures that a shim sends. They are read field by field: the generated readers of all their fields would
-// add more to the program than everything here.
+// The two kinds of figures that a shim sends. They are decoded field by field: the generated decoders would add more to the program than
+// all code here.
 const (
 	metricsV1 = "io.containerd.cgroups.v1.Metrics"
 	metricsV2 = "io.containerd.cgroups.v2.Metrics"
@@ -41,7 +41,7 @@ func measured(kind string, data []byte) (workload.Usage, error) {
 	return u, err
 }
 
-// limit tells 0 for none.
+// limit is 0 for no limit.
 func limit(n uint64) uint64 {
 	if n >= unlimited {
 		return 0

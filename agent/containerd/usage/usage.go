@@ -1,5 +1,5 @@
-// Package usage measures what containers use. A shim tells figures of its containers' control groups, the kernel those of their
-// networks.
+// Package usage measures the resource usage of containers. A shim returns figures of its containers' control groups, the kernel those of
+// their networks.
 package usage
 
 import (
@@ -25,7 +25,7 @@ import (
 // maxNetDev bounds what is read of a namespace's interfaces: a line of 150 bytes each.
 const maxNetDev = 256 << 10
 
-// Measure tells what the running containers in ours use, which has their ids, sorted by id.
+// Measure returns the usage of the running containers whose ids are in ours, sorted by id.
 func Measure(ctx context.Context, c tasks.TasksClient, ours map[string]bool, now time.Time, log *slog.Logger) ([]workload.Usage, error) {
 	list, err := c.List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Configs, secrets and what is mounted of the archive are files in memory, one filesystem a container: they reach neither
-// the disk nor containerd's records, and are gone with the container.
+// Configs, secrets and mounted files of the archive are files in memory, one file system for each container: they are neither on the
+// disk nor in containerd's records, and are removed with the container.
 
 const (
 	defaultFileMode = 0o444
@@ -29,7 +29,7 @@ const (
 	pageBytes = 4096
 )
 
-// fileMounts put a container's files in their places, read-only.
+// fileMounts are the read-only mounts of a container's files.
 func (r *Store) fileMounts(c workload.Container) ([]specs.Mount, error) {
 	var out []specs.Mount
 	dir, err := paths.Join(r.o.RunDir, "memory", c.ID)
@@ -52,7 +52,7 @@ func (r *Store) fileMounts(c workload.Container) ([]specs.Mount, error) {
 	return out, nil
 }
 
-// memoryName is where a file is kept: what is mounted, and for one of a directory its place in that.
+// memoryName is the path of a file: what is mounted, and for a file of a directory its path in that.
 func memoryName(files []workload.File, n int) (top, rest string) {
 	f := files[n]
 	if f.Path == "" {
@@ -109,8 +109,8 @@ func (r *Store) writeFiles(c workload.Container) error {
 	return nil
 }
 
-// memoryFilesystem mounts one at dir, or gives the one that is there another size. It is never swapped out where the
-// kernel can promise it (6.4).
+// memoryFilesystem mounts a file system in memory at dir, or resizes the existing one. It is never swapped out if the kernel supports that
+// (6.4).
 func memoryFilesystem(dir string, size int64, mounted bool) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	data := "mode=0700,size=" + strconv.FormatInt(size, 10)
@@ -177,7 +177,7 @@ func writeFile(name string, f workload.File, first int) error {
 	return os.Rename(fresh, name)
 }
 
-// fileName is how people know a file.
+// fileName is the name of a file in messages.
 func fileName(f workload.File) string {
 	switch {
 	case f.Secret:

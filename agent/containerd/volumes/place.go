@@ -26,16 +26,16 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// What a container mounts and is no directory of its own right is made below RunDir before each start: parts of volumes,
-// other images' files, what a volume's driver mounts, shared memory, files from memory. Its places never change, so that
-// the specification stays. It goes when the container is removed, and with a reboot.
+// Sources of mounts that are no persistent directories are created below RunDir before each start: parts of volumes, files of other
+// images, mounts of a volume's driver, shared memory, files in memory. Their paths never change, so that the specification stays
+// the same. They are removed with the container, and by a reboot.
 
-// place is where the n-th mount of a container is made.
+// place is the path of the source of the n-th mount of a container.
 func (r *Store) place(id string, n int) (string, error) {
 	return paths.Join(r.o.RunDir, "mounts", id, strconv.Itoa(n))
 }
 
-// Materialise makes what a container mounts, anew where it may have changed. Volumes that only its image asks for need nothing.
+// Materialise creates the sources of a container's mounts, again if they may have changed. Volumes of the image need nothing.
 func (r *Store) Materialise(ctx context.Context, p *workload.Project, c workload.Container) error {
 	for n, m := range c.Service.Mounts {
 		if err := r.materialiseOne(ctx, p, c, n, m); err != nil {
@@ -80,7 +80,7 @@ func (r *Store) materialiseOne(ctx context.Context, p *workload.Project, c workl
 	return bindPart(source, m.Subpath, to)
 }
 
-// bindPart mounts a directory or file of a tree that others may write to: no link in it leads out.
+// bindPart mounts a directory or file of a tree that others may write to: it follows no link out of the tree.
 func bindPart(root, part, to string) error {
 	tree, err := os.OpenRoot(root)
 	if err != nil {
@@ -105,8 +105,8 @@ func bindPart(root, part, to string) error {
 	return nil
 }
 
-// bindFile mounts what is open at a place of ours, with what is mounted below it when whole. Mounts that the device makes
-// there later appear; when the place is unmounted, the device's stay.
+// bindFile mounts an open file at a path of ours, with the mounts below it when whole. Later mounts of the device below it appear there;
+// when ours is unmounted, the device's stay.
 func bindFile(f *os.File, to string, dir, whole bool) error {
 	if err := mountPoint(to, dir); err != nil {
 		return err
@@ -121,7 +121,7 @@ func bindFile(f *os.File, to string, dir, whole bool) error {
 	return unix.Mount("", to, "", unix.MS_SLAVE|unix.MS_REC, "")
 }
 
-// bindSource mounts a path of the device where the container's specification has it, and makes it when it is missing.
+// bindSource mounts a path of the device at the source path of the container's specification, and creates it when it is missing.
 func (r *Store) bindSource(ctx context.Context, id string, n int, m workload.Mount) error {
 	if err := makeSource(m); err != nil || passesOut(m) {
 		return err
@@ -145,7 +145,7 @@ func (r *Store) bindSource(ctx context.Context, id string, n int, m workload.Mou
 	return nil
 }
 
-// UnmountSources unmounts what layBind mounted: a container that runs has it for itself, and the device's files are in no folder of
+// UnmountSources unmounts what bindSource mounted: a running container has its own mount, and the device's files should be in no folder of
 // the agent.
 func (r *Store) UnmountSources(c workload.Container) error {
 	for n, m := range c.Service.Mounts {
@@ -174,7 +174,7 @@ func makeSource(m workload.Mount) error {
 	return os.MkdirAll(m.Source, 0o755)
 }
 
-// mountPoint makes an empty place to mount at.
+// mountPoint creates an empty file or folder to mount at.
 func mountPoint(to string, dir bool) error {
 	if err := detach(to); err != nil {
 		return err
@@ -194,7 +194,7 @@ func mountPoint(to string, dir bool) error {
 // viewKey names the n-th mount's view of an image.
 func viewKey(id string, n int) string { return id + "/image/" + strconv.Itoa(n) }
 
-// ensureView makes another image's files visible, read-only.
+// ensureView creates a read-only view of another image's files.
 func (r *Store) ensureView(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount) error {
 	if m.Image == nil {
 		return fmt.Errorf("no image: %w", fault.ErrInvalid)
@@ -237,7 +237,7 @@ func (r *Store) mountView(ctx context.Context, id string, n int, m workload.Moun
 	return bindPart(whole, m.Subpath, to)
 }
 
-// Clear takes away what [Store.Materialise] and [Store.ShareShm] made for a container, and its views of images. None is no error.
+// Clear removes what [Store.Materialise] and [Store.ShareShm] created for a container, and its views of images. None is no error.
 func (r *Store) Clear(ctx context.Context, id string) error {
 	for _, kind := range []string{"mounts", "shm", "memory"} {
 		dir, err := paths.Join(r.o.RunDir, kind, id)
@@ -293,13 +293,13 @@ func unmountBelow(dir string) error {
 	return detach(dir)
 }
 
-// heldDir is where a volume's driver mounts.
+// heldDir is the mount point of a volume's driver.
 func (r *Store) heldDir(project string, v workload.Volume) (string, error) {
 	dir, err := r.holding(project, v)
 	return filepath.Join(dir, "data"), err
 }
 
-// holding has a volume's mount and the names of the containers that use it.
+// holding is the folder with a volume's mount and the names of the containers that use it.
 func (r *Store) holding(project string, v workload.Volume) (string, error) {
 	if v.Shared != "" {
 		return paths.Join(r.o.RunDir, "held", "shared", v.Shared)
@@ -307,7 +307,7 @@ func (r *Store) holding(project string, v workload.Volume) (string, error) {
 	return paths.Join(r.o.RunDir, "held", "project-"+project, v.Name)
 }
 
-// hold mounts a volume as its driver's options say, for as long as a container uses it.
+// hold mounts a volume with its driver's options, while a container uses it.
 func (r *Store) hold(ctx context.Context, project string, v workload.Volume, id string) (string, error) {
 	dir, err := r.holding(project, v)
 	if err != nil {
@@ -350,13 +350,13 @@ func (r *Store) hold(ctx context.Context, project string, v workload.Volume, id 
 		}
 		m.Source = guard.Path(f)
 	}
-	if err := m.Mount(data); err != nil { // its options may hold a password: they are not told
+	if err := m.Mount(data); err != nil { // its options may contain a password: they are not in the error
 		return "", fmt.Errorf("volume %s: mount %s of type %s: %w", v.Name, o["device"], m.Type, errnoOf(err))
 	}
 	return data, nil
 }
 
-// errnoOf is what the kernel said, without what it was asked with.
+// errnoOf is the kernel's error without the arguments of the call.
 func errnoOf(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {
@@ -384,7 +384,7 @@ func isMountPoint(dir string) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// release ends a container's use of volumes; what nobody uses is unmounted.
+// release ends a container's use of volumes; a volume without users is unmounted.
 func (r *Store) release(ctx context.Context, id string) error {
 	used, err := filepath.Glob(filepath.Join(r.o.RunDir, "held", "*", "*", "users", id))
 	if err != nil {
@@ -414,7 +414,7 @@ func (r *Store) releaseOne(ctx context.Context, dir, id string) error {
 	if err := detach(filepath.Join(dir, "data")); err != nil {
 		return err
 	}
-	for _, d := range []string{filepath.Join(dir, "data"), users, dir} { // never what is in it
+	for _, d := range []string{filepath.Join(dir, "data"), users, dir} { // never their content
 		if err := removeEmpty(d); err != nil {
 			return err
 		}

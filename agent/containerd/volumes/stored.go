@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	volumeOwner = "_owner.json" // who made a volume, for people
-	volumeTaken = "_removed"    // begins what was volumeData and is being deleted
+	volumeOwner = "_owner.json" // owner of a volume, for display
+	volumeTaken = "_removed"    // prefix of a volumeData that is being deleted
 )
 
-// noteOwner writes beside a volume's data who uses it. Without it the volume still works, so it is not made durable.
+// noteOwner writes the owner of a volume beside its data. The volume works without it, so it is not synced.
 func noteOwner(dir string, p *workload.Project) error {
 	own, err := json.Marshal(workload.VolumeOwner{Deployment: p.Deployment, Application: p.Application, Component: p.Component})
 	if err != nil {
@@ -37,7 +37,7 @@ func noteOwner(dir string, p *workload.Project) error {
 	return os.WriteFile(file, own, 0o600)
 }
 
-// Stored lists the named volumes that have data on this device. What a driver mounts is not on it.
+// Stored lists the named volumes that have data on this device, without mounts of drivers.
 func (r *Store) Stored() ([]workload.StoredVolume, error) {
 	var out []workload.StoredVolume
 	err := errors.Join(storedIn(r.o.DataDir+"/shared", "", &out), func() error {
@@ -74,7 +74,7 @@ func storedIn(dir, project string, out *[]workload.StoredVolume) error {
 	return err
 }
 
-// entries are the names in a directory; none when it is not there, or no directory.
+// entries are the names in a directory; none when it does not exist, or is no directory.
 func entries(dir string) (out []string, err error) {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -86,8 +86,7 @@ func entries(dir string) (out []string, err error) {
 	return out, err
 }
 
-// Size is how many bytes of the disk a volume takes. Files that go while it measures do not count. project "" is
-// of those that all projects share.
+// Size is the disk usage of a volume in bytes. Files that are removed meanwhile do not count. project "": a shared volume.
 func (r *Store) Size(ctx context.Context, project, name string) (int64, error) {
 	dir, err := r.storedDir(project, name)
 	if err != nil {
@@ -132,8 +131,8 @@ func (r *Store) storedDir(project, name string) (string, error) {
 	return r.rootOf(project, v)
 }
 
-// Take takes a volume's data away at once, also from one that is made anew with its name; free deletes it, which may take
-// long. What a kill leaves of that is listed, and is taken once more.
+// Take removes a volume's data at once, so that a new volume of its name is empty; free deletes it, which may take long. After a kill the
+// rest is listed, and can be taken again.
 func (r *Store) Take(ctx context.Context, project, name string) (free func(context.Context) error, err error) {
 	dir, err := r.storedDir(project, name)
 	if err != nil {
@@ -162,7 +161,7 @@ func (r *Store) Take(ctx context.Context, project, name string) (free func(conte
 	}, nil
 }
 
-// freeVolume deletes what was taken of a volume, and its directories when nothing else is in them.
+// freeVolume deletes the taken data of a volume, and its directories when they are empty.
 func (r *Store) freeVolume(ctx context.Context, dir string) error {
 	inside, err := entries(dir)
 	for _, name := range inside {

@@ -1,8 +1,8 @@
-// Package volumes makes what containers mount: volumes of this device, filled from images; paths of the device; other images' files;
-// what a volume's driver mounts; shared memory; configs and secrets in files in memory.
+// Package volumes creates the mounts of containers: volumes of this device, filled from images; paths of the device; files of other
+// images; mounts of a volume's driver; shared memory; configs and secrets in files in memory.
 //
-// What lasts is below DataDir, what is mounted for a container below RunDir. A volume appears complete or not at all, whenever the
-// power goes, and no update removes one.
+// Persistent data is below DataDir, mounts of a container are below RunDir. A volume is complete or does not exist, also after a power
+// cut, and no update removes one.
 package volumes
 
 import (
@@ -41,13 +41,13 @@ const (
 	volumeFilling = "_new"  // becomes volumeData when it is complete
 )
 
-// Options say where volumes are kept and what they are made from. All are needed.
+// Options of a store. All are needed.
 type Options struct {
 	Device    string // goes into the labels of views of images
 	DataDir   string // volumes, survives reboots
 	RunDir    string // short-lived mounts, does not survive reboots
 	Snapshots snapshots.Snapshotter
-	Top       func(context.Context, workload.Image) (layer string, err error) // makes an image that is here safe to use
+	Top       func(context.Context, workload.Image) (layer string, err error) // makes a present image ready to use
 	Guard     *guard.Guard
 	Now       func() time.Time
 }
@@ -59,17 +59,17 @@ type Store struct {
 	locks *locks.Table // by directory: two services may share a volume
 }
 
-// New makes a store. It touches nothing yet.
+// New returns a store. It changes nothing.
 func New(o Options) *Store { return &Store{o: o, locks: locks.New()} }
 
 // anonymousDir is a volume without a name: of a replica of a service and its place there, so that the next revision finds
-// what the last one wrote. It goes with its project, for nobody could ask for it afterwards.
+// what the last one wrote. It is removed with its project.
 func (r *Store) anonymousDir(project, service string, replica int, target string) (string, error) {
 	place := digest.FromString(filepath.Clean(target)).Encoded()[:2*workload.Short]
 	return paths.Join(r.o.DataDir, "anonymous", project, service, strconv.Itoa(replica)+"-"+place)
 }
 
-// DropAnonymous removes the volumes without names of a project.
+// DropAnonymous removes the anonymous volumes of a project.
 func (r *Store) DropAnonymous(project string) error {
 	dir, err := paths.Join(r.o.DataDir, "anonymous", project)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Store) DropAnonymous(project string) error {
 	return os.RemoveAll(dir)
 }
 
-// rootOf is where a volume of this device is kept, which Options of a driver may cover: see hold.
+// rootOf is the folder of a volume of this device; a driver may mount over it, see hold.
 func (r *Store) rootOf(project string, v workload.Volume) (string, error) {
 	if v.Shared != "" {
 		return paths.Join(r.o.DataDir, "shared", v.Shared) // all projects share it by its name
@@ -86,7 +86,7 @@ func (r *Store) rootOf(project string, v workload.Volume) (string, error) {
 	return paths.Join(r.o.DataDir, "volumes", project, v.Name)
 }
 
-// Ensure makes a volume's place. One that another project or a person must have made is only looked for: fault.ErrUnfit.
+// Ensure creates a volume's folder. An external volume must exist: fault.ErrUnfit.
 func (r *Store) Ensure(p *workload.Project, v workload.Volume) error {
 	dir, err := r.rootOf(p.Name, v)
 	if err != nil {
@@ -107,8 +107,8 @@ func (r *Store) Ensure(p *workload.Project, v workload.Volume) error {
 	return nil
 }
 
-// effective are a service's mounts and those that its image wants: a volume without a name for each path that it declares
-// and the service mounts nothing at.
+// effective are a service's mounts and those of its image: an anonymous volume for each path that the image declares and the service
+// does not mount.
 func effective(s workload.Service, image ocispec.ImageConfig) []workload.Mount {
 	out := slices.Clone(s.Mounts)
 	for _, target := range slices.Sorted(maps.Keys(image.Volumes)) {
@@ -121,8 +121,8 @@ func effective(s workload.Service, image ocispec.ImageConfig) []workload.Mount {
 	return out
 }
 
-// Mounts turns a service's mounts, those that its image wants, and its files into the runtime's, and makes the volumes that are
-// missing. layer is the container's, which new volumes are filled from. What the mounts show is made by [Store.Materialise].
+// Mounts converts the mounts of a service and its image, and its files, to those of the OCI specification, and creates missing volumes.
+// layer is the container's, which new volumes are filled from. [Store.Materialise] creates the sources of the mounts.
 func (r *Store) Mounts(ctx context.Context, p *workload.Project, c workload.Container, image ocispec.ImageConfig, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
 	for n, m := range effective(c.Service, image) {
@@ -145,7 +145,7 @@ func (r *Store) Mounts(ctx context.Context, p *workload.Project, c workload.Cont
 	return append(out, files...), err
 }
 
-// mount turns the n-th mount of a container into the runtime's.
+// mount converts the n-th mount of a container.
 func (r *Store) mount(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount, layer []mount.Mount) (specs.Mount, error) {
 	switch m.Kind {
 	case workload.MountVolume:
@@ -176,7 +176,7 @@ func (r *Store) mount(ctx context.Context, p *workload.Project, c workload.Conta
 	return specs.Mount{}, fmt.Errorf("mount of kind %q: %w", m.Kind, fault.ErrUnsupported)
 }
 
-// bind is a mount of the device. Its source is judged, and made where it is missing, again at each start: see layBind.
+// bind is a mount of the device. Its source is checked, and created if missing, at each start: see bindSource.
 func bind(m workload.Mount) (specs.Mount, error) {
 	if !filepath.IsAbs(m.Source) {
 		return specs.Mount{}, fmt.Errorf("source %q is not an absolute path: %w", m.Source, fault.ErrInvalid)
@@ -195,8 +195,8 @@ func bind(m workload.Mount) (specs.Mount, error) {
 	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{how, propagation}}, nil
 }
 
-// passesOut reports whether what a container mounts below a mount appears on the device: then the mount is the device's own
-// and no copy of it. Only the device's owner can allow that.
+// passesOut reports whether mounts of a container below a mount appear on the device: then the mount is the device's own and no copy.
+// Only the device's owner can allow that.
 func passesOut(m workload.Mount) bool { return strings.HasSuffix(m.Propagation, "shared") }
 
 func tmpfs(m workload.Mount) specs.Mount {
@@ -208,12 +208,12 @@ func tmpfs(m workload.Mount) specs.Mount {
 	if m.TmpfsMax > 0 {
 		opts = append(opts, "size="+strconv.FormatInt(m.TmpfsMax, 10))
 	}
-	return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: append(opts, m.Options...)} // the last word counts
+	return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: append(opts, m.Options...)} // the last option counts
 }
 
-// volume makes a mount's volume unless it is there, and returns its place. A new one starts with what the image has at the
-// target, with owners and modes, unless the mount says no. The volume appears complete or not at all, whenever the power
-// goes. What a driver mounts over it is neither made nor filled here.
+// volume creates a mount's volume unless it exists, and returns its folder. A new one gets the image's files at the target, with owners
+// and modes, unless the mount has nocopy. The volume is complete or does not exist, also after a power cut. Mounts of a driver are
+// neither created nor filled here.
 func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Container, m workload.Mount, layer []mount.Mount) (string, error) {
 	var (
 		dir string
@@ -250,7 +250,7 @@ func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Cont
 	if err := os.Mkdir(fresh, 0o755); err != nil {
 		return "", err
 	}
-	if !m.NoCopy && m.Subpath == "" { // a part of a volume says nothing about the whole
+	if !m.NoCopy && m.Subpath == "" { // only for the whole volume
 		err = r.withRootfs(c.ID, layer, func(root string) error { return copyUp(root, m.Target, fresh) })
 		if err != nil {
 			return "", fmt.Errorf("fill volume %q from the image: %w", m.Source, err)
@@ -265,7 +265,7 @@ func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Cont
 	return data, syncDir(dir, unix.Fsync)
 }
 
-// withRootfs mounts a container's layer for the time of do. A kill leaves the mount where the next attempt finds it.
+// withRootfs mounts a container's layer during do. After a kill the next attempt finds the mount.
 func (r *Store) withRootfs(id string, layer []mount.Mount, do func(root string) error) (err error) {
 	dir, err := paths.Join(r.o.RunDir, "rootfs", id)
 	if err != nil {
@@ -284,7 +284,7 @@ func (r *Store) withRootfs(id string, layer []mount.Mount, do func(root string) 
 	return do(dir)
 }
 
-// UnmountLayer takes away where a container's layer was mounted to fill a volume from it. No mount is no error.
+// UnmountLayer removes the mount of a container's layer that fills a volume. No mount is no error.
 func (r *Store) UnmountLayer(id string) error {
 	dir, err := paths.Join(r.o.RunDir, "rootfs", id)
 	if err != nil {
