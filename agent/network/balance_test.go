@@ -17,11 +17,11 @@ func (w *world) deaf() (hear func()) {
 	w.must(err)
 	was := w.m.tables
 	for i := range w.m.tables {
-		w.m.tables[i].ns = f
+		w.m.tables[i].NS = f
 	}
 	return func() {
 		for i := range w.m.tables {
-			w.m.tables[i].ns = was[i].ns
+			w.m.tables[i].NS = was[i].NS
 		}
 		f.Close()
 	}

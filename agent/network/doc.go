@@ -1,8 +1,8 @@
 // Package network gives the containers of a project their networks, in-process: bridges, addresses, names and published ports.
 //
 // The entry point is [Open]; a [Manager] prepares a project's networks, attaches containers to them and removes them again.
-// What is decided (subnets, addresses, backends, names) is in package ipam; this package applies it to the kernel, with netlink
-// and one nftables table of its own. It starts no helper programs and touches nothing that it did not create.
+// What is decided (subnets, addresses, backends, names) is in package ipam, the nftables table in package nft; this package applies
+// a state to the kernel, with netlink and that table. It starts no helper programs and touches nothing that it did not create.
 //
 // Every call may be repeated, and may be interrupted at any instruction: first the kernel loses what the new state does not
 // have, then the state is saved, then the new objects are created; so [Manager.Restore] completes an interrupted call. The

@@ -79,7 +79,7 @@ func TestOnlyWhatWasSeenIsToldAsRepaired(t *testing.T) {
 	closed, err := os.Open(w.host)
 	w.must(err)
 	w.must(closed.Close())
-	w.m.tables[ipam.V6].ns = closed
+	w.m.tables[ipam.V6].NS = closed
 	d, err := w.m.drift(w.ctx())
 	w.must(err)
 	if len(d.unreadable) != 1 || !slices.Equal(d.unreadable, d.Things) {

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
@@ -15,13 +14,6 @@ func socket(f ipam.Family) int {
 		return unix.AF_INET6
 	}
 	return unix.AF_INET
-}
-
-func tableFamily(f ipam.Family) nftables.TableFamily {
-	if f == ipam.V6 {
-		return nftables.TableFamilyIPv6
-	}
-	return nftables.TableFamilyIPv4
 }
 
 // sysctlDir is the folder of the family's settings.

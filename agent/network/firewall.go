@@ -21,7 +21,7 @@ type dropChain struct {
 
 // dropChains lists them.
 func (m *Manager) dropChains() ([]dropChain, error) {
-	c, err := m.tables[ipam.V4].conn()
+	c, err := m.tables[ipam.V4].Conn()
 	if err != nil {
 		return nil, err
 	}

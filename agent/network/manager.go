@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
+	"github.com/longshore-dev/longshore/agent/network/nft"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -58,7 +59,7 @@ type Manager struct {
 	closed        bool
 	saved         []byte // the bytes in the store; nil: not known
 	copied        []byte // the bytes in the copy; nil: not known
-	tables        [ipam.Families]table
+	tables        [ipam.Families]nft.Table
 	names         []string // resolver configurations of the host, the first that a container can use counts
 	hosts         string   // the host's own hosts file
 	stateLost     bool     // no state was found: objects without an owner may belong to running containers
@@ -116,8 +117,8 @@ func Open(o Options) (*Manager, error) {
 	m.backends.Store(&map[string]bool{})
 	m.names, m.hosts = []string{resolvConf, resolvedConf}, hostsFile
 	for f := range ipam.Families {
-		if m.tables[f] = (table{family: f, name: o.Table}); !m.host.own {
-			m.tables[f].ns = m.host.ns
+		if m.tables[f] = (nft.Table{Family: f, Name: o.Table}); !m.host.own {
+			m.tables[f].NS = m.host.ns
 		}
 	}
 	for _, n := range m.notes {
@@ -227,27 +228,27 @@ func (m *Manager) save(next *ipam.State, data []byte) error {
 // applyTables applies s to the nftables tables, and removes the conntrack entries of connections that would miss the change. The
 // next call tries again to remove those that could not be removed.
 func (m *Manager) applyTables(s *ipam.State) error {
-	want := elementsOf(s)
+	want := nft.ElementsOf(s)
 	for f := range ipam.Families {
 		t := &m.tables[f]
-		if t.settled == nil && t.applied == nil && want[f] != nil { // the first call after a start
-			if _, err := t.drift(want[f]); err != nil {
+		if t.Tracked == nil && t.Applied == nil && want[f] != nil { // the first call after a start
+			if _, err := t.Drift(want[f]); err != nil {
 				return err
 			}
 		}
-		if t.settled == nil {
-			t.settled = t.applied
+		if t.Tracked == nil {
+			t.Tracked = t.Applied
 		}
-		if err := t.apply(want[f]); err != nil {
+		if err := t.Apply(want[f]); err != nil {
 			return err
 		}
-		if gone := staleAfter(f, t.settled, want[f]); !gone.empty() {
+		if gone := nft.StaleAfter(f, t.Tracked, want[f]); !gone.Empty() {
 			_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(socket(f)), gone)
 			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 				return fmt.Errorf("end stale connections: %w", err)
 			}
 		}
-		t.settled = want[f]
+		t.Tracked = want[f]
 	}
 	return nil
 }

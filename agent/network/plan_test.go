@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
+	"github.com/longshore-dev/longshore/agent/network/nft"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -190,7 +191,7 @@ func TestUpdateKeepsWhatIsUsed(t *testing.T) {
 	}
 	// Port 80 goes to cache as soon as cache is there, although the old web still has it.
 	target := func() string {
-		for k, v := range elementsOf(s)[ipam.V4][mapPublish] {
+		for k, v := range nft.ElementsOf(s)[ipam.V4][nft.MapPublish] {
 			if k[5] == 80 {
 				a, _ := netip.AddrFromSlice([]byte(v[:4]))
 				for id, at := range now.Attachments {
@@ -468,7 +469,7 @@ func FuzzStateBody(f *testing.F) {
 // sound does with a state whatever the manager does with one that it read.
 func sound(t *testing.T, s *ipam.State) {
 	t.Helper()
-	elementsOf(s)
+	nft.ElementsOf(s)
 	for name, p := range s.Projects {
 		for id, a := range p.Attachments {
 			if bytes.Contains(s.Hosts(name, a), []byte("invalid")) && !strings.Contains(id, "invalid") && !strings.Contains(a.Hostname, "invalid") {

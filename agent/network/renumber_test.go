@@ -96,7 +96,7 @@ func TestRenumberingThatFailed(t *testing.T) {
 			closed, err := os.Open(w.host)
 			w.must(err)
 			w.must(closed.Close())
-			w.m.tables[ipam.V4].ns = closed
+			w.m.tables[ipam.V4].NS = closed
 			return save()
 		}},
 	} {
@@ -116,7 +116,7 @@ func TestRenumberingThatFailed(t *testing.T) {
 					t.Errorf("container %q after the error: %s, %v", id, what, err)
 				}
 			}
-			store.next, w.m.tables[ipam.V4].ns = nil, w.m.host.ns
+			store.next, w.m.tables[ipam.V4].NS = nil, w.m.host.ns
 			w.prepare(q)
 			serves(w, q, a)
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
+	"github.com/longshore-dev/longshore/agent/network/nft"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -81,7 +82,7 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 			add(fmt.Sprintf("container %q: ", id), what, err)
 		}
 	}
-	want := elementsOf(m.state)
+	want := nft.ElementsOf(m.state)
 	for f := range ipam.Families {
 		if m.state.Uses(f) {
 			forwards, err := m.forwards(f)
@@ -91,7 +92,7 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 			}
 			add(forwardingSetting(f)+" ", what, err)
 		}
-		what, err := m.tables[f].drift(want[f])
+		what, err := m.tables[f].Drift(want[f])
 		if err != nil {
 			add("rules ", "", err)
 		}
@@ -281,13 +282,13 @@ func (m *Manager) Restore(ctx context.Context) error {
 
 // restoreTables comes first: the rules must exist before containers can be reached.
 func (m *Manager) restoreTables() error {
-	want := elementsOf(m.state)
+	want := nft.ElementsOf(m.state)
 	for f := range ipam.Families {
 		t := &m.tables[f]
 		if want[f] == nil && m.stateLost {
 			continue
 		}
-		what, err := t.drift(want[f])
+		what, err := t.Drift(want[f])
 		if err != nil {
 			return err
 		}
@@ -296,9 +297,9 @@ func (m *Manager) restoreTables() error {
 		}
 	}
 	if m.stateLost {
-		want := elementsOf(m.state)
+		want := nft.ElementsOf(m.state)
 		for f := range ipam.Families {
-			m.tables[f].absent = m.tables[f].absent || want[f] == nil // an existing table may be another program's
+			m.tables[f].Absent = m.tables[f].Absent || want[f] == nil // an existing table may be another program's
 		}
 	}
 	return m.applyTables(m.state)

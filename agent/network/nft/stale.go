@@ -1,4 +1,4 @@
-package network
+package nft
 
 import (
 	"net"
@@ -9,9 +9,9 @@ import (
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
-// stale matches conntrack entries that would still lead to an old backend: datagrams whose rewriting changed, and everything for a
+// Stale matches conntrack entries that would still lead to an old backend: datagrams whose rewriting changed, and everything for a
 // container that is gone. Without this a sender that never pauses would never reach the new backend.
-type stale struct {
+type Stale struct {
 	family ipam.Family
 	dead   map[string]bool // addresses of containers that are gone
 	left   map[string]bool // addresses of containers that are no longer a backend of something
@@ -19,7 +19,7 @@ type stale struct {
 }
 
 // MatchConntrackFlow implements netlink's filter.
-func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+func (s *Stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	from, rewritten := addressBytes(s.family, f.Reverse.SrcIP), !f.Forward.DstIP.Equal(f.Reverse.SrcIP)
 	if rewritten && s.dead[string(from)] {
 		return true
@@ -27,11 +27,11 @@ func (s *stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	return f.Forward.Protocol == unix.IPPROTO_UDP && (rewritten && s.left[string(from)] || !rewritten && s.ports[f.Forward.DstPort])
 }
 
-func (s *stale) empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
+func (s *Stale) Empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
 
-// staleAfter finds the entries that a change of the table makes stale.
-func staleAfter(f ipam.Family, before, after contents) *stale {
-	s := &stale{family: f, dead: map[string]bool{}, left: map[string]bool{}, ports: map[uint16]bool{}}
+// StaleAfter finds the entries that a change of the table makes stale.
+func StaleAfter(f ipam.Family, before, after Contents) *Stale {
+	s := &Stale{family: f, dead: map[string]bool{}, left: map[string]bool{}, ports: map[uint16]bool{}}
 	for k := range before[setContainers] {
 		if _, ok := after[setContainers][k]; !ok {
 			s.dead[k] = true
@@ -40,7 +40,7 @@ func staleAfter(f ipam.Family, before, after contents) *stale {
 	for _, m := range []struct {
 		direct, shared string
 		proto          int // where the protocol stands in the key; -1: it is of all protocols
-	}{{mapVIP, mapVIPShared, -1}, {mapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, f.Size()}} {
+	}{{mapVIP, mapVIPShared, -1}, {MapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, f.Size()}} {
 		old, now := targets(f, before, m.direct, m.shared), targets(f, after, m.direct, m.shared)
 		for k, addresses := range old {
 			for a := range addresses {
@@ -59,7 +59,7 @@ func staleAfter(f ipam.Family, before, after contents) *stale {
 }
 
 // targets are the addresses that each key of a map leads to.
-func targets(f ipam.Family, e contents, direct, shared string) map[string]map[string]bool {
+func targets(f ipam.Family, e Contents, direct, shared string) map[string]map[string]bool {
 	out := map[string]map[string]bool{}
 	add := func(k, v string) {
 		if out[k] == nil {

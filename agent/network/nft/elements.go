@@ -1,4 +1,4 @@
-package network
+package nft
 
 import (
 	"bytes"
@@ -14,13 +14,13 @@ import (
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
-// elements are the contents of our tables, one of each family. nil: there is no table, as nothing needs it.
-type elements [ipam.Families]contents
+// Elements are the contents of our tables, one of each family. nil: there is no table, as nothing needs it.
+type Elements [ipam.Families]Contents
 
-// contents are what a table holds: by set, by key, what the key maps to ("" in a plain set).
-type contents map[string]map[string]string
+// Contents are what a table holds: by set, by key, what the key maps to ("" in a plain set).
+type Contents map[string]map[string]string
 
-func (e contents) put(set string, key, value []byte) {
+func (e Contents) put(set string, key, value []byte) {
 	if e[set] == nil {
 		e[set] = map[string]string{}
 	}
@@ -28,7 +28,7 @@ func (e contents) put(set string, key, value []byte) {
 }
 
 // redirect lets a key lead to targets: by itself, or by its shares.
-func (e contents) redirect(direct, shared string, key []byte, targets [][]byte) {
+func (e Contents) redirect(direct, shared string, key []byte, targets [][]byte) {
 	if len(targets) == 1 {
 		e.put(direct, key, targets[0])
 	}
@@ -56,12 +56,12 @@ func padded(v uint16, bytes int) []byte {
 	return b
 }
 
-// elementsOf derives the tables' contents. There is a table of IPv6 only when a network has such addresses.
-func elementsOf(s *ipam.State) elements {
-	var e elements
+// ElementsOf derives the tables' contents. There is a table of IPv6 only when a network has such addresses.
+func ElementsOf(s *ipam.State) Elements {
+	var e Elements
 	for f := range ipam.Families {
 		if s.Uses(f) {
-			e[f] = contents{}
+			e[f] = Contents{}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
@@ -75,7 +75,7 @@ func elementsOf(s *ipam.State) elements {
 }
 
 // fill adds what a project needs of one family's table.
-func fill(p *ipam.Project, e contents, f ipam.Family) {
+func fill(p *ipam.Project, e Contents, f ipam.Family) {
 	for _, b := range p.Networks {
 		if b.Routed() {
 			e.put(setBridges, ifname(b.Name), nil)
@@ -106,7 +106,7 @@ func fill(p *ipam.Project, e contents, f ipam.Family) {
 }
 
 // serve lets an address of a network lead to those of containers that are on it.
-func redirectService(p *ipam.Project, e contents, network string, vip netip.Addr, ids []string) {
+func redirectService(p *ipam.Project, e Contents, network string, vip netip.Addr, ids []string) {
 	if !vip.IsValid() || !p.Networks[network].Routed() {
 		return
 	}
@@ -133,7 +133,7 @@ func endpointOf(p ipam.Port) hostEndpoint { return hostEndpoint{p.Host, p.HostPo
 
 // publish adds a project's published ports: those of the containers that answer for their services. Where two services
 // of one project claim a port, which an update can bring about, the one that is to have it gets it.
-func publish(p *ipam.Project, e contents, f ipam.Family) {
+func publish(p *ipam.Project, e Contents, f ipam.Family) {
 	var taken []ipam.Port
 	for _, wanted := range []bool{true, false} {
 		for _, name := range slices.Sorted(maps.Keys(p.Services)) {
@@ -161,7 +161,7 @@ func publish(p *ipam.Project, e contents, f ipam.Family) {
 				if d.host.IsValid() {
 					e.redirect(mapPublishAt, mapPublishAtShared, slices.Concat(d.host.AsSlice(), key), to)
 				} else {
-					e.redirect(mapPublish, mapPublishShared, key, to)
+					e.redirect(MapPublish, mapPublishShared, key, to)
 				}
 			}
 		}
@@ -199,7 +199,7 @@ func describe(f ipam.Family, set, key, value string) string {
 		return set + " " + addr(key[:n])
 	case (set == mapVIP || set == mapVIPShared) && len(key) >= nameBytes+n && len(value) == n:
 		return fmt.Sprintf("%s %s to %s", set, addr(key[nameBytes:nameBytes+n]), addr(value))
-	case (set == mapPublish || set == mapPublishShared) && len(key) >= 8:
+	case (set == MapPublish || set == mapPublishShared) && len(key) >= 8:
 		return fmt.Sprintf("%s %s/%s to %s", set, number(key[4:]), proto(key), to())
 	case (set == mapPublishAt || set == mapPublishAtShared) && len(key) >= n+8:
 		return fmt.Sprintf("%s %s:%s/%s to %s", set, addr(key[:n]), number(key[n+4:]), proto(key[n:]), to())

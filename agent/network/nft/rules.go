@@ -1,4 +1,4 @@
-package network
+package nft
 
 import (
 	"net/netip"
@@ -20,7 +20,7 @@ const (
 	setSelf       = "self"       // an address with itself: a container that reaches itself through the host
 	setVIPs       = "vips"       // all service addresses
 	mapVIP        = "vip"        // bridge . service address : container
-	mapPublish    = "publish"    // protocol . port : container . port
+	MapPublish    = "publish"    // protocol . port : container . port
 	mapPublishAt  = "publish_at" // host address . protocol . port : container . port
 
 	// For several backends the keys of the three maps above are in these maps instead, once for each share.
@@ -61,7 +61,7 @@ func sets(t *nftables.Table) []*nftables.Set {
 		{Name: setSelf, KeyType: concat(addr, addr)},
 		{Name: setVIPs, KeyType: addr},
 		{Name: mapVIP, KeyType: concat(name, addr), IsMap: true, DataType: addr},
-		{Name: mapPublish, KeyType: concat(proto, port), IsMap: true, DataType: concat(addr, port)},
+		{Name: MapPublish, KeyType: concat(proto, port), IsMap: true, DataType: concat(addr, port)},
 		{Name: mapPublishAt, KeyType: concat(addr, proto, port), IsMap: true, DataType: concat(addr, port)},
 		{Name: mapVIPShared, KeyType: concat(name, addr, share), IsMap: true, DataType: addr},
 		{Name: mapPublishShared, KeyType: concat(proto, port, share), IsMap: true, DataType: concat(addr, port)},
@@ -245,7 +245,7 @@ func (w headers) rewrites(side expr.MetaKey) []rule {
 		services,
 		rule{"port published on one address", all(one, mapped(mapPublishAt), w.rewrite(true))},
 		rule{"port published on one address, shared", all(one, draw(word0+w.words+2), mapped(mapPublishAtShared), w.rewrite(true))},
-		rule{"port published on every address", all(every, mapped(mapPublish), w.rewrite(true))},
+		rule{"port published on every address", all(every, mapped(MapPublish), w.rewrite(true))},
 		rule{"port published on every address, shared", all(every, draw(word0+2), mapped(mapPublishShared), w.rewrite(true))},
 	)
 }

@@ -1,4 +1,4 @@
-package network
+package nft
 
 import (
 	"errors"
@@ -17,20 +17,20 @@ import (
 // errTableGone makes apply replace the table.
 var errTableGone = errors.New("the table is gone")
 
-// table is our nftables table. The kernel takes every change whole or not at all.
-type table struct {
-	family  ipam.Family
-	name    string
-	ns      *os.File // nil: the namespace of the process
-	applied contents // what is there, as last written or read; nil: not known
-	settled contents // what tracked connections follow; nil: not known
-	absent  bool     // we last saw that there is none
+// Table is our nftables table. The kernel takes every change whole or not at all.
+type Table struct {
+	Family  ipam.Family
+	Name    string
+	NS      *os.File // nil: the namespace of the process
+	Applied Contents // what is there, as last written or read; nil: not known
+	Tracked Contents // what tracked connections follow; nil: not known
+	Absent  bool     // we last saw that there is none
 }
 
-func (t *table) conn() (*nftables.Conn, error) {
+func (t *Table) Conn() (*nftables.Conn, error) {
 	var o []nftables.ConnOption
-	if t.ns != nil {
-		o = append(o, nftables.WithNetNSFd(int(t.ns.Fd())))
+	if t.NS != nil {
+		o = append(o, nftables.WithNetNSFd(int(t.NS.Fd())))
 	}
 	c, err := nftables.New(o...)
 	if err != nil {
@@ -39,67 +39,67 @@ func (t *table) conn() (*nftables.Conn, error) {
 	return c, nil
 }
 
-func (t *table) object() *nftables.Table {
-	return &nftables.Table{Name: t.name, Family: tableFamily(t.family)}
+func (t *Table) object() *nftables.Table {
+	return &nftables.Table{Name: t.Name, Family: tableFamily(t.Family)}
 }
 
-// apply makes the table contain want. It sends only the difference to what it last applied; when the kernel refuses that, because
+// Apply makes the table contain want. It sends only the difference to what it last applied; when the kernel refuses that, because
 // another program changed the table, it replaces the whole table, also in one transaction. When nothing differs it checks that
 // the table still exists: a firewall that reloads may have removed it. Everything else is found by drift.
-func (t *table) apply(want contents) error {
+func (t *Table) Apply(want Contents) error {
 	if want == nil {
-		if t.absent {
+		if t.Absent {
 			return nil
 		}
 		there, err := t.exists()
 		if err == nil && there {
 			err = t.remove()
 		}
-		t.applied, t.absent = nil, err == nil
+		t.Applied, t.Absent = nil, err == nil
 		return err
 	}
-	if t.applied != nil && t.change(want) == nil {
-		t.applied = want
+	if t.Applied != nil && t.change(want) == nil {
+		t.Applied = want
 		return nil
 	}
-	t.applied = nil
+	t.Applied = nil
 	if err := t.replace(want); err != nil {
 		return err
 	}
-	t.applied = want
+	t.Applied = want
 	return nil
 }
 
 // change sends what differs between what was applied and want.
-func (t *table) change(want contents) error {
-	c, err := t.conn()
+func (t *Table) change(want Contents) error {
+	c, err := t.Conn()
 	if err != nil {
 		return err
 	}
 	same := true
 	for _, s := range sets(t.object()) {
 		var gone, added []nftables.SetElement
-		for _, k := range slices.Sorted(maps.Keys(t.applied[s.Name])) {
-			v := t.applied[s.Name][k]
+		for _, k := range slices.Sorted(maps.Keys(t.Applied[s.Name])) {
+			v := t.Applied[s.Name][k]
 			if w, ok := want[s.Name][k]; !ok || w != v {
 				gone = append(gone, nftables.SetElement{Key: []byte(k), Val: []byte(v)})
 			}
 		}
 		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
 			v := want[s.Name][k]
-			if w, ok := t.applied[s.Name][k]; !ok || w != v {
+			if w, ok := t.Applied[s.Name][k]; !ok || w != v {
 				added = append(added, nftables.SetElement{Key: []byte(k), Val: []byte(v)})
 			}
 		}
 		same = same && len(gone)+len(added) == 0
 		for chunk := range slices.Chunk(gone, maxElements) {
 			if err := c.SetDeleteElements(s, chunk); err != nil {
-				return fmt.Errorf("change table %s: %w", t.name, err)
+				return fmt.Errorf("change table %s: %w", t.Name, err)
 			}
 		}
 		for chunk := range slices.Chunk(added, maxElements) {
 			if err := c.SetAddElements(s, chunk); err != nil {
-				return fmt.Errorf("change table %s: %w", t.name, err)
+				return fmt.Errorf("change table %s: %w", t.Name, err)
 			}
 		}
 	}
@@ -110,15 +110,15 @@ func (t *table) change(want contents) error {
 		return nil
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("change table %s: %w", t.name, err)
+		return fmt.Errorf("change table %s: %w", t.Name, err)
 	}
 	return nil
 }
 
 // replace sends the whole table. Packets see the old one or the new one.
-func (t *table) replace(want contents) error {
-	t.absent = false
-	c, err := t.conn()
+func (t *Table) replace(want Contents) error {
+	t.Absent = false
+	c, err := t.Conn()
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (t *table) replace(want contents) error {
 	for _, s := range sets(f) {
 		ids[s.Name] = s.ID
 		if err := c.AddSet(s, nil); err != nil {
-			return fmt.Errorf("make table %s: set %s: %w", t.name, s.Name, err)
+			return fmt.Errorf("make table %s: set %s: %w", t.Name, s.Name, err)
 		}
 		var list []nftables.SetElement
 		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
@@ -138,85 +138,85 @@ func (t *table) replace(want contents) error {
 		}
 		for chunk := range slices.Chunk(list, maxElements) {
 			if err := c.SetAddElements(s, chunk); err != nil {
-				return fmt.Errorf("make table %s: set %s: %w", t.name, s.Name, err)
+				return fmt.Errorf("make table %s: set %s: %w", t.Name, s.Name, err)
 			}
 		}
 	}
 	accept := nftables.ChainPolicyAccept
-	for _, ch := range chains(t.family) {
+	for _, ch := range chains(t.Family) {
 		chain := c.AddChain(&nftables.Chain{Table: f, Name: ch.name, Type: ch.kind, Hooknum: ch.hook, Priority: ch.priority, Policy: &accept})
 		for _, r := range ch.rules {
 			c.AddRule(&nftables.Rule{Table: f, Chain: chain, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.comment)})
 		}
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("make table %s: %w", t.name, err)
+		return fmt.Errorf("make table %s: %w", t.Name, err)
 	}
 	return nil
 }
 
 // remove deletes the table. Gone is no error.
-func (t *table) remove() error {
-	c, err := t.conn()
+func (t *Table) remove() error {
+	c, err := t.Conn()
 	if err != nil {
 		return err
 	}
 	f := t.object()
 	c.AddTable(f)
 	c.DelTable(f)
-	t.applied = nil // also where it was not there to begin with
+	t.Applied = nil // also where it was not there to begin with
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("remove table %s: %w", t.name, err)
+		return fmt.Errorf("remove table %s: %w", t.Name, err)
 	}
 	return nil
 }
 
 // exists reports whether the table is there.
-func (t *table) exists() (bool, error) {
-	c, err := t.conn()
+func (t *Table) exists() (bool, error) {
+	c, err := t.Conn()
 	if err != nil {
 		return false, err
 	}
-	tables, err := c.ListTablesOfFamily(tableFamily(t.family))
+	tables, err := c.ListTablesOfFamily(tableFamily(t.Family))
 	if err != nil {
 		return false, fmt.Errorf("list tables: %w", err)
 	}
-	return slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.name }), nil
+	return slices.ContainsFunc(tables, func(x *nftables.Table) bool { return x.Name == t.Name }), nil
 }
 
-// drift compares the kernel's table with want and returns what differs. Afterwards applied is what the kernel has.
-func (t *table) drift(want contents) ([]string, error) {
-	t.applied = nil
+// Drift compares the kernel's table with want and returns what differs. Afterwards applied is what the kernel has.
+func (t *Table) Drift(want Contents) ([]string, error) {
+	t.Applied = nil
 	there, err := t.exists()
 	if err != nil {
 		return nil, err
 	}
-	t.absent = !there
+	t.Absent = !there
 	if want == nil {
 		if there {
-			return []string{"nftables table " + t.name + " is there for nothing"}, nil
+			return []string{"nftables table " + t.Name + " is there for nothing"}, nil
 		}
 		return nil, nil
 	}
 	if !there {
-		return []string{"nftables table " + t.name + " is gone"}, nil
+		return []string{"nftables table " + t.Name + " is gone"}, nil
 	}
 	live, out, err := t.read()
 	if err != nil {
 		return nil, err
 	}
 	if len(out) == 0 {
-		t.applied = live
+		t.Applied = live
 	}
 	for _, s := range sets(t.object()) {
 		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
 			if v, ok := live[s.Name][k]; !ok || v != want[s.Name][k] {
-				out = append(out, fmt.Sprintf("table %s lacks %s", t.name, describe(t.family, s.Name, k, want[s.Name][k])))
+				out = append(out, fmt.Sprintf("table %s lacks %s", t.Name, describe(t.Family, s.Name, k, want[s.Name][k])))
 			}
 		}
 		for _, k := range slices.Sorted(maps.Keys(live[s.Name])) {
 			if _, ok := want[s.Name][k]; !ok {
-				out = append(out, fmt.Sprintf("table %s has a foreign %s", t.name, describe(t.family, s.Name, k, live[s.Name][k])))
+				out = append(out, fmt.Sprintf("table %s has a foreign %s", t.Name, describe(t.Family, s.Name, k, live[s.Name][k])))
 			}
 		}
 	}
@@ -224,16 +224,16 @@ func (t *table) drift(want contents) ([]string, error) {
 }
 
 // read returns the elements of the kernel's table, and what of its rules and sets is not ours: then the table must be replaced.
-func (t *table) read() (live contents, foreign []string, err error) {
-	c, err := t.conn()
+func (t *Table) read() (live Contents, foreign []string, err error) {
+	c, err := t.Conn()
 	if err != nil {
 		return nil, nil, err
 	}
 	f := t.object()
-	for _, ch := range chains(t.family) {
+	for _, ch := range chains(t.Family) {
 		rules, err := c.GetRules(f, &nftables.Chain{Name: ch.name, Table: f})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, nil, fmt.Errorf("list chain %s of table %s: %w", ch.name, t.name, err)
+			return nil, nil, fmt.Errorf("list chain %s of table %s: %w", ch.name, t.Name, err)
 		}
 		same := len(rules) == len(ch.rules)
 		for i := 0; same && i < len(rules); i++ {
@@ -241,14 +241,14 @@ func (t *table) read() (live contents, foreign []string, err error) {
 			same = says == ch.rules[i].comment
 		}
 		if !same {
-			foreign = append(foreign, fmt.Sprintf("chain %s of table %s has other rules", ch.name, t.name))
+			foreign = append(foreign, fmt.Sprintf("chain %s of table %s has other rules", ch.name, t.Name))
 		}
 	}
-	live = contents{}
+	live = Contents{}
 	for _, s := range sets(f) {
 		list, err := c.GetSetElements(s)
 		if err != nil {
-			foreign = append(foreign, fmt.Sprintf("set %s of table %s cannot be read: %v", s.Name, t.name, err))
+			foreign = append(foreign, fmt.Sprintf("set %s of table %s cannot be read: %v", s.Name, t.Name, err))
 			continue
 		}
 		for _, e := range list {
@@ -256,4 +256,11 @@ func (t *table) read() (live contents, foreign []string, err error) {
 		}
 	}
 	return live, foreign, nil
+}
+
+func tableFamily(f ipam.Family) nftables.TableFamily {
+	if f == ipam.V6 {
+		return nftables.TableFamilyIPv6
+	}
+	return nftables.TableFamilyIPv4
 }
