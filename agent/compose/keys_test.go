@@ -131,7 +131,7 @@ func TestEveryKeyIsDecided(t *testing.T) {
 	for p := range paths {
 		k := decision(rows, p)
 		if k == nil {
-			t.Errorf("%s: nobody decided what becomes of it on a device: add it to keys.go", p)
+			t.Errorf("%s: nobody decided what becomes of it on a device: add it to keys.txt", p)
 			continue
 		}
 		form := strings.Join(forms[p], " or ")

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -28,8 +29,8 @@ func notInPreStart() []string {
 	}
 }
 
-// supported is the shape of a supported file.
-func supported() *shape {
+// supported is the shape of a supported file. The caller must not change it.
+var supported = sync.OnceValue(func() *shape {
 	root := &shape{}
 	all := keys()
 	for i := range all {
@@ -52,7 +53,7 @@ func supported() *shape {
 		}
 	}
 	return root
-}
+})
 
 // grow adds the shapes up to a path.
 func (s *shape) grow(path string) *shape {
