@@ -142,7 +142,7 @@ func TestEveryKeyIsDecided(t *testing.T) {
 	}
 	for p := range rows {
 		if !paths[p] {
-			t.Errorf("%s: keys.go decides on a key that Compose does not have", p)
+			t.Errorf("%s: keys.txt decides on a key that Compose does not have", p)
 		}
 	}
 	sort.Strings(lines)
