@@ -66,7 +66,7 @@ func TestUnchangedPrepareAfterARestartWritesNothing(t *testing.T) {
 
 // What could not be looked at once may have been well: it is a thing to repair, but not one that was repaired.
 func TestOnlyWhatWasSeenIsToldAsRepaired(t *testing.T) {
-	before := &Drift{Things: []string{"bridge is gone", "rules cannot be read: busy", "link is down"}, unreadable: []string{"rules cannot be looked at: busy"}}
+	before := &Drift{Things: []string{"bridge is gone", "rules cannot be read: busy", "link is down"}, unreadable: []string{"rules cannot be read: busy"}}
 	if got := before.without(&Drift{}); !slices.Equal(got, []string{"bridge is gone", "link is down"}) {
 		t.Errorf("repaired %q", got)
 	}
