@@ -65,7 +65,7 @@ func (a *Assignment) id(f *Fleet, p Placement) string {
 	return artifacts.DeploymentID(a.Device.ID, p.Deployment.Name)
 }
 
-// packages are the application packages that a device's documents are made of. Components tell their own versions.
+// packages are the application packages that a device's documents are made of. Components have their own versions.
 func (a *Assignment) packages() map[string]artifacts.ApplicationVersion {
 	out := map[string]artifacts.ApplicationVersion{}
 	for _, p := range a.Placements {
@@ -152,7 +152,7 @@ type compiler struct {
 	f        *Fleet
 	releases map[string]*Release
 	sink     faults
-	told     map[strict.Fault]bool
+	found    map[strict.Fault]bool
 	byName   map[string]*Deployment
 	fits     map[fitKey]string
 	profiles map[profileKey]*pinnedProfile
@@ -180,7 +180,7 @@ type pinnedProfile struct {
 // [Compiled.Unfit].
 func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	c := &compiler{
-		f: f, releases: releases, told: map[strict.Fault]bool{}, byName: map[string]*Deployment{}, fits: map[fitKey]string{},
+		f: f, releases: releases, found: map[strict.Fault]bool{}, byName: map[string]*Deployment{}, fits: map[fitKey]string{},
 		profiles: map[profileKey]*pinnedProfile{}, sets: map[string]*effective{}, runs: map[*Group]map[string]bool{},
 	}
 	for _, d := range f.Deployments {
@@ -198,11 +198,11 @@ func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	used := map[*Deployment]bool{}
 	for _, d := range f.Devices {
 		a := &Assignment{Device: d}
-		a.Repository, _ = f.Repository(d) // Read has told what is missing
+		a.Repository, _ = f.Repository(d) // Read has reported what is missing
 		for _, dep := range f.Deployments {
 			if !d.Matches(dep.Select) || d.Matches(dep.Exclude) {
 				if v, ok := d.Parameters[dep.Name]; ok {
-					c.tell(firstPlace(v, d.at), "", "%s does not run %s", d.ID, dep.Name)
+					c.fault(firstPlace(v, d.at), "", "%s does not run %s", d.ID, dep.Name)
 				}
 				continue
 			}
@@ -216,13 +216,13 @@ func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	}
 	for _, dep := range f.Deployments {
 		if !used[dep] {
-			f.tellIdle(dep, &c.sink)
+			f.reportIdle(dep, &c.sink)
 		}
 	}
 	for _, g := range f.Groups {
 		for _, name := range slices.Sorted(maps.Keys(g.Parameters)) {
 			if !c.runs[g][name] {
-				c.tell(firstPlace(g.Parameters[name], g.at), "", "no device of the group runs %s", name)
+				c.fault(firstPlace(g.Parameters[name], g.at), "", "no device of the group runs %s", name)
 			}
 		}
 	}
@@ -232,21 +232,21 @@ func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	return out, nil
 }
 
-// tell records a fault once.
-func (c *compiler) tell(at place, hint, format string, args ...any) {
+// fault records a fault once.
+func (c *compiler) fault(at place, hint, format string, args ...any) {
 	key := strict.Fault{File: at.file, Line: at.line, Column: at.column, Path: at.path, Message: fmt.Sprintf(format, args...)}
-	if !c.told[key] {
-		c.told[key] = true
+	if !c.found[key] {
+		c.found[key] = true
 		c.sink.add(at, hint, "%s", key.Message)
 	}
 }
 
-// once does something the first time for a place and a word: what is wrong with thousands of devices is told of one.
-func (c *compiler) once(at place, word string, tell func()) {
+// once calls do the first time for a place and a word: a fault of thousands of devices is reported for one of them.
+func (c *compiler) once(at place, word string, do func()) {
 	key := strict.Fault{File: at.file, Line: at.line, Column: at.column, Hint: word}
-	if !c.told[key] {
-		c.told[key] = true
-		tell()
+	if !c.found[key] {
+		c.found[key] = true
+		do()
 	}
 }
 
@@ -275,15 +275,15 @@ func (c *compiler) knownProfile(d *Deployment) {
 		there = append(there, p.ID)
 	}
 	if !slices.Contains(there, id) {
-		c.tell(d.at, "there are: "+strings.Join(there, ", "), "%s %s has no profile %q", r.Application.Name, r.Version(), id)
+		c.fault(d.at, "there are: "+strings.Join(there, ", "), "%s %s has no profile %q", r.Application.Name, r.Version(), id)
 	}
 }
 
-// place puts a deployment on a device, or tells why it cannot be.
+// place puts a deployment on a device, or records why that is not possible.
 func (c *compiler) place(a *Assignment, dep *Deployment) {
 	r := c.releases[dep.Application]
 	if r == nil {
-		return // told by Resolve
+		return // reported by Resolve
 	}
 	if v, ok := a.Device.Parameters[dep.Name]; ok {
 		c.values(dep, v)
@@ -382,7 +382,7 @@ func fit(d *Device, p *margo.DescribedProfile) string {
 	return ""
 }
 
-// asksForID tells constraints that can differ between devices of the same capabilities.
+// asksForID reports whether constraints can differ between devices of the same capabilities.
 func asksForID(c *margo.DeviceConstraints) bool {
 	if c == nil {
 		return false
@@ -412,7 +412,7 @@ func (c *compiler) values(dep *Deployment, all Values) {
 		v := all[name]
 		if r.free {
 			if !variable.MatchString(name) {
-				c.tell(v.at, "", "%q is not the name of an environment variable", name)
+				c.fault(v.at, "", "%q is not the name of an environment variable", name)
 			}
 			continue
 		}
@@ -422,12 +422,12 @@ func (c *compiler) values(dep *Deployment, all Values) {
 			if hint == "" && len(names) > 0 {
 				hint = "there are: " + strings.Join(names[:min(len(names), 12)], ", ")
 			}
-			c.tell(v.at, hint, "%s %s has no parameter %q", r.Application.Name, r.Version(), name)
+			c.fault(v.at, hint, "%s %s has no parameter %q", r.Application.Name, r.Version(), name)
 			continue
 		}
 		if _, schema, ok := r.Description.Configuration.Setting(name); ok && v.Value != nil {
 			if why := schema.Check(v.Value); why != "" {
-				c.tell(v.at, "", "%s", why)
+				c.fault(v.at, "", "%s", why)
 			}
 		}
 	}
@@ -467,7 +467,7 @@ func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.D
 		value := values[name].Value
 		if _, schema, ok := r.Description.Configuration.Setting(name); ok && value == nil && schema.Check(nil) != "" {
 			c.once(dep.at, name, func() {
-				c.tell(dep.at, "", "the parameter %q of %s %s needs a value, on %s for one", name, r.Application.Name, r.Version(), d.ID)
+				c.fault(dep.at, "", "the parameter %q of %s %s needs a value, on %s for one", name, r.Application.Name, r.Version(), d.ID)
 			})
 		}
 		targets := r.targets(name, p)
@@ -487,7 +487,7 @@ func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.D
 	return set
 }
 
-// clash tells two parameters that give one variable of a component different values: the device would not take the document.
+// clash reports two parameters that give one variable of a component different values: the device would reject the document.
 func (c *compiler) clash(d *Device, dep *Deployment, r *Release, values Values, e *margo.ClashError) {
 	at := dep.at
 	said := func(name string) string {
@@ -502,7 +502,7 @@ func (c *compiler) clash(d *Device, dep *Deployment, r *Release, values Values, 
 	}
 	first, second := said(e.First), said(e.Second)
 	c.once(at, e.First+"\n"+e.Second+"\n"+e.Variable, func() {
-		c.tell(at, "give both the same value, or change the package", "the parameters %s and %s of %s %s both set %s of component %s, on %s for one",
+		c.fault(at, "give both the same value, or change the package", "the parameters %s and %s of %s %s both set %s of component %s, on %s for one",
 			first, second, r.Application.Name, r.Version(), e.Variable, e.Component, d.ID)
 	})
 }
@@ -516,7 +516,7 @@ func (c *compiler) grouped(d *Device, dep *Deployment, values Values) {
 			_, decided := d.Parameters[dep.Name][name]
 			if first := from[name]; first != nil && !decided && value(first.Parameters[dep.Name][name].Value) != value(v.Value) {
 				c.once(v.at, first.Name, func() {
-					c.tell(v.at, "let one of the groups leave it out, or the device decide",
+					c.fault(v.at, "let one of the groups leave it out, or the device decide",
 						"%s is in the groups %s and %s, which give %s different values", d.ID, first.Name, g.Name, name)
 				})
 			}

@@ -139,7 +139,7 @@ func (p *planner) image(ctx context.Context, l *load, image artifacts.LockedImag
 	for i, x := range image.Platforms {
 		there = append(there, x.Platform)
 		switch {
-		case platform == "" && (at == nil || x.Size > at.Size): // the largest: nobody knows better
+		case platform == "" && (at == nil || x.Size > at.Size): // the largest: the platform is not known
 			at = &image.Platforms[i]
 			l.atMost = len(image.Platforms) > 1 || l.atMost
 		case platform != "" && at == nil && (x.Platform == platform || strings.HasPrefix(x.Platform, platform+"/")):

@@ -50,7 +50,7 @@ func (p *planner) chain(a *Assignment) *release.Chain[*published] {
 		}
 		return x, x.index.Generation, nil
 	}
-	c.Verify = func(ctx context.Context, d digest.Digest) error { return p.vouched(ctx, a, d) }
+	c.Verify = func(ctx context.Context, d digest.Digest) error { return p.trusted(ctx, a, d) }
 	// The tags are listed once for all devices of a plan whose own tag is gone, or that are new.
 	c.Generations = func(ctx context.Context) ([]uint64, error) {
 		all, err := p.histories.get(ctx, a.Repository, func(ctx context.Context) (map[string][]uint64, error) {
@@ -90,7 +90,7 @@ func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
 	}
 	if s.Current == nil && len(s.Skipped) > 0 && !s.Has(1) { // else nothing is missing below them
 		return fault.WithHint(fmt.Errorf("the device's tag is gone, and no generation of its history can be followed: %w", s.Reason),
-			verifyKeyHint+"; remove the tags of what nobody of yours has made")
+			verifyKeyHint+"; remove the tags of states that none of your publishers has made")
 	}
 	return p.exceed(ctx, a, s, c)
 }
@@ -143,7 +143,7 @@ func (s *standing) up(ctx context.Context, climb func(context.Context, *release.
 	}
 	if len(s.Skipped) > release.MaxSkipped {
 		return fault.WithHint(fmt.Errorf("more than %d generations above what the device's tag names cannot be followed: %w", release.MaxSkipped, s.Reason),
-			"somebody seems to have made them; remove their tags")
+			"another publisher seems to have made them; remove their tags")
 	}
 	if s.Current != nil {
 		s.base = s.Current.Value
@@ -151,7 +151,7 @@ func (s *standing) up(ctx context.Context, climb func(context.Context, *release.
 	return nil
 }
 
-func (p *planner) vouched(ctx context.Context, a *Assignment, d digest.Digest) error {
+func (p *planner) trusted(ctx context.Context, a *Assignment, d digest.Digest) error {
 	if p.o.Verify == nil {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, 
 	return out, nil
 }
 
-// lasts tells whether a state ends late enough for one who asks for an end: after half of the time until then, so that
+// lasts reports whether a state ends late enough if an end is asked for: after half of the time until then, so that
 // publishing again and again with a duration changes nothing each time, and lets no state expire.
 func (s *published) lasts(now, asked time.Time) bool {
 	end := s.index.Expires
@@ -227,7 +227,7 @@ func (s *published) ends() string {
 	return "it would end at " + s.index.Expires.UTC().Format(time.RFC3339) + ", and gets a later end"
 }
 
-// holds tells whether a state is of exactly these documents.
+// holds reports whether a state is of exactly these documents.
 func (s *published) holds(documents []digest.Digest) bool {
 	if s == nil || len(s.index.Deployments) != len(documents) || (s.index.Bundle == nil) != (len(documents) == 0) {
 		return false

@@ -83,7 +83,7 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 	}
 	if s.base != nil {
 		before, err := p.deployments(ctx, a, s.base, known)
-		if lasting(err) { // it keeps no other device's lines
+		if permanent(err) { // lines of other devices do not depend on it
 			out, before, err = append(out, fmt.Sprintf("# what it has could not be read, and counts as nothing: %v", err)), nil, nil
 		}
 		if err != nil {

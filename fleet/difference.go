@@ -132,7 +132,7 @@ func (p *planner) compare(ctx context.Context, a *Assignment, platform string, b
 	return out, cannot, nil
 }
 
-// immutable tells a parameter that may not change once it is deployed.
+// immutable reports a parameter that may not change once it is deployed.
 func immutable(at Placement, was *margo.ApplicationDeployment) string {
 	if was == nil {
 		return ""
@@ -152,7 +152,7 @@ func (p *planner) change(ctx context.Context, a *Assignment, platform string, at
 	c := Change{Deployment: at.Deployment.Name, Change: New, Version: versions(*at.Profile)}
 	services, err := p.services(ctx, platform, *at.Profile, at.Parameters)
 	why := ""
-	if lasting(err) {
+	if permanent(err) {
 		why, err = fmt.Sprintf("%s %s: %v", at.Deployment.Name, at.Release.Version(), err), nil
 	}
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *planner) change(ctx context.Context, a *Assignment, platform string, at
 	} else {
 		c.components(nil, at.Profile.Components)
 	}
-	if c.Note == "" { // else nobody knows what starts and what stays
+	if c.Note == "" { // else what starts and what stays is not known
 		c.running(before, services)
 	}
 	if was != nil && c.Note == "" && len(c.Parameters)+len(c.Components)+len(c.Images)+len(c.Starts)+len(c.Restarts)+len(c.Stops) == 0 {
@@ -178,7 +178,7 @@ func (p *planner) change(ctx context.Context, a *Assignment, platform string, at
 	return c, why, nil
 }
 
-// ran are the services of a deployment that a device has, or a note of why nobody knows: whatever is wrong with what a device
+// ran are the services of a deployment that a device has, or a note of why they are not known: whatever is wrong with what a device
 // had keeps neither it nor another one from what comes. The error says that the caller ended it.
 func (p *planner) ran(ctx context.Context, platform string, was *margo.ApplicationDeployment) (map[string]Service, string, error) {
 	services, err := p.services(ctx, platform, was.Spec.DeploymentProfile, was.Spec.Parameters)

@@ -23,7 +23,7 @@ const File = "fleet.yaml"
 const (
 	maxFiles    = 4096    // files of one fleet
 	maxDevices  = 100_000 // devices of one fleet
-	maxFaults   = 200     // faults that are told; more help nobody
+	maxFaults   = 200     // reported faults; more do not help
 	maxTemplate = 255     // characters of a repository
 
 	maxReportKey = 64 << 10 // bytes of a device's public key
@@ -35,7 +35,7 @@ type Fleet struct {
 	Namespace    string // of the deployments; else artifacts.DefaultNamespace
 	Registry     string // "host/path": what references without a host are below
 	States       string // repository of the states, "host/path", may have {fleet} and {labels.KEY}
-	Endpoint     string // URL of the fleet endpoint that devices report to; "": none told
+	Endpoint     string // URL of the fleet endpoint that devices report to; "": none
 	Reports      *Reports
 	Rollout      *Rollout
 	Groups       []*Group
@@ -98,7 +98,7 @@ type Device struct {
 	// Capabilities is what the device can do, shared between devices: its id says nothing. nil: nothing is known.
 	Capabilities *margo.DeviceCapabilities
 	Unchecked    bool // capabilities: unchecked: the device itself decides what it can run
-	Reported     bool // capabilities: reported: they are what the device has told the fleet endpoint, see package rollout
+	Reported     bool // capabilities: reported: they are what the device has reported to the fleet endpoint, see package rollout
 
 	// ReportKey is the PEM of the key with which the device signs its reports in the registry; nil: there is none, and none counts.
 	ReportKey []byte
@@ -193,14 +193,14 @@ func (f *Fleet) Repositories(choose func(*Device) bool) map[string][]artifacts.D
 	out := map[string][]artifacts.DeviceID{}
 	for _, d := range f.Devices {
 		if choose == nil || choose(d) {
-			at, _ := f.Repository(d) // Read has told what is missing
+			at, _ := f.Repository(d) // Read has reported what is missing
 			out[at] = append(out[at], d.ID)
 		}
 	}
 	return out
 }
 
-// InGroup tells whether a device is in a group of that name.
+// InGroup reports whether a device is in a group of that name.
 func (d *Device) InGroup(name string) bool {
 	for _, g := range d.Groups {
 		if g.Name == name {
@@ -210,7 +210,7 @@ func (d *Device) InGroup(name string) bool {
 	return false
 }
 
-// Matches tells whether a selector means the device.
+// Matches reports whether a selector selects the device.
 func (d *Device) Matches(s Selector) bool {
 	return s.matches(func(key string) []string {
 		switch key {

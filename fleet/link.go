@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// faults collects what is wrong, to be told together.
+// faults collects faults, to be reported together.
 type faults struct{ list []strict.Fault }
 
 func (s *faults) add(at place, hint, format string, args ...any) {
@@ -125,7 +125,7 @@ func (f *Fleet) link(sink *faults, whole bool) {
 			sink.add(g.at, "", "a group cannot be made of groups: select by labels")
 			continue
 		}
-		told := len(absent.list)
+		before := len(absent.list)
 		f.known(g.Select, g.selected, absent)
 		var members []*Device
 		for _, d := range f.Devices {
@@ -136,7 +136,7 @@ func (f *Fleet) link(sink *faults, whole bool) {
 		for _, d := range members {
 			d.Groups = append(d.Groups, g)
 		}
-		if len(members) == 0 && !g.Select.IsZero() && len(absent.list) == told {
+		if len(members) == 0 && !g.Select.IsZero() && len(absent.list) == before {
 			absent.add(g.selected, f.meant(g.Select), "the selector %q matches no device", g.Select)
 		}
 		f.knownDeployments(g.Parameters, g.at, absent)
@@ -162,7 +162,7 @@ func (f *Fleet) link(sink *faults, whole bool) {
 	}
 }
 
-// idle tells deployments that select no device, beside other faults: Compile tells it where there are none, with what it
+// idle reports deployments that select no device, beside other faults: without other faults Compile reports it, with what it
 // finds itself. Groups may be among the faults, so selectors that ask for one are left out.
 func (f *Fleet) idle(sink *faults) {
 	for _, d := range f.Deployments {
@@ -171,14 +171,14 @@ func (f *Fleet) idle(sink *faults) {
 		takes := func(x *Device) bool { return x.Matches(d.Select) && !x.Matches(d.Exclude) }
 		switch {
 		case d.Select.IsZero(), d.Select.asks(keyGroup), d.Exclude.asks(keyGroup), slices.ContainsFunc(f.Devices, takes):
-		case slices.ContainsFunc(named, func(id string) bool { return !there(id) }): // told already
+		case slices.ContainsFunc(named, func(id string) bool { return !there(id) }): // reported already
 		default:
-			f.tellIdle(d, sink)
+			f.reportIdle(d, sink)
 		}
 	}
 }
 
-func (f *Fleet) tellIdle(d *Deployment, sink *faults) {
+func (f *Fleet) reportIdle(d *Deployment, sink *faults) {
 	but := ""
 	if !d.Exclude.IsZero() {
 		but = fmt.Sprintf(", exclude %q", d.Exclude)
@@ -195,7 +195,7 @@ func (f *Fleet) equip(d *Device, sink *faults) {
 		case c == nil:
 			c = g.capabilities
 		case c.words() != g.capabilities.words():
-			sink.add(d.at, "tell the device's own", "its groups tell different capabilities, %s and %s", c.words(), g.capabilities.words())
+			sink.add(d.at, "set the capabilities of the device itself", "its groups have different capabilities, %s and %s", c.words(), g.capabilities.words())
 		}
 	}
 	if c != nil {
@@ -213,7 +213,7 @@ func (c *capabilities) words() string {
 	return c.file
 }
 
-// known tells devices and groups that a selector names and that are not there.
+// known reports devices and groups that a selector names and that do not exist.
 func (f *Fleet) known(s Selector, at place, sink *faults) {
 	for _, id := range s.named(keyDevice) {
 		if f.byID[id] == nil {
@@ -244,7 +244,7 @@ func (f *Fleet) knownDeployments(all map[string]Values, at place, sink *faults) 
 	}
 }
 
-// uniqueNames tells what has the name of another one.
+// uniqueNames reports names that are used twice.
 func uniqueNames[T any](sink *faults, what string, all []T, of func(T) (string, place)) {
 	first := make(map[string]place, len(all))
 	for _, x := range all {

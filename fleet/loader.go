@@ -10,10 +10,10 @@ import (
 // thing once.
 type Loader struct{ p *planner }
 
-// NewLoader looks as plans with these options do: see [Options.Content] and [Options.Vouched].
+// NewLoader looks as plans with these options do: see [Options.Content] and [Options.Trusted].
 func NewLoader(from Registry, o Options) *Loader { return &Loader{newPlanner(nil, from, o)} }
 
-// Look tells what of the deployments a device could not load. d is nil where nothing is known of the device. The error says that
+// Look returns what of the deployments a device could not load. d is nil if nothing is known of the device. The error says that
 // something could not be asked.
 func (l *Loader) Look(ctx context.Context, d *Device, deployments []artifacts.Deployment) (Finding, error) {
 	a := assigned(d, deployments)

@@ -185,7 +185,7 @@ func (a *Application) allows(version string) string {
 	}
 	want, err := parseVersion(a.Version)
 	if err != nil {
-		return "" // told already
+		return "" // reported already
 	}
 	v, err := semver.StrictNewVersion(strings.ReplaceAll(version, "_", "+"))
 	switch {

@@ -215,7 +215,7 @@ func (x *onePlan) check() error {
 		return fault.WithHint(fmt.Errorf("follow %s%s: %w", at, h.Skipped[0], h.Reason), other+number)
 	case len(h.Skipped) > release.MaxSkipped && said == 0:
 		return fault.WithHint(fmt.Errorf("follow %s%s: more than %d generations like it: %w", at, h.Skipped[0], release.MaxSkipped, h.Reason),
-			"somebody seems to have made them; remove them, or "+number)
+			"another publisher seems to have made them; remove them, or "+number)
 	case h.Current != nil && (said != 0 && said < h.Number() || said == h.Number() && !h.Lags()):
 		return x.older()
 	case h.Next == 0 && said == 0:
@@ -269,7 +269,7 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 	if resumed {
 		before = x.tagged
 	}
-	n.Reasons = x.tell(resumed) // of one device they say more than those of many
+	n.Reasons = x.reasons(resumed)
 	if err := x.explain(ctx, n.DevicePlan, x.a, before, digests); err != nil {
 		return nil, err
 	}
@@ -336,8 +336,8 @@ func (x *onePlan) free(ctx context.Context, n *Next) error {
 	return err
 }
 
-// tell says what was unusual.
-func (x *onePlan) tell(resumed bool) []string {
+// reasons lists what was unusual.
+func (x *onePlan) reasons(resumed bool) []string {
 	h, tag := x.s.Head, x.one.Device.Tag()
 	var out []string
 	if h.Refused != nil {

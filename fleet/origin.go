@@ -31,12 +31,12 @@ func (s *published) origin() Origin {
 // Files are the files that the fleet was read from, in its directory.
 func (f *Fleet) Files() []string { return slices.Sorted(maps.Keys(f.files)) }
 
-// isOf tells whether a device's state is the promised one, whichever commit it says that it is of.
+// isOf reports whether a device's state is the saved one, whichever commit it names.
 func (s *SavedState) isOf(d *DevicePlan) bool {
 	return d.Digest == s.Digest || d.Content == cmp.Or(s.Content, s.Digest)
 }
 
-// History tells whether a commit is in the history of the one that a plan is of.
+// History reports whether a commit is in the history of the one that a plan is of.
 type History func(ctx context.Context, commit string) (bool, error)
 
 var commitFormat = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)

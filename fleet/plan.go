@@ -24,7 +24,7 @@ import (
 const DefaultConcurrency = 48
 
 // inFlight is how many states are being published for each device that is looked at at a time: most of them wait until it
-// is sure that nobody else writes the same list of signatures. How many requests that makes is the [Publisher]'s to bound.
+// is sure that no other publisher writes the same list of signatures. How many requests that makes is the [Publisher]'s to bound.
 const inFlight = 4
 
 // What a plan does with a device.
@@ -37,10 +37,10 @@ const (
 // Options of a plan.
 type Options struct {
 	Devices func(*Device) bool // nil: all
-	// Verify tells whether a state in the registry may be followed; its number is that of whoever wrote it. nil: every.
+	// Verify reports whether a state in the registry may be followed; its number is chosen by its publisher. nil: each may.
 	// Only states that are to change are asked for, unless Resign says all.
 	Verify func(ctx context.Context, repository string, state digest.Digest) error
-	// Services tells what a component runs with these parameters, on a platform ("": any). An error of it that wraps one of
+	// Services returns what a component runs with these parameters, on a platform ("": any). An error of it that wraps one of
 	// fault's kinds keeps the component from devices. nil: plans do not say what restarts.
 	Services func(ctx context.Context, archive *artifacts.Archive, env map[string]string, platform string) ([]Service, error)
 	// Unused lists those of names that nothing in a component refers to, and the variables that its compose.yaml refers to. nil: every
@@ -51,9 +51,9 @@ type Options struct {
 	// Content looks at something that devices would load, before anything is published: whether all of it is where it has to
 	// be. Each thing is asked for once. An error ends the plan. nil: nothing is looked at.
 	Content func(ctx context.Context, c Content) (Finding, error)
-	// Vouched tells whether devices would take content, by who signed it; each digest is asked for once. An error that wraps
-	// fault.ErrTemporary ends the plan, any other keeps the content from devices. nil: nobody is asked.
-	Vouched func(ctx context.Context, c Content) error
+	// Trusted reports whether devices would accept content, by its signers; it is called once for each digest. An error that wraps
+	// fault.ErrTemporary ends the plan, any other excludes the content. nil: signers are not checked.
+	Trusted func(ctx context.Context, c Content) error
 	// Accepted returns the newest generation that a device has reported as accepted; 0: it has reported none. A registry that was
 	// restored from a backup may have only older ones: the next generation is above both. An error keeps no device from what
 	// comes. nil: what devices have accepted is not known.
@@ -316,7 +316,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	unchanged := map[string]bool{}
 	if tagged != nil {
 		var err error
-		if before, err = p.deployments(ctx, a, tagged, known); lasting(err) { // what one device has keeps no other one
+		if before, err = p.deployments(ctx, a, tagged, known); permanent(err) { // a fault of one device does not affect others
 			d.Reasons = append(d.Reasons, fmt.Sprintf("what it has could not be read, and counts as nothing: %v", err))
 			before, err = nil, nil
 		}
@@ -347,7 +347,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 		}
 	}
 	cost, missing, err := p.price(ctx, platform, had, now)
-	if lasting(err) {
+	if permanent(err) {
 		missing, err = err.Error(), nil
 	}
 	if err != nil {

@@ -149,7 +149,7 @@ func TestPublishResumes(t *testing.T) {
 		if cut == "half" {
 			m.Refused["press-08"] = true
 			r, err := p.Publish(t.Context(), m, nil)
-			if !errors.Is(err, fault.ErrConflict) || len(r.Published) != 2 || r.Failed["press-08"] == nil || !strings.Contains(err.Error(), "2 of 3 states published, somebody else published press-08") {
+			if !errors.Is(err, fault.ErrConflict) || len(r.Published) != 2 || r.Failed["press-08"] == nil || !strings.Contains(err.Error(), "2 of 3 states published, another publisher published press-08") {
 				t.Errorf("report %+v, %v, want two published and press-08 told", r, err)
 			}
 			m.Refused = map[string]bool{}
@@ -289,7 +289,7 @@ func TestPromise(t *testing.T) {
 	}
 	publish(t, plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, options()), m)
 	if err := plan(t, files, m, options()).Keep(promise); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("somebody else published: %v", err)
+		t.Errorf("another publisher published: %v", err)
 	}
 	for _, bad := range []string{"", "{}", `{"version": 2, "fleet": "a"}`, `{"version": 1, "fleet": "a", "states": [null]}`, "[]"} {
 		if _, err := fleet.ReadSavedPlan("plan.json", []byte(bad)); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "plan.json") {

@@ -88,14 +88,14 @@ func (p *planner) prefetch(ctx context.Context, a *Assignment, platform string) 
 
 // contents looks at a component and its images.
 func (p *planner) contents(ctx context.Context, kind string, c margo.Component, platform string) (Finding, error) {
-	if p.o.Content == nil && p.o.Vouched == nil {
+	if p.o.Content == nil && p.o.Trusted == nil {
 		return Finding{}, nil
 	}
 	key := kind + " " + c.Properties.Repository + "@" + pinOf(c).String() + " " + platform
 	return p.looked.get(ctx, key, func(ctx context.Context) (Finding, error) {
 		repository, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
 		if !ok {
-			return Finding{}, nil // it is told elsewhere
+			return Finding{}, nil // it is reported elsewhere
 		}
 		d := pinOf(c)
 		all, err := p.content(ctx, Content{Kind: ContentComponent, Type: kind, Repository: repository, Digest: d, Platform: d})
@@ -103,8 +103,8 @@ func (p *planner) contents(ctx context.Context, kind string, c margo.Component, 
 			return all, err
 		}
 		archive, err := p.archives.get(ctx, c)
-		if lasting(err) {
-			if len(all.Wrong) == 0 { // else it was told
+		if permanent(err) {
+			if len(all.Wrong) == 0 { // else it was reported
 				all.Wrong = append(all.Wrong, err.Error())
 			}
 			return all, nil
@@ -147,11 +147,11 @@ func (p *planner) content(ctx context.Context, c Content) (Finding, error) {
 				return found, err
 			}
 		}
-		if p.o.Vouched == nil {
+		if p.o.Trusted == nil {
 			return found, nil
 		}
 		key := strings.Join([]string{c.Kind, c.Repository, c.Reference, c.Digest.String()}, " ")
-		_, err = p.judged.get(ctx, key, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.o.Vouched(ctx, c) })
+		_, err = p.judged.get(ctx, key, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.o.Trusted(ctx, c) })
 		if err != nil && !errors.Is(err, fault.ErrTemporary) && ctx.Err() == nil {
 			found.Wrong, err = append(found.Wrong, c.Name()+": "+err.Error()), nil
 		}
@@ -166,13 +166,13 @@ type claimed struct {
 	who                   string
 }
 
-// beside tells what deployments of one device want from each other; clashes inside of one component are the project's own.
+// beside reports conflicts between the deployments of one device; those inside of one component are the project's own.
 func (p *planner) beside(ctx context.Context, a *Assignment, platform string) ([]string, error) {
 	var all []claimed
 	for _, at := range a.Placements {
 		services, err := p.services(ctx, platform, *at.Profile, at.Parameters)
-		if lasting(err) {
-			continue // told by itself
+		if permanent(err) {
+			continue // reported by itself
 		}
 		if err != nil {
 			return nil, err
@@ -201,7 +201,7 @@ func (p *planner) beside(ctx context.Context, a *Assignment, platform string) ([
 	return out, nil
 }
 
-// runnable tells everything that keeps a device from what the files put on it, as far as that is known before it has it.
+// runnable reports everything that prevents a device from running what the files put on it, as far as that is known before.
 func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) {
 	platform := platformOf(a.Device)
 	all, err := p.prefetch(ctx, a, platform)
@@ -223,7 +223,7 @@ func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) 
 	return all, nil
 }
 
-// unused tells parameters that have no effect: nothing in the components that they are for refers to them. A slip in a name
+// unused reports parameters that have no effect: nothing in their components refers to them. A slip in a name
 // would be signed and published otherwise. What a package sets by itself, and what a device has already, is not looked at.
 func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
 	if p.o.Unused == nil || at.Profile.Type != "compose" {
@@ -235,8 +235,8 @@ func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
 		var all []string
 		for _, c := range at.Profile.Components {
 			archive, err := p.archives.get(ctx, c)
-			if lasting(err) {
-				return nil, nil // told by itself
+			if permanent(err) {
+				return nil, nil // reported by itself
 			}
 			if err != nil {
 				return nil, err
@@ -353,7 +353,7 @@ func (p *planner) check(ctx context.Context, a *Assignment) (Finding, error) {
 			all.add(Finding{Wrong: []string{why}})
 		}
 		_, missing, err := p.price(ctx, platform, nil, []margo.DeploymentProfile{*at.Profile})
-		if err != nil && !lasting(err) {
+		if err != nil && !permanent(err) {
 			return all, err
 		}
 		if missing != "" && len(all.Wrong) == 0 {

@@ -45,7 +45,7 @@ func TestContent(t *testing.T) {
 	m, files := stocked(t), plant()
 	l := &looker{asked: map[string]int{}}
 	o := options()
-	o.Content, o.Vouched = l.content, l.vouched
+	o.Content, o.Trusted = l.content, l.vouched
 	if p := plan(t, files, m, o); p.Count(fleet.Publish) != 3 {
 		t.Errorf("%d devices would change, want 3", p.Count(fleet.Publish))
 	}

@@ -30,7 +30,7 @@ type Promoted struct {
 }
 
 // Published finds out which exact versions the devices of a fleet have by what is published for them, which says it: not by
-// what tags name now. A version that only some devices tell of counts when it makes what the others have as well. Each
+// what tags name now. A version that only some states name counts if it leads to what the other devices have too. Each
 // version found makes, with the files as they are, the very documents that every device has; when none does, or devices have
 // different ones, that is an error which wraps fault.ErrConflict. Of o, Devices, Verify and Concurrency count.
 //
@@ -90,7 +90,7 @@ func (p *promoter) read(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			h, err := p.device(inner, look, a)
-			if err != nil && !lasting(err) && !unvouched(err) {
+			if err != nil && !permanent(err) && !untrusted(err) {
 				return fmt.Errorf("what %s has: %w", a.Device.ID, err)
 			}
 			if wrong[i] = err; err == nil {
@@ -122,7 +122,7 @@ func (p *promoter) device(ctx context.Context, look *planner, a *Assignment) (*h
 		err = fault.WithHint(fmt.Errorf("nothing is published for it: %w", fault.ErrNotFound), "publish there first: longshore fleet publish; or leave it out with --select")
 	}
 	if err == nil {
-		err = look.vouched(ctx, a, s.base.digest)
+		err = look.trusted(ctx, a, s.base.digest)
 	}
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (p *promoter) device(ctx context.Context, look *planner, a *Assignment) (*h
 	return h, err
 }
 
-// waiting tells deployments of an application that devices do not run as they are published.
+// waiting reports deployments of an application that devices do not run as they are published.
 func (p *promoter) waiting(a *Application, at []*Assignment, runs func(artifacts.RolloutTarget, string) string) []error {
 	var names []string
 	devices := map[string][]string{} // by deployment
@@ -187,14 +187,14 @@ func (p *promoter) find(ctx context.Context, a *Application, at []*Assignment) (
 	if err != nil {
 		return nil, err
 	}
-	told := p.told(a, at, pins)
-	if len(told) == 0 {
+	versions := p.versions(a, at, pins)
+	if len(versions) == 0 {
 		return nil, fault.WithHint(fmt.Errorf("%s: what is published does not say which version it is: %w", a.Name, fault.ErrConflict), "publish it by longshore fleet publish")
 	}
 	why := ""
-	for _, v := range told {
+	for _, v := range versions {
 		r, err := p.released(ctx, a, v, pins)
-		if err != nil && !lasting(err) {
+		if err != nil && !permanent(err) {
 			return nil, err
 		}
 		if err != nil {
@@ -216,9 +216,9 @@ func (p *promoter) find(ctx context.Context, a *Application, at []*Assignment) (
 		"see what differs with longshore fleet plan, and publish there first")
 }
 
-// told are the versions that were published, as that says, the newest first. A component's is in its documents. A package that was
+// versions are the versions that the states name, the newest first. A component's is in its documents. A package that was
 // moved to another repository is the same one.
-func (p *promoter) told(a *Application, at []*Assignment, pins map[string]digest.Digest) []artifacts.ApplicationVersion {
+func (p *promoter) versions(a *Application, at []*Assignment, pins map[string]digest.Digest) []artifacts.ApplicationVersion {
 	var out []artifacts.ApplicationVersion
 	add := func(v artifacts.ApplicationVersion) {
 		if !slices.Contains(out, v) {
@@ -324,7 +324,7 @@ func (p *promoter) makes(c *Compiled, a *Application, at []*Assignment) string {
 	return ""
 }
 
-// promoted describes a version. Components of profiles that no device has are nobody's experience: what their tags name now
+// promoted describes a version. Components of profiles that no device has are untested: what their tags name now
 // is not promoted.
 func promoted(a *Application, r *Release, pins map[string]digest.Digest, devices int) *Promoted {
 	out := &Promoted{
@@ -424,8 +424,8 @@ func (f *Fleet) promote(source *Fleet, a *Application, v *Promoted) (*Promotion,
 	return p, nil
 }
 
-// untried tells devices that would get a profile of which no device of the other environment has every component. Of devices
-// of which nothing is known nothing is told.
+// untried reports devices that would get a profile of which no device of the other environment has every component. Devices
+// of which nothing is known are left out.
 func (f *Fleet) untried(source *Fleet, a *Application, v *Promoted) error {
 	if v.release.free {
 		return nil

@@ -266,11 +266,11 @@ func TestPromoteWhatRuns(t *testing.T) {
 		{"at work", func() {
 			report("press-08", "1.0", 1, map[string]margo.State{"line": margo.StateInstalling, "sensor": margo.StateInstalled})
 		}, "press-08: it is installing", "press-08: it is installing"},
-		{"tells of one", func() { report("press-08", "1.0", 1, map[string]margo.State{"sensor": margo.StateInstalled}) }, "it tells nothing of it", "it tells nothing of it"},
+		{"tells of one", func() { report("press-08", "1.0", 1, map[string]margo.State{"sensor": margo.StateInstalled}) }, "it has not reported it", "it has not reported it"},
 		{"not committed", func() {
 			report("press-08", "1.0", 1, well)
 			seen["press-08"].Committed, seen["press-08"].Deployments[0].Generation, seen["press-08"].Deployments[1].Generation = 0, 0, 0
-		}, "it is told of generation 0, and 1 is published", "sensor"},
+		}, "it is reported for generation 0, and 1 is published", "sensor"},
 		{"well", func() { report("press-08", "1.0", 1, well) }, "", ""},
 	} {
 		c.do()

@@ -41,7 +41,7 @@ func (x *onePlan) proposed(ctx context.Context, from Registries) ([]artifacts.De
 	case !newest && (n <= x.s.Number() || p.index.Previous != x.s.base.is()):
 		return nil, x.overtaken(p)
 	}
-	if !newest && n > x.s.Next { // whoever proposes chooses the number, and devices take nothing below it afterwards
+	if !newest && n > x.s.Next { // the proposal chooses the number, and devices accept nothing below it afterwards
 		x.notes = append(x.notes, fmt.Sprintf("it is generation %d, although %d is the next one: devices never take the numbers between again", n, x.s.Next))
 	}
 	x.proposal = p

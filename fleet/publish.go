@@ -17,7 +17,7 @@ import (
 
 // Publisher puts states into registries, in the safe order: blobs, manifest, signature, history tag, moving tag.
 type Publisher interface {
-	// Publish may be repeated. It is an error that wraps fault.ErrConflict when somebody else published meanwhile: of two
+	// Publish may be repeated. It is an error that wraps fault.ErrConflict if another publisher published meanwhile: of two
 	// at once at most one gets nil.
 	Publish(ctx context.Context, repository string, a *artifacts.Artifact, p Publication) error
 }
@@ -29,7 +29,7 @@ type Publication struct {
 	HistoryTag string
 	Held       []digest.Digest // blobs that what it follows has, in the same repository
 	New        bool            // nothing of it was there when it was planned: it cannot be signed yet
-	// Verify reports whether what somebody else has published meanwhile may be followed, as Options.Verify does. Nothing that it
+	// Verify reports whether what another publisher has published meanwhile may be followed, as Options.Verify does. Nothing that it
 	// refuses is put under Tag. nil: every state may.
 	Verify func(ctx context.Context, d digest.Digest) error
 }
@@ -49,7 +49,7 @@ type Report struct {
 }
 
 // Publish publishes the plan's states, several at a time. A conflict on one device does not keep the others. After any
-// other error no state is begun, and those that are on their way are waited for: of one that is cut off nobody knows
+// other error no state is begun, and those that are on their way are waited for: if one is cut off it is not known
 // whether its tag has moved. The report is valid with an error too; what is not in it is published by the next run. progress
 // may be nil; it is never called twice at once.
 func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress)) (*Report, error) {
@@ -118,7 +118,7 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 		a = d.there(a)
 	}
 	if a.Descriptor.Digest != d.Digest {
-		// Nobody else's doing, which would be a conflict and keep no other device.
+		// Not caused by another publisher, which would be a conflict of this device alone.
 		return 0, fault.WithHint(fmt.Errorf("generation %d is packed as %s, and was planned as %s: %w", d.Generation, a.Descriptor.Digest, d.Digest, fault.ErrDigestMismatch),
 			"plan and publish again; when that says the same, it is a fault of longshore or of this machine: please report it")
 	}
@@ -143,7 +143,7 @@ func VerifyAt(repository string, verify func(context.Context, string, digest.Dig
 }
 
 // failures is one error of what kept states from being published: the first of them by its device, or, where that is all
-// there is, that somebody else published meanwhile.
+// there is, that another publisher published meanwhile.
 func (r *Report) failures(all int) error {
 	var taken, failed []string
 	for _, d := range sortedKeys(r.Failed) {
@@ -163,7 +163,7 @@ func (r *Report) failures(all int) error {
 		}
 		return err
 	case len(taken) > 0:
-		return fault.WithHint(fmt.Errorf("%s, somebody else published %s meanwhile: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])]),
+		return fault.WithHint(fmt.Errorf("%s, another publisher published %s meanwhile: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])]),
 			"plan again: it shows what is there now")
 	}
 	return nil

@@ -91,8 +91,8 @@ type part struct {
 	devices      []*Device
 }
 
-// hides tells whether a fault may keep from us what else the files have: a file that is not read, a section that is misspelt.
-// What they do not have is then told of what can be read only where it is sure.
+// hides reports whether a fault may hide other content of the files: a file that is not read, a section that is misspelt. What is missing is then
+// reported only where it is certain.
 func hides(x strict.Fault) bool {
 	head := []string{"fleet", "namespace", "registry", "states", "endpoint", "reports", "rollout"}
 	return x.Path == "" && !strings.HasSuffix(x.Message, " is missing") || strings.HasPrefix(x.Path, "include") ||
@@ -203,7 +203,7 @@ func (f *Fleet) head(root *strict.Node) {
 		states.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", states.Text())
 	}
 	if !validRepository(bare, false) {
-		f.States = "" // told already, here or at registry
+		f.States = "" // reported already, here or at registry
 	}
 	if r := root.Get("reports"); r != nil {
 		f.Reports = &Reports{Repository: f.States}
@@ -236,7 +236,7 @@ func (f *Fleet) repository(n *strict.Node, otherwise string) string {
 	return Absolute(f.Registry, text)
 }
 
-// ValidName tells whether a fleet may be called so: its name is a tag where its rollouts are kept.
+// ValidName reports whether a name is allowed for a fleet: it is the tag of its rollouts.
 func ValidName(s string) bool {
 	return nameFormat.MatchString(s) && !strings.HasPrefix(s, signaturePrefix)
 }
@@ -249,7 +249,7 @@ func Absolute(base, repository string) string {
 	return base + "/" + repository
 }
 
-// validRepository tells whether s is "host/path", or, where that is allowed, a host alone.
+// validRepository reports whether s is "host/path", or, where that is allowed, a host alone.
 func validRepository(s string, hostOnly bool) bool {
 	host, rest, ok := strings.Cut(s, "/")
 	if !ok {
@@ -325,7 +325,7 @@ func (p *part) application(n *strict.Node) *Application {
 	reference := func(n *strict.Node) string {
 		s := n.Filled()
 		if full := Absolute("host", s); n.Kind() == strict.String && s != "" && !validRepository(full, false) {
-			n.HintFaultf("its version is told by itself, under version or channel", "%q is no repository", s)
+			n.HintFaultf("set its version under version or channel", "%q is no repository", s)
 		}
 		return s
 	}

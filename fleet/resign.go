@@ -11,13 +11,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// resign plans to sign what a device has, where nobody vouches for it: as it is, for devices have it already. It must be
-// what the files make now, but for when it was made and the commit that it says it is from; nothing else is vouched for.
+// resign plans to sign what a device has, if no trusted key has signed it: unchanged, because devices have it already. It must be
+// what the files make now, but for when it was made and the commit that it says it is from; nothing else is signed.
 func (p *planner) resign(ctx context.Context, d *DevicePlan, a *Assignment, s *published, documents [][]byte) error {
 	if !p.o.Resign {
 		return nil
 	}
-	err := p.vouched(ctx, a, s.digest)
+	err := p.trusted(ctx, a, s.digest)
 	if !fault.Distrusted(err) {
 		return err
 	}
@@ -48,7 +48,7 @@ func (p *planner) resign(ctx context.Context, d *DevicePlan, a *Assignment, s *p
 	return nil
 }
 
-// Resigned tells whether only a signature is published: what the device has stays.
+// Resigned reports whether only a signature is published: what the device has stays.
 func (d *DevicePlan) Resigned() bool { return d.resigned != nil }
 
 // there is the state that gets another signature; a has the same blobs.

@@ -60,7 +60,7 @@ func Resolve(ctx context.Context, f *Fleet, from Registry) (map[string]*Release,
 	for i, a := range f.Applications {
 		g.Go(func() (err error) {
 			out[i], err = resolve(ctx, f, a, from)
-			if lasting(err) {
+			if permanent(err) {
 				missing[i], err = err, nil
 			}
 			return err
@@ -84,8 +84,8 @@ func Resolve(ctx context.Context, f *Fleet, from Registry) (map[string]*Release,
 	return all, sink.err()
 }
 
-// lasting tells errors that say what something is from those that say that nobody could tell.
-func lasting(err error) bool {
+// permanent reports whether an error says what something is, and not that this could not be found out.
+func permanent(err error) bool {
 	if errors.Is(err, fault.ErrTemporary) {
 		return false
 	}
@@ -223,7 +223,7 @@ func (r *Release) describe(ctx context.Context, from Registry) error {
 	return nil
 }
 
-// pinComponent finds out what a component's tag means, or what the lock says that it means. What cannot be deployed is told
+// pinComponent finds out what a component's tag means, or what the lock says that it means. What cannot be deployed is reported
 // when something wants to.
 func (r *Release) pinComponent(ctx context.Context, from Registry, kind string, c margo.Component) (*pinnedRelease, error) {
 	repository, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
@@ -243,7 +243,7 @@ func (r *Release) pinComponent(ctx context.Context, from Registry, kind string, 
 		}
 	}
 	err := p.find(ctx, from, kind, c)
-	if lasting(err) {
+	if permanent(err) {
 		p.err, err = fmt.Errorf("component %s: %w", c.Name, err), nil
 	}
 	return p, err
@@ -318,10 +318,11 @@ func (r *Release) pinned(p margo.DeploymentProfile) (margo.DeploymentProfile, er
 // Version is what people call the release.
 func (r *Release) Version() string { return r.Description.Metadata.Version }
 
-// Conclusive tells errors that say what something is, or that nobody vouches for it, from those that say that nobody could tell.
-func Conclusive(err error) bool { return lasting(err) || unvouched(err) }
+// Conclusive reports whether an error says what something is, or that no trusted key has signed it, and not that this could not be
+// found out.
+func Conclusive(err error) bool { return permanent(err) || untrusted(err) }
 
-// unvouched tells errors of who signed something, or did not.
-func unvouched(err error) bool {
+// untrusted reports whether an error is about signatures.
+func untrusted(err error) bool {
 	return fault.Distrusted(err) || errors.Is(err, fault.ErrConflict) && !fault.Retryable(err)
 }

@@ -29,7 +29,7 @@ type Back struct {
 	// Revision begins the revision of the files that something was published from (the annotation
 	// org.opencontainers.image.revision): devices that have something of it get the newest that is not of it, others stay.
 	Revision string
-	// When tells when a state was published; the zero time when it does not say. Only Before asks.
+	// When returns when a state was published; zero: not known. Only Before needs it.
 	When func(ctx context.Context, repository string, state digest.Digest) (time.Time, error)
 }
 
@@ -40,7 +40,7 @@ func (f *Fleet) Rollback(ctx context.Context, from Registry, o Options, b Back) 
 	c := &Compiled{Fleet: f}
 	for _, d := range f.Devices {
 		a := &Assignment{Device: d}
-		a.Repository, _ = f.Repository(d) // Read has told what is missing
+		a.Repository, _ = f.Repository(d) // Read has reported what is missing
 		c.Assignments = append(c.Assignments, a)
 	}
 	plan, err := c.planEach(ctx, from, o, func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) {
@@ -115,9 +115,9 @@ func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan,
 	return d, p.again(ctx, d, a, s, tagged, goal)
 }
 
-// cannot settles that nothing is done to a device, unless nobody could tell.
+// cannot excludes a device because of a permanent error; other errors end the plan.
 func (d *DevicePlan) cannot(err error) (*DevicePlan, error) {
-	if !lasting(err) && !unvouched(err) {
+	if !permanent(err) && !untrusted(err) {
 		return nil, err
 	}
 	d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
@@ -170,7 +170,7 @@ func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Bac
 	base := s.base
 	if s.Lags() && base.index.Repeats != "" { // going back was interrupted before the tag moved
 		if goal, err = p.read(ctx, a, base.index.Repeats); err == nil {
-			err = p.vouched(ctx, a, goal.digest)
+			err = p.trusted(ctx, a, goal.digest)
 		}
 		return goal, "", err
 	}
@@ -206,7 +206,7 @@ func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Bac
 		if done, err := enough(ctx, goal); err != nil {
 			return nil, "", err
 		} else if done {
-			if err := p.vouched(ctx, a, goal.digest); err != nil {
+			if err := p.trusted(ctx, a, goal.digest); err != nil {
 				return nil, "", fmt.Errorf("generation %d: %w", goal.index.Generation, err)
 			}
 			return goal, "", nil
@@ -215,14 +215,14 @@ func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Bac
 	return nil, "", fmt.Errorf("go back over more than %d generations: %w", maxBack, fault.ErrTooLarge)
 }
 
-// undid tells whether a state went back already from what is of the revision that is asked for.
+// undid reports whether a state went back already from what is of the revision that is asked for.
 func (p *planner) undid(ctx context.Context, a *Assignment, s *published, b Back) (bool, error) {
 	if b.Revision == "" || s.index.Repeats == "" {
 		return false, nil
 	}
 	was, err := p.before(ctx, a, s)
 	if err != nil {
-		if lasting(err) {
+		if permanent(err) {
 			err = nil
 		}
 		return false, err
@@ -246,7 +246,7 @@ func (p *planner) before(ctx context.Context, a *Assignment, s *published) (*pub
 	return there, err
 }
 
-// same tells whether two states run the same.
+// same reports whether two states run the same.
 func (s *published) same(other *published) bool {
 	digests := make([]digest.Digest, 0, len(other.index.Deployments))
 	for _, l := range other.index.Deployments {

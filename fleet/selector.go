@@ -32,7 +32,7 @@ type requirement struct {
 // String is the selector as it was written.
 func (s Selector) String() string { return s.text }
 
-// IsZero tells whether there is no selector.
+// IsZero reports whether there is no selector.
 func (s Selector) IsZero() bool { return s.text == "" }
 
 // ParseSelector reads a selector.
@@ -128,7 +128,7 @@ func tokenRune(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("._~/-*", c)
 }
 
-// validToken tells whether a label's key or value can be asked for in a selector.
+// validToken reports whether a label's key or value can be asked for in a selector.
 func validToken(s string) bool {
 	return s != "" && len(s) <= 253 && !strings.Contains(s, "*") && !strings.ContainsFunc(s, func(c rune) bool { return !tokenRune(c) })
 }
@@ -169,7 +169,7 @@ func (s Selector) named(key string) []string {
 	return out
 }
 
-// asks tells whether the selector has a condition on a key.
+// asks reports whether the selector has a condition on a key.
 func (s Selector) asks(key string) bool {
 	return slices.ContainsFunc(s.parts, func(r requirement) bool { return r.key == key })
 }

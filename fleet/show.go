@@ -61,7 +61,7 @@ func (p *Plan) Alike() []*Alike {
 	return all
 }
 
-// empty tells whether the device is to run nothing.
+// empty reports whether the device is to run nothing.
 func (d *DevicePlan) empty() bool { return d.Deployments() == 0 }
 
 // Title names the devices for people.

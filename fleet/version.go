@@ -13,7 +13,7 @@ type wanted struct {
 	constraint *semver.Constraints
 }
 
-// parseVersion tells an exact version, which is a tag, from a SemVer range.
+// parseVersion distinguishes an exact version, which is a tag, from a SemVer range.
 func parseVersion(s string) (wanted, error) {
 	if strings.ContainsAny(s, "<>=~^*|, ") || partial(s) {
 		c, err := semver.NewConstraint(s)
@@ -29,7 +29,7 @@ func parseVersion(s string) (wanted, error) {
 	return wanted{exact: tag}, nil
 }
 
-// partial tells versions with an x, like 1.4.x, which are ranges.
+// partial reports whether a version has an x, like 1.4.x, and so is a range.
 func partial(s string) bool {
 	for p := range strings.SplitSeq(s, ".") {
 		if p == "x" || p == "X" {

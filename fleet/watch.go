@@ -15,8 +15,8 @@ type Watch struct {
 	Newest   func(ctx context.Context) (commit string, err error)
 	Publish  func(ctx context.Context, commit string) error // may be repeated
 	Interval time.Duration                                  // between two questions for the newest commit
-	// Tell is called for every error that is not the last one again. commit is "" when it is not known.
-	Tell func(commit string, err error)
+	// Error is called for every error that differs from the one before. commit is "" when it is not known.
+	Error func(commit string, err error)
 }
 
 // Once publishes the newest commit.
@@ -31,7 +31,7 @@ func (w *Watch) Once(ctx context.Context) error {
 // Run goes on until ctx ends. A branch that cannot be asked is asked after growing pauses; a commit that cannot be
 // published is tried again after growing pauses, and a newer one at once.
 func (w *Watch) Run(ctx context.Context) {
-	var published, told string
+	var published, reported string
 	var asking, trying backOff
 	var last string // commit that was tried
 	for ctx.Err() == nil {
@@ -41,7 +41,7 @@ func (w *Watch) Run(ctx context.Context) {
 		case err != nil:
 			pause = asking.next(w.Interval, err)
 		case commit == published:
-			asking, told = backOff{}, ""
+			asking, reported = backOff{}, ""
 		default:
 			asking = backOff{}
 			if commit != last {
@@ -51,14 +51,14 @@ func (w *Watch) Run(ctx context.Context) {
 				break
 			}
 			if err = w.Publish(ctx, commit); err == nil {
-				published, trying, told = commit, backOff{}, ""
+				published, trying, reported = commit, backOff{}, ""
 				break
 			}
 			trying.wait = trying.next(w.Interval, err)
 		}
-		if err != nil && ctx.Err() == nil && told != commit+err.Error() {
-			told = commit + err.Error()
-			w.Tell(commit, err)
+		if err != nil && ctx.Err() == nil && reported != commit+err.Error() {
+			reported = commit + err.Error()
+			w.Error(commit, err)
 		}
 		sleep(ctx, pause)
 	}

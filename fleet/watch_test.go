@@ -50,7 +50,7 @@ func TestWatch(t *testing.T) {
 				})
 				return err
 			},
-			Tell: func(commit string, err error) { locked(func() { told = append(told, commit+": "+err.Error()) }) },
+			Error: func(commit string, err error) { locked(func() { told = append(told, commit+": "+err.Error()) }) },
 		}
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()

@@ -21,7 +21,7 @@ type PlannedWave struct {
 // atOnce is the wave of devices that no rollout speaks about: a group has one, and the fleet has none.
 const atOnce = "others"
 
-// Staged tells whether devices are published to in waves: the fleet or a group of it says how.
+// Staged reports whether devices are published to in waves: the fleet or a group of it says how.
 func (f *Fleet) Staged() bool {
 	return f.Rollout != nil || slices.ContainsFunc(f.Groups, func(g *Group) bool { return g.Rollout != nil })
 }

@@ -213,7 +213,7 @@ func (m *mutual) routes(next http.Handler) http.Handler {
 		case m.enroll != nil && r.URL.Path == enroll.Path:
 			m.enroll.service.ServeHTTP(w, r)
 		case enrolling && r.URL.Path != status.PathBundle, !strings.HasPrefix(r.URL.Path, "/api/v1/") && !strings.HasPrefix(r.URL.Path, "/.well-known/"):
-			status.Refuse(w, r, http.StatusNotFound, "there is nothing here")
+			status.Refuse(w, r, http.StatusNotFound, "no such resource")
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -52,7 +52,7 @@ func (p *program) looking(c *cli.Context, client *registry.Client, o *fleet.Opti
 	if err != nil || policy == nil {
 		return err
 	}
-	o.Vouched = places.vouched(policy, p.now())
+	o.Trusted = places.vouched(policy, p.now())
 	return nil
 }
 

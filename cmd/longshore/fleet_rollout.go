@@ -198,7 +198,7 @@ func (p *program) conduct(c *cli.Context, f *fleet.Fleet, s *session, o fleet.Op
 		Parallel: c.Int("parallel"),
 	}
 	if !c.Bool("quiet") {
-		k.Tell = func(line string) { fmt.Fprintln(p.stderr, line) }
+		k.Event = func(line string) { fmt.Fprintln(p.stderr, line) }
 	}
 	return k
 }
@@ -266,7 +266,7 @@ func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fl
 		return err
 	}
 	k := p.conduct(c, f, s, o)
-	if o.Content != nil || o.Vouched != nil {
+	if o.Content != nil || o.Trusted != nil {
 		k.Loader = fleet.NewLoader(registry.Upstream{Client: s.Client}, o)
 	}
 	return do(f, k)

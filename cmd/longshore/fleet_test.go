@@ -265,7 +265,7 @@ func TestFleetRace(t *testing.T) {
 			switch {
 			case code != outcome.OK && code != outcome.Refused:
 				t.Fatalf("round %d: exit %d\n%s", round, code, outputs[i])
-			case code == outcome.Refused && !strings.Contains(outputs[i], "somebody else published press-07 meanwhile"):
+			case code == outcome.Refused && !strings.Contains(outputs[i], "another publisher published press-07 meanwhile"):
 				t.Fatalf("round %d: %s", round, outputs[i])
 			case code == outcome.OK && codes[1-i] != outcome.OK && poll != want:
 				t.Fatalf("round %d: %d published poll %v, the device gets %v", round, i, want, poll)

@@ -106,7 +106,7 @@ func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
 	defer w.Close()
 	watch := fleet.Watch{
 		Newest: w.branch.Newest, Publish: w.publish, Interval: interval,
-		Tell: func(_ string, err error) { outcome.Tell(p.stderr, "longshore", err) },
+		Error: func(_ string, err error) { outcome.Tell(p.stderr, "longshore", err) },
 	}
 	if c.Bool("once") {
 		return watch.Once(c.Context)

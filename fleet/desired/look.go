@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-// look asks the registry what a client's devices are to run, unless somebody did a moment ago.
+// look asks the registry what a client's devices are to run, unless that was done within the interval.
 func (v *View) look(ctx context.Context, x *client) error {
 	leave, err := x.enter(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (v *View) looked(x *client, next *served, err error) {
 	x.err = err
 }
 
-// reached tells in the log when a registry goes away, and when it is back.
+// reached logs when a registry becomes unreachable and when it is reachable again.
 func (v *View) reached(err error) {
 	away := errors.Is(err, fault.ErrTemporary)
 	v.mu.Lock()
@@ -177,8 +177,8 @@ type found struct {
 	source Source // nil: its tag is gone, and its content here
 }
 
-// find asks the sources which states devices have now. One whose tag is gone has the state that it had: what a device is to run no
-// more, somebody says with a state without deployments.
+// find asks the sources which states devices have now. A device whose tag is gone keeps its state: to remove
+// everything, publish a state without deployments.
 func (v *View) find(ctx context.Context, x *client, devices []string, s *served) ([]found, error) {
 	var out []found
 	var gone []string

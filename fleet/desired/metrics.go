@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// metrics tells how looks at the registry go. Without a registerer it counts for nobody.
+// metrics counts requests for new states by outcome. Without a registerer nothing reads the counters.
 type metrics struct{ looks *prometheus.CounterVec }
 
 func newMetrics(r prometheus.Registerer, v *View) *metrics {

@@ -14,12 +14,12 @@ import (
 
 const (
 	tick         = time.Second
-	readTimeout  = 5 * time.Minute // of a look that nobody waits for
+	readTimeout  = 5 * time.Minute // of a check in the background
 	collectEvery = time.Hour
 )
 
-// Run looks for new states of the clients that have asked, spread over time, until ctx ends; and removes from disk what nobody is
-// served any more.
+// Run looks for new states of the clients that have asked, spread over time, until ctx ends; and removes content from disk that is no
+// longer served.
 func (v *View) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(looksAtOnce)
@@ -81,7 +81,7 @@ func (v *View) jitter(times int) time.Duration {
 	return every - every/10 + rand.N(every/5+1)
 }
 
-// collect removes what nobody is served; false: not now.
+// collect removes content that is not served to any client; false: not now.
 func (v *View) collect(ctx context.Context) bool {
 	if !v.loading.TryLock() {
 		return false // something is being read, which nothing names yet

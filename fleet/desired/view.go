@@ -61,7 +61,7 @@ type Content interface {
 // Options make a [View]. Sources, Content, Manifests, Now and Logger must be set.
 type Options struct {
 	Sources   []Source // the first that has a device's state counts
-	Content   Content  // of nobody else
+	Content   Content  // used by this view only
 	Manifests store.Manifests
 	// Verify decides whether a state may be served. nil: each one may, and devices verify.
 	Verify  func(ctx context.Context, from Source, d digest.Digest) error
@@ -99,7 +99,7 @@ func New(o Options) *View {
 // client is what is known of one client.
 type client struct {
 	id   string
-	busy chan struct{} // has a value while somebody looks or loads
+	busy chan struct{} // has a value while a goroutine checks or loads
 
 	mu      sync.Mutex
 	devices []string
@@ -268,7 +268,7 @@ func (v *View) recall(ctx context.Context, x *client) (*served, error) {
 	return s, nil
 }
 
-// enter waits until nobody else works for the client.
+// enter waits until no other goroutine checks or loads for the client.
 func (x *client) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case x.busy <- struct{}{}:

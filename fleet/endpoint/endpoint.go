@@ -2,7 +2,7 @@
 // publishing in waves and for looking. The entry point is [New].
 //
 // Answers are bounded, and what they say of devices that were not asked about is dropped. A server that cannot be reached,
-// or breaks, is fault.ErrTemporary; one that lets nobody in is fault.ErrUnauthenticated or fault.ErrDenied; what is no
+// or breaks, is fault.ErrTemporary; one that rejects the credentials is fault.ErrUnauthenticated or fault.ErrDenied; what is no
 // fleet endpoint is fault.ErrInvalid.
 package endpoint
 
@@ -99,7 +99,7 @@ func New(o Options) (*Client, error) {
 // Close lets go of idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// device is a device as the views tell it. Members that are not known here are ignored: there may be new ones.
+// device is a device in an answer of the views. Unknown members are ignored.
 type device struct {
 	ID           string          `json:"id"`
 	LastHeard    time.Time       `json:"lastHeard"`
@@ -210,7 +210,7 @@ func (c *Client) each(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 	return out, nil
 }
 
-// all lists devices first and deployments then: what a device tells of its deployments is never older than what it tells
+// all lists devices first and deployments then: the deployments of a device are then never older than what it reports
 // of itself.
 func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	out := make(map[artifacts.DeviceID]*rollout.DeviceReport, len(devices))
@@ -313,7 +313,7 @@ func (c *Client) Capabilities(ctx context.Context, devices []artifacts.DeviceID)
 	return out, err
 }
 
-// equipped tells whether a device has reported what it can do.
+// equipped reports whether a device has reported its capabilities.
 func (d device) equipped() bool { return len(d.Capabilities) > 0 && string(d.Capabilities) != "null" }
 
 func (c *Client) device(ctx context.Context, id artifacts.DeviceID) (*device, error) {

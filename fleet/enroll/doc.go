@@ -7,5 +7,5 @@
 // # Order
 //
 // What has to be withdrawn later is recorded before it is made: a crash in between leaves a record and no credential, never a
-// credential that nobody knows of. Withdrawing is tried until it succeeds, also after a restart.
+// credential that is not recorded. Withdrawing is tried until it succeeds, also after a restart.
 package enroll

@@ -1,4 +1,4 @@
-// Package reported tells how devices are by what they report through the registry, each report signed by its device. It takes
+// Package reported reads the reports that devices push to a registry, each signed by its device. It takes
 // the place of a fleet endpoint, or completes one: see [Source] and [Both].
 package reported
 
@@ -27,7 +27,7 @@ const (
 type Source struct {
 	Fleet *fleet.Fleet
 	// Read returns the report of a device, verified with the device's key. fault.ErrNotFound: there is none.
-	// fault.ErrTemporary: nobody could tell. Any other error: it does not count.
+	// fault.ErrTemporary: it is not known. Any other error: it does not count.
 	Read func(ctx context.Context, d *fleet.Device) (*artifacts.CurrentState, error)
 	Now  func() time.Time
 
@@ -40,7 +40,7 @@ var (
 	_ rollout.Endpoint = Both{}
 )
 
-// Unverified tells why the report of a device did not count when it was looked at last; "": there was none, or it counted.
+// Unverified returns why the last report of a device did not count; "": there was none, or it counted.
 func (s *Source) Unverified(id artifacts.DeviceID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,10 +22,10 @@ type Config struct {
 	Wait     bool          // until the rollout ends; else only what can be done without waiting
 	By       string        // who runs it, for people: "user@host"
 	Claim    string        // of this run: hexadecimal digits and dashes, another one each time
-	Tell     func(string)  // what happens, a line each; nil: nobody
+	Event    func(string)  // called with a line for each event; nil: no call
 	Progress func(fleet.Progress)
 	Parallel int // devices at a time; 0: 48
-	// Loader looks whether devices could load what an undo gives them back. nil: nobody looks.
+	// Loader checks whether devices could load what an undo gives them back. nil: no check.
 	Loader *fleet.Loader
 }
 
@@ -65,7 +65,7 @@ type Start struct {
 	// Promote names waves that count as passed, whatever their devices report: ones that failed or are waited for. It is for
 	// [Continue]; the names are those that a plan shows ("canary", of a group's own "line-a/canary").
 	Promote []string
-	// Check looks at what is about to be published; its error ends the attempt, and nothing is written. nil: nobody looks.
+	// Check is called before anything is published; its error ends the attempt, and nothing is written. nil: no check.
 	Check func(*fleet.Plan) error
 }
 
@@ -119,7 +119,7 @@ func Begin(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, 
 	if err := run.keep(ctx, next); err != nil {
 		return nil, nil, err
 	}
-	run.tell("", fmt.Sprintf("rollout %d begins: %s in %s", number, fleet.Counted(len(next.Targets), "device"), fleet.Counted(len(next.Waves), "wave")))
+	run.event("", fmt.Sprintf("rollout %d begins: %s in %s", number, fleet.Counted(len(next.Targets), "device"), fleet.Counted(len(next.Waves), "wave")))
 	return run, plan, nil
 }
 
@@ -183,7 +183,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options,
 		w := &next.Waves[t.Wave]
 		leave := func(why string) {
 			w.Left = append(w.Left, d.Device)
-			run.tell("left "+string(d.Device), fmt.Sprintf("%s: %s is left out: %s", title(*w), d.Device, why))
+			run.event("left "+string(d.Device), fmt.Sprintf("%s: %s is left out: %s", title(*w), d.Device, why))
 		}
 		switch {
 		case d.Digest == t.Digest && (d.Action == fleet.Publish && d.Generation == t.Generation && d.Tagged == t.Former || d.Action == fleet.Same):
@@ -191,7 +191,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options,
 			d.Action = fleet.Same
 		case d.Tagged != t.Former && d.Tagged != t.Digest, d.Action == fleet.Publish && d.Tagged == t.Former && d.Generation > t.Generation:
 			d.Action = fleet.Same
-			leave("somebody else published for it")
+			leave("another publisher published for it")
 		case d.Action == fleet.Cannot && s.Skip:
 			leave(strings.Join(d.Reasons, "; "))
 		case d.Action == fleet.Cannot:
@@ -209,7 +209,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options,
 	if err := run.keep(ctx, next); err != nil {
 		return nil, nil, err
 	}
-	run.tell("", fmt.Sprintf("rollout %d is taken up", r.Number))
+	run.event("", fmt.Sprintf("rollout %d is taken up", r.Number))
 	return run, plan, nil
 }
 
@@ -290,7 +290,7 @@ func Halt(ctx context.Context, cfg Config, why string) (*Record, error) {
 		return nil, err
 	}
 	r := clone(rec.Rollout)
-	// One whose tag has not moved was halted by somebody who was cut off: who runs it looks at the tag, and goes on.
+	// If the tag has not moved, the process that halted it was cut off: the one that runs it looks at the tag, and goes on.
 	if r.Phase.Over() && (r.Phase != artifacts.RolloutHalted || rec.tagged == rec.Digest) {
 		return nil, fmt.Errorf("rollout %d of %s is %s: there is nothing to halt: %w", r.Number, r.Fleet, r.Phase, fault.ErrConflict)
 	}
@@ -315,17 +315,17 @@ func (r *Run) keep(ctx context.Context, next *artifacts.Rollout) error {
 	next.Changed, next.By, next.Claim = now(r.cfg), r.cfg.By, r.cfg.Claim
 	err := r.cfg.Store.write(ctx, r.record, next, next.Changed)
 	if errors.Is(err, fault.ErrConflict) {
-		err = fault.WithHint(fmt.Errorf("somebody else goes on with the rollout of %s: %w", next.Fleet, err), "look at it: longshore fleet rollout show")
+		err = fault.WithHint(fmt.Errorf("another process goes on with the rollout of %s: %w", next.Fleet, err), "look at it: longshore fleet rollout show")
 	}
 	return err
 }
 
-// tell says something unless it was the last that was said about it; "" is about nothing in particular.
-func (r *Run) tell(about, what string) {
-	if r.cfg.Tell == nil || about != "" && r.said[about] == what {
+// event reports something unless it repeats the last event about the same; about "": always.
+func (r *Run) event(about, what string) {
+	if r.cfg.Event == nil || about != "" && r.said[about] == what {
 		return
 	}
 	if r.said[about] = what; what != "" {
-		r.cfg.Tell(what)
+		r.cfg.Event(what)
 	}
 }

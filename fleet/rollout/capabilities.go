@@ -10,8 +10,8 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// LoadCapabilities gives devices of which the files say "capabilities: reported" what they have told the endpoint. Of one that has
-// told nothing, nothing is known. Without such devices nobody is asked, and from may be nil.
+// LoadCapabilities sets the capabilities of devices with "capabilities: reported" to what they have reported to the endpoint; those of
+// a device that has reported nothing stay unknown. Without such devices there is no request, and from may be nil.
 func LoadCapabilities(ctx context.Context, f *fleet.Fleet, from Endpoint) error {
 	var ask []artifacts.DeviceID
 	for _, d := range f.Devices {
@@ -27,12 +27,12 @@ func LoadCapabilities(ctx context.Context, f *fleet.Fleet, from Endpoint) error 
 	if len(ask) == 0 {
 		return nil
 	}
-	told, err := from.Capabilities(ctx, ask)
+	reported, err := from.Capabilities(ctx, ask)
 	if err != nil {
-		return fmt.Errorf("ask what devices can do: %w", err)
+		return fmt.Errorf("read the capabilities of devices: %w", err)
 	}
 	for _, d := range f.Devices {
-		data, ok := told[d.ID]
+		data, ok := reported[d.ID]
 		if !d.Reported || !ok {
 			continue
 		}

@@ -52,8 +52,8 @@ func planned(p *fleet.Plan, targets []artifacts.RolloutTarget) digest.Digest {
 	return content
 }
 
-// filed is what the devices of a rollout are to run by the files, in one digest. The error tells of one that cannot run it any
-// more: what the files make of it nobody can compare.
+// filed is what the devices of a rollout are to run by the files, in one digest. It is an error if one of them cannot run it
+// any more: what the files make of it cannot be compared.
 func filed(c *fleet.Compiled, r *artifacts.Rollout) (digest.Digest, error) {
 	byID := make(map[artifacts.DeviceID]*fleet.Assignment, len(c.Assignments))
 	for _, a := range c.Assignments {

@@ -13,10 +13,10 @@ import (
 
 const (
 	guardEvery = 2 * time.Second // a wave looks so often whether it may still be published
-	settle     = 3 * guardEvery  // after which nobody publishes a wave any more that somebody else has ended
+	settle     = 3 * guardEvery  // after which no process publishes a wave that another one has ended
 )
 
-// errTaken ends a wave that somebody else has halted, undone or gone on with. It is no conflict, which would be one device's.
+// errTaken ends a wave that another process has halted, undone or gone on with. It is no conflict, which would be one device's.
 var errTaken = fmt.Errorf("the rollout's record has another revision: %w", fault.ErrTemporary)
 
 // guard publishes the states of a wave as long as the rollout is this run's: a large wave takes minutes, and who halts it

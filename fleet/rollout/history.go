@@ -13,7 +13,7 @@ import (
 )
 
 // History lists the fleet's rollouts as the registry has them, the newest first and at most limit, each by its last revision, and
-// reports whether there are, or were, older ones. It ends at a revision that is not there or no rollout. Whoever signed them is not asked. It reads a few revisions of each, not all.
+// reports whether there are, or were, older ones. It ends at a revision that is not there or no rollout. Signatures are not checked. It reads a few revisions of each, not all.
 func (s Store) History(ctx context.Context, limit int) (all []*Record, more bool, err error) {
 	s.Verify = nil
 	rec, err := s.Read(ctx)

@@ -8,8 +8,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// home refuses a rollout on its way back that has the states of devices elsewhere than the files. Where nobody signs, anybody
-// who may write to the registry writes records, and what they name is opened with the publisher's credentials. A device that
+// home refuses a rollout on its way back that has the states of devices elsewhere than the files. Without signatures, everyone
+// with write access to the registry can write records, and what they name is opened with the publisher's credentials. A device that
 // the files do not have any more is at least at a registry of theirs.
 func (s Store) home(r *artifacts.Rollout) error {
 	var first error
@@ -30,7 +30,7 @@ func (s Store) home(r *artifacts.Rollout) error {
 	if more > 0 {
 		first = fmt.Errorf("%w, and of %d more", first, more)
 	}
-	return fault.WithHint(first, "undo it with the files that it was begun with; where rollouts are not signed, somebody else may have written this")
+	return fault.WithHint(first, "undo it with the files that it was begun with; where rollouts are not signed, another user of the registry may have written this")
 }
 
 func (s Store) homeOf(r *artifacts.Rollout, t artifacts.RolloutTarget) error {
@@ -38,7 +38,7 @@ func (s Store) homeOf(r *artifacts.Rollout, t artifacts.RolloutTarget) error {
 	hosts := []string{hostOf(s.Registry)}
 	if s.files != nil {
 		if d := s.files.Device(string(t.Device)); d != nil {
-			at, _ := s.files.Repository(d) // Read has told what is missing
+			at, _ := s.files.Repository(d) // Read has reported what is missing
 			if at == t.Repository {
 				return nil
 			}

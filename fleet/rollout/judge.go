@@ -14,9 +14,9 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Endpoint is where devices tell how they are.
+// Endpoint is where devices report.
 type Endpoint interface {
-	// Look tells what devices have reported; one that never has is not in the answer. Errors wrap fault.ErrTemporary when
+	// Look returns what devices have reported; one that never has is not in the answer. Errors wrap fault.ErrTemporary when
 	// it may be asked again.
 	Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*DeviceReport, error)
 	// Capabilities are the capabilities documents that devices have reported; one that never has is not in the answer.
@@ -28,11 +28,10 @@ type DeviceReport struct {
 	Heard time.Time
 	Ago   time.Duration // since then, by the endpoint's clock
 	Every time.Duration // it reports at least so often; 0: it does not say
-	// OfflineSince is when a device was heard last that is silent for too long: what it told may not be so any more. Zero: it
-	// reports.
+	// OfflineSince is the time of the last report of an offline device: what it reported may have changed. Zero: it is online.
 	OfflineSince time.Time
-	// Agent is the version of the longshore-agent that tells the generations; "": another agent, which tells them only
-	// with its deployments.
+	// Agent is the version of longshore-agent, which reports generations; "": another agent, which reports them only with its
+	// deployments.
 	Agent                        string
 	Accepted, Running, Committed uint64        // 0: none
 	Digest                       digest.Digest // of the accepted state; "": none
@@ -55,7 +54,7 @@ type DeploymentReport struct {
 	Error      string // "": none
 }
 
-// DeviceState is what became of a published state on its device, as far as the device has told.
+// DeviceState is what became of a published state on its device, as far as the device has reported it.
 type DeviceState string
 
 // DeviceStates.
@@ -69,17 +68,17 @@ const (
 )
 
 // Of reports what became of a state, and why when it failed or is not known. A nil DeviceReport is a device that never reported.
-// That a device has gone offline hides what it told last, but for what it cannot take back: that it failed, or went on.
+// An offline device has the state Offline, unless it reported what cannot change back: that the state failed, or a later one.
 func (s *DeviceReport) Of(t artifacts.RolloutTarget) (DeviceState, string) {
-	state, why := s.told(t)
+	state, why := s.reported(t)
 	if s != nil && !s.OfflineSince.IsZero() && (state == Well || state == Working || state == Silent) {
 		return Offline, "offline since " + s.OfflineSince.UTC().Format(time.RFC3339)
 	}
 	return state, why
 }
 
-// told is Of by what the device has told, whenever that was.
-func (s *DeviceReport) told(t artifacts.RolloutTarget) (DeviceState, string) {
+// reported is Of by the last report, however old it is.
+func (s *DeviceReport) reported(t artifacts.RolloutTarget) (DeviceState, string) {
 	switch {
 	case s == nil:
 		return Silent, ""
@@ -105,7 +104,7 @@ func (s *DeviceReport) told(t artifacts.RolloutTarget) (DeviceState, string) {
 	return Working, ""
 }
 
-// foreign is Of for agents that tell a generation only with their deployments.
+// foreign is Of for agents that report a generation only with their deployments.
 func (s *DeviceReport) foreign(t artifacts.RolloutTarget) (DeviceState, string) {
 	seen, installed := 0, 0
 	for _, d := range s.Deployments {
@@ -130,13 +129,13 @@ func (s *DeviceReport) foreign(t artifacts.RolloutTarget) (DeviceState, string) 
 	return Working, ""
 }
 
-// Generations are those that a device runs, or may go back to by itself, as far as it has told. A nil DeviceReport has none.
+// Generations are those that a device runs, or may go back to by itself, as far as it has reported. A nil DeviceReport has none.
 func (s *DeviceReport) Generations() []uint64 {
 	if s == nil {
 		return nil
 	}
 	all := []uint64{s.Accepted, s.Running, s.Committed}
-	if s.Agent == "" { // it tells them only with its deployments
+	if s.Agent == "" { // it reports them only with its deployments
 		for _, d := range s.Deployments {
 			all = append(all, d.Generation)
 		}
@@ -145,7 +144,7 @@ func (s *DeviceReport) Generations() []uint64 {
 	return slices.DeleteFunc(slices.Compact(all), func(n uint64) bool { return n == 0 })
 }
 
-// Lacks tells why a device does not run one deployment of a state, by its id, as far as the device has told; "": it does. A
+// Lacks returns why a device does not run one deployment of a state, by its id, as far as it has reported; "": it does. A
 // nil DeviceReport is a device that never reported.
 func (s *DeviceReport) Lacks(t artifacts.RolloutTarget, deployment string) string {
 	switch {
@@ -169,11 +168,11 @@ func (s *DeviceReport) Lacks(t artifacts.RolloutTarget, deployment string) strin
 		case d.State != margo.StateInstalled:
 			return "it is " + string(d.State)
 		case d.Generation != t.Generation && (s.Agent == "" || s.Committed != t.Generation):
-			return fmt.Sprintf("it is told of generation %d, and %d is published", d.Generation, t.Generation)
+			return fmt.Sprintf("it is reported for generation %d, and %d is published", d.Generation, t.Generation)
 		}
 		return ""
 	}
-	return "it tells nothing of it"
+	return "it has not reported it"
 }
 
 func (d DeploymentReport) words() string {
@@ -197,7 +196,7 @@ type WaveCount struct {
 	Reasons []string // why some failed, or why none counts, a few of them, with the device
 }
 
-// CountWave counts the devices of one wave, of which seen was told at a time.
+// CountWave counts the devices of one wave, of which seen was read at a time.
 func CountWave(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*DeviceReport, at time.Time) WaveCount {
 	var t WaveCount
 	soaked := r.Waves[wave].Well.Add(r.Waves[wave].Soak)
@@ -291,14 +290,14 @@ type verdict struct {
 // judge is pure: the same wave, tally and time have the same verdict. A wave fails as soon as it cannot pass any more,
 // passes when enough devices have been well for the soak time, and waits otherwise, for ever unless it has a deadline:
 // that a device is offline says nothing about the release. One whose devices were all left out when it was published passes; but not
-// one whose devices went on to later states: they were to tell how the release runs, and do not. At the end of the soak time each
+// one whose devices went on to later states: they do not show how the release runs. At the end of the soak time each
 // device has to report once more that it is well, if it reports at intervals: the last report may be older than its end.
 func judge(w artifacts.RolloutWave, t WaveCount, now time.Time) verdict {
 	switch {
 	case w.Success == 0, t.Devices+t.Later == 0:
 		return verdict{state: artifacts.WavePassed}
 	case t.Devices == 0:
-		return verdict{state: artifacts.WaveFailed, reason: "no device is left to tell how the release runs: " + strings.Join(t.Reasons, "; ")}
+		return verdict{state: artifacts.WaveFailed, reason: "no device is left that shows how the release runs: " + strings.Join(t.Reasons, "; ")}
 	}
 	want := fleet.Share(w.Success, t.Devices)
 	if t.Failed > t.Devices-want {

@@ -20,7 +20,7 @@ func TestRolloutOverLostGenerations(t *testing.T) {
 		s.files = fleettest.With(s.files, fleet.File, "onFailure: rollback", "onFailure: halt")
 		s.devices.past = map[artifacts.DeviceID]uint64{"press-000": 43}
 		err := s.roll(t.Context(), rollout.Start{}) // what devices have accepted is not known to the plan
-		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave canary: no device is left to tell how the release runs: press-000: has a later state than generation 2") {
+		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "wave canary: no device is left that shows how the release runs: press-000: has a later state than generation 2") {
 			t.Errorf("%v", err)
 		}
 		s.want("halted", map[uint64]int{1: 19, 2: 1})

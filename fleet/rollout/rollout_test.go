@@ -146,7 +146,7 @@ func (s *stage) conduct() rollout.Config {
 	}
 	return rollout.Config{
 		Store: rollout.Of(f, s.m, s.m, nil), Endpoint: s.devices, Now: time.Now, Interval: 30 * time.Second, Wait: true, By: fmt.Sprintf("machine-%d", s.claims), Claim: fmt.Sprintf("%x", s.claims),
-		Tell: func(line string) {
+		Event: func(line string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.said = append(s.said, line)

@@ -15,7 +15,7 @@ import (
 )
 
 // Go runs the rollout until it is done, or, without Wait, until there is something to wait for. It ends with an error that
-// wraps fault.ErrRejected when a wave failed, and one that wraps fault.ErrConflict when somebody else goes on with the
+// wraps fault.ErrRejected when a wave failed, and one that wraps fault.ErrConflict when another process goes on with the
 // rollout. It may be ended at any point and taken up again, here or elsewhere.
 func (r *Run) Go(ctx context.Context) error {
 	for {
@@ -24,10 +24,10 @@ func (r *Run) Go(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			r.tell("trouble", fmt.Sprintf("waits: %v", err))
+			r.event("trouble", fmt.Sprintf("waits: %v", err))
 			next = time.Time{}
 		} else {
-			r.tell("trouble", "")
+			r.event("trouble", "")
 		}
 		if p := r.Rollout().Phase; p.Over() {
 			return r.outcome()
@@ -74,7 +74,7 @@ func (r *Run) outcome() error {
 		"go on with it: longshore fleet rollout continue; give devices back what they had: longshore fleet rollout undo; or publish something else")
 }
 
-// step does everything that can be done now, and tells when time alone lets something happen; zero: it does not.
+// step does everything that can be done now, and returns when time alone lets something happen; zero: it does not.
 func (r *Run) step(ctx context.Context) (time.Time, error) {
 	for {
 		if err := r.alone(ctx); err != nil {
@@ -97,7 +97,7 @@ func (r *Run) step(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// alone looks whether somebody else has gone on with the rollout, and whether a revision in doubt was kept.
+// alone checks whether another process has gone on with the rollout, and whether a revision in doubt was stored.
 func (r *Run) alone(ctx context.Context) error {
 	moved, err := r.cfg.Store.moved(ctx, r.record)
 	if err != nil || !moved {
@@ -155,7 +155,7 @@ func title(w artifacts.RolloutWave) string {
 	return "wave " + w.Name
 }
 
-// publishDue publishes the waves whose turn it is. That one is begun is kept first: whoever goes on must know.
+// publishDue publishes the waves whose turn it is. That one is begun is kept first: a process that goes on must know.
 func (r *Run) publishDue(ctx context.Context) error {
 	todo := due(r.Rollout().Waves)
 	if len(todo) == 0 {
@@ -183,7 +183,7 @@ func (r *Run) publishDue(ctx context.Context) error {
 	return nil
 }
 
-// publishWave publishes the states of one wave. A device that somebody else has given another state meanwhile does not
+// publishWave publishes the states of one wave. A device that got another state from another publisher meanwhile does not
 // count any more.
 func (r *Run) publishWave(ctx context.Context, wave int) error {
 	in := map[artifacts.DeviceID]bool{}
@@ -199,7 +199,7 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 		d.Action = fleet.Same // so that a repetition of the step leaves it alone
 	}
 	if errors.Is(err, errTaken) && ctx.Err() == nil {
-		err = cmp.Or(r.alone(ctx), err) // nil: somebody has moved the record's tag, and nothing else
+		err = cmp.Or(r.alone(ctx), err) // nil: only the record's tag was moved
 	}
 	if err != nil && (ctx.Err() != nil || !lost(report)) {
 		return fmt.Errorf("%s: %w", title(r.Rollout().Waves[wave]), err)
@@ -208,17 +208,17 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 	w := &next.Waves[wave]
 	for _, device := range slices.Sorted(maps.Keys(report.Failed)) {
 		w.Left = append(w.Left, device)
-		r.tell("left "+string(device), fmt.Sprintf("%s: %s is left out: %v", title(*w), device, report.Failed[device]))
+		r.event("left "+string(device), fmt.Sprintf("%s: %s is left out: %v", title(*w), device, report.Failed[device]))
 	}
 	w.State, w.Published = artifacts.WavePublished, now(r.cfg)
 	if err := r.keep(ctx, next); err != nil {
 		return err
 	}
-	r.tell("", fmt.Sprintf("%s: %s published", title(*w), fleet.Counted(w.Devices-len(w.Left), "state")))
+	r.event("", fmt.Sprintf("%s: %s published", title(*w), fleet.Counted(w.Devices-len(w.Left), "state")))
 	return nil
 }
 
-// lost tells whether all that went wrong is that somebody else published for some devices.
+// lost reports whether all errors are that another publisher published for some devices.
 func lost(report *fleet.Report) bool {
 	for _, err := range report.Failed {
 		if !errors.Is(err, fault.ErrConflict) {
@@ -228,7 +228,7 @@ func lost(report *fleet.Report) bool {
 	return len(report.Failed) > 0
 }
 
-// watch looks at the devices of published waves, and settles what follows. It tells when time alone changes something, and
+// watch looks at the devices of published waves, and decides what follows. It returns when time alone changes something, and
 // whether a wave has moved.
 func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error) {
 	seen, err := r.look(ctx)
@@ -248,7 +248,7 @@ func (r *Run) watch(ctx context.Context) (until time.Time, moved bool, err error
 		if !v.well.Equal(w.Well) {
 			w.Well, changed = v.well, true
 		}
-		r.tell(w.Group+"/"+w.Name, tallied(*w, tally, v))
+		r.event(w.Group+"/"+w.Name, tallied(*w, tally, v))
 		switch v.state {
 		case artifacts.WavePublished:
 			if !v.until.IsZero() && (until.IsZero() || v.until.Before(until)) {

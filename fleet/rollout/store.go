@@ -21,15 +21,15 @@ import (
 // repository of its own: device ids are tags in those of the states.
 const rolloutsRepository = "rollouts"
 
-// Store is where a fleet's rollout is kept: in the registry, so that whoever has the key goes on with it. Devices never
+// Store keeps a fleet's rollout in the registry, so that every machine with the key can go on with it. Devices never
 // read it. Each step is a revision with a tag of its own, signed like a state; of two who write the next revision at once
-// at most one is told that it did.
+// at most one succeeds.
 type Store struct {
 	Fleet    string
 	Registry string // what the fleet's repositories are below
 	From     fleet.Registry
 	To       fleet.Publisher // nil: it is only read
-	// Verify tells whether an artifact was signed by somebody who may publish. nil: nobody asks.
+	// Verify reports whether an artifact was signed by a key that may publish. nil: no check.
 	Verify func(ctx context.Context, repository string, d digest.Digest) error
 
 	files *fleet.Fleet // nil: none are known, see [Store.home]
@@ -88,7 +88,7 @@ func (s Store) Fleets(ctx context.Context) ([]string, error) {
 }
 
 // Needs is the newest rollout, when states that were before it may be given back to devices; nil when there is none, or all of
-// it is rolled back already. One that cannot be read, or that nobody signed who counts, is an error: what it needs nobody knows.
+// it is rolled back already. One that cannot be read, or has no trusted signature, is an error: what it needs is not known.
 func (s Store) Needs(ctx context.Context) (*artifacts.Rollout, error) {
 	rec, err := s.find(ctx)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s Store) Needs(ctx context.Context) (*artifacts.Rollout, error) {
 	return rec.Rollout, nil
 }
 
-// Unverified is the newest rollout, whoever signed it and whatever became of it; nil when there is none. It is for leaving its
-// devices alone, and for nothing else.
+// Unverified is the newest rollout, whoever signed it and whatever became of it; nil when there is none. It is only for leaving its
+// devices alone.
 func (s Store) Unverified(ctx context.Context) (*artifacts.Rollout, error) {
 	s.Verify = nil
 	rec, err := s.find(ctx)
@@ -132,7 +132,7 @@ func (s Store) find(ctx context.Context) (*Record, error) {
 	}
 	switch {
 	case err != nil && h != nil && h.Refused != nil:
-		return nil, fault.WithHint(err, "if another key of yours signed it, name it with --verify-key FILE; what nobody of yours has written may be removed")
+		return nil, fault.WithHint(err, "if another key of yours signed it, name it with --verify-key FILE; what none of your publishers has written may be removed")
 	case err != nil:
 		return nil, err
 	case len(h.Skipped) > release.MaxSkipped:
@@ -179,7 +179,7 @@ func (s Store) read(ctx context.Context, r *revision) (*revision, error) {
 	return &revision{digest: r.digest, index: r.index, rollout: x}, nil
 }
 
-// write publishes the next revision, and makes rec that. An error that wraps fault.ErrConflict says that somebody else
+// write publishes the next revision, and makes rec that. An error that wraps fault.ErrConflict says that another process
 // has written it.
 func (s Store) write(ctx context.Context, rec *Record, r *artifacts.Rollout, now time.Time) error {
 	a, err := artifacts.PackRollout(artifacts.RolloutOptions{Rollout: r, Revision: rec.next, Previous: rec.Digest, Created: now})
@@ -218,7 +218,7 @@ func (s Store) settle(ctx context.Context, rec *Record, doubt *artifacts.Artifac
 	return err
 }
 
-// moved tells whether there is, or may be, another revision since: of somebody else, or the one in doubt.
+// moved reports whether there is, or may be, another revision since: of another process, or the one in doubt.
 func (s Store) moved(ctx context.Context, rec *Record) (bool, error) {
 	if rec.doubt != nil {
 		return true, nil

@@ -74,7 +74,7 @@ func TestTakeUpOfWhatIsPackedOtherwise(t *testing.T) {
 			t.Fatal("it was not cut off")
 		}
 		s.m.Cut = nil
-		if err := s.step(fleet.Options{}, rollout.Start{}); err != nil || !strings.Contains(s.lines(), "press-007 is left out: somebody else published for it") {
+		if err := s.step(fleet.Options{}, rollout.Start{}); err != nil || !strings.Contains(s.lines(), "press-007 is left out: another publisher published for it") {
 			t.Errorf("a generation whose tag did not move: %v\n%s", err, s.lines())
 		}
 		s.rewrite(func(r *artifacts.Rollout) { r.Targets[5].Digest = r.Targets[6].Digest })

@@ -57,7 +57,7 @@ func renew(r *artifacts.Rollout, at time.Time) {
 	}
 }
 
-// reached tells whether devices of a wave may have the release.
+// reached reports whether devices of a wave may have the release.
 func reached(w artifacts.RolloutWave) bool {
 	return w.State != artifacts.WavePending && w.State != artifacts.WaveRolledBack
 }
@@ -102,7 +102,7 @@ func (r *Run) goBack(ctx context.Context) error {
 		}
 	}
 	for _, why := range kept {
-		r.tell("", why)
+		r.event("", why)
 	}
 	r.kept = len(kept)
 	next := clone(x)
@@ -115,11 +115,11 @@ func (r *Run) goBack(ctx context.Context) error {
 	if err := r.keep(ctx, next); err != nil {
 		return err
 	}
-	r.tell("", fmt.Sprintf("rolled back: %s", fleet.Counted(done, "device")))
+	r.event("", fmt.Sprintf("rolled back: %s", fleet.Counted(done, "device")))
 	return nil
 }
 
-// restoreAll gives devices back what they had, several at a time, and tells to which the rollout has not come. It counts
+// restoreAll gives devices back what they had, several at a time, and returns those that the rollout has not reached. It counts
 // those that have it again, and says why others do not.
 func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, done *int, kept *[]string) (untouched []artifacts.RolloutTarget, err error) {
 	var mu sync.Mutex
@@ -214,7 +214,7 @@ func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, states ar
 // again is why a device gets nothing that has its former content already.
 const again = "it has it again"
 
-// way tells why a device is given nothing: "" when it is to get its former content.
+// way returns why a device is given nothing: "" when it is to get its former content.
 func (s Store) way(ctx context.Context, t artifacts.RolloutTarget) (why string, err error) {
 	desc, err := s.From.Resolve(ctx, t.Repository, t.Device.Tag())
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
@@ -226,7 +226,7 @@ func (s Store) way(ctx context.Context, t artifacts.RolloutTarget) (why string, 
 	case t.Former == "":
 		return "it had nothing before, and keeps what it has", nil
 	case desc.Digest == "":
-		return "somebody has deleted its tag: give it a state with longshore state rollback", nil
+		return "its tag was deleted: give it a state with longshore state rollback", nil
 	case desc.Digest != t.Digest:
 		why, err := s.restored(ctx, t, desc.Digest)
 		return cmp.Or(why, again), err
@@ -234,8 +234,8 @@ func (s Store) way(ctx context.Context, t artifacts.RolloutTarget) (why string, 
 	return "", nil
 }
 
-// loadable refuses to give devices back what they could not load any more, before anything is written. Without a Loader nobody
-// looks: so it is where a wave goes back by itself, for its devices may have all of it still.
+// loadable refuses to give devices back what they could not load any more, before anything is written. Without a Loader there is
+// no check: so it is where a wave goes back by itself, for its devices may have all of it still.
 func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) error {
 	if cfg.Loader == nil {
 		return nil
@@ -252,7 +252,7 @@ func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) 
 			if errors.Is(err, errUntouched) {
 				return nil
 			}
-			if err != nil && !(inner.Err() == nil && fleet.Conclusive(err)) { // else it is told on the way, and keeps no other device
+			if err != nil && !(inner.Err() == nil && fleet.Conclusive(err)) { // else it is reported on the way, and does not affect other devices
 				return fmt.Errorf("look what %s would get again: %w", t.Device, err)
 			}
 			wrong[i] = strings.Join(found.Wrong, "; ")
@@ -287,7 +287,7 @@ func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) 
 	return fault.WithHint(errors.Join(all...), "nothing was published. Push what is gone again, by the same digest; or give it back all the same with --no-content: devices may have it still")
 }
 
-// look tells what of its former content one device could not load.
+// look returns what of its former content one device could not load.
 func (cfg Config) look(ctx context.Context, t artifacts.RolloutTarget) (fleet.Finding, error) {
 	why, err := cfg.Store.way(ctx, t)
 	if err != nil || why != "" {
@@ -304,7 +304,7 @@ func (cfg Config) look(ctx context.Context, t artifacts.RolloutTarget) (fleet.Fi
 	return cfg.Loader.Look(ctx, d, deployments)
 }
 
-// restored tells whether what a device's tag names now is its former content, from a run before.
+// restored reports whether what a device's tag names now is its former content, from a run before.
 func (s Store) restored(ctx context.Context, t artifacts.RolloutTarget, there digest.Digest) (why string, err error) {
 	_, manifest, err := s.From.Manifest(ctx, t.Repository, there)
 	if err != nil {
@@ -314,10 +314,10 @@ func (s Store) restored(ctx context.Context, t artifacts.RolloutTarget, there di
 	if err == nil && x.Device == t.Device && x.Previous == t.Digest && x.Repeats == t.Former {
 		return "", nil
 	}
-	return "somebody else gave it another state, which it keeps", nil
+	return "another publisher gave it another state, which it keeps", nil
 }
 
-// former is what a device's tag named before a rollout, and its deployments: of a state that somebody who may publish has
+// former is what a device's tag named before a rollout, and its deployments: of a state that a key which may publish has
 // signed.
 func (s Store) former(ctx context.Context, t artifacts.RolloutTarget) (*artifacts.StateIndex, []artifacts.Deployment, error) {
 	if s.Verify != nil {

@@ -82,7 +82,7 @@ func TestUndoWithoutATag(t *testing.T) {
 			t.Fatal(err)
 		}
 		delete(s.m.Named, fleettest.Base+"/state:press-003")
-		if run := s.undo(); run.Kept() != 1 || !strings.Contains(s.lines(), "press-003: somebody has deleted its tag") {
+		if run := s.undo(); run.Kept() != 1 || !strings.Contains(s.lines(), "press-003: its tag was deleted") {
 			t.Errorf("%d kept\n%s", run.Kept(), s.lines())
 		}
 	})

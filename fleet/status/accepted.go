@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// Accepted is the accepted-client policy of mutual TLS: which clients of this manager are let in, and which devices each speaks for.
+// Accepted is the accepted-client policy of mutual TLS: which clients of this manager are accepted, and for which devices each may report.
 type Accepted struct {
 	clients  map[string][]string // devices of a client that is named
 	patterns []string
@@ -81,7 +81,7 @@ func clientID(n *strict.Node, example, text string) string {
 	return text
 }
 
-// Client returns what a client may speak for; false: it is not accepted. The id is that behind /client/ in its SPIFFE id.
+// Client returns the client with the devices that it may report for; false: it is not accepted. The id is the last part of its SPIFFE id.
 func (a *Accepted) Client(id string) (Client, bool) {
 	if a == nil || a.denied[id] {
 		return Client{}, false
@@ -104,5 +104,5 @@ func (a *Accepted) Client(id string) (Client, bool) {
 	return Client{ID: "client:" + id, Devices: devices}, true
 }
 
-// Denies reports whether the policy names a client as denied. A nil policy denies and accepts nobody.
+// Denies reports whether the policy names a client as denied. A nil policy denies no client and accepts none.
 func (a *Accepted) Denies(id string) bool { return a != nil && a.denied[id] }

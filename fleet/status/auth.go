@@ -50,7 +50,7 @@ type Client struct {
 // DeviceClient is the client that one device is.
 func DeviceClient(device string) Client { return Client{ID: device, Devices: []string{device}} }
 
-// For returns the device of the client which a device is, or behind which it is; false: the client may not speak for it.
+// For returns the device of the client that a device is, or that is its gateway; false: the client may not report for it.
 func (c Client) For(device string) (string, bool) {
 	if slices.Contains(c.Devices, device) {
 		return device, true
@@ -67,7 +67,7 @@ func (c Client) For(device string) (string, bool) {
 // not known or may not; fault.ErrTemporary that it could not be found out.
 type Identify func(r *http.Request) (Client, error)
 
-// Denied is an error of [Identify]: why is told to who sent the request.
+// Denied is an error of [Identify]: the client is answered 403 with why as the detail.
 func Denied(why string) error { return denied(why) }
 
 type denied string

@@ -69,7 +69,7 @@ func (a *api) getBundle(w http.ResponseWriter, r *http.Request, c Client) *probl
 	return a.content(w, r, d, margo.BundleMediaType, cacheImmutable)
 }
 
-// withheld is the answer where desired state cannot be told.
+// withheld is the answer when the desired state is not known.
 func (a *api) withheld(err error) *problem {
 	if errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrUnauthenticated) || errors.Is(err, fault.ErrDenied) {
 		p := busy("the registry with the desired state cannot be read, and nothing of it is here yet")
@@ -159,7 +159,7 @@ func accepts(header []string, media string) bool {
 	return taken
 }
 
-// quality is the weight of a media range; 1 where none is told, or none that can be read.
+// quality is the weight of a media range; 1 if it is absent or malformed.
 func quality(params string) float64 {
 	for p := range strings.SplitSeq(params, ";") {
 		if name, value, ok := strings.Cut(strings.TrimSpace(p), "="); ok && strings.EqualFold(strings.TrimSpace(name), "q") {

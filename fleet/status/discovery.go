@@ -23,7 +23,7 @@ type Trust struct {
 	Bundle []byte // in SPIFFE's format
 }
 
-// Discovery serves the discovery document and the trust bundle. trust tells what they say now; nil: there is no mutual TLS here.
+// Discovery serves the discovery document and the trust bundle. trust returns their content; nil: there is no mutual TLS.
 // uri is the absolute https URL at which clients find the bundle; "": there is no discovery document.
 func Discovery(trust func() (Trust, error), uri string) http.Handler {
 	serve := func(missing, title string, body func(Trust) []byte) http.HandlerFunc {

@@ -2,10 +2,10 @@ package status
 
 import "time"
 
-// Extension is the member of the capabilities in which longshore-agent tells what it is at.
+// Extension is the member of the capabilities in which longshore-agent reports more than Margo specifies.
 const Extension = "x-longshore-extensions"
 
-// Extra is what longshore-agent tells of its device beyond Margo. Members that are not known here are ignored.
+// Extra is what longshore-agent reports beyond Margo. Unknown members are ignored.
 type Extra struct {
 	AgentVersion        string        `json:"agentVersion"`
 	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // newest that passed every check; 0: none

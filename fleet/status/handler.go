@@ -1,14 +1,14 @@
-// Package status is the HTTP side of the fleet endpoint: the Margo management API (1.0.0-rc.3) for what devices report,
-// capabilities and deployment status, and for their desired state; and the same knowledge as JSON for people and programs.
+// Package status is the HTTP side of the fleet endpoint: the Margo management API (1.0.0-rc.3) for capabilities, deployment status
+// and desired state, and the reported data as JSON for people and programs.
 //
-// [API] is for devices, [Views] for those who watch. Both answer every error with a problem detail (RFC 9457), of a type
-// that Margo registers where it has one.
+// [API] is for devices, [Views] for people and programs that watch. Both answer errors with problem details (RFC 9457), of a type
+// registered by Margo if there is one.
 //
 // # Who may report what
 //
 // A [Client] proves itself by what [Options].Identify knows: a bearer token, see [Mint], or a certificate. It is good for its
-// devices and for the children behind them ("gateway-1/press-07" with the token of gateway-1). rc.3 knows no 401: whoever is not
-// known or may not is answered 403, not-authorized.
+// devices and for the children behind them ("gateway-1/press-07" with the token of gateway-1). rc.3 has no 401: an unknown client, and
+// one without the right, is answered 403 not-authorized.
 //
 // # Sequence
 //
@@ -41,7 +41,7 @@ const (
 	MaxStatus       = 256 << 10        // bytes of a status body
 	CallTimeout     = 10 * time.Second // of the store
 	busySeconds     = 5                // Retry-After of a 503
-	fullSeconds     = 60               // Retry-After where a quota is used up: by its attempts the device is heard
+	fullSeconds     = 60               // Retry-After of an exceeded quota: each attempt counts as a sign of life
 )
 
 // Options make the handlers. Store, Now and Logger must be set.
@@ -51,7 +51,7 @@ type Options struct {
 	Desired  Desired  // nil: it is not served here
 	Now      func() time.Time
 	Logger   *slog.Logger
-	Changed  func()                // called after a report changed something; nil: nobody asks
+	Changed  func()                // called after a report changed something; nil: no call
 	Metrics  prometheus.Registerer // nil: no metrics
 	Rate     float64               // reports a second and device, on average; 0: 50. Each 16 KiB of a body count as one more
 	Burst    int                   // reports at once of a device; 0: 500, an outbox after a day offline
@@ -82,7 +82,7 @@ func API(o Options) http.Handler {
 		mux.Handle(path, a.reading(serve))
 	}
 	mux.Handle("/", a.plain(func(http.ResponseWriter, *http.Request) *problem {
-		return blank(http.StatusNotFound, "there is nothing here")
+		return blank(http.StatusNotFound, "no such resource")
 	}))
 	return mux
 }
@@ -123,8 +123,8 @@ func (a *api) plain(serve func(http.ResponseWriter, *http.Request) *problem) htt
 	})
 }
 
-// device serves a request of a device that has proved itself. It has no slot while its body is on its way: that one device
-// is slow keeps no other one out.
+// device serves a request of an authenticated client. It holds no slot while its body arrives: a slow
+// device does not block others.
 func (a *api) device(serve func(http.ResponseWriter, *http.Request, Client) *problem) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := a.Now()
@@ -180,7 +180,7 @@ func (a *api) work(r *http.Request) (context.Context, func(), *problem) {
 	return ctx, func() { cancel(); leave() }, nil
 }
 
-// refuse answers with a problem and counts it. What the caller did wrong is his to know; what broke here is logged.
+// refuse answers with a problem and counts it. The cause of an internal error is logged and not sent.
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	if p.cause != nil {
 		a.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)

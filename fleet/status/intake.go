@@ -96,7 +96,7 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c Client) *prob
 	}
 	by, ok := c.For(device)
 	if !ok {
-		return notAuthorized("this client may not speak for device " + device)
+		return notAuthorized("this client may not report for device " + device)
 	}
 	if wrong := inconsistent(r.PathValue("deploymentId"), doc); len(wrong) > 0 {
 		return semantic("the report contradicts itself or its path", wrong...)
@@ -165,7 +165,7 @@ func pathDevice(r *http.Request, c Client) (id, by string, p *problem) {
 	}
 	by, ok := c.For(id)
 	if !ok {
-		return "", "", notAuthorized("this client may not speak for device " + id)
+		return "", "", notAuthorized("this client may not report for device " + id)
 	}
 	return id, by, nil
 }

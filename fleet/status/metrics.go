@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-// metrics counts what devices report. Without a registerer it counts for nobody.
+// metrics counts what devices report. Without a registerer nothing reads the counters.
 type metrics struct {
 	reports  *prometheus.CounterVec
 	problems *prometheus.CounterVec

@@ -24,7 +24,7 @@ const (
 	typeCannotGenerate     = margo.ProblemBase + "server-cannot-generate-response"
 )
 
-// problem is an answer that is an error, and the cause that only the log is told.
+// problem is an error answer, with the cause, which is logged and not sent.
 type problem struct {
 	margo.Problem
 	cause error
@@ -80,7 +80,7 @@ func again(status int, detail string, seconds int) *problem {
 	return p
 }
 
-// malformed tells what a body got wrong: 400 when it is no JSON object, 422 with every fault when its content is wrong.
+// malformed is the answer to an invalid body: 400 if it is not a JSON object, 422 with all faults if its content is wrong.
 func malformed(file string, body []byte, err error) *problem {
 	root, bad := strict.JSON(file, body)
 	if bad == nil && root.Kind() != strict.Object {

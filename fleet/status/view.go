@@ -28,7 +28,7 @@ const (
 	pageBytes = 1 << 20
 )
 
-// Device is a device as GET /fleet/v1/devices tells it. The JSON keys are stable; members may be added.
+// Device is a device in the answer of GET /fleet/v1/devices. The JSON keys are stable; members may be added.
 type Device struct {
 	ID           string    `json:"id"`
 	Registered   bool      `json:"registered"` // it reported its capabilities
@@ -37,23 +37,23 @@ type Device struct {
 	SerialNumber string    `json:"serialNumber,omitempty"`
 	FirstHeard   time.Time `json:"firstHeard"`
 	LastHeard    time.Time `json:"lastHeard"`
-	Ago          int64     `json:"lastHeardSecondsAgo"`   // when this was told, by the clock that LastHeard is of
-	OfflineSince time.Time `json:"offlineSince,omitzero"` // not heard since, which is too long; left out: it reports
+	Ago          int64     `json:"lastHeardSecondsAgo"`   // at the time of this answer, by the clock that LastHeard is of
+	OfflineSince time.Time `json:"offlineSince,omitzero"` // last report of an offline device; left out: it is online
 	Extra
 	Deployments map[margo.State]int `json:"deployments"` // how many are in each state
 
 	capabilities json.RawMessage // as reported; nil: never
 }
 
-// Equipped is a device as GET /fleet/v1/devices?capabilities=true tells it.
-type Equipped struct {
+// DeviceWithCapabilities is a device in the answer of GET /fleet/v1/devices?capabilities=true.
+type DeviceWithCapabilities struct {
 	Device
 	Capabilities json.RawMessage `json:"capabilities"` // as reported; null: never
 }
 
-// DeviceDetail is a device as GET /fleet/v1/devices/{id} tells it.
+// DeviceDetail is the answer of GET /fleet/v1/devices/{id}.
 type DeviceDetail struct {
-	Equipped
+	DeviceWithCapabilities
 	Details []Deployment `json:"deploymentDetails"`
 	Next    *Cursor      `json:"next,omitempty"` // of GET /fleet/v1/deployments?device=, where not all fit in; null: these are all
 }
@@ -64,7 +64,7 @@ type Cursor struct {
 	AfterDeployment string `json:"afterDeployment"`
 }
 
-// Deployment is a deployment as GET /fleet/v1/deployments tells it.
+// Deployment is a deployment in the answer of GET /fleet/v1/deployments.
 type Deployment struct {
 	DeviceID               string                  `json:"deviceId"`
 	DeploymentID           string                  `json:"deploymentId"`
@@ -92,7 +92,7 @@ func (v *Viewer) Silence() store.Silence {
 	return store.Silence{Now: v.Now(), Since: v.Started, After: v.OfflineAfter}
 }
 
-// Views handles /fleet/v1/. It knows no tokens: who may look is decided before it. What it holds in memory for one answer
+// Views handles /fleet/v1/. It does not authenticate: that is done before it. What it holds in memory for one answer
 // is bounded; how many answers are made at once is for a [Gate].
 func Views(viewer *Viewer) http.Handler {
 	v := &views{viewer}
@@ -104,7 +104,7 @@ func Views(viewer *Viewer) http.Handler {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { v.refuse(w, r, allow("GET")(w, r)) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		v.refuse(w, r, blank(http.StatusNotFound, "there is nothing here"))
+		v.refuse(w, r, blank(http.StatusNotFound, "no such resource"))
 	})
 	return mux
 }
@@ -145,15 +145,15 @@ func (v *views) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 // "after" of the next page. A page ends early when it becomes large.
 func (v *views) devices(r *http.Request) (any, *problem) {
 	q := r.URL.Query()
-	equipped, most := q.Get("capabilities") == "true", maxPageSize
-	if equipped {
+	capabilities, most := q.Get("capabilities") == "true", maxPageSize
+	if capabilities {
 		most = pageSize
 	}
 	limit, p := pageLimit(r, most)
 	if p != nil {
 		return nil, p
 	}
-	query := store.DeviceQuery{After: q.Get("after"), Limit: limit, Alarm: q.Get("refusing") == "true", Capabilities: equipped}
+	query := store.DeviceQuery{After: q.Get("after"), Limit: limit, Alarm: q.Get("refusing") == "true", Capabilities: capabilities}
 	if q.Get("offline") == "true" {
 		silence := v.Silence()
 		query.Offline = &silence
@@ -166,10 +166,10 @@ func (v *views) devices(r *http.Request) (any, *problem) {
 		Devices any    `json:"devices"`
 		Next    string `json:"next,omitempty"`
 	}{Devices: list}
-	if equipped {
-		all := make([]Equipped, len(list))
+	if capabilities {
+		all := make([]DeviceWithCapabilities, len(list))
 		for i, d := range list {
-			all[i] = Equipped{d, d.capabilities}
+			all[i] = DeviceWithCapabilities{d, d.capabilities}
 		}
 		out.Devices = all
 	}
@@ -196,7 +196,7 @@ func (v *views) detail(r *http.Request) (any, *problem) {
 	if err != nil {
 		return nil, broke(err)
 	}
-	out := DeviceDetail{Equipped: Equipped{v.device(d, counts[id]), d.Capabilities}, Details: make([]Deployment, 0, len(all))}
+	out := DeviceDetail{DeviceWithCapabilities: DeviceWithCapabilities{v.device(d, counts[id]), d.Capabilities}, Details: make([]Deployment, 0, len(all))}
 	for _, s := range all {
 		out.Details = append(out.Details, deploymentOf(s))
 	}

@@ -149,10 +149,10 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 	return Created, nil
 }
 
-// after tells whether a report is newer than what is held. ordinal is that of the report's epoch.
+// after reports whether a report is newer than the stored one. ordinal is that of the report's epoch.
 func (s Stamp) after(ordinal, heldOrdinal, heldSequence int64) bool {
 	switch {
-	case ordinal == 0: // no order told
+	case ordinal == 0: // without order
 		return true
 	case ordinal != heldOrdinal:
 		return ordinal > heldOrdinal
@@ -185,7 +185,7 @@ func (w *writer) ordinal(ctx context.Context, device, epoch string) (int64, erro
 	return n, nil
 }
 
-// refused notes that a device was heard whose report is over a quota: that it keeps too much does not make it offline. The
+// refused updates the last-heard time of a device whose report exceeds a quota: the device is not offline. The
 // report's own job is rolled back, with what it noted.
 func (s *SQLite) refused(ctx context.Context, err error, device, by string, at time.Time) error {
 	var full *QuotaError

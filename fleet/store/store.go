@@ -83,7 +83,7 @@ type Manifests interface {
 	Children(ctx context.Context, device string) ([]string, error)
 }
 
-// Stamp orders the reports of one agent. The zero Stamp is a report that tells no order.
+// Stamp orders the reports of one agent. The zero Stamp is a report without order.
 type Stamp struct {
 	Epoch    string // UUID of the agent's database
 	Sequence uint64
@@ -136,11 +136,11 @@ type Device struct {
 }
 
 // Silence is how long a device may be silent before it counts as offline: [MissedIntervals] of its own intervals, or After
-// where it has told none, and never for a time in which the endpoint did not run.
+// if it has reported none, and never for a time in which the endpoint did not run.
 type Silence struct {
 	Now   time.Time
 	Since time.Time     // since when reports are taken
-	After time.Duration // 0: a device that has told no interval is never offline
+	After time.Duration // 0: a device that has reported no interval is never offline
 }
 
 // MissedIntervals is how many of its own intervals a device may miss.
@@ -165,7 +165,7 @@ type Deployment struct {
 	ID       string
 	State    margo.State
 	Body     []byte    // the last report
-	Since    time.Time // when the state became this one, as far as reports tell
+	Since    time.Time // when the state became this one, as far as is known from reports
 	Reported time.Time // when the last report was accepted
 }
 

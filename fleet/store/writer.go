@@ -124,7 +124,7 @@ func (w *writer) loop(ctx context.Context) {
 	_ = w.conn.Close()
 }
 
-// commit writes a batch. A job that fails takes only itself back; j.err tells it.
+// commit writes a batch. A failed job is rolled back alone; its error is in j.err.
 func (w *writer) commit(ctx context.Context, batch []*job) error {
 	if err := w.files.intact(); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (w *writer) exec(ctx context.Context, query string, args ...any) error {
 	return err
 }
 
-// change is exec that tells how many rows were touched.
+// change is exec that returns the number of changed rows.
 func (w *writer) change(ctx context.Context, query string, args ...any) (int64, error) {
 	s, err := w.stmt(ctx, query)
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	writeTimeout = 20 * time.Second       // a reader that does not read is let go
 )
 
-// Hub tells pages that something changed.
+// Hub notifies pages of changes.
 type Hub struct {
 	now func() time.Time
 
@@ -31,14 +31,14 @@ func NewHub(now func() time.Time) *Hub {
 	return &Hub{now: now, subs: map[chan struct{}]struct{}{}, closed: make(chan struct{})}
 }
 
-// Notify tells every page. It never waits.
+// Notify notifies every page. It does not block.
 func (h *Hub) Notify() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.subs {
 		select {
 		case c <- struct{}{}:
-		default: // told already
+		default: // notified already
 		}
 	}
 }

@@ -48,13 +48,13 @@ type page struct {
 	tmpl *template.Template
 }
 
-// New handles "/", "/fragment", "/events" and "/static/". It knows no tokens: who may look is decided before it.
+// New handles "/", "/fragment", "/events" and "/static/". It does not authenticate: that is done before it.
 func New(o Options) (http.Handler, error) {
 	p := &page{Options: o}
 	var err error
 	p.tmpl, err = template.New("").Funcs(template.FuncMap{
 		"ago": func(t time.Time) string { return ago(o.Viewer.Now(), t) }, "short": short, "utc": utc, "order": order,
-		"told": told,
+		"componentError": componentError,
 	}).ParseFS(files, "page.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse the page: %w", err)
@@ -85,7 +85,7 @@ func New(o Options) (http.Handler, error) {
 }
 
 func nothing(w http.ResponseWriter, r *http.Request) {
-	status.Refuse(w, r, http.StatusNotFound, "there is nothing here")
+	status.Refuse(w, r, http.StatusNotFound, "no such resource")
 }
 
 // headers shut out everything that is not ours, whatever a device manages to put on the page.
@@ -196,7 +196,7 @@ func order() []margo.State {
 	}
 }
 
-// ago tells a distance in time in the largest unit that fits.
+// ago formats a duration in the largest unit that fits.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -227,7 +227,7 @@ func short(s string) string {
 	return s
 }
 
-// told tells whether a component says what went wrong: the deployment's own error only repeats it then.
-func told(d status.Deployment) bool {
+// componentError reports whether a component has an error: the deployment's own error only repeats it then.
+func componentError(d status.Deployment) bool {
 	return slices.ContainsFunc(d.Components, func(c margo.ComponentStatus) bool { return c.Error != nil })
 }

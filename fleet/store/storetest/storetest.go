@@ -336,7 +336,7 @@ func tokens(t *testing.T, s store.Store) {
 	}
 }
 
-// together has many devices report at once: reports that fail take nobody else's along.
+// together has many devices report at once: a report that fails does not affect others.
 func together(t *testing.T, s store.Store) {
 	const n, each = 40, 10
 	var wg sync.WaitGroup
