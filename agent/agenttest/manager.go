@@ -126,3 +126,6 @@ func (w *World) unchanged() []string {
 func isManager(request string) bool { return strings.HasPrefix(request, "manager ") }
 
 func digestOf(text string) digest.Digest { return digest.Digest(text) }
+
+// Client is the device's connection to the manager.
+func (w *World) Client() *manager.Client { return w.client }

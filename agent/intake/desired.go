@@ -103,6 +103,10 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 		read, bundle = b.x.ReadBundle, b.x.Bundle.Digest
 	}
 	st, err := read(fetch)
+	if bundle != "" && errors.Is(err, fault.ErrNotFound) { // a manager may serve single deployments only
+		bundle = ""
+		st, err = b.x.Read(fetch)
+	}
 	if err != nil {
 		return nil, codes.Wrap(b.code(err, codes.ContentDigest, codes.ContentMissing, codes.DeploymentInvalid), err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
@@ -32,16 +33,27 @@ func (p *program) initCommand() *cli.Command {
 		Usage: "write the configuration of this device",
 		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
 			"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
-			"creates a policy with updates from the registry. Existing files are kept unless --force\n" +
-			"is given. Also creates the device's own key, device.key or one in the TPM, and never replaces one.\n\n" +
+			"creates a policy with updates from the registry. With --margo a Margo manager says what the device is to run:\n" +
+			"with --state only states that are signed in that repository, with --allow-unsigned whatever the manager says.\n" +
+			"Existing files are kept unless --force is given.\n" +
+			"Also creates the device's own key, device.key or one in the TPM, and never replaces one.\n\n" +
 			"Examples:\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
 			"    --fleet-url https://fleet.acme.example --fleet-token-file /etc/longshore/token\n" +
-			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --policy trust.yaml",
+			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --policy trust.yaml\n" +
+			"  longshore-agent init --device press-07 --margo https://wfm.acme.example --allow-unsigned --margo-cert-file press-07.crt \\\n" +
+			"    --margo-key-file press-07.key --margo-trust-bundle bundle.json",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
 			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
+			&cli.StringFlag{Name: "margo", Usage: "`URL` of the Margo manager that says what this device is to run", EnvVars: env("MARGO")},
+			&cli.StringFlag{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", EnvVars: env("MARGO_CERT_FILE")},
+			&cli.StringFlag{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", EnvVars: env("MARGO_KEY_FILE")},
+			&cli.StringFlag{Name: "margo-trust-bundle", Usage: "`FILE` with the trust bundle of the manager's trust domain", EnvVars: env("MARGO_TRUST_BUNDLE")},
+			&cli.StringFlag{Name: "margo-token-file", Usage: "`FILE` with the bearer token of this device, in place of a certificate", EnvVars: env("MARGO_TOKEN_FILE")},
+			&cli.StringFlag{Name: "margo-ca-file", Usage: "PEM `FILE` with the CA of the manager, for a token", EnvVars: env("MARGO_CA_FILE")},
+			&cli.BoolFlag{Name: "allow-unsigned", Usage: "accept the manager's State Manifests, which nobody has signed; shown in every status", EnvVars: env("ALLOW_UNSIGNED")},
 			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("PUBLIC_KEY")},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", EnvVars: env("POLICY")},
 			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys may sign for (default: the path above the state's repository)", EnvVars: env("SCOPE")},
@@ -72,13 +84,8 @@ func (p *program) initialise(c *cli.Context) error {
 	if err := noArguments(c); err != nil {
 		return err
 	}
-	for _, name := range []string{"device", "state"} {
-		if !c.IsSet(name) {
-			return outcome.Usagef("init", "--%s is missing", name)
-		}
-	}
-	if c.IsSet("key") == c.IsSet("policy") {
-		return outcome.Usagef("init", "give --key, or --policy")
+	if err := initUsage(c); err != nil {
+		return err
 	}
 	dir, err := filepath.Abs(c.String("config-dir"))
 	if err != nil {
@@ -137,6 +144,29 @@ func (p *program) initialise(c *cli.Context) error {
 	return nil
 }
 
+// initUsage refuses flags that leave open where desired state comes from, or who must have signed it.
+func initUsage(c *cli.Context) error {
+	keys, policy, unsigned := c.IsSet("key"), c.IsSet("policy"), c.Bool("allow-unsigned")
+	switch {
+	case !c.IsSet("device"):
+		return outcome.Usagef("init", "--device is missing")
+	case !c.IsSet("state") && !c.IsSet("margo"):
+		return outcome.Usagef("init", "--state is missing, or --margo")
+	case keys && policy, !keys && !policy && !unsigned:
+		if !c.IsSet("state") {
+			return outcome.Usagef("init", "the manager's State Manifests are not signed: accept them with --allow-unsigned, or give --state and --key")
+		}
+		return outcome.Usagef("init", "give --key, or --policy")
+	case unsigned && (c.IsSet("state") || !c.IsSet("margo")):
+		return outcome.Usagef("init", "--allow-unsigned is for --margo without --state")
+	case unsigned && policy:
+		return outcome.Usagef("init", "--allow-unsigned and --policy exclude each other: the policy says so itself")
+	case keys && !c.IsSet("state") && !c.IsSet("scope"):
+		return outcome.Usagef("init", "--key needs --scope where there is no --state: the repositories of the components that must be signed")
+	}
+	return nil
+}
+
 // agentDocument writes only what differs from the defaults: a file that a person reads at a glance.
 func agentDocument(c *cli.Context) ([]byte, error) {
 	section := func(pairs ...any) emit.Object {
@@ -160,6 +190,8 @@ func agentDocument(c *cli.Context) ([]byte, error) {
 	}
 	return emit.YAML(section(
 		"device", c.String("device"),
+		"source", section("margo", c.String("margo"), "certFile", absolute(c.String("margo-cert-file")), "keyFile", absolute(c.String("margo-key-file")),
+			"trustBundle", absolute(c.String("margo-trust-bundle")), "tokenFile", absolute(c.String("margo-token-file")), "caFile", absolute(c.String("margo-ca-file"))),
 		"state", c.String("state"),
 		"dataDir", absolute(c.String("data-dir")),
 		"runDir", absolute(c.String("run-dir")),
@@ -206,8 +238,22 @@ func keysDocument(c *cli.Context) ([]byte, error) {
 		}
 		keys = append(keys, emit.Of("name", name, "pem", emit.Text(strings.ReplaceAll(string(data), "\r\n", "\n"))))
 	}
-	rule := emit.Of("scope", scope, "keys", keys)
-	return emit.YAML(emit.Of("rules", []any{rule}))
+	var rules []any
+	if c.Bool("allow-unsigned") {
+		name, err := margo.ManagerName(c.String("margo"))
+		if err != nil {
+			return nil, fmt.Errorf("--margo: %w", err)
+		}
+		rules = append(rules, emit.Of("scope", name, "allowUnsigned", true))
+	}
+	switch {
+	case len(keys) == 0:
+	case c.IsSet("state"):
+		rules = append(rules, emit.Of("scope", scope, "keys", keys))
+	default:
+		rules = append(rules, emit.Of("scope", scope, "artifacts", emit.Strings([]string{trust.KindComponent}), "keys", keys))
+	}
+	return emit.YAML(emit.Of("rules", rules))
 }
 
 // replaceFile puts a whole new file in place, or leaves the old one: a power cut must not cost a device its identity.
@@ -274,10 +320,35 @@ func (p *program) checkConfig(c *cli.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), key, err))
 		}
 	}
+	if trustErr == nil {
+		errs = append(errs, checkSource(cfg, policy))
+	}
 	errs = append(errs, registry.CheckCerts(cfg.Registry.CertsDir))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stdout, "%s: ok: device %s, state %s, %d trust rules\n", c.String("config"), cfg.Device, cfg.State, len(policy.Rules))
+	from := "state " + cfg.State
+	if url := cfg.Source.Manager.URL; url != "" {
+		if from = "manager " + url; cfg.State != "" {
+			from += ", signed in " + cfg.State
+		}
+	}
+	fmt.Fprintf(p.stdout, "%s: ok: device %s, %s, %d trust rules\n", c.String("config"), cfg.Device, from, len(policy.Rules))
+	return nil
+}
+
+// checkSource reports a manager from which the trust policy accepts nothing.
+func checkSource(cfg *config.Config, policy *trust.Policy) error {
+	if cfg.Source.Manager.URL == "" || cfg.State != "" {
+		return nil
+	}
+	name, err := margo.ManagerName(cfg.Source.Manager.URL)
+	if err != nil {
+		return err
+	}
+	if rule, found := policy.Match(trust.KindState, name); !found || !rule.AllowUnsigned {
+		return fault.WithHint(fmt.Errorf("%s: source.margo: the trust policy accepts nothing of this manager: %w", cfg.File, fault.ErrRejected),
+			"add a rule to "+cfg.Trust+" with scope: "+name+" and allowUnsigned: true; or name the repository of signed states: state in agent.yaml")
+	}
 	return nil
 }

@@ -224,7 +224,7 @@ func (w *writer) fleet() {
 	if err := testenv.InstallDebian(w.t.Context(), os.Stderr, "curl"); err != nil {
 		testenv.Unavailable(w.t, "curl: %v", err)
 	}
-	w.stands["127.0.0.1:8440"] = freeAddress(w.t)
+	w.stands["127.0.0.1:8440"], w.stands["127.0.0.1:8443"] = freeAddress(w.t), freeAddress(w.t)
 }
 
 var devices atomic.Int32 // numbers the tables and address pools of this process's devices

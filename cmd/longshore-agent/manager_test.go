@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/identity/identitytest"
+	othermanager "github.com/longshore-dev/longshore/testenv/manager"
+)
+
+const (
+	managerID = "spiffe://plant.acme.example/margo/wfm/main"
+	pressID   = managerID + "/client/press-07"
+)
+
+// plant is a trust domain with the files of one device.
+type plant struct {
+	*identitytest.Authority
+	roots *x509.CertPool
+	files config.Endpoint
+}
+
+func newPlant(t *testing.T) *plant {
+	t.Helper()
+	p := &plant{Authority: identitytest.New(t), roots: x509.NewCertPool()}
+	p.roots.AddCert(p.Certificate)
+	dir := t.TempDir()
+	p.files.TrustBundle = filepath.Join(dir, "bundle.pem")
+	identitytest.Write(t, p.files.TrustBundle, p.PEM())
+	p.files.CertFile, p.files.KeyFile = p.Issue(t, pressID, nil).Write(t, dir, "press-07")
+	return p
+}
+
+// certificate is a manager's; edit may be nil.
+func (p *plant) certificate(t *testing.T, id string, edit func(*x509.Certificate)) tls.Certificate {
+	t.Helper()
+	pair := p.Issue(t, id, edit)
+	c, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// source is what agent.yaml makes of an endpoint, as the agent has it.
+func source(t *testing.T, e config.Endpoint) (*parts, desired) {
+	t.Helper()
+	start := time.Now()
+	clk := clock.New(time.Now, func() time.Duration { return time.Since(start) })
+	st, err := store.Open(store.Options{Path: filepath.Join(t.TempDir(), "agent.db"), Device: "press-07"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &parts{store: st, managers: map[config.Endpoint]*manager.Client{}}
+	t.Cleanup(func() {
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := p.source(&config.Config{Device: "press-07", Source: config.Source{Manager: e}}, clk, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, s
+}
+
+func ask(t *testing.T, s intake.Source, repository string) (d ocispec.Descriptor, err error) {
+	t.Helper()
+	err = s.EachResolve(t.Context(), repository, "press-07", func(x ocispec.Descriptor) bool {
+		d = x
+		return true
+	})
+	return d, err
+}
+
+// A manager is who its certificate says, by the device's own certificate, and nobody else is asked anything.
+func TestManagerByMutualTLS(t *testing.T) {
+	p, other := newPlant(t), newPlant(t)
+	for _, tc := range []struct {
+		name string
+		cert tls.Certificate
+		want string // "": it is taken
+	}{
+		{"the manager", p.certificate(t, managerID, nil), ""},
+		{"trust domain of another", other.certificate(t, "spiffe://other.example/margo/wfm/main", nil), "trust"},
+		{"authority of another", other.certificate(t, managerID, nil), "authority"},
+		{"another manager", p.certificate(t, "spiffe://plant.acme.example/margo/wfm/second", nil), "second"},
+		{"a client", p.certificate(t, managerID+"/client/press-08", nil), "press-08"},
+		{"expired", p.certificate(t, managerID, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), "expired"},
+		{"two URIs", p.certificate(t, managerID, func(c *x509.Certificate) {
+			c.URIs = append(c.URIs, &url.URL{Scheme: "spiffe", Host: "plant.acme.example", Path: "/x"})
+		}), "URI"},
+		{"an authority", p.certificate(t, managerID, func(c *x509.Certificate) { c.IsCA = true }), "cA"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := othermanager.New("press-07")
+			e := p.files
+			e.URL = m.ServeTLS(t, tc.cert, p.roots)
+			_, s := source(t, e)
+			d, err := ask(t, s, s.Repository())
+			if tc.want == "" {
+				if err != nil || d.MediaType != artifacts.TypeState {
+					t.Fatalf("EachResolve = %+v, %v", d, err)
+				}
+				if d2, err := ask(t, s, s.Repository()); err != nil || d2.Digest != d.Digest {
+					t.Errorf("EachResolve again = %+v, %v", d2, err)
+				}
+				if got := m.Requests(); len(got) != 2 || !strings.HasSuffix(got[1], " 304") {
+					t.Errorf("requests %q, want the second to be answered 304", got)
+				}
+				return
+			}
+			if !errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrUnauthenticated) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("EachResolve = %v, want an error that may pass, with %q", err, tc.want)
+			}
+			if got := m.Requests(); len(got) > 0 {
+				t.Errorf("it was asked %q", got)
+			}
+		})
+	}
+}
+
+// A manager that does not know the device's certificate says so, and without the files nobody is asked.
+func TestManagerRejectsTheDevice(t *testing.T) {
+	p, other := newPlant(t), newPlant(t)
+	m := othermanager.New("press-07")
+	e := p.files
+	e.URL = m.ServeTLS(t, p.certificate(t, managerID, nil), other.roots)
+	_, s := source(t, e)
+	if _, err := ask(t, s, s.Repository()); !errors.Is(err, fault.ErrTemporary) || !strings.Contains(fault.Hint(err), "certFile") {
+		t.Errorf("EachResolve = %v, hint %q", err, fault.Hint(err))
+	}
+	if err := os.Remove(e.KeyFile); err != nil {
+		t.Fatal(err)
+	}
+	_, s = source(t, e)
+	if _, err := ask(t, s, s.Repository()); !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error(), "press-07.key") {
+		t.Errorf("EachResolve without a key = %v", err)
+	}
+}
+
+// With a token the manager is who an authority says by the name of its host; neither the token nor the question leaves it.
+func TestManagerByToken(t *testing.T) {
+	var asked []string
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.Header.Get("Authorization")) }))
+	defer elsewhere.Close()
+	m := othermanager.New("press-07")
+	m.Token("s3cret", "press-07")
+	server := httptest.NewTLSServer(m)
+	defer server.Close()
+	dir := t.TempDir()
+	e := config.Endpoint{URL: server.URL, TokenFile: filepath.Join(dir, "token"), CAFile: filepath.Join(dir, "ca.pem")}
+	identitytest.Write(t, e.TokenFile, []byte("s3cret\n"))
+	identitytest.Write(t, e.CAFile, (&identitytest.Authority{Certificate: server.Certificate()}).PEM())
+	_, s := source(t, e)
+	if _, err := ask(t, s, s.Repository()); err != nil {
+		t.Fatal(err)
+	}
+	m.Intercept(func(w http.ResponseWriter, r *http.Request, _ string) bool {
+		http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		return true
+	})
+	if _, err := ask(t, s, s.Repository()); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "is not followed") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("EachResolve of a redirect = %v", err)
+	}
+	if len(asked) > 0 {
+		t.Errorf("another host was asked with %q", asked)
+	}
+	if p, broken := source(t, config.Endpoint{URL: server.URL, TokenFile: e.TokenFile, CAFile: filepath.Join(dir, "none.pem")}); p != nil {
+		if _, err := ask(t, broken, broken.Repository()); !errors.Is(err, fault.ErrConfig) || broken.Repository() != s.Repository() {
+			t.Errorf("EachResolve without the CA = %v, of %s", err, broken.Repository())
+		}
+	}
+}
+
+// A manager that begins an answer and sends nothing more does not hold a check up.
+func TestSilentManager(t *testing.T) {
+	p := newPlant(t)
+	m := othermanager.New("press-07")
+	m.Intercept(func(w http.ResponseWriter, r *http.Request, _ string) bool {
+		w.Header().Set("Content-Type", othermanager.TypeManifest)
+		_, _ = w.Write([]byte(`{"manifestVersion":`))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return true
+	})
+	e := p.files
+	e.URL = m.ServeTLS(t, p.certificate(t, managerID, nil), p.roots)
+	c, err := manager.New(manager.Options{
+		URL: e.URL, Device: "press-07", Timeout: 50 * time.Millisecond, TLS: mutualTLS(e, time.Now, slog.New(slog.DiscardHandler)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := manager.NewSource(c, nil, "", nil)
+	err = s.EachResolve(ctx, s.Repository(), "press-07", func(ocispec.Descriptor) bool { return true })
+	if !errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
+		t.Errorf("EachResolve = %v, want an error that may pass, long before the end of the check", err)
+	}
+}
+
+func TestInitForAManager(t *testing.T) {
+	p := newPlant(t)
+	with := func(more ...string) (dir string, args []string) {
+		dir = t.TempDir()
+		return dir, append([]string{
+			"init", "--config-dir", dir, "--device", "press-07", "--margo", "https://wfm.acme.example",
+			"--margo-cert-file", p.files.CertFile, "--margo-key-file", p.files.KeyFile, "--margo-trust-bundle", p.files.TrustBundle,
+		}, more...)
+	}
+	for _, tc := range []struct {
+		name, want string
+		more       []string
+	}{
+		{"unsigned", "ok: device press-07, manager https://wfm.acme.example, 1 trust rules", []string{"--allow-unsigned"}},
+		{"signed", "manager https://wfm.acme.example, signed in harbor.acme.example/plant/state, 1 trust rules", []string{"--state", "oci://harbor.acme.example/plant/state", "--key", keyFile(t)}},
+		{"components signed", "2 trust rules", []string{"--allow-unsigned", "--key", keyFile(t), "--scope", "harbor.acme.example/plant/**"}},
+	} {
+		dir, args := with(tc.more...)
+		if code, _, errs := command(t, args...); code != 0 {
+			t.Errorf("%s: init = %d\n%s", tc.name, code, errs)
+		}
+		if code, out, errs := command(t, "check-config", "--config", filepath.Join(dir, "agent.yaml")); code != 0 || !strings.Contains(out, tc.want) {
+			t.Errorf("%s: check-config = %d\n%s%s", tc.name, code, out, errs)
+		}
+	}
+	for name, more := range map[string][]string{
+		"nothing accepted":  nil,
+		"signed and not":    {"--allow-unsigned", "--state", "oci://harbor.acme.example/plant/state", "--key", keyFile(t)},
+		"keys of nothing":   {"--key", keyFile(t)},
+		"keys without need": {"--allow-unsigned", "--key", keyFile(t)},
+	} {
+		if _, args := with(more...); true {
+			if code, _, errs := command(t, args...); code != 2 {
+				t.Errorf("%s: init = %d, want 2\n%s", name, code, errs)
+			}
+		}
+	}
+	// A policy that accepts nothing of the manager is found before the device is far away.
+	dir, args := with("--policy", keyPolicy(t))
+	if code, _, errs := command(t, args...); code != 0 {
+		t.Fatalf("init with a policy = %d\n%s", code, errs)
+	}
+	if code, _, errs := command(t, "check-config", "--config", filepath.Join(dir, "agent.yaml")); code == 0 || !strings.Contains(errs, "accepts nothing of this manager") || !strings.Contains(errs, "margo+https://wfm.acme.example") {
+		t.Errorf("check-config = %d\n%s", code, errs)
+	}
+}
+
+// keyPolicy is a policy for a registry.
+func keyPolicy(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(keyFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "trust.yaml")
+	identitytest.Write(t, file, []byte("rules:\n  - scope: harbor.acme.example/plant/**\n    keys:\n      - name: release\n        pem: |\n          "+strings.ReplaceAll(strings.TrimSpace(string(data)), "\n", "\n          ")+"\n"))
+	return file
+}
