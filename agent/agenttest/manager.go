@@ -25,6 +25,12 @@ func (w *World) Manage(t *testing.T, edit func(*manager.Options)) {
 	t.Helper()
 	w.Manager = foreign.New(string(Device))
 	w.Manager.Token("secret", string(Device))
+	w.Connect(t, edit)
+}
+
+// Connect makes the device's connection to the manager; edit may be nil.
+func (w *World) Connect(t *testing.T, edit func(*manager.Options)) {
+	t.Helper()
 	o := manager.Options{URL: ManagerURL, Device: string(Device), Epoch: "e", Now: w.Now, Transport: direct{w}}
 	if edit != nil {
 		edit(&o)

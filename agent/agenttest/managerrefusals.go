@@ -57,7 +57,9 @@ func named(t *testing.T, w *World, text string) {
 
 // managerChecks are what a device does not take from a manager: checks 1 to 7.
 func managerChecks() []refusal {
-	asked := func(_ *testing.T, w *World, status int, body string, header ...string) { answers(w, manifestPath, status, body, header...) }
+	asked := func(_ *testing.T, w *World, status int, body string, header ...string) {
+		answers(w, manifestPath, status, body, header...)
+	}
 	set := func(t *testing.T, w *World, version uint64, apps ...App) {
 		t.Helper()
 		w.Verifier.Sign(digestOf(w.Manager.Set(string(Device), version, w.deployed(t, apps...)...)))
@@ -73,13 +75,21 @@ func managerChecks() []refusal {
 		}},
 		{codes.SourceUnreachable, "busy", func(t *testing.T, w *World) { asked(t, w, 503, problems["busy"], "Content-Type", problemType) }},
 		{codes.SourceUnreachable, "login page", func(t *testing.T, w *World) { asked(t, w, 200, "<html>", "Content-Type", "text/html") }},
-		{codes.SourceUnreachable, "sent to another host", func(t *testing.T, w *World) { asked(t, w, 307, "", "Location", "https://attacker.example/api/v1/deployments") }},
-		{codes.SourceUnreachable, "sent away from TLS", func(t *testing.T, w *World) { asked(t, w, 301, "", "Location", "http://manager.example/api/v1/deployments") }},
+		{codes.SourceUnreachable, "sent to another host", func(t *testing.T, w *World) {
+			asked(t, w, 307, "", "Location", "https://attacker.example/api/v1/deployments")
+		}},
+		{codes.SourceUnreachable, "sent away from TLS", func(t *testing.T, w *World) {
+			asked(t, w, 301, "", "Location", "http://manager.example/api/v1/deployments")
+		}},
 		{codes.SourceUnreachable, "broken", func(t *testing.T, w *World) { asked(t, w, 500, "Internal Server Error") }},
 		{codes.SourceUnauthenticated, "credentials", func(t *testing.T, w *World) { asked(t, w, 401, "") }},
 		{codes.SourceDenied, "not an accepted client", func(_ *testing.T, w *World) { w.Manager.Accept("press-08") }},
-		{codes.SourceDenied, "not authorized, in another status", func(t *testing.T, w *World) { asked(t, w, 404, problems["not-authorized"], "Content-Type", problemType) }},
-		{codes.StateNotFound, "no such device", func(t *testing.T, w *World) { asked(t, w, 404, problems["device-not-found"], "Content-Type", problemType) }},
+		{codes.SourceDenied, "not authorized, in another status", func(t *testing.T, w *World) {
+			asked(t, w, 404, problems["not-authorized"], "Content-Type", problemType)
+		}},
+		{codes.StateNotFound, "no such device", func(t *testing.T, w *World) {
+			asked(t, w, 404, problems["device-not-found"], "Content-Type", problemType)
+		}},
 		{codes.StateNotFound, "no such path", func(t *testing.T, w *World) { asked(t, w, 404, "page not found", "Content-Type", "text/plain") }},
 		{codes.StateDigest, "State Manifest changed on the way", func(t *testing.T, w *World) {
 			set(t, w, 6, Line("2"))
