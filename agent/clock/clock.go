@@ -133,16 +133,16 @@ func (c *Clock) Prove(p Proof) bool {
 			c.claims[p.By] = moment{time: p.Time, at: c.elapsed()}
 		}
 	}
-	backed := c.backed(p.Time)
+	backed := c.confirmed(p.Time)
 	changed := !backed.IsZero() && c.learn(Proof{p.Kind, p.By, backed})
-	return c.settle() || changed
+	return c.confirmClaims() || changed
 }
 
-// settle turns the signers' claims into proofs as far as something confirms them now.
-func (c *Clock) settle() (changed bool) {
+// confirmClaims turns the signers' claims into proofs as far as something confirms them now.
+func (c *Clock) confirmClaims() (changed bool) {
 	for by, m := range c.claims {
 		t := c.current(m)
-		backed := c.backed(t)
+		backed := c.confirmed(t)
 		changed = !backed.IsZero() && c.learn(Proof{Signature, by, backed}) || changed
 		if !backed.Before(t) {
 			delete(c.claims, by)
@@ -151,8 +151,8 @@ func (c *Clock) settle() (changed bool) {
 	return changed
 }
 
-// backed is the confirmed part of a signer's time: all of it, or up to a hint; zero: nothing.
-func (c *Clock) backed(t time.Time) time.Time {
+// confirmed is the confirmed part of a signer's time: all of it, or up to a hint; zero: nothing.
+func (c *Clock) confirmed(t time.Time) time.Time {
 	firm, _ := c.now(false)
 	if t.Sub(firm) <= Slack {
 		return t
@@ -249,7 +249,7 @@ func (c *Clock) Hint(from string, t time.Time) {
 		return
 	}
 	c.hints[from] = moment{time: t, at: c.elapsed()}
-	c.settle()
+	c.confirmClaims()
 }
 
 // HintLimit is a Hint that it is not later than t.

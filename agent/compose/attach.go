@@ -195,7 +195,7 @@ func (t *translation) networkMode(service, n *composefile.Node, s *workload.Serv
 	case shared && t.root.Get("services", name) != nil:
 		s.Namespaces.Network = workload.ServiceNamespace(name)
 	case shared:
-		t.Fault(n, t.offHint(name), "service %q is not defined", composefile.Clip(name))
+		t.Fault(n, t.inactiveHint(name), "service %q is not defined", composefile.Clip(name))
 	case strings.HasPrefix(mode, "container:"):
 		t.Fault(n, "share it with a service of the project: service:NAME", "no service of the file has container_name %q", composefile.Clip(strings.TrimPrefix(mode, "container:")))
 	default:

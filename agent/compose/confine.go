@@ -195,7 +195,7 @@ func (t *translation) namespace(n *composefile.Node, own []string, words ...stri
 	case shared && t.root.Get("services", name) != nil:
 		return workload.ServiceNamespace(name)
 	case shared:
-		t.Fault(n, t.offHint(name), "service %q is not defined", composefile.Clip(name))
+		t.Fault(n, t.inactiveHint(name), "service %q is not defined", composefile.Clip(name))
 	case strings.HasPrefix(s, "container:"):
 		t.Fault(n, "share it with a service of the project: service:NAME", "no service of the file has container_name %q", composefile.Clip(strings.TrimPrefix(s, "container:")))
 	default:
@@ -326,7 +326,7 @@ func (t *translation) deviceRequests(n *composefile.Node, s *workload.Service) {
 
 // privileges adds notices about what a device refuses unless its owner allows it, as far as the file shows it.
 func (t *translation) privileges(p *workload.Project) {
-	if !t.every { // a device says it by refusing
+	if !t.publisher { // a device says it by refusing
 		return
 	}
 	for _, f := range p.Privileges(workload.Guard{}) {

@@ -25,7 +25,7 @@ func (t *translation) deploy(n *composefile.Node, s *workload.Service) {
 	scale, replicas := n.Get("scale"), d.Get("replicas")
 	count := t.integer(replicas, 0, maxReplicas)
 	if !scale.IsNull() {
-		count = t.agreed(scale, "deploy.replicas", count, t.integer(scale, 0, maxReplicas))
+		count = t.sameValue(scale, "deploy.replicas", count, t.integer(scale, 0, maxReplicas))
 	}
 	if count > 1 {
 		s.Replicas = int(count)
@@ -49,7 +49,7 @@ func (t *translation) restartPolicy(service, n *composefile.Node, s *workload.Se
 		return
 	}
 	r := workload.Restart{
-		Max: int(t.integer(n.Get("max_attempts"), 0, maxAttempts)), Delay: t.span(n.Get("delay")), Window: t.span(n.Get("window")),
+		Max: int(t.integer(n.Get("max_attempts"), 0, maxAttempts)), Delay: t.duration(n.Get("delay")), Window: t.duration(n.Get("window")),
 	}
 	switch t.choice(n.Get("condition"), "none", "on-failure", "any") {
 	case "none":
@@ -83,7 +83,7 @@ func (t *translation) update(n *composefile.Node) workload.Update {
 	if n.Get("parallelism").IsNull() {
 		u.Parallelism = 1 // Compose: one at a time when nothing is said
 	}
-	u.Delay, u.Monitor = t.span(n.Get("delay")), t.span(n.Get("monitor"))
+	u.Delay, u.Monitor = t.duration(n.Get("delay")), t.duration(n.Get("monitor"))
 	u.FailureAction = workload.FailureAction(t.choice(n.Get("failure_action"), string(workload.ActPause), string(workload.ActContinue), string(workload.ActRollback)))
 	if r := n.Get("max_failure_ratio"); !r.IsNull() {
 		v, ok := t.number(r)
@@ -101,13 +101,13 @@ func (t *translation) orders(p *workload.Project) {
 		s := &p.Services[i]
 		n := t.root.Get("services", s.Name)
 		if s.Update.Order == workload.StartFirst {
-			if why := t.alone(p, s); why != "" {
+			if why := t.exclusiveReason(p, s); why != "" {
 				s.Update.Order = ""
 				t.Notice(n.Get("deploy", "update_config", "order"), "stop-first: %s", why)
 			}
 		}
 		if s.Rollback.Order == workload.StartFirst {
-			if why := t.alone(p, s); why != "" {
+			if why := t.exclusiveReason(p, s); why != "" {
 				s.Rollback.Order = ""
 				t.Notice(n.Get("deploy", "rollback_config", "order"), "stop-first: %s", why)
 			}
@@ -115,8 +115,8 @@ func (t *translation) orders(p *workload.Project) {
 	}
 }
 
-// alone says why two containers of a service cannot run at once; "" when they can.
-func (t *translation) alone(p *workload.Project, s *workload.Service) string {
+// exclusiveReason says why two containers of a service cannot run at once; "" when they can.
+func (t *translation) exclusiveReason(p *workload.Project, s *workload.Service) string {
 	switch {
 	case s.Namespaces.Network == workload.HostNamespace:
 		return "the service has the network of the device itself, which the old and the new container would share"

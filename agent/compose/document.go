@@ -10,16 +10,16 @@ import (
 // document is one Compose file that is translated.
 type document struct {
 	*composefile.Report
-	root   *composefile.Node
-	env    map[string]string
-	filled bool            // variables are filled in
-	cut    map[string]bool // paths that were left out because they need values of a device
+	root    *composefile.Node
+	env     map[string]string
+	filled  bool            // variables are filled in
+	omitted map[string]bool // paths that were left out because they need values of a device
 }
 
-// isCut reports whether a value, or what it is part of, was left out because it needs values of a device.
-func (d *document) isCut(path string) bool {
+// isOmitted reports whether a value, or what it is part of, was left out because it needs values of a device.
+func (d *document) isOmitted(path string) bool {
 	for path != "" {
-		if d.cut[path] {
+		if d.omitted[path] {
 			return true
 		}
 		path = path[:max(strings.LastIndexByte(path, '.'), 0)]
@@ -29,12 +29,12 @@ func (d *document) isCut(path string) bool {
 
 // undecided reports whether a value or a part of it was left out because it needs values of a device.
 func (d *document) undecided(path string) bool {
-	for cut := range d.cut {
+	for cut := range d.omitted {
 		if strings.HasPrefix(cut, path+".") {
 			return true
 		}
 	}
-	return d.isCut(path)
+	return d.isOmitted(path)
 }
 
 // open reads a file up to interpolated, supported keys.
@@ -48,7 +48,7 @@ func open(file string, data []byte, env map[string]string) (*document, error) {
 }
 
 func documentOf(p *composefile.Project, env map[string]string) *document {
-	return &document{Report: p.Report, root: p.Root, env: env, cut: map[string]bool{}}
+	return &document{Report: p.Report, root: p.Root, env: env, omitted: map[string]bool{}}
 }
 
 // prepare brings a tree up to interpolated, supported keys. assume leaves out what needs unknown variables.
@@ -84,23 +84,23 @@ func (d *document) prune(open map[*composefile.Node]bool) {
 		}
 		for _, name := range s.Keys {
 			n := s.Fields[name]
-			if holds(n, open) && n.Kind != composefile.Map {
-				d.cut[n.Path] = true
+			if containsAny(n, open) && n.Kind != composefile.Map {
+				d.omitted[n.Path] = true
 				continue
 			}
 			for _, key := range slices.Clone(n.Keys) {
 				child := n.Fields[key]
-				if !holds(child, open) {
+				if !containsAny(child, open) {
 					continue
 				}
-				d.cut[child.Path] = true
+				d.omitted[child.Path] = true
 				if child.Kind == composefile.Scalar || !slices.Contains(entries, key) {
 					n.Drop(key)
 					continue
 				}
-				child.Items = slices.DeleteFunc(child.Items, func(item *composefile.Node) bool { return holds(item, open) })
+				child.Items = slices.DeleteFunc(child.Items, func(item *composefile.Node) bool { return containsAny(item, open) })
 				for _, k := range slices.Clone(child.Keys) {
-					if holds(child.Fields[k], open) {
+					if containsAny(child.Fields[k], open) {
 						child.Drop(k)
 					}
 				}
@@ -109,17 +109,17 @@ func (d *document) prune(open map[*composefile.Node]bool) {
 	}
 }
 
-func holds(n *composefile.Node, open map[*composefile.Node]bool) bool {
+func containsAny(n *composefile.Node, open map[*composefile.Node]bool) bool {
 	if open[n] {
 		return true
 	}
 	for _, item := range n.Items {
-		if holds(item, open) {
+		if containsAny(item, open) {
 			return true
 		}
 	}
 	for _, k := range n.Keys {
-		if holds(n.Fields[k], open) {
+		if containsAny(n.Fields[k], open) {
 			return true
 		}
 	}

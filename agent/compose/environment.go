@@ -75,7 +75,7 @@ func (t *translation) envFile(n *composefile.Node, vars map[string]string, looku
 	name, required, format := n, true, ""
 	if n.Kind == composefile.Map {
 		name, format = n.Get("path"), t.Text(n.Get("format"))
-		required, _ = t.truth(n.Get("required"), true)
+		required, _ = t.boolean(n.Get("required"), true)
 	}
 	file := t.Text(name)
 	if file == "" {

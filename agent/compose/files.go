@@ -131,12 +131,12 @@ func (t *translation) content(n *composefile.Node, section string) ([]byte, bool
 		c = []byte{}
 	}
 	t.contents[n] = c
-	t.held(n, len(c))
+	t.checkMemory(n, len(c))
 	return c, ok
 }
 
-// held checks the size of all files that a project keeps in memory; added is the size of the newest.
-func (t *translation) held(n *composefile.Node, added int) {
+// checkMemory checks the size of all files that a project keeps in memory; added is the size of the newest.
+func (t *translation) checkMemory(n *composefile.Node, added int) {
 	total := 0
 	for c := range maps.Values(t.contents) {
 		total += len(c)
@@ -158,7 +158,7 @@ func (t *translation) source(n *composefile.Node, section string) ([]byte, bool)
 		}
 	}
 	switch {
-	case len(said) == 0 && (t.isCut(n.Path) || slices.ContainsFunc([]string{"file", "environment", "content"}, func(k string) bool { return t.cut[n.Path+"."+k] })):
+	case len(said) == 0 && (t.isOmitted(n.Path) || slices.ContainsFunc([]string{"file", "environment", "content"}, func(k string) bool { return t.omitted[n.Path+"."+k] })):
 		return nil, true
 	case len(said) == 0:
 		t.Fault(n, "", "one of file, environment%s must be there", map[string]string{"configs": " and content"}[section])
@@ -179,7 +179,7 @@ func (t *translation) source(n *composefile.Node, section string) ([]byte, bool)
 	switch {
 	case ok:
 		return []byte(v), true
-	case t.every: // a device's values are not known
+	case t.publisher: // a device's values are not known
 		return nil, true
 	case text == "":
 		t.Fault(at, "", "must be the name of a parameter")

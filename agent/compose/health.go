@@ -48,10 +48,10 @@ func (t *translation) health(n *composefile.Node) (h *workload.Health, off bool)
 	default:
 		h.Probe.Exec = t.test(test, command)
 	}
-	h.Interval = cmp.Or(t.span(n.Get("interval")), healthInterval) // zero is the default, as Compose has it
-	h.Timeout = cmp.Or(t.span(n.Get("timeout")), healthTimeout)
+	h.Interval = cmp.Or(t.duration(n.Get("interval")), healthInterval) // zero is the default, as Compose has it
+	h.Timeout = cmp.Or(t.duration(n.Get("timeout")), healthTimeout)
 	h.Retries = cmp.Or(int(t.integer(n.Get("retries"), 0, math.MaxInt32)), healthRetries)
-	h.StartPeriod, h.StartInterval = t.span(n.Get("start_period")), t.span(n.Get("start_interval"))
+	h.StartPeriod, h.StartInterval = t.duration(n.Get("start_period")), t.duration(n.Get("start_interval"))
 	return h, false
 }
 

@@ -16,7 +16,7 @@ import (
 
 // serviceImage is a service's image for its platform.
 func (t *translation) serviceImage(service *composefile.Node) workload.Image {
-	if service.Get("image").IsNull() && t.cut[service.Path+".image"] {
+	if service.Get("image").IsNull() && t.omitted[service.Path+".image"] {
 		return workload.Image{}
 	}
 	p := service.Get("platform")

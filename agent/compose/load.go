@@ -55,7 +55,7 @@ func Check(ctx context.Context, p *composefile.Project, files fs.FS) (notices []
 	if err := d.prepare(true); err != nil {
 		return nil, err
 	}
-	t := &translation{document: d, files: files, unpinned: true, every: true}
+	t := &translation{document: d, files: files, unpinned: true, publisher: true}
 	if _, err := t.translate(ctx, checked); err != nil {
 		return nil, err
 	}

@@ -103,7 +103,7 @@ func propagation(s string) string {
 func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 	m := workload.Mount{Source: t.Text(n.Get("source")), Target: t.Text(n.Get("target"))}
 	var ok bool
-	if m.ReadOnly, ok = t.truth(n.Get("read_only"), false); !ok {
+	if m.ReadOnly, ok = t.boolean(n.Get("read_only"), false); !ok {
 		return m, false
 	}
 	kind := t.Text(n.Get("type"))
@@ -134,7 +134,7 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 		}
 	case "bind":
 		m.Kind = workload.MountBind
-		if m.Create, ok = t.truth(n.Get("bind", "create_host_path"), true); !ok {
+		if m.Create, ok = t.boolean(n.Get("bind", "create_host_path"), true); !ok {
 			return m, false
 		}
 		m.Propagation = propagation(t.choice(n.Get("bind", "propagation"), "private", "rprivate", "shared", "rshared", "slave", "rslave"))
@@ -159,7 +159,7 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 		}
 		image := t.image(n, n.Get("source"))
 		m.Image, m.Source = &image, ""
-		if image.Repository == "" && !t.cut[n.Path+".source"] {
+		if image.Repository == "" && !t.omitted[n.Path+".source"] {
 			return m, false
 		}
 	case "":
@@ -330,7 +330,7 @@ func (t *translation) checkMounts(service *composefile.Node, s *workload.Service
 		seen[m.Target] = true
 	}
 	for n, f := range s.Files {
-		if n > 0 && together(s.Files[n-1], f) {
+		if n > 0 && sameDirectory(s.Files[n-1], f) {
 			continue
 		}
 		if seen[f.Target] {
@@ -340,8 +340,8 @@ func (t *translation) checkMounts(service *composefile.Node, s *workload.Service
 	}
 }
 
-// together reports whether two consecutive files are of one mounted directory.
-func together(a, b workload.File) bool {
+// sameDirectory reports whether two consecutive files are of one mounted directory.
+func sameDirectory(a, b workload.File) bool {
 	dir := func(f workload.File) string { return strings.TrimSuffix(f.Name, "/"+f.Path) }
 	return a.Path != "" && a.Path < b.Path && a.Target == b.Target && dir(a) == dir(b)
 }
@@ -371,13 +371,13 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 				on, ok := index[name]
 				switch {
 				case !ok:
-					t.Fault(item, t.offHint(name), "service %q is not defined", composefile.Clip(name))
+					t.Fault(item, t.inactiveHint(name), "service %q is not defined", composefile.Clip(name))
 				case mode != "" && mode != "ro" && mode != "rw":
 					t.Fault(item, "", "%q is neither ro nor rw", composefile.Clip(mode))
 				default:
 					visit(on)
-					t.take(item, to, on, mode == "ro")
-					follows(s, name, false)
+					t.shareFrom(item, to, on, mode == "ro")
+					addDependency(s, name, false)
 				}
 			}
 		}
@@ -408,8 +408,8 @@ func (t *translation) nameVolume(service, target string) string {
 	return name
 }
 
-// take adds the mounts of another service, except tmpfs, configs and secrets.
-func (t *translation) take(n *composefile.Node, s, from *workload.Service, readOnly bool) {
+// shareFrom adds the mounts of another service, except tmpfs, configs and secrets.
+func (t *translation) shareFrom(n *composefile.Node, s, from *workload.Service, readOnly bool) {
 	taken := func(target string) bool {
 		return slices.ContainsFunc(s.Mounts, func(o workload.Mount) bool { return o.Target == target }) ||
 			slices.ContainsFunc(s.Files, func(o workload.File) bool { return o.Target == target })

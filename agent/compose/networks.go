@@ -58,7 +58,7 @@ func (t *translation) network(name string, n *composefile.Node) workload.Network
 	}
 	w.Internal = t.flag(n.Get("internal"))
 	w.IPv6 = t.flag(n.Get("enable_ipv6"))
-	if v4, ok := t.truth(n.Get("enable_ipv4"), true); ok {
+	if v4, ok := t.boolean(n.Get("enable_ipv4"), true); ok {
 		w.NoIPv4 = !v4
 	}
 	t.networkOptions(n, &w)
@@ -66,7 +66,7 @@ func (t *translation) network(name string, n *composefile.Node) workload.Network
 	if w.NoIPv4 && !w.IPv6 {
 		t.Fault(n.Get("enable_ipv4"), "set enable_ipv6: true", "a network without any addresses")
 	}
-	if w.Driver != "" && w.Options["parent"] == "" && !w.Internal && !t.isCut(n.Path+".driver_opts") {
+	if w.Driver != "" && w.Options["parent"] == "" && !w.Internal && !t.isOmitted(n.Path+".driver_opts") {
 		t.Fault(n, "name the interface of the device: driver_opts: {parent: eth0}", "a %s network needs a parent", w.Driver)
 	}
 	return w
@@ -83,7 +83,7 @@ func (t *translation) external(n *composefile.Node, name string) (string, bool) 
 		if v := t.Text(e.Get("name")); v != "" {
 			own = v
 		}
-	} else if v, ok := t.truth(e, false); !v {
+	} else if v, ok := t.boolean(e, false); !v {
 		return "", ok
 	}
 	if own == "" {
@@ -102,8 +102,8 @@ const (
 	ipv6Option = "com.docker.network.enable_ipv6"
 )
 
-// usual reports whether an option of Docker's bridge has the value that is always so on a device.
-func usual(key, value string) bool {
+// isDefault reports whether an option of Docker's bridge has the value that is always so on a device.
+func isDefault(key, value string) bool {
 	switch key {
 	case "com.docker.network.bridge.enable_icc", "com.docker.network.bridge.enable_ip_masquerade":
 		return value == "true"
@@ -147,10 +147,10 @@ func (t *translation) networkOptions(n *composefile.Node, w *workload.Network) {
 		case (o.key == "ipvlan_mode" || o.key == "mode") && w.Driver == workload.IPvlan:
 			set("ipvlan_mode", ipvlanModes.MatchString(o.value))
 		case o.key == ipv6Option && w.Driver == "":
-			if v, ok := t.truth(o.at, false); ok {
+			if v, ok := t.boolean(o.at, false); ok {
 				w.IPv6 = w.IPv6 || v
 			}
-		case w.Driver == "" && usual(o.key, o.value):
+		case w.Driver == "" && isDefault(o.key, o.value):
 		case w.Driver != "":
 			t.Fault(o.at, "parent, mtu and the mode are", "option %q is not possible on a device", composefile.Clip(o.key))
 		default:
@@ -260,7 +260,7 @@ func (t *translation) fixedAddresses(p *workload.Project) {
 }
 
 func (t *translation) checkFixed(at *composefile.Node, n workload.Network, addr netip.Addr) {
-	if n.External != "" || t.isCut("networks."+n.Name) || t.isCut("networks."+n.Name+".ipam") {
+	if n.External != "" || t.isOmitted("networks."+n.Name) || t.isOmitted("networks."+n.Name+".ipam") {
 		return
 	}
 	i := slices.IndexFunc(n.Subnets, func(s workload.Subnet) bool { return s.Prefix.Contains(addr) })

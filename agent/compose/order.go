@@ -65,16 +65,16 @@ func (t *translation) dependency(s *workload.Service, at *composefile.Node, name
 	if c := t.choice(n.Get("condition"), string(workload.Started), string(workload.Healthy), string(workload.Completed)); c != "" {
 		d.Condition = workload.Condition(c)
 	}
-	if required, ok := t.truth(n.Get("required"), true); ok {
+	if required, ok := t.boolean(n.Get("required"), true); ok {
 		d.Optional = !required
 	}
 	d.Restart = t.flag(n.Get("restart"))
 	on, ok := index[name]
 	switch {
-	case !ok && t.off[name] != "" && d.Optional:
+	case !ok && t.inactive[name] != "" && d.Optional:
 		return
-	case !ok && t.off[name] != "":
-		t.Fault(at, t.offHint(name), "service %s does not exist here: %s", name, t.off[name])
+	case !ok && t.inactive[name] != "":
+		t.Fault(at, t.inactiveHint(name), "service %s does not exist here: %s", name, t.inactive[name])
 		return
 	case !ok:
 		t.Fault(at, "", "service %q is not defined", composefile.Clip(name))
@@ -91,8 +91,8 @@ func (t *translation) dependency(s *workload.Service, at *composefile.Node, name
 	s.DependsOn = append(s.DependsOn, d)
 }
 
-// follows adds a dependency that the file implies, unless it is declared.
-func follows(s *workload.Service, name string, restart bool) {
+// addDependency adds a dependency that the file implies, unless it is declared.
+func addDependency(s *workload.Service, name string, restart bool) {
 	i := slices.IndexFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name })
 	if i < 0 {
 		s.DependsOn = append(s.DependsOn, workload.Dependency{Service: name, Condition: workload.Started, Restart: restart})
@@ -112,7 +112,7 @@ func (t *translation) shared(n *composefile.Node, s *workload.Service) {
 		t.Fault(n, "", "a service cannot share a namespace with itself")
 		return
 	}
-	follows(s, name, true)
+	addDependency(s, name, true)
 }
 
 // links are dependencies with an alias for the other service.
@@ -121,10 +121,10 @@ func (t *translation) links(n *composefile.Node, s *workload.Service, index map[
 		name, alias, _ := strings.Cut(item.Text(), ":")
 		on, ok := index[name]
 		if !ok {
-			t.Fault(item, t.offHint(name), "service %q is not defined", composefile.Clip(name))
+			t.Fault(item, t.inactiveHint(name), "service %q is not defined", composefile.Clip(name))
 			continue
 		}
-		follows(s, name, false)
+		addDependency(s, name, false)
 		if alias == "" || alias == name {
 			continue
 		}

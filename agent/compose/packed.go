@@ -25,7 +25,7 @@ func (t *translation) packedMount(n *composefile.Node, m workload.Mount) []workl
 		return []workload.File{file}
 	}
 	if !fs.ValidPath(name) || name == "." {
-		t.Fault(n, composefile.WholeHint, "%q is not in the archive", composefile.Clip(m.Source))
+		t.Fault(n, composefile.WholeDirectoryHint, "%q is not in the archive", composefile.Clip(m.Source))
 		return nil
 	}
 	names, dir, err := composefile.FilesBelow(t.files, name)
@@ -69,6 +69,6 @@ func (t *translation) packedFile(n *composefile.Node, name string) ([]byte, bool
 		t.packed = map[string][]byte{}
 	}
 	t.packed[name] = data
-	t.held(n, len(data))
+	t.checkMemory(n, len(data))
 	return data, true
 }

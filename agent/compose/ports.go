@@ -48,7 +48,7 @@ func (t *translation) portEntry(n *composefile.Node, replicas int) []workload.Po
 		t.Fault(n, "", "must be a port")
 		return nil
 	}
-	if width(s)+len(t.ports) > maxPorts {
+	if rangeWidth(s)+len(t.ports) > maxPorts {
 		t.Fault(n, "", "more than %d ports in a project", maxPorts)
 		return nil
 	}
@@ -120,8 +120,8 @@ func (t *translation) oneOf(n *composefile.Node, replicas int, hostIP, published
 // ranges finds "from-to" in a short form, not within an IPv6 address.
 var ranges = regexp.MustCompile(`(?:^|:)(\d{1,5})-(\d{1,5})`)
 
-// width is the size of the largest range of a short form, which the library would expand.
-func width(s string) int {
+// rangeWidth is the size of the largest range of a short form, which the library would expand.
+func rangeWidth(s string) int {
 	wide := 1
 	for _, m := range ranges.FindAllStringSubmatch(s, -1) {
 		from, _ := strconv.Atoi(m[1])

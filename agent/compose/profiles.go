@@ -13,8 +13,8 @@ import (
 // profiles removes the services that do not exist: those without an active profile, and those without replicas.
 func (t *translation) profiles(services *composefile.Node) {
 	active := strings.FieldsFunc(t.env[composefile.ProfilesVariable], func(r rune) bool { return r == ',' || r == ' ' })
-	all := t.every || slices.Contains(active, "*")
-	t.off = map[string]string{}
+	all := t.publisher || slices.Contains(active, "*")
+	t.inactive = map[string]string{}
 	for _, k := range slices.Clone(services.Keys) {
 		n := services.Fields[k]
 		p := n.Get("profiles")
@@ -25,27 +25,27 @@ func (t *translation) profiles(services *composefile.Node) {
 			why = fmt.Sprintf("its profiles are off (%s)", strings.Join(names, ", "))
 		}
 		for _, c := range []*composefile.Node{n.Get("scale"), n.Get("deploy", "replicas")} {
-			if c.Text() == "0" && !t.every {
+			if c.Text() == "0" && !t.publisher {
 				why = "it has no replicas"
 			}
 		}
 		if why != "" {
-			t.off[k] = why
+			t.inactive[k] = why
 			services.Drop(k)
 		}
 	}
-	if len(services.Keys) == 0 && len(t.off) > 0 {
+	if len(services.Keys) == 0 && len(t.inactive) > 0 {
 		t.Fault(services, "name active profiles with the deployment's parameter "+composefile.ProfilesVariable, "there are no services left: %s",
-			t.off[slices.Sorted(maps.Keys(t.off))[0]])
+			t.inactive[slices.Sorted(maps.Keys(t.inactive))[0]])
 	}
 }
 
-// offHint says how to make a service exist.
-func (t *translation) offHint(name string) string {
+// inactiveHint says how to make a service exist.
+func (t *translation) inactiveHint(name string) string {
 	switch {
-	case strings.HasPrefix(t.off[name], "its profiles"):
+	case strings.HasPrefix(t.inactive[name], "its profiles"):
 		return "name one of its profiles in the deployment's parameter " + composefile.ProfilesVariable + ", or depend on it with required: false"
-	case t.off[name] != "":
+	case t.inactive[name] != "":
 		return "give it a replica, or depend on it with required: false"
 	}
 	return ""
@@ -93,7 +93,7 @@ func (t *translation) commands(n *composefile.Node) []workload.Hook {
 			WorkingDir: t.Text(item.Get("working_dir")), Environment: t.hookEnvironment(item.Get("environment")),
 		}
 		switch {
-		case len(h.Command) == 0 && !t.isCut(n.Path):
+		case len(h.Command) == 0 && !t.isOmitted(n.Path):
 			t.Fault(item, "", "command is missing")
 		case h.WorkingDir != "" && !strings.HasPrefix(h.WorkingDir, "/"):
 			t.Fault(item.Get("working_dir"), "", "%q is not an absolute path", composefile.Clip(h.WorkingDir))

@@ -15,9 +15,9 @@ func (t *translation) resources(n *composefile.Node) workload.Resources {
 	r := workload.Resources{NanoCPUs: t.cores(n.Get("cpus")), MemoryBytes: t.bytes(n.Get("mem_limit")), PIDs: t.integer(n.Get("pids_limit"), -1, math.MaxInt32)}
 	deployed := n.Get("deploy", "resources")
 	if limits := deployed.Get("limits"); t.isMapping(deployed) && t.isMapping(limits) {
-		r.NanoCPUs = t.agreed(limits.Get("cpus"), "cpus", r.NanoCPUs, t.cores(limits.Get("cpus")))
-		r.MemoryBytes = t.agreed(limits.Get("memory"), "mem_limit", r.MemoryBytes, t.bytes(limits.Get("memory")))
-		r.PIDs = t.agreed(limits.Get("pids"), "pids_limit", r.PIDs, t.integer(limits.Get("pids"), -1, math.MaxInt32))
+		r.NanoCPUs = t.sameValue(limits.Get("cpus"), "cpus", r.NanoCPUs, t.cores(limits.Get("cpus")))
+		r.MemoryBytes = t.sameValue(limits.Get("memory"), "mem_limit", r.MemoryBytes, t.bytes(limits.Get("memory")))
+		r.PIDs = t.sameValue(limits.Get("pids"), "pids_limit", r.PIDs, t.integer(limits.Get("pids"), -1, math.MaxInt32))
 	}
 	t.isMapping(deployed.Get("reservations"))
 	if r.PIDs == -1 {
@@ -87,7 +87,7 @@ func (t *translation) micros(n *composefile.Node, least, most int64) int64 {
 		return 0
 	}
 	if s := t.Text(n); strings.ContainsAny(s, "smhunµ") {
-		v := t.span(n).Microseconds()
+		v := t.duration(n).Microseconds()
 		if v < least || v > most {
 			t.Fault(n, "", "%s is not within %dµs and %dµs", composefile.Clip(s), least, most)
 			return 0
@@ -104,7 +104,7 @@ func (t *translation) micros(n *composefile.Node, least, most int64) int64 {
 func (t *translation) memory(n *composefile.Node, r *workload.Resources) {
 	r.MemoryReservation = t.bytes(n.Get("mem_reservation"))
 	if s := n.Get("deploy", "resources", "reservations", "memory"); !s.IsNull() {
-		r.MemoryReservation = t.agreed(s, "mem_reservation", r.MemoryReservation, t.bytes(s))
+		r.MemoryReservation = t.sameValue(s, "mem_reservation", r.MemoryReservation, t.bytes(s))
 	}
 	if r.MemoryBytes != 0 && r.MemoryReservation > r.MemoryBytes {
 		t.Fault(n, "", "memory that is reserved must not be more than the limit on it")
@@ -116,7 +116,7 @@ func (t *translation) memory(n *composefile.Node, r *workload.Resources) {
 		default:
 			r.MemorySwap = t.bytes(s)
 		}
-		limited := r.MemoryBytes != 0 || t.isCut(n.Path+".mem_limit") || t.isCut(n.Path+".deploy")
+		limited := r.MemoryBytes != 0 || t.isOmitted(n.Path+".mem_limit") || t.isOmitted(n.Path+".deploy")
 		switch {
 		case r.MemorySwap == 0:
 		case !limited:
@@ -172,7 +172,7 @@ func (t *translation) rates(n *composefile.Node, what string) []workload.BlkioRa
 	return out
 }
 
-func (t *translation) agreed(at *composefile.Node, other string, a, b int64) int64 {
+func (t *translation) sameValue(at *composefile.Node, other string, a, b int64) int64 {
 	if a != 0 && b != 0 && a != b {
 		t.Fault(at, "", "differs from %s", other)
 	}

@@ -131,9 +131,9 @@ func (d *document) screenFields(n *composefile.Node, s *shape) {
 			d.Fault(child, sub.key.hint, "%s", sub.key.how)
 			switch { // what is missing because of it is the same fault
 			case (k == "build" || k == "provider") && n.Get("image") == nil:
-				d.cut[n.Path+".image"] = true
+				d.omitted[n.Path+".image"] = true
 			case k == "external":
-				d.cut[n.Path] = true
+				d.omitted[n.Path] = true
 			}
 		case strings.HasPrefix(k, "x-") && !strings.HasPrefix(k, extPrefix):
 		default:
@@ -145,7 +145,7 @@ func (d *document) screenFields(n *composefile.Node, s *shape) {
 
 func (d *document) unknown(n *composefile.Node, key string, s *shape) {
 	if near := strict.Nearest(key, slices.Sorted(maps.Keys(s.fields))); near != "" {
-		d.cut[strings.TrimSuffix(n.Path, key)+near] = true // it is there under another name
+		d.omitted[strings.TrimSuffix(n.Path, key)+near] = true // it is there under another name
 		d.Fault(n, "", "unknown key, did you mean %q?", near)
 		return
 	}

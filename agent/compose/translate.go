@@ -39,18 +39,18 @@ const reservedLabels = "dev.longshore."
 // translation translates a document to a project.
 type translation struct {
 	*document
-	files    fs.FS // nil: files of the archive are not looked at
-	lock     *artifacts.Lock
-	platform string
-	unpinned bool
-	every    bool     // a device's values are not known: all profiles are active
-	unfit    []string // images that are not made for this platform
-	ports    []publication
-	off      map[string]string            // services that do not exist here, and why
-	inits    map[string]*composefile.Node // init containers with what they inherit, by name
-	contents map[*composefile.Node][]byte // configs and secrets that were read; nil: refused
-	packed   map[string][]byte            // files of the archive that are mounted and were read
-	unnamed  []string                     // names of anonymous volumes that several services mount
+	files     fs.FS // nil: files of the archive are not looked at
+	lock      *artifacts.Lock
+	platform  string
+	unpinned  bool
+	publisher bool     // a device's values are not known: all profiles are active
+	unfit     []string // images that are not made for this platform
+	ports     []publication
+	inactive  map[string]string            // services that do not exist here, and why
+	inits     map[string]*composefile.Node // init containers with what they inherit, by name
+	contents  map[*composefile.Node][]byte // configs and secrets that were read; nil: refused
+	packed    map[string][]byte            // files of the archive that are mounted and were read
+	unnamed   []string                     // names of anonymous volumes that several services mount
 }
 
 func (t *translation) translate(ctx context.Context, name string) (*workload.Project, error) {
@@ -59,7 +59,7 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 		t.Fault(services, "", "more than %d services", maxServices)
 		return nil, t.Err()
 	}
-	if !t.named(services) || !t.sections() {
+	if !t.checkNames(services) || !t.sections() {
 		return nil, t.Err() // names are paths in everything that follows
 	}
 	t.inits = map[string]*composefile.Node{}
@@ -102,7 +102,7 @@ func (t *translation) translate(ctx context.Context, name string) (*workload.Pro
 	return p, nil
 }
 
-func (t *translation) named(services *composefile.Node) bool {
+func (t *translation) checkNames(services *composefile.Node) bool {
 	ok := true
 	for _, k := range services.Keys {
 		if !isHostname(k) {
@@ -163,7 +163,7 @@ func (t *translation) service(name string, n *composefile.Node) workload.Service
 	s.Image = t.serviceImage(n)
 	if s.Entrypoint != nil && len(s.Command) == 0 {
 		s.Command = nil // Compose: an entrypoint of its own takes the image's command away
-		if len(s.Entrypoint) == 0 && !t.cut[n.Path+".command"] {
+		if len(s.Entrypoint) == 0 && !t.omitted[n.Path+".command"] {
 			t.Fault(n.Get("entrypoint"), "name the program with \"command:\"", "an empty entrypoint leaves nothing to run")
 		}
 	}
@@ -195,7 +195,7 @@ func (t *translation) stopGrace(n *composefile.Node, s *workload.Service) {
 	if n.IsNull() {
 		return
 	}
-	switch s.StopGrace = t.span(n); {
+	switch s.StopGrace = t.duration(n); {
 	case s.StopGrace > maxStopGrace:
 		t.Fault(n, "a service that needs longer should save its work while it runs", "%v is longer than %v", s.StopGrace, maxStopGrace)
 	case s.StopGrace == 0:

@@ -156,18 +156,18 @@ func parseBytes(s string) (int64, error) {
 	return int64(v), err
 }
 
-// maxSpan bounds a duration.
-const maxSpan = 365 * 24 * time.Hour
+// maxDuration bounds a duration.
+const maxDuration = 365 * 24 * time.Hour
 
-// span is a duration.
-func (d *document) span(n *composefile.Node) time.Duration {
+// duration is a duration.
+func (d *document) duration(n *composefile.Node) time.Duration {
 	if n.IsNull() {
 		return 0
 	}
 	var v types.Duration
 	err := v.DecodeMapstructure(d.Text(n))
 	switch span := time.Duration(v); {
-	case err != nil || span > maxSpan:
+	case err != nil || span > maxDuration:
 		d.Fault(n, "write it with a unit: 90s, 1m30s", "%q is no duration", composefile.Clip(n.Text()))
 	case span < 0:
 		d.Fault(n, "", "must not be negative")
@@ -187,8 +187,8 @@ func (d *document) choice(n *composefile.Node, among ...string) string {
 	return s
 }
 
-// truth is a boolean, also as YAML 1.1 wrote it.
-func (d *document) truth(n *composefile.Node, otherwise bool) (value, ok bool) {
+// boolean is a boolean, also as YAML 1.1 wrote it.
+func (d *document) boolean(n *composefile.Node, otherwise bool) (value, ok bool) {
 	if n.IsNull() {
 		return otherwise, true
 	}
@@ -209,7 +209,7 @@ func (d *document) truth(n *composefile.Node, otherwise bool) (value, ok bool) {
 }
 
 func (d *document) flag(n *composefile.Node) bool {
-	v, _ := d.truth(n, false)
+	v, _ := d.boolean(n, false)
 	return v
 }
 

@@ -85,7 +85,7 @@ func (t *translation) volumeOptions(n *composefile.Node, v *workload.Volume) {
 		}
 		v.Options[o.key] = o.value
 	}
-	if v.Options == nil || t.isCut(n.Path) {
+	if v.Options == nil || t.isOmitted(n.Path) {
 		return
 	}
 	if v.Options["device"] == "" && v.Options["type"] != "tmpfs" {

@@ -128,13 +128,13 @@ func (r *Runtime) prepareStart(ctx context.Context, p *workload.Project, c workl
 			return err
 		}
 	}
-	late := runspec.BuiltAtStart(c.Service)
-	if !late && at.NetNS == rec.NetNS {
+	atStart := runspec.BuiltAtStart(c.Service)
+	if !atStart && at.NetNS == rec.NetNS {
 		return nil
 	}
 	rec.NetNS = at.NetNS
 	var err error
-	if late {
+	if atStart {
 		ctr.Spec, err = r.specifyAtStart(ctx, p, c, at, layer, ctr)
 	} else {
 		ctr.Spec, err = runspec.Rejoin(ctr.Spec, at.NetNS, at.files())

@@ -48,12 +48,12 @@ func (r *Runtime) firstOfService(ctx context.Context, project, service string) (
 	if err != nil {
 		return 0, err
 	}
-	answering := r.o.Networks.ActiveBackends()
+	active := r.o.Networks.ActiveBackends()
 	slices.SortStableFunc(ctrs, func(a, b containers.Container) int { // the active backend first
 		switch {
-		case answering[a.ID] == answering[b.ID]:
+		case active[a.ID] == active[b.ID]:
 			return 0
-		case answering[a.ID]:
+		case active[a.ID]:
 			return -1
 		}
 		return 1

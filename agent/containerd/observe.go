@@ -39,7 +39,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	if err != nil {
 		return out, fmt.Errorf("list tasks: %w", failure.Classify(err))
 	}
-	projects, answering, mute := map[string]bool{}, r.o.Networks.ActiveBackends(), map[string]bool{}
+	projects, active, mute := map[string]bool{}, r.o.Networks.ActiveBackends(), map[string]bool{}
 	for _, b := range ctrs {
 		if b.Labels[owned.LabelHook] != "" { // part of another container's start
 			continue
@@ -55,7 +55,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 		o := workload.Observation{
 			ID: b.ID, Generation: generation, Project: b.Labels[owned.LabelProject], Deployment: b.Labels[owned.LabelDeployment], Component: b.Labels[owned.LabelComponent],
 			Service: b.Labels[owned.LabelService], Replica: replica, Hash: b.Labels[owned.LabelHash], Image: b.Image, Status: workload.Created,
-			Active: answering[b.ID],
+			Active: active[b.ID],
 		}
 		switch t, ok := running[b.ID]; {
 		case ok && (t == nil || t.Status == task.Status_UNKNOWN):
@@ -134,7 +134,7 @@ func (s *lastKnown) recall(o workload.Observation) workload.Observation {
 	return o
 }
 
-// note remembers the current observations, and returns the containers whose shims stopped answering since the last call.
+// note remembers the current observations, and returns the containers whose shims stopped active since the last call.
 func (s *lastKnown) note(all []workload.Observation, silent map[string]bool) (since []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

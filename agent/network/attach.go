@@ -155,16 +155,16 @@ func (m *Manager) vethName(id, network string) string {
 }
 
 // removeContainerLink removes a container's link to one of its networks.
-func (m *Manager) removeContainerLink(ctx context.Context, p *ipam.Project, id string, place int) error {
+func (m *Manager) removeContainerLink(ctx context.Context, p *ipam.Project, id string, index int) error {
 	a := p.Attachments[id]
-	n := a.Networks[place]
+	n := a.Networks[index]
 	var err error
 	if b := p.Networks[n]; b.Routed() {
 		err = removeLink(m.host.links, m.vethName(id, n))
 	} else if b.CNI != "" {
-		err = m.detachCNI(ctx, id, a.Interfaces()[place])
+		err = m.detachCNI(ctx, id, a.Interfaces()[index])
 	} else {
-		err = m.removeInner(id, a.Interfaces()[place])
+		err = m.removeInner(id, a.Interfaces()[index])
 	}
 	if err != nil {
 		return fmt.Errorf("network %q: %w", n, err)

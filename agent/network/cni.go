@@ -65,11 +65,11 @@ func (m *Manager) cni() *libcni.CNIConfig {
 }
 
 // ensureCNI joins a container to a network of the site, unless it is there, and records the addresses that it was given.
-func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, in *netlink.Handle) error {
+func (m *Manager) ensureCNI(ctx context.Context, project, id string, index int, in *netlink.Handle) error {
 	p := m.state.Projects[project]
 	a := p.Attachments[id]
-	n, face := a.Networks[place], a.Interfaces()[place]
-	l, err := linkByName(in, face)
+	n, ifName := a.Networks[index], a.Interfaces()[index]
+	l, err := linkByName(in, ifName)
 	if err != nil {
 		return err
 	}
@@ -77,10 +77,10 @@ func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, 
 		return nil
 	}
 	// An earlier attempt, or one before a reboot, may have joined it, also where that was not saved.
-	if err := m.detachCNI(ctx, id, face); err != nil {
+	if err := m.detachCNI(ctx, id, ifName); err != nil {
 		return err
 	}
-	if err := removeLink(in, face); err != nil {
+	if err := removeLink(in, ifName); err != nil {
 		return err
 	}
 	list, err := m.o.CNI.find(p.Networks[n].CNI)
@@ -90,7 +90,7 @@ func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, 
 	if err != nil {
 		return err
 	}
-	rt := &libcni.RuntimeConf{ContainerID: id, NetNS: m.netnsPath(id), IfName: face, Args: [][2]string{{"IgnoreUnknown", "1"}}, CapabilityArgs: map[string]any{}}
+	rt := &libcni.RuntimeConf{ContainerID: id, NetNS: m.netnsPath(id), IfName: ifName, Args: [][2]string{{"IgnoreUnknown", "1"}}, CapabilityArgs: map[string]any{}}
 	if mac := a.Links[n].MAC; mac != "" {
 		rt.Args = append(rt.Args, [2]string{"MAC", mac})
 		rt.CapabilityArgs["mac"] = mac
@@ -108,7 +108,7 @@ func (m *Manager) ensureCNI(ctx context.Context, project, id string, place int, 
 	})
 	if err != nil {
 		err = fmt.Errorf("join the site's network %q: %w: %w", list.Name, fault.ErrTemporary, err)
-		return errors.Join(err, m.detachCNI(context.WithoutCancel(ctx), id, face))
+		return errors.Join(err, m.detachCNI(context.WithoutCancel(ctx), id, ifName))
 	}
 	given, err := assignedBy(result)
 	if err != nil {
@@ -143,9 +143,9 @@ func assignedBy(result cnitypes.Result) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// detachCNI takes a container out of the site's networks that its interface is in, as they were when it joined. face "": all
+// detachCNI takes a container out of the site's networks that its interface is in, as they were when it joined. ifName "": all
 // its interfaces. The site's files may be gone.
-func (m *Manager) detachCNI(ctx context.Context, id, face string) error {
+func (m *Manager) detachCNI(ctx context.Context, id, ifName string) error {
 	joined, err := m.cni().GetCachedAttachments(id)
 	if err != nil {
 		return fmt.Errorf("leave the site's networks: %w", err)
@@ -153,7 +153,7 @@ func (m *Manager) detachCNI(ctx context.Context, id, face string) error {
 	ctx, cancel := context.WithTimeout(ctx, cniLimit)
 	defer cancel()
 	for _, j := range joined {
-		if face != "" && j.IfName != face || j.ContainerID != id {
+		if ifName != "" && j.IfName != ifName || j.ContainerID != id {
 			continue
 		}
 		list, err := libcni.NetworkConfFromBytes(j.Config)
@@ -190,10 +190,10 @@ func (m *Manager) collectCNI(ctx context.Context) error {
 }
 
 // cniLink is what is known of a container's link to a network of the site.
-func (m *Manager) cniLink(p *ipam.Project, id string, place int) veth {
+func (m *Manager) cniLink(p *ipam.Project, id string, index int) veth {
 	a := p.Attachments[id]
-	w := veth{inner: a.Interfaces()[place]}
-	for _, g := range a.Links[a.Networks[place]].Assigned {
+	w := veth{inner: a.Interfaces()[index]}
+	for _, g := range a.Links[a.Networks[index]].Assigned {
 		if f := ipam.FamilyOf(g.Addr()); !w.ends[f].address.IsValid() {
 			w.ends[f] = end{address: g}
 		}

@@ -16,11 +16,11 @@ import (
 
 // ensureMacvlan makes a container's interface on a parent's link, or what is missing of it. The parent's network sees the
 // container as a device of its own; this device and the container do not see each other.
-func (m *Manager) ensureMacvlan(p *ipam.Project, id string, place int, in *netlink.Handle, ns *os.File) error {
+func (m *Manager) ensureMacvlan(p *ipam.Project, id string, index int, in *netlink.Handle, ns *os.File) error {
 	a := p.Attachments[id]
-	n := a.Networks[place]
+	n := a.Networks[index]
 	b := p.Networks[n]
-	w := m.macvlan(p, id, place)
+	w := m.macvlan(p, id, index)
 	l, err := linkByName(in, w.inner)
 	if err != nil {
 		return err
@@ -56,11 +56,11 @@ func (m *Manager) ensureMacvlan(p *ipam.Project, id string, place int, in *netli
 }
 
 // macvlan is what a container's interface on a parent's link has: the whole subnet is on the link.
-func (m *Manager) macvlan(p *ipam.Project, id string, place int) veth {
+func (m *Manager) macvlan(p *ipam.Project, id string, index int) veth {
 	a := p.Attachments[id]
-	n := a.Networks[place]
+	n := a.Networks[index]
 	b := p.Networks[n]
-	w := veth{inner: a.Interfaces()[place], mtu: b.MTU, mac: p.HardwareAddr(a, n)}
+	w := veth{inner: a.Interfaces()[index], mtu: b.MTU, mac: p.HardwareAddr(a, n)}
 	for f := range ipam.Families {
 		address := p.Address(a, n, f)
 		if !address.IsValid() {

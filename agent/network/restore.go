@@ -144,16 +144,16 @@ func (m *Manager) containerDrift(name, id string, servers resolver) (string, err
 }
 
 // linkDrift describes how a container's link to one of its networks differs from what it should be.
-func (m *Manager) linkDrift(p *ipam.Project, id string, place int, in *netlink.Handle) (string, error) {
+func (m *Manager) linkDrift(p *ipam.Project, id string, index int, in *netlink.Handle) (string, error) {
 	a := p.Attachments[id]
-	b := p.Networks[a.Networks[place]]
+	b := p.Networks[a.Networks[index]]
 	var w veth
 	if b.CNI != "" {
-		w = m.cniLink(p, id, place)
+		w = m.cniLink(p, id, index)
 	} else if b.Routed() {
-		w = m.veth(p, id, place, 0)
+		w = m.veth(p, id, index, 0)
 	} else {
-		w = m.macvlan(p, id, place)
+		w = m.macvlan(p, id, index)
 	}
 	inner, err := linkByName(in, w.inner)
 	if err != nil {

@@ -239,11 +239,11 @@ func allAddresses(f ipam.Family) netip.Prefix {
 }
 
 // veth is a container's link to a bridge: single addresses, with the bridge as gateway for everything else.
-func (m *Manager) veth(p *ipam.Project, id string, place int, bridge int) veth {
+func (m *Manager) veth(p *ipam.Project, id string, index int, bridge int) veth {
 	a := p.Attachments[id]
-	n := a.Networks[place]
+	n := a.Networks[index]
 	b := p.Networks[n]
-	w := veth{outer: m.vethName(id, n), label: id + "/" + n, inner: a.Interfaces()[place], bridge: bridge, mtu: b.MTU, mac: p.HardwareAddr(a, n)}
+	w := veth{outer: m.vethName(id, n), label: id + "/" + n, inner: a.Interfaces()[index], bridge: bridge, mtu: b.MTU, mac: p.HardwareAddr(a, n)}
 	for f := range ipam.Families {
 		address := p.Address(a, n, f)
 		if !address.IsValid() {

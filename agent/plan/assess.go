@@ -89,7 +89,7 @@ func Assess(q Question) Assessment {
 		out.Settled = out.Settled && wanted[p]
 	}
 	if q.Target != nil {
-		q.leaving(&out, known)
+		q.removed(&out, known)
 	}
 	slices.SortFunc(out.Statuses, func(a, b store.Status) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
 	return out
@@ -201,8 +201,8 @@ func (q Question) next(d *Deployment, now store.Status) store.Status {
 	return q.sum(out, before)
 }
 
-// leaving assesses the deployments that were reported and are not desired any more.
-func (q Question) leaving(out *Assessment, known map[string]bool) {
+// removed assesses the deployments that were reported and are not desired any more.
+func (q Question) removed(out *Assessment, known map[string]bool) {
 	there := map[string]bool{}
 	for _, c := range q.Observed.Containers {
 		there[c.Project] = true

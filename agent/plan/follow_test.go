@@ -267,16 +267,16 @@ func TestQuote(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"", ""},
 		{"\n\n", ""},
-		{"one\ntwo\n", wordOutput + "one\n  two"},
-		{"\x1b[31mred\x1b[0m\ttab\r\n\x00", wordOutput + "[31mred[0m tab"},
-		{"\xff\xfe ok\u202e", wordOutput + "  ok"},
-		{"1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12", wordOutput + "3\n  4\n  5\n  6\n  7\n  8\n  9\n  10\n  11\n  12"},
+		{"one\ntwo\n", outputLabel + "one\n  two"},
+		{"\x1b[31mred\x1b[0m\ttab\r\n\x00", outputLabel + "[31mred[0m tab"},
+		{"\xff\xfe ok\u202e", outputLabel + "  ok"},
+		{"1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12", outputLabel + "3\n  4\n  5\n  6\n  7\n  8\n  9\n  10\n  11\n  12"},
 	} {
 		if got := Quote(tc.in); got != tc.want {
 			t.Errorf("quote(%q) = %q, want %q", tc.in, got, tc.want)
 		}
 	}
-	if got := Quote(string(long)); len(got) > logBytes+len(wordOutput)+10 {
+	if got := Quote(string(long)); len(got) > logBytes+len(outputLabel)+10 {
 		t.Errorf("quote of a long line has %d bytes", len(got))
 	}
 }

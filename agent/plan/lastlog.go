@@ -15,8 +15,8 @@ const (
 	logBytes = 2 << 10
 )
 
-// wordOutput is what comes between a message and the last log lines.
-const wordOutput = "; its last output:\n  "
+// outputLabel is what comes between a message and the last log lines.
+const outputLabel = "; its last output:\n  "
 
 // Quote makes the end of an output fit for a message: few lines, few bytes, nothing that moves a cursor.
 func Quote(out string) string {
@@ -50,7 +50,7 @@ func Quote(out string) string {
 	if from == len(lines) {
 		return ""
 	}
-	return wordOutput + strings.Join(lines[from:], "\n  ")
+	return outputLabel + strings.Join(lines[from:], "\n  ")
 }
 
 // lacked is the part of a message about the resource that a container lacked when it ended, and what to do; "": none.

@@ -68,7 +68,7 @@ func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 		fault = worse(fault, views[i].fault)
 	}
 	was := componentOf(q.Before[d.ID], r.Source)
-	message, output, said := strings.Cut(r.Message, wordOutput)
+	message, output, said := strings.Cut(r.Message, outputLabel)
 	word := wordBack
 	switch {
 	case r.Pause:
@@ -83,7 +83,7 @@ func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 		message += fmt.Sprintf(word, d.Back)
 	}
 	if fault != nil && fault.Permanent && !r.Pause {
-		cause, its, has := strings.Cut(fault.Message, wordOutput)
+		cause, its, has := strings.Cut(fault.Message, outputLabel)
 		message += fmt.Sprintf(wordBoth, cause)
 		switch {
 		case was.Error != nil && strings.HasPrefix(was.Error.Message, message[:len(message)-len(cause)]):
@@ -93,7 +93,7 @@ func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 		}
 	}
 	if said {
-		message += wordOutput + output
+		message += outputLabel + output
 	}
 	c := store.Component{Name: r.Source, Revision: r.Revision}
 	at := len(s.Components)

@@ -17,7 +17,7 @@ type view struct {
 	slots         []slot                 // one for each container that it needs, in their order
 	extra         []workload.Observation // of its project, of no needed service or replica
 	open          bool                   // it may be installed now, in the order of components
-	present       bool                   // every needed container exists
+	exists        bool                   // every needed container exists
 	started       bool                   // every needed container runs, or ran and succeeded
 	met           bool                   // started, healthy, and nothing obsolete left: the next component may begin
 	up            bool                   // met, and past the time in which an exit fails the installation
@@ -75,7 +75,7 @@ func (pl *planner) views(d *Deployment) []view {
 			before := &out[i-1]
 			switch {
 			case before.up, !d.Updating && before.met, !before.c.Wait && before.started:
-			case before.fault != nil && v.present: // it was installed before: it starts whatever happens to earlier ones
+			case before.fault != nil && v.exists: // it was installed before: it starts whatever happens to earlier ones
 			default:
 				open = false
 			}
@@ -94,7 +94,7 @@ type place struct {
 
 // look compares one component with its containers.
 func (pl *planner) look(d *Deployment, c *Component) view {
-	v := view{d: d, c: c, present: true, started: true, met: true, up: true, slots: make([]slot, len(c.Containers))}
+	v := view{d: d, c: c, exists: true, started: true, met: true, up: true, slots: make([]slot, len(c.Containers))}
 	at, needed := map[place]int{}, map[string]int{}
 	for i, x := range c.Containers {
 		v.slots[i].c = x
@@ -113,7 +113,7 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 		}
 	}
 	for i := range v.slots {
-		v.present = v.present && v.slots[i].there
+		v.exists = v.exists && v.slots[i].there
 		pl.judge(&v, &v.slots[i])
 	}
 	pl.sum(&v)

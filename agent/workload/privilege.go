@@ -308,7 +308,7 @@ func (g Guard) Access(real string) (strictest Place, below bool) {
 	for _, p := range slices.Concat(devicePlaces, g.Places) {
 		pattern := names(p.Path)
 		switch {
-		case !alike(pattern, own):
+		case !samePrefix(pattern, own):
 		case len(pattern) > len(own):
 			under = append(under, p)
 		case len(pattern) > length || len(pattern) == length && p.Access < at.Access:
@@ -324,8 +324,8 @@ func (g Guard) Access(real string) (strictest Place, below bool) {
 	return strictest, below
 }
 
-// alike reports whether one path is equal to the other or above it.
-func alike(pattern, own []string) bool {
+// samePrefix reports whether one path is equal to the other or above it.
+func samePrefix(pattern, own []string) bool {
 	for n := range min(len(pattern), len(own)) {
 		if ok, err := path.Match(pattern[n], own[n]); err != nil || !ok {
 			return false

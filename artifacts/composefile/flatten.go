@@ -82,7 +82,7 @@ func (f *flattening) model(names []string, base string, trail []string, at *Node
 			out = from.root
 			continue
 		}
-		out = f.Merge(without(out, from.tags), from.root, "")
+		out = f.Merge(removeTagged(out, from.tags), from.root, "")
 	}
 	return out
 }
@@ -175,7 +175,7 @@ func (f *flattening) include(into *layer, trail []string) {
 		}
 		f.defaults(from, of.env)
 		for _, section := range []string{"services", "networks", "volumes", "configs", "secrets", "jobs", "models"} {
-			f.takeOver(into, from, section)
+			f.mergeSection(into, from, section)
 		}
 	}
 }
@@ -195,7 +195,7 @@ func (f *flattening) included(n *Node, base string) (out included, ok bool) {
 			f.Fault(item, "copy it into the directory", "%s is elsewhere: only files of the directory are packed", Clip(name))
 			return out, false
 		}
-		if name = f.within(item, base); name == "" {
+		if name = f.resolvePath(item, base); name == "" {
 			return out, false
 		}
 		out.names = append(out.names, name)
@@ -214,8 +214,8 @@ func (f *flattening) included(n *Node, base string) (out included, ok bool) {
 	return out, true
 }
 
-// within is a path from the root; "" when it leaves it.
-func (f *flattening) within(n *Node, base string) string {
+// resolvePath is a path from the root; "" when it leaves it.
+func (f *flattening) resolvePath(n *Node, base string) string {
 	name := n.Text()
 	if !path.IsAbs(name) {
 		name = path.Join(base, name)
@@ -226,8 +226,8 @@ func (f *flattening) within(n *Node, base string) string {
 	return path.Clean(name)
 }
 
-// takeOver merges a section of the including file over that of an included one.
-func (f *flattening) takeOver(into *layer, from *Node, section string) {
+// mergeSection merges a section of the including file over that of an included one.
+func (f *flattening) mergeSection(into *layer, from *Node, section string) {
 	root, theirs := into.root, from.Get(section)
 	if theirs.IsNull() {
 		return
@@ -249,7 +249,7 @@ func (f *flattening) takeOver(into *layer, from *Node, section string) {
 			continue
 		}
 		if !reflect.DeepEqual(plain(c), plain(theirs.Fields[k])) {
-			ours.Fields[k] = f.Merge(without(theirs.Fields[k], into.tags.Get(section, k)), c, join(section, "*"))
+			ours.Fields[k] = f.Merge(removeTagged(theirs.Fields[k], into.tags.Get(section, k)), c, join(section, "*"))
 		}
 	}
 }
@@ -298,7 +298,7 @@ func (f *flattening) extend(in *layer, service string, trail []string, at *Node)
 	}
 	of := in
 	if !other.IsNull() {
-		target := f.within(other, in.base)
+		target := f.resolvePath(other, in.base)
 		if target == "" {
 			return nil
 		}
@@ -320,5 +320,5 @@ func (f *flattening) extend(in *layer, service string, trail []string, at *Node)
 			own.Keys, own.Fields[k] = append(own.Keys, k), s.Fields[k]
 		}
 	}
-	return f.Merge(without(from, in.tags.Get("services", service)), &own, "services.*")
+	return f.Merge(removeTagged(from, in.tags.Get("services", service)), &own, "services.*")
 }

@@ -21,7 +21,7 @@ func (f *flattening) envOf(n *Node, base string) map[string]string {
 		return env
 	}
 	for _, item := range f.Elements(n) {
-		name := f.within(item, base)
+		name := f.resolvePath(item, base)
 		if name == "" {
 			return nil
 		}

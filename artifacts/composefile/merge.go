@@ -15,8 +15,8 @@ import (
 // maxMerged bounds the values of all merges of one project together: services that extend one another repeat them.
 const maxMerged = 20 * maxNodes
 
-// without is base without the values that have a !reset or !override tag in the file that is merged over it. It changes neither.
-func without(base, tags *Node) *Node {
+// removeTagged is base without the values that have a !reset or !override tag in the file that is merged over it. It changes neither.
+func removeTagged(base, tags *Node) *Node {
 	if base == nil || tags == nil || base.Kind != Map || tags.Kind != Map {
 		return base
 	}
@@ -24,7 +24,7 @@ func without(base, tags *Node) *Node {
 	out.Keys, out.Fields = nil, make(map[string]*Node, len(base.Keys))
 	for _, k := range base.Keys {
 		if t := tags.Fields[k]; t == nil || t.reset == "" {
-			out.Keys, out.Fields[k] = append(out.Keys, k), without(base.Fields[k], t)
+			out.Keys, out.Fields[k] = append(out.Keys, k), removeTagged(base.Fields[k], t)
 		}
 	}
 	return &out
@@ -42,13 +42,13 @@ func (r *Report) Merge(base, over *Node, pattern string) *Node {
 		return over
 	}
 	parts := strings.FieldsFunc(pattern, func(r rune) bool { return r == '.' })
-	merged, err := overlaid(plain(base), plain(over), tree.NewPath(parts...))
+	merged, err := mergeValues(plain(base), plain(over), tree.NewPath(parts...))
 	if err != nil {
 		r.conflicts(base, over, tree.NewPath(parts...))
 		return over
 	}
 	unique(merged, parts)
-	return placed(merged, over, base)
+	return withPositions(merged, over, base)
 }
 
 // conflicts adds a fault for each value that cannot be merged. The library stops at the first that it finds, which differs from run to
@@ -60,7 +60,7 @@ func (r *Report) conflicts(base, over *Node, path tree.Path) {
 		if below == nil {
 			continue
 		}
-		if _, err := overlaid(plain(below), plain(above), path.Next(k)); err != nil {
+		if _, err := mergeValues(plain(below), plain(above), path.Next(k)); err != nil {
 			r.conflicts(below, above, path.Next(k))
 		}
 	}
@@ -69,8 +69,8 @@ func (r *Report) conflicts(base, over *Node, path tree.Path) {
 	}
 }
 
-// overlaid is the library's merge, which panics on some values of the wrong kind: a project must not stop the agent.
-func overlaid(base, over any, path tree.Path) (merged any, err error) {
+// mergeValues is the library's merge, which panics on some values of the wrong kind: a project must not stop the agent.
+func mergeValues(base, over any, path tree.Path) (merged any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("compose-go: %v", r)
@@ -80,10 +80,10 @@ func overlaid(base, over any, path tree.Path) (merged any, err error) {
 	case path == "":
 		networks, _ := field(over, "networks").(map[string]any)
 		for name, network := range networks {
-			err = errors.Join(err, overlaySubnets(field(base, "networks", name), network))
+			err = errors.Join(err, mergeSubnets(field(base, "networks", name), network))
 		}
 	case path.Matches("networks.*"):
-		err = overlaySubnets(base, over)
+		err = mergeSubnets(base, over)
 	}
 	if err != nil {
 		return nil, err
@@ -91,10 +91,10 @@ func overlaid(base, over any, path tree.Path) (merged any, err error) {
 	return override.MergeYaml(base, over, path)
 }
 
-// overlaySubnets merges the subnets of a network. As with docker compose, the later file's subnets are those of the network, and one that
+// mergeSubnets merges the subnets of a network. As with docker compose, the later file's subnets are those of the network, and one that
 // the earlier file has too keeps fields that the later does not set. The library does so for one subnet; of several it mixes the
 // fields.
-func overlaySubnets(base, over any) error {
+func mergeSubnets(base, over any) error {
 	ipam, _ := field(base, "ipam").(map[string]any)
 	earlier, ok := ipam["config"].([]any)
 	later, too := field(over, "ipam", "config").([]any)
@@ -170,8 +170,8 @@ func (n *Node) size() int {
 	return size
 }
 
-// placed is a merged value as a tree, with the positions and the order of keys of its sources, the later first.
-func placed(value any, from ...*Node) *Node {
+// withPositions is a merged value as a tree, with the positions and the order of keys of its sources, the later first.
+func withPositions(value any, from ...*Node) *Node {
 	from = slices.DeleteFunc(from, func(n *Node) bool { return n == nil })
 	at := from[0]
 	if i := slices.IndexFunc(from, func(n *Node) bool { return !n.IsNull() }); i > 0 && value != nil {
@@ -190,12 +190,12 @@ func placed(value any, from ...*Node) *Node {
 			if !ok || n.Fields[k] != nil {
 				continue
 			}
-			n.Keys, n.Fields[k] = append(n.Keys, k), placedField(c, k, from)
+			n.Keys, n.Fields[k] = append(n.Keys, k), fieldWithPositions(c, k, from)
 		}
 	case []any:
 		n.Kind = List
 		for _, item := range v {
-			n.Items = append(n.Items, placedItem(item, from))
+			n.Items = append(n.Items, itemWithPositions(item, from))
 		}
 	default:
 		n.Value, n.Raw = value, fmt.Sprint(value)
@@ -209,8 +209,8 @@ func placed(value any, from ...*Node) *Node {
 	return n
 }
 
-// placedField is placed for the value of a key. A value that only one source has is used as it is.
-func placedField(value any, key string, from []*Node) *Node {
+// fieldWithPositions is placed for the value of a key. A value that only one source has is used as it is.
+func fieldWithPositions(value any, key string, from []*Node) *Node {
 	var below []*Node
 	for _, source := range from {
 		if c := source.named(key); c != nil {
@@ -220,16 +220,16 @@ func placedField(value any, key string, from []*Node) *Node {
 	if len(below) == 1 && slices.ContainsFunc(from, func(source *Node) bool { return source.Get(key) == below[0] }) {
 		return below[0]
 	}
-	return placed(value, append(below, from[0])...)
+	return withPositions(value, append(below, from[0])...)
 }
 
-// placedItem is placed for an element of a list, which may have been a key and its value. In a list names are interpolated too, so their
+// itemWithPositions is placed for an element of a list, which may have been a key and its value. In a list names are interpolated too, so their
 // dollar signs are doubled.
-func placedItem(value any, from []*Node) *Node {
+func itemWithPositions(value any, from []*Node) *Node {
 	for _, source := range from {
 		for _, item := range source.Items {
 			if reflect.DeepEqual(plain(item), value) {
-				return placed(value, item)
+				return withPositions(value, item)
 			}
 		}
 	}
@@ -237,11 +237,11 @@ func placedItem(value any, from []*Node) *Node {
 		name, _, _ := strings.Cut(text, "=")
 		for _, source := range from {
 			if c := source.Get(name); c != nil {
-				return placed(strings.ReplaceAll(name, "$", "$$")+text[len(name):], c)
+				return withPositions(strings.ReplaceAll(name, "$", "$$")+text[len(name):], c)
 			}
 		}
 	}
-	return placed(value, from...)
+	return withPositions(value, from...)
 }
 
 // names are the keys of a mapping, or the texts of a list that stands for one.

@@ -92,7 +92,7 @@ func (f *flattening) references(root *Node) map[string]bool {
 			continue
 		}
 		if k.bound && path.Clean(k.name) == "." {
-			f.Fault(k.at, WholeHint, "the whole directory is mounted")
+			f.Fault(k.at, WholeDirectoryHint, "the whole directory is mounted")
 			continue
 		}
 		if !f.inside(k.at, k.name) {
@@ -144,8 +144,8 @@ func (f *flattening) inside(n *Node, name string) bool {
 	return false
 }
 
-// WholeHint is what to do instead of mounting all there is.
-const WholeHint = "mount a file or a directory that is beside compose.yaml"
+// WholeDirectoryHint is what to do instead of mounting all there is.
+const WholeDirectoryHint = "mount a file or a directory that is beside compose.yaml"
 
 // FilesBelow lists a file alone, or all files of a directory in order.
 func FilesBelow(fsys fs.FS, name string) (names []string, dir bool, err error) {
@@ -189,7 +189,7 @@ func boundKeys(service *Node) []fileKey {
 		if item.Kind == Map {
 			source := item.Get("source")
 			if item.Get("type").Text() == "bind" && relative(source.Text()) {
-				out = append(out, fileKey{at: source, name: source.Text(), bound: true, written: !mayBeTrue(item.Get("read_only").Text())})
+				out = append(out, fileKey{at: source, name: source.Text(), bound: true, written: !maybeTrue(item.Get("read_only").Text())})
 			}
 			continue
 		}
@@ -209,4 +209,4 @@ func relative(source string) bool {
 	return source != "" && !path.IsAbs(source) && !strings.HasPrefix(source, "~") && !strings.HasPrefix(source, "$")
 }
 
-func mayBeTrue(s string) bool { return s == "true" || strings.Contains(s, "$") }
+func maybeTrue(s string) bool { return s == "true" || strings.Contains(s, "$") }

@@ -217,19 +217,19 @@ func (r *Store) dropUnverifiedLayers(ctx context.Context, i workload.Image, img 
 	if len(suspect) == 0 {
 		return nil
 	}
-	sound, err := r.durableChains(ctx, i)
+	durable, err := r.durableChains(ctx, i)
 	if err != nil {
 		return err
 	}
-	for id := range sound {
+	for id := range durable {
 		delete(suspect, id)
 	}
-	return r.dropSnapshots(ctx, suspect, sound)
+	return r.dropSnapshots(ctx, suspect, durable)
 }
 
 // durableChains are the snapshots of all durable images except one.
 func (r *Store) durableChains(ctx context.Context, but workload.Image) (map[string]bool, error) {
-	sound := map[string]bool{}
+	chains := map[string]bool{}
 	have, err := r.client.ImageService().List(ctx, owned.By(r.o.Device))
 	if err != nil {
 		return nil, failure.Classify(err)
@@ -254,16 +254,16 @@ func (r *Store) durableChains(ctx context.Context, but workload.Image) (map[stri
 				continue
 			}
 			for _, id := range img.chain {
-				sound[id.String()] = true
+				chains[id.String()] = true
 			}
 		}
 	}
-	return sound, nil
+	return chains, nil
 }
 
 // dropSnapshots removes the suspect snapshots and those on top of them. A snapshot that a container uses stays, with a warning: a
 // running container proves more than a check could.
-func (r *Store) dropSnapshots(ctx context.Context, suspect, sound map[string]bool) error {
+func (r *Store) dropSnapshots(ctx context.Context, suspect, durable map[string]bool) error {
 	children := map[string][]snapshots.Info{}
 	kinds := map[string]snapshots.Info{}
 	err := r.snapshots().Walk(ctx, func(_ context.Context, s snapshots.Info) error {
@@ -281,7 +281,7 @@ func (r *Store) dropSnapshots(ctx context.Context, suspect, sound map[string]boo
 			return true, nil
 		}
 		half := strings.HasPrefix(s.Name, snapshots.UnpackKeyPrefix+"-") && strings.Contains(s.Name, " ") // a layer that an earlier process was unpacking
-		if sound[s.Name] || s.Kind != snapshots.KindCommitted && !half {
+		if durable[s.Name] || s.Kind != snapshots.KindCommitted && !half {
 			return false, nil
 		}
 		free := true
