@@ -53,7 +53,8 @@ func documentOf(p *composefile.Project, env map[string]string) *document {
 
 // prepare brings a tree up to interpolated, supported keys. assume leaves out what needs unknown variables.
 func (d *document) prepare(assume bool) error {
-	d.screen(d.root, supported())
+	known := supported()
+	d.screen(d.root, known)
 	i := &composefile.Interpolation{Env: d.env, Assume: assume, Open: map[*composefile.Node]bool{}}
 	i.Walk(d.root)
 	d.Add(i.Faults...)
@@ -64,7 +65,7 @@ func (d *document) prepare(assume bool) error {
 		d.prune(i.Open)
 	}
 	d.filled = true
-	d.screen(d.root, supported())
+	d.screen(d.root, known)
 	if p := (&composefile.Project{Report: d.Report, Root: d.root}); !p.HasServices() {
 		return d.Err()
 	}

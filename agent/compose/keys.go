@@ -3,7 +3,6 @@ package compose
 import (
 	_ "embed"
 	"strings"
-	"sync"
 )
 
 // verdict is how a device treats a key.
@@ -29,12 +28,10 @@ type key struct {
 //go:embed keys.txt
 var keyTable string
 
-// keys returns the decisions on every key of the Compose Specification. The caller must not change them.
-var keys = sync.OnceValue(func() []key { return parseKeys(keyTable) })
-
-func parseKeys(table string) (out []key) {
+// keys reads the decisions on every key of the Compose Specification. An agent reads them seldom, so it does not keep them.
+func keys() (out []key) {
 	prefix := ""
-	for line := range strings.Lines(table) {
+	for line := range strings.Lines(keyTable) {
 		line = strings.TrimSuffix(line, "\n")
 		first, rest, _ := strings.Cut(line, " ")
 		switch {

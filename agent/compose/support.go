@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -29,8 +28,8 @@ func notInPreStart() []string {
 	}
 }
 
-// supported is the shape of a supported file. The caller must not change it.
-var supported = sync.OnceValue(func() *shape {
+// supported is the shape of a supported file.
+func supported() *shape {
 	root := &shape{}
 	all := keys()
 	for i := range all {
@@ -53,7 +52,7 @@ var supported = sync.OnceValue(func() *shape {
 		}
 	}
 	return root
-})
+}
 
 // grow adds the shapes up to a path.
 func (s *shape) grow(path string) *shape {
