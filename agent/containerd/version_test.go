@@ -59,11 +59,11 @@ func TestTooOldAContainerd(t *testing.T) {
 	err = r.Admit(t.Context(), []*workload.Project{project("one", server(workload.Image{})), project("two", server(workload.Image{}))})
 	var found workload.Conflicts
 	if !errors.As(err, &found) || len(found) != 2 || !errors.Is(err, fault.ErrUnfit) {
-		t.Fatalf("Admit = %v, want a clash for each project", err)
+		t.Fatalf("Admit = %v, want a conflict for each project", err)
 	}
 	for _, c := range found {
-		if !strings.HasSuffix(c.Error(), ": services: containerd is 1.5.18~ds1, 1.6 is the oldest that works") || !strings.HasPrefix(fault.Hint(c), "install containerd 2") {
-			t.Errorf("clash %q, hint %q", c.Error(), fault.Hint(c))
+		if !strings.HasSuffix(c.Error(), ": services: containerd is 1.5.18~ds1, the oldest supported version is 1.6") || !strings.HasPrefix(fault.Hint(c), "install containerd 2") {
+			t.Errorf("conflict %q, hint %q", c.Error(), fault.Hint(c))
 		}
 	}
 }

@@ -53,7 +53,7 @@ func recentRelease(release string) error {
 	if !older(release, MinKernel) {
 		return nil
 	}
-	return fault.WithHint(fmt.Errorf("the kernel is %s, %s is the oldest that works: %w", release, MinKernel, fault.ErrUnfit),
+	return fault.WithHint(fmt.Errorf("the kernel is %s, the oldest supported version is %s: %w", release, MinKernel, fault.ErrUnfit),
 		"update the device's operating system")
 }
 
