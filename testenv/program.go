@@ -48,6 +48,7 @@ const (
 	sigstorePins     = "sigstore"     // the servers of an instance of sigstore
 	helmPins         = "helm"         // helm, which pulls and pushes charts
 	nerdctlPins      = "nerdctl"      // nerdctl and the plugins that it needs
+	orasPins         = "oras"         // oras, which copies from registry to registry
 )
 
 // programs are all that tests run. Order is the order of building: what most tests need comes first.
@@ -89,6 +90,7 @@ func programs() []program {
 			ldvar: "github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion", pins: nerdctlPins, file: "firewall", peer: true,
 		},
 		{name: "nerdctl-tuning", pkg: plugins + "/meta/tuning", pins: nerdctlPins, file: "tuning", peer: true},
+		{name: "oras", pkg: "oras.land/oras/cmd/oras", pins: orasPins, peer: true},
 	}
 }
 
