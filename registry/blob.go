@@ -47,9 +47,9 @@ func (p *remotePlace) readBlob(ctx context.Context, desc ocispec.Descriptor) ([]
 	return nil, last
 }
 
-func (p *remotePlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) {
+func (p *remotePlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64, check bool) (io.ReadCloser, error) {
 	b := &blobReader{ctx: ctx, p: p, desc: desc, off: off, mark: off}
-	if off == 0 {
+	if check {
 		b.hash = desc.Digest.Verifier()
 	}
 	if err := b.open(); err != nil {
@@ -65,7 +65,7 @@ type blobReader struct {
 	p     *remotePlace
 	desc  ocispec.Descriptor
 	at    int             // index of the place that is read from
-	hash  digest.Verifier // nil: the caller has what was before off, and checks
+	hash  digest.Verifier // nil: the caller checks
 	body  io.ReadCloser
 	off   int64
 	tries int   // resumes since mark
@@ -217,6 +217,29 @@ func (b *blobReader) Close() error {
 		b.err = errors.New("read of a closed blob")
 	}
 	return nil
+}
+
+// verified opens a blob from its beginning so that io.EOF comes only where the digest is right.
+func verified(ctx context.Context, desc ocispec.Descriptor, open opener) (io.ReadCloser, error) {
+	body, err := open(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &verifying{body, desc.Digest.Verifier()}, nil
+}
+
+type verifying struct {
+	io.ReadCloser
+	hash digest.Verifier
+}
+
+func (v *verifying) Read(b []byte) (int, error) {
+	n, err := v.ReadCloser.Read(b)
+	_, _ = v.hash.Write(b[:n]) // a hash does not fail
+	if err == io.EOF && !v.hash.Verified() {
+		err = fmt.Errorf("bytes with another digest arrived: %w", fault.ErrDigestMismatch)
+	}
+	return n, err
 }
 
 // sleep waits, at most as long as ctx lasts.

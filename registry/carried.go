@@ -21,7 +21,7 @@ import (
 type Carried struct {
 	Had    map[digest.Digest]bool // what the destination has: it counts as there and is not written, unless a tag is set; nil: nothing
 	Sparse bool                   // an index may be put whose manifests are not all here: they are for platforms that are not wanted
-	// Omitted is told each blob that is not written because of Had, perhaps again; nil: nobody is.
+	// Omitted gets each blob that is not written because of Had, perhaps again; nil: not called.
 	Omitted func(ocispec.Descriptor)
 	// Below opens the repository that is read for what is not carried; nil: nothing is.
 	Below func(ctx context.Context) (*Repository, error)
@@ -138,9 +138,9 @@ func (p *carriedPlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byt
 	return or(ctx, p, data, p.in(err), func(r *Repository) ([]byte, error) { return r.Blob(ctx, desc, desc.Size) })
 }
 
-func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) {
-	f, err := p.layoutPlace.openBlob(ctx, desc, off)
-	return or(ctx, p, f, p.in(err), func(r *Repository) (io.ReadCloser, error) { return r.openBlob(ctx, desc, off) })
+func (p *carriedPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64, check bool) (io.ReadCloser, error) {
+	f, err := p.layoutPlace.openBlob(ctx, desc, off, check)
+	return or(ctx, p, f, p.in(err), func(r *Repository) (io.ReadCloser, error) { return r.openBlob(ctx, desc, off, check) })
 }
 
 func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {

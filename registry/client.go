@@ -164,7 +164,7 @@ func (c *Client) EachResolve(ctx context.Context, repository, tag string, enough
 	return r.EachResolve(ctx, tag, enough)
 }
 
-// Upstream is a client that asks registries themselves what a tag names, as whoever publishes has to: what a mirror shows may
+// Upstream is a client that asks registries themselves what a tag names, as publishers have to: what a mirror shows may
 // be older, and what follows it would be in conflict with what is there. Content comes by its digest from wherever it is.
 type Upstream struct{ *Client }
 

@@ -88,7 +88,7 @@ func (r *Repository) Where() string {
 // index only the index is looked for: its images need not all be wanted.
 func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.Descriptor, error) {
 	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
-	if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
+	if missing(err) {
 		return []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageManifest, Digest: d}}, nil
 	}
 	if err != nil || isIndex(desc.MediaType) {
@@ -106,7 +106,7 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 		}
 		asked[b.Digest] = true
 		there, err := r.Exists(ctx, ocispec.Descriptor{MediaType: "", Digest: b.Digest, Size: b.Size})
-		if err != nil && (!errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrTemporary)) {
+		if err != nil && !missing(err) {
 			return nil, err
 		}
 		if !there {
@@ -118,111 +118,99 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 
 // Content lists a manifest and all that it names, each once: of an index its manifests too, for some platforms or for all.
 func (r *Repository) Content(ctx context.Context, d digest.Digest, only ...string) ([]ocispec.Descriptor, error) {
-	seen := map[digest.Digest]bool{}
-	var out []ocispec.Descriptor
-	add := func(d ocispec.Descriptor) bool {
-		fresh := !seen[d.Digest]
-		if seen[d.Digest] = true; fresh {
-			out = append(out, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
-		}
-		return fresh
-	}
-	var visit func(d digest.Digest, depth int) error
-	visit = func(d digest.Digest, depth int) error {
-		desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
-		if err != nil || !add(desc) {
-			return err
-		}
-		blobs, manifests, err := parts(data)
-		if err == nil && len(manifests) > 0 && depth == 0 {
-			err = fmt.Errorf("indexes of indexes: %w", fault.ErrTooLarge)
-		}
-		if err == nil {
-			manifests, err = Platforms(only).of(manifests)
-		}
-		if err != nil {
-			return r.fail("read", d.String(), err)
-		}
-		for _, b := range blobs {
-			add(b)
-		}
-		for _, m := range manifests {
-			if err := visit(m.Digest, depth-1); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	err := visit(d, maxNested)
-	return out, err
+	l := &contents{r: r, only: only, seen: map[digest.Digest]bool{}}
+	err := l.visit(ctx, ocispec.Descriptor{Digest: d}, maxNested)
+	return l.out, err
 }
 
 // Everything lists what [Repository.CopyFrom] brings, each once: the content of a manifest and all that refers to it. A manifest that is
 // named and is not there is listed too, without what it names; that d is not there is fault.ErrNotFound.
 func (r *Repository) Everything(ctx context.Context, d digest.Digest, only ...string) ([]ocispec.Descriptor, error) {
-	seen := map[digest.Digest]bool{}
-	var out []ocispec.Descriptor
-	add := func(d ocispec.Descriptor) bool {
-		fresh := !seen[d.Digest]
-		if seen[d.Digest] = true; fresh {
-			out = append(out, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
-		}
-		return fresh
+	l := &contents{r: r, only: only, referrers: true, seen: map[digest.Digest]bool{}}
+	err := l.visit(ctx, ocispec.Descriptor{Digest: d}, maxNested)
+	return l.out, err
+}
+
+// contents lists what manifests lead to.
+type contents struct {
+	r         *Repository
+	only      Platforms
+	referrers bool // are listed too
+	seen      map[digest.Digest]bool
+	out       []ocispec.Descriptor
+}
+
+func (l *contents) add(d ocispec.Descriptor) (fresh bool) {
+	fresh = !l.seen[d.Digest]
+	if l.seen[d.Digest] = true; fresh {
+		l.out = append(l.out, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
 	}
-	var visit func(d ocispec.Descriptor, depth int) error
-	about := func(subject ocispec.Descriptor, depth int) error {
-		list, err := r.Referrers(ctx, subject)
-		if err != nil {
-			return err
-		}
-		for _, suffix := range append(ownTags, sharedTags...) {
-			tag := fallbackTag(subject.Digest) + suffix
-			if !r.MayHave(tag) {
-				continue
-			}
-			d, err := r.Resolve(ctx, tag)
-			if err == nil {
-				list = append(list, d)
-			} else if !errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrTemporary) {
-				return err
-			}
-		}
-		for _, one := range list {
-			if err := visit(one, depth-1); err != nil {
-				return err
-			}
-		}
+	return fresh
+}
+
+func (l *contents) visit(ctx context.Context, d ocispec.Descriptor, depth int) error {
+	desc, data, err := l.r.ManifestLimit(ctx, d.Digest, MaxForeignManifest)
+	if l.referrers && len(l.out) > 0 && missing(err) {
+		l.add(d)
 		return nil
 	}
-	visit = func(d ocispec.Descriptor, depth int) error {
-		desc, data, err := r.ManifestLimit(ctx, d.Digest, MaxForeignManifest)
-		if len(out) > 0 && errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
-			add(d)
-			return nil
-		}
-		if err != nil || !add(desc) {
+	if err != nil || !l.add(desc) {
+		return err
+	}
+	blobs, manifests, err := parts(data)
+	if err == nil && len(manifests) > 0 && depth <= 0 && !l.referrers {
+		err = fmt.Errorf("indexes of indexes: %w", fault.ErrTooLarge)
+	}
+	if err == nil {
+		manifests, err = l.only.of(manifests)
+	}
+	if err != nil {
+		return l.r.fail("read", d.Digest.String(), err)
+	}
+	for _, b := range blobs {
+		l.add(b)
+	}
+	if depth <= 0 { // CopyFrom goes no deeper
+		return nil
+	}
+	for _, m := range manifests {
+		if err := l.visit(ctx, m, depth-1); err != nil {
 			return err
 		}
-		blobs, manifests, err := parts(data)
-		if err == nil {
-			manifests, err = Platforms(only).of(manifests)
-		}
-		if err != nil {
-			return r.fail("read", d.Digest.String(), err)
-		}
-		for _, b := range blobs {
-			add(b)
-		}
-		if depth <= 0 { // CopyFrom goes no deeper
-			return nil
-		}
-		for _, m := range manifests {
-			if err := visit(m, depth-1); err != nil {
-				return err
-			}
-		}
-		return about(desc, depth)
 	}
-	err := visit(ocispec.Descriptor{Digest: d}, maxNested)
-	return out, err
+	if !l.referrers {
+		return nil
+	}
+	return l.about(ctx, desc, depth)
+}
+
+// about lists what refers to a manifest, in whichever way.
+func (l *contents) about(ctx context.Context, subject ocispec.Descriptor, depth int) error {
+	list, err := l.r.Referrers(ctx, subject)
+	if err != nil {
+		return err
+	}
+	for _, suffix := range append(ownTags, sharedTags...) {
+		tag := fallbackTag(subject.Digest) + suffix
+		if !l.r.MayHave(tag) {
+			continue
+		}
+		d, err := l.r.Resolve(ctx, tag)
+		if err == nil {
+			list = append(list, d)
+		} else if !missing(err) {
+			return err
+		}
+	}
+	for _, one := range list {
+		if err := l.visit(ctx, one, depth-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing reports whether an error says that something is not there, and not that it could not be asked.
+func missing(err error) bool {
+	return errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary)
 }

@@ -220,7 +220,7 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 	}
 	if errors.Is(err, errStream) {
 		_, err = c.to.pushBlobFrom(ctx, b, func(ctx context.Context, off int64) (io.ReadCloser, error) {
-			return c.from.openBlob(ctx, b, off)
+			return c.from.openBlob(ctx, b, off, false)
 		})
 	}
 	if err != nil {
@@ -334,7 +334,7 @@ func (c *copier) extends(ctx context.Context, d, there digest.Digest) (bool, err
 	}
 	were, _, err := parts(old)
 	if err != nil || len(were) == 0 {
-		return false, nil //nolint:nilerr // whatever it is, somebody there made it
+		return false, nil //nolint:nilerr // whatever it is, it was made there
 	}
 	for _, b := range were[1:] { // the first is the config, which lists the layers
 		if !lists(blobs, b.Digest) {

@@ -72,14 +72,14 @@ func (d *doctor) tell(ability string, yes bool, ifYes, ifNo string) {
 	d.found = append(d.found, f)
 }
 
-// refused tells answers that are about the thing asked for from those that say that nobody can know.
+// refused separates answers about the content from those that say that it could not be looked at.
 func refused(err error) bool { return err != nil && statusOf(err) >= 400 && statusOf(err) < 500 }
 
 // list asks for the tags.
 func (d *doctor) list(ctx context.Context, _ time.Time) error {
 	_, err := d.p.tags(ctx, "")
 	if errors.Is(err, fault.ErrNotFound) {
-		err = nil // nobody has pushed yet
+		err = nil // nothing was pushed yet
 	}
 	if err != nil && !refused(err) {
 		return err

@@ -18,7 +18,7 @@ import (
 // blobFolders are where blobs may be, by name in a layout.
 var blobFolders = []string{filepath.Join(ocispec.ImageBlobsDir, digest.SHA256.String()), filepath.Join(ocispec.ImageBlobsDir, digest.SHA512.String())}
 
-// checkNames refuses what somebody who prepared a layout may have put in place of its own files and folders: a pipe, whose reader waits
+// checkNames refuses what may stand in a prepared layout in place of its own files and folders: a pipe, whose reader waits
 // for a writer, and, before something is written, a link, which may lead to any file of this machine.
 func checkNames(path string, write bool) error {
 	documents := []string{ocispec.ImageIndexFile, ocispec.ImageLayoutFile}

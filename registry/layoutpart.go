@@ -24,7 +24,7 @@ func (p *layoutPlace) receive(ctx context.Context, desc ocispec.Descriptor, open
 			return false, err
 		}
 	}
-	if info, err := os.Lstat(part); err == nil && !info.Mode().IsRegular() { // a link of whoever prepared the media
+	if info, err := os.Lstat(part); err == nil && !info.Mode().IsRegular() { // a link that was put on the media
 		if err := os.Remove(part); err != nil {
 			return false, err
 		}

@@ -217,15 +217,16 @@ func (p *layoutPlace) blob(_ context.Context, desc ocispec.Descriptor) ([]byte, 
 	return p.file(desc.Digest, desc.Size, desc.Size)
 }
 
-func (p *layoutPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) {
+func (p *layoutPlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off int64, check bool) (io.ReadCloser, error) {
 	f, err := p.blobFile(desc.Digest)
 	if err != nil {
 		return nil, onDisk(err)
 	}
 	r := &fileReader{ctx: ctx, f: f, left: desc.Size - off}
-	if off == 0 {
+	if check {
 		r.hash = desc.Digest.Verifier()
-	} else if err := skip(f, off); err != nil {
+	}
+	if err := skip(f, off); err != nil {
 		return nil, onDisk(errors.Join(err, f.Close()))
 	}
 	return r, nil
@@ -243,7 +244,7 @@ func skip(f fs.File, n int64) error {
 
 // verify reads a blob file to its end.
 func (p *layoutPlace) verify(ctx context.Context, desc ocispec.Descriptor) error {
-	f, err := p.openBlob(ctx, desc, 0)
+	f, err := p.openBlob(ctx, desc, 0, true)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // lieEvery is how often a mirror that sends right and wrong bytes in turn is told of.
 const lieEvery = time.Hour
 
-// lies remembers of a mirror whether somebody was told that it sent other bytes than were asked for.
+// lies remembers whether it was reported that a mirror sent other bytes than were asked for.
 type lies struct {
 	mu      sync.Mutex
 	told    bool

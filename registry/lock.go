@@ -23,7 +23,7 @@ const (
 // LockImage resolves an image reference as Compose files write it: what it means now, for which platforms, and how many
 // compressed bytes each is. The registry itself says what a tag names, a mirror may show what it named before; content comes by
 // its digest from wherever it is. The result's Reference is ref as it was given. The credentials of Options go only to a host
-// that they were meant for: Compose files name registries of everybody.
+// that they were meant for: Compose files name any registry.
 func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedImage, error) {
 	out := artifacts.LockedImage{Reference: ref}
 	parsed, err := ParseImage(ref)

@@ -59,11 +59,11 @@ type Options struct {
 
 	// Now is what certificates' dates are held against; nil: the system's clock.
 	Now func() time.Time
-	// Date is told what time servers say it is; nobody vouches for it. nil: nobody is told.
+	// Date gets the time that servers send, unauthenticated. nil: not called.
 	Date func(time.Time)
 	// Lied is told that a mirror sent other bytes than were asked for: once for each mirror, and again when it has sent the right
-	// bytes since, at most once an hour by Now (without Now: once). err names the mirror. It is called from many goroutines and must not wait; nil: nobody
-	// is told.
+	// bytes since, at most once an hour by Now (without Now: once). err names the mirror. It is called from many goroutines and must not wait; nil: not
+	// called.
 	Lied func(repository string, err error)
 
 	UserAgent    string

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// RemoveReferrer takes a manifest out of the referrers of its subject. Gone is no error; a registry that lets nobody delete,
+// RemoveReferrer takes a manifest out of the referrers of its subject. Gone is no error; a registry without deletion,
 // or not the caller, is fault.ErrUnsupported or fault.ErrDenied.
 //
 // Where the registry keeps no list of referrers itself, the manifest is only taken out of the list under the fallback tag: a
@@ -94,7 +94,7 @@ func (p *remotePlace) remove(ctx context.Context, target string) error {
 }
 
 // RemoveManifest takes a manifest out of the repository, and those of tags that are still there then: registries differ in
-// whether tags go with what they name. Gone is no error. One that lets nobody delete, or not the caller, is
+// whether tags go with what they name. Gone is no error. One without deletion, or that denies it to the caller, is
 // fault.ErrUnsupported or fault.ErrDenied; one whose tags are immutable is fault.ErrConflict. Blobs are the registry's to
 // collect. Every other tag that names the manifest may go as well.
 func (r *Repository) RemoveManifest(ctx context.Context, d digest.Digest, tags ...string) error {

@@ -104,7 +104,7 @@ func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor,
 		}
 		a.whole.Store(true)
 	}
-	u := &uploader{access: a, open: func() (io.ReadCloser, error) { return open(ctx, 0) }, size: desc.Size}
+	u := &uploader{access: a, open: func() (io.ReadCloser, error) { return verified(ctx, desc, open) }, size: desc.Size}
 	err = a.answer(ctx, u.repository().Blobs().Push(ctx, desc, struct{ io.Reader }{http.NoBody})) // the uploader puts the content into the request
 	return err == nil, err
 }
@@ -171,7 +171,7 @@ func (p *remotePlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 }
 
 // setTag puts a manifest under a tag. Before it tries again it looks: what was sent may have been done and its answer lost,
-// and a tag that somebody else has set while this one waited is theirs, ErrMoved. Sent again without a look it would go over
+// and a tag that another writer has set in the meantime stays, ErrMoved. Sent again without a look it would go over
 // what they were told had held. was is what the tag names until now ("": nothing); nil: what it names after the first try.
 func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was *digest.Digest) error {
 	for tries := p.upstream().budget.Tries(); ; {

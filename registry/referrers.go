@@ -23,7 +23,7 @@ const (
 	maxIndex         = 4 << 20 // bytes of one page of a list, or of a fallback index: what registries accept at most
 
 	// Writing the fallback index races with other writers and no registry offers a compare-and-swap. Each round reads,
-	// merges, writes, waits as [Repository.SwapTag] does and reads again: whoever read before our write has written by then,
+	// merges, writes, waits as [Repository.SwapTag] does and reads again: a writer that read before our write has written by then,
 	// and who lost repeats.
 	mergeRounds   = 12
 	listingRounds = 8 // of a registry with the API that lists a moment later
@@ -138,7 +138,7 @@ type referrerEntries struct {
 	skipped int      // entries that were left out
 }
 
-// parseReferrers reads an index of referrers. Malformed entries are left out: everybody with push rights can add one, and it
+// parseReferrers reads an index of referrers. Malformed entries are left out: anyone with push rights can add one, and it
 // may not hide the signatures of others.
 func parseReferrers(data []byte) (e referrerEntries, err error) {
 	var index struct {

@@ -43,7 +43,8 @@ type place interface {
 	resolve(ctx context.Context, target string) (ocispec.Descriptor, error)
 	manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error)
 	blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error)
-	openBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) // an opener
+	// openBlob opens a blob from a byte on. check: io.EOF comes only where the digest is right; off must be 0 then.
+	openBlob(ctx context.Context, desc ocispec.Descriptor, off int64, check bool) (io.ReadCloser, error)
 	exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
 	referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
 	tags(ctx context.Context, prefix string) ([]string, error) // prefix: a hint that no other tag is needed
@@ -114,7 +115,7 @@ func (r *Repository) OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.
 	if err := checkDescriptor(desc); err != nil {
 		return nil, r.fail("fetch blob", desc.Digest.String(), err)
 	}
-	body, err := r.openBlob(ctx, desc, 0)
+	body, err := r.openBlob(ctx, desc, 0, true)
 	if err != nil {
 		return nil, r.fail("fetch blob", desc.Digest.String(), err)
 	}

@@ -19,7 +19,7 @@ import (
 
 const (
 	maxSession = 64 << 10
-	// sessionAge is how long registries keep uploads that nobody continues: a week at distribution, less at others.
+	// sessionAge is how long registries keep abandoned uploads: a week at distribution, less at others.
 	sessionAge = 7 * 24 * time.Hour
 )
 

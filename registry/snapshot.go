@@ -20,8 +20,8 @@ const maxSnapshot = 64 << 20
 // snapshot is what one run has learned of a repository.
 type snapshot struct {
 	lacksAPI atomic.Bool // of referrers: it was asked and has none
-	probe    sync.Mutex  // of who asks before anybody knows
-	probed   atomic.Bool // somebody was answered
+	probe    sync.Mutex  // of those who ask before there is an answer
+	probed   atomic.Bool // there was an answer
 
 	mu        sync.Mutex
 	tags      map[string]bool // as they were listed; nil: they could not be listed
@@ -37,7 +37,7 @@ type kept struct {
 }
 
 // Snapshot is the same repository at the registry itself for one run: it lists the tags once, reads each manifest, each small
-// blob and each list of referrers once, and does not look under tags that the list did not have. What somebody else adds
+// blob and each list of referrers once, and does not look under tags that the list did not have. What others add
 // meanwhile may be missing; what is written through the snapshot is not. A layout is its own snapshot. Where the caller may
 // not list tags, they are asked for one by one.
 func (r *Repository) Snapshot(ctx context.Context) (*Repository, error) {

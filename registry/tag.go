@@ -54,9 +54,9 @@ func (r *Repository) ReadTag(ctx context.Context, tag string) (digest.Digest, er
 	return there, r.fail("read back", tag, err)
 }
 
-// ErrMoved says that somebody else has set a tag since it was looked at. It wraps fault.ErrConflict.
+// ErrMoved says that another writer has set a tag since it was looked at. It wraps fault.ErrConflict.
 var ErrMoved = fault.WithHint(fmt.Errorf("it names something else now: %w", fault.ErrConflict),
-	"somebody else set it meanwhile: look at it, and decide again")
+	"another writer set it meanwhile: look at it, and decide again")
 
 // SetTag puts a manifest under a tag that names was until now; "": nothing. Before it tries again it looks, and what somebody
 // else has set meanwhile stays: [ErrMoved]. The first try does not look: the caller has.
@@ -118,5 +118,5 @@ func (r *Repository) moved(tag string, there digest.Digest) error {
 	if there == "" {
 		names = "nothing"
 	}
-	return fault.WithHint(r.fail("move", tag, fmt.Errorf("it names %s now: %w", names, fault.ErrConflict)), "somebody else moved it: look at it, and decide again")
+	return fault.WithHint(r.fail("move", tag, fmt.Errorf("it names %s now: %w", names, fault.ErrConflict)), "another publisher moved it: look at it, and decide again")
 }

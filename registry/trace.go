@@ -11,7 +11,7 @@ import (
 type traced struct {
 	http.RoundTripper
 	log  *slog.Logger
-	date func(time.Time) // nil: nobody wants to know
+	date func(time.Time) // nil: not called
 }
 
 func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"encoding"
 	"errors"
@@ -12,10 +11,11 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/cache"
@@ -24,11 +24,11 @@ import (
 
 // Uploads in chunks, "Pushing a blob in chunks" of the distribution specification.
 const (
-	// chunkSize is what an interrupted upload may have to send again: ten seconds of a link of 2 Mbit/s. Later chunks are an
-	// eighth of what was sent before, up to mostChunk: each costs the registry a request, and some time to take up its hash.
+	// chunkSize is what an interrupted upload may have to send again to a registry that keeps whole chunks only. Later chunks are a
+	// quarter of what was sent before, and at most what chunkTime takes: each costs the registry a request and a sync of its disk.
 	chunkSize = 2 << 20
-	mostChunk = 8 << 20
-	// maxChunk bounds what a registry may ask for as its smallest chunk: chunks are in memory.
+	chunkTime = 8 * time.Second // 2 MiB of a link of 2 Mbit/s
+	// maxChunk bounds what a registry may ask for as its smallest chunk.
 	maxChunk = 64 << 20
 	// maxUploadTries is how often in a row an upload may break without progress.
 	maxUploadTries = 5
@@ -43,11 +43,12 @@ var (
 	errRestart = fmt.Errorf("the upload has to begin anew: %w", fault.ErrTemporary)
 )
 
-// opener opens a blob from a byte on. From 0 on the reader checks the digest, else its caller does.
+// opener opens a blob from a byte on. Its caller checks the digest.
 type opener func(ctx context.Context, off int64) (io.ReadCloser, error)
 
-// upload is the upload of one blob in chunks. It hashes what it sends and remembers the state of the hash with the session, so that
-// the digest of the whole is checked here too, whatever was sent before; the registry checks it again when the upload is closed.
+// upload is the upload of one blob in chunks, which are not held in memory. It hashes what it sends and remembers the state of the hash
+// with the session, so that the digest of the whole is checked here too, whatever was sent before; the registry checks it again when the
+// upload is closed.
 type upload struct {
 	p        *remotePlace
 	a        *access
@@ -60,12 +61,13 @@ type upload struct {
 	off      int64 // what the registry has
 	hash     hash.Hash
 	hashed   int64 // bytes that the hash has seen
-	chunk    int64
+	least    int64 // of a chunk
+	most     int64 // of the next chunk: what chunkTime takes
 }
 
 // pushChunks sends a blob in chunks. A session that an earlier run left is continued. errNoChunks: nothing was sent.
 func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.Descriptor, open opener) error {
-	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), chunk: chunkSize}
+	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), least: chunkSize}
 	if !u.recall(ctx) {
 		if err := u.begin(ctx); err != nil {
 			return err
@@ -115,12 +117,12 @@ func (u *upload) begin(ctx context.Context) error {
 	}
 	resp.Body.Close()
 	least, err := strconv.ParseInt(resp.Header.Get("OCI-Chunk-Min-Length"), 10, 64)
-	if err == nil && least > u.chunk {
-		u.chunk = least
+	if err == nil && least > u.least {
+		u.least = least
 	}
 	u.recalled = false
 	u.location, u.off, u.hashed, u.hash = nil, 0, 0, u.desc.Digest.Algorithm().Hash()
-	if err := u.follow(resp); err != nil || u.location == nil || u.chunk > maxChunk {
+	if err := u.follow(resp); err != nil || u.location == nil || u.least > maxChunk {
 		return errNoChunks
 	}
 	return nil
@@ -129,7 +131,7 @@ func (u *upload) begin(ctx context.Context) error {
 // restart ends a session and opens another.
 func (u *upload) restart(ctx context.Context) error {
 	u.forget()
-	if resp, err := u.request(ctx, http.MethodDelete, u.location, nil, nil); err == nil { // registries remove it at some time anyway
+	if resp, err := u.request(ctx, http.MethodDelete, u.location, nil); err == nil { // registries remove it at some time anyway
 		resp.Body.Close()
 	}
 	return u.begin(ctx)
@@ -151,25 +153,28 @@ func (u *upload) follow(resp *http.Response) error {
 
 type uploadKey struct{}
 
-// request sends one request of the session, once: after an error the registry is asked what it has.
-func (u *upload) request(ctx context.Context, method string, to *url.URL, header http.Header, body []byte) (*http.Response, error) {
+// request sends one request of the session, once: after an error the registry is asked what it has. prepare may add to it.
+func (u *upload) request(ctx context.Context, method string, to *url.URL, prepare func(*http.Request)) (*http.Response, error) {
 	ctx = context.WithValue(ctx, uploadKey{}, true)
 	if method != http.MethodGet {
 		ctx = wire.Once(ctx)
 	}
-	r, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, to.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("the address of an upload is none: %w", fault.ErrInvalid) // it may hold secrets
 	}
-	if header != nil {
-		r.Header = header
+	if method == http.MethodPatch || method == http.MethodPut {
+		r.Header.Set("Content-Type", "application/octet-stream")
+	}
+	if prepare != nil {
+		prepare(r)
 	}
 	return u.a.send(r)
 }
 
 // ask finds out what the registry has.
 func (u *upload) ask(ctx context.Context) error {
-	resp, err := u.request(ctx, http.MethodGet, u.location, nil, nil)
+	resp, err := u.request(ctx, http.MethodGet, u.location, nil)
 	if err != nil {
 		return err
 	}
@@ -195,97 +200,143 @@ func received(s string) (int64, bool) {
 	return n + 1, true
 }
 
-// send sends what the registry lacks and closes the upload. The next chunk is read while one is sent.
+// send sends what the registry lacks and closes the upload.
 func (u *upload) send(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	chunks := make(chan []byte)
-	read, inner := errgroup.WithContext(ctx)
-	from, skip := u.hashed, u.off-u.hashed
-	if from < u.desc.Size {
-		read.Go(func() error {
-			defer close(chunks)
-			return u.read(inner, from, skip, chunks)
-		})
-	} else {
-		close(chunks)
+	var content io.ReadCloser // from u.hashed on; nil: it has to be opened
+	drop := func() {
+		if content != nil {
+			content.Close()
+			content = nil
+		}
 	}
-	var err error
-	for chunk := range chunks {
-		if skip > 0 { // the first chunk is what the registry has already
-			_, _ = u.hash.Write(chunk) // a hash does not fail
-			u.hashed += int64(len(chunk))
-			skip -= int64(len(chunk))
+	defer func() { drop() }()
+	for u.off < u.desc.Size || u.hashed < u.desc.Size {
+		var err error
+		if content == nil {
+			if content, err = u.open(ctx, u.hashed); err != nil {
+				return err
+			}
+		}
+		if u.hashed < u.off { // the registry has it already
+			n, err := io.CopyN(u.hash, content, u.off-u.hashed)
+			if u.hashed += n; err != nil {
+				return broken(err)
+			}
 			continue
 		}
-		if err = u.patch(ctx, chunk); err != nil {
-			cancel()
-			break
+		goes, err := u.patch(ctx, content)
+		if err != nil {
+			return err
 		}
-	}
-	if late := read.Wait(); err == nil {
-		err = late
-	}
-	if err != nil {
-		return err
+		if !goes {
+			drop()
+		}
 	}
 	return u.finish(ctx)
 }
 
-// read reads the blob from a byte on, first the bytes that the registry has already.
-func (u *upload) read(ctx context.Context, from, skip int64, chunks chan<- []byte) error {
-	content, err := u.open(ctx, from)
-	if err != nil {
-		return err
+// patch sends a chunk of content. goes: content is right behind what was sent.
+func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err error) {
+	n := min(max(u.least, min(u.off/4, u.most)), u.desc.Size-u.off)
+	first := newChunk(content, n, u.hash)
+	sent, began := first, time.Now()
+	resp, err := u.request(ctx, http.MethodPatch, u.location, func(r *http.Request) {
+		r.Header.Set("Content-Range", fmt.Sprintf("%d-%d", u.off, u.off+n-1))
+		r.Body, r.ContentLength = first, n
+		r.GetBody = func() (io.ReadCloser, error) { // another token is needed
+			again, err := u.open(ctx, u.off)
+			if err != nil {
+				return nil, err
+			}
+			sent = newChunk(again, n, u.hash)
+			sent.end = again.Close
+			return sent, nil
+		}
+	})
+	hash, left, failed := sent.stop()
+	switch {
+	case failed != nil:
+		if err == nil {
+			resp.Body.Close()
+		}
+		return false, broken(failed)
+	case err != nil:
+		return false, u.meant(err)
 	}
-	defer content.Close()
-	for left := u.desc.Size - from; left > 0; {
-		n := min(max(u.chunk, min((u.desc.Size-left)/8, mostChunk)), left)
-		if skip > 0 {
-			n = min(n, skip)
-			skip -= n
-		}
-		chunk := make([]byte, n)
-		if _, err := io.ReadFull(content, chunk); err != nil {
-			return broken(err)
-		}
-		select {
-		case chunks <- chunk:
-			left -= n
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	resp.Body.Close()
+	has, ok := received(resp.Header.Get("Range"))
+	if !ok {
+		has = u.off + n
 	}
-	return nil
+	if has <= u.off || has > u.off+n || has == u.off+n && left > 0 {
+		return false, errRestart
+	}
+	whole := has == u.off+n
+	u.most = int64(float64(n) * float64(chunkTime) / float64(max(time.Since(began), time.Millisecond)))
+	if u.off = has; whole { // else what it has is read over
+		u.hash, u.hashed = hash, has
+	}
+	if err := u.follow(resp); err != nil {
+		return false, err
+	}
+	if whole {
+		u.remember()
+	}
+	return whole && sent == first, nil
 }
 
-// patch sends a chunk.
-func (u *upload) patch(ctx context.Context, chunk []byte) error {
-	for len(chunk) > 0 {
-		resp, err := u.request(ctx, http.MethodPatch, u.location, http.Header{
-			"Content-Type": {"application/octet-stream"}, "Content-Range": {fmt.Sprintf("%d-%d", u.off, u.off+int64(len(chunk))-1)},
-		}, chunk)
-		if err != nil {
-			return u.meant(err)
-		}
-		resp.Body.Close()
-		n := int64(len(chunk))
-		if has, ok := received(resp.Header.Get("Range")); ok {
-			n = has - u.off
-		}
-		if n <= 0 || n > int64(len(chunk)) {
-			return errRestart
-		}
-		_, _ = u.hash.Write(chunk[:n]) // a hash does not fail
-		u.off += n
-		u.hashed = u.off
-		if err := u.follow(resp); err != nil {
-			return err
-		}
-		u.remember()
-		chunk = chunk[n:]
+// chunk is the body of a request that sends n bytes of a blob. A transport may still read it when it has returned an answer.
+type chunk struct {
+	mu   sync.Mutex
+	from io.Reader
+	hash hash.Hash // with that of what was sent before
+	left int64     // bytes
+	err  error     // of from
+	end  func() error
+}
+
+func newChunk(from io.Reader, n int64, before hash.Hash) *chunk {
+	h, err := before.(hash.Cloner).Clone() // those of all algorithms that a digest may have can
+	return &chunk{from: from, hash: h, left: n, err: err}
+}
+
+func (c *chunk) Read(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return 0, c.err
 	}
-	return nil
+	if c.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := c.from.Read(b[:min(int64(len(b)), c.left)])
+	_, _ = c.hash.Write(b[:n]) // a hash does not fail
+	c.left -= int64(n)
+	switch {
+	case err == io.EOF && c.left > 0:
+		c.err = io.ErrUnexpectedEOF
+	case err != nil && err != io.EOF:
+		c.err = err
+	}
+	return n, c.err
+}
+
+// stop ends the chunk: nothing is read for it any more. failed is why from could not be read.
+func (c *chunk) stop() (h hash.Hash, left int64, failed error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h, left, failed = c.hash, c.left, c.err
+	if c.err == nil {
+		c.err = errors.New("the request has ended")
+	}
+	return h, left, failed
+}
+
+func (c *chunk) Close() error {
+	if c.end == nil {
+		return nil // the next chunk goes on there
+	}
+	return c.end()
 }
 
 // meant classifies what a registry says of a chunk.
@@ -316,12 +367,12 @@ func (u *upload) finish(ctx context.Context) error {
 	query := to.Query()
 	query.Set("digest", u.desc.Digest.String())
 	to.RawQuery = query.Encode()
-	resp, err := u.request(ctx, http.MethodPut, &to, http.Header{"Content-Type": {"application/octet-stream"}}, nil)
+	resp, err := u.request(ctx, http.MethodPut, &to, nil)
 	if err == nil {
 		resp.Body.Close()
 		return nil
 	}
-	there, lookErr := u.p.existsAt(ctx, u.a, u.desc) // the answer may be lost, or somebody else was faster
+	there, lookErr := u.p.existsAt(ctx, u.a, u.desc) // the answer may be lost, or another client was faster
 	switch {
 	case lookErr == nil && there:
 		return nil

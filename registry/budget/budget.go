@@ -35,7 +35,7 @@ type Options struct {
 	Windows []Window         // when transfers may run; none: always
 	NoWait  bool             // outside of the windows the run ends and does not wait
 	Now     func() time.Time // local time for Windows
-	Tell    func(string)     // what the run waits for; nil: nobody is told. It may be called by several goroutines
+	Tell    func(string)     // reports what the run waits for; nil: not called. It may be called by several goroutines
 }
 
 // Budget is what one run may use. It is safe for concurrent use.
@@ -45,7 +45,7 @@ type Budget struct {
 	end      context.CancelCauseFunc
 	sent     direction
 	received direction
-	waits    atomic.Bool // somebody was told
+	waits    atomic.Bool // Tell was called
 }
 
 // direction is one direction of the link.

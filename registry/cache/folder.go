@@ -48,11 +48,11 @@ func (d Folder) Use(name string, now time.Time) {
 
 // Remove removes a file.
 func (d Folder) Remove(name string) {
-	_ = os.Remove(filepath.Join(string(d), name)) // whoever reads it checks it
+	_ = os.Remove(filepath.Join(string(d), name)) // readers check it
 }
 
 // RemoveOlder removes files that were neither written nor used since a time, and nothing that Keep has not written: by a link or a
-// setting the folder may be one of somebody else.
+// setting the folder may be another program's.
 func (d Folder) RemoveOlder(than time.Time) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {

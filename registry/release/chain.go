@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// MaxSkipped is how many history tags in a row may name something that cannot be followed. Whoever may write to the registry
+// MaxSkipped is how many history tags in a row may name something that cannot be followed. Anyone with push rights
 // can make any number of them.
 const MaxSkipped = 32
 
@@ -66,8 +66,8 @@ func (h *Head[X]) Has(n uint64) bool {
 	return slices.Contains(h.listed, n) || slices.Contains(h.asked, n)
 }
 
-// Lags reports whether the newest generation is not what the moving tag names: a publication was interrupted, or somebody has
-// moved the tag back.
+// Lags reports whether the newest generation is not what the moving tag names: a publication was interrupted, or the tag was
+// moved back.
 func (h *Head[X]) Lags() bool { return h.Current != nil && h.Current.Digest != h.Tagged }
 
 // Number is that of the newest generation; 0: there is none.
@@ -101,8 +101,8 @@ func (c *Chain[X]) Look(ctx context.Context) (*Head[X], error) {
 	return h, nil
 }
 
-// Climb goes up the history from what the moving tag names: a publication may have ended before the tag moved, or somebody has
-// moved it back. It costs one request for each generation above, and one for the first that is not there. An error that is
+// Climb goes up the history from what the moving tag names: a publication may have ended before the tag moved, or the tag was
+// moved back. It costs one request for each generation above, and one for the first that is not there. An error that is
 // [Unfit] says that what the tag names cannot be followed.
 func (c *Chain[X]) Climb(ctx context.Context, h *Head[X]) error {
 	if err := c.vouch(ctx, h); err != nil {
@@ -117,7 +117,7 @@ func (c *Chain[X]) Climb(ctx context.Context, h *Head[X]) error {
 }
 
 // Ascend goes up from h.Next to the first number whose history tag is not there, which is asked for itself: a list of tags is as
-// old as when it was made, one of a whole fleet minutes, and whoever publishes as that number sets the tag without another look.
+// old as when it was made, one of a whole fleet minutes, and a publisher of that number sets the tag without another look.
 func (c *Chain[X]) Ascend(ctx context.Context, h *Head[X]) error {
 	for n := h.Next; n != 0 && len(h.Skipped) <= MaxSkipped; n++ {
 		if !h.Has(n) { // else it was looked at
@@ -181,7 +181,7 @@ func (c *Chain[X]) search(ctx context.Context, h *Head[X]) error {
 	case errors.Is(err, fault.ErrTemporary), errors.Is(err, fault.ErrTooLarge), ctx.Err() != nil:
 		return err
 	case err != nil && !errors.Is(err, fault.ErrNotFound):
-		h.Blind = err // not everybody may list tags
+		h.Blind = err // listing tags may be denied
 		return nil
 	}
 	h.listed = listed

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxContest = 5 // how often a moving tag is put back in place
-	maxLinks   = 8 // generations that are gone back over from what somebody else published
+	maxLinks   = 8 // generations that are gone back over from what another publisher published
 )
 
 // commit sets the tags of a generation N: the history tag H, then the moving tag M, with a look at the other tag after each.
@@ -22,7 +22,7 @@ const (
 //
 //	look at M: it is what was planned upon
 //	set H
-//	look at M: it is still that; else somebody else has published, and H is given back to them
+//	look at M: it is still that; else another publisher has published, and H is given back to it
 //	set M
 //	read H back: it is still ours; and look at the history tag of generation N+1: it is not there
 //
@@ -30,10 +30,10 @@ const (
 // so before B set H, and had set M before that look; then B's second look at M sees A's. So of two at most one gets nil,
 // however long each of them takes: there is no wait and no clock in it. With three and more the giving back can tell two of
 // them that they have published. In every case M names the newest generation of the history when all have returned:
-// whoever sets M or gives H back looks again afterwards, and puts right what it finds; see [publication.reconcile]. A device
+// a publisher that sets M or gives H back looks again afterwards, and repairs what it finds; see [publication.reconcile]. A device
 // takes one content of a generation only.
 //
-// What somebody else has put there counts only as far as Precondition.Verify lets it pass: who may write to the registry need not
+// What others have put there counts only if Precondition.Verify lets it pass: who may write to the registry need not
 // be one who may publish. An honest publisher has signed before it sets H.
 //
 // A publisher that has seen H of one that was interrupted follows it with N+1. If the interrupted one goes on after all, it
@@ -59,7 +59,7 @@ func (p *publication) commit(ctx context.Context) error {
 	moved := there == p.desc.Digest
 	if !moved {
 		err := p.setTag(ctx, p.desc, p.manifest, tag, there)
-		if err != nil && !errors.Is(err, registry.ErrMoved) { // reconcile judges what somebody else has set meanwhile
+		if err != nil && !errors.Is(err, registry.ErrMoved) { // reconcile decides about what another publisher has set meanwhile
 			return err
 		}
 		if moved = err == nil; moved {
@@ -192,7 +192,7 @@ func (p *publication) reconcile(ctx context.Context, moved bool) error {
 	return fault.WithHint(p.fail("publish", tag, fmt.Errorf("others move it all the time: %w", fault.ErrConflict)), "publish again when they are done")
 }
 
-// verify reports whether what somebody else has published may be followed.
+// verify reports whether what another publisher has published may be followed.
 func (p *publication) verify(ctx context.Context, d digest.Digest) error {
 	if d == "" || d == p.desc.Digest || p.o.Precondition.Verify == nil {
 		return nil

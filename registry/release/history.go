@@ -66,7 +66,7 @@ func History(ctx context.Context, repo Repository, device artifacts.DeviceID, li
 	return append([]Published{*g}, out...), len(all) + 1, nil
 }
 
-// generationAt reads one; an error says that nobody could.
+// generationAt reads one; an error says that it could not be read.
 func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceID, tag string) (*Published, error) {
 	g := &Published{Tag: tag}
 	c, err := Read(ctx, repo, tag)
@@ -90,8 +90,8 @@ func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceI
 }
 
 // Newest finds what a freshness statement about a device may be made of: what its tag names, which must be the newest
-// generation that there is, and which verify lets pass. Whoever may write to the registry could have an old one called
-// fresh otherwise.
+// generation that there is, and which verify lets pass. Otherwise anyone with push rights could have an old one called
+// fresh.
 func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, verify func(ctx context.Context, state ocispec.Descriptor) error) (*Current, error) {
 	c := chain(repo, device, verify)
 	h, err := c.Look(ctx)
@@ -106,7 +106,7 @@ func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, ver
 		return nil, err
 	case h.Lags():
 		err := fmt.Errorf("%s:%s names an older state than generation %d, which is there: %w", c.Repository, c.Tag, h.Number(), fault.ErrRollback)
-		return nil, fault.WithHint(err, "somebody moved the tag back, or a push was interrupted: publish that generation again, or a new one")
+		return nil, fault.WithHint(err, "the tag was moved back, or a push was interrupted: publish that generation again, or a new one")
 	case len(h.Skipped) > MaxSkipped:
 		return nil, fmt.Errorf("%s:%s: more than %d newer generations that cannot be followed: %w", c.Repository, c.Tag, MaxSkipped, h.Reason)
 	}

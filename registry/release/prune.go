@@ -36,7 +36,7 @@ type Retention struct {
 
 // Need is a state of a device that stays whatever its age, with what it follows and repeats: it may be gone back to.
 type Need struct {
-	All        bool          // whatever the device has: nobody knows which
+	All        bool          // any generation: which one the device has is unknown
 	Digest     digest.Digest // "": Generation counts
 	Generation uint64
 	Why        string
@@ -195,7 +195,7 @@ type keeper struct {
 	opened map[digest.Digest]*artifacts.StateIndex
 }
 
-// at reads what a history tag names. The error says that nobody could tell; problem, that it is not what its tag says.
+// at reads what a history tag names. The error says that it could not be read; problem, that it is not what its tag says.
 func (k *keeper) at(ctx context.Context, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
 	desc, err := k.repo.Resolve(ctx, artifacts.HistoryTag(k.tag, n))
 	if Unfit(err) {
@@ -265,7 +265,7 @@ func (k *keeper) follow(x *artifacts.StateIndex) {
 }
 
 // device decides about one device. It reads what the device's tag names and what is above that, what is needed, and what
-// may go. Of a generation that is only among the newest nobody needs what it repeats: it has that content itself.
+// may go. A generation that is only among the newest does not need the one that it repeats: it has that content itself.
 func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	out := &Pruned{Tag: tag}
 	all := p.histories[tag]
@@ -312,7 +312,7 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	return out, nil
 }
 
-// spare lets old generations stay that nobody looks at.
+// spare keeps old generations that are not looked at.
 func (d *Pruned) spare(old []uint64, why string) *Pruned {
 	for _, n := range old {
 		d.Stays = append(d.Stays, Old{Generation: n, Tag: artifacts.HistoryTag(d.Tag, n), Why: why})

@@ -46,13 +46,13 @@ type Precondition struct {
 	// New says that the artifact did not exist when it was planned, so that it cannot be signed yet. One that a killed publisher
 	// had signed is signed once more then.
 	New bool
-	// Verify reports whether a generation of somebody else may be followed: one that it refuses is never put under the moving
+	// Verify reports whether a generation of another publisher may be followed: one that it refuses is never put under the moving
 	// tag, nor given the history tag of this one. A refusal is an error that is [Unfit]; any other error says that it could not
 	// be found out, and ends the publication. nil: every generation may be followed.
 	Verify func(ctx context.Context, d digest.Digest) error
 }
 
-// Publish pushes an artifact so that whoever reads meanwhile sees the old one or the new one, whole and signed: blobs,
+// Publish pushes an artifact so that readers see the old one or the new one meanwhile, whole and signed: blobs,
 // manifest by digest, signature, history tag, moving tags; and a look whether it is really there, before the first tag or, of
 // a generation, with the looks at its tags: see commit. It may be repeated after any interruption.
 func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, o PublishOptions) (ocispec.Descriptor, error) {
@@ -162,7 +162,7 @@ func (p *publication) setHistory(ctx context.Context) error {
 }
 
 // setTag is SetTag with one more look where that could not find out what became of its last try: a tag that names the manifest
-// after all may have been set over what somebody else was told has held, which is for the looks that follow to find.
+// after all may have been set over what another publisher was told has held; the looks that follow find that.
 func (p *publication) setTag(ctx context.Context, desc ocispec.Descriptor, manifest []byte, tag string, was digest.Digest) error {
 	err := p.repo.SetTag(ctx, desc, manifest, tag, was)
 	if !errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {

@@ -46,7 +46,7 @@ type Repository interface {
 // what this makes. Where platforms are given ("linux/arm64"), every image has to be for each of them, and the lock has no
 // others.
 func Pack(ctx context.Context, from Images, fsys fs.FS, images []string, o artifacts.ComponentOptions, only ...string) (*artifacts.Artifact, *artifacts.Lock, error) {
-	// What is wrong here is told before anybody is asked about images.
+	// Errors of the project are reported before any request about images.
 	o.Lock = &artifacts.Lock{}
 	if _, err := artifacts.PackComponent(fsys, o); err != nil {
 		return nil, nil, err

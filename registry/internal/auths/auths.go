@@ -208,7 +208,7 @@ func place(file string, data []byte, offset int64) string {
 	return fmt.Sprintf("%s:%d:%d", file, bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n'))
 }
 
-// Check reports whether a file that somebody named can be read: unlike those that are looked for, it has to be there.
+// Check reports whether a file that was named explicitly can be read: unlike those that are looked for, it has to be there.
 func Check(file string) error {
 	r, err := os.Open(file)
 	if err == nil {

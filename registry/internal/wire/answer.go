@@ -75,7 +75,7 @@ func StatusError(status int, code, message string) error {
 	case status == http.StatusUnauthorized:
 		return fault.WithHint(err, HintLogin)
 	case errors.Is(err, fault.ErrFull):
-		return fault.WithHint(err, "the registry has no room left: remove what nobody needs there, or raise its limit")
+		return fault.WithHint(err, "the registry has no room left: remove what is not needed there, or raise its limit")
 	case status == http.StatusForbidden:
 		return fault.WithHint(err, "this account may not do that here")
 	case strings.Contains(message, "HTTP request to an HTTPS server"):

@@ -27,7 +27,7 @@ const RemoteAlert = "remote error"
 
 // Budget bounds the retries of one request. The zero value allows none.
 type Budget struct {
-	Attempts int           // further tries when nobody said when to come back
+	Attempts int           // further tries without a Retry-After
 	Wait     time.Duration // all waits together, those that the registry asked for included
 }
 

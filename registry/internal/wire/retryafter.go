@@ -71,7 +71,7 @@ func delayIn(body []byte) (time.Duration, bool) {
 
 // peek reads up to n bytes of the body and puts them back.
 func peek(resp *http.Response, n int64) []byte {
-	head, _ := io.ReadAll(io.LimitReader(resp.Body, n)) // what could not be read is read again by whoever needs it
+	head, _ := io.ReadAll(io.LimitReader(resp.Body, n)) // what could not be read is read again when it is needed
 	resp.Body = struct {
 		io.Reader
 		io.Closer

@@ -12,7 +12,7 @@ import (
 )
 
 // leastRate is what a body has to bring, in bytes a second: below what the slowest links of devices carry, and enough that
-// whoever drips bytes to keep a device from its update does not keep it for long.
+// a server that drips bytes to keep a device from its update does not keep it for long.
 const leastRate = 64
 
 // errStalled ends a body that brings nothing, or next to nothing.
@@ -34,7 +34,7 @@ func (s *stall) RoundTrip(r *http.Request) (*http.Response, error) {
 	out := r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
 		up := &upload{ReadCloser: r.Body, limit: s.limit, late: time.AfterFunc(s.limit, end)}
-		defer up.stop() // once there is an answer, nobody has to take the rest
+		defer up.stop() // once there is an answer, the rest need not be taken
 		out.Body = up
 	}
 	resp, err := s.base.RoundTrip(out)
@@ -93,7 +93,7 @@ type watched struct {
 	span    *time.Timer // nil before the first read
 	seen    int         // bytes of this span
 	reading bool
-	idle    bool // the span ended while nobody read
+	idle    bool // the span ended without a read
 	expired bool
 	closed  bool
 }
